@@ -81,7 +81,7 @@ docs: env
 	@$(BIN)/python -m pytest tests/process/test_docs.py
 
 bench: env
-	@$(BIN)/python -m springtide.bench $(or $(NAME),--all) --json
+	@$(BIN)/python -m springtide_lab.bench $(or $(NAME),--all) --json
 
 soak: env native-tests
 	@$(BIN)/python -m pytest -m soak --timeout 3600 $(ARGS)

@@ -1,6 +1,7 @@
 // One message of a data worker, taken off a socket without a word of Python: its head, its text and, where
 // that says what the last one's did, its payload, straight into memory that is there for it.
-// In: prep/channel.py, which knows what the next batch will most likely look like. Next: bindings/fused.cpp.
+// In: dataworker/transport/channel.py, which knows what the next batch will most likely look like. Next:
+// bindings/fused.cpp.
 #pragma once
 
 #include <cstddef>

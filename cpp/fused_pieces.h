@@ -1,6 +1,6 @@
 // Many buffers as one payload: copied side by side into memory, or sent by as few calls as it takes.
-// In: where each buffer is and where it belongs in the payload (prep/codec.py). Next: bindings/fused.cpp, and
-// prep/shared_pages.py or prep/channel.py.
+// In: where each buffer is and where it belongs in the payload (dataworker/transport/codec.py). Next:
+// bindings/fused.cpp, and dataworker/transport/shared_memory.py or dataworker/transport/channel.py.
 #pragma once
 
 #include <cstddef>

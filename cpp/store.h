@@ -1,5 +1,5 @@
 // The tables of one server (or of a job alone in its process): slots of every table in shared huge-page
-// arenas. In: (table, key) pairs and gradients. Out: rows. Oracle: springtide/embedding/reference.py.
+// arenas. In: (table, key) pairs and gradients. Out: rows. Oracle: tests/oracles/reference.py.
 #pragma once
 
 #include <cstdint>

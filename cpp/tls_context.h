@@ -1,6 +1,7 @@
 // Certificates of this process as OpenSSL wants them: read from a folder (ca.crt, tls.crt, tls.key), again
 // when the files have changed. In: Settings.tls. Out: a context for new connections, and whom it speaks for:
-// the URI springtide:JOB/ROLE in tls.crt. springtide/rpc/tls.py is the same in Python. Next: tls_session.h.
+// the URI springtide:JOB/ROLE in tls.crt. springtide/rpc/transport/tls.py is the same in Python. Next:
+// tls_session.h.
 #pragma once
 
 #include <memory>

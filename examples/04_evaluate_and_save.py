@@ -8,7 +8,7 @@ import torch
 
 import springtide as st
 from springtide import zoo
-from springtide.zoo.clickdata import ClickLog
+from springtide.zoo.clicklog.dataset import ClickLog
 from springtide.zoo.metrics import StreamingAUC
 
 train, test = ClickLog(30_000).split(test_share=0.2)

@@ -9,7 +9,7 @@ import pathlib
 import ray
 
 import springtide.ray
-from springtide.domain.elastic_job import RoleWish
+from springtide.domain.spec.elastic_job import RoleWish
 
 ray.init(log_to_driver=False)
 status = springtide.ray.run(

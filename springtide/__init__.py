@@ -10,13 +10,13 @@ from typing import Any
 __version__ = "0.1.0.dev0"
 
 _HOME = {
-    "join": "springtide.train.session",
-    "Job": "springtide.train.session",
-    "EmbeddingBag": "springtide.embedding.modules",
-    "Embedding": "springtide.embedding.modules",
-    "EmbeddingBags": "springtide.embedding.modules",
+    "join": "springtide.worker.job",
+    "Job": "springtide.worker.job",
+    "EmbeddingBag": "springtide.embedding.modules.modules",
+    "Embedding": "springtide.embedding.modules.modules",
+    "EmbeddingBags": "springtide.embedding.modules.modules",
     "SpringtideError": "springtide.errors",
-    "stateless": "springtide.prep.stateless",
+    "stateless": "springtide.dataworker.split.recorder.stateless",
     "stream": "springtide.data.stream.dataset",
 }
 

@@ -1,6 +1,6 @@
 """Settings: defaults, then the environment (`SPRINGTIDE_*`), then what the code says. Nothing else reads it.
 
-Each field's docstring has its unit and the reason of its default. In: os.environ. Next: train/session.py and the roles.
+Each field's docstring has its unit and the reason of its default. In: os.environ. Next: worker/job.py and the roles.
 """
 
 import contextlib
@@ -12,8 +12,8 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from springtide import errors
-from springtide.domain import whole
-from springtide.domain.cluster import RoleKind, parse_role
+from springtide.domain.core import validation
+from springtide.domain.core.roles import RoleKind, parse_role
 
 PREFIX = "SPRINGTIDE_"
 ARGUMENTS = PREFIX + "ARGUMENTS"
@@ -138,7 +138,7 @@ def child_environment(
 
 
 def become(environment: Mapping[str, str]) -> None:
-    """Take these variables for all of one's own: a fork of `platforms.warm_process` begins its life so."""
+    """Take these variables for all of one's own: a fork of `platforms.local.fork_server` begins its life so."""
     os.environ.clear()
     os.environ.update(environment)
 
@@ -203,11 +203,11 @@ def check(settings: Settings) -> Settings:
     """Refuse values that no process could work with, all at one place."""
     if settings.sync not in ("async", "bsp"):
         raise errors.UnknownName("sync mode", settings.sync, ["async", "bsp"])
-    whole.number(settings.seed, "seed", whole.SEED)
+    validation.number(settings.seed, "seed", validation.SEED)
     slots = settings.slots
     if not 64 <= slots <= 65536 or slots & (slots - 1):
         raise errors.BadInput(f"slots={slots}: wanted a power of two from 64 to 65536, such as 1024")
-    whole.number(settings.whole_table_bytes, "whole_table_bytes", "a whole number of bytes")
+    validation.number(settings.whole_table_bytes, "whole_table_bytes", "a whole number of bytes")
     for name in ("reconnect_s", "recovery_s"):
         if getattr(settings, name) < 0:
             raise errors.BadInput(f"{name}={getattr(settings, name)}: wanted seconds, or 0 for never")

@@ -1,7 +1,7 @@
 """`springtide.ray.run(job)`: train from inside a Ray program of one's own, on the cluster that it is connected to.
 
-In: a script, a YAML file or an `ElasticJob`. Out: the job's last status, when it is over. Next: `launch.on_ray` submits
-it, as `springtide submit --platform ray` does; `springtide status`, `logs`, `scale` and `stop` reach it alike.
+In: a script, a YAML file or an `ElasticJob`. Out: the job's last status, when it is over. Next: `launch.ray_job`
+submits it, as `springtide submit --platform ray` does; `springtide status`, `logs`, `scale` and `stop` reach it alike.
 
     import springtide.ray
 
@@ -18,10 +18,11 @@ from dataclasses import replace
 from typing import Any
 
 from springtide import errors
-from springtide.domain.elastic_job import ElasticJob
-from springtide.launch import on_ray, reading
-from springtide.platforms.ray_cluster.reach import RayReach
-from springtide.rpc import messages
+from springtide.domain.spec.elastic_job import ElasticJob
+from springtide.launch import ray_job
+from springtide.launch.spec import spec_reader
+from springtide.platforms.ray_cluster.job.job_handle import RayReach
+from springtide.rpc.messages import messages
 
 LOOK_S = 0.5
 
@@ -42,7 +43,7 @@ def run(
     machine. Ctrl-C, or an exception of `on_status`, drains the job, waits for it, and is raised; once more kills it.
     """
     wanted, folder = job_of(job, fields)
-    reach = RayReach(on_ray.submit(wanted, folder, {"address": address} if address else {}, print))
+    reach = RayReach(ray_job.submit(wanted, folder, {"address": address} if address else {}, print))
     try:
         while reach.running():
             on_status(reach.status())
@@ -71,6 +72,6 @@ def job_of(job: ElasticJob | str | os.PathLike[str], fields: dict[str, Any]) -> 
         return wanted, pathlib.Path(wanted.working_dir or ".")
     path = pathlib.Path(job)
     if path.suffix in (".yaml", ".yml"):
-        read = reading.read(path)
+        read = spec_reader.read(path)
         return replace(read.job, **fields), read.folder
     return ElasticJob(script=path.name, **fields), path.parent

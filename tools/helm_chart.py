@@ -12,8 +12,8 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from springtide import __version__  # noqa: E402
-from springtide.cli.k8s import as_yaml  # noqa: E402
-from springtide.platforms.k8s import crds, manifests  # noqa: E402
+from springtide.cli.cluster.k8s import as_yaml  # noqa: E402
+from springtide.platforms.k8s.objects import crds, install_manifests  # noqa: E402
 
 CHART = ROOT / "deploy" / "helm" / "springtide"
 NOTE = "# Written by tools/helm_chart.py from springtide/platforms/k8s; change it there.\n"
@@ -40,7 +40,7 @@ brain:
 ONLY = "{{ .Values.only }}"
 
 
-def plan(*, brain: bool, only: str = ONLY) -> manifests.Plan:
+def plan(*, brain: bool, only: str = ONLY) -> install_manifests.Plan:
     """What is installed, with marks for what a user of the chart says."""
     given = dict(image="{{ .Values.image }}", namespace="{{ .Release.Namespace }}", only=only)
     if brain:
@@ -48,7 +48,7 @@ def plan(*, brain: bool, only: str = ONLY) -> manifests.Plan:
             database="-", brain_secret="-", brain_replicas=REPLICAS,
             brain_capacity=CAPACITY,
         )  # fmt: skip
-    return manifests.Plan(**given)
+    return install_manifests.Plan(**given)
 
 
 def template(*objects: dict[str, Any]) -> str:
@@ -59,16 +59,16 @@ def template(*objects: dict[str, Any]) -> str:
 def brain() -> str:
     """Its secret is drawn once and kept over upgrades."""
     given = plan(brain=True)
-    secret = manifests.brain_secret(given)
+    secret = install_manifests.brain_secret(given)
     secret["data"] = {"secret": SECRET, "database": "{{ .Values.brain.database | b64enc }}"}
-    rest = (manifests.brain_service(given), manifests.brain_deployment(given))
-    known = '{{- $known := lookup "v1" "Secret" .Release.Namespace "' + manifests.BRAIN + '" }}\n'
+    rest = (install_manifests.brain_service(given), install_manifests.brain_deployment(given))
+    known = '{{- $known := lookup "v1" "Secret" .Release.Namespace "' + install_manifests.BRAIN + '" }}\n'
     return "{{- if .Values.brain.database }}\n" + known + template(secret, *rest) + "{{- end }}\n"
 
 
 def operator() -> str:
     """The operator, which knows of the brain if there is one, and of the namespace that it is held to."""
-    with_brain, alone = (template(manifests.operator_deployment(plan(brain=each))) for each in (True, False))
+    with_brain, alone = (template(install_manifests.operator_deployment(plan(brain=each))) for each in (True, False))
     text = "{{- if .Values.brain.database }}\n" + with_brain + "{{- else }}\n" + alone + "{{- end }}\n"
     held = re.compile(rf"( *- --namespace\n *- '{re.escape(ONLY)}'\n)")
     return held.sub(r"{{- if .Values.only }}\n\1{{- end }}\n", text)
@@ -76,8 +76,8 @@ def operator() -> str:
 
 def rights() -> str:
     """Of one namespace, or of the cluster."""
-    held, free = (manifests.operator_rights(plan(brain=False, only=only)) for only in (ONLY, ""))
-    first = template(*manifests.user_roles(), manifests.account(plan(brain=False)))
+    held, free = (install_manifests.operator_rights(plan(brain=False, only=only)) for only in (ONLY, ""))
+    first = template(*install_manifests.user_roles(), install_manifests.account(plan(brain=False)))
     return first + "{{- if .Values.only }}\n" + template(*held) + "{{- else }}\n" + template(*free) + "{{- end }}\n"
 
 

@@ -13,7 +13,7 @@ from typing import Any
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from springtide.sim import parameters  # noqa: E402
+from springtide.sim.world import parameters  # noqa: E402
 
 FOLDER = ROOT / "docs" / "reproduction"
 HEADS = ("figure", "what", "paper", "ours", "spread", "goal", "met", "seeds")
@@ -56,13 +56,14 @@ HERALD = """# Herald, reproduced
 Figures of Herald (004) as its text gives them, beside ours. Transmissions are counted with the native scheduler that
 [jobs with a worker cache](../design/caching.md) train with, in the paper's defaults: 8 workers, 1 server, batch 128,
 dim 512, LRU caches of 10%, 10 warm-up iterations. **The data are not the paper's**: streams are generated (see
-`springtide/bench/id_streams.py`), with less locality than real logs have; `springtide reproduce herald --ids FILE.npy`
-(or `.parquet`) does the same on real data. Rows on times come from a model whose costs were measured, and name them;
-"measured" rows were really trained. Ours is the median over seeds; spread is the smallest and the largest. LAIA and
-plan is the paper's scheduler, in our code; ours has its own allocator and rows, values and gradients from worker to
-worker, which in rows on times are taken to travel while the servers are busy with the others. It makes 20 sweeps, as
-jobs do whose steps leave the time: about 9 ms of one thread; the paper's scheduler takes 7.7 on 16. Nothing in these
-rows depends on how busy the machine was that counted them: times come from benchmarks that were published.
+`lab/springtide_lab/bench/cache/id_streams.py`), with less locality than real logs have; `springtide reproduce herald
+--ids FILE.npy` (or `.parquet`) does the same on real data. Rows on times come from a model whose costs were measured,
+and name them; "measured" rows were really trained. Ours is the median over seeds; spread is the smallest and the
+largest. LAIA and plan is the paper's scheduler, in our code; ours has its own allocator and rows, values and gradients
+from worker to worker, which in rows on times are taken to travel while the servers are busy with the others. It makes
+20 sweeps, as jobs do whose steps leave the time: about 9 ms of one thread; the paper's scheduler takes 7.7 on 16.
+Nothing in these rows depends on how busy the machine was that counted them: times come from benchmarks that were
+published.
 
 Where goals are missed. *Fig. 11, LAIA and plan*: the paper's scheduler saves less here than on the paper's logs, since
 fewer samples of a batch have rows in common, and fewer come back. It is not that ours is a worse LAIA: the authors'
@@ -104,18 +105,17 @@ that was not taken, and in those of the pages before this one, most of which are
 Completion times of five of the six systems are within a tenth of the paper's, all are in its order, and Fair's is a
 seventh shorter than the paper's: cores are given one at a time, where the paper gives whole data workers
 ([why](../design/policies.md)). In whole ones, with everything else as it is here, it took 375 min, gained 1.39 and
-queued for 23, and that was known when the step was changed; MaxTP and SRTF hardly differ (252.3, 225.6).
-Gains, which are paired by
-seed, are smaller: the median seed gains less than the medians' ratio, as seeds in which No DW (tuned) queues for long
-gain most. How much there is to gain is a bound: with these cores and GPUs nobody, not even who knows all jobs before
-and moves cores at no cost, reaches more than about the paper's 2.5 (bound, "at most with these cores"; a linear
-program), and SRTF reaches more than nine tenths of that. Gains depend most on what the text does not say, and there on
-how long No DW (tuned) queues, which is why that stands first in every world of the sensitivity rows. With other cores a
-GPU there are as many jobs as make it queue for 338 min in the median of 60 seeds; of the 8 seeds here it does so for
-350 to 410 with the lower ratios, and for more than 900 with the higher ones. Where all gains are above the paper's
-(in the order in which the text names the models), it is by that.
-Trainers that wait for data lend their cores to whoever makes it (`planning.dataworkers.lending`), and a job that needs
-no data workers gives back what it leaves unused.
+queued for 23, and that was known when the step was changed; MaxTP and SRTF hardly differ (252.3, 225.6). Gains, which
+are paired by seed, are smaller: the median seed gains less than the medians' ratio, as seeds in which No DW (tuned)
+queues for long gain most. How much there is to gain is a bound: with these cores and GPUs nobody, not even who knows
+all jobs before and moves cores at no cost, reaches more than about the paper's 2.5 (bound, "at most with these cores";
+a linear program), and SRTF reaches more than nine tenths of that. Gains depend most on what the text does not say, and
+there on how long No DW (tuned) queues, which is why that stands first in every world of the sensitivity rows. With
+other cores a GPU there are as many jobs as make it queue for 338 min in the median of 60 seeds; of the 8 seeds here it
+does so for 350 to 410 with the lower ratios, and for more than 900 with the higher ones. Where all gains are above the
+paper's (in the order in which the text names the models), it is by that. Trainers that wait for data lend their cores
+to whoever makes it (`planning.dataworkers.cluster.core_lending`), and a job that needs no data workers gives back what
+it leaves unused.
 
 The missed goals, one by one: SRTF's gain is by the world, as the bound says. Fixed DW is a baseline, in which nothing
 of ours decides; its jobs hold the fewest cores that bring them to their fastest (29 a GPU for AlexNet, not 33; the
@@ -138,8 +138,8 @@ core a GPU at least (without, Fair takes 3 to 14% longer, the others the same).
 KALE = """# Kale, reproduced
 
 Figures of Kale (003) as its text gives them, beside ours: days of traffic in virtual time
-([how](../design/online-scaling.md)). What decides in "ours" is `springtide.planning.online.deciding`, as in the master
-of a real job. Table A: every change of every scheme stops the job for 10 minutes. Table B: changes are live, as
+([how](../design/online-scaling.md)). What decides in "ours" is `springtide.planning.online.scaling.decision`, as in the
+master of a real job. Table A: every change of every scheme stops the job for 10 minutes. Table B: changes are live, as
 Springtide's are. Traffic: the paper's shape (7.65 times between trough and peak, more at weekends, with chance in it),
 and days of real traces, each scaled so that its peak needs 28 workers. Ours is the mean over days, spread its 95%
 interval.

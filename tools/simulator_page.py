@@ -7,7 +7,7 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from springtide.sim import models, parameters  # noqa: E402
+from springtide.sim.world import models, parameters  # noqa: E402
 
 PAGE = ROOT / "docs" / "design" / "simulator.md"
 MODELS_HEAD = "| model | coefficients |\n|---|---|\n"

@@ -8,15 +8,15 @@ from dataclasses import is_dataclass
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from springtide.domain import spelling  # noqa: E402
-from springtide.domain.elastic_job import ElasticJob  # noqa: E402
+from springtide.domain.spec import schema  # noqa: E402
+from springtide.domain.spec.elastic_job import ElasticJob  # noqa: E402
 
 HEAD = """# A job's spec
 
-What `springtide submit` reads, a program makes as `springtide.domain.elastic_job.ElasticJob`, and a Kubernetes cluster
-keeps as the `spec` of an `ElasticJob`; [Submitting](submitting.md) tells how it is used. Only `script` must be given:
-what is open is found out, planned, or has the default here. This page is written by `tools/spec_page.py` from
-`springtide/domain/elastic_job.py` and `springtide/domain/platform_wishes.py`.
+What `springtide submit` reads, a program makes as `springtide.domain.spec.elastic_job.ElasticJob`, and a Kubernetes
+cluster keeps as the `spec` of an `ElasticJob`; [Submitting](submitting.md) tells how it is used. Only `script` must be
+given: what is open is found out, planned, or has the default here. This page is written by `tools/spec_page.py` from
+`springtide/domain/spec/elastic_job.py` and `springtide/domain/spec/platform_options.py`.
 
 ```yaml
 apiVersion: springtide.dev/v1alpha1   # these three lines may be left out: then all
@@ -38,7 +38,7 @@ def page() -> str:
 def classes(kind: type, title: str) -> "list[tuple[str, type]]":
     """A class, then those of its fields, each once."""
     found = [(title, kind)]
-    for field in spelling.fields_of(kind):
+    for field in schema.fields_of(kind):
         for inner in (field.kind, *typing.get_args(field.kind)):
             if is_dataclass(inner) and inner not in {known for _, known in found}:
                 below = f"{title}.{field.key}".removeprefix("spec.")
@@ -51,8 +51,8 @@ def section(kind: type, title: str) -> str:
     if title in ("workers", "servers"):
         title = "workers, servers"
     lines = [f"## `{title}`", "", (kind.__doc__ or "").strip(), "", "| field | what | default |", "|---|---|---|"]
-    for field in spelling.fields_of(kind):
-        if kind is ElasticJob and field.key == spelling.NAME:
+    for field in schema.fields_of(kind):
+        if kind is ElasticJob and field.key == schema.NAME:
             continue
         lines.append(f"| `{field.key}`: {words(field.kind)} | {field.words} | {default(field)} |".replace("  ", " "))
     return "\n".join([*lines, ""])
@@ -70,7 +70,7 @@ def words(kind: typing.Any) -> str:
     return WORDS.get(kind, "mapping, see below")
 
 
-def default(field: spelling.Field) -> str:
+def default(field: schema.Field) -> str:
     """What holds where nothing is said."""
     if field.required:
         return "must be given"

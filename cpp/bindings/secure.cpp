@@ -1,4 +1,5 @@
-// TLS on a socket that Python owns (prep/secure.py): batches from data workers. The socket must outlive it.
+// TLS on a socket that Python owns (dataworker/transport/tls_socket.py): batches from data workers. The
+// socket must outlive it.
 #include <cerrno>
 
 #include "fused.h"

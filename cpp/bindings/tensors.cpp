@@ -1,8 +1,8 @@
 // Tensors of torch, without torch: what they are, and new ones over memory that is there, by the table of
 // functions that torch hands out for it (DLPack's exchange API; torch.Tensor.__dlpack_c_exchange_api__ of
 // torch 2.10 and later). In: a list of tensors, or the parts of a payload. Out: a key of what they look like
-// and their addresses, or tensors. Next: prep/moulds.py, which goes tensor by tensor where a torch has no
-// such table.
+// and their addresses, or tensors. Next: dataworker/transport/layout_cache.py, which goes tensor by tensor
+// where a torch has no such table.
 #include <atomic>
 #include <cstring>
 #include <memory>

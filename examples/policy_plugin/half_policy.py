@@ -10,10 +10,10 @@ springtide reproduce goldminer --metric soonest
 
 from dataclasses import replace
 
-from springtide.domain.plan import Decision, Plan
-from springtide.domain.planning import PlanningConfig
-from springtide.domain.view import ClusterView
-from springtide.planning.dataworkers.cluster import Step
+from springtide.domain.plan.plan import Decision, Plan
+from springtide.domain.plan.view import ClusterView
+from springtide.domain.spec.planning_config import PlanningConfig
+from springtide.planning.dataworkers.cluster.allocation import Step
 
 
 def half(view: ClusterView, config: PlanningConfig) -> Decision:

@@ -9,7 +9,9 @@ For a program without tables: `checkpointer`, and beside it the `state_` rooms.
 import importlib
 from typing import Any
 
-_HOME = {name: "springtide.checkpoint.checkpointer" for name in ("Checkpointer", "Loaded", "Outcome", "Save")}
+_HOME = {
+    name: "springtide.checkpoint.checkpointer.checkpointer" for name in ("Checkpointer", "Loaded", "Outcome", "Save")
+}
 
 __all__ = ["Checkpointer", "Loaded", "Outcome", "Save"]
 

@@ -12,10 +12,14 @@ from typing import Annotated
 import typer
 
 from springtide import errors
-from springtide.cli import brain, k8s, reaching, streams, trying, watching
-from springtide.cli.grouped import taking
-from springtide.cli.online import OnlineOptions
-from springtide.cli.options import RUNS, Debug, ExportOptions, FeedingOptions, Job, Json, KeepingOptions, Runs
+from springtide.cli.cluster import brain, k8s
+from springtide.cli.common.option_groups import taking
+from springtide.cli.common.options import RUNS, Debug, ExportOptions, FeedingOptions, Job, Json, KeepingOptions, Runs
+from springtide.cli.common.stream_options import OnlineOptions
+from springtide.cli.job import remote_commands
+from springtide.cli.lab import commands as trying
+from springtide.cli.show import commands as watching
+from springtide.cli.stream import commands as streams
 from springtide.telemetry import output, redacting
 
 BAD_USAGE, INFRASTRUCTURE, INTERRUPTED = 2, 3, 130
@@ -50,7 +54,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-app.add_typer(reaching.app)
+app.add_typer(remote_commands.app)
 app.add_typer(brain.app)
 app.add_typer(k8s.app)
 app.add_typer(trying.app)
@@ -144,7 +148,7 @@ def run(
     How many there are, and with how many cores each, the job finds out by itself; what you give is kept to.
     Ctrl-C drains: workers finish the batch in hand and stop, and a checkpoint is written. A second Ctrl-C kills.
     """
-    from springtide.cli import run as verb
+    from springtide.cli.job import run as verb
 
     options = verb.RunOptions(
         script=script, arguments=tuple(arguments or ()), servers=servers, workers=workers, cpu=cpu, memory=memory,
@@ -178,7 +182,7 @@ def checkpoints(
     debug: Debug = False,
 ) -> int:
     """The checkpoints of a job, in a folder or at a URL: when each began, its size, what became of it, where it is."""
-    from springtide.cli import checkpoints as verb
+    from springtide.cli.job import checkpoints as verb
 
     return verb.checkpoints(job, folder=folder, as_json=as_json, verify=verify)
 
@@ -207,7 +211,7 @@ def export(
     debug: Debug = False,
 ) -> int:
     """Write the newest checkpoint of a job, running or over: keys and rows of every table, and a dense state dict."""
-    from springtide.cli import export as verb
+    from springtide.cli.job import export as verb
 
     return verb.export(
         job, url, since=since, checkpoint=checkpoint, every=every, format=format, folder=folder, as_json=as_json
@@ -234,7 +238,7 @@ def demo(
     Midway a server is added, and a worker, a server and the master are killed (kill -9); a table beside the model
     counts whether any sample was lost or repeated. Takes a minute or two.
     """
-    from springtide.cli import demo as verb
+    from springtide.cli.job import demo as verb
 
     return verb.demo(servers=servers, workers=workers, samples=samples, kill=kill, as_json=as_json, debug=debug)
 

@@ -141,11 +141,11 @@ def check_ports() -> Finding:
 
 def check_limits() -> Finding:
     """Whether `springtide run --cpu ... --memory ...` can hold processes to limits."""
-    from springtide.domain.resources import Limits
-    from springtide.platforms import cgroups
-    from springtide.telemetry import hierarchy
+    from springtide.domain.core.resources import Limits
+    from springtide.platforms.local import cgroups
+    from springtide.telemetry.host import cgroup_hierarchy
 
-    found = hierarchy.find()
+    found = cgroup_hierarchy.find()
     said: list[str] = []
     groups = cgroups.Groups(said.append, found)
     group = groups.make("doctor", Limits(cpu=1.0, memory=1 << 30))

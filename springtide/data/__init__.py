@@ -1,15 +1,17 @@
-"""Where samples come from and how they are cut: source.py reads them, shards.py cuts them, book.py hands them out.
+"""Where samples come from and how they are cut: source.py reads them, shards.py cuts them, data/ledger/pass_registry.py
+hands them out.
 
-`springtide.data.ElasticLoader` is for programs without a job: a DataLoader whose workers come and go (prep/loader.py).
+`springtide.data.ElasticLoader` is for programs without a job: a DataLoader whose workers come and go
+(dataworker/loader/loader.py).
 """
 
 import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from springtide.prep.loader import ElasticLoader as ElasticLoader
+    from springtide.dataworker.loader.loader import ElasticLoader as ElasticLoader
 
-_HOME = {"ElasticLoader": "springtide.prep.loader"}
+_HOME = {"ElasticLoader": "springtide.dataworker.loader.loader"}
 
 
 def __getattr__(name: str) -> Any:

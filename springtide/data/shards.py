@@ -1,6 +1,7 @@
 """Pure. Cut a data set into shards: small, equal runs of a shuffled order that anyone can compute alone.
 
-In: a `DatasetCard`. Out: the samples of the k-th shard of an epoch, in order. Next: `data.ledger` hands them out.
+In: a `DatasetCard`. Out: the samples of the k-th shard of an epoch, in order. Next: `data.ledger.async_ledger` hands
+them out.
 
 The order of an epoch is a keyed permutation of 0..n-1 (a Feistel network that walks cycles), so shard k costs only its
 own length: no table of all samples is ever built, and neither the number of workers nor of servers changes the order.
@@ -10,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from springtide import errors
-from springtide.domain.samples import DatasetCard
+from springtide.domain.data.samples import DatasetCard
 
 Indices = npt.NDArray[np.int64]
 

@@ -1,6 +1,6 @@
 """Samples by index, whatever the user gave: a Dataset, a DataLoader or an IterableDataset become one Source.
 
-In: what was passed to `job.prepare`. Out: `fetch(indices)`, a whole collated mini-batch. Next: train/batches.py.
+In: what was passed to `job.prepare`. Out: `fetch(indices)`, a whole collated mini-batch. Next: worker/input/batches.py.
 """
 
 import inspect
@@ -17,14 +17,14 @@ from torch.utils import _pytree, data
 
 from springtide import errors
 from springtide.data.stream.dataset import StreamDataset
-from springtide.domain import whole
-from springtide.domain.samples import Batch
+from springtide.domain.core import validation
+from springtide.domain.data.samples import Batch
 
 Indices = NDArray[np.int64]
 Fetch = Callable[[Indices], Any]
 NOT_THE_USERS = (  # parts of the names of files whose lines tell a user nothing
     f"{os.sep}site-packages{os.sep}",
-    f"{os.sep}springtide{os.sep}prep{os.sep}",
+    f"{os.sep}springtide{os.sep}dataworker{os.sep}",
     f"{os.sep}springtide{os.sep}data{os.sep}",
     os.path.dirname(os.__file__) + os.sep,
 )
@@ -108,8 +108,8 @@ def open_source(
         num_workers = taken["num_workers"] if num_workers is None else num_workers
         dataset = dataset.dataset
     asked = batch_size if batch_size is not None else DEFAULT_BATCH_SIZE
-    size = whole.number(asked, "batch_size", "a whole number, 1 or more", least=1)
-    whole.number(num_workers or 0, "num_workers", "a whole number of reader processes, 0 or more")
+    size = validation.number(asked, "batch_size", "a whole number, 1 or more", least=1)
+    validation.number(num_workers or 0, "num_workers", "a whole number of reader processes, 0 or more")
     _check(collate_fn, shuffle=shuffle, drop_last=drop_last)
     if isinstance(dataset, StreamDataset):
         return _of_stream(dataset, size, shuffle=shuffle, drop_last=drop_last, collate_fn=collate_fn)

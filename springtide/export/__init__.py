@@ -8,7 +8,7 @@ and again; `load` puts an export into a plain PyTorch model.
 import importlib
 from typing import Any
 
-_HOME = {"into": "springtide.export.load", "read": "springtide.export.load"}
+_HOME = {"into": "springtide.export.loader", "read": "springtide.export.loader"}
 
 __all__ = ["into", "read"]
 

@@ -1,6 +1,6 @@
 """A trained model outside of its job: tables as keys and rows, dense tensors by name.
 
-In: `export.files` fills it from an export. Next: `export.delta` lays one over another, `export.load`.
+In: `export.export_folder` fills it from an export. Next: `export.delta` lays one over another, `export.loader`.
 """
 
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from springtide.domain.outline import TableOutline
+from springtide.domain.model.outline import TableOutline
 
 Keys = npt.NDArray[np.int64]
 Rows = npt.NDArray[np.float32]

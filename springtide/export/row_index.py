@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from springtide import errors
-from springtide.checkpoint.places import Place
+from springtide.checkpoint.format.storage import Place
 from springtide.export.model import Keys, Rows
 
 NAME = "index.bin"

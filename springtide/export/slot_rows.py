@@ -1,7 +1,7 @@
 """Takes rows out of a checkpoint slot by slot, so that never more than one slot of it is in memory.
 
-In: a place with checkpoints and a manifest (`checkpoint.reader`). Out: keys and rows of every table in one slot, and
-the dense tensors, whose chunks are rows of reserved tables. Next: `export.making`.
+In: a place with checkpoints and a manifest (`checkpoint.format.reader`). Out: keys and rows of every table in one slot,
+and the dense tensors, whose chunks are rows of reserved tables. Next: `export.exporter`.
 """
 
 import msgspec
@@ -9,12 +9,12 @@ import numpy as np
 import torch
 
 from springtide import _native, errors
-from springtide.checkpoint import group_model, reader
-from springtide.checkpoint.manifest import Manifest
-from springtide.checkpoint.places import Place
-from springtide.domain.outline import DenseOutline, Outline
-from springtide.domain.tables import TableSpec
-from springtide.embedding.specs import native_spec
+from springtide.checkpoint.format import group_model, reader
+from springtide.checkpoint.format.manifest import Manifest
+from springtide.checkpoint.format.storage import Place
+from springtide.domain.model.outline import DenseOutline, Outline
+from springtide.domain.model.tables import TableSpec
+from springtide.embedding.lookup.specs import native_spec
 from springtide.export.model import Keys, Rows
 
 Found = dict[int, tuple[Keys, Rows]]

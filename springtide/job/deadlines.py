@@ -5,10 +5,11 @@ In: `job.state` and the time. Out: events for it. Heartbeats are not journaled, 
 
 from typing import TYPE_CHECKING
 
-from springtide.domain.cluster import RoleKind
-from springtide.domain.job import Phase
-from springtide.job import events, unplaced
-from springtide.job.nodes import ALIVE, Node, NodeState
+from springtide.domain.core.roles import RoleKind
+from springtide.domain.spec.job_spec import Phase
+from springtide.job.core import events
+from springtide.job.core.nodes import ALIVE, Node, NodeState
+from springtide.job.scaling import unschedulable
 
 if TYPE_CHECKING:
     from springtide.job.state import JobState
@@ -22,7 +23,7 @@ def due(state: "JobState", *, at: float) -> list[events.Event]:
     """Events to be handled now."""
     if state.phase.over:
         return []
-    found: list[events.Event] = unplaced.again(state, at=at)
+    found: list[events.Event] = unschedulable.again(state, at=at)
     if state.suspicion and at - state.suspicion.since >= EXPLANATION_S:
         found.append(events.Unexplained())
     for node in state.nodes.values():

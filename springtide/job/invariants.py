@@ -5,10 +5,10 @@ In: a `job.state.JobState`. Out: nothing, or an AssertionError that says what is
 
 from typing import TYPE_CHECKING
 
-from springtide.domain.cluster import RoleKind
-from springtide.domain.job import Blame, Phase
-from springtide.job import feeders, rollout
-from springtide.job.nodes import NodeState
+from springtide.domain.core.roles import RoleKind
+from springtide.domain.spec.job_spec import Blame, Phase
+from springtide.job.core.nodes import NodeState
+from springtide.job.scaling import data_workers, servers
 
 if TYPE_CHECKING:
     from springtide.job.state import JobState
@@ -24,8 +24,8 @@ def check(state: "JobState") -> None:
     if state.phase is Phase.FAILED:
         assert state.blame is not Blame.NONE and state.why, "a failure without a reason"
     if not state.phase.over:
-        rollout.check(state)
-        feeders.check(state)
+        servers.check(state)
+        data_workers.check(state)
     if state.phase in (Phase.STARTING, Phase.RUNNING):
         working = sum(node.active or (node.finished and not node.removed) for node in workers)
         assert working >= state.workers, f"{working} workers work or have finished, {state.workers} are wanted"

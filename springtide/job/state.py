@@ -1,34 +1,26 @@
 """Pure. One job as a state machine: `handle(event, at=...)` returns what to do. The clock is an argument.
 
-In: `job.events`. Out: `job.actions`, and `wanted()`: the processes that must exist. What is lost is relaunched by the
-rules of `job.recovery`, a server if its slots can be restored (`job.servers`); else the job fails, saying why. Data
-workers come and go beside it all (`job.feeders`).
-An exception in the training script fails it with that exception first. Next: `master.desk`.
+In: `job.core.events`. Out: `job.core.actions`, and `wanted()`: the processes that must exist. What is lost is
+relaunched by the rules of `job.recovery.recovery`, a server if its slots can be restored (`job.recovery.server_loss`);
+else the job fails, saying why. Data workers come and go beside it all (`job.scaling.data_workers`). An exception in the
+training script fails it with that exception first. Next: `master.dispatcher`.
 """
 
 from dataclasses import dataclass, field
 
 from springtide import errors
-from springtide.domain.cluster import RANKED, Role, RoleExit, RoleKind, WantedRole
-from springtide.domain.job import Blame, JobSpec, Phase
-from springtide.job import (
-    actions,
-    deadlines,
-    events,
-    feeders,
-    groups,
-    invariants,
-    notices,
-    planned,
-    recovery,
-    rollout,
-    scaling,
-    servers,
-    unplaced,
-)
+from springtide.domain.core.roles import RANKED, Role, RoleExit, RoleKind, WantedRole
+from springtide.domain.spec.job_spec import Blame, JobSpec, Phase
+from springtide.job import deadlines, invariants
+from springtide.job.core import actions, events
+from springtide.job.core.nodes import ALIVE, Node, NodeState
 from springtide.job.deadlines import EXPLANATION_S as EXPLANATION_S
-from springtide.job.nodes import ALIVE, Node, NodeState
-from springtide.job.planned import Planned
+from springtide.job.group import groups
+from springtide.job.recovery import recovery, server_loss
+from springtide.job.scaling import data_workers, evictions, plan_state, unschedulable
+from springtide.job.scaling import servers as rollout
+from springtide.job.scaling import workers as scaling
+from springtide.job.scaling.plan_state import Planned
 
 LEGAL: dict[Phase, frozenset[Phase]] = {
     Phase.STARTING: frozenset({Phase.RUNNING, Phase.DRAINING, Phase.FAILED}),
@@ -66,22 +58,22 @@ class JobState:
     """Shards left when a script ended last."""
     poisoned: str = ""
     relaunches: int = 0
-    safety: servers.Safety = field(default_factory=servers.Safety)
+    safety: server_loss.Safety = field(default_factory=server_loss.Safety)
     last_save: str | None = None
     """Once all workers have ended: empty while the last checkpoint is being written, then what became of it."""
     decision: actions.Decided = field(default_factory=lambda: actions.Decided("", ""))
     planned: Planned = field(default_factory=lambda: Planned(sizes={}))
     """What planning has made of it, and what roles to come may take."""
-    short: unplaced.Short = field(default_factory=unplaced.Short)
+    short: unschedulable.Short = field(default_factory=unschedulable.Short)
     """What it does without for now."""
-    feeding: feeders.Feeding = field(default_factory=feeders.Feeding)
+    feeding: data_workers.Feeding = field(default_factory=data_workers.Feeding)
     """Its data workers: how many are wanted, who feeds, and why there are none."""
 
     def __post_init__(self) -> None:
         self.workers = self.workers or self.spec.workers
         self.servers_wanted = self.servers_wanted or self.spec.servers
         self.in_step = self.in_step or self.spec.sync == "bsp"
-        self.planned = self.planned if self.planned.sizes else planned.begin(self.spec)
+        self.planned = self.planned if self.planned.sizes else plan_state.begin(self.spec)
         if not self.nodes:
             for kind, count in ((RoleKind.SERVER, self.spec.servers), (RoleKind.WORKER, self.spec.workers)):
                 for rank in range(count):
@@ -93,9 +85,9 @@ class JobState:
             return []
         match event:
             case events.DataWorkersScaled() | events.DataWorkersRefused():
-                return feeders.take(self, event, at)
-            case _ if feeders.concerns(event):
-                return feeders.take(self, event, at)
+                return data_workers.take(self, event, at)
+            case _ if data_workers.concerns(event):
+                return data_workers.take(self, event, at)
             case events.Joined():
                 return self._joined(event, at)
             case events.Ready(role, address, incarnation):
@@ -116,12 +108,12 @@ class JobState:
             case events.Scaled():
                 return self._scaled(event, at)
             case events.Resized() | events.PlanTaken() | events.PlanEnded() | events.Rebound():
-                news = planned.take(self, event, at)
+                news = plan_state.take(self, event, at)
                 return [self.decide(*news, told=isinstance(event, events.PlanTaken))] if news else []
             case events.ServersScaled() | events.ServerReplaced() | events.ServerGranted():
                 return [self.decide(*rollout.change_servers(self, event, at))]
             case events.Leaving() | events.Emptied():
-                return notices.take(self, event, at)
+                return evictions.take(self, event, at)
             case events.Judged(what, why, told):
                 return [self.decide(what, why, told=told)]
             case events.InStep():
@@ -272,7 +264,7 @@ class JobState:
         node = self.node(ended.role)
         if ended.incarnation != node.incarnation or node.state is NodeState.GONE:
             return []  # an earlier life, which is dealt with already
-        if ended.unplaced and (smaller := unplaced.take(self, node, ended, at)) is not None:
+        if ended.unplaced and (smaller := unschedulable.take(self, node, ended, at)) is not None:
             return smaller
         if ended.role.kind is RoleKind.SERVER:
             return self._lost_server(node, recovery.after_exit(node, ended, self.spec, at=at), at)
@@ -309,8 +301,8 @@ class JobState:
         trained = self.phase is not Phase.STARTING and not node.coming
         if node.coming and isinstance(verdict, recovery.GiveUp):
             return [self.decide(*rollout.give_up(self, node, verdict.error, at))]
-        saves = servers.may_begin_anew(self.spec, self.phase)
-        verdict = servers.after_loss(verdict, self.safety, trained=trained, saves=saves)
+        saves = server_loss.may_begin_anew(self.spec, self.phase)
+        verdict = server_loss.after_loss(verdict, self.safety, trained=trained, saves=saves)
         if isinstance(verdict, recovery.GiveUp):
             node.move(NodeState.GONE, at=at, why=verdict.error)
             trace = next((each.trace for each in self.nodes.values() if each.trace), "")
@@ -321,13 +313,13 @@ class JobState:
         self.begin_again(node, verdict, verdict.after_s, at)
         if trained and (self.group or not self.safety.known):
             return [lost, *self._go_back(verdict.why, at)]
-        what = servers.relaunch_text(node, self.safety, verdict.after_s, trained=trained)
+        what = server_loss.relaunch_text(node, self.safety, verdict.after_s, trained=trained)
         more = rollout.double(self, at) if verdict.starved and trained else None
         return [lost, self.decide(what, verdict.why), *([self.decide(*more)] if more else [])]
 
     def _go_back(self, why: str, at: float) -> list[actions.Action]:
         """All go on from the last checkpoint, or begin anew before the first, if the job is to go on at all."""
-        if not self.safety.known and not servers.may_begin_anew(self.spec, self.phase):
+        if not self.safety.known and not server_loss.may_begin_anew(self.spec, self.phase):
             return self._fail(f"{why}; it had no complete checkpoint yet", Blame.INFRASTRUCTURE)
         if self.phase is Phase.DRAINING:
             return self._end(Phase.STOPPED, f"{self.why}; {why}: {self.safety.newest} is what is left")

@@ -1,7 +1,7 @@
 """The master's process: `python -m springtide.master.main RUN_DIR HOST PORT`; the environment names its secret.
 
-In: a `JobSpec` in the run's `spec.json`; the environment also has its term. Out: `rpc.whereabouts` beside the events,
-an address or an error; then it serves until its agent says that the job is over, or goes away.
+In: a `JobSpec` in the run's `spec.json`; the environment also has its term. Out: `rpc.transport.master_file` beside the
+events, an address or an error; then it serves until its agent says that the job is over, or goes away.
 """
 
 import asyncio
@@ -20,21 +20,23 @@ from typing import NamedTuple
 
 import msgspec
 
-from springtide import config, errors, orphans
-from springtide.checkpoint import claims
-from springtide.domain.checkpoints import CheckpointRules
-from springtide.domain.job import JobSpec
-from springtide.master import advisers, entries, gauges
-from springtide.master.aside import Aside
-from springtide.master.autoscale import Advised
-from springtide.master.desk import Desk
-from springtide.master.journal import Journal
-from springtide.master.record import Record
-from springtide.master.saving import Saving
-from springtide.rpc import addresses, whereabouts
-from springtide.rpc.listener import Listener
-from springtide.telemetry import events, logs, redacting, views
-from springtide.telemetry.exposing import Exposing
+from springtide import child_guard, config, errors
+from springtide.checkpoint.transfer import claims
+from springtide.domain.model.checkpoints import CheckpointRules
+from springtide.domain.spec.job_spec import JobSpec
+from springtide.master import metrics
+from springtide.master.autoscale import adviser_factory
+from springtide.master.autoscale.loop import Advised
+from springtide.master.autoscale.threaded_adviser import Aside
+from springtide.master.checkpoint.round import Saving
+from springtide.master.core import journal_entries
+from springtide.master.core.journal import Journal
+from springtide.master.core.record import Record
+from springtide.master.dispatcher import Desk
+from springtide.rpc.transport import addresses, master_file
+from springtide.rpc.transport.listener import Listener
+from springtide.telemetry import events, logs, planner_views, redacting
+from springtide.telemetry.metrics_server import Exposing
 
 log = logging.getLogger(__name__)
 TICK_S = 0.25
@@ -46,7 +48,7 @@ def main(arguments: list[str]) -> int:
     """Run one master."""
     root, host, port = arguments
     settings = config.load()
-    orphans.die_with(settings.parent)
+    child_guard.die_with(settings.parent)
     open_files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (open_files, open_files))  # a connection a member: a thousand and more
     gc.set_threshold(20_000, 20, 100)  # leases and nodes live long: looking through all of them often only costs time
@@ -93,7 +95,7 @@ async def serve(spec: JobSpec, root: pathlib.Path, at: Listening, secret: bytes,
     log.info(
         "job %s: serving at %s, waiting for %d servers, %d workers", spec.name, address, spec.servers, spec.workers
     )
-    whereabouts.write(files.master, found_at(at, address, term))
+    master_file.write(files.master, found_at(at, address, term))
     beside = [asyncio.create_task(desk.lag.watch()), asyncio.create_task(tidy(journal))]
     while not desk.over.is_set():
         with contextlib.suppress(TimeoutError):
@@ -120,16 +122,16 @@ def give_up_places(saving: Saving) -> None:
     ending.join(ENDS_S)
 
 
-def found_at(at: Listening, address: str, term: int) -> whereabouts.Whereabouts:
+def found_at(at: Listening, address: str, term: int) -> master_file.Whereabouts:
     """What this master says of itself; its own host reaches it without any name being known."""
     near = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(at.host, at.host)
     local = addresses.join(near, addresses.parse(address)[1])
-    return whereabouts.Whereabouts(term=term, pid=os.getpid(), address=address, local=local if local != address else "")
+    return master_file.Whereabouts(term=term, pid=os.getpid(), address=address, local=local if local != address else "")
 
 
 async def expose(desk: Desk, run: str, port: int | None) -> Exposing:
     """Serve the job's figures, if they are wanted. A port that is taken fails a job that begins, not one that runs."""
-    exposing = Exposing(lambda: gauges.text(desk.status(), run=run))
+    exposing = Exposing(lambda: metrics.text(desk.status(), run=run))
     try:
         if port is not None:
             desk.tell("figures", why=f"for Prometheus at http://{await exposing.start(port)}/metrics")
@@ -156,10 +158,10 @@ def advised_by(spec: JobSpec, files: logs.RunFiles) -> Advised | None:
     if rules.bounds is None:
         return None
     return Advised(
-        adviser=Aside(lambda: advisers.made(rules, folder=str(files.root.absolute()))),
+        adviser=Aside(lambda: adviser_factory.made(rules, folder=str(files.root.absolute()))),
         name=files.root.name,
         wall=time.time,
-        show=lambda shown: views.write(files.view, shown),
+        show=lambda shown: planner_views.write(files.view, shown),
     )
 
 
@@ -203,16 +205,16 @@ def rebuild(spec: JobSpec, snapshot: bytes | None, kept: list[bytes]) -> Record:
     """The record as it was: the snapshot, and every entry after it once more."""
     record = Record.from_bytes(snapshot) if snapshot else Record(spec)
     for entry in kept:
-        record.apply(entries.decode(entry))
+        record.apply(journal_entries.decode(entry))
     return record
 
 
 def say_error(files: logs.RunFiles, term: int, error: errors.SpringtideError) -> int:
     """Why there is no master. Where the disk is full only the log says it, and the agent looks for itself."""
     log.error("%s", error)
-    said = whereabouts.Whereabouts(term=term, pid=os.getpid(), error=str(error), kind=type(error).__name__)
+    said = master_file.Whereabouts(term=term, pid=os.getpid(), error=str(error), kind=type(error).__name__)
     with contextlib.suppress(OSError):
-        whereabouts.write(files.master, said)
+        master_file.write(files.master, said)
     return 1
 
 

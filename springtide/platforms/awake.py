@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from springtide.platforms.waiting import Result
+from springtide.platforms.agent.waiting import Result
 
 LOOK_S = 0.2  # between two readings while something is waited for
 MOST_S = 0.5  # above LOOK_S, so that time passes at its own rate on a machine that is busy, too

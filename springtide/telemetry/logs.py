@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import BinaryIO
 
 from springtide import private_files
-from springtide.domain.cluster import Role
+from springtide.domain.core.roles import Role
 from springtide.telemetry import events, output, redacting
 
 
@@ -35,7 +35,7 @@ class RunFiles:
 
     @property
     def card(self) -> pathlib.Path:
-        """Who runs it: `telemetry.runs`."""
+        """Who runs it: `telemetry.run_registry`."""
         return self.root / "job.json"
 
     @property
@@ -70,27 +70,27 @@ class RunFiles:
 
     @property
     def heeded(self) -> pathlib.Path:
-        """On Kubernetes: the job's spec as its master was told of it last: `launch.heeding`."""
+        """On Kubernetes: the job's spec as its master was told of it last: `launch.k8s.edited_spec`."""
         return self.root / "heeded.json"
 
     @property
     def view(self) -> pathlib.Path:
-        """What its planner was shown last: `telemetry.views`."""
+        """What its planner was shown last: `telemetry.planner_views`."""
         return self.root / "view.json"
 
     @property
     def traffic(self) -> pathlib.Path:
-        """Traffic of the stream that it reads, by steps, for forecasts: `master.foresight`."""
+        """Traffic of the stream that it reads, by steps, for forecasts: `master.autoscale.forecast`."""
         return self.root / "traffic.jsonl"
 
     @property
     def online(self) -> pathlib.Path:
-        """What a job that reads a stream was like over time: `master.online`."""
+        """What a job that reads a stream was like over time: `master.autoscale.online_loop`."""
         return self.root / "online.jsonl"
 
     @property
     def forecast(self) -> pathlib.Path:
-        """What is expected to come, as it was forecast last: `master.foresight`."""
+        """What is expected to come, as it was forecast last: `master.autoscale.forecast`."""
         return self.root / "forecast.json"
 
     @property
@@ -100,7 +100,7 @@ class RunFiles:
 
     @property
     def package(self) -> pathlib.Path:
-        """What data workers need of the job: `prep.package`."""
+        """What data workers need of the job: `dataworker.processes.job_package`."""
         return self.root / "package"
 
     def log_of(self, role: Role) -> pathlib.Path:

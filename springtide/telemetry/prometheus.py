@@ -1,7 +1,7 @@
 """Pure. Figures as text that Prometheus reads (its exposition format 0.0.4).
 
 In: families of figures, each with its labels. Out: text, families in order, each with its help and its kind. Who
-measures what is not known here: `master.gauges` makes families of a job's status.
+measures what is not known here: `master.metrics` makes families of a job's status.
 """
 
 import math

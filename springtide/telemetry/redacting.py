@@ -1,7 +1,7 @@
 """Text without the credentials that this process knows of: for logs, events, status, views and errors.
 
-In: what is to be shown. Out: the same by `domain.redaction`, with the secrets of this process's own environment and
-those of the job that it keeps (`remember`).
+In: what is to be shown. Out: the same by `domain.core.redaction`, with the secrets of this process's own environment
+and those of the job that it keeps (`remember`).
 """
 
 import itertools
@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from springtide import config
-from springtide.domain import redaction
+from springtide.domain.core import redaction
 
 _remembered: set[str] = set()
 _own: set[str] | None = None

@@ -22,15 +22,16 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from springtide import errors
-from springtide.domain.cluster import parse_role
-from springtide.domain.job import JobSpec, Phase
-from springtide.domain.resources import Limits
-from springtide.platforms.agent import Agent
-from springtide.platforms.base import Platform
-from springtide.platforms.local import LocalPlatform
-from springtide.platforms.run_plan import RunPlan
-from springtide.platforms.warm import WarmStarts
-from springtide.rpc import connection, messages, whereabouts
+from springtide.domain.core.resources import Limits
+from springtide.domain.core.roles import parse_role
+from springtide.domain.spec.job_spec import JobSpec, Phase
+from springtide.platforms.agent.agent import Agent
+from springtide.platforms.agent.api import Platform
+from springtide.platforms.agent.run_plan import RunPlan
+from springtide.platforms.local.fork_server_client import WarmStarts
+from springtide.platforms.local.platform import LocalPlatform
+from springtide.rpc.messages import messages
+from springtide.rpc.transport import connection, master_file
 from springtide.telemetry import events, logs
 
 LOOK_S = 0.02
@@ -104,7 +105,7 @@ class LocalCluster:
         for event in self.story:
             if event["event"] == "joined":
                 found[str(event["role"])] = int(str(event["pid"]))
-        where = whereabouts.read(self.files.master)
+        where = master_file.read(self.files.master)
         if where is not None:
             found["master"] = where.pid
         return {role: pid for role, pid in found.items() if is_ours(pid)}
@@ -229,7 +230,7 @@ class LocalCluster:
     async def _ask(self, request: messages.Request) -> messages.Reply:
         deadline = time.monotonic() + CALL_S
         while True:
-            where = whereabouts.read(self.files.master)
+            where = master_file.read(self.files.master)
             assert where is not None, "there is no master yet"
             try:
                 secret = bytes.fromhex(self.files.secret.read_text())

@@ -2,7 +2,7 @@
 
 In: names, a folder. Out: `Hosts`: an address a host, the words to start a process on it with; hosts that die with all
 that ran on them and come back empty, cables that are cut and joined, names that can be given to another host. Needs
-root and Linux's namespaces; `refusal()` says why not. Next: `testing.hosted` runs a job on them.
+root and Linux's namespaces; `refusal()` says why not. Next: `testing.hosted_cluster` runs a job on them.
 
 A host is the first process of namespaces of its own; it ends when its pipe does, and takes everything with it.
 """

@@ -9,8 +9,8 @@ import datetime
 import pathlib
 from collections.abc import Mapping
 
-from springtide.platforms import credentials
-from springtide.rpc.tls import AUTHORITY
+from springtide.platforms.agent import credentials
+from springtide.rpc.transport.tls import AUTHORITY
 
 PASSWORD = "only-for-tests"
 """Of the broker's two stores: Java wants one."""

@@ -1,6 +1,6 @@
 """Pure. How a link is made as slow as a real network's: the words for `tc`, a token bucket of a given speed.
 
-In: Gbit/s. Next: `testing.hosts` and `bench.shaped_net` say them at both ends of every cable.
+In: Gbit/s. Next: `testing.hosts` and `springtide_lab.bench.cache.shaped_net` say them at both ends of every cable.
 """
 
 BURST_S = 0.002  # a link of 1 Gbit/s lets 250 kB through at once, 64 kB being one segment to the kernel

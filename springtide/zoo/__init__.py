@@ -14,12 +14,12 @@ _HOME = {
     "model": "springtide.zoo.catalog",
     "example_batch": "springtide.zoo.catalog",
     "loss": "springtide.zoo.loss",
-    "LogSpec": "springtide.zoo.logspec",
-    "ClickLog": "springtide.zoo.clickdata",
-    "CriteoTsv": "springtide.zoo.criteo",
-    "AvazuCsv": "springtide.zoo.avazu",
-    "MovieLens": "springtide.zoo.movielens",
-    "ParquetClicks": "springtide.zoo.parquet",
+    "LogSpec": "springtide.zoo.clicklog.spec",
+    "ClickLog": "springtide.zoo.clicklog.dataset",
+    "CriteoTsv": "springtide.zoo.readers.criteo",
+    "AvazuCsv": "springtide.zoo.readers.avazu",
+    "MovieLens": "springtide.zoo.readers.movielens",
+    "ParquetClicks": "springtide.zoo.readers.parquet",
 }
 
 __all__ = [

@@ -12,17 +12,17 @@ import torch
 from torch import Tensor, nn
 
 from springtide import errors
-from springtide.domain.plain_numbers import takes_numbers
+from springtide.domain.core.plain_numbers import takes_numbers
 from springtide.zoo.batches import Batch, ClickBatch, HistoryBatch, PairBatch, RankBatch
-from springtide.zoo.dcn import DCN
-from springtide.zoo.dcn_v2 import DCNv2
-from springtide.zoo.deepfm import DeepFM
-from springtide.zoo.din import DIN
-from springtide.zoo.dlrm import DLRM
-from springtide.zoo.mmoe import MMoE
-from springtide.zoo.ncf import NCF
-from springtide.zoo.widedeep import WideDeep
-from springtide.zoo.xdeepfm import XDeepFM
+from springtide.zoo.models.dcn import DCN
+from springtide.zoo.models.dcn_v2 import DCNv2
+from springtide.zoo.models.deepfm import DeepFM
+from springtide.zoo.models.din import DIN
+from springtide.zoo.models.dlrm import DLRM
+from springtide.zoo.models.mmoe import MMoE
+from springtide.zoo.models.ncf import NCF
+from springtide.zoo.models.widedeep import WideDeep
+from springtide.zoo.models.xdeepfm import XDeepFM
 
 DENSE = 13
 HISTORY = 20

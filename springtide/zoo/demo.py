@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 from springtide import errors
 from springtide.zoo.batches import ClickBatch
-from springtide.zoo.clickdata import ClickLog
-from springtide.zoo.logspec import LogSpec
-from springtide.zoo.widedeep import WideDeep
-from springtide.zoo.xdeepfm import XDeepFM
+from springtide.zoo.clicklog.dataset import ClickLog
+from springtide.zoo.clicklog.spec import LogSpec
+from springtide.zoo.models.widedeep import WideDeep
+from springtide.zoo.models.xdeepfm import XDeepFM
 
 SAMPLES = 500_000
 BATCH = 512

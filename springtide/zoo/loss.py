@@ -5,7 +5,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from springtide import errors
-from springtide.zoo.mmoe import Predictions
+from springtide.zoo.models.mmoe import Predictions
 
 
 def loss(output: Tensor | Predictions, y: Tensor) -> Tensor:

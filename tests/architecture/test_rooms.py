@@ -1,18 +1,21 @@
 """Rooms stay small, are named for what is in them, and say at the door what comes in and out."""
 
 import ast
+import collections
 
 from tests.architecture import sources
 
 FILE_LINES = 600
 FUNCTION_LINES = 60
-SAYS_NOTHING = {"utils", "util", "common", "helpers", "helper", "manager", "managers", "misc", "api", "tools", "lib"}
+MODULES = 12
+FOLDERS = 8
+SAYS_NOTHING = {"utils", "util", "helpers", "helper", "manager", "managers", "misc", "tools", "lib"}
 
 
 def test_no_file_is_longer_than_a_sitting():
     long = {
         sources.short(path): lines
-        for path in [*sources.python("springtide", "tests", "tools", "examples"), *sources.native()]
+        for path in [*sources.python("springtide", "lab", "tests", "tools", "examples"), *sources.native()]
         if (lines := len(path.read_text().splitlines())) > FILE_LINES
     }
     assert not long, f"over {FILE_LINES} lines: {long}"
@@ -20,7 +23,7 @@ def test_no_file_is_longer_than_a_sitting():
 
 def test_no_python_function_is_longer_than_a_screen():
     long = []
-    for path in sources.python("springtide", "tests", "tools", "examples"):
+    for path in sources.python("springtide", "lab", "tests", "tools", "examples"):
         for node in ast.walk(sources.tree(path)):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 lines = (node.end_lineno or node.lineno) - node.lineno + 1
@@ -29,8 +32,21 @@ def test_no_python_function_is_longer_than_a_screen():
     assert not long, f"functions over {FUNCTION_LINES} lines: {long}"
 
 
+def test_a_folder_holds_what_one_can_keep_in_mind():
+    modules, folders = collections.Counter(), collections.defaultdict(set)
+    for path in sources.python("springtide", "lab"):
+        if path.stem != "__init__":
+            modules[sources.short(path.parent)] += 1
+        for folder in path.relative_to(sources.ROOT).parents:
+            folders[str(folder.parent)].add(folder.name)
+    crowded = {folder: count for folder, count in modules.items() if count > MODULES}
+    assert not crowded, f"over {MODULES} modules in a folder: {crowded}"
+    wide = {folder: len(inner) for folder, inner in folders.items() if len(inner) > FOLDERS}
+    assert set(wide) <= {"springtide"}, f"over {FOLDERS} sub-folders: {wide}"
+
+
 def test_no_room_has_a_name_that_says_nothing():
-    files = [*sources.python("springtide", "tests"), *sources.native()]
+    files = [*sources.python("springtide", "lab", "tests"), *sources.native()]
     empty = {
         sources.short(path) for path in files if SAYS_NOTHING & {path.stem, *path.relative_to(sources.ROOT).parts[:-1]}
     }
@@ -38,7 +54,7 @@ def test_no_room_has_a_name_that_says_nothing():
 
 
 def test_every_module_says_at_the_door_what_it_is():
-    silent = [sources.short(path) for path in sources.python("springtide") if not sources.docstring(path)]
+    silent = [sources.short(path) for path in sources.python("springtide", "lab") if not sources.docstring(path)]
     assert not silent, f"no module docstring: {silent}"
 
 
@@ -50,14 +66,14 @@ def test_every_native_file_says_at_the_door_what_it_is():
 
 def test_nothing_is_left_to_be_done_or_swallowed():
     marks = ("TO" + "DO", "FIX" + "ME", "NotImplemented" + "Error", "not implemented" + " yet")
-    files = [*sources.python("springtide", "tests", "tools", "examples"), *sources.native()]
+    files = [*sources.python("springtide", "lab", "tests", "tools", "examples"), *sources.native()]
     found = [f"{sources.short(path)}: {mark}" for path in files for mark in marks if mark in path.read_text()]
     assert not found, found
 
 
 def test_no_exception_is_swallowed_whole():
     swallowed = []
-    for path in sources.python("springtide", "tests", "tools", "examples"):
+    for path in sources.python("springtide", "lab", "tests", "tools", "examples"):
         for node in ast.walk(sources.tree(path)):
             if not isinstance(node, ast.ExceptHandler):
                 continue

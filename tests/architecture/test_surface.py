@@ -11,8 +11,9 @@ import pytest
 
 import springtide
 from springtide import errors
-from springtide.bench import BENCHES
-from springtide.platforms import roles, warm
+from springtide.platforms.agent import role_launch
+from springtide.platforms.local import fork_server_client
+from springtide_lab.bench import BENCHES
 from tests.architecture import sources
 
 HEAVY = {
@@ -44,7 +45,7 @@ def test_importing_springtide_brings_neither_torch_nor_anything_heavy():
     assert len(loaded - modules_after("pass")) < 40
 
 
-@pytest.mark.parametrize("role", ["master.main", "embedding.server_process", "platforms.agent", "cli.app"])
+@pytest.mark.parametrize("role", ["master.main", "server.__main__", "platforms.agent", "cli.app"])
 def test_a_role_starts_without_what_only_some_jobs_need(role):
     """Each costs every start, and every restart of a master, a tenth of a second to two."""
     assert not modules_after(f"import springtide.{role}") & (HEAVY - {"numpy", "typer", "springtide._native"})
@@ -53,7 +54,7 @@ def test_a_role_starts_without_what_only_some_jobs_need(role):
 def test_a_warm_interpreter_has_imported_nothing_that_is_run_as_main():
     """Python warns of it in the log of every worker that is forked, which a user sees among the script's own lines."""
     seen: set[str] = set()
-    ahead = [name for name in warm.IMPORTS if name.startswith("springtide.")]
+    ahead = [name for name in fork_server_client.IMPORTS if name.startswith("springtide.")]
     while ahead:
         name = ahead.pop()
         path = sources.ROOT / f"{name.replace('.', '/')}.py"
@@ -61,7 +62,7 @@ def test_a_warm_interpreter_has_imported_nothing_that_is_run_as_main():
             seen.add(name)
             ahead += sources.imports(path, begins=True)
     assert len(seen) > 100
-    assert not seen & set(roles.MODULES.values())
+    assert not seen & set(role_launch.MODULES.values())
 
 
 def test_public_names_are_sorted_and_each_has_its_home():

@@ -1,14 +1,16 @@
 """Workers and servers of all jobs in this folder are forked from one interpreter that has torch imported, as those of a
-job that runs for a while are: see `platforms.warm`. The first few, before it is ready, start cold."""
+job that runs for a while are: see `platforms.local.fork_server_client`. The first few, before it is ready, start
+cold.
+"""
 
 import pytest
 
 from springtide import config
-from springtide.domain.job import JobSpec
-from springtide.domain.resources import Limits
-from springtide.platforms import roles
-from springtide.platforms.run_plan import RunPlan
-from springtide.platforms.warm import WarmStarts
+from springtide.domain.core.resources import Limits
+from springtide.domain.spec.job_spec import JobSpec
+from springtide.platforms.agent import role_launch
+from springtide.platforms.agent.run_plan import RunPlan
+from springtide.platforms.local.fork_server_client import WarmStarts
 from springtide.testing.cluster import LocalCluster
 
 
@@ -16,6 +18,6 @@ from springtide.testing.cluster import LocalCluster
 def _warm_starts():
     LocalCluster.warm = WarmStarts(besides=["PYTEST_CURRENT_TEST"])
     plan = RunPlan(spec=JobSpec(name="any"), script="train.py")
-    LocalCluster.warm.begin(config.child_environment({}, roles.environment_of(plan, Limits())))
+    LocalCluster.warm.begin(config.child_environment({}, role_launch.environment_of(plan, Limits())))
     yield
     LocalCluster.warm.close()

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from springtide.domain.feeding import BatchName
-from springtide.prep.feed import Feed, Wanted
+from springtide.dataworker.feed.feed import Feed, Wanted
+from springtide.domain.data.data_workers import BatchName
 from tests.waiting import until
 
 SECRET = b"a secret of this test"
@@ -85,7 +85,7 @@ def pipeline(slow_s=0.0, floats=1):
     """Two stages: samples by index, then what depends on the first, with a random number of each."""
     import torch
 
-    from springtide.prep.stage import Pipeline, Stage
+    from springtide.dataworker.feed.stage import Pipeline, Stage
 
     def first(indices):
         threading.Event().wait(slow_s)
@@ -98,7 +98,7 @@ def pipeline(slow_s=0.0, floats=1):
 
 
 def _serve(stage=0, slow_s=0.0, floats=1, before=()):
-    from springtide.prep.serving import Serving
+    from springtide.dataworker.feed.worker import Serving
 
     serving = Serving(pipeline(slow_s, floats), stage, SECRET)
     for address in before:
@@ -127,7 +127,7 @@ def main():
     """Fork whatever is asked for, a line each; tell how it ended."""
     import torch  # noqa: F401 - once, for all
 
-    import springtide.prep.serving  # noqa: F401
+    import springtide.dataworker.feed.worker  # noqa: F401
 
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
     for line in sys.stdin:

@@ -7,7 +7,7 @@ import re
 
 import numpy as np
 
-from springtide.domain.job import Phase
+from springtide.domain.spec.job_spec import Phase
 from springtide.testing.cluster import LocalCluster
 from tests.process import counting
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from springtide.domain.resources import Limits
-from springtide.platforms import cgroups
+from springtide.domain.core.resources import Limits
+from springtide.platforms.local import cgroups
 
 
 def skip_unless(limits: Limits) -> None:

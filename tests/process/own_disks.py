@@ -6,9 +6,9 @@ import dataclasses
 import pathlib
 import shutil
 
-from springtide.domain.cluster import Role, RoleKind
-from springtide.platforms.agent import Agent
-from springtide.platforms.local import LocalPlatform
+from springtide.domain.core.roles import Role, RoleKind
+from springtide.platforms.agent.agent import Agent
+from springtide.platforms.local.platform import LocalPlatform
 from springtide.testing.cluster import LocalCluster
 
 

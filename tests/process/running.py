@@ -23,11 +23,11 @@ PATIENCE_S = 180.0  # far more than anything takes; a test that waits so long ha
 LOOP = """
 import sys
 import termios
-from springtide.domain.samples import DatasetCard
-from springtide.rpc.messages import End, Report
-from springtide.train import link
+from springtide.domain.data.samples import DatasetCard
+from springtide.rpc.messages.messages import End, Report
+from springtide.worker.link import master_link
 
-here = link.current()
+here = master_link.current()
 welcome = here.join()
 card = DatasetCard(samples={samples}, batch_size=10, shard_batches=2, in_step=welcome.sync == "bsp")
 trained = 0

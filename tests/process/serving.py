@@ -8,9 +8,9 @@ import sys
 import time
 from dataclasses import dataclass
 
-from springtide.domain.tables import Init, TableSpec
-from springtide.embedding import placement
-from springtide.embedding.client import TableClient
+from springtide.domain.model.tables import Init, TableSpec
+from springtide.embedding.lookup.table_client import TableClient
+from springtide.embedding.placement import placement
 
 SLOTS = 64
 SECRET = b"a secret of this test"
@@ -55,7 +55,7 @@ def serving(*, servers=1, workers=1, **limits):
 
 def main(options):
     """Serve until SIGTERM, then say what was counted."""
-    from springtide.embedding.serve import ServerRole
+    from springtide.server.server import ServerRole
 
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
     servers = options.pop("servers")

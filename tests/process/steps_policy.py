@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from springtide.domain.plan import Decision, Plan, nothing
-from springtide.domain.stages import Stage
-from springtide.planning import evidence
+from springtide.domain.core.stages import Stage
+from springtide.domain.plan.plan import Decision, Plan, nothing
+from springtide.planning.perf_model import measurements
 
 NUMBERS = ((1, 1), (2, 1), (2, 2), (1, 2), (1, 1))
 """Workers and servers, one after the other; at the last it stays."""
@@ -13,7 +13,7 @@ NUMBERS = ((1, 1), (2, 1), (2, 2), (1, 2), (1, 1))
 def steps(view, config):
     """The next shape, once this one was measured."""
     (job,) = view.jobs
-    if evidence.unchanged_s(job, at=view.now) < config.between_changes_s or evidence.now(job) is None:
+    if measurements.unchanged_s(job, at=view.now) < config.between_changes_s or measurements.now(job) is None:
         return nothing("not yet")
     at = next_at(job)
     if at == len(NUMBERS):
@@ -37,7 +37,7 @@ def next_at(job):
 def one_more(view, config):
     """A worker of low priority beside the first shape, and nothing else."""
     (job,) = view.jobs
-    if job.extra_workers or evidence.now(job) is None:
+    if job.extra_workers or measurements.now(job) is None:
         return nothing("not yet, or there already")
     plan = Plan(job=job.name, shape=job.shape, reason="servers idle", stage=Stage.ADJUSTING, extra_workers=1)
     return Decision(plans=(plan,), why="one more")

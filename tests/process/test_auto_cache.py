@@ -5,13 +5,13 @@ import shutil
 
 import pytest
 
-from springtide.cli import story
-from springtide.domain import caching
-from springtide.domain.checkpoints import CheckpointRules
-from springtide.domain.job import JobSpec, Phase
+from springtide.cli.show import events
+from springtide.domain.model import cache_rules
+from springtide.domain.model.checkpoints import CheckpointRules
+from springtide.domain.spec.job_spec import JobSpec, Phase
 from springtide.testing import hosts
 from springtide.testing.cluster import LocalCluster
-from springtide.testing.hosted import HostedJob
+from springtide.testing.hosted_cluster import HostedJob
 
 pytestmark = [pytest.mark.process, pytest.mark.soak, pytest.mark.timeout(600)]
 REFUSED = hosts.refusal() if shutil.which("tc") else "no tc (iproute2)"
@@ -63,7 +63,7 @@ def job_of(folder, *, computes="accelerator", **where):
     (folder / "train.py").write_text(SCRIPT)
     spec = JobSpec(
         name="auto", workers=2, servers=1, sync="bsp", slots=64, heartbeat_s=0.5, silence_s=30.0,
-        checkpoints=CheckpointRules(every_s=5.0), cache=caching.rules("auto"),
+        checkpoints=CheckpointRules(every_s=5.0), cache=cache_rules.rules("auto"),
     )  # fmt: skip
     arguments = [str(folder), "256", str(BATCHES), computes]
     if where:
@@ -73,7 +73,7 @@ def job_of(folder, *, computes="accelerator", **where):
 
 def explained(job):
     """Sentences of `springtide explain` on the cache."""
-    told = [line["what"] for line in story.sentences(0.0, job.story)]
+    told = [line["what"] for line in events.sentences(0.0, job.story)]
     return [what for what in told if KEEP in what or KEEP_NOT in what]
 
 

@@ -7,13 +7,13 @@ import signal
 import pytest
 
 from springtide import errors
-from springtide.brain import serving
-from springtide.brain.either import Either
-from springtide.brain.embedded import Embedded
-from springtide.brain.remote import Remote
+from springtide.brain.service import __main__
+from springtide.brain.service.client import Remote
+from springtide.brain.service.embedded import Embedded
+from springtide.brain.service.failover import Either
 from springtide.cli import app
-from springtide.domain.planning import PlanningConfig
-from springtide.domain.view import PastJob
+from springtide.domain.plan.view import PastJob
+from springtide.domain.spec.planning_config import PlanningConfig
 from tests.process import running
 from tests.unit.planning import views
 
@@ -39,7 +39,7 @@ def test_a_brain_is_killed_and_followed_by_another_while_masters_plan_on(tmp_pat
     folder = tmp_path / ".springtide" / "brain"
 
     def secret():
-        return bytes.fromhex(serving.secret_file(folder).read_text())
+        return bytes.fromhex(__main__.secret_file(folder).read_text())
 
     async def ask_both(where):
         masters = [Remote(where, secret(), key=key) for key in ("a", "b")]

@@ -8,13 +8,13 @@ import contextlib
 import numpy as np
 import pytest
 
-from springtide.brain import serving
-from springtide.domain.feeding import FeedRules
-from springtide.domain.job import JobSpec, Phase
-from springtide.domain.plan_rules import PlanRules
-from springtide.domain.planning import PlanningConfig
-from springtide.domain.resources import Limits
-from springtide.domain.shape import Bounds, Capacity, Shape
+from springtide.brain.service import __main__
+from springtide.domain.core.resources import Limits
+from springtide.domain.core.shape import Bounds, Capacity, Shape
+from springtide.domain.data.data_workers import FeedRules
+from springtide.domain.spec.job_spec import JobSpec, Phase
+from springtide.domain.spec.plan_rules import PlanRules
+from springtide.domain.spec.planning_config import PlanningConfig
 from springtide.testing.cluster import LocalCluster
 from tests.process import counting, held, running
 
@@ -36,7 +36,7 @@ def _held():
 def spec(name, brain, folder):
     rules = PlanRules(
         bounds=Bounds(least=SIZE, most=SIZE, quota=Capacity(cpu=CAPACITY, memory=2**40)), brain=brain, key=name,
-        brain_secret_file=str(serving.secret_file(folder)), every_s=0.5, settle_s=0.1, window_s=1.0, warm_up_steps=1,
+        brain_secret_file=str(__main__.secret_file(folder)), every_s=0.5, settle_s=0.1, window_s=1.0, warm_up_steps=1,
         config=PlanningConfig(sample_s=1.0, between_changes_s=0.3),
     )  # fmt: skip
     return JobSpec(

@@ -15,13 +15,13 @@ import sqlalchemy as sa
 from hypothesis import given, settings
 
 from springtide import errors
-from springtide.brain import store, versioning
-from springtide.domain.view import PastJob
-from springtide.rpc import counsel
+from springtide.brain.service import messages
+from springtide.brain.store import migrate, store
+from springtide.domain.plan.view import PastJob
 from tests.architecture import sources
 from tests.process import running
 from tests.unit.brain.serving_here import brain, master
-from tests.unit.brain.test_store import WRITER, past, pasts
+from tests.unit.brain.store.test_store import WRITER, past, pasts
 from tests.unit.planning import views
 
 pytestmark = [
@@ -111,7 +111,7 @@ def test_garbage_is_skipped_and_a_newer_version_refused(url):
             )
         assert opened.history() == store.History(jobs=(past(),), unreadable=1)
         with engine.begin() as connection:
-            connection.execute(sa.text(f"UPDATE {versioning.VERSION_TABLE} SET version_num = '9999'"))
+            connection.execute(sa.text(f"UPDATE {migrate.VERSION_TABLE} SET version_num = '9999'"))
     with pytest.raises(errors.BadInput, match="written by a newer one"):
         store.open_store(url)
 
@@ -136,7 +136,7 @@ def test_a_brain_serves_from_it_and_is_followed_by_another(url, tmp_path):
 
     async def second(plan):
         async with brain(tmp_path, database=url) as service, master(tmp_path, service) as job:
-            status = await job.ask(counsel.Inspect())
+            status = await job.ask(messages.Inspect())
             assert [one.promised for one in status.jobs] == [plan.shape] and status.past == 1
             assert status.database.startswith("postgresql+psycopg://")
 
@@ -173,7 +173,7 @@ def test_a_standby_takes_over_with_all_promises_and_the_one_before_says_nothing_
     async def second(plan):
         folder = tmp_path / "two"
         async with brain(folder, database=url, standby=True) as service, master(folder, service) as job:
-            status = await job.ask(counsel.Inspect())
+            status = await job.ask(messages.Inspect())
             assert [one.promised for one in status.jobs] == [plan.shape]
 
     async def run():
@@ -218,12 +218,12 @@ def test_while_the_server_is_away_decisions_go_on_and_afterwards_all_is_kept(url
             await asyncio.to_thread(reach, "false")
             advice = await job.advise(views.waiting(), epoch=0, now=0.0)
             assert advice.plan is not None
-            assert "not currently accepting connections" in (await job.ask(counsel.Inspect())).trouble
+            assert "not currently accepting connections" in (await job.ask(messages.Inspect())).trouble
             with pytest.raises(errors.HistoryUnavailable):
                 await job.conclude(PastJob(name="lost", ended_at=1.0))
             await asyncio.to_thread(reach, "true")
             await job.conclude(PastJob(name="kept", ended_at=2.0))
-            return [past.name for past in (await job.ask(counsel.Recall())).jobs]
+            return [past.name for past in (await job.ask(messages.Recall())).jobs]
 
     assert asyncio.run(run()) == ["kept"]
 

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from springtide import export, zoo
-from springtide.checkpoint import reader
-from springtide.checkpoint.places import place_of
-from springtide.domain.checkpoints import CheckpointRules
-from springtide.domain.job import JobSpec, Phase
-from springtide.export import making
+from springtide.checkpoint.format import reader
+from springtide.checkpoint.format.storage import place_of
+from springtide.domain.model.checkpoints import CheckpointRules
+from springtide.domain.spec.job_spec import JobSpec, Phase
+from springtide.export import exporter
 from springtide.testing.cluster import LocalCluster
-from springtide.zoo.clickdata import ClickLog
+from springtide.zoo.clicklog.dataset import ClickLog
 from tests.process import counting, disks, group_counting
 from tests.process.group_counting import formed, until_back
 
@@ -28,7 +28,7 @@ import torch
 
 import springtide as st
 from springtide import zoo
-from springtide.zoo.clickdata import ClickLog
+from springtide.zoo.clicklog.dataset import ClickLog
 
 folder, pause_s = pathlib.Path(sys.argv[1]), float(sys.argv[2])
 hurry = folder / "hurry"
@@ -85,7 +85,7 @@ def kill_together(job, *lists):
 
 def exported(folder, manifest, url):
     """The state of a plain model that is given what the checkpoint has, tables and dense part."""
-    making.make(place_of(folder), manifest, url, format="safetensors")
+    exporter.make(place_of(folder), manifest, url, format="safetensors")
     plain = zoo.model("deepfm", tables=ClickLog(6_000).tables, dim=4)
     export.into(plain, url)
     return {name: value.numpy() for name, value in plain.state_dict().items()}

@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from springtide.domain.job import JobSpec, Phase
+from springtide.domain.spec.job_spec import JobSpec, Phase
 from springtide.testing.cluster import LocalCluster
 from tests.process import group_counting, running
 from tests.process.group_counting import until_back, until_formed
@@ -22,7 +22,7 @@ import torch
 
 import springtide as st
 from springtide import zoo
-from springtide.zoo.clickdata import ClickLog
+from springtide.zoo.clicklog.dataset import ClickLog
 
 data = ClickLog(12_000)
 job = st.join()

@@ -4,9 +4,9 @@ import random
 
 import pytest
 
-from springtide.domain import caching
-from springtide.domain.checkpoints import CheckpointRules
-from springtide.domain.job import JobSpec
+from springtide.domain.model import cache_rules
+from springtide.domain.model.checkpoints import CheckpointRules
+from springtide.domain.spec.job_spec import JobSpec
 from tests.process import group_counting
 from tests.process.group_counting import formed, until_back, until_formed
 from tests.process.test_bsp_checkpoints import kill_together
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.process
 def spec(**more):
     given = dict(
         workers=2, servers=2, sync="bsp", heartbeat_s=0.1, silence_s=30.0, relaunches=1000, backoff_s=0.0, slots=64,
-        checkpoints=CheckpointRules(every_s=0.5), cache=caching.rules("4K", allocation="laia"),
+        checkpoints=CheckpointRules(every_s=0.5), cache=cache_rules.rules("4K", allocation="laia"),
     )  # fmt: skip
     return JobSpec(name="cached", **(given | more))
 
@@ -69,7 +69,7 @@ def test_kills_and_scaling_at_random_lose_and_repeat_nothing(tmp_path, seed):
     chance = random.Random(seed)
     print("seed", seed)
     policy = chance.choice(["anneal", "anneal+rows", "anneal+gradients", "laia", "random", "contiguous"])
-    rules = caching.rules(chance.choice([24, "1K", "64K"]), allocation=policy)
+    rules = cache_rules.rules(chance.choice([24, "1K", "64K"]), allocation=policy)
 
     def hurt(job):
         for _ in range(6):

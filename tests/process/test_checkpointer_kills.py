@@ -11,7 +11,8 @@ import psutil
 import pytest
 import torch
 
-from springtide.checkpoint import Checkpointer, Outcome, state_folder
+from springtide.checkpoint import Checkpointer, Outcome
+from springtide.checkpoint.checkpointer import state_folder
 
 pytestmark = pytest.mark.process
 

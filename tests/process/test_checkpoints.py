@@ -8,9 +8,9 @@ import signal
 import numpy as np
 import pytest
 
-from springtide.checkpoint import reader
-from springtide.domain.checkpoints import CheckpointRules
-from springtide.domain.job import JobSpec
+from springtide.checkpoint.format import reader
+from springtide.domain.model.checkpoints import CheckpointRules
+from springtide.domain.spec.job_spec import JobSpec
 from springtide.testing.cluster import LocalCluster
 from tests import waiting
 from tests.process import counting, running
@@ -69,7 +69,7 @@ def uploader(url):
             command, environment = each.read_bytes(), (each.parent / "environ").read_bytes()
         except OSError:
             continue
-        if b"springtide.checkpoint.upload" in command and url.encode() in environment:
+        if b"springtide.checkpoint.transfer.upload" in command and url.encode() in environment:
             return int(each.parent.name)
     return None
 

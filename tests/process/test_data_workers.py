@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.utils import data
 
-from springtide.prep.feed import Feed
+from springtide.dataworker.feed.feed import Feed
 from tests.process import data_workers
 from tests.process.data_workers import SECRET, samples, wanted
 from tests.waiting import until

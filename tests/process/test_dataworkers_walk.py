@@ -2,9 +2,9 @@
 
 import pytest
 
-from springtide.bench import dataworkers_walk
-from springtide.bench.walk.crew import Crew
-from springtide.platforms import cgroups
+from springtide.platforms.local import cgroups
+from springtide_lab.bench.dataworkers import dataworkers_walk
+from springtide_lab.bench.dataworkers.walk.processes import Crew
 
 pytestmark = [pytest.mark.process, pytest.mark.soak]
 

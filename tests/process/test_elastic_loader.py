@@ -16,7 +16,7 @@ from torch.utils import data
 
 from springtide import errors
 from springtide.data import ElasticLoader
-from springtide.prep import nursery
+from springtide.dataworker.processes import fork_server
 from tests.waiting import until
 
 pytestmark = pytest.mark.process
@@ -34,13 +34,17 @@ class Ids(data.Dataset):
         return SAMPLES
 
     def __getitem__(self, index):
-        if self.marked and nursery.NUMBER is not None and not data.get_worker_info().id == self.mark == nursery.NUMBER:
-            raise AssertionError(f"{nursery.NUMBER} was not begun as a worker of a DataLoader: {self.mark}")
-        if self.stuck is not None and nursery.NUMBER == 0:
+        if (
+            self.marked
+            and fork_server.NUMBER is not None
+            and not data.get_worker_info().id == self.mark == fork_server.NUMBER
+        ):
+            raise AssertionError(f"{fork_server.NUMBER} was not begun as a worker of a DataLoader: {self.mark}")
+        if self.stuck is not None and fork_server.NUMBER == 0:
             until(self.stuck.exists)
         if index in self.poison:
             raise ValueError(f"{index} is poison")
-        if index in self.deadly and nursery.NUMBER is not None:
+        if index in self.deadly and fork_server.NUMBER is not None:
             os.kill(os.getpid(), signal.SIGKILL)
         return index, torch.rand(2), torch.zeros(2000)
 

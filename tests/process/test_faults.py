@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from springtide.domain.job import JobSpec, Phase
+from springtide.domain.spec.job_spec import JobSpec, Phase
 from springtide.testing.cluster import LocalCluster
 from springtide.testing.faults import FaultPlan, Faults
 from tests.process import counting

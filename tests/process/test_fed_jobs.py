@@ -6,8 +6,8 @@ import signal
 import numpy as np
 import pytest
 
-from springtide.domain.feeding import FeedRules
-from springtide.domain.job import JobSpec, Phase
+from springtide.domain.data.data_workers import FeedRules
+from springtide.domain.spec.job_spec import JobSpec, Phase
 from springtide.testing.cluster import LocalCluster
 from tests.process import counting, group_counting
 

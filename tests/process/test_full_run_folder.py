@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from springtide.domain.checkpoints import CheckpointRules
-from springtide.domain.job import JobSpec, Phase
-from springtide.platforms import local_reach
-from springtide.telemetry import runs
+from springtide.domain.model.checkpoints import CheckpointRules
+from springtide.domain.spec.job_spec import JobSpec, Phase
+from springtide.platforms.local import job_handle
+from springtide.telemetry import run_registry
 from springtide.testing.cluster import LocalCluster
 from tests.process import counting, disks, running
 
@@ -33,8 +33,8 @@ def test_a_full_disk_is_waited_for_whatever_dies_meanwhile(tmp_path):
         disks.fill(small / "others")
         told = job.until(lambda status: "journal.db since" in status.disk_trouble)
         assert told.phase is Phase.RUNNING
-        (run,) = runs.find(small)
-        assert "free some space" in local_reach.LocalReach(run).status().disk_trouble, "`springtide status` says it"
+        (run,) = run_registry.find(small)
+        assert "free some space" in job_handle.LocalReach(run).status().disk_trouble, "`springtide status` says it"
         job.kill("worker-1")
         assert job.status.phase is Phase.RUNNING
         (small / "others").unlink()

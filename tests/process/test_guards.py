@@ -6,9 +6,9 @@ Needs control groups that this user may make, as tests/process/test_limits.py do
 import numpy as np
 import pytest
 
-from springtide.domain.checkpoints import CheckpointRules
-from springtide.domain.guarding import GuardRules
-from springtide.domain.job import JobSpec, Phase
+from springtide.domain.model.checkpoints import CheckpointRules
+from springtide.domain.spec.guard_rules import GuardRules
+from springtide.domain.spec.job_spec import JobSpec, Phase
 from springtide.testing.cluster import LocalCluster
 from tests.process import counting, running
 from tests.process.test_limits import limited as limited

@@ -70,7 +70,7 @@ def test_credentials_of_a_spec_are_neither_readable_by_others_nor_printed(tmp_pa
     (tmp_path / "job.yaml").write_text(SPEC)
     printed = [command(tmp_path, "submit", "job.yaml", "--dry-run", "--json"), command(tmp_path, "submit", "job.yaml")]
     run = tmp_path / ".springtide/runs/train"
-    wanted, seen = {"master.main", "train.runner", "server_process", "exporting", "checkpoint.upload"}, set()
+    wanted, seen = {"master.main", "worker.runner", "server.__main__", "export_process", "transfer.upload"}, set()
 
     def all_seen():
         for line, folder in command_lines():

@@ -5,11 +5,11 @@ import time
 import numpy as np
 import pytest
 
-from springtide.domain.cluster import Role, RoleKind
-from springtide.domain.feeding import FeedRules
-from springtide.domain.job import JobSpec, Phase
+from springtide.domain.core.roles import Role, RoleKind
+from springtide.domain.data.data_workers import FeedRules
+from springtide.domain.spec.job_spec import JobSpec, Phase
 from springtide.testing import hosts
-from springtide.testing.hosted import HostedJob
+from springtide.testing.hosted_cluster import HostedJob
 from tests.process import counting, group_counting
 
 pytestmark = pytest.mark.process

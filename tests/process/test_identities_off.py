@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from springtide.domain.job import Phase
+from springtide.domain.spec.job_spec import Phase
 from springtide.testing.cluster import LocalCluster
 from springtide.testing.faults import FaultPlan, Faults
 from tests.process import counting, test_faults

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from springtide import config
-from springtide.domain.job import JobSpec, Phase
-from springtide.platforms.k8s import drain
-from springtide.rpc import whereabouts
+from springtide.domain.spec.job_spec import JobSpec, Phase
+from springtide.platforms.k8s.job import drain
+from springtide.rpc.transport import master_file
 from springtide.testing.cluster import LocalCluster
 from tests.process import counting
 
@@ -19,7 +19,7 @@ BATCH = 32
 
 def leave(job, member):
     """What the preStop hook of its pod does."""
-    where = whereabouts.read(job.files.master)
+    where = master_file.read(job.files.master)
     settings = config.Settings(master=where.address, member=member, secret_file=str(job.files.secret), incarnation=0)
     return asyncio.run(asyncio.wait_for(drain.drain(settings), 90))
 

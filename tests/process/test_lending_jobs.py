@@ -8,11 +8,11 @@ import pathlib
 import numpy as np
 import pytest
 
-from springtide.domain.feeding import FeedRules
-from springtide.domain.job import JobSpec, Phase
-from springtide.domain.resources import Limits
-from springtide.telemetry import hierarchy
-from springtide.telemetry.group_files import GroupV1, GroupV2
+from springtide.domain.core.resources import Limits
+from springtide.domain.data.data_workers import FeedRules
+from springtide.domain.spec.job_spec import JobSpec, Phase
+from springtide.telemetry.host import cgroup_hierarchy
+from springtide.telemetry.host.cgroup_files import GroupV1, GroupV2
 from springtide.testing.cluster import LocalCluster
 from tests.process import counting, held
 
@@ -27,7 +27,7 @@ READING_SLOWLY = counting.SCRIPT.replace(
 
 def quota(pid):
     """Cores that the kernel holds a process to."""
-    found = hierarchy.find(pathlib.Path(f"/proc/{pid}"))
+    found = cgroup_hierarchy.find(pathlib.Path(f"/proc/{pid}"))
     group = GroupV1(found.folders) if found.version == 1 else GroupV2(found.folders["cpu"])
     return group.limits().cpu
 

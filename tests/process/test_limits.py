@@ -15,12 +15,14 @@ import time
 
 import pytest
 
-from springtide.domain.cluster import Life, Role, RoleKind
-from springtide.domain.resources import Limits
-from springtide.platforms import cgroups, local
-from springtide.platforms.base import Launch
-from springtide.telemetry import hierarchy, logs
-from springtide.telemetry.group_files import GroupV2
+from springtide.domain.core.resources import Limits
+from springtide.domain.core.roles import Life, Role, RoleKind
+from springtide.platforms.agent.api import Launch
+from springtide.platforms.local import cgroups
+from springtide.platforms.local import platform as local
+from springtide.telemetry import logs
+from springtide.telemetry.host import cgroup_hierarchy
+from springtide.telemetry.host.cgroup_files import GroupV2
 from tests import waiting
 from tests.process import held, running
 
@@ -87,7 +89,7 @@ def on_a_platform(folder, work):
 
 def ours():
     """Control groups of this process."""
-    for folder in set(hierarchy.find().folders.values()):
+    for folder in set(cgroup_hierarchy.find().folders.values()):
         yield from folder.glob(f"springtide-{os.getpid()}-*")
 
 
@@ -148,7 +150,7 @@ LIMITED = running.loop(
 
 def groups_of(job):
     """Control groups of a running command."""
-    found = set(hierarchy.find(pathlib.Path(f"/proc/{job.process.pid}")).folders.values())
+    found = set(cgroup_hierarchy.find(pathlib.Path(f"/proc/{job.process.pid}")).folders.values())
     return [path for parent in found for path in parent.glob(f"springtide-{job.process.pid}-*/*") if path.is_dir()]
 
 
@@ -186,7 +188,7 @@ def test_a_killed_agent_leaves_no_control_groups(tmp_path, limited):
 
 
 def test_what_the_watchdog_could_not_remove_the_next_run_does(tmp_path, limited):
-    made = [folder / "springtide-1-1-1" / "worker-0" for folder in set(hierarchy.find().folders.values())]
+    made = [folder / "springtide-1-1-1" / "worker-0" for folder in set(cgroup_hierarchy.find().folders.values())]
 
     def make(folder):
         with contextlib.suppress(FileNotFoundError):  # a job that begins just now has removed what was made of it
@@ -236,10 +238,12 @@ def test_what_a_role_has_started_ends_with_it(tmp_path, limited):
 
 def test_version_2_groups_count_their_members_where_one_is_mounted(tmp_path):
     """Without its controllers, which a machine with version 1 gives to that: no limits, but members and CPU seconds."""
-    mounts = hierarchy.parse_mounts(pathlib.Path("/proc/self/mountinfo").read_text())
-    own = hierarchy.parse_paths(pathlib.Path("/proc/self/cgroup").read_text()).get("", "/")
+    mounts = cgroup_hierarchy.parse_mounts(pathlib.Path("/proc/self/mountinfo").read_text())
+    own = cgroup_hierarchy.parse_paths(pathlib.Path("/proc/self/cgroup").read_text()).get("", "/")
     folders = [
-        hierarchy.folder_of(mount, own) / f"springtide-{os.getpid()}-test" for mount in mounts if mount.version == 2
+        cgroup_hierarchy.folder_of(mount, own) / f"springtide-{os.getpid()}-test"
+        for mount in mounts
+        if mount.version == 2
     ]
     try:
         folders[0].mkdir()
@@ -261,10 +265,10 @@ def test_version_2_groups_count_their_members_where_one_is_mounted(tmp_path):
 
 TWO_WORKERS = """
 import asyncio, pathlib, sys
-from springtide.domain.cluster import Life, Role, RoleKind
-from springtide.domain.resources import Limits
-from springtide.platforms.base import Launch
-from springtide.platforms.local import LocalPlatform
+from springtide.domain.core.roles import Life, Role, RoleKind
+from springtide.domain.core.resources import Limits
+from springtide.platforms.agent.api import Launch
+from springtide.platforms.local.platform import LocalPlatform
 from springtide.telemetry import logs
 
 async def main():

@@ -8,11 +8,11 @@ import random
 import numpy as np
 import pytest
 
-from springtide.domain.checkpoints import CheckpointRules
-from springtide.domain.cluster import RoleKind
-from springtide.domain.job import JobSpec, Phase
+from springtide.domain.core.roles import RoleKind
+from springtide.domain.model.checkpoints import CheckpointRules
+from springtide.domain.spec.job_spec import JobSpec, Phase
 from springtide.testing import hosts
-from springtide.testing.hosted import HostedJob
+from springtide.testing.hosted_cluster import HostedJob
 from tests.process import counting
 
 pytestmark = [pytest.mark.process, pytest.mark.soak]

@@ -8,9 +8,9 @@ import sys
 
 import pytest
 
-from springtide.domain.job import JobSpec, Phase
-from springtide.platforms import local_reach
-from springtide.telemetry import events, runs
+from springtide.domain.spec.job_spec import JobSpec, Phase
+from springtide.platforms.local import job_handle
+from springtide.telemetry import events, run_registry
 from springtide.testing.cluster import LocalCluster
 from tests import waiting
 from tests.process import running
@@ -45,8 +45,8 @@ def read_by_us(folder):
 
 def status(folder):
     """What `springtide status` goes by."""
-    (run,) = runs.find(folder / ".springtide/runs")
-    return local_reach.LocalReach(run).status()
+    (run,) = run_registry.find(folder / ".springtide/runs")
+    return job_handle.LocalReach(run).status()
 
 
 def all_was_trained(folder):
@@ -106,7 +106,7 @@ def test_a_job_whose_keeper_fails_has_failed(tmp_path):
         pytest.raises(ZeroDivisionError),
     ):
         job.wait()
-    (run,) = runs.find(tmp_path / "runs")
-    found = local_reach.last_status(run)
+    (run,) = run_registry.find(tmp_path / "runs")
+    found = job_handle.last_status(run)
     assert found.phase is Phase.FAILED
     assert found.why == "the process that kept the job failed: ZeroDivisionError: a fault of its own"

@@ -27,7 +27,8 @@ for ours, real in (
     ("here.lease(card, 1)", "ahead.more(card)"),
     (
         "trained = 0\n",
-        "trained = 0\nfrom springtide.train import leases\nahead = leases.Ahead(here.lease, here.hands)\n",
+        "trained = 0\nfrom springtide.worker.input import lease_prefetch\n"
+        "ahead = lease_prefetch.Ahead(here.lease, here.hands)\n",
     ),
 ):
     assert ours in NOTED

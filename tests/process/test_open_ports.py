@@ -9,7 +9,7 @@ import struct
 
 import pytest
 
-from springtide.rpc import addresses
+from springtide.rpc.transport import addresses
 from tests.process import group_counting
 from tests.process.test_bsp_groups import spec
 

@@ -7,9 +7,9 @@ import random
 import numpy as np
 import pytest
 
-from springtide.checkpoint import reader
-from springtide.domain.checkpoints import CheckpointRules
-from springtide.domain.job import JobSpec, Phase
+from springtide.checkpoint.format import reader
+from springtide.domain.model.checkpoints import CheckpointRules
+from springtide.domain.spec.job_spec import JobSpec, Phase
 from tests.process import counting, group_counting, own_disks, running, test_bsp_checkpoints
 
 pytestmark = pytest.mark.process

@@ -6,12 +6,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from springtide.domain.checkpoints import CheckpointRules
-from springtide.domain.job import JobSpec, Phase
-from springtide.domain.plan_rules import PlanRules
-from springtide.domain.planning import PlanningConfig
-from springtide.domain.shape import Bounds, Capacity, Shape
-from springtide.platforms import cgroups
+from springtide.domain.core.shape import Bounds, Capacity, Shape
+from springtide.domain.model.checkpoints import CheckpointRules
+from springtide.domain.spec.job_spec import JobSpec, Phase
+from springtide.domain.spec.plan_rules import PlanRules
+from springtide.domain.spec.planning_config import PlanningConfig
+from springtide.platforms.local import cgroups
 from springtide.testing.cluster import LocalCluster
 from tests.process import counting, group_counting, running
 

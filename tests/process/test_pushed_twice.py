@@ -12,9 +12,9 @@ import threading
 import numpy as np
 import pytest
 
-from springtide.domain.tables import TableSpec
-from springtide.embedding import placement
-from springtide.embedding.client import TableClient
+from springtide.domain.model.tables import TableSpec
+from springtide.embedding.lookup.table_client import TableClient
+from springtide.embedding.placement import placement
 from tests.process.serving import SECRET, SLOTS, serving
 
 pytestmark = pytest.mark.process

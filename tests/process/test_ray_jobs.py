@@ -8,13 +8,13 @@ from dataclasses import replace
 
 import pytest
 
-from springtide.domain.checkpoints import CheckpointRules
-from springtide.domain.feeding import FeedRules
-from springtide.domain.job import JobSpec
-from springtide.platforms.run_plan import RunPlan
-from springtide.rpc import messages
-from springtide.testing import ray_world
-from springtide.testing.ray_world import RayWorld
+from springtide.domain.data.data_workers import FeedRules
+from springtide.domain.model.checkpoints import CheckpointRules
+from springtide.domain.spec.job_spec import JobSpec
+from springtide.platforms.agent.run_plan import RunPlan
+from springtide.rpc.messages import messages
+from springtide.testing import ray_cluster
+from springtide.testing.ray_cluster import RayWorld
 from tests import waiting
 from tests.process import counting
 
@@ -258,7 +258,7 @@ def said(folder, *command):
     code = "import sys; from springtide.cli.app import main; sys.exit(main())"
     done = subprocess.run(
         [sys.executable, "-c", code, *command, "--json"], cwd=folder, capture_output=True, text=True, timeout=240,
-        env=ray_world.environment(),
+        env=ray_cluster.environment(),
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
@@ -271,7 +271,7 @@ def test_a_ray_program_that_is_interrupted_drains_its_job(world, tmp_path, rng):
 import ray
 ray.init(address={world.do("address")!r}, log_to_driver=False)
 import springtide.ray
-from springtide.domain.elastic_job import RoleWish
+from springtide.domain.spec.elastic_job import RoleWish
 
 def seen(status):
     if status.samples:
@@ -283,7 +283,7 @@ springtide.ray.run("count.py", name="inside", arguments=arguments, workers=one, 
 """
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=240,
-        env=ray_world.environment(),
+        env=ray_cluster.environment(),
     )  # fmt: skip
     assert "KeyboardInterrupt" in done.stderr, done.stderr
     ended = world.do("status", "inside")

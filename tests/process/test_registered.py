@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from springtide.checkpoint import reader
-from springtide.domain.checkpoints import CheckpointRules
-from springtide.domain.job import JobSpec, Phase
+from springtide.checkpoint.format import reader
+from springtide.domain.model.checkpoints import CheckpointRules
+from springtide.domain.spec.job_spec import JobSpec, Phase
 from springtide.testing.cluster import LocalCluster
 
 pytestmark = pytest.mark.process

@@ -2,7 +2,7 @@
 
 import pytest
 
-from springtide.domain.job import JobSpec, Phase
+from springtide.domain.spec.job_spec import JobSpec, Phase
 from springtide.testing.cluster import LocalCluster
 from tests.process import counting
 

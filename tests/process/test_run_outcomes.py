@@ -109,7 +109,7 @@ def test_a_taken_port_is_named(tmp_path):
 
 TELLS_AND_WAITS = """if not trained:
     import os, time
-    print('at', link.config.load().master, flush=True)
+    print('at', master_link.config.load().master, flush=True)
     while not os.path.exists('go-on'):
         time.sleep(0.01)"""
 

@@ -23,8 +23,8 @@ CONTAINER = ("unshare", "--mount", "--pid", "--ipc", "--fork", "--kill-child", "
 
 SERVER = """
 import json, sys
-from springtide.embedding import placement
-from springtide.embedding.serve import ServerRole
+from springtide.embedding.placement import placement
+from springtide.server.server import ServerRole
 from tests.process.serving import SECRET, SLOTS
 
 host, index = sys.argv[1], int(sys.argv[2])

@@ -70,7 +70,7 @@ def test_a_server_that_never_comes_up_is_named_with_the_reason():
 
 
 def test_a_client_with_another_secret_is_refused_at_once():
-    from springtide.embedding.client import TableClient
+    from springtide.embedding.lookup.table_client import TableClient
 
     with serving() as served, pytest.raises(errors.ServerUnreachable, match="does not know this job's secret"):
         TableClient.connect(served.addresses, secret=SECRET + b"?", placement=[0] * SLOTS, connect_timeout_s=60.0)

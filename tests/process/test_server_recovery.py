@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from springtide import _native
-from springtide.checkpoint import reader
-from springtide.checkpoint.manifest import number_in, number_of
-from springtide.domain.checkpoints import CheckpointRules
-from springtide.domain.job import JobSpec, Phase
+from springtide.checkpoint.format import reader
+from springtide.checkpoint.format.manifest import number_in, number_of
+from springtide.domain.model.checkpoints import CheckpointRules
+from springtide.domain.spec.job_spec import JobSpec, Phase
 from springtide.testing.cluster import LocalCluster
 from springtide.testing.faults import WITH_SERVERS, FaultPlan, Faults
 from tests.process import counting

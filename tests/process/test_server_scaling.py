@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from springtide import errors
-from springtide.domain import caching
-from springtide.domain.checkpoints import CheckpointRules
-from springtide.domain.job import JobSpec, Phase
+from springtide.domain.model import cache_rules
+from springtide.domain.model.checkpoints import CheckpointRules
+from springtide.domain.spec.job_spec import JobSpec, Phase
 from springtide.testing.cluster import LocalCluster
 from tests.process import counting, group_counting
 
@@ -81,7 +81,7 @@ def test_one_server_becomes_three_and_then_two_under_workers_that_keep_rows_whil
         # what moved as the master died is in nobody's story; a server goes when its last slot has moved
         job.until(lambda status: at_rest(job, 2, status))
 
-    job = run(tmp_path, 3, hurt, batches=2500, pause_s=0.1, cache=caching.rules("16K", staleness=3))
+    job = run(tmp_path, 3, hurt, batches=2500, pause_s=0.1, cache=cache_rules.rules("16K", staleness=3))
     kept = job.status.cache
     assert kept.on and kept.hits > 0 and "3 at most of 3" in kept.why, kept
     told = [event for event in job.story if event["event"] == "moved"]
@@ -125,7 +125,7 @@ def test_slots_of_a_group_that_keeps_rows_move_between_two_shards_and_back_while
             job.until(lambda status, before=before: job.over or status.samples > before + 10 * BATCH)
         job.kill("worker-1")
 
-    bsp = functools.partial(spec, sync="bsp", heartbeat_s=0.1, cache=caching.rules("4K", allocation="laia"))
+    bsp = functools.partial(spec, sync="bsp", heartbeat_s=0.1, cache=cache_rules.rules("4K", allocation="laia"))
     how = dict(checkpoints=CheckpointRules(every_s=1.0), batches=1500, hurt=hurt)
     status, wrong = group_counting.count(tmp_path, bsp, 1, begun=lambda status: status.checkpoint, **how)
     assert not wrong, wrong

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from springtide.domain import caching
-from springtide.domain.job import Phase
+from springtide.domain.model import cache_rules
+from springtide.domain.spec.job_spec import Phase
 from springtide.testing.cluster import LocalCluster
 from tests.process import stream_counting
 from tests.process.test_stream_jobs import spec
@@ -85,5 +85,5 @@ def test_a_group_that_keeps_rows_trains_each_record_once_through_a_loss_a_change
         keeping(job)
         job.until(lambda status: status.samples == 3 * BATCH * 500 and status.cache is not None and not status.cache.on)
 
-    rules = caching.rules("4K", allocation=allocation)
+    rules = cache_rules.rules("4K", allocation=allocation)
     assert not count(tmp_path, hurt, first=500, cache=rules)

@@ -6,9 +6,9 @@ import threading
 
 import pytest
 
-from springtide.checkpoint import reader
-from springtide.domain.checkpoints import CheckpointRules
-from springtide.domain.job import JobSpec, Phase
+from springtide.checkpoint.format import reader
+from springtide.domain.model.checkpoints import CheckpointRules
+from springtide.domain.spec.job_spec import JobSpec, Phase
 from springtide.testing.cluster import LocalCluster
 from springtide.testing.faults import WITH_SERVERS, FaultPlan, Faults
 from tests.process import counting, stream_counting

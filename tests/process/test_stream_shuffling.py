@@ -4,8 +4,8 @@ import signal
 
 import pytest
 
-from springtide.domain.checkpoints import CheckpointRules
-from springtide.domain.job import JobSpec, Phase
+from springtide.domain.model.checkpoints import CheckpointRules
+from springtide.domain.spec.job_spec import JobSpec, Phase
 from springtide.testing.cluster import LocalCluster
 from tests.process import stream_counting
 
@@ -16,7 +16,7 @@ NOTING = """
 import os as _os
 import pathlib as _pathlib
 import sys as _sys
-import springtide.train.shuffling.unit as _unit
+import springtide.worker.online.shuffling.shuffle_unit as _unit
 
 _took = _unit.Unit.peer_sent
 

@@ -8,7 +8,7 @@ import signal
 import pytest
 
 from springtide.cli import app
-from springtide.telemetry import runs
+from springtide.telemetry import run_registry
 from tests import waiting
 from tests.process import running
 
@@ -37,7 +37,7 @@ def folder(tmp_path, monkeypatch):
     running.script(tmp_path / "code", FOREVER)
     (tmp_path / "code" / "job.yaml").write_text(SPEC)
     yield tmp_path
-    for run in runs.find(tmp_path / ".springtide/runs"):
+    for run in run_registry.find(tmp_path / ".springtide/runs"):
         if run.running:
             with contextlib.suppress(ProcessLookupError):  # it is through just now
                 os.kill(run.card.agent_pid, signal.SIGKILL)
@@ -77,7 +77,7 @@ def test_a_submitted_job_is_followed_scaled_and_stopped_from_outside(folder, cap
 
 def test_a_submitted_job_whose_agent_is_killed_ends_with_it_and_the_name_is_free_again(folder, capsys):
     submitted(folder)
-    (run,) = runs.find(folder / ".springtide/runs")
+    (run,) = run_registry.find(folder / ".springtide/runs")
     os.kill(run.card.agent_pid, signal.SIGKILL)
     waiting.until(lambda: not run.running, "the agent is gone")
     assert told(capsys, "status")[0].startswith("the command that ran it was killed, and the job with it")

@@ -18,7 +18,7 @@ import torch
 
 import springtide as st
 from springtide import zoo
-from springtide.zoo.clickdata import ClickLog
+from springtide.zoo.clicklog.dataset import ClickLog
 
 torch.manual_seed(0)
 data = ClickLog(1200)
@@ -45,8 +45,8 @@ import torch
 import springtide as st
 from springtide import zoo
 from springtide.zoo import metrics
-from springtide.zoo.clickdata import ClickLog
-from springtide.zoo.logspec import LogSpec
+from springtide.zoo.clicklog.dataset import ClickLog
+from springtide.zoo.clicklog.spec import LogSpec
 
 seed, samples = int(sys.argv[1]), int(sys.argv[2])
 train, test = ClickLog(samples, spec=LogSpec(seed=seed)).split(0.2)

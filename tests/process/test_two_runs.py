@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 
 from springtide import errors
-from springtide.checkpoint import claims, reader
-from springtide.checkpoint.places import Folder
-from springtide.domain.checkpoints import CheckpointRules
-from springtide.domain.job import JobSpec, Phase
+from springtide.checkpoint.format import reader
+from springtide.checkpoint.format.storage import Folder
+from springtide.checkpoint.transfer import claims
+from springtide.domain.model.checkpoints import CheckpointRules
+from springtide.domain.spec.job_spec import JobSpec, Phase
 from springtide.testing.cluster import LocalCluster
 from tests.process import counting
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from springtide import _native
-from springtide.data.book import Book
-from springtide.data.notes import BookNote
-from springtide.domain.leases import Grant, Holder, Nothing, Progress
-from springtide.domain.samples import DatasetCard
+from springtide.data.ledger.pass_registry import Book
+from springtide.data.ledger.snapshot import BookNote
+from springtide.domain.data.leases import Grant, Holder, Nothing, Progress
+from springtide.domain.data.samples import DatasetCard
 
 RULES = {
     "revoke": "when a server is lost and the ledger goes back, all leases are taken back",

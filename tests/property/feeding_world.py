@@ -7,7 +7,7 @@ or an interval later. Used by test_feeding.py.
 import random
 from dataclasses import dataclass, field
 
-from springtide.domain.feeding import FeedSeen, FeedTarget, StageSeen, StageTarget
+from springtide.domain.data.data_workers import FeedSeen, FeedTarget, StageSeen, StageTarget
 
 
 @dataclass(kw_only=True)

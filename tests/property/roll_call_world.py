@@ -12,16 +12,16 @@ import itertools
 import random
 from dataclasses import dataclass, field
 
-from springtide.domain.cluster import Role, RoleExit, RoleKind
-from springtide.domain.job import JobSpec
-from springtide.embedding import slot_loads
-from springtide.job import events
-from springtide.job.rollcall import RollCall
-from springtide.master import meetings
-from springtide.master.doors import Doors
-from springtide.master.record import Record
-from springtide.master.rollout import Rollout
-from springtide.rpc import messages
+from springtide.domain.core.roles import Role, RoleExit, RoleKind
+from springtide.domain.spec.job_spec import JobSpec
+from springtide.job.core import events
+from springtide.job.recovery.rollcall import RollCall
+from springtide.master.core import waiters
+from springtide.master.core.context import Doors
+from springtide.master.core.record import Record
+from springtide.master.servers.migration import Rollout
+from springtide.rpc.messages import messages
+from springtide.server import slot_loads
 
 RULES = {
     "call": "a next life is told its slots only after all living servers have said what they have",
@@ -114,7 +114,7 @@ class World:
             kept=lambda entry: contextlib.nullcontext(),
             tell=lambda kind, **fields: None,
             happen=self.happen,
-            changed=meetings.Turnstile(),
+            changed=waiters.Turnstile(),
         )
         return Rollout(doors, term=self.term)
 

@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from springtide.data.book import Book
-from springtide.domain.leases import Grant, Holder, LeaseKey, Nothing, Progress
-from springtide.domain.samples import DatasetCard
-from springtide.domain.streams import Cut, Seen, StreamCard
+from springtide.data.ledger.pass_registry import Book
+from springtide.domain.data.leases import Grant, Holder, LeaseKey, Nothing, Progress
+from springtide.domain.data.samples import DatasetCard
+from springtide.domain.data.streams import Cut, Seen, StreamCard
 from tests.property import exactly_once_world
 from tests.property.exactly_once_world import ALL_SLOTS, EMPTY, HYPER, SLOTS, WINDOW, Checkpoint, new_store
 
@@ -99,7 +99,7 @@ class Part:
     void: int = 0
 
     def acknowledge(self, run: Run, void: int) -> None:
-        """As `train.hands` does."""
+        """As `worker.link.lease_tracker` does."""
         if run in self.runs:
             self.runs.remove(run)
             self.trained[run.begin] = (run.end, void)

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 
 from springtide import errors
-from springtide.domain.leases import Failure, Progress
-from springtide.domain.samples import DatasetCard
-from springtide.rpc import frames, messages
+from springtide.domain.data.leases import Failure, Progress
+from springtide.domain.data.samples import DatasetCard
+from springtide.rpc.messages import messages
+from springtide.rpc.transport import frames
 
 calls = msgspec.msgpack.Decoder(messages.Call)
 

@@ -4,14 +4,15 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from springtide.brain import names
-from springtide.brain.executor import Task, _tasks
-from springtide.domain.advice import Advice
-from springtide.domain.plan import Plan
-from springtide.domain.planning import PlanningConfig
-from springtide.domain.stages import Stage
-from springtide.rpc import counsel, frames
-from tests.unit.brain.test_store import pasts
+from springtide.brain.decide import names
+from springtide.brain.service import messages
+from springtide.brain.service.executor import Task, _tasks
+from springtide.domain.core.stages import Stage
+from springtide.domain.plan.advice import Advice
+from springtide.domain.plan.plan import Plan
+from springtide.domain.spec.planning_config import PlanningConfig
+from springtide.rpc.transport import frames
+from tests.unit.brain.store.test_store import pasts
 from tests.unit.planning import views
 
 ANY = st.floats()
@@ -26,10 +27,10 @@ advices = st.builds(
     notes=st.lists(st.text(max_size=9), max_size=2).map(tuple),
 )  # fmt: skip
 requests = st.one_of(
-    st.builds(counsel.Consult, view=views.jobs("job"), epoch=st.integers(0, 2**40), now=ANY, key=st.text(max_size=9)),
-    st.builds(counsel.Conclude, past=pasts(), key=st.text(max_size=9)),
-    st.just(counsel.Inspect()),
-    st.builds(counsel.Staff, executors=st.integers(-5, 500)),
+    st.builds(messages.Consult, view=views.jobs("job"), epoch=st.integers(0, 2**40), now=ANY, key=st.text(max_size=9)),
+    st.builds(messages.Conclude, past=pasts(), key=st.text(max_size=9)),
+    st.just(messages.Inspect()),
+    st.builds(messages.Staff, executors=st.integers(-5, 500)),
 )
 
 
@@ -38,24 +39,24 @@ def there_and_back(message, decoder):
     return packed, frames.unpack(packed[frames.LENGTH.size :], decoder)
 
 
-@given(st.builds(counsel.Call, st.integers(0, 2**40), requests))
+@given(st.builds(messages.Call, st.integers(0, 2**40), requests))
 @settings(suppress_health_check=[HealthCheck.too_slow])
 def test_what_a_master_sends_is_what_the_brain_reads(call):
-    _, read = there_and_back(call, counsel.CALLS)
-    packed, again = there_and_back(read, counsel.CALLS)
+    _, read = there_and_back(call, messages.CALLS)
+    packed, again = there_and_back(read, messages.CALLS)
     assert frames.pack(again) == packed
     assert read == call or "nan" in repr(call)  # which is not like itself
 
 
 @given(st.integers(0, 2**40), advices)
 def test_what_the_brain_says_is_what_the_master_hears(number, advice):
-    _, read = there_and_back(counsel.Return(number, counsel.Counsel(advice)), counsel.BRAIN.returns)
+    _, read = there_and_back(messages.Return(number, messages.Counsel(advice)), messages.BRAIN.returns)
     assert read.id == number and read.body.advice == advice
 
 
 @given(pasts())
 def test_a_past_job_arrives_as_it_was(past):
-    _, read = there_and_back(counsel.Call(1, counsel.Conclude(past)), counsel.CALLS)
+    _, read = there_and_back(messages.Call(1, messages.Conclude(past)), messages.CALLS)
     assert read.body.past == past
 
 
@@ -69,7 +70,7 @@ def test_a_whole_cluster_reaches_an_executor(view):
 
 @given(st.binary(max_size=200))
 def test_garbage_is_refused(data):
-    for decoder in (counsel.CALLS, counsel.BRAIN.returns, _tasks):
+    for decoder in (messages.CALLS, messages.BRAIN.returns, _tasks):
         with pytest.raises(frames.BadFrame):
             frames.unpack(data, decoder)
 

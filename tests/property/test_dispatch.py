@@ -3,8 +3,8 @@
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from springtide.prep import dispatch
-from springtide.prep.dispatch import Assign, Dispatch, Drop, Fate, Release
+from springtide.dataworker.feed import dispatch
+from springtide.dataworker.feed.dispatch import Assign, Dispatch, Drop, Fate, Release
 
 PICK = st.integers(0, 1 << 16)
 

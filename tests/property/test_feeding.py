@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from springtide.domain.feeding import FeedRules, FeedTarget
-from springtide.planning.dataworkers import tune
-from springtide.planning.dataworkers.notes import Phase, Tuning
+from springtide.domain.data.data_workers import FeedRules, FeedTarget
+from springtide.planning.dataworkers.tuning import tuner
+from springtide.planning.dataworkers.tuning.tuner_state import Phase, Tuning
 from tests.property.feeding_world import Program, Staged, World
 
 KINDS = {
@@ -26,10 +26,10 @@ KINDS = {
 
 
 def walk(world: World | Staged, intervals: int, tuning: Tuning | None = None) -> tuple[Tuning, list[FeedTarget]]:
-    tuning = tune.begin(FeedRules()) if tuning is None else tuning
+    tuning = tuner.begin(FeedRules()) if tuning is None else tuning
     targets = []
     for i in range(intervals):
-        tuning, target = tune.decide(tuning, world.see(30.0 * i))
+        tuning, target = tuner.decide(tuning, world.see(30.0 * i))
         assert target.why
         world.order(target)
         targets.append(target)

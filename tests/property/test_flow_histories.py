@@ -6,11 +6,11 @@ import hypothesis.strategies as st
 import msgspec
 from hypothesis import settings, stateful
 
-from springtide.data.book import Book
-from springtide.data.notes import BookNote, BookState
-from springtide.domain.leases import Failure, Grant, Holder, LeaseKey, Nothing, Progress
-from springtide.domain.samples import DatasetCard
-from springtide.domain.streams import FAR, Cut, Seen, StreamCard
+from springtide.data.ledger.pass_registry import Book
+from springtide.data.ledger.snapshot import BookNote, BookState
+from springtide.domain.data.leases import Failure, Grant, Holder, LeaseKey, Nothing, Progress
+from springtide.domain.data.samples import DatasetCard
+from springtide.domain.data.streams import FAR, Cut, Seen, StreamCard
 
 WORKERS, BATCH = 3, 5
 RANKS = st.integers(0, WORKERS - 1)

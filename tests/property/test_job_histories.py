@@ -6,13 +6,14 @@ import hypothesis.strategies as st
 from hypothesis import stateful
 
 from springtide import errors
-from springtide.domain.cluster import Role, RoleExit, RoleKind
-from springtide.domain.job import Blame, JobSpec, Phase
-from springtide.domain.plan_rules import PlanRules
-from springtide.domain.shape import Bounds, Capacity, Shape
-from springtide.domain.stages import Stage
-from springtide.job import actions, carrying, events, feeders
-from springtide.job.nodes import LEGAL, NodeState
+from springtide.domain.core.roles import Role, RoleExit, RoleKind
+from springtide.domain.core.shape import Bounds, Capacity, Shape
+from springtide.domain.core.stages import Stage
+from springtide.domain.spec.job_spec import Blame, JobSpec, Phase
+from springtide.domain.spec.plan_rules import PlanRules
+from springtide.job.core import actions, events
+from springtide.job.core.nodes import LEGAL, NodeState
+from springtide.job.scaling import data_workers, plan_moves
 from springtide.job.state import JobState
 
 MAX_RANK = 5
@@ -48,7 +49,7 @@ class World:
 
     def take(self, event):
         """One event, then every check."""
-        before, before_roster = self.look(), (self.state.feeding.epoch, feeders.roster(self.state))
+        before, before_roster = self.look(), (self.state.feeding.epoch, data_workers.roster(self.state))
         try:
             done = self.state.handle(event, at=self.now)
         except errors.SpringtideError:
@@ -94,7 +95,7 @@ class World:
 
     def check_roster(self, before):
         """Whoever knows the epoch of a roster knows the roster; a data worker alone never ends a job."""
-        epoch, roster = self.state.feeding.epoch, feeders.roster(self.state)
+        epoch, roster = self.state.feeding.epoch, data_workers.roster(self.state)
         assert roster == before[1] or epoch > before[0], "the roster has changed, and nobody hears of it"
         self.fed = self.fed or bool(roster)
         assert all(each.address.endswith(each.name) for each in roster), "an address of another life"
@@ -178,7 +179,7 @@ def draw_event(world, pick, rare):
             )
             return events.PlanTaken(shape, Stage.ADJUSTING, "faster")
         case "move":
-            return carrying.next_move(world.state) or TICK
+            return plan_moves.next_move(world.state) or TICK
         case "feed":
             return events.DataWorkersScaled(pick(range(MAX_RANK)), pick([None, 0.5, 2.0]), "tuned", pinned=pick([0, 1]))
         case "unfed":

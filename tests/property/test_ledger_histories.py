@@ -6,10 +6,10 @@ import hypothesis.strategies as st
 import msgspec
 from hypothesis import given, settings, stateful
 
-from springtide.data.book import Book
-from springtide.data.notes import BookNote, BookState
-from springtide.domain.leases import Failure, Grant, Holder, LeaseKey, Nothing, Progress, Wish
-from springtide.domain.samples import DatasetCard
+from springtide.data.ledger.pass_registry import Book
+from springtide.data.ledger.snapshot import BookNote, BookState
+from springtide.domain.data.leases import Failure, Grant, Holder, LeaseKey, Nothing, Progress, Wish
+from springtide.domain.data.samples import DatasetCard
 
 WORKERS = 3
 RANKS = st.integers(0, WORKERS - 1)

@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from springtide import errors
-from springtide.checkpoint import cover, manifest
-from springtide.domain.checkpoints import Piece, Written
-from springtide.domain.tables import Init, OptimSpec, TableSpec
+from springtide.checkpoint.format import cover, manifest
+from springtide.domain.model.checkpoints import Piece, Written
+from springtide.domain.model.tables import Init, OptimSpec, TableSpec
 
 tables = st.builds(
     TableSpec,

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from scipy import optimize
 
 from springtide import errors
-from springtide.embedding import fewest_moves, placement, slot_layout
-from springtide.embedding.placement import Capacity, SlotLoad
+from springtide.embedding.placement import fewest_moves, heuristic, placement
+from springtide.embedding.placement.placement import Capacity, SlotLoad
 
 SLOTS = 64
 
@@ -92,7 +92,7 @@ def test_no_further_move_would_help(old, servers, load):
         for rank in servers:
             other = list(now)
             other[slot] = rank
-            assert sum(excess(other, servers, load).values()) > whole - slot_layout.MIN_GAIN - 1e-9, (slot, rank)
+            assert sum(excess(other, servers, load).values()) > whole - heuristic.MIN_GAIN - 1e-9, (slot, rank)
 
 
 @settings(max_examples=40, deadline=None)
@@ -185,7 +185,7 @@ def test_the_bound_counts_what_must_leave_and_what_must_arrive():
 
     def bound(*before):
         share = np.full((2, 2), 0.5)
-        problem = slot_layout.Problem(before=np.array(before), part=part, share=share, tolerance=0.1)
+        problem = heuristic.Problem(before=np.array(before), part=part, share=share, tolerance=0.1)
         return fewest_moves.at_least(problem)
 
     assert bound(0, 1, 1, 1, 0, 0) == 0
@@ -200,7 +200,7 @@ def test_of_too_many_slots_the_ones_that_matter_are_laid_anew():
     load = [SlotLoad(bytes=1 + b, requests=1 + r) for b, r in rng.pareto(2.5, (1024, 2))]
     old = placement.even(1024, 7).server_of_slot
     problem = placement._problem(old, {rank: Capacity() for rank in range(8)}, load, placement.TOLERANCE)
-    quick = slot_layout.settled(problem, least=fewest_moves.at_least(problem))
+    quick = heuristic.settled(problem, least=fewest_moves.at_least(problem))
     better = fewest_moves.fewer(problem, quick)
     assert problem.balanced(quick) and problem.balanced(better)
     assert problem.moves(better) == 37 < problem.moves(quick)
@@ -208,7 +208,7 @@ def test_of_too_many_slots_the_ones_that_matter_are_laid_anew():
 
 def test_without_time_the_quick_layout_stays():
     part, share = np.repeat(np.full((16, 1), 1 / 16), 2, axis=1), np.full((2, 2), 0.5)
-    problem = slot_layout.Problem(before=np.zeros(16, dtype=np.int64), part=part, share=share, tolerance=0.1)
+    problem = heuristic.Problem(before=np.zeros(16, dtype=np.int64), part=part, share=share, tolerance=0.1)
     quick = np.array([0, 1] * 8)
     assert (fewest_moves.fewer(problem, quick, seconds=0.0) == quick).all()
 

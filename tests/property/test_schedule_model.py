@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from springtide.embedding import allocate, schedule_model
-from springtide.embedding.schedule_model import Actions, IllegalPlan, Model
+from springtide.embedding.schedule import scheduler as allocate
+from tests.oracles import schedule_model
+from tests.oracles.schedule_model import Actions, IllegalPlan, Model
 
 ROW = (0, 7)
 

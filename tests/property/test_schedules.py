@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from springtide.data import shards
-from springtide.embedding import allocate
+from springtide.embedding.schedule import scheduler as allocate
 from tests.property import schedule_reference as reference
 
 WIDE = 2**24

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from springtide import _native, errors
-from springtide.domain import tables
-from springtide.embedding import reference, row_math
+from springtide.domain.model import tables
+from tests.oracles import reference, row_math
 
 EXTREME_KEYS = [0, 1, -1, 2**63 - 1, -(2**63), 2**32, -(2**31), 2**53 + 1]
 OPTIMIZERS = [

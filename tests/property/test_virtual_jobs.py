@@ -8,8 +8,8 @@ from collections import Counter
 
 import pytest
 
-from springtide.data.book import Book
-from springtide.master import saving
+from springtide.data.ledger.pass_registry import Book
+from springtide.master.checkpoint import round
 from tests.property.virtual_histories import USUAL, tell
 
 
@@ -89,7 +89,7 @@ def noted_late(weigh):
     ("where", "name", "instead"),
     [
         (Book, "restore", stay),
-        (saving.Saving, "weigh", noted_late(saving.Saving.weigh)),
+        (round.Saving, "weigh", noted_late(round.Saving.weigh)),
     ],
     ids=["the ledger goes back", "a note is older than any slot"],
 )

@@ -9,19 +9,19 @@ from collections import Counter
 from dataclasses import dataclass, fields, replace
 
 from springtide import errors
-from springtide.domain import shape as shapes
-from springtide.domain.advice import Advice
-from springtide.domain.plan import Plan
-from springtide.domain.plan_rules import PlanRules
-from springtide.domain.planning import PlanningConfig
-from springtide.domain.shape import Shape
-from springtide.sim import models, parameters, workload
-from springtide.sim.jobs import loop
+from springtide.domain.core import shape as shapes
+from springtide.domain.core.shape import Shape
+from springtide.domain.plan.advice import Advice
+from springtide.domain.plan.plan import Plan
+from springtide.domain.spec.plan_rules import PlanRules
+from springtide.domain.spec.planning_config import PlanningConfig
+from springtide.sim.jobs import virtual_loop
 from springtide.sim.jobs.faults import Bounds, Faults, Rates
 from springtide.sim.jobs.job import Outcome, Setup, VirtualJob
+from springtide.sim.jobs.members.master_connection import Weather
+from springtide.sim.jobs.members.server import Disks
 from springtide.sim.jobs.network import DataWeather
-from springtide.sim.jobs.server import Disks
-from springtide.sim.jobs.wire import Weather
+from springtide.sim.world import models, parameters, workload
 
 MODEL = models.MODELS["widedeep"]
 LONGEST_S = 4_000.0  # the slowest of 400 took 2,125
@@ -124,4 +124,4 @@ def tell(seed: int, folder, *, batches: tuple[int, int] = (60, 400)) -> History:
         wrong.cancel()
         return History(outcome, faults.done)
 
-    return loop.run(live())
+    return virtual_loop.run(live())

@@ -6,20 +6,10 @@ from dataclasses import replace
 import pytest
 
 from springtide.cli import app
-from springtide.sim.goldminer import (
-    cluster,
-    measured,
-    models,
-    optimum,
-    reproduction,
-    rows,
-    rows_job,
-    running,
-    systems,
-    trace,
-)
-from springtide.sim.goldminer.cluster import Host
-from springtide.sim.goldminer.walk import walk
+from springtide_lab.reproduce.goldminer import reproduction, rows, rows_job, run_figures
+from springtide_lab.reproduce.goldminer.simulation import cluster, models, optimum, run, systems, trace
+from springtide_lab.reproduce.goldminer.simulation.cluster import Host
+from springtide_lab.reproduce.goldminer.tuning_walk import walk
 
 SMALL = trace.Preset(jobs=24, period_min=60.0, mean_min=60.0, machines=2)
 """Two machines, so that jobs are in each other's way."""
@@ -33,7 +23,7 @@ def found():
 @pytest.mark.parametrize("system", systems.SYSTEMS, ids=lambda system: system.key)
 def test_every_job_is_trained_to_its_end_and_machines_are_never_over_full(system):
     jobs = [job for job in trace.draw(SMALL, 3) if job.gpus == 1]
-    story = running.run(jobs, system, SMALL, 3)
+    story = run.run(jobs, system, SMALL, 3)
     assert sorted(one.job.name for one in story.ends) == [job.name for job in jobs]
     for one in story.ends:
         assert one.queued >= 0 and one.ended - one.started >= one.job.minutes * (1 - 1e-6), "faster than its ideal"
@@ -61,14 +51,14 @@ def test_jobs_that_are_in_nobodys_way_cannot_be_faster_than_their_ideal():
 def test_seeds_that_run_side_by_side_come_to_what_each_does_alone(found):
     jobs = trace.draw(SMALL, 1)
     for system in (systems.TUNED, systems.FIXED):
-        alone = measured.figures(running.run(jobs, system, SMALL, 1), SMALL.measured_min)
+        alone = run_figures.figures(run.run(jobs, system, SMALL, 1), SMALL.measured_min)
         assert found[system][1] == alone
 
 
 def test_the_same_seed_gives_the_same_story_and_another_one_another():
     jobs = trace.draw(SMALL, 1)
     assert jobs == trace.draw(SMALL, 1) != trace.draw(SMALL, 2)
-    once, again = (measured.figures(running.run(jobs, systems.SRTF, SMALL, 1), 500) for _ in range(2))
+    once, again = (run_figures.figures(run.run(jobs, systems.SRTF, SMALL, 1), 500) for _ in range(2))
     assert once == again
 
 
@@ -114,9 +104,9 @@ def test_who_waits_first_keeps_all_others_waiting():
     wide = trace.Job(name="wide", at=0.0, gpus=1, minutes=10.0, model=models.MODELS["WDL"])
     jobs = [wide, *(trace.Job(name=f"next-{at}", at=float(at), gpus=1, minutes=1.0, model=wide.model) for at in (1, 2))]
     one_machine = trace.Preset(machines=1)
-    ends = {end.job.name: end for end in running.run(jobs, systems.TUNED, one_machine).ends}
+    ends = {end.job.name: end for end in run.run(jobs, systems.TUNED, one_machine).ends}
     assert [ends[name].started for name in ("wide", "next-1", "next-2")] == pytest.approx([0, 10, 11])
-    fed = running.run(jobs, systems.SRTF, one_machine)
+    fed = run.run(jobs, systems.SRTF, one_machine)
     assert all(end.queued == 0 for end in fed.ends), "data workers keep no trainer out"
 
 
@@ -145,8 +135,8 @@ def test_rows_hold_every_figure_or_its_reason(found, tmp_path):
 
 def test_how_short_of_cores_the_world_is_stands_beside_the_bound():
     jobs = trace.draw(SMALL, 0)
-    runs = {system: running.run(jobs, system, SMALL, 0) for system in (systems.TUNED, systems.SRTF)}
-    found = {system: [measured.figures(story, SMALL.measured_min)] for system, story in runs.items()}
+    runs = {system: run.run(jobs, system, SMALL, 0) for system in (systems.TUNED, systems.SRTF)}
+    found = {system: [run_figures.figures(story, SMALL.measured_min)] for system, story in runs.items()}
     most, least, feasible, near, short = rows.bounds(SMALL, found, [0])
     assert feasible.ours <= most.ours and near.ours <= 1 and least.ours <= found[systems.SRTF][0].jct
     work = sum(job.minutes * job.gpus * job.model.ratio for job in jobs)
@@ -194,7 +184,7 @@ def test_options_that_belong_elsewhere_and_files_that_are_none_are_told_apart(tm
 
 def test_the_tiny_version_prints_and_draws(capsys, tmp_path, monkeypatch):
     monkeypatch.setattr(rows, "VARIANTS", {"same": lambda preset: preset})
-    own = "springtide.planning.dataworkers.metrics:srtf"
+    own = "springtide.planning.dataworkers.cluster.metrics:srtf"
     command = ["reproduce", "goldminer", "--quick", "--jobs", "12", "--json", "--out", str(tmp_path), "--metric", own]
     assert app.main(command) == 0
     lines = capsys.readouterr().out.splitlines()

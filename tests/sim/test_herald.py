@@ -5,13 +5,22 @@ import json
 import numpy as np
 import pytest
 
-from springtide.bench import id_streams
 from springtide.cli import app
-from springtide.embedding.allocate import Settings
-from springtide.sim.herald import counts, popularity, preset, reproduction, rows_counted, rows_timed, timing, vanilla
+from springtide.embedding.schedule.scheduler import Settings
+from springtide_lab.bench.cache import id_streams
+from springtide_lab.reproduce.herald import (
+    counts,
+    plain_caches,
+    popularity,
+    preset,
+    reproduction,
+    rows_counted,
+    rows_timed,
+    step_time,
+)
 
 TINY = preset.Size(iterations=3, epoch=2_048, workers=(8,))
-COST = timing.Costs(necessary_s=0.01, goodput=0.8, source="made up")
+COST = step_time.Costs(necessary_s=0.01, goodput=0.8, source="made up")
 
 
 @pytest.fixture
@@ -58,7 +67,7 @@ def test_the_native_scheduler_counts_what_plain_caches_with_versions_count(share
     """Two ways that know nothing of each other: random allocation and every update pushed, on the same stream."""
     stream = id_streams.make("w4", samples=16 * 1024)
     batches, capacity = stream.batches(1024), int(share * stream.total_rows)
-    plain = vanilla.count(batches, stream.rows, workers=8, capacity=capacity, skip=4)
+    plain = plain_caches.count(batches, stream.rows, workers=8, capacity=capacity, skip=4)
     native = counts.count(
         batches, Settings(workers=8, capacity_rows=capacity, policy="random", on_demand=False), skip=4
     )  # fmt: skip
@@ -68,10 +77,10 @@ def test_the_native_scheduler_counts_what_plain_caches_with_versions_count(share
 
 def test_versions_tell_misses_from_updates_on_a_case_that_can_be_counted_by_hand():
     both, split = np.array([[0], [0]]), np.array([[1], [2]])  # one table; two workers have a sample each
-    plain = vanilla.count([both, both, split, split], [3], workers=2, capacity=3, skip=0)
+    plain = plain_caches.count([both, both, split, split], [3], workers=2, capacity=3, skip=0)
     assert plain.pushes * 8 == 8
     assert plain.misses * 8 >= 4 and plain.stale * 8 >= 2  # row 0 misses twice and is stale twice; 1 and 2 miss
-    once = vanilla.count([both, split, both], [3], workers=2, capacity=1, skip=2)
+    once = plain_caches.count([both, split, both], [3], workers=2, capacity=1, skip=2)
     assert once.misses == 1.0 and once.stale == 0.0  # evicted in between
 
 
@@ -101,8 +110,8 @@ def test_less_is_transmitted_with_each_half_of_the_scheduler_and_least_with_both
 
 
 def test_time_grows_with_rows_and_shrinks_with_servers_until_a_workers_own_link_is_full():
-    load = timing.Load(pulls=100, pushes=50, largest_pull=120, largest_push=60)
-    one, two, many = (timing.communication_s(load, COST, workers=8, servers=servers) for servers in (1, 2, 100))
+    load = step_time.Load(pulls=100, pushes=50, largest_pull=120, largest_push=60)
+    one, two, many = (step_time.communication_s(load, COST, workers=8, servers=servers) for servers in (1, 2, 100))
     assert one == pytest.approx(8 * 150 * preset.ROW_BYTES / 1e9) and two == pytest.approx(one / 2)
     assert many == pytest.approx(180 * preset.ROW_BYTES / 1e9)
 
@@ -116,12 +125,12 @@ def test_rows_on_times_name_their_costs_or_what_would_measure_them():
 
 
 def test_costs_and_figures_that_nobody_published_are_missing(tmp_path):
-    assert timing.costs(tmp_path / "cache.json") is None
+    assert step_time.costs(tmp_path / "cache.json") is None
     assert all(one.ours is None and "publish" in one.why for one in rows_timed.measured(tmp_path))
     published = {"details": {"necessary_s": 0.02, "goodput": 0.9}, "quick": False, "date": "2026-11-16",
                  "goals": [{"id": "vs_het_1gbit", "value": 1.5, "target": 1.09}]}  # fmt: skip
     (tmp_path / "cache.json").write_text(json.dumps(published))
-    cost = timing.costs(tmp_path / "cache.json")
+    cost = step_time.costs(tmp_path / "cache.json")
     assert cost is not None and cost.necessary_s == 0.02 and "2026-11-16" in cost.source
     assert rows_timed.measured(tmp_path)[0].ours == 1.5
 

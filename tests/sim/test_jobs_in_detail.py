@@ -6,12 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from springtide.planning import policies
-from springtide.sim import models, parameters, systems, workload
-from springtide.sim.jobs import fleet, loop
+from springtide.planning.policy import registry
+from springtide.sim.engine import systems
+from springtide.sim.engine.simulation import Simulation
+from springtide.sim.jobs import fleet, virtual_loop
 from springtide.sim.jobs.job import Setup, VirtualJob
-from springtide.sim.jobs.luck import Luck
-from springtide.sim.simulation import Simulation
+from springtide.sim.jobs.misfortune import Luck
+from springtide.sim.world import models, parameters, workload
 
 WORLD = parameters.testbed()
 STARTS_S = WORLD.launch_s + WORLD.init_s
@@ -34,7 +35,7 @@ def job_of(name, **changes):
 def in_rates(job, **mechanisms):
     """Seconds by the rate model: the shape that was asked for, and stays."""
     system = systems.System(
-        name="static", policy=policies.load("static"), mechanisms=systems.Mechanisms(**mechanisms), again_s=1e9
+        name="static", policy=registry.load("static"), mechanisms=systems.Mechanisms(**mechanisms), again_s=1e9
     )
     return Simulation(WORLD, [job], system).run().outcomes[-1].jct_s
 
@@ -57,7 +58,7 @@ def in_detail(job, folder):
         wrong.cancel()
         return outcome
 
-    return loop.run(live())
+    return virtual_loop.run(live())
 
 
 @pytest.mark.parametrize("name", ["widedeep", "xdeepfm"])
@@ -87,12 +88,12 @@ def test_a_slow_server_is_replaced_by_the_guards_of_the_real_master(tmp_path):
 
 def test_masters_plan_for_their_jobs_by_a_policy_and_carry_its_plans_out(tmp_path):
     jobs = [replace(job_of("widedeep"), name=f"job-{number}", arrives_at=60.0 * number) for number in range(2)]
-    system = systems.system("springtide", policies.load("springtide"))
+    system = systems.system("springtide", registry.load("springtide"))
 
     async def live():
         return await fleet.Running(WORLD, jobs, system, tmp_path).run()
 
-    found = loop.run(live())
+    found = virtual_loop.run(live())
     assert [outcome.right for outcome in found.outcomes] == [True, True]
     assert found.plans["done"] >= 2, "each begins small, and grows when it was measured"
     decided = [line["what"] for _, kind, line in found.outcomes[0].story if kind == "decision"]

@@ -9,12 +9,12 @@ import pytest
 
 from springtide import errors
 from springtide.cli import app
-from springtide.domain.online import OnlineRules
-from springtide.planning.online.horizon import Doing
-from springtide.sim.kale import auc, comparison, reproduction, rows, schemes, traffic, tuning, world
-from springtide.sim.kale.comparison import OURS, Compared
-from springtide.sim.kale.ours import Clairvoyant, Ours, Outlooks
-from springtide.sim.kale.traffic import CAPACITY
+from springtide.domain.data.online_view import OnlineRules
+from springtide.planning.online.scaling.horizon import Doing
+from springtide_lab.reproduce.kale import auc, comparison, reproduction, rows, schemes, traffic, tuning, world
+from springtide_lab.reproduce.kale.comparison import OURS, Compared
+from springtide_lab.reproduce.kale.springtide_scheme import Clairvoyant, Ours, Outlooks
+from springtide_lab.reproduce.kale.traffic import CAPACITY
 
 SLO_S = 1200.0
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from springtide.domain.samples import DatasetCard
+from springtide.domain.data.samples import DatasetCard
 from tests.sim.virtual_job import VirtualJob
 
 CARD = DatasetCard(samples=64_000, batch_size=16, shard_batches=16)  # 4000 batches: 20 s of four workers

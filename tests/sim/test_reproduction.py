@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from springtide.cli import app
-from springtide.domain.planning import PlanningConfig
-from springtide.sim import clusterdays, figures_days, rows, tables, testbed, trouble
-from springtide.sim.models import MODELS
+from springtide.domain.spec.planning_config import PlanningConfig
+from springtide.sim.world.models import MODELS
+from springtide_lab.reproduce.dlrover_rm import clusterdays, figures_days, rows, tables, testbed, trouble
 from tests.architecture import sources
 
 

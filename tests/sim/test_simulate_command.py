@@ -5,7 +5,7 @@ import json
 import pytest
 
 from springtide.cli import app
-from springtide.sim import trace
+from springtide.sim.world import trace
 
 
 @pytest.fixture

@@ -8,14 +8,17 @@ import pytest
 from hypothesis import strategies
 
 from springtide import errors
-from springtide.domain.plan import Decision, Plan, nothing
-from springtide.domain.shape import Shape
-from springtide.domain.view import Trouble
-from springtide.planning import policies
-from springtide.sim import cluster, measure, models, oracle, simulation, systems, testbed, views, workload
-from springtide.sim.parameters import World
-from springtide.sim.running import End, Running
-from springtide.sim.simulation import Simulation
+from springtide.domain.core.shape import Shape
+from springtide.domain.plan.plan import Decision, Plan, nothing
+from springtide.domain.plan.view import Trouble
+from springtide.planning.policy import registry
+from springtide.sim.engine import oracle, simulation, systems, views
+from springtide.sim.engine.job import End, Running
+from springtide.sim.engine.simulation import Simulation
+from springtide.sim.report import measure
+from springtide.sim.world import cluster, models, workload
+from springtide.sim.world.parameters import World
+from springtide_lab.reproduce.dlrover_rm import testbed
 
 WORLD = World()
 SMALL = replace(WORLD, nodes=30, jobs_a_day=400.0, steps_mean=30_000.0)
@@ -109,7 +112,7 @@ def test_jobs_that_fill_a_small_cluster_get_their_sizes_though_there_is_no_room_
     world = replace(testbed.WORLD, nodes=4)
     wide = models.model("widedeep")
     jobs = [replace(testbed.job_of(wide, number), name=str(number), arrives_at=300.0 * number) for number in range(2)]
-    ours = systems.system("springtide", policies.load("springtide"))
+    ours = systems.system("springtide", registry.load("springtide"))
     story = Audited(world, jobs, ours).run()
     assert [one.end for one in story.outcomes] == [End.FINISHED] * 2
     assert max(one.jct_s for one in story.outcomes) < 7200, "as samples both would take a day"

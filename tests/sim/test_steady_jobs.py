@@ -5,11 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from springtide.domain.planning import PlanningConfig
-from springtide.planning import policies
-from springtide.sim import systems, testbed, workload
-from springtide.sim.models import MODELS
-from springtide.sim.simulation import Simulation
+from springtide.domain.spec.planning_config import PlanningConfig
+from springtide.planning.policy import registry
+from springtide.sim.engine import systems
+from springtide.sim.engine.simulation import Simulation
+from springtide.sim.world import workload
+from springtide.sim.world.models import MODELS
+from springtide_lab.reproduce.dlrover_rm import testbed
 
 MOST_CHANGES = 4
 
@@ -23,7 +25,7 @@ def test_the_size_of_a_steady_job_settles_within_its_quota(noise, seed):
     asked = []
 
     def policy(view, config):
-        decision = policies.load("springtide")(view, config)
+        decision = registry.load("springtide")(view, config)
         asked.extend(plan.shape for plan in decision.plans)
         return decision
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from springtide.domain.samples import DatasetCard
+from springtide.domain.data.samples import DatasetCard
 from tests.sim.virtual_job import VirtualJob
 
 

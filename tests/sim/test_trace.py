@@ -5,7 +5,7 @@ import json
 import pytest
 
 from springtide import errors
-from springtide.sim import trace
+from springtide.sim.world import trace
 
 
 def write(tmp_path, text, name="trace.yaml"):

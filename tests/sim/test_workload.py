@@ -6,12 +6,13 @@ import runpy
 import numpy as np
 import pytest
 
-from springtide.domain.shape import Shape
-from springtide.planning.equations import Shapes
-from springtide.sim import models, oracle, parameters, workload
-from springtide.sim import world as physics
-from springtide.sim.parameters import World
-from springtide.sim.world import Condition
+from springtide.domain.core.shape import Shape
+from springtide.planning.perf_model.equations import Shapes
+from springtide.sim.engine import oracle
+from springtide.sim.world import models, parameters, workload
+from springtide.sim.world import world as physics
+from springtide.sim.world.parameters import World
+from springtide.sim.world.world import Condition
 from tests.architecture import sources
 
 WORLD = World()

@@ -6,11 +6,11 @@ In: how fast each worker is. Out: when the last batch was trained, and the decis
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from springtide.data.book import Book
-from springtide.domain.leases import Holder, LeaseKey, Nothing
-from springtide.domain.samples import DatasetCard
-from springtide.master.balance import Balance
-from springtide.train.hands import Claim, Hands
+from springtide.data.ledger.pass_registry import Book
+from springtide.domain.data.leases import Holder, LeaseKey, Nothing
+from springtide.domain.data.samples import DatasetCard
+from springtide.master.data.stragglers import Balance
+from springtide.worker.link.lease_tracker import Claim, Hands
 
 STEP_S = 0.05
 LEAD_S = 12.0

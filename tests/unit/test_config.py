@@ -1,7 +1,7 @@
 import pytest
 
 from springtide import config, errors
-from springtide.domain.cluster import RoleKind
+from springtide.domain.core.roles import RoleKind
 
 
 def test_code_wins_over_the_environment_and_the_environment_over_defaults():

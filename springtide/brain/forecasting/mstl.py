@@ -2,16 +2,16 @@
 'springtide[forecast]'`).
 
 In: a `History` of two weeks or more. Out: a `Forecast` with an interval of its own errors on the past days. It is made
-by half hours, which takes a second, and told by the history's steps. Next: `brain.forecasting.models` checks it.
+by half hours, which takes a second, and told by the history's steps. Next: `brain.forecasting.registry` checks it.
 """
 
 import warnings
 from functools import partial
 
-from springtide.planning.online.coarsely import coarsely
-from springtide.planning.online.forecast import calibrated
-from springtide.planning.online.forecasters import Forecaster
-from springtide.planning.online.traffic import Array
+from springtide.planning.online.forecast.registry import Forecaster
+from springtide.planning.online.forecast.resample import coarsely
+from springtide.planning.online.forecast.seasonal import calibrated
+from springtide.planning.online.forecast.traffic import Array
 
 NEEDS_DAYS = 15  # two weeks, and a day to see where they go
 

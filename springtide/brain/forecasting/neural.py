@@ -2,7 +2,7 @@
 
 In: a `History` of four weeks or so. Out: a `Forecast`. Trained twice: without the last days, which it then forecasts to
 know how far off it is, and with them. By half hours, told by the history's steps. Minutes of one core, hundreds of
-megabytes: only in a process of its own. Next: `brain.forecasting.models` checks it.
+megabytes: only in a process of its own. Next: `brain.forecasting.registry` checks it.
 """
 
 import inspect
@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from springtide.planning.online.coarsely import coarse, fine
-from springtide.planning.online.forecast import forecast as default
-from springtide.planning.online.forecast import interval
-from springtide.planning.online.forecasters import Forecaster
-from springtide.planning.online.traffic import Array, Forecast, History
+from springtide.planning.online.forecast.registry import Forecaster
+from springtide.planning.online.forecast.resample import coarse, fine
+from springtide.planning.online.forecast.seasonal import forecast as default
+from springtide.planning.online.forecast.seasonal import interval
+from springtide.planning.online.forecast.traffic import Array, Forecast, History
 
 HELD_DAYS = 4  # that the first training does not see
 NEEDS_DAYS = 14 + HELD_DAYS

@@ -1,1 +1,3 @@
-"""Versions of the brain's database, oldest first, under `versions`. `brain.versioning` brings a database up to date."""
+"""Versions of the brain's database, oldest first, under `versions`. `brain.store.migrate` brings a database up to
+date.
+"""

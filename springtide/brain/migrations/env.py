@@ -1,8 +1,8 @@
-"""What Alembic runs around a migration. In: an open connection of `brain.versioning`, within its transaction."""
+"""What Alembic runs around a migration. In: an open connection of `brain.store.migrate`, within its transaction."""
 
 from alembic import context
 
-from springtide.brain import schema
+from springtide.brain.store import schema
 
 context.configure(connection=context.config.attributes["connection"], target_metadata=schema.metadata)
 context.run_migrations()

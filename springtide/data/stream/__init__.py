@@ -1,5 +1,6 @@
-"""Streams: partitions of records with offsets, on disk (log/) or at a broker (kafka/); base.py is what they share.
+"""Streams: partitions of records with offsets, on disk (log/) or at a broker (kafka/); stream.py is what they share.
 
 Walk of a record: produce.py makes it, envelope.py wraps it, log/writer.py keeps it, log/reader.py finds it again as
-`Records`, sift.py sorts out what cannot be trained (dead_letters.py keeps that), decode.py makes a batch of the rest.
+`Records`, data/stream/record_filter.py sorts out what cannot be trained (dead_letters.py keeps that), decode.py makes a
+batch of the rest.
 """

@@ -1,6 +1,6 @@
 """`springtide.stream(url, ...)`: a stream as the data set of a job, with all that is said about how to read it.
 
-In: the user's arguments, checked here. Out: what `job.prepare` is given as `dataset`. Next: train/online/ reads it.
+In: the user's arguments, checked here. Out: what `job.prepare` is given as `dataset`. Next: worker/online/ reads it.
 """
 
 import math
@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from springtide import errors
-from springtide.domain.plain_numbers import takes_numbers
-from springtide.domain.streams import StreamCard
+from springtide.domain.core.plain_numbers import takes_numbers
+from springtide.domain.data.streams import StreamCard
 
 if TYPE_CHECKING:
     from springtide.data.stream.decode import Decoder

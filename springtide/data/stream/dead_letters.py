@@ -1,8 +1,8 @@
 """Where records go that cannot be trained: JSON lines in a folder, or records of another stream. Bounded, never fatal.
 
-In: letters of sift.py. A batch that is read twice (a worker was lost) may leave a letter twice: partition and offset
-say which. A place that cannot be written to, or is full, costs letters, not training: `lost` counts them, and `why`
-tells what the first of them was lost for.
+In: letters of data/stream/record_filter.py. A batch that is read twice (a worker was lost) may leave a letter twice:
+partition and offset say which. A place that cannot be written to, or is full, costs letters, not training: `lost`
+counts them, and `why` tells what the first of them was lost for.
 """
 
 import base64
@@ -17,9 +17,9 @@ from typing import Protocol
 import numpy as np
 
 from springtide import errors
-from springtide.data.stream.base import StreamWriter
-from springtide.data.stream.open import open_stream
-from springtide.data.stream.sift import Letter
+from springtide.data.stream.record_filter import Letter
+from springtide.data.stream.stream import StreamWriter
+from springtide.data.stream.url import open_stream
 
 MOST_BYTES = 256 * 2**20  # of one process: some hundred thousand letters; a stream that is all rubbish fills no disk
 

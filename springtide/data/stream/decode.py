@@ -1,8 +1,8 @@
 """Records to batches: fields of fixed width, JSON, or a function of the user's on a list of bytes.
 
-In: bodies that sift.py has found whole. Out: tensors by name, or what the user's function makes. A record that cannot
-be decoded is told apart from those that can, and costs nobody else the batch: it is a dead letter. Which ones those are
-depends on the records alone, so whoever reads a batch again finds the same.
+In: bodies that data/stream/record_filter.py has found whole. Out: tensors by name, or what the user's function makes. A
+record that cannot be decoded is told apart from those that can, and costs nobody else the batch: it is a dead letter.
+Which ones those are depends on the records alone, so whoever reads a batch again finds the same.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from springtide import errors
 from springtide.data.stream.records import Floats, Mask, Records
-from springtide.domain.plain_numbers import takes_numbers
+from springtide.domain.core.plain_numbers import takes_numbers
 
 Field = str | tuple[str, int] | tuple[str, tuple[int, ...]]
 """A NumPy type such as "f4" or "i8"; with a number or a shape: so many of them."""

@@ -3,7 +3,7 @@
     f5 'S' 'T' version | CRC-32 of the rest | event time in microseconds, 8 bytes | body      (little-endian)
 
 Text never begins with byte f5, so records of other producers are told apart, and taken as they are: those have no event
-time of their own here. In: produce.py seals. Out: sift.py opens, without copying bodies.
+time of their own here. In: produce.py seals. Out: data/stream/record_filter.py opens, without copying bodies.
 """
 
 import zlib

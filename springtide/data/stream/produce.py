@@ -1,7 +1,8 @@
 """Append records to a stream at a pace: what `springtide produce`, tests and benchmarks use.
 
-In: a maker (makers.py), a pace (traffic.py), shares of partitions (spread.py). Out: records in envelopes, and an exact
-account of them. Records that are late, damaged or too large can be mixed in, by a seed. Next: a stream's writer.
+In: a maker (data/stream/record_sources.py), a pace (traffic.py), shares of partitions
+(data/stream/partition_spread.py). Out: records in envelopes, and an exact account of them. Records that are late,
+damaged or too large can be mixed in, by a seed. Next: a stream's writer.
 """
 
 import time
@@ -11,10 +12,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from springtide import errors
-from springtide.data.stream import envelope, spread
-from springtide.data.stream.base import Stream, StreamWriter
-from springtide.data.stream.makers import Maker
+from springtide.data.stream import envelope, partition_spread
+from springtide.data.stream.record_sources import Maker
 from springtide.data.stream.records import Bytes, Ints
+from springtide.data.stream.stream import Stream, StreamWriter
 from springtide.data.stream.traffic import Pace, Steady
 
 MOST_AT_ONCE = 16384  # records between two looks at the clock
@@ -57,7 +58,7 @@ class Order:
     """Number of the first record made."""
 
     def __post_init__(self) -> None:
-        spread.check(self.skew)
+        partition_spread.check(self.skew)
 
 
 @dataclass(slots=True)
@@ -139,9 +140,9 @@ class _Production:
         """Make the next records and append them; how many there were."""
         if len(self._sent) != self._stream.partitions():  # grown meanwhile
             self._sent = np.concatenate([self._sent, np.zeros(self._stream.partitions() - len(self._sent), np.int64)])
-            self._share = spread.shares(len(self._sent), self._order.skew)
+            self._share = partition_spread.shares(len(self._sent), self._order.skew)
         made = self._maker.take(self._order.first + self._done.records, count)
-        dealt = spread.deal(len(made), self._sent, self._share)
+        dealt = partition_spread.deal(len(made), self._sent, self._share)
         at = 0
         for partition in np.flatnonzero(dealt).tolist():
             part = made[at : at + int(dealt[partition])]

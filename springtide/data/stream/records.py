@@ -1,7 +1,8 @@
 """Pure. A run of records of one partition in columns: no object a record, slices without copies, and a form for peers.
 
-In: log/reader.py and kafka/reader.py fill them. Out: sift.py and decode.py read whole batches of them; `to_bytes` is
-what a worker sends when another is to train the batch. Nothing is unpickled on the way back; sizes are checked first.
+In: log/reader.py and kafka/reader.py fill them. Out: data/stream/record_filter.py and decode.py read whole batches of
+them; `to_bytes` is what a worker sends when another is to train the batch. Nothing is unpickled on the way back; sizes
+are checked first.
 """
 
 import struct

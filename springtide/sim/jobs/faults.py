@@ -12,9 +12,9 @@ from collections import Counter
 from dataclasses import dataclass, fields
 
 from springtide import errors
-from springtide.domain.cluster import RoleKind
+from springtide.domain.core.roles import RoleKind
 from springtide.sim.jobs.job import VirtualJob
-from springtide.sim.jobs.machines import Process
+from springtide.sim.jobs.members.machines import Process
 
 WORDS = "drawn by the simulator"
 

@@ -2,8 +2,8 @@
 
 In: a world, jobs with their luck, a policy. Out: an `Outcome` a job, with its counts. Each job begins with what the
 policy gives to one that it knows nothing of; from then on its master shows it to the policy, checks what comes back and
-carries it out a move at a time (`master.autoscale`). Pods take their time to come (`sim.cluster`), and are lost at the
-world's rates (`luck`).
+carries it out a move at a time (`master.autoscale.loop`). Pods take their time to come (`sim.world.cluster`), and are
+lost at the world's rates (`luck`).
 """
 
 import asyncio
@@ -15,19 +15,19 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from springtide.domain.cluster import WantedRole
-from springtide.domain.plan_rules import PlanRules
-from springtide.domain.planning import PlanningConfig
-from springtide.domain.shape import Bounds, Capacity
-from springtide.domain.stages import Stage
-from springtide.sim import cluster as clusters
-from springtide.sim import views
-from springtide.sim.jobs.advising import PolicyAdviser, first_plan
+from springtide.domain.core.roles import WantedRole
+from springtide.domain.core.shape import Bounds, Capacity
+from springtide.domain.core.stages import Stage
+from springtide.domain.spec.plan_rules import PlanRules
+from springtide.domain.spec.planning_config import PlanningConfig
+from springtide.sim.engine import views
+from springtide.sim.engine.systems import System
+from springtide.sim.jobs.adviser import PolicyAdviser, first_plan
 from springtide.sim.jobs.job import Outcome, Setup, VirtualJob
-from springtide.sim.jobs.luck import Luck
-from springtide.sim.parameters import World
-from springtide.sim.systems import System
-from springtide.sim.world import Job
+from springtide.sim.jobs.misfortune import Luck
+from springtide.sim.world import cluster as clusters
+from springtide.sim.world.parameters import World
+from springtide.sim.world.world import Job
 
 HEARTBEAT_S, STRIDE_S = 10.0, 5.0  # coarser than real ones, which cost more to simulate
 Watch = Callable[[float, int], None]

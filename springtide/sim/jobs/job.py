@@ -12,28 +12,28 @@ from dataclasses import dataclass, field, replace
 
 from springtide import _native
 from springtide.data import shards
-from springtide.domain.advice import Adviser
-from springtide.domain.checkpoints import CheckpointRules
-from springtide.domain.cluster import RoleKind, WantedRole
-from springtide.domain.guarding import GuardRules
-from springtide.domain.job import JobSpec, Phase
-from springtide.domain.leases import Holder
-from springtide.domain.plan_rules import PlanRules
-from springtide.domain.samples import DatasetCard
-from springtide.domain.shape import Shape
-from springtide.domain.straggling import StragglerRules
-from springtide.embedding import restoring
-from springtide.master.record import Record
-from springtide.rpc import messages
-from springtide.sim.jobs import counting
-from springtide.sim.jobs.machines import Machines, Program
-from springtide.sim.jobs.master import Masters, Told
+from springtide.domain.core.roles import RoleKind, WantedRole
+from springtide.domain.core.shape import Shape
+from springtide.domain.data.leases import Holder
+from springtide.domain.data.samples import DatasetCard
+from springtide.domain.model.checkpoints import CheckpointRules
+from springtide.domain.plan.advice import Adviser
+from springtide.domain.spec.guard_rules import GuardRules
+from springtide.domain.spec.job_spec import JobSpec, Phase
+from springtide.domain.spec.plan_rules import PlanRules
+from springtide.domain.spec.straggler_rules import StragglerRules
+from springtide.master.core.record import Record
+from springtide.rpc.messages import messages
+from springtide.server import restore
+from springtide.sim.jobs import counting_oracle
+from springtide.sim.jobs.members.machines import Machines, Program
+from springtide.sim.jobs.members.master import Masters, Told
+from springtide.sim.jobs.members.master_connection import Weather, Wire
+from springtide.sim.jobs.members.server import Disks, VirtualServer, owner_of
+from springtide.sim.jobs.members.worker import VirtualWorker
 from springtide.sim.jobs.network import DataWeather, Network
-from springtide.sim.jobs.pace import Pace, Serving
-from springtide.sim.jobs.server import Disks, VirtualServer, owner_of
-from springtide.sim.jobs.wire import Weather, Wire
-from springtide.sim.jobs.worker import VirtualWorker
-from springtide.sim.world import Job
+from springtide.sim.jobs.step_time import Pace, Serving
+from springtide.sim.world.world import Job
 
 SLOTS = 64
 TOLD = frozenset({"phase", "decision", "lost", "ready", "checkpoint", "moved", "master", "failed", "poisoned", "plan"})
@@ -99,7 +99,7 @@ class Outcome:
     samples: int
     """That the ledger has as trained."""
     wanted: int
-    counts: counting.Counts
+    counts: counting_oracle.Counts
     relaunches: int
     terms: int
     """Masters."""
@@ -135,7 +135,7 @@ class VirtualJob:
         self.machines = Machines(
             self._wire, self._program, lambda wanted: setup.starts_s(wanted, self.chance), self.spec.heartbeat_s / 2
         )
-        self.keys = counting.counting_keys(SLOTS, self.card.epochs * self.card.shards)
+        self.keys = counting_oracle.counting_keys(SLOTS, self.card.epochs * self.card.shards)
         self._servers: list[VirtualServer] = []
         self._samples_done = 0
         self.over = asyncio.Event()
@@ -225,8 +225,8 @@ class VirtualJob:
             if (server := owner_of(slot, self._servers) or next(kept, None)) is not None:
                 found[slot] = server.store
         if saved is not None and (lost := [slot for slot in range(SLOTS) if slot not in found]):
-            last = counting.new_store(SLOTS)
-            restoring.restore(last, str(self._folder), saved, lost)
+            last = counting_oracle.new_store(SLOTS)
+            restore.restore(last, str(self._folder), saved, lost)
             found |= dict.fromkeys(lost, last)
         return found
 
@@ -235,9 +235,18 @@ class VirtualJob:
         stores = self._stores(record.state.safety.saved if status.phase is Phase.FINISHED else None)
         totals = record.book.totals()
         return Outcome(
-            name=self.spec.name, phase=status.phase, why=status.why, jct_s=self._loop.time() - self._began,
-            samples=totals.samples_done, wanted=self.card.epochs * self.card.samples_used,
-            counts=counting.count(self.card, SLOTS, stores), relaunches=status.relaunches, terms=self.masters.term,
-            eras=record.book.era, moved=sum(line["slots"] for _, kind, line in self.told.lines if kind == "moved"),
-            copies=self.network.copies, told=Counter(kind for _, kind, _ in self.told.lines), story=self.told.lines,
-        )  # fmt: skip
+            name=self.spec.name,
+            phase=status.phase,
+            why=status.why,
+            jct_s=self._loop.time() - self._began,
+            samples=totals.samples_done,
+            wanted=self.card.epochs * self.card.samples_used,
+            counts=counting_oracle.count(self.card, SLOTS, stores),
+            relaunches=status.relaunches,
+            terms=self.masters.term,
+            eras=record.book.era,
+            moved=sum(line["slots"] for _, kind, line in self.told.lines if kind == "moved"),
+            copies=self.network.copies,
+            told=Counter(kind for _, kind, _ in self.told.lines),
+            story=self.told.lines,
+        )

@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from springtide.domain.cluster import Placement
-from springtide.sim.jobs.counting import Batches
+from springtide.domain.core.roles import Placement
+from springtide.sim.jobs.counting_oracle import Batches
 
 if TYPE_CHECKING:
-    from springtide.sim.jobs.server import VirtualServer
+    from springtide.sim.jobs.members.server import VirtualServer
 
 
 class Push(NamedTuple):

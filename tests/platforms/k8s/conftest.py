@@ -1,4 +1,4 @@
-"""The API server that this suite runs against: the one of `springtide.testing.kubernetes`, or a real one.
+"""The API server that this suite runs against: the one of `springtide_lab.kubernetes`, or a real one.
 
 `SPRINGTIDE_TEST_KUBECONFIG` names the kubeconfig of a real one (`make test-k8s KUBECONFIG=...`). Every test has a
 namespace of its own, which goes with it, and definitions of kinds are removed only if the test made them. An API server
@@ -19,8 +19,8 @@ from typing import TypeVar
 import pytest
 
 from springtide import errors
-from springtide.platforms.k8s.client import Client
-from springtide.platforms.k8s.kinds import (
+from springtide.platforms.k8s.api.client import Client
+from springtide.platforms.k8s.api.kinds import (
     CLUSTER_ROLE_BINDINGS,
     CLUSTER_ROLES,
     CONFIG_MAPS,
@@ -32,8 +32,8 @@ from springtide.platforms.k8s.kinds import (
     SERVICE_ACCOUNTS,
     Kind,
 )
-from springtide.testing.kubernetes import controllers
-from springtide.testing.kubernetes.server import ApiServer
+from springtide_lab.kubernetes.api.server import ApiServer
+from springtide_lab.kubernetes.control import controllers
 from tests import waiting
 
 Result = TypeVar("Result")

@@ -6,9 +6,9 @@ from functools import partial
 from typing import Any
 
 from springtide import errors
-from springtide.platforms.k8s import crds
-from springtide.platforms.k8s.client import Client
-from springtide.platforms.k8s.kinds import DEFINITIONS, ELASTIC_JOBS, SCALE_PLANS, Kind
+from springtide.platforms.k8s.api.client import Client
+from springtide.platforms.k8s.api.kinds import DEFINITIONS, ELASTIC_JOBS, SCALE_PLANS, Kind
+from springtide.platforms.k8s.objects import crds
 from tests import waiting
 
 Object = dict[str, Any]

@@ -9,11 +9,13 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from springtide.platforms.k8s import access, installing, kinds, manifests
-from springtide.platforms.k8s.client import Client
-from springtide.platforms.k8s.kinds import Object
-from springtide.platforms.k8s.operator import running
-from springtide.platforms.k8s.pods import Site
+from springtide.platforms.k8s.api import kinds, kubeconfig
+from springtide.platforms.k8s.api.client import Client
+from springtide.platforms.k8s.api.kinds import Object
+from springtide.platforms.k8s.client import install
+from springtide.platforms.k8s.objects import install_manifests
+from springtide.platforms.k8s.objects.pods import Site
+from springtide.platforms.k8s.operator import process
 from tests.platforms.k8s.conftest import Cluster
 
 SITE = Site(image="springtide:test", scheduler="springtide-local")
@@ -24,13 +26,13 @@ async def installed(client: Client, cluster: Cluster, folder: pathlib.Path, *, e
     namespaces."""
     strict = {"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "restricted"}}}
     await client.patch(kinds.NAMESPACES, cluster.namespace, strict)  # all pods from here on are ours
-    plan = manifests.Plan(
+    plan = install_manifests.Plan(
         image="springtide:test", namespace=cluster.namespace, only="" if everywhere else cluster.namespace
     )
-    objects = [body for body in manifests.everything(plan) if body["kind"] not in ("Namespace", "Deployment")]
-    await installing.apply(client, objects, lambda _: None)
+    objects = [body for body in install_manifests.everything(plan) if body["kind"] not in ("Namespace", "Deployment")]
+    await install.apply(client, objects, lambda _: None)
     asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 3600}}
-    given = await client.post(kinds.SERVICE_ACCOUNTS, manifests.OPERATOR, "token", asked)
+    given = await client.post(kinds.SERVICE_ACCOUNTS, install_manifests.OPERATOR, "token", asked)
     path = folder / "operator.kubeconfig"
     path.write_text(json.dumps(kubeconfig_with(cluster.kubeconfig, given["status"]["token"])))
     return str(path)
@@ -38,10 +40,10 @@ async def installed(client: Client, cluster: Cluster, folder: pathlib.Path, *, e
 
 def kubeconfig_with(path: pathlib.Path, token: str) -> Object:
     """The cluster that a kubeconfig means, for somebody else: it may have many, and files beside it."""
-    read = [(path, access.load(path))]
-    _, chosen = access.entry(read, "contexts", "context", read[0][1].get("current-context", ""))
-    _, cluster = access.entry(read, "clusters", "cluster", chosen["cluster"])
-    if authority := access.content(cluster, "certificate-authority", path.parent):
+    read = [(path, kubeconfig.load(path))]
+    _, chosen = kubeconfig.entry(read, "contexts", "context", read[0][1].get("current-context", ""))
+    _, cluster = kubeconfig.entry(read, "clusters", "cluster", chosen["cluster"])
+    if authority := kubeconfig.content(cluster, "certificate-authority", path.parent):
         cluster = {**cluster, "certificate-authority-data": base64.b64encode(authority).decode()}
         cluster.pop("certificate-authority", None)
     return {
@@ -59,7 +61,7 @@ class Operator:
         """`brainy`: the cluster has a brain with TLS."""
         spaces = () if everywhere else (cluster.namespace,)
         site = replace(SITE, brain="springtide-brain:7790", brain_tls=True) if brainy else SITE
-        self._options = running.Options(
+        self._options = process.Options(
             site=site, namespaces=spaces, kubeconfig=kubeconfig, brain_secret="ab" if brainy else "",
             brain_files={"ca.crt": b"a", "tls.crt": b"b", "tls.key": b"c"} if brainy else {},
         )  # fmt: skip
@@ -68,7 +70,7 @@ class Operator:
 
     async def _run(self) -> None:
         self._loop, self._stop, ready = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
-        self._task = asyncio.create_task(running.run(self._options, self._stop, ready))
+        self._task = asyncio.create_task(process.run(self._options, self._stop, ready))
         up = asyncio.create_task(ready.wait())
         try:
             await asyncio.wait({self._task, up}, return_when=asyncio.FIRST_COMPLETED)

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from springtide import errors
-from springtide.platforms.k8s.client import Client
-from springtide.platforms.k8s.kinds import CONFIG_MAPS, PODS, ROLE_BINDINGS, ROLES, SECRETS, SERVICE_ACCOUNTS
-from springtide.testing.kubernetes.server import ApiServer
+from springtide.platforms.k8s.api.client import Client
+from springtide.platforms.k8s.api.kinds import CONFIG_MAPS, PODS, ROLE_BINDINGS, ROLES, SECRETS, SERVICE_ACCOUNTS
+from springtide_lab.kubernetes.api.server import ApiServer
 from tests.platforms.k8s import making, operating
 from tests.platforms.k8s.conftest import Cluster
 from tests.waiting import soon

@@ -7,18 +7,18 @@ import itertools
 import pytest
 
 from springtide import errors
-from springtide.domain.cluster import Life, Role, RoleKind
-from springtide.domain.job import Phase
-from springtide.domain.resources import Limits
-from springtide.platforms.base import Launch
-from springtide.platforms.k8s import lease as leases
-from springtide.platforms.k8s import names
-from springtide.platforms.k8s.kinds import ELASTIC_JOBS, LEASES, PODS, SCALE_PLANS
-from springtide.platforms.k8s.lease import Lease
-from springtide.platforms.k8s.platform import KubernetesPlatform
-from springtide.platforms.k8s.status_writer import StatusWriter
-from springtide.rpc import messages
-from springtide.testing.kubernetes import rbac
+from springtide.domain.core.resources import Limits
+from springtide.domain.core.roles import Life, Role, RoleKind
+from springtide.domain.spec.job_spec import Phase
+from springtide.platforms.agent.api import Launch
+from springtide.platforms.k8s.api.kinds import ELASTIC_JOBS, LEASES, PODS, SCALE_PLANS
+from springtide.platforms.k8s.job import lease as leases
+from springtide.platforms.k8s.job.lease import Lease
+from springtide.platforms.k8s.job.platform import KubernetesPlatform
+from springtide.platforms.k8s.job.status_writer import StatusWriter
+from springtide.platforms.k8s.objects import names
+from springtide.rpc.messages import messages
+from springtide_lab.kubernetes.api import rbac
 from tests import waiting
 from tests.platforms.k8s import making
 
@@ -266,7 +266,7 @@ def test_a_size_that_a_node_puts_off_for_long_is_had_elsewhere_and_one_that_come
 
 
 def test_a_status_is_written_beside_conditions_of_others(job):
-    from springtide.platforms.k8s import job_status
+    from springtide.platforms.k8s.job import job_status
 
     async def work(client):
         other = [{"type": "Accepted", "status": "True", "reason": "x", "lastTransitionTime": "2026-01-01T00:00:00Z"}]
@@ -281,7 +281,7 @@ def test_a_status_is_written_beside_conditions_of_others(job):
 
 
 def test_what_a_status_does_not_say_any_more_is_gone_from_it(job):
-    from springtide.platforms.k8s import job_status
+    from springtide.platforms.k8s.job import job_status
 
     async def work(client):
         runs = messages.JobStatus(

@@ -3,34 +3,38 @@
 import pytest
 
 from springtide import errors
-from springtide.platforms.k8s import crds, installing, kinds, manifests
-from springtide.platforms.k8s.client import Client
+from springtide.platforms.k8s.api import kinds
+from springtide.platforms.k8s.api.client import Client
+from springtide.platforms.k8s.client import install
+from springtide.platforms.k8s.objects import crds, install_manifests
 from tests.platforms.k8s.conftest import Cluster
 
 
 def test_what_was_installed_is_found_can_be_installed_again_and_goes(cluster: Cluster) -> None:
-    plan = manifests.Plan(
+    plan = install_manifests.Plan(
         image="springtide:1", namespace=cluster.namespace, only=cluster.namespace, database="postgresql://b:pw@db/b",
         brain_secret="ab", brain_capacity="64", brain_files={"ca.crt": b"a", "brain.crt": b"b", "brain.key": b"c"},
     )  # fmt: skip
-    objects = [body for body in manifests.everything(plan) if body["kind"] != "Namespace"]
+    objects = [body for body in install_manifests.everything(plan) if body["kind"] != "Namespace"]
 
     async def work(client: Client) -> None:
         said: list[str] = []
-        await installing.apply(client, objects, said.append)
+        await install.apply(client, objects, said.append)
         assert len(said) == len(objects)
-        found = {each.what: each for each in await installing.examine(client, cluster.namespace)}
+        found = {each.what: each for each in await install.examine(client, cluster.namespace)}
         assert found["elasticjobs.springtide.dev"].well and not found["operator"].well
         assert found["operator"].said.startswith("0 of 1 ready")
         newer = {**objects[-1]}
         newer["spec"] = {**newer["spec"], "replicas": 0}
         said.clear()
-        await installing.apply(client, [*objects[:-1], newer], said.append)
+        await install.apply(client, [*objects[:-1], newer], said.append)
         assert said[-1] == "Deployment springtide-operator: up to date"
         assert (await client.get(kinds.DEPLOYMENTS, "springtide-operator"))["spec"]["replicas"] == 0
-        assert f"Secret {manifests.BRAIN}: is there" in said
-        assert f"Secret {manifests.BRAIN_TLS}: is there" in said, "masters know the certificates that were made first"
-        await installing.remove(client, objects, said.append)
+        assert f"Secret {install_manifests.BRAIN}: is there" in said
+        assert f"Secret {install_manifests.BRAIN_TLS}: is there" in said, (
+            "masters know the certificates that were made first"
+        )
+        await install.remove(client, objects, said.append)
         assert (await client.list(kinds.DEPLOYMENTS)).items == []
         assert await client.has(kinds.ELASTIC_JOBS), "jobs are users' own"
 
@@ -38,12 +42,12 @@ def test_what_was_installed_is_found_can_be_installed_again_and_goes(cluster: Cl
 
 
 def test_a_namespace_that_is_there_stays_as_it_is(cluster: Cluster) -> None:
-    plan = manifests.Plan(image="springtide:1", namespace=cluster.namespace)
+    plan = install_manifests.Plan(image="springtide:1", namespace=cluster.namespace)
 
     async def work(client: Client) -> None:
         before = await client.get(kinds.NAMESPACES, cluster.namespace)
         said: list[str] = []
-        await installing.apply(client, [manifests.namespace(plan), *crds.all_definitions()], said.append)
+        await install.apply(client, [install_manifests.namespace(plan), *crds.all_definitions()], said.append)
         assert said[0] == f"Namespace {cluster.namespace}: is there"
         after = await client.get(kinds.NAMESPACES, cluster.namespace)
         assert after["metadata"].get("labels") == before["metadata"].get("labels")
@@ -52,8 +56,8 @@ def test_a_namespace_that_is_there_stays_as_it_is(cluster: Cluster) -> None:
 
 
 def test_a_cluster_without_us_is_told_apart(cluster: Cluster) -> None:
-    async def work(client: Client) -> list[installing.Finding]:
-        return await installing.examine(client, cluster.namespace)
+    async def work(client: Client) -> list[install.Finding]:
+        return await install.examine(client, cluster.namespace)
 
     found = {each.what: each for each in cluster.run(work)}
     assert found["api server"].well
@@ -77,7 +81,7 @@ def test_rules_of_the_definitions_hold(cluster: Cluster) -> None:
         pytest.skip("rules in CEL need a real API server")
 
     async def work(client: Client) -> None:
-        await installing.apply(client, crds.all_definitions(), lambda _: None)
+        await install.apply(client, crds.all_definitions(), lambda _: None)
         job = kinds.ELASTIC_JOBS.body("ctr", spec={"script": "train.py", "stopped": True})
         await client.create(kinds.ELASTIC_JOBS, job)
         for spec, word in REFUSED:

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from springtide import errors
-from springtide.platforms.k8s.client import Client
-from springtide.platforms.k8s.kinds import CONFIG_MAPS, DISRUPTION_BUDGETS, PODS, SECRETS, SERVICES
-from springtide.testing.kubernetes import containers
-from springtide.testing.kubernetes.kubelet import LocalKubelet
+from springtide.platforms.k8s.api.client import Client
+from springtide.platforms.k8s.api.kinds import CONFIG_MAPS, DISRUPTION_BUDGETS, PODS, SECRETS, SERVICES
+from springtide_lab.kubernetes.kubelet import containers
+from springtide_lab.kubernetes.kubelet.kubelet import LocalKubelet
 from tests import waiting
 from tests.platforms.k8s import making
 from tests.platforms.k8s.conftest import Cluster
@@ -184,7 +184,7 @@ def test_what_a_container_is_short_of_ends_it_and_its_policy_says_whether_it_com
 
 
 def containers_are_limited() -> bool:
-    from springtide.platforms import cgroups
+    from springtide.platforms.local import cgroups
 
     return not cgroups.why_not()
 

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from springtide.testing.kubernetes import containers
+from springtide_lab.kubernetes.kubelet import containers
 from tests import waiting
 from tests.process.running import alive
 
@@ -14,10 +14,10 @@ pytestmark = pytest.mark.process
 
 DIES = """
 import asyncio, os, signal, sys
-from springtide.platforms.k8s.client import Client
-from springtide.platforms.k8s.kinds import PODS
-from springtide.testing.kubernetes.kubelet import LocalKubelet
-from springtide.testing.kubernetes.server import ApiServer
+from springtide.platforms.k8s.api.client import Client
+from springtide.platforms.k8s.api.kinds import PODS
+from springtide_lab.kubernetes.kubelet.kubelet import LocalKubelet
+from springtide_lab.kubernetes.api.server import ApiServer
 from tests import waiting
 
 folder = sys.argv[1]

@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from springtide import errors
-from springtide.platforms.k8s.client import Client
-from springtide.platforms.k8s.kinds import CONFIG_MAPS, DEFINITIONS, PODS, Kind
+from springtide.platforms.k8s.api.client import Client
+from springtide.platforms.k8s.api.kinds import CONFIG_MAPS, DEFINITIONS, PODS, Kind
 from tests import waiting
 from tests.platforms.k8s import making
 from tests.platforms.k8s.conftest import Cluster

@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from springtide import errors
-from springtide.platforms.k8s import kinds
-from springtide.platforms.k8s.client import Client
+from springtide.platforms.k8s.api import kinds
+from springtide.platforms.k8s.api.client import Client
 from tests import waiting
 from tests.platforms.k8s import operating
 from tests.platforms.k8s.conftest import Cluster
@@ -232,7 +232,7 @@ async def resizes(client: Client) -> bool:
 
 
 async def limits(client: Client, pod: str, wanted: dict[str, str]) -> bool:
-    from springtide.platforms.k8s import quantities
+    from springtide.platforms.k8s.api import quantities
 
     has_now = (await client.get(kinds.PODS, pod))["spec"]["containers"][0]["resources"]["limits"]
     return {key: quantities.read(value) for key, value in has_now.items()} == {

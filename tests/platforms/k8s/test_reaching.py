@@ -7,13 +7,13 @@ import threading
 import pytest
 
 from springtide import errors
-from springtide.domain.elastic_job import ElasticJob
-from springtide.domain.job import Phase
-from springtide.platforms.k8s import reach, submitting
-from springtide.platforms.k8s.kinds import CONFIG_MAPS, ELASTIC_JOBS, SCALE_PLANS, SECRETS
-from springtide.platforms.k8s.status_writer import StatusWriter
-from springtide.platforms.reach import LogLine
-from springtide.rpc import messages
+from springtide.domain.spec.elastic_job import ElasticJob
+from springtide.domain.spec.job_spec import Phase
+from springtide.platforms.agent.job_handle import LogLine
+from springtide.platforms.k8s.api.kinds import CONFIG_MAPS, ELASTIC_JOBS, SCALE_PLANS, SECRETS
+from springtide.platforms.k8s.client import job_handle, submit
+from springtide.platforms.k8s.job.status_writer import StatusWriter
+from springtide.rpc.messages import messages
 from tests.platforms.k8s import making
 
 pytestmark = pytest.mark.extra("aiohttp", "cryptography")
@@ -29,7 +29,7 @@ def submitted(where, folder, name="ctr"):
     (folder / "code").mkdir()
     (folder / "code" / "train.py").write_text("print('hello')")
     job = ElasticJob(name=name, script="train.py", arguments=("--epochs", "2"), working_dir="/home/me")
-    return submitting.submit(job, folder / "code", where)
+    return submit.submit(job, folder / "code", where)
 
 
 def test_a_job_is_made_with_its_code_which_goes_when_it_goes(cluster, where, tmp_path):
@@ -40,18 +40,18 @@ def test_a_job_is_made_with_its_code_which_goes_when_it_goes(cluster, where, tmp
     code = cluster.run(lambda client: client.get(CONFIG_MAPS, shipped))
     assert code["metadata"]["ownerReferences"][0]["uid"] == thing["metadata"]["uid"] and code["binaryData"]["code.tgz"]
     with pytest.raises(errors.BadInput, match=r"job ctr runs already, in namespace .*: stop it"):
-        submitting.submit(ElasticJob(name="ctr", script="train.py"), None, where)
+        submit.submit(ElasticJob(name="ctr", script="train.py"), None, where)
     over = {"status": {"phase": "Succeeded"}}
     cluster.run(lambda client: client.patch(ELASTIC_JOBS, "ctr", over, subresource="status"))
     with pytest.raises(errors.BadInput, match=r"is still in namespace .* \(finished\): delete it"):
-        submitting.submit(ElasticJob(name="ctr", script="train.py"), None, where)
+        submit.submit(ElasticJob(name="ctr", script="train.py"), None, where)
 
 
 def test_variables_that_look_like_credentials_are_in_a_secret_and_nowhere_else(cluster, where):
     environment = {"AWS_SECRET_ACCESS_KEY": "marked-key", "DATABASE": "mysql://me:marked-pw@db/x", "AWS_REGION": "here"}
     job = ElasticJob(name="ctr", script="train.py", arguments=("--token", "marked-token"), environment=environment)
     said = []
-    submitting.submit(job, None, where, said.append)
+    submit.submit(job, None, where, said.append)
     thing = cluster.run(lambda client: client.get(ELASTIC_JOBS, "ctr"))
     assert thing["spec"]["environment"] == {"AWS_REGION": "here"}
     (named,) = thing["spec"]["kubernetes"]["environmentSecrets"]
@@ -61,7 +61,7 @@ def test_variables_that_look_like_credentials_are_in_a_secret_and_nowhere_else(c
     assert secret["metadata"]["ownerReferences"][0]["uid"] == thing["metadata"]["uid"]
     assert said[0].startswith("arguments of the spec looks like a credential") and "marked" not in "".join(said)
     with pytest.raises(errors.BadInput, match="runs already"):
-        submitting.submit(job, None, where)
+        submit.submit(job, None, where)
     assert len(cluster.run(lambda client: client.list(SECRETS, labels="springtide.dev/job=ctr")).items) == 1
 
 
@@ -69,10 +69,10 @@ def test_a_second_of_the_same_name_leaves_the_code_of_the_first(cluster, where, 
     async def both_look_before_either_submits(client, name):
         return None
 
-    monkeypatch.setattr(submitting, "check_free", both_look_before_either_submits)
+    monkeypatch.setattr(submit, "check_free", both_look_before_either_submits)
     submitted(where, tmp_path)
     with pytest.raises(errors.AlreadyThere):
-        submitting.submit(ElasticJob(name="ctr", script="train.py"), tmp_path / "code", where)
+        submit.submit(ElasticJob(name="ctr", script="train.py"), tmp_path / "code", where)
     thing = cluster.run(lambda client: client.get(ELASTIC_JOBS, "ctr"))
     (code,) = cluster.run(lambda client: client.list(CONFIG_MAPS, labels="springtide.dev/job=ctr")).items
     assert code["metadata"]["name"] == thing["metadata"]["annotations"]["springtide.dev/code"]
@@ -83,12 +83,12 @@ def test_a_cluster_without_springtide_says_how_to_set_it_up(cluster, tmp_path):
     if cluster.run(lambda client: client.has(ELASTIC_JOBS)):
         pytest.skip("this cluster has it")
     with pytest.raises(errors.NotFound, match="springtide k8s install"):
-        submitting.submit(ElasticJob(name="ctr", script="train.py"), None, where)
+        submit.submit(ElasticJob(name="ctr", script="train.py"), None, where)
 
 
 def test_status_is_what_the_master_said_and_before_that_what_the_operator_did(cluster, where, tmp_path):
     submitted(where, tmp_path)
-    job = reach.open_job("ctr", where)
+    job = job_handle.open_job("ctr", where)
     assert job.running() and job.status().phase is Phase.STARTING and "operator" in job.status().why
     assert (job.card.script, job.card.arguments) == ("train.py", ("--epochs", "2"))
     assert job.story() == [] and job.roles() == [] and list(job.logs([], lines=5, follow=False)) == []
@@ -97,14 +97,14 @@ def test_status_is_what_the_master_said_and_before_that_what_the_operator_did(cl
     assert job.status() == status and not job.running()
     with pytest.raises(errors.BadInput, match="does not run: finished"):
         job.ask(messages.Scale(workers=2))
-    assert reach.names(where) == ["ctr"]
+    assert job_handle.names(where) == ["ctr"]
     with pytest.raises(errors.UnknownName, match="Did you mean 'ctr'"):
-        reach.open_job("ctrr", where)
+        job_handle.open_job("ctrr", where)
 
 
 def test_stopping_is_a_word_in_the_spec(cluster, where, tmp_path):
     submitted(where, tmp_path)
-    reach.open_job("ctr", where).ask(messages.Stop("enough"))
+    job_handle.open_job("ctr", where).ask(messages.Stop("enough"))
     assert cluster.run(lambda client: client.get(ELASTIC_JOBS, "ctr"))["spec"]["stopped"] is True
 
 
@@ -125,15 +125,15 @@ def test_scaling_is_a_plan_and_the_masters_answer_is_the_commands(cluster, where
     try:
         refused = pytest.raises(errors.BadInput, match="too many") if phase == "Rejected" else contextlib.nullcontext()
         with refused:
-            assert reach.open_job("ctr", where).ask(messages.Scale(workers=3, why="asked")) == messages.Ok()
+            assert job_handle.open_job("ctr", where).ask(messages.Scale(workers=3, why="asked")) == messages.Ok()
     finally:
         master.join()
 
 
 def test_the_story_is_found_among_other_lines_of_a_log():
-    assert reach.event_of('{"at": 1.5, "event": "phase", "phase": "running"}')["event"] == "phase"
+    assert job_handle.event_of('{"at": 1.5, "event": "phase", "phase": "running"}')["event"] == "phase"
     for line in ("2026 INFO springtide: hello", '{"a": 1}', "{broken", "[1]", ""):
-        assert reach.event_of(line) is None
+        assert job_handle.event_of(line) is None
 
 
 def test_logs_are_what_processes_say_without_the_story_that_a_masters_pod_prints_too(monkeypatch):
@@ -141,6 +141,6 @@ def test_logs_are_what_processes_say_without_the_story_that_a_masters_pod_prints
         LogLine("master", "serving"), LogLine("master", '{"at":1.0,"event":"joined"}'),
         LogLine("master", '{"other":1}'), LogLine("worker-0", '{"at":1.0,"event":"of the user"}'),
     ]  # fmt: skip
-    monkeypatch.setattr(reach.pod_logs, "read", lambda *_, **__: iter(said))
-    shown = reach.KubernetesReach("ctr", {}).logs([], lines=5, follow=False)
+    monkeypatch.setattr(job_handle.pod_logs, "read", lambda *_, **__: iter(said))
+    shown = job_handle.KubernetesReach("ctr", {}).logs([], lines=5, follow=False)
     assert list(shown) == [said[0], said[2], said[3]]

@@ -4,8 +4,8 @@ import contextlib
 
 import pytest
 
-from springtide.domain.elastic_job import Keeping, RoleWish
-from springtide.platforms.k8s import kinds
+from springtide.domain.spec.elastic_job import Keeping, RoleWish
+from springtide.platforms.k8s.api import kinds
 from tests.platforms.k8s import conftest, making
 from tests.platforms.k8s.test_whole_jobs import NODE, begun, wish
 from tests.platforms.k8s.whole import Whole
@@ -86,7 +86,7 @@ def test_pods_that_the_cluster_is_about_to_take_hand_over_while_they_run(whole, 
 
 SIZES = """
 import dataclasses, pathlib
-from springtide.domain.plan import Decision, Plan, nothing
+from springtide.domain.plan.plan import Decision, Plan, nothing
 
 def by_a_sign(view, config):
     job, large = view.jobs[0], pathlib.Path({sign!r}).exists()

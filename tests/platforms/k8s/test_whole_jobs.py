@@ -6,10 +6,10 @@ import signal
 
 import pytest
 
-from springtide.domain.elastic_job import Keeping, RoleWish
-from springtide.domain.platform_wishes import KubernetesWish, RunVolume
-from springtide.platforms.k8s import kinds
-from springtide.rpc import messages
+from springtide.domain.spec.elastic_job import Keeping, RoleWish
+from springtide.domain.spec.platform_options import KubernetesWish, RunVolume
+from springtide.platforms.k8s.api import kinds
+from springtide.rpc.messages import messages
 from tests.platforms.k8s.whole import GIB, Whole
 from tests.process import counting
 

@@ -15,11 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from springtide.domain.elastic_job import ElasticJob
-from springtide.platforms.k8s import kinds, reach, submitting
-from springtide.platforms.k8s.client import Client
-from springtide.rpc import messages
-from springtide.testing.kubernetes.kubelet import LocalKubelet
+from springtide.domain.spec.elastic_job import ElasticJob
+from springtide.platforms.k8s.api import kinds
+from springtide.platforms.k8s.api.client import Client
+from springtide.platforms.k8s.client import job_handle
+from springtide.platforms.k8s.client import submit as submitting
+from springtide.rpc.messages import messages
+from springtide_lab.kubernetes.kubelet.kubelet import LocalKubelet
 from tests import waiting
 from tests.platforms.k8s import operating
 from tests.platforms.k8s.conftest import Cluster
@@ -115,7 +117,7 @@ class Whole:
         where = self.where | ({"namespace": space} if space else {})
         arguments = (str(self.signs / f"hurry-{name}"), "1", str(batch), str(pause_s))
         submitting.submit(ElasticJob(name=name, script="count.py", arguments=arguments, **spec), code, where)
-        return reach.open_job(name, where)
+        return job_handle.open_job(name, where)
 
     def hurry(self, name: str) -> None:
         """From now on the script takes no time."""

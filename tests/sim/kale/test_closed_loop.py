@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from springtide.bench.online import day
-from springtide.domain.online import OnlineRules
-from springtide.sim.kale.closed_loop import Truth, play
+from springtide.domain.data.online_view import OnlineRules
+from springtide_lab.bench.stream.online import day
+from springtide_lab.reproduce.kale.closed_loop import Truth, play
 
 SPEEDUP = 288.0
 

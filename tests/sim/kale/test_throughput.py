@@ -2,8 +2,8 @@
 
 import pytest
 
-from springtide.sim.kale import throughput
-from springtide.sim.kale.throughput import TABLE_1, measure, noisy, rows, uneven
+from springtide_lab.reproduce.kale import throughput
+from springtide_lab.reproduce.kale.throughput import TABLE_1, measure, noisy, rows, uneven
 
 
 def test_ours_is_within_the_papers_error_on_its_own_curves_and_the_others_are_not():

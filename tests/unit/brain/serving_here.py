@@ -4,12 +4,12 @@ import asyncio
 import contextlib
 import pathlib
 
-from springtide.brain import serving
-from springtide.brain.council import Rules
-from springtide.brain.remote import Remote
-from springtide.domain.planning import PlanningConfig
-from springtide.domain.shape import Capacity
-from springtide.rpc import auth, counsel, frames, tls
+from springtide.brain.decide.cluster_state import Rules
+from springtide.brain.service import __main__, messages
+from springtide.brain.service.client import Remote
+from springtide.domain.core.shape import Capacity
+from springtide.domain.spec.planning_config import PlanningConfig
+from springtide.rpc.transport import auth, frames, tls
 
 SECRET = bytes(range(32))
 CAPACITY = Capacity(cpu=100.0, memory=1e15)
@@ -19,18 +19,18 @@ def options(folder: pathlib.Path, **more):
     rules = Rules(
         capacity=more.pop("capacity", CAPACITY), config=PlanningConfig(exact_seconds=0), **more.pop("rules", {})
     )
-    return serving.Options(rules=rules, folder=folder, listen="127.0.0.1:0", **({"gather_s": 0.01} | more))
+    return __main__.Options(rules=rules, folder=folder, listen="127.0.0.1:0", **({"gather_s": 0.01} | more))
 
 
 @contextlib.asynccontextmanager
 async def brain(folder, **more):
-    async with serving.serving(options(folder, **more)) as service:
+    async with __main__.serving(options(folder, **more)) as service:
         yield service
 
 
 @contextlib.asynccontextmanager
 async def master(folder, service, **more):
-    secret = bytes.fromhex(serving.secret_file(folder).read_text())
+    secret = bytes.fromhex(__main__.secret_file(folder).read_text())
     remote = Remote(service.address, secret, **more)
     try:
         yield remote
@@ -49,7 +49,7 @@ async def liar(answer, *, knows_secret=True, certificates=""):
             await tls.admit(writer, certificates)
             await auth.challenge(reader, writer, SECRET if knows_secret else b"x" * 32, 0)
             while True:
-                said = answer(await frames.read(reader, counsel.CALLS))
+                said = answer(await frames.read(reader, messages.CALLS))
                 if said is not None:
                     writer.write(said)
         writer.close()

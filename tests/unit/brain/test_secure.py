@@ -7,9 +7,9 @@ import pathlib
 import pytest
 
 from springtide import errors
-from springtide.brain import certificates, serving
-from springtide.brain.remote import Remote
-from springtide.rpc import counsel, tls, whereabouts
+from springtide.brain.service import __main__, certificates, messages
+from springtide.brain.service.client import Remote
+from springtide.rpc.transport import master_file, tls
 from tests.unit.brain.serving_here import brain, liar, master
 from tests.unit.planning import views
 
@@ -23,7 +23,7 @@ def asked(folder: pathlib.Path, asking: str, *, serve: str | None = None, connec
             master(folder, service, certificates=asking, connect_s=connect_s) as remote,
         ):
             await remote.advise(views.running(), epoch=1, now=1.0)
-            return await remote.ask(counsel.Inspect())
+            return await remote.ask(messages.Inspect())
 
     return asyncio.run(ask())
 
@@ -36,7 +36,7 @@ def made(folder: pathlib.Path) -> str:
 def test_a_master_with_the_certificates_that_the_brain_made_is_answered(tmp_path):
     status = asked(tmp_path, made(tmp_path))
     assert [one.name for one in status.jobs] and status.consults == 1
-    where = whereabouts.read(serving.where_file(tmp_path))
+    where = master_file.read(__main__.where_file(tmp_path))
     assert where.tls == str(tmp_path / "tls" / "master")
     assert tls.identity(where.tls) == tls.Identity("brain", "master")
 

@@ -3,12 +3,12 @@
 import numpy as np
 
 from springtide import _native
-from springtide.checkpoint import cover, manifest, segments, writer
-from springtide.checkpoint.claims import Claim
-from springtide.checkpoint.places import Folder
-from springtide.domain.checkpoints import Lineage, Written
-from springtide.domain.tables import OptimSpec, TableSpec
-from springtide.embedding.specs import native_spec
+from springtide.checkpoint.format import cover, manifest, segments, writer
+from springtide.checkpoint.format.storage import Folder
+from springtide.checkpoint.transfer.claims import Claim
+from springtide.domain.model.checkpoints import Lineage, Written
+from springtide.domain.model.tables import OptimSpec, TableSpec
+from springtide.embedding.lookup.specs import native_spec
 
 SLOTS = 64
 RUN = "run1"

@@ -5,9 +5,10 @@ import pathlib
 
 import pytest
 
-from springtide.cli import app, run
-from springtide.cli.online import OnlineOptions
-from springtide.domain.elastic_job import ElasticJob, Keeping, Patience, RoleWish
+from springtide.cli import app
+from springtide.cli.common.stream_options import OnlineOptions
+from springtide.cli.job import run
+from springtide.domain.spec.elastic_job import ElasticJob, Keeping, Patience, RoleWish
 from tests.commands import KNOWN
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from springtide import errors
 from springtide.data import shards
-from springtide.domain.samples import DatasetCard
+from springtide.domain.data.samples import DatasetCard
 
 
 def epoch_of(card, epoch):

@@ -7,9 +7,10 @@ import pytest
 import torch
 from torch import nn
 
-from springtide.embedding import client, convert, lookup
-from springtide.train.optimizer import JobOptimizer
-from springtide.train.rates import Rates
+from springtide.embedding.lookup import lookup, table_client
+from springtide.embedding.modules import convert
+from springtide.worker.link.optimizer import JobOptimizer
+from springtide.worker.step.hyperparams import Rates
 
 
 class Served:
@@ -19,7 +20,7 @@ class Served:
         self, model: nn.Module, make_optimizer: Callable[..., torch.optim.Optimizer], servers: int = 1
     ) -> None:
         self.model = model
-        self.client = client.TableClient.local(slots=64, seed=7, servers=servers)
+        self.client = table_client.TableClient.local(slots=64, seed=7, servers=servers)
         self.tables = convert.convert(model, self.client)
         self.lookups = lookup.Lookups(self.client)
         self.optimizer = make_optimizer(model.parameters())

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from springtide import errors
-from springtide.embedding import allocate, syncplan
+from springtide.embedding.schedule import scheduler as allocate
+from springtide.embedding.schedule import sync_plan
 
 
 def features(ids):
@@ -28,7 +29,7 @@ def scheduler(**changed):
 
 
 def spent(of, ids, **wish):
-    return syncplan.traffic(of.schedule(features(ids), len(ids), **wish).plans).transmissions
+    return sync_plan.traffic(of.schedule(features(ids), len(ids), **wish).plans).transmissions
 
 
 @pytest.mark.parametrize("workers", [1, 2, 5, 8, 9, 128])
@@ -49,7 +50,7 @@ def test_what_it_reckons_is_what_the_plans_send(p2p, capacity):
         reckoned = of.consider(features(ids), len(ids), "anneal")
         done = of.schedule(features(ids), len(ids))
         assert (done.rank_of_sample == reckoned.rank_of_sample).all()
-        assert syncplan.traffic(done.plans).transmissions == reckoned.transmissions
+        assert sync_plan.traffic(done.plans).transmissions == reckoned.transmissions
         assert reckoned.at_least <= reckoned.transmissions
 
 
@@ -125,7 +126,7 @@ def test_bags_and_shared_tables_are_allocated_too():
     bags = allocate.Feature(0, np.array([1, 1, 2, 3, 1, 2], dtype=np.int64), np.array([0, 3, 3, 4, 6], dtype=np.int64))
     other = allocate.Feature(0, np.array([2, 9, 9, 1], dtype=np.int64))
     reckoned = of.consider([bags, other], 4, "anneal")
-    assert syncplan.traffic(of.schedule([bags, other], 4).plans).transmissions == reckoned.transmissions
+    assert sync_plan.traffic(of.schedule([bags, other], 4).plans).transmissions == reckoned.transmissions
 
 
 def test_tables_that_are_not_scored_have_no_say():

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from springtide import _native, errors
-from springtide.domain.tables import Init, OptimSpec, TableSpec
-from springtide.embedding.client import TableClient
-from springtide.embedding.serve import ServerRole
-from springtide.embedding.specs import native_spec
+from springtide.domain.model.tables import Init, OptimSpec, TableSpec
+from springtide.embedding.lookup.specs import native_spec
+from springtide.embedding.lookup.table_client import TableClient
+from springtide.server.server import ServerRole
 
 SECRET, SLOTS, IMAGE = b"secret", 64, 0x8000
 OPTIMIZERS = {

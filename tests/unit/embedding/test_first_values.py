@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from springtide.domain.cluster import Placement
-from springtide.domain.tables import TableSpec
-from springtide.embedding.client import TableClient
-from springtide.embedding.serve import ServerRole
+from springtide.domain.core.roles import Placement
+from springtide.domain.model.tables import TableSpec
+from springtide.embedding.lookup.table_client import TableClient
+from springtide.server.server import ServerRole
 
 SECRET, SLOTS = b"secret", 64
 OWNERS = Placement(epoch=1, servers=1, server_of_slot=(0,) * SLOTS)

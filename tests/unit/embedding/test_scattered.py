@@ -6,13 +6,15 @@ import shutil
 import pytest
 
 from springtide import errors
-from springtide.checkpoint import gather, reader, scattered
-from springtide.checkpoint.disks import Disk
-from springtide.checkpoint.places import Folder
-from springtide.domain.checkpoints import Buddy
-from springtide.embedding import mirroring, next_life, saving
-from springtide.embedding.next_life import Source
-from springtide.rpc import messages
+from springtide.checkpoint.format import reader
+from springtide.checkpoint.format.storage import Folder
+from springtide.checkpoint.transfer import gather, remote_reader
+from springtide.checkpoint.transfer.shared_disk import Disk
+from springtide.domain.model.checkpoints import Buddy
+from springtide.rpc.messages import messages
+from springtide.server import checkpoints, recovery
+from springtide.server import mirror as mirroring
+from springtide.server.recovery import Source
 from tests.unit.checkpoint import stores
 
 SECRET = b"of this job"
@@ -43,7 +45,7 @@ class Hosts:
     def saver(self, rank, *, mirror):
         disk, life = self.disks[rank], f"server-{rank}.0"
         kept = mirroring.Mirror(disk.folder, f"server-{rank}", life, SECRET, run=stores.RUN) if mirror else None
-        return saving.Saver(
+        return checkpoints.Saver(
             self.roles[rank], disk.folder, life, run=stores.RUN, node=disk.node, mirror=kept, rest=lambda _: None
         )
 
@@ -69,10 +71,10 @@ class Hosts:
 
     def bring_back(self, number, *, host, fallback=""):
         """The next life of server-1 on some host: where its slots came from, and what is in them."""
-        place = scattered.Scattered("the job's folder", host, self.ask, SECRET)
+        place = remote_reader.Scattered("the job's folder", host, self.ask, SECRET)
         with contextlib.closing(place):
             store = stores._native.Store(slots=stores.SLOTS, seed=5)
-            source = next_life.bring_back(
+            source = recovery.bring_back(
                 store, messages.Restore("the job's folder", number, OWN, stores.LINEAGE, fallback), place
             )
         return source, part(store)
@@ -85,7 +87,7 @@ def part(store):
 
 @pytest.fixture
 def hosts(request, tmp_path, monkeypatch):
-    monkeypatch.setattr(scattered, "CONNECT_S", 60.0)
+    monkeypatch.setattr(remote_reader, "CONNECT_S", 60.0)
     made = Hosts(tmp_path, mirror=getattr(request, "param", True))
     with contextlib.ExitStack() as stack:
         for taking in made.taking:
@@ -134,7 +136,7 @@ def test_a_server_that_has_not_said_yet_where_it_gives_files_away_is_waited_for(
     def say(_):
         hosts.addresses, hosts.awaited = told, ()
 
-    monkeypatch.setattr(scattered.time, "sleep", say)
+    monkeypatch.setattr(remote_reader.time, "sleep", say)
     source, found = hosts.bring_back(1, host=tmp_path / "another")
     assert source.number == 1 and found == part(hosts.roles[1].store)
 
@@ -143,13 +145,13 @@ def test_at_the_end_a_checkpoint_is_brought_together_in_the_masters_folder(hosts
     hosts.save(1)
     shutil.rmtree(hosts.disks[1].folder / "server-1")
     master = hosts.master.path
-    with contextlib.closing(scattered.Scattered(str(master), master, hosts.ask, SECRET)) as place:
+    with contextlib.closing(remote_reader.Scattered(str(master), master, hosts.ask, SECRET)) as place:
         done = gather.gather(master, 1, stores.CLAIM, place)
         assert (done.files, done.error) == (2, "") and gather.gather(master, 1, stores.CLAIM, place).files == 0
     found = reader.latest(str(master))
     assert found.manifest.number == 1 and not found.manifest.apart and not found.troubles
     store = stores._native.Store(slots=stores.SLOTS, seed=5)
-    next_life.bring_back(store, messages.Restore(str(master), 1, OWN, stores.LINEAGE))
+    recovery.bring_back(store, messages.Restore(str(master), 1, OWN, stores.LINEAGE))
     assert part(store) == part(hosts.roles[1].store)
 
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from springtide import errors
-from springtide.domain.tables import TableSpec
-from springtide.embedding.client import TableClient
-from springtide.embedding.serve import ServerRole
+from springtide.domain.model.tables import TableSpec
+from springtide.embedding.lookup.table_client import TableClient
+from springtide.server.server import ServerRole
 
 SECRET, SLOTS = b"secret", 64
 KEYS = np.arange(40, dtype=np.int64)

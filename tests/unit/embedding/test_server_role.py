@@ -9,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from springtide import _native, errors
-from springtide.domain.tables import TableSpec
-from springtide.embedding import placement, serve
-from springtide.embedding.client import TableClient
-from springtide.embedding.serve import ServerRole
+from springtide.domain.model.tables import TableSpec
+from springtide.embedding.lookup.table_client import TableClient
+from springtide.embedding.placement import placement
+from springtide.server import server
+from springtide.server.server import ServerRole
 
 SECRET = b"secret"
 SLOTS = 64
@@ -55,12 +56,12 @@ def test_an_unknown_limit_is_refused():
         role(stal_s=3)
 
 
-@pytest.mark.parametrize(("cores", "threads"), [(1, 1), (2, 2), (16, serve.LOOKUP_THREADS)])
+@pytest.mark.parametrize(("cores", "threads"), [(1, 1), (2, 2), (16, server.LOOKUP_THREADS)])
 def test_a_request_is_shared_by_no_more_threads_than_the_cores_that_the_server_may_use(monkeypatch, cores, threads):
-    monkeypatch.setattr(serve.usage.os, "sched_getaffinity", lambda process: set(range(cores)))
-    monkeypatch.setattr(serve.usage.os, "cpu_count", lambda: 64)
+    monkeypatch.setattr(server.usage.os, "sched_getaffinity", lambda process: set(range(cores)))
+    monkeypatch.setattr(server.usage.os, "cpu_count", lambda: 64)
     made = []
-    monkeypatch.setattr(serve._native, "Store", lambda **options: made.append(options) or store(**options))
+    monkeypatch.setattr(server._native, "Store", lambda **options: made.append(options) or store(**options))
     role()
     assert [options["threads"] for options in made] == [threads]
 

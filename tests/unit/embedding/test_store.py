@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from springtide import _native, errors
-from springtide.domain import tables
-from springtide.embedding import row_math
+from springtide.domain.model import tables
+from tests.oracles import row_math
 
 RESERVE = 1 << 30
 

@@ -3,12 +3,12 @@
 import msgspec
 import numpy as np
 
-from springtide.checkpoint import writer
-from springtide.checkpoint.places import Folder
-from springtide.domain.outline import DenseOutline, Outline, TableOutline
-from springtide.domain.tables import TableSpec
-from springtide.embedding.specs import native_spec
-from springtide.export import making
+from springtide.checkpoint.format import writer
+from springtide.checkpoint.format.storage import Folder
+from springtide.domain.model.outline import DenseOutline, Outline, TableOutline
+from springtide.domain.model.tables import TableSpec
+from springtide.embedding.lookup.specs import native_spec
+from springtide.export import exporter
 from tests.unit.checkpoint import stores
 
 DENSE = TableSpec(id=9, name="dense", dim=4)
@@ -42,4 +42,4 @@ def exported(folder, number, rows, *, url=None, since=None, format="safetensors"
     store.assign(np.full(2, DENSE.id, dtype=np.uint16), np.arange(2, dtype=np.int64), top)
     place = folder / f"checkpoint-{number}"
     manifest = outlined(place, store, PLAIN, number, tables=(stores.TABLE, DENSE))
-    return making.make(Folder(place), manifest, url or str(folder / "exports"), format=format, since=since)
+    return exporter.make(Folder(place), manifest, url or str(folder / "exports"), format=format, since=since)

@@ -5,11 +5,11 @@ import dataclasses
 import pytest
 
 from springtide import errors
-from springtide.domain.cluster import Role, RoleExit, RoleKind
-from springtide.domain.job import Blame, JobSpec, Phase
-from springtide.domain.leases import Holder
-from springtide.job import actions, events
-from springtide.job.nodes import IllegalMove, Node, NodeState
+from springtide.domain.core.roles import Role, RoleExit, RoleKind
+from springtide.domain.data.leases import Holder
+from springtide.domain.spec.job_spec import Blame, JobSpec, Phase
+from springtide.job.core import actions, events
+from springtide.job.core.nodes import IllegalMove, Node, NodeState
 from springtide.job.state import EXPLANATION_S, JobState
 
 SPEC = JobSpec(name="job", servers=2, workers=2, join_s=60, silence_s=10, relaunches=2, backoff_s=1, drain_s=30)

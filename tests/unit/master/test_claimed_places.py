@@ -6,16 +6,17 @@ import contextlib
 import pytest
 
 from springtide import errors
-from springtide.checkpoint import claims, reader
-from springtide.checkpoint.claims import Claim
-from springtide.checkpoint.places import Folder, Remote
-from springtide.domain.checkpoints import CheckpointRules
-from springtide.domain.job import JobSpec
-from springtide.master.saving import Saving
-from springtide.rpc import messages
+from springtide.checkpoint.format import reader
+from springtide.checkpoint.format.storage import Folder, Remote
+from springtide.checkpoint.transfer import claims
+from springtide.checkpoint.transfer.claims import Claim
+from springtide.domain.model.checkpoints import CheckpointRules
+from springtide.domain.spec.job_spec import JobSpec
+from springtide.master.checkpoint.round import Saving
+from springtide.rpc.messages import messages
 from tests.unit.checkpoint import stores
-from tests.unit.master import test_healing
-from tests.unit.master.test_rounds import OTHER, RULES, with_job
+from tests.unit.master.checkpoint.test_schedule import OTHER, RULES, with_job
+from tests.unit.master.servers import test_recovery
 
 
 def contents(folder):
@@ -123,7 +124,7 @@ def test_a_number_is_not_given_twice_where_the_run_before_has_left_newer_copies(
     )
     saving = Saving(rules, tmp_path / "second", OTHER)
     saving.begin_run()
-    record = test_healing.Record(JobSpec(name="job", slots=stores.SLOTS))
+    record = test_recovery.Record(JobSpec(name="job", slots=stores.SLOTS))
     assert saving.begin(record, {}, hurry=False, at=0.0).number == 10
 
 
@@ -132,7 +133,7 @@ def test_a_server_that_could_only_begin_with_an_older_checkpoint_than_the_ledger
 
     async def test():
         rules = CheckpointRules(every_s=30.0, resume="somewhere", resume_number=7, resume_run="run0")
-        job = test_healing.Job(tmp_path, checkpoints=rules)
+        job = test_recovery.Job(tmp_path, checkpoints=rules)
         with contextlib.closing(job.story):
             await job.ask("agent", messages.JoinAgent(1))
             await job.ask("server-0", messages.JoinServer(0, 3))

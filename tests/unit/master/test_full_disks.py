@@ -6,23 +6,23 @@ import contextlib
 import pytest
 
 from springtide import errors
-from springtide.checkpoint import reader
-from springtide.domain.cluster import Role, RoleExit, RoleKind
-from springtide.domain.job import JobSpec, Phase
-from springtide.domain.samples import DatasetCard
-from springtide.embedding import restoring
-from springtide.master import desk
-from springtide.master import journal as journals
-from springtide.master.desk import Desk
-from springtide.master.record import Record
-from springtide.rpc import messages
-from springtide.rpc.listener import Peer
+from springtide.checkpoint.format import reader
+from springtide.domain.core.roles import Role, RoleExit, RoleKind
+from springtide.domain.data.samples import DatasetCard
+from springtide.domain.spec.job_spec import JobSpec, Phase
+from springtide.master import dispatcher
+from springtide.master.core import journal as journals
+from springtide.master.core.record import Record
+from springtide.master.dispatcher import Desk
+from springtide.rpc.messages import messages
+from springtide.rpc.transport.listener import Peer
+from springtide.server import restore
 from springtide.telemetry import events
 from springtide.telemetry.events import EventLog
 from tests.full_disks import no_file_longer_than
 from tests.unit.checkpoint import stores
-from tests.unit.master.test_desk import Clock, everyone
-from tests.unit.master.test_rounds import with_job
+from tests.unit.master.checkpoint.test_schedule import with_job
+from tests.unit.master.test_dispatcher import Clock, everyone
 from tests.waiting import soon
 
 
@@ -52,7 +52,7 @@ def test_a_disk_that_fills_during_a_checkpoint_costs_that_one_and_keeps_nothing_
         again = stores._native.Store(slots=stores.SLOTS, seed=5)
         found = reader.latest(str(job.folder))
         assert found.manifest is not None and (found.manifest.number, found.troubles) == (4, ())
-        restoring.restore(again, str(job.folder), 4, range(stores.SLOTS))
+        restore.restore(again, str(job.folder), 4, range(stores.SLOTS))
         held = [stores.contents(server.store) for server in job.servers]
         mine = [server.owns(slot) for server in job.servers[1:] for slot in range(stores.SLOTS)]
         assert [held[second][1][slot] for slot, second in enumerate(mine)] == stores.contents(again)[1]
@@ -147,7 +147,7 @@ def test_a_journal_that_cannot_be_written_for_too_long_fails_the_job(tmp_path, m
 
 
 def test_a_snapshot_that_finds_no_room_costs_nothing(tmp_path, monkeypatch):
-    monkeypatch.setattr(desk, "SNAPSHOT_ENTRIES", 1)
+    monkeypatch.setattr(dispatcher, "SNAPSHOT_ENTRIES", 1)
 
     async def test(master, clock):
         await everyone(master)

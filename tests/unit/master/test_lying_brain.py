@@ -6,16 +6,18 @@ from dataclasses import replace
 import pytest
 
 from springtide import errors
-from springtide.brain.either import Either
-from springtide.brain.embedded import Embedded
-from springtide.brain.remote import Remote
-from springtide.domain.advice import Advice
-from springtide.domain.plan import Plan
-from springtide.domain.shape import Shape
-from springtide.planning import acceptance
-from springtide.rpc import counsel, frames, messages
+from springtide.brain.service import messages as counsel
+from springtide.brain.service.client import Remote
+from springtide.brain.service.embedded import Embedded
+from springtide.brain.service.failover import Either
+from springtide.domain.core.shape import Shape
+from springtide.domain.plan.advice import Advice
+from springtide.domain.plan.plan import Plan
+from springtide.planning.policy import acceptance
+from springtide.rpc.messages import messages
+from springtide.rpc.transport import frames
 from tests.unit.brain.serving_here import SECRET, liar
-from tests.unit.master.test_autoscale import CONFIG, LARGER, RULES, SMALL, World
+from tests.unit.master.autoscale.test_loop import CONFIG, LARGER, RULES, SMALL, World
 from tests.unit.planning import views
 
 

@@ -5,10 +5,10 @@ import asyncio
 import pytest
 
 from springtide import errors
-from springtide.domain.cluster import Role, RoleExit, RoleKind
-from springtide.rpc import messages
-from springtide.rpc.listener import Peer
-from tests.unit.master.test_healing import Job
+from springtide.domain.core.roles import Role, RoleExit, RoleKind
+from springtide.rpc.messages import messages
+from springtide.rpc.transport.listener import Peer
+from tests.unit.master.servers.test_recovery import Job
 
 
 class Group(Job):

@@ -8,25 +8,25 @@ import json
 import msgspec
 import pytest
 
-from springtide.checkpoint import reader
-from springtide.checkpoint.manifest import encode
-from springtide.checkpoint.places import place_of
-from springtide.domain.checkpoints import CheckpointRules
-from springtide.embedding import copying, saving
-from springtide.master import desk
-from springtide.master.saving import Saving
-from springtide.master.storing import cost_of_a_host
-from springtide.rpc import messages
+from springtide.checkpoint.format import reader
+from springtide.checkpoint.format.manifest import encode
+from springtide.checkpoint.format.storage import place_of
+from springtide.domain.model.checkpoints import CheckpointRules
+from springtide.master import dispatcher
+from springtide.master.checkpoint.file_directory import cost_of_a_host
+from springtide.master.checkpoint.round import Saving
+from springtide.rpc.messages import messages
+from springtide.server import checkpoints, upload
 from springtide.telemetry.events import EventLog
 from tests.unit.checkpoint import stores
-from tests.unit.master.test_rounds import RULES, with_job
+from tests.unit.master.checkpoint.test_schedule import RULES, with_job
 
 
 def apart(job, tmp_path):
     """From now on its servers write to disks of their own."""
     for rank, server in enumerate(job.servers):
         server.disk = tmp_path / f"host-{rank}"
-        server.saver = saving.Saver(
+        server.saver = checkpoints.Saver(
             server, server.disk, f"server-{rank}.0", run=stores.RUN, node=f"n{rank}", rest=lambda _: None
         )
 
@@ -49,7 +49,7 @@ async def copy(job, *ranks, break_off=""):
     """Servers do what they are asked to copy; until the master has dealt with it."""
     for rank in ranks or range(len(job.servers)):
         order = await asyncio.wait_for(job.ask(f"server-{rank}", messages.CopyRequest()), 5)
-        said = messages.Copied(order.id, error=break_off) if break_off else copying.send(job.servers[rank].disk, order)
+        said = messages.Copied(order.id, error=break_off) if break_off else upload.send(job.servers[rank].disk, order)
         await job.ask(f"server-{rank}", said)
     await asyncio.wait_for(job.master.rounds.uploading._task, 30)
 
@@ -132,7 +132,7 @@ def test_a_server_that_is_lost_while_it_copies_fails_that_copy_and_says_which_fi
 def successor(job):
     """The checkpoints of a master that takes over."""
     with contextlib.closing(EventLog(job.folder.parent / "events.jsonl")) as log:
-        made = desk.Desk(
+        made = dispatcher.Desk(
             job.master.record, log, job.clock, term=2, saving=Saving(RULES, job.folder, stores.CLAIM, term=2)
         )
         made.take_over()
@@ -147,7 +147,7 @@ def test_a_master_that_takes_over_gives_no_number_twice_and_waits_for_servers_to
         await save(job)
         job.tick(31)
         with contextlib.closing(EventLog(tmp_path / "events.jsonl")) as log:
-            successor = desk.Desk(
+            successor = dispatcher.Desk(
                 job.master.record, log, job.clock, term=2, saving=Saving(RULES, job.folder, stores.CLAIM, term=2)
             )
             successor.take_over()

@@ -2,21 +2,21 @@
 
 import msgspec
 
-from springtide.checkpoint.cover import Covered
-from springtide.data.notes import BookNote
-from springtide.domain.checkpoints import CheckpointRules
-from springtide.domain.cluster import Role, RoleKind
-from springtide.domain.job import JobSpec
-from springtide.domain.leases import Holder
-from springtide.domain.samples import DatasetCard
-from springtide.domain.streams import Cut, Seen, StreamCard
-from springtide.embedding import restoring
-from springtide.job import events
-from springtide.master.record import Record
-from springtide.master.saving import MOST_PARTS, Saving
-from springtide.rpc import messages
+from springtide.checkpoint.format.cover import Covered
+from springtide.data.ledger.snapshot import BookNote
+from springtide.domain.core.roles import Role, RoleKind
+from springtide.domain.data.leases import Holder
+from springtide.domain.data.samples import DatasetCard
+from springtide.domain.data.streams import Cut, Seen, StreamCard
+from springtide.domain.model.checkpoints import CheckpointRules
+from springtide.domain.spec.job_spec import JobSpec
+from springtide.job.core import events
+from springtide.master.checkpoint.round import MOST_PARTS, Saving
+from springtide.master.core.record import Record
+from springtide.rpc.messages import messages
+from springtide.server import restore
 from tests.unit.checkpoint import stores
-from tests.unit.master.test_rounds import with_job
+from tests.unit.master.checkpoint.test_schedule import with_job
 
 
 def give(job, slots, source, target):
@@ -32,7 +32,7 @@ def give(job, slots, source, target):
 def holds_what_server_0_has(job, number):
     """Whether the whole of a checkpoint is what was trained (all servers of these tests are trained alike)."""
     again = stores._native.Store(slots=stores.SLOTS, seed=5)
-    restoring.restore(again, str(job.folder), number, range(stores.SLOTS))
+    restore.restore(again, str(job.folder), number, range(stores.SLOTS))
     return stores.contents(again) == stores.contents(job.servers[0].store)
 
 

@@ -2,10 +2,10 @@
 
 import numpy
 
-from springtide.domain.profile import ModelFacts, Profile, TimingSum
-from springtide.domain.shape import Shape
-from springtide.planning import equations
-from springtide.planning.equations import Coefficients
+from springtide.domain.core.shape import Shape
+from springtide.domain.plan.profile import ModelFacts, Profile, TimingSum
+from springtide.planning.perf_model import equations
+from springtide.planning.perf_model.equations import Coefficients
 
 FACTS = ModelFacts(dense_bytes=8e6, bandwidth=1e9, dim=400, batch=512)
 TRUE = Coefficients(grad=2e-4, upd=0.02, sync=2.0, emb=1e-7, beta=0.005)

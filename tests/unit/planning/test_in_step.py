@@ -6,15 +6,17 @@ from dataclasses import replace
 import numpy
 import pytest
 
-from springtide.domain.planning import PlanningConfig
-from springtide.domain.shape import Bounds, Capacity, Shape
-from springtide.domain.stages import Stage
-from springtide.domain.view import JobView
-from springtide.planning import candidates, equations, fit, policies
-from springtide.planning.asking import Ask
-from springtide.planning.equations import Coefficients
+from springtide.domain.core.shape import Bounds, Capacity, Shape
+from springtide.domain.core.stages import Stage
+from springtide.domain.plan.view import JobView
+from springtide.domain.spec.planning_config import PlanningConfig
+from springtide.planning.candidates import pareto
+from springtide.planning.candidates.query import Ask
+from springtide.planning.perf_model import equations, fit
+from springtide.planning.perf_model.equations import Coefficients
+from springtide.planning.policy import registry
 from tests.unit.planning import planted, views
-from tests.unit.planning.test_candidates import brute_force
+from tests.unit.planning.candidates.test_pareto import brute_force
 
 FACTS = replace(planted.FACTS, batch=256, group=1024)
 TRUE = Coefficients(grad=2e-4, upd=0.02, sync=2.0, emb=1e-7, beta=0.005)
@@ -43,7 +45,7 @@ def job(*tried, **more):
 def decided(one):
     now = one.profiles[-1].at + 200
     view = views.cluster(one, now=now)
-    return policies.load("springtide")(view, PlanningConfig(exact_seconds=0.0)).plan_for("job")
+    return registry.load("springtide")(view, PlanningConfig(exact_seconds=0.0)).plan_for("job")
 
 
 def test_a_step_has_the_same_samples_whatever_the_number_of_workers():
@@ -87,13 +89,13 @@ def test_the_fit_finds_the_job_in_its_profiles_beside_others():
 
 
 @pytest.mark.parametrize("sync", [0.0, 0.5, 8.0])
-@pytest.mark.parametrize("pace", [candidates.NO_LIMIT, (900.0, math.inf)])
+@pytest.mark.parametrize("pace", [pareto.NO_LIMIT, (900.0, math.inf)])
 def test_the_front_is_that_of_brute_force(sync, pace):
     most = Shape(workers=24, servers=4, worker_cpu=2.0, server_cpu=2.0)
     bounds = Bounds(least=Shape(workers=1, servers=1, worker_cpu=1.0, server_cpu=1.0), most=most)
     ask = Ask(coefficients=replace(TRUE, sync=sync), facts=FACTS, bounds=bounds, pace=pace)
     other = replace(ask, facts=planted.FACTS)
-    found = candidates.fronts([other, ask, other])[1]
+    found = pareto.fronts([other, ask, other])[1]
     mine, wanted = list(zip(found.cost.tolist(), found.gain.tolist(), strict=True)), brute_force(ask)
     for one, two in ((mine, wanted), (wanted, mine)):
         for price, gain in one:

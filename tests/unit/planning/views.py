@@ -5,12 +5,12 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
-from springtide.domain.cluster import Role, RoleKind
-from springtide.domain.profile import ModelFacts, Profile, TimingSum
-from springtide.domain.shape import GIB, Bounds, Capacity, MemoryNeed, Shape
-from springtide.domain.stages import Stage
-from springtide.domain.view import ClusterView, Finding, JobView, Launch, PastJob, RoleUse, Trouble
-from springtide.planning import equations
+from springtide.domain.core.roles import Role, RoleKind
+from springtide.domain.core.shape import GIB, Bounds, Capacity, MemoryNeed, Shape
+from springtide.domain.core.stages import Stage
+from springtide.domain.plan.profile import ModelFacts, Profile, TimingSum
+from springtide.domain.plan.view import ClusterView, Finding, JobView, Launch, PastJob, RoleUse, Trouble
+from springtide.planning.perf_model import equations
 
 FACTS = ModelFacts(dense_bytes=4e6, bandwidth=1e9, dim=416, batch=512)
 TRUE = equations.Coefficients(grad=2e-4, upd=0.02, sync=1.0, emb=2e-8, beta=0.01)

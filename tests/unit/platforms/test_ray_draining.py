@@ -6,8 +6,8 @@ import os
 import pytest
 
 from springtide import errors
-from springtide.domain.cluster import Life, Role, RoleKind
-from springtide.rpc import messages
+from springtide.domain.core.roles import Life, Role, RoleKind
+from springtide.rpc.messages import messages
 
 pytestmark = pytest.mark.extra("ray")
 
@@ -15,9 +15,9 @@ WORKER, SERVER = Life(Role(RoleKind.WORKER, 0)), Life(Role(RoleKind.SERVER, 1), 
 
 
 def test_roles_of_a_node_that_is_about_to_go_hand_over_and_then_end(monkeypatch):
-    from springtide.platforms.ray_cluster import draining
+    from springtide.platforms.ray_cluster.cluster import node_drain
 
-    monkeypatch.setattr(draining, "AGAIN_S", 0.0)
+    monkeypatch.setattr(node_drain, "AGAIN_S", 0.0)
     placed, ended, asked = {WORKER: "a", SERVER: "b"}, [], []
     answers = [errors.MasterUnreachable("away"), messages.Farewell(free=False), messages.Farewell(free=True)]
 
@@ -33,7 +33,7 @@ def test_roles_of_a_node_that_is_about_to_go_hand_over_and_then_end(monkeypatch)
         del placed[life]
 
     async def work():
-        leaving = draining.Draining(lambda: {"b": 0}, lambda: placed, ask, end)
+        leaving = node_drain.Draining(lambda: {"b": 0}, lambda: placed, ask, end)
         for _ in range(50):
             leaving.look()
             await asyncio.sleep(0)
@@ -44,9 +44,9 @@ def test_roles_of_a_node_that_is_about_to_go_hand_over_and_then_end(monkeypatch)
 
 
 def test_a_look_that_fails_is_not_the_last(monkeypatch, caplog):
-    from springtide.platforms.ray_cluster import draining
+    from springtide.platforms.ray_cluster.cluster import node_drain
 
-    monkeypatch.setattr(draining, "LOOK_S", 0.0)
+    monkeypatch.setattr(node_drain, "LOOK_S", 0.0)
     looks = []
 
     async def work():
@@ -59,7 +59,7 @@ def test_a_look_that_fails_is_not_the_last(monkeypatch, caplog):
             seen.set()
             return {}
 
-        task = asyncio.create_task(draining.Draining(announced, dict, None, None).keep())
+        task = asyncio.create_task(node_drain.Draining(announced, dict, None, None).keep())
         await asyncio.wait_for(seen.wait(), 10)
         task.cancel()
 
@@ -68,7 +68,7 @@ def test_a_look_that_fails_is_not_the_last(monkeypatch, caplog):
 
 
 def test_folders_of_runs_that_are_long_over_go_and_others_stay(tmp_path):
-    from springtide.platforms.ray_cluster import old_runs
+    from springtide.platforms.ray_cluster.cluster import run_cleanup
 
     day, now = 86_400.0, 1_800_000_000.0
 
@@ -77,12 +77,12 @@ def test_folders_of_runs_that_are_long_over_go_and_others_stay(tmp_path):
         (folder / "logs").mkdir(parents=True)
         (folder / "logs" / "master.log").touch()
         if over:
-            old_runs.mark(folder)
+            run_cleanup.mark(folder)
         for path in (*folder.glob("logs/*"), *folder.glob("*"), folder):
             os.utime(path, (now - age_s, now - age_s))
         return folder
 
     old, lost = run("old", age_s=8 * day, over=True), run("lost", age_s=31 * day, over=False)
     kept = [run("new", age_s=6 * day, over=True), run("runs", age_s=8 * day, over=False)]
-    assert set(old_runs.sweep(tmp_path, at=now)) == {old, lost}
+    assert set(run_cleanup.sweep(tmp_path, at=now)) == {old, lost}
     assert sorted(tmp_path.iterdir()) == sorted(kept)

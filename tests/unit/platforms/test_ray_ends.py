@@ -8,10 +8,11 @@ pytest.importorskip("ray")
 
 from ray import exceptions
 
-from springtide.domain.cluster import Life, Role, RoleKind
-from springtide.domain.job import Phase
-from springtide.platforms.ray_cluster import cluster, platform, records, steward
-from springtide.rpc import messages
+from springtide.domain.core.roles import Life, Role, RoleKind
+from springtide.domain.spec.job_spec import Phase
+from springtide.platforms.ray_cluster.cluster import cluster, job_records
+from springtide.platforms.ray_cluster.job import platform, steward
+from springtide.rpc.messages import messages
 from springtide.telemetry import logs
 
 
@@ -46,9 +47,9 @@ def test_an_actor_that_lives_and_cannot_start_its_process_was_not_evicted(tmp_pa
 def test_a_steward_that_is_started_again_after_the_end_only_leaves(tmp_path, monkeypatch):
     left = threading.Event()
     status = messages.JobStatus(name="ctr", phase=Phase.FINISHED, why="done", elapsed_s=1.0)
-    record = records.Record(name="ctr", script="train.py", began_at=3.0, begun=True, ended_at=5.0, status=status)
-    monkeypatch.setattr(records, "read", lambda name: record)
-    monkeypatch.setattr(records, "write", lambda record: None)
+    record = job_records.Record(name="ctr", script="train.py", began_at=3.0, begun=True, ended_at=5.0, status=status)
+    monkeypatch.setattr(job_records, "read", lambda name: record)
+    monkeypatch.setattr(job_records, "write", lambda record: None)
     monkeypatch.setattr(steward.Steward, "_end_all", lambda self: None)
     monkeypatch.setattr(steward.Steward, "_leave", lambda self: left.set())
     plan = SimpleNamespace(spec=SimpleNamespace(name="ctr"), debug=False, script="train.py", arguments=())

@@ -6,10 +6,10 @@ import tempfile
 
 import pytest
 
-from springtide.domain.cluster import Life, Role, RoleKind
-from springtide.platforms.base import Launch
-from springtide.platforms.ray_cluster import holder
-from springtide.platforms.ray_cluster.holder import Holder
+from springtide.domain.core.roles import Life, Role, RoleKind
+from springtide.platforms.agent.api import Launch
+from springtide.platforms.ray_cluster.job import role_actor
+from springtide.platforms.ray_cluster.job.role_actor import Holder
 
 LIFE = Life(Role(RoleKind.WORKER, 0), 3)
 
@@ -17,9 +17,9 @@ LIFE = Life(Role(RoleKind.WORKER, 0), 3)
 @pytest.fixture
 def node(tmp_path, monkeypatch):
     """A node by the name of `here`."""
-    monkeypatch.setattr(holder, "node_id", lambda: "here")
-    monkeypatch.setattr(holder, "node_address", lambda: "10.0.0.7")
-    monkeypatch.setattr(holder, "variables_of_job", set)
+    monkeypatch.setattr(role_actor, "node_id", lambda: "here")
+    monkeypatch.setattr(role_actor, "node_address", lambda: "10.0.0.7")
+    monkeypatch.setattr(role_actor, "variables_of_job", set)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     return tmp_path
 
@@ -85,29 +85,29 @@ def test_a_role_is_told_where_things_are_on_its_own_node(tmp_path):
     settings = {"member": "worker-0", "master_file": "/steward/master.json", "secret_file": "/steward/secret"}
     environment = {"OMP_NUM_THREADS": "4", "PYTHONUNBUFFERED": "1"}
     launch = Launch(life=LIFE, module="m", settings=settings, environment=environment, given={"MINE": "1"})
-    told = holder.told_where(launch, tmp_path, "10.0.0.7", {"OMP_NUM_THREADS"})
+    told = role_actor.told_where(launch, tmp_path, "10.0.0.7", {"OMP_NUM_THREADS"})
     assert told.settings == {
         "member": "worker-0", "host": "10.0.0.7",
         "master_file": str(tmp_path / "master.json"), "secret_file": str(tmp_path / "secret"),
     }  # fmt: skip
     assert told.given == {"PYTHONUNBUFFERED": "1", "MINE": "1"}, "what the job sets itself stays as it is"
-    sealed = holder.told_where(Launch(life=LIFE, module="m", settings={"tls": "/steward/tls"}), tmp_path, "::1")
+    sealed = role_actor.told_where(Launch(life=LIFE, module="m", settings={"tls": "/steward/tls"}), tmp_path, "::1")
     assert sealed.settings["tls"] == str(tmp_path / "tls")
 
 
 def test_files_of_a_role_are_for_its_user_only(tmp_path):
-    holder.write(tmp_path / "secret", b"one")
-    holder.write(tmp_path / "secret", b"two")
+    role_actor.write(tmp_path / "secret", b"one")
+    role_actor.write(tmp_path / "secret", b"two")
     assert (tmp_path / "secret").read_bytes() == b"two"
     assert stat.S_IMODE((tmp_path / "secret").stat().st_mode) == 0o600
     assert [path.name for path in tmp_path.iterdir()] == ["secret"]
 
 
 def test_what_a_killed_holder_left_is_removed_by_the_next(tmp_path):
-    living = tmp_path / f"{holder.PREFIX}1-abc"
-    dead = tmp_path / f"{holder.PREFIX}{2**22 + 1}-abc"
-    others = tmp_path / f"{holder.PREFIX}notes"
+    living = tmp_path / f"{role_actor.PREFIX}1-abc"
+    dead = tmp_path / f"{role_actor.PREFIX}{2**22 + 1}-abc"
+    others = tmp_path / f"{role_actor.PREFIX}notes"
     for folder in (living, dead, others):
         folder.mkdir()
-    holder.sweep(tmp_path)
+    role_actor.sweep(tmp_path)
     assert sorted(tmp_path.iterdir()) == sorted([living, others])

@@ -3,7 +3,7 @@
 import pytest
 
 from springtide import config
-from springtide.platforms.ray_cluster import outside
+from springtide.platforms.ray_cluster.cluster import ray_client
 
 
 @pytest.mark.parametrize(
@@ -11,7 +11,7 @@ from springtide.platforms.ray_cluster import outside
     [("ray://head:10001", "head:10001"), ("ray://head", "head:10001"), ("ray://[::1]:7", "[::1]:7"), ("a:1", "a:1")],
 )
 def test_a_client_server_has_a_port_of_its_own_where_none_is_given(address, where):
-    assert outside.where(address) == where
+    assert ray_client.where(address) == where
 
 
 @pytest.mark.parametrize(
@@ -23,13 +23,13 @@ def test_a_client_server_has_a_port_of_its_own_where_none_is_given(address, wher
     ],
 )
 def test_each_refusal_says_what_to_do(code, words):
-    said = str(outside.refused("ray://head:10001", code, "closed"))
+    said = str(ray_client.refused("ray://head:10001", code, "closed"))
     assert all(word in said for word in ["ray://head:10001", *words])
 
 
 def test_a_session_that_could_not_begin_says_the_last_reason():
     said = "Initialization failure from server:\nTraceback:\n  File x\nRuntimeError: no ports are left\n"
-    assert "(RuntimeError: no ports are left)" in str(outside.not_begun("ray://head:10001", said))
+    assert "(RuntimeError: no ports are left)" in str(ray_client.not_begun("ray://head:10001", said))
 
 
 def test_a_lent_variable_is_given_back(monkeypatch):

@@ -3,7 +3,7 @@
 import contextlib
 import socket
 
-from springtide.rpc import addresses, frames
+from springtide.rpc.transport import addresses, frames
 
 PAUSE_S = 0.05
 WHOLE = frames.LENGTH.pack(frames.MAX_HANDSHAKE_BYTES) + bytes(frames.MAX_HANDSHAKE_BYTES)

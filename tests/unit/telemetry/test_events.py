@@ -6,7 +6,7 @@ import pathlib
 import pytest
 
 from springtide import errors
-from springtide.domain.cluster import Role, RoleKind
+from springtide.domain.core.roles import Role, RoleKind
 from springtide.telemetry import events, logs
 from tests.full_disks import no_file_longer_than
 

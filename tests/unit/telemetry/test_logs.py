@@ -13,7 +13,7 @@ second line
 
 def test_the_last_error_is_the_line_below_a_traceback_or_that_of_a_logged_error():
     assert logs.error_in(TRACE) == "ValueError: first line"
-    logged = "2026-11-17 03:00:02,000 ERROR   springtide.embedding.server_process: the master is gone: try again\n"
+    logged = "2026-11-17 03:00:02,000 ERROR   springtide.server.__main__: the master is gone: try again\n"
     assert logs.error_in(TRACE + logged) == "the master is gone: try again"
     assert logs.error_in(logged + TRACE) == "ValueError: first line"
     chained = (

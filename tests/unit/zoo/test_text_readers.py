@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
 from springtide import errors
-from springtide.zoo import avazu, text_lines
-from springtide.zoo.avazu import AvazuCsv
-from springtide.zoo.criteo import CriteoTsv
-from springtide.zoo.movielens import MovieLens
-from springtide.zoo.string_hash import hash_text
+from springtide.zoo.readers import avazu, text_lines
+from springtide.zoo.readers.avazu import AvazuCsv
+from springtide.zoo.readers.criteo import CriteoTsv
+from springtide.zoo.readers.movielens import MovieLens
+from springtide.zoo.readers.string_hash import hash_text
 
 GOOD = "1\t" + "\t".join(str(n) for n in range(13)) + "\t" + "\t".join(f"{n:08x}" for n in range(26))
 MISSING = "0" + "\t" * 39

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
-from springtide import errors, given
-from springtide.domain.redaction import HIDDEN, is_secret
+from springtide import errors, file_input
+from springtide.domain.core.redaction import HIDDEN, is_secret
 
 PORT = 9092
 OURS = {
@@ -77,7 +77,7 @@ def hide(url: str) -> str:
 def read_options(file: pathlib.Path) -> dict[str, str]:
     """Options in a file, as Kafka's own tools have them: `name=value` lines; # begins a remark."""
     options: dict[str, str] = {}
-    for number, line in enumerate(given.read(file.expanduser(), what="options of Kafka").splitlines(), start=1):
+    for number, line in enumerate(file_input.read(file.expanduser(), what="options of Kafka").splitlines(), start=1):
         name, sign, value = line.strip().partition("=")
         if not name or name.startswith("#"):
             continue

@@ -2,7 +2,7 @@
 
 In: `assign({partition: offset})` by the worker. Out: chunks (base.Chunk), each from where the reader stood to where it
 stands: gaps of compaction and transactions are inside, what retention has deleted is counted as expired. A broker that
-is away is nothing to read. Next: train/online/ makes batches of it. Messages become records in librdkafka.py.
+is away is nothing to read. Next: worker/online/ makes batches of it. Messages become records in librdkafka.py.
 """
 
 import logging
@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from confluent_kafka import KafkaError
 
 from springtide import errors
-from springtide.data.stream.base import Chunk
 from springtide.data.stream.kafka import client
 from springtide.data.stream.kafka.address import Address
 from springtide.data.stream.kafka.librdkafka import Handle, News, NoAnswer
 from springtide.data.stream.records import Records
+from springtide.data.stream.stream import Chunk
 
 log = logging.getLogger(__name__)
 

@@ -24,7 +24,7 @@ from springtide.data.stream.kafka import client
 from springtide.data.stream.kafka.client import SAID_S
 from springtide.data.stream.kafka.reader import KafkaReader
 from springtide.data.stream.kafka.writer import KafkaWriter
-from springtide.domain.streams import MOST_PARTITIONS, Seen
+from springtide.domain.data.streams import MOST_PARTITIONS, Seen
 
 log = logging.getLogger(__name__)
 

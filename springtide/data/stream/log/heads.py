@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from springtide.data.stream.log import layout, mapped
-from springtide.domain.streams import MOST_PARTITIONS
+from springtide.domain.data.streams import MOST_PARTITIONS
 
 START, END, CHANGES, BYTES, CHECKED, LAST_US = range(6)
 """Oldest offset kept, one more than the newest, how often segments came or went, bytes kept, whether the newest segment

@@ -20,7 +20,7 @@ import msgspec
 import numpy as np
 
 from springtide import errors
-from springtide.domain.streams import MOST_PARTITIONS
+from springtide.domain.data.streams import MOST_PARTITIONS
 
 FORMAT = 2
 ENTRY = np.dtype([("end", "<i8"), ("at_us", "<i8"), ("crc", "<u4"), ("records", "<u4")])

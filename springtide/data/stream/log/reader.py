@@ -1,7 +1,7 @@
 """One reader of a log: looks at heads.py for what is new, and gives records out of mapped files, without copying them.
 
 In: `stream.open()`. Out: `Chunk`s. Waiting is a short sleep between looks: a look costs microseconds however many
-partitions there are. Next: train/online/.
+partitions there are. Next: worker/online/.
 """
 
 import bisect
@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 
 from springtide import errors
-from springtide.data.stream.base import Chunk
 from springtide.data.stream.log import heads, layout, mapped, segment
 from springtide.data.stream.log.heads import Heads
 from springtide.data.stream.records import Bytes, Ints, Records
+from springtide.data.stream.stream import Chunk
 
 NAP_S = 0.002  # a look costs about 10 us: 0.5% of a core while nothing comes
 KEPT_BYTES = 4 * 2**20  # of what was read stay mapped a partition: else a reader of many seems to grow without end

@@ -18,8 +18,8 @@ from springtide.data.stream.log.layout import Settings
 from springtide.data.stream.log.reader import LogReader
 from springtide.data.stream.log.tail import Tail
 from springtide.data.stream.log.writer import LogWriter
-from springtide.domain.plain_numbers import plain
-from springtide.domain.streams import Seen
+from springtide.domain.core.plain_numbers import plain
+from springtide.domain.data.streams import Seen
 
 
 class LogStream:

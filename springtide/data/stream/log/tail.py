@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from springtide import errors
-from springtide.data.stream.log import heads, keeping, layout, segment
+from springtide.data.stream.log import heads, layout, retention, segment
 from springtide.data.stream.log.layout import ENTRY, WIDTH, Settings
 from springtide.data.stream.records import Buffer, Ints, view_of
 
@@ -195,9 +195,10 @@ class Tail:
         if rules.retain_bytes is None and rules.retain_s is None:
             return 0
         segments = [
-            keeping.Kept(os.stat(layout.data_path(self._folder, base)).st_size, self._newest_at(base)) for base in known
+            retention.Kept(os.stat(layout.data_path(self._folder, base)).st_size, self._newest_at(base))
+            for base in known
         ]
-        gone = keeping.too_many(segments, retain_bytes=rules.retain_bytes, retain_s=rules.retain_s, at=at)
+        gone = retention.too_many(segments, retain_bytes=rules.retain_bytes, retain_s=rules.retain_s, at=at)
         if gone:
             self._row[heads.START] = known[gone]
             self._row[heads.BYTES] -= sum(one.bytes for one in segments[:gone])

@@ -7,8 +7,9 @@ import datetime
 from collections.abc import Mapping
 from typing import Any
 
-from springtide.domain.scale_plan import PodState
-from springtide.platforms.k8s import names, quantities
+from springtide.domain.plan.scale_plan import PodState
+from springtide.platforms.k8s.api import quantities
+from springtide.platforms.k8s.objects import names
 
 Pod = Mapping[str, Any]
 

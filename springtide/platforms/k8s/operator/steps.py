@@ -5,8 +5,8 @@ Each is harmless when it is done twice, or by two operators: names are the same,
 
 from dataclasses import dataclass, field
 
-from springtide.domain.scale_plan import PodWish
-from springtide.platforms.k8s.kinds import Object
+from springtide.domain.plan.scale_plan import PodWish
+from springtide.platforms.k8s.api.kinds import Object
 
 
 @dataclass(frozen=True, slots=True)

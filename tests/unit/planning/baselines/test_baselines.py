@@ -4,13 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from springtide.domain.cluster import Role, RoleKind
-from springtide.domain.planning import PlanningConfig, Steps
-from springtide.domain.shape import GIB
-from springtide.domain.view import Finding, Launch, PastJob, Trouble
-from springtide.planning import equations, policies
-from springtide.planning.baselines import optimus
-from springtide.planning.evidence import Measured
+from springtide.domain.core.roles import Role, RoleKind
+from springtide.domain.core.shape import GIB
+from springtide.domain.plan.view import Finding, Launch, PastJob, Trouble
+from springtide.domain.spec.planning_config import PlanningConfig, Steps
+from springtide.planning.perf_model import equations
+from springtide.planning.perf_model.measurements import Measured
+from springtide.planning.policy import registry
+from springtide.planning.policy.baselines import optimus
 from tests.unit.planning import views
 
 CONFIG = PlanningConfig()
@@ -18,7 +19,7 @@ CONFIG = PlanningConfig()
 
 def next_shape(policy, job, config=CONFIG, **more):
     """The shape that a policy gives the job next; None: it stays, for the reason in the notes."""
-    decision = policies.load(policy)(views.cluster(job, **more), config)
+    decision = registry.load(policy)(views.cluster(job, **more), config)
     plan = decision.plan_for(job.name)
     return plan.shape if plan else None
 
@@ -46,7 +47,7 @@ def test_es_goes_back_when_new_workers_bring_too_little_and_stays_there():
 def test_es_and_optimus_wait_three_minutes_between_steps():
     recent = views.running(last_change_at=950.0, profiles=(views.profile(views.shape(), at=990.0),))
     for name in ("es", "optimus", "optimus_one"):
-        decision = policies.load(name)(views.cluster(recent, now=1000.0), CONFIG)
+        decision = registry.load(name)(views.cluster(recent, now=1000.0), CONFIG)
         assert decision.plans == () and "every 180 s" in decision.notes[0]
 
 
@@ -57,7 +58,7 @@ def test_what_pods_take_to_start_is_part_of_the_three_minutes(name):
         job = views.running(
             last_change_at=changed_at, launches=started, profiles=(views.profile(views.shape(), at=990.0),)
         )
-        assert bool(policies.load(name)(views.cluster(job, now=1000.0), CONFIG).plans) is looks
+        assert bool(registry.load(name)(views.cluster(job, now=1000.0), CONFIG).plans) is looks
 
 
 def test_optimus_adds_workers_and_servers_at_once_probes_and_then_follows_its_model():

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from springtide.domain.online import Outlook
-from springtide.planning.baselines import autopilot, hpa, kale, keda, madu
-from springtide.planning.online.capacity import Seen
+from springtide.domain.data.online_view import Outlook
+from springtide.planning.online.capacity.capacity_model import Seen
+from springtide.planning.policy.baselines import autopilot, hpa, kale, keda, madu
 
 FREE = np.ones(1, dtype=bool)
 

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from springtide.domain.feeding import FeedRules, FeedSeen, FeedTarget, StageSeen
-from springtide.planning.dataworkers import tune
-from springtide.planning.dataworkers.notes import Tuning
+from springtide.domain.data.data_workers import FeedRules, FeedSeen, FeedTarget, StageSeen
+from springtide.planning.dataworkers.tuning import tuner
+from springtide.planning.dataworkers.tuning.tuner_state import Tuning
 
 
 def seen(**fields: Any) -> FeedSeen:
@@ -36,4 +36,4 @@ KEEPS_UP: dict[str, Any] = dict(wait_share=0.0, fill=1.0, made_per_s=100.0, step
 
 def begun(rules: FeedRules | None = None, **fields: Any) -> tuple[Tuning, FeedTarget]:
     """After the baseline."""
-    return tune.decide(tune.begin(rules or FeedRules()), seen(**fields))
+    return tuner.decide(tuner.begin(rules or FeedRules()), seen(**fields))

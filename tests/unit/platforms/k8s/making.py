@@ -1,7 +1,7 @@
 """Jobs for the tests of this folder, as a cluster has them."""
 
-from springtide.platforms.k8s import job_object, names
-from springtide.platforms.k8s.pods import Site
+from springtide.platforms.k8s.objects import job_object, names
+from springtide.platforms.k8s.objects.pods import Site
 
 SITE = Site(image="springtide:1")
 

@@ -7,7 +7,7 @@ import re
 import pytest
 import yaml
 
-from springtide.platforms.k8s import manifests
+from springtide.platforms.k8s.objects import install_manifests
 from tests.architecture import sources
 
 CHART = sources.ROOT / "deploy" / "helm" / "springtide"
@@ -62,11 +62,11 @@ def by_name(objects):
 @pytest.mark.parametrize("database", ["", "postgresql://b:pw@db/b"], ids=["alone", "with a brain"])
 def test_chart_and_install_agree(database, only):
     values = {"image": "registry/springtide:9", "namespace": "tide", "database": database, "only": only}
-    plan = manifests.Plan(
+    plan = install_manifests.Plan(
         image=values["image"], namespace="tide", only=only, database=database, brain_secret="ab" if database else "",
         brain_capacity="64" if database else "",
     )  # fmt: skip
-    wanted = [each for each in manifests.everything(plan) if each["kind"] != "Namespace"]
+    wanted = [each for each in install_manifests.everything(plan) if each["kind"] != "Namespace"]
     assert by_name(rendered(values)) == by_name(wanted)
 
 

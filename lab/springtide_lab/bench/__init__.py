@@ -1,0 +1,108 @@
+"""Benchmarks: ours and peers in alternating rounds of one run, ratios and goals last.
+
+In: a name (`springtide bench store --json`). Each name has a module with `bench(options) -> report.Result`, imported
+only when asked for. Next: bench/core/harness.py (rounds), bench/core/machine.py (is the box idle), bench/core/report.py
+(tables and the JSON line).
+"""
+
+import ast
+import importlib.util
+import pathlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from springtide import errors
+
+if TYPE_CHECKING:
+    from springtide_lab.bench.core import report
+
+BENCHES = {
+    "store": "springtide_lab.bench.store.store",
+    "store-growth": "springtide_lab.bench.store.store_growth",
+    "pull": "springtide_lab.bench.store.pull",
+    "tls": "springtide_lab.bench.store.tls",
+    "straggler": "springtide_lab.bench.faults.straggler.straggler",
+    "train": "springtide_lab.bench.train.train",
+    "cost-growth": "springtide_lab.bench.train.cost_growth",
+    "dispatch": "springtide_lab.bench.control.dispatch",
+    "master-load": "springtide_lab.bench.control.master_load",
+    "recovery": "springtide_lab.bench.faults.recovery",
+    "restore": "springtide_lab.bench.faults.checkpoint.restore",
+    "migrate": "springtide_lab.bench.faults.migrate",
+    "rescale": "springtide_lab.bench.faults.rescale",
+    "hot-server": "springtide_lab.bench.faults.hot_server",
+    "exactly-once": "springtide_lab.bench.store.exactly_once",
+    "checkpoint": "springtide_lab.bench.faults.checkpoint.checkpoint",
+    "plan": "springtide_lab.bench.control.plan",
+    "fit": "springtide_lab.bench.control.fit",
+    "capacity": "springtide_lab.bench.stream.capacity",
+    "autotune": "springtide_lab.bench.control.autotune",
+    "cache": "springtide_lab.bench.cache.cache",
+    "reduction": "springtide_lab.bench.train.reduction",
+    "auc": "springtide_lab.bench.train.auc",
+    "auc-xdeepfm": "springtide_lab.bench.train.auc_xdeepfm",
+    "allocate": "springtide_lab.bench.cache.allocate",
+    "schedule": "springtide_lab.bench.cache.schedule",
+    "dataworkers-walk": "springtide_lab.bench.dataworkers.dataworkers_walk",
+    "transfer": "springtide_lab.bench.dataworkers.transfer",
+    "dataworkers": "springtide_lab.bench.dataworkers.dataworkers",
+    "platforms": "springtide_lab.bench.control.platforms.platforms",
+    "online": "springtide_lab.bench.stream.online.closed_loop",
+    "stream": "springtide_lab.bench.stream.stream",
+    "shuffle": "springtide_lab.bench.stream.shuffling.shuffle",
+    "shuffle-backlog": "springtide_lab.bench.stream.shuffling.shuffle_backlog",
+    "shuffle-burst": "springtide_lab.bench.stream.shuffling.shuffle_burst",
+    "shuffle-800": "springtide_lab.bench.stream.shuffling.shuffle_800",
+}
+
+
+def purpose(name: str) -> str:
+    """What a benchmark measures, in a sentence: the first of its module, which is read and not imported."""
+    spec = importlib.util.find_spec(BENCHES[name])
+    assert spec is not None and spec.origin is not None
+    said = ast.get_docstring(ast.parse(pathlib.Path(spec.origin).read_text())) or ""
+    return said.partition("\n\n")[0].replace("\n", " ")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What a benchmark is asked for."""
+
+    quick: bool = False
+    """Small sizes and few rounds: shows that it runs, proves nothing."""
+    delays: Mapping[str, float] = field(default_factory=dict)
+    """Seconds that a baseline is taken to need for something that is not run here, by name."""
+    ids: pathlib.Path | None = None
+    """A file of ids, samples by tables, to take instead of generated ones, where a benchmark is on ids."""
+    out: pathlib.Path | None = None
+    """Folder for plots; none: `.springtide/bench` in the current folder."""
+
+    @property
+    def folder(self) -> pathlib.Path:
+        """Where plots go, made when first asked for."""
+        folder = self.out or pathlib.Path(".springtide") / "bench"
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+
+def run(
+    name: str,
+    *,
+    json: bool = False,
+    quick: bool = False,
+    out: pathlib.Path | None = None,
+    delays: Mapping[str, float] | None = None,
+    ids: pathlib.Path | None = None,
+) -> "report.Result":
+    """Measure, print tables (and with `json` one object as the last line), return what was measured."""
+    if name not in BENCHES:
+        raise errors.UnknownName("benchmark", name, BENCHES)
+    from springtide_lab.bench.core import machine, report
+
+    with machine.Watch(settle_s=0.2 if quick else 3.0) as watch:
+        options = Options(quick=quick, out=out, delays=delays or {}, ids=ids)
+        result = importlib.import_module(BENCHES[name]).bench(options)
+    whole = report.complete(result, name=name, quick=quick, box=watch.box())
+    report.show(whole, json=json)
+    return whole

@@ -1,0 +1,1 @@
+"""Benchmarks of the row cache and its scheduler, counted and timed."""

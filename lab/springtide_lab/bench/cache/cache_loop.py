@@ -1,0 +1,132 @@
+"""One worker of a bsp group without a master: a click model on rows that it reaches in one of several ways.
+
+Options: rank, workers, host (its own), meeting (host and port of rank 0's store), addresses (of servers), stream, dim,
+batch, batches, cache_share, systems. A round: system, steps -> samples/s, seconds, CPU seconds. All ranks must be
+asked for the same rounds, at the same time.
+"""
+
+import resource
+import time
+from collections.abc import Callable
+from typing import Any
+
+import line
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional
+
+from springtide.domain.model.tables import OptimSpec, TableSpec
+from springtide.embedding.lookup.table_client import TableClient
+from springtide.worker.bsp import allreduce
+from springtide_lab.bench.cache import cache, cache_systems, id_streams
+from springtide_lab.bench.core import served_worker
+
+Round = Callable[[dict[str, Any]], dict[str, Any]]
+HIDDEN, LR = 64, 0.01
+
+
+class Loop:
+    """The model and the group; `run` trains some steps in one of the ways."""
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        self.rank, self.workers = options["rank"], options["workers"]
+        torch.set_num_threads(1)
+        torch.manual_seed(0)
+        made = id_streams.make(options["stream"], samples=options["batches"] * options["batch"] * self.workers, seed=5)
+        starts = np.concatenate([[0], np.cumsum(made.rows)[:-1]]).astype(np.int64)
+        self.batches = [one + starts for one in made.batches(options["batch"] * self.workers)]
+        self.labels = torch.rand(options["batch"]).round()
+        self.model = nn.Sequential(nn.Linear(options["dim"], HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, 1))
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=LR)
+        self.options, self.starts, self.rows = options, starts, made.rows
+        self.group: Any = None
+        self.step: dict[str, int] = {}
+        self.systems: dict[str, cache_systems.System] = {}
+        self.number = 0
+        self.client = self.connect()
+
+    def connect(self) -> TableClient:
+        """To the servers; every way has tables of its own."""
+        addresses = [(host, int(port)) for host, port in (one.rsplit(":", 1) for one in self.options["addresses"])]
+        owners = served_worker.placement(len(addresses)).server_of_slot
+        return TableClient.connect(addresses, secret=served_worker.SECRET, placement=owners, epoch=1, rank=self.rank,
+                                   shared_memory=False)  # fmt: skip
+
+    def meet(self) -> None:
+        """All ranks: the first makes the store."""
+        host, port = self.options["meeting"]
+        tcp_store: Any = torch.distributed.TCPStore  # type: ignore[attr-defined]
+        store = tcp_store(host, port, None, is_master=self.rank == 0, wait_for_workers=False, use_libuv=False)
+        self.group = allreduce.form_group(store, rank=self.rank, workers=self.workers, host=self.options["host"])
+
+    def way(self, name: str) -> cache_systems.System:
+        """The way by its name, made when first asked for."""
+        if name not in self.systems:
+            first = 100 * len(self.systems)
+            optim = OptimSpec(kind="sgd")
+            self.client.declare(
+                TableSpec(id=first + at, name=f"{name} {at}", dim=self.options["dim"], optim=optim)
+                for at in range(len(self.rows))
+            )
+            rank = cache_systems.Rank(
+                rank=self.rank, workers=self.workers, client=self.client, group=self.group, batches=self.batches,
+                starts=self.starts, first_table=first, dim=self.options["dim"], lr=LR,
+                capacity=int(self.options["cache_share"] * sum(self.rows)),
+            )  # fmt: skip
+            self.systems[name], self.step[name] = cache.SYSTEMS[name](rank), 0
+        return self.systems[name]
+
+    def run(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Some steps; all ranks begin together."""
+        if self.group is None and self.workers > 1:
+            self.meet()
+        system, name = self.way(request["system"]), request["system"]
+        self.together(torch.zeros(1))
+        used, began = cpu_s(), time.perf_counter()
+        for _ in range(request["steps"]):
+            self.train(system, self.step[name])
+            self.step[name] += 1
+        took = time.perf_counter() - began
+        samples = request["steps"] * len(self.labels) * self.workers
+        return {"figure": samples / took, "seconds": took, "cpu_s": cpu_s() - used}
+
+    def train(self, system: cache_systems.System, step: int) -> None:
+        """One step: rows, model, gradients of the model summed, gradients of rows away, and all wait for all."""
+        self.number += 1
+        batch = self.batches[step % len(self.batches)][system.samples(step)]
+        rows, where = np.unique(batch, return_inverse=True)
+        read = torch.from_numpy(system.read(step, self.number, rows)).requires_grad_()
+        pooled = functional.embedding_bag(torch.from_numpy(where.reshape(batch.shape)), read, mode="sum")
+        self.optimizer.zero_grad()
+        functional.binary_cross_entropy_with_logits(self.model(pooled)[:, 0], self.labels).backward()
+        for param in self.model.parameters():
+            assert param.grad is not None
+            self.together(param.grad)
+        self.optimizer.step()
+        assert read.grad is not None
+        system.write(step, self.number, rows, read.grad.numpy()).wait()
+        backend: Any = self.client.backend
+        while not backend.step_complete(self.number, 1.0):
+            pass
+        backend.apply_step(self.number)
+
+    def together(self, tensor: torch.Tensor) -> None:
+        """Sum over all ranks."""
+        if self.group is not None:
+            self.group.allreduce([tensor]).wait()
+
+
+def cpu_s() -> float:
+    """CPU seconds of this process so far, all threads."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+def start(options: dict[str, Any]) -> tuple[Round, dict[str, str]]:
+    """Connect; the group meets with the first round."""
+    return Loop(options).run, {"torch": str(torch.__version__)}
+
+
+if __name__ == "__main__":
+    line.serve(start)

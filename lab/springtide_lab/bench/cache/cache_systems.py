@@ -1,0 +1,222 @@
+"""Ways to reach embedding rows in bsp, as `bench cache` compares them: each gives a rank its samples and their latest
+rows, and takes their gradients.
+
+In: the ids of every batch (all ranks know them), a client of the servers. Out: `System`s: no cache; HET in bsp; static
+caching like FAE's; ours. HET and static live here only. All train with SGD, for which a copy that one worker alone has
+trained is exact on that worker. Next: cache/cache_loop.py, which runs one of them in every worker process.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from springtide.embedding.lookup.table_client import TableClient
+
+Ids = NDArray[np.int64]
+Floats = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rank:
+    """One worker among others, and what it trains."""
+
+    rank: int
+    workers: int
+    client: TableClient
+    group: Any
+    """gloo; None for a group of one."""
+    batches: Sequence[Ids]
+    """Of every step the whole batch, [samples, tables], rows of all tables numbered through."""
+    starts: Ids
+    """The first row of each table."""
+    first_table: int
+    dim: int
+    lr: float
+    capacity: int
+    """Rows that a cache may hold."""
+
+    def with_client(self, client: TableClient) -> "Rank":
+        """The same with another way to the servers."""
+        return replace(self, client=client)
+
+    def part(self, rows: Ids) -> Any:
+        """These rows, for a pull or a push."""
+        table = np.searchsorted(self.starts, rows, side="right") - 1
+        return self.client.dense(self.first_table + table, rows - self.starts[table], self.dim)
+
+    def even(self, step: int) -> Ids:
+        """The samples of this rank when nobody allocates them: one stretch each."""
+        size = len(self.batch(step)) // self.workers
+        return np.arange(self.rank * size, (self.rank + 1) * size)
+
+    def batch(self, step: int) -> Ids:
+        """The batch of a step, counted from 0."""
+        return self.batches[step % len(self.batches)]
+
+
+class System(Protocol):
+    """How a rank comes to its rows. Steps are counted from 0 here; `number` is the server's count of them."""
+
+    def samples(self, step: int) -> Ids:
+        """Which samples of the batch are this rank's."""
+        ...
+
+    def read(self, step: int, number: int, rows: Ids) -> Floats:
+        """The latest values of these distinct rows: [rows, dim]."""
+        ...
+
+    def write(self, step: int, number: int, rows: Ids, grads: Floats) -> Any:
+        """Their gradients; what comes back is waited for."""
+        ...
+
+
+class NoCache:
+    """Every row is pulled and every gradient pushed."""
+
+    def __init__(self, rank: Rank) -> None:
+        self._rank = rank
+        self._part: Any = None
+
+    def samples(self, step: int) -> Ids:
+        """Evenly, in order."""
+        return self._rank.even(step)
+
+    def read(self, step: int, number: int, rows: Ids) -> Floats:
+        """All from the servers."""
+        self._part = pulled(self._rank, rows, number)
+        return values(self._part, self._rank.dim)
+
+    def write(self, step: int, number: int, rows: Ids, grads: Floats) -> Any:
+        """All to the servers."""
+        return pushed(self._rank, self._part, grads, number)
+
+
+class Het:
+    """HET in bsp: LRU, pulls of what is missing or not of the latest version, every update pushed, rows prefetched.
+
+    Which versions have changed follows from the ids of all ranks' samples, so asking the servers for versions costs
+    nothing here: in its favour.
+    """
+
+    def __init__(self, rank: Rank) -> None:
+        total = int(max(batch.max() for batch in rank.batches)) + 1
+        self._rank = rank
+        self._place = np.full(total, -1, dtype=np.int64)
+        self._latest = np.zeros(total, dtype=bool)
+        self._used = np.zeros(rank.capacity, dtype=np.int64)
+        self._row_of = np.full(rank.capacity, -1, dtype=np.int64)
+        self._values = np.zeros((rank.capacity, rank.dim), dtype=np.float32)
+        self._early: tuple[int, Ids, Any] | None = None
+
+    def samples(self, step: int) -> Ids:
+        """Evenly, in order."""
+        return self._rank.even(step)
+
+    def read(self, step: int, number: int, rows: Ids) -> Floats:
+        """From the cache what is there and of the latest version, else from the servers; then the next step's."""
+        there = self._place[rows]
+        self._used[there[there >= 0]] = step  # what this step needs is not evicted by what it lacks
+        self._take_early(step)
+        missing = rows[~self._has(rows)]
+        self._enter(missing, values(pulled(self._rank, missing, number), self._rank.dim), step)
+        self._prefetch(step)
+        return self._values[self._place[rows]]
+
+    def write(self, step: int, number: int, rows: Ids, grads: Floats) -> Any:
+        """Every update to the servers; a copy stays of the latest version if nobody else trained the row."""
+        self._values[self._place[rows]] -= np.float32(self._rank.lr) * grads
+        others = np.setdiff1d(np.arange(len(self._rank.batch(step))), self._rank.even(step), assume_unique=True)
+        self._latest[self._rank.batch(step)[others].reshape(-1)] = False
+        return pushed(self._rank, self._rank.part(rows), grads, number)
+
+    def _has(self, rows: Ids) -> NDArray[np.bool_]:
+        known: NDArray[np.bool_] = (self._place[rows] >= 0) & self._latest[rows]
+        return known
+
+    def _prefetch(self, step: int) -> None:
+        """Rows of the next step that this one does not train: they will not change."""
+        mine = np.unique(self._rank.batch(step + 1)[self._rank.even(step + 1)])
+        wanted = np.setdiff1d(mine[~self._has(mine)], self._rank.batch(step).reshape(-1))
+        self._early = (step + 1, wanted, pulled(self._rank, wanted, 0))
+
+    def _take_early(self, step: int) -> None:
+        if self._early is not None and self._early[0] == step:
+            self._enter(self._early[1], values(self._early[2], self._rank.dim), step)
+        self._early = None
+
+    def _enter(self, rows: Ids, fetched: Floats, step: int) -> None:
+        known = self._place[rows] >= 0
+        fresh = rows[~known]
+        free = np.flatnonzero(self._row_of < 0)[: len(fresh)]
+        if len(free) < len(fresh):
+            short = len(fresh) - len(free)
+            oldest = np.argpartition(np.where(self._row_of < 0, np.iinfo(np.int64).max, self._used), short)[:short]
+            self._place[self._row_of[oldest]] = -1
+            free = np.concatenate([free, oldest])
+        self._row_of[free] = fresh
+        self._place[fresh] = free
+        self._used[free] = step
+        self._values[self._place[rows]] = fetched
+        self._latest[rows] = True
+
+
+class Static:
+    """FAE-like: the same most frequent rows on every worker, their gradients all-reduced as dense ones, all of them."""
+
+    def __init__(self, rank: Rank, share: float = 0.01) -> None:
+        count = np.bincount(np.concatenate([batch.reshape(-1) for batch in rank.batches]))
+        hot = np.sort(np.argsort(count, kind="stable")[::-1][: max(int(share * rank.capacity * 10), 1)])
+        self._rank = rank
+        self._place = np.full(len(count), -1, dtype=np.int64)
+        self._place[hot] = np.arange(len(hot))
+        self._values = torch.from_numpy(values(pulled(rank, hot, 0), rank.dim).copy())
+        self._grads = torch.zeros_like(self._values)
+
+    def samples(self, step: int) -> Ids:
+        """Evenly, in order."""
+        return self._rank.even(step)
+
+    def read(self, step: int, number: int, rows: Ids) -> Floats:
+        """Hot rows are here, others on the servers."""
+        hot = self._place[rows] >= 0
+        out = np.empty((len(rows), self._rank.dim), dtype=np.float32)
+        out[hot] = self._values.numpy()[self._place[rows[hot]]]
+        out[~hot] = values(pulled(self._rank, rows[~hot], number), self._rank.dim)
+        return out
+
+    def write(self, step: int, number: int, rows: Ids, grads: Floats) -> Any:
+        """Hot gradients over gloo, others to the servers."""
+        hot = self._place[rows] >= 0
+        pending = pushed(self._rank, self._rank.part(rows[~hot]), grads[~hot], number)
+        self._grads.zero_()
+        self._grads.numpy()[self._place[rows[hot]]] = grads[hot]
+        if self._rank.group is not None:
+            self._rank.group.allreduce([self._grads]).wait()
+        self._values.add_(self._grads, alpha=-self._rank.lr)
+        return pending
+
+
+def pulled(rank: Rank, rows: Ids, number: int) -> Any:
+    """Ask for rows as they are after the step before `number`; 0: as they are."""
+    part = rank.part(rows)
+    if len(rows):
+        rank.client.pull([part], after_step=max(number - 1, 0))
+    return part
+
+
+def values(part: Any, dim: int) -> Floats:
+    """The rows once they are there."""
+    rows: Floats = part.rows().reshape(-1, dim)
+    return rows
+
+
+def pushed(rank: Rank, part: Any, grads: Floats, number: int) -> Any:
+    """Send gradients as this rank's part of the step."""
+    part.grads()[:] = grads.reshape(-1)
+    tables = range(rank.first_table, rank.first_table + len(rank.starts))
+    hyper = [(table, rank.lr, 0.0, number) for table in tables]
+    return rank.client.push([part] if len(grads) else [], step=number, bsp=True, hyper=hyper)

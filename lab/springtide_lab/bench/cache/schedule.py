@@ -1,0 +1,170 @@
+"""How long a schedule takes, and how good it is when it may take only so long.
+
+In: streams of `id_streams.py`, 8 workers with 128 samples each, 26 tables, 1.06 million rows, caches of a tenth. Out:
+time of LAIA and plan on one thread; the adaptive allocation inside a given budget, its transmissions beside those with
+all tables; ours at several budgets; growth with workers, batch and tables. A schedule is everything that an iteration
+needs: keys told apart, looked up, scored, allocated, planned, and the caches' snapshot brought up to date.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from springtide.embedding.schedule import budget, scheduler
+from springtide_lab.bench import Options
+from springtide_lab.bench.cache import id_streams, scheduler_runs
+from springtide_lab.bench.core import growth, progress, report
+
+WORKERS, BATCH = 8, 128
+MOST_MS = 2.5
+MOST_MORE = 1.11
+"""Transmissions of the adaptive allocation over those of the static one: the paper's Fig. 13."""
+STREAMS = ("zipf-1.05", "correlated")
+BUDGETS_MS = (2.5, 8.0, 20.0)
+MOST_SWEEPS = 200
+OURS = "anneal"
+SHARES = (0.75, 0.5, 0.25)
+"""Of the time that the static allocation takes, what the adaptive one is given beside the plan."""
+SWEEPS: Mapping[str, Sequence[int]] = {
+    "workers": (2, 4, 8, 16, 32, 80), "batch": (32, 64, 128, 256, 512), "tables": (6, 13, 26, 52),
+}  # fmt: skip
+QUICK_SWEEPS: Mapping[str, Sequence[int]] = {"workers": (2, 3, 4), "batch": (8, 16, 32), "tables": (3, 6, 12)}
+
+
+def bench(options: Options) -> report.Result:
+    """All of it."""
+    steps, warmup = (12, 6) if options.quick else (400, 200)
+    batch = 16 if options.quick else BATCH
+    rows: list[tuple[str | float | None, ...]] = []
+    ratios: dict[str, float] = {}
+    details: dict[str, object] = {}
+    p50 = None
+    for name in STREAMS:
+        stream = id_streams.make(name, samples=steps * WORKERS * batch)
+        batches = scheduler_runs.features(stream, batch=WORKERS * batch)
+        base = scheduler_runs.settings(stream, workers=WORKERS)
+        static = scheduler_runs.drive(batches, base, warmup=warmup)
+        rows.append(line(f"LAIA and plan, {name}", static, static))
+        details[name] = {"stages_ms": {stage: 1e3 * each for stage, each in static.stages.items()},
+                         "cpu_p50_ms": 1e3 * float(np.median(static.cpu_seconds)), "reward": static.reward,
+                         "imbalance": static.imbalance, "transmissions": static.transmissions}  # fmt: skip
+        if name == STREAMS[0]:
+            p50 = static.ms(0.5)
+            rows.append(
+                line("  on two threads", scheduler_runs.drive(batches, replace(base, threads=2), warmup=warmup), static)
+            )
+        for share in SHARES:
+            given_s, kept = adaptive(batches, base, static, share=share, warmup=warmup)
+            ratios[f"{name} {share:g}"] = kept.transmissions / static.transmissions
+            inside = float(np.mean(kept.seconds <= given_s))
+            rows.append(
+                line(
+                    f"  inside {1e3 * given_s:.2f} ms: {kept.units.mean():.0f} tables, {inside:.0%} inside",
+                    kept,
+                    static,
+                )
+            )
+        rows += ours(batches, base, static, warmup=warmup)
+    curves = grow(QUICK_SWEEPS if options.quick else SWEEPS, batch=batch, steps=6 if options.quick else 30)
+    picture = options.folder / "schedule-growth.png"
+    growth.plot(curves, picture, cost="schedule, ms")
+    worst = max(ratios.values())
+    return report.Result(
+        goals=(
+            report.goal("laia_plan_p50_ms", None if options.quick else p50, target=MOST_MS, better="lower",
+                        why="quick" if options.quick else ""),
+            report.goal("adaptive_transmissions", worst, target=MOST_MORE, better="lower"),
+        ),
+        rounds=1,
+        columns=("what", "p50, ms", "p99, ms", "sent a worker", "of LAIA", "reward"),
+        rows=(*rows, *((f"{c.what} {size:g}", 1e3 * s, None, None, None, None)
+                       for c in curves for size, s in zip(c.sizes, c.seconds, strict=True))),
+        notes=(
+            f"{WORKERS} workers x {batch} samples, 26 tables, caches of 10%, one thread, {steps - warmup} steps after "
+            f"{warmup}; sent: rows pulled, pushed and sent a worker and step; reward: largest push plus largest pull",
+            "grows as " + ", ".join(f"{c.what}^{c.exponent:.2f}" for c in curves) + f"; picture: {picture}",
+        ),
+        details={**details, "adaptive": ratios,
+                 "growth": {c.what: {"sizes": c.sizes, "seconds": c.seconds} for c in curves}},
+    )  # fmt: skip
+
+
+def line(what: str, kept: scheduler_runs.Drive, static: scheduler_runs.Drive) -> tuple[str | float | None, ...]:
+    """One row of the table."""
+    return (
+        what,
+        kept.ms(0.5),
+        kept.ms(0.99),
+        kept.transmissions,
+        kept.transmissions / static.transmissions,
+        kept.reward,
+    )
+
+
+def adaptive(
+    batches: Sequence[Sequence[scheduler.Feature]],
+    base: scheduler.Settings,
+    static: scheduler_runs.Drive,
+    *,
+    share: float,
+    warmup: int,
+) -> tuple[float, scheduler_runs.Drive]:
+    """A budget that leaves the allocation a share of the time it would take, and the schedules that kept to it."""
+    rest_s = budget.high(each.rest_s for each in static.took)
+    allocate_s = budget.high(each.allocate_s for each in static.took)
+    given_s = (rest_s + share * allocate_s) / (1 - budget.MARGIN)
+    most = len(batches[0])
+    kept = scheduler_runs.drive(
+        batches, base, warmup=warmup, choose=lambda history: budget.units_within(given_s, history, most=most)
+    )
+    return given_s, kept
+
+
+def ours(
+    batches: Sequence[Sequence[scheduler.Feature]],
+    base: scheduler.Settings,
+    static: scheduler_runs.Drive,
+    *,
+    warmup: int,
+) -> list[tuple[str | float | None, ...]]:
+    """Springtide's own policy at several budgets, with as many sweeps as fit."""
+    if OURS not in scheduler.POLICIES:
+        return []
+    rows = []
+    for given_ms in BUDGETS_MS:
+
+        def sweeps(history: Sequence[budget.Took], given_s: float = given_ms / 1e3) -> int:
+            return budget.units_within(given_s, history, most=MOST_SWEEPS, least=1) if history else 1
+
+        kept = scheduler_runs.drive(batches, replace(base, policy=OURS), warmup=warmup, choose=sweeps)
+        rows.append(line(f"  ours within {given_ms:g} ms: {kept.units.mean():.0f} sweeps", kept, static))
+    return rows
+
+
+def grow(sweeps: Mapping[str, Sequence[int]], *, batch: int, steps: int) -> list[growth.Curve]:
+    """Median seconds of a schedule as one size varies."""
+    base = {"workers": WORKERS, "batch": batch, "tables": 26}
+    curves = []
+    with progress.bar("growth", total=sum(map(len, sweeps.values()))) as done:
+        for what, sizes in sweeps.items():
+            seconds = []
+            for size in sizes:
+                seconds.append(median_s(**{**base, what: size}, steps=steps))
+                done()
+            curves.append(growth.Curve(what=what, sizes=sizes, seconds=seconds))
+    return curves
+
+
+def median_s(*, workers: int, batch: int, tables: int, steps: int) -> float:
+    """Processor time of a schedule, after a third of the steps; beyond 26 tables, those of two streams side by side."""
+    drawn = [
+        id_streams.make("zipf-1.05", samples=steps * workers * batch, seed=seed) for seed in range(1 + (tables > 26))
+    ]
+    ids = np.concatenate([each.ids for each in drawn], axis=1)[:, :: max(1, 26 // tables)][:, :tables]
+    stream = replace(drawn[0], ids=np.ascontiguousarray(ids))
+    chosen = scheduler_runs.settings(stream, workers=workers)
+    kept = scheduler_runs.drive(
+        scheduler_runs.features(stream, batch=workers * batch), chosen, warmup=max(1, steps // 3)
+    )
+    return float(np.median(kept.cpu_seconds))

@@ -1,0 +1,236 @@
+"""Does a job that sizes itself come near the best shape there is? Found by trying them all.
+
+In: the job of `bench/core/quota_job.py` and a budget of cores. Out: `vs_best`, throughput of the shape that the closed
+loop ended with (a master that plans for its own job, from one small worker and one small server) over that of the best
+of a grid of shapes, all tried; both measured again in alternating rounds of one job. Also how long the loop took and
+how many changes it made.
+
+Tried are all shapes of the grid that use up the budget: with one core more somewhere, none is slower, so that a shape
+which leaves room for another step is never the best. The best few are measured again before one of them is chosen,
+since the luckiest of many short measurements is not the fastest.
+"""
+
+import math
+import pathlib
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import groupby, product
+from typing import Any
+
+from springtide import errors
+from springtide.domain.core.shape import ROUNDING, Bounds, Capacity, Shape
+from springtide.domain.spec.plan_rules import PlanRules
+from springtide.domain.spec.planning_config import PlanningConfig
+from springtide_lab.bench import Options
+from springtide_lab.bench.core import harness, progress, quota_job, report
+from springtide_lab.bench.core.quota_job import QuotaJob, Times
+
+TARGET = 0.90
+FINALISTS = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Search:
+    """How much is tried, and for how long."""
+
+    bounds: Bounds
+    try_s: Times
+    """Each shape of the grid."""
+    final_s: Times
+    """Each round of finalists, and of the two that are compared."""
+    rounds: int
+    patience_s: float
+    """For the loop."""
+
+
+def grid(workers: int, servers: int, *, step: float, budget: float) -> Bounds:
+    """Shapes from one small worker and server to so many, each of up to one core."""
+    small = Shape(workers=1, servers=1, worker_cpu=step, server_cpu=step)
+    large = Shape(workers=workers, servers=servers, worker_cpu=1.0, server_cpu=1.0)
+    return Bounds(least=small, most=large, quota=Capacity(cpu=budget, memory=float(1 << 40)), cpu_step=step)
+
+
+FULL = Search(
+    bounds=grid(3, 2, step=0.1, budget=1.6), try_s=Times(settle_s=1.0, measure_s=3.0, window_s=1.5),
+    final_s=Times(settle_s=2.0, measure_s=6.0, window_s=3.0), rounds=4, patience_s=120.0,
+)  # fmt: skip
+QUICK = Search(
+    bounds=grid(2, 1, step=0.25, budget=1.0), try_s=Times(settle_s=0.5, measure_s=1.5, window_s=0.75),
+    final_s=Times(settle_s=0.5, measure_s=2.0, window_s=1.0), rounds=2, patience_s=90.0,
+)  # fmt: skip
+
+
+def tried(bounds: Bounds) -> list[list[Shape]]:
+    """Shapes within the budget that leave no room for one more step of either role, by numbers of roles."""
+    step = bounds.cpu_step or 0.0
+    found = []
+    for w, p, a, b in product(bounds.workers, bounds.servers, bounds.worker_cpus, bounds.server_cpus):
+        shape = Shape(workers=w, servers=p, worker_cpu=a, server_cpu=b)
+        left = bounds.quota.cpu * (1 + ROUNDING) - shape.cpu
+        full_worker = a >= bounds.most.worker_cpu or left < w * step
+        full_server = b >= bounds.most.server_cpu or left < p * step
+        if left >= 0 and full_worker and full_server:
+            found.append(shape)
+    return [list(some) for _, some in groupby(found, key=lambda one: (one.workers, one.servers))]
+
+
+def bench(options: Options) -> report.Result:
+    """Try all, let the loop find one, compare."""
+    search = QUICK if options.quick else FULL
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        quota_job.clicks(folder)
+        speeds = tried_all(folder, search)
+        auto = found_alone(folder, search)
+        best = best_of(folder, search, speeds)
+        rounds = compared(folder, search, auto.shape, best)
+    return judge(search, speeds, auto, best, rounds)
+
+
+def tried_all(folder: pathlib.Path, search: Search) -> dict[Shape, float]:
+    """Samples a second of every shape."""
+    jobs = tried(search.bounds)
+    speeds: dict[Shape, float] = {}
+    with progress.bar("all shapes", total=sum(map(len, jobs))) as done:
+        for number, shapes in enumerate(jobs):
+            first = shapes[0]
+            with QuotaJob(folder, first, name=f"tried-{number}") as job:
+                job.trains(first.workers)
+                for shape in shapes:
+                    speeds[shape] = speed_of(job, shape, search.try_s)
+                    done()
+    return speeds
+
+
+def speed_of(job: QuotaJob, shape: Shape, times: Times) -> float:
+    """Samples a second of a job that gets this shape."""
+    job.become(shape)
+    time.sleep(times.settle_s)
+    began = time.time()
+    time.sleep(times.measure_s)
+    return job.rate(began, time.time())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alone:
+    """What the loop made of the job."""
+
+    shape: Shape
+    settled: bool
+    seconds: float
+    """Until it changed nothing any more."""
+    changes: tuple[str, ...]
+    """Plans that were carried out, with their reasons."""
+
+
+def found_alone(folder: pathlib.Path, search: Search) -> Alone:
+    """A job that begins with one worker and one server, half of the budget for both, and plans for itself."""
+    each = round(search.bounds.quota.cpu / 4, 2)
+    first = Shape(workers=1, servers=1, worker_cpu=each, server_cpu=each)
+    config = PlanningConfig(
+        sample_s=10.0, sample_steps=100, between_changes_s=10.0, total_cpu=search.bounds.quota.cpu, extra_workers=0
+    )
+    rules = PlanRules(bounds=search.bounds, config=config)
+    with progress.bar("the loop", total=1) as done, QuotaJob(folder, first, name="auto", planning=rules) as job:
+        job.trains(1)
+        began = time.monotonic()
+        status = job.cluster.status
+        while not status.settled and time.monotonic() - began < search.patience_s:
+            time.sleep(0.2)
+            status = job.cluster.status
+            if job.cluster.over:
+                raise errors.JobFailed(f"the job that plans for itself has ended: {status.why}")
+        took = time.monotonic() - began
+        done()
+        shape = status.shape or status.target
+        if shape is None:
+            raise errors.JobFailed("the job that plans for itself says no shape: is its planning on?")
+        return Alone(shape=plain(shape), settled=status.settled, seconds=took, changes=carried_out(job.cluster.story))
+
+
+def plain(shape: Shape) -> Shape:
+    """Without memory, which is not limited here."""
+    return Shape(workers=shape.workers, servers=shape.servers, worker_cpu=shape.worker_cpu, server_cpu=shape.server_cpu)
+
+
+def carried_out(story: Sequence[dict[str, Any]]) -> tuple[str, ...]:
+    """Plans that the job took, in order."""
+    return tuple(
+        str(event["why"]) for event in story
+        if event["event"] == "plan" and event.get("outcome") == "taken"
+    )  # fmt: skip
+
+
+def best_of(folder: pathlib.Path, search: Search, speeds: dict[Shape, float]) -> Shape:
+    """The fastest by a second, longer measurement of those that seemed fastest."""
+    finalists = sorted(speeds, key=lambda one: speeds[one], reverse=True)[:FINALISTS]
+    found = alternated(folder, search, finalists, rounds=max(1, search.rounds // 2), name="finalists")
+    return max(finalists, key=lambda one: found.median(short(one)))
+
+
+def compared(folder: pathlib.Path, search: Search, auto: Shape, best: Shape) -> harness.Rounds:
+    """The two shapes in turn."""
+    return alternated(folder, search, [auto, best], rounds=search.rounds, name="compared", labels=("auto", "best"))
+
+
+def alternated(
+    folder: pathlib.Path, search: Search, shapes: Sequence[Shape], *, rounds: int, name: str,
+    labels: Sequence[str] | None = None,
+) -> harness.Rounds:  # fmt: skip
+    """One job in each of the shapes, again and again."""
+    with QuotaJob(folder, shapes[0], name=name) as job:
+        job.trains(shapes[0].workers)
+
+        def one(shape: Shape) -> Callable[[], float]:
+            return lambda: speed_of(job, shape, search.final_s)
+
+        names = labels or [short(shape) for shape in shapes]
+        contestants = [harness.Contestant(name=n, measure=one(s)) for n, s in zip(names, shapes, strict=True)]
+        return harness.alternate(contestants, rounds=rounds, warmup=0, label=name)
+
+
+def judge(
+    search: Search, speeds: dict[Shape, float], auto: Alone, best: Shape, rounds: harness.Rounds
+) -> report.Result:
+    """Ours over the best."""
+    ratio = rounds.ratio("auto", "best")
+    ranked = sorted(speeds, key=lambda one: speeds[one], reverse=True)
+    rows = [
+        (f"found by itself: {short(auto.shape)}", rounds.median("auto")),
+        (f"best: {short(best)}", rounds.median("best")),
+    ]
+    rows += [(f"tried: {short(one)}", speeds[one]) for one in (*ranked[:5], ranked[-1])]
+    budget = search.bounds.quota.cpu
+    return report.Result(
+        goals=(
+            report.goal(
+                "vs_best", ratio if auto.settled else None, target=TARGET,
+                why="" if auto.settled else f"the loop had not settled after {auto.seconds:.0f} s",
+            ),
+        ),
+        rounds=rounds.count,
+        columns=("shape", "samples/s"),
+        rows=tuple(rows),
+        notes=(
+            f"{len(speeds)} shapes tried: all of up to {search.bounds.most.workers} workers and "
+            f"{search.bounds.most.servers} servers, in steps of {search.bounds.cpu_step:g} cores, that use up "
+            f"{budget:g} cores; the slowest of them is the last line",
+            f"the loop {'settled' if auto.settled else 'had not settled'} after {auto.seconds:.0f} s and "
+            f"{len(auto.changes)} changes",
+            *(f"change: {each}" for each in auto.changes),
+        ),
+        details={
+            "seconds": auto.seconds, "changes": len(auto.changes), "settled": auto.settled,
+            "ratios": [ours / theirs for ours, theirs in zip(*rounds.figures.values(), strict=True) if theirs],
+            "auto": short(auto.shape), "best": short(best), "budget_used": auto.shape.cpu / budget,
+            "tried": {short(one): round(speed, 1) for one, speed in speeds.items()},
+            "auto_over_tried_best": rounds.median("auto") / max(speeds.values()) if max(speeds.values()) else math.nan,
+        },
+    )  # fmt: skip
+
+
+def short(shape: Shape) -> str:
+    """A shape within a column."""
+    return f"{shape.workers}x{shape.worker_cpu:.3g} + {shape.servers}x{shape.server_cpu:.3g}"

@@ -1,0 +1,160 @@
+"""Does the performance model foretell a real job? Measured in some configurations, it must say what others will do.
+
+In: a real job on this machine whose workers and servers are held to fractions of a core (`bench/core/quota_job.py`).
+Out: `mape`, the mean error of predicted throughput on configurations that the model has not seen; RMSLE, and the error
+that leaving each one out would make. Everything goes the same way as in a master: readings,
+`planning.perf_model.profiles`, `planning.perf_model.fit`, and no prediction beyond what cores were seen to do
+(`planning.perf_model.core_speed`).
+"""
+
+import math
+import pathlib
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import mean, median
+
+import msgspec
+
+from springtide.domain.core.shape import Shape
+from springtide.planning.perf_model import core_speed, fit
+from springtide.planning.perf_model.core_speed import Pace
+from springtide.planning.perf_model.fit import Fitted
+from springtide.planning.perf_model.profile_table import Refused
+from springtide_lab.bench import Options
+from springtide_lab.bench.core import progress, quota_job, report
+from springtide_lab.bench.core.quota_job import Taken, Times
+
+TARGET = 0.10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tried:
+    """One configuration, and whether the model is to see it."""
+
+    shape: Shape
+    held_out: bool = False
+
+
+Sizes = Mapping[tuple[int, int], Sequence[tuple[float, float, bool]]]
+FULL: Sizes = {
+    (1, 1): [(0.8, 0.4, False), (0.4, 0.2, False), (0.8, 0.1, True), (0.6, 0.3, True), (0.8, 0.05, False)],
+    (2, 1): [(0.5, 0.3, False), (0.3, 0.1, False), (0.4, 0.2, True)],
+    (3, 1): [(0.4, 0.3, False), (0.3, 0.2, True), (0.4, 0.1, False)],
+    (1, 2): [(0.8, 0.2, False), (0.5, 0.05, True)],
+    (2, 2): [(0.5, 0.2, True), (0.3, 0.1, False)],
+    (3, 2): [(0.3, 0.2, False), (0.4, 0.1, True)],
+}
+"""Workers and servers; cores of each. In some workers have too few cores, in some servers, in some neither."""
+QUICK: Sizes = {
+    (1, 1): [(0.5, 0.3, False), (0.25, 0.2, False), (0.35, 0.25, True)],
+    (2, 1): [(0.3, 0.3, False)],
+}
+
+
+def tried(*, quick: bool) -> list[list[Tried]]:
+    """By job, so that its processes are started once: at most 1.6 cores of two, since master and kernel need some."""
+    listed = QUICK if quick else FULL
+    return [
+        [Tried(shape=Shape(workers=w, servers=p, worker_cpu=a, server_cpu=b), held_out=held) for a, b, held in sizes]
+        for (w, p), sizes in listed.items()
+    ]
+
+
+def bench(options: Options) -> report.Result:
+    """Measure all, fit some, foretell the others."""
+    times = Times(settle_s=1.0, measure_s=3.0, window_s=1.5) if options.quick else Times(settle_s=2.0, measure_s=6.0)
+    jobs = tried(quick=options.quick)
+    taken: list[Taken] = []
+    with tempfile.TemporaryDirectory() as name, progress.bar("shapes", total=2 * sum(map(len, jobs))) as done:
+        quota_job.clicks(pathlib.Path(name))
+        for some in jobs:
+            taken += quota_job.measured(pathlib.Path(name), [one.shape for one in some], times, done)
+    return judge([one for some in jobs for one in some], taken)
+
+
+class Model:
+    """As a policy has it: the fitted equations, and what cores were seen to do."""
+
+    def __init__(self, seen: Sequence[Taken]) -> None:
+        known = [(one, speed) for one in seen if (speed := one.speed)]
+        worker = [
+            core_speed.of_cores(speed, one.worker_used, one.shape.workers * one.shape.worker_cpu)
+            for one, speed in known
+        ]
+        server = [
+            core_speed.of_cores(speed, one.server_used, one.shape.servers * one.shape.server_cpu)
+            for one, speed in known
+        ]
+        self.pace = Pace(median(worker) if worker else math.inf, median(server) if server else math.inf)
+        profiles = [profile for one in seen for profile in one.profiles]
+        self.equations: Fitted | Refused = fit.fit(profiles, quota_job.facts(), self.pace)
+
+    def predict(self, shape: Shape) -> float | None:
+        """Samples a second; None where nothing was measured."""
+        if not isinstance(self.equations, Fitted):
+            return None
+        return min(self.equations.predict(shape), core_speed.ceiling_of(self.pace, shape))
+
+
+def judge(all_tried: Sequence[Tried], taken: Sequence[Taken]) -> report.Result:
+    """Predictions beside what was measured, on configurations that the model has not seen."""
+    held = {one.shape for one in all_tried if one.held_out}
+    by_shape = {one.shape: one for one in taken}
+    model = Model([one for one in taken if one.shape not in held])
+    rows, off, logs = [], list[float](), list[float]()
+    for one in all_tried:
+        real = by_shape[one.shape].speed if one.shape in by_shape else None
+        foretold = model.predict(one.shape)
+        if real and foretold and one.held_out:
+            off.append(abs(foretold / real - 1))
+            logs.append(math.log(foretold / real))
+        rows.append((short(one), real, foretold, f"{foretold / real - 1:+.1%}" if real and foretold else None))
+    complete = len(off) == len(held)
+    rmsle = math.sqrt(mean(log**2 for log in logs)) if logs else None
+    fitted = model.equations if isinstance(model.equations, Fitted) else None
+    why = "" if complete else "a configuration was not measured" if fitted else model.equations.why
+    left_out = leave_one_out(taken)
+    return report.Result(
+        goals=(report.goal("mape", mean(off) if complete and off else None, target=TARGET, better="lower", why=why),),
+        rounds=2,
+        columns=("configuration", "measured, samples/s", "foretold", "error"),
+        rows=tuple(rows),
+        notes=(
+            f"held out: those marked *; the model: {model.equations.why}",
+            f"a core of workers does {model.pace.worker:,.0f} samples/s, one of servers {model.pace.server:,.0f}",
+            f"RMSLE on them {report.figure(rmsle)}; leaving out each configuration in turn: MAPE "
+            f"{report.figure(left_out)}",
+        ),
+        details={
+            "rmsle": rmsle, "leave_one_out_mape": left_out, "windows": sum(len(one.profiles) for one in taken),
+            "pace": {name: known(value) for name, value in model.pace._asdict().items()},
+            "coefficients": msgspec.to_builtins(fitted.coefficients) if fitted else None,
+            "uncertainty": {name: known(value) for name, value in fitted.uncertainty.items()} if fitted else None,
+            "betas": fitted.betas if fitted else None,
+            "used": [
+                {"shape": str(one.shape), "workers": one.worker_used, "servers": one.server_used} for one in taken
+            ],
+        },
+    )  # fmt: skip
+
+
+def leave_one_out(taken: Sequence[Taken]) -> float | None:
+    """Mean error on each configuration, foretold by a model of all others."""
+    off = []
+    for one in taken:
+        foretold = Model([other for other in taken if other is not one]).predict(one.shape)
+        if one.speed and foretold:
+            off.append(abs(foretold / one.speed - 1))
+    return mean(off) if off else None
+
+
+def known(value: float) -> float | None:
+    """A number that JSON has."""
+    return value if math.isfinite(value) else None
+
+
+def short(one: Tried) -> str:
+    """A configuration within a column."""
+    s = one.shape
+    return f"{s.workers}x{s.worker_cpu:g} + {s.servers}x{s.server_cpu:g}{' *' if one.held_out else ''}"

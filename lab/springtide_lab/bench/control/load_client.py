@@ -1,0 +1,140 @@
+"""The asking side of `bench master-load`: many workers in one process, each with a connection of its own.
+
+Options: address, secret, workers, heartbeat_s, leases. Each holds some leases, trains some batches, reports on its
+heartbeat and leases again what it has ended. A round: seconds -> heartbeats a second, and how late answers were.
+"""
+
+import asyncio
+import os
+import random
+import resource
+import time
+from collections.abc import Callable
+from typing import Any
+
+import line
+
+from springtide.domain.data.leases import Progress
+from springtide.domain.data.samples import DatasetCard
+from springtide.rpc.messages import messages
+from springtide.rpc.transport import connection
+
+Round = Callable[[dict[str, Any]], dict[str, Any]]
+BATCH = 512
+CARD = DatasetCard(samples=10**13, batch_size=BATCH, shard_batches=16)
+BATCHES_A_BEAT = 20
+
+
+class Member:
+    """One simulated worker."""
+
+    def __init__(self, link: connection.Connection, options: dict[str, Any], chance: random.Random) -> None:
+        self.link, self.options, self.chance = link, options, chance
+        self.held: dict[tuple[int, int], Progress] = {}
+        self.samples = 0
+        self.waits: list[float] = []
+
+    async def ask(self, request: messages.Request) -> messages.Reply:
+        """With a clock beside it."""
+        began = time.perf_counter()
+        reply = await self.link.ask(request)
+        self.waits.append(time.perf_counter() - began)
+        return reply
+
+    async def fill(self) -> None:
+        """Lease until the hands are full."""
+        missing = self.options["leases"] - len(self.held)
+        if missing > 0:
+            words = tuple(self.held.values())
+            leased = await self.ask(messages.LeaseRequest(CARD, words, (), missing))
+            for grant in leased.grants if isinstance(leased, messages.Leased) else ():
+                self.held[grant.shard, grant.first] = Progress(grant.shard, grant.first, grant.first, grant.end)
+
+    async def live(self, until: float) -> int:
+        """Beat until then; how often."""
+        beats = 0
+        await asyncio.sleep(self.chance.uniform(0, self.options["heartbeat_s"]))
+        while time.perf_counter() < until:
+            self.train()
+            report = messages.Report(step=self.samples // BATCH, samples=self.samples, loss=0.5)
+            await self.ask(messages.Heartbeat(report, tuple(self.held.values())))
+            self.held = {key: word for key, word in self.held.items() if word.offset < word.end}
+            await self.fill()
+            beats += 1
+            await asyncio.sleep(self.options["heartbeat_s"])
+        return beats
+
+    def train(self) -> None:
+        """Some batches, of the first leases."""
+        left = BATCHES_A_BEAT * BATCH
+        for key, word in list(self.held.items()):
+            trained = min(left, word.end - word.offset)
+            self.held[key] = word._replace(offset=word.offset + trained)
+            self.samples += trained
+            left -= trained
+            if not left:
+                return
+
+
+async def join(options: dict[str, Any], rank: int) -> Member:
+    """Connect, join, lease."""
+    secret = bytes.fromhex(options["secret"])
+    link = await connection.connect(options["address"], secret, within_s=60)
+    await link.ask(messages.JoinWorker(rank, os.getpid()))
+    member = Member(link, options, random.Random(rank))
+    await member.fill()
+    return member
+
+
+async def watch(link: connection.Connection, until: float) -> float:
+    """As an agent and a status view do; the longest lag of the master's loop, in seconds."""
+    longest = 0.0
+    while time.perf_counter() < until:
+        outlook = await link.ask(messages.Look())
+        assert isinstance(outlook, messages.Outlook)
+        longest = max(longest, outlook.status.loop_lag_s)
+        await asyncio.sleep(0.1)
+    return longest
+
+
+def start(options: dict[str, Any]) -> tuple[Round, dict[str, str]]:
+    """Let everyone join; a round is some seconds of their lives."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+    loop = asyncio.new_event_loop()
+
+    async def begin() -> tuple[list[Member], connection.Connection]:
+        agent = await connection.connect(options["address"], bytes.fromhex(options["secret"]), within_s=60)
+        await agent.ask(messages.JoinAgent(os.getpid()))
+        members = []
+        for first in range(0, options["workers"], 50):
+            ranks = range(first, min(options["workers"], first + 50))
+            members += await asyncio.gather(*(join(options, rank) for rank in ranks))
+        return members, agent
+
+    members, agent = loop.run_until_complete(begin())
+
+    def measure(request: dict[str, Any]) -> dict[str, Any]:
+        for member in members:
+            member.waits.clear()
+        until = time.perf_counter() + request["seconds"]
+
+        async def minute() -> tuple[list[int], float]:
+            beats = asyncio.gather(*(member.live(until) for member in members))
+            lag_s = await watch(agent, until)
+            return await beats, lag_s
+
+        beats, lag_s = loop.run_until_complete(minute())
+        waits = sorted(wait for member in members for wait in member.waits)
+        return {
+            "figure": sum(beats) / request["seconds"],
+            "lag_s": lag_s,
+            "p50_s": waits[len(waits) // 2],
+            "p99_s": waits[len(waits) * 99 // 100],
+        }
+
+    return measure, {}
+
+
+if __name__ == "__main__":
+    line.serve(start)

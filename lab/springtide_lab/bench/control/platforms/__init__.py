@@ -1,0 +1,1 @@
+"""One job on local processes, Ray and Kubernetes, side by side."""

@@ -1,0 +1,1 @@
+"""What every benchmark uses: alternating rounds, the machine's state, reports, peers."""

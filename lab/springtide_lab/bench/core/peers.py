@@ -1,0 +1,141 @@
+"""Peers run in a virtual environment of their own and in processes of their own, one JSON line at a time.
+
+In: a script of the benchmarks that speaks the protocol below, such as `store/bags`. Out: a harness.Contestant whose
+rounds alternate with ours. The environment `.venv-peers` lies beside the one we run in and is made once.
+
+    -> {"do": "start", ...options}    <- {"ready": true, "versions": {...}}  or  {"error": "..."}
+    -> {"do": "round", ...}           <- {"figure": 123.4, ...}
+    -> {"do": "stop"}
+"""
+
+import collections
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import threading
+import venv
+from collections.abc import Mapping, Sequence
+from typing import IO, Any, Self
+
+from springtide import errors
+from springtide_lab.bench.core import harness, progress, versions
+
+FOLDER = ".venv-peers"
+SCRIPTS = pathlib.Path(__file__).parent.parent
+PROTOCOL = pathlib.Path(__file__).parent / "worker_side"
+"""On the import path of every script: a peer's environment has neither Springtide nor its lab."""
+
+
+class PeerFailed(errors.TemporaryError):
+    """A peer could not be set up or stopped answering; the benchmark goes on without it and says so."""
+
+
+def environment() -> pathlib.Path:
+    """The Python of the peers' environment: torch, FBGEMM, TorchRec. Raises PeerFailed with the reason."""
+    return environment_of("peers", FOLDER, versions.PEERS, first=(versions.TORCH,))
+
+
+def environment_of(what: str, folder_name: str, packages: Sequence[str], first: Sequence[str] = ()) -> pathlib.Path:
+    """The Python of an environment beside ours, made when it is not there; only `first` bring their dependencies."""
+    folder = pathlib.Path(sys.prefix).parent / folder_name
+    python = folder / "bin" / "python"
+    record = folder / "installed.txt"
+    wanted = "\n".join((*first, *packages))
+    if record.exists() and record.read_text() == wanted:
+        return python
+    progress.say(f"making {folder} for {what} (once, some minutes)")
+    venv.EnvBuilder(with_pip=True).create(folder)
+    install = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    for chosen in ([*first], ["--no-deps", *packages]):
+        if not chosen:
+            continue
+        progress.say(f"installing {chosen[0] if first and chosen == [*first] else what}")
+        done = subprocess.run([*install, *chosen], capture_output=True, text=True)
+        if done.returncode:
+            last = (done.stderr.strip() or done.stdout.strip()).splitlines()[-1:]
+            raise PeerFailed(f"pip could not install {what} into {folder}: {' '.join(last)}")
+    record.write_text(wanted)
+    return python
+
+
+class Worker:
+    """A process that measures when it is asked to. Use as a context, or give `contestant()` to the harness."""
+
+    def __init__(
+        self, script: str, *, python: pathlib.Path | None = None, options: Mapping[str, Any],
+        inside: Sequence[str] = (), environment: Mapping[str, str] | None = None,
+    ) -> None:  # fmt: skip
+        """`inside`: words before the command, such as those that put it into a network namespace."""
+        self.name = script
+        command = [*inside, str(python or sys.executable), str(SCRIPTS / f"{script}.py")]
+        environment = dict(os.environ if environment is None else environment)
+        environment["PYTHONPATH"] = os.pathsep.join([str(PROTOCOL), *filter(None, [environment.get("PYTHONPATH")])])
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, bufsize=1,
+            env=environment,
+        )  # fmt: skip
+        self._complaints: collections.deque[str] = collections.deque(maxlen=20)
+        self._reader = threading.Thread(target=self._listen, name=f"stderr of {script}", daemon=True)
+        self._reader.start()
+        try:
+            self.versions: Mapping[str, str] = self.ask("start", **options).get("versions", {})
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def ask(self, do: str, **more: Any) -> dict[str, Any]:
+        """Send one request and wait for its answer."""
+        try:
+            _pipe(self._process.stdin).write(json.dumps({"do": do, **more}) + "\n")
+            line = _pipe(self._process.stdout).readline()
+            while line and not line.startswith("{"):
+                line = _pipe(self._process.stdout).readline()  # what a library printed on its own
+        except BrokenPipeError:
+            line = ""
+        if not line:
+            self._process.wait()
+            self._reader.join()
+            said = " | ".join(self._complaints) or "no word"
+            raise PeerFailed(f"{self.name} ended with code {self._process.returncode}: {said[-400:]}")
+        answer: dict[str, Any] = json.loads(line)
+        if "error" in answer:
+            raise PeerFailed(f"{self.name}: {answer['error']}")
+        return answer
+
+    def figure(self, **more: Any) -> float:
+        """One round."""
+        return float(self.ask("round", **more)["figure"])
+
+    def contestant(self, name: str | None = None, **more: Any) -> harness.Contestant:
+        """This worker as one side of a comparison."""
+        return harness.Contestant(name=name or self.name, measure=lambda: self.figure(**more), close=self.close)
+
+    def close(self) -> None:
+        """End the process: politely, then by force. Twice does no harm."""
+        if self._process.poll() is None:
+            try:
+                _pipe(self._process.stdin).write('{"do": "stop"}\n')
+                self._process.wait(timeout=10)
+            except (BrokenPipeError, subprocess.TimeoutExpired):
+                self._process.kill()
+                self._process.wait()
+        self._reader.join()
+        for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
+            _pipe(pipe).close()
+
+    def _listen(self) -> None:
+        for line in _pipe(self._process.stderr):
+            self._complaints.append(line.strip())
+
+
+def _pipe(pipe: IO[str] | None) -> IO[str]:
+    assert pipe is not None
+    return pipe

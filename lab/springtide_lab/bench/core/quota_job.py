@@ -1,0 +1,255 @@
+"""A real job that is held to fractions of a core: WideDeep on generated clicks, measured shape by shape.
+
+In: shapes. Out: `Taken`: profiles, and cores that its roles really used. A quota is a cap, not a speed: a role that
+uses less than it has is not slowed by a smaller one. Tables are large, so that servers use about a fifth of what
+workers do, and few quotas are without meaning. Used by `bench/control/fit.py` and `bench/control/autotune.py`.
+"""
+
+import itertools
+import pathlib
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+import msgspec
+
+from springtide import errors
+from springtide.domain.core.roles import Role, RoleKind
+from springtide.domain.core.shape import Shape
+from springtide.domain.plan.profile import ModelFacts, Profile, TimingSum
+from springtide.domain.spec.guard_rules import GuardRules
+from springtide.domain.spec.job_spec import JobSpec, SyncMode
+from springtide.domain.spec.plan_rules import PlanRules
+from springtide.master.autoscale import job_view
+from springtide.planning.perf_model import profiles
+from springtide.planning.perf_model.profiles import Change, Reading
+from springtide.rpc.messages.messages import JobStatus
+from springtide.testing.cluster import LocalCluster
+from springtide.zoo.clicklog.dataset import ClickLog
+from springtide.zoo.clicklog.spec import LogSpec
+
+BATCH, DIM, HIDDEN, SAMPLES = 512, 64, (64, 32), 40_000
+SPEC = LogSpec(seed=7, cardinalities=(100_000, 50_000, *(2_000,) * 12, *(10_000,) * 12), zipf=0.8)
+LOOK_S = 0.1
+
+SCRIPT = """
+import dataclasses, json, pathlib, sys, time
+import torch
+from torch.nn.functional import binary_cross_entropy_with_logits
+import springtide as st
+from springtide_lab.bench.core import quota_job
+from springtide.zoo.models.widedeep import WideDeep
+
+torch.set_num_threads(1)
+torch.manual_seed(0)
+data, told_in = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
+job = st.join()
+model = WideDeep(quota_job.SPEC.cardinalities, dim=quota_job.DIM, hidden=quota_job.HIDDEN, sparse=True)
+optimizer = torch.optim.Adagrad(model.parameters(), lr=0.05)
+batches = job.prepare(model, optimizer, quota_job.clicks(data), batch_size=quota_job.BATCH, epochs=10_000)
+model, optimizer, batches = batches
+told = 0.0
+with open(told_in / f"told-{job.rank}", "a", buffering=1) as file:
+    for x, y in batches:
+        optimizer.zero_grad()
+        binary_cross_entropy_with_logits(model(x), y).backward()
+        optimizer.step()
+        now = time.time()
+        if now - told > 0.5:
+            told = now
+            print(json.dumps([now, dataclasses.asdict(job.meter.collect())]), file=file)
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Times:
+    """Seconds for each configuration."""
+
+    settle_s: float = 3.0
+    measure_s: float = 10.0
+    window_s: float = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taken:
+    """What was measured of one shape."""
+
+    shape: Shape
+    profiles: tuple[Profile, ...]
+    worker_used: float
+    """Cores of all workers together."""
+    server_used: float
+
+    @property
+    def speed(self) -> float | None:
+        """Samples a second, the median of windows."""
+        speeds = [self.shape.workers * BATCH / one.step_s for one in self.profiles if one.step_s > 0]
+        return median(speeds) if speeds else None
+
+
+def clicks(folder: pathlib.Path) -> ClickLog:
+    """The log, in files that all workers and jobs share."""
+    return ClickLog(SAMPLES, spec=SPEC, folder=folder / "clicks")
+
+
+def facts() -> ModelFacts:
+    """What the performance model takes as given of this job."""
+    fields = len(SPEC.cardinalities)
+    widths = [fields * DIM + SPEC.dense, *HIDDEN, 1]
+    weights = sum((before + 1) * after for before, after in itertools.pairwise(widths)) + SPEC.dense + 1
+    return ModelFacts(dense_bytes=4.0 * weights, bandwidth=job_view.BANDWIDTH, dim=fields * (DIM + 1), batch=BATCH)
+
+
+class QuotaJob:
+    """One job of that kind; `with` starts and ends it. The folder is shared by jobs that follow each other."""
+
+    def __init__(
+        self,
+        folder: pathlib.Path,
+        first: Shape,
+        *,
+        name: str,
+        planning: PlanRules | None = None,
+        sync: SyncMode = "async",
+    ) -> None:
+        self._told_in = folder / name
+        self._told_in.mkdir()
+        script = folder / "train.py"
+        script.write_text(SCRIPT)
+        whole = planning is None  # processes start with a core each, so that their imports take no minutes
+        spec = JobSpec(
+            name=name, workers=first.workers, servers=first.servers, worker_cpu=1.0 if whole else first.worker_cpu,
+            server_cpu=1.0 if whole else first.server_cpu, guards=GuardRules(memory=False, servers=False),
+            planning=planning or PlanRules(), sync=sync,
+        )  # fmt: skip
+        self.cluster = LocalCluster(
+            script, [str(folder), str(self._told_in)], spec=spec, folder=folder / "runs", grace_s=5.0
+        )
+        self._changes: list[Change] = []
+        self._used: dict[Shape, list[tuple[float, float]]] = {}
+
+    def __enter__(self) -> "QuotaJob":
+        self.cluster.__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.cluster.__exit__()
+
+    def trains(self, workers: int) -> None:
+        """Wait until so many workers have told something."""
+        told = [self._told_in / f"told-{rank}" for rank in range(workers)]
+        self.cluster.until(lambda _: all(path.exists() and path.stat().st_size for path in told))
+
+    def become(self, shape: Shape) -> None:
+        """Have this shape from now on: so many roles, each with its cores."""
+        status = self.cluster.status
+        if (status.workers_wanted, status.servers_wanted) != (shape.workers, shape.servers):
+            asked, known, same = time.time(), len(self.cluster.moves()), status.servers_wanted == shape.servers
+            self.cluster.scale(shape.workers, servers=shape.servers)
+            self.cluster.until(lambda now: there(now, shape) and self._all_train(now, asked))
+            self.cluster.until(lambda now: same or self.cluster.settled(now, shape.servers, known=known))
+        roles = {f"worker-{rank}": shape.worker_cpu for rank in ranks(self.cluster.status, RoleKind.WORKER)}
+        roles |= {f"server-{rank}": shape.server_cpu for rank in ranks(self.cluster.status, RoleKind.SERVER)}
+        for role, cpu in roles.items():
+            if not self.cluster.throttle(role, cpu):
+                raise errors.BadInput(
+                    "this benchmark needs CPU quotas: run it where control groups may be made, as root"
+                )
+
+    def let_go(self) -> None:
+        """A core for each: who comes, goes or moves slots does so at once."""
+        for kind in (RoleKind.WORKER, RoleKind.SERVER):
+            for rank in ranks(self.cluster.status, kind):
+                self.cluster.throttle(f"{kind}-{rank}", 1.0)
+
+    def _all_train(self, status: JobStatus, since: float) -> bool:
+        told = [self._told_in / f"told-{rank}" for rank in ranks(status, RoleKind.WORKER)]
+        return all(path.exists() and path.stat().st_mtime > since for path in told)
+
+    def measure(self, shape: Shape, times: Times) -> None:
+        """Have the shape for a while."""
+        self.become(shape)
+        self._changes.append(Change(at=time.time(), shape=shape))
+        time.sleep(times.settle_s)
+        self._used.setdefault(shape, []).append(used(self.cluster, times.measure_s))
+
+    def taken(self, times: Times) -> list[Taken]:
+        """What came of all shapes so far, each once."""
+        rules = profiles.Rules(settle_s=times.settle_s, window_s=times.window_s, warm_up_steps=10, fewest_steps=2)
+        readings = [reading for path in sorted(self._told_in.glob("told-*")) for reading in read(path)]
+        found = profiles.observe(readings, self._changes, batch=BATCH, rules=rules).profiles
+        return [
+            Taken(
+                shape=shape, profiles=tuple(one for one in found if one.shape == shape),
+                worker_used=sum(workers for workers, _ in some) / len(some),
+                server_used=sum(servers for _, servers in some) / len(some),
+            )
+            for shape, some in self._used.items()
+        ]  # fmt: skip
+
+    def rate(self, since: float, until: float) -> float:
+        """Samples a second of all workers between two moments."""
+        total = 0.0
+        for path in self._told_in.glob("told-*"):
+            within = [one for one in read(path) if since <= one.at <= until]
+            if len(within) > 1 and within[-1].at > within[0].at:
+                gained = within[-1].timing.samples - within[0].timing.samples
+                total += max(0, gained) / (within[-1].at - within[0].at)
+        return total
+
+
+def there(status: JobStatus, shape: Shape) -> bool:
+    """Whether all roles of the shape are there and no slot is on its way."""
+    wanted = (shape.workers, shape.servers)
+    return (
+        (status.workers_alive, status.servers_alive) == (status.workers_wanted, status.servers_wanted) == wanted
+        and all(member.joined for member in status.members if member.alive)
+        and not status.slots_moving
+    )
+
+
+def ranks(status: JobStatus, kind: RoleKind) -> list[int]:
+    """Of the roles of a kind that are at work."""
+    return [each.role.rank for each in status.members if each.role.kind is kind and each.alive]
+
+
+def read(path: pathlib.Path) -> list[Reading]:
+    """What a worker has told; its last line may be cut off."""
+    whole = path.read_text().rpartition("\n")[0].splitlines()
+    lines = [msgspec.json.decode(line, type=tuple[float, TimingSum]) for line in whole]
+    rank = int(path.name.rpartition("-")[2])
+    return [Reading(at=at, worker=rank, timing=timing) for at, timing in lines]
+
+
+def used(job: LocalCluster, seconds: float) -> tuple[float, float]:
+    """Cores that all workers, and all servers, used for so long: from one count of the kernel's to a later one."""
+    first: dict[Role, tuple[float, float]] = {}
+    last: dict[Role, tuple[float, float]] = {}
+    until = time.monotonic() + seconds
+    while (now := time.monotonic()) < until:
+        for member in job.status.members:
+            if member.usage is not None and member.alive:
+                known = last.get(member.role)
+                if known is None or member.usage.cpu_s != known[1]:
+                    last[member.role] = (now, member.usage.cpu_s)
+                    first.setdefault(member.role, last[member.role])
+        time.sleep(LOOK_S)
+    sums = dict.fromkeys((RoleKind.WORKER, RoleKind.SERVER), 0.0)
+    for role, (at, cpu_s) in last.items():
+        began, before = first[role]
+        if at > began and role.kind in sums:
+            sums[role.kind] += (cpu_s - before) / (at - began)
+    return sums[RoleKind.WORKER], sums[RoleKind.SERVER]
+
+
+def measured(folder: pathlib.Path, shapes: Sequence[Shape], times: Times, done: Callable[[], None]) -> list[Taken]:
+    """One job in each of some shapes with equal numbers of roles; forwards, then backwards, so that drift cancels."""
+    first = shapes[0]
+    name = f"quota-{first.workers}-{first.servers}"
+    with QuotaJob(folder, first, name=name) as job:
+        job.trains(first.workers)
+        for shape in (*shapes, *reversed(shapes)):
+            job.measure(shape, times)
+            done()
+        return job.taken(times)

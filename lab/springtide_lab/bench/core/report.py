@@ -1,0 +1,139 @@
+"""What a benchmark says: a table for people within 80 columns, and one JSON object on the last line for scripts.
+
+In: a Result from a benchmark's module. Out: stdout. The JSON has `goals` with ids as the issues and docs name them.
+"""
+
+import datetime
+import importlib.metadata
+import math
+import platform
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import msgspec
+from rich import box as rich_box
+from rich import console, table
+
+from springtide_lab.bench.core import harness
+from springtide_lab.bench.core.machine import Box
+
+WIDTH = 80
+
+
+class Goal(msgspec.Struct, frozen=True, kw_only=True):
+    """One figure that we promised. `value` is None where it could not be measured; then it is not met."""
+
+    id: str
+    value: float | None
+    target: float
+    better: Literal["higher", "lower"] = "higher"
+    met: bool
+    spread: tuple[float, float] | None = None
+    why: str = ""
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """All that one benchmark measured."""
+
+    goals: tuple[Goal, ...]
+    rounds: int
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str | float | None, ...], ...]
+    notes: tuple[str, ...] = ()
+    details: Mapping[str, Any] = {}
+    bench: str = ""
+    quick: bool = False
+    date: str = ""
+    machine: Box | None = None
+    versions: Mapping[str, str] = {}
+
+
+def goal(
+    id: str,
+    value: float | harness.Ratio | None,
+    *,
+    target: float,
+    better: Literal["higher", "lower"] = "higher",
+    why: str = "",
+) -> Goal:
+    """A goal with its verdict. A ratio brings its spread along; None needs a `why`."""
+    spread = (round(value.low, 4), round(value.high, 4)) if isinstance(value, harness.Ratio) else None
+    number = value.value if isinstance(value, harness.Ratio) else value
+    if number is None or not math.isfinite(number):
+        return Goal(id=id, value=None, target=target, better=better, met=False, why=why or "not measured")
+    met = number >= target if better == "higher" else number <= target
+    return Goal(id=id, value=round(number, 4), target=target, better=better, met=met, spread=spread, why=why)
+
+
+def worst(ratios: Sequence[harness.Ratio], *, better: Literal["higher", "lower"] = "higher") -> harness.Ratio | None:
+    """The least favourable of several ratios."""
+    if not ratios:
+        return None
+    return (min if better == "higher" else max)(ratios, key=lambda ratio: ratio.value)
+
+
+def complete(result: Result, *, name: str, quick: bool, box: Box) -> Result:
+    """Add what every benchmark has in common."""
+    return msgspec.structs.replace(
+        result,
+        bench=name,
+        quick=quick,
+        date=datetime.datetime.now(datetime.UTC).date().isoformat(),
+        machine=box,
+        versions={**versions(), **result.versions},
+    )
+
+
+def versions() -> dict[str, str]:
+    """Versions of what is installed here and matters to a timing."""
+    found = {"python": platform.python_version()}
+    for package in ("springtide", "torch", "numpy"):
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    if "springtide" not in found:
+        from springtide import __version__
+
+        found["springtide"] = __version__
+    return found
+
+
+def show(result: Result, *, json: bool) -> None:
+    """Print tables, what to know about the machine, and with `json` everything as the last line."""
+    screen = console.Console(width=WIDTH, highlight=False, emoji=False)
+    title = f"bench {result.bench}{' (quick: shows that it runs, proves nothing)' if result.quick else ''}"
+    screen.print(title, style="bold")
+    measured = table.Table(box=rich_box.SIMPLE)
+    for index, column in enumerate(result.columns):
+        measured.add_column(column, justify="left" if index == 0 else "right", overflow="fold")
+    for row in result.rows:
+        measured.add_row(*(figure(cell) for cell in row))
+    screen.print(measured)
+    promised = table.Table(box=rich_box.SIMPLE)
+    for column in ("goal", "value", "spread", "wanted", ""):
+        promised.add_column(column, justify="left" if column == "goal" else "right")
+    for one in result.goals:
+        sign = "≥" if one.better == "higher" else "≤"
+        spread = f"{figure(one.spread[0])}-{figure(one.spread[1])}" if one.spread else ""
+        verdict = "met" if one.met else "missed" if one.value is not None else "not measured"
+        promised.add_row(one.id, figure(one.value), spread, f"{sign} {one.target:g}", verdict)
+    screen.print(promised)
+    for note in result.notes:
+        screen.print(note)
+    if result.machine:
+        screen.print(result.machine.sentence())
+    if json:
+        print(msgspec.json.encode(result).decode(), flush=True)
+
+
+def figure(value: str | float | None) -> str:
+    """A number with three digits that matter."""
+    if value is None:
+        return "-"
+    if isinstance(value, str):
+        return value
+    if value == 0 or not math.isfinite(value):
+        return str(value)
+    digits = 2 - math.floor(math.log10(abs(value)))
+    return f"{value:,.{max(0, digits)}f}"

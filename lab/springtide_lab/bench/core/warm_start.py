@@ -1,0 +1,31 @@
+"""Processes of a benchmark's jobs start at once: forks of an interpreter that has its imports behind it.
+
+Out: that interpreter (`platforms.local.fork_server_client`), ready before anything is measured. Jobs that run for a
+while have one anyway.
+"""
+
+import contextlib
+import time
+from collections.abc import Iterator
+
+from springtide import config
+from springtide.domain.core.resources import Limits
+from springtide.domain.spec.job_spec import JobSpec
+from springtide.platforms.agent import role_launch
+from springtide.platforms.agent.run_plan import RunPlan
+from springtide.platforms.local.fork_server_client import WarmStarts
+
+WITHIN_S = 60.0
+
+
+@contextlib.contextmanager
+def warmed_up() -> Iterator[WarmStarts]:
+    """For the jobs that are given it."""
+    plan = RunPlan(spec=JobSpec(name="bench"), script="train.py")
+    environment = config.child_environment({}, role_launch.environment_of(plan, Limits()))
+    with contextlib.closing(WarmStarts()) as warm:
+        warm.begin(environment)
+        deadline = time.monotonic() + WITHIN_S
+        while not warm.suits(environment) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        yield warm

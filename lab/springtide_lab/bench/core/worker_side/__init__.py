@@ -1,0 +1,1 @@
+"""The only folder on the import path of benchmark processes that run beside peers."""

@@ -1,0 +1,1 @@
+"""Benchmarks of data workers: feeding, transfer, tuning."""

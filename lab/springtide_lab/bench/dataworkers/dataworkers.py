@@ -1,0 +1,151 @@
+"""What data workers are worth to a job whose preprocessing exceeds its compute, with a core for it and one for them.
+
+In: a click model (text_clicks.py): strings hashed in collate, buckets, crosses and unique in forward(). Trained with
+all of it in the trainer's process; with torch's DataLoader on the other core; with a data worker there that makes what
+the data set makes; and with one that runs all that the automatic split has found. The ideal is the least of what that
+core can make with nobody to send it to and of what the trainer takes of batches that cost nothing (fake data). And a
+job whose preprocessing is cheap: what it costs that the tuner looks at it, and finds nothing to do. Out:
+`vs_dataset_split`, `vs_ideal`, `overhead_when_cheap`. Processes: dataworkers/fed_trainer.py, dataworkers/fed_worker.py.
+"""
+
+import contextlib
+import functools
+import os
+import pathlib
+import statistics
+import tempfile
+from concurrent import futures
+from typing import Any
+
+from springtide import config
+from springtide_lab.bench import Options
+from springtide_lab.bench.core import harness, peers, report
+
+INSIDE, LOADER, DATASET, OURS, FAKE = "in process", "DataLoader", "data set", "automatic", "fake data"
+LINEAR = "a core alone"
+SIZES = {"batch": 2048, "samples": 2048 * 12, "hidden": 96}
+CHEAP = {"batch": 512, "samples": 512 * 200, "hidden": 96}
+WARM = 12  # batches that may be queued before a round begins, and some
+
+NO_CORES = "two cores are needed: one for the trainer, one for data workers"
+
+
+def bench(options: Options) -> report.Result:
+    """All ways in turn, then the cheap job with the tuner and without."""
+    cores = sorted(os.sched_getaffinity(0))
+    if len(cores) < 2:
+        goals = [report.goal(id, None, target=target, better=better, why=NO_CORES) for id, target, better in GOALS]
+        return report.Result(goals=tuple(goals), rounds=0, columns=(), rows=(), notes=(NO_CORES,))
+    seconds, rounds = (0.2, 1) if options.quick else (1.2, 3)
+    sizes = SIZES | ({"batch": 256, "samples": 256 * 12} if options.quick else {})
+    with contextlib.ExitStack() as stack:
+        folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        with futures.ThreadPoolExecutor() as pool:  # a process takes seconds until it has imported torch
+            ways = (OURS, DATASET, LOADER)
+            starting = {way: pool.submit(trainer, stack, way, folder / way, cores, sizes) for way in ways}
+            trainers = {way: one.result() for way, one in starting.items()}
+            asked = {way: pool.submit(trainers[way].ask, "round", what="split") for way in (OURS, DATASET)}
+            moved = {way: one.result()["moved"] for way, one in asked.items()}
+            packages = {OURS: OURS, DATASET: DATASET, FAKE: OURS}
+            begun = {
+                way: pool.submit(worker, stack, folder / package, cores, sizes, fake=way == FAKE)
+                for way, package in packages.items()
+            }
+            making = {way: one.result() for way, one in begun.items()}
+        cpu: dict[str, list[float]] = {}
+        contestants = []
+        for way in (INSIDE, LOADER, DATASET, OURS, FAKE):
+            feeders = [making[way].ask("round", what="address")["address"]] if way in making else []
+            training = trainers.get(way, trainers[OURS])
+            one = functools.partial(pace, training, cpu.setdefault(way, []), feeders, seconds)
+            contestants.append(harness.Contestant(name=way, measure=one))
+        alone = functools.partial(making[OURS].figure, what="alone", seconds=seconds)
+        contestants.append(harness.Contestant(name=LINEAR, measure=alone))
+        measured = harness.alternate(contestants, rounds=rounds, warmup=0)
+    return judge(measured, cpu, moved[OURS], cheap(options, cores))
+
+
+def trainer(
+    stack: contextlib.ExitStack, way: str, folder: pathlib.Path, cores: list[int], sizes: dict[str, int]
+) -> peers.Worker:
+    """A trainer's process on the first core."""
+    options = {"way": way, "folder": str(folder), "core": cores[0], "other": cores[1], **sizes}
+    return stack.enter_context(_process("dataworkers/fed_trainer", options))
+
+
+def worker(
+    stack: contextlib.ExitStack, folder: pathlib.Path, cores: list[int], sizes: dict[str, int], *, fake: bool = False
+) -> peers.Worker:
+    """A data worker's process on the second core."""
+    options = {"folder": str(folder), "core": cores[1], "fake": fake, **sizes}
+    return stack.enter_context(_process("dataworkers/fed_worker", options))
+
+
+def _process(script: str, options: dict[str, Any]) -> peers.Worker:
+    """In the environment that processes of a job have."""
+    return peers.Worker(script, options=options, environment=config.child_environment({}, {}))
+
+
+def pace(training: peers.Worker, cpu: list[float], feeders: list[str], seconds: float) -> float:
+    """Steps a second, fed by these or by nobody; what was queued before is trained first."""
+    answer = training.ask("round", what="train", seconds=seconds, warm=WARM, addresses=feeders)
+    if bool(feeders) != bool(answer["made"]):
+        raise peers.PeerFailed(f"{answer['made']} of {answer['steps']} batches came from {len(feeders)} data workers")
+    cpu.append(answer["cpu_s"])
+    return float(answer["figure"])
+
+
+def cheap(options: Options, cores: list[int]) -> tuple[harness.Rounds, dict[str, Any]]:
+    """What a step costs of a job that data workers cannot help, looked at by the tuner and not; and what it wanted.
+
+    That is CPU seconds of all its threads, and those in which the loop was blocked.
+    """
+    seconds, rounds = (0.3, 2) if options.quick else (0.7, 5)
+    with contextlib.ExitStack() as stack:
+        folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        with futures.ThreadPoolExecutor() as pool:
+            begun = {way: pool.submit(trainer, stack, way, folder, cores, CHEAP) for way in ("auto", "off")}
+            sides = {way: one.result() for way, one in begun.items()}
+        told: dict[str, Any] = {}
+
+        def cost(way: str) -> float:
+            told[way] = sides[way].ask("round", what="train", seconds=seconds, warm=4)
+            return float(told[way]["cpu_s"] + told[way]["blocked_s"])
+
+        contestants = [harness.Contestant(name=way, measure=functools.partial(cost, way)) for way in sides]
+        return harness.alternate(contestants, rounds=rounds, warmup=1), told["auto"]
+
+
+GOALS: tuple[tuple[str, float, Any], ...] = (
+    ("vs_dataset_split", 1.4, "higher"), ("vs_ideal", 0.9, "higher"), ("overhead_when_cheap", 1.02, "lower"),
+)  # fmt: skip
+
+
+def judge(
+    measured: harness.Rounds, cpu: dict[str, list[float]], moved: str, looked_at: tuple[harness.Rounds, dict[str, Any]]
+) -> report.Result:
+    """Goals and the table."""
+    costs, told = looked_at
+    ideal = [min(pair) for pair in zip(measured.figures[LINEAR], measured.figures[FAKE], strict=True)]
+    of_ideal = harness.spread([ours / best for ours, best in zip(measured.figures[OURS], ideal, strict=True)])
+    overhead = costs.ratio("auto", "off") if not told["wanted"] else None
+    values: tuple[harness.Ratio | None, ...] = (measured.ratio(OURS, DATASET), of_ideal, overhead)
+    why = f"the tuner wanted {told['wanted']} data workers: {told['why']}" if overhead is None else ""
+    goals = tuple(
+        report.goal(id, value, target=target, better=better, why="" if value is not None else why)
+        for (id, target, better), value in zip(GOALS, values, strict=True)
+    )
+    rows: list[tuple[str | float | None, ...]] = [
+        (way, 1e3 / measured.median(way), 1e3 * statistics.median(cpu[way]) if way in cpu else None)
+        for way in measured.figures
+    ]
+    rows += [(f"cheap, data workers {way}, blocked time too", None, 1e3 * costs.median(way)) for way in costs.figures]
+    return report.Result(
+        goals=goals, rounds=measured.count, columns=("way", "ms a step", "trainer's CPU ms a step"), rows=tuple(rows),
+        notes=(
+            f"batch {SIZES['batch']}; the split: {moved}",
+            f"a step takes {1 / measured.ratio(OURS, INSIDE).value:.2f} of its time in process, "
+            f"{1 / measured.ratio(OURS, LOADER).value:.2f} of that with a DataLoader; "
+            f"the tuner decided {told['decisions']} times: {told['why']}",
+        ),
+    )  # fmt: skip

@@ -1,0 +1,1 @@
+"""Benchmarks of recovery, scaling, slow servers and checkpoints."""

@@ -1,0 +1,219 @@
+"""One of two servers loses most of its CPU in the middle of a job, by a real quota: how long is the job held up?
+
+In: real jobs on this machine (`testing.cluster`) whose workers write down when each step was done. Ours: the job's own
+guards find out and act. `stop-restart`: the job is stopped after as long as ours took to notice, with a checkpoint, and
+started again with healthy servers. `nothing`: the pace of the held up job, carried on. Out: seconds below 90% of the
+full rate, ours over stop-restart's (`degraded_vs_stop_restart`), and how long the same work took in each. What a
+cluster adds to a restart is given by --delay save=S, start=S, load=S; the goal takes none of it.
+"""
+
+import pathlib
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from springtide import errors
+from springtide.domain.model.checkpoints import CheckpointRules
+from springtide.domain.spec.guard_rules import GuardRules
+from springtide.domain.spec.job_spec import JobSpec
+from springtide.testing.cluster import LocalCluster
+from springtide_lab.bench import Options
+from springtide_lab.bench.core import progress, report, step_times
+from springtide_lab.bench.faults import degradation, stop_restart
+
+TARGET = 0.2
+LOOK_S, PATIENCE_S = 0.5, 300.0
+WORKERS, VICTIM = 2, "server-1"
+DIM, IDS, PAUSE_S = 64, 256, 0.03
+"""Of a sample, of a step: 16 thousand keys a step, so that servers have something to do."""
+PAPER = {0.03: "36.4% shorter than nothing, 27.6% than stop-restart", 0.25: "42% (WideDeep), 25% (xDeepFM) shorter"}
+USUAL_DELAYS = {"save": 300.0, "start": 300.0, "load": 300.0}
+"""Seconds; the paper has 5 to 10 minutes of each."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """How much of its CPU the server is left."""
+
+    share: float
+    cpu: float
+    """Cores of each server before that. At 25% so few that it misses them."""
+
+
+CASES = (Case(share=0.03, cpu=0.7), Case(share=0.25, cpu=0.25))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """How large, and how long each part takes."""
+
+    rows: int = 40_000
+    before_s: float = 8.0
+    idle_s: float = 8.0
+    """Of doing nothing: what is measured in it is carried on."""
+    work_s: float = 30.0
+    """At the full rate, from the throttling on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """What became of one job after its server was throttled."""
+
+    full: float
+    """Steps a second before."""
+    below_s: float
+    took_s: float
+    noticed_s: float = 0.0
+    decisions: tuple[str, ...] = field(default=())
+
+
+def bench(options: Options) -> report.Result:
+    """Each case with ours, nothing and stop-restart."""
+    sizes = Sizes(rows=5_000, before_s=3.0, idle_s=3.0, work_s=8.0) if options.quick else Sizes()
+    delays = delays_of(options)
+    runs: dict[float, dict[str, Run]] = {}
+    with progress.bar("a job with a slow server", total=2 * len(CASES)) as step:
+        for case in CASES:
+            mine = ours(case, sizes)
+            step()
+            nothing, restart = baselines(case, sizes, notice_s=mine.noticed_s)
+            step()
+            runs[case.share] = {"ours": mine, "stop-restart": restart, "nothing": nothing}
+    return judge(runs, delays, sizes)
+
+
+def delays_of(options: Options) -> dict[str, float]:
+    """What the user gave over what is usual."""
+    for name in options.delays:
+        if name not in USUAL_DELAYS:
+            raise errors.UnknownName("delay", name, USUAL_DELAYS)
+    return {**USUAL_DELAYS, **options.delays}
+
+
+def started(folder: pathlib.Path, case: Case, sizes: Sizes, rules: CheckpointRules, *, guarded: bool) -> LocalCluster:
+    """The stepping job on two servers."""
+    (folder / "train.py").write_text(step_times.SCRIPT)
+    spec = JobSpec(
+        name="hot", servers=2, workers=WORKERS, server_cpu=case.cpu, heartbeat_s=0.5, checkpoints=rules,
+        guards=GuardRules(servers=guarded),
+    )  # fmt: skip
+    arguments = [str(folder), str(sizes.rows), str(DIM), str(IDS), str(PAUSE_S)]
+    return LocalCluster(folder / "train.py", arguments, spec=spec, folder=folder / "runs", grace_s=60.0)
+
+
+def ours(case: Case, sizes: Sizes) -> Run:
+    """The job looks after itself."""
+    rules = CheckpointRules(every_s=stop_restart.EVERY_S)
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        with started(folder, case, sizes, rules, guarded=True) as job:
+            full = full_rate(job, folder, sizes)
+            since = throttle(job, case.cpu * case.share)
+            ended = until_done(job, folder, since, round(full * sizes.work_s))
+            told = [event for event in job.story if event["event"] == "decision" and float(str(event["at"])) > since]
+            job.stop("measured")
+            job.wait()
+        noticed = [float(str(event["at"])) - since for event in told if VICTIM in str(event["what"])]
+        return Run(
+            full=full, below_s=degradation.seconds_below(step_times.merged(folder), since, ended, full),
+            took_s=ended - since, noticed_s=min(noticed, default=0.0), decisions=tuple(str(e["what"]) for e in told),
+        )  # fmt: skip
+
+
+def baselines(case: Case, sizes: Sizes, *, notice_s: float) -> tuple[Run, Run]:
+    """The same job without guards: left alone for a while; then, throttled once more, stopped and started again."""
+    rules = CheckpointRules(every_s=stop_restart.EVERY_S)
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        with started(folder, case, sizes, rules, guarded=False) as job:
+            full = full_rate(job, folder, sizes)
+            work = round(full * sizes.work_s)
+            since = throttle(job, case.cpu * case.share)
+            job.until(lambda _: time.time() > since + sizes.idle_s)
+            slow = max(degradation.rate(step_times.merged(folder), since + 1.0, time.time()), 1e-3)
+            nothing = Run(full=full, took_s=work / slow, below_s=work / slow if slow < 0.9 * full else 0.0)
+            throttle(job, case.cpu)
+            full = full_rate(job, folder, sizes)
+            since = throttle(job, case.cpu * case.share)
+            job.until(lambda _: time.time() > since + notice_s)
+            again = stop_restart.stop(job)
+        with started(folder, case, sizes, again, guarded=False) as job:
+            ended = until_done(job, folder, since, work)
+            job.stop("measured")
+            job.wait()
+        below_s = degradation.seconds_below(step_times.merged(folder), since, ended, full)
+        return nothing, Run(full=full, below_s=below_s, took_s=ended - since, noticed_s=notice_s)
+
+
+def full_rate(job: LocalCluster, folder: pathlib.Path, sizes: Sizes) -> float:
+    """Steps a second of the undisturbed job, once it is under way."""
+    known = len(step_times.merged(folder))
+    wait(job, lambda: len(step_times.merged(folder)) > known + 150)
+    began = time.time()
+    job.until(lambda _: time.time() > began + sizes.before_s)
+    return degradation.rate(step_times.merged(folder), began, time.time())
+
+
+def wait(job: LocalCluster, true: Callable[[], bool]) -> None:
+    """Look now and then: reading what all workers have noted costs the processor that they need."""
+    deadline = time.time() + PATIENCE_S
+    while not true():
+        assert time.time() < deadline, f"not within {PATIENCE_S:g} s: {job.status}"
+        pause(job, LOOK_S)
+
+
+def pause(job: LocalCluster, seconds: float) -> None:
+    """So long, unless the job ends."""
+    until = time.time() + seconds
+    job.until(lambda _: time.time() > until)
+
+
+def throttle(job: LocalCluster, cpu: float) -> float:
+    """Hold the server to so many cores; the moment."""
+    since = time.time()
+    if not job.throttle(VICTIM, cpu):
+        raise errors.BadInput("this benchmark needs CPU quotas: run it where control groups may be made, as root")
+    return since
+
+
+def until_done(job: LocalCluster, folder: pathlib.Path, since: float, work: int) -> float:
+    """The moment at which so many steps were done."""
+    wait(job, lambda: degradation.done_at(step_times.merged(folder), since, work) is not None)
+    ended = degradation.done_at(step_times.merged(folder), since, work)
+    assert ended is not None
+    return ended
+
+
+def judge(runs: dict[float, dict[str, Run]], delays: dict[str, float], sizes: Sizes) -> report.Result:
+    """The goal and the table."""
+    rows: list[tuple[str | float | None, ...]] = []
+    idle_s = sum(delays.values())
+    notes = []
+    for share, some in runs.items():
+        mine, restart = some["ours"], some["stop-restart"]
+
+        def row(what: str, below_s: float, took_s: float, share: float = share, mine: Run = mine) -> None:
+            rows.append((f"{share:.0%}: {what}", below_s, took_s, f"{mine.took_s / took_s - 1:+.1%}"))
+
+        row("ours", mine.below_s, mine.took_s)
+        row("stop-restart, delays 0", restart.below_s, restart.took_s)
+        row("stop-restart", restart.below_s + idle_s, restart.took_s + idle_s)
+        row("nothing", some["nothing"].below_s, some["nothing"].took_s)
+        notes.append(f"{share:.0%}: noticed after {mine.noticed_s:.1f} s; the paper: {PAPER[share]}")
+    worst = runs[CASES[0].share]
+    ratio = worst["ours"].below_s / worst["stop-restart"].below_s if worst["stop-restart"].below_s else None
+    cpu = ", ".join(f"{case.cpu:g} cores at {case.share:.0%}" for case in CASES)
+    return report.Result(
+        goals=(report.goal("degraded_vs_stop_restart", ratio, target=TARGET, better="lower"),),
+        rounds=1,
+        columns=("server-1 has this much CPU", "below 90%, s", "work took, s", "ours is"),
+        rows=tuple(rows),
+        notes=(
+            *notes,
+            f"work: {sizes.work_s:g} s at full rate, {worst['ours'].full:.0f} steps/s; servers of {cpu}",
+            f"{sizes.rows:,} rows of {DIM} floats, Adagrad; nothing: its pace over {sizes.idle_s:g} s, carried on",
+            "delays: " + ", ".join(f"{name} {seconds:g} s" for name, seconds in delays.items()),
+        ),
+        details={"runs": {f"{share:g}": some for share, some in runs.items()}, "delays": delays},
+    )

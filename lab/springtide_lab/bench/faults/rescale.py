@@ -1,0 +1,190 @@
+"""What it costs a job that trains when a server is added and one removed: step times during the moves, and gaps.
+
+In: a real job on this machine (`testing.cluster`) whose workers write down when each step was done. Out: p99 of step
+times while servers come and go against before (`p99_vs_before`), the longest time without a completed step anywhere
+against the p99 step (`longest_gap_vs_p99_step`), and how much longer that gap is when the job is stopped with a
+checkpoint and started again with other servers (`vs_stop_restart`). New servers are forked from a warm interpreter, as
+those of any job that `springtide run` has had for 15 s. Two baselines are here only: `stop-restart` is a
+real stop, start and restore; `flash-pause` (start new, pause, copy all slots in memory, resume) is the copying alone,
+in favour of it. What a cluster adds to them is given by --delay stop-restart=S and --delay flash-pause=S.
+"""
+
+import functools
+import itertools
+import pathlib
+import statistics
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from springtide import _native
+from springtide.domain.model.checkpoints import CheckpointRules
+from springtide.domain.model.tables import OptimSpec, TableSpec
+from springtide.domain.spec.job_spec import JobSpec
+from springtide.embedding.lookup.specs import native_spec
+from springtide.platforms.local.fork_server_client import WarmStarts
+from springtide.testing.cluster import LocalCluster
+from springtide_lab.bench import Options
+from springtide_lab.bench.core import progress, report, warm_start
+from springtide_lab.bench.core import step_times as stepping
+from springtide_lab.bench.faults import stop_restart
+
+DIM, SLOTS, WORKERS = 32, 1024, 2
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How large, and how long to look."""
+
+    rows: int
+    before_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A stretch of time."""
+
+    begin: float
+    end: float
+
+
+def started(folder: pathlib.Path, sizes: Sizes, spec: JobSpec, warm: WarmStarts | None = None) -> LocalCluster:
+    """The stepping job on these servers."""
+    arguments = [str(folder), str(sizes.rows), str(DIM)]
+    return LocalCluster(folder / "train.py", arguments, spec=spec, folder=folder / "runs", grace_s=5.0, warm=warm)
+
+
+def bench(options: Options) -> report.Result:
+    """One job with servers that come and go; then the same stopped and started again."""
+    sizes = Sizes(5_000, 2.0) if options.quick else Sizes(400_000, 15.0)
+    with tempfile.TemporaryDirectory() as name, progress.bar("rescaling", total=3) as step:
+        folder = pathlib.Path(name)
+        (folder / "train.py").write_text(stepping.SCRIPT)
+        rules = CheckpointRules(every_s=stop_restart.EVERY_S)
+        with warm_start.warmed_up() as warm, started(folder, sizes, spec(2, rules), warm) as job:
+            before, during, moves = live(job, folder, sizes)
+            step()
+            stopped = float(time.time())
+            again = stop_restart.stop(job)
+        with started(folder, sizes, spec(3, again)) as job:
+            job.until(lambda _: job.story and stepping.merged(folder)[-1] > max(stopped + 0.5, resumed_at(job)))
+            first = next(at for at in stepping.merged(folder) if at > resumed_at(job))
+            step()
+        restart_s = first - max(at for at in stepping.merged(folder) if at < first)
+        pause_s = flash_pause_s(sizes)
+        step()
+        return judge(folder, before, during, moves, restart_s, pause_s, options, sizes)
+
+
+def spec(servers: int, rules: CheckpointRules) -> JobSpec:
+    """The same job with so many servers."""
+    return JobSpec(
+        name="rescale", servers=servers, workers=WORKERS, slots=SLOTS, heartbeat_s=0.5, backoff_s=0.0, checkpoints=rules
+    )
+
+
+def live(job: LocalCluster, folder: pathlib.Path, sizes: Sizes) -> tuple[Span, list[Span], list[dict[str, object]]]:
+    """Train, add a server, remove one: when each was, and what moved."""
+    job.until(lambda _: len(stepping.merged(folder)) > 200)
+    began = time.time()
+    job.until(lambda _: time.time() - began > sizes.before_s)
+    before = Span(began, time.time())
+    during = []
+    for servers in (3, 2):
+        asked, known = time.time(), len(job.moves())
+        job.scale(servers=servers)
+        job.until(functools.partial(job.settled, servers=servers, known=known))
+        during.append(Span(asked, time.time()))
+    return before, during, job.moves()
+
+
+def resumed_at(job: LocalCluster) -> float:
+    """When the second job began."""
+    return float(str(job.story[0]["at"]))
+
+
+def step_times(folder: pathlib.Path, spans: Sequence[Span]) -> list[float]:
+    """Durations of the steps that ended within these spans."""
+    return [
+        end - begin
+        for worker in stepping.steps(folder)
+        for begin, end in itertools.pairwise(worker)
+        if any(span.begin <= end <= span.end for span in spans)
+    ]
+
+
+def longest_gap(folder: pathlib.Path, spans: Sequence[Span]) -> float:
+    """The longest time within these spans in which nobody completed a step."""
+    times = stepping.merged(folder)
+    return max(
+        end - begin for begin, end in itertools.pairwise(times) if any(span.begin <= end <= span.end for span in spans)
+    )
+
+
+def flash_pause_s(sizes: Sizes) -> float:
+    """Seconds in which all slots of such a job are copied out and in again, by two servers at once."""
+    old, new = (_native.Store(slots=SLOTS, seed=0, threads=1) for _ in range(2))
+    table = native_spec(TableSpec(id=0, name="rows", dim=DIM, optim=OptimSpec(kind="adagrad")))
+    for store in (old, new):
+        store.declare(table)
+    keys = np.arange(sizes.rows, dtype=np.int64)
+    grads = np.full(len(keys) * DIM, 0.5, dtype=np.float32)
+    old.push(np.zeros(len(keys), dtype=np.uint16), keys, grads, hyper=[(0, _native.Hyper(0.1, 0.0, 1))], unique=True)
+    began = time.perf_counter()
+    for slot in range(SLOTS):
+        new.import_slot(old.export_slot(slot))
+    return (time.perf_counter() - began) / 2
+
+
+def judge(
+    folder: pathlib.Path,
+    before: Span,
+    during: Sequence[Span],
+    moves: Sequence[dict[str, object]],
+    restart_s: float,
+    pause_s: float,
+    options: Options,
+    sizes: Sizes,
+) -> report.Result:
+    """The goals and the table."""
+    calm, busy = step_times(folder, [before]), step_times(folder, during)
+    p50, p99 = (float(np.quantile(calm, q)) for q in (0.5, 0.99))
+    busy_p50, busy_p99 = (float(np.quantile(busy, q)) for q in (0.5, 0.99))
+    gap, calm_gap = longest_gap(folder, during), longest_gap(folder, [before])
+    delays = {name: options.delays.get(name, 0.0) for name in ("stop-restart", "flash-pause")}
+    restart, pause = restart_s + delays["stop-restart"], pause_s + delays["flash-pause"]
+    freeze = max(float(str(event["longest_freeze_ms"])) for event in moves)
+    slots = sum(int(str(event["slots"])) for event in moves)
+    took = ", ".join(f"{span.end - span.begin:.1f} s" for span in during)
+    return report.Result(
+        goals=(
+            report.goal("p99_vs_before", busy_p99 / p99, target=2.0, better="lower"),
+            report.goal("longest_gap_vs_p99_step", gap / p99, target=3.0, better="lower"),
+            report.goal("vs_stop_restart", restart / gap, target=20.0),
+        ),
+        rounds=len(during),
+        columns=("what", "p50 ms", "p99 ms", "longest gap ms"),
+        rows=(
+            ("before", p50 * 1e3, p99 * 1e3, calm_gap * 1e3),
+            ("while a server comes, and one goes", busy_p50 * 1e3, busy_p99 * 1e3, gap * 1e3),
+            ("stop-restart", None, None, restart * 1e3),
+            ("stop-restart, delay at zero", None, None, restart_s * 1e3),
+            ("flash-pause", None, None, pause * 1e3),
+            ("flash-pause, delay at zero", None, None, pause_s * 1e3),
+        ),
+        notes=(
+            f"{WORKERS} workers, 2 servers to 3 and back; {sizes.rows:,} rows of {DIM} floats, Adagrad, {SLOTS} slots",
+            f"{slots} slots moved, none without an owner for longer than {freeze:.2f} ms",
+            "delays given: " + ", ".join(f"{name} {seconds:g} s" for name, seconds in delays.items()),
+            f"the changes took {took}, with the start of a server",
+        ),
+        details={
+            "gap_ms": gap * 1e3,
+            "restart_s": restart_s,
+            "pause_s": pause_s,
+            "median_ms": statistics.median(busy) * 1e3,
+        },
+    )

@@ -1,0 +1,1 @@
+"""One worker of four is throttled."""

@@ -1,0 +1,1 @@
+"""Benchmarks of tables and of the wire protocol."""

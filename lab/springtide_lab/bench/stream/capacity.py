@@ -1,0 +1,223 @@
+"""Which model of throughput foretells a real job with another number of workers? Kale's, Ernest's, Optimus'.
+
+In: a real job on this machine whose workers and servers are held to fractions of a core (`bench/core/quota_job.py`): as
+many servers as workers, and then fewer servers than they would need; at one's own pace, and in step. Out:
+`capacity_mape_async` and `capacity_mape_bsp`, the mean error of a number of workers foretold from all others, as a live
+job learns it. Everything is small: at most six workers of a seventh of a core. Made truth up to 32:
+lab/springtide_lab/reproduce/kale/throughput.py.
+
+All shapes are measured in turn, forwards and backwards, for as many rounds as there is time for. What is foretold is
+the median of a shape's rounds, from the medians of the others. A window alone is off by 2 to 4%, as much as the goal:
+a quota is handed out every tenth of a second, at a moment that the kernel draws for each control group, and in step
+everyone waits for whoever has just used its own up. A longer window of the same processes has the same luck.
+"""
+
+import contextlib
+import itertools
+import pathlib
+import random
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from statistics import median, quantiles
+from typing import TypeVar
+
+from springtide.domain.core.shape import Shape
+from springtide.domain.spec.job_spec import SyncMode
+from springtide.planning.online.capacity import model_errors, throughput_curves
+from springtide.planning.online.capacity.capacity_model import Kind, Seen
+from springtide.planning.online.capacity.model_errors import Judged
+from springtide.planning.online.capacity.throughput_curves import SeenShape
+from springtide_lab.bench import Options
+from springtide_lab.bench.core import harness, progress, quota_job, report
+from springtide_lab.bench.core.quota_job import QuotaJob
+
+TARGET = 0.0243
+WORKER_CPU, SERVER_CPU = 0.15, 0.05  # a worker needs about a fifth of its cores at servers: one serves one and a half
+SETTLE_S = 1.5
+MEASURE_S: Mapping[SyncMode, float] = {"async": 5.0, "bsp": 12.0}
+"""In step a window of 4 s is 2.5% off, and a job's start takes longer than that: few long windows are worth more."""
+BUDGET_S: Mapping[SyncMode, float] = {"async": 290.0, "bsp": 400.0}
+"""For all rounds of one way of training, the start of its jobs too: twelve minutes together."""
+LEAST_ROUNDS, MOST_ROUNDS = 3, 12
+DRAWS = 200
+"""How often rounds are drawn again, for the interval."""
+Numbers = tuple[int, int]
+Round = Sequence[SeenShape]
+Rounds = Generator[Round, None, None]
+Item = TypeVar("Item")
+FULL: Mapping[SyncMode, Sequence[Numbers]] = {
+    "async": ((1, 1), (2, 1), (2, 2), (3, 3), (3, 1), (4, 1), (4, 4), (5, 5)),
+    "bsp": ((1, 1), (2, 2), (3, 3), (4, 4), (5, 5), (6, 6)),
+}
+QUICK: Mapping[SyncMode, Sequence[Numbers]] = {"async": ((2, 2), (2, 1), (1, 1)), "bsp": ()}
+KINDS: Mapping[SyncMode, Kind] = {"async": "async", "bsp": "sync"}
+NAMES = {
+    "learned": "ours",
+    "shared": "ours",
+    "async": "Kale",
+    "sync": "Kale",
+    "ernest": "Ernest",
+    "optimus": "Optimus",
+    "optimus-async": "Optimus",
+}
+
+
+def bench(options: Options) -> report.Result:
+    """Measure all, foretell each from the others."""
+    wanted = QUICK if options.quick else FULL
+    taken: dict[SyncMode, list[Round]] = {}
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        quota_job.clicks(folder)
+        for sync, numbers in wanted.items():
+            # in step, a job of its own for each: a group formed anew goes back to a checkpoint, which takes long here
+            ways = one_job if sync == "async" else jobs_anew
+            least, budget_s, seconds = (
+                (1, 0.0, 1.5) if options.quick else (LEAST_ROUNDS, BUDGET_S[sync], MEASURE_S[sync])
+            )
+            with contextlib.closing(ways(folder, sync, numbers, seconds)) as rounds:
+                taken[sync] = within(rounds, budget_s, least=least, label=sync) if numbers else []
+    return judge(taken)
+
+
+def within(
+    rounds: Iterable[Item], budget_s: float, *, least: int, label: str, clock: Callable[[], float] = time.monotonic
+) -> list[Item]:
+    """As many rounds as there is time for, reckoning with one as long as the longest so far; `least` in any case."""
+    found: list[Item] = []
+    began = last = clock()
+    longest = 0.0
+    with progress.bar(f"{label}, in rounds", total=MOST_ROUNDS) as done:
+        for one in rounds:
+            found.append(one)
+            done()
+            now = clock()
+            longest, last = max(longest, now - last), now
+            if len(found) >= MOST_ROUNDS or (len(found) >= least and now - began + longest > budget_s):
+                break
+    return found
+
+
+def one_job(folder: pathlib.Path, sync: SyncMode, numbers: Sequence[Numbers], seconds: float) -> Rounds:
+    """Rounds of one job that goes on all the while, in each of these numbers of workers and servers."""
+    first = _shape(*numbers[0])
+    with QuotaJob(folder, first, name=f"capacity-{sync}", sync=sync) as job:
+        job.trains(first.workers)
+        for turn in itertools.count():
+            yield [_seen(job, _shape(*one), seconds) for one in (numbers if turn % 2 == 0 else numbers[::-1])]
+
+
+def jobs_anew(folder: pathlib.Path, sync: SyncMode, numbers: Sequence[Numbers], seconds: float) -> Rounds:
+    """Rounds in which each of these numbers of workers and servers is a job of its own."""
+    for turn in itertools.count():
+        found = []
+        for workers, servers in numbers if turn % 2 == 0 else numbers[::-1]:
+            shape = _shape(workers, servers)
+            with QuotaJob(folder, shape, name=f"capacity-{sync}-{workers}-{turn}", sync=sync) as job:
+                job.trains(workers)
+                found.append(_seen(job, shape, seconds))
+            shutil.rmtree(job.cluster.files.root, ignore_errors=True)  # checkpoints of a job that nobody goes on from
+        yield found
+
+
+def _shape(workers: int, servers: int) -> Shape:
+    return Shape(workers=workers, servers=servers, worker_cpu=WORKER_CPU, server_cpu=SERVER_CPU)
+
+
+def _seen(job: QuotaJob, shape: Shape, seconds: float) -> SeenShape:
+    """One window of a job in this shape."""
+    job.let_go()
+    job.become(shape)
+    time.sleep(SETTLE_S)
+    since = time.time()
+    time.sleep(seconds)
+    return SeenShape(shape.workers, shape.servers, job.rate(since, time.time()))
+
+
+def typical(rounds: Sequence[Round]) -> list[SeenShape]:
+    """Each shape's median, in the order of the first round."""
+    rates: dict[Numbers, list[float]] = {}
+    for one in itertools.chain.from_iterable(rounds):
+        rates.setdefault((one.workers, one.servers), []).append(one.throughput)
+    return [SeenShape(*numbers, median(some)) for numbers, some in rates.items()]
+
+
+def interval(kind: Kind, rounds: Sequence[Round], *, seed: int = 0) -> tuple[float, float]:
+    """Between which our error lies for nine in ten draws of as many rounds, with repetition."""
+    chance = random.Random(seed)
+    draws = [tuple(sorted(chance.choices(range(len(rounds)), k=len(rounds)))) for _ in range(DRAWS)]
+    errors = {
+        draw: model_errors.left_out(kind, _together(typical([rounds[each] for each in draw])))["learned"].mape
+        for draw in set(draws)
+    }
+    cut = quantiles([errors[draw] for draw in draws], n=20, method="inclusive")
+    return cut[0], cut[-1]
+
+
+def _together(seen: Round) -> list[Seen]:
+    """Those with as many servers as workers."""
+    return [Seen(one.workers, one.throughput) for one in seen if one.workers == one.servers]
+
+
+def judge(taken: Mapping[SyncMode, Sequence[Round]]) -> report.Result:
+    """Every measurement foretold from the others: by workers at a fixed ratio, and by workers and servers."""
+    rows: list[tuple[str | float | None, ...]] = []
+    goals: list[report.Goal] = []
+    speeds: list[str] = []
+    for sync, rounds in taken.items():
+        seen = typical(rounds)
+        kept = _together(seen)
+        value = None
+        if len(kept) > 2:
+            found = {NAMES[each]: one for each, one in model_errors.left_out(KINDS[sync], kept).items()}
+            low, high = interval(KINDS[sync], rounds)
+            value = harness.Ratio(value=found["ours"].mape, low=low, high=high)
+            rows += _rows(f"{sync}, servers = workers", found)
+        if len(seen) > len(kept) > 2:
+            rows += _rows(f"{sync}, any servers", {NAMES[each]: one for each, one in _left_out(seen).items()})
+        name = f"capacity_mape_{sync}"
+        goals.append(report.goal(name, value, target=TARGET, better="lower", why="" if value else "too few shapes"))
+        speeds += [f"{sync} {one.workers}+{one.servers} {one.throughput:,.0f}" for one in seen]
+        rows += [(f"{sync}, single windows", "their median", *_off(rounds))] if len(rounds) > 1 else []
+    return report.Result(
+        goals=tuple(goals),
+        rounds=min((len(rounds) for rounds in taken.values() if rounds), default=0),
+        columns=("job", "model", "MAPE", "largest error"),
+        rows=tuple(rows),
+        notes=(
+            f"workers + servers, samples/s: {', '.join(speeds)}",
+            "each foretold from all others of its kind; medians of rounds, of which there were "
+            + ", ".join(f"{len(rounds)} {sync}" for sync, rounds in taken.items()),
+            "spread: nine in ten of as many rounds drawn again",
+        ),
+        details={sync: [[one._asdict() for one in some] for some in rounds] for sync, rounds in taken.items()},
+    )
+
+
+def _off(rounds: Sequence[Round]) -> tuple[float, float]:
+    """How far single windows are from the median of their shape: what a figure of one round would be made of."""
+    middle = {(one.workers, one.servers): one.throughput for one in typical(rounds)}
+    all_of = [one for some in rounds for one in some]
+    judged = model_errors.judged(
+        [one.throughput for one in all_of], [middle[one.workers, one.servers] for one in all_of]
+    )
+    return judged.mape, judged.worst
+
+
+def _rows(job: str, found: Mapping[str, Judged]) -> list[tuple[str | float | None, ...]]:
+    return [(job, name, one.mape, one.worst) for name, one in found.items()]
+
+
+def _left_out(seen: Sequence[SeenShape]) -> dict[throughput_curves.Kind, Judged]:
+    """Ours and Optimus' by workers and servers; Ernest's knows one number only."""
+    found: dict[throughput_curves.Kind, Judged] = {}
+    kinds: tuple[throughput_curves.Kind, ...] = ("shared", "async", "optimus-async")
+    for kind in kinds:
+        said = [
+            throughput_curves.fit_surface(kind, [*seen[:place], *seen[place + 1 :]])(one.workers, one.servers)
+            for place, one in enumerate(seen)
+        ]
+        found[kind] = model_errors.judged(said, [one.throughput for one in seen])
+    return found

@@ -1,0 +1,143 @@
+"""Ways to read the same clicks: a bare Kafka consumer, NumPy, and streams into training batches as a job reads them.
+
+In: lab/springtide_lab/bench/stream/stream.py fills a topic, a log and a file with the same records. Out: records a
+second. The bare consumer is what one would write by hand: `consume(n)`, `value()` of each, with the same settings of
+the client as ours. Ours is all that a worker does before its model sees a batch: the reader's thread, batches cut and
+claimed, records sifted and decoded into tensors.
+"""
+
+import pathlib
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from springtide import config, errors
+from springtide.data.stream.dataset import stream as dataset_of
+from springtide.data.stream.decode import Field, Fixed
+from springtide.data.stream.kafka.address import parse
+from springtide.data.stream.stream import Stream
+from springtide.data.stream.url import open_stream
+from springtide.domain.data.samples import DatasetCard
+from springtide.worker.input.batch_plan import PAUSE
+from springtide.worker.link.local_link import AloneLink
+from springtide.worker.online.shuffling import Unit
+from springtide.worker.online.stream_batches import Feed
+
+CLICK: dict[str, Field] = {"at": "f8", "dense": ("f4", 13), "ids": ("i8", 26), "label": "f4"}
+SMALL: dict[str, Field] = {"at": "f8", "id": "i8", "label": "f4"}
+KINDS = {"click": CLICK, "small": SMALL}
+CHUNK = 1000  # records handed to a writer at once
+
+
+def dtype_of(kind: str) -> np.dtype[np.void]:
+    """How a record of this kind lies in memory."""
+    return Fixed(KINDS[kind]).dtype
+
+
+def draw(kind: str, count: int, seed: int) -> NDArray[np.void]:
+    """Records; what is in them does not matter but for their size."""
+    rng = np.random.default_rng(seed)
+    size = dtype_of(kind).itemsize
+    rows = np.frombuffer(rng.bytes(count * size), dtype_of(kind)).copy()
+    rows["at"] = time.time()
+    return rows
+
+
+def fill(stream: Stream, rows: NDArray[np.void], partitions: int, at_once: int = CHUNK) -> None:
+    """Append them, to all partitions in turn."""
+    writer = stream.writer()
+    for number, begin in enumerate(range(0, len(rows), at_once)):
+        run = rows[begin : begin + at_once]
+        ends = np.arange(1, len(run) + 1, dtype=np.int64) * run.dtype.itemsize
+        writer.append(number % partitions, run.tobytes(), ends)
+    writer.close()
+
+
+def bare(url: str, count: int, partitions: int, at_once: int) -> float:
+    """Records a second by consume() and value() of each, from the first records on to the last."""
+    from confluent_kafka import Consumer, TopicPartition
+
+    from springtide.data.stream.kafka.client import CONSUMING
+
+    address = parse(url)
+    usual = {**CONSUMING, "auto.offset.reset": "earliest", "enable.partition.eof": False}
+    consumer = Consumer(address.settings({**usual, "group.id": "bare", "enable.auto.commit": False}))
+    consumer.assign([TopicPartition(address.topic, number, 0) for number in range(partitions)])
+    pace, size = Pace(count), 0
+    while not pace.over:
+        messages = consumer.consume(at_once, 1.0)
+        for message in messages:
+            if message.error() is None:
+                size += len(message.value() or b"")
+        pace.came(len(messages))
+    consumer.close()
+    assert size, "no bytes came"
+    return pace.rate
+
+
+def ours(url: str, kind: str, count: int, batch_size: int) -> float:
+    """Records a second that a worker gets as batches of tensors, from the first batch on to the last."""
+    pace = Pace(count)
+    for batch in batches_of(url, kind, batch_size):
+        pace.came(len(batch["label"]))
+    if not pace.over:
+        raise errors.SpringtideError(f"{pace.got} records came of {count}: this benchmark is wrong")
+    return pace.rate
+
+
+class Pace:
+    """How fast records come, once they do: to connect and to come to an end is not counted, for anyone."""
+
+    def __init__(self, count: int) -> None:
+        self.count, self.got, self.first = count, 0, 0
+        self.began = self.ended = 0.0
+
+    def came(self, records: int) -> None:
+        """So many more."""
+        if not records or self.over:
+            return
+        if not self.got:
+            self.first, self.began = records, time.perf_counter()
+        self.got += records
+        self.ended = time.perf_counter()
+
+    @property
+    def over(self) -> bool:
+        """Whether all have come."""
+        return self.got >= self.count
+
+    @property
+    def rate(self) -> float:
+        """Records a second."""
+        return (self.got - self.first) / (self.ended - self.began)
+
+
+def batches_of(url: str, kind: str, batch_size: int) -> Iterator[dict[str, torch.Tensor]]:
+    """Everything that is in the stream now, each batch taken for trained when the next one is asked for."""
+    dataset = dataset_of(url, decode=Fixed(KINDS[kind]), until="now", linger_s=0.05, shuffle="none")
+    link = AloneLink(config.Settings())
+    link.join()
+    card = DatasetCard(samples=0, batch_size=batch_size, shuffle=False, shard_batches=1, stream=dataset.card)
+    feed = Feed(dataset, open_stream(url), card, link, Unit(link.hands, strategy="none"))
+    try:
+        for handed in feed.batches():
+            order = handed.order
+            if order is not PAUSE and order.claim is not None:
+                yield handed.batch
+                feed.trained([order.claim])
+    finally:
+        feed.close()
+
+
+def by_numpy(file: pathlib.Path, kind: str, count: int, batch_size: int) -> float:
+    """Records a second from a file of the same records, a batch at a time, into the same tensors."""
+    dtype, pace = dtype_of(kind), Pace(count)
+    with file.open("rb", buffering=0) as opened:
+        while len(rows := np.fromfile(opened, dtype, batch_size)):
+            for name in dtype.names or ():
+                torch.from_numpy(np.ascontiguousarray(rows[name]))
+            pace.came(len(rows))
+    return pace.rate

@@ -1,0 +1,180 @@
+"""Does it hurt the model when workers and servers come, go and die? The same training, undisturbed and disturbed.
+
+In: WideDeep, or xDeepFM, on a generated click log, one pass, several seeds (first weights, order of samples); runs of
+the two kinds in turn. Disturbed runs get workers and servers added, lose one of each to `kill -9`, and have some
+removed, all while they train. Out: the AUC on later events of each run; `auc_difference`, by how much the mean AUC of
+the two kinds differs (DLRover's experiments lay within 0.0006), beside what seeds alone change. A table beside the
+model counts whether any sample was lost or repeated.
+"""
+
+import math
+import pathlib
+import statistics
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from springtide import errors
+from springtide.domain.model.checkpoints import CheckpointRules
+from springtide.domain.spec.job_spec import JobSpec, Phase
+from springtide.testing.cluster import LocalCluster
+from springtide.zoo import demo
+from springtide_lab.bench import Options
+from springtide_lab.bench.core import progress, report
+
+MOST_DIFFERENCE = 0.0006
+"""In all of DLRover's experiments (its section 6.2) xDeepFM's AUC lay within 0.0006, Wide & Deep's within 0.0004."""
+WORKERS, SERVERS = 2, 2
+
+SCRIPT = """
+import sys
+import numpy as np
+import torch
+from torch.nn.functional import binary_cross_entropy_with_logits
+import springtide as st
+from springtide.zoo import demo
+from springtide.zoo.metrics import StreamingAUC
+
+torch.set_num_threads(1)
+torch.manual_seed(int(sys.argv[3]))
+job = st.join()
+train, test = demo.log(int(sys.argv[2]), folder=sys.argv[1])
+model = demo.Counted(demo.model(sys.argv[4]))
+optimizers = [
+    torch.optim.Adagrad(model.model.parameters(), lr=demo.LEARNING_RATE),
+    torch.optim.SGD(model.seen.parameters(), lr=1.0),
+]
+model, optimizers, batches = job.prepare(model, optimizers, train, batch_size=demo.BATCH)
+for x, y in batches:
+    for optimizer in optimizers:
+        optimizer.zero_grad()
+    (binary_cross_entropy_with_logits(model(x), y) + model.count(x)).backward()
+    for optimizer in optimizers:
+        optimizer.step()
+if job.rank == 0 and not job.leaving:
+    model.eval()
+    auc = StreamingAUC()
+    with torch.no_grad():
+        for part in np.array_split(np.arange(len(test)), max(1, len(test) // 4096)):
+            x, y = test.batch(part)
+            auc.update(y, model(x))
+    count = demo.compare(model.state_dict()["seen.weight"], train)
+    job.report(test_auc=auc.value(), lost=count.lost, repeated=count.repeated)
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trained:
+    """One run."""
+
+    auc: float
+    lost: int
+    repeated: int
+    seconds: float
+    done: tuple[str, ...] = ()
+    """What was done to it, while it trained."""
+
+
+Act = Callable[[LocalCluster], object]
+ACTS: Sequence[tuple[float, str, Act]] = (
+    (0.1, "3 workers, 3 servers", lambda job: job.scale(3, servers=3)),
+    (0.35, "worker-1 killed", lambda job: job.kill("worker-1")),
+    (0.5, "server-1 killed", lambda job: job.kill("server-1")),
+    (0.7, "2 workers, 1 server", lambda job: job.scale(2, servers=1)),
+)
+"""When, in parts of the samples, what, and how."""
+
+
+def bench(options: Options, model: str = "widedeep") -> report.Result:
+    """Both kinds with each seed, the first one in turn."""
+    seeds, samples = (range(2), 60_000) if options.quick else (range(5), demo.SAMPLES)
+    found: dict[str, list[Trained]] = {"undisturbed": [], "disturbed": []}
+    with tempfile.TemporaryDirectory() as name, progress.bar("runs", total=2 * len(seeds)) as step:
+        folder = pathlib.Path(name)
+        (folder / "train.py").write_text(SCRIPT)
+        demo.log(samples, folder=folder / "clicks")
+        for seed in seeds:
+            for kind in list(found) if seed % 2 == 0 else reversed(list(found)):
+                found[kind].append(trained(folder, model, samples, seed, ACTS if kind == "disturbed" else ()))
+                step()
+    return judge(found, model, samples)
+
+
+def trained(
+    folder: pathlib.Path, model: str, samples: int, seed: int, acts: Sequence[tuple[float, str, Act]]
+) -> Trained:
+    """One run from its begin to its AUC."""
+    spec = JobSpec(
+        name=f"auc-{seed}-{'disturbed' if acts else 'undisturbed'}", workers=WORKERS, servers=SERVERS, seed=seed,
+        checkpoints=CheckpointRules(every_s=3.0), backoff_s=0.0,
+    )  # fmt: skip
+    arguments = [str(folder / "clicks"), str(samples), str(seed), model]
+    done = []
+    with LocalCluster(folder / "train.py", arguments, spec=spec, folder=folder / "runs") as job:
+        for part, what, act in acts:
+            if not reached(job, part * 0.9 * samples):
+                break
+            act(job)
+            done.append(what)
+        status = job.wait()
+    if status.phase is not Phase.FINISHED:
+        raise errors.JobFailed(f"{spec.name} {status.phase}: {status.why}")
+    told = status.metrics
+    return Trained(
+        auc=told["test_auc"], lost=round(told["lost"]), repeated=round(told["repeated"]), seconds=status.elapsed_s,
+        done=tuple(done),
+    )  # fmt: skip
+
+
+def reached(job: LocalCluster, samples: float) -> bool:
+    """Wait until so many samples are trained; False: the job ends, or drains, before."""
+    over = (Phase.DRAINING, Phase.FINISHED, Phase.FAILED, Phase.STOPPED)
+    try:
+        status = job.until(lambda now: now.samples >= samples or now.phase in over, within_s=600.0)
+    except AssertionError:
+        return False
+    return status.phase not in over
+
+
+def judge(found: dict[str, list[Trained]], model: str, samples: int) -> report.Result:
+    """Means, their difference, and what seeds alone change."""
+    calm, disturbed = found["undisturbed"], found["disturbed"]
+    pairs = [after.auc - before.auc for before, after in zip(calm, disturbed, strict=True)]
+    difference = abs(statistics.mean(pairs))
+    by_chance = statistics.stdev(pairs) / math.sqrt(len(pairs)) if len(pairs) > 1 else math.nan
+    counted = sum(one.lost + one.repeated for some in found.values() for one in some)
+    incomplete = [one for one in disturbed if len(one.done) < len(ACTS)]
+    why = f"{len(incomplete)} runs ended before all was done to them" if incomplete else ""
+    every = [one.auc for some in found.values() for one in some]
+    return report.Result(
+        goals=(
+            report.goal(
+                "auc_difference", None if incomplete else difference, target=MOST_DIFFERENCE, better="lower", why=why
+            ),
+            report.goal("lost_or_repeated", float(counted), target=0.0, better="lower"),
+        ),
+        rounds=len(pairs),
+        columns=("seed", "undisturbed", "disturbed", "difference"),
+        rows=(
+            *(
+                (str(seed), f"{one.auc:.5f}", f"{other.auc:.5f}", f"{other.auc - one.auc:+.5f}")
+                for seed, (one, other) in enumerate(zip(calm, disturbed, strict=True))
+            ),
+            ("mean", *(f"{statistics.mean(one.auc for one in some):.5f}" for some in (calm, disturbed)),
+             f"{statistics.mean(pairs):+.5f}"),
+        ),
+        notes=(
+            f"{model}, {samples:,} generated clicks of which a tenth is for the test, {WORKERS} workers, {SERVERS} "
+            f"servers; disturbed: {'; '.join(what for _, what, _ in ACTS)}",
+            f"the difference is {difference:.5f}, one deviation of a mean of {len(pairs)} pairs {by_chance:.5f}; all "
+            f"runs lie within {max(every) - min(every):.5f}",
+            f"{counted} samples lost or repeated, in all runs together",
+        ),
+        details={
+            "undisturbed": [one.auc for one in calm], "disturbed": [one.auc for one in disturbed],
+            "difference": statistics.mean(pairs), "deviation_of_mean": None if math.isnan(by_chance) else by_chance,
+            "range": max(every) - min(every), "samples": samples,
+            "range_undisturbed": max(one.auc for one in calm) - min(one.auc for one in calm),
+            "seconds": {kind: [round(one.seconds, 1) for one in some] for kind, some in found.items()},
+        },
+    )  # fmt: skip

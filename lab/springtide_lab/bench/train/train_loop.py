@@ -1,0 +1,101 @@
+"""A training loop of a zoo model: plain PyTorch with sparse EmbeddingBags, or the same loop prepared by springtide.
+
+Options: kind (pytorch, springtide), model, rows, dim, batch, batches, threads, lr, addresses (of servers), history
+(ranges that slots remember at the start). A round: seconds, identities (on or off) -> samples/s, steps, CPU seconds,
+for springtide where the time went, and with `times` when each step ended.
+"""
+
+import dataclasses
+import itertools
+import resource
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import line
+import numpy as np
+import torch
+from torch.utils.data import Dataset
+
+from springtide import zoo
+from springtide.zoo.batches import ClickBatch
+from springtide_lab.bench.core import ids, served_worker
+
+Round = Callable[[dict[str, Any]], dict[str, Any]]
+TABLES, DENSE = 26, 13
+OLD_SHARD, HISTORY_A_PUSH = 1 << 31, 100  # ranges that never join, of a shard that is none of the loop
+
+
+class Clicks(Dataset[Any]):
+    """Ready batches in memory: reading costs next to nothing, on both sides the same."""
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        self.size: int = options["batch"]
+        rng = np.random.default_rng(5)
+        drawn = ids.batches(7, batches=options["batches"], tables=TABLES, rows=options["rows"], batch=self.size)
+        self.made = []
+        for batch in drawn:
+            dense = rng.standard_normal((self.size, DENSE)).astype(np.float32)
+            label = (rng.random(self.size) < 0.3).astype(np.float32)
+            x = ClickBatch(dense=torch.from_numpy(dense), sparse=torch.from_numpy(batch.T.copy()))
+            self.made.append((x, torch.from_numpy(label)))
+
+    def __len__(self) -> int:
+        return len(self.made) * self.size
+
+    def batch(self, indices: Any) -> Any:
+        """The ready batch that begins at this index."""
+        return self.made[int(indices[0]) // self.size]
+
+
+def cpu_s() -> float:
+    """CPU seconds of this process so far, all threads."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+def start(options: dict[str, Any]) -> tuple[Round, dict[str, str]]:
+    """Make model, data and loop."""
+    torch.set_num_threads(options["threads"])
+    torch.manual_seed(0)
+    data = Clicks(options)
+    model = zoo.model(options["model"], tables=[options["rows"]] * TABLES, dim=options["dim"], sparse=True)
+    optimizer: torch.optim.Optimizer = torch.optim.SGD(model.parameters(), lr=options["lr"])
+    job = None
+    feed: Iterator[Any] = itertools.cycle(data.made)
+    if options["kind"] == "springtide":
+        job = served_worker.job(options["addresses"])
+        model, optimizer, batches = job.prepare(
+            model, optimizer, data, batch_size=data.size, epochs=1_000_000, shuffle=False
+        )
+        feed = iter(batches)
+        step: Any = batches._follower
+        for first in range(0, options.get("history", 0), HISTORY_A_PUSH):
+            named = [(0, OLD_SHARD, 2 * at, 1) for at in range(first, first + HISTORY_A_PUSH)]
+            step._client.push([], step=0, hyper=[], batches=named).wait()
+
+    def measure(request: dict[str, Any]) -> dict[str, Any]:
+        if job:
+            step.named = request.get("identities", True)
+        before, used = job.meter.collect() if job else None, cpu_s()
+        began, steps, times = time.perf_counter(), 0, []
+        while (took := time.perf_counter() - began) < request["seconds"] or not steps:
+            x, y = next(feed)
+            optimizer.zero_grad()
+            zoo.loss(model(x), y).backward()
+            optimizer.step()
+            steps += 1
+            times.append(time.perf_counter())
+        answer: dict[str, Any] = {"figure": steps * data.size / took, "steps": steps, "cpu_s": cpu_s() - used}
+        if request.get("times"):
+            answer["times"] = times
+        if job and before:
+            spent = dataclasses.asdict(job.meter.collect())
+            answer["spent"] = {name: value - getattr(before, name) for name, value in spent.items()}
+        return answer
+
+    return measure, {"torch": str(torch.__version__)}
+
+
+if __name__ == "__main__":
+    line.serve(start)

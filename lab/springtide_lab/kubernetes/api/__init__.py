@@ -1,0 +1,1 @@
+"""The API server: requests, storage, watches, access control."""

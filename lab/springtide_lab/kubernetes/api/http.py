@@ -1,0 +1,314 @@
+"""The API over HTTP: who asks, whether they may, what goes wrong on purpose, and then what they asked for.
+
+In: requests. Out: objects, lists, tables, watches, `Status` objects for refusals. The rest of the room knows no HTTP.
+"""
+
+import asyncio
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+import yaml
+from aiohttp import ClientError, ClientSession, web
+
+from springtide_lab.kubernetes.api import api_faults, discovery, list_watch, rbac, status_errors, tables
+from springtide_lab.kubernetes.api.object_lifecycle import Lifecycle, stamp
+from springtide_lab.kubernetes.api.object_store import Change, Store
+from springtide_lab.kubernetes.api.paths import Registry, Target
+from springtide_lab.kubernetes.api.status_errors import Json, Refused
+from springtide_lab.kubernetes.api.subresources import Parts
+from springtide_lab.kubernetes.control.namespaces import Housekeeping
+from springtide_lab.kubernetes.objects import patches, server_side_apply
+from springtide_lab.kubernetes.objects.custom_resources import kinds_of
+from springtide_lab.kubernetes.objects.kinds import CRDS, NAMESPACES, NODES, PODS
+
+VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+BOOKMARK_S = 5.0  # servers send one about every minute; clients must not depend on it
+WATCH_S = 1800.0
+BODY = 16 * 1024 * 1024
+
+
+class Api:
+    """One server's state and how it answers. Lives in one event loop."""
+
+    def __init__(self, ca: str, clock: Callable[[], float] = time.time) -> None:
+        self.clock = clock
+        self.store = Store()
+        self.registry = Registry()
+        self.tokens = rbac.Tokens()
+        self.faults = api_faults.Faults()
+        self.life = Lifecycle(self.store, clock)
+        self.feeds: set[list_watch.Feed] = set()
+        self._parts = Parts(self.life, self.tokens, clock)
+        self._open: set[web.StreamResponse] = set()
+        self.store.after_change += [self._learn, Housekeeping(self.life, self.registry, ca).after]
+        for name in ("default", "kube-system", "kube-node-lease"):
+            self.life.create(NAMESPACES, "", {"metadata": {"name": name}})
+
+    def application(self) -> web.Application:
+        """What a web server serves."""
+        app = web.Application(client_max_size=BODY)
+        app.router.add_route("*", "/{tail:.*}", self._serve)
+        return app
+
+    def drop_watches(self, resource: str = "") -> int:
+        """Break the connections of watches; how many there were."""
+        broken = [each for each in self.feeds if resource in ("", each.target.kind.plural)]
+        for feed in broken:
+            feed.drop()
+        return len(broken)
+
+    def _learn(self, resource: str, change: Change) -> None:
+        if resource != CRDS.resource:
+            return
+        spec = change.now["spec"]
+        self.registry.forget(spec["group"], spec["names"]["plural"])
+        if change.type == "DELETED":
+            self.store.drop_resource(f"{spec['names']['plural']}.{spec['group']}")
+        else:
+            self.registry.define(kinds_of(change.now))
+
+    # ---- one request ----
+
+    async def _serve(self, request: web.Request) -> web.StreamResponse:
+        try:
+            return await self._answer(request)
+        except Refused as refused:
+            headers = {}
+            if refused.retry_after_s is not None:
+                headers["Retry-After"] = str(max(1, round(refused.retry_after_s)))
+            return web.json_response(refused.status(), status=refused.code, headers=headers)
+
+    async def _answer(self, request: web.Request) -> web.StreamResponse:
+        if request.path in ("/healthz", "/livez", "/readyz"):
+            return web.Response(text="ok")
+        user = self.tokens.user(request.headers.get("Authorization", "").removeprefix("Bearer "), self.store)
+        if user is None:
+            raise status_errors.unauthorized()
+        if request.method == "GET" and (said := discovery.answer(request.path, self.registry.all())) is not None:
+            return web.json_response(said)
+        body = await self._body(request)
+        if request.path.startswith("/apis/authorization.k8s.io/v1/selfsubject") and request.method == "POST":
+            return web.json_response(self._parts.review(user, body), status=201)
+        target = self.registry.target(request.path)
+        verb = self._verb(request, target)
+        resource = target.kind.plural + (f"/{target.part}" if target.part else "")
+        named = target.name or rbac.chosen_name(request.query.get("fieldSelector", ""))
+        ask = rbac.Ask(verb=verb, group=target.kind.group, resource=resource, namespace=target.namespace, name=named)
+        if not rbac.allowed(self.store, user, ask):
+            where = f'in the namespace "{target.namespace}"' if target.namespace else "at the cluster scope"
+            why = f'User "{user.name}" cannot {verb} resource "{resource}" in API group "{target.kind.group}" {where}'
+            raise status_errors.forbidden(target.kind.resource, target.name, why)
+        return await self._with_faults(request, target, verb, resource, user, body)
+
+    async def _with_faults(
+        self, request: web.Request, target: Target, verb: str, resource: str, user: rbac.User, body: Any
+    ) -> web.StreamResponse:
+        found = self.faults.take(verb, resource)
+        for fault in found:
+            if fault.delay_s:
+                await asyncio.sleep(fault.delay_s)
+            if fault.code and not fault.after:
+                raise api_faults.refusal(fault, target.kind.resource, target.name)
+        behind = max((fault.behind for fault in found), default=0)
+        answer = await self._do(request, target, verb, user, body, behind)
+        for fault in found:
+            if fault.code and fault.after:
+                raise api_faults.refusal(fault, target.kind.resource, target.name)
+        return answer
+
+    async def _do(
+        self, request: web.Request, target: Target, verb: str, user: rbac.User, body: Any, behind: int
+    ) -> web.StreamResponse:
+        dry = request.query.get("dryRun") == "All"
+        kind = target.kind
+        if target.part == "log":
+            return await self._log(request, target)
+        match verb:
+            case "watch":
+                return await self._watch(request, target)
+            case "list":
+                found = list_watch.page(self.store, target, request.query, behind=behind)
+                return self._shown(request, target, found.as_list(kind), found.items, str(found.version))
+            case "get":
+                item = list_watch.as_version(kind, self.life.need(kind, target.key))
+                return self._shown(request, target, item, [item], item["metadata"]["resourceVersion"])
+            case "create" if target.part:
+                return web.json_response(self._parts.create(target, body), status=201)
+            case "create":
+                self._refuse_escalation(user, target, body)
+                made = self.life.create(kind, target.namespace, body, dry=dry)
+                return web.json_response(made, status=201)
+            case "update":
+                self._refuse_escalation(user, target, body)
+                return web.json_response(self.life.change(kind, target.key, body, part=target.part, dry=dry))
+            case "patch":
+                return self._patch(request, target, user, body, dry)
+            case "deletecollection":
+                return self._delete_all(request, target, body)
+        item, gone = self.life.delete(kind, target.key, self._options(request, body))
+        if gone and kind is not PODS:
+            return web.json_response(
+                status_errors.success(kind.plural, kind.group, target.name, item["metadata"]["uid"])
+            )
+        return web.json_response(item)
+
+    # ---- verbs ----
+
+    def _patch(self, request: web.Request, target: Target, user: rbac.User, body: Any, dry: bool) -> web.Response:
+        kind, media = target.kind, request.content_type
+        old = self.store.get(kind.resource, target.key)
+        if media == patches.APPLY:
+            manager = request.query.get("fieldManager", "")
+            if not manager:
+                raise status_errors.bad_request("PatchOptions.meta.k8s.io is invalid: fieldManager: Required value")
+            start = old or {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": {"name": target.name}}
+            new = server_side_apply.apply(
+                start,
+                body,
+                manager,
+                force=request.query.get("force") == "true",
+                at=stamp(self.clock()),
+                key_of=server_side_apply.key_names(kind.custom, kind.schema),
+            )
+            if old is None:
+                self._refuse_escalation(user, target, new)
+                return web.json_response(self.life.create(kind, target.namespace, new, dry=dry), status=201)
+        else:
+            old = self.life.need(kind, target.key)
+            new = patches.apply(old, body, media, custom=kind.custom)
+        self._refuse_escalation(user, target, new)
+        return web.json_response(self.life.change(kind, target.key, new, part=target.part, dry=dry))
+
+    def _delete_all(self, request: web.Request, target: Target, body: Any) -> web.Response:
+        found = list_watch.page(self.store, target, request.query)
+        for item in found.items:
+            key = (item["metadata"].get("namespace", ""), item["metadata"]["name"])
+            self.life.delete(target.kind, key, self._options(request, body))
+        return web.json_response(found.as_list(target.kind))
+
+    def _options(self, request: web.Request, body: Any) -> Json:
+        options = dict(body or {})
+        for key in ("gracePeriodSeconds", "propagationPolicy"):
+            if key in request.query:
+                options[key] = int(request.query[key]) if key == "gracePeriodSeconds" else request.query[key]
+        return options
+
+    def _refuse_escalation(self, user: rbac.User, target: Target, body: Any) -> None:
+        if target.kind.group != rbac.GROUP or user.may_all or not isinstance(body, dict):
+            return
+        rules = list(body.get("rules") or [])
+        verb, resource = "escalate", target.kind.plural
+        name = (body.get("metadata") or {}).get("name", "")
+        if target.kind.plural.endswith("bindings"):
+            reference = body["roleRef"]
+            rules = rbac.rules_behind(self.store, reference, target.namespace)
+            verb, resource, name = "bind", reference["kind"].lower() + "s", reference["name"]
+        ask = rbac.Ask(verb=verb, group=rbac.GROUP, resource=resource, namespace=target.namespace, name=name)
+        missing = rbac.beyond(self.store, user, rules, target.namespace)
+        if missing and not rbac.allowed(self.store, user, ask):
+            why = f'user "{user.name}" is attempting to grant RBAC permissions not currently held: {missing}'
+            raise status_errors.forbidden(target.kind.resource, name, why)
+
+    async def _watch(self, request: web.Request, target: Target) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": "application/json"})
+        seconds = float(request.query.get("timeoutSeconds") or WATCH_S)
+        bookmarks = request.query.get("allowWatchBookmarks") in ("true", "1")
+        try:
+            feed = list_watch.Feed(self.store, target, request.query)
+        except Refused as refused:
+            if refused.code != 410:
+                raise
+            await response.prepare(request)
+            await response.write(_line({"type": "ERROR", "object": refused.status()}))
+            return response
+        self.feeds.add(feed)
+        try:
+            await response.prepare(request)
+            await self._stream(request, response, feed, seconds, bookmarks)
+        except ConnectionError:
+            pass  # whoever watched is gone
+        finally:
+            self.feeds.discard(feed)
+            feed.close()
+        return response
+
+    async def _stream(
+        self, request: web.Request, response: web.StreamResponse, feed: list_watch.Feed, seconds: float, bookmarks: bool
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        until = loop.time() + seconds
+        while (left := until - loop.time()) > 0:
+            try:
+                event = await asyncio.wait_for(feed.events.get(), min(left, BOOKMARK_S))
+            except TimeoutError:
+                if bookmarks:
+                    feed.bookmark()
+                continue
+            if event is None:
+                if request.transport is not None:
+                    request.transport.abort()
+                return
+            if event["type"] != "BOOKMARK" or bookmarks or "annotations" in event["object"]["metadata"]:
+                await response.write(_line(event))
+
+    async def _log(self, request: web.Request, target: Target) -> web.StreamResponse:
+        """A pod's output is with its node: ask there."""
+        pod = self.life.need(PODS, target.key)
+        node = self.store.get(NODES.resource, ("", pod["spec"].get("nodeName", "")))
+        if node is None:
+            raise status_errors.bad_request(f'pod "{target.name}" does not have a host assigned')
+        container = request.query.get("container") or pod["spec"]["containers"][0]["name"]
+        address = next(each["address"] for each in node["status"]["addresses"] if each["type"] == "InternalIP")
+        port = node["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"]
+        url = f"https://{address}:{port}/containerLogs/{target.namespace}/{target.name}/{container}"
+        query = {key: value for key, value in request.query.items() if key != "container"}
+        response = web.StreamResponse(headers={"Content-Type": "text/plain"})
+        try:
+            async with ClientSession() as session, session.get(url, params=query, ssl=False) as answer:
+                if answer.status >= 400:
+                    raise Refused(answer.status, "BadRequest", (await answer.text()).strip())
+                await response.prepare(request)
+                async for chunk in answer.content.iter_any():
+                    await response.write(chunk)
+        except (ClientError, ConnectionError) as error:
+            if not response.prepared:
+                raise Refused(500, "InternalError", f"Get {url}: {error}") from error
+        return response
+
+    # ---- reading and showing ----
+
+    def _verb(self, request: web.Request, target: Target) -> str:
+        if request.method in ("GET", "HEAD"):
+            if request.query.get("watch") in ("true", "1") and not target.part:
+                return "watch"
+            return "get" if target.name else "list"
+        verb = VERBS.get(request.method)
+        whole = bool(target.name) and not target.part
+        if verb is None or (verb == "create" and whole) or (verb in ("update", "patch") and not target.name):
+            raise status_errors.not_allowed(request.method)
+        if verb == "create" and target.kind.namespaced and not target.namespace:
+            raise status_errors.not_allowed(request.method)
+        return "deletecollection" if verb == "delete" and not target.name else verb
+
+    async def _body(self, request: web.Request) -> Any:
+        text = await request.read()
+        if not text:
+            return {}
+        try:
+            return yaml.safe_load(text) if "yaml" in request.content_type else json.loads(text)
+        except (ValueError, yaml.YAMLError) as error:
+            raise status_errors.bad_request(f"the body cannot be read: {error}") from error
+
+    def _shown(
+        self, request: web.Request, target: Target, whole: Json, items: list[Json], version: str
+    ) -> web.Response:
+        if "as=Table" in request.headers.get("Accept", ""):
+            include = request.query.get("includeObject", "Metadata")
+            return web.json_response(tables.table(target.kind, items, self.clock(), version, include))
+        return web.json_response(whole)
+
+
+def _line(event: Json) -> bytes:
+    return json.dumps(event, separators=(",", ":")).encode() + b"\n"

@@ -1,0 +1,1 @@
+"""The kubelet: pods as processes of this machine."""

@@ -1,0 +1,270 @@
+"""Containers as processes of this machine: started by `enter`, held to their limits, ended, and gone with the test.
+
+In: a `Wish`. Out: a `Container` whose `ended` says how it ended. All are in the process group of a watchdog that kills
+them when the test's process ends, however it ends (`platforms.local.process_group`).
+"""
+
+import asyncio
+import dataclasses
+import json
+import logging
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import springtide
+from springtide.domain.core.resources import Limits
+from springtide.platforms.local.process_group import Watched
+from springtide.telemetry.host.cgroup_files import Group, kill_members
+from springtide_lab.kubernetes.kubelet import container_entry
+
+log = logging.getLogger(__name__)
+
+PACKAGE = pathlib.Path(springtide.__file__).parent.parent
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """A volume in a container."""
+
+    source: pathlib.Path
+    target: str
+    read_only: bool = False
+    in_memory: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """A container to start."""
+
+    name: str
+    argv: Sequence[str]
+    env: Mapping[str, str]
+    cwd: str
+    hostname: str
+    hosts: pathlib.Path
+    log: pathlib.Path
+    mounts: Sequence[Mount] = ()
+    limits: Limits = field(default_factory=Limits)
+    uid: int = 0
+    gid: int = 0
+    groups: Sequence[int] = ()
+    read_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """How a container ended."""
+
+    code: int
+    oom: bool
+    at: float
+
+
+@dataclass(slots=True)
+class Container:
+    """One that was started."""
+
+    process: "subprocess.Popen[bytes]"
+    group: Group | None
+    log: pathlib.Path
+    started_at: float
+    begun: asyncio.Event
+    """Its command runs, or never will."""
+    ended: "asyncio.Future[End]"
+    wish: Wish
+    limits: Limits
+
+    def first(self) -> int | None:
+        """The machine's number of process number 1 in it; None while or when there is none."""
+        path = pathlib.Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
+        try:
+            children = path.read_text().split()
+        except OSError:
+            return None
+        return int(children[0]) if children else None
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send it a signal, as to process number 1 in it; harmless when it has ended."""
+        if not self.ended.done():
+            if number == signal.SIGKILL and self.group is not None:
+                kill_members(self.group)
+            self.process.send_signal(number)
+
+    def hold(self, limits: Limits) -> bool:
+        """Other limits; whether they hold now."""
+        if self.group is None or not self.group.can_hold(limits):
+            return False
+        try:
+            self.group.hold_to(limits)
+        except OSError as error:
+            log.warning("a container keeps its limits: %s", error.strerror)
+            return False
+        self.limits = limits
+        return True
+
+
+class Machine:
+    """Starts containers. Use within a running event loop, and close it."""
+
+    def __init__(self, folder: pathlib.Path) -> None:
+        self._roots = folder / "roots"
+        self._roots.mkdir(parents=True, exist_ok=True)
+        self._watched = Watched(log.warning)
+        self._containers: dict[int, Container] = {}
+        self._number = 0
+        self._pipes: set[int] = set()
+
+    def start(self, wish: Wish) -> Container:
+        """Start a container; its output goes to its log."""
+        self._number += 1
+        root = self._roots / str(self._number)
+        root.mkdir()
+        group = self._watched.make_group(f"{wish.name}-{self._number}", wish.limits)
+        process, begun = self._spawn(words_of(wish, root, group), wish.log)
+        loop = asyncio.get_running_loop()
+        container = Container(process, group, wish.log, time.time(), begun, loop.create_future(), wish, wish.limits)
+        self._containers[process.pid] = container
+        pidfd = os.pidfd_open(process.pid)
+        loop.add_reader(pidfd, self._ended, container, pidfd, root)
+        return container
+
+    async def execute(self, container: Container, argv: Sequence[str], within_s: float) -> int | None:
+        """Run a command in a container that runs; its exit code, or None where it took too long."""
+        first = container.first()
+        if first is None:
+            return None
+        wish = dataclasses.replace(container.wish, argv=argv)
+        process, _ = self._spawn(words_of(wish, None, container.group) | {"join": first}, container.log)
+        pidfd = os.pidfd_open(process.pid)
+        ended, loop = asyncio.Event(), asyncio.get_running_loop()
+        loop.add_reader(pidfd, ended.set)
+        try:
+            async with asyncio.timeout(within_s):
+                await ended.wait()
+        except TimeoutError:
+            return None
+        finally:
+            loop.remove_reader(pidfd)
+            os.close(pidfd)
+            process.kill()
+            process.wait()
+        return process.returncode
+
+    def _spawn(
+        self, words: Mapping[str, object], path: pathlib.Path
+    ) -> "tuple[subprocess.Popen[bytes], asyncio.Event]":
+        """Start `enter`; the event comes when the command runs, or never will."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        ours, theirs = os.pipe()
+        try:
+            with open(path, "ab") as output:
+                process = subprocess.Popen(
+                    [sys.executable, "-I", "-S", container_entry.__file__, json.dumps({**words, "started": theirs})],
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    process_group=self._watched.number,
+                    pass_fds=[theirs],
+                )
+        finally:
+            os.close(theirs)
+        begun, loop = asyncio.Event(), asyncio.get_running_loop()
+
+        def see() -> None:
+            loop.remove_reader(ours)
+            os.close(ours)
+            self._pipes.discard(ours)
+            begun.set()
+
+        self._pipes.add(ours)
+        loop.add_reader(ours, see)
+        return process, begun
+
+    def close(self) -> None:
+        """End whatever runs."""
+        for container in list(self._containers.values()):
+            container.signal(signal.SIGKILL)
+        self._watched.kill()
+        loop = asyncio.get_running_loop()
+        for pipe in self._pipes:
+            loop.remove_reader(pipe)
+            os.close(pipe)
+        for container in list(self._containers.values()):
+            container.process.wait()
+        self._watched.remove_groups()
+
+    def _ended(self, container: Container, pidfd: int, root: pathlib.Path) -> None:
+        asyncio.get_running_loop().remove_reader(pidfd)
+        os.close(pidfd)
+        code = container.process.wait()
+        code = 128 - code if code < 0 else code
+        del self._containers[container.process.pid]
+        oom = False
+        if container.group is not None:
+            oom = code != 0 and container.group.oom_kills() > 0
+            self._watched.groups.remove(container.group)
+        root.rmdir()
+        if not container.ended.done():
+            container.ended.set_result(End(code, oom, time.time()))
+
+
+def words_of(wish: Wish, root: pathlib.Path | None, group: Group | None) -> dict[str, object]:
+    """What `enter` is told."""
+    return {
+        "root": os.getuid() == 0,
+        "at": str(root),
+        "needed": needed(),
+        "argv": list(wish.argv),
+        "env": dict(wish.env),
+        "cwd": wish.cwd,
+        "hostname": wish.hostname,
+        "hosts": str(wish.hosts),
+        "readonly": wish.read_only,
+        "groups": [] if group is None else [str(each) for each in group.folders()],
+        "uid": wish.uid,
+        "gid": wish.gid,
+        "groups_of_user": list(wish.groups),
+        "mounts": [
+            {
+                "source": str(each.source),
+                "target": each.target,
+                "readonly": each.read_only,
+                "memory": each.in_memory,
+                "file": each.source.is_file(),
+            }
+            for each in wish.mounts
+        ],
+    }
+
+
+def needed() -> list[str]:
+    """Folders without which Python and this package do not run."""
+    interpreter = pathlib.Path(sys.executable).resolve().parent.parent
+    return [
+        str(path)
+        for path in dict.fromkeys((pathlib.Path(sys.base_prefix), interpreter, pathlib.Path(sys.prefix), PACKAGE))
+    ]
+
+
+def why_not() -> str:
+    """Why containers cannot be had on this machine; empty: they can."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        (folder / "hosts").write_text("127.0.0.1 localhost\n")
+        (folder / "root").mkdir()
+        wish = Wish(
+            name="probe", argv=["true"], env={"PATH": "/usr/bin:/bin"}, cwd="/", hostname="probe",
+            hosts=folder / "hosts", log=folder / "log", uid=os.getuid(), gid=os.getgid(), read_only=True,
+        )  # fmt: skip
+        with open("/dev/null") as nothing:
+            words = {**words_of(wish, folder / "root", None), "started": nothing.fileno()}
+            command = [sys.executable, "-I", "-S", container_entry.__file__, json.dumps(words)]
+            done = subprocess.run(command, capture_output=True, text=True, check=False, pass_fds=[nothing.fileno()])
+        return "" if done.returncode == 0 else done.stderr.strip() or f"a container ended with {done.returncode}"

@@ -1,0 +1,367 @@
+"""A kubelet, and the scheduler beside it, for one machine: pods of any API server run here as processes.
+
+    with ApiServer(tmp_path / "api") as server, LocalKubelet(server.kubeconfig, tmp_path / "kubelet"):
+        ...  # make pods through the API: they run, print, fail, are evicted
+
+In: a kubeconfig and how large each node pretends to be. Only standard calls of the API are made, so a real server does
+as well as `server.ApiServer`. What a pod sees of the machine: `enter`. One pod's life: `pod_life`.
+"""
+
+import asyncio
+import concurrent.futures
+import contextlib
+import logging
+import os
+import pathlib
+import threading
+import urllib.parse
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import Any, Self, TypeVar
+
+from springtide import errors
+from springtide.platforms.k8s.api.client import Client
+from springtide.platforms.k8s.api.kinds import CONFIG_MAPS, NODES, PODS, SECRETS, SERVICE_ACCOUNTS
+from springtide_lab.kubernetes.api.status_errors import Json
+from springtide_lab.kubernetes.control import pod_placement, scheduler
+from springtide_lab.kubernetes.control.cluster_view import View
+from springtide_lab.kubernetes.kubelet import containers, hosts_file, nodes
+from springtide_lab.kubernetes.kubelet.container_spec import image_env
+from springtide_lab.kubernetes.kubelet.containers import Machine
+from springtide_lab.kubernetes.kubelet.environment import Lookup
+from springtide_lab.kubernetes.kubelet.node_server import NodeServer
+from springtide_lab.kubernetes.kubelet.pod_lifecycle import Place, PodLife
+
+log = logging.getLogger(__name__)
+
+START_S = 60.0
+LEASE_S = 10.0
+LATER_S = 1.0  # what could not be placed is tried again, as nodes may have changed
+EVICT_S = 0.5
+Result = TypeVar("Result")
+
+
+class LocalKubelet:
+    """Nodes of this machine: `nodes` are name to (cores, bytes of memory); `scheduler` is whom pods must ask for."""
+
+    def __init__(
+        self,
+        kubeconfig: str | os.PathLike[str],
+        folder: str | os.PathLike[str],
+        *,
+        nodes: Mapping[str, tuple[float, int]] | None = None,
+        scheduler: str = "default-scheduler",
+        namespaces: Sequence[str] = (),
+        missing_images: Sequence[str] = ("*missing*",),
+        backoff_s: float = 0.2,
+    ) -> None:
+        self.folder = pathlib.Path(folder)
+        self._kubeconfig = os.fspath(kubeconfig)
+        self._sizes = dict(nodes or {"node-1": (float(os.cpu_count() or 1), memory_here())})
+        self._scheduler_name, self._namespaces = scheduler, tuple(namespaces)
+        self._missing_images, self._backoff_s = tuple(missing_images), backoff_s
+        self._lives: dict[str, PodLife] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._lost: set[str] = set()
+        self._addresses = 0
+        self._over, self._dirty, self._wake_scheduler = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="local-kubelet", daemon=True)
+        self._up: concurrent.futures.Future[None] = concurrent.futures.Future()
+
+    def __enter__(self) -> Self:
+        """Registered and watching."""
+        if why := containers.why_not():
+            raise errors.BadInput(f"pods cannot be run on this machine: {why}; run as root, or allow user namespaces")
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.folder.chmod(0o755)
+        self._thread.start()
+        try:
+            self._up.result(START_S)
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """All pods ended, all nodes taken away."""
+        with contextlib.suppress(RuntimeError):  # it may have ended by itself
+            self._loop.call_soon_threadsafe(self._over.set)
+        self._thread.join()
+
+    # ---- what a test may do to it ----
+
+    def kill_node(self, name: str) -> None:
+        """A machine is lost: its processes are gone, nobody says so, and the cluster notices at once."""
+        self._call(self._kill_node(name))
+
+    def remove_node(self, name: str) -> None:
+        """A lost machine is taken off the cluster, which then removes its pods."""
+        self._call(self._remove_node(name))
+
+    def drain(self, name: str) -> None:
+        """Empty a node as `kubectl drain` does: evict its pods, as their budgets allow; returns when it is empty."""
+        self._call(self._drain(name))
+
+    def evict(self, namespace: str, pod: str, why: str = "The node was low on resource: memory.") -> None:
+        """End a pod as a node does that is short of memory: Failed, Evicted."""
+        self._call(self._evict(namespace, pod, why))
+
+    def pids(self, namespace: str, pod: str) -> dict[str, int]:
+        """The processes of a pod's containers, by container, as this machine numbers them."""
+
+        async def look() -> dict[str, int]:
+            life = self._find(namespace, pod)
+            found = {} if life is None else {name: each.first() for name, each in life.running.items()}
+            return {name: pid for name, pid in found.items() if pid is not None}
+
+        return self._call(look())
+
+    # ---- its own thread ----
+
+    def _call(self, work: Coroutine[Any, Any, Result]) -> Result:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(START_S)
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_until_complete(self._main())
+        except BaseException as trouble:
+            if not self._up.done():
+                self._up.set_exception(trouble)
+            else:
+                log.exception("the kubelet has ended")
+        finally:
+            self._loop.close()
+
+    async def _main(self) -> None:
+        over = asyncio.create_task(self._over.wait())
+        self._client = Client.open(self._kubeconfig)
+        self._machine = Machine(self.folder)
+        self._view = View(self._client, self._namespaces, self._dirty.set)
+        self._logs = NodeServer(self._find, self.folder)
+        beats: list[asyncio.Task[None]] = []
+        try:
+            starting = asyncio.create_task(self._start())
+            await asyncio.wait([over, starting], return_when=asyncio.FIRST_COMPLETED)
+            if not starting.done():
+                starting.cancel()
+                raise errors.ClusterUnreachable("the kubelet was stopped before it had started")
+            starting.result()
+            beats = [asyncio.create_task(work) for work in (self._beat(), self._step_on(), self._schedule_on())]
+            self._up.set_result(None)
+            await asyncio.wait([over, *beats], return_when=asyncio.FIRST_COMPLETED)
+            for task in beats:
+                if task.done():
+                    task.result()
+        finally:
+            await self._close(beats)
+
+    async def _start(self) -> None:
+        self._host = await nodes.host_for(self._client)
+        await self._logs.start(self._host)
+        for name, (cpu, memory) in self._sizes.items():
+            await nodes.register(self._client, name, cpu, memory, host=self._host, port=self._logs.port)
+        await self._view.start()
+
+    async def _close(self, beats: Sequence[asyncio.Task[None]]) -> None:
+        for task in [*beats, *self._tasks.values()]:
+            task.cancel()
+        await asyncio.gather(*beats, *self._tasks.values(), return_exceptions=True)
+        await self._view.close()
+        await self._logs.close()
+        self._machine.close()
+        for name in self._sizes:
+            with contextlib.suppress(errors.SpringtideError):  # the server may be gone already
+                await nodes.remove(self._client, name)
+        await self._client.close()
+
+    async def _beat(self) -> None:
+        while True:
+            await asyncio.sleep(LEASE_S)
+            for name in self._sizes.keys() - self._lost:
+                with contextlib.suppress(errors.SpringtideError):  # the next one may come through
+                    await nodes.renew(self._client, name)
+
+    async def _step_on(self) -> None:
+        """Start, tell and end pods as the API says."""
+        while True:
+            self._dirty.clear()
+            self._step()
+            self._wake_scheduler.set()
+            await self._dirty.wait()
+
+    def _step(self) -> None:
+        wanted = {pod["metadata"]["uid"]: pod for pod in self._view.pods.values() if self._is_here(pod)}
+        for uid in self._lives.keys() - wanted.keys():  # taken away by force
+            self._lives.pop(uid)
+            self._tasks.pop(uid).cancel()
+        for uid, pod in wanted.items():
+            if uid in self._lives:
+                self._lives[uid].see(pod)
+            elif pod["status"].get("phase") not in ("Succeeded", "Failed") or pod["metadata"].get("deletionTimestamp"):
+                self._begin(uid, pod)
+        self._write_hosts()
+
+    def _is_here(self, pod: Json) -> bool:
+        node = pod["spec"].get("nodeName")
+        own = pod["spec"].get("schedulerName") == self._scheduler_name
+        return node in self._sizes and node not in self._lost and own
+
+    def _begin(self, uid: str, pod: Json) -> None:
+        self._addresses += 1
+        here = self._process_part()
+        namespace = pod["metadata"]["namespace"]
+        place = Place(
+            client=self._client,
+            machine=self._machine,
+            folder=self.folder / "pods" / uid,
+            claims=self.folder / "claims",
+            hosts=self._hosts_of(namespace),
+            address=f"127.{here}.{self._addresses // 250}.{1 + self._addresses % 250}",
+            host=self._host,
+            base_env=image_env(self._api_address()),
+            missing_images=self._missing_images,
+            backoff_s=self._backoff_s,
+            fetch=self._fetch,
+            token_of=self._token_of,
+            hindered=self._hindered,
+        )
+        self._lives[uid] = life = PodLife(place, pod)
+        self._tasks[uid] = asyncio.create_task(life.run())
+        self._tasks[uid].add_done_callback(lambda task: report(task, pod))
+
+    def _process_part(self) -> int:
+        """Kubelets of several test processes at once have different addresses, as far as there are any."""
+        return 8 + os.getpid() % 200
+
+    def _api_address(self) -> tuple[str, int]:
+        parts = urllib.parse.urlsplit(self._client.access.server)
+        return parts.hostname or "127.0.0.1", parts.port or 443
+
+    def _find(self, namespace: str, name: str) -> PodLife | None:
+        for life in self._lives.values():
+            meta = life.pod["metadata"]
+            if (meta["namespace"], meta["name"]) == (namespace, name):
+                return life
+        return None
+
+    def _hindered(self, pod: Json) -> str:
+        """Why a pod that was resized does not fit on its node: for now (Deferred), or ever (Infeasible)."""
+        node = self._view.nodes.get(("", pod["spec"]["nodeName"]))
+        others = [
+            each
+            for each in self._view.pods.values()
+            if each["spec"].get("nodeName") == pod["spec"]["nodeName"]
+            and each["metadata"]["uid"] != pod["metadata"]["uid"]
+            and not scheduler.is_leaving(each)
+        ]
+        bare = {**(node or {}), "spec": {}}
+        if node is None or pod_placement.obstacle(pod, bare, []):
+            return "Infeasible"
+        return "Deferred" if pod_placement.obstacle(pod, bare, others) else ""
+
+    # ---- what pods need ----
+
+    async def _fetch(self, namespace: str, wanted: set[tuple[str, str]]) -> Lookup:
+        found: dict[tuple[str, str], Json] = {}
+        for resource, name in wanted:
+            with contextlib.suppress(errors.NotFound):
+                kind = CONFIG_MAPS if resource == "configmaps" else SECRETS
+                item = await self._client.get(kind, name, namespace=namespace)
+                found[resource, name] = {**item, "kind": kind.kind}
+        return lambda resource, name: found.get((resource, name))
+
+    async def _token_of(self, namespace: str, account: str, seconds: int, pod: Json) -> str:
+        meta = pod["metadata"]
+        bound = {"kind": "Pod", "apiVersion": "v1", "name": meta["name"], "uid": meta["uid"]}
+        body = {
+            "apiVersion": "authentication.k8s.io/v1",
+            "kind": "TokenRequest",
+            "spec": {"expirationSeconds": max(600, seconds), "boundObjectRef": bound},
+        }
+        answer = await self._client.post(SERVICE_ACCOUNTS, account, "token", body, namespace=namespace)
+        return str(answer["status"]["token"])
+
+    def _hosts_of(self, namespace: str) -> pathlib.Path:
+        path = self.folder / "hosts" / namespace
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.exists():
+            path.write_text(hosts_file.text(namespace, [], []))
+        return path
+
+    def _write_hosts(self) -> None:
+        """In place: containers have this very file mounted."""
+        pods = list(self._view.pods.values())
+        for namespace in {life.pod["metadata"]["namespace"] for life in self._lives.values()}:
+            text = hosts_file.text(namespace, self._view.services.values(), pods).encode()
+            path = self._hosts_of(namespace)
+            if path.read_bytes() != text:
+                with open(path, "r+b", buffering=0) as file:
+                    file.write(text)
+                    file.truncate(len(text))
+
+    # ---- placing and faults ----
+
+    async def _schedule_on(self) -> None:
+        places = scheduler.Scheduler(self._client, self._scheduler_name)
+        while True:
+            self._wake_scheduler.clear()
+            mine = {name: node for (_, name), node in self._view.nodes.items() if name in self._sizes}
+            try:
+                await places.round(self._view.pods, mine)
+            except errors.SpringtideError as error:
+                log.warning("pods are placed later: %s", error)
+            await scheduler.pause_until(self._wake_scheduler, LATER_S)
+
+    async def _kill_node(self, name: str) -> None:
+        self._lost.add(name)
+        for uid, life in list(self._lives.items()):
+            if life.pod["spec"]["nodeName"] == name:
+                self._lives.pop(uid)
+                task = self._tasks.pop(uid)
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+        await nodes.mark_lost(self._client, name)
+
+    async def _remove_node(self, name: str) -> None:
+        await nodes.remove(self._client, name)
+        self._sizes.pop(name, None)
+
+    async def _drain(self, name: str) -> None:
+        await self._client.patch(NODES, name, {"spec": {"unschedulable": True}})
+        while True:
+            left = [pod for pod in self._view.pods.values() if pod["spec"].get("nodeName") == name]
+            left = [pod for pod in left if (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed")]
+            if not left:
+                return
+            for pod in left:
+                if not pod["metadata"].get("deletionTimestamp"):
+                    await self._ask_to_go(pod)
+            await asyncio.sleep(EVICT_S)
+
+    async def _ask_to_go(self, pod: Json) -> None:
+        meta = pod["metadata"]
+        body = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": meta["name"], "namespace": meta["namespace"]},
+        }
+        with contextlib.suppress(errors.NotFound, errors.ClusterUnreachable, errors.Conflict):
+            await self._client.post(PODS, meta["name"], "eviction", body, namespace=meta["namespace"])
+
+    async def _evict(self, namespace: str, pod: str, why: str) -> None:
+        life = self._find(namespace, pod)
+        if life is None:
+            raise errors.BadInput(f"pod {namespace}/{pod} does not run here")
+        life.evict(why)
+
+
+def report(task: asyncio.Task[None], pod: Json) -> None:
+    """A pod whose life broke is a fault of the kubelet."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.error("pod %s: %r", pod["metadata"]["name"], error, exc_info=error)
+
+
+def memory_here() -> int:
+    """Bytes of this machine."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -1,0 +1,123 @@
+"""Nodes of the API that stand for this machine: made, kept alive, marked, taken away.
+
+In: names and sizes. Out: Node objects as a kubelet registers them, and what a cluster's controllers do to one that is
+lost, at once instead of after minutes.
+"""
+
+import contextlib
+import platform
+import socket
+import time
+import urllib.parse
+
+from springtide import errors
+from springtide.platforms.k8s.api.client import Client
+from springtide.platforms.k8s.api.kinds import LEASES, NODES, Kind
+from springtide_lab.kubernetes.api.object_lifecycle import stamp
+from springtide_lab.kubernetes.api.status_errors import Json
+from springtide_lab.kubernetes.control.pod_placement import OWN_TAINT
+
+HOST = "127.0.0.1"
+ENDPOINT_SLICES = Kind("discovery.k8s.io/v1", "EndpointSlice", "endpointslices")
+LEASE_NAMESPACE = "kube-node-lease"
+PODS_AT_MOST = 110
+ARCHITECTURE = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
+UNREACHABLE = "node.kubernetes.io/unreachable"
+
+
+async def host_for(client: Client) -> str:
+    """The address of this machine by which the API server can ask for logs.
+
+    A server that is reached on this machine may still run in a container, as kind's do: it says where it is.
+    """
+    theirs, own = towards(urllib.parse.urlsplit(client.access.server).hostname or HOST)
+    if theirs == own:
+        with contextlib.suppress(errors.SpringtideError, IndexError, KeyError):
+            slices = await client.get(ENDPOINT_SLICES, "kubernetes", namespace="default")
+            theirs, own = towards(slices["endpoints"][0]["addresses"][0])
+    return HOST if theirs == own else own
+
+
+def towards(host: str) -> tuple[str, str]:
+    """The address of a host, and which one of this machine a packet to it would have; nothing is sent."""
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host, 443, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.connect(address)
+            return str(address[0]), str(probe.getsockname()[0])
+    except OSError:
+        return HOST, HOST
+
+
+async def register(client: Client, name: str, cpu: float, memory: int, *, host: str, port: int) -> None:
+    """Make a node, or take over one that an earlier kubelet left; a real one is left alone."""
+    body = NODES.body(name, spec={"taints": [{"key": OWN_TAINT, "effect": "NoSchedule"}]})
+    body["metadata"]["labels"] = {
+        "kubernetes.io/hostname": name,
+        "kubernetes.io/os": "linux",
+        "kubernetes.io/arch": ARCHITECTURE,
+        OWN_TAINT: "true",
+    }
+    try:
+        await client.create(NODES, body)
+    except errors.AlreadyThere:
+        found = await client.get(NODES, name)
+        if OWN_TAINT not in (found["metadata"].get("labels") or {}):
+            raise errors.BadInput(f"node {name} is a real one of {client.access.server}: take another name") from None
+    await client.patch(NODES, name, {"spec": {"taints": body["spec"]["taints"], "unschedulable": None}})
+    await client.patch(NODES, name, {"status": _status(name, cpu, memory, host, port)}, subresource="status")
+    await renew(client, name)
+
+
+def _status(name: str, cpu: float, memory: int, host: str, port: int) -> Json:
+    size = {"cpu": f"{round(cpu * 1000)}m", "memory": str(memory), "pods": str(PODS_AT_MOST)}
+    return {
+        "capacity": size,
+        "allocatable": size,
+        "conditions": [condition("True", "KubeletReady", "LocalKubelet is posting ready status")],
+        "addresses": [{"type": "InternalIP", "address": host}],  # a name would be asked for by API servers
+        "daemonEndpoints": {"kubeletEndpoint": {"Port": port}},
+        "nodeInfo": {
+            "architecture": ARCHITECTURE, "operatingSystem": "linux", "osImage": "local", "machineID": name,
+            "kernelVersion": platform.release(), "kubeletVersion": "v1.34.0+springtide", "bootID": name,
+            "systemUUID": name, "containerRuntimeVersion": "local://1", "kubeProxyVersion": "",
+        },
+    }  # fmt: skip
+
+
+def condition(status: str, reason: str, message: str) -> Json:
+    """Whether a node is ready."""
+    now = stamp(time.time())
+    return {
+        "type": "Ready", "status": status, "reason": reason, "message": message, "lastHeartbeatTime": now,
+        "lastTransitionTime": now,
+    }  # fmt: skip
+
+
+async def renew(client: Client, name: str) -> None:
+    """Say that a node lives: without it a cluster takes it for lost after 40 seconds."""
+    spec = {"holderIdentity": name, "leaseDurationSeconds": 40, "renewTime": stamp(time.time())[:-1] + ".000000Z"}
+    try:
+        await client.patch(LEASES, name, {"spec": spec}, namespace=LEASE_NAMESPACE)
+    except errors.NotFound:
+        with contextlib.suppress(errors.NotFound, errors.AlreadyThere):  # servers have that namespace a moment later
+            await client.create(LEASES, LEASES.body(name, LEASE_NAMESPACE, spec=spec))
+
+
+async def mark_lost(client: Client, name: str) -> None:
+    """What the node controller does to a node that it hears nothing of."""
+    lost = condition("Unknown", "NodeStatusUnknown", "Kubelet stopped posting node status.")
+    await client.patch(NODES, name, {"status": {"conditions": [lost]}}, subresource="status", how="strategic")
+    taints = [
+        {"key": OWN_TAINT, "effect": "NoSchedule"},
+        {"key": UNREACHABLE, "effect": "NoSchedule"},
+        {"key": UNREACHABLE, "effect": "NoExecute"},
+    ]
+    await client.patch(NODES, name, {"spec": {"taints": taints}})
+
+
+async def remove(client: Client, name: str) -> None:
+    """Take a node away, and its lease."""
+    for kind, namespace in ((NODES, ""), (LEASES, LEASE_NAMESPACE)):
+        with contextlib.suppress(errors.NotFound):
+            await client.delete(kind, name, namespace=namespace)

@@ -1,0 +1,360 @@
+"""One pod on this machine, from its binding to its end: volumes, init containers, containers, restarts, deletion.
+
+In: the pod as the API has it, again whenever it changes (`see`). Out: its status through the API, and processes. Ends
+when the pod is over, or when it was deleted and has been removed.
+"""
+
+import asyncio
+import contextlib
+import fnmatch
+import logging
+import pathlib
+import signal
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from springtide import errors
+from springtide.platforms.k8s.api.client import Client
+from springtide.platforms.k8s.api.kinds import PODS
+from springtide_lab.kubernetes.api.status_errors import Json
+from springtide_lab.kubernetes.kubelet import container_spec, environment, pod_status, volumes
+from springtide_lab.kubernetes.kubelet.containers import Container, End, Machine, Mount
+from springtide_lab.kubernetes.kubelet.environment import Lookup, Missing
+from springtide_lab.kubernetes.kubelet.pod_status import State
+
+log = logging.getLogger(__name__)
+
+AGAIN_S = 0.3  # between two looks for something that is missing
+KILLED = 137
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a pod lives, and what it has there."""
+
+    client: Client
+    machine: Machine
+    folder: pathlib.Path
+    claims: pathlib.Path
+    hosts: pathlib.Path
+    address: str
+    host: str
+    base_env: dict[str, str]
+    missing_images: tuple[str, ...]
+    backoff_s: float
+    fetch: Callable[[str, set[tuple[str, str]]], Awaitable[Lookup]]
+    token_of: Callable[[str, str, int, Json], Awaitable[str]]
+    hindered: Callable[[Json], str] = field(default=lambda _: "")
+    """Why the node has no room for the pod as it is now (after a resize); empty: it has."""
+
+
+class PodLife:
+    """Runs one pod; see `run`."""
+
+    def __init__(self, place: Place, pod: Json) -> None:
+        self.pod = pod
+        self._place = place
+        self._began = time.time()
+        self._seen = asyncio.Event()
+        self._stop = asyncio.Event()
+        self._evicted = ""
+        self._posted: Json | None = None
+        spec = pod["spec"]
+        self._first = [self._state(each) for each in spec.get("initContainers") or []]
+        self._states = [self._state(each) for each in spec["containers"]]
+        self._mounts: dict[str, Mount] = {}
+        self._lookup: Lookup = lambda *_: None
+        self.running: dict[str, Container] = {}
+
+    def _state(self, container: Json) -> State:
+        status = [
+            *(self.pod["status"].get("containerStatuses") or []),
+            *(self.pod["status"].get("initContainerStatuses") or []),
+        ]
+        known: Json = next((each for each in status if each["name"] == container["name"]), {})
+        return State(
+            name=container["name"],
+            image=container["image"],
+            waiting="PodInitializing" if self.pod["spec"].get("initContainers") else "ContainerCreating",
+            resources=container.get("resources") or {},
+            restarts=known.get("restartCount", 0),
+        )
+
+    def see(self, pod: Json) -> None:
+        """The pod has changed."""
+        self.pod = pod
+        if pod["metadata"].get("deletionTimestamp"):
+            self._stop.set()
+        self._seen.set()
+
+    def evict(self, why: str) -> None:
+        """The node needs room: end the pod as failed."""
+        self._evicted = why
+        self._stop.set()
+
+    def log_of(self, container: str, restarts: int | None = None) -> pathlib.Path:
+        """Where a container's output is."""
+        known = next((each for each in [*self._first, *self._states] if each.name == container), None)
+        number = restarts if restarts is not None else known.restarts if known else 0
+        return self._place.folder / "logs" / container / f"{max(0, number)}.log"
+
+    def is_over(self, container: str) -> bool:
+        """Whether a container will print nothing more."""
+        return any(each.name == container and each.ended for each in [*self._first, *self._states])
+
+    async def run(self) -> None:
+        """Live. Cancelled: the node is gone, and nobody is told."""
+        try:
+            if self.pod["metadata"].get("deletionTimestamp"):
+                self._stop.set()
+            living = asyncio.create_task(self._live())
+            stopping = asyncio.create_task(self._stop.wait())
+            resizing = asyncio.create_task(self._resize())
+            try:
+                await asyncio.wait({living, stopping}, return_when=asyncio.FIRST_COMPLETED)
+                if self._stop.is_set():
+                    living.cancel()  # nothing is started any more
+                    await asyncio.wait({living})
+                    await self._end()
+            finally:
+                for task in (living, stopping, resizing):
+                    task.cancel()
+                results = await asyncio.gather(living, stopping, resizing, return_exceptions=True)
+                for result in results:
+                    if isinstance(result, Exception):
+                        log.error("pod %s: %r", self.pod["metadata"]["name"], result)
+            await self._post(last=True)
+            if self._stop.is_set() and not self._evicted:
+                await self._remove()
+            else:
+                await self._wait_for_deletion()
+        finally:
+            for container in self.running.values():
+                container.signal(signal.SIGKILL)
+
+    async def _wait_for_deletion(self) -> None:
+        while not self.pod["metadata"].get("deletionTimestamp"):
+            self._seen.clear()
+            await self._seen.wait()
+        await self._remove()
+
+    async def _live(self) -> None:
+        await self._prepare()
+        for index in range(len(self._first)):
+            if not await self._run_first(index):
+                return
+        await asyncio.gather(*(self._keep(index) for index in range(len(self._states))))
+
+    async def _prepare(self) -> None:
+        """Images and volumes, as long as it takes."""
+        await self._post()
+        while not (self._has_images() and await self._has_volumes()):
+            await self._post()
+            await asyncio.sleep(AGAIN_S)
+
+    def _has_images(self) -> bool:
+        fine = True
+        for states in (self._first, self._states):
+            for index, state in enumerate(states):
+                if any(fnmatch.fnmatch(state.image, pattern) for pattern in self._place.missing_images):
+                    reason = "ImagePullBackOff" if state.waiting == "ErrImagePull" else "ErrImagePull"
+                    states[index] = replace(state, waiting=reason, message=f"no such image: {state.image}")
+                    fine = False
+        return fine
+
+    async def _has_volumes(self) -> bool:
+        meta = self.pod["metadata"]
+        place = self._place
+
+        async def token(account: str, seconds: int) -> str:
+            return await place.token_of(meta["namespace"], account, seconds, self.pod)
+
+        try:
+            self._lookup = await place.fetch(meta["namespace"], environment.references(self.pod))
+            makes = volumes.Volumes(place.folder / "volumes", place.claims, self._lookup, token)
+            self._mounts = await makes.make(self.pod)
+        except Missing as missing:
+            self._states = [replace(each, message=f"MountVolume.SetUp failed: {missing}") for each in self._states]
+            return False
+        return True
+
+    async def _run_first(self, index: int) -> bool:
+        """An init container, to its end; whether the pod may go on."""
+        while True:
+            end = await self._once(self._first, index, self.pod["spec"]["initContainers"][index])
+            if end is not None and end.code == 0:
+                return True
+            if self.pod["spec"]["restartPolicy"] == "Never":
+                return False
+            await self._back_off(self._first, index)
+
+    async def _keep(self, index: int) -> None:
+        """A container, as often as the restart policy says."""
+        while True:
+            end = await self._once(self._states, index, self.pod["spec"]["containers"][index])
+            policy = self.pod["spec"]["restartPolicy"]
+            if policy == "Never" or (policy == "OnFailure" and end is not None and end.code == 0):
+                return
+            await self._back_off(self._states, index)
+
+    async def _back_off(self, states: list[State], index: int) -> None:
+        failures = states[index].restarts
+        states[index] = states[index].again("CrashLoopBackOff", "back-off restarting failed container")
+        await self._post()
+        await asyncio.sleep(min(300.0, self._place.backoff_s * 2.0 ** min(failures, 8)))
+
+    async def _once(self, states: list[State], index: int, container: Json) -> End | None:
+        try:
+            now = {
+                **self.pod,
+                "status": {**self.pod["status"], "podIP": self._place.address, "hostIP": self._place.host},
+            }
+            wish = container_spec.wish_of(
+                now,
+                container,
+                env=self._place.base_env,
+                lookup=self._lookup,
+                mounts=self._mounts,
+                hosts=self._place.hosts,
+                log=self.log_of(container["name"], states[index].restarts),
+            )
+        except Missing as missing:
+            states[index] = replace(states[index], waiting="CreateContainerConfigError", message=str(missing))
+            await self._post()
+            await asyncio.sleep(AGAIN_S)
+            return None
+        started = self._place.machine.start(wish)
+        self.running[container["name"]] = started
+        await started.begun.wait()
+        identity = f"local://{started.process.pid}-{int(started.started_at * 1000)}"
+        states[index] = replace(
+            states[index], started_at=started.started_at, ended_at=None, identity=identity, message=""
+        )
+        await self._post()
+        end = await asyncio.shield(started.ended)
+        self._note_end(states, index, end)
+        self.running.pop(container["name"], None)
+        await self._post()
+        return end
+
+    def _note_end(self, states: list[State], index: int, end: End) -> None:
+        reason = pod_status.reason_of(end.code, oom=end.oom)
+        code = KILLED if end.oom else end.code
+        said = self._last_words(states[index]) if code != 0 else ""
+        states[index] = replace(states[index], ended_at=end.at, code=code, reason=reason, message=said)
+
+    def _last_words(self, state: State) -> str:
+        """The end of its log, where the pod wants that told; files for it (`terminationMessagePath`) are not read."""
+        spec = self.pod["spec"]
+        for each in [*(spec.get("initContainers") or []), *spec["containers"]]:
+            if each["name"] == state.name and each.get("terminationMessagePolicy") == "FallbackToLogsOnError":
+                return pod_status.last_words(self.log_of(state.name, state.restarts).read_bytes())
+        return ""
+
+    async def _end(self) -> None:
+        """End all containers: preStop, SIGTERM, and SIGKILL when the grace is over."""
+        began = asyncio.get_running_loop().time()
+
+        def left() -> float:
+            grace = self.pod["metadata"].get("deletionGracePeriodSeconds", 0) if not self._evicted else 0
+            return began + float(grace) - asyncio.get_running_loop().time()
+
+        await asyncio.gather(*(self._before_stop(name, left()) for name in list(self.running)))
+        for container in self.running.values():
+            container.signal(signal.SIGTERM)
+        while self.running and left() > 0:
+            self._seen.clear()
+            waits: list[asyncio.Future[Any]] = [each.ended for each in self.running.values()]
+            seen = asyncio.create_task(self._seen.wait())
+            await asyncio.wait([*waits, seen], timeout=left(), return_when=asyncio.FIRST_COMPLETED)
+            seen.cancel()
+            if all(each.ended.done() for each in self.running.values()):
+                break
+        for name, container in list(self.running.items()):
+            container.signal(signal.SIGKILL)
+            end = await asyncio.shield(container.ended)
+            for states in (self._first, self._states):
+                for index, state in enumerate(states):
+                    if state.name == name:
+                        self._note_end(states, index, end)
+        now = time.time()
+        for index, state in enumerate(self._states):
+            if not state.ended:
+                self._states[index] = replace(
+                    state, ended_at=now, started_at=state.started_at or now, code=KILLED,
+                    reason="ContainerStatusUnknown",
+                    message="The container could not be located when the pod was deleted",
+                )  # fmt: skip
+
+    async def _before_stop(self, name: str, within_s: float) -> None:
+        container = next(each for each in self.pod["spec"]["containers"] if each["name"] == name)
+        hook = ((container.get("lifecycle") or {}).get("preStop")) or {}
+        running = self.running.get(name)
+        if running is None or within_s <= 0:
+            return
+        if "exec" in hook:
+            await self._place.machine.execute(running, hook["exec"]["command"], within_s)
+        elif "sleep" in hook:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(min(within_s, float(hook["sleep"]["seconds"]))):
+                    await asyncio.shield(running.ended)
+
+    async def _resize(self) -> None:
+        """Hold running containers to what the pod says now."""
+        while True:
+            await self._seen.wait()
+            self._seen.clear()
+            for index, wanted in enumerate(self.pod["spec"]["containers"]):
+                state, resources = self._states[index], wanted.get("resources") or {}
+                running = self.running.get(state.name)
+                if resources == state.resources or running is None:
+                    continue
+                hindered = self._place.hindered(self.pod)
+                if not hindered and running.hold(container_spec.limits_of(wanted)):
+                    self._states[index] = replace(state, resources=resources)
+                    await self._post()
+                else:
+                    await self._post(pending=hindered or "Deferred")
+
+    async def _remove(self) -> None:
+        meta = self.pod["metadata"]
+        with contextlib.suppress(errors.NotFound, errors.Conflict):
+            await self._place.client.delete(PODS, meta["name"], namespace=meta["namespace"], grace_s=0, uid=meta["uid"])
+
+    async def _post(self, *, last: bool = False, pending: str = "") -> None:
+        status = pod_status.status(
+            self.pod,
+            self._first,
+            self._states,
+            address=self._place.address,
+            host=self._place.host,
+            began=self._began,
+            now=time.time(),
+            last=last,
+        )
+        if pending:
+            status["conditions"] += pod_status.timed({"PodResizePending": (True, pending)}, [], time.time())
+        if self._evicted and last:
+            status |= {"phase": "Failed", "reason": "Evicted", "message": self._evicted}
+            status["conditions"] += pod_status.timed(
+                {"DisruptionTarget": (True, "TerminationByKubelet")}, [], time.time()
+            )
+        if status == self._posted:
+            return
+        meta = self.pod["metadata"]
+        body = {"metadata": {"uid": meta["uid"]}, "status": status}
+        while True:
+            try:
+                await self._place.client.patch(
+                    PODS, meta["name"], body, namespace=meta["namespace"], subresource="status", how="strategic"
+                )
+            except (errors.NotFound, errors.Conflict):
+                return  # another has its name now, or nobody
+            except errors.ClusterUnreachable as error:
+                log.warning("the status of pod %s is told later: %s", meta["name"], error)
+                await asyncio.sleep(AGAIN_S)
+                continue
+            self._posted = status
+            return

@@ -1,0 +1,1 @@
+"""Pure. Object kinds: schemas, patches, selectors, admission."""

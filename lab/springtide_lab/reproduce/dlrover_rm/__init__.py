@@ -1,0 +1,1 @@
+"""DLRover-RM: simulated clusters and figures."""

@@ -1,0 +1,156 @@
+"""One job of the test bed in trouble: a worker or a server with a part of its cores, and three ways to meet it.
+
+In: seeds. Out: rows of Figs. 12 and 13 of DLRover-RM (000) and of Fig. 8 of DLRover (001). Next: `reproduction`.
+
+000 compares three strategies in one shape, the one tuned by hand; 001 compares DLRover, which sizes jobs itself, with
+jobs tuned by hand (section 6.2). Ours has the shape that the text's has; beside it the other one. The bound is the same
+job, had nothing happened to it: nobody who has that shape can end sooner.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from springtide.sim.engine import systems
+from springtide.sim.world import models
+from springtide.sim.world.world import Job
+from springtide_lab.reproduce.dlrover_rm.rows import NOT_IN_TEXT, Row, row
+from springtide_lab.reproduce.dlrover_rm.testbed import end, job_of, learned, less
+
+TRADITIONAL = systems.Mechanisms(servers=systems.ServerChange.RESTART, dynamic_shards=False)
+"""Stops and restarts when something is wrong; each worker has an equal part of the data (000 section 5.1)."""
+EIGHT_MIN = (
+    "a restart takes 8 minutes, as the text says of Fig. 12 (5 to restart, 3 to save and load); all notice after one"
+)
+NO_TIME = (
+    "the text gives this restart no time: Fig. 12's 8 minutes are taken. There they are what 27.6% are of a job of 21 "
+    "minutes; 37% of such a job are a restart of 12"
+)
+OCCURS = "it occurs while the job runs, the text does not say when: at shares of the job drawn by seed"
+SET = (
+    "the text sets the cores of a pod (§6.2), and a pod has its cores from its start: from the first step on. Ours "
+    "sizes the job itself, as the text's does"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One figure's job."""
+
+    figure: str
+    who: str
+    speed: float
+    model: str
+    paper: float
+    """By how much ours is below doing nothing."""
+    restart: float | None = None
+    """The same of a restart, where the paper has one."""
+    at: float | None = None
+    """Share of the job after which it happens; None: drawn."""
+
+    @property
+    def what(self) -> str:
+        """For people."""
+        return f"{self.model}: slow {self.who} ({self.speed:.0%} of its cores), JCT below"
+
+    def jobs(self, seeds: Sequence[int], *, later: bool = False) -> list[Job]:
+        """Its job, a seed each."""
+        when = shares(seeds) if later or self.at is None else [self.at] * len(seeds)
+        names = ("slow_server_at", "server_speed") if self.who == "server" else ("straggles_at", "straggler_speed")
+        return [
+            job_of(models.model(self.model), seed, **dict(zip(names, (at, self.speed), strict=True)))
+            for seed, at in zip(seeds, when, strict=True)
+        ]
+
+
+CASES = (
+    Case(figure="000 Fig. 12", who="server", speed=0.03, model="widedeep", paper=0.364, restart=0.276),
+    Case(figure="000 Fig. 13", who="worker", speed=0.03, model="widedeep", paper=0.485, restart=0.37),
+    Case(figure="001 Fig. 8", who="worker", speed=0.25, model="widedeep", paper=0.24, at=0.0),
+    Case(figure="001 Fig. 8", who="worker", speed=0.25, model="xdeepfm", paper=0.42, at=0.0),
+    Case(figure="001 Fig. 8", who="server", speed=0.25, model="widedeep", paper=0.42, at=0.0),
+    Case(figure="001 Fig. 8", who="server", speed=0.25, model="xdeepfm", paper=0.25, at=0.0),
+)
+
+
+def shares(seeds: Sequence[int]) -> list[float]:
+    """Of the job, when something occurs, a seed each."""
+    return [float(share) for share in np.random.default_rng([7, *seeds]).uniform(0.1, 0.6, size=len(seeds))]
+
+
+def rows(seeds: Sequence[int]) -> list[Row]:
+    """All of them."""
+    return [one for case in CASES for one in _rows(case, seeds)]
+
+
+def _rows(case: Case, seeds: Sequence[int]) -> list[Row]:
+    return _strategies(case, case.restart, seeds) if case.restart is not None else _own_size(case, seeds)
+
+
+def _strategies(case: Case, restart: float, seeds: Sequence[int]) -> list[Row]:
+    """000: doing nothing, a restart and ours, all in the shape tuned by hand."""
+    jobs, figure, what = case.jobs(seeds), case.figure, case.what
+    calm, ours = _calm(case, seeds), _times(jobs, systems.Mechanisms())
+    nothing, stopped = _times(jobs, None), _times(jobs, TRADITIONAL)
+    own = list(map(less, _own(case, jobs, seeds), stopped))
+    found = [
+        *_beside(figure, f"{what} doing nothing", case.paper, (ours, nothing, calm), why=OCCURS, goal=case.paper),
+        *_beside(
+            figure, f"{what} a restart", restart, (ours, stopped, calm), goal=restart,
+            why=EIGHT_MIN if case.who == "server" else NO_TIME,
+        ),
+        row(figure, f"{what} a restart; own shape", restart, own),
+    ]  # fmt: skip
+    if case.who == "worker":
+        needed = [(one / (1 - restart) - one) / 60 for one in calm]
+        lost = [(theirs - one) / 60 for theirs, one in zip(stopped, calm, strict=True)]
+        why = f"minutes that a restart must cost for anyone to save {restart:.0%}, and what it costs here"
+        found.append(row("bound", f"{what} a restart: minutes that it must cost", NOT_IN_TEXT, needed, why=why))
+        found.append(row("bound", f"{what} a restart: minutes that it costs", NOT_IN_TEXT, lost))
+    return found
+
+
+def _own_size(case: Case, seeds: Sequence[int]) -> list[Row]:
+    """001: ours, sized by itself, and jobs tuned by hand; then ours tuned by hand, and trouble that comes later."""
+    jobs, figure, what = case.jobs(seeds), case.figure, f"{case.what} doing nothing"
+    nothing = _times(jobs, None)
+    below = list(map(less, _own(case, jobs, seeds), nothing))
+    later = case.jobs(seeds, later=True)
+    late = list(map(less, _times(later, systems.Mechanisms()), _times(later, None)))
+    by_hand, times = f"{what}; ours tuned by hand", (_times(jobs, systems.Mechanisms()), nothing, _calm(case, seeds))
+    return [
+        row(figure, what, case.paper, below, goal=case.paper, why=SET),
+        *_beside(figure, by_hand, NOT_IN_TEXT, times),
+        row(figure, f"{by_hand}, where it comes later", NOT_IN_TEXT, late),
+    ]
+
+
+def _beside(
+    figure: str, what: str, paper: float | str, times: tuple[list[float], list[float], list[float]], *,
+    why: str = "", goal: float | None = None,
+) -> list[Row]:  # fmt: skip
+    """Ours below another way, and the bound of it."""
+    ours, theirs, calm = times
+    bound = list(map(less, calm, theirs))
+    return [
+        row(figure, what, paper, list(map(less, ours, theirs)), goal=goal, why=why, bound=bound),
+        row("bound", f"{what}, had nothing happened", "-", bound),
+    ]
+
+
+def _calm(case: Case, seeds: Sequence[int]) -> list[float]:
+    """Had nothing happened, in the shape tuned by hand."""
+    return _times([job_of(models.model(case.model), seed) for seed in seeds], None)
+
+
+def _own(case: Case, jobs: Sequence[Job], seeds: Sequence[int]) -> list[float]:
+    """Ours, sized by itself from the history of one earlier run."""
+    model = models.model(case.model)
+    pairs = zip(jobs, seeds, strict=True)
+    return [end(job, "springtide", history=learned(model, seed)).jct_s for job, seed in pairs]
+
+
+def _times(jobs: Sequence[Job], mechanisms: systems.Mechanisms | None) -> list[float]:
+    """Completion times in the shape tuned by hand; None: nothing is done about anything."""
+    return [end(job, "static", mechanisms=mechanisms).jct_s for job in jobs]

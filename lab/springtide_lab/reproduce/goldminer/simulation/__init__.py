@@ -1,0 +1,1 @@
+"""The simulated cluster: jobs, data workers, systems compared, the optimum."""

@@ -1,0 +1,171 @@
+"""Jobs of one run, as section 5.6 draws them: half of each class, models evenly, the rest from Microsoft's trace.
+
+In: a `Preset` and a seed. Out: `Job`s in order of submission. The paper samples submission times, GPUs and durations
+from 8 hours of the trace that Microsoft published; which 8 hours and how many jobs it does not say. Here they are drawn
+from that trace's distribution: shares of GPUs and quantiles of durations of its 46,592 jobs of up to 8 GPUs that ran
+for 10 minutes (shorter ones are over before anything is tuned) to a day: with jobs of up to 8 hours No DW (HW C/G)
+would queue for half an hour, with those of up to 2 days not at all, and by Table 5 it does for 4. Durations are scaled
+so that their mean is the text's. A file of the real thing can be given instead. Next: `running`.
+"""
+
+import csv
+import datetime
+import pathlib
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from springtide import errors
+from springtide_lab.reproduce.goldminer.simulation.models import Model, models
+
+Floats = NDArray[np.float64]
+JOBS = 121
+"""Not in the text; so many that No DW (tuned C/G) queues for the 338 min of Table 5, as the median of 20 seeds."""
+SHORTEST = 10.0
+"""Minutes."""
+LONGEST = {"8 h": 480.0, "1 day": 1440.0, "2 days": 2880.0}
+GPUS = {
+    "8 h": {1: 0.9712, 2: 0.0020, 4: 0.0142, 8: 0.0126},
+    "1 day": {1: 0.9608, 2: 0.0034, 4: 0.0203, 8: 0.0155},
+    "2 days": {1: 0.9506, 2: 0.0047, 4: 0.0252, 8: 0.0195},
+}
+"""Share of jobs by GPUs, of those that are no longer than that."""
+SHARES = (0, 5, 10, 25, 50, 75, 90, 95, 97, 98, 99, 99.5, 100)
+QUANTILES = {
+    "8 h": {
+        1: (10, 12, 15, 23, 39, 70, 150, 216, 268, 326, 391, 423, 480),
+        2: (10, 15, 17, 83, 291, 400, 433, 463, 466, 468, 470, 471, 472),
+        4: (10, 12, 14, 34, 112, 254, 356, 422, 439, 461, 469, 473, 480),
+        8: (10, 13, 16, 38, 123, 246, 377, 403, 432, 442, 459, 469, 478),
+    },
+    "1 day": {
+        1: (10, 12, 15, 24, 40, 83, 187, 369, 606, 827, 1042, 1201, 1436),
+        2: (10, 16, 43, 251, 442, 811, 1104, 1321, 1341, 1376, 1396, 1409, 1415),
+        4: (10, 13, 18, 74, 254, 617, 1147, 1332, 1366, 1391, 1412, 1423, 1440),
+        8: (10, 15, 18, 60, 208, 434, 907, 1078, 1172, 1224, 1299, 1354, 1384),
+    },
+    "2 days": {
+        1: (10, 12, 15, 24, 41, 86, 214, 486, 903, 1151, 1660, 2075, 2879),
+        2: (10, 20, 87, 369, 779, 1600, 2286, 2582, 2656, 2769, 2808, 2816, 2818),
+        4: (10, 14, 22, 105, 428, 1342, 1813, 2219, 2493, 2624, 2768, 2793, 2839),
+        8: (10, 15, 22, 86, 326, 1162, 2232, 2581, 2750, 2764, 2831, 2858, 2878),
+    },
+}
+"""Minutes at these percentiles, by GPUs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preset:
+    """The cluster and its jobs."""
+
+    machines: int = 8
+    gpus: int = 8
+    cpus: int = 64
+    """Of one machine: §5, experimental setup."""
+    period_min: float = 480.0
+    """In which jobs are submitted: §5.6."""
+    jobs: int = JOBS
+    mean_min: float = 202.0
+    """Mean duration of a job at its ideal speed: 540 - 338 min of No DW (tuned C/G), which runs at it (Table 5)."""
+    longest: str = "1 day"
+    """Of the trace's jobs, those up to this; a key of LONGEST."""
+    ratios: str = "chosen"
+    """A key of `models.CHOICES`."""
+    keep: float = 0.0
+    """Cores that a trainer keeps at least, whatever tuning finds. With 8 on every GPU nothing is left to feed them."""
+    round_min: float = 0.5
+    """§3.4: every 30 s."""
+    quiet_min: float = 10.0
+    """Rounds that would change nothing are left out for so long."""
+    measured_min: float = 500.0
+    """Fig. 14: utilization of the first 500 min."""
+    trace: str | None = None
+    """A CSV file with columns timestamp, duration (s) and num_gpus."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One submission."""
+
+    name: str
+    at: float
+    """Minutes."""
+    gpus: int
+    minutes: float
+    """At its ideal speed."""
+    model: Model
+
+
+def draw(preset: Preset, seed: int) -> list[Job]:
+    """The jobs of one seed."""
+    random = np.random.default_rng([seed, 193])
+    at, gpus, minutes = _real(preset, random) if preset.trace else _drawn(preset, random)
+    order = np.argsort(at, kind="stable")
+    known = models(preset.ratios)
+    classes = [[one for one in known.values() if one.intensive is which] for which in (True, False)]
+    halves = random.permutation(len(at)) % 2
+    places = _places(len(at), random)
+    picked = [classes[half][int(place * len(classes[half]))] for half, place in zip(halves, places, strict=True)]
+    minutes = minutes * preset.mean_min / float(minutes.mean())
+    return [
+        Job(name=f"job-{place:03}", at=float(at[each]), gpus=int(gpus[each]), minutes=float(minutes[each]), model=model)
+        for place, (each, model) in enumerate(zip(order, picked, strict=True))
+    ]
+
+
+def _places(count: int, random: np.random.Generator) -> Floats:
+    """Numbers from 0 to 1 in any order, one in each of so many equal parts: every trace has its share of rare jobs."""
+    return (random.permutation(count) + random.uniform(0, 1, count)) / count
+
+
+def _drawn(preset: Preset, random: np.random.Generator) -> tuple[Floats, Floats, Floats]:
+    at = random.uniform(0, preset.period_min, preset.jobs)
+    known, of = GPUS[preset.longest], QUANTILES[preset.longest]
+    bounds = np.cumsum(list(known.values()))
+    which = np.searchsorted(bounds / bounds[-1], _places(preset.jobs, random), side="right")
+    gpus = np.array(list(known))[which]
+    minutes = [
+        np.exp(np.interp(100 * place, SHARES, np.log(of[int(one)])))
+        for place, one in zip(_places(preset.jobs, random), gpus, strict=True)
+    ]
+    return at, gpus.astype(float), np.array(minutes)
+
+
+def _real(preset: Preset, random: np.random.Generator) -> tuple[Floats, Floats, Floats]:
+    """So many jobs of a period of the file that has enough of them."""
+    times, minutes, gpus = _read(pathlib.Path(str(preset.trace)))
+    keep = (minutes >= SHORTEST) & (minutes <= LONGEST[preset.longest]) & (gpus <= preset.gpus)
+    times, minutes, gpus = times[keep], minutes[keep], gpus[keep]
+    period = np.floor(times / preset.period_min)
+    numbers, counts = np.unique(period, return_counts=True)
+    enough = numbers[counts >= preset.jobs]
+    if not len(enough):
+        raise errors.BadInput(
+            f"{preset.trace}: no {preset.period_min:g} minutes of it have {preset.jobs} jobs of "
+            f"{SHORTEST:g} minutes to {preset.longest} and at most {preset.gpus} GPUs; give --jobs a smaller number"
+        )
+    here = np.flatnonzero(period == random.choice(enough))
+    chosen = random.choice(here, preset.jobs, replace=False)
+    return times[chosen] % preset.period_min, gpus[chosen], minutes[chosen]
+
+
+def _read(path: pathlib.Path) -> tuple[Floats, Floats, Floats]:
+    """Minutes since an epoch, minutes and GPUs of each line."""
+    try:
+        with path.open(newline="") as file:
+            lines = [
+                (datetime.datetime.fromisoformat(line["timestamp"]).timestamp() / 60, float(line["duration"]) / 60,
+                 float(line["num_gpus"]))
+                for line in csv.DictReader(file)
+            ]  # fmt: skip
+    except OSError as error:
+        raise errors.MissingFile(f"--trace {path}: {error.strerror}") from None
+    except (KeyError, TypeError, ValueError) as error:
+        raise errors.BadInput(
+            f"--trace {path}: {type(error).__name__}: {error}; wanted CSV with columns timestamp, duration and num_gpus"
+        ) from None
+    if not lines:
+        raise errors.BadInput(f"--trace {path}: it has no jobs")
+    table = np.array(sorted(lines))
+    return table[:, 0], table[:, 1], table[:, 2]

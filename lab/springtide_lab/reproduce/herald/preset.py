@@ -1,0 +1,79 @@
+"""The paper's defaults, and the streams that stand for its data sets.
+
+In: seeds, perhaps a file of ids. Out: `Workload`s. 004 §6.1: 8 workers, 1 server, LRU caches of 10% of the rows, batch
+128 a worker in simulation and 256 on the test bed, dim 512, 10 warm-up iterations. Next: `rows_counted`, `rows_timed`.
+"""
+
+import functools
+import pathlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from springtide_lab.bench.cache import id_streams
+from springtide_lab.bench.cache.id_streams import Ids, IdStream
+
+WORKERS, SERVERS, BATCH, REAL_BATCH, DIM, CACHE_SHARE, WARM_UPS = 8, 1, 128, 256, 512, 0.1, 10
+ROW_BYTES = 4 * DIM
+GENERATED = ("w1", "w2", "w3", "w4")
+HARDER = ("zipf-1.05", "zipf-1.2", "correlated")
+"""Streams with less locality than any log has: only their transmissions are counted."""
+OTHER_DATA = (
+    "streams are generated, with as many tables as the paper's data sets have (w1 Criteo AD, w2 MovieLens 25M, w3 "
+    "Avazu, w4 Criteo Sponsored Search) but not their locality; --ids takes real data"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    """How much is looked at."""
+
+    iterations: int = 90
+    """Counted, after the warm-ups; as many as the paper's Appendix C counts."""
+    epoch: int = 400_000
+    """Samples of an epoch, for popularity."""
+    workers: tuple[int, ...] = (8, 16, 32, 64, 80)
+    """Sizes of the cluster, for Figs. 6, 13 and 18."""
+
+
+QUICK = Size(iterations=6, epoch=20_000, workers=(8, 16))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """A stream by name, made when it is needed, the same for the same seed."""
+
+    name: str
+    path: str | None = None
+
+    def stream(self, *, samples: int, seed: int) -> IdStream:
+        """So many samples; a file has as many as it has, and one seed is as good as another."""
+        return _read(self.path, samples) if self.path else _make(self.name, samples, seed)
+
+    def batches(
+        self, size: Size, seed: int, *, workers: int = WORKERS, batch: int = BATCH
+    ) -> tuple[IdStream, list[Ids]]:
+        """Whole batches for the warm-ups and what is counted."""
+        count = WARM_UPS + size.iterations
+        stream = self.stream(samples=count * workers * batch, seed=seed)
+        return stream, stream.batches(workers * batch)
+
+    def seeds(self, seeds: Sequence[int]) -> Sequence[int]:
+        """A file is what it is."""
+        return seeds[:1] if self.path else seeds
+
+
+@functools.lru_cache(maxsize=6)
+def _make(name: str, samples: int, seed: int) -> IdStream:
+    return id_streams.make(name, samples=samples, seed=seed)
+
+
+@functools.lru_cache(maxsize=6)
+def _read(path: str, samples: int) -> IdStream:
+    return id_streams.read(path, samples=samples)
+
+
+def workloads(ids: str | None, names: Sequence[str] = (*GENERATED, *HARDER)) -> list[Workload]:
+    """What is reproduced: a file alone if one is given, else the generated streams."""
+    if ids is not None:
+        return [Workload(name=pathlib.Path(ids).name, path=ids)]
+    return [Workload(name=name) for name in names]

@@ -1,0 +1,158 @@
+"""Figures of Herald that are counts: Figs. 3, 4 (causes), 6, 10, 11, 13, Table 2.
+
+In: workloads, seeds. Out: rows; nothing of it depends on how fast a machine is. Next: `reproduction`.
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from springtide.embedding.schedule.scheduler import MOST_SWEEPS, Settings
+from springtide_lab.reproduce.dlrover_rm.rows import Row, row
+from springtide_lab.reproduce.herald import counts, plain_caches, popularity, preset
+from springtide_lab.reproduce.herald.counts import Sent
+from springtide_lab.reproduce.herald.preset import Size, Workload
+
+PLAIN, LAIA, PLAN, HERALD, OURS = "vanilla", "LAIA", "plan", "Herald", "ours"
+WAYS: dict[str, dict[str, Any]] = {
+    PLAIN: {"policy": "random", "on_demand": False},
+    LAIA: {"policy": "laia", "on_demand": False},
+    PLAN: {"policy": "random"},
+    HERALD: {"policy": "laia"},
+    OURS: {"policy": "anneal", "p2p": "gradients"},
+}
+"""Vanilla is random allocation with every update pushed; Herald is LAIA with the plan; ours has its own allocator
+and sends rows, values and gradients straight from worker to worker too."""
+TABLE_2 = {LAIA: (0.54, 0.17, 0.35), PLAN: (0.0, 0.13, 0.07), HERALD: (0.54, 0.63, 0.59)}
+"""Pulls, pushes and all transmissions that each saves on W1."""
+ADAPTIVE_TABLES = 4
+
+
+def sent(load: Workload, way: str, size: Size, seed: int, **changes: Any) -> Sent:
+    """What one way transmits with the paper's defaults; `workers`, `batch` and `share` (of the cache) may be others."""
+    workers, share = changes.get("workers", preset.WORKERS), changes.get("share", preset.CACHE_SHARE)
+    return _sent(load, way, size, seed, workers, changes.get("batch", preset.BATCH), share, changes.get("scored", ()))
+
+
+@functools.lru_cache(maxsize=256)
+def _sent(
+    load: Workload, way: str, size: Size, seed: int, workers: int, batch: int, share: float, scored: tuple[int, ...]
+) -> Sent:
+    stream, batches = load.batches(size, seed, workers=workers, batch=batch)
+    settings = Settings(workers=workers, capacity_rows=int(share * stream.total_rows), seed=seed, **WAYS[way])
+    effort = MOST_SWEEPS if way == OURS else 0  # as in a job: a step of these leaves it the time
+    return counts.count(batches, settings, skip=preset.WARM_UPS, scored=scored, effort=effort)
+
+
+def less(way: Sent, plain: Sent, of: Callable[[Sent], float]) -> float:
+    """What part of the vanilla's is saved."""
+    return 1 - of(way) / of(plain)
+
+
+def popular(load: Workload, size: Size, seeds: Sequence[int]) -> list[Row]:
+    """Figs. 3, 6 and 10."""
+    grown: list[float] = []
+    dois: dict[int, list[float]] = {workers: [] for workers in size.workers}
+    low, high = [], []
+    for seed in load.seeds(seeds):
+        stream = load.stream(samples=size.epoch, seed=seed)
+        grown.append(popularity.growth(stream.ids, workers=preset.WORKERS))
+        seen = popularity.counts(stream.ids, stream.rows)
+        given: dict[str, Any] = {"samples": len(stream.ids)}
+        for workers in size.workers:
+            dois[workers].append(popularity.doi(seen, preset.CACHE_SHARE, workers=workers, **given))
+        tables = popularity.doi_by_table(seen, preset.CACHE_SHARE, workers=preset.WORKERS, **given)
+        low.append(min(tables))
+        high.append(max(tables))
+    most = max(size.workers)
+    found = [
+        row("004 Fig. 3", f"{load.name}: rows an iteration, batch 256 over 64", "2.7-4.0", grown, why=preset.OTHER_DATA)
+    ]
+    for workers in (min(size.workers), most):
+        what = f"{load.name}: DoI of cached rows, {workers} workers"
+        found.append(row("004 Fig. 6", what, "> 0.99", dois[workers], goal=0.99, why=preset.OTHER_DATA))
+    found.append(row("004 Fig. 10", f"{load.name}: DoI of the lowest table", "< 0.01", low, why=preset.OTHER_DATA))
+    found.append(row("004 Fig. 10", f"{load.name}: DoI of the highest table", "> 0.99", high, goal=0.99))
+    return found
+
+
+def causes(load: Workload, size: Size, seeds: Sequence[int]) -> list[Row]:
+    """Fig. 4 and its text: why plain caches transmit."""
+    updates, apart = [], []
+    for seed in load.seeds(seeds):
+        stream, batches = load.batches(size, seed)
+        plain = plain_caches.count(
+            batches, stream.rows, workers=preset.WORKERS, capacity=int(preset.CACHE_SHARE * stream.total_rows),
+            skip=preset.WARM_UPS, seed=seed,
+        )  # fmt: skip
+        updates.append(plain.updates)
+        apart.append(plain.imbalance)
+    return [
+        row("004 Fig. 4", f"{load.name}: of transmissions, by updates", "0.71-0.95", updates, why=preset.OTHER_DATA),
+        row("004 §2.2", f"{load.name}: variation of pulls and pushes", "< 0.09", apart, goal=0.09, better="lower"),
+    ]
+
+
+def reductions(load: Workload, size: Size, seeds: Sequence[int]) -> list[Row]:
+    """Fig. 11: transmissions below the vanilla's, in all and by direction."""
+    each = [{way: sent(load, way, size, seed) for way in (PLAIN, HERALD, OURS)} for seed in load.seeds(seeds)]
+    found = []
+    for way in (HERALD, OURS):
+        what = f"{load.name}: {'LAIA and plan' if way == HERALD else 'ours'}"
+        saved = [less(one[way], one[PLAIN], lambda s: s.transmissions) for one in each]
+        found.append(
+            row("004 Fig. 11", f"{what}, transmissions saved", "0.48-0.89", saved, goal=0.48, why=preset.OTHER_DATA)
+        )
+    pulls = [less(one[HERALD], one[PLAIN], lambda s: s.pulls) for one in each]
+    pushes = [less(one[HERALD], one[PLAIN], lambda s: s.pushes) for one in each]
+    for kind, paper, saved, goal in (("pulls", "0.43-0.88", pulls, 0.43), ("pushes", "0.51-0.90", pushes, 0.51)):
+        what = f"{load.name}: LAIA and plan, {kind} saved"
+        found.append(row("004 Fig. 11", what, paper, saved, goal=goal, why=preset.OTHER_DATA))
+    return found
+
+
+def breakdown(load: Workload, size: Size, seeds: Sequence[int]) -> list[Row]:
+    """Table 2: what each half of Herald does alone."""
+    chosen = load.seeds(seeds)
+    plain = [sent(load, PLAIN, size, seed) for seed in chosen]
+    found = []
+    for way, paper in TABLE_2.items():
+        theirs = [sent(load, way, size, seed) for seed in chosen]
+        kinds: tuple[tuple[str, Callable[[Sent], float]], ...] = (
+            ("pulls", lambda s: s.pulls), ("pushes", lambda s: s.pushes), ("all", lambda s: s.transmissions),
+        )  # fmt: skip
+        for (kind, of), figure in zip(kinds, paper, strict=True):
+            saved = [less(one, before, of) for one, before in zip(theirs, plain, strict=True)]
+            name = {LAIA: "LAIA alone", PLAN: "plan alone", HERALD: "both"}[way]
+            found.append(row("004 Table 2", f"{load.name}: {name}, {kind} saved", figure, saved, why=preset.OTHER_DATA))
+    return found
+
+
+def adaptive(load: Workload, size: Size, seeds: Sequence[int]) -> list[Row]:
+    """Fig. 13: scoring with the four tables of the highest DoI only, beside scoring with all."""
+    ratios: dict[int, list[float]] = {workers: [] for workers in size.workers}
+    few = Size(iterations=min(size.iterations, 40), epoch=size.epoch, workers=size.workers)
+    for seed in load.seeds(seeds):
+        stream = load.stream(samples=size.epoch, seed=seed)
+        for workers in size.workers:
+            chosen = best_tables(stream.ids, stream.rows, workers)
+            some = sent(load, HERALD, few, seed, workers=workers, scored=chosen)
+            ratios[workers].append(some.transmissions / sent(load, HERALD, few, seed, workers=workers).transmissions)
+    why = f"always {ADAPTIVE_TABLES} tables, the fewest that the paper's budget of 18.2 ms left; ours needs no fewer"
+    return [
+        row("004 Fig. 13", f"{load.name}: {ADAPTIVE_TABLES} tables over all, {workers} workers", "< 1.11",
+            ratios[workers], goal=1.11, better="lower", why=why)
+        for workers in size.workers
+    ]  # fmt: skip
+
+
+def best_tables(ids: popularity.Ids, rows: Sequence[int], workers: int) -> tuple[int, ...]:
+    """The tables of the highest DoI; among equals those that caches hold most of."""
+    seen = popularity.counts(ids, rows)
+    held = popularity.hottest(seen, preset.CACHE_SHARE)
+    infrequent = [int((count[mask] < len(ids) / workers).sum()) for count, mask in zip(seen, held, strict=True)]
+    share = [some / max(int(mask.sum()), 1) for some, mask in zip(infrequent, held, strict=True)]
+    order = np.lexsort((infrequent, share))[::-1]
+    return tuple(int(table) for table in order[:ADAPTIVE_TABLES])

@@ -1,1 +1,0 @@
-"""What `bench shuffle` runs: scene.py says what comes when, crew.py starts producer and workers, picture.py draws."""

@@ -1,1 +1,0 @@
-"""Scripts that run in the peers' environment, without springtide: torch and the standard library only."""

@@ -1,0 +1,1 @@
+"""What the brain decides from: cluster state, triggers, algorithms, pledges."""

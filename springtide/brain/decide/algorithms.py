@@ -1,0 +1,100 @@
+"""Pure. One optimizer a type of event: it names the cause, and picks the algorithm that the settings have for it.
+
+In: an event of `brain.decide.triggers` and the job's view. Out: an `Order`. Next: `brain.decide.cluster_state` gathers
+the orders of a round, `brain.service.executor_pool` has executors carry them out.
+
+An algorithm is a policy by name. It is looked for by event and cause ("slow/hot server"), then by event ("slow"); it is
+the brain's own otherwise.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from springtide import errors
+from springtide.brain.decide.triggers import Event, EventKind
+from springtide.domain.core.roles import RoleKind
+from springtide.domain.plan.view import JobView, Trouble
+
+BUSY = 0.9
+"""Used of its CPU: DLRover's bound for a server that has too little."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """What is to be decided on a job, why, and how."""
+
+    job: str
+    kind: EventKind
+    cause: str
+    policy: str
+    why: str
+    """What the administrator saw."""
+
+
+Optimizer = Callable[[Event, JobView], str]
+"""Names the cause of an event."""
+
+
+def created(event: Event, view: JobView) -> str:
+    """A new job starts warm if its features say something, or else cold."""
+    return "new, with features" if view.features else "new"
+
+
+def iterating(event: Event, view: JobView) -> str:
+    """What was sampled is enough to size it by."""
+    return "sampled"
+
+
+def periodic(event: Event, view: JobView) -> str:
+    """Time has passed in some stage."""
+    return str(view.stage)
+
+
+def slow(event: Event, view: JobView) -> str:
+    """A guard's finding, or whose CPU is used up."""
+    for trouble in (Trouble.STRAGGLER, Trouble.HOT_SERVER, Trouble.SLOW_SERVER):
+        if any(one.trouble is trouble for one in view.findings):
+            return str(trouble)
+    for kind in (RoleKind.SERVER, RoleKind.WORKER):
+        if _busy(view, kind):
+            return f"too little {kind} CPU"
+    return "unknown"
+
+
+def out_of_memory(event: Event, view: JobView) -> str:
+    """Whose memory."""
+    found = [one for one in view.findings if one.trouble in (Trouble.OOM, Trouble.MEMORY)]
+    ran_out = [one for one in found if one.trouble is Trouble.OOM]
+    return f"{(ran_out or found)[0].role.kind} memory" if found else "memory"
+
+
+OPTIMIZERS: dict[EventKind, Optimizer] = {
+    EventKind.CREATED: created, EventKind.ITERATING: iterating, EventKind.PERIODIC: periodic, EventKind.SLOW: slow,
+    EventKind.OOM: out_of_memory,
+}  # fmt: skip
+
+
+def order(event: Event, view: JobView, algorithms: Mapping[str, str], *, otherwise: str) -> Order:
+    """The cause of an event, and the policy for it."""
+    cause = OPTIMIZERS[event.kind](event, view)
+    policy = algorithms.get(f"{event.kind}/{cause}") or algorithms.get(event.kind) or otherwise
+    return Order(job=event.job, kind=event.kind, cause=cause, policy=policy, why=event.why)
+
+
+def parse(pairs: Iterable[str]) -> dict[str, str]:
+    """Algorithms by event, from "EVENT=POLICY" or "EVENT/CAUSE=POLICY"."""
+    found = {}
+    for pair in pairs:
+        event, mark, policy = pair.partition("=")
+        kind, _, cause = event.strip().partition("/")
+        if not mark or not policy.strip():
+            raise errors.BadInput(f"{pair!r}: wanted EVENT=POLICY, such as oom=dlrover or 'slow/hot server=dlrover'")
+        if kind not in list(EventKind):
+            raise errors.UnknownName("event", kind, [str(known) for known in EventKind])
+        found[f"{kind}/{cause}" if cause else kind] = policy.strip()
+    return found
+
+
+def _busy(view: JobView, kind: RoleKind) -> bool:
+    shares = [use.cpu_used / use.cpu for use in view.used_by(kind) if use.cpu > 0]
+    return bool(shares) and sum(shares) / len(shares) >= BUSY

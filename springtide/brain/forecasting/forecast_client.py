@@ -1,0 +1,128 @@
+"""Forecasts for a master: by a model in a process of its own, and by the default one whenever that has no answer.
+
+In: a name, a `History` each time. Out: a `Forecast` each time, soon, whatever has become of the process: when it is
+killed, hangs or is slow, the default model answers, and the forecast says so. What a process said is used until it is
+asked again, an hour later. Next: `planning.online.scaling.min_workers`.
+"""
+
+import asyncio
+import logging
+from dataclasses import dataclass
+
+import msgspec
+
+from springtide.brain.forecasting import registry
+from springtide.brain.forecasting.forecast_process import MAX_BYTES, Answer, question
+from springtide.brain.service import child_process
+from springtide.planning.online.forecast.registry import BUILT_IN
+from springtide.planning.online.forecast.traffic import DAY_S, Forecast, History
+from springtide.rpc.transport import frames
+
+log = logging.getLogger(__name__)
+PATIENCE_S = 2.0  # that a question waits for a process that is at work
+LIMIT_S = 1800.0  # after which a process is taken to hang; choosing among neural networks takes minutes
+AGAIN_S = 3600.0  # between two questions to a process
+CHOOSE_AGAIN_S = DAY_S
+FIRST_RETRY_S, LAST_RETRY_S = 60.0, 3600.0  # after a process that failed; doubled each time
+_answers = msgspec.msgpack.Decoder(Answer)
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """What a process has said."""
+
+    at: float
+    forecast: Forecast
+
+
+class Forecasting:
+    """Of one stream. Lives in one event loop."""
+
+    def __init__(
+        self,
+        name: str = "default",
+        *,
+        patience_s: float = PATIENCE_S,
+        limit_s: float = LIMIT_S,
+        again_s: float = AGAIN_S,
+    ) -> None:
+        registry.check(name)
+        self.name = name
+        self.trouble = ""
+        """Why the last process gave no answer; empty: it did, or none was asked yet."""
+        self.chosen = ""
+        """What `auto` has chosen, and why."""
+        self.chosen_why = ""
+        self._patience_s, self._limit_s, self._again_s = patience_s, limit_s, again_s
+        self._kept: _Kept | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._process: asyncio.subprocess.Process | None = None
+        self._next_at = self._chosen_at = float("-inf")
+        self._retry_s = FIRST_RETRY_S
+
+    @property
+    def pid(self) -> int | None:
+        """Of the process that is at work."""
+        return self._process.pid if self._process is not None and self._process.returncode is None else None
+
+    async def forecast(self, history: History, steps: int, *, at: float) -> Forecast:
+        """The next steps after `at`, in seconds of any clock that goes on evenly. It raises nothing of a model's."""
+        if self.name in BUILT_IN:
+            return BUILT_IN[self.name](history, steps)
+        if self._task is None and at >= self._next_at:
+            self._task = asyncio.create_task(self._ask(history, steps + history.day, at))
+        if self._task is not None:
+            await asyncio.wait([self._task], timeout=self._patience_s)
+            if self._task.done():
+                self._task = None
+        passed = 0 if self._kept is None else round((at - self._kept.at) / history.step_s)
+        kept = self._kept.forecast.later(max(passed, 0), steps) if self._kept else None
+        if kept is not None and kept.step_s == history.step_s and len(kept.mean) == steps:
+            return kept.because(self.trouble) if self.trouble else kept
+        why = self.trouble or f"forecaster {self.name} is at work still"
+        return BUILT_IN["default"](history, steps).because(f"{why}: the default model")
+
+    async def close(self) -> None:
+        """End the process, if there is one."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+
+    async def _ask(self, history: History, steps: int, at: float) -> None:
+        """A day more than is wanted is asked for, so that what is kept lasts."""
+        fresh = at - self._chosen_at < CHOOSE_AGAIN_S
+        try:
+            said = await self._answer(history, steps, self.chosen if fresh else "")
+            if said.failed:
+                raise ValueError(said.failed)
+            kept = _Kept(at, said.forecast(history.step_s, steps))
+        except (OSError, EOFError, TimeoutError, ValueError, frames.BadFrame) as error:
+            what = f"no answer in {self._limit_s:g} s" if isinstance(error, TimeoutError) else str(error)
+            self.trouble = f"forecaster {self.name} failed ({what})"
+            log.warning("%s; asked again in %.0f s", self.trouble, self._retry_s)
+            self._next_at = at + self._retry_s
+            self._retry_s = min(2 * self._retry_s, LAST_RETRY_S)
+            return
+        self._kept, self.trouble, self._retry_s = kept, "", FIRST_RETRY_S
+        self._next_at = at + self._again_s
+        if said.chosen and not fresh:
+            self.chosen, self.chosen_why, self._chosen_at = said.chosen, said.chosen_why, at
+            log.info("%s", said.chosen_why)
+
+    async def _answer(self, history: History, steps: int, chosen: str) -> Answer:
+        process = self._process = await child_process.start("springtide.brain.forecasting.forecast_process")
+        assert process.stdin is not None and process.stdout is not None
+        try:
+            async with asyncio.timeout(self._limit_s):
+                process.stdin.write(frames.pack(question(self.name, history, steps, chosen), limit=MAX_BYTES))
+                await process.stdin.drain()
+                try:
+                    return await frames.read(process.stdout, _answers, limit=MAX_BYTES)
+                except EOFError:
+                    raise EOFError(f"its process ended with {await process.wait()} before it answered") from None
+        finally:
+            try:
+                await child_process.end(process)
+            finally:
+                self._process = None

@@ -1,0 +1,111 @@
+"""A forecaster's process: `python -m springtide.brain.forecasting.forecast_process`. One question in, one answer out.
+
+In: a frame with a `Question` on standard input. Out: a frame with an `Answer` on standard output; what a model prints
+goes to standard error. It ends after its answer, so that what a model took of memory is given back. Next:
+`brain.forecasting.forecast_client` reads the answer.
+"""
+
+import os
+import sys
+from typing import BinaryIO
+
+import msgspec
+import numpy as np
+
+from springtide import errors
+from springtide.brain.forecasting import registry
+from springtide.planning.online.forecast.traffic import Array, Forecast, History
+from springtide.rpc.transport import frames
+
+MAX_BYTES = 64 * 2**20  # a year by the second has 250 MB, four weeks by the minute 0.3
+
+
+class Question(msgspec.Struct, frozen=True):
+    """What comes after this traffic?"""
+
+    name: str
+    step_s: float
+    values: bytes
+    """Floats of 64 bits."""
+    steps: int
+    chosen: str = ""
+    """For `auto`: what was chosen before; empty: choose now."""
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """A forecast, or why there is none."""
+
+    mean: bytes = b""
+    low: bytes = b""
+    high: bytes = b""
+    member: str = ""
+    why: str = ""
+    tried: int = 0
+    chosen: str = ""
+    chosen_why: str = ""
+    failed: str = ""
+    """Nothing else is said then."""
+
+    def forecast(self, step_s: float, steps: int) -> Forecast:
+        """What was said; BadFrame if it is not that."""
+        parts = [np.frombuffer(part) if not len(part) % 8 else np.zeros(0) for part in (self.mean, self.low, self.high)]
+        if any(len(part) != steps or not np.isfinite(part).all() for part in parts):
+            raise frames.BadFrame(f"a forecast of {len(parts[0])} steps came, {steps} were asked for")
+        mean, low, high = parts
+        return Forecast(
+            step_s=step_s, mean=mean, low=low, high=high, member=self.member, why=self.why, tried=self.tried
+        )  # fmt: skip
+
+
+def question(name: str, history: History, steps: int, chosen: str) -> Question:
+    """To ask this."""
+    return Question(name, history.step_s, _bytes(history.values), steps, chosen)
+
+
+def answer(asked: Question) -> Answer:
+    """Ask the model, or choose one and ask that."""
+    history = History(step_s=asked.step_s, values=np.frombuffer(asked.values))
+    name, why = asked.chosen or asked.name, ""
+    try:
+        if name == registry.AUTO:
+            choice = registry.choose(history)
+            name, why = choice.name, choice.why
+        said = registry.load(name)(history, asked.steps)
+    except Exception as error:  # somebody else's code: whatever it raises is told, and the default model answers
+        return Answer(failed=f"{type(error).__name__}: {error}")
+    return Answer(
+        _bytes(said.mean), _bytes(said.low), _bytes(said.high), said.member, said.why, said.tried,
+        name if asked.name == registry.AUTO else "", why,
+    )  # fmt: skip
+
+
+def _bytes(values: Array) -> bytes:
+    return np.ascontiguousarray(values, dtype=np.float64).tobytes()
+
+
+def main() -> int:
+    """Answer once."""
+    source, sink = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # a model that prints must not write into our frame
+    os.nice(10)  # training comes first
+    asked = read(source)
+    if asked is None:
+        return 0
+    sink.write(frames.pack(answer(asked), limit=MAX_BYTES))
+    sink.flush()
+    os._exit(0)  # threads that a model has left would hold it up
+
+
+def read(source: BinaryIO) -> Question | None:
+    """The question; None: nobody asks any more."""
+    head = source.read(frames.LENGTH.size)
+    if len(head) < frames.LENGTH.size:
+        return None
+    (size,) = frames.LENGTH.unpack(head)
+    if size > MAX_BYTES:
+        raise errors.BadInput(f"a question of {size} bytes announced, at most {MAX_BYTES} are taken")
+    return frames.unpack(source.read(size), msgspec.msgpack.Decoder(Question))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""The brain as a service: server, client, executor processes, failover."""

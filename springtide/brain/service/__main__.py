@@ -1,0 +1,238 @@
+"""A served brain from start to end: its folder, its secret, its port, its loops; Ctrl-C ends it in order.
+
+In: `Options` of the command line. Out: `brain.json` and `secret` in its folder, by which masters and commands find it,
+and a service until a signal comes. Everything that matters is in the database by then.
+"""
+
+import asyncio
+import contextlib
+import datetime
+import fcntl
+import functools
+import logging
+import os
+import pathlib
+import resource
+import secrets
+import signal
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple, cast
+
+from springtide import config, errors
+from springtide.brain.decide.cluster_state import Rules
+from springtide.brain.service import certificates, health, messages
+from springtide.brain.service.executor_pool import Pool
+from springtide.brain.service.service import GATHER_S, KEEP_S, Service
+from springtide.brain.store import store
+from springtide.rpc.transport import addresses, master_file
+from springtide.rpc.transport.listener import Handle, Listener
+
+log = logging.getLogger(__name__)
+
+TURN_S = 1.0  # between two tries of a standby: an advisory lock is asked for, which costs the database next to nothing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How a brain is served."""
+
+    rules: Rules
+    folder: pathlib.Path
+    """For its whereabouts, its secret and, unless told otherwise, its database."""
+    listen: str = "127.0.0.1:7790"
+    """HOST:PORT; port 0 is any free one."""
+    database: str = ""
+    """A URL; empty: that of the setting `brain_database`, else SQLite in the folder."""
+    secret_file: str = ""
+    """Empty: one in the folder, drawn if there is none."""
+    executors: int = 1
+    standby: bool = False
+    """Where another brain serves from the database, wait until it does not any more, then take over."""
+    tls: str = ""
+    """Folder with certificates (`brain.service.certificates`), made if there are none; empty: masters are spoken to in
+    the clear.
+    """
+    health: str = ""
+    """HOST:PORT of /live and /ready, for those who keep this process running; empty: none."""
+    gather_s: float = GATHER_S
+    keep_s: float = KEEP_S
+
+
+def where_file(folder: pathlib.Path) -> pathlib.Path:
+    """Says where the brain of a folder is."""
+    return folder / "brain.json"
+
+
+def secret_file(folder: pathlib.Path) -> pathlib.Path:
+    """The secret of the brain of a folder."""
+    return folder / "secret"
+
+
+class Trust(NamedTuple):
+    """By what the brain and those who ask know each other."""
+
+    secret: bytes
+    own: str
+    """Folder with the brain's certificate; empty: no TLS."""
+    asking: str
+    """The same for those who ask."""
+
+
+def own_trust(options: Options) -> Trust:
+    """The secret, and certificates where they are wanted."""
+    secret, own, asking = own_secret(options), "", ""
+    if options.tls:
+        root, now = pathlib.Path(options.tls).absolute(), datetime.datetime.now(datetime.UTC)
+        own, asking = certificates.laid_out(root, at=now)
+    return Trust(secret, own, asking)
+
+
+def own_secret(options: Options) -> bytes:
+    """The brain's secret: as given, as it was, or a new one."""
+    path = pathlib.Path(options.secret_file) if options.secret_file else secret_file(options.folder)
+    if not options.secret_file and not path.exists():
+        try:
+            with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+                file.write(secrets.token_hex(32))
+        except OSError as error:
+            raise errors.BadInput(f"cannot write the brain's secret to {path}: {error.strerror or error}") from error
+    found = config.read_secret(str(path), "the brain's secret")
+    if len(found) < 16:
+        raise errors.BadInput(f"the brain's secret in {path} has {len(found)} bytes; wanted 16 or more")
+    return found
+
+
+async def serve(options: Options, *, ready: Callable[[str], None]) -> None:
+    """Serve until SIGINT or SIGTERM; `ready` is told the address."""
+    open_files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (open_files, open_files))  # a connection a master
+    over = asyncio.Event()
+    for stop in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(stop, over.set)
+    try:
+        async with health.opened(options.health) as shown:
+            while not over.is_set():
+                await _serve_once(options, over, shown, ready)
+    finally:
+        for stop in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().remove_signal_handler(stop)
+
+
+async def _serve_once(
+    options: Options, over: asyncio.Event, shown: health.Health, ready: Callable[[str], None]
+) -> None:  # fmt: skip
+    """Serve until it is over; a standby's turn may also end because another brain has the database."""
+    async with serving(options, over) as service:
+        if service is None:
+            return
+        ready(service.address)
+        shown.serving = True
+        try:
+            await _first(over, service.deposed)
+        finally:
+            shown.serving = False
+        if over.is_set():
+            log.info("going; live jobs and promises are in the database")
+        elif not options.standby:
+            raise errors.JobFailed("another brain serves from the database by now: this one must not any more")
+
+
+async def _first(*events: asyncio.Event) -> None:
+    """Wait for any of them."""
+    waits = [asyncio.create_task(event.wait()) for event in events]
+    try:
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for wait in waits:
+            wait.cancel()
+        await asyncio.gather(*waits, return_exceptions=True)
+
+
+@contextlib.asynccontextmanager
+async def serving(options: Options, over: asyncio.Event | None = None) -> AsyncIterator[Service | None]:
+    """A service that listens; None: it is over before it was this brain's turn."""
+    host, port = addresses.parse(options.listen)
+    with alone(options.folder):
+        trust = own_trust(options)
+        database = await _its_turn(options, over or asyncio.Event())
+        if database is None:
+            yield None
+            return
+        async with _serving(options, (host, port), trust, database) as service:
+            yield service
+
+
+async def _its_turn(options: Options, over: asyncio.Event) -> store.Store | None:
+    """The database, claimed. A standby waits for that as long as it takes, also for a database that is away."""
+    waited, url = "", options.database or config.load().brain_database or str(options.folder / "brain.db")
+    while True:
+        database: store.Store | None = None
+        try:
+            database = await asyncio.to_thread(store.open_store, url)
+            await asyncio.to_thread(functools.partial(database.claim, strict=options.standby))
+            return database
+        except errors.SpringtideError as error:
+            if database is not None:
+                await asyncio.to_thread(database.close)
+            turn_comes = isinstance(error, errors.TemporaryError) or database is not None
+            if not (options.standby and turn_comes):
+                raise
+            if str(error) != waited:
+                log.info("standing by: %s", error)
+            waited = str(error)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(over.wait(), TURN_S)
+        if over.is_set():
+            return None
+
+
+@contextlib.contextmanager
+def alone(folder: pathlib.Path) -> Iterator[None]:
+    """Two brains on one folder would each give the same cores away. The lock goes with the process."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = open(folder / "lock", "w")  # noqa: SIM115 - it is held till the end
+    except OSError as error:
+        raise errors.BadInput(f"the brain's folder {folder}: {error.strerror or error}") from error
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            where = master_file.read(where_file(folder))
+            other = f" (pid {where.pid}, at {where.address})" if where else ""
+            raise errors.BadInput(
+                f"another brain{other} serves from {folder}; stop that one, or give --folder"
+            ) from None
+        yield
+
+
+@contextlib.asynccontextmanager
+async def _serving(
+    options: Options, at: tuple[str, int], trust: Trust, database: store.Store
+) -> AsyncIterator[Service]:
+    pool = Pool()
+    service = Service(options.rules, database, pool, gather_s=options.gather_s, strict=options.standby)
+    listener = Listener(
+        trust.secret, cast("Handle", service.handle), lambda _: None, calls=messages.CALLS, who="brain",
+        certificates=trust.own,
+    )  # fmt: skip
+    loops: list[asyncio.Task[None]] = []
+    try:
+        await pool.resize(options.executors)
+        await service.restore()
+        service.address = await listener.start(*at)
+        loops += [asyncio.create_task(service.rounds()), asyncio.create_task(service.tidy(options.keep_s))]
+        if options.standby:
+            loops.append(asyncio.create_task(service.watch()))
+        said = master_file.Whereabouts(pid=os.getpid(), address=service.address, tls=trust.asking)
+        master_file.write(where_file(options.folder), said)
+        yield service
+    finally:
+        for loop in loops:
+            loop.cancel()
+        await asyncio.gather(*loops, return_exceptions=True)
+        await listener.close()
+        await service.write_down()
+        await pool.close()
+        await asyncio.to_thread(database.close)

@@ -1,0 +1,97 @@
+"""A brain that serves many masters, as one master sees it. Whatever happens to it is one error, `BrainUnreachable`.
+
+In: the job's view. Out: the brain's advice, types checked; whether it makes sense for the job is the master's to say.
+The connection is made when first needed and again after it was lost; an answer that comes too late is dropped.
+"""
+
+import asyncio
+import logging
+import socket
+from typing import Any
+
+from springtide import errors
+from springtide.brain.service import messages
+from springtide.brain.service.certificates import BRAIN_ROLE
+from springtide.domain.plan.advice import Advice
+from springtide.domain.plan.view import JobView, PastJob
+from springtide.rpc.messages.messages import Ok
+from springtide.rpc.transport import addresses, connection, tls
+
+log = logging.getLogger(__name__)
+CONNECT_S = 2.0
+ANSWER_S = 15.0  # a round gathers for a second and decides within a few; a master has time left to plan by itself
+
+
+class Remote:
+    """An `Adviser` at an address. `key` tells this job from others of its name; the host's name if not given. With
+    `certificates` (a folder, `brain.service.certificates`) by TLS, and only to a brain of the same authority."""
+
+    def __init__(
+        self,
+        address: str,
+        secret: bytes,
+        *,
+        key: str = "",
+        certificates: str = "",
+        connect_s: float = CONNECT_S,
+        answer_s: float = ANSWER_S,
+    ) -> None:
+        addresses.parse(address)
+        if certificates:
+            tls.identity(certificates)  # a mistake is said now
+        self._certificates = certificates
+        self.address, self._secret, self._key = address, secret, key or socket.gethostname()
+        self._connect_s, self._answer_s = connect_s, answer_s
+        self._link: connection.Connection | None = None
+        self._one_at_a_time = asyncio.Lock()
+
+    async def advise(self, view: JobView, *, epoch: int, now: float) -> Advice:
+        """What the brain says to this job."""
+        reply = await self._ask(messages.Consult(view=view, epoch=epoch, now=now, key=self._key))
+        if not isinstance(reply, messages.Counsel):
+            raise self._away(f"it answered with {type(reply).__name__} to a consult")
+        return reply.advice
+
+    async def conclude(self, past: PastJob) -> None:
+        """Have it remember the job."""
+        reply = await self._ask(messages.Conclude(past=past, key=self._key))
+        if not isinstance(reply, Ok):
+            raise self._away(f"it answered with {type(reply).__name__} to the end of a job")
+
+    async def ask(self, request: messages.Request) -> messages.Reply:
+        """Any other request: for commands."""
+        reply: messages.Reply = await self._ask(request)
+        return reply
+
+    async def close(self) -> None:
+        """Hang up."""
+        if self._link is not None:
+            await self._link.close()
+            self._link = None
+
+    async def _ask(self, request: Any) -> Any:
+        async with self._one_at_a_time:
+            try:
+                async with asyncio.timeout(self._connect_s + self._answer_s):
+                    link = await self._linked()
+                    return await link.ask(request)
+            except TimeoutError:
+                await self.close()  # what it still says belongs to nobody
+                raise self._away(f"no answer within {self._answer_s:g} s") from None
+            except errors.MasterUnreachable as error:
+                await self.close()
+                raise self._away(str(error)) from error
+            except errors.JobFailed as error:
+                raise self._away(str(error)) from error
+
+    async def _linked(self) -> connection.Connection:
+        if self._link is None or self._link.lost:
+            await self.close()
+            self._link = await connection.connect(
+                self.address, self._secret, within_s=self._connect_s, other=messages.BRAIN,
+                certificates=self._certificates, role=BRAIN_ROLE,
+            )  # fmt: skip
+        return self._link
+
+    def _away(self, why: str) -> errors.BrainUnreachable:
+        return errors.BrainUnreachable(f"the brain at {self.address} is of no use now: {why}")

@@ -1,0 +1,106 @@
+"""A brain in the master's own process: its job alone, the machine's or the quota's capacity, and a history by SQL.
+
+In: the job's view, every few seconds. Out: the same advice that a served brain would give it, had it no other job. All
+of it works in threads, one call at a time, so that the master's own work goes on. A history that cannot be read makes
+plans without one, and says so.
+"""
+
+import asyncio
+import concurrent.futures
+import logging
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
+
+from springtide import errors
+from springtide.brain.decide.answers import Answers
+from springtide.domain.core.shape import Capacity
+from springtide.domain.plan.advice import Advice
+from springtide.domain.plan.view import ClusterView, JobView, PastJob
+from springtide.domain.spec.planning_config import PlanningConfig
+
+if TYPE_CHECKING:  # imported in the thread, when first needed: a master that is never asked does without
+    from springtide.brain.store.store import Store
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+READ_EVERY_S = 60.0  # other jobs end now and then; only a new job looks at them
+
+
+class Embedded:
+    """An `Adviser` for one job. `url` is a database, or the path of an SQLite file; empty: no history is kept."""
+
+    def __init__(self, url: str, config: PlanningConfig, capacity: Capacity) -> None:
+        self._url, self._config, self._capacity = url, config, capacity
+        self._one_at_a_time = asyncio.Lock()
+        self._store: Store | None = None
+        self._history: tuple[PastJob, ...] = ()
+        self._notes: tuple[str, ...] = ()
+        self._read_at: float | None = None
+
+    async def advise(self, view: JobView, *, epoch: int, now: float) -> Advice:
+        """What the job should change, as the policy says that the settings name."""
+        async with self._one_at_a_time:
+            return await _beside(lambda: self._advise(view, epoch, now))
+
+    async def conclude(self, past: PastJob) -> None:
+        """Remember a job that is over."""
+        if self._url:
+            async with self._one_at_a_time:
+                await asyncio.to_thread(self._conclude, past)
+
+    async def close(self) -> None:
+        """Let go of the database."""
+        async with self._one_at_a_time:
+            if self._store is not None:
+                await asyncio.to_thread(self._store.close)
+                self._store = None
+
+    def _advise(self, view: JobView, epoch: int, now: float) -> Advice:
+        from springtide.planning.policy import registry
+
+        policy = registry.load(self._config.policy)
+        self._read(now)
+        seen = ClusterView(
+            now=now, capacity=self._capacity, jobs=(view,), history=self._history, launches=view.launches
+        )
+        return Answers(policy(seen, self._config)).advice(view.name, epoch=epoch, notes=self._notes)
+
+    def _conclude(self, past: PastJob) -> None:
+        self._opened().remember(past)
+        self._read_at = None
+
+    def _read(self, now: float) -> None:
+        if not self._url or (self._read_at is not None and 0 <= now - self._read_at < READ_EVERY_S):
+            return
+        self._read_at = now
+        try:
+            found = self._opened().history()
+        except errors.SpringtideError as error:
+            log.warning("planning without history: %s", error)
+            self._notes = (f"without history: {error}",)
+            return
+        self._history = found.jobs
+        self._notes = (f"{found.unreadable} past jobs make no sense and were skipped",) if found.unreadable else ()
+
+    def _opened(self) -> "Store":
+        if self._store is None:
+            from springtide.brain.store import store
+
+            self._store = store.open_store(self._url)
+        return self._store
+
+
+async def _beside(work: Callable[[], T]) -> T:
+    """In a thread that ends with the process: nobody waits for a policy that never comes back, not even to leave."""
+    answer: concurrent.futures.Future[T] = concurrent.futures.Future()
+    answer.set_running_or_notify_cancel()  # from here on it is the thread's alone to settle
+
+    def think() -> None:
+        try:
+            answer.set_result(work())
+        except BaseException as error:
+            answer.set_exception(error)
+
+    threading.Thread(target=think, name="springtide-policy", daemon=True).start()
+    return await asyncio.wrap_future(answer)

@@ -1,0 +1,144 @@
+"""Executors: as many processes as are wanted, which take tasks from one queue. Their number changes at run time.
+
+In: `Task`s of `brain.service.service`. Out: a `Decision` each. An executor that dies or hangs is replaced, and its task
+is given to another; a task that three executors have died of is answered with nothing, and says so.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from dataclasses import dataclass
+
+import msgspec
+
+from springtide import errors
+from springtide.brain.service import child_process, executor
+from springtide.brain.service.executor import Done, Task
+from springtide.domain.plan.plan import Decision, nothing
+from springtide.rpc.transport import frames
+
+log = logging.getLogger(__name__)
+TRIES = 3
+ANSWER_S = 60.0  # a decision on 2,000 jobs takes about two seconds; an executor's start one more
+AGAIN_S = 1.0  # after the system had no process for us
+MOST = 256
+_answers = msgspec.msgpack.Decoder(Done)
+
+
+@dataclass(slots=True, eq=False)
+class _Work:
+    """A task, and who waits for it."""
+
+    body: bytes
+    answer: asyncio.Future[Decision]
+    tries: int = 0
+
+
+class Pool:
+    """Executors of one brain. Lives in one event loop."""
+
+    def __init__(self, *, answer_s: float = ANSWER_S) -> None:
+        self.wanted = 0
+        self.lost = 0
+        """Executors that ended before they had answered."""
+        self._answer_s = answer_s
+        self._queue: deque[_Work] = deque()
+        self._changed = asyncio.Condition()
+        self._runners: dict[int, asyncio.Task[None]] = {}
+        self._processes: dict[int, asyncio.subprocess.Process] = {}
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """Executors that live."""
+        return tuple(one.pid for one in self._processes.values() if one.returncode is None)
+
+    async def resize(self, executors: int) -> None:
+        """Have so many from now on; those that are too many finish what they have in hand."""
+        if not 1 <= executors <= MOST:
+            raise errors.BadInput(f"{executors} executors; wanted 1 to {MOST}")
+        async with self._changed:
+            self.wanted = executors
+            for number in range(executors):
+                runner = self._runners.get(number)
+                if runner is None or runner.done():
+                    self._runners[number] = asyncio.create_task(self._run(number))
+            self._changed.notify_all()
+
+    async def decide(self, task: Task) -> Decision:
+        """What the task's policy says; nothing, when no executor lives long enough to say it."""
+        body = frames.pack(task, limit=executor.MAX_BYTES)
+        work = _Work(body, asyncio.get_running_loop().create_future())
+        async with self._changed:
+            self._queue.append(work)
+            self._changed.notify_all()
+        return await work.answer
+
+    async def close(self) -> None:
+        """End all of them."""
+        for runner in self._runners.values():
+            runner.cancel()
+        await asyncio.gather(*self._runners.values(), return_exceptions=True)
+
+    async def _run(self, number: int) -> None:
+        """One place of an executor: whoever has it takes the next task."""
+        try:
+            await self._start(number)
+            while True:
+                async with self._changed:
+                    await self._changed.wait_for(lambda: self._queue or number >= self.wanted)
+                    if number >= self.wanted:
+                        return
+                    work = self._queue.popleft()
+                await self._work(number, work)
+        finally:
+            await self._end(number)
+
+    async def _work(self, number: int, work: _Work) -> None:
+        work.tries += 1
+        try:
+            decision = await self._ask(number, work.body)
+        except (OSError, EOFError, TimeoutError, frames.BadFrame) as error:
+            self.lost += 1
+            cause = str(error) or type(error).__name__
+            log.warning("an executor was lost (%s); try %d of its task", cause, work.tries)
+            await self._end(number)
+            await self._again(work, cause)
+            await self._start(number)
+            return
+        except BaseException:
+            await self._again(work, "its executor was let go")
+            raise
+        if not work.answer.done():
+            work.answer.set_result(decision)
+
+    async def _again(self, work: _Work, cause: str) -> None:
+        """Give the task to the next one, before all others."""
+        if work.tries >= TRIES:
+            if not work.answer.done():
+                work.answer.set_result(nothing(f"no executor could decide, {work.tries} were lost: {cause}"))
+            return
+        async with self._changed:
+            self._queue.appendleft(work)
+            self._changed.notify_all()
+
+    async def _ask(self, number: int, body: bytes) -> Decision:
+        process = self._processes[number]
+        assert process.stdin is not None and process.stdout is not None
+        async with asyncio.timeout(self._answer_s):
+            process.stdin.write(body)
+            await process.stdin.drain()
+            return (await frames.read(process.stdout, _answers, limit=executor.MAX_BYTES)).decision
+
+    async def _start(self, number: int) -> None:
+        """Until there is one: tasks wait for it."""
+        while number not in self._processes:
+            try:
+                self._processes[number] = await child_process.start("springtide.brain.service.executor")
+            except OSError as error:
+                log.warning("no executor can be started now (%s); it is tried again", error)
+                await asyncio.sleep(AGAIN_S)
+
+    async def _end(self, number: int) -> None:
+        process = self._processes.pop(number, None)
+        if process is not None:
+            await child_process.end(process)

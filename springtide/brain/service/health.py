@@ -1,0 +1,40 @@
+"""Whether a brain lives and whether it serves, for those who keep it running: `GET /live` and `GET /ready`.
+
+In: HOST:PORT. Out: 200 or 503. A brain that stands by lives and is not ready, so a service of several brains sends
+masters to the one that serves. Nothing here can change anything.
+"""
+
+import contextlib
+from collections.abc import AsyncIterator
+
+from springtide.rpc.transport import addresses
+from springtide.telemetry import metrics_server
+
+
+class Health(metrics_server.Exposing):
+    """Of one brain."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda: "")
+        self.serving = False
+
+    def _reply(self, line: str) -> bytes:
+        path = line.partition(" ")[2].partition(" ")[0]
+        if path not in ("/live", "/ready"):
+            return metrics_server.response("404 Not Found", "/live and /ready\n")
+        if path == "/ready" and not self.serving:
+            return metrics_server.response("503 Service Unavailable", "standing by\n")
+        return metrics_server.response("200 OK", "serving\n" if self.serving else "standing by\n")
+
+
+@contextlib.asynccontextmanager
+async def opened(listen: str) -> AsyncIterator[Health]:
+    """Listening, if an address is given."""
+    health = Health()
+    if listen:
+        host, port = addresses.parse(listen)
+        await health.start(port, host, option="--health")
+    try:
+        yield health
+    finally:
+        await health.close()

@@ -1,0 +1,288 @@
+"""The brain as a service: masters ask, rounds of decisions answer them all together, executors do the thinking.
+
+In: `brain.service.messages` messages of many masters. Out: their replies. A round begins when somebody has asked and
+gathers for a moment; promises are in the database before they are sent, so that a brain that is killed and started
+again keeps them. Next: `brain.decide.cluster_state` (what to decide), `brain.service.executor_pool` (who),
+`brain.store.store` (what is kept).
+"""
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from springtide import errors
+from springtide.brain.decide import names
+from springtide.brain.decide.cluster_state import Assignment, Council, Live, Rules
+from springtide.brain.service import messages
+from springtide.brain.service.executor import Task
+from springtide.brain.service.executor_pool import Pool
+from springtide.brain.store import persistence
+from springtide.brain.store.store import History, Store
+from springtide.domain.plan.advice import Advice
+from springtide.rpc.messages.messages import Ok
+from springtide.rpc.transport.listener import Peer
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+GATHER_S = 1.0
+"""How long a round waits for others to ask too, after the first."""
+KEEP_S = 10.0
+"""Between two times that a live job is written down, if nothing was promised to it."""
+WATCH_S = 1.0
+"""Between two looks at whether this brain is still the one that serves, where others wait to take over."""
+READ_S = 60.0
+"""Between two times that the history is read, if no job ended."""
+
+
+class Service:
+    """One brain. Lives in one event loop; the database is used in threads, one call at a time."""
+
+    def __init__(
+        self, rules: Rules, store: Store, pool: Pool, *, gather_s: float = GATHER_S, strict: bool = False
+    ) -> None:
+        """`strict`: others wait to take over, so a promise that could not be written down is none."""
+        self.address = ""
+        self.deposed = asyncio.Event()
+        """Another brain serves from the database, or may by now: this one must not any more."""
+        self._strict = strict
+        self.council, self._store, self.pool = Council(rules), store, pool
+        self._gather_s = gather_s
+        start, began = time.time(), time.monotonic()
+        self._began = began
+        self._clock: Callable[[], float] = lambda: start + time.monotonic() - began
+        """Time of day that never goes back: rows of the brain before this one are by it too."""
+        self._waiting: dict[str, asyncio.Future[Advice]] = {}
+        self._names = names.Names()
+        self._asked = asyncio.Event()
+        self._database = asyncio.Lock()
+        self._kept_at: dict[str, float] = {}
+        self._history, self._read_at, self._past = History(), float("-inf"), 0
+        self._consults = self._decisions = 0
+        self._decision_s, self._trouble = 0.0, ""
+
+    async def restore(self) -> None:
+        """Take back what a brain before this one knew."""
+        rows = await self._in_thread(self._store.live)
+        bad = persistence.restore(self.council, rows, at=self._clock())
+        self._names.restore(self.council.jobs)
+        await self._read_history()
+        if self.council.jobs or bad:
+            log.info("took back %d live jobs; %d rows made no sense", len(self.council.jobs), bad)
+
+    async def handle(self, peer: Peer, request: messages.Request) -> messages.Reply:
+        """Answer one request."""
+        if self.deposed.is_set():
+            raise errors.TemporaryError("this brain serves no more: ask the one that does")
+        match request:
+            case messages.Consult():
+                return await self._consult(request)
+            case messages.Conclude():
+                return await self._conclude(request)
+            case messages.Inspect():
+                return self._status()
+            case messages.Recall():
+                found = await self._in_thread(lambda: self._store.history(newest=max(0, min(request.newest, 1000))))
+                total = await self._in_thread(self._store.count)
+                return messages.Recalled(jobs=found.jobs, unreadable=found.unreadable, total=total)
+            case messages.Staff():
+                await self.pool.resize(request.executors)
+                log.info("%d executors from now on", request.executors)
+                return Ok()
+
+    async def rounds(self) -> None:
+        """Decide, again and again. Never more than half of the time: masters' messages are read in between."""
+        while True:
+            await self._asked.wait()
+            await asyncio.sleep(max(self._gather_s, min(self._decision_s, 10 * self._gather_s)))
+            self._asked.clear()
+            try:
+                await self._round()
+            except (
+                Exception
+            ) as error:  # whatever it was, masters must not wait for it, and the next round may do better
+                log.exception("a round of decisions failed")
+                self._give_up(f"a round of decisions failed: {type(error).__name__}: {error}")
+
+    async def tidy(self, every_s: float = KEEP_S) -> None:
+        """Write live jobs down, forget those that are silent."""
+        while True:
+            await asyncio.sleep(every_s)
+            try:
+                await self.write_down()
+                if not self._strict:
+                    await self._in_thread(self._store.claim)  # it may have gone with the connection
+            except errors.BadInput as error:
+                self._depose(str(error))
+            except Exception as error:  # as with rounds: silent jobs must be forgotten, whatever one of them has said
+                self._trouble = f"live jobs were not written down: {type(error).__name__}: {error}"
+                log.exception("live jobs were not written down")
+
+    async def watch(self, every_s: float = WATCH_S) -> None:
+        """Where others wait to take over: see that this brain still has its lock, and stop where it has not."""
+        while not self.deposed.is_set():
+            await asyncio.sleep(every_s)
+            if not await self._in_thread(self._store.holds):
+                self._depose("its lock on the database went with its connection")
+
+    def _depose(self, why: str) -> None:
+        log.warning("this brain stops serving: %s", why)
+        self._give_up(f"this brain serves no more: {why}")
+        self.deposed.set()
+
+    async def write_down(self) -> None:
+        """All jobs that have shown themselves since they were written down, and none that are gone."""
+        gone = self.council.forget(self._clock())
+        for name in gone:
+            self._let_go(name)
+            log.info("job %s has not been heard of for long: forgotten", name)
+        stale = [name for name, live in self.council.jobs.items() if live.seen_at > self._kept_at.get(name, 0.0)]
+        await self._keep(stale, gone)
+
+    async def _consult(self, request: messages.Consult) -> messages.Counsel:
+        self._consults += 1
+        now, own = self._clock(), request.view.name
+        if not 0 <= request.epoch <= persistence.MOST_EPOCH:
+            raise errors.BadInput(f"job {own}: epoch {request.epoch}; wanted a number from 0 to 2^63 - 1")
+        view = replace(request.view, name=self._names.of(own, request.key))
+        before = self._waiting.pop(view.name, None)
+        if before is not None and not before.done():
+            before.set_exception(errors.TemporaryError(f"job {own} has asked again since"))
+        advice = self.council.consult(view, epoch=request.epoch, at=now, ahead=now - request.now)
+        if advice is None:
+            future = self._waiting[view.name] = asyncio.get_running_loop().create_future()
+            self._asked.set()
+            advice = await future
+        elif advice.plan is not None and not await self._keep([view.name]) and self._strict:
+            raise errors.TemporaryError(f"what job {own} was promised could not be written down")
+        return messages.Counsel(names.own_words(advice, own))
+
+    async def _conclude(self, request: messages.Conclude) -> Ok:
+        name = self._names.of(request.past.name, request.key)
+        self.council.conclude(name)
+        self._let_go(name)
+        await self._keep([], [name])
+        await self._in_thread(lambda: self._store.remember(request.past))
+        self._read_at, self._past = float("-inf"), self._past + 1
+        return Ok()
+
+    async def _round(self) -> None:
+        now = self._clock()
+        if now - self._read_at > READ_S:
+            await self._read_history()
+        began = time.monotonic()
+        assignments = self.council.assignments(self._history.jobs, now)
+        decided = await asyncio.gather(*(self._decided(one) for one in assignments))
+        told = {name: advice for each in decided for name, advice in each.items()}
+        self._decisions += 1
+        self._decision_s = time.monotonic() - began
+        if not await self._keep([name for name, advice in told.items() if advice.plan is not None]) and self._strict:
+            raise errors.TemporaryError(f"promises could not be written down: {self._trouble}")
+        for name, advice in told.items():
+            future = self._waiting.pop(name, None)
+            if future is not None and not future.done():
+                future.set_result(advice)
+        if any(live.asks is not None for live in self.council.jobs.values()):
+            self._asked.set()
+
+    def _give_up(self, why: str) -> None:
+        self._trouble = why
+        for live in self.council.jobs.values():
+            live.asks = None
+        for future in self._waiting.values():
+            if not future.done():
+                future.set_exception(errors.TemporaryError(why))
+        self._waiting.clear()
+
+    async def _decided(self, one: Assignment) -> dict[str, Advice]:
+        decision = await self.pool.decide(Task(one.policy, one.view, self.council.rules.config))
+        return self.council.settle(one, decision, self._clock())
+
+    def _let_go(self, name: str) -> None:
+        self._kept_at.pop(name, None)
+        self._names.forget(name)
+        future = self._waiting.pop(name, None)
+        if future is not None and not future.done():
+            future.set_exception(errors.TemporaryError(f"job {name} is over"))
+
+    async def _keep(self, changed: list[str], gone: list[str] | None = None) -> bool:
+        """Write jobs down; whether they are. A database that cannot be written is said, and decisions go on."""
+        now, live = self._clock(), {name: self.council.jobs[name] for name in changed if name in self.council.jobs}
+        if not live and not gone:
+            return True
+        rows = {name: row for name, one in live.items() if (row := self._row(one)) is not None}
+        try:
+            await self._in_thread(lambda: self._store.keep_live(list(rows.values()), gone or []))
+        except errors.SpringtideError as error:
+            self._troubled("live jobs were not written down", error)
+            if isinstance(error, errors.Fenced):
+                self._depose(str(error))
+            return False
+        self._kept_at.update(dict.fromkeys(rows, now))
+        return True
+
+    def _row(self, live: Live) -> dict[str, Any] | None:
+        """What is written down of a job; None: it says what cannot be, and others are written down all the same."""
+        try:
+            return persistence.row_of(live)
+        except errors.BadInput as error:
+            self._troubled("a job was not written down", error)
+            return None
+
+    def _troubled(self, what: str, error: errors.SpringtideError) -> None:
+        self._trouble = str(error)
+        log.warning("%s: %s", what, error)
+
+    async def _read_history(self) -> None:
+        self._read_at = self._clock()
+        try:
+            self._history = await self._in_thread(self._store.history)
+            self._past = await self._in_thread(self._store.count)
+        except errors.SpringtideError as error:
+            self._troubled("the history was not read", error)
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        async with self._database:
+            return await asyncio.to_thread(work)
+
+    def _status(self) -> messages.BrainStatus:
+        rules = self.council.rules
+        return messages.BrainStatus(
+            address=self.address,
+            pid=os.getpid(),
+            up_s=time.monotonic() - self._began,
+            database=self._store.where,
+            capacity=rules.capacity,
+            held=self.council.held(),
+            executors=self.pool.wanted,
+            executor_pids=self.pool.pids,
+            executors_lost=self.pool.lost,
+            policies={"otherwise": rules.config.policy, **rules.algorithms},
+            jobs=tuple(_shown(name, live, self._clock()) for name, live in sorted(self.council.jobs.items())),
+            past=self._past,
+            unreadable=self._history.unreadable,
+            consults=self._consults,
+            decisions=self._decisions,
+            decision_s=self._decision_s,
+            trouble=self._trouble,
+        )
+
+
+def _shown(name: str, live: Live, now: float) -> messages.LiveJob:
+    order, said = live.order, live.advice
+    return messages.LiveJob(
+        name=name,
+        user=live.view.user,
+        stage=str(live.view.stage),
+        shape=live.view.shape,
+        seen_s=now - live.seen_at,
+        event=str(order.kind) if order else "",
+        cause=order.cause if order else "",
+        policy=order.policy if order else "",
+        why=said.why if said else "",
+        promised=live.pledge.plan.shape if live.pledge else None,
+    )

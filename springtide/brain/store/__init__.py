@@ -1,0 +1,1 @@
+"""The brain's database: schema, migrations, history."""

@@ -1,0 +1,280 @@
+"""The brain's database, by a URL: SQLite in a file, or PostgreSQL. Everything here blocks; callers use a thread.
+
+In: `open_store(url)`. Out: past jobs, newest last, and how many rows made no sense. Safe with several processes on one
+file: SQLite keeps a write-ahead log, and every transaction takes the write lock at its beginning, waiting for it.
+"""
+
+import contextlib
+import fcntl
+import pathlib
+import sqlite3
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import IO, Any
+
+import sqlalchemy as sa
+from sqlalchemy import exc
+from sqlalchemy.dialects import postgresql, sqlite
+
+from springtide import errors
+from springtide.brain.store import migrate, rows, schema
+from springtide.domain.plan.view import PastJob
+from springtide.telemetry.host import file_systems
+
+BUSY_S = 30.0  # how long to wait for another process that writes: it takes milliseconds
+NOTICED = "-c tcp_keepalives_idle=5 -c tcp_keepalives_interval=2 -c tcp_keepalives_count=3 -c tcp_user_timeout=10000"
+POSTGRESQL = {"connect_timeout": 5, "tcp_user_timeout": 10_000, "options": NOTICED}
+"""Seconds, and milliseconds: a server that is cut off must not hold up decisions for the minutes that TCP would, nor
+must it keep the lock of a brain that is cut off for the hours that it would."""
+BRAIN = 0x5B7A13  # any number, the same in all of us: PostgreSQL's advisory lock of the brain that serves
+NEWEST = 1000  # past jobs that a decision looks at: a warm start compares each with each
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class History:
+    """Past jobs as the database has them."""
+
+    jobs: tuple[PastJob, ...] = ()
+    """Oldest first."""
+    unreadable: int = 0
+    """Rows that made no sense."""
+
+
+class Store:
+    """One database. Made by `open_store`."""
+
+    def __init__(self, engine: sa.Engine, where: str) -> None:
+        self._engine, self.where = engine, where
+        self._lock: sa.Connection | None = None
+        self._strict = False
+        self._file: IO[str] | None = None
+
+    def remember(self, past: PastJob) -> None:
+        """Keep a job that is over; telling it twice is harmless. It lives no longer."""
+        row = rows.row_of(past)
+        insert = (postgresql if self._engine.dialect.name == "postgresql" else sqlite).insert
+        with self._writing() as connection:
+            connection.execute(insert(schema.past_jobs).values(row).on_conflict_do_nothing())
+            connection.execute(sa.delete(schema.live_jobs).where(schema.live_jobs.c.name == row["name"]))
+
+    def history(self, *, newest: int = NEWEST) -> History:
+        """The newest past jobs."""
+        past = schema.past_jobs
+        asked = sa.select(past).order_by(past.c.ended_at.desc(), past.c.id.desc()).limit(newest)
+        with self._transaction() as connection:
+            found = [dict(row) for row in connection.execute(asked).mappings()]
+        jobs, unreadable = rows.pasts_of(found[::-1])
+        return History(jobs=jobs, unreadable=unreadable)
+
+    def count(self) -> int:
+        """How many past jobs there are."""
+        with self._transaction() as connection:
+            return connection.execute(sa.select(sa.func.count()).select_from(schema.past_jobs)).scalar_one()
+
+    def keep_live(self, live: Sequence[Mapping[str, Any]], gone: Sequence[str] = ()) -> None:
+        """Replace the rows of some live jobs, and forget others, all at once."""
+        insert = (postgresql if self._engine.dialect.name == "postgresql" else sqlite).insert
+        with self._writing() as connection:
+            if gone:
+                connection.execute(sa.delete(schema.live_jobs).where(schema.live_jobs.c.name.in_(gone)))
+            if live:
+                asked = insert(schema.live_jobs)
+                fresh = {name: asked.excluded[name] for name in schema.live_jobs.c.keys() if name != "name"}  # noqa: SIM118
+                connection.execute(asked.on_conflict_do_update(index_elements=["name"], set_=fresh), list(live))
+
+    def live(self) -> list[dict[str, Any]]:
+        """Rows of all live jobs, as they were kept."""
+        with self._transaction() as connection:
+            return [dict(row) for row in connection.execute(sa.select(schema.live_jobs)).mappings()]
+
+    def claim(self, *, strict: bool = False) -> None:
+        """Be the one brain that serves from this database, until it is closed; BadInput if another one does.
+
+        Two would each give the same cores away. PostgreSQL's lock goes with its connection: one that was lost is made
+        again. A brain's SQLite file lies in its folder, which has a lock of its own, or is told apart by the same here.
+
+        `strict`, where others wait to take over: all that is written goes by the connection that holds the lock, so
+        nothing can be written by a brain that has lost it, and the next one begins when all before is there to read.
+        """
+        self._strict = strict and self._engine.dialect.name == "postgresql"
+        with said(self.where):
+            if self._engine.dialect.name != "postgresql":
+                self._claim_file()
+            elif self._lock is None or not _answers(self._lock):
+                self._lock = self._engine.connect()
+                if not self._lock.execute(sa.select(sa.func.pg_try_advisory_lock(BRAIN))).scalar():
+                    self._lock.close()
+                    self._lock = None
+                    raise self._taken()
+                self._lock.commit()
+
+    def holds(self) -> bool:
+        """Whether this brain is still the one that serves; a lock that went with its connection is not taken again."""
+        if self._engine.dialect.name != "postgresql":
+            return self._file is not None
+        if self._lock is not None and not _answers(self._lock):
+            self._lock = None
+        return self._lock is not None
+
+    def _claim_file(self) -> None:
+        name = self._engine.url.database
+        if self._file is not None or not name or name == ":memory:":
+            return
+        file = open(f"{name}.brain", "w")  # noqa: SIM115 - it is held till the end
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            file.close()
+            raise self._taken() from None
+        self._file = file
+
+    def _taken(self) -> errors.BadInput:
+        return errors.BadInput(
+            f"another brain serves from the database {self.where}; stop that one, or give --database"
+        )
+
+    def close(self) -> None:
+        """Let go of the database."""
+        if self._lock is not None:
+            with contextlib.suppress(exc.SQLAlchemyError):  # the server may notice an end of ours only a while later
+                self._lock.execute(sa.select(sa.func.pg_advisory_unlock(BRAIN)))
+            with contextlib.suppress(exc.SQLAlchemyError):
+                self._lock.close()
+            self._lock = None
+        if self._file is not None:
+            self._file.close()
+        self._engine.dispose()
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[sa.Connection]:
+        if not self._strict:
+            with self._transaction() as connection:
+                yield connection
+            return
+        if self._lock is None:
+            raise errors.Fenced(f"this brain has lost its lock on the database {self.where}: it may write no more")
+        with said(self.where):
+            try:
+                with self._lock.begin():
+                    yield self._lock
+            except exc.DBAPIError as error:
+                if not error.connection_invalidated:
+                    raise
+                self._lock = None
+                raise errors.Fenced(
+                    f"the connection to {self.where} is lost, and this brain's lock with it: another may serve by now"
+                ) from error
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[sa.Connection]:
+        with said(self.where), self._engine.begin() as connection:
+            yield connection
+
+
+def open_store(url: str) -> Store:
+    """Open a database, make it if it is not there, bring it up to date."""
+    parsed = parse(url)
+    where = parsed.render_as_string(hide_password=True)
+    with said(where):
+        engine = _engine(parsed)
+        try:
+            migrate.bring_up(engine, where=where)
+        except BaseException:
+            engine.dispose()
+            raise
+    return Store(engine, where)
+
+
+def parse(url: str) -> sa.URL:
+    """A URL, or the path of an SQLite file."""
+    if not url:
+        raise errors.BadInput(
+            "database: no URL; wanted one such as sqlite:///history.db or postgresql://user@host/brain"
+        )
+    if "://" not in url:
+        return sa.URL.create("sqlite", database=str(pathlib.Path(url).absolute()))
+    try:
+        parsed = sa.make_url(url)
+    except (exc.ArgumentError, ValueError) as error:
+        raise errors.BadInput(
+            f"database {url!r}: {error}; wanted a URL such as sqlite:///history.db or postgresql://user@host/brain"
+        ) from error
+    match parsed.get_backend_name():
+        case "sqlite":
+            return parsed
+        case "postgresql" | "postgres":
+            return parsed.set(drivername="postgresql+psycopg")
+        case other:
+            raise errors.UnknownName("database", other, ["sqlite", "postgresql"])
+
+
+@contextlib.contextmanager
+def said(where: str) -> Iterator[None]:
+    """Whatever a database complains of, as one of our errors."""
+    try:
+        yield
+    except exc.SQLAlchemyError as error:
+        cause = str(getattr(error, "orig", None) or error).strip().splitlines() or [type(error).__name__]
+        raise errors.HistoryUnavailable(
+            f"the brain's database {where}: {cause[0]}. Check that it is there and whole."
+        ) from error
+
+
+def _answers(connection: sa.Connection) -> bool:
+    """Whether a connection is there still; the lock that it holds is, then."""
+    try:
+        connection.execute(sa.select(1))
+        connection.commit()
+    except exc.SQLAlchemyError:
+        with contextlib.suppress(exc.SQLAlchemyError):
+            connection.invalidate()
+            connection.close()
+        return False
+    return True
+
+
+def _engine(url: sa.URL) -> sa.Engine:
+    if url.get_backend_name() == "postgresql":
+        try:
+            return sa.create_engine(url, pool_pre_ping=True, pool_size=3, connect_args=POSTGRESQL)
+        except ModuleNotFoundError as error:
+            raise errors.MissingExtra("a history in PostgreSQL", "brain") from error
+    if url.database and url.database != ":memory:":
+        try:
+            pathlib.Path(url.database).parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise errors.HistoryUnavailable(f"the brain's database {url.database}: {error.strerror}") from error
+        engine = sa.create_engine(url, poolclass=sa.NullPool, connect_args={"timeout": BUSY_S})
+    else:
+        engine = sa.create_engine(url, poolclass=sa.StaticPool, connect_args={"check_same_thread": False})
+    sa.event.listen(engine, "connect", _prepare_sqlite)
+    sa.event.listen(engine, "begin", _begin_sqlite)
+    return engine
+
+
+def _prepare_sqlite(connection: Any, _: object) -> None:
+    connection.isolation_level = None  # the driver begins no transactions of its own: we do
+    connection.text_factory = lambda text: text.decode(errors="replace")  # one bad row must not hide all others
+    path = connection.execute("PRAGMA database_list").fetchone()[2]
+    mode = file_systems.sqlite_journal_mode(pathlib.Path(path)) if path else "memory"
+    _set_journal_mode(connection, mode)
+    for pragma in ("synchronous=NORMAL", f"busy_timeout={int(BUSY_S * 1000)}"):
+        connection.execute(f"PRAGMA {pragma}")
+
+
+def _set_journal_mode(connection: Any, mode: str) -> None:
+    """Set the journal mode of a new file. SQLite itself does not wait for another process that does the same."""
+    deadline = time.monotonic() + BUSY_S
+    while True:
+        try:
+            connection.execute(f"PRAGMA journal_mode={mode}")
+            return
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > deadline:
+                raise
+        time.sleep(0.01)
+
+
+def _begin_sqlite(connection: sa.Connection) -> None:
+    connection.exec_driver_sql("BEGIN IMMEDIATE")

@@ -1,0 +1,1 @@
+"""`Checkpointer`: fast saves of any PyTorch state, without a job."""

@@ -1,0 +1,96 @@
+"""A bsp group's model in a checkpoint: dense parameters, buffers and optimizers as bytes in the rows of one table.
+
+In: `worker.bsp.model_state` packs them, `worker.bsp.group_state` has servers keep the rows. Out: the same bytes and
+tensors again, for the leader of a group that goes on from the checkpoint, and for `export.slot_rows`. Nothing is
+unpickled.
+
+Key 0 says how many bytes there are and their sum; the bytes follow in rows of 4 KiB. Nothing computes with them.
+"""
+
+import struct
+import zlib
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from springtide import errors
+
+TABLE = "group:state"
+ROW = 1024  # floats: 4 KiB
+FORMAT = 1
+DTYPES = {str(dtype): dtype for dtype in vars(torch).values() if isinstance(dtype, torch.dtype)}
+_HEAD = struct.Struct("<8sQI")  # magic, bytes, their sum
+_MAGIC = b"ST-GROUP"
+
+Flat = tuple[str, list[int], bytes]
+"""Data type, shape and values of a tensor."""
+
+
+class Place(msgspec.Struct, frozen=True):
+    """How far a group is: a step, the sample that comes next, and how often each optimizer has stepped."""
+
+    step: int
+    shard: int
+    first: int
+    counts: list[int]
+
+
+class Saved(msgspec.Struct, frozen=True):
+    """A model in a checkpoint."""
+
+    format: int
+    place: Place
+    dense: list[Flat]
+    plan: list[Any]
+    """The optimizers, their tensors by number."""
+    tensors: list[Flat]
+
+
+def rows_of(body: bytes) -> npt.NDArray[np.float32]:
+    """These bytes as rows, for the keys from 0 on."""
+    head = _HEAD.pack(_MAGIC, len(body), zlib.crc32(body))
+    whole = head.ljust(4 * ROW, b"\0") + body + b"\0" * (-len(body) % (4 * ROW))
+    return np.frombuffer(whole, dtype=np.float32).reshape(-1, ROW)
+
+
+def rows_after(first: npt.NDArray[np.float32]) -> int | None:
+    """How many rows follow the one of key 0; None when it is no such row."""
+    magic, size, _ = _HEAD.unpack_from(first.tobytes())
+    return -(-size // (4 * ROW)) if magic == _MAGIC else None
+
+
+def body_of(rows: npt.NDArray[np.float32]) -> bytes:
+    """The bytes again, from the rows of key 0 and all that follow it; BadInput when they are not those."""
+    content = rows.tobytes()
+    _, size, check = _HEAD.unpack_from(content)
+    body = content[4 * ROW : 4 * ROW + size]
+    if len(body) != size or zlib.crc32(body) != check:
+        raise errors.BadInput("the dense parameters of the bsp group are damaged")
+    return body
+
+
+def decode(body: bytes) -> Saved:
+    """What was packed; BadInput when it is of another format, or nothing of the kind."""
+    try:
+        saved = msgspec.msgpack.decode(body, type=Saved, strict=False)
+    except msgspec.DecodeError as error:
+        raise errors.BadInput(f"the model of the bsp group cannot be read: {error}") from None
+    if saved.format != FORMAT:
+        raise errors.BadInput(f"a model of a bsp group of format {saved.format}; this Springtide reads {FORMAT}")
+    return saved
+
+
+def flat(tensor: torch.Tensor) -> Flat:
+    """A tensor as plain data."""
+    values = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+    return str(tensor.dtype), list(tensor.shape), values.numpy().tobytes()
+
+
+def shaped(dtype: str, shape: list[int], values: bytes) -> torch.Tensor:
+    """It again, in memory of its own."""
+    if not values:
+        return torch.zeros(shape, dtype=DTYPES[dtype])
+    return torch.frombuffer(bytearray(values), dtype=DTYPES[dtype]).reshape(shape)

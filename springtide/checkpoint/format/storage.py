@@ -1,0 +1,367 @@
+"""Where checkpoints lie: a folder of this machine, or any URL that fsspec knows (file://, memory://, s3://).
+
+In: what a user gives as a path or URL. Out: a `Place` to read from and write to by name. Writing a name is atomic as
+far as the place allows: a folder renames, an object store shows an object when it is whole. All that knows fsspec is
+here, for checkpoints of jobs and for those of any program (checkpoint/checkpointer/state_storage.py).
+"""
+
+import contextlib
+import functools
+import os
+import pathlib
+import zlib
+from collections.abc import Callable, Iterator
+from typing import Any, BinaryIO, Protocol, cast
+
+from springtide import errors
+
+CHUNK = 8 << 20
+BLOCK = 1 << 20
+"""Fetched from a store at a time, at least: each question takes tens of milliseconds, and a slot is often some KB."""
+BLOCKS = 32
+"""Kept of those that were fetched last. Slots are read in order out of a file for each checkpoint that they are in."""
+OBJECT_STORES = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "oss"})
+"""They have no folders. To ask for one may ask for a bucket, which is nobody's wish and not everybody's right."""
+
+
+class Place(Protocol):
+    """Named files in one place."""
+
+    @property
+    def where(self) -> str:
+        """As a user would write it."""
+        ...
+
+    def names(self) -> list[str]:
+        """What is there; nothing when the place does not exist."""
+        ...
+
+    def size(self, name: str) -> int | None:
+        """Bytes of a file; None: there is none."""
+        ...
+
+    def read(self, name: str, offset: int = 0, length: int | None = None) -> bytes:
+        """A run of a file, shorter if the file is; to its end without a length."""
+        ...
+
+    def write(self, name: str, content: bytes) -> None:
+        """Put a small file there, under its name only when it is whole."""
+        ...
+
+    def remove(self, name: str) -> None:
+        """Take a file away; harmless when it is not there."""
+        ...
+
+
+class Folder:
+    """A folder of this machine."""
+
+    def __init__(self, path: pathlib.Path) -> None:
+        self.path = path
+
+    @property
+    def where(self) -> str:
+        """Its path."""
+        return str(self.path)
+
+    def names(self) -> list[str]:
+        """Files in it, and in the folders in it: `server-0/…` where each server has one of its own."""
+        found: list[str] = []
+        for folder in ("", *self._folders()):
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(self.path / folder) as entries:
+                found += [f"{folder}/{entry.name}".lstrip("/") for entry in entries if entry.is_file()]
+        return found
+
+    def _folders(self) -> list[str]:
+        try:
+            with os.scandir(self.path) as entries:
+                return sorted(entry.name for entry in entries if entry.is_dir())
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    def size(self, name: str) -> int | None:
+        """Bytes of a file."""
+        try:
+            return (self.path / name).stat().st_size
+        except FileNotFoundError:
+            return None
+
+    def read(self, name: str, offset: int = 0, length: int | None = None) -> bytes:
+        """A run of a file; another thread may use the interpreter meanwhile."""
+        with open(self.path / name, "rb", buffering=0) as file:
+            size = os.fstat(file.fileno()).st_size
+            left = max(0, size - offset) if length is None else length
+            parts = []
+            while left and (part := os.pread(file.fileno(), left, offset)):
+                parts.append(part)
+                offset += len(part)
+                left -= len(part)
+            return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def write(self, name: str, content: bytes) -> None:
+        """Under another name first."""
+        with self.create(name) as file:
+            file.write(content)
+
+    @contextlib.contextmanager
+    def create(self, name: str) -> Iterator[BinaryIO]:
+        """A file that is written from front to back; it gets its name when all of it is there, and goes if it fails."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        unfinished = self.path / f"{name}.part"
+        try:
+            with open(unfinished, "wb") as file:
+                yield file
+            unfinished.rename(self.path / name)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                unfinished.unlink()
+            raise
+
+    def create_new(self, name: str, content: bytes) -> bool:
+        """Put a small file there unless there is one of that name, of whoever; whether it was put there."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        return _create_new(self.path / name, content)
+
+    def remove(self, name: str) -> None:
+        """Unlink."""
+        (self.path / name).unlink(missing_ok=True)
+
+
+class Remote:
+    """A URL, through fsspec; a path is one too. Files of this machine are on the disk when a call returns."""
+
+    def __init__(self, url: str) -> None:
+        import fsspec
+
+        try:
+            self._files, self._root = fsspec.core.url_to_fs(url)
+        except ImportError as error:
+            raise errors.MissingExtra(f"{url} ({error})", "s3") from error
+        except ValueError as error:
+            raise errors.BadInput(f"{url}: {error}") from error
+        self._url = url.rstrip("/")
+        given = self._files.protocol
+        protocols = (given,) if isinstance(given, str) else given
+        self._renames = "file" in protocols or "sftp" in protocols
+        self._has_folders = not OBJECT_STORES.intersection(protocols)
+        self.local_root = str(self._root) if "file" in protocols else ""
+        """The folder, where it is one of this machine."""
+        self.in_this_process = "memory" in protocols
+        """Whether no other process can see it."""
+        self._block = functools.lru_cache(maxsize=BLOCKS)(self._fetch)
+        self.moved: Callable[[], object] = lambda: None
+        """Called whenever the store has answered (`checkpoint.format.store_timeout`)."""
+
+    @property
+    def where(self) -> str:
+        """Its URL."""
+        return self._url
+
+    def make(self) -> None:
+        """The folder, or a clear error."""
+        try:
+            self._make_folder()
+        except OSError as error:
+            raise errors.BadInput(f"cannot save to {self._url!r}: {error}. Choose a folder you may write to.") from None
+
+    def names(self) -> list[str]:
+        """Names of files under the URL."""
+        return self._listed("file")
+
+    def folders(self) -> list[str]:
+        """Names of folders under the URL."""
+        return self._listed("directory")
+
+    def size(self, name: str) -> int | None:
+        """Bytes of a file."""
+        try:
+            with self._asked():
+                size: int = self._files.size(self._path(name))
+            self.moved()
+            return size
+        except FileNotFoundError:
+            return None
+
+    def version(self, name: str) -> str:
+        """What the store calls this content of a file: another one whenever the file was written anew."""
+        with self._asked():
+            version = str(self._files.checksum(self._path(name)))
+        self.moved()
+        return version
+
+    def read(self, name: str, offset: int = 0, length: int | None = None) -> bytes:
+        """A run of a file. Of a store's files small ones come with what surrounds them, which is kept for the next."""
+        if length is None or length >= BLOCK or self.local_root or self.in_this_process:
+            return self._fetch(name, offset, length)
+        first, content = offset // BLOCK * BLOCK, b""
+        for start in range(first, offset + length, BLOCK):
+            block = self._block(name, start, BLOCK)
+            content += block
+            if len(block) < BLOCK:  # the file ends here
+                break
+        return content[offset - first : offset - first + length]
+
+    def _fetch(self, name: str, offset: int, length: int | None) -> bytes:
+        with self._asked():
+            end = None if length is None else offset + length
+            content: bytes = self._files.cat_file(self._path(name), start=offset, end=end)
+        return content
+
+    def open(self, name: str) -> BinaryIO:
+        """A file, to be read from front to back."""
+        with self._asked():
+            return cast(BinaryIO, self._files.open(self._path(name), "rb"))
+
+    def write(self, name: str, content: bytes) -> None:
+        """In one piece; files of a file system under another name first."""
+        self._block.cache_clear()
+        if not self._renames:
+            with self._asked(to_write=True):
+                self._make_folder()
+                self._files.pipe_file(self._path(name), content)  # object stores show an object whole or not at all
+            return
+        with self.create(name) as file:
+            file.write(content)
+
+    def create_new(self, name: str, content: bytes) -> bool:
+        """Put a small file there unless there is one of that name; whether it was put there.
+
+        Of two that try at once both may succeed at a store that knows no such request: whoever cares reads it back.
+        """
+        self._block.cache_clear()
+        with self._asked(to_write=True):
+            self._make_folder()
+            if self.local_root:
+                return _create_new(pathlib.Path(self.local_root) / name, content)
+            if self.size(name) is not None:
+                return False
+            try:
+                self._files.pipe_file(self._path(name), content, mode="create")
+            except TypeError:  # a library that does not know the mode
+                self._files.pipe_file(self._path(name), content)
+            except Exception:  # each store has its own error for a name that is taken
+                if self.size(name) is None:
+                    raise
+                return False
+        return True
+
+    def put(self, source: pathlib.Path, name: str, length: int | None = None) -> int:
+        """The first `length` bytes of a local file, all without one, as `write` does it; CRC-32 of what was sent."""
+        checksum = 0
+        with open(source, "rb") as file, self.create(name) as target:
+            left = os.fstat(file.fileno()).st_size if length is None else length
+            while left:
+                chunk = file.read(min(CHUNK, left))
+                if not chunk:
+                    raise errors.BadInput(f"{source} ends {left} bytes early")
+                checksum = zlib.crc32(chunk, checksum)
+                target.write(chunk)
+                left -= len(chunk)
+                self.moved()
+        self.moved()
+        return checksum
+
+    @contextlib.contextmanager
+    def create(self, name: str) -> Iterator[BinaryIO]:
+        """A file that is written from front to back; where names can change it gets its own when all of it is there.
+
+        If it fails half-way it goes: half a file must not fill what is left of a disk.
+        """
+        self._block.cache_clear()
+        try:
+            with self._asked(to_write=True):
+                self._make_folder()
+                with self._files.open(self._unfinished(name), "wb") as file:
+                    yield cast(BinaryIO, file)
+                    self._settle(file)
+                self._finish(name)
+        except BaseException:
+            with contextlib.suppress(Exception):  # a store that has just failed may fail again
+                self._files.rm_file(self._unfinished(name))
+            raise
+
+    def remove(self, name: str) -> None:
+        """Delete."""
+        self._block.cache_clear()
+        with contextlib.suppress(FileNotFoundError), self._asked():
+            self._files.rm_file(self._path(name))
+
+    @contextlib.contextmanager
+    def _asked(self, *, to_write: bool = False) -> Iterator[None]:
+        """Whatever a store's library raises, as one error. What is not there stays that, unless it is to be written."""
+        try:
+            yield
+        except errors.SpringtideError:
+            raise
+        except Exception as error:
+            foreign = type(error).__module__ != "builtins"
+            missing = isinstance(error, FileNotFoundError) and not to_write
+            if self.local_root or missing or not (foreign or isinstance(error, OSError)):
+                raise
+            said = " ".join(str(error).split()) or type(error).__name__
+            raise errors.StoreFailed(
+                f"{self._url}: {said}. Check the bucket, the credentials and the endpoint: docs/storage.md"
+            ) from error
+
+    def _make_folder(self) -> None:
+        if self._has_folders:
+            self._files.makedirs(self._root, exist_ok=True)
+
+    def _listed(self, kind: str) -> list[str]:
+        self._files.invalidate_cache()
+        try:
+            with self._asked():
+                found: list[dict[str, Any]] = self._files.ls(self._root, detail=True)
+        except FileNotFoundError:
+            return []
+        return [one["name"].rstrip("/").rpartition("/")[2] for one in found if one["type"] == kind]
+
+    def _path(self, name: str) -> str:
+        return f"{self._root.rstrip('/')}/{name}"
+
+    def _unfinished(self, name: str) -> str:
+        """Object stores show an object when it is whole; elsewhere it gets another name until then."""
+        return self._path(f"{name}.part" if self._renames else name)
+
+    def _settle(self, file: Any) -> None:
+        if self.local_root:
+            file.flush()
+            os.fsync(file.fileno())
+
+    def _finish(self, name: str) -> None:
+        if not self._renames:
+            return
+        if not self.local_root:
+            self._files.mv(self._unfinished(name), self._path(name))
+            return
+        os.replace(self._unfinished(name), self._path(name))
+        folder = os.open(self.local_root, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+def _create_new(path: pathlib.Path, content: bytes) -> bool:
+    """A file of this machine, exclusively: network file systems keep that promise too."""
+    try:
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+    except FileExistsError:
+        return False
+    try:
+        os.write(file, content)
+        os.fsync(file)
+    except OSError:
+        path.unlink(missing_ok=True)
+        raise
+    finally:
+        os.close(file)
+    return True
+
+
+def place_of(where: str) -> Place:
+    """The place that a path or URL means; a run's folder means the checkpoints in it."""
+    if "://" in where:
+        return Remote(where)
+    path = pathlib.Path(where).expanduser()
+    return Folder(path / "checkpoints" if (path / "checkpoints").is_dir() else path)

@@ -1,0 +1,43 @@
+"""Publishes a manifest, and drops what no manifest needs any more.
+
+In: a manifest whose files lie in a folder. Out: the same folder with one more checkpoint, the last few kept. The
+manifest comes last and under another name first: whoever reads meanwhile sees the checkpoint whole or not at all.
+"""
+
+from collections.abc import Collection
+
+from springtide.checkpoint.format.manifest import Manifest, encode, number_in, number_of
+from springtide.checkpoint.format.storage import Place
+
+
+def publish(place: Place, manifest: Manifest) -> None:
+    """From now on this checkpoint exists."""
+    place.write(manifest.name, encode(manifest))
+
+
+def drop_unneeded(
+    place: Place, kept: Collection[Manifest], *, given_up: int = 0, only_run: str = ""
+) -> list[str]:  # fmt: skip
+    """Remove older manifests, then files that none of the kept ones names; what was removed.
+
+    Files of checkpoints after the newest of `kept` are being written, and stay, but for those up to one that was given
+    up: nobody will complete it, and a disk that was too full for it must not be filled by its parts. `only_run`: the
+    place is another run's by now, and only segment files of this one go.
+    """
+    newest = max([given_up, *(manifest.number for manifest in kept)])
+    files = [file for manifest in kept for file in manifest.files]
+    needed = {file.name for file in files} | {file.mirror for file in files} | {manifest.name for manifest in kept}
+    names = [name for name in place.names() if name not in needed]
+    gone = [name for name in names if (_number(name) or newest + 1) <= newest and (not only_run or only_run in name)]
+    gone.sort(key=lambda name: number_of(name) is None)
+    for name in gone:
+        place.remove(name)
+    return gone
+
+
+def _number(name: str) -> int | None:
+    """The checkpoint that a file belongs to, finished or not; None: it is not ours."""
+    whole = name.removesuffix(".part")
+    if (number := number_of(whole)) is not None:
+        return number
+    return number_in(whole.removesuffix(".seg") + ".seg") if whole != name or name.endswith(".seg") else None

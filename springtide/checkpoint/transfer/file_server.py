@@ -1,0 +1,130 @@
+"""Segment files in the folder of a server, its own and copies of others', as others see them over the wire.
+
+In: the files that another has, and runs of those that are lacking, in order. Out: whole files, each under its name only
+when its bytes and its sum are right; and runs of what is there, for whoever has to read it. Next:
+`checkpoint.format.reader` reads a copy where the file itself is gone.
+"""
+
+import contextlib
+import os
+import pathlib
+import re
+import threading
+import zlib
+from collections.abc import Collection, Iterable, Iterator
+from typing import NamedTuple
+
+from springtide import errors
+from springtide.checkpoint.format.manifest import number_in
+from springtide.checkpoint.format.segments import leave_room
+
+PART_BYTES = 4 << 20
+NAME = re.compile(r"server-\d+\.\d+(\+\d+)?-\d{6,}\.[0-9a-z]+\.seg")
+
+
+class Part(NamedTuple):
+    """A run of a file."""
+
+    offset: int
+    content: bytes
+    last: bool
+    checksum: int
+    """CRC-32 of all up to here."""
+
+
+def parts(path: pathlib.Path) -> Iterator[Part]:
+    """A file from its begin to its end; the last part may be empty."""
+    with open(path, "rb", buffering=0) as file:
+        size, offset, checksum = os.fstat(file.fileno()).st_size, 0, 0
+        while True:
+            content = file.read(min(PART_BYTES, size - offset)) or b""
+            checksum = zlib.crc32(content, checksum)
+            last = offset + len(content) >= size or not content
+            yield Part(offset, content, last, checksum)
+            if last:
+                return
+            offset += len(content)
+
+
+class Copies:
+    """What one server keeps for others, or any files of which the names are known. Others' files come in one thread;
+    another may sweep.
+    """
+
+    def __init__(self, folder: pathlib.Path, names: "re.Pattern[str]" = NAME) -> None:
+        self._folder, self._names = folder, names
+        self._coming: dict[str, tuple[int, int]] = {}
+        """By name: bytes and sum of what has come so far."""
+        self._claimed: set[str] = set()
+        """What others were told, since the last sweep, to be here or on its way: for a checkpoint not yet complete."""
+        self._lock = threading.Lock()
+
+    def lacks(self, files: Iterable[tuple[str, int]]) -> tuple[str, ...]:
+        """The files of which there is no copy of that many bytes. All of them stay over the next sweep."""
+        paths = [(name, self._path(name), size) for name, size in files]
+        with self._lock:
+            self._claimed |= {name for name, _, _ in paths}
+            return tuple(name for name, path, size in paths if self._size(path) != size)
+
+    def sweep(self, needed: Collection[str], upto: int) -> list[str]:
+        """Remove segment files that no checkpoint needs, of checkpoints up to that number; their names.
+
+        What others rely on for the next one stays: they may be quicker than this server, and have asked already.
+        """
+        gone: list[str] = []
+        with self._lock, contextlib.suppress(OSError), os.scandir(self._folder) as entries:
+            stays, self._claimed = {*needed, *self._claimed}, set()
+            for entry in entries:
+                whole = entry.name.removesuffix(".part").removesuffix(".seg") + ".seg"
+                if self._names.fullmatch(whole) and whole not in stays and (number_in(whole) or 0) <= upto:
+                    with contextlib.suppress(OSError):
+                        os.unlink(entry.path)
+                        gone.append(entry.name)
+        return gone
+
+    def take(self, name: str, part: Part) -> None:
+        """Write a run of a file; with the last one it gets its name. BadInput when it does not fit what came before."""
+        path = self._path(name)
+        at, checksum = self._coming.pop(name, (0, 0)) if part.offset else (0, 0)
+        if part.offset != at:
+            raise errors.BadInput(f"a part of {name} at {part.offset}, wanted {at}")
+        unfinished = path.with_suffix(".part")
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            with open(unfinished, "r+b" if part.offset else "wb") as file:
+                file.seek(part.offset)
+                file.write(part.content)
+                leave_room(file.fileno())
+            checksum = zlib.crc32(part.content, checksum)
+            if not part.last:
+                self._coming[name] = (at + len(part.content), checksum)
+                return
+            if checksum != part.checksum:
+                unfinished.unlink()
+                raise errors.BadInput(f"{name} has come with another sum than it was sent with")
+            unfinished.rename(path)
+        except OSError as error:
+            raise errors.DiskFull(f"cannot write to {self._folder}: {error.strerror or error}") from error
+
+    def run(self, name: str, offset: int, length: int) -> tuple[int, bytes]:
+        """Bytes of a file, -1 without one, and a run of it."""
+        try:
+            with open(self._path(name), "rb", buffering=0) as file:
+                return os.fstat(file.fileno()).st_size, os.pread(file.fileno(), min(length, PART_BYTES), offset)
+        except FileNotFoundError:
+            return -1, b""
+        except OSError as error:
+            raise errors.BadInput(f"{name} cannot be read: {error.strerror or error}") from error
+
+    def _path(self, name: str) -> pathlib.Path:
+        if not self._names.fullmatch(name):
+            kind = "segment file of a server" if self._names is NAME else "file that is kept here"
+            raise errors.BadInput(f"{name!r} is no {kind}")
+        return self._folder / name
+
+    @staticmethod
+    def _size(path: pathlib.Path) -> int | None:
+        try:
+            return path.stat().st_size
+        except FileNotFoundError:
+            return None

@@ -1,0 +1,23 @@
+"""No child outlives its parent: it would hold the parent's sockets open, and nobody would stop it.
+
+In: the pid of the parent, from before the child was made. Called first in a child by
+dataworker/processes/fork_server.py, platforms/local/fork_server.py and sim/engine/parallel.py, and
+by every role that an agent of its own host has started (`Settings.parent`): the second line behind
+`platforms.local.watchdog`, which may be killed together with the agent. The kernel means the thread that made the
+child: agents start roles in the thread of their event loop.
+"""
+
+import ctypes
+import os
+import signal
+
+_PR_SET_PDEATHSIG = 1
+
+
+def die_with(parent: int) -> None:
+    """From now on; at once where the parent is gone already. 0: it has none to die with."""
+    if not parent:
+        return
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
+    if os.getppid() != parent:
+        os._exit(1)

@@ -1,0 +1,1 @@
+"""Commands for clusters: `k8s`, `brain`."""

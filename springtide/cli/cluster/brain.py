@@ -1,0 +1,325 @@
+"""`springtide brain serve | status | history | executors`: a brain for many masters, and a look inside.
+
+In: options. Out: text of at most 80 columns, `--json` for scripts. A brain is found by its folder, or by its address.
+"""
+
+import asyncio
+import functools
+import logging
+import os
+import pathlib
+import sys
+import time
+from typing import Annotated, Any
+
+import typer
+
+from springtide import errors
+from springtide.cli.common.options import Debug, Json
+
+FOLDER = ".springtide/brain"
+LISTEN = "127.0.0.1:7790"
+
+app = typer.Typer(
+    name="brain",
+    help="A brain plans for many jobs: serve one, or look inside.",
+    rich_markup_mode=None,
+    no_args_is_help=True,
+    epilog="""\b
+Examples:
+  springtide brain serve --capacity 64,256G
+  springtide brain status
+  springtide brain executors 4
+""",
+)
+
+Folder = Annotated[str, typer.Option("--folder", help="Where the brain keeps its files.", metavar="DIR")]
+Address = Annotated[str, typer.Option("--brain", help="Where it listens; found in its folder.", metavar="HOST:PORT")]
+SecretFile = Annotated[str, typer.Option("--secret-file", help="Its secret; found in its folder.", metavar="FILE")]
+ServeTls = Annotated[
+    str,
+    typer.Option("--tls", help="TLS, with certificates in DIR/brain and DIR/master; made if missing.", metavar="DIR"),
+]
+Tls = Annotated[str, typer.Option("--tls", help="Certificates to ask it with; found in its folder.", metavar="DIR")]
+
+
+@app.command(
+    short_help="Plan for all masters that ask.",
+    epilog="""\b
+Example:
+  springtide brain serve --listen 0.0.0.0:7790 --capacity 64,256G \\
+    --database postgresql://brain@db/brain --executors 2
+""",
+)
+def serve(
+    listen: Annotated[str, typer.Option(help="Where to listen.", metavar="HOST:PORT")] = LISTEN,
+    database: Annotated[str, typer.Option(help="sqlite:/// or postgresql://.  [default: in DIR]", metavar="URL")] = "",
+    policy: Annotated[
+        str, typer.Option(help="Who decides: a built-in name, a plug-in's, module:function.")
+    ] = "springtide",
+    on: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Another policy for an event: oom, created, slow, iterating, periodic.", metavar="EVENT=POLICY"
+        ),
+    ] = None,
+    planning: Annotated[
+        list[str] | None, typer.Option(help="How it is planned, such as rho=1 or prices.cpu=2.", metavar="NAME=VALUE")
+    ] = None,
+    capacity: Annotated[
+        str, typer.Option(help="Of all jobs: cores, and memory.  [default: this machine]", metavar="CORES[,SIZE]")
+    ] = "",
+    executors: Annotated[int, typer.Option(min=1, help="Processes that compute plans.")] = 1,
+    period: Annotated[float, typer.Option(help="Between two looks at a job.", metavar="SECONDS")] = 10.0,
+    forget: Annotated[float, typer.Option(help="A silent job is gone after this.", metavar="SECONDS")] = 600.0,
+    folder: Folder = FOLDER,
+    secret_file: SecretFile = "",
+    tls: ServeTls = "",
+    standby: Annotated[
+        bool, typer.Option("--standby", help="Wait while another brain serves from the database, then take over.")
+    ] = False,
+    health: Annotated[
+        str, typer.Option(help="/live and /ready, for those who keep it running.", metavar="HOST:PORT")
+    ] = "",
+    debug: Debug = False,
+) -> int:
+    """Plan for all masters that ask, until Ctrl-C. Jobs and promises are kept: start it again and nothing is lost."""
+    from springtide.brain.decide import algorithms as optimizers
+    from springtide.brain.decide.cluster_state import Rules
+    from springtide.brain.service import __main__
+    from springtide.planning.policy import registry
+    from springtide.telemetry import logs
+
+    logs.log_to_stderr(debug=debug)
+    logging.getLogger("alembic").setLevel(logging.WARNING)
+    algorithms = optimizers.parse(on or [])
+    for name in {policy, *algorithms.values()}:
+        registry.load(name)  # a mistake is said now
+    rules = Rules(
+        capacity=parse_capacity(capacity), config=parse_planning(planning or [], policy), algorithms=algorithms,
+        period_s=period, forget_s=forget,
+    )  # fmt: skip
+    options = __main__.Options(
+        rules=rules, folder=pathlib.Path(folder), listen=listen, database=database, secret_file=secret_file,
+        executors=executors, tls=tls, standby=standby, health=health,
+    )  # fmt: skip
+    secret = secret_file or __main__.secret_file(pathlib.Path(folder))
+    needs = f"its secret, {secret}" + (f", and the certificates in {tls}/master" if tls else "")
+    asyncio.run(__main__.serve(options, ready=functools.partial(_announce, needs)))
+    print("brain: stopped", file=sys.stderr)
+    return 0
+
+
+def _announce(needs: str, address: str) -> None:
+    print(f"brain: serving at {address}; masters need {needs}", file=sys.stderr, flush=True)
+
+
+@app.command(
+    short_help="Jobs, last decisions, executors.",
+    epilog="""\b
+Example:
+  springtide brain status --json
+""",
+)
+def status(
+    folder: Folder = FOLDER, brain: Address = "", secret_file: SecretFile = "", tls: Tls = "", as_json: Json = False,
+    debug: Debug = False,
+) -> int:  # fmt: skip
+    """What the brain knows: jobs, what it last said to each and why, executors, past jobs."""
+    from springtide.brain.service import messages as counsel
+
+    found = ask(counsel.Inspect(), counsel.BrainStatus, folder, brain, secret_file, tls)
+    print("\n".join(status_lines(found)))
+    show_json(found, as_json)
+    return 0
+
+
+@app.command(
+    short_help="Jobs that it remembers.",
+    epilog="""\b
+Example:
+  springtide brain history --newest 50
+  springtide brain history --database .springtide/history.db
+""",
+)
+def history(
+    newest: Annotated[int, typer.Option(min=1, max=1000, help="How many.")] = 20,
+    database: Annotated[
+        str, typer.Option(help="Read this one, without a brain: a file or a URL.", metavar="FILE_OR_URL")
+    ] = "",
+    folder: Folder = FOLDER, brain: Address = "", secret_file: SecretFile = "", tls: Tls = "", as_json: Json = False,
+    debug: Debug = False,
+) -> int:  # fmt: skip
+    """The newest jobs that a brain remembers, or the history of jobs that planned by themselves, oldest first."""
+    from springtide.brain.service import messages as counsel
+
+    if database:
+        found = read_history(database, newest)
+    else:
+        found = ask(counsel.Recall(newest), counsel.Recalled, folder, brain, secret_file, tls)
+    print("\n".join(history_lines(found)))
+    show_json(found, as_json)
+    return 0
+
+
+@app.command(
+    short_help="Change the number of executors.",
+    epilog="""\b
+Example:
+  springtide brain executors 4
+""",
+)
+def executors(
+    number: Annotated[int, typer.Argument(min=1, help="Processes that compute plans.", metavar="N")],
+    folder: Folder = FOLDER, brain: Address = "", secret_file: SecretFile = "", tls: Tls = "", debug: Debug = False,
+) -> int:  # fmt: skip
+    """Work with so many executors from now on; those that are too many finish what they have in hand."""
+    from springtide.brain.service import messages as counsel
+    from springtide.rpc.messages import messages
+
+    ask(counsel.Staff(number), messages.Ok, folder, brain, secret_file, tls)
+    print(f"{number} executor{'s' if number > 1 else ''} from now on")
+    return 0
+
+
+def parse_capacity(text: str) -> Any:
+    """What all jobs may take: "64" cores, "64,256G", or all of this machine."""
+    from springtide.domain.core.resources import parse_memory
+    from springtide.domain.core.shape import Capacity
+
+    if not text:
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        return Capacity(cpu=float(len(os.sched_getaffinity(0))), memory=float(memory))
+    cores, _, size = text.partition(",")
+    try:
+        cpu = float(cores)
+    except ValueError:
+        raise errors.BadInput(f"--capacity {text!r}: wanted CORES or CORES,SIZE, such as 64,256G") from None
+    found = Capacity(cpu=cpu, memory=float(parse_memory(size)) if size else float("inf"))
+    if not (found.cpu and found.memory):
+        raise errors.BadInput(f"--capacity {text!r}: no job can begin with that; wanted more than 0 of each")
+    return found
+
+
+def parse_planning(pairs: list[str], policy: str) -> Any:
+    """How plans are made: fields of `PlanningConfig`, of its prices and steps by a dot."""
+    from springtide.domain.spec.planning_config import PlanningConfig
+    from springtide.launch.spec import field_overrides
+
+    own = PlanningConfig(policy=policy, extra_workers=0)  # beyond a quota only where somebody wants that
+    (found,) = field_overrides.changed(pairs, (own, field_overrides.planning_fields(policy=False)))
+    return found
+
+
+def ask(request: Any, wanted: type, folder: str, address: str, secret_file: str, tls: str) -> Any:
+    """One question to the brain."""
+    from springtide import config
+    from springtide.brain.service import __main__
+    from springtide.brain.service.client import Remote
+    from springtide.rpc.transport import master_file
+
+    where = master_file.read(__main__.where_file(pathlib.Path(folder)))
+    if not address and where is None:
+        raise errors.BadInput(f"no brain has served from {folder}; give --folder, or --brain and --secret-file")
+    certificates = tls or (where.tls if where and address in ("", where.address) else config.load().brain_tls)
+    address = address or (where.address if where else "")
+    secret = config.read_secret(secret_file or str(__main__.secret_file(pathlib.Path(folder))), "the brain's secret")
+
+    async def asked() -> Any:
+        remote = Remote(address, secret, certificates=certificates, connect_s=2.0, answer_s=10.0)
+        try:
+            return await remote.ask(request)
+        finally:
+            await remote.close()
+
+    reply = asyncio.run(asked())
+    if not isinstance(reply, wanted):
+        raise errors.BrainUnreachable(f"the brain at {address} answered with {type(reply).__name__}")
+    return reply
+
+
+def read_history(database: str, newest: int) -> Any:
+    """Past jobs of a database that is there: none is made for a look."""
+    from springtide.brain.service import messages as counsel
+    from springtide.brain.store import store
+
+    path = database.removeprefix("sqlite:///")
+    if "://" not in path and not pathlib.Path(path).is_file():
+        raise errors.MissingFile(f"--database {database}: there is no such file; jobs that planned leave one")
+    opened = store.open_store(database)
+    try:
+        found = opened.history(newest=newest)
+        return counsel.Recalled(jobs=found.jobs, unreadable=found.unreadable, total=opened.count())
+    finally:
+        opened.close()
+
+
+def status_lines(found: Any) -> list[str]:
+    """A brain's status for people."""
+    from springtide.cli.common.render import wrap
+    from springtide.cli.show.status import short_time
+    from springtide.domain.core.resources import show_memory
+
+    room = found.capacity
+    limit = "" if room.memory == float("inf") else f" of {show_memory(int(room.memory))}"
+    lines = wrap(
+        f"brain at {found.address} (pid {found.pid}), up {short_time(found.up_s)}: {len(found.jobs)} live jobs, "
+        f"{found.past:,} past ones in {found.database}"
+    )
+    lines += wrap(
+        f"holds   {found.held.cpu:,.4g} of {room.cpu:,.4g} cores, memory {show_memory(int(found.held.memory))}{limit}"
+    )
+    lines += wrap(
+        f"works   {len(found.executor_pids)} of {found.executors} executors up, {found.executors_lost} lost; "
+        f"{found.consults:,} consults, {found.decisions:,} decisions, the last in {found.decision_s:.2f} s"
+    )
+    lines += wrap("asks    " + ", ".join(f"{event}: {policy}" for event, policy in found.policies.items()))
+    if found.unreadable:
+        lines += wrap(f"skipped {found.unreadable} past jobs that make no sense")
+    if found.trouble:
+        lines += wrap(f"trouble {found.trouble}")
+    for job in found.jobs:
+        lines += [
+            "",
+            *wrap(f"{job.name}: {job.stage}, {job.shape or 'no shape yet'}, seen {short_time(job.seen_s)} ago"),
+        ]
+        if job.event:
+            lines += wrap(f"  {job.event} ({job.cause}), asked {job.policy}")
+        if job.promised:
+            lines += wrap(f"  becomes {job.promised}")
+        if job.why:
+            lines += wrap(f"  {job.why}")
+    return lines
+
+
+def history_lines(found: Any) -> list[str]:
+    """Past jobs for people."""
+    from springtide.domain.core.resources import show_memory
+
+    def side(count: int, cpu: float, memory: int) -> str:
+        return f"{count} x {cpu:g} CPU" + (f", {show_memory(memory)}" if memory else "")
+
+    lines = [f"{'ENDED':<16} {'JOB':<18} {'OUTCOME':<8} {'WORKERS':<17} SERVERS"]
+    for past in found.jobs:
+        try:
+            ended = time.strftime("%Y-%m-%d %H:%M", time.localtime(past.ended_at))
+        except (OverflowError, ValueError, OSError):
+            ended = f"{past.ended_at:g}"  # of a clock that was never set, or of a row by hand
+        outcome = "finished" if past.finished else "failed"
+        workers = servers = "-"
+        if (shape := past.shape) is not None:
+            workers = side(shape.workers, shape.worker_cpu, shape.worker_memory)
+            servers = side(shape.servers, shape.server_cpu, shape.server_memory)
+        lines.append(f"{ended:<16} {past.name[:18]:<18} {outcome:<8} {workers:<17} {servers}"[:80].rstrip())
+    skipped = f"; {found.unreadable} of them make no sense" if found.unreadable else ""
+    return [*lines, f"{len(found.jobs)} of {found.total:,} past jobs{skipped}"]
+
+
+def show_json(found: Any, wanted: bool) -> None:
+    """The same for scripts."""
+    import msgspec
+
+    if wanted:
+        plain = msgspec.to_builtins(found)
+        plain.pop("type", None)
+        print(msgspec.json.encode(plain).decode(), flush=True)

@@ -1,0 +1,238 @@
+"""`springtide k8s install | uninstall | status | operator`: Springtide in a Kubernetes cluster.
+
+In: options, and a kubeconfig. Out: objects on stdout (`--dry-run`), or lines of what was done. Next: `platforms.k8s`.
+"""
+
+import asyncio
+import datetime
+import logging
+import pathlib
+import secrets
+import signal
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from springtide import errors, file_input
+from springtide.cli.common.options import Debug, Json
+
+app = typer.Typer(
+    name="k8s",
+    help="Springtide in a Kubernetes cluster: install it, look at it, take it out.",
+    rich_markup_mode=None,
+    no_args_is_help=True,
+    epilog="""\b
+Examples:
+  springtide k8s install --dry-run > springtide.yaml
+  springtide k8s install --image registry/springtide:0.1
+  springtide k8s status
+""",
+)
+
+Kubeconfig = Annotated[str, typer.Option(help="File of the cluster.  [default: as kubectl]", metavar="FILE")]
+Context = Annotated[str, typer.Option(help="Which of its contexts.  [default: the current]", metavar="NAME")]
+Space = Annotated[str, typer.Option("--namespace", help="Of the operator.", metavar="NAME")]
+Only = Annotated[str, typer.Option(help="Look after jobs of this namespace only.", metavar="NAMESPACE")]
+
+
+@app.command(
+    short_help="Put everything into the cluster.",
+    epilog="""\b
+Example:
+  springtide k8s install --image registry/springtide:0.1 \\
+    --brain postgresql://brain:pw@db/brain --capacity 640,2560G
+""",
+)
+def install(
+    image: Annotated[str, typer.Option(help="Image with Springtide.  [default: springtide:VERSION]")] = "",
+    namespace: Space = "springtide",
+    only: Only = "",
+    brain: Annotated[str, typer.Option(help="PostgreSQL of a brain for all jobs.", metavar="URL")] = "",
+    capacity: Annotated[str, typer.Option(help="With --brain: what all jobs may take.", metavar="CORES[,SIZE]")] = "",
+    replicas: Annotated[int, typer.Option(min=1, help="Brains beside each other.")] = 2,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the objects as YAML; do nothing.")] = False,
+    kubeconfig: Kubeconfig = "",
+    context: Context = "",
+    debug: Debug = False,
+) -> int:
+    """Definitions of ElasticJob and ScalePlan, the operator with its rights, a brain if wanted. Again: an upgrade."""
+    from springtide.brain.service import certificates
+    from springtide.platforms.k8s.client import install
+    from springtide.platforms.k8s.objects import install_manifests
+
+    if brain and not capacity:
+        raise errors.BadInput("--brain without --capacity: say what all jobs together may take, such as 640,2560G")
+    plan = install_manifests.Plan(
+        image=image or default_image(), namespace=namespace, only=only, database=brain, brain_capacity=capacity,
+        brain_secret=secrets.token_hex(32) if brain else "", brain_replicas=replicas,
+        brain_files=certificates.make(at=datetime.datetime.now(datetime.UTC)) if brain else {},
+    )  # fmt: skip
+    objects = install_manifests.everything(plan)
+    if not image:
+        print(
+            f"springtide: no --image: {plan.image} is in no registry unless you have put it there; build it "
+            "(deploy/Dockerfile), push it, and give --image REGISTRY/NAME:TAG", file=sys.stderr,
+        )  # fmt: skip
+    if dry_run:
+        print(as_yaml(objects), end="")
+        return 0
+    with_client(kubeconfig, context, lambda client: install.apply(client, objects, print))
+    print(f"Springtide is installed in {namespace}; springtide k8s status tells when its operator is ready")
+    return 0
+
+
+@app.command(
+    short_help="Take it out of the cluster.",
+    epilog="""\b
+Example:
+  springtide k8s uninstall
+""",
+)
+def uninstall(
+    namespace: Space = "springtide",
+    only: Only = "",
+    definitions: Annotated[
+        bool, typer.Option("--definitions", help="Delete ElasticJobs and ScalePlans too, all of the cluster.")
+    ] = False,
+    kubeconfig: Kubeconfig = "",
+    context: Context = "",
+    debug: Debug = False,
+) -> int:
+    """Take the operator, its rights and the brain out. Jobs that run go on without it; nobody makes pods for them."""
+    from springtide.platforms.k8s.client import install
+    from springtide.platforms.k8s.objects import install_manifests
+
+    plan = install_manifests.Plan(
+        image="-", namespace=namespace, only=only, database="-", brain_capacity="-", brain_files={"-": b""}
+    )
+    objects = install_manifests.everything(plan)
+    with_client(
+        kubeconfig, context, lambda client: install.remove(client, objects, print, definitions=definitions)
+    )  # fmt: skip
+    return 0
+
+
+@app.command(
+    short_help="Is everything there?",
+    epilog="""\b
+Example:
+  springtide k8s status --json
+""",
+)
+def status(
+    namespace: Space = "springtide", kubeconfig: Kubeconfig = "", context: Context = "", as_json: Json = False,
+    debug: Debug = False,
+) -> int:  # fmt: skip
+    """Whether the cluster knows our kinds, and how operator and brain are doing there."""
+    from springtide.platforms.k8s.client import install
+
+    found = with_client(kubeconfig, context, lambda client: install.examine(client, namespace))
+    for each in found:
+        print(f"{'ok' if each.well else 'NO':<3} {each.what:<24} {each.said}")
+    if as_json:
+        import msgspec
+
+        print(msgspec.json.encode({"well": all(each.well for each in found), "found": found}).decode(), flush=True)
+    return 0 if all(each.well for each in found) else 3
+
+
+@app.command(
+    short_help="Run the operator here.",
+    epilog="""\b
+Example:
+  springtide k8s operator --image registry/springtide:0.1
+""",
+)
+def operator(
+    image: Annotated[str, typer.Option(help="For jobs that name none.  [default: springtide:VERSION]")] = "",
+    namespace: Annotated[
+        list[str] | None, typer.Option(help="Look after its jobs; again for more.  [default: all]", metavar="NAME")
+    ] = None,
+    brain: Annotated[str, typer.Option(help="For jobs that name none.", metavar="HOST:PORT")] = "",
+    brain_secret_file: Annotated[str, typer.Option(help="What masters show to it.", metavar="FILE")] = "",
+    brain_tls: Annotated[
+        str, typer.Option(help="Certificates that masters ask it with: ca.crt, tls.crt, tls.key.", metavar="DIR")
+    ] = "",
+    scheduler: Annotated[str, typer.Option(help="Of pods whose job names none.", metavar="NAME")] = "",
+    health: Annotated[str, typer.Option(help="Where to say that it is alive.", metavar="URL")] = "",
+    kubeconfig: Kubeconfig = "",
+    context: Context = "",
+    debug: Debug = False,
+) -> int:
+    """Make a master for every ElasticJob, and pods of what masters want, until stopped. It runs in the cluster."""
+    from springtide.platforms.k8s.objects.pods import Site
+    from springtide.platforms.k8s.operator import process
+    from springtide.rpc.transport import tls
+    from springtide.telemetry import logs
+
+    logs.log_to_stderr(debug=debug)
+    for name in ("kopf", "aiohttp.access"):
+        logging.getLogger(name).setLevel(logging.INFO if debug else logging.WARNING)
+    secret = (
+        file_input.read(pathlib.Path(brain_secret_file), what="a brain's secret").strip() if brain_secret_file else ""
+    )
+    files: dict[str, bytes] = {}
+    if brain_tls:
+        tls.identity(brain_tls)  # a mistake is said now
+        parts = (tls.AUTHORITY, tls.CERTIFICATE, tls.KEY)
+        files = {part: (pathlib.Path(brain_tls) / part).read_bytes() for part in parts}
+    options = process.Options(
+        site=Site(image=image or default_image(), brain=brain, brain_tls=bool(brain_tls), scheduler=scheduler),
+        namespaces=tuple(namespace or ()), kubeconfig=kubeconfig, context=context, brain_secret=secret,
+        brain_files=files, health=health,
+    )  # fmt: skip
+    asyncio.run(until_told(options))
+    print("operator: stopped", file=sys.stderr)
+    return 0
+
+
+async def until_told(options: Any) -> None:
+    """Run it until SIGINT or SIGTERM."""
+    from springtide.platforms.k8s.operator import process
+
+    stop, ready = asyncio.Event(), asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+
+    async def say() -> None:
+        await ready.wait()
+        print("operator: looks after jobs", file=sys.stderr, flush=True)
+
+    saying = asyncio.create_task(say())
+    try:
+        await process.run(options, stop, ready)
+    finally:
+        saying.cancel()
+
+
+def default_image() -> str:
+    """Of this version."""
+    from springtide import __version__
+
+    return f"springtide:{__version__}"
+
+
+def as_yaml(objects: list[Any]) -> str:
+    """For kubectl, without YAML's shorthand for things that are said twice."""
+    import yaml
+
+    class Plain(yaml.SafeDumper):  # type: ignore[misc]
+        """Says everything in full."""
+
+        def ignore_aliases(self, data: Any) -> bool:
+            """Always."""
+            return True
+
+    return "".join(f"---\n{yaml.dump(each, Dumper=Plain, sort_keys=False, width=1 << 20)}" for each in objects)
+
+
+def with_client(kubeconfig: str, context: str, work: Any) -> Any:
+    """Do something with a client of the cluster."""
+    from springtide.platforms.k8s.api.client import Client
+
+    async def within() -> Any:
+        async with Client.open(kubeconfig, context) as client:
+            return await work(client)
+
+    return asyncio.run(within())

@@ -1,0 +1,1 @@
+"""What commands share: options, job selection, exit codes, rendering."""

@@ -1,0 +1,107 @@
+"""How a job ended, in words: for people, for scripts, as an exit code.
+
+In: the last `JobStatus`, and where more of the job is to be found. Out: text whose first line is the error of a job
+that failed.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from springtide.cli.common.render import saving_of, show, wrap
+from springtide.domain.spec.job_spec import Blame, Phase
+from springtide.rpc.messages.messages import JobStatus
+from springtide.telemetry import redacting
+
+OK, USER_CODE, INFRASTRUCTURE, INTERRUPTED = 0, 1, 3, 130
+
+
+def exit_code(status: JobStatus) -> int:
+    """What the command returns."""
+    match status.phase:
+        case Phase.FINISHED:
+            return OK
+        case Phase.STOPPED:
+            return INTERRUPTED
+        case _:
+            return USER_CODE if status.blame is Blame.USER else INFRASTRUCTURE
+
+
+def text(status: JobStatus, places: Mapping[str, str], *, debug: bool = False) -> str:
+    """The outcome on a few lines."""
+    lines = []
+    if status.phase is Phase.FAILED:
+        lines += [status.why, f"job {status.name} failed after {status.elapsed_s:.1f} s; {numbers(status)}"]
+        lines += measures(status)
+        if status.detail and debug:
+            lines += ["", status.detail.rstrip(), ""]
+        elif status.detail:
+            lines.append("the traceback is in the log; --debug shows it here")
+    elif status.phase is Phase.STOPPED:
+        lines += [f"job {status.name} stopped after {status.elapsed_s:.1f} s: {status.why}", numbers(status)]
+        lines += measures(status)
+    else:
+        lines.append(f"job {status.name} finished in {status.elapsed_s:.1f} s: {numbers(status)}")
+        if not status.samples and not status.shards_total:
+            lines += wrap("nothing was trained: the script never looped over the batches that job.prepare(...) gives")
+        lines += measures(status)
+    told = status.why if status.phase is Phase.FAILED else ""
+    lines += [
+        line for poisoned in status.poisoned if str(poisoned) not in told for line in wrap(f"given up: {poisoned}")
+    ]
+    if status.poisoned:
+        lines.append("mend what cannot be read, or train without it: --poison skip")
+    lines += left_out(status)
+    if status.checkpoint_trouble:
+        lines += wrap(f"saved   {saving_of(status)}")
+    elif status.phase is not Phase.FINISHED and status.checkpoint:
+        lines.append(f"saved   checkpoint {status.checkpoint}, which --resume goes on from")
+    lines += [f"{what:<7} {place}" for what, place in places.items()]
+    return redacting.redact("\n".join(lines))
+
+
+def called(status: JobStatus, run: str) -> JobStatus:
+    """The same, by the name that other commands know it by: the second run of one name has another."""
+    return msgspec.structs.replace(status, name=run)
+
+
+def numbers(status: JobStatus) -> str:
+    """Samples, of how many shards, and the rate over the whole training of this run."""
+    shards = f" ({status.shards_done:,} of {status.shards_total:,} shards)" if status.shards_total else ""
+    if status.online is not None and status.shards_total:
+        shards = f" of {status.shards_total:,} partition{'' if status.shards_total == 1 else 's'}"
+    return f"{status.samples:,} samples{shards}, {rate(status):,.0f} samples/s"
+
+
+def rate(status: JobStatus) -> float:
+    """Samples a second over the whole training of this run."""
+    return (status.samples - status.samples_before) / status.trained_s if status.trained_s else 0.0
+
+
+def left_out(status: JobStatus) -> list[str]:
+    """Samples that could not be made and were skipped, as the user wants it: never silently."""
+    if not status.left_out:
+        return []
+    shown, count = sum(len(each.indices) for each in status.left_out), status.samples_left_out
+    lines = wrap(f"without {count:,} sample{'' if count == 1 else 's'} that could not be made (--poison skip):")
+    lines += [line for each in status.left_out for line in wrap(f"  {each}")]
+    return [*lines, f"  and {count - shown:,} more: springtide events has them all"] if count > shown else lines
+
+
+def measures(status: JobStatus) -> list[str]:
+    """Loss and metrics, on lines of at most 80 columns."""
+    parts = [] if status.loss is None else [f"loss {status.loss:.4f}"]
+    parts += [f"{name} {show(name, value)}" for name, value in sorted(status.metrics.items())]
+    if status.staleness is not None and (status.staleness or status.workers_wanted > 1):
+        parts.append(f"staleness {status.staleness_p50} pushes at the median, {status.staleness} at most")
+    return wrap(", ".join(parts)) if parts else []
+
+
+def as_object(status: JobStatus, places: Mapping[str, str]) -> dict[str, Any]:
+    """The outcome for scripts; the rate of a job that is over is that of all of it, as people are told."""
+    plain: dict[str, Any] = msgspec.to_builtins(status)
+    plain.pop("type", None)
+    if status.phase.over:
+        plain["samples_per_s"] = rate(status)
+    return {**redacting.redact_all(plain), "exit_code": exit_code(status), **places}

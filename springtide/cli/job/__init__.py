@@ -1,0 +1,1 @@
+"""Commands that run or change a job: `run`, `submit`, `scale`, `stop`, `export`, `checkpoints`."""

@@ -1,0 +1,171 @@
+"""`springtide checkpoints`: every checkpoint of a job, a line each: when, how large, what became of it, where it is.
+
+In: the story of a run and what lies in its folder now, or a folder or URL and what lies there. Out: a table of at most
+80 columns, `--json` for scripts. Sizes of all files are compared with the manifest, with `--verify` all bytes with
+their sums.
+"""
+
+import os
+import pathlib
+import time
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from springtide import errors
+from springtide.checkpoint.format import reader
+from springtide.checkpoint.format.manifest import Manifest, name_of
+from springtide.checkpoint.format.storage import Folder, Place, place_of
+from springtide.cli.common import job_selection
+from springtide.cli.common.render import wrap
+from springtide.domain.core.resources import show_memory
+from springtide.telemetry import events as stories
+
+Event = dict[str, Any]
+
+
+def checkpoints(name: str | None, *, folder: str, as_json: bool, verify: bool = False) -> int:
+    """Print the checkpoints of a job, or those in a folder or at a URL, the oldest first.
+
+    `verify`: read every byte of them; the exit code is 1 if one is damaged.
+    """
+    if name is not None and is_place(name):
+        place = place_of(name)
+        found, job = at_place(place, verify=verify), place.where
+    else:
+        run = job_selection.pick(name, folder)
+        found, job = listed(stories.read(run.files.events), verify=verify), run.job
+    print("\n".join(text(job, found)))
+    if as_json:
+        print(msgspec.json.encode({"job": job, "checkpoints": found}).decode())
+    return 1 if verify and any(one["outcome"] == "damaged" for one in found) else 0
+
+
+def is_place(name: str) -> bool:
+    """Whether it is a URL or folder of checkpoints rather than a job's name; a folder may be named like a job."""
+    if "://" in name or os.sep in name:
+        return True
+    return os.path.isdir(name) and bool(reader.numbers(place_of(name)))
+
+
+def at_place(place: Place, *, verify: bool = False) -> list[dict[str, Any]]:
+    """What lies at a place, read there: nobody need know the job any more. What cannot be used says why."""
+    found: list[dict[str, Any]] = []
+    for number in sorted(reader.numbers(place)):
+        one: dict[str, Any] = {
+            "number": number, "at": 0.0, "outcome": "complete", "kind": "", "bytes": 0, "seconds": 0.0, "samples": 0,
+            "where": place.where, "uploaded": place.where if "://" in place.where else "", "mirror": "", "run": "",
+            "why": "",
+        }  # fmt: skip
+        state = state_of(place, number, verify=verify)
+        if state is None:
+            continue
+        one |= state.shown
+        if state.manifest is not None:
+            manifest = state.manifest
+            one |= {
+                "at": manifest.begun_at, "kind": "full" if manifest.full else "incremental",
+                "bytes": manifest.bytes_written, "seconds": manifest.completed_at - manifest.begun_at,
+                "samples": manifest.samples, "run": manifest.run,
+            }  # fmt: skip
+        found.append(one)
+    return found
+
+
+class State(NamedTuple):
+    """A checkpoint as it lies there now."""
+
+    manifest: Manifest | None
+    """None: it cannot be used."""
+    why: str = ""
+    """What is wrong with it, or was not looked at."""
+    verified: bool = False
+
+    @property
+    def shown(self) -> dict[str, Any]:
+        """What is printed of it."""
+        apart = sorted(self.manifest.apart) if self.manifest is not None else []
+        shown = {"kept": self.manifest is not None, "apart": apart, "verified": self.verified}
+        damaged = {"outcome": "damaged"} if self.manifest is None else {}
+        return shown | damaged | ({"why": self.why} if self.why else {})
+
+
+def state_of(place: Place, number: int, *, verify: bool) -> State | None:
+    """Whether a checkpoint can be used, by the sizes of its files or by all their bytes; None: there is none."""
+    try:
+        manifest = reader.known(place, number)
+        if verify and manifest.apart:
+            return State(manifest, f"not verified: files are on the disks of {', '.join(sorted(manifest.apart))}")
+        if verify:
+            reader.verify(place, manifest, range(manifest.slots))
+        return State(manifest, verified=verify)
+    except (errors.BadInput, OSError) as error:
+        gone = number not in reader.numbers(place)  # a newer one has taken its place meanwhile
+        return None if gone else State(None, str(error))
+
+
+def listed(story: Sequence[Event], *, verify: bool = False) -> list[dict[str, Any]]:
+    """What the story tells of each checkpoint, and whether it is still there."""
+    found: dict[int, dict[str, Any]] = {}
+    for event in story:
+        if event["event"] == "checkpoint" and event["outcome"] != "skipped":
+            found[event["number"]] = {
+                "number": event["number"],
+                "at": event.get("begun_at", event["at"]),
+                "outcome": event["outcome"],
+                "kind": "" if "full" not in event else "full" if event["full"] else "incremental",
+                "bytes": event.get("bytes", 0),
+                "seconds": event.get("seconds", 0.0),
+                "samples": event.get("samples", 0),
+                "where": event.get("where", ""),
+                "kept": False,
+                "apart": [],
+                "verified": False,
+                "uploaded": "",
+                "mirror": event.get("mirror", ""),
+                "why": event.get("why", "") or without_mirror(event),
+            }
+        elif event["event"] == "uploaded" and event["number"] in found:
+            one = found[event["number"]]
+            one["uploaded"] = event["url"] if event["outcome"] == "complete" else ""
+            if event["outcome"] != "complete":
+                one["why"] = f"not copied to {event['url']}: {event['why']}"
+        elif event["event"] == "ready":
+            for said in event.get("unusable", ()):  # by a server that was to bring its slots back from it
+                for one in found.values():
+                    if said.startswith(f"checkpoint {one['number']} in "):
+                        one |= {"outcome": "damaged", "why": said}
+    for one in found.values():
+        if one["outcome"] == "complete" and pathlib.Path(one["where"], name_of(one["number"])).is_file():
+            state = state_of(Folder(pathlib.Path(one["where"])), one["number"], verify=verify)
+            one |= state.shown if state is not None else {}
+    return [found[number] for number in sorted(found)]
+
+
+def without_mirror(event: Event) -> str:
+    """Why a complete one is there once only."""
+    mirror = event.get("mirror", "complete")
+    return "" if mirror == "complete" else f"without a mirror: {mirror}"
+
+
+def text(job: str, found: Sequence[dict[str, Any]]) -> list[str]:
+    """The table."""
+    if not found:
+        return [f"job {job} has no checkpoints"]
+    lines = [
+        f"{'NUMBER':>6}  {'WHEN':<8}  {'SIZE':>8}  {'TOOK':>7}  {'KIND':<11}  {'OUTCOME':<9}  {'THERE':<5}  COPIED"
+    ]
+    for one in found:
+        when = time.strftime("%H:%M:%S", time.localtime(one["at"])) if one["at"] else "-"
+        size = show_memory(one["bytes"]) if one["bytes"] else "-"
+        took = f"{one['seconds']:.2f} s" if one["seconds"] else "-"
+        there = ("apart" if one["apart"] else "yes") if one["kept"] else "no"
+        copied = "yes" if one["uploaded"] else "no"
+        lines.append(
+            f"{one['number']:>6}  {when:<8}  {size:>8}  {took:>7}  {one['kind'] or '-':<11}  {one['outcome']:<9}  "
+            f"{there:<5}  {copied}"
+        )
+        lines += wrap(f"        {one['why']}", " " * 8) if one["why"] else []
+    places = sorted({one["where"] for one in found if one["kept"]} | {one["uploaded"] for one in found} - {""})
+    return [*lines, *(line for place in places for line in wrap(f"in      {place}"))]

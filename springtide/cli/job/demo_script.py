@@ -1,0 +1,82 @@
+"""The script of `springtide demo`: WideDeep on a generated click log. Plain PyTorch; copy it and change what you like.
+
+    python demo_script.py                                          alone, in one process
+    springtide run demo_script.py --servers 2 --workers 2          the same on parameter servers
+
+The three lines marked with <- are all that makes it a Springtide script. Those marked with # count the samples, to show
+that none is lost or repeated when processes die, and note when steps are done; leave them out of your own.
+"""
+
+import argparse
+
+import numpy as np
+import torch
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+import springtide as st
+from springtide.zoo import ClickLog, demo
+from springtide.zoo.demo_steps import Steps
+from springtide.zoo.metrics import StreamingAUC
+
+
+def main() -> None:
+    """Train one epoch, then let rank 0 measure the AUC on events that come after those trained on."""
+    options = parse()
+    job = st.join()  # <- who am I, where are the servers; alone when there are none
+    train, test = demo.log(options.samples, folder=options.data)
+
+    torch.manual_seed(0)
+    widedeep = demo.model()  # WideDeep: 26 fields, each with a table of 8 floats a row and one of weights
+    model = demo.Counted(widedeep)  #
+    optimizers = [
+        torch.optim.Adagrad(widedeep.parameters(), lr=options.lr),
+        torch.optim.SGD(model.seen.parameters(), lr=1.0),  #
+    ]
+    model, optimizers, batches = job.prepare(model, optimizers, train, batch_size=options.batch_size)  # <- served
+
+    progress, steps = StreamingAUC(), Steps(options.steps, job.rank)  #
+    for step, (x, y) in enumerate(batches):
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        logits = model(x)
+        loss = binary_cross_entropy_with_logits(logits, y)
+        (loss + model.count(x)).backward()  # count: minus one for each row it touches
+        for optimizer in optimizers:
+            optimizer.step()
+        steps.done()  #
+        progress.update(y, logits.detach())
+        if step % 10 == 0:
+            job.report(loss=loss.item(), auc=progress.value())  # <- what the live view shows
+    if job.rank == 0 and not job.leaving:
+        auc, best = measure(model, test), test.best_auc()
+        job.report(test_auc=auc, best_auc=best)
+        if job.sync == "async":  # in step a gradient is the group's mean: nothing to count by
+            count = demo.compare(model.state_dict()["seen.weight"], train)  #
+            job.report(counted=count.counted, lost=count.lost, repeated=count.repeated)  #
+        print(f"AUC on {len(test):,} later events: {auc:.4f}; the best possible is {best:.4f}")
+
+
+def measure(model: torch.nn.Module, test: ClickLog) -> float:
+    """AUC on a data set, read in large batches."""
+    model.eval()
+    auc = StreamingAUC()
+    with torch.no_grad():
+        for part in np.array_split(np.arange(len(test)), max(1, len(test) // 4096)):
+            x, y = test.batch(part)
+            auc.update(y, model(x))
+    return auc.value()
+
+
+def parse() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description="WideDeep on a generated click log")
+    parser.add_argument("--samples", type=int, default=demo.SAMPLES)
+    parser.add_argument("--batch-size", type=int, default=demo.BATCH)
+    parser.add_argument("--lr", type=float, default=demo.LEARNING_RATE)
+    parser.add_argument("--data", help="folder to keep the generated log in, so that workers share it")
+    parser.add_argument("--steps", help="folder to note in when each step was done")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,120 @@
+"""`springtide export`: the newest checkpoint of a job as files for serving.
+
+In: a job, running or over, or a place with checkpoints; a URL. Out: an export there, and a table of what is in it.
+"""
+
+import functools
+from typing import TYPE_CHECKING
+
+import msgspec
+from rich import box, console, table
+from rich.progress import Progress, TaskID
+
+from springtide import errors
+from springtide.checkpoint.format import reader
+from springtide.checkpoint.format.manifest import Manifest
+from springtide.checkpoint.format.storage import Place, place_of
+from springtide.cli.common import job_selection
+from springtide.cli.job import checkpoints
+from springtide.domain.core import durations
+from springtide.launch import export_process
+
+if TYPE_CHECKING:
+    from springtide.export import export_folder
+
+
+def export(
+    name: str, url: str, *, since: str, checkpoint: int | None, every: str, format: str, folder: str,
+    as_json: bool,
+) -> int:  # fmt: skip
+    """One export, or one after the other."""
+    from springtide.export import exporter, table_file
+
+    chosen = table_file.format_named(format)
+    where = name if checkpoints.is_place(name) else str(job_selection.pick(name, folder).files.checkpoints)
+    if every:
+        if since or checkpoint is not None or as_json:
+            raise errors.BadInput(
+                "--every chooses what to export by itself: leave out --since, --checkpoint and --json"
+            )
+        return export_process.follow(where, url, every_s=durations.seconds("--every", every), format=format)
+    place = place_of(where)
+    manifest, card = chosen_manifest(place, checkpoint), None
+    while card is None:
+        built_on = base(since, url, manifest) if since else None
+        try:
+            with Progress(console=console.Console(stderr=True), transient=True) as bar:
+                task = bar.add_task(f"checkpoint {manifest.number}", total=manifest.slots)
+                card = exporter.make(
+                    place, manifest, url, format=chosen, since=built_on,
+                    progress=functools.partial(showing, bar, task),
+                )  # fmt: skip
+        except reader.Damaged as error:
+            if checkpoint is not None:
+                raise
+            warn(f"checkpoint {manifest.number} in {place.where} cannot be used: {error}")
+            manifest = chosen_manifest(place, None, before=manifest.number)
+    show(card, url)
+    if as_json:
+        print(msgspec.json.encode(card).decode())
+    return 0
+
+
+def showing(bar: Progress, task: TaskID, slot: int) -> None:
+    """How far it is."""
+    bar.update(task, completed=slot + 1)
+
+
+def warn(said: str) -> None:
+    """What the user should know of the checkpoint that is taken."""
+    console.Console(stderr=True).print(f"warning: {said}", style="yellow", highlight=False)
+
+
+def base(since: str, url: str, manifest: Manifest) -> int:
+    """The number of the export to build on; which one that is by steps or samples is said."""
+    from springtide.export import delta_base as moments
+    from springtide.export import export_folder
+
+    moment = moments.parse(since)
+    if moment.unit == "export":
+        return moment.count
+    cards = [export_folder.read_card(url, number) for number in export_folder.numbers(url)]
+    number = moments.base(moment, cards, before=manifest.number)
+    chosen = next(card for card in cards if card.number == number)
+    at = f"step {chosen.step:,}, " if chosen.step else ""
+    console.Console(stderr=True).print(f"since {since}: on export {number} ({at}{chosen.samples:,} samples)")
+    return number
+
+
+def chosen_manifest(place: Place, checkpoint: int | None, *, before: int | None = None) -> Manifest:
+    """The checkpoint that was asked for, or the newest that is whole, or that `before` another; why newer ones are not
+    used is said.
+    """
+    known = reader.numbers(place)
+    if checkpoint is not None:
+        if checkpoint not in known:
+            raise errors.MissingFile(f"no checkpoint {checkpoint} in {place.where}; there: {known or 'none'}")
+        return reader.read(place, checkpoint)
+    found = reader.latest(place, (), before=before)
+    for trouble in found.troubles:
+        warn(trouble)
+    if found.manifest is None and known:
+        raise errors.MissingFile(f"none of the checkpoints in {place.where} can be used")
+    if found.manifest is None:
+        raise errors.MissingFile(f"no checkpoint in {place.where}; a running job makes its first one soon")
+    return found.manifest
+
+
+def show(card: "export_folder.Card", url: str) -> None:
+    """A table of the tables."""
+    from springtide.export.export_folder import folder_name
+
+    what = f"export {card.number}" if card.since is None else f"export {card.number}, what changed since {card.since}"
+    drawn = table.Table(title=f"{what}: {url.rstrip('/')}/{folder_name(card.number)}", box=box.SIMPLE_HEAD)
+    for column in ("table", "rows", "removed", "dim", "file"):
+        drawn.add_column(column, justify="right" if column in ("rows", "removed", "dim") else "left")
+    for one in card.tables:
+        drawn.add_row(one.outline.name, f"{one.keys:,}", f"{one.removed:,}", str(one.dim), one.file)
+    console.Console().print(drawn)
+    step = f"step {card.step:,}, " if card.step else ""
+    print(f"{step}{card.samples:,} samples trained; dense tensors in dense.pt; left out: {len(card.left_out)}")

@@ -1,0 +1,145 @@
+"""`springtide submit`: read a spec, hand the job to a platform, say how it is found again.
+
+In: a file and options. Out: the job's name; with `--follow` the job until its end, as `springtide run` shows it; with
+`--dry-run` what it would be, each value with its origin, and nothing started. Next: `launch.submit`.
+"""
+
+import pathlib
+from collections.abc import Iterator, Mapping
+from dataclasses import is_dataclass, replace
+from typing import Any
+
+import msgspec
+
+from springtide.cli.common import exit_status
+from springtide.cli.common.render import WIDTH, wrap
+from springtide.cli.job.run import said
+from springtide.cli.show import top
+from springtide.domain.core import redaction
+from springtide.domain.core.resources import show_memory
+from springtide.domain.spec import schema
+from springtide.domain.spec.elastic_job import ElasticJob
+from springtide.domain.spec.platform_options import KubernetesWish, RayWish
+from springtide.launch import job_lookup, local_capacity, local_job
+from springtide.launch import submit as submitting
+from springtide.launch.job_lookup import Where
+from springtide.launch.spec import resolve, spec_reader
+from springtide.launch.spec.spec_reader import Read
+from springtide.platforms.agent.run_plan import RunPlan
+from springtide.telemetry import redacting
+
+FILE, OPTION, DEFAULT = "spec", "--name", "default"
+ELSEWHERE = (KubernetesWish, RayWish)
+"""Left out unless they say something."""
+
+
+def submit(
+    spec: str, where: Where, *, name: str, follow: bool, dry_run: bool, as_json: bool, debug: bool = False
+) -> int:  # fmt: skip
+    """Check the spec, then hand it over; the exit code."""
+    found = spec_reader.read(pathlib.Path(spec))
+    job = replace(found.job, name=name) if name else found.job
+    if where.platform == "k8s" and found.namespace and "namespace" not in where.options:
+        where = replace(where, options={**where.options, "namespace": found.namespace})
+    if dry_run:
+        return rehearse(replace(found, job=job), where, named=bool(name), as_json=as_json)
+    code = None if where.platform == "k8s" and job.image and not job.working_dir else found.folder
+    submitted = submitting.submit(job, where, code=code, say=said)
+    print(
+        f"job {submitted} is submitted ({where.platform or 'local'}): see `springtide status {submitted}`", flush=True
+    )
+    if follow:
+        return followed(submitted, where, as_json=as_json, debug=debug)
+    if as_json:
+        plain = {"job": submitted, "platform": where.platform or "local", "where": dict(where.options)}
+        print(msgspec.json.encode(plain).decode())
+    return 0
+
+
+def followed(name: str, where: Where, *, as_json: bool, debug: bool) -> int:
+    """Look on until it ends; Ctrl-C only ends the looking."""
+    reach = job_lookup.find(name, where)
+    try:
+        top.watch(reach, top.err())
+    except KeyboardInterrupt:
+        print(f"\njob {name} goes on: `springtide top {name}` looks on again, `springtide stop {name}` ends it")
+        return 0
+    status = reach.status()
+    print(exit_status.text(status, reach.places, debug=debug))
+    if as_json:
+        print(msgspec.json.encode(exit_status.as_object(status, reach.places)).decode())
+    return exit_status.exit_code(status)
+
+
+def rehearse(found: Read, where: Where, *, named: bool, as_json: bool) -> int:
+    """Say what the job would be, and where each value comes from."""
+    job = found.job if found.job.name else replace(found.job, name=resolve.name_of(found.job.script))
+    plan = None
+    if where.remote:
+        resolve.find_script(found.folder / job.script) if not job.image else None
+    else:
+        plan = local_job.resolved(job, pathlib.Path(where.folder), code=found.folder, say=said)
+    values = [(path, shown_value(path, value), origin) for path, value, origin in leaves(job, found, named=named)]
+    print(f"job {job.name}, of {found.path}; nothing is started")
+    for path, value, origin in values:
+        shown = msgspec.json.encode(value).decode() if not isinstance(value, str) else value
+        room = WIDTH - 41
+        print(f"  {path:<26} {shown if len(shown) <= room else shown[: room - 3] + '...':<{room}} {origin}".rstrip())
+    print("\n".join(line for each in words(plan, where) for line in wrap(each)))
+    if as_json:
+        origins = {path: origin for path, _, origin in values}
+        resolved = None if plan is None else plan.spec
+        shown_job: dict[str, Any] = schema.to_plain(job)
+        shown_job["spec"] = {name: shown_value(name, value) for name, value in shown_job["spec"].items()}
+        plain = {"job": job.name, "object": shown_job, "origins": origins, "resolved": resolved}
+        print(msgspec.json.encode(redacting.redact_all(msgspec.to_builtins(plain))).decode())
+    return 0
+
+
+def shown_value(path: str, value: Any) -> Any:
+    """A value of a spec as it may be shown."""
+    if path.endswith("environment") and isinstance(value, Mapping):
+        hidden = {name: redaction.HIDDEN for name in value if redaction.is_secret_variable(name)}
+        return redacting.redact_all({**value, **hidden})
+    if path.endswith("arguments") and isinstance(value, list | tuple):
+        return redacting.redact_arguments(value)
+    return redacting.redact_all(value)
+
+
+def leaves(job: ElasticJob, found: Read, *, named: bool) -> Iterator[tuple[str, Any, str]]:
+    """Every value that says something, with its origin."""
+
+    def walk(value: Any, path: schema.Path, given: bool) -> Iterator[tuple[str, Any, str]]:
+        if is_dataclass(value) and not isinstance(value, type):
+            for field in schema.fields_of(type(value)):
+                at, own = (*path, field.key), getattr(value, field.name)
+                if field.kind not in ELSEWHERE or own != field.default:
+                    yield from walk(own, at, at in found.given)
+        elif isinstance(value, Mapping) and any(is_dataclass(each) for each in value.values()):
+            for name, each in value.items():
+                yield from walk(each, (*path, name), True)
+        elif given or value not in (None, "", (), {}):
+            origin = OPTION if path == (schema.NAME,) and named else FILE if given else DEFAULT
+            yield schema.shown(path), value, origin
+
+    yield from walk(job, (), False)
+
+
+def words(plan: RunPlan | None, where: Where) -> list[str]:
+    """What is made of what was left open."""
+    if plan is None:
+        return [f"what is open is filled in on {where.platform}, by what it has then"]
+    spec, rules = plan.spec, plan.spec.planning
+    room = local_capacity.capacity()
+    lines = [f"this machine has {room.cpu:g} cores and {show_memory(int(room.memory))}"]
+    begins = f"begins with {spec.workers} worker(s) and {spec.servers} server(s)"
+    if rules.bounds is None:
+        return [*lines, f"{begins}; its size is given, nobody plans"]
+    least, most = rules.bounds.least, rules.bounds.most
+    return [
+        *lines,
+        f"{begins}: {rules.why}",
+        f"may become {least.workers} to {most.workers} workers of {least.worker_cpu:g} to {most.worker_cpu:g} cores, "
+        f"{least.servers} to {most.servers} servers of {least.server_cpu:g} to {most.server_cpu:g}, within "
+        f"{rules.bounds.quota.cpu:g} cores",
+    ]

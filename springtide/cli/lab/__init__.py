@@ -1,0 +1,1 @@
+"""Commands that try things out: `plan`, `simulate`, `explain-split`, `bench`, `reproduce`."""

@@ -1,0 +1,82 @@
+"""`springtide explain-split train.py`: what of a script data workers could do, what stays with the trainer, and why.
+
+In: a script. It runs alone, in a process of its own, for a few batches (worker/explain_split.py). Out: the explanation
+of dataworker/split/search/report.py, in 80 columns or as JSON; exit code 0 when there is one, 1 when the script raised,
+2 when it trains nothing.
+"""
+
+import pathlib
+import subprocess
+import sys
+import tempfile
+import textwrap
+from collections.abc import Sequence
+
+import msgspec
+import typer
+
+from springtide import config, errors
+from springtide.dataworker.split.search.script_report import ScriptReport
+from springtide.launch.spec.resolve import find_script
+
+USER, USAGE = 1, 2
+WIDTH = 80
+
+
+def explain_split(script: str, given: Sequence[str], *, timeout_s: float, as_json: bool, debug: bool) -> int:
+    """Run the script as far as is needed and print what was found; the exit code."""
+    found = find_script(pathlib.Path(script))
+    told = observe([str(found), *given], timeout_s=timeout_s)
+    if told.error:
+        typer.echo(wrapped(f"error: {found.name}: {told.error}"), err=True)
+        if debug and told.trace:
+            typer.echo(told.trace, err=True)
+    else:
+        typer.echo(text_of(found.name, told))
+    if as_json:
+        typer.echo(msgspec.json.encode({"script": str(found), **msgspec.to_builtins(told)}))
+    return 0 if not told.error else USER if told.blame == "script" else USAGE
+
+
+def observe(script: Sequence[str], *, timeout_s: float) -> ScriptReport:
+    """What the script's process reports; it trains by itself, and what it prints goes to standard error."""
+    with tempfile.TemporaryDirectory(prefix="springtide-explain-") as folder:
+        file = pathlib.Path(folder, "report.json")
+        command = [sys.executable, "-m", "springtide.worker.explain_split", str(file), *script]
+        try:
+            ended = subprocess.run(
+                command, stdout=sys.stderr, env=config.child_environment({}, {}), timeout=timeout_s, check=False
+            )
+        except subprocess.TimeoutExpired:
+            raise errors.BadInput(
+                f"{script[0]} has not trained a few batches after {timeout_s:g} s; give it more time (--timeout), or "
+                "less data"
+            ) from None
+        if not file.exists():
+            raise errors.JobFailed(f"the process that ran {script[0]} has ended by status {ended.returncode}")
+        return msgspec.json.decode(file.read_bytes(), type=ScriptReport)
+
+
+def text_of(name: str, told: ScriptReport) -> str:
+    """The explanation for a terminal."""
+    lines = []
+    if told.called:
+        lines.append(f"{name} calls its model at {told.called}.")
+    if told.read_s:
+        lines.append(f"Reading and collating a batch takes {told.read_s * 1e3:.2f} ms, and can move.")
+    if told.text:
+        lines += ["", told.text.rstrip()]
+    elif told.why:
+        lines += [wrapped(f"forward() stays whole: {told.why}")]
+    if told.left:
+        lines += ["", wrapped(f"Left behind, since only what moves reads it: {', '.join(told.left)}")]
+    if told.touched:
+        lines += ["", wrapped(f"Travels although the model does not need it, the loop does: {', '.join(told.touched)}")]
+    if told.found_s:
+        lines += ["", f"Found out in {told.found_s:.2f} s, from calls of the model that the loop made anyway."]
+    return "\n".join(lines)
+
+
+def wrapped(text: str) -> str:
+    """In 80 columns."""
+    return textwrap.fill(text, WIDTH, subsequent_indent="  ", break_long_words=False)

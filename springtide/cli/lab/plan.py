@@ -1,0 +1,172 @@
+"""`springtide plan`: what a policy would do with a job now, from which candidates, and why. Changes nothing.
+
+In: a run, whose master writes down what its planner was shown (`view.json`), or such a file written by hand; of the
+spec of a job that has not begun only its bounds and its first shape can be told. Out: the model, the candidates with
+the chosen one marked, the decision with its reason, within 80 columns; `--json` for scripts.
+"""
+
+import math
+import pathlib
+import re
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+from rich import box as rich_box
+from rich import console, table
+
+from springtide import errors
+from springtide.cli.common import job_selection
+from springtide.cli.common.render import WIDTH, wrap
+from springtide.domain.core.shape import Shape
+from springtide.domain.plan.plan import Decision
+from springtide.launch.spec import field_overrides
+from springtide.planning.perf_model.equations import TERMS
+from springtide.planning.perf_model.fit import Fitted
+from springtide.planning.policy import explain, registry
+from springtide.planning.policy.explain import Option, Outlook
+from springtide.telemetry import planner_views
+
+FILES = (".yaml", ".yml", ".json")
+MEANING = {
+    "grad": "worker cores x s a sample",
+    "upd": "server cores x s a step",
+    "sync": "times across the net",
+    "emb": "server s a float",
+    "beta": "s that stay",
+}
+
+
+def plan(source: str | None, *, policy: str | None, folder: str, as_json: bool) -> int:
+    """Ask the policy, and show what it went by."""
+    path = found(source, folder)
+    if is_spec(path):
+        from springtide.cli.job import submit
+        from springtide.launch.job_lookup import Where
+        from springtide.launch.spec import spec_reader
+
+        return submit.rehearse(spec_reader.read(path), Where(folder=folder), named=False, as_json=as_json)
+    shown = planner_views.read(path)
+    config = shown.config if policy is None else replace(shown.config, policy=policy)
+    field_overrides.check_names(config)
+    decision = registry.load(config.policy)(shown.view, config)
+    seen = explain.outlooks(shown.view, config, decision)
+    screen = console.Console(width=WIDTH, highlight=False, emoji=False)
+    screen.print(f"policy {config.policy}, {path}", style="bold", soft_wrap=True)
+    for one in seen:
+        show(screen, one)
+    print("\n".join(wrap(f"decision: {decision.why}")))
+    for note in (one for one in decision.notes if one != decision.why):
+        print("\n".join(wrap(f"note    {note}")))
+    if as_json:
+        print(msgspec.json.encode(as_object(path, config.policy, decision, seen)).decode(), flush=True)
+    return 0
+
+
+def found(source: str | None, folder: str) -> pathlib.Path:
+    """The file that is meant: one by its name, or that of a run."""
+    if source is not None and (source.endswith(FILES) or pathlib.Path(source).is_file()):
+        return pathlib.Path(source)
+    run = job_selection.pick(source, folder)
+    if not run.files.view.exists():
+        raise errors.MissingFile(
+            f"job {run.job} has no {run.files.view.name}: nobody plans for it, or it was not measured yet. "
+            "Jobs that are run without --workers and --servers are planned for; or give a file, such as "
+            "examples/plan_job.yaml"
+        )
+    return run.files.view
+
+
+def is_spec(path: pathlib.Path) -> bool:
+    """Whether a file is the spec of a job that has not begun, not what a planner was shown."""
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError):
+        return False  # told by who reads it
+    return bool(re.search(r"^(kind: *ElasticJob|script:|  script:)", text, flags=re.M)) and "\njobs:" not in f"\n{text}"
+
+
+def show(screen: console.Console, one: Outlook) -> None:
+    """One job."""
+    speed = f", {one.measured:,.0f} samples/s measured" if one.measured else ""
+    screen.print(f"\njob {one.job}{speed}", style="bold")
+    print("\n".join(wrap(f"model   {one.model.why}")))
+    if isinstance(one.model, Fitted):
+        screen.print(coefficients(one.model, one.shares))
+    if one.probe is not None:
+        print("\n".join(wrap(f"measure next: {one.probe.shape} ({told(one.probe.tells)})")))
+    print("\n".join(wrap(f"shapes  {one.why}")))
+    if one.options:
+        screen.print(candidates(one.options))
+    if one.plan is None:
+        print("plan    leave it as it is")
+    else:
+        gain = f"; {one.plan.throughput:,.0f} samples/s are expected" if one.plan.throughput else ""
+        print("\n".join(wrap(f"plan    {one.plan.shape}{gain}")))
+        print("\n".join(wrap(f"why     {one.plan.reason}")))
+
+
+def told(tells: float) -> str:
+    """How much a measurement would tell."""
+    return (
+        f"what is possible shrinks {math.exp(min(tells, 30)) ** 0.5:,.3g} times" if tells > 0 else "tells nothing new"
+    )
+
+
+def coefficients(model: Fitted, shares: tuple[float, ...] | None) -> table.Table:
+    """A line a coefficient."""
+    shown = table.Table(box=rich_box.SIMPLE, padding=(0, 1))
+    for column in ("", "value", "what", "of a step", "off by"):
+        shown.add_column(column, justify="left" if column in {"", "what"} else "right")
+    for place, name in enumerate(TERMS):
+        off = model.uncertainty[name]
+        known = "unknown" if math.isinf(off) else f"{off:.1%}"
+        part = "-" if shares is None else f"{shares[place]:.1%}"
+        value = f"{getattr(model.coefficients, name):.3g}"
+        shown.add_row(name, value, MEANING[name], part, known + (" *" if name in model.unclear else ""))
+    return shown
+
+
+def candidates(options: tuple[Option, ...]) -> table.Table:
+    """A line a shape, the chosen one marked."""
+    shown = table.Table(box=rich_box.SIMPLE, padding=(0, 1))
+    for column in ("", "workers", "servers", "cores", "cost/h", "samples/s", ""):
+        shown.add_column(column, justify="right" if column in {"cores", "cost/h", "samples/s"} else "left")
+    for one in options:
+        speed = "-" if one.throughput is None else f"{one.throughput:,.0f}"
+        remark = ", ".join(["now"] * one.now + ["chosen"] * one.chosen)
+        shown.add_row(
+            "->" if one.chosen else "", *sides(one.shape), f"{one.shape.cpu:.3g}", f"{one.cost:.3g}", speed, remark,
+            style="bold" if one.chosen else "",
+        )  # fmt: skip
+    return shown
+
+
+def sides(shape: Shape) -> tuple[str, str]:
+    """`4 x 2.5`, for workers and for servers."""
+    return f"{shape.workers} x {shape.worker_cpu:.3g}", f"{shape.servers} x {shape.server_cpu:.3g}"
+
+
+def as_object(path: pathlib.Path, policy: str, decision: Decision, seen: tuple[Outlook, ...]) -> dict[str, Any]:
+    """The same for scripts."""
+    return {
+        "source": str(path), "policy": policy, "why": decision.why, "notes": decision.notes,
+        "jobs": [
+            {
+                "job": one.job, "measured": one.measured, "model": model(one.model), "candidates": one.options,
+                "plan": one.plan, "next_probe": one.probe,
+            }
+            for one in seen
+        ],
+    }  # fmt: skip
+
+
+def model(found: Any) -> dict[str, Any]:
+    """A model, or why there is none."""
+    if not isinstance(found, Fitted):
+        return {"why": found.why, "fitted": False}
+    return {
+        "fitted": True, "why": found.why, "coefficients": found.coefficients, "rmsle": found.rmsle, "mape": found.mape,
+        "unclear": found.unclear, "configurations": len(found.table),
+        "uncertainty": {name: off if math.isfinite(off) else None for name, off in found.uncertainty.items()},
+    }  # fmt: skip

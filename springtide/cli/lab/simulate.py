@@ -1,0 +1,105 @@
+"""`springtide simulate`: policies on a virtual cluster. In: a trace file or a seed. Out: a table, a plot, JSON."""
+
+import contextlib
+import pathlib
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
+import typer
+from rich import console as rich_console
+from rich import progress as rich_progress
+
+from springtide import errors
+from springtide.domain.spec.planning_config import PlanningConfig
+from springtide.planning.policy import registry
+from springtide.sim.engine import oracle, systems
+from springtide.sim.engine.simulation import Simulation, Story, Watch
+from springtide.sim.report import measure, plots, report
+from springtide.sim.world import trace, workload
+from springtide.sim.world.parameters import World
+from springtide.sim.world.world import Job
+
+ORACLE = "oracle"
+DEFAULTS = ("static", "springtide")
+
+
+def simulate(
+    path: str | None, *, names: Sequence[str], jobs: int, seed: int, plot: str | None, example: bool, as_json: bool
+) -> int:
+    """Run each policy on the same jobs and say how they did."""
+    if example:
+        typer.echo(trace.example())
+        return 0
+    picture = pathlib.Path(plot) if plot else None
+    if picture is not None:
+        plots.check(picture)
+    chosen = list(dict.fromkeys(names))
+    if path is not None:
+        read = trace.read(pathlib.Path(path))
+        world, work, what = read.world, read.jobs, f"{len(read.jobs)} jobs of {path}"
+    else:
+        world = World()
+        work, what = workload.jobs(world, jobs, seed), f"{jobs} jobs drawn from seed {seed}"
+    contestants = [system(name, work) for name in chosen]
+    stories: dict[str, Story] = {}
+    took: dict[str, float] = {}
+    for one in contestants:
+        began = time.process_time()
+        with progress(one.name, len(work)) as watch:
+            stories[one.name] = run(world, work, one, watch)
+        took[one.name] = time.process_time() - began
+        for complaint, times in stories[one.name].complaints.items():
+            typer.echo(f"warning: {complaint} ({times} times)", err=True)
+    summaries = {name: measure.summary(story) for name, story in stories.items()}
+    report.show(summaries, title=f"simulated: {what}, {world.nodes:g} nodes")
+    if picture is not None:
+        plots.story(stories, picture)
+        typer.echo(f"plot: {picture}", err=True)
+    if as_json:
+        found = {
+            name: {**msgspec.structs.asdict(one), "seconds": round(took[name], 3), "decisions": stories[name].decisions}
+            for name, one in summaries.items()
+        }
+        said = {"jobs": len(work), "seed": None if path else seed, "trace": path, "systems": found}
+        print(msgspec.json.encode(said).decode(), flush=True)
+    return outcome(stories)
+
+
+def outcome(stories: Mapping[str, Story]) -> int:
+    """0, or 1 where a policy has failed whenever it was asked: figures of such a one say nothing about it."""
+    useless = [name for name, story in stories.items() if 0 < story.decisions <= sum(story.complaints.values())]
+    for name in useless:
+        typer.echo(f"error: policy {name} failed each time that it was asked, so nobody decided for its jobs", err=True)
+    return 1 if useless else 0
+
+
+def run(world: World, jobs: Sequence[Job], system: systems.System, watch: Watch | None = None) -> Story:
+    """One system; the exact solver has a time limit, which is no matter of virtual time, so it is left out."""
+    return Simulation(world, jobs, system, config=PlanningConfig(exact_seconds=0.0), watch=watch).run()
+
+
+@contextlib.contextmanager
+def progress(name: str, total: int) -> Iterator[Watch | None]:
+    """A bar of finished jobs on a terminal, one line elsewhere."""
+    if not sys.stderr.isatty():
+        print(f"simulating {name}: {total} jobs", file=sys.stderr, flush=True)
+        yield None
+        return
+    columns = (
+        rich_progress.TextColumn("{task.description}"), rich_progress.BarColumn(bar_width=20),
+        rich_progress.MofNCompleteColumn(), rich_progress.TimeElapsedColumn(),
+    )  # fmt: skip
+    with rich_progress.Progress(*columns, console=rich_console.Console(stderr=True), transient=True) as shown:
+        task = shown.add_task(name, total=total)
+        yield lambda now, ended: shown.update(task, completed=min(ended, total))
+
+
+def system(name: str, jobs: Sequence[Job]) -> systems.System:
+    """A contestant by its name."""
+    if name == ORACLE:
+        return oracle.oracle(jobs)
+    if name not in registry.names() and ":" not in name:
+        raise errors.UnknownName("policy", name, (*registry.names(), ORACLE))
+    return systems.system(name, registry.load(name))

@@ -1,0 +1,1 @@
+"""Commands that show a job: `status`, `top`, `events`, `metrics`, `dashboard`."""

@@ -1,0 +1,168 @@
+"""`springtide events` and `springtide explain`: what happened to a job, in full and as a story with reasons.
+
+In: the events of a job, while it runs or after. Out: lines of at most 80 columns; seconds count from the
+job's begin.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from springtide.cli.common.render import wrap
+from springtide.domain.plan.advice import WITHOUT_BRAIN
+from springtide.launch import job_lookup
+from springtide.launch.job_lookup import Where
+
+Event = dict[str, Any]
+INDENT = " " * 11
+AT_ONCE_S = 1.0  # a loss and the decision about it are events of one moment
+
+
+def events(name: str | None, where: Where, *, as_json: bool) -> int:
+    """Print every event of a job."""
+    reach = job_lookup.find(name, where)
+    story, began_at = reach.story(), reach.card.began_at
+    for event in story:
+        print("\n".join(wrap(f"{since(began_at, event)}  {event['event']:<9} {details(event)}", INDENT)))
+    if as_json:
+        print(msgspec.json.encode({"job": reach.name, "events": story}).decode())
+    return 0
+
+
+def explain(name: str | None, where: Where, *, as_json: bool) -> int:
+    """Print what was decided and why."""
+    reach = job_lookup.find(name, where)
+    card = reach.card
+    told = sentences(card.began_at, reach.story())
+    state = "runs" if reach.running() else "is over"
+    print(f"job {reach.name} ({card.script}) {state}; this is its story:")
+    for line in told:
+        print("\n".join(wrap(f"{line['seconds']:8.1f} s {line['what']}", INDENT)))
+    if as_json:
+        print(msgspec.json.encode({"job": reach.name, "story": told}).decode())
+    return 0
+
+
+def sentences(began_at: float, story: Sequence[Event]) -> list[dict[str, Any]]:
+    """What a reader should know, in order; members that come and go as planned are counted, not named."""
+    told: list[dict[str, Any]] = []
+    for place, event in enumerate(story):
+        said, seconds = sentence(event), round(event["at"] - began_at, 3)
+        again = told and told[-1]["what"] == said and seconds - told[-1]["seconds"] < AT_ONCE_S
+        if said and not again and not needless(event, story[:place][-1:], story[place + 1 : place + 4]):
+            told.append({"seconds": seconds, "what": said})
+    return told
+
+
+def needless(event: Event, before: Sequence[Event], following: Sequence[Event]) -> bool:
+    """Whether somebody has just ended as planned, or a loss is the reason of what was done at once, which names it."""
+    if event["event"] == "fenced" and any(
+        (one["event"], one.get("role")) == ("finished", event["role"]) for one in before
+    ):
+        return True
+    reason = {"exited": event.get("how"), "fenced": event.get("why")}.get(event["event"])
+    return bool(reason) and any(
+        later["event"] in ("fenced", "decision") and reason in later["why"] and later["at"] - event["at"] < AT_ONCE_S
+        for later in following
+    )
+
+
+def sentence(event: Event) -> str:
+    """One event in words; empty when it explains nothing."""
+    match event["event"]:
+        case "fenced":
+            return f"incarnation {event['incarnation']} of {event['role']} counts no more: {event['why']}"
+        case "phase":
+            return f"the job is {event['phase']}: {event['why']}"
+        case "exited" if "status 0" not in event.get("how", ""):
+            return str(event["how"])
+        case "failed":
+            return f"{event['role']} failed: {event['error']}"
+        case "unreadable":
+            return f"{event['role']} could not read shard {event['shard']} from {event['offset']} on: {event['error']}"
+        case "poisoned":
+            return "given up: " + "; ".join(event["shards"])
+        case "master_replaced":
+            return f"{event['why']}; a new master (term {event['term']}) listened {event['seconds']:.1f} s later"
+        case "checkpoint" if event["outcome"] != "complete":
+            return f"checkpoint {event['number']} {event['outcome']}: {event['why']}"
+        case "checkpoint" if event.get("why"):
+            return f"checkpoint {event['number']} is complete; {event['why']}"
+        case "checkpoint" if event.get("mirror", "complete") != "complete":
+            return f"checkpoint {event['number']} is without a mirror: {event['mirror']}"
+        case "uploaded" if event["outcome"] != "complete":
+            return f"checkpoint {event['number']} was not copied to {event['url']}: {event['why']}"
+        case "feeding":
+            some = f"{event['data_workers']} of {event['cpu']:g} CPU" if event["data_workers"] and event["cpu"] else ""
+            return f"data workers: {some or event['data_workers'] or 'none'}: {event['why']}"
+        case "plan":
+            return planned(event)
+        case "online":
+            return f"{event['workers']} workers are left as they are: {event['why']}"
+        case "letters_not_kept":
+            return f"{event['role']}: dead letters are only counted from here on, not kept: {event['why']}"
+        case "shorten":
+            return str(event["why"])
+        case "alert":
+            return f"ALERT: {event['why']}"
+        case "alert_over":
+            return f"the alert is over: {event['why']}"
+        case "resumed":
+            return (
+                f"goes on from checkpoint {event['number']} in {event['where']}, {event['samples']:,} samples trained"
+            )
+        case "ready" if event.get("checkpoint"):
+            back = f"{event['role']} is back with its slots of checkpoint {event['checkpoint']} in {event['where']}"
+            again = f"{event['samples_again']:,} samples are trained again"
+            return "; ".join(filter(None, (*event.get("unusable", ()), back, event.get("mirror", ""), again)))
+        case "finished" if event.get("checked"):
+            return f"{event['role']} has computed {event['checked']} batches of data workers itself too: all were equal"
+        case "ended" | "joined" | "ready" | "placed" | "finished" | "exited" | "lost":
+            return ""
+        case kind if event.get("why"):
+            what = event.get("what") or " ".join([kind, str(event.get("role", ""))]).strip()
+            return f"{what}: {event['why']}"
+        case _:
+            return ""
+
+
+def planned(event: Event) -> str:
+    """What planning said, and what became of it."""
+    shape, why = event.get("shape") or "another size", event["why"]
+    match event["outcome"]:
+        case "taken":
+            expected = event.get("throughput")
+            speed = f", {expected:,.0f} samples/s expected" if expected else ""
+            said = f"planned: {shape}{speed}: {why}"
+        case "refused":
+            said = f"a plan ({shape}) was refused: {why}"
+        case "done":
+            return f"the plan is carried out: {shape}"
+        case "started":
+            said = f"begins with {why}"
+        case "forgotten":
+            return f"the job is not remembered for others: {why}"
+        case _:
+            said = f"left as it is: {why}"
+    stage = f" [{event['stage']}]" if event.get("stage") else ""
+    alone = [f"; {note}" for note in event.get("notes", []) if note.startswith(WITHOUT_BRAIN)]
+    return said + stage + "".join(alone[:1])
+
+
+def since(began_at: float, event: Event) -> str:
+    """Seconds since the job began."""
+    return f"{event['at'] - began_at:7.1f} s"
+
+
+def details(event: Event) -> str:
+    """The fields of an event, on one line."""
+    if event["event"] == "ended":
+        return f"{event['status']['phase']}: {event['status']['why']}"
+    fields = {name: value for name, value in event.items() if name not in ("at", "event", "trace")}
+    return "  ".join(f"{name}={show(value)}" for name, value in fields.items())
+
+
+def show(value: Any) -> str:
+    """A value without needless quotes."""
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()

@@ -1,0 +1,158 @@
+"""`springtide status`: one job as a small table, or all of them, a line each.
+
+In: a job, by `launch.job_lookup`. Out: text of at most 80 columns whose first line says how the job is; `--json` for
+scripts.
+"""
+
+import time
+from typing import Any
+
+import msgspec
+
+from springtide import errors
+from springtide.cli.common import data_worker_status, exit_status, stream_options
+from springtide.cli.common.render import WIDTH, alive_text, decision_of, wrap
+from springtide.domain.core.resources import show_memory
+from springtide.domain.core.roles import RoleKind
+from springtide.domain.spec.job_spec import Phase
+from springtide.launch import job_lookup
+from springtide.launch.job_lookup import Where
+from springtide.platforms.agent.job_handle import Reach
+from springtide.rpc.messages.messages import JobStatus, MemberView
+
+
+def status(name: str | None, where: Where, *, every: bool, as_json: bool) -> int:
+    """Show one job, the newest unless it is named; or all."""
+    if every:
+        shown = [(reach, status_of(reach)) for reach in job_lookup.every(where)]
+        print("\n".join([columns("JOB", "STATE", "AGE", "SAMPLES", "WHY"), *(row(*each) for each in shown)]))
+        if as_json:
+            print(msgspec.json.encode({"jobs": [as_object(*each) for each in shown]}).decode())
+        return 0
+    reach = job_lookup.find(name, where)
+    found = reach.status()
+    print(text(reach, found))
+    if as_json:
+        print(msgspec.json.encode(as_object(reach, found)).decode())
+    return 0
+
+
+def status_of(reach: Reach) -> JobStatus:
+    """How a job is; one that cannot be asked now is listed all the same."""
+    try:
+        return reach.status()
+    except errors.SpringtideError as error:
+        return JobStatus(name=reach.name, phase=Phase.STARTING, why=f"no answer: {error}", elapsed_s=0.0)
+
+
+def row(reach: Reach, job: JobStatus) -> str:
+    """One job on one line."""
+    age = short_time(time.time() - reach.card.began_at)
+    return columns(reach.name, job.phase, age, f"{job.samples:,}", job.why.splitlines()[0] if job.why else "")
+
+
+def columns(name: str, state: str, age: str, samples: str, why: str) -> str:
+    """A line of the list of all jobs."""
+    return f"{name:<20} {state:<9} {age:>5} {samples:>9}  {why}"[:WIDTH].rstrip()
+
+
+def text(reach: Reach, job: JobStatus) -> str:
+    """One job, in full."""
+    if job.phase.over:
+        lines = wrap(exit_status.text(exit_status.called(job, reach.name), reach.places))
+    else:
+        lines = wrap(f"job {reach.name} is {job.phase} since {job.elapsed_s:.0f} s: {exit_status.numbers(job)}")
+        lines += exit_status.measures(job)
+        if job.why:
+            lines += wrap(f"why     {job.why}")
+        if job.disk_trouble:
+            lines += wrap(f"disk    {job.disk_trouble}")
+    if (job.shards_leased or job.epochs > 1) and job.online is None:
+        lines += wrap(f"shards  {shards(job)}")
+    if reach.platform != "local":
+        lines += wrap(f"on      {reach.platform}")
+    lines += wrap(
+        f"roles   {alive_text(job, RoleKind.WORKER)} workers, {alive_text(job, RoleKind.SERVER)} servers, "
+        f"{f'{job.relaunches} relaunched, ' if job.relaunches else ''}master's term {job.term}"
+    )
+    if fed := data_worker_status.shown(job):
+        lines += wrap(f"fed     {fed}")
+    if job.online is not None:
+        lines += [line for one in stream_options.shown(job.online) for line in wrap(one)]
+    if job.cache is not None:
+        lines += wrap(f"cache   {job.cache}")
+    said = job.phase.over and (job.checkpoint_trouble or job.phase is not Phase.FINISHED)  # by its outcome
+    if (job.checkpoint or job.checkpoint_trouble) and not said:
+        lines += wrap(f"saved   {saved(job)}")
+    if job.stage and job.online is None:
+        lines += wrap(f"plan    {plan_of(job)}")
+    if job.decision:
+        lines += wrap(f"decided {decision_of(job)}")
+    if job.left_out and not job.phase.over:
+        lines += wrap(f"without {job.samples_left_out:,} samples that could not be made; the first: {job.left_out[0]}")
+    if not job.phase.over:
+        lines += [line for poisoned in job.poisoned for line in wrap(f"lost    {poisoned}")]
+    if not job.phase.over:
+        lines += ["", f"{'ROLE':<14} {'STATE':<10} {'LIFE':>4} {'CPU':>9} {'MEMORY':>8}  LIMITS"]
+        lines += [member_row(each) for each in job.members]
+    return "\n".join(lines)
+
+
+def shards(job: JobStatus) -> str:
+    """`123 of 456 done, 2 in work`, with the epochs."""
+    parts = [f"{job.shards_done:,} of {job.shards_total:,} done"]
+    if job.shards_leased:
+        parts.append(f"{job.shards_leased} in work")
+    if job.epochs > 1:
+        parts.append(f"{job.epochs} epochs")
+    return ", ".join(parts)
+
+
+def plan_of(job: JobStatus) -> str:
+    """How far planning has come, and with what."""
+    if job.target is not None:
+        return f"{job.stage}: becomes {job.target}"
+    return f"{job.stage}: {job.shape or 'not all of it is there'}{', as planned' if job.settled else ''}"
+
+
+def saved(job: JobStatus) -> str:
+    """The last complete checkpoint and its age, or what went wrong with the newest."""
+    age = short_time(time.time() - job.checkpoint_at)
+    last = f"checkpoint {job.checkpoint}, begun {age} ago" if job.checkpoint else "no checkpoint yet"
+    copied = f", copied up to {job.uploaded}" if job.uploaded else ""
+    return last + copied + (f"; {job.checkpoint_trouble}" if job.checkpoint_trouble else "")
+
+
+def member_row(member: MemberView) -> str:
+    """One role on one line."""
+    usage = member.usage
+    state = member.state or ("joined" if member.joined else "expected" if member.alive else "gone")
+    cpu = f"{usage.cpu_s:.1f} s" if usage else "-"
+    memory = show_memory(usage.memory) if usage else "-"
+    limits = []
+    if usage and usage.cpu_limit is not None:
+        limits.append(f"cpu {usage.cpu_limit:g}")
+    if usage and usage.memory_limit is not None:
+        limits.append(f"memory {show_memory(usage.memory_limit)}")
+    if member.low:
+        limits.append("low priority")
+    line = (
+        f"{member.role!s:<14} {state:<10} {member.incarnation:>4} {cpu:>9} {memory:>8}  {', '.join(limits) or 'none'}"
+    )
+    return line.rstrip()
+
+
+def as_object(reach: Reach, job: JobStatus) -> dict[str, Any]:
+    """A job for scripts."""
+    plain = exit_status.as_object(job, reach.places)
+    if job.phase is not Phase.FINISHED and not job.phase.over:
+        plain.pop("exit_code")  # it has none yet
+    return {**plain, "job": reach.name, "platform": reach.platform, "running": reach.running()}
+
+
+def short_time(seconds: float) -> str:
+    """`12s`, `5m`, `3h`, `2d`."""
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):
+        if seconds >= size:
+            return f"{seconds / size:.0f}{unit}"
+    return f"{max(0.0, seconds):.0f}s"

@@ -1,0 +1,1 @@
+"""Commands for streams: `produce`, `stream`, `forecast`."""

@@ -1,0 +1,89 @@
+"""`springtide forecast`: how well a stream's traffic is forecast, by which model, and what comes next.
+
+In: a CSV file of moments and counts. Out: a table of how each model would have done on the file's own days, which of
+them `auto` would take, the next day, JSON. Next: `planning.online.forecast.backtest` for the figures.
+"""
+
+import pathlib
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+import typer
+from rich import box as rich_box
+from rich import console, table
+
+from springtide import errors, file_input
+from springtide.brain.forecasting import registry as models
+from springtide.data.stream import traffic as traces
+from springtide.planning.online.forecast import backtest
+from springtide.planning.online.forecast import registry as forecasters
+from springtide.planning.online.forecast.backtest import Score
+from springtide.planning.online.forecast.traffic import DAY_S, Forecast, History
+
+STEP_S = 600.0
+SHOWN_H = 3
+
+
+def forecast(
+    path: str, *, names: Sequence[str], known_days: int, step_s: float | None, last: int | None, as_json: bool
+) -> int:
+    """Try each model on the past of the file, then forecast the day after it."""
+    history = read(pathlib.Path(path), step_s)
+    chosen = list(dict.fromkeys(names or forecasters.BUILT_IN))
+    for name in chosen:
+        models.check(name)
+        if name == models.AUTO:
+            raise errors.BadInput("model 'auto' is the best of those that are tried; name the ones to try")
+    scores = {
+        name: backtest.backtest(history, models.load(name), known_days=known_days, last=last) for name in chosen
+    }  # fmt: skip
+    best = min(scores, key=lambda name: scores[name].wape)
+    said = models.load(best)(history.before(len(history.values), days=known_days), history.day)
+    show(path, history, scores, known_days)
+    typer.echo(f"the next day by {best}: {said.why}")
+    show_day(said)
+    if as_json:
+        told = {
+            "trace": path, "step_s": history.step_s, "days": history.days, "known_days": known_days, "best": best,
+            "models": {name: one._asdict() for name, one in scores.items()},
+            "next": {"mean": said.mean.tolist(), "low": said.low.tolist(), "high": said.high.tolist(), "why": said.why},
+        }  # fmt: skip
+        typer.echo(msgspec.json.encode(told).decode())
+    return 0
+
+
+def read(path: pathlib.Path, step_s: float | None) -> History:
+    """Traffic by steps of 10 minutes, or of the file where they are larger."""
+    trace = traces.read_trace(file_input.read(path, what=f"a {traces.TRACE}").splitlines(), str(path))
+    step_s = step_s or max(STEP_S, float(np.median(np.diff(trace.at_s))))
+    return History.of(trace.at_s, trace.rate, step_s)
+
+
+def show(path: str, history: History, scores: dict[str, Score], known_days: int) -> None:
+    """A table of models."""
+    screen = console.Console(width=80, highlight=False)
+    tried = next(iter(scores.values())).tried
+    screen.print(
+        f"{path}: {history.days} days by {history.step_s:g} s; {tried} days forecast, each from the {known_days} before"
+    )
+    shown = table.Table(box=rich_box.SIMPLE, padding=(0, 1))
+    shown.add_column("model")
+    for column in ("WAPE", "within (80%)", "below high (90%)", "bias"):
+        shown.add_column(column, justify="right")
+    for name, one in sorted(scores.items(), key=lambda each: each[1].wape):
+        shown.add_row(name, f"{one.wape:.2%}", f"{one.covered:.1%}", f"{one.below:.1%}", f"{one.bias:+.1%}")
+    screen.print(shown)
+
+
+def show_day(said: Forecast) -> None:
+    """The next day by a few hours each."""
+    shown = table.Table(box=rich_box.SIMPLE, padding=(0, 1))
+    for column in ("hours from now", "low", "samples/s", "high"):
+        shown.add_column(column, justify="right")
+    steps = max(1, round(SHOWN_H * 3600 / said.step_s))
+    for first in range(0, round(DAY_S / said.step_s), steps):
+        part = slice(first, first + steps)
+        hours = f"{first * said.step_s / 3600:g}-{(first + steps) * said.step_s / 3600:g}"
+        shown.add_row(hours, *(f"{one[part].mean():,.4g}" for one in (said.low, said.mean, said.high)))
+    console.Console(width=80, highlight=False).print(shown)

@@ -1,0 +1,197 @@
+"""`springtide produce`: options to a maker, a pace and a stream; progress on standard error, totals at the end.
+
+In: options of cli/stream/commands.py. Out: records in the stream, and what was appended, exactly. Next:
+data/stream/produce.py.
+"""
+
+import dataclasses
+import itertools
+import json
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from springtide import errors, file_input
+from springtide.data.stream import produce as producing
+from springtide.data.stream import record_sources, traffic
+from springtide.data.stream.log import layout
+from springtide.data.stream.log import stream as logs
+from springtide.data.stream.produce import Mixed, Order, Produced
+from springtide.data.stream.record_sources import Maker
+from springtide.data.stream.stream import Stream
+from springtide.data.stream.url import open_stream
+from springtide.domain.core import durations
+from springtide.domain.core.resources import parse_memory, show_memory
+
+if TYPE_CHECKING:
+    from springtide.cli.stream.commands import Flow, Into, Records
+
+GENERATORS = ("clicks", "counter")
+DEFAULT_PARTITIONS = 4
+DAY_S = 86400.0
+
+
+def produce(url: str, which: "Records", flow: "Flow", into: "Into", *, as_json: bool) -> int:
+    """Append until done or until Ctrl-C, and tell what was appended."""
+    maker, pace = maker_of(which), pace_of(flow)
+    mixed = Mixed(late=which.late, corrupt=which.corrupt, oversized=which.oversized, seed=which.seed)
+    order = Order(
+        records=which.records, seconds=flow.seconds, pace=pace, skew=into.skew, enveloped=not which.raw,
+        mixed=mixed, first=which.first,
+    )  # fmt: skip
+    stream = open_or_make(url, into)  # last: what is refused leaves no log behind
+    try:
+        with _Interrupted() as interrupted:
+            done = producing.produce(stream, maker, order, tell=_Progress(), stop=interrupted)
+        if into.seal and not done.interrupted:
+            _log(stream, "--seal").seal()
+    finally:
+        stream.close()
+    print(told(stream.url, done, sealed=into.seal and not done.interrupted))
+    if as_json:
+        print(json.dumps({"stream": stream.url, **dataclasses.asdict(done)}))
+    return 130 if done.interrupted else 0
+
+
+def maker_of(which: "Records") -> Maker:
+    """What makes the records."""
+    if (which.file is None) == (which.generator is None):
+        raise errors.BadInput("give --from FILE or --generator NAME: one of them says where records come from")
+    if which.generator is not None and which.record_bytes is not None:
+        raise errors.BadInput("--record-bytes and --generator: it cuts up a file; give it with --from FILE")
+    if which.file is not None and which.record_bytes is not None:
+        return record_sources.Pieces(Path(which.file), which.record_bytes)
+    if which.file is not None:
+        return record_sources.Lines(Path(which.file))
+    if which.generator == "counter":
+        return record_sources.Counter(which.keys)
+    if which.generator == "clicks":
+        from springtide.zoo.clicklog.stream import Clicks
+
+        return Clicks(seed=which.seed)
+    raise errors.UnknownName("generator", str(which.generator), GENERATORS)
+
+
+def pace_of(flow: "Flow") -> traffic.Pace:
+    """When records are due."""
+    if flow.trace is None:
+        changed = {"--speedup": flow.speedup != 1.0, "--peak": flow.peak is not None, "--day": flow.day is not None}
+        if useless := [name for name, is_given in changed.items() if is_given]:
+            raise errors.BadInput(f"{', '.join(useless)} without --trace: give the trace, or --rate for a steady flow")
+        if flow.rate is not None and not flow.rate > 0:
+            raise errors.BadInput(
+                f"--rate {flow.rate:g}: wanted records a second, more than 0; without it they go as fast as they can"
+            )
+        return traffic.Steady(float("inf") if flow.rate is None else flow.rate)
+    if flow.rate is not None:
+        raise errors.BadInput("--rate and --trace: the trace tells the rate; --peak scales it")
+    path = Path(flow.trace)
+    trace = traffic.read_trace(file_input.read(path, what=f"a {traffic.TRACE}").splitlines(), str(path))
+    if flow.day is not None:
+        if flow.day * DAY_S >= float(trace.at_s[-1]):
+            raise errors.BadInput(f"--day {flow.day}: {path} has {float(trace.at_s[-1]) / DAY_S:.1f} days")
+        trace = trace.between(flow.day * DAY_S, (flow.day + 1) * DAY_S)
+    return traffic.Along(trace, speedup=flow.speedup, peak=flow.peak)
+
+
+def open_or_make(url: str, into: "Into") -> Stream:
+    """The stream; a log that is not there is made, one with fewer partitions than asked for grows."""
+    given = {
+        "retain_bytes": None if into.retain is None else parse_memory(into.retain),
+        "retain_s": None if into.retain_age is None else durations.seconds("--retain-age", into.retain_age),
+        "segment_bytes": None if into.segment is None else parse_memory(into.segment),
+    }
+    given = {name: value for name, value in given.items() if value is not None}
+    if not url.startswith("log://"):
+        stream = open_stream(url)
+        if given or into.seal or (into.partitions or stream.partitions()) != stream.partitions():
+            raise errors.BadInput(
+                f"{stream.url} has {stream.partitions()} partitions; partitions, retention and sealing are its broker's"
+            )
+        return stream
+    folder = logs.folder_of(url)
+    if not (folder / "log.json").exists():
+        settings: dict[str, Any] = {"partitions": into.partitions or DEFAULT_PARTITIONS, **given}
+        return logs.create(folder, layout.Settings(**settings))
+    if given:
+        raise errors.BadInput(f"there is a log at {folder}: how long it keeps records was said when it was made")
+    log = logs.LogStream(folder)
+    if into.partitions is not None and into.partitions != log.partitions():
+        log.grow(into.partitions)
+    return log
+
+
+def told(url: str, done: Produced, *, sealed: bool) -> str:
+    """What became of it, in a few lines."""
+    rate = done.records / done.seconds if done.seconds else 0.0
+    counts = done.partitions
+    spread = f"{min(counts):,} to {max(counts):,} a partition" if counts else "none"
+    lines = [
+        f"{url}: {done.records:,} records, {show_memory(done.bytes)}, in {done.seconds:.1f} s ({rate:,.0f} a second)",
+        f"  {len(counts)} partitions, {spread}" + ("; sealed" if sealed else ""),
+    ]
+    if done.late or done.corrupt or done.oversized:
+        lines.append(f"  among them {done.late:,} late, {done.corrupt:,} corrupt, {done.oversized:,} oversized")
+    if done.behind_s > 1:
+        lines.append(f"  {done.behind_s:.1f} s behind at the end: this machine could not keep the pace")
+    if done.interrupted:
+        lines.append("  interrupted: all of these were appended, no others")
+    return "\n".join(lines)
+
+
+def _log(stream: Stream, what: str) -> logs.LogStream:
+    if not isinstance(stream, logs.LogStream):
+        raise errors.BadInput(f"{what}: only a log on disk can do that, not {stream.url}")
+    return stream
+
+
+class _Progress:
+    """A line a second on a terminal, every ten seconds in a pipe."""
+
+    def __init__(self) -> None:
+        self._live = sys.stderr.isatty()
+        self._every_s = 1.0 if self._live else 10.0
+        self._next = time.monotonic() + self._every_s
+        self._told = (0, 0.0)
+        self._spin = itertools.cycle("|/-\\")
+
+    def __call__(self, done: Produced) -> None:
+        now = time.monotonic()
+        if now < self._next:
+            return
+        self._next = now + self._every_s
+        rate = (done.records - self._told[0]) / max(done.seconds - self._told[1], 1e-9)
+        self._told = (done.records, done.seconds)
+        behind = f", {done.behind_s:.1f} s behind" if done.behind_s > 1 else ""
+        line = f"{done.records:,} records, {show_memory(done.bytes)}, {rate:,.0f} a second{behind}"
+        print(
+            f"\r{next(self._spin)} {line:<76}" if self._live else line, end="" if self._live else "\n", file=sys.stderr
+        )
+
+
+class _Interrupted:
+    """True once Ctrl-C or a request to end has come; a context manager: signals are as before afterwards."""
+
+    def __init__(self) -> None:
+        self._come = False
+        self._before: dict[int, Any] = {}
+
+    def __call__(self) -> bool:
+        return self._come
+
+    def __enter__(self) -> Callable[[], bool]:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._before[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        if sys.stderr.isatty():
+            print(file=sys.stderr)
+
+    def _note(self, *_: object) -> None:
+        self._come = True

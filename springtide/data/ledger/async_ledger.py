@@ -1,0 +1,366 @@
+"""Pure. One pass over one data set, for workers that go each at their own pace: todo -> leased -> done, nothing lost.
+
+In: data/ledger/pass_registry.py asks for leases and passes the words of their holders on. Out: grants, verdicts. The
+clock is an argument, and every method that changes something depends on its arguments alone, so a journal of calls can
+be replayed.
+"""
+
+import itertools
+from collections import deque
+from collections.abc import Collection, Container, Iterable
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from springtide.data.ledger.pending import Piece, Todo
+from springtide.domain.data.leases import Failure, Grant, Holder, LeaseKey, Nothing, Poisoned, Progress, Totals, Wish
+from springtide.domain.data.samples import DatasetCard
+
+
+@dataclass(slots=True)
+class Lease:
+    """A run of batches of one shard in somebody's hands."""
+
+    holder: Holder
+    running: int
+    first: int
+    offset: int
+    """Trained up to here."""
+    end: int
+    deadline: float
+    wish: int | None = None
+    """Where it was asked to end."""
+    returned: bool = False
+    """Another held it before."""
+    void: int = 0
+    """Of a stream: offsets that are done and held nothing to train."""
+
+
+class Effect(NamedTuple):
+    """What a holder's word did."""
+
+    held: bool
+    """Whether the lease is the holder's; if not, nothing has changed."""
+    samples: int = 0
+    """Newly trained."""
+    freed: bool = False
+    """Whether the lease is over, or its tail came back."""
+
+
+STRANGER = Effect(held=False)
+Failures = dict[int, dict[int, tuple[int, ...]]]
+"""By shard and the first sample that could not be read: the ranks that could not, one for each time."""
+
+
+def copied(failures: Failures) -> Failures:
+    """The same, to be changed by itself."""
+    return {running: dict(of_shard) for running, of_shard in failures.items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerState:
+    """A ledger as plain data."""
+
+    card: DatasetCard
+    base: int
+    closed: bool
+    length: int | None
+    running: int
+    cut: int
+    returned: tuple[Piece, ...]
+    failed: tuple[Piece, ...]
+    leases: tuple[Lease, ...]
+    left: dict[int, int]
+    done: int
+    samples_done: int
+    failures: Failures
+    poisoned: tuple[Poisoned, ...]
+    asked_back: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class Ledger:
+    """Who trains what of one pass."""
+
+    card: DatasetCard
+    base: int
+    """Number of the first shard; the numbers of a job's passes do not overlap."""
+    max_failures: int = 3
+    """Tries after which a part that cannot be read is given up."""
+    todo: Todo = field(init=False)
+    numbers: int = field(init=False)
+    """How many shard numbers the pass takes."""
+    leases: dict[LeaseKey, Lease] = field(default_factory=dict)
+    held: dict[int, dict[LeaseKey, Lease]] = field(default_factory=dict)
+    """The same by rank; a rank has one incarnation at a time."""
+    left: dict[int, int] = field(default_factory=dict)
+    """Samples not yet trained, of the shards that were begun and are not done."""
+    done: int = 0
+    samples_done: int = 0
+    failures: Failures = field(default_factory=dict)
+    """Of the shards that are not done."""
+    poisoned: list[Poisoned] = field(default_factory=list)
+    closed: bool = False
+    asked_back: set[int] = field(default_factory=set)
+    """Ranks that were asked to end a lease sooner: they get nothing more as long as they hold some."""
+
+    def __post_init__(self) -> None:
+        self.todo = Todo(self.card)
+        self.numbers = self.todo.shards
+
+    def close(self) -> None:
+        """Hand out nothing more."""
+        self.closed = True
+
+    def again(self, holder: Holder, known: Container[tuple[int, int]]) -> tuple[Grant, ...]:
+        """Leases that the holder has not heard of: the answer that granted them was lost."""
+        mine = self.held.get(holder.rank, {})
+        return tuple(
+            self._grant(lease.running, key.first, lease.end, returned=lease.returned)
+            for key, lease in mine.items()
+            if key not in known
+        )
+
+    def lease(
+        self, holder: Holder, *, most: int, size: int, budget: int, deadline: float, others: Collection[int] = ()
+    ) -> tuple[Grant, ...] | Nothing:
+        """Up to `most` leases of at most `size` samples each, together about `budget` samples; one in any case.
+
+        What this rank could not read is left to the `others` that are there, until each of them has tried.
+        """
+        mine = self.held.setdefault(holder.rank, {})
+
+        def may_try(piece: Piece) -> bool:
+            tried = self.failures.get(piece.running, {}).get(piece.first, ())
+            return holder.rank not in tried or all(rank in tried for rank in others)
+
+        grants: list[Grant] = []
+        enough = self.closed or holder.rank in self.asked_back
+        while not enough and len(grants) < most and (budget > 0 or not grants):
+            returned = bool(self.todo.returned)
+            piece = self.todo.take(size, may_try)
+            if piece is None:
+                break
+            running, first, end = piece
+            key = LeaseKey(self.base + running, first)
+            if running not in self.left:
+                self.left[running] = self.todo.size_of(running)
+            lease = Lease(holder, running, first, first, end, deadline, returned=returned)
+            self.leases[key] = mine[key] = lease
+            grants.append(self._grant(running, first, end, returned=returned))
+            budget -= end - first
+        if grants:
+            return tuple(grants)
+        waits = len(self.leases) > len(mine) or bool(self.todo.samples)
+        return Nothing.WAIT if waits and not self.closed else Nothing.END
+
+    def report(self, holder: Holder, word: Progress, deadline: float) -> Effect:
+        """Take a holder's word on a lease, which is its own until `deadline` then."""
+        key = LeaseKey(word.shard, word.first)
+        lease = self.leases.get(key)
+        if lease is None or lease.holder != holder:
+            return STRANGER
+        lease.deadline = deadline
+        if word.offset == word.end == lease.end:  # most often: through, as it was leased
+            samples = lease.end - lease.offset
+            self._trained(lease, lease.end)
+            self._drop(key, lease)
+            return Effect(True, samples, True)
+        grid = self.card.batch_size
+        end = min(lease.end, max(lease.offset, -(-word.end // grid) * grid))
+        offset = end if word.offset >= end else max(lease.offset, word.offset - word.offset % grid)
+        before = lease.offset
+        freed = offset == end or end < lease.end
+        self._cut(lease, end)
+        self._trained(lease, offset)
+        if offset == end:
+            self._drop(key, lease)
+        return Effect(True, offset - before, freed)
+
+    def end_at(self, samples: int) -> bool:
+        """The data set has no length, but an end: an epoch has so many samples. What lies beyond was never there."""
+        old = self.todo
+        if not self.card.endless or old.length is not None:
+            return False
+        at_end = (old.running, old.cut) >= divmod(samples, old.whole)
+        running, cut = (-(-samples // old.whole), 0) if at_end else (old.running, old.cut)
+        self.todo = Todo(self.card, running, cut, length=samples)
+        for queue, failed in ((old.returned, False), (old.failed, True)):
+            for piece in queue:
+                end = min(piece.end, samples - piece.running * old.whole)
+                self.todo.put_back(Piece(piece.running, min(piece.first, end), end), failed=failed)
+        for key, lease in list(self.leases.items()):
+            lease.end = min(lease.end, max(lease.offset, samples - lease.running * old.whole))
+            if lease.end == lease.offset:
+                self._drop(key, lease)
+        for begun in [begun for begun in self.left if (begun + 1) * old.whole > samples]:
+            self.left[begun] -= (begun + 1) * old.whole - max(samples, begun * old.whole)
+            if self.left[begun] <= 0:
+                del self.left[begun]
+                self.done += begun * old.whole < samples
+        return True
+
+    def fail(self, holder: Holder, failure: Failure) -> bool:
+        """The holder cannot read on from `failure.offset`; what comes before stays its own. False: not its lease."""
+        key = LeaseKey(failure.shard, failure.first)
+        lease = self.leases.get(key)
+        if lease is None or lease.holder != holder:
+            return False
+        grid = self.card.batch_size
+        begin = min(lease.end, max(lease.offset, failure.offset - failure.offset % grid))
+        piece = Piece(lease.running, begin, lease.end)
+        lease.end = begin
+        if lease.offset == begin:
+            self._drop(key, lease)
+        if piece.first == piece.end:
+            return True
+        of_shard = self.failures.setdefault(lease.running, {})
+        tried = of_shard[begin] = (*of_shard.get(begin, ()), holder.rank)
+        if len(tried) < self.max_failures:
+            self.todo.put_back(piece, failed=True)
+        else:
+            epoch = self.card.first_epoch + lease.running // self.card.shards
+            self.poisoned.append(Poisoned(failure.shard, epoch, begin, piece.end, len(tried), failure.error))
+        return True
+
+    def take_back(self, keys: Iterable[LeaseKey]) -> int:
+        """These leases end here: what is left of each goes back, in the order in which it would have been trained.
+
+        So what was begun is gone on with first, then what came from another. Returns how many there were.
+        """
+        ended = [(key, lease) for key in keys if (lease := self.leases.get(key)) is not None]
+        ended.sort(key=lambda one: (one[1].offset == one[1].first, not one[1].returned))
+        for key, lease in ended:
+            self.todo.put_back(Piece(lease.running, lease.offset, lease.end))
+            self._drop(key, lease)
+        return len(ended)
+
+    def wish(self, wish: Wish) -> bool:
+        """Ask the holder of a lease to end it sooner. False: there is no such lease, or it ends there anyway."""
+        lease = self.leases.get(LeaseKey(wish.shard, wish.first))
+        if lease is None:
+            return False
+        grid = self.card.batch_size
+        end = max(lease.offset, -(-wish.end // grid) * grid)
+        if end >= lease.end or (lease.wish is not None and lease.wish <= end):
+            return False
+        lease.wish = end
+        self.asked_back.add(lease.holder.rank)
+        return True
+
+    def wishes(self, rank: int) -> tuple[Wish, ...]:
+        """What this rank is asked to end sooner, as long as it has not answered."""
+        mine = self.held.get(rank)
+        if not mine:
+            return ()
+        return tuple(Wish(key.shard, key.first, one.wish) for key, one in mine.items() if one.wish is not None)
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing of the pass is left to be trained."""
+        return not self.leases and not self.todo.samples
+
+    @property
+    def tries(self) -> int:
+        """How often something could not be read that is still to be."""
+        return sum(len(tried) for of_shard in self.failures.values() for tried in of_shard.values())
+
+    def totals(self) -> Totals:
+        """Shards by state."""
+        endless = self.card.endless and self.todo.length is None
+        return Totals(
+            total=self.todo.running + bool(self.todo.cut) if endless else self.todo.shards,
+            leased=len({lease.running for lease in self.leases.values()}),
+            done=self.done,
+            poisoned=len({each.shard for each in self.poisoned}),
+            samples=0 if endless else self.length,
+            samples_done=self.samples_done,
+        )
+
+    def check(self) -> None:
+        """Every invariant; tests call it after each step."""
+        spans: dict[int, list[tuple[int, int]]] = {}
+        for running, first, end in (*self.todo.returned, *self.todo.failed):
+            spans.setdefault(running, []).append((first, end))
+        for key, lease in self.leases.items():
+            assert key == (self.base + lease.running, lease.first), "a lease lies under another's name"
+            assert lease.first <= lease.offset < lease.end, "a lease with nothing left to do is kept"
+            assert self.held[lease.holder.rank][key] is lease, "a lease is not in its holder's hands"
+            spans.setdefault(lease.running, []).append((lease.offset, lease.end))
+        assert sum(len(mine) for mine in self.held.values()) == len(self.leases), "a hand holds what is not leased"
+        for each in self.poisoned:
+            spans.setdefault(each.shard - self.base, []).append((each.first, each.end))
+        if self.todo.cut:
+            spans.setdefault(self.todo.running, []).append((self.todo.cut, self.todo.size_of(self.todo.running)))
+        for running, parts in spans.items():
+            parts.sort()
+            assert all(a[1] <= b[0] for a, b in itertools.pairwise(parts)), "samples are in two places"
+            assert sum(end - first for first, end in parts) == self.left[running], "samples are lost"
+        assert spans.keys() == self.left.keys(), "a shard that was begun is neither done nor anywhere"
+        assert self.done + len(self.left) == self.todo.running + bool(self.todo.cut), "shards are lost"
+        todo = self.todo
+        waiting = Todo(self.card, todo.running, todo.cut, todo.returned, todo.failed, todo.length).samples
+        assert self.todo.samples == waiting, "the queue has miscounted"
+        elsewhere = sum(one.end - one.offset for one in self.leases.values()) + sum(
+            one.end - one.first for one in self.poisoned
+        )
+        assert self.samples_done + waiting + elsewhere == self.length, "samples are miscounted"
+
+    def to_state(self) -> LedgerState:
+        """Everything, as plain data."""
+        todo = self.todo
+        return LedgerState(
+            card=self.card, base=self.base, closed=self.closed, length=todo.length, running=todo.running, cut=todo.cut,
+            returned=tuple(todo.returned), failed=tuple(todo.failed),
+            leases=tuple(replace(lease) for lease in self.leases.values()),
+            left=dict(self.left), done=self.done, samples_done=self.samples_done, failures=copied(self.failures),
+            poisoned=tuple(self.poisoned), asked_back=tuple(sorted(self.asked_back)),
+        )  # fmt: skip
+
+    @staticmethod
+    def from_state(state: LedgerState, max_failures: int) -> "Ledger":
+        """A ledger that goes on where that one was."""
+        ledger = Ledger(state.card, state.base, max_failures)
+        queues = deque(state.returned), deque(state.failed)
+        ledger.todo = Todo(state.card, state.running, state.cut, *queues, state.length)
+        for kept in state.leases:
+            lease = replace(kept)
+            key = LeaseKey(state.base + lease.running, lease.first)
+            ledger.leases[key] = ledger.held.setdefault(lease.holder.rank, {})[key] = lease
+        ledger.left, ledger.failures = dict(state.left), copied(state.failures)
+        ledger.done, ledger.samples_done = state.done, state.samples_done
+        ledger.poisoned, ledger.closed = list(state.poisoned), state.closed
+        ledger.asked_back = set(state.asked_back)
+        return ledger
+
+    @property
+    def length(self) -> int:
+        """Samples of the pass."""
+        return self.card.epochs * (self.card.samples_used if self.todo.length is None else self.todo.length)
+
+    def _grant(self, running: int, first: int, end: int, *, returned: bool) -> Grant:
+        epoch, nth = divmod(running, self.todo.an_epoch)
+        return Grant(self.base + running, self.card.first_epoch + epoch, nth, first, end, returned)
+
+    def _cut(self, lease: Lease, end: int) -> None:
+        """The lease ends at `end`; its tail goes back."""
+        if end < lease.end:
+            self.todo.put_back(Piece(lease.running, end, lease.end))
+            lease.end, lease.wish = end, None
+
+    def _trained(self, lease: Lease, offset: int) -> None:
+        trained = offset - lease.offset
+        if trained:
+            lease.offset = offset
+            self.samples_done += trained
+            self.left[lease.running] -= trained
+            if not self.left[lease.running]:
+                del self.left[lease.running]
+                self.failures.pop(lease.running, None)
+                self.done += 1
+
+    def _drop(self, key: LeaseKey, lease: Lease) -> None:
+        mine = self.held[lease.holder.rank]
+        del self.leases[key]
+        del mine[key]
+        if not mine:
+            self.asked_back.discard(lease.holder.rank)

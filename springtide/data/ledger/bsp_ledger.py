@@ -1,0 +1,216 @@
+"""Pure. One pass over one data set for a bsp group: every rank is given the same shards in the same order.
+
+In: data/ledger/pass_registry.py. Out: grants. Nobody's part can be trained by another rank, so nothing comes back from
+a lost member: its next life begins with a shard that the group has not finished, and learns from the others where in it
+they are. A checkpoint notes a pass at one step (`note`); the whole group goes back to it, or on from it, together.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from springtide import errors
+from springtide.data import shards
+from springtide.domain.data.leases import Grant, Nothing, Progress, Totals
+from springtide.domain.data.samples import DatasetCard
+
+
+class Stretch(NamedTuple):
+    """Offsets `first` to `end` of a partition: what is a shard in a group's pass over a stream."""
+
+    partition: int
+    first: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StretchesState:
+    """What a group's pass over a stream has besides; see data/ledger/bsp_stream_ledger.py."""
+
+    starts: dict[int, int]
+    ends: dict[int, int]
+    places: dict[int, int]
+    stretches: dict[int, Stretch]
+    closed: bool = False
+    void: int = 0
+    void_of: dict[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LockstepState:
+    """A group's pass as plain data."""
+
+    card: DatasetCard
+    base: int
+    workers: int
+    total: int
+    leased_to: tuple[int, ...]
+    done_by: tuple[int, ...]
+    boundary: int | None = None
+    first: int = 0
+    stream: StretchesState | None = None
+
+
+@dataclass(slots=True)
+class Lockstep:
+    """How far each rank of the group is."""
+
+    card: DatasetCard
+    base: int
+    workers: int
+    total: int = field(init=False)
+    leased_to: list[int] = field(init=False)
+    done_by: list[int] = field(init=False)
+    boundary: int | None = None
+    """The first shard that is not handed out before the group is formed anew."""
+    first: int = 0
+    """Samples that were trained, beyond whole shards, when the group went on from a checkpoint."""
+
+    def __post_init__(self) -> None:
+        self.total = self.card.epochs * self.card.shards
+        self.leased_to = [0] * self.workers
+        self.done_by = [0] * self.workers
+
+    @property
+    def numbers(self) -> int:
+        """How many shard numbers the pass takes."""
+        return self.card.epochs * self.card.shards
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing of it was cut off when the job was closed."""
+        return self.total == self.numbers
+
+    def close(self) -> None:
+        """Hand out no new shard; ranks that are behind still get what another has begun, or it would wait for ever."""
+        self.total = max(self.leased_to)
+
+    def halt(self) -> None:
+        """Hand out no shard that nobody has begun: the group is to change before it."""
+        self.boundary = max(self.leased_to)
+
+    def regroup(self, seats: Sequence[int | None]) -> None:
+        """The group goes on with ranks that sat there; new ones begin with what the others have not all finished."""
+        least = min(self.done_by)
+        self.boundary, self.workers = None, len(seats)
+        for each in (self.leased_to, self.done_by):
+            each[:] = [least if seat is None or seat >= len(each) else each[seat] for seat in seats]
+
+    @property
+    def smallest(self) -> int:
+        """Samples of its smallest batch, of which each rank must have one; the rest of a shard joins the batch before
+        it, so that only a shard of less than a batch is smaller."""
+        card = self.card
+        return min(card.batch_size, card.samples_used % card.shard_size or card.shard_size)
+
+    def check_group(self, workers: int) -> None:
+        """BadInput where so many ranks could not share every batch."""
+        if workers > self.smallest:
+            raise errors.BadInput(
+                f"{workers} workers cannot share a batch of {self.smallest} samples, which is the smallest that the "
+                "bsp group has to train"
+            )
+
+    def rejoin(self, seat: int | None) -> None:
+        """A new life of the rank that sits there, if one does: it has done what all others have done."""
+        others = [done for other, done in enumerate(self.done_by) if other != seat]
+        if others and seat is not None and seat < self.workers:
+            self.leased_to[seat] = self.done_by[seat] = min(others)
+
+    def lease(self, seat: int | None, rank: int) -> tuple[Grant, ...] | Nothing:
+        """The rank's next shard: one at a time, so that a group that is to stop does not have far to go."""
+        if seat is None or not 0 <= seat < self.workers:
+            raise errors.BadInput(f"worker-{rank} is not in the bsp group of {self.workers}")
+        running = self.leased_to[seat]
+        if running == self.total:
+            return Nothing.END
+        if self.boundary is not None and running >= self.boundary:
+            return Nothing.REGROUP
+        self.leased_to[seat] += 1
+        epoch, index = divmod(running, self.card.shards)
+        size = shards.size(self.card, index)
+        return (Grant(self.base + running, self.card.first_epoch + epoch, index, 0, size),)
+
+    def report(self, seat: int | None, word: Progress) -> bool:
+        """A rank's word on its part of a shard; ranks finish shards in order. Whether it is news; who left has none."""
+        if seat is None or seat >= self.workers:
+            return False
+        running = word.shard - self.base
+        if running < self.done_by[seat] or word.offset < shards.size(self.card, running % self.card.shards):
+            return False
+        if running != self.done_by[seat] or running >= self.leased_to[seat]:
+            following = self.base + self.done_by[seat]
+            raise errors.BadInput(
+                f"seat {seat} of the bsp group reports shard {word.shard} as done, but its next one is {following}"
+            )
+        self.done_by[seat] += 1
+        return True
+
+    def totals(self) -> Totals:
+        """Shards by state; one is done when every rank has done its part."""
+        done = min(self.done_by)
+        return Totals(
+            total=self.total,
+            leased=max(self.leased_to) - done,
+            done=done,
+            samples=self.card.epochs * self.card.samples_used,
+            samples_done=self.samples_done,
+        )
+
+    @property
+    def void(self) -> int:
+        """Of these, offsets that held nothing to train: only a stream has any."""
+        return 0
+
+    @property
+    def samples_done(self) -> int:
+        """Samples of the shards that every rank has done its part of."""
+        return max(self.first, self._samples(min(self.done_by)))
+
+    def note(self, shard: int, first: int) -> LockstepState:
+        """The pass at a step after which all is trained that lies before this sample of this shard."""
+        done = min(max(0, shard - self.base), self.numbers)
+        trained = self._samples(done)
+        if done < self.numbers and shard >= self.base:
+            trained += first
+            done += first >= shards.size(self.card, done % self.card.shards)
+        return LockstepState(
+            card=self.card, base=self.base, workers=1, total=self.numbers,
+            leased_to=(done,), done_by=(done,), first=trained,
+        )  # fmt: skip
+
+    @staticmethod
+    def at(noted: LockstepState, workers: int) -> "Lockstep":
+        """A pass that a group of so many goes on with where a checkpoint has noted it."""
+        lockstep = Lockstep(noted.card, noted.base, workers)
+        lockstep.first = noted.first
+        lockstep.leased_to = [min(noted.done_by)] * workers
+        lockstep.done_by = list(lockstep.leased_to)
+        return lockstep
+
+    def check(self) -> None:
+        """Every invariant; tests call it after each step."""
+        for done, leased in zip(self.done_by, self.leased_to, strict=True):
+            assert 0 <= done <= leased <= self.total, "a rank has done what it was not given"
+
+    def to_state(self) -> LockstepState:
+        """Everything, as plain data."""
+        return LockstepState(
+            card=self.card, base=self.base, workers=self.workers, total=self.total,
+            leased_to=tuple(self.leased_to), done_by=tuple(self.done_by), boundary=self.boundary,
+            first=self.first,
+        )  # fmt: skip
+
+    @staticmethod
+    def from_state(state: LockstepState) -> "Lockstep":
+        """A pass that goes on where that one was."""
+        lockstep = Lockstep(state.card, state.base, state.workers)
+        lockstep.total, lockstep.boundary, lockstep.first = state.total, state.boundary, state.first
+        lockstep.leased_to, lockstep.done_by = list(state.leased_to), list(state.done_by)
+        return lockstep
+
+    def _samples(self, running: int) -> int:
+        if not self.card.shards:
+            return 0
+        epoch, index = divmod(running, self.card.shards)
+        return epoch * self.card.samples_used + index * self.card.shard_size

@@ -1,0 +1,468 @@
+"""Pure. All passes of a job, and who may speak: the one door to the ledgers.
+
+In: requests of workers as `master.dispatcher` gets them, and what `job` decides (fence, resize, wish). Out: grants,
+verdicts. Every method that changes something is named in `CALLS` and depends on its arguments alone. `changes` says
+whether a call has changed more than a deadline: the (name, arguments) of those that did, replayed on an empty book,
+give the same book (a call that raised raises again), and so does `from_state(to_state())`. After either, `renew` the
+leases.
+
+When a server is lost the book goes back (`restore`, data/ledger/rollback.py) to what a checkpoint has noted (`note`).
+That begins a new *era*: leases of the one before are over, and words on them change nothing.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+
+from springtide.data.ledger import rollback, stream_ledger
+from springtide.data.ledger.async_ledger import STRANGER, Ledger
+from springtide.data.ledger.bsp_ledger import Lockstep, Stretch
+from springtide.data.ledger.bsp_stream_ledger import Convoy, lockstep_from
+from springtide.data.ledger.passes import Pass, Passes
+from springtide.data.ledger.read_failures import Readers
+from springtide.data.ledger.snapshot import BookNote, BookState
+from springtide.data.ledger.stream_ledger import Flow
+from springtide.domain.data.leases import (
+    Failure,
+    Grant,
+    Holder,
+    LeaseKey,
+    Nothing,
+    Progress,
+    Verdict,
+    Wish,
+)
+from springtide.domain.data.samples import DatasetCard, check_same
+from springtide.domain.data.streams import Cut, Seen
+
+CALLS = (
+    "lease", "report", "end", "cut", "plan", "fail", "fence", "take_back", "resize", "wish", "assign", "expect", "halt",
+    "regroup", "close", "restore", "keep", "resume",
+)  # fmt: skip
+MOST_GRANTS = 16  # of one call: a reply stays small, and no caller runs away with the data
+LEASE_S = 30.0  # a lease that its holder has not named for so long goes back: the answer that granted it was lost
+HALVINGS = 2  # full, half and quarter size
+
+
+@dataclass(slots=True)
+class Book(Passes):
+    """A worker opens the next pass by showing its card; all must show the same cards in turn."""
+
+    workers: int
+    """How many workers share what is left: no call gets more than half of a fair part."""
+    lease_s: float = LEASE_S
+    max_failures: int = 3
+    passes: list[Pass] = field(default_factory=list)
+    shown: dict[int, int] = field(default_factory=dict)
+    """Passes up to the last that a rank has opened, so that its next card can be compared with the others'."""
+    living: dict[int, int] = field(default_factory=dict)
+    """Highest incarnation of each rank that has spoken."""
+    fenced: dict[int, int] = field(default_factory=dict)
+    """Incarnations up to which a rank's words change nothing."""
+    halvings: dict[int, int] = field(default_factory=dict)
+    """How often the leases of a slow rank are halved."""
+    trained: dict[int, int] = field(default_factory=dict)
+    """Samples that each rank has trained, all incarnations together: what its pace is measured by."""
+    closed: bool = False
+    saves: bool = False
+    """Whether the job keeps checkpoints: then a pass ends only when one is complete in which it is trained."""
+    era: int = 0
+    """How often the book has gone back."""
+    kept: set[int] = field(default_factory=set)
+    """Passes, by the number of their first shard, that a complete checkpoint has as trained."""
+    group: tuple[int, ...] = ()
+    """Ranks of the bsp group, once it is formed; any, ascending. Its passes go by their seats in it, from 0 on."""
+    halted: bool = False
+    """The bsp group is to change before the next shard."""
+    keeps: int = 2
+    """How many complete checkpoints are kept: the job may have to go back to the oldest of them."""
+    stumbles: dict[int, int] = field(default_factory=dict)
+    """How often each rank could not read since it last trained something: data/ledger/read_failures.py."""
+    changes: int = 0
+    """Raised by whatever changes more than a deadline: a call that raised it is worth a line in a journal."""
+
+    # ---- words of workers ----
+
+    def lease(
+        self,
+        holder: Holder,
+        card: DatasetCard,
+        most: int,
+        at: float,
+        known: Collection[LeaseKey] | None = None,
+        era: int | None = None,
+        seen: Sequence[Seen] = (),
+    ) -> tuple[Grant, ...] | Nothing:
+        """Up to `most` leases of the pass that this card stands for, or why there is none.
+
+        `known` are all leases that the holder knows it has. Others of its own are granted again: so a request whose
+        answer was lost can be repeated. What it knows of another era than this one is nothing. `seen`: the partitions
+        of a stream.
+        """
+        if not self._speaks(holder):
+            return Nothing.FENCED
+        ledger = self.passes[self._pass_of(holder.rank, card)]
+        if isinstance(ledger, Flow | Convoy):
+            self.changes += ledger.see(seen)
+        if isinstance(ledger, Lockstep):
+            turn = ledger.lease(self._seat(holder.rank), holder.rank)
+            self.changes += not isinstance(turn, Nothing)
+            return turn
+        if known is not None and era not in (None, self.era):
+            known = ()
+        if known is not None and (again := ledger.again(holder, known)):
+            return again
+        if isinstance(ledger, Flow):
+            most, share = min(most, stream_ledger.MOST_GRANTS), -(-len(ledger.partitions) // self.workers)
+            answer = ledger.lease(holder, most=most, share=share, deadline=at + self.lease_s)
+        elif ledger.todo.samples and self._readers.leaves_it_to_others(holder.rank):
+            answer = Nothing.WAIT
+        else:
+            answer = self._lease_shards(ledger, holder, most, at)
+        self.changes += not isinstance(answer, Nothing)
+        return Nothing.WAIT if answer is Nothing.END and self._may_return(ledger) else answer
+
+    def _lease_shards(self, ledger: Ledger, holder: Holder, most: int, at: float) -> tuple[Grant, ...] | Nothing:
+        card = ledger.card
+        batches, fair = card.shard_batches >> self.halvings.get(holder.rank, 0), ledger.todo.samples
+        if self.workers > 1:
+            fair //= 2 * self.workers
+            batches = min(batches, 1 << (fair // card.batch_size).bit_length() >> 1)
+        size, deadline = max(1, batches) * card.batch_size, at + self.lease_s
+        most, others = min(most, MOST_GRANTS), self._readers.here - {holder.rank} if ledger.failures else ()
+        return ledger.lease(holder, most=most, size=size, budget=fair, deadline=deadline, others=others)
+
+    def report(self, holder: Holder, words: Sequence[Progress], at: float, era: int | None = None) -> Verdict:
+        """What a holder says of its leases; those it names are its own for another while."""
+        if not self._speaks(holder):
+            return Verdict(fenced=True)
+        if era not in (None, self.era):
+            return Verdict(tuple(LeaseKey(word.shard, word.first) for word in words))
+        revoked: list[LeaseKey] = []
+        samples, freed = 0, False
+        for word in words:
+            ledger = self.of_shard(word.shard)
+            if isinstance(ledger, Lockstep):
+                freed |= ledger.report(self._seat(holder.rank), word)
+                continue
+            effect = ledger.report(holder, word, at + self.lease_s) if ledger else STRANGER
+            samples += effect.samples
+            freed |= effect.freed
+            if not effect.held and word.offset < word.end:
+                revoked.append(LeaseKey(word.shard, word.first))
+        if samples:
+            self.trained[holder.rank] = self.trained.get(holder.rank, 0) + samples
+            self.stumbles.pop(holder.rank, None)
+        wishes = tuple(wish for one in self.shared() for wish in one.wishes(holder.rank))
+        self.changes += freed or samples > 0
+        return Verdict(tuple(revoked), wishes, freed=freed)
+
+    def end(self, holder: Holder, card: DatasetCard, samples: int) -> bool:
+        """A holder has found the end of a data set without a length: an epoch has so many samples. The first counts."""
+        if not self._speaks(holder):
+            return False
+        ledger = self.passes[self._pass_of(holder.rank, card)]
+        ended = isinstance(ledger, Ledger) and ledger.end_at(samples)
+        self.changes += ended
+        return ended
+
+    def cut(self, holder: Holder, cuts: Sequence[Cut], era: int | None = None) -> tuple[Cut, ...]:
+        """Batches of a stream are to end there: those of the cuts that count. Others are not this holder's to make."""
+        if not self._speaks(holder) or era not in (None, self.era):
+            return ()
+        counted = []
+        for cut in cuts:
+            ledger = self.of_shard(cut.shard)
+            news = ledger.cut(holder, cut) if isinstance(ledger, Flow) else None
+            self.changes += bool(news)
+            if news is not None:
+                counted.append(cut)
+        return tuple(counted)
+
+    def plan(self, rank: int, shard: int, stretch: Stretch) -> bool:
+        """The bsp group trains this of a stream next, in the pass that has this shard; `rank` has had all before it."""
+        convoy = self.of_shard(shard)
+        planned = isinstance(convoy, Convoy) and convoy.plan(self._seat(rank), stretch)
+        self.changes += planned
+        return planned
+
+    def fail(self, holder: Holder, failure: Failure) -> bool:
+        """A holder cannot read part of its lease. False: it is not its lease, so nothing has changed."""
+        ledger = self.of_shard(failure.shard)
+        if isinstance(ledger, Lockstep) or ledger is None or not ledger.fail(holder, failure):
+            return False
+        self.stumbles[holder.rank] = self.stumbles.get(holder.rank, 0) + 1
+        self.changes += 1
+        return True
+
+    # ---- what is decided about them ----
+
+    def fence(self, rank: int, incarnation: int) -> int:
+        """This incarnation (and those before) are given up: leases go back, later words change nothing. How many."""
+        if incarnation <= self.fenced.get(rank, -1):
+            return 0
+        self.changes += 1
+        self.fenced[rank] = incarnation
+        for one in self.flows():
+            one.disown(rank)
+        return self._give_up(rank, incarnation)
+
+    def expired(self, at: float) -> tuple[LeaseKey, ...]:
+        """Leases whose deadline has passed; `take_back` them. Changes nothing."""
+        return tuple(key for one in self.shared() for key, lease in one.leases.items() if lease.deadline < at)
+
+    def take_back(self, keys: Sequence[LeaseKey]) -> int:
+        """These leases end: what is left of each goes to others; their holders hear of it. How many there were."""
+        count = 0
+        for key in keys:
+            ledger = self.of_shard(key[0])
+            if isinstance(ledger, Ledger | Flow):
+                count += ledger.take_back([LeaseKey(*key)])
+        self.changes += count
+        return count
+
+    def resize(self, rank: int, halvings: int) -> None:
+        """From now on this rank's leases have full size (0), half (1) or a quarter (2)."""
+        self.halvings[rank] = min(HALVINGS, max(0, halvings))
+        self.changes += 1
+
+    def wish(self, wish: Wish) -> bool:
+        """Ask the holder of a lease to end it sooner; it hears with its next report. False: nothing to ask for."""
+        ledger = self.of_shard(wish.shard)
+        wished = isinstance(ledger, Ledger | Flow) and ledger.wish(wish)
+        self.changes += wished
+        return wished
+
+    def assign(self, owners: Sequence[tuple[int, int]]) -> int:
+        """Partitions, by shard, are meant for these ranks: others give them back. How many have another owner now.
+
+        A rank that was given up and has not come back gets nothing: nobody would ever read it.
+        """
+        count = 0
+        for shard, rank in owners:
+            ledger, here = self.of_shard(shard), self.living.get(rank, -1) > self.fenced.get(rank, -2)
+            count += here and isinstance(ledger, Flow) and ledger.assign(shard - ledger.base, rank)
+        self.changes += count > 0
+        return count
+
+    def expect(self, workers: int) -> None:
+        """So many workers share what is left."""
+        self.workers = max(1, workers)
+        self.changes += 1
+
+    def halt(self) -> None:
+        """Ranks of the bsp group come to a halt before the first shard that none of them has begun."""
+        self.halted = True
+        self.changes += 1
+        for lockstep in self.locksteps():
+            lockstep.halt()
+
+    def regroup(self, ranks: Sequence[int]) -> None:
+        """The bsp group has these ranks from now on."""
+        seats = [self._seat(rank) for rank in ranks]
+        self.halted, self.group = False, tuple(ranks)
+        self.changes += 1
+        for lockstep in self.locksteps():
+            lockstep.regroup(seats)
+
+    def check_group(self, workers: int) -> None:
+        """BadInput where a batch of some pass could not be shared by so many ranks."""
+        for lockstep in self.locksteps():
+            lockstep.check_group(workers)
+
+    @property
+    def largest_group(self) -> int | None:
+        """As many ranks as share every batch of every pass; None: no pass is shared in step."""
+        return min((lockstep.smallest for lockstep in self.locksteps()), default=None)
+
+    def close(self) -> None:
+        """The job is to stop: what is leased may be finished, nothing more is handed out."""
+        self.closed = True
+        self.changes += 1
+        for ledger in self.passes:
+            ledger.close()
+
+    def restore(self, note: BookNote) -> int:
+        """Slots were restored from the checkpoint of this note: all leases end, and what it does not have trained is
+        to be trained again. How many samples that are.
+        """
+        before = self.samples_done
+        self.passes = rollback.passes_back_to(self.passes, note)
+        self.kept = {one.base for one in self.shared() if one.base in self.kept and one.over}
+        self.era += 1
+        self.changes += 1
+        return before - self.samples_done
+
+    def keep(self, note: BookNote, *, floors: bool = True) -> None:
+        """A checkpoint that began with this note is complete: nothing that it has as trained can come back.
+
+        With `floors` no other kind of checkpoint is older, such as a copy in storage, that the job may go back to.
+        """
+        done = {state.base for state in note.ledgers if Ledger.from_state(state, self.max_failures).over}
+        done |= {state.base for state in note.flows if Flow.from_state(state, self.max_failures).over}
+        self.changes += not done <= self.kept
+        self.kept |= done
+        for state in note.flows if floors else ():
+            ledger = self.of_shard(state.base)
+            self.changes += isinstance(ledger, Flow) and ledger.keep(state, self.keeps)
+
+    def resume(self, note: BookNote) -> None:
+        """Another run's checkpoint began with this note: what it has trained stays trained, nobody holds the rest."""
+        self.passes = rollback.passes_anew(note, self.max_failures, self.workers, saves=self.saves)
+        self.kept = {one.base for one in self.shared() if one.over}
+        self.changes += 1
+
+    def renew(self, at: float) -> None:
+        """All leases hold for another while: a new master gives everyone time to call in."""
+        for ledger in self.shared():
+            for lease in ledger.leases.values():
+                lease.deadline = at + self.lease_s
+
+    # ---- what there is to know ----
+
+    def note(self, shard: int = 0, first: int = 0) -> BookNote:
+        """How far the job is: to be taken before a checkpoint copies its first slot. A bsp group is at that sample."""
+        return BookNote(
+            ledgers=tuple(ledger.to_state() for ledger in self.ledgers()),
+            locksteps=tuple(lockstep.note(shard, first) for lockstep in self.locksteps()),
+            flows=tuple(one.to_state() for one in self.flows()),
+        )
+
+    @property
+    def waits_to_end(self) -> bool:
+        """Whether a pass is trained and only a checkpoint is missing for its end to be told."""
+        return any(ledger.over and self._may_return(ledger) for ledger in self.shared())
+
+    def is_cut_short(self, card: DatasetCard) -> bool:
+        """Whether the job was closed before all of this pass was handed out."""
+        one = next((one for one in reversed(self.passes) if one.card == card), None)
+        return self.closed and (one is None or not one.over)
+
+    @property
+    def hopeless(self) -> bool:
+        """Nothing could be trained yet, and reading has failed time and again: no bad shard, but a mistake."""
+        tried = sum(one.tries for one in self.shared()) >= self.max_failures
+        return tried and not self.samples_done and (self.on_stream or self._readers.all_stumbled)
+
+    def came_back(self, rank: int) -> bool:
+        """Whether leases that others had begun wait to be handed out again, or partitions that the rank could have."""
+        if any(ledger.todo.returned for ledger in self.ledgers()):
+            return True
+        return not self.closed and any(one.wanted_by(rank) for one in self.flows())
+
+    def news(self, card: DatasetCard, seen: Sequence[Seen]) -> tuple[Seen, ...]:
+        """What of these partitions is not known yet. Changes nothing."""
+        known = [one for one in self.passes if one.card == card and isinstance(one, Flow | Convoy)]
+        return known[-1].news(seen) if known else tuple(seen)
+
+    def check(self) -> None:
+        """Every invariant; tests call it after each step."""
+        for ledger in self.passes:
+            ledger.check()
+        for shared in self.shared():
+            for lease in shared.leases.values():
+                rank, incarnation = lease.holder
+                assert self.living[rank] == incarnation, f"{lease.holder} holds a lease, but is not the living one"
+                assert incarnation > self.fenced.get(rank, -1), f"{lease.holder} is fenced and holds a lease"
+
+    def to_state(self) -> BookState:
+        """Everything, as plain data."""
+        return BookState(
+            workers=self.workers, lease_s=self.lease_s, max_failures=self.max_failures, closed=self.closed,
+            ledgers=tuple(ledger.to_state() for ledger in self.ledgers()),
+            locksteps=tuple(ledger.to_state() for ledger in self.passes if isinstance(ledger, Lockstep)),
+            shown=dict(self.shown), living=dict(self.living), fenced=dict(self.fenced), halvings=dict(self.halvings),
+            trained=dict(self.trained), saves=self.saves, era=self.era, kept=tuple(sorted(self.kept)), group=self.group,
+            halted=self.halted, flows=tuple(one.to_state() for one in self.flows()), keeps=self.keeps,
+            stumbles=dict(self.stumbles),
+        )  # fmt: skip
+
+    @staticmethod
+    def from_state(state: BookState) -> "Book":
+        """A book that goes on where that one was."""
+        passes: list[Pass] = [Ledger.from_state(one, state.max_failures) for one in state.ledgers]
+        passes += [Flow.from_state(one, state.max_failures) for one in state.flows]
+        passes += [lockstep_from(one) for one in state.locksteps]
+        passes.sort(key=lambda ledger: ledger.base)
+        return Book(
+            state.workers, state.lease_s, state.max_failures, passes, dict(state.shown), dict(state.living),
+            dict(state.fenced), dict(state.halvings), dict(state.trained), state.closed, state.saves, state.era,
+            set(state.kept), state.group, state.halted, state.keeps, dict(state.stumbles),
+        )  # fmt: skip
+
+    # ---- inside ----
+
+    @property
+    def _readers(self) -> Readers:
+        return Readers(self.stumbles, self.living, self.fenced, self.workers, self.max_failures)
+
+    def _may_return(self, ledger: Ledger | Flow) -> bool:
+        """Whether the loss of a server could bring work of this pass back: somebody must be left to do it then."""
+        return self.saves and not ledger.closed and ledger.base not in self.kept
+
+    def _seat(self, rank: int) -> int | None:
+        """Where the rank sits in the bsp group; before one is formed, in the order of ranks."""
+        return rank if not self.group else self.group.index(rank) if rank in self.group else None
+
+    def _speaks(self, holder: Holder) -> bool:
+        """Whether the holder's words count; a new life of a rank ends the one before."""
+        rank, incarnation = holder
+        living = self.living.get(rank, -1)
+        if incarnation <= self.fenced.get(rank, -1) or incarnation < living:
+            return False
+        if incarnation > living:
+            self._give_up(rank, living)
+            self.changes += 1
+            self.living[rank] = incarnation
+            self.stumbles.pop(rank, None)
+            self.shown.pop(rank, None)
+            for lockstep in self.locksteps():
+                lockstep.rejoin(self._seat(rank))
+        return True
+
+    def _give_up(self, rank: int, incarnation: int) -> int:
+        count = 0
+        for ledger in self.shared():
+            held = ledger.held.get(rank, {})
+            count += ledger.take_back([key for key, lease in held.items() if lease.holder.incarnation <= incarnation])
+        return count
+
+    def _pass_of(self, rank: int, card: DatasetCard) -> int:
+        shown = self.shown.get(rank, 0)
+        for turn in reversed(range(shown)):
+            if self.passes[turn].card == card:
+                return turn
+        turn = self._turn_of(card, shown)
+        self._open(rank, card, turn=turn)
+        self.shown[rank] = turn + 1
+        self.changes += 1
+        return turn
+
+    def _turn_of(self, card: DatasetCard, shown: int) -> int:
+        """The pass that a rank opens after `shown` of them: the next one, or, in a life that begins with a later epoch,
+        the one of that epoch, which nobody may have opened yet."""
+        for turn in range(shown, len(self.passes)):
+            if self.passes[turn].card.first_epoch == card.first_epoch:
+                return turn
+        ahead = self.passes and card.first_epoch > self.passes[-1].card.first_epoch
+        return len(self.passes) if ahead else shown
+
+    def _open(self, rank: int, card: DatasetCard, *, turn: int) -> None:
+        if turn < len(self.passes):
+            known = self.passes[turn]
+            check_same(rank, card, known.card)
+            if card.stream is not None and known.card.stream is not None and not known.card.stream.id:
+                known.card = card  # whoever opened the pass could not tell which stream it is
+            return
+        base = self.passes[-1].base + self.passes[-1].numbers if self.passes else 0
+        opened: Pass
+        if card.in_step:
+            opened = (Lockstep if card.stream is None else Convoy)(card, base, len(self.group) or self.workers)
+        elif card.stream is not None:
+            opened = Flow(card, base, self.max_failures, returns=self.saves)
+        else:
+            opened = Ledger(card, base, self.max_failures)
+        self.passes.append(opened)
+        if self.halted and isinstance(opened, Lockstep):
+            opened.halt()
+        if self.closed:
+            opened.close()

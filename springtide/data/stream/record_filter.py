@@ -1,0 +1,145 @@
+"""Which records of a batch can be trained: those too large, damaged, late or undecodable are told apart, never fatal.
+
+In: raw records of one batch, of worker/online/. Out: a batch of the rest, and a letter for each that is left out.
+Late means that a record was appended long after it happened: both are told by the record, no clock is asked, so whoever
+reads a batch again leaves out the same records. Next: dead_letters.py keeps the letters.
+"""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from springtide import errors
+from springtide.data.stream import envelope
+from springtide.data.stream.decode import Decoder, Parsed, Unreadable
+from springtide.data.stream.records import Floats, Ints, Mask, Records
+
+OVERSIZED, CORRUPT, LATE = "oversized", "corrupt", "late"
+_FINE, _OVERSIZED, _CORRUPT, _LATE = range(4)
+_REASONS = ("", OVERSIZED, CORRUPT, LATE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """What is left out."""
+
+    max_record_bytes: int | None = None
+    """Larger ones, envelope included."""
+    max_lateness_s: float | None = None
+    """Ones that were appended more than so many seconds after they happened."""
+
+    def __post_init__(self) -> None:
+        for name in ("max_record_bytes", "max_lateness_s"):
+            value = getattr(self, name)
+            if value is not None and not value >= 0:
+                raise errors.BadInput(f"{name}={value}: give 0 or more, or None for no limit")
+
+
+class Letter(NamedTuple):
+    """A record that is not trained."""
+
+    partition: int
+    offset: int
+    why: str
+    """"oversized", "corrupt" or "late"."""
+    detail: str
+    appended_at: float
+    event_at: float
+    """NaN when not known."""
+    body: bytes
+    """As it came, envelope included; of large ones the beginning."""
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What became of the records of one batch."""
+
+    batch: Any
+    """None when none can be trained."""
+    records: int
+    """How many are in it."""
+    event_at: Floats
+    """When those happened: of records that do not tell, when they were appended."""
+    letters: list[Letter]
+
+
+KEPT_BYTES = 64 * 1024  # of the bytes of a dead letter
+
+
+def batch_of(partition: int, records: Records, rules: Rules, decoder: Decoder) -> Made:
+    """A batch of the records that can be trained, letters for the others."""
+    opened = envelope.unseal(records)
+    why = np.zeros(len(records), np.uint8)
+    if rules.max_record_bytes is not None:
+        _note(why, records.sizes > rules.max_record_bytes, _OVERSIZED)
+    if opened.any_damaged:
+        _note(why, opened.damaged, _CORRUPT)
+    places = None if not why.any() else np.flatnonzero(why == _FINE)  # of those that are parsed; None: all are
+    parsed = decoder.parse(opened.bodies if places is None else opened.bodies[places])
+    _note(why, parsed.bad, _CORRUPT, places)
+    event_at = opened.event_at if parsed.event_at is None else _happened(opened.event_at, parsed.event_at, places)
+    if rules.max_lateness_s is not None:  # of a record that does not tell, the difference is NaN: never late
+        _note(why, records.appended_at - event_at > rules.max_lateness_s, _LATE)
+    details: dict[int, str] = {}
+    batch = _decoded(parsed, why, places, details)
+    happened = np.where(np.isnan(event_at), records.appended_at, event_at) if opened.bare else event_at
+    if not why.any():
+        return Made(batch, len(records), happened, [])
+    letters = _letters(partition, records, event_at, why, opened.damaged, details, rules)
+    return Made(batch, len(records) - len(letters), happened[why == _FINE], letters)
+
+
+def _note(why: NDArray[np.uint8], which: Mask, reason: int, places: Ints | None = None) -> None:
+    """These (of those at `places`) are left out, for this reason, unless they are already for another."""
+    if which.any():
+        found = np.flatnonzero(which) if places is None else places[which]
+        why[found[why[found] == _FINE]] = reason
+
+
+def _decoded(parsed: Parsed, why: NDArray[np.uint8], places: Ints | None, details: dict[int, str]) -> Any:
+    """The batch; records that only decoding shows to be bad are noted on the way."""
+    while True:
+        keep: Mask = (why if places is None else why[places]) == _FINE
+        if not keep.any():
+            return None
+        try:
+            return parsed.batch(keep)
+        except Unreadable as found:
+            bad = found.bad & keep
+            details.update(
+                dict.fromkeys(np.flatnonzero(bad).tolist() if places is None else places[bad].tolist(), str(found))
+            )
+            _note(why, bad, _CORRUPT, places)
+
+
+def _happened(told: Floats, own: Floats, places: Ints | None) -> Floats:
+    """What the envelope says, else what the record says."""
+    if places is None:
+        return np.where(np.isnan(told), own, told)
+    event_at = told.copy()
+    event_at[places] = np.where(np.isnan(told[places]), own, told[places])
+    return event_at
+
+
+def _letters(
+    partition: int, records: Records, event_at: Floats, why: NDArray[np.uint8], damaged: Mask, details: dict[int, str],
+    rules: Rules,
+) -> list[Letter]:  # fmt: skip
+    letters = []
+    for i in np.flatnonzero(why).tolist():
+        size, reason = int(records.ends[i] - records.starts[i]), _REASONS[why[i]]
+        detail = details.get(i, "")
+        if reason == CORRUPT and not detail:
+            detail = "its checksum does not fit" if damaged[i] else "it cannot be decoded"
+        elif reason == OVERSIZED:
+            detail = f"{size} bytes, {rules.max_record_bytes} are the most"
+        elif reason == LATE:
+            detail = f"appended {records.appended_at[i] - event_at[i]:.3f} s after it happened"
+        body = records.payload[records.starts[i] : records.starts[i] + min(size, KEPT_BYTES)].tobytes()
+        happened = float(event_at[i])
+        appended = float(records.appended_at[i])
+        letters.append(Letter(partition, int(records.offsets[i]), reason, detail, appended, happened, body, size))
+    return letters

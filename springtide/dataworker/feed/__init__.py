@@ -1,0 +1,1 @@
+"""Batches from data workers to trainers: dispatch, connections, the worker's loop."""

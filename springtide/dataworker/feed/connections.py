@@ -1,0 +1,369 @@
+"""A trainer's connections to data workers: what it wants goes out to them, what they make comes in.
+
+In: dataworker/feed/feed.py (or a stage in the middle, dataworker/feed/worker.py) says what it wants. Out: batches by
+number, each once. Who makes what is decided in dataworker/feed/dispatch.py; here are the threads, one for each data
+worker. Nothing here outlives `close`, and a forked child can do without all of it.
+"""
+
+import contextlib
+import logging
+import os
+import select
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from springtide import errors
+from springtide.dataworker.feed import dispatch
+from springtide.dataworker.feed.dispatch import Dispatch, Fate
+from springtide.dataworker.transport import messages
+from springtide.dataworker.transport.channel import Channel, Payload, Received, connect
+from springtide.domain.data.data_workers import BatchName
+from springtide.rpc.transport import auth
+from springtide.rpc.transport.frames import BadFrame
+
+log = logging.getLogger(__name__)
+
+CALL_AGAIN_S = (0.05, 2.0)  # a data worker that cannot be reached is tried again after the first, at last every second
+JOIN_S = 5.0  # how long closing waits for threads, each of which has nothing left to wait for
+
+
+class Wanted(NamedTuple):
+    """One mini-batch that a trainer wants. Without indices it only keeps its place among the others."""
+
+    indices: NDArray[np.int64]
+    name: BatchName | None
+    group: "Wanted | None" = None
+    """The batch of the whole bsp group, where this is a rank's part of it."""
+
+
+class Answer(NamedTuple):
+    """What became of a step: a batch, or why there is none. With neither, the trainer must make it itself."""
+
+    tree: Any = None
+    made: bool = False
+    error: str = ""
+
+
+@dataclass(slots=True, eq=False)
+class _Link:
+    """One data worker and the thread that talks to it."""
+
+    worker: str
+    address: str
+    wake: int
+    outbox: deque[messages.Word] = field(default_factory=deque)
+    channel: Channel | None = None
+    """None: not connected."""
+    stopped: bool = False
+    """Nothing more is wanted of it."""
+    thread: threading.Thread | None = None
+
+
+class Pool:
+    """Any thread may call anything. `heard` is called after every change, by the thread that heard of it."""
+
+    def __init__(
+        self,
+        secret: bytes,
+        *,
+        types: Mapping[str, type],
+        heard: Callable[[], None] = lambda: None,
+        certificates: str = "",
+    ) -> None:
+        self.types = dict(types)
+        self.made = 0
+        """Batches that came and were news."""
+        self.batch_bytes: int | None = None
+        """Size of a large one among the last."""
+        self._secret, self._certificates = secret, certificates
+        self._heard = heard
+        self._pid = os.getpid()
+        self._lock = threading.RLock()  # entered by itself: an interrupt within Condition.__enter__ would leave it held
+        self._changed = threading.Condition(self._lock)
+        self._dispatch = Dispatch()
+        self._links: dict[str, _Link] = {}
+        self._ending: set[_Link] = set()
+        self._wanted: dict[int, tuple[Wanted, tuple[int, ...]]] = {}
+        self._answers: dict[int, Answer] = {}
+        self._steps = 0
+        self._closed = False
+
+    def attach(self, worker: str, address: str) -> None:
+        """Be fed by this data worker too, from when it can be reached. Known ones stay as they are."""
+        with self._lock:
+            known = self._links.get(worker)
+            if self._closed or (known is not None and known.address == address):
+                return
+            if known is not None:
+                self._hang_up(known)
+            link = _Link(worker, address, os.eventfd(0, os.EFD_CLOEXEC))
+            self._links[worker] = link
+            link.thread = threading.Thread(target=self._run, args=(link,), name=f"feed-{worker}", daemon=True)
+            link.thread.start()
+
+    def detach(self, worker: str) -> None:
+        """Ask it for nothing more; what it has been asked for is fetched."""
+        with self._lock:
+            if worker in self._links:
+                self._leave(self._links[worker])
+
+    def want(self, one: Wanted, asks: tuple[int, ...] = ()) -> int:
+        """Have this made, with leaves that are `asked` for besides; its number."""
+        with self._lock:
+            step, self._steps = self._steps, self._steps + 1
+            self._wanted[step] = (one, asks)
+            self._carry_out(self._dispatch.wanted(step, at=time.monotonic()))
+            return step
+
+    def wait(self, step: int, seconds: float) -> Answer | None:
+        """What became of a step, after this long at most; None: nothing so far, or nobody is there to make it."""
+        with self._lock:
+            if self._settled(step) is None and not self._dispatch.deserted and seconds > 0:
+                self._carry_out(self._dispatch.look(at=time.monotonic()))
+                self._changed.wait(seconds)
+            return self._settled(step)
+
+    def settled(self, step: int) -> Answer | None:
+        """What became of a step, so far."""
+        with self._lock:
+            return self._settled(step)
+
+    def take(self, *steps: int) -> None:
+        """These steps are dealt with, or nobody wants them any more."""
+        with self._lock:
+            for step in steps:
+                self._answers.pop(step, None)
+                if self._wanted.pop(step, None) is not None:
+                    self._carry_out(self._dispatch.taken(step, at=time.monotonic()))
+
+    def look(self) -> None:
+        """Time has passed: someone may take over what is overdue."""
+        with self._lock:
+            self._carry_out(self._dispatch.look(at=time.monotonic()))
+
+    def overdue(self, step: int) -> bool:
+        """Whether a step is so late that its data worker may never answer, though nothing else speaks against it."""
+        with self._lock:
+            return self._dispatch.overdue(step, at=time.monotonic())
+
+    @property
+    def workers(self) -> int:
+        """Data workers that take steps now."""
+        return self._dispatch.open
+
+    @property
+    def alone(self) -> bool:
+        """Whether there is nobody who could make anything: neither one that takes steps nor one that still has some."""
+        return self._dispatch.deserted
+
+    @property
+    def queued(self) -> int:
+        """Batches that are here and not taken."""
+        return len(self._answers)
+
+    def space(self, room: int) -> int:
+        """How many more steps may be wanted, of `room` in all."""
+        self._dispatch.room = room
+        return self._dispatch.space
+
+    @property
+    def under_way(self) -> int:
+        """Steps that are wanted and not taken."""
+        return len(self._wanted)
+
+    def close(self) -> None:
+        """Hang up on all; idempotent. In a forked child there is nothing to do: the threads are the parent's."""
+        if os.getpid() != self._pid:
+            return
+        with self._lock:
+            self._closed = True
+            for link in [*self._links.values(), *self._ending]:
+                self._hang_up(link)
+            ending = list(self._ending)
+        for link in ending:
+            if link.thread is not None and link.thread is not threading.current_thread():
+                link.thread.join(JOIN_S)
+
+    # With the lock held:
+
+    def _settled(self, step: int) -> Answer | None:
+        state = self._dispatch.steps[step]
+        if state.fate is Fate.WAITING:
+            return None
+        if state.fate is Fate.FAILED:
+            return Answer(error=state.why)
+        return self._answers.get(step) or Answer()
+
+    def _carry_out(self, orders: list[dispatch.Order]) -> None:
+        for order in orders:
+            link = self._links.get(order.worker)
+            if link is None:
+                continue
+            if isinstance(order, dispatch.Release):
+                self._stop(link)
+                continue
+            if isinstance(order, dispatch.Assign):
+                one, asks = self._wanted[order.step]
+                asked = np.ascontiguousarray(one.indices, dtype="<i8").tobytes()
+                link.outbox.append(messages.Ask(order.step, asked, one.name, asks))
+            else:
+                link.outbox.append(messages.Drop(order.step))
+            self._wake(link)
+
+    def _wake(self, link: _Link) -> None:
+        if link.thread is not threading.current_thread():
+            os.eventfd_write(link.wake, 1)
+
+    def _leave(self, link: _Link) -> None:
+        if link.worker in self._dispatch.workers:
+            self._carry_out(self._dispatch.leaving(link.worker, at=time.monotonic()))
+        else:
+            self._stop(link)
+
+    def _lose(self, link: _Link) -> None:
+        if self._links.get(link.worker) is link:
+            link.outbox.clear()
+            self._carry_out(self._dispatch.lost(link.worker, at=time.monotonic()))
+        self._changed.notify_all()
+
+    def _stop(self, link: _Link) -> None:
+        if not link.stopped:
+            link.stopped = True
+            del self._links[link.worker]
+            self._ending.add(link)
+            os.eventfd_write(link.wake, 1)
+
+    def _hang_up(self, link: _Link) -> None:
+        self._lose(link)
+        self._stop(link)
+        if link.channel is not None:
+            link.channel.close()  # wakes its thread, whatever that waits for
+
+    # In the thread of a link:
+
+    def _run(self, link: _Link) -> None:
+        pause = CALL_AGAIN_S[0]
+        try:
+            while not link.stopped:
+                if self._call(link):
+                    pause = CALL_AGAIN_S[0]
+                    self._talk(link)
+                elif not link.stopped:
+                    select.select([link.wake], [], [], pause)
+                    pause = min(2 * pause, CALL_AGAIN_S[1])
+        finally:
+            with self._lock:
+                self._lose(link)
+                self._stop(link)
+                self._ending.discard(link)
+                os.close(link.wake)
+            self._heard()
+
+    def _call(self, link: _Link) -> bool:
+        """Connect, and take part; False when nobody answers."""
+        try:
+            connected = connect(link.address, self._secret, certificates=self._certificates)
+        except auth.Rejected as error:
+            log.warning("data worker %s at %s is not of this job: %s", link.worker, link.address, error)
+            with self._lock:
+                self._stop(link)
+            return False
+        except (OSError, EOFError, errors.SpringtideError) as error:
+            log.debug("data worker %s at %s cannot be reached: %s", link.worker, link.address, error)
+            return False
+        with self._lock:
+            link.channel = connected
+            if link.stopped:
+                return True
+            self._carry_out(self._dispatch.joined(link.worker, at=time.monotonic()))
+            self._changed.notify_all()
+        self._heard()
+        return True
+
+    def _talk(self, link: _Link) -> None:
+        """Until the data worker is gone, or nothing is wanted of it any more."""
+        assert link.channel is not None
+        ready = select.poll()
+        ready.register(link.channel.fileno(), select.POLLIN)
+        ready.register(link.wake, select.POLLIN)
+        try:
+            while not link.stopped:
+                while (word := _first(link.outbox)) is not None:
+                    link.channel.send(messages.number(word), word)
+                link.channel.await_like(self.types)
+                for descriptor, _ in ready.poll():
+                    if descriptor == link.wake:
+                        os.eventfd_read(link.wake)
+                    else:
+                        self._hear(link, link.channel.recv(self.types))
+        except (OSError, EOFError, BadFrame) as error:
+            if not link.stopped:
+                log.info("data worker %s is gone: %s", link.worker, error or type(error).__name__)
+        finally:
+            with self._lock:
+                self._lose(link)
+                gone, link.channel = link.channel, None
+            with contextlib.suppress(OSError):
+                gone.close()
+            self._heard()
+
+    def _hear(self, link: _Link, received: Received) -> None:
+        word = messages.read(received.kind, received.fields)
+        at = time.monotonic()
+        answer = None
+        if isinstance(word, messages.Made):
+            if received.payload is None:
+                raise BadFrame(f"step {word.step} came without its batch")
+            answer = self._unpack(word, received.payload)
+        with self._lock:
+            if isinstance(word, messages.Made) and answer is not None:
+                self._keep(link, word, answer, at)
+            elif isinstance(word, messages.Failed):
+                self._carry_out(self._dispatch.failed(link.worker, word.step, word.why, at=at))
+            elif isinstance(word, messages.Dropped):
+                self._carry_out(self._dispatch.dropped(link.worker, word.step, at=at))
+            elif isinstance(word, messages.Leaving):
+                self._leave(link)
+            else:
+                raise BadFrame(f"a {type(word).__name__} from a data worker")
+            self._changed.notify_all()
+        self._heard()
+
+    def _unpack(self, word: messages.Made, payload: Payload) -> Answer:
+        with self._lock:
+            wanted = self._wanted.get(word.step)
+            news = self._dispatch.awaits(word.step)
+        if not news or wanted is None:
+            return Answer()
+        if word.name != wanted[0].name:
+            raise BadFrame(f"step {word.step} is {wanted[0].name}, and came as {word.name}")
+        size = payload.size
+        self.batch_bytes = max(size, int(0.9 * (self.batch_bytes or 0)))
+        try:
+            return Answer(payload.tree(self.types), made=True)
+        except BadFrame:
+            raise
+        except Exception as error:  # a type that only this trainer can tell us of, or the user's own that raises
+            log.info("a batch cannot be put together, it is made here: %s", error)
+            return Answer()
+
+    def _keep(self, link: _Link, word: messages.Made, answer: Answer, at: float) -> None:
+        if self._dispatch.awaits(word.step):
+            self._answers[word.step] = answer
+            self.made += answer.made
+        self._carry_out(self._dispatch.made(link.worker, word.step, at=at))
+
+
+def _first(outbox: deque[messages.Word]) -> messages.Word | None:
+    """The next word to say; another thread may empty the box at any time."""
+    try:
+        return outbox.popleft()
+    except IndexError:
+        return None

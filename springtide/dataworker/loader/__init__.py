@@ -1,0 +1,1 @@
+"""`ElasticLoader`: a DataLoader whose workers can be resized, killed and resumed."""

@@ -1,0 +1,49 @@
+"""Pure. How many data workers a loader by itself should have: the tuning of jobs, with the cores of one machine.
+
+In: what the loader sees of its queue, every now and then. Out: a `FeedTarget`, once an interval. Next: loader.py
+resizes its crew. The rules are planning/dataworkers': none where making batches takes little of the loop's time.
+"""
+
+from collections import deque
+
+from springtide.domain.data.data_workers import FeedRules, FeedState, FeedTarget
+from springtide.planning.dataworkers.tuning import observation, tuner
+
+EVERY_S = 3.0  # a loader's data workers are there within two seconds, so it may decide ten times as often as a job
+
+
+class Autosize:
+    """Told of the queue with every batch; answers when an interval is over."""
+
+    def __init__(self, cores: int, *, every_s: float = EVERY_S) -> None:
+        self._cores = cores
+        self._every_s = every_s
+        self._tuning = tuner.begin(FeedRules(cpu=1.0, most=max(0, cores - 1), every_s=every_s))
+        self._words: deque[observation.Told] = deque()
+        self._decided_at: float | None = None
+        self._changed_at = float("-inf")
+        self._workers = 0
+
+    def told(self, at: float, state: FeedState) -> FeedTarget | None:
+        """The queue as it is now. None: nothing to decide yet."""
+        if self._cores < 2:
+            return None
+        if self._decided_at is None:
+            self._decided_at = at
+        if state.workers != self._workers:
+            self._workers, self._changed_at = state.workers, at
+        if not self._words or at - self._words[-1].at >= self._every_s / 20:
+            self._words.append(observation.Told(at, state))
+        if at - self._decided_at < self._every_s:
+            return None
+        since = max(self._decided_at, observation.settled_at(self._changed_at, self._every_s))
+        free = max(0.0, self._cores - 1.0 - state.workers)
+        cores = observation.Cores(data_workers=state.workers, data_worker_cpu=1.0, free_cpu=free)
+        seen = observation.see({"loader": list(self._words)}, cores, at=at, since=since)
+        self._decided_at = at
+        while len(self._words) > 1:
+            self._words.popleft()
+        if seen is None:
+            return None
+        self._tuning, target = tuner.decide(self._tuning, seen)
+        return target

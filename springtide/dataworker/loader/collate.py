@@ -1,0 +1,103 @@
+"""A batch from its indices, and what to do about samples that cannot be made: found one by one, left out or told of.
+
+In: indices (sampler.py). Out: `Made`, in the trainer's process or, as a plain tuple, from a data worker
+(dataworker/feed/stage.py runs it there). Next: loader.py hands the batch to the loop, or raises.
+"""
+
+import contextlib
+import traceback
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch.utils import data
+
+from springtide.data import source
+from springtide.dataworker.loader.sampler import Indices
+from springtide.domain.data.data_workers import Poison
+
+
+class Made(NamedTuple):
+    """What became of a batch."""
+
+    batch: Any
+    """None: nothing of it could be made."""
+    poison: list[int]
+    """Indices of samples that are not in it."""
+    why: list[str]
+    """The error of each, on one line."""
+    trace: str
+    """The first error's traceback; empty without."""
+
+
+class Making:
+    """Call it with the indices of a batch; it answers with the fields of a `Made`.
+
+    It travels to data workers with the user's data set and functions in it.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        collate_fn: Callable[[Any], Any] | None = None,
+        *,
+        batched: bool = True,
+        on_error: Poison = "fail",
+        begin: Callable[[], None] | None = None,
+    ) -> None:
+        self._dataset = dataset
+        self._batched = batched
+        self._collate = collate_fn or (data.default_collate if batched else data.default_convert)
+        self._plain = batched and collate_fn is None
+        self._on_error = on_error
+        self._begin = begin
+        """Called once in a process, before its first batch."""
+
+    def __call__(self, indices: Indices) -> tuple[Any, list[int], list[str], str]:
+        """The batch of these samples, or of those among them that can be made."""
+        if self._begin is not None:
+            begin, self._begin = self._begin, None
+            begin()
+        with contextlib.suppress(Exception):  # whatever the user's data set may raise; it is tried again, and told of
+            return Made(self._whole(indices), [], [], "")[:]
+        return self._salvaged(indices)[:]  # outside: its errors are not told as if they had come of handling another
+
+    def _whole(self, indices: Indices) -> Any:
+        dataset = self._dataset
+        if self._plain:
+            if source.reads_batches(dataset):
+                return dataset.batch(indices)
+            if type(dataset) is data.TensorDataset:
+                chosen = torch.from_numpy(indices)
+                return [tensor.index_select(0, chosen) for tensor in dataset.tensors]
+        if not self._batched:
+            return self._collate(dataset[int(indices[0])])
+        if hasattr(dataset, "__getitems__") and dataset.__getitems__:
+            return self._collate(dataset.__getitems__(indices.tolist()))
+        return self._collate([dataset[index] for index in indices.tolist()])
+
+    def _salvaged(self, indices: Indices) -> Made:
+        """Each sample by itself: where none is to blame alone, the whole batch is."""
+        good: list[int] = []
+        bad: dict[int, str] = {}
+        trace = ""
+        for index in indices.tolist():
+            try:
+                self._whole(np.array([index], dtype=np.int64))
+                good.append(index)
+            except Exception as error:  # whatever the user's data set may raise
+                bad[index] = source.on_one_line(error)
+                trace = trace or _trace(error)
+                if self._on_error == "fail":
+                    return Made(None, list(bad), list(bad.values()), trace)
+        try:
+            batch = self._whole(np.array(good, dtype=np.int64)) if good else None
+            return Made(batch, list(bad), list(bad.values()), trace)
+        except Exception as error:  # the same, now of the samples together
+            bad |= dict.fromkeys(good, f"together with others: {source.on_one_line(error)}")
+            return Made(None, list(bad), list(bad.values()), trace or _trace(error))
+
+
+def _trace(error: Exception) -> str:
+    return "".join(traceback.format_exception(error))

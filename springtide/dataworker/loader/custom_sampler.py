@@ -1,0 +1,125 @@
+"""A sampler of the user's own as the order of batches: drawn as it comes, repeated when a run goes on.
+
+In: `sampler=` or `batch_sampler=` of loader.py. Out: `Drawn` batches as of sampler.py. Next: loader.py.
+
+What it draws from torch's, NumPy's or Python's global random numbers is a function of (seed, epoch); a generator of its
+own goes on as it would in a DataLoader, and its state at the beginning of an epoch is part of what is saved. To go on
+in the middle of an epoch it draws again and drops what was consumed; a checksum says whether it did repeat itself.
+"""
+
+import base64
+import itertools
+import operator
+import zlib
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+
+from springtide import errors
+from springtide.dataworker.feed import batch_rng
+from springtide.dataworker.loader.sampler import Drawn, Indices, Place
+from springtide.domain.data.data_workers import BatchName
+
+
+class OwnSampler:
+    """Batches of the indices that a sampler gives, or, where `batch_size` is None, the batches that it gives."""
+
+    def __init__(
+        self, sampler: Iterable[Any], *, batch_size: int | None, drop_last: bool = False, seed: int = 0
+    ) -> None:
+        self._sampler = sampler
+        self._batch_size = batch_size
+        self._drop_last = drop_last
+        self.seed = seed
+        self._generator_began: str | None = None
+
+    def __len__(self) -> int:
+        try:
+            count = len(self._sampler)  # type: ignore[arg-type]
+        except TypeError:
+            raise TypeError(
+                f"len(loader) is not known: its sampler ({type(self._sampler).__name__}) has no len()"
+            ) from None
+        if self._batch_size is None:
+            return count
+        return count // self._batch_size if self._drop_last else -(-count // self._batch_size)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Passed on to a sampler that wants to know."""
+        if hasattr(self._sampler, "set_epoch"):
+            self._sampler.set_epoch(epoch)
+
+    def batches(self, place: Place) -> Iterator[Drawn]:
+        """All batches from a place to the end of its epoch."""
+        generator = self._generator()
+        self._generator_began = None if generator is None else _written(generator)
+        mark = 0
+        for step, indices in enumerate(self._draw(place.epoch)):
+            mark = zlib.crc32(indices.tobytes(), mark)
+            after = Place(place.epoch, step + 1, mark)
+            if step >= place.done:
+                yield Drawn(indices, BatchName(place.epoch, 0, step, len(indices)), after)
+            elif step + 1 == place.done and mark != place.mark:
+                raise errors.BadInput(
+                    f"{type(self._sampler).__name__} did not repeat itself: its first {place.done} batches are not "
+                    "those that were consumed before, so going on would repeat samples and lose others. Give it a "
+                    "seeded generator, let it draw from torch's random numbers, or begin the epoch anew"
+                )
+
+    def state(self) -> dict[str, Any]:
+        """What else must be known to repeat the epoch under way: plain values."""
+        epoch = getattr(self._sampler, "epoch", None)
+        generator = self._generator()
+        began = self._generator_began or (None if generator is None else _written(generator))
+        return {"sampler_epoch": epoch if isinstance(epoch, int) else None, "sampler_generator": began}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """The next `batches` repeats the epoch that `state` was taken in."""
+        if state.get("sampler_epoch") is not None:
+            self.set_epoch(int(state["sampler_epoch"]))
+        generator, began = self._generator(), state.get("sampler_generator")
+        if generator is not None and began is not None:
+            raw = np.frombuffer(base64.b85decode(began), dtype=np.uint8)
+            generator.set_state(torch.from_numpy(raw.copy()))
+
+    def ended(self) -> None:
+        """The epoch is over: what is saved from now on belongs to the next one."""
+        self._generator_began = None
+
+    def _draw(self, epoch: int) -> Iterator[Indices]:
+        strand = batch_rng.Strand(self.seed, (epoch,))
+        with strand.on():
+            given = iter(self._sampler)
+        while True:
+            with strand.on():
+                if self._batch_size is None:
+                    taken = next(given, None)
+                else:
+                    taken = list(itertools.islice(given, self._batch_size)) or None
+            if taken is None or (self._drop_last and self._batch_size and len(taken) < self._batch_size):
+                return
+            yield self._indices(taken)
+
+    def _indices(self, taken: Any) -> Indices:
+        try:
+            found = np.array([operator.index(index) for index in taken], dtype=np.int64)
+        except (TypeError, OverflowError) as error:
+            raise errors.BadInput(
+                f"{type(self._sampler).__name__} gave {str(taken)[:80]!r}: wanted integers that index the data set "
+                f"({'each batch a list of them' if self._batch_size is None else 'one at a time'})"
+            ) from error
+        if not len(found):
+            raise errors.BadInput(f"{type(self._sampler).__name__} gave an empty batch: wanted 1 or more indices")
+        return found
+
+    def _generator(self) -> torch.Generator | None:
+        for holder in (self._sampler, getattr(self._sampler, "sampler", None)):
+            if isinstance(found := getattr(holder, "generator", None), torch.Generator):
+                return found
+        return None
+
+
+def _written(generator: torch.Generator) -> str:
+    return base64.b85encode(generator.get_state().numpy().tobytes()).decode()

@@ -1,0 +1,51 @@
+"""Batches of a data set without indices: one reader, in its own order, each sample at most once.
+
+In: an IterableDataset (loader.py). Out: its batches, each with the place reached. Next: the loop.
+
+Nobody can make the k-th batch but by reading all before it, so data workers cannot share the work and nothing can be
+dispatched again: what a reader has read ahead and not handed over is lost with it.
+"""
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+from torch.utils import data
+
+from springtide.dataworker.loader.sampler import Place
+
+log = logging.getLogger(__name__)
+
+
+class Streamed:
+    """The passes over an IterableDataset, read in this process or in one other."""
+
+    def __init__(self, dataset: Any, *, apart: bool, **options: Any) -> None:
+        self._dataset = dataset
+        self._options = {**options, "num_workers": int(apart)}
+        log.warning(
+            "%s has no indices: one reader reads it, and each sample comes at most once "
+            "(what was read ahead is lost with a process)",
+            type(dataset).__name__,
+        )
+
+    def __len__(self) -> int:
+        return len(self._loader())
+
+    def batches(self, place: Place) -> Iterator[tuple[Any, Place]]:
+        """All batches from a place to the end of its epoch; those before it are read and dropped."""
+        if place.done:
+            log.warning(
+                "%s has no indices: the first %d batches are read and dropped to go on after them. That is exact only "
+                "if it gives the same samples in the same order again",
+                type(self._dataset).__name__,
+                place.done,
+            )
+        if hasattr(self._dataset, "set_epoch"):
+            self._dataset.set_epoch(place.epoch)
+        for step, batch in enumerate(self._loader()):
+            if step >= place.done:
+                yield batch, Place(place.epoch, step + 1)
+
+    def _loader(self) -> "data.DataLoader[Any]":
+        return data.DataLoader(self._dataset, **self._options)

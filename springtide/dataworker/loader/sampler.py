@@ -1,0 +1,109 @@
+"""Pure. Which samples the batches of an epoch hold: a function of (seed, epoch, step), for any number of ranks.
+
+In: the size of a data set and what its user asked for. Out: `Drawn`, the indices of a batch with its name and the place
+that has been reached once it is consumed. Next: loader.py hands them to data workers; custom_sampler.py does the same
+for samplers of a user's own.
+
+The order of an epoch is data/shards.py's keyed permutation. All ranks go through it together: a round takes up to
+`batch_size` samples for each of them, so a place in the order (a number of samples) means the same to every rank, and
+going on from there with another number of ranks, or other batches, still gives each sample once.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from springtide import errors
+from springtide.data import shards
+from springtide.domain.data.data_workers import BatchName
+
+Indices = npt.NDArray[np.int64]
+
+TOGETHER = 4096  # samples whose places are computed at once: array operations cost the same for few
+
+
+class Place(NamedTuple):
+    """How far a loop has come."""
+
+    epoch: int
+    done: int
+    """Of this epoch: samples that all ranks have had; batches, where a sampler of the user's or a stream decides."""
+    mark: int = 0
+    """A checksum of the indices had so far, where a sampler of the user's decides."""
+
+
+class Drawn(NamedTuple):
+    """One batch to be made."""
+
+    indices: Indices
+    name: BatchName
+    after: Place
+    """Where a loop is that has consumed it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """The batches of one rank, epoch by epoch."""
+
+    samples: int
+    batch_size: int
+    shuffle: bool = False
+    drop_last: bool = False
+    seed: int = 0
+    rank: int = 0
+    world: int = 1
+
+    def __post_init__(self) -> None:
+        if self.batch_size < 1:
+            raise errors.BadInput(f"batch_size={self.batch_size}: wanted 1 or more, or None for samples as they are")
+        if not 0 <= self.rank < self.world:
+            raise errors.BadInput(f"rank={self.rank} of world={self.world}: wanted 0 to world - 1")
+
+    def steps(self, first: int = 0) -> int:
+        """Batches that this rank has of an epoch from sample `first` of its order on."""
+        rounds = self._rounds(first)
+        return rounds if not rounds or len(self._positions(rounds - 1, first)[0]) else rounds - 1
+
+    def batch(self, epoch: int, step: int, first: int = 0) -> Drawn:
+        """The step-th batch from sample `first` of the epoch's order on."""
+        return next(self._drawn(Place(epoch, first), range(step, step + 1)))
+
+    def batches(self, place: Place) -> Iterator[Drawn]:
+        """All batches from a place to the end of its epoch."""
+        steps, many = self.steps(place.done), max(1, TOGETHER // self.batch_size)
+        for begin in range(0, steps, many):
+            yield from self._drawn(place, range(begin, min(begin + many, steps)))
+
+    def _drawn(self, place: Place, steps: range) -> Iterator[Drawn]:
+        spans = [self._positions(step, place.done) for step in steps]
+        found = np.concatenate([np.arange(span.start, span.stop, dtype=np.int64) for span, _ in spans])
+        if self.shuffle:
+            found = shards.permuted(found, self.samples, key=shards.order_key(self.seed, place.epoch))
+        at = 0
+        for span, end in spans:
+            name = BatchName(place.epoch, 0, span.start, len(span))
+            yield Drawn(found[at : at + len(span)].copy(), name, Place(place.epoch, end))
+            at += len(span)
+
+    def _rounds(self, first: int) -> int:
+        left, whole = max(0, self.samples - first), self.batch_size * self.world
+        return left // whole if self.drop_last else -(-left // whole)
+
+    def _positions(self, step: int, first: int) -> tuple[range, int]:
+        """Places in the epoch's order that this rank takes in a round, and where the round ends."""
+        rounds, whole = self._rounds(first), self.batch_size * self.world
+        if not 0 <= step < rounds:
+            raise errors.BadInput(f"step {step}: wanted 0 to {rounds - 1} from sample {first} of {self.samples}")
+        begin = first + step * whole
+        end = min(begin + whole, self.samples)
+        rest = self.samples - first - (rounds - 1) * whole
+        if not self.drop_last and rest < self.world and rounds > 1 and self.batch_size > 1 and step >= rounds - 2:
+            # A last round with less than a sample for each rank: the last two are shared evenly, so all step alike.
+            begin = first + (rounds - 2) * whole
+            middle = self.samples - (whole + rest) // 2
+            begin, end = (begin, middle) if step == rounds - 2 else (middle, self.samples)
+        part = shards.rank_part(end - begin, rank=self.rank, workers=self.world)
+        return range(begin + part.start, begin + part.stop), end

@@ -1,0 +1,1 @@
+"""Data worker processes: start, supervise, package the user's code."""

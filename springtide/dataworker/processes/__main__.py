@@ -1,0 +1,188 @@
+"""A data worker's process in a job: `python -m springtide.dataworker.processes.__main__`, told its job by the
+environment.
+
+In: the master's address, this data worker's name and the job's secret (`config`); the job's package, once a trainer has
+written it. Out: mini-batches for trainers (dataworker/feed/worker.py) until it is told to leave, then until all that it
+made is fetched. It holds nothing, so it may die at any time.
+"""
+
+import gc
+import logging
+import os
+import signal
+import sys
+import threading
+
+import msgspec
+import torch
+
+from springtide import child_guard, config, errors
+from springtide.dataworker.feed.worker import Serving
+from springtide.dataworker.processes import job_package, package_transfer
+from springtide.domain.core.roles import RoleKind
+from springtide.domain.data.data_workers import stage_of
+from springtide.rpc.messages import messages
+from springtide.rpc.messages.data_workers import PACKAGE_KEY, Feeders, Package, feeds
+from springtide.rpc.transport import channel
+from springtide.telemetry import logs
+from springtide.telemetry.host.own_usage import OwnUsage
+
+log = logging.getLogger(__name__)
+LOOK_S = 0.1  # between two looks at whether it is to leave
+
+
+class Leaving:
+    """Why and when this process ends."""
+
+    def __init__(self) -> None:
+        self.over, self.drain = threading.Event(), threading.Event()
+        """Leave now; leave when all that was made is fetched."""
+
+    def heed(self, pulse: messages.Pulse) -> None:
+        """The master's word."""
+        if pulse.drain:
+            self.drain.set()
+        if pulse.stop or pulse.fenced:
+            self.leave()
+
+    def leave(self) -> None:
+        """At once."""
+        self.over.set()
+        self.drain.set()
+
+
+def main() -> int:
+    """Join, serve, leave when told to."""
+    settings = config.load()
+    child_guard.die_with(settings.parent)
+    logs.log_to_stderr(debug=settings.debug)
+    leaving = Leaving()
+    signal.signal(signal.SIGTERM, lambda *_: leaving.leave())
+    for ignored in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(ignored, signal.SIG_IGN)  # the agent decides when to stop
+    try:
+        serve(settings, leaving)
+    except errors.SpringtideError as error:
+        log.error("%s", error)
+        return 1
+    return 0
+
+
+def serve(settings: config.Settings, leaving: Leaving) -> None:
+    """Serve until the job is over, it is not wanted any more, or the master is lost."""
+    secret = config.job_secret(settings)
+    rank = config.own_rank(settings, RoleKind.DATA_WORKER)
+    link = channel.for_member(settings, secret)
+    try:
+        hello = messages.JoinDataWorker(rank, os.getpid(), settings.incarnation, channel.BIRTH)
+        welcome = link.ask(hello)
+        assert isinstance(welcome, messages.DataWorkerWelcome)
+        link.introduce(hello)
+        roster = Roster(OwnUsage(settings))
+        link.start_heartbeat(
+            welcome.heartbeat_s, roster.beat, lambda pulse: hear(pulse, leaving, roster), leaving.leave
+        )
+        found = await_package(link, leaving)
+        if found is None:
+            return
+        with package_transfer.at_hand(link.ask, welcome.package, found.sealed) as folder:
+            pipeline = job_package.load(folder, secret=secret)
+        gc.freeze()  # the data set stays: no collection of garbage needs to walk over it
+        stage = stage_of(rank, found.stages)
+        host = channel.own_host(settings, link)
+        serving = Serving(
+            pipeline, stage, secret, host=host, threads=torch.get_num_threads(), seed=welcome.seed,
+            certificates=settings.tls,
+        )  # fmt: skip
+        try:
+            roster.follow(serving, stage, found.stages)
+            log.info("serving stage %d of %d at %s", stage + 1, found.stages, serving.address)
+            link.ask(messages.DataWorkerReady(serving.address))
+            leaving.drain.wait()
+            serving.drain()
+            while not leaving.over.is_set() and not serving.done.wait(LOOK_S):
+                pass
+            log.info("leaving after %d batches", serving.made)
+        finally:
+            serving.close()
+    finally:
+        link.close()
+
+
+def await_package(link: channel.Channel, leaving: Leaving) -> Package | None:
+    """Wait until a trainer has written the job's package; None: there is no need any more."""
+    came: list[messages.Reply] = []
+    said: list[errors.SpringtideError] = []
+
+    def ask() -> None:
+        try:
+            came.append(link.ask(messages.Lookup(PACKAGE_KEY)))
+        except errors.SpringtideError as error:
+            said.append(error)
+
+    asking = threading.Thread(target=ask, name="springtide-package", daemon=True)
+    asking.start()
+    while asking.is_alive() and not leaving.drain.is_set():
+        asking.join(LOOK_S)
+    if said and not leaving.drain.is_set():
+        raise said[0]
+    if not came:
+        return None
+    found = came[0]
+    assert isinstance(found, messages.Found)
+    return msgspec.msgpack.decode(found.value, type=Package)
+
+
+class Roster:
+    """Who else feeds: a stage in the middle takes from those before it."""
+
+    def __init__(self, usage: OwnUsage | None = None) -> None:
+        self._lock, self._usage = threading.Lock(), usage
+        self._known: Feeders | None = None
+        self._serving: Serving | None = None
+        self._stage, self._stages = 0, 1
+        self._attached: dict[str, str] = {}
+
+    def beat(self) -> messages.Heartbeat:
+        """A heartbeat: which roster is known here."""
+        made = float(self._serving.made) if self._serving is not None else 0.0
+        fed = self._serving.state if self._serving is not None else None
+        return messages.Heartbeat(
+            messages.Report(counters={"made": made}, feed=fed), feeders=0 if self._known is None else self._known.epoch,
+            usage=None if self._usage is None else self._usage.read(),
+        )  # fmt: skip
+
+    def take(self, news: Feeders) -> None:
+        """Another roster."""
+        with self._lock:
+            self._known = news
+            self._connect()
+
+    def follow(self, serving: Serving, stage: int, stages: int) -> None:
+        """What is served here is made of what the stage before makes."""
+        with self._lock:
+            self._serving, self._stage, self._stages = serving, stage, stages
+            self._connect()
+
+    def _connect(self) -> None:
+        if self._serving is None or self._known is None or self._stage == 0:
+            return
+        before = {
+            each.name: each.address for each in feeds(self._known, stage=self._stage - 1, stages=self._stages)
+        }  # fmt: skip
+        for name in self._attached.keys() - before.keys():
+            self._serving.detach(name)
+        for name in before.keys() - self._attached.keys():
+            self._serving.attach(name, before[name])
+        self._attached = before
+
+
+def hear(pulse: messages.Pulse, leaving: Leaving, roster: Roster) -> None:
+    """Take in the master's answer to a heartbeat."""
+    if pulse.feeders is not None:
+        roster.take(pulse.feeders)
+    leaving.heed(pulse)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,213 @@
+"""The process that a loader's data workers are forked off: torch and the package are loaded once for all of them.
+
+In: orders of the loader's process (local_processes.py), through a socket. Out: data workers, each a fork that serves
+(dataworker/feed/worker.py); what became of them. Next: supervisor.py watches them.
+
+It has one thread and makes no batches, so it can fork at any time; while it loads the package, a second thread watches
+the loader's process. Data workers end with it, and it with the loader's process, which it watches by a pidfd: a fork of
+the trainer may hold the socket open. The package goes then too, so a kill -9 of the trainer leaves nothing behind.
+"""
+
+import contextlib
+import gc
+import os
+import select
+import shutil
+import signal
+import socket
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from springtide import child_guard, errors
+
+NUMBER: int | None = None
+"""In a data worker: its number among those of its loader."""
+MOST = 1 << 16  # bytes of a message
+KEPT = 400  # characters of an error that are told
+
+
+class Begin(msgspec.Struct, frozen=True, tag=True):
+    """The first order: the package, its secret, the seed of random numbers."""
+
+    folder: str
+    secret: bytes
+    seed: int
+    owner: int
+    """Process of the loader: the parent of this one."""
+
+
+class Start(msgspec.Struct, frozen=True, tag=True):
+    """Fork a data worker."""
+
+    number: int
+
+
+class Drain(msgspec.Struct, frozen=True, tag=True):
+    """Let it finish what it has, and end."""
+
+    number: int
+
+
+class Kill(msgspec.Struct, frozen=True, tag=True):
+    """End it now."""
+
+    number: int
+
+
+class Ready(msgspec.Struct, frozen=True, tag=True):
+    """It serves at this address."""
+
+    number: int
+    address: str
+    pid: int
+
+
+class Unfit(msgspec.Struct, frozen=True, tag=True):
+    """It cannot begin."""
+
+    number: int
+    error: str
+
+
+class Ended(msgspec.Struct, frozen=True, tag=True):
+    """It is gone, with this exit status (a signal, where negative)."""
+
+    number: int
+    status: int
+
+
+Order = Begin | Start | Drain | Kill
+News = Ready | Unfit | Ended
+
+
+def send(sock: socket.socket, message: Order | News) -> None:
+    """One message, whole."""
+    sock.sendall(msgspec.msgpack.encode(message))
+
+
+def main(descriptor: int) -> None:
+    """What the process does."""
+    with socket.socket(fileno=descriptor) as sock:
+        begin = msgspec.msgpack.decode(sock.recv(MOST), type=Begin)
+        if os.getppid() == begin.owner:
+            owner = os.pidfd_open(begin.owner)
+            with contextlib.suppress(ConnectionError):  # the loader's process has died with news of ours unread
+                with _Watch(owner, begin.folder):
+                    nursery = _Nursery(sock, owner, begin)
+                nursery.run()
+            os.close(owner)
+        _end(begin.folder)
+
+
+def _end(folder: str) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    os._exit(0)  # nothing else is left to do, and taking torch down takes time
+
+
+class _Watch:
+    """Ends this process when the loader's is gone, while the main thread loads the package.
+
+    Loading takes as long as the data set is large. No thread is left when data workers are forked.
+    """
+
+    def __init__(self, owner: int, folder: str) -> None:
+        self._owner, self._folder, self._loaded = owner, folder, os.eventfd(0)
+        self._thread = threading.Thread(target=self._wait, name="springtide-nursery-watch", daemon=True)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        os.eventfd_write(self._loaded, 1)
+        self._thread.join()
+        os.close(self._loaded)
+
+    def _wait(self) -> None:
+        if self._loaded not in select.select([self._owner, self._loaded], [], [])[0]:
+            _end(self._folder)
+
+
+class _Nursery:
+    pid = 0
+
+    def __init__(self, sock: socket.socket, owner: int, begin: Begin) -> None:
+        _Nursery.pid = os.getpid()
+        self._sock, self._owner = sock, owner
+        self._begin = begin
+        self._children: dict[int, tuple[int, int]] = {}
+        """Process and its descriptor, by number."""
+        self._error = ""
+        self._pipeline: Any = None
+        try:
+            from springtide.dataworker.feed import worker  # noqa: F401  for those that are forked off
+            from springtide.dataworker.processes import job_package
+
+            self._pipeline = job_package.load(Path(begin.folder), secret=begin.secret)
+            gc.freeze()  # the data set stays: no data worker's collection of garbage walks over it, or copies its pages
+        except errors.SpringtideError as error:
+            self._error = str(error)[:KEPT]
+
+    def run(self) -> None:
+        """Until the loader's process is gone, or has closed its end."""
+        while True:
+            ends = {descriptor: number for number, (_, descriptor) in self._children.items()}
+            for found in select.select([self._sock.fileno(), self._owner, *ends], [], [])[0]:
+                if found == self._owner:
+                    return
+                if found in ends:
+                    self._bury(ends[found])
+                    continue
+                raw = self._sock.recv(MOST)
+                if not raw:
+                    return
+                self._obey(msgspec.msgpack.decode(raw, type=Order))
+
+    def _obey(self, order: Order) -> None:
+        if isinstance(order, Start):
+            pid = os.fork()
+            if pid == 0:
+                _serve(self._sock, self._begin, self._pipeline, self._error, order.number)
+            self._children[order.number] = (pid, os.pidfd_open(pid))
+        elif isinstance(order, Drain | Kill) and order.number in self._children:
+            os.kill(self._children[order.number][0], signal.SIGTERM if isinstance(order, Drain) else signal.SIGKILL)
+
+    def _bury(self, number: int) -> None:
+        pid, descriptor = self._children.pop(number)
+        os.close(descriptor)
+        send(self._sock, Ended(number, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])))
+
+
+def _serve(sock: socket.socket, begin: Begin, pipeline: Any, error: str, number: int) -> None:
+    """What a data worker does, until it is told to stop or killed. Does not return."""
+    global NUMBER
+    NUMBER = number
+    status = 1
+    try:
+        child_guard.die_with(_Nursery.pid)
+        if error:
+            send(sock, Unfit(number, error))
+        else:
+            _run(sock, begin, pipeline, number)
+            status = 0
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def _run(sock: socket.socket, begin: Begin, pipeline: Any, number: int) -> None:
+    from springtide.dataworker.feed.worker import Serving
+
+    drained = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: drained.set())
+    served = Serving(pipeline, 0, begin.secret, seed=begin.seed)
+    send(sock, Ready(number, served.address, os.getpid()))
+    sock.close()
+    drained.wait()
+    served.drain()
+    served.done.wait()
+    served.close()

@@ -1,0 +1,175 @@
+"""Data workers without a job: children of the process that uses them, which end with it.
+
+In: a package (job_package.py) that a loader has written. Out: `Nursery.start`, one data worker after the other, each an
+`Alone` with the address that it serves at. Next: supervisor.py starts and watches them; fork_server.py is the other
+side.
+"""
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import msgspec
+
+import springtide
+from springtide import config, errors
+from springtide.dataworker.processes import fork_server
+
+_RUN = (
+    "import sys; sys.path.insert(0, sys.argv[1]); from springtide.dataworker.processes import fork_server;"
+    " fork_server.main(int(sys.argv[2]))"
+)
+NO_STATUS = -9  # of one whose end nobody saw: it is killed together with the nursery
+
+
+class Alone:
+    """A data worker's process."""
+
+    def __init__(self, number: int, home: "_Home") -> None:
+        self.number = number
+        self.pid: int | None = None
+        self._home = home
+        self._lock = threading.RLock()  # entered by itself: an interrupt within Condition.__enter__ would leave it held
+        self._changed = threading.Condition(self._lock)
+        self._address = ""
+        self._error = ""
+        self._status: int | None = None
+
+    def ready(self, timeout_s: float) -> str:
+        """Wait until it serves; its address."""
+        with self._lock:
+            self._changed.wait_for(lambda: self._address or self._error or self._status is not None, timeout_s)
+            if self._address:
+                return self._address
+            if self._status is not None and not self._error:
+                raise errors.JobFailed("it ended before it could say why")
+            raise errors.JobFailed(self._error or f"it has not begun within {timeout_s:g} s")
+
+    def wait(self) -> tuple[int, str]:
+        """Wait for its end; exit status (a signal, where negative) and what it said of why."""
+        with self._lock:
+            self._changed.wait_for(lambda: self._status is not None)
+            return (NO_STATUS if self._status is None else self._status), self._error
+
+    def drain(self) -> None:
+        """Let it finish what it has, and end."""
+        self._home.send(fork_server.Drain(self.number))
+
+    def kill(self) -> None:
+        """End it now."""
+        self._home.send(fork_server.Kill(self.number))
+
+    def heard(self, news: fork_server.News) -> None:
+        """Something has become of it."""
+        with self._lock:
+            match news:
+                case fork_server.Ready():
+                    self._address, self.pid = news.address, news.pid
+                case fork_server.Unfit():
+                    self._error = news.error
+                case fork_server.Ended():
+                    self._status = news.status
+            self._changed.notify_all()
+
+
+class Nursery:
+    """Starts data workers over one package. The process that they are forked off comes with the first of them."""
+
+    def __init__(self, folder: Path, secret: bytes, *, seed: int = 0) -> None:
+        self._owner = os.getpid()
+        self._begin = fork_server.Begin(str(folder), secret, seed, self._owner)
+        self._home: _Home | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """The process that data workers are forked off, where there is one."""
+        return self._home.pid if self._home is not None else None
+
+    def start(self, number: int) -> Alone:
+        """A data worker; returns at once."""
+        if self._home is None or self._home.lost:
+            self._close_home()
+            self._home = _Home(self._begin)
+        return self._home.start(number)
+
+    def close(self) -> None:
+        """End it and all data workers. Nothing in a process forked off this one."""
+        if os.getpid() == self._owner:
+            self._close_home()
+
+    def _close_home(self) -> None:
+        home, self._home = self._home, None
+        if home is not None:
+            home.close()
+
+
+class _Home:
+    """One nursery process, from its first data worker to its end."""
+
+    def __init__(self, begin: fork_server.Begin) -> None:
+        self.lost = False
+        self._workers: dict[int, Alone] = {}
+        self._lock = threading.Lock()
+        self._sock, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _RUN, str(Path(springtide.__file__).parents[1]), str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                env=config.child_environment({}, {"OMP_NUM_THREADS": "1"}),
+                start_new_session=True,  # Ctrl-C is for the trainer
+            )
+        self.pid = self._process.pid
+        self.send(begin)
+        self._ear = threading.Thread(target=self._listen, name="springtide-nursery", daemon=True)
+        self._ear.start()
+
+    def start(self, number: int) -> Alone:
+        """A data worker."""
+        worker = Alone(number, self)
+        with self._lock:
+            self._workers[number] = worker
+        self.send(fork_server.Start(number))
+        if self.lost:
+            worker.heard(fork_server.Ended(number, NO_STATUS))
+        return worker
+
+    def send(self, order: fork_server.Order) -> None:
+        """An order; to one that is gone it makes no difference."""
+        with contextlib.suppress(OSError):
+            fork_server.send(self._sock, order)
+
+    def close(self) -> None:
+        """End it, and wait for that."""
+        with contextlib.suppress(OSError):
+            self._sock.shutdown(socket.SHUT_WR)
+        self._process.wait()
+        if threading.current_thread() is not self._ear:  # a collector may call us from anywhere
+            self._ear.join()
+        self._sock.close()
+
+    def _listen(self) -> None:
+        while raw := self._next():
+            news = msgspec.msgpack.decode(raw, type=fork_server.News)
+            with self._lock:
+                worker = self._workers.get(news.number)
+                if isinstance(news, fork_server.Ended):
+                    self._workers.pop(news.number, None)
+            if worker is not None:
+                worker.heard(news)
+        self.lost = True
+        with self._lock:
+            left = list(self._workers.values())
+            self._workers.clear()
+        for worker in left:
+            worker.heard(fork_server.Ended(worker.number, NO_STATUS))
+
+    def _next(self) -> bytes:
+        try:
+            return self._sock.recv(fork_server.MOST)
+        except OSError:
+            return b""

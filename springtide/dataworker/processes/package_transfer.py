@@ -1,0 +1,125 @@
+"""The files of a package from host to host: the trainer gives them to the master, data workers fetch them from it.
+
+In: a folder that `dataworker.processes.job_package` has written, and its digest. Out: the same files on another host.
+Where all see one disk nothing is sent: each side looks whether what it should have lies there already. The master
+(`master.data.packages`) keeps them, so that data workers can come when the trainer that wrote them is long gone.
+Nothing here is unpickled, and torch is not loaded.
+"""
+
+import contextlib
+import hashlib
+import pathlib
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+
+from springtide import errors
+from springtide.checkpoint.transfer.file_server import Copies, Part, parts
+from springtide.rpc.messages import messages
+
+CONTENTS, CODE, ARRAYS = "contents", "code", "arrays"
+IN_ORDER = (ARRAYS, CODE, CONTENTS)
+"""The list of contents comes last: whoever sees it sees all."""
+NAME = re.compile("|".join(IN_ORDER))
+SEAL_BYTES = 32
+MOST_BYTES = 8 << 30
+"""Of what goes over the wire: more should be files that each host reads for itself."""
+TRIES = 3
+
+Ask = Callable[[messages.Request], messages.Reply]
+
+
+def sealed_in(folder: pathlib.Path) -> str:
+    """Digest of the package that lies in a folder; empty: none does."""
+    try:
+        return hashlib.sha256((folder / CONTENTS).read_bytes()[SEAL_BYTES:]).hexdigest()
+    except OSError:
+        return ""
+
+
+def check_size(files: tuple[tuple[str, int], ...]) -> None:
+    """Refuse what is too much for the wire."""
+    total = sum(size for _, size in files)
+    if total > MOST_BYTES:
+        raise errors.BadInput(
+            f"the data set takes {total / 2**30:.1f} GB in memory, and data workers on other hosts can be sent at most "
+            f"{MOST_BYTES >> 30} GB: keep samples in files (numpy.memmap, Parquet) that all hosts can read"
+        )
+
+
+def send(ask: Ask, folder: pathlib.Path, sealed: str) -> None:
+    """See that the master has the package. One that was replaced meanwhile has not heard the begin: once more then."""
+    files = tuple((name, (folder / name).stat().st_size) for name in IN_ORDER)
+    for left in reversed(range(TRIES)):
+        try:
+            return _send(ask, folder, sealed, files)
+        except errors.BadInput:
+            if not left:
+                raise
+
+
+def _send(ask: Ask, folder: pathlib.Path, sealed: str, files: tuple[tuple[str, int], ...]) -> None:
+    lacks = ask(messages.PackageWritten(sealed, files))
+    assert isinstance(lacks, messages.Lacks)
+    for name in lacks.names:
+        for part in parts(folder / name):
+            ask(messages.PackagePart(name, part.offset, part.content, part.last, part.checksum))
+
+
+@contextlib.contextmanager
+def writable(folder: str) -> Iterator[pathlib.Path]:
+    """The run's folder for a package where it can be written to from here, else one that is gone in the end."""
+    there = pathlib.Path(folder)
+    try:
+        there.mkdir(parents=True, exist_ok=True, mode=0o700)
+        tempfile.TemporaryFile(dir=there).close()
+    except OSError:
+        own = _own_folder()
+        try:
+            yield own
+        finally:
+            shutil.rmtree(own, ignore_errors=True)
+    else:
+        yield there
+
+
+def _own_folder() -> pathlib.Path:
+    try:
+        return pathlib.Path(tempfile.mkdtemp(prefix="springtide-package-"))
+    except OSError as error:
+        raise errors.DiskFull(
+            f"the package for data workers cannot be written to {tempfile.gettempdir()}: {error}"
+        ) from error
+
+
+@contextlib.contextmanager
+def at_hand(ask: Ask, folder: str, sealed: str) -> Iterator[pathlib.Path]:
+    """A folder with this package: the run's, where it is seen from here, else a copy that is gone in the end.
+
+    What is mapped from it stays.
+    """
+    there = pathlib.Path(folder)
+    if sealed_in(there) == sealed:
+        yield there
+        return
+    own = _own_folder()
+    try:
+        fetch(ask, own, sealed)
+        yield own
+    finally:
+        shutil.rmtree(own, ignore_errors=True)
+
+
+def fetch(ask: Ask, folder: pathlib.Path, sealed: str) -> None:
+    """All of its files, from the master."""
+    copies = Copies(folder, NAME)
+    for name in IN_ORDER:
+        offset, last = 0, False
+        while not last:
+            part = ask(messages.PackageAsk(sealed, name, offset))
+            assert isinstance(part, messages.PackagePart)
+            copies.take(name, Part(part.offset, part.content, part.last, part.checksum))
+            offset, last = offset + len(part.content), part.last
+    if sealed_in(folder) != sealed:
+        raise errors.BadInput("the package that the master sent is not the one that was announced")

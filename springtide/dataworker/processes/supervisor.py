@@ -1,0 +1,162 @@
+"""The data workers of one process: started, watched, replaced when they die, let go when there are too many.
+
+In: how many dataworker/loader/loader.py wants. Out: they are attached to its `Feed`, or detached from it. Decisions are
+roster.py's; the processes are local_processes.py's. Next: dataworker/feed/feed.py dispatches to whoever is attached.
+"""
+
+import logging
+import os
+import queue
+import signal
+import threading
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from springtide import errors
+from springtide.dataworker.processes import roster
+from springtide.dataworker.processes.roster import Attach, Detach, Drain, GiveUp, Kill, Roster, Start
+
+log = logging.getLogger(__name__)
+
+READY_WITHIN_S = 300.0  # a data set may be large, and its modules slow to import on a busy machine
+
+
+class Worker(Protocol):
+    """A data worker's process."""
+
+    def ready(self, timeout_s: float) -> str:
+        """Wait until it serves; its address."""
+
+    def wait(self) -> tuple[int, str]:
+        """Wait for its end; exit status and last words."""
+        ...
+
+    def drain(self) -> None:
+        """Let it finish what it has, and end."""
+
+    def kill(self) -> None:
+        """End it now."""
+
+
+class Feeding(Protocol):
+    """What is used of a Feed."""
+
+    def attach(self, worker: str, address: str) -> None:
+        """Take batches from it."""
+
+    def detach(self, worker: str) -> None:
+        """No new indices for it."""
+
+    @property
+    def state(self) -> Any:
+        """How batches come."""
+
+
+class Crew:
+    """Call `resize`; one thread does the rest. `failed` says why there will be no more data workers."""
+
+    def __init__(self, feed: Feeding, start: Callable[[int], Worker]) -> None:
+        self.failed: GiveUp | None = None
+        self._feed = feed
+        self._start = start
+        self._roster = Roster()
+        self._workers: dict[int, Worker] = {}
+        self._events: queue.SimpleQueue[Callable[[], list[roster.Action]] | None] = queue.SimpleQueue()
+        self._watchers: list[threading.Thread] = []
+        self._owner = os.getpid()
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name="springtide-crew", daemon=True)
+        self._thread.start()
+
+    @property
+    def deaths(self) -> int:
+        """Data workers that ended without being asked to."""
+        return self._roster.deaths
+
+    @property
+    def pids(self) -> list[int]:
+        """Processes of data workers that are there now."""
+        return [pid for worker in list(self._workers.values()) if (pid := getattr(worker, "pid", None)) is not None]
+
+    def resize(self, wanted: int) -> None:
+        """So many from now on; returns at once."""
+        self._events.put(lambda: self._roster.resized(wanted, made=self._feed.state.made))
+
+    def close(self) -> None:
+        """End all of them and wait until they are gone. Nothing in a process forked off this one."""
+        if self._closing or os.getpid() != self._owner:
+            return
+        self._closing = True
+        self._events.put(None)
+        if threading.current_thread() not in (self._thread, *self._watchers):  # a collector may call us from anywhere
+            self._thread.join()
+
+    def _run(self) -> None:
+        while (event := self._events.get()) is not None:
+            for action in event():
+                self._do(action)
+            self._watchers = [watcher for watcher in self._watchers if watcher.is_alive()]
+        for worker in list(self._workers.values()):
+            worker.kill()
+        for watcher in self._watchers:
+            watcher.join()
+
+    def _do(self, action: roster.Action) -> None:
+        match action:
+            case Start(number):
+                self._begin(number)
+            case Attach(number, address):
+                self._feed.attach(_name(number), address)
+            case Drain(number):
+                self._feed.detach(_name(number))
+                self._workers[number].drain()
+            case Kill(number):
+                if number in self._workers:
+                    self._workers[number].kill()
+            case Detach(number):
+                self._feed.detach(_name(number))
+                self._workers.pop(number, None)
+            case GiveUp():
+                self.failed = action
+                log.warning("%s: no more are started", action.why)
+
+    def _begin(self, number: int) -> None:
+        worker = self._workers[number] = self._start(number)
+        watcher = threading.Thread(
+            target=self._watch, args=(number, worker), name=f"springtide-crew-{number}", daemon=True
+        )
+        self._watchers.append(watcher)
+        watcher.start()
+
+    def _watch(self, number: int, worker: Worker) -> None:
+        said = ""
+        try:
+            address = worker.ready(READY_WITHIN_S)
+            self._events.put(lambda: self._roster.ready(number, address))
+        except errors.SpringtideError as error:
+            said = str(error)
+            worker.kill()
+        status, last_words = worker.wait()
+        said = said or last_words
+        how = described(status) + (f": {said}" if said else "")
+        self._events.put(lambda: self._ended(number, how, killed=status < 0))
+
+    def _ended(self, number: int, how: str, *, killed: bool) -> list[roster.Action]:
+        before = self._roster.deaths
+        actions = self._roster.ended(number, how, killed=killed, made=self._feed.state.made)
+        if self._roster.deaths > before and self.failed is None:
+            does = "another takes its place" if any(isinstance(action, Start) for action in actions) else "it is let go"
+            log.warning("data worker %d ended (%s); %s", number, how, does)
+        return actions
+
+
+def described(status: int) -> str:
+    """An exit status in words."""
+    if status >= 0:
+        return f"exit status {status}"
+    name = signal.Signals(-status).name if -status in {one.value for one in signal.Signals} else f"signal {-status}"
+    return f"killed by {name}" + (" (out of memory?)" if name == "SIGKILL" else "")
+
+
+def _name(number: int) -> str:
+    return f"data-worker-{number}"

@@ -1,0 +1,426 @@
+"""The trainer's part of a split: the user's own forward(), whose moved torch calls are answered from what crossed.
+
+In: what crossed, and the model's inputs. Forward runs as it is, in Python, so all that it reads there (attributes,
+items, globals, closures, the environment, random numbers, the time) is what it is now, and its side effects happen.
+Inputs and moved results are promises (dataworker/split/program/lazy_values.py), so every torch call with one of them is
+seen. It is answered only if it is the very call that data workers have made: the same function, the same plain
+arguments, constants equal bit by bit, and tensors that are inputs, unwritten, or earlier answers. Anything else is made
+here, with the tensors themselves. Nothing that has a gradient is ever answered. Called by:
+worker/split/split_forward.py.
+"""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from springtide.dataworker.split.program import known_calls, lazy_values
+from springtide.dataworker.split.program.known_calls import Entry, Known, KnownPart
+from springtide.dataworker.split.program.lazy_values import Promise, Promises
+from springtide.dataworker.split.program.moved_program import decoded, put
+from springtide.dataworker.split.program.value_keys import Content, Leaf, Part, Term
+from springtide.dataworker.split.recorder import (
+    bit_compare,
+    call_recorder,
+    marked_calls,
+    pytree,
+    stateless,
+    torch_functions,
+)
+from springtide.dataworker.split.recorder.call_watch import memory, tensors
+from springtide.dataworker.split.recorder.marked_calls import MarkedCode
+from springtide.embedding.lookup.id_routes import is_absent
+
+_is_forward_ad, _is_autocast = torch._C._is_fwd_grad_enabled, torch._C._is_any_autocast_enabled
+_dispatch_modes, _is_inference = torch._C._len_torch_dispatch_stack, torch.is_inference_mode_enabled
+_default_dtype = torch.get_default_dtype
+SIZES = 4  # batch sizes whose free values are kept: the usual one, and that of last batches
+
+
+class Answering:
+    """All known calls of a split, in the order in which they were recorded. One forward at a time."""
+
+    def __init__(
+        self,
+        known: Sequence[Known],
+        constants: Mapping[Content, torch.Tensor],
+        inputs: Sequence[tuple[torch.dtype, str] | None],
+        crossing: int,
+        marked: MarkedCode | None = None,
+    ) -> None:
+        """`inputs`: dtype and device of each input of the model, None for one that is no tensor; `crossing`: how many
+        values cross; `marked`: the user's marked functions, and the modules that they are methods of, as they are."""
+        slots: dict[Term, int] = {Leaf(number): number for number in range(len(inputs))}
+        kinds = list(inputs)
+        for one in known:
+            if one.same_as is None:
+                for at, part in enumerate(one.parts):
+                    slots[Part(one.number, at)] = len(slots)
+                    kinds.append((part.kind, part.device) if isinstance(part.kind, torch.dtype) else None)
+        self.crossing, self.slots, self.leaves = crossing, len(slots), len(inputs)
+        self.dtype = torch.get_default_dtype()
+        values = {one: bit_compare.Constant(value) for one, value in constants.items()}
+        free = {slots[Part(one.number, at)] for one in known if one.free for at in range(len(one.parts))}
+        marked = marked or MarkedCode()
+        made = [Entry(at, one, slots, values, free, len(inputs), marked) for at, one in enumerate(known)]
+        self.state = marked_calls.state_of(marked.functions, marked.owners) if marked.functions else None
+        """All that marked functions read."""
+        self.entries = [entry for entry in made if not entry.known.free] + [Entry.none_left(len(known))]
+        """In order: forward makes them one after the other, but for marked ones, which it may make at any time."""
+        for at, entry in enumerate(self.entries):
+            entry.at = at
+        self.free = [entry for entry in made if entry.known.free]
+        self.makers = {slot: entry for entry in made if entry.first >= 0 for slot in entry.slots}
+        """By slot: the call whose result it is."""
+        self.by_function: dict[Any, list[Entry]] = {}
+        for entry in self.entries[:-1]:
+            self.by_function.setdefault(entry.function, []).append(entry)
+        self.read = frozenset(slot for entry in self.entries for slot in entry.reads)
+        """Slots that known calls read: they are given out as promises, others as they are."""
+        self.promises = Promises(kinds)
+        self._by_size: OrderedDict[int, dict[int, bit_compare.Constant]] = OrderedDict()
+
+    def run(
+        self,
+        forward: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        crossing: Sequence[Any],
+        *,
+        pristine: Callable[[int], Any],
+        check: bool = False,
+    ) -> "tuple[Any, Answers]":
+        """What forward returns, and how it was answered.
+
+        `pristine` gives an input as it was before forward, where that has written to it. `check`: everything is
+        computed here, and compared with what crossed.
+        """
+        flat, _ = pytree.flatten((args, kwargs))
+        answers = Answers(self, flat, crossing, pristine, check=check)
+        before, self.promises.type.springtide_running = self.promises.type.springtide_running, answers
+        try:
+            with (
+                _functions_get_tensors(),
+                stateless.heard_by(answers.call_marked),
+                pytree.substituted((args, kwargs), answers.input) as (args, kwargs),
+            ):
+                result = answers.unwrapped(forward(*args, **kwargs))
+            del args, kwargs
+            answers.end()
+            self.promises.settle()
+        finally:
+            self.promises.drop()
+            self.promises.type.springtide_running = before
+        return result, answers
+
+    def free_values(self, size: int) -> dict[int, bit_compare.Constant]:
+        """Results of calls that depend on no input, for batches of a size."""
+        found = self._by_size.get(size)
+        if found is None:
+            found, values = {}, dict[int, Any]()
+            with torch.no_grad():
+                for entry in self.free:
+                    for slot, value in zip(entry.slots, entry.made(values.__getitem__, size), strict=True):
+                        values[slot] = value
+                        found[slot] = bit_compare.Constant(value)
+            self._by_size[size] = found
+            if len(self._by_size) > SIZES:
+                self._by_size.popitem(last=False)
+        return found
+
+
+class Answers:
+    """One forward, answered."""
+
+    def __init__(
+        self,
+        to: Answering,
+        given: Sequence[Any],
+        crossing: Sequence[Any],
+        pristine: Callable[[int], Any],
+        *,
+        check: bool,
+    ) -> None:
+        self.thread = threading.get_ident()
+        self.used = 0
+        """Values that crossed and were used."""
+        self.differs = ""
+        """When checked: which value is not what crossed."""
+        self.why = ""
+        """Where not all that crossed was used: which call was another one, and in what."""
+        self.why_marked = ""
+        self.values: list[Any] = [known_calls.NOTHING] * to.slots
+        """What forward has of each slot: a promise, or a value that no known call reads."""
+        self.size = call_recorder.batch_size(given)[1]
+        self.free = to.free_values(self.size)
+        self._to, self._crossing, self._pristine, self._check = to, crossing, pristine, check
+        self._real: dict[int, tuple[Any, int]] = {}
+        """Tensors of slots, with the version that they had when they came; inputs, values that crossed, and computed
+        ones."""
+        self._shared: set[int] = set()
+        """Slots at whose memory others look."""
+        self._done = [False] * len(to.entries)
+        self._expected = to.entries[0]
+        if self._expected.is_marked:
+            self._expect()
+        self._other: tuple[Entry, Any, Any] | None = None
+        self._dtype = to.dtype
+        self._texts: dict[int, tuple[Any, ...]] = {}
+        """What inputs held that are lists."""
+        self._inputs: dict[int, Any] = {}
+        """By the identity of an input: the promise that forward is given instead."""
+        for number, leaf in enumerate(given):
+            if number in to.read and id(leaf) not in self._inputs:
+                self._begin(number, leaf)
+
+    def _begin(self, number: int, leaf: Any) -> None:
+        """An input that known calls read. One that cannot be known stays what it is."""
+        tensor = leaf.springtide_here if is_absent(leaf) else leaf
+        if isinstance(leaf, list | tuple):
+            self.values[number], self._texts[number] = leaf, tuple(leaf)
+            self._real[number] = leaf, -1
+        elif tensor is None or call_recorder.is_plain(tensor):
+            self._real[number] = leaf, -1 if is_absent(leaf) else leaf._version
+            self._inputs[id(leaf)] = self.values[number] = self._to.promises.take(number)
+
+    def input(self, leaf: Any) -> Any:
+        """What forward is given for an input."""
+        return self._inputs.get(id(leaf), leaf)
+
+    @property
+    def complete(self) -> bool:
+        """Whether all that crossed was used."""
+        return self.used == self._to.crossing
+
+    def end(self) -> None:
+        """Forward is over."""
+        if not self.complete:
+            other = known_calls.difference(self, *self._other) if self._other is not None else OTHER_CALLS
+            self.why = self.why_marked or other
+        self._other = None
+        self.values = []
+        self._inputs.clear()
+
+    def unwrapped(self, result: Any) -> Any:
+        """What forward returns, with the tensors themselves."""
+        parts, shape = pytree.flatten(result)
+        if any(isinstance(part, Promise) for part in parts):
+            return shape.rebuild([part.here() if isinstance(part, Promise) else part for part in parts])
+        return result
+
+    # ---- calls ----
+
+    def call(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """An answer, a promise, or what the function gives."""
+        entry: Entry | None = self._expected
+        if not (func == self._expected.function and self._expected.matches(args, kwargs, self.values, self)):
+            entry = self._another(func, args, kwargs)
+        if entry is not None and (
+            _is_forward_ad() and not _is_autocast() and not _dispatch_modes() and not _is_inference()
+            and _default_dtype() is self._dtype
+        ):  # fmt: skip
+            self._done[entry.at] = True
+            if entry is self._expected:
+                self._expect()
+            if entry.plain and not self._check:
+                made = self.values[entry.first] = self._to.promises.take(entry.first)
+                return made
+            answer = self._checked(entry, func, args, kwargs) if self._check else self._answer(entry, args)
+            if answer is not NO_ANSWER:
+                return answer
+        if torch_functions.touches(func, args, kwargs):
+            self._before_writing(args, kwargs)
+        return func(*lazy_values.here(args), **lazy_values.here(kwargs or {}))
+
+    def call_marked(self, function: Any, args: Any, kwargs: Any) -> Any:
+        """What a function gives that the user has marked."""
+        entry = self._another(function, args, kwargs)
+        if entry is not None and not (changed := self._to.state.changed() if self._to.state is not None else "it"):
+            self._done[entry.at] = True
+            return self._marked_here(entry, args, kwargs) if self._check else self._answer(entry, args)
+        if entry is not None:
+            self.why_marked = f"{torch_functions.operation(entry.known.name)} reads {changed}, which has changed"
+        with stateless.heard_by(None):
+            return function(*lazy_values.here(args), **lazy_values.here(kwargs))
+
+    def _marked_here(self, entry: Entry, args: Any, kwargs: Any) -> Any:
+        with stateless.heard_by(None):
+            return self._checked(entry, entry.function, args, kwargs)
+
+    def _expect(self) -> None:
+        """Go on to the next call that was not made yet."""
+        at = self._expected.at
+        while self._done[at] or self._to.entries[at].is_marked:
+            at += 1
+        self._expected = self._to.entries[at]
+
+    def _another(self, func: Any, args: Any, kwargs: Any) -> Entry | None:
+        """A known call that is not the next one."""
+        for entry in self._to.by_function.get(func, ()):
+            if not self._done[entry.at]:
+                if entry.matches(args, kwargs, self.values, self):
+                    return entry
+                self._other = self._other or (entry, args, kwargs)
+        return None
+
+    def is_unwritten(self, number: int) -> bool:
+        """Whether an input is what it was, and nobody asks for its gradient."""
+        leaf, version = self._real[number]
+        if number in self._texts:
+            return tuple(leaf) == self._texts[number]
+        if version < 0:
+            return not leaf.changed
+        return bool(leaf._version == version) and not leaf.requires_grad
+
+    # ---- what is answered ----
+
+    def _answer(self, entry: Entry, args: Any) -> Any:
+        known = entry.known
+        if entry.gives_arg >= 0:
+            return self.values[entry.gives_arg]
+        if known.writes:
+            return self._write(entry, args[0])
+        parts = []
+        for slot, part in zip(entry.slots, known.parts, strict=True):
+            if part.crosses < 0:
+                found = self.values[slot] = self._to.promises.take(slot)
+            else:
+                found = self._give(slot, self._crossed(part))
+            parts.append(found)
+        if known.view:
+            self._shared |= {*entry.slots, *entry.reads}
+        return parts[0] if known.gives.kind is None else known.gives.rebuild(parts)
+
+    def _crossed(self, part: KnownPart) -> Any:
+        self.used += 1
+        value = self._crossing[part.crosses]
+        if isinstance(value, torch.Tensor):
+            return value if part.device == "cpu" else put(value, part.device)
+        return decoded(value, part.kind)
+
+    def _give(self, slot: int, value: Any) -> Any:
+        """A value that is here: as it is, unless known calls read it."""
+        if isinstance(value, torch.Tensor):
+            self._real[slot] = value, value._version
+            if slot in self._to.read:
+                value = self.values[slot] = self._to.promises.take(slot)
+        return value
+
+    def _write(self, entry: Entry, target: Any) -> Any:
+        """A call that writes to a result of another, which nothing else looks at: the result is another from now on."""
+        known, slot = entry.known, target.springtide_slot
+        if slot < self._to.leaves or slot in self._shared or slot in self._real:  # somebody may have it
+            return NO_ANSWER
+        if known.parts[0].crosses >= 0:
+            value = self._crossed(known.parts[0])
+            self._real[entry.first] = value, value._version
+        self.values[slot] = known_calls.NOTHING
+        target.springtide_slot = entry.first
+        self.values[entry.first] = target
+        return None if known.returns_none else target
+
+    def _checked(self, entry: Entry, func: Any, args: Any, kwargs: Any) -> Any:
+        """The call made here, and compared with what crossed."""
+        known = entry.known
+        if entry.gives_arg >= 0:
+            return self.values[entry.gives_arg]
+        result = func(*lazy_values.here(args), **lazy_values.here(kwargs or {}))
+        if known.writes:
+            target, slot = args[0], args[0].springtide_slot
+            value, _ = self._real[slot]
+            self._compare(entry, known.parts[0], value)
+            self._real[entry.first] = value, value._version
+            self.values[slot] = known_calls.NOTHING
+            target.springtide_slot = entry.first
+            self.values[entry.first] = target
+            return None if known.returns_none else target
+        parts = [result] if isinstance(result, torch.Tensor | torch.Size) else pytree.flatten(result)[0]
+        given = []
+        for slot, part, value in zip(entry.slots, known.parts, parts, strict=True):
+            self._compare(entry, part, value)
+            given.append(self._give(slot, value))
+        return given[0] if known.gives.kind is None else known.gives.rebuild(given)
+
+    def _compare(self, entry: Entry, part: KnownPart, value: Any) -> None:
+        if part.crosses >= 0:
+            crossed = self._crossed(part)
+            both = isinstance(value, torch.Tensor) and isinstance(crossed, torch.Tensor)
+            equal = bit_compare.same(crossed, value) if both else type(crossed) is type(value) and crossed == value
+            if not equal and not self.differs:
+                what = torch_functions.operation(entry.known.name)
+                self.differs = f"{what} of {entry.known.line or 'forward()'} gives other bits than the data worker's"
+
+    # ---- promises ----
+
+    def compute(self, slot: int) -> Any:
+        """What was promised: the calls that lead to it are made after all, as they were recorded."""
+        if slot not in self._real:
+            with torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False), torch.no_grad():
+                self._make(slot)
+        return self._real[slot][0]
+
+    def _make(self, slot: int) -> None:
+        entry = self._to.makers[slot]
+        look = self._look if entry.known.view else self._read
+        for at, value in zip(entry.slots, entry.made(look, self.size), strict=True):
+            if isinstance(value, torch.Tensor):
+                self._real.setdefault(at, (value, value._version))
+
+    def _look(self, slot: int) -> Any:
+        """The tensor that a view is to be a view of, whatever was written to it since."""
+        if slot in self.free:
+            return self.free[slot].value
+        return self.compute(slot)
+
+    def _read(self, slot: int) -> Any:
+        """What a slot held before anybody wrote to it."""
+        value = self._look(slot)
+        _, version = self._real.get(slot, (None, 0))
+        if slot in self.free or (self.is_unwritten(slot) if slot < self._to.leaves else value._version == version):
+            return value
+        if slot < self._to.leaves:
+            return self._pristine(slot)
+        entry = self._to.makers[slot]
+        return dict(zip(entry.slots, entry.made(self._read, self.size), strict=True))[slot]
+
+    # ---- what is written ----
+
+    def _before_writing(self, args: Any, kwargs: Any) -> None:
+        """Promises are of what is there until now; what is written to is no longer what it was."""
+        targets = [one for one in (*tensors(args[:1]), *tensors((kwargs or {}).get("out"))) if isinstance(one, Promise)]
+        if not targets:
+            return
+        here = [one.here() for one in targets]
+        written = {memory(one) for one in here if not is_absent(one)}
+        self._to.promises.compute({at for at, one in enumerate(self.values) if isinstance(one, Promise)})
+        self._forget(targets, written)
+
+    def _forget(self, gone: Sequence[Any], written: Set[int]) -> None:
+        """What is one of these, or lies in this memory, is not known any more."""
+        for slot, value in enumerate(self.values):
+            real, _ = self._real.get(value.springtide_slot, (None, 0)) if isinstance(value, Promise) else (None, 0)
+            lies = isinstance(real, torch.Tensor) and not is_absent(real) and memory(real) in written
+            if lies or any(value is one for one in gone):
+                self.values[slot] = known_calls.NOTHING
+
+
+NO_ANSWER = object()
+OTHER_CALLS = "forward() makes other calls than when it was split"
+
+
+@contextmanager
+def _functions_get_tensors() -> Iterator[None]:
+    """`torch.autograd.Function.apply` is not seen as a torch call: see to it that it is given no promises."""
+    own = vars(torch.autograd.Function)["apply"]
+
+    def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        return own.__func__(cls, *lazy_values.here(args), **lazy_values.here(kwargs))
+
+    torch.autograd.Function.apply = classmethod(apply)  # type: ignore[method-assign,assignment]
+    try:
+        yield
+    finally:
+        torch.autograd.Function.apply = own  # type: ignore[method-assign]

@@ -1,0 +1,1 @@
+"""Records the torch calls of a running `forward()`, and what user code can read."""

@@ -1,0 +1,100 @@
+"""Tensors compared bit by bit: values of two programs, and constants against what was sent to data workers.
+
+Versions and identities are no proof: `.data`, NumPy and DLPack write to memory without a new version. So a constant
+that the moved part reads is compared by its bits with every batch. Used by: dataworker/split/program/call_replay.py,
+dataworker/split/search/split.py.
+"""
+
+import ctypes
+import hashlib
+from typing import Any
+
+import torch
+from torch import nn
+
+_memcmp = ctypes.CDLL(None).memcmp
+_memcmp.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
+
+MOST_BYTES = 1 << 20  # of a constant: 0.1 ms to compare on a slow core; more stays with the trainer
+_STRIDED = torch.strided
+KINDS = (torch.Tensor, nn.Parameter, nn.Buffer)
+
+
+def same_bytes(left: int, right: int, size: int) -> bool:
+    """Whether as many bytes are equal at two addresses."""
+    return bool(_memcmp(left, right, size) == 0)
+
+
+def same(left: torch.Tensor, right: torch.Tensor) -> bool:
+    """Whether two tensors are equal bit by bit, NaN to NaN, zero to zero of the same sign."""
+    if left.shape != right.shape or left.dtype != right.dtype:
+        return False
+    one, other = left.detach().cpu().contiguous(), right.detach().cpu().contiguous()
+    return same_bytes(one.data_ptr(), other.data_ptr(), one.numel() * one.element_size())
+
+
+def is_comparable(value: torch.Tensor) -> bool:
+    """Whether a tensor can be compared by its bits with every batch."""
+    return (
+        type(value) in KINDS
+        and not value.requires_grad
+        and value.layout is torch.strided
+        and value.device.type == "cpu"
+        and not (value.is_conj() or value.is_neg() or value.is_quantized)
+        and value.is_contiguous()
+        and value.numel() * value.element_size() <= MOST_BYTES
+    )
+
+
+def digest(value: torch.Tensor) -> bytes:
+    """A digest of a comparable tensor's bits."""
+    flat = value.detach().reshape(-1)
+    held: Any = flat.view(torch.uint8).numpy() if flat.numel() else b""
+    return hashlib.blake2b(held, digest_size=16).digest()
+
+
+class Constant:
+    """A copy of a tensor that the moved part reads."""
+
+    __slots__ = ("_address", "_bytes", "_dtype", "_odd", "_shape", "value")
+
+    def __init__(self, value: torch.Tensor) -> None:
+        self.value, self._dtype, self._shape = value, value.dtype, value.shape
+        self._bytes, self._address = value.numel() * value.element_size(), value.data_ptr()
+        self._odd = value.is_floating_point() or value.is_complex()
+        """Whether a tensor of this type may show the opposite of what is in its memory."""
+
+    def is_still(self, given: torch.Tensor) -> bool:
+        """Whether a tensor of one of `KINDS` has these bits, and asks for no gradient."""
+        return (
+            given.dtype is self._dtype
+            and given.shape == self._shape
+            and not given.requires_grad
+            and given.layout is _STRIDED
+            and given.is_cpu
+            and given.is_contiguous()
+            and not (self._odd and (given.is_neg() or given.is_conj()))
+            and _memcmp(given.data_ptr(), self._address, self._bytes) == 0
+        )
+
+
+class Snapshot:
+    """A tensor as it was at one moment."""
+
+    __slots__ = ("_bytes", "_strides", "_tensor", "_version", "copy")
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self._tensor, self._version, self._strides = tensor, tensor._version, tensor.stride()
+        self.copy = tensor.detach().clone(memory_format=torch.contiguous_format)
+        self._bytes = self.copy.numel() * self.copy.element_size()
+
+    @property
+    def is_still(self) -> bool:
+        """Whether nobody has written to it, by whichever way, nor asked for its gradient."""
+        tensor = self._tensor
+        if tensor._version != self._version or tensor.requires_grad or tensor.shape != self.copy.shape:
+            return False
+        if tensor.stride() != self._strides or tensor.dtype is not self.copy.dtype:
+            return False
+        now = tensor.detach().contiguous()
+        return same_bytes(now.data_ptr(), self.copy.data_ptr(), self._bytes)

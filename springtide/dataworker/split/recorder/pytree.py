@@ -1,0 +1,152 @@
+"""A call's arguments taken apart into leaves, and put together again: what a split program reads and gives is leaves.
+
+In: trees of tuples, lists, dicts, named tuples, dataclasses and what torch's pytree knows (TorchRec registers its own).
+Out: the leaves in order, and a `Shape` that rebuilds the tree. A list of strings is one leaf, as a batch has as many as
+samples; so is an object that could not be rebuilt. Used by: dataworker/split/search/split.py on both sides of the cut.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from torch.utils import _pytree as pytree
+
+from springtide.dataworker.transport import layout
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How a tree is made of its leaves."""
+
+    kind: Any = None
+    """Type of this node; None: it is a leaf."""
+    context: Any = None
+    """Keys of a dict, names of a dataclass's fields, what pytree wants back."""
+    children: tuple["Shape", ...] = ()
+
+    def rebuild(self, leaves: Sequence[Any]) -> Any:
+        """The tree of these leaves."""
+        rest = iter(leaves)
+        tree = self._take(rest)
+        if next(rest, self) is not self:
+            raise ValueError(f"{len(leaves)} leaves are too many for this tree")
+        return tree
+
+    def _take(self, leaves: Iterator[Any]) -> Any:
+        if self.kind is None:
+            return next(leaves)
+        parts = [child._take(leaves) for child in self.children]
+        if self.kind is list or self.kind is tuple:
+            return self.kind(parts)
+        if self.kind is dict:
+            return dict(zip(self.context, parts, strict=True))
+        if hasattr(self.kind, "_fields"):  # torch.return_types are tuples too, of another making
+            return self.kind(*parts)
+        if self.kind in pytree.SUPPORTED_NODES:
+            return pytree.SUPPORTED_NODES[self.kind].unflatten_fn(parts, self.context)
+        made = object.__new__(self.kind)
+        for name, part in zip(self.context, parts, strict=True):
+            object.__setattr__(made, name, part)
+        return made
+
+
+def flatten(tree: Any) -> tuple[list[Any], Shape]:
+    """Leaves of a tree from left to right, and how to rebuild it."""
+    found: list[Any] = []
+    return found, _walk(tree, found)
+
+
+def _walk(tree: Any, found: list[Any]) -> Shape:
+    kind = type(tree)
+    context: Any = None
+    parts: Sequence[Any]
+    if is_text(tree):
+        found.append(tree)
+        return Shape()
+    if kind is list or kind is tuple or (isinstance(tree, tuple) and hasattr(kind, "_fields")):
+        parts = tree
+    elif kind is dict:
+        context, parts = tuple(tree), tuple(tree.values())
+    elif kind in pytree.SUPPORTED_NODES:
+        children, context = pytree.SUPPORTED_NODES[kind].flatten_fn(tree)
+        parts = tuple(children)
+    elif layout.is_record(tree):
+        context = tuple(field.name for field in dataclasses.fields(tree))
+        parts = tuple(getattr(tree, name) for name in context)
+    else:
+        found.append(tree)
+        return Shape()
+    return Shape(kind, context, tuple([_walk(part, found) for part in parts]))
+
+
+def is_text(tree: Any) -> bool:
+    """Whether this is a list of strings: one leaf."""
+    return type(tree) in (list, tuple) and len(tree) > 0 and all(isinstance(one, str | bytes) for one in tree)
+
+
+@contextmanager
+def substituted(tree: Any, change: Callable[[Any], Any]) -> Iterator[Any]:
+    """The same tree with other leaves, as long as it is needed.
+
+    Lists, dicts and dataclasses stay the same objects, so that what is written to them is seen by who has them; when it
+    is over they have their own leaves again, where nobody has put something else there.
+    """
+    undo: list[Callable[[], None]] = []
+    try:
+        yield _substituted(tree, change, undo)
+    finally:
+        for one in reversed(undo):
+            one()
+
+
+def _substituted(tree: Any, change: Callable[[Any], Any], undo: list[Callable[[], None]]) -> Any:
+    kind = type(tree)
+    if is_text(tree):
+        return change(tree)
+    if kind is list or (isinstance(tree, dict) and (kind is dict or kind in pytree.SUPPORTED_NODES)):
+        for key in range(len(tree)) if kind is list else tuple(tree):
+            _put(tree, key, _substituted(tree[key], change, undo), undo)
+        return tree
+    if kind is tuple or (isinstance(tree, tuple) and hasattr(kind, "_fields")):
+        parts = [_substituted(part, change, undo) for part in tree]
+        if all(new is old for new, old in zip(parts, tree, strict=True)):
+            return tree
+        return kind(parts) if kind is tuple else kind(*parts)
+    if kind in pytree.SUPPORTED_NODES:
+        children, context = pytree.SUPPORTED_NODES[kind].flatten_fn(tree)
+        parts = [_substituted(part, change, undo) for part in children]
+        if all(new is old for new, old in zip(parts, children, strict=True)):
+            return tree
+        return pytree.SUPPORTED_NODES[kind].unflatten_fn(parts, context)
+    if layout.is_record(tree):
+        for field in dataclasses.fields(tree):
+            _set(tree, field.name, _substituted(getattr(tree, field.name), change, undo), undo)
+        return tree
+    return change(tree)
+
+
+def _put(tree: Any, key: Any, new: Any, undo: list[Callable[[], None]]) -> None:
+    old = tree[key]
+    if new is not old:
+        tree[key] = new
+
+        def back() -> None:
+            there = tree.get(key) if isinstance(tree, dict) else tree[key] if key < len(tree) else None
+            if there is new:
+                tree[key] = old
+
+        undo.append(back)
+
+
+def _set(tree: Any, name: str, new: Any, undo: list[Callable[[], None]]) -> None:
+    old = getattr(tree, name)
+    if new is not old:
+        object.__setattr__(tree, name, new)
+
+        def back() -> None:
+            if getattr(tree, name, None) is new:
+                object.__setattr__(tree, name, old)
+
+        undo.append(back)

@@ -1,0 +1,485 @@
+"""What user code can read when it is called: attributes, items, globals, closures, class attributes, the environment.
+
+In: a data set and its functions, or a function marked `@springtide.stateless`. All objects that they reach are walked
+once. Out: `ReachableState.changed()`, asked with every batch, says what is no longer as it was: small containers and
+arrays by their content, dicts of any size by their version, large lists and arrays a part at a time. A copy of the
+objects runs on data workers: once the originals have changed, or the copy changes itself, it is no copy any more. Used
+by: worker/split/controller.py for the data set, dataworker/split/recorder/marked_calls.py; on data workers by
+dataworker/split/program/payload.py.
+"""
+
+import abc
+import datetime
+import decimal
+import dis
+import enum
+import fractions
+import functools
+import operator
+import os
+import pathlib
+import random
+import re
+import sys
+import types
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from springtide import config
+from springtide.dataworker.split.recorder import bit_compare, source_lines
+
+try:
+    from torch._C._dynamo.guards import dict_version
+except ImportError:  # a torch without it: large dicts are compared like large lists
+
+    def dict_version(d: dict[Any, Any]) -> int:
+        """A number that is another one when a dict has changed; here: its length."""
+        return len(d)
+
+
+ATOMS = (int, float, complex, str, bytes, bool, type(None), type(...), range, slice, enum.Enum, re.Pattern,
+         datetime.date, datetime.time, datetime.timedelta, datetime.tzinfo, decimal.Decimal, fractions.Fraction,
+         pathlib.PurePath, uuid.UUID, np.generic, np.dtype, torch.dtype, torch.device, torch.Size, types.CodeType,
+         types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, types.MemberDescriptorType,
+         types.GetSetDescriptorType, property)  # fmt: skip
+"""Never change."""
+UNREAD = frozenset({
+    "__dict__", "__weakref__", "__doc__", "__module__", "__annotations__", "__dataclass_fields__", "__qualname__",
+    "__dataclass_params__", "__match_args__", "__parameters__", "__orig_bases__", "__abstractmethods__", "_abc_impl",
+    "__static_attributes__", "__firstlineno__",
+})  # fmt: skip
+"""Entries of classes that programs do not read."""
+FUNCTIONS = (types.FunctionType, types.MethodType, functools.partial, staticmethod, classmethod)
+ALWAYS = 64  # things that are compared with every batch, the nearest first: some tens of microseconds
+IN_TURN = 16  # of the others, with every batch
+FEW = 16  # items of a container that is like an object of as many attributes
+SMALL = 256  # items that are compared with every batch: some microseconds
+SMALL_BYTES = 1 << 14  # of an array: a microsecond
+PART_BYTES = 1 << 16  # of a larger one, with every batch: some microseconds
+MOST_COPIED = 1 << 26  # bytes of all copies; arrays beyond that are known by their address alone
+MOST_COPIED_THERE = 1 << 20  # the same of each data worker, which has its arrays from a file that all share
+MOST_OBJECTS = 4096  # that are walked; what lies deeper is seen when samples are read again and compared
+
+
+class Check(abc.ABC):
+    """Something that must stay as it is."""
+
+    __slots__ = ("name",)
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    @abc.abstractmethod
+    def holds(self, lenient: bool) -> bool:
+        """Whether it is as it was; `lenient`: names that meant nothing may mean something by now."""
+
+    @property
+    def broken(self) -> str:
+        """What is not as it was, by its name."""
+        return self.name
+
+
+class Names(Check):
+    """Entries of a namespace: attributes of an object or class, globals, a closure's cell."""
+
+    __slots__ = ("_count", "_get", "_length", "_were")
+
+    def __init__(
+        self, name: str, get: Callable[[str], Any], names: Sequence[str], count: Callable[[], int] = lambda: 0
+    ) -> None:
+        """`count`: how many entries there are, where another one would be read."""
+        super().__init__(name)
+        self._get, self._were, self._count, self._length = get, {one: get(one) for one in names}, count, count()
+
+    def holds(self, lenient: bool) -> bool:
+        """Whether all names mean what they meant."""
+        for name, was in self._were.items():
+            now = self._get(name)
+            if now is not was:
+                if lenient and (was is None or was is MISSING):
+                    self._were[name] = now
+                elif not _equal_atoms(was, now):
+                    return False
+        return lenient or self._count() == self._length
+
+    @property
+    def broken(self) -> str:
+        """The first that is another."""
+        changed = (name for name, was in self._were.items() if self._get(name) is not was)
+        return f"{self.name}{next(changed, '')}".removesuffix(".")
+
+
+class Items(Check):
+    """A list, deque or set: the same objects in it, those of a long one a part at a time."""
+
+    __slots__ = ("_at", "_held", "_were")
+
+    def __init__(self, name: str, held: Any) -> None:
+        super().__init__(name)
+        self._held, self._were, self._at = held, list(held), 0
+
+    def holds(self, lenient: bool) -> bool:
+        """Whether nothing was put in, taken out or replaced."""
+        if len(self._held) != len(self._were):
+            return False
+        if isinstance(self._held, set):
+            return len(self._held) > SMALL or self._held == set(self._were)
+        begin, self._at = self._at, self._at + SMALL if self._at + SMALL < len(self._were) else 0
+        now = self._held if len(self._were) <= SMALL or isinstance(self._held, deque) else (
+            self._held[begin : begin + SMALL])  # fmt: skip
+        were = self._were if now is self._held else self._were[begin : begin + SMALL]
+        return all(map(operator.is_, now, were)) or all(map(_same, were, now))
+
+
+class Version(Check):
+    """A dict of any size: what is found under its keys."""
+
+    __slots__ = ("_held", "_length", "_version", "_were")
+
+    def __init__(self, name: str, held: dict[Any, Any]) -> None:
+        super().__init__(name)
+        self._held, self._version, self._length = held, dict_version(held), len(held)
+        self._were = dict(held) if len(held) <= SMALL else None
+
+    def holds(self, lenient: bool) -> bool:
+        """Whether nothing was put in, taken out or replaced."""
+        version = dict_version(self._held)
+        if version == self._version and len(self._held) == self._length:
+            return True
+        if self._were is None or len(self._held) != self._length:
+            return False
+        self._version = version
+        return all(_same(was, self._held.get(key, MISSING)) for key, was in self._were.items())
+
+
+class Bits(Check):
+    """A tensor or array: its memory, its version, its bits; those of a large one a part at a time."""
+
+    __slots__ = ("_array", "_at", "_copy", "_kind", "_now")
+
+    def __init__(self, name: str, array: Any, *, copied: bool) -> None:
+        super().__init__(name)
+        self._array, self._kind, self._at = array, _kind_of(array), 0
+        self._now = _bytes_of(array) if copied else None
+        self._copy = self._now.copy() if self._now is not None else None
+
+    def holds(self, lenient: bool) -> bool:
+        """Whether nothing was written to it."""
+        if _kind_of(self._array) != self._kind:
+            return False
+        if self._now is None or self._copy is None:
+            return True
+        begin, size = self._at, self._now.nbytes - self._at
+        if self._now.nbytes > SMALL_BYTES:
+            size = min(size, PART_BYTES)
+            self._at = begin + size if begin + size < self._now.nbytes else 0
+        there, here = (one.__array_interface__["data"][0] + begin for one in (self._copy, self._now))
+        return bit_compare.same_bytes(there, here, size)
+
+
+class Drawn(Check):
+    """A generator of random numbers: where it is."""
+
+    __slots__ = ("_state", "_where")
+
+    def __init__(self, name: str, state: Callable[[], Any]) -> None:
+        super().__init__(name)
+        self._state, self._where = state, state()
+
+    def holds(self, lenient: bool) -> bool:
+        """Whether nothing was drawn from it."""
+        return bool(self._state() == self._where)
+
+
+TORCHS_OWN = frozenset(vars(nn.Module())) | {"forward", "springtide_binding"}
+"""Attributes of modules that are torch's, or ours."""
+
+
+class Missing:
+    """In the place of a name that is not there."""
+
+
+MISSING = Missing()
+
+
+class ReachableState:
+    """Everything that some objects can read, as it was when this was made."""
+
+    def __init__(self, roots: Mapping[str, Any], *, parameters: bool = True, most_copied: int = MOST_COPIED) -> None:
+        """`roots`: objects by the names under which they are spoken of; `parameters`: those of modules count too;
+        `most_copied`: bytes of arrays that are compared, and not only known by their address."""
+        self.opaque: list[str] = []
+        """What can be known by nothing but its identity: objects of other libraries, open files."""
+        self._checks: list[Check] = []
+        self._seen: dict[int, Any] = {}
+        self._copied = 0
+        self._parameters, self._most_copied = parameters, most_copied
+        self._queue: deque[tuple[str, Any]] = deque(roots.items())
+        self._later: deque[tuple[str, Any]] = deque()
+        """What is in containers of many: after all that is nearer."""
+        while (left := self._queue or self._later) and len(self._seen) < MOST_OBJECTS:
+            self._visit(*left.popleft())
+        self.opaque += [f"{left[0][0]} and more"] if left else []
+        self._queue.clear()
+        self._later.clear()
+        self._at = ALWAYS
+
+    @property
+    def objects(self) -> int:
+        """How many were walked."""
+        return len(self._seen)
+
+    def changed(self, *, lenient: bool = False) -> str:
+        """The first thing that is not as it was, by its name; "": all is.
+
+        `lenient`: what was None or not there may have become something: files and indices are opened on first use.
+        """
+        begin, self._at = self._at, self._at + IN_TURN if self._at + IN_TURN < len(self._checks) else ALWAYS
+        for one in (*self._checks[:ALWAYS], *self._checks[begin : begin + IN_TURN]):
+            if not one.holds(lenient):
+                return one.broken
+        return ""
+
+    def _visit(self, name: str, value: Any) -> None:
+        if isinstance(value, ATOMS) or id(value) in self._seen:
+            return
+        if not self._parameters and isinstance(value, torch.Tensor) and value.requires_grad:
+            return
+        self._seen[id(value)] = value  # kept, so that no other object gets its id
+        if isinstance(value, torch.Tensor | np.ndarray):
+            self._array(name, value)
+        elif isinstance(value, dict):
+            self._checks.append(Version(name, value))
+            self._several(name, [(f"[{key!r}]", one) for key, one in value.items()], list(value.values()))
+        elif isinstance(value, list | deque | set | bytearray):
+            self._checks.append(Items(name, value))
+            self._several(name, [(f"[{at}]", one) for at, one in enumerate(value)], list(value))
+        elif isinstance(value, tuple | frozenset):
+            self._several(name, [(f"[{at}]", one) for at, one in enumerate(value)], list(value))
+        elif isinstance(value, FUNCTIONS):
+            self._function(name, value)
+        elif isinstance(value, type):
+            self._class(name, value)
+        elif isinstance(value, types.ModuleType):
+            pass  # what a function reads of it is asked for there
+        elif (state := _generator(value)) is not None:
+            self._checks.append(Drawn(name, state))
+        else:
+            self._object(name, value)
+
+    def _several(self, name: str, parts: list[tuple[str, Any]], values: list[Any]) -> None:
+        """What is in a container, unless it is nothing that can change."""
+        if not all(issubclass(kind, ATOMS) for kind in set(map(type, values))):
+            queue = self._queue if len(parts) <= FEW else self._later
+            queue += [(f"{name}{part}", one) for part, one in parts[:MOST_OBJECTS]]
+
+    def _array(self, name: str, value: Any) -> None:
+        size = int(value.nbytes)
+        copied = _has_bytes(value) and self._copied + size <= self._most_copied
+        self._copied += size if copied else 0
+        self._checks.append(Bits(name, value, copied=copied))
+        if not copied:
+            self.opaque.append(name)
+
+    def _object(self, name: str, value: Any) -> None:
+        if isinstance(value, nn.Module):
+            self._torch_module(name, value)
+            return
+        held = getattr(value, "__dict__", None)
+        slots = [one for kind in type(value).__mro__ for one in _slots(kind)]
+        if isinstance(held, dict):
+            get = lambda one: getattr(value, one, MISSING) if one in slots else held.get(one, MISSING)  # noqa: E731
+            self._watch(f"{name}.", get, [*held, *slots], lambda: len(held))
+        elif slots:
+            self._watch(f"{name}.", lambda one: getattr(value, one, MISSING), slots)
+        elif not _is_users(type(value)):
+            self.opaque.append(name)
+            return
+        self._queue.append((type(value).__name__, type(value)))
+
+    def _torch_module(self, name: str, module: nn.Module) -> None:
+        """Its plain attributes, its buffers, the modules below it: not what torch keeps in it, such as hooks."""
+        held = vars(module)
+        names = [one for one in held if one not in TORCHS_OWN]
+        self._watch(f"{name}.", functools.partial(_from, held), names, lambda: len(held.keys() - TORCHS_OWN))
+        self._checks.append(Names(f"{name}.", functools.partial(_from, held), ["training"]))
+        inner = ["_buffers", "_modules", *(["_parameters"] if self._parameters else [])]
+        self._queue += [(f"{name}.{one}", held[one]) for one in inner]
+        self._queue.append((type(module).__name__, type(module)))
+
+    def _watch(
+        self, prefix: str, get: Callable[[str], Any], names: Sequence[str], count: Callable[[], int] = lambda: 0
+    ) -> None:
+        self._checks.append(Names(prefix, get, names, count))
+        self._queue += [(f"{prefix}{one}", get(one)) for one in names]
+
+    def _class(self, name: str, kind: type) -> None:
+        for one in kind.__mro__:
+            if _is_users(one):
+                held = vars(one)
+                names = [each for each in held if each not in UNREAD]
+                self._watch(f"{one.__name__}.", functools.partial(_from, held), names)
+
+    def _function(self, name: str, value: Any) -> None:
+        if isinstance(value, types.MethodType):
+            self._queue += [(name, value.__func__), (name.rpartition(".")[0] or name, value.__self__)]
+        elif isinstance(value, functools.partial):
+            self._queue += [(name, value.func), (name, value.args), (name, value.keywords)]
+        elif isinstance(value, staticmethod | classmethod):
+            self._queue.append((name, value.__func__))
+        else:
+            self._plain_function(name, value)
+
+    def _plain_function(self, name: str, value: types.FunctionType) -> None:
+        self._watch(f"{name}.", lambda one: getattr(value, one), ["__code__", "__defaults__", "__kwdefaults__"])
+        for cell_name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
+            self._watch("", functools.partial(_cell, cell), [cell_name])
+        if value.__dict__:
+            self._queue.append((f"{name}.__dict__", value.__dict__))
+        if _is_users(value):
+            own = [chain for chain in _globals_in(value.__code__) if chain[0] in value.__globals__]
+            names = sorted({chain[0] for chain in own})
+            self._watch("", functools.partial(_from, value.__globals__), names)
+            for first, *rest in own:
+                self._of_module(first, value.__globals__[first], rest)
+        for path in _imports_in(value.__code__):
+            self._of_module(path[0], sys.modules.get(path[0]), path[1:])
+
+    def _of_module(self, name: str, module: Any, names: Sequence[str]) -> None:
+        """What a function reads of a module, through others perhaps: `settings.model.size`."""
+        if not isinstance(module, types.ModuleType) or not names:
+            return
+        first, *rest = names
+        if module is os and first in ("environ", "getenv"):
+            self._queue.append(("the environment", config.live_variables()._data))  # type: ignore[attr-defined]
+        elif _is_users(module):
+            self._watch(f"{name}.", functools.partial(_from, vars(module)), [first])
+        self._of_module(f"{name}.{first}", vars(module).get(first), rest)
+
+
+def _from(held: Any, name: str) -> Any:
+    return held.get(name, MISSING)
+
+
+def _cell(cell: Any, name: str) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return MISSING
+
+
+def _same(was: Any, now: Any) -> bool:
+    return was is now or _equal_atoms(was, now)
+
+
+def _equal_atoms(was: Any, now: Any) -> bool:
+    """Whether two objects are the same constant."""
+    return type(was) is type(now) and isinstance(was, ATOMS) and bool(was == now)
+
+
+def _slots(kind: type) -> list[str]:
+    found = vars(kind).get("__slots__", ())
+    names = [found] if isinstance(found, str) else list(found)
+    return [one for one in names if one not in ("__dict__", "__weakref__")]
+
+
+def _globals_in(code: types.CodeType) -> Iterator[list[str]]:
+    """Globals that a function reads, each with the attributes that it reads of it at once: ["settings", "size"]."""
+    chain: list[str] = []
+    for one in dis.get_instructions(code):
+        if one.opname in ("LOAD_ATTR", "LOAD_METHOD") and chain:
+            chain.append(str(one.argval))
+        elif one.opname not in ("CACHE", "PUSH_NULL", "PRECALL", "RESUME", "NOP"):
+            if chain:
+                yield chain
+            chain = [str(one.argval)] if one.opname in ("LOAD_GLOBAL", "LOAD_NAME") else []
+    for inner in code.co_consts:
+        if isinstance(inner, types.CodeType):
+            yield from _globals_in(inner)
+
+
+def _imports_in(code: types.CodeType) -> Iterator[list[str]]:
+    """Modules that a function imports itself, with what it takes out of them."""
+    module = ""
+    for one in dis.get_instructions(code):
+        if one.opname == "IMPORT_NAME":
+            module = str(one.argval)
+        elif (one.opname == "IMPORT_FROM" and module) or (one.opname in ("LOAD_ATTR", "LOAD_METHOD") and module):
+            yield [module, str(one.argval)]
+    for inner in code.co_consts:
+        if isinstance(inner, types.CodeType):
+            yield from _imports_in(inner)
+
+
+def _is_users(item: Any) -> bool:
+    """Whether a class, function or module is the user's own: neither Python's, nor an installed package's, nor ours."""
+    if isinstance(item, types.FunctionType):
+        return source_lines.is_users(item.__code__.co_filename)
+    module = item if isinstance(item, types.ModuleType) else sys.modules.get(getattr(item, "__module__", ""))
+    if module is None:
+        return isinstance(item, type)  # of a script that is no module here
+    if module.__name__ == "__main__":
+        return True
+    return bool(getattr(module, "__file__", None)) and source_lines.is_users(str(module.__file__))
+
+
+def _generator(value: Any) -> Callable[[], Any] | None:
+    """How to ask a generator of random numbers where it is; None: it is none."""
+    if isinstance(value, random.Random):
+        return value.getstate
+    if isinstance(value, np.random.Generator):
+        return lambda: repr(value.bit_generator.state)
+    if isinstance(value, np.random.RandomState):
+        return lambda: repr(value.get_state(legacy=False))
+    return (lambda: value.get_state().numpy().tobytes()) if isinstance(value, torch.Generator) else None
+
+
+def _kind_of(array: Any) -> tuple[Any, ...]:
+    if isinstance(array, np.ndarray):
+        return array.__array_interface__["data"][0], array.shape, array.strides, array.dtype
+    if array.layout is not torch.strided:
+        return (array._version,)
+    version = 0 if array.is_inference() else array._version
+    return version, array.data_ptr(), array.shape, array.stride(), array.dtype, array.requires_grad
+
+
+def _has_bytes(array: Any) -> bool:
+    if isinstance(array, np.ndarray):
+        return not isinstance(array, np.memmap) and not array.dtype.hasobject and array.flags.c_contiguous
+    plain = array.layout is torch.strided and array.device.type == "cpu"
+    return plain and array.is_contiguous() and not (array.is_conj() or array.is_neg() or array.is_quantized)
+
+
+def _bytes_of(array: Any) -> Any:
+    """The memory of an array, as bytes that show what is written to it."""
+    if isinstance(array, torch.Tensor):
+        return array.detach().reshape(-1).view(torch.uint8).numpy() if array.numel() else np.empty(0, np.uint8)
+    return array.reshape(-1).view(np.uint8) if array.size else np.empty(0, np.uint8)
+
+
+class CopyWatch:
+    """Whether a data set, or whatever is called, changes itself on a data worker. It does not travel with it."""
+
+    def __init__(self) -> None:
+        self._state: ReachableState | None = None
+        self._changed = ""
+
+    def __reduce__(self) -> Any:
+        return CopyWatch, ()
+
+    def begin(self, **roots: Any) -> None:
+        """Before it is called; at the first time it is what it is to stay."""
+        if self._state is None:
+            self._state = ReachableState(roots, most_copied=MOST_COPIED_THERE)
+
+    def changed(self) -> str:
+        """After it was called: what has changed, now or before; "": nothing."""
+        if self._state is not None and not self._changed:
+            self._changed = self._state.changed(lenient=True)
+        return self._changed

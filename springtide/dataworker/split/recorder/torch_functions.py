@@ -1,0 +1,177 @@
+"""Facts about torch's functions that the split rests on: their names, whether they write, read memory or compute.
+
+In: function objects as a `TorchFunctionMode` is given them. Out: a name that another process resolves to the same
+function, and what a call of it may do. Used by: dataworker/split/recorder/call_recorder.py,
+dataworker/split/program/call_replay.py, dataworker/split/program/moved_program.py.
+"""
+
+import functools
+import importlib
+import types
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+PLACES = ("torch", "torch.functional", "torch.nn.functional", "torch._C._nn", "torch.special", "torch.linalg",
+          "torch.fft", "torch._C._special", "torch._C._linalg")  # fmt: skip
+"""Modules in which a function is looked for by its name."""
+GETTER, SETTER = ".__get__", ".__set__"
+
+EXPOSING = frozenset({
+    "Tensor.data.__get__", "Tensor.numpy", "Tensor.__array__", "Tensor.__dlpack__", "Tensor.data_ptr",
+    "Tensor.untyped_storage", "Tensor.storage", "Tensor._typed_storage", "Tensor.__cuda_array_interface__.__get__",
+    "Tensor.as_subclass", "Tensor.unsafe_chunk", "Tensor.unsafe_split", "Tensor.unsafe_split_with_sizes",
+    "torch.unsafe_chunk", "torch.unsafe_split", "torch.unsafe_split_with_sizes", "torch.as_strided",
+    "Tensor.as_strided",
+})  # fmt: skip
+"""Give access to a tensor's memory by which it can be written without a new version."""
+DESCRIBING = frozenset({
+    *(f"Tensor.{name}.__get__" for name in (
+        "shape", "dtype", "device", "ndim", "layout", "requires_grad", "is_cuda", "is_cpu", "is_sparse", "is_quantized",
+        "is_meta", "is_nested", "is_mkldnn", "itemsize", "nbytes", "names", "is_leaf", "grad", "grad_fn")),
+    *(f"Tensor.{name}" for name in (
+        "size", "dim", "ndimension", "numel", "nelement", "__len__", "is_floating_point", "is_complex", "is_signed",
+        "element_size", "get_device", "is_inference", "has_names", "is_same_size")),
+    "torch.numel", "torch.is_floating_point", "torch.is_complex", "torch.is_tensor", "torch.is_inference",
+})  # fmt: skip
+"""Read no values: a tensor that stayed behind answers these itself."""
+UNMOVED = frozenset({
+    "torch.empty", "torch.empty_like", "torch.empty_strided", "torch.empty_permuted", "Tensor.new_empty",
+    "Tensor.new_empty_strided", "Tensor.new", "Tensor.tolist", "Tensor.__repr__", "Tensor.__format__", "Tensor.storage",
+    "Tensor.is_pinned", "Tensor.pin_memory", "Tensor.stride", "Tensor.storage_offset", "Tensor.is_contiguous",
+    "Tensor._version.__get__", "Tensor.__deepcopy__", "Tensor.__reduce_ex__", "Tensor.__hash__",
+    "Tensor.backward", "Tensor.register_hook", "Tensor.retain_grad", "Tensor.is_shared", "Tensor.share_memory_",
+    "torch.set_printoptions", "torch.manual_seed", "torch.seed",
+})  # fmt: skip
+"""Never moved: what they give is no value of their arguments alone, or cannot cross."""
+HIDDEN_WRITES = frozenset({
+    "native_batch_norm", "batch_norm", "cudnn_batch_norm", "miopen_batch_norm", "_batch_norm_impl_index",
+    "_batch_norm_with_update", "instance_norm", "native_batch_norm_backward",
+})  # fmt: skip
+"""aten operations that write to their arguments, and whose schema does not say so."""
+PRODUCTS = frozenset({
+    "mm", "bmm", "addmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot", "matmul", "linear", "convolution",
+    "_convolution", "mkldnn_convolution", "mkldnn_linear", "cdist", "_cdist_forward", "_scaled_dot_product_attention",
+    "scaled_dot_product_attention", "lstm", "gru", "rnn_tanh", "rnn_relu",
+})  # fmt: skip
+"""aten operations computed by libraries whose rounding depends on the machine's cores."""
+
+
+@functools.cache
+def _by_identity() -> dict[int, str]:
+    found: dict[int, str] = {}
+    for place in reversed(PLACES):
+        for name, value in vars(importlib.import_module(place)).items():
+            if callable(value) and not isinstance(value, type):
+                found[id(value)] = f"{place}.{name}"
+    for name in dir(torch.Tensor):
+        found.setdefault(id(getattr(torch.Tensor, name)), f"Tensor.{name}")
+    return found
+
+
+_names: dict[Any, str] = {}
+
+
+def name_of(function: Any) -> str:
+    """A name that `resolve` finds again in any process; "" where there is none."""
+    found = _names.get(function)
+    if found is None:
+        found = _name(function)
+        _names[function] = found
+    return found
+
+
+def _name(function: Any) -> str:
+    owner, name = getattr(function, "__self__", None), str(getattr(function, "__name__", ""))
+    if type(function).__name__ == "method-wrapper" and owner is not None:
+        candidate = f"Tensor.{getattr(owner, '__name__', '')}.{name}"
+    elif name and getattr(torch.Tensor, name, None) is function:
+        candidate = f"Tensor.{name}"
+    elif isinstance(function, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
+        candidate = f"torch.ops.{str(function).replace('::', '.')}"
+    else:
+        candidate = _by_identity().get(id(function), "")
+    try:
+        return candidate if candidate and resolve(candidate) == function else ""
+    except (AttributeError, ImportError):
+        return ""
+
+
+def resolve(name: str) -> Callable[..., Any]:
+    """The function of this name."""
+    if name.startswith("Tensor."):
+        found: Any = torch.Tensor
+        for part in name.split(".")[1:]:
+            found = getattr(found, part)
+        return found  # type: ignore[no-any-return]
+    if name.startswith("torch.ops."):
+        found = torch.ops
+        for part in name.split(".")[2:]:
+            found = getattr(found, part)
+        return found  # type: ignore[no-any-return]
+    place, _, own = name.rpartition(".")
+    return getattr(importlib.import_module(place), own)  # type: ignore[no-any-return]
+
+
+def operation(name: str) -> str:
+    """A function's name as people write it."""
+    if name.startswith("marked:"):
+        return name.rpartition(":")[2]
+    short = name.removesuffix(GETTER).rpartition(".")[2]
+    return short.strip("_") or short
+
+
+def writes(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> bool:
+    """Whether a call may write to a tensor that it is given, as far as names and schemas say."""
+    known = _writes.get(function)
+    if known is None:
+        known = _writes[function] = _by_name_or_schema(function)
+    if known is True or known is False:
+        return known or bool(kwargs and kwargs.get("out") is not None)
+    return bool(kwargs.get("inplace") if kwargs and "inplace" in kwargs else known < len(args) and args[known])
+
+
+_writes: dict[Any, bool | int] = {}
+READING = ("__index__", "__int__", "__invert__", "__iter__")
+
+
+def _by_name_or_schema(function: Any) -> bool | int:
+    """True, False, or at which place an argument `inplace` says so."""
+    if isinstance(function, torch._ops.OpOverload):
+        return bool(function._schema.is_mutable)
+    if isinstance(function, torch._ops.OpOverloadPacket):
+        schemas = [getattr(function, one)._schema for one in function.overloads() if "out" not in one]
+        return any(one.is_mutable for one in schemas)
+    name = str(getattr(function, "__name__", ""))
+    if name.startswith("__"):
+        return name in ("__setitem__", "__set__", "__delete__", "__setstate__") or (
+            name.startswith("__i") and name not in READING
+        )
+    if name.endswith("_"):
+        return True
+    if isinstance(function, types.FunctionType):
+        names = function.__code__.co_varnames[: function.__code__.co_argcount]
+        return names.index("inplace") if "inplace" in names else False
+    return False
+
+
+def exposes(name: str) -> bool:
+    """Whether a function gives access to memory past torch's version counters."""
+    return name in EXPOSING
+
+
+def touches(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> bool:
+    """Whether a call writes to a tensor that it is given, or lets others do so unseen."""
+    exposing = _exposing.get(function)
+    if exposing is None:
+        exposing = _exposing[function] = exposes(name_of(function))
+    return exposing or writes(function, args, kwargs)
+
+
+_exposing: dict[Any, bool] = {}
+
+
+def describes(name: str) -> bool:
+    """Whether a function reads no values of its tensor, only what kind it is."""
+    return name in DESCRIBING

@@ -1,0 +1,1 @@
+"""Chooses the cut, makes the split, and reports it."""

@@ -1,0 +1,157 @@
+"""What became of a program that was to be split: what moved, what stayed and why, what it costs, in 80 columns or JSON.
+
+In: dataworker/split/search/split.py fills in an `Explanation`. Out: `springtide explain-split` prints it, the job's log
+has its summary.
+"""
+
+import textwrap
+from dataclasses import asdict, dataclass
+from typing import Any
+
+WIDTH = 80
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Operations of one line of the user's program."""
+
+    line: str
+    """Where: "model.py:12", or "" when torch does not tell."""
+    text: str
+    """The line itself."""
+    operations: tuple[str, ...]
+    why: str = ""
+    """What keeps them with the trainer; empty for those that moved."""
+    seconds: float = 0.0
+    """Of one batch, as measured here."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guard:
+    """Something that is compared with every batch before a result of data workers is used."""
+
+    line: str = ""
+    """Where it is read; "": it is not of one line."""
+    text: str = ""
+    what: str
+    """What is compared, as it was when the split was made."""
+    breaks: str
+    """What would be noticed, and what happens then."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """All that is known of a split, or of why there is none."""
+
+    moved: tuple[Group, ...] = ()
+    stayed: tuple[Group, ...] = ()
+    guards: tuple[Guard, ...] = ()
+    why: str = ""
+    """How the cut was chosen, or why there is none."""
+    stages: tuple[str, ...] = ()
+    """Name and device of each."""
+    raw_bytes: int = 0
+    """Of the model's inputs, one batch: what would travel without a split."""
+    cut_bytes: int = 0
+    """What travels instead: crossing values, and inputs that the trainer still reads."""
+    moved_s: float = 0.0
+    """Seconds of one batch that move, as measured here."""
+    forward_s: float = 0.0
+    """Seconds of one whole forward, as measured here."""
+    constants: tuple[str, ...] = ()
+    """Tensors that travel with the stages, once."""
+    recorded: int = 0
+    """Forwards of the loop's own that were recorded."""
+    compared: int = 0
+    """Values that cross and were compared bit by bit with those of a recorded forward."""
+
+    @property
+    def moved_share(self) -> float:
+        """Share of forward's time that moves."""
+        return min(1.0, self.moved_s / self.forward_s) if self.forward_s > 0 else 0.0
+
+    @property
+    def summary(self) -> str:
+        """One line for the log."""
+        if not self.moved:
+            return f"forward() stays whole: {self.why}"
+        count = sum(len(group.operations) for group in self.moved)
+        return (
+            f"{count} operations of forward() move ({self.moved_share:.0%} of its time), "
+            f"{_size(self.cut_bytes)} a batch for {_size(self.raw_bytes)} of inputs"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {**asdict(self), "moved_share": self.moved_share, "summary": self.summary}
+
+    def text(self) -> str:
+        """The whole story, for a terminal of 80 columns."""
+        lines = [*_wrap(self.summary), ""]
+        if self.moved:
+            lines += ["Moves to data workers:", *_groups(self.moved), ""]
+        if self.stayed:
+            lines += ["Stays with the trainer:", *_groups(self.stayed), ""]
+        if self.moved:
+            lines += [*_wrap(f"How the cut was chosen: {self.why}")]
+            share = f"{self.cut_bytes / self.raw_bytes:.2f}x" if self.raw_bytes else "no inputs"
+            lines.append(f"Over the cut: {_size(self.cut_bytes)} a batch; inputs {_size(self.raw_bytes)} ({share})")
+            lines.append(
+                f"Time: {self.moved_s * 1e3:.2f} ms of {self.forward_s * 1e3:.2f} ms of a forward move "
+                f"({self.moved_share:.0%})"
+            )
+            lines += [f"Stage {number}: {stage}" for number, stage in enumerate(self.stages)]
+            if self.constants:
+                lines += _wrap(f"Constants that travel once: {', '.join(self.constants)}")
+        if self.recorded:
+            lines += _wrap(f"Recorded: {self.recorded} forwards of the loop's own")
+        if self.moved:
+            lines += _wrap(
+                f"Verified: {self.compared} values that cross are equal bit by bit to those of forward() itself; "
+                "nothing that has a gradient moves"
+            )
+        if self.guards:
+            lines += ["", *_wrap("Guards, checked with every batch. What breaks one runs in the trainer:")]
+            lines += _guards(self.guards)
+        return "\n".join(lines) + "\n"
+
+
+def _groups(groups: tuple[Group, ...]) -> list[str]:
+    lines = []
+    for group in groups:
+        head = f"  {group.line or '(no line)'}"
+        room = WIDTH - len(head) - 2
+        text = group.text if len(group.text) <= room else group.text[: max(0, room - 3)] + "..."
+        lines.append(f"{head}  {text}"[:WIDTH].rstrip())
+        lines += _wrap(counted(group.operations), "      ")
+        if group.why:
+            lines += _wrap(f"because of {group.why}", "      ")
+    return lines
+
+
+def _guards(guards: tuple[Guard, ...]) -> list[str]:
+    lines = []
+    for guard in guards:
+        lines += _wrap(f"{guard.line}: {guard.what}" if guard.line else guard.what, "  ")
+        lines += _wrap(f"broken by {guard.breaks}", "      ")
+    return lines
+
+
+def counted(operations: tuple[str, ...]) -> str:
+    """Names with how often each comes, in the order of their first."""
+    times: dict[str, int] = {}
+    for name in operations:
+        times[name] = times.get(name, 0) + 1
+    return ", ".join(name if count == 1 else f"{name} x{count}" for name, count in times.items())
+
+
+def _wrap(text: str, indent: str = "") -> list[str]:
+    flat = " ".join(text.split())
+    return textwrap.wrap(flat, WIDTH, initial_indent=indent, subsequent_indent=indent + "  ") or [""]
+
+
+def _size(count: int) -> str:
+    for unit, of in (("MB", 1e6), ("kB", 1e3)):
+        if count >= of:
+            return f"{count / of:.1f} {unit}"
+    return f"{count} B"

@@ -1,0 +1,1 @@
+"""How a batch crosses between processes: layout, codec, sockets, shared memory."""

@@ -1,0 +1,346 @@
+"""One connection between a data worker and a trainer: small messages both ways, and batches with them.
+
+In: dataworker/transport/handshake.py has made sure of the peer. Out: `send` and `recv`. A batch goes as one message:
+through memory that both processes map where they are on one host (dataworker/transport/shared_memory.py), through the
+socket otherwise. Who reaches the listener's Unix socket is on its host: there is no other test. Next:
+dataworker/feed/feed.py and dataworker/feed/worker.py.
+
+    head: magic, version, kind, flags, bytes of fields, header and payload, segment │ fields │ header │ payload
+"""
+
+import array
+import contextlib
+import ctypes
+import os
+import socket
+import struct
+import threading
+import weakref
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import msgspec
+
+from springtide import _native, errors
+from springtide.dataworker.transport import codec, handshake, shared_memory
+from springtide.dataworker.transport.tls_socket import SecureSocket
+from springtide.rpc.transport import addresses, pending
+from springtide.rpc.transport.frames import BadFrame
+
+HEAD = struct.Struct("<4sBBHIIQI")
+MAGIC, VERSION = b"STDB", 1
+_BEGINS = MAGIC + bytes([VERSION])
+SHARED, NEW_SEGMENT = 1, 2  # flags: the payload lies in a segment; its file descriptor comes with this head
+
+MAX_FIELDS = 16 * 2**20
+MAX_HEADER = 64 * 2**20
+MAX_PAYLOAD = 8 * 2**30
+SHARE_FROM = 1 << 14  # a payload smaller than that is through the socket before the peer has looked into a segment
+SHARED_BYTES = 1 << 30  # address space of segments a connection; pages cost memory once they are written
+ASK_AFTER_S = 10  # a silent peer's host is asked whether it is still there
+DEAD_AFTER_MS = 30_000
+
+EARLY_FROM = 1 << 16  # a payload of so many bytes is long enough under way to make its views meanwhile
+EARLY_TO = 1 << 26  # a larger one does not get memory before it is there
+_NOT_MADE = object()
+_encode, _decode = msgspec.msgpack.Encoder().encode, msgspec.msgpack.Decoder().decode
+
+_open: "weakref.WeakSet[Channel]" = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for each in list(_open):
+        each._abandon()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+@dataclass(frozen=True, slots=True)
+class Payload:
+    """What came with a message: a tree, mostly not yet put together."""
+
+    header: bytes
+    buffer: Any
+    """Memory that is at least as long as the payload."""
+    size: int
+    """Bytes of the payload."""
+    made: Any = _NOT_MADE
+    """The tree, where it was put together while its payload was still under way."""
+
+    def tree(self, types: Mapping[str, type] | None = None) -> Any:
+        """The batch. Its tensors are views; the memory is used again when the last of them is dropped."""
+        return codec.unpack(self.header, self.buffer, types) if self.made is _NOT_MADE else self.made
+
+
+class _Awaited(NamedTuple):
+    """A batch that looks like the last one: memory for it, and its tree as views of that memory."""
+
+    header: bytes
+    buffer: Any
+    address: int
+    size: int
+    made: Any
+    types: Mapping[str, type]
+
+
+class Received(NamedTuple):
+    """One message. `fields` are what msgpack makes of what was sent: lists, dicts, numbers, strings."""
+
+    kind: int
+    fields: Any
+    payload: Payload | None
+
+
+class Channel:
+    """Both ways at once: any thread may send, one thread receives."""
+
+    def __init__(self, sock: socket.socket | SecureSocket, *, shared_bytes: int = SHARED_BYTES) -> None:
+        self.local = sock.family == socket.AF_UNIX
+        """Whether the peer is on this host, so that payloads go through shared memory."""
+        sock.settimeout(None)
+        if not self.local:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, ASK_AFTER_S)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, ASK_AFTER_S)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, DEAD_AFTER_MS)
+        self._sock = sock
+        self._plain = not self.local and isinstance(sock, socket.socket)
+        self._sending = threading.Lock()
+        self._receiving = threading.Lock()
+        """Held while the native side reads: a descriptor that is closed meanwhile could be another's by then."""
+        self._outgoing = shared_memory.Outgoing(shared_bytes)
+        self._incoming = shared_memory.Incoming()
+        self._blocks = shared_memory.Blocks()
+        self._descriptors: list[int] = []
+        self._last: tuple[bytes, int] | None = None
+        """Header and size of the last batch that came through the socket."""
+        self._awaited: _Awaited | None = None
+        self._closed = False
+        _open.add(self)
+
+    def send(self, kind: int, fields: Any = None, message: codec.Message | None = None) -> None:
+        """Send one message; blocks while the peer's socket is full. OSError when the peer is gone.
+
+        With a batch the caller may change its tensors as soon as this returns.
+        """
+        written = _encode(fields)
+        header = message.header if message is not None else b""
+        if len(written) > MAX_FIELDS or len(header) > MAX_HEADER or (message and message.size > MAX_PAYLOAD):
+            raise errors.BadInput(
+                f"a message of {len(written)} + {len(header)} + {message.size if message else 0} bytes; "
+                f"at most {MAX_FIELDS} + {MAX_HEADER} + {MAX_PAYLOAD} are taken"
+            )
+        with self._sending:
+            if self._closed:
+                raise BrokenPipeError("this connection is closed")
+            segment = None
+            if message is not None and self.local and message.size >= SHARE_FROM:
+                segment = self._outgoing.take(message.size)
+            size = message.size if message is not None else 0
+            flags = 0 if segment is None else SHARED | (0 if segment.told else NEW_SEGMENT)
+            number = 0 if segment is None else segment.number
+            head = HEAD.pack(MAGIC, VERSION, kind, flags, len(written), len(header), size, number)
+            passed, pieces = -1, message.pieces if message is not None and segment is None else codec.NO_PIECES
+            if segment is not None and message is not None:
+                segment.fill(message.pieces)
+                passed, segment.told = (-1 if segment.told else segment.fd), True
+            prefix = head + written + header
+            if isinstance(self._sock, SecureSocket):
+                error = self._sock.send_pieces(prefix, pieces, size)
+            else:
+                error = _native.send_pieces(self._sock.fileno(), prefix, pieces, size, passed)
+            if error:
+                raise OSError(error, os.strerror(error))
+
+    def recv(self, types: Mapping[str, type] | None = None) -> Received:
+        """The next message. EOFError when the peer has closed or is gone; BadFrame when it talks nonsense.
+
+        Where `types` are given, a batch that comes through the socket may be put together while it is under way, or
+        before (`await_like`).
+        """
+        if not self._plain:
+            return self._rest(self._read_head() if self.local else self._take(HEAD.size), types)
+        self.await_like(types)
+        awaited, self._awaited = self._awaited, None
+        header, into, room = (awaited.header, awaited.address, awaited.size) if awaited is not None else (b"", 0, 0)
+        with self._receiving:
+            if self._closed:
+                raise EOFError("this connection is closed")
+            error, head, fields, says, whole = _native.receive_message(
+                self._sock.fileno(), _BEGINS, MAX_FIELDS, MAX_HEADER, header, into, room
+            )
+        if error:
+            raise EOFError("closed by the other side" if error < 0 else f"the connection is gone: {os.strerror(error)}")
+        if not whole or awaited is None:
+            self._awaited = awaited
+            return self._rest(head, types, (fields, says))
+        kind, size = HEAD.unpack(head)[2], HEAD.unpack(head)[6]
+        return Received(kind, _read(fields), Payload(says, awaited.buffer, size, awaited.made))
+
+    def await_like(self, types: Mapping[str, type] | None) -> None:
+        """Make memory and views for one more batch like the last: then it is taken off the socket in one go.
+
+        Worth its time before one waits; `recv` does what is left to do.
+        """
+        if types is None or self._last is None or not self._plain:
+            return
+        header, size = self._last
+        had = self._awaited
+        if had is not None and had.header == header and had.types is types:
+            return
+        self._awaited = None
+        buffer = self._blocks.take(size)
+        try:
+            made = codec.unpack(header, buffer, types, arrived=False)
+        except (codec.NotYet, errors.SpringtideError):
+            self._last = None
+            return
+        self._awaited = _Awaited(header, buffer, ctypes.addressof(buffer), size, made, types)
+
+    def _rest(self, head: bytes, types: Mapping[str, type] | None, text: tuple[bytes, bytes] | None = None) -> Received:
+        """What comes after a head, and after the text where that was read with it."""
+        magic, version, kind, flags, fields, header, size, number = HEAD.unpack(head)
+        if magic != MAGIC or version != VERSION:
+            raise BadFrame(f"not a message of ours, or of another version: {magic!r}, {version}")
+        if fields > MAX_FIELDS or header > MAX_HEADER or size > MAX_PAYLOAD or (header == 0 and size):
+            raise BadFrame(f"a message of {fields} + {header} + {size} bytes announced")
+        if flags & NEW_SEGMENT:
+            if not self._descriptors:
+                raise BadFrame("a segment was announced, but did not come")
+            self._incoming.map(number, self._descriptors.pop())
+        if text is None:
+            whole = self._take(fields + header)
+            text = whole[:fields], whole[fields:]
+        told, says, made = _read(text[0]), text[1], _NOT_MADE
+        if not header:
+            return Received(kind, told, None)
+        if flags & SHARED:
+            return Received(kind, told, Payload(says, self._incoming.view(number, size), size))
+        buffer = self._blocks.take(size) if size else bytearray()
+        if types is not None and size >= EARLY_FROM:
+            try:
+                made = codec.unpack(says, buffer, types, arrived=False)
+                self._last = (says, size) if size <= EARLY_TO else None
+            except (codec.NotYet, errors.SpringtideError):
+                made = _NOT_MADE  # an error is raised again by tree()
+        self._fill(buffer, size)
+        return Received(kind, told, Payload(says, buffer, size, made))
+
+    def fileno(self) -> int:
+        """For select and poll: readable when a message begins, none of which is ever read ahead."""
+        return self._sock.fileno()
+
+    def close(self) -> None:
+        """Hang up. A thread in `recv` gets EOFError; batches that came stay valid as long as they are held."""
+        with contextlib.suppress(OSError):  # the peer was first
+            self._sock.shutdown(socket.SHUT_RDWR)
+        with self._sending, self._receiving:
+            self._closed = True
+            self._sock.close()
+            self._outgoing.close()
+
+    def _abandon(self) -> None:
+        """In a forked child: this connection is the parent's; keep nothing of it open."""
+        self._closed = True
+        self._sending, self._receiving = threading.Lock(), threading.Lock()  # others may have held them in the parent
+        self._sock.close()
+        self._outgoing.close()
+
+    def _read_head(self) -> bytes:
+        """The next head on one host, and any file descriptors that come with it."""
+        head, rights, _, _ = self._receive(HEAD.size)
+        for level, kind, found in rights:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                self._descriptors += array.array("i", found[: len(found) // 4 * 4])
+        if not head:
+            raise EOFError("closed by the other side")
+        return head if len(head) == HEAD.size else head + self._take(HEAD.size - len(head))
+
+    def _receive(self, size: int) -> tuple[bytes, list[tuple[int, int, bytes]], int, Any]:
+        assert isinstance(self._sock, socket.socket)  # a Unix socket
+        try:
+            return self._sock.recvmsg(size, socket.CMSG_SPACE(4), socket.MSG_CMSG_CLOEXEC)
+        except OSError as error:
+            raise EOFError(f"the connection is gone: {error}") from error
+
+    def _take(self, size: int) -> bytes:
+        """So many bytes from the socket."""
+        if isinstance(self._sock, socket.socket):
+            try:
+                came = self._sock.recv(size, socket.MSG_WAITALL) if size else b""
+            except OSError as error:
+                raise EOFError(f"the connection is gone: {error}") from error
+            if len(came) == size:
+                return came
+            if not came:
+                raise EOFError("closed by the other side")
+        else:
+            came = b""
+        rest = bytearray(size - len(came))
+        self._fill(rest, len(rest))
+        return came + rest
+
+    def _fill(self, into: Any, size: int) -> None:
+        """The first so many bytes of a buffer from the socket."""
+        view, done = memoryview(into).cast("B")[:size], 0
+        while done < size:
+            try:
+                came = self._sock.recv_into(view[done:], 0, socket.MSG_WAITALL)
+            except OSError as error:
+                raise EOFError(f"the connection is gone: {error}") from error
+            if not came:
+                raise EOFError("closed by the other side")
+            done += came
+
+
+def _read(fields: bytes) -> Any:
+    try:
+        return _decode(fields)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadFrame(f"not the fields of a message: {error}") from error
+
+
+def connect(
+    address: str, secret: bytes, *, shared: bool = True, shared_bytes: int = SHARED_BYTES, certificates: str = ""
+) -> Channel:
+    """A channel to the listener at "host:port", both sides proved; through shared memory where it is on this host.
+
+    With `certificates` (a folder, `rpc.transport.tls`) by TLS, except within this host.
+    OSError when nobody listens there, `Rejected` when it is not a process of this job.
+    """
+    plain = socket.create_connection(addresses.parse(address), timeout=pending.DEADLINE_S)
+    sock: socket.socket | SecureSocket = plain
+    try:
+        if certificates:
+            sock = SecureSocket(plain, certificates, listens=False)
+            sock.settimeout(pending.DEADLINE_S)
+        name = handshake.call(sock, secret)
+        if shared and name and (near := _reach(name, secret)) is not None:
+            sock.close()
+            return Channel(near, shared_bytes=shared_bytes)
+        handshake.stay(sock)
+        return Channel(sock)
+    except BaseException:
+        sock.close()
+        raise
+
+
+def _reach(name: str, secret: bytes) -> socket.socket | None:
+    """The listener's Unix socket, if it is on this host."""
+    near = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    near.settimeout(pending.DEADLINE_S)
+    try:
+        near.connect("\0" + name)
+    except OSError:
+        near.close()
+        return None
+    try:
+        handshake.call(near, secret)
+        handshake.stay(near)
+        return near
+    except BaseException:
+        near.close()
+        raise

@@ -1,0 +1,403 @@
+"""One mini-batch as one message: a small header that says what is where, and the bytes of all tensors side by side.
+
+In: the tree that a stage has made (dataworker/feed/stage.py). Out: a `Message`; and back, tensors that are views of the
+payload. Nothing is ever unpickled: a header is msgpack whose types, sizes and offsets are checked before anything is
+allocated. Next: dataworker/transport/channel.py carries it.
+
+A payload holds buffers only, each at a multiple of 64 bytes. Numbers, short strings and the shape of the tree are in
+the header. Named tuples, dataclasses and types registered with torch's pytree go by their qualified name; the
+receiving side must know them (`types_in` of a batch of its own).
+"""
+
+import collections
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+import torch
+from torch.utils import _pytree
+
+from springtide import _native, errors
+from springtide.data.source import Unreadable
+from springtide.dataworker.transport import layout, layout_cache
+from springtide.domain.data.samples import Batch
+from springtide.rpc.transport.frames import BadFrame
+
+ALIGNMENT = layout.ALIGNMENT
+INLINE_BYTES = 1024  # what the header carries itself of strings, bytes and lists of plain values; more is a buffer
+
+ALWAYS_KNOWN: Mapping[str, type] = {
+    f"{kind.__module__}.{kind.__qualname__}": kind for kind in (Batch, Unreadable, collections.OrderedDict)
+}
+_STRIDED = torch.strided
+_ARRAY_KINDS = "biufcSUMm"
+
+
+Pieces = list[tuple[int, int, int]] | _native.Pieces
+NO_PIECES: Pieces = []
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A tree, ready to be sent."""
+
+    header: bytes
+    pieces: Pieces
+    """The payload's buffers: where each begins in it (rising, multiples of `ALIGNMENT`), its address, its bytes."""
+    size: int
+    """Bytes of the payload."""
+    keep: list[Any]
+    """What the addresses belong to; they are valid as long as this lives."""
+
+    @property
+    def places(self) -> list[tuple[int, int, int]]:
+        """The pieces as numbers."""
+        return self.pieces if isinstance(self.pieces, list) else self.pieces.told()
+
+    def copied(self) -> "Message":
+        """The same with memory of its own: what it was made of may change."""
+        whole = np.empty(self.size, np.uint8)
+        begin = whole.__array_interface__["data"][0]
+        _native.gather_pieces(self.pieces, begin, self.size)
+        there = [(offset, begin + offset, size) for offset, _, size in self.places]
+        return Message(self.header, there, self.size, [whole])
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode_long: dict[str, Callable[[bytes], Any]] = {
+    "str": msgspec.msgpack.Decoder(str).decode,
+    "bytes": msgspec.msgpack.Decoder(bytes).decode,
+    "list": msgspec.msgpack.Decoder(list[layout.Value]).decode,
+    "tuple": msgspec.msgpack.Decoder(tuple[layout.Value, ...]).decode,
+}
+_KINDS: dict[str, Callable[[Iterable[Any]], Any]] = {"list": list, "tuple": tuple}
+
+
+class _Unfit(Exception):
+    """A leaf that cannot travel; the path to it is put together on the way up."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what)
+        self.path: list[str] = []
+
+
+def pack(tree: Any) -> Message:
+    """The tree as one message. Contiguous tensors are not copied; `BadInput` names a leaf that cannot travel."""
+    packing = None
+    try:
+        try:
+            return Message(*layout_cache.cast(tree))
+        except layout_cache.Odd:
+            packing = _Packing()
+        node = packing.node(tree)
+        header = _encode(layout.Header(layout.VERSION, packing.size, node))
+    except _Unfit as unfit:
+        raise _refused(unfit) from None
+    except RecursionError:
+        raise errors.BadInput("a batch cannot be sent: it is nested too deeply, or holds itself") from None
+    except (OverflowError, UnicodeEncodeError) as error:
+        raise errors.BadInput(f"a batch cannot be sent: {error}") from None
+    finally:
+        if packing is not None:
+            packing.by_type.clear()  # it holds itself by these: batches would stay until the next collection of garbage
+    return Message(header, packing.pieces, packing.size, packing.keep)
+
+
+def check(tree: Any) -> None:
+    """`BadInput` where a batch of this kind cannot be sent, or would come out of a message as something else."""
+    packing = _Packing()
+    try:
+        packing.node(tree)
+    except _Unfit as unfit:
+        raise _refused(unfit) from None
+    finally:
+        packing.by_type.clear()
+
+
+def _refused(unfit: _Unfit) -> errors.BadInput:
+    return errors.BadInput(f"a batch cannot be sent: batch{''.join(unfit.path)} is {unfit}")
+
+
+class NotYet(Exception):
+    """A tree that cannot be put together before its payload has come."""
+
+
+def unpack(header: bytes, payload: Any, types: Mapping[str, type] | None = None, *, arrived: bool = True) -> Any:
+    """The tree again. Tensors and arrays are views of `payload`, which they keep alive; it must be writable.
+
+    `payload` is any object with the buffer protocol that is at least as long as the message's payload. If that has not
+    `arrived`, views are made of the memory that it will come into; `NotYet` where more than views is wanted.
+    """
+    read = layout_cache.plan(header)
+    there = memoryview(payload).nbytes
+    if not 0 <= read.size <= there:
+        raise BadFrame(f"a batch announces {read.size} bytes, {there} came")
+    if read.outline is not None:
+        return layout_cache.put_together(read.outline, layout_cache.views(read, payload))
+    known = {**ALWAYS_KNOWN, **types} if types else ALWAYS_KNOWN
+    return _Unpacking(payload, read, known, arrived).make(read.tree)
+
+
+def types_in(tree: Any) -> dict[str, type]:
+    """The named types of a tree: what `unpack` must know to put together others like it."""
+    found: dict[str, type] = {}
+
+    def look(item: Any) -> None:
+        kind = type(item)
+        if kind in (list, tuple):
+            parts: Iterable[Any] = () if all(type(part) in layout.PLAIN for part in item) else item
+        elif kind is dict:
+            parts = item.values()
+        elif layout.is_named_tuple(kind):
+            parts = item
+        elif layout.is_record(item):
+            parts = [getattr(item, field.name) for field in dataclasses.fields(item)]
+        elif kind in _pytree.SUPPORTED_NODES:
+            parts = _pytree.SUPPORTED_NODES[kind].flatten_fn(item)[0]
+        else:
+            return
+        if kind not in (list, tuple, dict):
+            found[layout.type_name(kind)] = kind
+        for part in parts:
+            look(part)
+
+    look(tree)
+    return found
+
+
+class _Packing:
+    """Collects buffers while it walks over a tree."""
+
+    def __init__(self) -> None:
+        self.pieces: list[tuple[int, int, int]] = []
+        self.keep: list[Any] = []
+        self.size = 0
+        self.by_type: dict[type, Callable[[Any], layout.Node]] = {
+            torch.Tensor: self.tensor,
+            np.ndarray: self.array,
+            dict: self.dict,
+            list: self.sequence,
+            tuple: self.sequence,
+            str: self.text,
+            bytes: self.text,
+            bool: layout.Plain,
+            int: layout.Plain,
+            float: layout.Plain,
+            type(None): layout.Plain,
+        }
+
+    def node(self, item: Any) -> layout.Node:
+        known = self.by_type.get(type(item))
+        return known(item) if known is not None else self.other(item)
+
+    def add(self, holder: Any, address: int, size: int) -> int:
+        offset = -(-self.size // ALIGNMENT) * ALIGNMENT
+        self.pieces.append((offset, address, size))
+        self.keep.append(holder)
+        self.size = offset + size
+        return offset
+
+    def tensor(self, item: torch.Tensor) -> layout.Node:
+        name = layout.DTYPE_NAMES.get(item.dtype)
+        if name is None or item.layout is not _STRIDED or item.is_nested or item.is_meta:
+            raise _Unfit(
+                f"a tensor of {item.dtype}, {item.layout}; wanted a plain, dense one (make it so in forward())"
+            )
+        if item.requires_grad:
+            raise _Unfit("a tensor that requires grad; wanted data only (detach it)")
+        if own := vars(item):
+            raise _Unfit(f"a tensor with attributes of its own ({', '.join(own)}), which would be lost on the way")
+        if not (item.is_cpu and item.is_contiguous()) or item.is_neg() or item.is_conj():
+            item = item.cpu().resolve_conj().resolve_neg().contiguous()
+        size = item.nbytes
+        if size and not item.data_ptr():
+            item = item.clone()  # zeros that nobody has written anywhere
+        return layout.Tensor(name, tuple(item.shape), self.add(item, item.data_ptr(), size) if size else 0)
+
+    def array(self, item: np.ndarray[Any, Any], scalar: bool = False) -> layout.Node:
+        if item.dtype.kind not in _ARRAY_KINDS or item.dtype.hasobject:
+            raise _Unfit(f"an array of dtype {item.dtype}; wanted numbers, or strings of fixed width")
+        shape, whole = item.shape, np.ascontiguousarray(item)
+        return layout.Array(item.dtype.str, shape, self.add_array(whole) if item.nbytes else 0, scalar)
+
+    def add_array(self, whole: np.ndarray[Any, Any]) -> int:
+        return self.add(whole, whole.__array_interface__["data"][0], whole.nbytes)
+
+    def text(self, item: str | bytes) -> layout.Node:
+        return layout.Plain(item) if len(item) <= INLINE_BYTES else self.long(type(item).__name__, item)
+
+    def long(self, kind: str, item: Any) -> layout.Node:
+        written = _encode(item)
+        return layout.Long(kind, self.add_array(np.frombuffer(written, np.uint8)), len(written))
+
+    def sequence(self, item: list[Any] | tuple[Any, ...]) -> layout.Node:
+        kind = "list" if type(item) is list else "tuple"
+        if all(type(one) in layout.PLAIN for one in item):
+            short = len(item) <= 16 and all(type(one) not in (str, bytes) or len(one) <= 64 for one in item)
+            return layout.Plains(kind, list(item)) if short else self.long(kind, item)
+        return layout.Several(kind, self.each((f"[{index}]", one) for index, one in enumerate(item)))
+
+    def dict(self, item: dict[Any, Any]) -> layout.Node:
+        if odd := [key for key in item if type(key) not in layout.PLAIN]:
+            raise _Unfit(f"a dict with a key of type {layout.type_name(type(odd[0]))}; wanted strings or numbers")
+        return layout.Dict(list(item), self.each((f"[{key!r}]", one) for key, one in item.items()))
+
+    def other(self, item: Any) -> layout.Node:
+        kind = type(item)
+        if layout.is_named_tuple(kind):
+            return layout.Named(
+                layout.type_name(kind), self.each(zip(map(".{}".format, kind._fields), item, strict=True))
+            )
+        if layout.is_record(item):
+            fields = [field.name for field in dataclasses.fields(item)]
+            return layout.Named(layout.type_name(kind), self.each((f".{name}", getattr(item, name)) for name in fields))
+        if isinstance(item, np.generic):
+            return self.array(np.asarray(item), scalar=True)
+        if kind in _pytree.SUPPORTED_NODES:
+            parts, context = _pytree.SUPPORTED_NODES[kind].flatten_fn(item)
+            made = self.each((f".parts[{index}]", part) for index, part in enumerate(parts))
+            return layout.Registered(layout.type_name(kind), made, self.each([(".context", context)])[0])
+        raise _Unfit(f"of type {layout.type_name(kind)}; {_wanted(item)}")
+
+    def each(self, items: Iterable[tuple[str, Any]]) -> list[layout.Node]:
+        made = []
+        for step, item in items:
+            try:
+                made.append(self.node(item))
+            except _Unfit as unfit:
+                unfit.path.insert(0, step)
+                raise
+        return made
+
+
+class _Unpacking:
+    """Puts a tree together; every node is checked against the payload's size before it is made."""
+
+    def __init__(self, payload: Any, read: layout_cache.Plan, types: Mapping[str, type], arrived: bool) -> None:
+        self.payload, self.size, self.types, self.arrived = payload, read.size, types, arrived
+        self.tensors = layout_cache.views(read, payload)
+
+    def make(self, node: layout.Node) -> Any:
+        match node:
+            case layout.Tensor():
+                return next(self.tensors)
+            case layout.Array():
+                return self.array(node)
+            case layout.Plain(value):
+                return _plain([value])[0]
+            case layout.Plains(kind, values):
+                return _sequence(kind)(_plain(values))
+            case layout.Several(kind, items):
+                return _sequence(kind)(self.each(items))
+            case layout.Dict(keys, items):
+                if len(keys) != len(items):
+                    raise BadFrame(f"a dict of {len(keys)} keys and {len(items)} values")
+                return dict(zip(_plain(keys), self.each(items), strict=True))
+            case layout.Long(kind, offset, size):
+                return self.long(kind, offset, size)
+            case layout.Named(name, items):
+                return _assemble(self.type(name), self.each(items))
+            case layout.Registered(name, items, context):
+                self.need_payload()
+                known = _pytree.SUPPORTED_NODES.get(self.type(name))
+                if known is None:
+                    raise BadFrame(f"{name} is not registered with torch's pytree here")
+                try:
+                    return known.unflatten_fn(self.each(items), self.make(context))
+                except (TypeError, ValueError, LookupError) as error:
+                    raise BadFrame(f"these are not the parts of a {name}: {error}") from error
+
+    def each(self, items: list[layout.Node]) -> list[Any]:
+        tensors, make = self.tensors, self.make
+        return [next(tensors) if type(item) is layout.Tensor else make(item) for item in items]
+
+    def need_payload(self) -> None:
+        if not self.arrived:
+            raise NotYet
+
+    def array(self, node: layout.Array) -> Any:
+        try:
+            dtype = np.dtype(node.dtype)
+        except (TypeError, ValueError, SyntaxError) as error:
+            raise BadFrame(f"an array of unknown dtype {node.dtype!r}") from error
+        if dtype.kind not in _ARRAY_KINDS or dtype.hasobject or dtype.fields or dtype.subdtype:
+            raise BadFrame(f"an array of dtype {node.dtype!r}")
+        count = layout_cache.elements(node.shape, dtype.itemsize, node.offset, self.size)
+        try:
+            if count and dtype.itemsize:
+                array = np.frombuffer(self.payload, dtype, count, node.offset).reshape(node.shape)
+            else:
+                layout_cache.within(
+                    0, count, self.size
+                )  # elements of no width: as many as the payload has bytes at most
+                array = np.empty(node.shape, dtype)
+        except ValueError as error:
+            raise BadFrame(f"an array of shape {node.shape}: {error}") from error
+        if not node.scalar:
+            return array
+        self.need_payload()
+        return array[()]
+
+    def long(self, kind: str, offset: int, size: int) -> Any:
+        layout_cache.within(offset, size, self.size)
+        if kind not in _decode_long:
+            raise BadFrame(f"a long {kind!r}")
+        self.need_payload()
+        written = bytes(memoryview(self.payload).cast("B")[offset : offset + size])  # the sender may still hold it
+        try:
+            made = _decode_long[kind](written)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise BadFrame(f"not a {kind}: {error}") from error
+        return made if kind in ("str", "bytes") else _plain(made)
+
+    def type(self, name: str) -> type:
+        if name not in self.types:
+            raise errors.BadInput(
+                f"a batch holds a {name}, which this process has not seen in a batch of its own; "
+                f"known: {', '.join(sorted(self.types))}"
+            )
+        return self.types[name]
+
+
+def _wanted(item: Any) -> str:
+    """What may be there instead of something that cannot travel."""
+    if isinstance(item, torch.Tensor):
+        return "wanted a plain tensor, not a subclass (x.as_subclass(torch.Tensor))"
+    if dataclasses.is_dataclass(item):
+        return "wanted a dataclass with nothing but its fields: attributes that __post_init__ sets would be lost"
+    return "wanted tensors, arrays, numbers, strings, and tuples, lists, dicts, named tuples or dataclasses of them"
+
+
+def _assemble(kind: type, items: list[Any]) -> Any:
+    """A named tuple or dataclass of these fields, without running its own code once more."""
+    if layout.is_named_tuple(kind):
+        wanted = len(kind._fields)  # type: ignore[attr-defined]
+        if len(items) == wanted:
+            return tuple.__new__(kind, items)
+    elif dataclasses.is_dataclass(kind):
+        fields = dataclasses.fields(kind)
+        wanted = len(fields)
+        if len(items) == wanted:
+            made = object.__new__(kind)
+            for field, item in zip(fields, items, strict=True):
+                object.__setattr__(made, field.name, item)
+            return made
+    else:
+        raise BadFrame(f"{layout.type_name(kind)} is neither a named tuple nor a dataclass")
+    raise BadFrame(f"a {layout.type_name(kind)} of {len(items)} fields, wanted {wanted}")
+
+
+def _plain(values: Sequence[Any]) -> Sequence[Any]:
+    for value in values:
+        if type(value) not in layout.PLAIN:
+            raise BadFrame(f"a {type(value).__name__} among plain values")
+    return values
+
+
+def _sequence(kind: str) -> Callable[[Iterable[Any]], Any]:
+    if kind not in _KINDS:
+        raise BadFrame(f"a sequence of kind {kind!r}")
+    return _KINDS[kind]

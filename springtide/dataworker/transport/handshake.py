@@ -1,0 +1,133 @@
+"""The first words of a connection between trainer and data worker: each proves that it knows the job's secret.
+
+In: a connected socket. Out: a peer to be trusted with batches, and the way to it on the same host. Next:
+dataworker/transport/channel.py. The proof is that of the control plane (rpc/transport/auth.py), with names of its own
+for the sides.
+
+    listener: Challenge ─► caller: Answer ─► listener: Welcome ─► caller: Stay, or it hangs up and comes again locally
+"""
+
+import hmac
+import secrets
+import socket
+from collections.abc import Callable
+
+import msgspec
+
+from springtide.dataworker.transport.tls_socket import SecureSocket
+from springtide.rpc.transport import auth, frames
+
+VERSION = 1
+LISTENER, CALLER = "batches-listener", "batches-caller"
+
+
+class _Said(msgspec.Struct, array_like=True, frozen=True):
+    """One of the first words."""
+
+
+class Challenge(_Said, frozen=True, tag=0):
+    """The listener's fresh number."""
+
+    version: int
+    nonce: bytes
+
+
+class Answer(_Said, frozen=True, tag=1):
+    """The caller's fresh number, and its proof over both."""
+
+    version: int
+    nonce: bytes
+    proof: bytes
+
+
+class Welcome(_Said, frozen=True, tag=2):
+    """The listener's proof, and the name of its Unix socket, which only a caller of the same host can reach."""
+
+    proof: bytes
+    local: str
+
+
+class Stay(_Said, frozen=True, tag=3):
+    """The caller has chosen this connection."""
+
+
+class Refused(_Said, frozen=True, tag=4):
+    """The listener will not speak to this caller."""
+
+    why: str
+
+
+Word = Challenge | Answer | Welcome | Stay | Refused
+_decoder: "msgspec.msgpack.Decoder[Word]" = msgspec.msgpack.Decoder(Word)
+
+
+def receive(
+    sock: socket.socket | SecureSocket, secret: bytes, local: str, *, proved: Callable[[], object] = lambda: None
+) -> bool:
+    """Listener's part. True once the caller has proved itself and chosen this connection; False when it hung up.
+
+    `proved` is called as soon as the caller is no stranger any more.
+    """
+    nonce = secrets.token_bytes(auth.NONCE_BYTES)
+    _say(sock, Challenge(VERSION, nonce))
+    answer = _hear(sock)
+    if not isinstance(answer, Answer):
+        raise auth.Rejected(f"expected an answer to the challenge, got {type(answer).__name__}")
+    why = ""
+    if answer.version != VERSION:
+        why = f"this side speaks version {VERSION} of the batch protocol, you speak {answer.version}"
+    elif not hmac.compare_digest(answer.proof, auth.proof(secret, CALLER, nonce, answer.nonce)):
+        why = "wrong secret: this address belongs to another job, or the secret file is stale"
+    if why:
+        _say(sock, Refused(why))
+        raise auth.Rejected(why)
+    proved()
+    _say(sock, Welcome(auth.proof(secret, LISTENER, answer.nonce, nonce), local))
+    try:
+        return isinstance(_hear(sock), Stay)
+    except EOFError:
+        return False
+
+
+def call(sock: socket.socket | SecureSocket, secret: bytes) -> str:
+    """Caller's part up to the choice: the name of the listener's Unix socket. `stay` comes next."""
+    asked = _hear(sock)
+    if not isinstance(asked, Challenge):
+        raise auth.Rejected(f"expected a challenge, got {type(asked).__name__}")
+    nonce = secrets.token_bytes(auth.NONCE_BYTES)
+    _say(sock, Answer(VERSION, nonce, auth.proof(secret, CALLER, asked.nonce, nonce)))
+    verdict = _hear(sock)
+    if isinstance(verdict, Refused):
+        raise auth.Rejected(verdict.why)
+    if not isinstance(verdict, Welcome):
+        raise auth.Rejected(f"expected a verdict, got {type(verdict).__name__}")
+    if not hmac.compare_digest(verdict.proof, auth.proof(secret, LISTENER, nonce, asked.nonce)):
+        raise auth.Rejected("the other side does not know the job's secret")
+    return verdict.local
+
+
+def stay(sock: socket.socket | SecureSocket) -> None:
+    """Caller: this connection it is."""
+    _say(sock, Stay())
+
+
+def _say(sock: socket.socket | SecureSocket, said: _Said) -> None:
+    sock.sendall(frames.pack(said, limit=frames.MAX_HANDSHAKE_BYTES))
+
+
+def _hear(sock: socket.socket | SecureSocket) -> Word:
+    head = _exactly(sock, frames.LENGTH.size)
+    (size,) = frames.LENGTH.unpack(head)
+    if size > frames.MAX_HANDSHAKE_BYTES:
+        raise frames.BadFrame(f"a first word of {size} bytes, at most {frames.MAX_HANDSHAKE_BYTES} are taken")
+    return frames.unpack(_exactly(sock, size), _decoder)
+
+
+def _exactly(sock: socket.socket | SecureSocket, size: int) -> bytes:
+    read = b""
+    while len(read) < size:
+        more = sock.recv(size - len(read))
+        if not more:
+            raise EOFError("closed by the other side")
+        read += more
+    return read

@@ -1,0 +1,119 @@
+"""Where data workers are called: a TCP port, and for callers of this host a Unix socket besides.
+
+In: whoever connects. Out: a `Channel` for each that has proved itself (dataworker/transport/handshake.py). A handshake
+has a thread of its own, so that nobody holds up another, and limits in number and time (`rpc.transport.pending`).
+"""
+
+import contextlib
+import os
+import queue
+import secrets
+import selectors
+import socket
+import threading
+import weakref
+
+from springtide import errors
+from springtide.dataworker.transport import channel, handshake
+from springtide.dataworker.transport.tls_socket import SecureSocket
+from springtide.rpc.transport import addresses, pending
+
+_open: "weakref.WeakSet[Listener]" = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for each in list(_open):
+        each._abandon()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+class Listener:
+    """Accepts callers from the moment it is made. `host` "0.0.0.0": of other hosts too."""
+
+    def __init__(self, secret: bytes, *, host: str = "127.0.0.1", port: int = 0, certificates: str = "") -> None:
+        self._secret, self._certificates = secret, certificates
+        try:
+            family = socket.AF_INET6 if ":" in host else socket.AF_INET
+            self._tcp = socket.create_server((host, port), family=family, backlog=128)
+        except OSError as error:
+            raise errors.PortTaken(f"cannot listen at {host}:{port}: {error.strerror}") from error
+        self._name = f"springtide-batches-{os.getpid()}-{secrets.token_hex(16)}"
+        self._unix = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._unix.bind("\0" + self._name)  # abstract: gone with the process, whatever ends it
+        self._unix.listen(128)
+        self.port = int(self._tcp.getsockname()[1])
+        self.address = addresses.join(host, self.port)
+        self._proved: queue.SimpleQueue[channel.Channel | None] = queue.SimpleQueue()
+        self._pending = pending.PendingHandshakes()
+        self._waker, self._wake = socket.socketpair()
+        self._closed = False
+        self._thread = threading.Thread(target=self._listen, name="batch-listener", daemon=True)
+        self._thread.start()
+        _open.add(self)
+
+    def accept(self) -> channel.Channel:
+        """The next caller that has proved itself. EOFError once this is closed."""
+        found = self._proved.get()
+        if found is None:
+            self._proved.put(None)  # for other threads that wait here
+            raise EOFError("this listener is closed")
+        return found
+
+    def close(self) -> None:
+        """Take no more callers. Channels that were accepted go on."""
+        if self._closed:
+            return
+        self._closed = True
+        self._waker.close()
+        self._thread.join()
+        self._tcp.close()
+        self._unix.close()
+        self._wake.close()
+        self._proved.put(None)
+
+    def _abandon(self) -> None:
+        self._closed = True
+        for sock in (self._tcp, self._unix, self._waker, self._wake):
+            sock.close()
+
+    def _listen(self) -> None:
+        with selectors.DefaultSelector() as ready:
+            for sock in (self._tcp, self._unix, self._wake):
+                ready.register(sock, selectors.EVENT_READ)
+            while not self._closed:
+                for key, _ in ready.select(self._pending.drop_overdue()):
+                    if key.fileobj is not self._wake:
+                        self._begin(key.fileobj)  # type: ignore[arg-type]
+
+    def _begin(self, listening: socket.socket) -> None:
+        try:
+            sock, _ = listening.accept()
+        except OSError:  # the caller has gone again
+            return
+        limits = contextlib.ExitStack()
+        limits.enter_context(self._pending.limited(lambda: _shut(sock)))  # before the next select: it has a deadline
+        threading.Thread(target=self._greet, args=(sock, limits), name="batch-greeting", daemon=True).start()
+
+    def _greet(self, plain: socket.socket, limits: contextlib.ExitStack) -> None:
+        sock: socket.socket | SecureSocket = plain
+        with limits:
+            try:
+                if self._certificates and plain.family != socket.AF_UNIX:
+                    sock = SecureSocket(plain, self._certificates, listens=True)
+                sock.settimeout(pending.DEADLINE_S)
+                name = self._name if sock.family != socket.AF_UNIX else ""
+                if handshake.receive(sock, self._secret, name, proved=limits.close):
+                    self._proved.put(channel.Channel(sock))
+                    return
+            except (errors.SpringtideError, OSError, EOFError):
+                pass  # a stranger, or one that changed its mind
+        with contextlib.suppress(OSError):
+            plain.close()
+
+
+def _shut(sock: socket.socket) -> None:
+    """End whatever waits for this peer."""
+    with contextlib.suppress(OSError):
+        sock.shutdown(socket.SHUT_RDWR)

@@ -1,0 +1,205 @@
+"""Memory that payloads lie in: segments shared with a process of the same host, and blocks of this process alone.
+
+In: dataworker/transport/channel.py asks for room for a message, or has one come in. Out: a buffer; whoever holds a view
+of it (a tensor, an array) keeps it, and when the last view is dropped the memory is used again. Nobody waits for that:
+a sender that finds no free segment sends through the socket instead.
+
+A segment is a sealed memfd, passed over a Unix socket. It has no name, so there is nothing in /dev/shm to clash or to
+be left behind: when both processes are gone, however they went, so is the memory. Its first byte says whether it is in
+use: the sender sets that, the receiver clears it.
+"""
+
+import contextlib
+import ctypes
+import fcntl
+import functools
+import mmap
+import os
+import threading
+from typing import Any
+
+from springtide import _native
+from springtide.rpc.transport.frames import BadFrame
+
+CONTROL_BYTES = 64  # before the payload; so the payload is aligned too
+LEAST_BYTES = 1 << 16
+MOST_SEGMENTS = 32
+SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+SPARE_BLOCKS = 8  # kept for the next messages once their views are gone
+
+
+class Segment:
+    """Shared memory that this process writes and the peer reads."""
+
+    def __init__(self, number: int, capacity: int) -> None:
+        self.number, self.capacity = number, capacity
+        self.fd = os.memfd_create("springtide-batch", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        os.ftruncate(self.fd, capacity)
+        fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, SEALS)
+        self.pages = mmap.mmap(self.fd, capacity)
+        self._begin = ctypes.addressof(ctypes.c_ubyte.from_buffer(self.pages)) + CONTROL_BYTES
+        self.told = False
+        """Whether the peer has its file descriptor."""
+
+    @property
+    def busy(self) -> bool:
+        """Whether the peer, or a message under way, still has it."""
+        return self.pages[0] != 0
+
+    def take(self) -> None:
+        """Mark it as in use; from here on the receiver alone may free it."""
+        self.pages[0] = 1
+
+    def fill(self, pieces: list[tuple[int, int, int]] | _native.Pieces) -> None:
+        """Copy these (offset in the payload, address, bytes) into it."""
+        _native.gather_pieces(pieces, self._begin, self.capacity - CONTROL_BYTES)
+
+    def close(self) -> None:
+        """Give up this side of it; views of the peer stay valid."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+
+class Outgoing:
+    """The sender's segments, used again and again: the one that was free last is still in the caches."""
+
+    def __init__(self, most_bytes: int, most_segments: int = MOST_SEGMENTS) -> None:
+        self.most_bytes, self.most_segments = most_bytes, most_segments
+        self.segments: dict[int, Segment] = {}
+        self.recent: list[int] = []  # least recently used first
+
+    def take(self, size: int) -> Segment | None:
+        """A segment with room for that many bytes, marked as in use; None when there is none to be had."""
+        needed = size + CONTROL_BYTES
+        free = [number for number in self.recent if not self.segments[number].busy]
+        fitting = [number for number in free if self.segments[number].capacity >= needed]
+        if fitting:
+            number = min(reversed(fitting), key=lambda one: self.segments[one].capacity)
+            self.recent.remove(number)
+        else:
+            made = self._make(max(LEAST_BYTES, 1 << (needed - 1).bit_length()), free)
+            if made is None:
+                return None
+            number = made
+        self.recent.append(number)
+        segment = self.segments[number]
+        segment.take()
+        return segment
+
+    def _make(self, capacity: int, free: list[int]) -> int | None:
+        """A new segment, in place of free ones that are too small where the limits ask for it."""
+        while free and not self._room_for(capacity):
+            number = free.pop(0)
+            self.recent.remove(number)
+            self.segments.pop(number).close()
+        if not self._room_for(capacity):
+            return None
+        number = next(number for number in range(self.most_segments) if number not in self.segments)
+        self.segments[number] = Segment(number, capacity)
+        return number
+
+    def _room_for(self, capacity: int) -> bool:
+        held = sum(segment.capacity for segment in self.segments.values())
+        return held + capacity <= self.most_bytes and len(self.segments) < self.most_segments
+
+    def close(self) -> None:
+        """Give all of them up."""
+        for segment in self.segments.values():
+            segment.close()
+        self.segments.clear()
+        self.recent.clear()
+
+
+class Incoming:
+    """The receiver's mappings of the peer's segments."""
+
+    def __init__(self) -> None:
+        self.mapped: dict[int, mmap.mmap] = {}
+
+    def map(self, number: int, fd: int) -> None:
+        """Look at a segment that the peer has passed; one of the same number before it is forgotten."""
+        try:
+            if fcntl.fcntl(fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK == 0:
+                raise BadFrame("a segment that could shrink under its reader")
+            self.mapped[number] = mmap.mmap(fd, 0)
+        except (OSError, ValueError) as error:
+            raise BadFrame(f"not a segment of shared memory: {error}") from error
+        finally:
+            os.close(fd)
+
+    def view(self, number: int, size: int) -> Any:
+        """The payload in a segment. It is the sender's again once this and all views of it are dropped."""
+        pages = self.mapped.get(number)
+        if pages is None or len(pages) < CONTROL_BYTES + size:
+            raise BadFrame(f"{size} bytes announced in segment {number}, which is not that large")
+        return _lent(pages, CONTROL_BYTES, _Release(pages))
+
+
+class _Release:
+    """Frees a segment; in a forked child, which has views of the same pages, it does nothing."""
+
+    def __init__(self, pages: mmap.mmap) -> None:
+        self.pages, self.pid = pages, os.getpid()
+
+    def __call__(self) -> None:
+        if os.getpid() == self.pid:
+            self.pages[0] = 0
+
+
+class Blocks:
+    """Memory for payloads that come through a socket: freed blocks are filled again, so their pages are warm."""
+
+    def __init__(self, spare: int = SPARE_BLOCKS) -> None:
+        self.spare: list[mmap.mmap] = []
+        self.most = spare
+        self.lock = threading.Lock()
+
+    def take(self, size: int) -> Any:
+        """A buffer of at least that many bytes."""
+        pages = None
+        with self.lock:
+            for index in reversed(range(len(self.spare))):
+                if size <= len(self.spare[index]) <= max(LEAST_BYTES, 4 * size):
+                    pages = self.spare.pop(index)
+                    break
+        if pages is None:
+            pages = mmap.mmap(-1, max(LEAST_BYTES, 1 << (size - 1).bit_length()), flags=mmap.MAP_PRIVATE)
+            with contextlib.suppress(OSError):  # a kernel without huge pages
+                pages.madvise(mmap.MADV_HUGEPAGE)
+        return _lent(pages, 0, _Return(self, pages))
+
+
+class _Return:
+    """Puts a block back; runs wherever its last view is dropped, so it never waits for the lock."""
+
+    def __init__(self, blocks: Blocks, pages: mmap.mmap) -> None:
+        self.blocks, self.pages = blocks, pages
+
+    def __call__(self) -> None:
+        if self.blocks.lock.acquire(blocking=False):
+            try:
+                self.blocks.spare.append(self.pages)
+                del self.blocks.spare[: -self.blocks.most]
+            finally:
+                self.blocks.lock.release()
+
+
+def _lent(pages: mmap.mmap, offset: int, after: "_Release | _Return") -> Any:
+    """A buffer object over these pages; `after` is called once neither it nor a view of it is left.
+
+    A ctypes array: tensors and NumPy arrays made of it hold it by reference, which they do not do with a memoryview.
+    """
+    lent = _lent_type(len(pages) - offset).from_buffer(pages, offset)
+    lent.after = after
+    return lent
+
+
+@functools.lru_cache(64)
+def _lent_type(size: int) -> Any:
+    """Arrays of so many bytes that say when they are dropped."""
+
+    def dropped(self: Any) -> None:
+        self.after()
+
+    return type("Lent", (ctypes.c_ubyte * size,), {"__del__": dropped})

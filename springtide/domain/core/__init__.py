@@ -1,0 +1,1 @@
+"""Pure. Roles, resources, shapes, durations."""

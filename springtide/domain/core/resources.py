@@ -1,0 +1,100 @@
+"""Pure. What a process of a job may take and what it took, and how the cores of a machine are shared by roles.
+
+In: `cli.job.run` knows the cores and the user's `--cpu` and `--memory`. Next: `platforms` holds processes to `Limits`.
+"""
+
+import math
+import re
+from dataclasses import dataclass
+
+from springtide import errors
+
+LEAST_CPU = 0.01  # one millisecond in every tenth of a second: the kernel grants no less
+LEAST_MEMORY = 32 << 20  # an interpreter with our modules; training needs more, but that is the user's to know
+
+_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_MEMORY = re.compile(r"(\d+(?:\.\d+)?)\s*(?:([kmgt])i?b?|b)?", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What one process, its children included, may take at most; None is as much as there is."""
+
+    cpu: float | None = None
+    """Cores: 0.5 is half of one."""
+    memory: int | None = None
+    """Bytes."""
+    low: bool = False
+    """Of low priority: it has what is left of the processors when all others have theirs."""
+
+    def __post_init__(self) -> None:
+        if self.cpu is not None and not LEAST_CPU <= self.cpu < math.inf:
+            raise errors.BadInput(f"cpu {self.cpu:g}: wanted a number of cores from {LEAST_CPU:g} up, such as 0.5")
+        if self.memory is not None and self.memory < LEAST_MEMORY:
+            raise errors.BadInput(
+                f"memory {self.memory} bytes: a process needs {LEAST_MEMORY >> 20}M at least; give a unit, such as 2G"
+            )
+
+    @property
+    def any(self) -> bool:
+        """Whether there is anything to hold a process to."""
+        return self.cpu is not None or self.memory is not None
+
+    @property
+    def shared_out(self) -> bool:
+        """Whether its share of the processors is to be another than that of any process."""
+        return self.cpu is not None or self.low
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """What one process, its children included where that is known, has taken so far."""
+
+    cpu_s: float = 0.0
+    """Seconds of CPU since it started."""
+    memory: int = 0
+    """Bytes resident now, without what the kernel could take back at any time."""
+    peak: int = 0
+    """The most bytes so far that were counted against a limit."""
+    throttled_s: float = 0.0
+    """Seconds of periods in which its quota was used up: of each of them it had all that it was let have."""
+
+
+def parse_memory(text: str) -> int:
+    """Bytes of "2G", "512M", "1.5GiB", "4Gi" or "1073741824"; units are powers of 1024."""
+    found = _MEMORY.fullmatch(text.strip())
+    if not found:
+        raise errors.BadInput(f"memory {text!r}: wanted a number and a unit, such as 512M or 2G")
+    return int(float(found[1]) * _UNITS[(found[2] or "").lower()])
+
+
+def show_memory(number: int) -> str:
+    """Bytes for people: `1.5G`."""
+    for unit, size in (("T", 1 << 40), ("G", 1 << 30), ("M", 1 << 20), ("K", 1 << 10)):
+        if number >= size:
+            return f"{number / size:.1f}".removesuffix(".0") + unit
+    return str(number)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoleSizes:
+    """How many roles a local job has, and how wide each worker computes."""
+
+    servers: int
+    workers: int
+    threads_per_worker: int
+
+
+def size_locally(
+    cores: int, *, servers: int | None = None, workers: int | None = None, cpu: float | None = None
+) -> RoleSizes:
+    """Fill in what the user left open. A second worker pays only when each has two cores: the servers need some too.
+
+    Threads beyond a limit of `cpu` cores would only stand in each other's way.
+    """
+    servers = 1 if servers is None else servers
+    workers = (2 if cores >= 4 else 1) if workers is None else workers
+    threads = max(1, cores // max(1, workers))
+    if cpu is not None:
+        threads = min(threads, max(1, math.ceil(cpu)))
+    return RoleSizes(servers=servers, workers=workers, threads_per_worker=threads)

@@ -1,0 +1,155 @@
+"""Pure. Who is in a job and where its slots lie: roles, members, placements.
+
+In: `platforms` starts roles, `embedding.placement.placement` lays out slots. Next: `rpc.messages.messages` carries
+these over the wire.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from springtide import errors
+
+
+class RoleKind(StrEnum):
+    """What a process does in a job."""
+
+    AGENT = "agent"
+    MASTER = "master"
+    SERVER = "server"
+    WORKER = "worker"
+    DATA_WORKER = "data-worker"
+
+
+RANKED = (RoleKind.SERVER, RoleKind.WORKER, RoleKind.DATA_WORKER)
+"""Of which a job may have several."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Role:
+    """One process of a job, by kind and rank; prints as its log file is called: `worker-1`."""
+
+    kind: RoleKind
+    rank: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.kind}-{self.rank}" if self.kind in RANKED else str(self.kind)
+
+
+def parse_role(name: str) -> Role | None:
+    """The role that prints as `name`, such as `worker-1` or `master`; None: none does."""
+    kind, _, rank = name.rpartition("-")
+    if kind in RANKED and rank.isdecimal():
+        return Role(RoleKind(kind), int(rank))
+    return Role(RoleKind(name)) if name in (RoleKind.AGENT, RoleKind.MASTER) else None
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Life:
+    """One process of a role. A role may have two for a moment: one that hangs and is being killed, and the next."""
+
+    role: Role
+    incarnation: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.role}.{self.incarnation}" if self.incarnation else str(self.role)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """Which server owns each slot. The epoch rises whenever the map changes."""
+
+    epoch: int
+    servers: int
+    server_of_slot: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        slots = len(self.server_of_slot)
+        if slots < 64 or slots & (slots - 1):
+            raise errors.BadInput(f"placement: {slots} slots; the number must be a power of two, 64 or more")
+        if not all(0 <= server < self.servers for server in self.server_of_slot):
+            raise errors.BadInput(f"placement: a slot names a server outside 0..{self.servers - 1}")
+
+    def slots_of(self, server: int) -> tuple[int, ...]:
+        """The slots that one server owns."""
+        return tuple(slot for slot, owner in enumerate(self.server_of_slot) if owner == server)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    """One slot goes from a server to another."""
+
+    slot: int
+    source: int
+    target: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoleExit:
+    """How a process of the job ended, as the platform that started it saw it."""
+
+    role: Role
+    pid: int
+    code: int | None = None
+    """Exit status; None when a signal ended it, or nobody saw its end."""
+    signal: str = ""
+    """Name of that signal, such as SIGKILL."""
+    incarnation: int = 0
+    """Which life of the role it was."""
+    oom: bool = False
+    """Killed by the kernel because its memory limit was reached."""
+    evicted: bool = False
+    """Taken away by the cluster (eviction, preemption): no fault of its own."""
+    unplaced: str = ""
+    """It never ran: no host had room for it, or could start it, for as long as its platform waits. The reason."""
+    error: str = ""
+    """What its log has as the error it ended with, on one line; of a worker its script's error is told otherwise."""
+
+    @property
+    def clean(self) -> bool:
+        """Ended by itself with status 0."""
+        return self.code == 0
+
+    def __str__(self) -> str:
+        if self.unplaced:
+            return f"{self.role} found no place: {self.unplaced}"
+        cause = f"was killed by {self.signal}" if self.signal else f"exited with status {self.code}"
+        cause = "is gone, and nobody saw its end" if not self.signal and self.code is None else cause
+        why = " for want of memory" if self.oom else " by eviction" if self.evicted else ""
+        return f"{self.role} (pid {self.pid}) {cause}{why}{f': {self.error}' if self.error else ''}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WantedRole:
+    """A process that must exist. The agent starts each incarnation of a role once, and ends older or unwanted ones.
+
+    An incarnation that has ended is reported and not started again: the master then wants the next one, or none.
+    """
+
+    role: Role
+    incarnation: int = 0
+    cpu: float | None = None
+    """Cores it may use; None leaves it unlimited."""
+    memory: int | None = None
+    """Bytes it may use; None leaves it unlimited."""
+    after_s: float = 0.0
+    """How long to wait before it is started, counted from the first look that names this incarnation."""
+    low: bool = False
+    """A worker beyond the quota: it has only what others leave of the processors, for all of this life."""
+    joined: bool = False
+    """This incarnation has called in: it was started, whoever asks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoleUsage:
+    """What a process uses, as its agent measures it, or as it says itself."""
+
+    role: Role
+    incarnation: int = 0
+    cpu_s: float = 0.0
+    """Processor seconds since it was started."""
+    memory: int = 0
+    """Bytes it holds now."""
+    cpu_limit: float | None = None
+    memory_limit: int | None = None
+    throttled_s: float = 0.0
+    """Seconds of periods in which its quota was used up: of each of them it had all that it was let have."""

@@ -1,0 +1,213 @@
+"""Pure. How large a job is, how large it may be, and what that costs: the nouns that plans are made of.
+
+In: what the user asked for and what the cluster has. Next: `domain.plan.view` shows a job with its shape and bounds,
+`planning.candidates.pareto` lists the shapes worth having, `planning.allocate.choose` picks one a job.
+"""
+
+import math
+from dataclasses import dataclass, fields
+
+from springtide import errors
+from springtide.domain.core import resources
+
+GIB = 1 << 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """Workers and servers of one job, and the size of each. All workers are alike, and all servers."""
+
+    workers: int
+    servers: int
+    worker_cpu: float
+    """Cores of one worker."""
+    server_cpu: float
+    """Cores of one server."""
+    worker_memory: int = 0
+    """Bytes of one worker; 0: not limited, and not charged."""
+    server_memory: int = 0
+
+    def __post_init__(self) -> None:
+        if self.workers < 1 or self.servers < 1:
+            raise errors.BadInput(
+                f"shape: {self.workers} workers and {self.servers} servers; wanted at least one of each"
+            )
+        for what, cpu in (("worker_cpu", self.worker_cpu), ("server_cpu", self.server_cpu)):
+            if not 0 < cpu < math.inf:
+                raise errors.BadInput(f"shape: {what} {cpu:g}; wanted a number of cores above 0, such as 0.5")
+        for what, memory in (("worker_memory", self.worker_memory), ("server_memory", self.server_memory)):
+            if not 0 <= memory < math.inf:
+                raise errors.BadInput(f"shape: {what} {memory}; wanted bytes, 0 or more")
+
+    @property
+    def cpu(self) -> float:
+        """Cores of the whole job."""
+        return self.workers * self.worker_cpu + self.servers * self.server_cpu
+
+    @property
+    def memory(self) -> int:
+        """Bytes of the whole job."""
+        return self.workers * self.worker_memory + self.servers * self.server_memory
+
+    def __str__(self) -> str:
+        return f"{_part(self.workers, 'worker', self.worker_cpu, self.worker_memory)}, " + _part(
+            self.servers, "server", self.server_cpu, self.server_memory
+        )
+
+
+FIELDS = tuple(each.name for each in fields(Shape))
+
+
+def _part(count: int, role: str, cpu: float, memory: int) -> str:
+    held = f", {resources.show_memory(memory)}" if memory else ""
+    return f"{count} {role}{'' if count == 1 else 's'} ({cpu:g} CPU{held})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capacity:
+    """What a cluster, or a quota, has to give."""
+
+    cpu: float
+    """Cores."""
+    memory: float
+    """Bytes."""
+
+    def __post_init__(self) -> None:
+        if not (self.cpu >= 0 and self.memory >= 0):  # NaN too
+            raise errors.BadInput(f"capacity: {self.cpu:g} cores and {self.memory:g} bytes; wanted neither below 0")
+
+    def holds(self, shape: Shape) -> bool:
+        """Whether a job of this shape alone fits."""
+        return shape.cpu <= self.cpu * (1 + ROUNDING) and shape.memory <= self.memory * (1 + ROUNDING)
+
+
+ROUNDING = 1e-9
+"""Sums of fractions of a core may be over a limit by so much and still be within it."""
+UNBOUNDED = Capacity(cpu=math.inf, memory=math.inf)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """Between which shapes a job may change, field by field, and how much it may take in all."""
+
+    least: Shape
+    most: Shape
+    quota: Capacity = UNBOUNDED
+    """Of all of its workers and servers together."""
+    worker_step: int | None = None
+    """Workers between two numbers of them; None: all up to 16, then by an eighth: 18, 20... 32, 36..."""
+    server_step: int | None = None
+    cpu_step: float | None = None
+    """Cores between two sizes of a worker or a server; None: powers of two and halfway between them."""
+
+    def __post_init__(self) -> None:
+        for name in FIELDS:
+            least, most = getattr(self.least, name), getattr(self.most, name)
+            if least > most:
+                raise errors.BadInput(f"bounds: {name} from {least:g} to {most:g}; the least is above the most")
+        for what, step in (("worker_step", self.worker_step), ("server_step", self.server_step)):
+            if step is not None and step < 1:
+                raise errors.BadInput(f"bounds: {what} {step}; wanted 1 or more, or none")
+        if self.cpu_step is not None and not 0 < self.cpu_step < math.inf:
+            raise errors.BadInput(f"bounds: cpu_step {self.cpu_step:g}; wanted cores above 0, or none")
+        if not self.quota.holds(self.least):
+            raise errors.BadInput(
+                f"bounds: the least shape ({self.least}) takes more than the quota, {self.quota.cpu:g} cores and "
+                f"{self.quota.memory:g} bytes; raise the quota or lower the least"
+            )
+
+    def holds(self, shape: Shape) -> bool:
+        """Whether the shape lies within all of them; sizes between two steps do too."""
+        least, most = self.least, self.most
+        inside = (
+            least.workers <= shape.workers <= most.workers and least.servers <= shape.servers <= most.servers
+            and least.worker_cpu <= shape.worker_cpu <= most.worker_cpu
+            and least.server_cpu <= shape.server_cpu <= most.server_cpu
+            and least.worker_memory <= shape.worker_memory <= most.worker_memory
+            and least.server_memory <= shape.server_memory <= most.server_memory
+        )  # fmt: skip
+        return inside and self.quota.holds(shape)
+
+    @property
+    def workers(self) -> tuple[int, ...]:
+        """Numbers of workers to choose from."""
+        return counts(self.least.workers, self.most.workers, self.worker_step)
+
+    @property
+    def servers(self) -> tuple[int, ...]:
+        """Numbers of servers to choose from."""
+        return counts(self.least.servers, self.most.servers, self.server_step)
+
+    @property
+    def worker_cpus(self) -> tuple[float, ...]:
+        """Sizes of a worker to choose from."""
+        return sizes(self.least.worker_cpu, self.most.worker_cpu, self.cpu_step)
+
+    @property
+    def server_cpus(self) -> tuple[float, ...]:
+        """Sizes of a server to choose from."""
+        return sizes(self.least.server_cpu, self.most.server_cpu, self.cpu_step)
+
+
+def counts(least: int, most: int, step: int | None) -> tuple[int, ...]:
+    """From the least to the most, both among them: by equal steps, or by steps that grow along."""
+    found, count = {least, most}, least
+    while count < most:
+        found.add(count)
+        count += step or max(1, 1 << max(0, count.bit_length() - 4))
+    return tuple(sorted(found))
+
+
+def sizes(least: float, most: float, step: float | None) -> tuple[float, ...]:
+    """Cores from the least to the most, both among them: by equal steps, or by powers of two and halfway between."""
+    if step is not None:
+        count = math.floor((most - least) / step * (1 + ROUNDING))
+        between = [round(least + each * step, 9) for each in range(count + 1)]
+    else:
+        powers = range(math.floor(math.log2(least)), math.ceil(math.log2(most)) + 1)
+        between = [part * 2.0**power for power in powers for part in (1.0, 1.5)]
+    return tuple(sorted({least, most, *(size for size in between if least < size < most)}))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryNeed:
+    """Bytes that a job's roles need, whatever their number: memory makes nothing faster, so a plan has just enough."""
+
+    worker: int = 0
+    """Of each worker."""
+    server: int = 0
+    """Of each server, beside its rows."""
+    rows: int = 0
+    """Of all rows together, with room to grow: servers share them."""
+
+    def __post_init__(self) -> None:
+        if min(self.worker, self.server, self.rows) < 0:
+            raise errors.BadInput(f"memory need: {self}; wanted bytes, none below 0")
+
+    def of_server(self, servers: int) -> int:
+        """Of each of so many servers."""
+        return self.server + -(-self.rows // servers)
+
+
+NO_NEED = MemoryNeed()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prices:
+    """What resources cost by the hour, in any currency: only their ratio matters to a choice."""
+
+    cpu: float = 1.0
+    """A core."""
+    memory: float = 0.125
+    """A GiB: on public clouds about an eighth of a core."""
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.cpu < math.inf and 0 <= self.memory < math.inf and self.cpu + self.memory > 0):
+            raise errors.BadInput(
+                f"prices: {self.cpu:g} a core and {self.memory:g} a GiB; wanted neither below 0, one above"
+            )
+
+
+def cost(shape: Shape, prices: Prices) -> float:
+    """Eqn 7: what the shape costs an hour."""
+    return shape.cpu * prices.cpu + shape.memory / GIB * prices.memory

@@ -1,0 +1,1 @@
+"""Pure. Samples, leases, streams, data workers."""

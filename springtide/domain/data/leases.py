@@ -1,0 +1,138 @@
+"""Pure. What master and workers say to each other about shards: plain tuples, which travel and are journaled as such.
+
+A *shard* is a fixed run of batches of an epoch's order; its number is unique in the job. A *lease* is a run of batches
+of one shard that one holder trains, named by the shard and the sample it began with. Next: data/ledger/async_ledger.py
+hands leases out, worker/input/lease_prefetch.py works them off.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+
+class Holder(NamedTuple):
+    """A worker, and which of its lives: a relaunched one keeps its rank and has a higher incarnation."""
+
+    rank: int
+    incarnation: int = 0
+
+    def __str__(self) -> str:
+        return f"worker-{self.rank}.{self.incarnation}"
+
+
+class Grant(NamedTuple):
+    """A lease as it is handed out: samples `first` to `end` of a shard."""
+
+    shard: int
+    """Number of the shard, unique in the job, over epochs and data sets: with a range of samples it names a batch."""
+    epoch: int
+    nth: int
+    """Which shard of its epoch."""
+    first: int
+    end: int
+    returned: bool = False
+    """Another held it before and did not end it: it goes before what the holder has in hand, as others wait for it."""
+
+
+class LeaseKey(NamedTuple):
+    """Names a lease while it lives: two live ones never begin with the same sample."""
+
+    shard: int
+    first: int
+
+
+class Progress(NamedTuple):
+    """A holder's word on one lease; saying it twice, or late, does no harm."""
+
+    shard: int
+    first: int
+    """Sample the lease began with."""
+    offset: int
+    """All samples of the lease before this one are trained, and every server has said so."""
+    end: int
+    """Where the holder will stop. Less than was leased: it gives the tail back. Equal to `offset`: it is through."""
+    void: int = 0
+    """Offsets of a stream before `offset` that held nothing to train: dead letters, records that have expired, gaps."""
+
+
+class Wish(NamedTuple):
+    """Please stop this lease at sample `end`, or as soon after it as you can; the agreed end comes with `Progress`."""
+
+    shard: int
+    first: int
+    end: int
+
+
+class Failure(NamedTuple):
+    """Sample `offset` and what follows it in the lease cannot be read by this holder; it trains what comes before."""
+
+    shard: int
+    first: int
+    offset: int
+    error: str
+
+
+class Poisoned(NamedTuple):
+    """Samples that were given up after `failures` tries: a job with any of these has not finished well."""
+
+    shard: int
+    epoch: int
+    first: int
+    end: int
+    failures: int
+    error: str
+
+    def __str__(self) -> str:
+        return (
+            f"samples {self.first} to {self.end} of shard {self.shard} (epoch {self.epoch}) "
+            f"could not be read, tried {self.failures} times: {self.error}"
+        )
+
+
+class Nothing(Enum):
+    """Why a worker gets no lease."""
+
+    WAIT = "others still hold shards, which may come back"
+    END = "all shards of the pass are done, given up, or held by the asker itself"
+    REGROUP = "the bsp group is formed anew before the next shard"
+    FENCED = "this incarnation was given up: another one has its work"
+
+
+class Verdict(NamedTuple):
+    """The ledger's answer to a holder's words."""
+
+    revoked: tuple[LeaseKey, ...] = ()
+    """Leases it named and does not hold: drop them."""
+    wishes: tuple[Wish, ...] = ()
+    fenced: bool = False
+    """The incarnation was given up: stop quietly."""
+    freed: bool = False
+    """Whether a lease has ended or its tail came back: then those who wait should ask again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Totals:
+    """Shards by state, and samples."""
+
+    total: int = 0
+    leased: int = 0
+    """Shards of which at least a part is leased now."""
+    done: int = 0
+    poisoned: int = 0
+    """Shards of which a part was given up."""
+    samples: int = 0
+    samples_done: int = 0
+    void: int = 0
+    """Of these, offsets of streams that held nothing to train."""
+
+    def __add__(self, other: "Totals") -> "Totals":
+        """Both together."""
+        return Totals(
+            total=self.total + other.total,
+            leased=self.leased + other.leased,
+            done=self.done + other.done,
+            poisoned=self.poisoned + other.poisoned,
+            samples=self.samples + other.samples,
+            samples_done=self.samples_done + other.samples_done,
+            void=self.void + other.void,
+        )

@@ -1,0 +1,110 @@
+"""Pure. A stream as master and workers speak of it: partitions, where they begin and end, where their batches are cut.
+
+A partition is a shard without an end, its offsets are samples. A batch is a run of offsets of one partition: it ends at
+the next multiple of the batch size, or before, at a *cut* that the master has noted; so whoever reads a partition again
+finds the same batches. Next: data/ledger/stream_ledger.py hands partitions out, data/stream/ reads them.
+"""
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+FAR = 2**62
+"""Where a lease of a partition ends whose end is not known."""
+MOST_PARTITIONS = 2**16
+"""Shard numbers that a stream takes: partitions may be added while a job runs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamCard:
+    """Which stream, and what of it: part of a `DatasetCard`, so all workers must say the same."""
+
+    url: str
+    """Without passwords."""
+    start: str = "earliest"
+    """Where a job that has not begun a partition begins: "earliest", "latest", or a time of day in seconds."""
+    until: str = ""
+    """"now": the job ends where the partitions ended when it began; empty: where the stream itself says it ends."""
+    id: str = field(default="", compare=False)
+    """Identity of the stream, drawn when it was made; empty: it has none, or nobody could tell."""
+
+
+class Seen(NamedTuple):
+    """A partition as a reader sees it."""
+
+    partition: int
+    start: int
+    """Where a job that has not begun it is to begin."""
+    end: int
+    """One more than the newest record's offset."""
+    final: bool = False
+    """Nothing will come after `end`."""
+
+
+class Cut(NamedTuple):
+    """A batch of this lease ends before offset `at`, which is no multiple of the batch size."""
+
+    shard: int
+    first: int
+    """Sample the lease began with."""
+    at: int
+
+
+class PartitionView(NamedTuple):
+    """How far a partition is, as the worker that holds it tells with its heartbeat."""
+
+    partition: int
+    trained: int
+    """All offsets before this one are trained."""
+    end: int
+    oldest_at: float
+    """When the record at `trained` was appended, as time of day in seconds; 0 when there is none."""
+
+
+class Steps(NamedTuple):
+    """Sums over steps of a loop: what a step costs, and what each of its samples costs, is found out of them."""
+
+    number: float = 0.0
+    samples: float = 0.0
+    seconds: float = 0.0
+    squared: float = 0.0
+    """Of samples x samples."""
+    crossed: float = 0.0
+    """Of samples x seconds."""
+
+    def and_one(self, samples: float, seconds: float) -> "Steps":
+        """With another step."""
+        return Steps(self.number + 1, self.samples + samples, self.seconds + seconds,
+                     self.squared + samples * samples, self.crossed + samples * seconds)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamUse:
+    """What one worker has done with a stream since it began, and has in hand."""
+
+    partitions: tuple[PartitionView, ...] = ()
+    records: int = 0
+    """Trained here."""
+    late: int = 0
+    corrupt: int = 0
+    oversized: int = 0
+    unkept: int = 0
+    """Of late, corrupt and oversized ones, those whose dead letter could not be kept; and why not."""
+    unkept_why: str = ""
+    expired: int = 0
+    """Deleted by the stream's retention before anyone had read them."""
+    read_bytes: int = 0
+    forwarded: int = 0
+    """Batches given to other workers; of the same, bytes."""
+    forwarded_bytes: int = 0
+    received: int = 0
+    queue: int = 0
+    """Batches that wait here to be trained."""
+    waited_s: float = 0.0
+    """Seconds in which the loop had nothing to train."""
+    busy_s: float = 0.0
+    """Seconds in which it had."""
+    steps: Steps = field(default_factory=Steps)
+    """That the loop has done."""
+    lag_p50_s: float = 0.0
+    """From append to trained, of late."""
+    lag_p99_s: float = 0.0

@@ -1,0 +1,1 @@
+"""Pure. Tables, model outline, cache rules, checkpoints."""

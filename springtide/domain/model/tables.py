@@ -1,0 +1,133 @@
+"""Pure. What a table is: its row, how rows start, which optimizer trains them, when rows come and go.
+
+In: embedding/modules/modules.py and embedding/modules/optimizers.py make these. Next: embedding/lookup/table_client.py
+declares them to the servers.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from springtide import errors
+from springtide.domain.core import validation
+
+DType = Literal["float32", "float16", "bfloat16"]
+InitKind = Literal["zeros", "uniform", "normal", "xavier"]
+OptimKind = Literal["sgd", "adagrad", "rowwise_adagrad", "adam", "rmsprop", "ftrl"]
+
+DTYPES: tuple[str, ...] = get_args(DType)
+INIT_KINDS: tuple[str, ...] = get_args(InitKind)
+OPTIM_KINDS: tuple[str, ...] = get_args(OptimKind)
+LARGEST_TABLE_ID = 2**14 - 1  # in a request the bits above ask for what a row has beside its weights
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Init:
+    """How a row that was never trained reads: a hash of (seed, table, key), the same on every server."""
+
+    kind: InitKind = "zeros"
+    a: float = 0.0
+    """uniform: low; normal: mean; xavier: gain."""
+    b: float = 0.0
+    """uniform: high; normal: standard deviation; xavier: the row count that stands for fan-out."""
+
+    def __post_init__(self) -> None:
+        if self.kind not in INIT_KINDS:
+            raise errors.UnknownName("init", str(self.kind), INIT_KINDS)
+        got = f"init {(self.kind, self.a, self.b)}"
+        if not (math.isfinite(self.a) and math.isfinite(self.b)):
+            raise errors.BadInput(f"{got}: wanted finite numbers")
+        if self.kind == "uniform" and self.a > self.b:
+            raise errors.BadInput(f"{got}: wanted the low end first, then the high one")
+        if self.kind in ("normal", "xavier") and self.b < 0:
+            what = "standard deviation" if self.kind == "normal" else "row count"
+            raise errors.BadInput(f"{got}: wanted a {what} of 0 or more")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimSpec:
+    """The kernel that applies gradients to a table; fixed while the table lives. Learning rates ride on the push."""
+
+    kind: OptimKind = "sgd"
+    momentum: float = 0.0
+    dampening: float = 0.0
+    nesterov: bool = False
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps_outside: bool = True
+    """adam: True adds eps where torch.optim.Adam does, False where SparseAdam does."""
+    decoupled_decay: bool = False
+    """adam: True is AdamW."""
+    eps: float = 1e-8
+    alpha: float = 0.99
+    """rmsprop: smoothing."""
+    ftrl_beta: float = 1.0
+    l1: float = 0.0
+    l2: float = 0.0
+    initial_accumulator: float = 0.0
+    """adagrad, rowwise_adagrad, ftrl."""
+
+    def __post_init__(self) -> None:
+        if self.kind not in OPTIM_KINDS:
+            raise errors.UnknownName("table optimizer", self.kind, OPTIM_KINDS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hyper:
+    """What a scheduler may change from push to push."""
+
+    lr: float
+    weight_decay: float = 0.0
+    step: int = 0
+    """adam: steps for the bias correction; 0 counts each row's own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableSpec:
+    """One table of the job. All servers hold the same spec."""
+
+    id: int
+    name: str
+    dim: int
+    dtype: DType = "float32"
+    init: Init = Init()
+    optim: OptimSpec = OptimSpec()
+    min_count: int = 0
+    """A row exists after that many applied gradients; 0 and 1: at once."""
+    ttl: int = 0
+    """A row untouched for longer than this on the push clock is evicted; 0: never."""
+    capacity_rows: int = 0
+    """Bound on the rows of the whole job; 0: none. Each slot keeps an equal share of it, rounded up to whole rows."""
+
+    def __post_init__(self) -> None:
+        who = f"table {self.name!r}"
+        if not 0 <= self.id <= LARGEST_TABLE_ID:
+            raise errors.BadInput(
+                f"{who}: id {self.id}; wanted 0 to {LARGEST_TABLE_ID}, so at most {LARGEST_TABLE_ID + 1} tables a job"
+            )
+        validation.number(self.dim, f"{who}: dim", "a whole number of floats a row, 1 or more", least=1)
+        if self.dtype not in DTYPES:
+            raise errors.UnknownName(f"dtype ({who})", str(self.dtype), DTYPES)
+        wanted = "a whole number, 0 (none) or more"
+        validation.number(self.min_count, f"{who}: min_count", f"{wanted}, below 2^32", most=2**32 - 1)
+        validation.number(self.ttl, f"{who}: ttl", wanted)
+        validation.number(self.capacity_rows, f"{who}: capacity", wanted)
+
+
+def parse_init(init: "str | tuple[str | float, ...] | Init", *, table: str) -> Init:
+    """``"zeros"``, ``"uniform"``, ``("uniform", low, high)``, ``("normal", mean, std)``, ``("xavier", gain)``."""
+    if isinstance(init, Init):
+        return init
+    kind, *numbers = init if isinstance(init, tuple | list) and init else (init,)
+    if kind not in INIT_KINDS:
+        raise errors.UnknownName(f"init (table {table!r})", str(kind), INIT_KINDS)
+    defaults = {"zeros": (), "uniform": (-0.05, 0.05), "normal": (0.0, 0.01), "xavier": (1.0, 0.0)}[str(kind)]
+    if len(numbers) > len(defaults):
+        raise errors.BadInput(f"table {table!r}: init {init!r} has {len(numbers)} numbers; wanted {len(defaults)}")
+    try:
+        given = tuple(float(number) for number in numbers)
+        a, b = (*given, *defaults[len(given) :], 0.0, 0.0)[:2]
+        return Init(kind=kind, a=a, b=b)  # type: ignore[arg-type]
+    except (ValueError, TypeError) as error:
+        why = str(error) if isinstance(error, errors.BadInput) else f"init {init!r}: wanted numbers after {kind!r}"
+        raise errors.BadInput(f"table {table!r}: {why}, as in init=('normal', 0.0, 0.01)") from None

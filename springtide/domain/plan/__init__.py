@@ -1,0 +1,1 @@
+"""Pure. What a planner sees and what it answers."""

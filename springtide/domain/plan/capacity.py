@@ -1,0 +1,189 @@
+"""Pure. What a platform has for a job, between which shapes the job may plan for itself there, and how it begins.
+
+In: a machine's or a cluster's cores and memory, and what the user has said of roles and of a quota. Out: `Bounds` and a
+first `Shape` within them. Next: `launch.spec.initial_resources` makes `PlanRules` of them.
+
+Where cores can be held (control groups, pods) all quotas together stay within what there is. A worker computes with one
+thread and gets one core at most, since threads beyond its cores only stand in each other's way when it gets fewer: more
+cores come as more workers. It gets half a core at least, a server a fifth: the kernel hands a quota out in tenths of a
+second, and with less a worker takes half a minute to start and a server answers late. Steps are tenths of a core. Where
+cores cannot be held a role is reckoned to take what it usually does. A role fits one node, whatever the cluster has.
+"""
+
+import math
+from dataclasses import dataclass
+
+from springtide import errors
+from springtide.domain.core import resources, shape
+from springtide.domain.core.shape import Bounds, Shape
+from springtide.domain.spec.elastic_job import Quota, RoleWish
+
+LEAST_WORKER, LEAST_SERVER = 0.5, 0.2
+MOST_WORKER = 1.0
+CPU_STEP = 0.1
+FINE = 16.0
+"""Cores up to which sizes go by tenths; beyond, by powers of two and halfway between."""
+WORKERS_SHARE = 0.7
+"""Of all cores, for workers at the start, at most: servers do less."""
+FEW = 1.0
+"""Cores of one server, before it may have more than an eighth of its node."""
+LEAST_QUOTA = 0.2
+"""Cores of the whole job: a tenth for a worker, and what is left for a server."""
+USUAL_WORKER, USUAL_SERVER = 0.8, 0.2
+"""Cores that a role is reckoned to take where it cannot be held to any."""
+UNKNOWN_CPU, UNKNOWN_MEMORY, UNKNOWN_NODE = 200.0, float(1 << 40), 2.0
+"""Of a cluster that has no nodes yet and gets them as pods ask for them, or that does not tell; its nodes are small."""
+NODE_SHARE = 0.8
+"""Of a cluster's node, for one role: agents of the cluster have some of each."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capacity:
+    """What a platform has for jobs."""
+
+    cpu: float
+    """Cores of all nodes; 0: not known."""
+    memory: float
+    """Bytes of all nodes; 0: not known."""
+    node_cpu: float = 0.0
+    """Cores of the largest node; 0: not known."""
+    node_memory: float = 0.0
+    """Bytes of the node that has most of them; 0: not known."""
+    holds: bool = True
+    """Whether roles can be held to so many cores, and to others while they run."""
+    trouble: str = ""
+    """Why they cannot, for the user to know."""
+    own: bool = False
+    """Whether it is this machine, where nothing can be added and roles start within seconds; else a cluster."""
+
+    @property
+    def words(self) -> str:
+        """What its nodes are called in messages."""
+        return "this machine" if self.own else "the largest node"
+
+
+def check(capacity: Capacity, workers: RoleWish, servers: RoleWish, quota: Quota) -> None:
+    """Refuse a role that no node could hold, and a quota that cannot be."""
+    for name, wish in (("workers", workers), ("servers", servers)):
+        if wish.cpu is not None and 0 < capacity.node_cpu < wish.cpu:
+            raise errors.BadInput(
+                f"{name}.cpu {wish.cpu:g} (--cpu): {capacity.words} has {capacity.node_cpu:g} cores; give that or less"
+            )
+        if wish.memory_bytes is not None and 0 < capacity.node_memory < wish.memory_bytes:
+            raise errors.BadInput(
+                f"{name}.memory {wish.memory} (--memory): {capacity.words} has "
+                f"{resources.show_memory(int(capacity.node_memory))}; give that or less"
+            )
+    _check_numbers(capacity, workers, servers)
+    if quota.cpu is not None and not LEAST_QUOTA <= quota.cpu < math.inf:
+        raise errors.BadInput(f"a quota of {quota.cpu:g} cores; wanted {LEAST_QUOTA:g} or more, such as 1.5")
+    if capacity.own and quota.cpu is not None and quota.cpu > capacity.cpu:
+        raise errors.BadInput(
+            f"quota.cpu {quota.cpu:g} (--quota): this machine has {capacity.cpu:g} cores; give that or less, or none"
+        )
+    if quota.memory is not None and (workers.memory is None or servers.memory is None):
+        raise errors.BadInput(
+            f"quota.memory {quota.memory}: a role without a limit could take all of it; give workers.memory and "
+            "servers.memory too"
+        )
+
+
+def _check_numbers(capacity: Capacity, workers: RoleWish, servers: RoleWish) -> None:
+    """Refuse more processes than this machine has memory for, however little each of them does."""
+    some, others = (wish.count or wish.start or wish.min or 1 for wish in (workers, servers))
+    most = int(capacity.memory // resources.LEAST_MEMORY)
+    if capacity.own and some + others > most > 0:
+        raise errors.BadInput(
+            f"{some} workers and {others} servers: this machine has {resources.show_memory(int(capacity.memory))} of "
+            f"memory, {resources.LEAST_MEMORY >> 20}M each for {most} processes at most; ask for fewer"
+        )
+
+
+def bounds(capacity: Capacity, workers: RoleWish, servers: RoleWish, quota: Quota) -> Bounds:
+    """Shapes that there is room for, with what the user fixed pinned."""
+    there = capacity.cpu or UNKNOWN_CPU
+    most_cpu = quota.cpu if quota.cpu is not None else there
+    cpus = _cpus(capacity, workers, servers, most_cpu, bounded=quota.cpu is not None)
+    worker, server = cpus["worker_cpu"][0], cpus["server_cpu"][0]
+    fewest_servers, fewest_workers = servers.count or servers.min or 1, workers.count or workers.min or 1
+    room_workers = math.floor((most_cpu - fewest_servers * server) / worker + 1e-9)
+    room_servers = math.floor((most_cpu - fewest_workers * worker) / server + 1e-9)
+    cores = max(1, math.ceil(max(there, most_cpu)))
+    counts = {"workers": _counts(workers, room_workers, 2 * cores), "servers": _counts(servers, room_servers, cores)}
+    memories = {"worker_memory": workers.memory_bytes or 0, "server_memory": servers.memory_bytes or 0}
+    least = Shape(**{name: low for name, (low, _) in (cpus | counts).items()}, **memories)  # type: ignore[arg-type]
+    most = Shape(**{name: high for name, (_, high) in (cpus | counts).items()}, **memories)  # type: ignore[arg-type]
+    memory = float(quota.memory_bytes or capacity.memory or UNKNOWN_MEMORY)
+    too_much = (quota.cpu is not None and least.cpu > quota.cpu * (1 + shape.ROUNDING)) or least.memory > memory
+    if too_much and (_asked_for(workers) or _asked_for(servers)) and (quota.cpu or quota.memory):
+        taken, allowed = _said(least.cpu, least.memory), _said(quota.cpu, quota.memory_bytes)
+        raise errors.BadInput(
+            f"{least} take {taken}, the quota is {allowed}; raise the quota, or ask for fewer or smaller roles"
+        )
+    return Bounds(
+        least=least, most=most, cpu_step=CPU_STEP if most_cpu <= FINE else None,
+        quota=shape.Capacity(cpu=max(most_cpu, least.cpu), memory=max(memory, float(least.memory))),
+    )  # fmt: skip
+
+
+def _said(cpu: float | None, memory: int | None) -> str:
+    """Of cores and memory what there is: "1.5 cores and 2G"."""
+    cores = f"{cpu:g} cores" if cpu else ""
+    return " and ".join(filter(None, (cores, resources.show_memory(memory) if memory else "")))
+
+
+def first_shape(
+    limits: Bounds, *, workers: int | None = None, servers: int | None = None, small: bool = False
+) -> Shape:  # fmt: skip
+    """The least workers and servers, or those to begin with, with as many cores as the quota has for them; `small`: a
+    core at most for a server, since on a cluster a larger one is waited for longer."""
+    least, most, quota = limits.least, limits.most, limits.quota.cpu
+    workers = min(max(workers or least.workers, least.workers), most.workers)
+    servers = min(max(servers or least.servers, least.servers), most.servers)
+    for_workers = min(WORKERS_SHARE * quota, quota - servers * least.server_cpu)
+    worker = max(least.worker_cpu, min(most.worker_cpu, _tenths(for_workers / workers)))
+    most_server = min(most.server_cpu, FEW) if small else most.server_cpu
+    server = max(least.server_cpu, min(most_server, _tenths((quota - workers * worker) / servers)))
+    first = Shape(
+        workers=workers, servers=servers, worker_cpu=worker, server_cpu=server,
+        worker_memory=least.worker_memory, server_memory=least.server_memory,
+    )  # fmt: skip
+    return first if limits.quota.holds(first) else first_shape(limits, small=small)
+
+
+def _cpus(
+    capacity: Capacity, workers: RoleWish, servers: RoleWish, quota: float, *, bounded: bool
+) -> dict[str, tuple[float, float]]:  # fmt: skip
+    """Cores of a worker and of a server, from and to."""
+    node = capacity.node_cpu if capacity.own else NODE_SHARE * (capacity.node_cpu or UNKNOWN_NODE)
+    worker_least, server_least = min(LEAST_WORKER, _tenths(quota * WORKERS_SHARE)), min(LEAST_SERVER, quota / 4)
+    if bounded:  # by the user, who also wants so many: then less than usual has to do
+        some, others = workers.count or workers.min or 1, servers.count or servers.min or 1
+        worker_least = max(CPU_STEP, min(worker_least, _tenths(quota * WORKERS_SHARE / some)))
+        server_least = max(CPU_STEP / 2, min(server_least, (quota - some * worker_least) / others))
+    worker_most = max(worker_least, min(MOST_WORKER, _tenths(node), _tenths(quota - server_least)))
+    server_most = max(server_least, min(max(FEW, node / 8), _tenths(node), _tenths(quota - worker_least)))
+    found = {"worker_cpu": (worker_least, worker_most), "server_cpu": (server_least, server_most)}
+    if not capacity.holds:
+        found = {"worker_cpu": (USUAL_WORKER, USUAL_WORKER), "server_cpu": (USUAL_SERVER, USUAL_SERVER)}
+    for name, cpu in (("worker_cpu", workers.cpu), ("server_cpu", servers.cpu)):
+        if cpu is not None:
+            found[name] = (cpu, cpu)
+    return found
+
+
+def _asked_for(wish: RoleWish) -> bool:
+    """Whether it is the user who wants as much."""
+    return any(value is not None for value in (wish.count, wish.min, wish.cpu, wish.memory))
+
+
+def _tenths(cores: float) -> float:
+    return round(math.floor(cores / CPU_STEP + 1e-6) * CPU_STEP, 9)
+
+
+def _counts(wish: RoleWish, room: int, most: int) -> tuple[int, int]:
+    if wish.count is not None:
+        return wish.count, wish.count
+    low = wish.min or 1
+    high = max(1, min(room, most))
+    return low, max(low, min(high, wish.max) if wish.max is not None else high)

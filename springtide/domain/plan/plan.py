@@ -1,0 +1,72 @@
+"""Pure. What planning says: plans with their reasons, or nothing with its reason.
+
+In: policies (`planning.policy.registry`). Next: a master carries a `Plan` out; `springtide explain` shows why.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import NoReturn
+
+from springtide import errors
+from springtide.domain.core.shape import Shape
+from springtide.domain.core.stages import Stage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """One job gets another shape."""
+
+    job: str
+    shape: Shape
+    reason: str
+    gain: float = 0.0
+    """Eqn 8: samples a second that it is expected to bring, less what the change itself costs."""
+    cost: float = 0.0
+    """Eqn 7: what the shape costs an hour."""
+    throughput: float | None = None
+    """Samples a second that are expected; None: not foretold."""
+    stage: Stage | None = None
+    """The stage that begins when it is carried out; None: the one it has."""
+    extra_workers: int = 0
+    """Workers beside those of the shape: of low priority, beyond the job's quota, taken away when others need them."""
+    server_cpus: tuple[tuple[int, float], ...] = ()
+    """Servers by rank whose cores differ from the shape's."""
+
+    def __post_init__(self) -> None:
+        if not self.reason:
+            raise errors.BadInput(f"plan for {self.job}: it says no reason")
+        if math.isnan(self.gain) or not 0 <= self.cost < math.inf or self.extra_workers < 0:
+            raise errors.BadInput(
+                f"plan for {self.job}: gain {self.gain:g}, cost {self.cost:g}, {self.extra_workers} extra workers"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """What is to be done now: no plans is a decision too, and says why."""
+
+    plans: tuple[Plan, ...] = ()
+    why: str
+    notes: tuple[str, ...] = ()
+    """What else there is to know: of jobs that were left alone, data that was refused."""
+
+    def __post_init__(self) -> None:
+        if not self.why:
+            raise errors.BadInput("a decision says why")
+        named = [plan.job if isinstance(plan, Plan) else _no_plan(plan) for plan in self.plans]
+        twice = {job for job in named if named.count(job) > 1} if len(set(named)) < len(named) else set()
+        if twice:
+            raise errors.BadInput(f"decision: two plans for {', '.join(sorted(twice))}; wanted one a job")
+
+    def plan_for(self, job: str) -> Plan | None:
+        """The plan of one job, if it has one."""
+        return next((plan for plan in self.plans if plan.job == job), None)
+
+
+def _no_plan(what: object) -> NoReturn:
+    raise errors.BadInput(f"decision: {what!r} among its plans; wanted a Plan for each job that changes")
+
+
+def nothing(why: str, *notes: str) -> Decision:
+    """Leave everything as it is."""
+    return Decision(why=why, notes=notes)

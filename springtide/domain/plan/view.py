@@ -1,0 +1,170 @@
+"""Pure. What a policy sees: jobs as they are now, the cluster they share, and jobs of the past.
+
+In: a master (its own job), the brain (all of them), the simulator. Next: a policy, `(ClusterView, PlanningConfig) ->
+Decision`, found by `planning.policy.registry`.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from springtide import errors
+from springtide.domain.core.roles import Role, RoleKind
+from springtide.domain.core.shape import NO_NEED, Bounds, Capacity, MemoryNeed, Shape
+from springtide.domain.core.stages import Stage
+from springtide.domain.data.data_workers import FeedShare
+from springtide.domain.plan.profile import ModelFacts, Profile
+
+Feature = str | float
+"""A word or a number that tells jobs apart or alike: user, model, tables, data source, batch size..."""
+
+
+class Trouble(StrEnum):
+    """What a guard has found."""
+
+    STRAGGLER = "straggler"
+    HOT_SERVER = "hot server"
+    SLOW_SERVER = "slow server"
+    MEMORY = "memory"
+    """It will run out."""
+    OOM = "out of memory"
+    """It has run out."""
+
+
+MEMORY = (Trouble.OOM, Trouble.MEMORY)
+"""Want of it waits for nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One finding of a guard."""
+
+    trouble: Trouble
+    role: Role
+    why: str
+    servers: int | None = None
+    """How many servers would do, where the guard knows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoleUse:
+    """What one worker or server used lately, and what it may use."""
+
+    role: Role
+    cpu_used: float
+    cpu: float
+    """Cores it has been given."""
+    memory_used: int = 0
+    memory: int = 0
+    """Bytes it has been given; 0: no limit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """How long one role took from being asked for to being at work: scaling overhead is learned from these."""
+
+    kind: RoleKind
+    cpu: float
+    memory: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobView:
+    """One job as planning sees it."""
+
+    name: str
+    facts: ModelFacts
+    bounds: Bounds
+    user: str = ""
+    features: Mapping[str, Feature] = field(default_factory=dict)
+    """For the warm start."""
+    shape: Shape | None = None
+    """What runs now; None: nothing yet."""
+    extra_workers: int = 0
+    """Workers of low priority beside the shape, beyond the quota. They count as free for whoever needs their room."""
+    requested: Shape | None = None
+    """What the user asked for, who need not."""
+    need: MemoryNeed = NO_NEED
+    """Bytes that its roles need, as far as is known."""
+    priority: float = 1.0
+    submitted_at: float = 0.0
+    started_at: float | None = None
+    last_change_at: float | None = None
+    """When its shape was changed last; None: it has the shape that it was started with."""
+    samples_done: float = 0.0
+    samples_total: float | None = None
+    """None: it does not end, or nobody knows when."""
+    stage: Stage = Stage.WAITING
+    profiles: tuple[Profile, ...] = ()
+    """Oldest first."""
+    uses: tuple[RoleUse, ...] = ()
+    launches: tuple[Launch, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    fed: FeedShare | None = None
+    """Of its data workers, where their number is found out by measuring."""
+
+    def __post_init__(self) -> None:
+        if not self.name:
+            raise errors.BadInput("a job without a name")
+        if not (self.priority > 0 and self.samples_done >= 0 and self.extra_workers >= 0):
+            raise errors.BadInput(
+                f"job {self.name}: priority {self.priority:g}, {self.samples_done:g} samples done, "
+                f"{self.extra_workers} extra workers; wanted a priority above 0 and the others not below"
+            )
+
+    @property
+    def at_work(self) -> Shape | None:
+        """The shape with the workers beyond its quota: what is measured is measured of these."""
+        if self.shape is None or not self.extra_workers:
+            return self.shape
+        return replace(self.shape, workers=self.shape.workers + self.extra_workers)
+
+    @property
+    def remaining(self) -> float:
+        """Samples still to be trained; infinity where nobody knows."""
+        return math.inf if self.samples_total is None else max(0.0, self.samples_total - self.samples_done)
+
+    def used_by(self, kind: RoleKind) -> tuple[RoleUse, ...]:
+        """Use of its workers, or of its servers."""
+        return tuple(use for use in self.uses if use.role.kind is kind)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PastJob:
+    """One job that is over: what it was like, what it began with, what it ended with.
+
+    It comes out of a database that others wrote: features may hold anything, shapes that were none are None.
+    """
+
+    name: str
+    user: str = ""
+    features: Mapping[str, Feature] = field(default_factory=dict)
+    initial: Shape | None = None
+    shape: Shape | None = None
+    """The last one it had."""
+    finished: bool = True
+    """It reached its end; otherwise it failed or was stopped."""
+    ended_at: float = 0.0
+    throughput: float | None = None
+    need: MemoryNeed = NO_NEED
+    facts: ModelFacts | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterView:
+    """All that a policy sees. A master without a brain shows its own job and its own machine."""
+
+    now: float
+    capacity: Capacity
+    """All of it, what the jobs here have included."""
+    jobs: tuple[JobView, ...] = ()
+    history: tuple[PastJob, ...] = ()
+    launches: tuple[Launch, ...] = ()
+    """Of all jobs, of late."""
+
+    def __post_init__(self) -> None:
+        names = [job.name for job in self.jobs]
+        if len(set(names)) < len(names):
+            raise errors.BadInput("cluster: two jobs have one name; wanted each once")

@@ -1,0 +1,1 @@
+"""Pure. The job spec and its rules."""

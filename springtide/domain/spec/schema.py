@@ -1,0 +1,391 @@
+"""Pure. How a job's spec is spelled as plain data: names, types and words of its fields, said once.
+
+In: the dataclasses of `domain.spec.elastic_job`, or mappings and lists from YAML or a cluster. Out: `to_plain` and
+`from_plain`, every mistake of a spec with the path to it, and `fields_of` for those who make schemas and pages of it.
+Next: `launch.spec.spec_reader` adds lines and columns; `platforms.k8s` makes the schema of its custom resource.
+"""
+
+import ast
+import difflib
+import inspect
+import math
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
+from functools import cache
+from typing import Any
+
+from springtide import errors
+from springtide.domain.spec.elastic_job import ElasticJob
+from springtide.domain.spec.job_spec import check_name
+
+GROUP, VERSION, KIND = "springtide.dev", "v1alpha1", "ElasticJob"
+API_VERSION = f"{GROUP}/{VERSION}"
+OF_TOOLS = ("kubernetes.io", "k8s.io", GROUP, "helm.sh", "argoproj.io", "fluxcd.io")
+"""Whose labels and annotations say what an object is to kubectl, Helm, Argo CD, Flux, or us."""
+ENVELOPE = ("apiVersion", "kind", "metadata", "spec", "status")
+NAME = "name"
+Noun = typing.TypeVar("Noun")
+Path = tuple[str | int, ...]
+"""The way to a place in a spec, as it is written there: names and numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A field of one of the classes, as people write it."""
+
+    name: str
+    """In Python."""
+    key: str
+    """In YAML and JSON."""
+    kind: Any
+    """Its type, without `None`."""
+    optional: bool
+    """Whether it may be None."""
+    required: bool
+    default: Any
+    words: str
+    """What its docstring says."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something that does not fit."""
+
+    path: Path
+    message: str
+    at_key: bool = False
+    """Whether the name is wrong, not the value."""
+
+    def __str__(self) -> str:
+        return f"{shown(self.path)}: {self.message}" if self.path else self.message
+
+
+@dataclass(frozen=True, slots=True)
+class Scalar:
+    """A value whose text is known, from YAML: 010, off or 1.10 are just that where text is wanted."""
+
+    text: str
+    value: Any
+    quoted: bool = False
+
+
+@cache
+def fields_of(kind: type) -> tuple[Field, ...]:
+    """All fields of a class, in order."""
+    hints, words = typing.get_type_hints(kind), _words(kind)
+    found = []
+    for each in fields(kind):
+        inner, optional = _without_none(hints[each.name])
+        required = each.default is MISSING and each.default_factory is MISSING
+        default = each.default if each.default is not MISSING else None
+        if each.default_factory is not MISSING:
+            default = each.default_factory()
+        found.append(
+            Field(each.name, camel(each.name), inner, optional, required, default, words.get(each.name, ""))
+        )  # fmt: skip
+    return tuple(found)
+
+
+def camel(name: str) -> str:
+    """`slo_lag` as it is written in YAML: `sloLag`."""
+    first, *others = name.split("_")
+    return first + "".join(part.capitalize() for part in others)
+
+
+def shown(path: Path) -> str:
+    """`spec.workers.min`, `spec.arguments[1]`."""
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).lstrip(".")
+
+
+def to_plain(job: ElasticJob, *, namespace: str = "") -> dict[str, Any]:
+    """The whole object, as a cluster keeps it; fields at their defaults are left out."""
+    metadata = {NAME: job.name} if job.name else {}
+    if namespace:
+        metadata["namespace"] = namespace
+    return {"apiVersion": API_VERSION, "kind": KIND, "metadata": metadata, "spec": spec_of(job)}
+
+
+def spec_of(job: ElasticJob) -> dict[str, Any]:
+    """What is under `spec`."""
+    plain: dict[str, Any] = plain_of(job)
+    plain.pop(NAME, None)
+    return plain
+
+
+def from_plain(given: Mapping[str, Any]) -> ElasticJob:
+    """A job from a whole object, or from a spec with `name` in it; one error that tells every mistake."""
+    job, problems = check(given)
+    if job is None:
+        raise errors.BadInput("; ".join(str(each) for each in problems))
+    return job
+
+
+def from_spec(spec: Mapping[str, Any], name: str = "") -> ElasticJob:
+    """A job from what is under `spec`."""
+    return from_plain({"metadata": {NAME: name} if name else {}, "spec": spec})
+
+
+def made(kind: type[Noun], given: Any, path: Path = ()) -> Noun:
+    """An instance of any such class, from plain data; one error that tells every mistake."""
+    problems: list[Problem] = []
+    thing = _fitted(given, kind, path, problems)
+    if problems:
+        raise errors.BadInput("; ".join(str(each) for each in problems))
+    assert isinstance(thing, kind)
+    return thing
+
+
+def check(given: Any) -> tuple[ElasticJob | None, list[Problem]]:
+    """A job, or every mistake that could be found."""
+    problems: list[Problem] = []
+    if not isinstance(given, Mapping):
+        return None, [Problem((), f"wanted a mapping such as `script: train.py`, got {got_of(given)}")]
+    spec = dict(given)
+    path: Path = ()
+    name_path: Path = (NAME,)
+    if any(key in given for key in ENVELOPE):
+        path, name_path = ("spec",), ("metadata", NAME)
+        spec = _unwrapped(given, problems)
+    if (name := _value(spec.pop(NAME, None))) is not None:
+        try:
+            check_name(_text(name))
+        except errors.BadInput as error:
+            problems.append(Problem(name_path, str(error)))
+    job = _made(spec, ElasticJob, path, problems)
+    if job is None or problems:
+        return None, problems
+    return replace(job, name=_text(name)) if name is not None else job, []
+
+
+def _unwrapped(given: Mapping[str, Any], problems: list[Problem]) -> dict[str, Any]:
+    """The spec of a whole object, with the name of its metadata."""
+    known = {field.key for field in fields_of(ElasticJob)} - {NAME}
+    for key in given:
+        if key not in ENVELOPE:
+            hint = f"it goes under spec: `spec: {{{key}: ...}}`" if key in known else no_field(key, ENVELOPE)
+            problems.append(Problem((key,), hint, at_key=True))
+    for key, wanted in (("apiVersion", API_VERSION), ("kind", KIND)):
+        if key in given and (got := _text(given[key])) != wanted:
+            problems.append(Problem((key,), f"got {got!r}, wanted {wanted}"))
+    metadata, spec = _value(given.get("metadata")), _value(given.get("spec"))
+    if metadata is not None and not isinstance(metadata, Mapping):
+        problems.append(Problem(("metadata",), f"got {got_of(metadata)}, wanted a mapping such as {{name: ctr}}"))
+        metadata = None
+    if not isinstance(spec, Mapping):
+        at = ("spec",) if "spec" in given else ()
+        problems.append(Problem(at, f"got {got_of(spec)} as spec, wanted a mapping such as {{script: train.py}}"))
+        spec = {"script": "-"}
+    elif NAME in spec:
+        problems.append(Problem(("spec", NAME), "a name goes under metadata: `metadata: {name: ...}`", at_key=True))
+    return {**_with_marks(spec, metadata or {}, problems), NAME: (metadata or {}).get(NAME)}
+
+
+def for_pods(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Labels or annotations of a job that its pods have too: not those by which tools know the job itself."""
+    owners = {key: str(key).rpartition("/")[0] for key in given}
+    return {key: text for key, text in given.items() if not owners[key].endswith(OF_TOOLS)}
+
+
+def _with_marks(
+    spec: Mapping[str, Any], metadata: Mapping[str, Any], problems: list[Problem]
+) -> Mapping[str, Any]:  # fmt: skip
+    """Labels and annotations of the whole object are for its pods too; those that the spec names itself come first."""
+    wish = _value(spec.get("kubernetes"))
+    if not isinstance(wish, Mapping | None):
+        return spec
+    given = {}
+    for key in ("labels", "annotations"):
+        marks, own = _value(metadata.get(key)), _value((wish or {}).get(key))
+        if not isinstance(marks, Mapping | None):
+            message = f"got {got_of(marks)}, wanted a mapping such as {{team: ads}}"
+            problems.append(Problem(("metadata", key), message))
+        elif marks and isinstance(own, Mapping | None):
+            given[key] = {**for_pods(marks), **(own or {})}
+    return {**spec, "kubernetes": {**(wish or {}), **given}} if given else spec
+
+
+def _made(given: Mapping[Any, Any], kind: type, path: Path, problems: list[Problem]) -> Any:
+    """An instance of a class, or None when something does not fit; the rest is tried all the same, for its mistakes."""
+    known = {field.key: field for field in fields_of(kind)}
+    before, values = len(problems), {}
+    for key, value in given.items():
+        field = known.get(key)
+        if field is None:
+            problems.append(
+                Problem((*path, key), no_field(key, [one for one in known if one != NAME], kind), at_key=True)
+            )
+        elif _value(value) is not None:
+            so_far, fitted = len(problems), _fitted(value, field.kind, (*path, key), problems)
+            if len(problems) == so_far:
+                values[field.name] = fitted
+    lacking = [field for field in known.values() if field.required and field.name not in values]
+    problems += [
+        Problem(path, f"no {each.key}; wanted {_example(each)}")
+        for each in lacking
+        if _value(given.get(each.key)) is None
+    ]
+    if lacking:
+        return None
+    whole = len(problems) == before
+    try:
+        made = kind(**values)
+    except errors.BadInput as error:
+        first = str(error).partition(" ")[0].rstrip(":")
+        at = next(((*path, field.key) for field in known.values() if field.name == first), path)
+        if whole or first in values:  # of two values that do not go together one may be missing for its own mistake
+            problems.append(Problem(at, str(error)))
+        return None
+    return made if whole else None
+
+
+def _fitted(value: Any, kind: Any, path: Path, problems: list[Problem]) -> Any:
+    """A value of that type; a problem for each part that is not."""
+    origin, inner = typing.get_origin(kind), typing.get_args(kind)
+    plain = _value(value)
+    if kind is Any:
+        return _all_plain(value)
+    if is_dataclass(kind) and isinstance(kind, type):
+        if isinstance(plain, Mapping):
+            return _made(plain, kind, path, problems)
+        example = ", ".join(f"{field.key}: ..." for field in fields_of(kind)[:2])
+        return _misfit(path, f"a mapping such as {{{example}}}", value, problems)
+    if origin is tuple:
+        if isinstance(plain, Sequence) and not isinstance(plain, str | bytes):
+            return tuple(_fitted(each, inner[0], (*path, place), problems) for place, each in enumerate(plain))
+        return _misfit(path, "a list", value, problems)
+    if origin is not None and isinstance(origin, type) and issubclass(origin, Mapping):
+        if isinstance(plain, Mapping):
+            return {key: _fitted(each, inner[1], (*path, key), problems) for key, each in plain.items()}
+        return _misfit(path, "a mapping of names to values", value, problems)
+    return _scalar(value, kind, path, problems)
+
+
+def _scalar(value: Any, kind: Any, path: Path, problems: list[Problem]) -> Any:
+    """A text, a number, a yes or no, or one of some words."""
+    plain = _value(value)
+    if typing.get_origin(kind) is typing.Literal:
+        words = typing.get_args(kind)
+        if (text := _text(value)) in words:
+            return text
+        near = difflib.get_close_matches(text, words, n=1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        problems.append(Problem(path, f"got {text!r}, wanted {' or '.join(words)}.{hint}"))
+        return None
+    if kind is str:
+        if isinstance(value, Scalar):
+            return value.text
+        if isinstance(plain, str) or (isinstance(plain, int | float) and not isinstance(plain, bool)):
+            return str(plain)
+        return _misfit(path, "text", value, problems)
+    if kind is bool:
+        return plain if isinstance(plain, bool) else _misfit(path, "true or false", value, problems)
+    number = _number(value)
+    if kind is int:
+        if number is not None and number == int(number):
+            return int(number)
+        return _misfit(path, "a whole number", value, problems)
+    return float(number) if number is not None else _misfit(path, "a number", value, problems)
+
+
+def _number(value: Any) -> int | float | None:
+    """A finite number; YAML takes 1e3 for text, people do not."""
+    plain = _value(value)
+    if isinstance(value, Scalar) and isinstance(plain, str) and not value.quoted:
+        try:
+            plain = float(plain)
+        except ValueError:
+            return None
+    if isinstance(plain, bool) or not isinstance(plain, int | float) or not math.isfinite(plain):
+        return None
+    return plain
+
+
+def _misfit(path: Path, wanted: str, value: Any, problems: list[Problem]) -> None:
+    problems.append(Problem(path, f"got {got_of(value)}, wanted {wanted}"))
+
+
+def got_of(value: Any) -> str:
+    """A value for messages."""
+    plain = _value(value)
+    if plain is None:
+        return "nothing"
+    if isinstance(plain, Mapping):
+        return f"a mapping ({', '.join(str(key) for key in list(plain)[:3])})" if plain else "an empty mapping"
+    if isinstance(plain, Sequence) and not isinstance(plain, str | bytes):
+        return f"a list of {len(plain)}"
+    if isinstance(plain, str) and (not isinstance(value, Scalar) or value.quoted):
+        return f'"{plain[:60]}"'
+    return f"{_text(value)[:60]}"
+
+
+def _value(value: Any) -> Any:
+    return value.value if isinstance(value, Scalar) else value
+
+
+def _text(value: Any) -> str:
+    return value.text if isinstance(value, Scalar) else str(value)
+
+
+def _all_plain(value: Any) -> Any:
+    """A value that is only passed through."""
+    value = _value(value)
+    if isinstance(value, Mapping):
+        return {str(key): _all_plain(each) for key, each in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        return [_all_plain(each) for each in value]
+    return value
+
+
+def no_field(key: Any, names: Sequence[str], kind: type | None = None) -> str:
+    """Nothing is called that; what is: a like name, the same one further in, or all there are."""
+    spelled = camel(str(key))
+    near = [spelled] if spelled in names else difflib.get_close_matches(str(key), names, n=1)
+    inside = [f"{outer.key}.{spelled}" for outer in (fields_of(kind) if kind else ()) if spelled in _keys(outer.kind)]
+    if hint := (*near, *inside):
+        return f"no field of that name. Did you mean {hint[0]!r}?"
+    return f"no field of that name. Known: {', '.join(names)}."
+
+
+def _keys(kind: Any) -> set[str]:
+    """Names of the fields of a class; of anything else none."""
+    return {field.key for field in fields_of(kind)} if isinstance(kind, type) and is_dataclass(kind) else set()
+
+
+def _example(field: Field) -> str:
+    return f"`{field.key}: train.py`" if field.key == "script" else f"a value for {field.key}"
+
+
+def plain_of(value: Any) -> Any:
+    """Mappings, lists and scalars; of a class only what is not its default."""
+    if is_dataclass(value) and not isinstance(value, type):
+        kept = {}
+        for field in fields_of(type(value)):
+            own = getattr(value, field.name)
+            if own is not None and (field.required or own != field.default):
+                kept[field.key] = plain_of(own)
+        return kept
+    if isinstance(value, Mapping):
+        return {key: plain_of(each) for key, each in value.items()}
+    if isinstance(value, tuple | list):
+        return [plain_of(each) for each in value]
+    return value
+
+
+def _without_none(kind: Any) -> tuple[Any, bool]:
+    if typing.get_origin(kind) in (typing.Union, types.UnionType):
+        (inner,) = (each for each in typing.get_args(kind) if each is not type(None))
+        return inner, True
+    return kind, False
+
+
+def _words(kind: type) -> dict[str, str]:
+    """The docstring under each field."""
+    (made,) = ast.parse(inspect.getsource(kind)).body
+    assert isinstance(made, ast.ClassDef)
+    found = {}
+    for field, words in zip(made.body, made.body[1:], strict=False):
+        if isinstance(field, ast.AnnAssign) and isinstance(words, ast.Expr) and isinstance(words.value, ast.Constant):
+            found[ast.unparse(field.target)] = inspect.cleandoc(str(words.value.value)).replace("\n", " ")
+    return found

@@ -1,0 +1,1 @@
+"""Ids to rows and gradients back. Sample walk: between worker/step and the native client."""

@@ -1,0 +1,101 @@
+"""The calls of a batch from those of a batch laid out alike: addresses move with the leaves, the rest stays.
+
+In: what embedding/lookup/lookup.py found for a batch, call by call. Out: the same for the next batch, by arithmetic on
+the addresses of its leaves; None when it is laid out otherwise. Saves making views of every column of every batch.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from springtide.embedding.lookup import id_routes
+from springtide.embedding.lookup.calls import Call
+
+Layout = tuple[Any, ...]
+Key = tuple[Any, ...]
+KEPT_LAYOUTS = 4  # full batches, an epoch's last one, and some to spare
+
+
+class Found(NamedTuple):
+    """One call of a batch: its key, the call, where its ids come from, and what the finder knows about it."""
+
+    key: Key
+    call: Call
+    inputs: tuple[id_routes.Route | None, ...]
+    learnt: Any
+
+
+class _Part(NamedTuple):
+    """One call, its ids at `delta` bytes after the begin of a leaf."""
+
+    found: Found
+    leaf: int
+    delta: int
+
+
+class Replay:
+    """Layouts of batches seen, and how their calls follow from them."""
+
+    def __init__(self) -> None:
+        self._paths: list[id_routes.Route] | None = None
+        self._known: dict[Layout, list[_Part] | None] = {}
+
+    def forget(self) -> None:
+        """What is known of the modules has changed."""
+        self._paths = None
+        self._known.clear()
+
+    def recall(self, batch: Any) -> list[Found] | None:
+        """The calls of this batch, when one laid out alike was seen."""
+        if self._paths is None:
+            return None
+        leaves: list[Any] = [path.follow(batch) for path in self._paths]
+        parts = self._known.get(_layout(leaves))
+        if parts is None:
+            return None
+        bases = [id_routes.key_of(leaf)[:2] for leaf in leaves]
+        recalled = []
+        for (key, call, inputs, learnt), at, delta in parts:
+            base, version = bases[at]  # views of a leaf share its version
+            address = base + delta
+            (_, count, stride), (_, _, shape, strides) = call.ids[0], key[1]
+            moved = Call(call.features, [(address, count, stride)], call.bags, call.shapes, call.places, (leaves[at],))
+            recalled.append(Found((key[0], (address, version, shape, strides), *key[2:]), moved, inputs, learnt))
+        return recalled
+
+    def note(self, batch: Any, found: Sequence[Found]) -> None:
+        """Remember how this batch is laid out, if all of its calls are plain views of its leaves."""
+        if self._paths is None:
+            paths = {
+                one.inputs[0].path: id_routes.Route(one.inputs[0].path) for one in found if one.inputs[0] is not None
+            }
+            self._paths = list(paths.values())
+        leaves = [path.follow(batch) for path in self._paths]
+        layout = _layout(leaves)
+        if layout in self._known or len(self._known) >= KEPT_LAYOUTS:
+            return
+        at = {path.path: index for index, path in enumerate(self._paths)}
+        parts = [_part(one, leaves, at) for one in found]
+        self._known[layout] = None if any(part is None for part in parts) else [part for part in parts if part]
+
+
+def _part(one: Found, leaves: Sequence[Any], at: dict[Any, int]) -> _Part | None:
+    """None for a call with offsets, several features, ids that were copied, or a leaf that is not known."""
+    route, *others = one.inputs
+    if type(one.call) is not Call or len(one.call.ids) != 1 or one.call.bags[0][3] or one.call.weights is not None:
+        return None
+    if route is None or any(other is not None for other in others) or route.path not in at:
+        return None
+    index = at[route.path]
+    address = one.call.ids[0][0]
+    if address != one.key[1][0]:
+        return None
+    return _Part(one, index, address - leaves[index].data_ptr())
+
+
+def _layout(leaves: Sequence[Any]) -> Layout:
+    """What two batches must have in common: all but the addresses."""
+    if not all(type(leaf) is torch.Tensor for leaf in leaves):
+        return ()
+    return tuple((leaf.dtype, leaf.shape, leaf.stride(), leaf.device.type) for leaf in leaves)

@@ -1,0 +1,162 @@
+"""One module's lookup in one forward, as addresses: which ids, how they pool, where the outputs go.
+
+In: tensors that a module was called with (checked here). Out: Call, the rows of which embedding/lookup/row_batch.py
+pulls and pools in one native call for all modules of a step.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+
+from springtide import _native, errors
+from springtide.embedding.lookup.table_client import TableClient
+from springtide.embedding.lookup.tables import ServedTable
+
+Mode = Literal["none", "sum", "mean", "max"]
+POOLING: dict[str, int] = {"none": 0, "sum": 1, "mean": 2, "max": 3}
+INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+
+Ids = tuple[int, int, int]
+"""Address, count and stride (in ids) of int64 ids."""
+Bag = tuple[int, int, int, int, bool, int]
+"""Pooling, bags, ids a bag, address of offsets, whether they are closed, address of per-sample weights."""
+
+
+@dataclass(slots=True, eq=False)
+class Feature:
+    """What stays the same of one lookup from step to step."""
+
+    name: str
+    table: ServedTable
+    padding: int | None = None
+    pull_padding: bool = False
+    """nn.Embedding reads the padding row but does not train it; bags leave it out."""
+
+
+@dataclass(slots=True, eq=False)
+class Call:
+    """One forward of one module."""
+
+    features: tuple[Feature, ...]
+    ids: list[Ids]
+    bags: list[Bag]
+    shapes: list[tuple[int, ...]]
+    """Of the outputs."""
+    places: list[tuple[int, int, int]]
+    """For each feature: which output, the float it starts at, floats from one row to the next."""
+    keep: tuple[torch.Tensor, ...]
+    """Tensors behind the addresses."""
+    weights: torch.Tensor | None = None
+    """Per-sample weights, where the caller gave some."""
+
+    def gather(self, client: TableClient, plan: _native.StepPlan, after_step: int) -> _native.StepRows:
+        """Start pulling the rows of this call alone."""
+        return client.gather(plan, self.ids, after_step=after_step)
+
+
+def as_ids(ids: torch.Tensor, who: str) -> torch.Tensor:
+    """The ids as int64 on the CPU; the same tensor when it is so already."""
+    _check_tensor(ids, "ids", who)
+    if ids.dtype == torch.int64 and ids.is_cpu:
+        return ids
+    if ids.dtype not in INTEGERS:
+        raise errors.BadInput(f"{who}: ids are {ids.dtype}; wanted int64 or int32. Cast them with .long()")
+    if not ids.is_cpu:
+        raise errors.BadInput(f"{who}: ids are on {ids.device}; served tables take ids on the CPU: call .cpu()")
+    return ids.long()
+
+
+def _check_tensor(given: Any, what: str, who: str) -> None:
+    if not isinstance(given, torch.Tensor):
+        raise errors.BadInput(f"{who}: {what} are a {type(given).__name__}; wanted a tensor, as of torch.as_tensor")
+    if given.layout is not torch.strided:
+        raise errors.BadInput(f"{who}: {what} are {given.layout}; wanted a plain tensor: call .to_dense()")
+
+
+def flat_ids(ids: torch.Tensor) -> tuple[Ids, torch.Tensor]:
+    """Ids of any shape as one strided run, copied only when they are not one."""
+    if ids.dim() == 1:
+        return (ids.data_ptr(), ids.shape[0], ids.stride(0)), ids
+    if ids.dim() == 2 and ids.shape[1] == 1:
+        return (ids.data_ptr(), ids.shape[0], ids.stride(0)), ids
+    ids = ids.contiguous()
+    return (ids.data_ptr(), ids.numel(), 1), ids
+
+
+def one_output(
+    feature: Feature, ids: torch.Tensor, bag: Bag, shape: tuple[int, ...], keep: Sequence[torch.Tensor] = ()
+) -> Call:
+    """The call of a module that looks one table up."""
+    flat, ids = flat_ids(ids)
+    dim = feature.table.spec.dim
+    return Call((feature,), [flat], [bag], [shape], [(0, 0, dim)], (ids, *keep))
+
+
+def bag_call(
+    feature: Feature,
+    ids: torch.Tensor,
+    offsets: torch.Tensor | None,
+    *,
+    mode: Mode,
+    closed: bool = False,
+    weights: torch.Tensor | None = None,
+) -> Call:
+    """nn.EmbeddingBag's call: 2-D ids, or 1-D ids with offsets, or 1-D ids with none (one id a bag)."""
+    who, dim = f"table {feature.table.name!r}", feature.table.spec.dim
+    ids = as_ids(ids, who)
+    if weights is not None:
+        weights = _checked_weights(weights, ids, mode, who)
+    pooling, address = POOLING[mode], 0 if weights is None else weights.data_ptr()
+    if ids.dim() == 2:
+        if offsets is not None:
+            raise errors.BadInput(
+                f"{who}: offsets have no meaning with 2-D ids, where each row is a bag; leave them out"
+            )
+        bags, per_bag = ids.shape
+        bag = (pooling, bags, per_bag, 0, False, address)
+    elif ids.dim() != 1:
+        raise errors.BadInput(f"{who}: ids have shape {tuple(ids.shape)}; wanted 1-D with offsets, or 2-D")
+    elif offsets is None:
+        bags = ids.shape[0]
+        bag = (pooling, bags, 1, 0, False, address)
+    else:
+        offsets = _checked_offsets(offsets, who, closed)
+        bags = offsets.shape[0] - closed
+        if closed and int(offsets[-1]) < ids.shape[0]:
+            ids = ids[: max(int(offsets[-1]), 0)]
+            weights = None if weights is None else weights[: ids.shape[0]]
+        bag = (pooling, bags, 0, offsets.data_ptr(), closed, address)
+    call = one_output(feature, ids, bag, (bags, dim), [] if offsets is None else [offsets])
+    call.weights = weights
+    return call
+
+
+def row_call(feature: Feature, ids: torch.Tensor) -> Call:
+    """nn.Embedding's call: ids of any shape, a row each."""
+    ids = as_ids(ids, f"table {feature.table.name!r}")
+    dim = feature.table.spec.dim
+    return one_output(feature, ids, (0, ids.numel(), 1, 0, False, 0), (*ids.shape, dim))
+
+
+def _checked_offsets(offsets: torch.Tensor, who: str, closed: bool) -> torch.Tensor:
+    _check_tensor(offsets, "offsets", who)
+    if offsets.dtype not in (torch.int64, torch.int32):
+        raise errors.BadInput(f"{who}: offsets are {offsets.dtype}; wanted int64 or int32. Cast them with .long()")
+    if offsets.dim() != 1:
+        raise errors.BadInput(f"{who}: offsets have shape {tuple(offsets.shape)}; wanted 1-D")
+    if closed and offsets.shape[0] == 0:
+        raise errors.BadInput(f"{who}: offsets are empty; with include_last_offset there is one entry at least")
+    return offsets.to(device="cpu", dtype=torch.int64).contiguous()
+
+
+def _checked_weights(weights: torch.Tensor, ids: torch.Tensor, mode: Mode, who: str) -> torch.Tensor:
+    if mode != "sum":
+        raise errors.BadInput(f"{who}: per_sample_weights need mode 'sum'; this one has mode {mode!r}")
+    _check_tensor(weights, "per_sample_weights", who)
+    if weights.shape != ids.shape:
+        raise errors.BadInput(
+            f"{who}: per_sample_weights have shape {tuple(weights.shape)}; wanted the ids' {tuple(ids.shape)}"
+        )
+    return weights.float().contiguous()

@@ -1,0 +1,96 @@
+"""The shortest way through a step: one [batch, tables] tensor of ids in, one [batch, sum of dims] tensor out.
+
+In: the ids of st.EmbeddingBags, one id a bag. Out: the rows of all tables side by side; one native call each way whose
+arguments do not grow with the number of tables. Anything else: embedding/lookup/calls.py and
+embedding/lookup/row_batch.py.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from springtide import _native
+from springtide.embedding.lookup.calls import Bag, Call, Feature, Ids
+from springtide.embedding.lookup.row_batch import Gathered, as_rows, differentiable_once
+from springtide.embedding.lookup.table_client import TableClient
+
+ID_BYTES = 8
+
+
+class ColumnsCall(Call):
+    """A call with a column of ids for each feature; lists of addresses are made only when it travels with others."""
+
+    __slots__ = ("dims", "ids_tensor", "pooling")
+
+    def __init__(self, features: tuple[Feature, ...], ids: torch.Tensor, pooling: int, dims: tuple[int, ...]) -> None:
+        self.features = features
+        self.ids_tensor = ids
+        self.pooling = pooling
+        self.dims = dims
+        self.keep = (ids,)
+        self.weights = None
+        self.shapes = [(ids.shape[0], sum(dims))]
+
+    def gather(self, client: TableClient, plan: _native.StepPlan, after_step: int) -> _native.StepRows:
+        """Start pulling the rows of this call alone."""
+        rows, columns = self.ids_tensor.stride()
+        return client.gather_columns(
+            plan, (self.ids_tensor.data_ptr(), self.ids_tensor.shape[0], rows, columns), after_step=after_step
+        )
+
+    @property
+    def ids(self) -> list[Ids]:  # type: ignore[override]
+        """A strided column each."""
+        address, count, (rows, columns) = self.ids_tensor.data_ptr(), self.ids_tensor.shape[0], self.ids_tensor.stride()
+        return [(address + i * columns * ID_BYTES, count, rows) for i in range(len(self.dims))]
+
+    @property
+    def bags(self) -> list[Bag]:  # type: ignore[override]
+        """One id a bag."""
+        return [(self.pooling, self.ids_tensor.shape[0], 1, 0, False, 0)] * len(self.dims)
+
+    @property
+    def places(self) -> list[tuple[int, int, int]]:  # type: ignore[override]
+        """Side by side in one output."""
+        total = sum(self.dims)
+        return [(0, sum(self.dims[:i]), total) for i in range(len(self.dims))]
+
+
+class PooledColumns(torch.autograd.Function):
+    """The output of a ColumnsCall that has its rows to itself."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        anchor: torch.Tensor,
+        gathered: Gathered,
+        call: ColumnsCall,
+        after: Callable[[Gathered, list[int]], None],
+    ) -> torch.Tensor:
+        """Copy each row to its place."""
+        batch, total = call.shapes[0]
+        out = torch.empty(batch, total)
+        gathered.step.pool_columns(batch, out.data_ptr(), total)
+        ctx.gathered, ctx.batch, ctx.after = gathered, batch, after
+        return out
+
+    @staticmethod
+    @differentiable_once
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[None, None, None, None]:
+        """Reduce d(output) to one gradient a unique row, in batch order."""
+        gathered: Gathered = ctx.gathered
+        grad = as_rows(grad)
+        gathered.step.accumulate_columns(ctx.batch, grad.data_ptr(), grad.stride(0))
+        ctx.after(gathered, [0])
+        return None, None, None, None
+
+
+def fits(gathered: Gathered, call: Call) -> bool:
+    """Whether this call can take the short way: all of the rows are its own, under one parameter that is trained."""
+    return (
+        isinstance(call, ColumnsCall)
+        and gathered.plan.features == call.features
+        and len(gathered.plan.weights) == 1
+        and gathered.plan.weights[0].requires_grad
+    )

@@ -1,0 +1,137 @@
+"""Where a module's ids come from: which leaf of the batch, and which view of it. Learnt once, checked every time.
+
+In: a batch of any shape (tuples, lists, dicts, dataclasses, tensors) and the ids a module was called with.
+Out: a Route that finds the same ids in the next batch. Next: embedding/lookup/lookup.py prefetches by it.
+"""
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+
+Step = tuple[str, Any]
+"""("item", key) or ("attr", name) on the way to a leaf; ("select", dim, i), ("narrow", dim, start, length),
+("shape", tail) on the way from it."""
+
+
+def leaves(batch: Any, path: tuple[Step, ...] = ()) -> Iterator[tuple[tuple[Step, ...], Any]]:
+    """All tensors of a batch that are here, and jagged tensors as a whole, with the way to each."""
+    if is_absent(batch):
+        return
+    if isinstance(batch, torch.Tensor) or is_jagged(batch):
+        yield path, batch
+    elif isinstance(batch, Mapping):
+        for key, value in batch.items():
+            yield from leaves(value, (*path, ("item", key)))
+    elif isinstance(batch, tuple | list):
+        for i, value in enumerate(batch):
+            yield from leaves(value, (*path, ("item", i)))
+    elif dataclasses.is_dataclass(batch) and not isinstance(batch, type):
+        for field in dataclasses.fields(batch):
+            yield from leaves(getattr(batch, field.name), (*path, ("attr", field.name)))
+
+
+def is_jagged(value: Any) -> bool:
+    """Whether this is TorchRec's KeyedJaggedTensor, without importing it."""
+    return type(value).__name__ == "KeyedJaggedTensor"
+
+
+def is_absent(value: Any) -> bool:
+    """Whether this stands for a tensor that is not here (worker/split/lazy_leaf.py): a look at its values would fetch
+    them.
+    """
+    return getattr(type(value), "springtide_absent", False) is True
+
+
+def real(value: Any) -> Any:
+    """The tensor itself, where something stands for one."""
+    while is_absent(value):
+        value = value.here()
+    return value
+
+
+def key_of(value: Any) -> tuple[Any, ...]:
+    """What two tensors have in common that show the same memory in the same way, unchanged in between."""
+    if type(value) is not torch.Tensor:
+        if is_jagged(value):
+            parts = (value.values(), value.lengths(), value.weights_or_none())
+            return ("jagged", *(None if one is None else key_of(one) for one in parts), tuple(value.keys()))
+        if not isinstance(value, torch.Tensor):
+            return (id(value),)  # the call that follows says what was wanted
+    stride = value.stride()
+    shape = value.shape
+    if len(shape) == 2 and shape[1] == 1:
+        stride = (stride[0], 0)
+    version = 0 if value.is_inference() else value._version
+    return (value.data_ptr(), version, shape, stride)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Route:
+    """The way from a batch to the ids of one call."""
+
+    path: tuple[Step, ...]
+    view: tuple[Any, ...] = ()
+
+    def follow(self, batch: Any) -> Any | None:
+        """The ids in this batch; None when it has another shape."""
+        try:
+            for kind, name in self.path:
+                batch = getattr(batch, name) if kind == "attr" else batch[name]
+            return None if self.view and is_absent(batch) else _apply(self.view, batch)
+        except (AttributeError, KeyError, IndexError, TypeError, RuntimeError):
+            return None
+
+
+def _apply(view: tuple[Any, ...], leaf: Any) -> Any:
+    match view:
+        case ():
+            return leaf
+        case ("select", dim, i):
+            return leaf.select(dim, i)
+        case ("narrow", dim, start, length):
+            return leaf.narrow(dim, start, length)
+        case ("shape", tail):
+            return leaf.view(-1, *tail)
+    raise ValueError(f"no view named {view[0]!r}")
+
+
+def find(batch: Any, ids: Any) -> Route | None:
+    """The route to these ids, or None when they are no view of any leaf: the model has computed them."""
+    wanted = key_of(ids)
+    for path, leaf in leaves(batch):
+        if is_jagged(leaf) or is_jagged(ids):
+            if is_jagged(leaf) and is_jagged(ids) and key_of(leaf) == wanted:
+                return Route(path)
+            continue
+        if leaf.dtype != ids.dtype or leaf.dim() == 0 or not _same_memory(leaf, ids):
+            continue
+        for view in _candidates(leaf, ids):
+            route = Route(path, view)
+            seen = route.follow(batch)
+            if seen is not None and key_of(seen) == wanted:
+                return route
+    return None
+
+
+def _same_memory(leaf: torch.Tensor, ids: torch.Tensor) -> bool:
+    return leaf.untyped_storage().data_ptr() == ids.untyped_storage().data_ptr()
+
+
+def _candidates(leaf: torch.Tensor, ids: torch.Tensor) -> Iterator[tuple[Any, ...]]:
+    """Views of the leaf that may be the ids; whoever asks compares. The first dimension is the batch: never cut."""
+    yield ()
+    start = ids.storage_offset() - leaf.storage_offset()
+    for dim in range(1, leaf.dim()):
+        if leaf.stride(dim) == 0:
+            continue
+        first = start // leaf.stride(dim)
+        if not 0 <= first < leaf.shape[dim]:
+            continue
+        if ids.dim() == leaf.dim() - 1:
+            yield ("select", dim, first)
+        elif ids.dim() == leaf.dim():
+            yield ("narrow", dim, first, ids.shape[dim])
+    if leaf.is_contiguous() and ids.dim() >= 1:
+        yield ("shape", tuple(ids.shape[1:]))

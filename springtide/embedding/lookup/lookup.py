@@ -1,0 +1,332 @@
+"""Grouped lookups: the ids of all modules of a batch in one request, pooled when the first module asks.
+
+In: batches before the loop sees them (`prefetch`), calls of served modules. Out: outputs for the modules, gradients for
+the push (`pending_parts`). Next: embedding/lookup/row_batch.py does the work, train/ pushes.
+"""
+
+import itertools
+import logging
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import torch
+import torch.overrides
+
+from springtide import _native
+from springtide.embedding.lookup import columns, compile_guard, id_routes
+from springtide.embedding.lookup.call_cache import Found, Replay
+from springtide.embedding.lookup.calls import Call
+from springtide.embedding.lookup.row_batch import Gathered, Plan, Pooled
+from springtide.embedding.lookup.table_client import TableClient
+
+log = logging.getLogger(__name__)
+
+TRIES = 3
+"""Misses after which ids count as computed by the model, and unused prefetches after which a route is dropped."""
+
+
+class Crossed(NamedTuple):
+    """A batch with what was made of it elsewhere: ids that forward() would have computed are found there."""
+
+    batch: Any
+    crossing: tuple[Any, ...]
+
+
+@runtime_checkable
+class Recording(Protocol):
+    """A mode that records torch calls (dataworker/split/recorder/call_recorder.py): those inside a lookup are none of
+    its business.
+    """
+
+    def at_lookup(self, table: str, inputs: Sequence[Any]) -> None:
+        """A table is about to look up ids."""
+        ...
+
+
+class Caller(Protocol):
+    """A served module: makes a Call of what it is given."""
+
+    def call(self, *inputs: Any) -> Call:
+        """Addresses, bags and outputs of one lookup."""
+        ...
+
+
+class _Prefetched:
+    """One call of the batch whose rows were asked for before the module was called."""
+
+    __slots__ = ("call", "first", "learnt", "outs", "used")
+
+    def __init__(self, first: int, call: Call, learnt: "_Learnt") -> None:
+        self.first = first
+        self.call = call
+        self.learnt = learnt
+        self.used = False
+        self.outs: tuple[torch.Tensor, ...] | None = None
+
+
+class Handle:
+    """A batch whose rows are on their way."""
+
+    __slots__ = ("batch", "calls", "gathered", "pooled")
+
+    def __init__(self, batch: Any) -> None:
+        self.batch = batch
+        self.gathered: Gathered | None = None
+        self.calls: dict[tuple[Any, ...], _Prefetched] = {}
+        self.pooled = False
+
+
+class _Learnt:
+    """What is known of one module's nth call in a step."""
+
+    __slots__ = ("inputs", "misses", "module", "tables", "unused")
+
+    def __init__(self, module: Caller, tables: set[int]) -> None:
+        self.module = module
+        self.tables = tables
+        self.inputs: tuple[id_routes.Route | None, ...] | None = None
+        self.misses = 0
+        self.unused = 0
+
+
+class Lookups:
+    """All lookups of one model against one client. Not for several threads, but for `prefetch`."""
+
+    def __init__(self, client: TableClient) -> None:
+        self.client = client
+        client.lookups = self
+        self._anchor = torch.zeros((), requires_grad=True)
+        self._eagerly = compile_guard.outside_graphs(lambda *call, **weights: self.run(*call, **weights))
+        self._plans: dict[tuple[int, ...], Plan] = {}
+        self._learnt: dict[tuple[int, int, bool], _Learnt] = {}
+        """By module, its nth call in a step, and whether the batch was `Crossed`: ids come from elsewhere then."""
+        self._replays = {False: Replay(), True: Replay()}
+        self._counts: dict[int, int] = {}
+        self._active: Handle | None = None
+        self._pending: list[Gathered] = []
+        self.after_step = 0
+        """bsp: pulls that were not prefetched wait for this step of the group too; worker/step/step.py raises it."""
+        self.hits = 0
+        self.misses = 0
+        self.fixed = False
+        """A schedule goes by what is known of the modules: no route is forgotten meanwhile."""
+
+    # -- batches, as the iterator sees them
+
+    def prefetch(self, batch: Any, *, after_step: int = 0) -> Handle:
+        """Ask for the rows of a batch that the loop gets later, as far as it is known where modules find their ids."""
+        handle = Handle(batch)
+        found = self._replays[isinstance(batch, Crossed)].recall(batch)
+        if found is None:
+            found = self._find(batch)
+        if not found:
+            return handle
+        calls = [one.call for one in found]
+        handle.gathered = Gathered(self.client, self._plan(calls), calls, after_step=after_step)
+        first = 0
+        for one in found:
+            handle.calls[one.key] = _Prefetched(first, one.call, one.learnt)
+            first += len(one.call.features)
+        return handle
+
+    def announced(self, batch: Any) -> list[Call]:
+        """The calls that are known to come for this batch, without asking for anything. For any thread."""
+        return [one.call for one in self._follow(batch)]
+
+    @property
+    def settled(self) -> bool:
+        """Whether it is known of every module that was called where its ids come from, or that they are computed."""
+        known = list(self._learnt.values())
+        return bool(known) and all(one.inputs is not None or one.misses >= TRIES for one in known)
+
+    def computed(self) -> set[int]:
+        """Tables some of whose ids are computed by the model, as far as is known."""
+        calls = [one for one in list(self._learnt.values()) if one.inputs is None]
+        return {table for one in calls for table in one.tables}
+
+    def _find(self, batch: Any) -> list[Found]:
+        """The same, remembered for batches that are laid out alike."""
+        found = self._follow(batch)
+        if found:
+            self._replays[isinstance(batch, Crossed)].note(batch, found)
+        return found
+
+    def _follow(self, batch: Any) -> list[Found]:
+        """The calls that are known to come for this batch, by following the way to their ids."""
+        found: list[Found] = []
+        crossed = isinstance(batch, Crossed)
+        for (module_id, _, kind), learnt in list(self._learnt.items()):
+            if learnt.inputs is None or kind is not crossed:
+                continue
+            inputs = tuple(None if route is None else route.follow(batch) for route in learnt.inputs)
+            if inputs[0] is None or any((i is None) != (r is None) for i, r in zip(inputs, learnt.inputs, strict=True)):
+                continue
+            found.append(Found(_call_key(module_id, inputs), learnt.module.call(*inputs), learnt.inputs, learnt))
+        return found
+
+    def begin(self, handle: Handle) -> None:
+        """The loop gets this batch now: forwards that follow look here first."""
+        self._retire()
+        self._active = handle
+        self._counts.clear()
+
+    def learn(self, batch: Any) -> None:
+        """Begin a batch of which nothing was prefetched."""
+        self.begin(Handle(batch))
+
+    # -- lookups, as modules see them
+
+    def run(self, module: Caller, *inputs: Any, weights: torch.Tensor | None = None) -> tuple[torch.Tensor, ...]:
+        """Outputs of one call of a module. `weights` are per-sample weights, which no batch can prefetch."""
+        if torch.compiler.is_compiling():
+            outs: tuple[torch.Tensor, ...] = self._eagerly(module, *inputs, weights=weights)
+            return outs
+        if torch._C._len_torch_function_stack():
+            mode = torch.overrides._get_current_function_mode()
+            if isinstance(mode, Recording):
+                binding = getattr(module, "springtide_binding", None)
+                mode.at_lookup(binding.tables[0].name if binding is not None else "", (*inputs, weights))
+                with torch._C.DisableTorchFunction():
+                    return self._run(module, *inputs, weights=weights)
+        return self._run(module, *map(id_routes.real, inputs), weights=id_routes.real(weights))
+
+    def _run(self, module: Caller, *inputs: Any, weights: torch.Tensor | None) -> tuple[torch.Tensor, ...]:
+        count = self._counts[id(module)] = self._counts.get(id(module), 0) + 1
+        handle = self._active
+        if handle is not None:
+            key = _call_key(id(module), inputs)
+            ready = handle.calls.get(key)
+            if ready is not None:
+                self.hits += 1
+                ready.used = True
+                if weights is None:
+                    return self._grouped(handle, ready)
+                call = module.call(*inputs, weights)
+                assert handle.gathered is not None
+                return self._pool(handle.gathered, [(ready.first, call)])
+            self.misses += 1
+        call = module.call(*inputs) if weights is None else module.call(*inputs, weights)
+        plan = self._unannounced([call])
+        if handle is not None and not self.fixed:
+            self._note(module, count, handle.batch, inputs, call)
+        gathered = Gathered(self.client, plan, [call], after_step=self.after_step)
+        return self._pool(gathered, [(0, call)])
+
+    def run_together(self, calls: Sequence[Call]) -> list[tuple[torch.Tensor, ...]]:
+        """Outputs of several calls whose rows are pulled in one request now."""
+        gathered = Gathered(self.client, self._unannounced(calls), calls, after_step=self.after_step)
+        firsts = [sum(len(call.features) for call in calls[:i]) for i in range(len(calls))]
+        outs = self._pool(gathered, list(zip(firsts, calls, strict=True)))
+        ends = [sum(len(call.shapes) for call in calls[:i]) for i in range(len(calls) + 1)]
+        return [outs[begin:end] for begin, end in itertools.pairwise(ends)]
+
+    def _unannounced(self, calls: Sequence[Call]) -> Plan:
+        plan = self._plan(calls)
+        self.client.before_read(plan.tables)
+        return plan
+
+    def _grouped(self, handle: Handle, ready: _Prefetched) -> tuple[torch.Tensor, ...]:
+        """The outputs of one prefetched call; the first to ask pools all of them. Each is handed out once."""
+        assert handle.gathered is not None
+        if torch.is_grad_enabled() and not handle.pooled:
+            handle.pooled = True
+            everyone = list(handle.calls.values())
+            outs = self._pool(handle.gathered, [(one.first, one.call) for one in everyone])
+            at = 0
+            for one in everyone:
+                one.outs = outs[at : at + len(one.call.shapes)]
+                at += len(one.call.shapes)
+        if ready.outs is None or not torch.is_grad_enabled():
+            return self._pool(handle.gathered, [(ready.first, ready.call)])
+        mine, ready.outs = ready.outs, None
+        return mine
+
+    def _pool(self, gathered: Gathered, calls: Sequence[tuple[int, Call]]) -> tuple[torch.Tensor, ...]:
+        if len(calls) == 1 and columns.fits(gathered, calls[0][1]):
+            return (columns.PooledColumns.apply(self._anchor, gathered, calls[0][1], self._after_backward),)  # type: ignore[no-untyped-call]
+        with torch._C.DisableTorchFunctionSubclass():
+            trained = any(weight.requires_grad for weight in gathered.plan.weights)
+        anchor = self._anchor if trained else self._anchor.detach()
+        outs: tuple[torch.Tensor, ...] = Pooled.apply(  # type: ignore[no-untyped-call]
+            anchor, gathered, calls, self._after_backward, *(call.weights for _, call in calls)
+        )
+        return outs
+
+    def _plan(self, calls: Sequence[Call]) -> Plan:
+        if len(calls) == 1:
+            features = calls[0].features
+            key: tuple[int, ...] = (id(features),)
+        else:
+            features = tuple(feature for call in calls for feature in call.features)
+            key = tuple(map(id, features))
+        plan = self._plans.get(key)
+        if plan is None or plan.features != features:
+            plan = self._plans[key] = Plan(features)
+        return plan
+
+    # -- gradients, as the optimizer sees them
+
+    def _after_backward(self, gathered: Gathered, groups: Sequence[int]) -> None:
+        others = [other for other in self._pending if other is not gathered and other.settle()]
+        shared = [other for other in others if other.shares_weights(gathered)]
+        self._pending = [other for other in others if other not in shared]
+        if shared:
+            gathered = Gathered.merged(self.client, [*shared, gathered])
+            groups = range(len(gathered.plan.weights))
+        gathered.show(groups)
+        self._pending.append(gathered)
+
+    def pending_parts(self) -> list[_native.StepRows]:
+        """Rows with gradients since the last push; no key is in two of them."""
+        self._pending = [gathered for gathered in self._pending if gathered.settle()]
+        return [gathered.step for gathered in self._pending]
+
+    def clear(self) -> None:
+        """After a push: the gradients are handed over, and outputs of this batch are no longer current."""
+        for gathered in self._pending:
+            for group in gathered.shown:
+                gathered.plan.weights[group].grad = None
+        self._pending.clear()
+        self._retire()
+
+    # -- learning
+
+    def _note(self, module: Caller, count: int, batch: Any, inputs: tuple[Any, ...], call: Call) -> None:
+        kind = isinstance(batch, Crossed)
+        key = (id(module), count, kind)
+        if key not in self._learnt:
+            self._learnt[key] = _Learnt(module, {feature.table.spec.id for feature in call.features})
+        learnt = self._learnt[key]
+        if learnt.misses >= TRIES:
+            return
+        self._replays[kind].forget()
+        found = tuple(None if given is None else id_routes.find(batch, given) for given in inputs)
+        learnt.inputs = None
+        if all((route is None) == (given is None) for route, given in zip(found, inputs, strict=True)):
+            learnt.inputs, learnt.misses = found, 0
+            return
+        learnt.misses += 1
+        if learnt.misses == TRIES:
+            log.info(
+                "ids of %s are not a view of %s, so its rows are pulled when it is called and not ahead",
+                type(module).__name__,
+                "what came with the batch" if kind else "the batch",
+            )
+
+    def _retire(self) -> None:
+        """Drop the active batch; forget routes that went unused some batches in a row."""
+        handle, self._active = self._active, None
+        if handle is None or self.fixed or not any(ready.used for ready in handle.calls.values()):
+            return
+        for ready in handle.calls.values():
+            learnt = ready.learnt
+            learnt.unused = 0 if ready.used else learnt.unused + 1
+            if learnt.unused >= TRIES:
+                learnt.inputs, learnt.misses, learnt.unused = None, 0, 0
+                self._replays[isinstance(handle.batch, Crossed)].forget()
+
+
+def _call_key(module_id: int, inputs: Sequence[Any]) -> tuple[Any, ...]:
+    if len(inputs) == 2 and inputs[1] is None:  # a bag without offsets, the most frequent by far
+        return (module_id, id_routes.key_of(inputs[0]), None)
+    return (module_id, *(None if given is None else id_routes.key_of(given) for given in inputs))

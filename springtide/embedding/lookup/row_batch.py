@@ -1,0 +1,195 @@
+"""The rows of several calls, pulled together; their outputs, pooled together; their gradients, reduced together.
+
+In: calls of a step (embedding/lookup/calls.py). Out: output tensors with autograd behind them, and gradients that wait
+for the push in `weight.grad`. One native call each way for all tables. Next: cpp/step_rows.h.
+"""
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.autograd.function import once_differentiable
+
+from springtide import _native
+from springtide.embedding.lookup.calls import Call, Feature
+from springtide.embedding.lookup.table_client import TableClient
+
+FLOAT_BYTES = 4
+
+
+def differentiable_once(backward: Callable[..., Any]) -> Callable[..., Any]:
+    """torch's `once_differentiable`, without its cost where no gradients of gradients are asked for: nearly always."""
+    refusing = once_differentiable(backward)
+
+    def run(ctx: Any, *grads: Any) -> Any:
+        return refusing(ctx, *grads) if torch.is_grad_enabled() else backward(ctx, *grads)
+
+    return run
+
+
+class Plan:
+    """The features of a step that stay the same from batch to batch, and the parameters that get their gradients."""
+
+    def __init__(self, features: tuple[Feature, ...]) -> None:
+        self.features = features
+        self.weights: list[torch.nn.Parameter] = []
+        self.dims: list[int] = []
+        group_of: dict[int, int] = {}
+        specs = []
+        for feature in features:
+            table = feature.table
+            group = group_of.setdefault(id(table.weight), len(self.weights))
+            if group == len(self.weights):
+                self.weights.append(table.weight)
+                self.dims.append(table.spec.dim if table.weight.dim() == 2 else 0)
+            specs.append(
+                _native.FeatureSpec(
+                    name=feature.name,
+                    table=table.spec.id,
+                    dim=table.spec.dim,
+                    group=group,
+                    rows=table.request.rows,
+                    has_padding=feature.padding is not None,
+                    padding=feature.padding or 0,
+                    pull_padding=feature.pull_padding,
+                )
+            )
+        self.groups = [group_of[id(feature.table.weight)] for feature in features]
+        self.tables = [feature.table.spec.id for feature in features]
+        self.native = _native.StepPlan(specs)
+
+
+class Gathered:
+    """Unique rows of some calls, on their way or here."""
+
+    def __init__(self, client: TableClient, plan: Plan, calls: Sequence[Call], *, after_step: int = 0) -> None:
+        self.plan = plan
+        if len(calls) == 1:
+            self.step = calls[0].gather(client, plan.native, after_step)
+        else:
+            self.step = client.gather(plan.native, [ids for call in calls for ids in call.ids], after_step=after_step)
+        self.shown: dict[int, torch.Tensor] = {}
+        """Gradient views by group, as they were put into `weight.grad`."""
+
+    @classmethod
+    def merged(cls, client: TableClient, parts: "Sequence[Gathered]") -> "Gathered":
+        """The gradients of several backward passes as one: a key of several has their sum."""
+        features: dict[int, Feature] = {}
+        for part in parts:
+            for feature, group in zip(part.plan.features, part.plan.groups, strict=True):
+                if part.step.touched(group):
+                    features.setdefault(feature.table.spec.id, feature)
+        both = cls.__new__(cls)
+        both.plan = Plan(tuple(features.values()))
+        group_of = {id(weight): group for group, weight in enumerate(both.plan.weights)}
+        maps = [
+            [group_of[id(weight)] if part.step.touched(group) else -1 for group, weight in enumerate(part.plan.weights)]
+            for part in parts
+        ]
+        both.step = _native.StepRows(client.source, both.plan.native, [part.step for part in parts], maps)
+        both.shown = {}
+        for part in parts:
+            part.shown = {}
+        return both
+
+    def show(self, groups: Sequence[int]) -> None:
+        """Put the gradients of these groups into the `grad` of their weights: one row for each unique id."""
+        grads = torch.from_numpy(self.step.grads())
+        if len(self.plan.weights) == 1 and not self.plan.dims[0]:
+            self.plan.weights[0].grad = self.shown[0] = grads
+            return
+        all_grads = grads.split([end - begin for begin, end in itertools.pairwise(self.step.group_begin)])
+        for group in groups:
+            shape = (-1, self.plan.dims[group]) if self.plan.dims[group] else (-1,)
+            self.plan.weights[group].grad = self.shown[group] = all_grads[group].view(shape)
+
+    def shares_weights(self, other: "Gathered") -> bool:
+        """Whether some parameter shows rows of both."""
+        mine = {id(self.plan.weights[group]) for group in self.shown}
+        return any(id(weight) in mine for weight in other.plan.weights)
+
+    def settle(self) -> bool:
+        """Take over what was done to `weight.grad` since it was shown; False when nothing is left to push."""
+        for group, shown in list(self.shown.items()):
+            now = self.plan.weights[group].grad
+            if now is None:
+                self.step.untouch(group)
+                del self.shown[group]
+            elif now is not shown:
+                shown.copy_(now)
+        return bool(self.shown)
+
+
+class Pooled(torch.autograd.Function):
+    """Outputs of all calls over one Gathered; the first input only says that there is something to train."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        anchor: torch.Tensor,
+        gathered: Gathered,
+        calls: Sequence[tuple[int, Call]],
+        after: Callable[[Gathered, list[int]], None],
+        *weights: torch.Tensor | None,
+    ) -> tuple[torch.Tensor, ...]:
+        """`calls` come with the number of their first feature in the plan; `weights` are per-sample weights."""
+        outs = tuple(torch.empty(shape) for _, call in calls for shape in call.shapes)
+        bags, places = [], []
+        first_out = 0
+        for first, call in calls:
+            for i, (bag, (out, start, stride)) in enumerate(zip(call.bags, call.places, strict=True)):
+                bags.append((first + i, *bag))
+                places.append((first_out + out, start, stride))
+            first_out += len(call.shapes)
+        addresses = [out.data_ptr() for out in outs]
+        gathered.step.pool(bags, [(addresses[out] + start * FLOAT_BYTES, stride) for out, start, stride in places])
+        ctx.set_materialize_grads(False)
+        ctx.gathered, ctx.calls, ctx.after, ctx.bags, ctx.places = gathered, calls, after, bags, places
+        return outs
+
+    @staticmethod
+    @differentiable_once
+    def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[Any, ...]:
+        """Reduce d(outputs) to one gradient a unique row, in batch order."""
+        gathered: Gathered = ctx.gathered
+        plan = gathered.plan
+        ready = [None if grad is None else as_rows(grad) for grad in grads]
+        given = [(0, 0) if grad is None else (grad.data_ptr(), grad.stride(0)) for grad in ready]
+        with torch._C.DisableTorchFunctionSubclass():
+            trained = [weight.requires_grad for weight in plan.weights]
+        to_weights = [
+            torch.zeros(call.weights.shape) if call.weights is not None and needed else None
+            for (_, call), needed in zip(ctx.calls, ctx.needs_input_grad[4:], strict=True)
+        ]
+        weight_addresses = [
+            0 if weights is None else weights.data_ptr()
+            for (_, call), weights in zip(ctx.calls, to_weights, strict=True)
+            for _ in call.bags
+        ]
+        addresses, groups = [], set()
+        for bag, (out, start, _), weights in zip(ctx.bags, ctx.places, weight_addresses, strict=True):
+            address, stride = given[out]
+            group = plan.groups[bag[0]]
+            if not address or not (trained[group] or weights):
+                addresses.append((0, 0))
+                continue
+            groups.add(group)
+            addresses.append((address + start * FLOAT_BYTES, stride))
+        gathered.step.accumulate(ctx.bags, addresses, weight_addresses)
+        for group in groups:
+            if not trained[group]:
+                gathered.step.untouch(group)
+        ctx.after(gathered, [group for group in sorted(groups) if trained[group]])
+        return (None, None, None, None, *to_weights)
+
+
+def as_rows(grad: torch.Tensor) -> torch.Tensor:
+    """A gradient as float32 rows one after the other, with any distance between them."""
+    if grad.dtype != torch.float32:
+        grad = grad.float()
+    if grad.dim() != 2:
+        grad = grad.reshape(-1, grad.shape[-1])
+    if grad.stride(1) != 1 and grad.shape[1] != 1:
+        grad = grad.contiguous()
+    return grad

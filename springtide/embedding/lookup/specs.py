@@ -1,0 +1,47 @@
+"""A table's spec for the native core, and back.
+
+In: `domain.model.tables.TableSpec`. Out: the native one, which servers and backends are told; a checkpoint keeps the
+former.
+"""
+
+import dataclasses
+from typing import Any
+
+from springtide import _native
+from springtide.domain.model import tables
+
+
+def native_spec(spec: tables.TableSpec) -> _native.TableSpec:
+    """The same spec for the native core."""
+    kernel = dataclasses.asdict(spec.optim)
+    return _native.TableSpec(
+        id=spec.id,
+        name=spec.name,
+        dim=spec.dim,
+        dtype=spec.dtype,
+        init=(spec.init.kind, spec.init.a, spec.init.b),
+        optimizer=kernel.pop("kind"),
+        min_count=spec.min_count,
+        ttl=spec.ttl,
+        capacity_rows=spec.capacity_rows,
+        **kernel,
+    )
+
+
+def plain_spec(spec: _native.TableSpec) -> tables.TableSpec:
+    """The spec that a native one was made of; its numbers have single precision, so that both ways give the same."""
+    names = [field.name for field in dataclasses.fields(tables.OptimSpec) if field.name != "kind"]
+    kernel: dict[str, Any] = {"kind": spec.optimizer, **{name: getattr(spec, name) for name in names}}
+    kind, a, b = spec.init
+    dtype: Any = spec.dtype
+    return tables.TableSpec(
+        id=spec.id,
+        name=spec.name,
+        dim=spec.dim,
+        dtype=dtype,
+        init=tables.Init(kind=kind, a=a, b=b),
+        optim=tables.OptimSpec(**kernel),
+        min_count=spec.min_count,
+        ttl=spec.ttl,
+        capacity_rows=spec.capacity_rows,
+    )

@@ -1,0 +1,288 @@
+"""Reaches the tables: in this process or on servers. Everything that crosses to the native core goes through here.
+
+In: table specs, addresses of ids, parts of a step. Out: rows, and the word that a push was applied.
+Next: embedding/lookup/lookup.py uses it for a model's lookups, train/ for dense chunks and pushes.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from springtide import _native, errors
+from springtide.domain.core.roles import Placement
+from springtide.domain.model import tables
+from springtide.embedding.lookup.specs import native_spec
+from springtide.rpc.transport.addresses import parse as parse_address
+
+if TYPE_CHECKING:
+    from springtide.embedding.lookup import lookup
+
+Part = _native.StepRows | _native.DenseRows
+Keys = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float32]
+Behind = Callable[[_native.Backend], _native.Backend]
+
+READ_CHUNK_ROWS = 1 << 18
+READ_CHUNK_BYTES = 1 << 26
+"""Rows, and their bytes, read or assigned in one request: bounds the memory of a table-sized call, and a frame."""
+WHOLE_TABLE_BYTES = 1 << 29
+"""Bytes of the largest table that is read whole through its `weight`."""
+
+
+def chunk_rows(dim: int) -> int:
+    """How many rows of so many floats go into one request."""
+    return max(1, min(READ_CHUNK_ROWS, READ_CHUNK_BYTES // (4 * dim)))
+
+
+class TableClient:
+    """The tables of one job as this process sees them."""
+
+    def __init__(
+        self,
+        backend: _native.Backend,
+        *,
+        threads: int = 1,
+        behind: Behind | None = None,
+        whole_table_bytes: int = WHOLE_TABLE_BYTES,
+    ) -> None:
+        """`threads` take part in deduplicating, pooling and reducing a large batch.
+
+        `behind`: puts a cache of rows before the tables.
+        """
+        self.tables = backend
+        """Where the tables are."""
+        self.backend: _native.Backend = backend if behind is None else behind(backend)
+        """What requests go to."""
+        self.source = _native.RowSource(self.backend, threads)
+        copies = isinstance(self.backend, _native.VersionedBackend)
+        self._servers = _native.RowSource(backend, threads) if copies else self.source
+        """Where rows are read that are no step's: copies may lack something."""
+        self.lookups: lookup.Lookups | None = None
+        self.before_read: Callable[[Sequence[int]], None] = lambda tables: None
+        """Told of the tables of a read that no batch has announced; may refuse it."""
+        self.whole_table_bytes = whole_table_bytes
+        self.loads = True
+        """Whether load_state_dict may write rows."""
+        self._specs: dict[str, tables.TableSpec] = {}
+
+    @classmethod
+    def local(
+        cls, *, slots: int = 1024, seed: int = 0, threads: int = 1, servers: int = 1, **options: Any
+    ) -> "TableClient":
+        """Tables in this process. More than one "server" is for tests: as many stores, slots shared out over them."""
+        backend = _native.LocalBackend(slots=slots, seed=seed, threads=threads, servers=servers)
+        return cls(backend, threads=threads, **options)
+
+    @classmethod
+    def connect(
+        cls,
+        addresses: Sequence[tuple[str, int]],
+        *,
+        secret: bytes,
+        placement: Sequence[int] | npt.NDArray[Any],
+        epoch: int = 0,
+        rank: int = 0,
+        incarnation: int = 0,
+        generation: int = 0,
+        connect_timeout_s: float = 30.0,
+        request_timeout_s: float = 60.0,
+        reconnect_s: float = 5.0,
+        shared_memory: bool = True,
+        threads: int = 1,
+        certificates: str = "",
+    ) -> "TableClient":
+        """Tables on servers: (host, port) of each, the server of each slot, the job's secret.
+
+        ServerUnreachable names the server that does not come up within `connect_timeout_s`. A TCP connection that
+        breaks later is opened again, for `reconnect_s`, and what had no answer is sent again.
+        """
+        return cls(
+            _native.RemoteBackend(
+                hosts=[host for host, _ in addresses],
+                ports=[port for _, port in addresses],
+                secret=secret,
+                server_of_slot=[int(server) for server in placement],
+                epoch=epoch,
+                rank=rank,
+                incarnation=incarnation,
+                generation=generation,
+                connect_timeout_s=connect_timeout_s,
+                request_timeout_s=request_timeout_s,
+                reconnect_s=reconnect_s,
+                tls=certificates,
+                shared_memory=shared_memory,
+            ),
+            threads=threads,
+        )
+
+    def stats(self) -> dict[str, Any]:
+        """Sums since the client began: requests, keys, bytes, nanoseconds by term. Empty in one process."""
+        return self.tables.stats() if isinstance(self.tables, _native.RemoteBackend) else {}
+
+    @property
+    def servers(self) -> int:
+        """How many servers hold the slots."""
+        return self.tables.servers
+
+    @property
+    def specs(self) -> tuple[tables.TableSpec, ...]:
+        """Tables declared so far."""
+        return tuple(self._specs.values())
+
+    def declare(self, specs: Iterable[tables.TableSpec]) -> None:
+        """Make tables known on every server. Twice the same is fine; another dim or optimizer is refused."""
+        fresh = []
+        for spec in specs:
+            known = self._specs.get(spec.name)
+            if known is not None and known != spec:
+                raise errors.BadInput(f"table {spec.name!r} is declared twice: {_difference(known, spec)}")
+            fresh.append(spec)
+        self.backend.declare([native_spec(spec) for spec in fresh])
+        self._specs.update({spec.name: spec for spec in fresh})
+
+    def table(self, name: str) -> tables.TableSpec:
+        """The spec of a declared table."""
+        if name not in self._specs:
+            raise errors.UnknownName("table", name, self._specs)
+        return self._specs[name]
+
+    def gather(
+        self, plan: _native.StepPlan, ids: Sequence[tuple[int, int, int]], *, after_step: int = 0
+    ) -> _native.StepRows:
+        """Start pulling the unique rows of a batch: (address, count, stride) of int64 ids for each feature."""
+        step = _native.StepRows(self.source, plan, ids)
+        _native.pull([step], after_step)
+        return step
+
+    def gather_columns(
+        self, plan: _native.StepPlan, ids: tuple[int, int, int, int], *, after_step: int = 0
+    ) -> _native.StepRows:
+        """The same for one tensor with a column a feature: address, rows, and both strides in ids."""
+        step = _native.StepRows(self.source, plan, *ids)
+        _native.pull([step], after_step)
+        return step
+
+    def dense(
+        self, table_ids: npt.ArrayLike, keys: npt.ArrayLike, dims: npt.ArrayLike, *, exact: bool = False
+    ) -> _native.DenseRows:
+        """Rows under keys that the caller names, in that order: chunks of dense tensors, or rows to read or set.
+
+        `exact`: as servers have them now, whatever is kept here.
+        """
+        keys = np.ascontiguousarray(keys, dtype=np.int64)
+        return _native.DenseRows(
+            self._servers if exact else self.source,
+            np.ascontiguousarray(np.broadcast_to(np.asarray(table_ids, dtype=np.uint16), keys.shape)),
+            keys,
+            np.ascontiguousarray(np.broadcast_to(np.asarray(dims, dtype=np.uint32), keys.shape)),
+        )
+
+    def pull(self, parts: Sequence[Part], *, after_step: int = 0) -> None:
+        """Start pulling all parts in one request a server; wait with ``part.wait()``."""
+        _native.pull(list(parts), after_step)
+
+    def push(
+        self,
+        parts: Sequence[Part],
+        *,
+        step: int,
+        hyper: Sequence[tuple[int, float, float, int]],
+        bsp: bool = False,
+        batches: Sequence[tuple[int, int, int, int]] = (),
+        clock: int = 0,
+        unique: bool = True,
+    ) -> _native.Pending:
+        """Send the gradients of all parts, one request a server, with the identities of the batches they train.
+
+        `hyper` holds (table id, lr, weight decay, step) for every table; `batches` (samples of the whole shard or
+        0, shard, first, count). When ``wait()`` of what comes back returns, every server has the batches: only then do
+        they count as trained. A slot that has them already skips them; one that has some of them refuses the push
+        (PartlyApplied).
+        """
+        return self.backend.push(list(parts), step, bsp, unique, clock, list(batches), list(hyper))
+
+    def reroute(self, placement: Placement, addresses: Sequence[str] = ()) -> None:
+        """Slots have moved, says the master; `addresses` (by rank) name servers that may be new.
+
+        Mostly the client knows already: a server that refuses a slot names its new owner, and requests follow.
+        """
+        if isinstance(self.tables, _native.RemoteBackend) and placement.epoch >= self.tables.epoch:
+            known = {rank: address for rank, address in enumerate(addresses) if address}
+            self.tables.reroute(placement.epoch, list(placement.server_of_slot), known)
+
+    def readdress(self, addresses: Sequence[str], lives: Sequence[int]) -> None:
+        """Servers that were lost live again: what they have not answered goes to their new addresses (host:port).
+
+        News of lives that are known change nothing; an empty address is that of a server which is away.
+        """
+        if isinstance(self.tables, _native.RemoteBackend):
+            for server, (address, life) in enumerate(zip(addresses, lives, strict=False)):
+                if address and life:
+                    self.tables.readdress(server, life, *parse_address(address))
+
+    def read(self, name: str, keys: npt.NDArray[Any]) -> Floats:
+        """Rows under these keys; one never trained reads as its init."""
+        spec = self.table(name)
+        keys = _as_keys(keys, name)
+        self.before_read([spec.id])
+        out = np.empty((len(keys), spec.dim), dtype=np.float32)
+        chunk_size = chunk_rows(spec.dim)
+        for first in range(0, len(keys), chunk_size):
+            chunk = keys[first : first + chunk_size]
+            part = self.dense(spec.id, chunk, spec.dim, exact=True)
+            self.pull([part])
+            out[first : first + len(chunk)] = part.rows().reshape(-1, spec.dim)
+        return out
+
+    def assign(self, name: str, keys: npt.NDArray[Any], rows: npt.NDArray[Any], *, keep: bool = False) -> None:
+        """Set weights and zero the optimizer state of these rows; `keep`: of those only that are not there yet."""
+        spec = self.table(name)
+        keys = _as_keys(keys, name)
+        self.before_read([spec.id])
+        if rows.shape != (len(keys), spec.dim):
+            raise errors.BadInput(
+                f"table {name!r}: rows of shape {tuple(rows.shape)} for {len(keys)} keys; "
+                f"wanted ({len(keys)}, {spec.dim})"
+            )
+        chunk_size = chunk_rows(spec.dim)
+        for first in range(0, len(keys), chunk_size):
+            chunk = keys[first : first + chunk_size]
+            part = self.dense(spec.id, chunk, spec.dim)
+            part.rows()[:] = rows[first : first + len(chunk)].reshape(-1)
+            self.backend.assign([part], keep)
+
+    def finish_first_values(self, table_ids: Iterable[int]) -> None:
+        """All first values of these tables are given (`assign` with `keep`): slots skip what of them comes later.
+
+        Slots remember it like a batch. Of a worker that was stopped while it gave values, and wakes when rows are
+        trained, and perhaps gone again, nothing is taken.
+        """
+        under_way = [
+            self.tables.push([], 0, False, True, 0, [(0, _native.FIRST_VALUES, table, 1)], []) for table in table_ids
+        ]
+        for pending in under_way:
+            pending.wait()
+
+    def scan(self, name: str) -> tuple[Keys, Floats]:
+        """All rows of a table, in order of keys."""
+        spec = self.table(name)
+        self.before_read([spec.id])
+        keys, rows = self.backend.scan(spec.id)
+        order = np.argsort(keys, kind="stable")
+        return keys[order], rows.reshape(-1, spec.dim)[order]
+
+
+def _as_keys(keys: npt.NDArray[Any], name: str) -> Keys:
+    keys = np.asarray(keys)
+    if keys.ndim != 1 or not np.issubdtype(keys.dtype, np.integer):
+        raise errors.BadInput(
+            f"table {name!r}: keys must be a 1-D array of integers, got {keys.dtype} of shape {keys.shape}"
+        )
+    return np.ascontiguousarray(keys, dtype=np.int64)
+
+
+def _difference(known: tables.TableSpec, spec: tables.TableSpec) -> str:
+    fields = [field for field in known.__slots__ if getattr(known, field) != getattr(spec, field)]
+    return ", ".join(f"{field} {getattr(known, field)!r} and {getattr(spec, field)!r}" for field in fields)

@@ -1,0 +1,131 @@
+"""What a model's modules ask of tables, and the tables they get: names, ids, the parameter that shows each one.
+
+In: embedding/modules/modules.py makes a TableRequest a table. Out: ServedTable, which train/ declares and assigns.
+Next: embedding/modules/optimizers.py fills in the optimizer, embedding/lookup/lookup.py looks rows up.
+"""
+
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+import numpy.typing as npt
+import torch
+
+from springtide import errors
+from springtide.domain.model import tables
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableRequest:
+    """What a module says about its table before it has a name."""
+
+    dim: int
+    rows: int = 0
+    """Ids lie in [0, rows); 0: open-ended."""
+    optimizer: tables.OptimSpec | None = None
+    """None: the one of the parameter group that holds the weight."""
+    lr: float | None = None
+    """None: the learning rate of the parameter group."""
+    init: tables.Init = field(default_factory=tables.Init)
+    dtype: tables.DType = "float32"
+    min_count: int = 0
+    ttl: int = 0
+    capacity_rows: int = 0
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class ServedTable:
+    """A table that is served, as the model sees it."""
+
+    spec: tables.TableSpec
+    request: TableRequest
+    paths: tuple[str, ...]
+    """Where in the model its modules are; a shared module has several."""
+    weight: torch.nn.Parameter
+    """The module's parameter, which gets the gradient of the step's rows. Tables of one `EmbeddingBags` share it."""
+    initial: torch.Tensor | None = None
+    """Weights that the model came with: they are given once a job. None: rows start as their init."""
+    initial_keys: torch.Tensor | None = None
+    """Whose they are, where that is not 0, 1, 2 and so on."""
+
+    @property
+    def name(self) -> str:
+        """The table's name: the path of its module."""
+        return self.spec.name
+
+    @property
+    def first_rows(self) -> tuple[npt.NDArray[Any], npt.NDArray[Any]] | None:
+        """Keys and rows that the table is to begin with; None: all begin as their init."""
+        if self.initial is None:
+            return None
+        keys = torch.arange(len(self.initial)) if self.initial_keys is None else self.initial_keys
+        return keys.numpy(), self.initial.float().numpy()
+
+    def with_optimizer(self, optim: tables.OptimSpec) -> tables.TableSpec:
+        """Note the optimizer that the table's parameter group asks for, unless the module named its own."""
+        self.spec = replace(self.spec, optim=self.request.optimizer or optim)
+        return self.spec
+
+
+def named_spec(request: TableRequest, *, name: str, table_id: int) -> tables.TableSpec:
+    """The spec of a request once its table has a name and a number."""
+    return tables.TableSpec(
+        id=table_id,
+        name=name,
+        dim=request.dim,
+        dtype=request.dtype,
+        init=request.init,
+        optim=request.optimizer or tables.OptimSpec(),
+        min_count=request.min_count,
+        ttl=request.ttl,
+        capacity_rows=request.capacity_rows,
+    )
+
+
+def _options(one: TableRequest, other: TableRequest) -> str:
+    """Those of the one that the other has not, for a message."""
+    names = [each.name for each in fields(TableRequest) if getattr(one, each.name) != getattr(other, each.name)]
+    return ", ".join(f"{name}={getattr(one, name)!r}" for name in names)
+
+
+class TableBook:
+    """Gives tables their numbers, in the order in which a model names them; refuses a name that means two things."""
+
+    def __init__(self) -> None:
+        self.by_name: dict[str, ServedTable] = {}
+
+    def add(
+        self,
+        request: TableRequest,
+        *,
+        name: str,
+        path: str,
+        weight: torch.nn.Parameter,
+        initial: torch.Tensor | None = None,
+        initial_keys: torch.Tensor | None = None,
+    ) -> ServedTable:
+        """A table for this request: a new one, or the one of that name if it is the same."""
+        known = self.by_name.get(name)
+        if known is None:
+            spec = named_spec(request, name=name, table_id=len(self.by_name))
+            self.by_name[name] = ServedTable(
+                spec=spec, request=request, paths=(path,), weight=weight, initial=initial, initial_keys=initial_keys
+            )
+            return self.by_name[name]
+        if known.request.dim != request.dim:
+            raise errors.BadInput(
+                f"table {name!r} is declared twice: dim {known.request.dim} at {known.paths[0]!r}, "
+                f"dim {request.dim} at {path!r}; give one of them another name"
+            )
+        if known.request != request:
+            raise errors.BadInput(
+                f"table {name!r} is declared twice with different options: {_options(known.request, request)} at "
+                f"{known.paths[0]!r}, {_options(request, known.request)} at {path!r}; give both the same, or one "
+                "of them another name"
+            )
+        if known.weight is not weight:
+            raise errors.BadInput(
+                f"table {name!r} is declared by two modules, at {known.paths[0]!r} and {path!r}; "
+                "use one module in both places, or give one of them another name"
+            )
+        known.paths = (*known.paths, path)
+        return known

@@ -1,0 +1,1 @@
+"""Embedding modules that a user's model contains, and their conversion."""

@@ -1,0 +1,186 @@
+"""Makes a model's tables served, in place: parameters keep their identity, so optimizers and names stay valid.
+
+In: a model with nn.Embedding, nn.EmbeddingBag, st.* or TorchRec collections. Out: the served tables, numbered in the
+order of the model. Next: train/ fits optimizers (embedding/modules/optimizers.py), declares the tables and assigns the
+weights.
+"""
+
+import functools
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from springtide import errors
+from springtide.domain.core.plain_numbers import plain
+from springtide.domain.model import tables
+from springtide.embedding.lookup import calls
+from springtide.embedding.lookup.table_client import TableClient
+from springtide.embedding.lookup.tables import ServedTable, TableBook, TableRequest
+from springtide.embedding.modules import modules, served, table_weight
+
+log = logging.getLogger(__name__)
+
+InitFunction = Callable[[torch.Tensor], Any]
+
+PLAIN: dict[type[nn.Module], type[nn.Module]] = {
+    nn.EmbeddingBag: served.ServedEmbeddingBag,
+    nn.Embedding: served.ServedEmbedding,
+}
+OPEN = (modules.EmbeddingBag, modules.Embedding, modules.EmbeddingBags)
+COLLECTIONS = ("EmbeddingBagCollection", "EmbeddingCollection")
+
+
+def convert(model: nn.Module, client: TableClient) -> list[ServedTable]:
+    """Bind every table of the model to the client. The model is changed in place and keeps all its parameters."""
+    book = TableBook()
+    paths = _paths(model)
+    by_weight: dict[int, ServedTable] = {}
+    tied = _held_by_others(paths)
+    collections = [module for module in paths if _is_collection(module)]
+    init_of = {table: init for module in collections for table, init in _torchrec().first_values(module)}
+    for module, places in paths.items():
+        path = places[0] or "table"
+        if isinstance(module, OPEN):
+            _bind_open(module, path, client, book)
+        elif isinstance(module, nn.EmbeddingBag | nn.Embedding):
+            why = _why_whole(module, paths, tied)
+            if why is None:
+                _bind_plain(module, path, client, book, by_weight, init_of.get(module))
+            else:
+                log.warning("%r is not served, but trained whole as a dense parameter: %s", path, why)
+    for module in collections:
+        _torchrec().bind(module, paths[module][0])
+    return list(book.by_name.values())
+
+
+def _is_collection(module: nn.Module) -> bool:
+    kind = type(module)
+    return kind.__name__ in COLLECTIONS and kind.__module__.startswith("torchrec.")
+
+
+def _torchrec() -> Any:
+    from springtide.embedding.modules import torchrec_modules
+
+    return torchrec_modules
+
+
+def _paths(model: nn.Module) -> dict[nn.Module, list[str]]:
+    paths: dict[nn.Module, list[str]] = {}
+    for path, module in model.named_modules(remove_duplicate=False):
+        paths.setdefault(module, []).append(path)
+    return paths
+
+
+def _held_by_others(paths: dict[nn.Module, list[str]]) -> dict[int, nn.Module]:
+    """By the weight: a module that has it and reads all of it, such as an output layer tied to an embedding."""
+    return {
+        id(param): module
+        for module in paths
+        if not isinstance(module, nn.EmbeddingBag | nn.Embedding) or _own_forward(module)
+        for param in module.parameters(recurse=False)
+    }
+
+
+def _own_forward(module: nn.EmbeddingBag | nn.Embedding) -> bool:
+    if isinstance(module, served.ServedEmbeddingBag | served.ServedEmbedding):
+        return False
+    base = nn.EmbeddingBag if isinstance(module, nn.EmbeddingBag) else nn.Embedding
+    return type(module).forward is not base.forward
+
+
+def _why_whole(module: Any, paths: dict[nn.Module, list[str]], tied: dict[int, nn.Module]) -> str | None:
+    """Why all of the weight is needed in the worker; None for a table that can be served."""
+    base = "nn.EmbeddingBag" if isinstance(module, nn.EmbeddingBag) else "nn.Embedding"
+    if _own_forward(module):
+        return (
+            f"it is an {base} with a forward of its own ({type(module).__name__}). "
+            f"To have it served, let a module of yours hold an {base} and call it"
+        )
+    if "weight" not in module._parameters:
+        return f"its weight is not a parameter but computed ({type(module).__name__})"
+    other = tied.get(id(module.weight))
+    return None if other is None else f"{paths[other][0]!r} ({type(other).__name__}) has the same weight"
+
+
+def _bind_open(module: Any, path: str, client: TableClient, book: TableBook) -> None:
+    if module.springtide_binding is not None:
+        raise errors.BadInput(f"{path!r} is bound already: a model is prepared once")
+    added = []
+    for (name, request), own in zip(module.requests(path), module.state_names(), strict=True):
+        keys, rows = module.loaded.pop(own, (None, None))
+        added.append(book.add(request, name=name, path=path, weight=module.weight, initial=rows, initial_keys=keys))
+    module.springtide_binding = served.Binding(client, tuple(added), module.features(added))
+    table_weight.serve_weight(module.weight, client, added[0])
+
+
+def _bind_plain(
+    module: Any,
+    path: str,
+    client: TableClient,
+    book: TableBook,
+    by_weight: dict[int, ServedTable],
+    init_fn: InitFunction | None,
+) -> None:
+    base = nn.EmbeddingBag if isinstance(module, nn.EmbeddingBag) else nn.Embedding
+    if isinstance(module, served.ServedEmbeddingBag | served.ServedEmbedding):
+        raise errors.BadInput(f"{path!r} is served already: a model is prepared once")
+    served.check_supported(module, path)
+    for size in ("num_embeddings", "embedding_dim", "padding_idx"):
+        setattr(module, size, plain(getattr(module, size)))
+    weight = module.weight
+    if weight._backward_hooks or weight._post_accumulate_grad_hooks:
+        raise errors.BadInput(
+            f"{path!r} has a hook on its weight, which would never run: gradients go to servers by rows. Remove it; "
+            "after loss.backward() weight.grad has the gradient of the step's rows"
+        )
+    if weight.device.type not in ("cpu", "meta"):
+        raise errors.BadInput(
+            f"{path!r} is on {weight.device}: served tables are looked up on the CPU; build it there, or on 'meta' "
+            "(rows leave it for the servers anyway), and move only the dense part"
+        )
+    known = by_weight.get(id(weight))
+    if known is None:
+        dtype: Any = str(weight.dtype).removeprefix("torch.")
+        if dtype not in tables.DTYPES:
+            raise errors.BadInput(
+                f"the weight of {path!r} is {dtype}; servers keep {', '.join(tables.DTYPES)}: call .float() on it"
+            )
+        init, keys, initial = _first_values(module, init_fn)
+        request = TableRequest(dim=module.embedding_dim, rows=module.num_embeddings, dtype=dtype, init=init)
+        known = book.add(request, name=path, path=path, weight=weight, initial=initial, initial_keys=keys)
+        by_weight[id(weight)] = known
+        table_weight.serve_weight(weight, client, known)
+    else:
+        known.paths = (*known.paths, path)
+    feature = calls.Feature(path, known, module.padding_idx, pull_padding=base is nn.Embedding)
+    served_class = PLAIN[base]
+    module.__class__ = (
+        served_class if type(module) is base else type(type(module).__name__, (served_class, type(module)), {})
+    )
+    module.springtide_binding = served.Binding(client, (known,), (feature,))
+
+
+def _first_values(
+    module: Any, init_fn: InitFunction | None
+) -> tuple[tables.Init, torch.Tensor | None, torch.Tensor | None]:
+    """What rows begin with: an init that servers make rows of, and keys and rows that the job is given once.
+
+    A weight on the meta device has no values: rows begin as torch.nn, or TorchRec's `init_fn`, would make them.
+    """
+    weight = module.weight
+    if not weight.is_meta:
+        return tables.Init(), None, weight.detach().clone()
+    if init_fn is None:  # nn.Embedding.reset_parameters
+        padding = None if module.padding_idx is None else torch.tensor([module.padding_idx])
+        zeros = None if padding is None else torch.zeros(1, module.embedding_dim)
+        return tables.Init(kind="normal", b=1.0), padding, zeros
+    if isinstance(init_fn, functools.partial) and init_fn.func is nn.init.uniform_ and not init_fn.args:
+        low, high = init_fn.keywords.get("a", 0.0), init_fn.keywords.get("b", 1.0)
+        return tables.Init(kind="uniform", a=float(low), b=float(high)), None, None
+    made = torch.empty(weight.shape, dtype=weight.dtype)
+    with torch.no_grad():
+        init_fn(made)
+    return tables.Init(), None, made

@@ -1,0 +1,354 @@
+"""Tables without a row count, as modules: any 64-bit id has a row, which exists once it was trained.
+
+In: ids of a batch. Out: rows, pooled or not; `job.prepare(model, ...)` binds them to servers first.
+Next: embedding/modules/convert.py binds, embedding/lookup/lookup.py looks up.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import nn
+
+from springtide import errors
+from springtide.domain.core import validation
+from springtide.domain.core.plain_numbers import takes_numbers
+from springtide.domain.model import tables
+from springtide.embedding.lookup import calls, columns
+from springtide.embedding.lookup.tables import ServedTable, TableRequest
+from springtide.embedding.modules import optimizers
+from springtide.embedding.modules.served import Binding, KeepsWeight
+
+Init = str | tuple[str | float, ...] | tables.Init
+
+
+class _OpenTable(KeepsWeight):
+    """What modules without a row count share: the binding, and state dicts of keys and rows."""
+
+    def __init__(self, weight: torch.Tensor) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(weight)
+        self.springtide_binding: Binding | None = None
+        self.loaded: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
+        """By name in a state dict, keys and rows that were loaded before the module is bound: its tables' first."""
+
+    @property
+    def binding(self) -> Binding:
+        """Where the rows are; BadInput before the module is bound."""
+        if self.springtide_binding is None:
+            raise errors.BadInput(
+                f"{type(self).__name__} has no tables yet: call `model, optimizer, batches = job.prepare(model, "
+                "optimizer, dataset)` before the first forward (`job = st.join()` works without a cluster too)"
+            )
+        return self.springtide_binding
+
+    def requests(self, path: str) -> list[tuple[str, TableRequest]]:
+        """The tables that a module at this path asks for, by name: none, if it does not say."""
+        return []
+
+    def state_names(self) -> list[str]:
+        """Prefix of each table's entries in a state dict, in the order of the binding's tables."""
+        return [""]
+
+    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+        for name, table in zip(self.state_names(), self.binding.tables, strict=True):
+            keys, rows = self.binding.client.scan(table.name)
+            destination[f"{prefix}{name}keys"] = torch.from_numpy(np.ascontiguousarray(keys))
+            destination[f"{prefix}{name}rows"] = torch.from_numpy(np.ascontiguousarray(rows))
+
+    def _load_from_state_dict(
+        self,
+        state_dict: dict[str, Any],
+        prefix: str,
+        local_metadata: Any,
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
+        bound = self.springtide_binding
+        if bound is not None:
+            bound.refuse_load()
+        for number, (name, (_, request)) in enumerate(zip(self.state_names(), self.requests(""), strict=True)):
+            keys_name, rows_name = f"{prefix}{name}keys", f"{prefix}{name}rows"
+            missing = [key for key in (keys_name, rows_name) if key not in state_dict]
+            if missing:
+                missing_keys += missing if strict else []
+                continue
+            keys, rows = state_dict[keys_name], state_dict[rows_name]
+            if tuple(rows.shape) != (len(keys), request.dim):
+                error_msgs.append(
+                    f"size mismatch for {rows_name}: the checkpoint has {tuple(rows.shape)}, "
+                    f"the model needs ({len(keys)}, {request.dim})."
+                )
+            elif bound is None:
+                self.loaded[name] = keys.clone(), rows.detach().clone()
+            else:
+                bound.client.assign(bound.tables[number].name, keys.numpy(), rows.detach().float().numpy())
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        if self.springtide_binding is not None:
+            return self
+        copy = type(self).__new__(type(self))
+        memo[id(self)] = copy
+        import copy as copying
+
+        for name, value in self.__dict__.items():
+            copy.__dict__[name] = copying.deepcopy(value, memo)
+        return copy
+
+
+def _checked(dim: Any, name: str) -> int:
+    return validation.number(dim, f"{name}: dim", "a whole number of floats a row, 1 or more", least=1)
+
+
+def _name(name: Any, kind: str) -> str | None:
+    if name is None or isinstance(name, str):
+        return name
+    raise errors.BadInput(f"{kind}: name={name!r}: wanted a text, or None for the module's path in the model")
+
+
+def _padding(padding_idx: Any, name: str) -> int | None:
+    if padding_idx is None:
+        return None
+    return validation.number(padding_idx, f"{name}: padding_idx", "a 64-bit id, or None", least=-validation.LARGEST - 1)
+
+
+def _kernel(optimizer: Any, name: str) -> tables.OptimSpec | None:
+    if isinstance(optimizer, str):
+        return optimizers.named(optimizer)
+    if optimizer is not None and not isinstance(optimizer, tables.OptimSpec):
+        raise errors.BadInput(
+            f"{name}: optimizer={optimizer!r}: wanted the name of a table optimizer ({', '.join(optimizers.NAMED)}), "
+            "or None for that of the parameter group"
+        )
+    return optimizer
+
+
+def _rate(lr: Any, name: str) -> float | None:
+    if lr is None or (isinstance(lr, int | float) and not isinstance(lr, bool) and 0 <= lr < math.inf):
+        return lr
+    raise errors.BadInput(f"{name}: lr={lr!r}: wanted a number, 0 or more, or None for that of the parameter group")
+
+
+def _request(
+    dim: int,
+    *,
+    name: str,
+    optimizer: str | tables.OptimSpec | None,
+    lr: float | None,
+    init: Init,
+    dtype: str,
+    min_count: int,
+    ttl: int,
+    capacity: int,
+) -> TableRequest:
+    if str(dtype).removeprefix("torch.") not in tables.DTYPES:
+        raise errors.UnknownName(f"dtype ({name})", str(dtype), tables.DTYPES)
+    short: Any = str(dtype).removeprefix("torch.")
+    wanted = "a whole number, 0 (none) or more"
+    return TableRequest(
+        dim=int(dim),
+        optimizer=_kernel(optimizer, name),
+        lr=_rate(lr, name),
+        init=tables.parse_init(init, table=name),
+        dtype=short,
+        min_count=validation.number(min_count, f"{name}: min_count", f"{wanted}, below 2^32", most=2**32 - 1),
+        ttl=validation.number(ttl, f"{name}: ttl", wanted),
+        capacity_rows=validation.number(capacity, f"{name}: capacity", wanted),
+    )
+
+
+class EmbeddingBag(_OpenTable):
+    """nn.EmbeddingBag without a row count: rows of `dim` floats for any 64-bit id, pooled by bag."""
+
+    @takes_numbers("self")
+    def __init__(
+        self,
+        dim: int,
+        *,
+        name: str | None = None,
+        mode: Literal["sum", "mean", "max"] = "sum",
+        padding_idx: int | None = None,
+        optimizer: str | tables.OptimSpec | None = None,
+        lr: float | None = None,
+        init: Init = "normal",
+        dtype: str = "float32",
+        min_count: int = 0,
+        ttl: int = 0,
+        capacity: int = 0,
+    ) -> None:
+        """`optimizer` and `lr` default to the parameter group's; the last three bound rows, or are 0.
+
+        min_count: gradients that an id has had before it gets a row; ttl: pushes that a row may go untouched.
+        capacity: rows in all. Each of the job's slots keeps an equal share of it, one row or more, the latest used.
+        """
+        super().__init__(torch.empty(0, _checked(dim, _name(name, "EmbeddingBag") or "EmbeddingBag")))
+        if mode not in ("sum", "mean", "max"):
+            raise errors.UnknownName("mode", str(mode), ("sum", "mean", "max"))
+        self.name, self.mode, self.padding_idx = name, mode, _padding(padding_idx, name or "EmbeddingBag")
+        self.request = _request(
+            dim, name=name or "EmbeddingBag", optimizer=optimizer, lr=lr, init=init, dtype=dtype,
+            min_count=min_count, ttl=ttl, capacity=capacity,
+        )  # fmt: skip
+
+    def requests(self, path: str) -> list[tuple[str, TableRequest]]:
+        """The table this module asks for."""
+        return [(self.name or path, self.request)]
+
+    def features(self, served: Sequence[ServedTable]) -> tuple[calls.Feature, ...]:
+        """The lookup this module does."""
+        return (calls.Feature(served[0].name, served[0], self.padding_idx),)
+
+    def call(
+        self, ids: torch.Tensor, offsets: torch.Tensor | None = None, weights: torch.Tensor | None = None
+    ) -> calls.Call:
+        """The lookup of one forward."""
+        return calls.bag_call(self.binding.features[0], ids, offsets, mode=self.mode, weights=weights)
+
+    def forward(
+        self,
+        ids: torch.Tensor,
+        offsets: torch.Tensor | None = None,
+        per_sample_weights: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Pooled rows: 2-D ids are a bag a row, 1-D ids need offsets or are a bag each."""
+        (out,) = self.binding.lookups.run(self, ids, offsets, weights=per_sample_weights)
+        return out
+
+
+class Embedding(_OpenTable):
+    """nn.Embedding without a row count: a row of `dim` floats for any 64-bit id."""
+
+    @takes_numbers("self")
+    def __init__(
+        self,
+        dim: int,
+        *,
+        name: str | None = None,
+        padding_idx: int | None = None,
+        optimizer: str | tables.OptimSpec | None = None,
+        lr: float | None = None,
+        init: Init = "normal",
+        dtype: str = "float32",
+        min_count: int = 0,
+        ttl: int = 0,
+        capacity: int = 0,
+    ) -> None:
+        """`padding_idx` is read but never trained; the other options are those of EmbeddingBag."""
+        super().__init__(torch.empty(0, _checked(dim, _name(name, "Embedding") or "Embedding")))
+        self.name, self.padding_idx = name, _padding(padding_idx, name or "Embedding")
+        self.request = _request(
+            dim, name=name or "Embedding", optimizer=optimizer, lr=lr, init=init, dtype=dtype,
+            min_count=min_count, ttl=ttl, capacity=capacity,
+        )  # fmt: skip
+
+    def requests(self, path: str) -> list[tuple[str, TableRequest]]:
+        """The table this module asks for."""
+        return [(self.name or path, self.request)]
+
+    def features(self, served: Sequence[ServedTable]) -> tuple[calls.Feature, ...]:
+        """The lookup this module does."""
+        return (calls.Feature(served[0].name, served[0], self.padding_idx, pull_padding=True),)
+
+    def call(self, ids: torch.Tensor) -> calls.Call:
+        """The lookup of one forward."""
+        return calls.row_call(self.binding.features[0], ids)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        """A row for each id."""
+        (out,) = self.binding.lookups.run(self, ids)
+        return out
+
+
+class EmbeddingBags(_OpenTable):
+    """Many summing tables looked up at once: one call for all of them, the fastest way to embed a click log.
+
+    ``forward(ids)`` with int64 ids [batch, tables], one id a bag, gives [batch, sum of dims]; with a dict of
+    ``name: ids`` or ``name: (ids, offsets)`` it gives a dict of [bags, dim].
+    """
+
+    @takes_numbers("self")
+    def __init__(
+        self,
+        dims: Mapping[str, int] | Sequence[int],
+        *,
+        name: str | None = None,
+        mode: Literal["sum", "mean", "max"] = "sum",
+        output: Literal["concat", "list"] = "concat",
+        optimizer: str | tables.OptimSpec | None = None,
+        lr: float | None = None,
+        init: Init = "normal",
+        dtype: str = "float32",
+        min_count: int = 0,
+        ttl: int = 0,
+        capacity: int = 0,
+    ) -> None:
+        """`dims` names the tables and their row lengths; a list names them by number."""
+        super().__init__(torch.empty(0))
+        if not isinstance(dims, Mapping | Sequence) or not dims:
+            raise errors.BadInput(
+                f"EmbeddingBags({dims!r}): wanted at least one table, by name, such as EmbeddingBags({{'user': 16}}), "
+                "or by number: EmbeddingBags([16, 8])"
+            )
+        named = dict(dims) if isinstance(dims, Mapping) else {str(i): dim for i, dim in enumerate(dims)}
+        if mode not in ("sum", "mean", "max"):
+            raise errors.UnknownName("mode", str(mode), ("sum", "mean", "max"))
+        if output not in ("concat", "list"):
+            raise errors.UnknownName("output", str(output), ("concat", "list"))
+        self.name, self.mode, self.output, self.dims = _name(name, "EmbeddingBags"), mode, output, named
+        self.lengths = tuple(named.values())
+        self.request_of = {
+            table: _request(
+                _checked(dim, f"EmbeddingBags {table!r}"), name=table, optimizer=optimizer, lr=lr, init=init,
+                dtype=dtype, min_count=min_count, ttl=ttl, capacity=capacity,
+            )
+            for table, dim in named.items()
+        }  # fmt: skip
+
+    def requests(self, path: str) -> list[tuple[str, TableRequest]]:
+        """The tables this module asks for."""
+        return [(f"{self.name or path}.{table}", request) for table, request in self.request_of.items()]
+
+    def features(self, served: Sequence[ServedTable]) -> tuple[calls.Feature, ...]:
+        """The lookups this module does."""
+        return tuple(calls.Feature(table.name, table) for table in served)
+
+    def state_names(self) -> list[str]:
+        """A table's entries begin with its name."""
+        return [f"{table}." for table in self.dims]
+
+    def call(self, ids: torch.Tensor) -> calls.Call:
+        """The lookup of one forward with one id a bag."""
+        ids = calls.as_ids(ids, self.name or "EmbeddingBags")
+        if ids.dim() != 2 or ids.shape[1] != len(self.lengths):
+            raise errors.BadInput(
+                f"{self.name or 'EmbeddingBags'}: ids have shape {tuple(ids.shape)}; "
+                f"wanted [batch, {len(self.dims)}], a column a table"
+            )
+        call = columns.ColumnsCall(self.binding.features, ids, calls.POOLING[self.mode], self.lengths)
+        if self.output == "concat":
+            return call
+        shapes: list[tuple[int, ...]] = [(ids.shape[0], dim) for dim in self.lengths]
+        places = [(i, 0, dim) for i, dim in enumerate(self.lengths)]
+        return calls.Call(self.binding.features, call.ids, call.bags, shapes, places, (ids,))
+
+    def forward(self, ids: torch.Tensor | Mapping[str, Any]) -> Any:
+        """Rows of all tables, pooled."""
+        if isinstance(ids, Mapping):
+            return self._forward_named(ids)
+        outs = self.binding.lookups.run(self, ids)
+        return outs[0] if self.output == "concat" else list(outs)
+
+    def _forward_named(self, ids: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+        by_name = dict(zip(self.dims, self.binding.features, strict=True))
+        parts = []
+        for table, given in ids.items():
+            if table not in by_name:
+                raise errors.UnknownName("table", table, by_name)
+            values, offsets = given if isinstance(given, tuple) else (given, None)
+            parts.append(calls.bag_call(by_name[table], values, offsets, mode=self.mode))
+        outs = self.binding.lookups.run_together(parts)
+        return {table: out for table, (out,) in zip(ids, outs, strict=True)}

@@ -1,0 +1,137 @@
+"""Which kernel trains a table, and what rides on each push: torch.optim optimizers and st.* overrides, translated.
+
+In: the user's optimizer and its parameter groups. Out: OptimSpec once, (table, lr, weight decay, step) every push.
+Used for embedding tables and for chunks of dense parameters alike.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from springtide import errors
+from springtide.domain.model import tables
+
+NAMED: dict[str, tables.OptimSpec] = {
+    "sgd": tables.OptimSpec(kind="sgd"),
+    "adagrad": tables.OptimSpec(kind="adagrad", eps=1e-10),
+    "rowwise_adagrad": tables.OptimSpec(kind="rowwise_adagrad", eps=1e-10),
+    "adam": tables.OptimSpec(kind="adam"),
+    "adamw": tables.OptimSpec(kind="adam", decoupled_decay=True),
+    "sparse_adam": tables.OptimSpec(kind="adam", eps_outside=False),
+    "rmsprop": tables.OptimSpec(kind="rmsprop"),
+    "ftrl": tables.OptimSpec(kind="ftrl"),
+}
+"""What `st.EmbeddingBag(dim, optimizer="...")` may name."""
+
+
+def named(name: str) -> tables.OptimSpec:
+    """The kernel of that name."""
+    if name not in NAMED:
+        raise errors.UnknownName("table optimizer", name, NAMED)
+    return NAMED[name]
+
+
+Group = Mapping[str, Any]
+
+
+def _refuse(group: Group, kind: str, *options: str) -> None:
+    for option in options:
+        if group.get(option):
+            raise errors.BadInput(
+                f"torch.optim.{kind} with {option}={group[option]} has no kernel on servers; leave {option} out, "
+                'or join with sync="bsp", which runs dense parameters in the worker, and name a table optimizer: '
+                'st.EmbeddingBag(dim, optimizer="adagrad")'
+            )
+
+
+def _sgd(group: Group) -> tables.OptimSpec:
+    _refuse(group, "SGD", "maximize")
+    return tables.OptimSpec(
+        kind="sgd",
+        momentum=float(group["momentum"]),
+        dampening=float(group["dampening"]),
+        nesterov=bool(group["nesterov"]),
+    )
+
+
+def _adagrad(group: Group) -> tables.OptimSpec:
+    _refuse(group, "Adagrad", "maximize")
+    return tables.OptimSpec(
+        kind="adagrad", eps=float(group["eps"]), initial_accumulator=float(group["initial_accumulator_value"])
+    )
+
+
+def _adam(group: Group, *, decoupled: bool) -> tables.OptimSpec:
+    _refuse(group, "AdamW" if decoupled else "Adam", "maximize", "amsgrad")
+    beta1, beta2 = group["betas"]
+    return tables.OptimSpec(
+        kind="adam", beta1=float(beta1), beta2=float(beta2), eps=float(group["eps"]), decoupled_decay=decoupled
+    )
+
+
+def _sparse_adam(group: Group) -> tables.OptimSpec:
+    _refuse(group, "SparseAdam", "maximize")
+    beta1, beta2 = group["betas"]
+    return tables.OptimSpec(
+        kind="adam", beta1=float(beta1), beta2=float(beta2), eps=float(group["eps"]), eps_outside=False
+    )
+
+
+def _rmsprop(group: Group) -> tables.OptimSpec:
+    _refuse(group, "RMSprop", "maximize", "momentum", "centered")
+    return tables.OptimSpec(kind="rmsprop", alpha=float(group["alpha"]), eps=float(group["eps"]))
+
+
+KERNELS: dict[type[torch.optim.Optimizer], Callable[[Group], tables.OptimSpec]] = {
+    torch.optim.SGD: _sgd,
+    torch.optim.Adagrad: _adagrad,
+    torch.optim.AdamW: lambda group: _adam(group, decoupled=True),
+    torch.optim.Adam: lambda group: _adam(group, decoupled=bool(group.get("decoupled_weight_decay", False))),
+    torch.optim.SparseAdam: _sparse_adam,
+    torch.optim.RMSprop: _rmsprop,
+}
+
+
+SETTLED = (
+    "momentum", "dampening", "nesterov", "betas", "eps", "alpha", "centered", "amsgrad", "maximize",
+    "initial_accumulator_value", "decoupled_weight_decay",
+)  # fmt: skip
+"""What a kernel is made with; the learning rate and the weight decay ride on every push."""
+
+
+def settled(group: Group) -> tuple[Any, ...]:
+    """What kernels of this group are made with, to see whether it has changed since."""
+    return tuple(map(group.get, SETTLED))
+
+
+def refuse_changed(before: tuple[Any, ...], group: Group) -> None:
+    """BadInput, if the group is no longer what kernels were made with."""
+    for option, old, now in zip(SETTLED, before, settled(group), strict=True):
+        if old != now:
+            raise errors.BadInput(
+                f"{option} of a parameter group was {old} at job.prepare and is {now} now: servers follow lr and "
+                f"weight_decay, all else is settled then. A scheduler that changes it (OneCycleLR, CyclicLR) takes "
+                "cycle_momentum=False"
+            )
+
+
+def spec_of(optimizer: torch.optim.Optimizer, group: Group) -> tables.OptimSpec:
+    """The kernel that does what this optimizer does to the parameters of this group."""
+    kernel = KERNELS.get(type(optimizer))
+    if kernel is None:
+        known = ", ".join(sorted(kind.__name__ for kind in KERNELS))
+        raise errors.BadInput(
+            f"{type(optimizer).__name__} has no kernel on servers (there are: {known}). For tables name one: "
+            'st.EmbeddingBag(dim, optimizer="rowwise_adagrad"); for dense parameters join with sync="bsp"'
+        )
+    return kernel(group)
+
+
+def hyper_of(optimizer: torch.optim.Optimizer, group: Group, *, step: int) -> tables.Hyper:
+    """What rides on push number `step` (counted from 1) for the parameters of this group."""
+    lr = float(group["lr"])
+    decay = float(group.get("weight_decay", 0.0))
+    if isinstance(optimizer, torch.optim.Adagrad):
+        lr /= 1.0 + (step - 1) * float(group["lr_decay"])
+    return tables.Hyper(lr=lr, weight_decay=decay, step=step if isinstance(optimizer, torch.optim.SparseAdam) else 0)

@@ -1,0 +1,174 @@
+"""nn.Embedding and nn.EmbeddingBag whose rows live on servers. `convert` turns plain ones into these, in place.
+
+In: the same inputs as in torch. Out: the same outputs. Next: embedding/lookup/lookup.py. What `weight` is:
+table_weight.py. Tables without a row count: embedding/modules/modules.py.
+"""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from springtide import errors
+from springtide.embedding.lookup import calls
+from springtide.embedding.lookup.lookup import Lookups
+from springtide.embedding.lookup.table_client import TableClient
+from springtide.embedding.lookup.tables import ServedTable
+
+LOAD_BEFORE = (
+    "load_state_dict after job.prepare: every worker of a job would do it, and one that is started again once more, "
+    "over what was trained since. Load before job.prepare: what the model has then is given to the job once. To look "
+    "at other weights, load them into a model of their own"
+)
+NOT_PICKLED = "a model with served tables cannot be pickled: its rows are on servers. Save model.state_dict() instead"
+
+
+class Binding:
+    """What a module needs to look rows up: set by `convert`, shared by copies of the module."""
+
+    __slots__ = ("client", "dtype", "features", "tables")
+
+    def __init__(self, client: TableClient, tables: tuple[ServedTable, ...], features: tuple[calls.Feature, ...]):
+        self.client = client
+        self.tables = tables
+        self.features = features
+        self.dtype: torch.dtype = getattr(torch, tables[0].request.dtype)
+
+    @property
+    def lookups(self) -> Lookups:
+        """The lookups of the client's model."""
+        return self.client.lookups or Lookups(self.client)
+
+    def refuse_load(self) -> None:
+        """BadInput in a job, where values are given once, before it trains."""
+        if not self.client.loads:
+            raise errors.BadInput(LOAD_BEFORE)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Binding":
+        return self
+
+    def __reduce__(self) -> Any:
+        raise errors.BadInput(NOT_PICKLED)
+
+
+def read_rows(binding: Binding, table: ServedTable) -> torch.Tensor:
+    """The whole table, of a known row count, from the servers."""
+    keys = np.arange(table.request.rows, dtype=np.int64)
+    return torch.from_numpy(binding.client.read(table.name, keys)).to(binding.dtype)
+
+
+def write_rows(binding: Binding, table: ServedTable, weight: torch.Tensor, key: str) -> str | None:
+    """Assign a whole table; returns what is wrong with its shape instead, as load_state_dict reports it."""
+    wanted = (table.request.rows, table.request.dim)
+    if tuple(weight.shape) != wanted:
+        return f"size mismatch for {key}: the checkpoint has {tuple(weight.shape)}, the model has {wanted}."
+    keys = np.arange(table.request.rows, dtype=np.int64)
+    binding.client.assign(table.name, keys, weight.detach().to("cpu", torch.float32).numpy())
+    return None
+
+
+class KeepsWeight(nn.Module):
+    """A module whose `weight` stays as it is whatever the model is moved or cast to: rows are on servers."""
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        weight, self._parameters["weight"] = self._parameters["weight"], None
+        try:
+            return super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        finally:
+            self._parameters["weight"] = weight
+
+
+class _WholeTable(KeepsWeight):
+    """state_dict() reads the table under the usual name, load_state_dict() writes it."""
+
+    springtide_binding: Binding
+
+    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+        binding = self.springtide_binding
+        destination[prefix + "weight"] = read_rows(binding, binding.tables[0])
+
+    def _load_from_state_dict(
+        self,
+        state_dict: dict[str, Any],
+        prefix: str,
+        local_metadata: Any,
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
+        key, binding = prefix + "weight", self.springtide_binding
+        binding.refuse_load()
+        if key not in state_dict:
+            if strict:
+                missing_keys.append(key)
+            return
+        wrong = write_rows(binding, binding.tables[0], state_dict[key], key)
+        if wrong:
+            error_msgs.append(wrong)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return self
+
+
+class ServedEmbeddingBag(_WholeTable, nn.EmbeddingBag):
+    """nn.EmbeddingBag over a served table."""
+
+    def call(
+        self, input: torch.Tensor, offsets: torch.Tensor | None = None, weights: torch.Tensor | None = None
+    ) -> calls.Call:
+        """The lookup of one forward."""
+        mode: Any = self.mode
+        who = f"table {self.springtide_binding.tables[0].name!r}"
+        input = calls.as_ids(input, who)
+        if input.dim() == 1 and offsets is None:
+            raise errors.BadInput(
+                f"{who}: 1-D ids need offsets, the start of each bag; for one id a bag use ids.unsqueeze(1)"
+            )
+        return calls.bag_call(
+            self.springtide_binding.features[0],
+            input,
+            offsets,
+            mode=mode,
+            closed=bool(self.include_last_offset) and offsets is not None,
+            weights=weights,
+        )
+
+    def forward(
+        self,
+        input: torch.Tensor,
+        offsets: torch.Tensor | None = None,
+        per_sample_weights: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Pooled rows, one a bag."""
+        binding = self.springtide_binding
+        (out,) = binding.lookups.run(self, input, offsets, weights=per_sample_weights)
+        return out if binding.dtype is torch.float32 else out.to(binding.dtype)
+
+
+class ServedEmbedding(_WholeTable, nn.Embedding):
+    """nn.Embedding over a served table."""
+
+    def call(self, input: torch.Tensor) -> calls.Call:
+        """The lookup of one forward."""
+        return calls.row_call(self.springtide_binding.features[0], input)
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        """A row for each id."""
+        binding = self.springtide_binding
+        (out,) = binding.lookups.run(self, input)
+        return out if binding.dtype is torch.float32 else out.to(binding.dtype)
+
+
+def check_supported(module: nn.EmbeddingBag | nn.Embedding, path: str) -> None:
+    """Refuse what a served table cannot do exactly, and say what to do instead."""
+    if module.max_norm is not None:
+        raise errors.BadInput(
+            f"{path!r} has max_norm={module.max_norm}: served tables cannot rescale rows on lookup; "
+            "leave it out and use weight decay"
+        )
+    if module.scale_grad_by_freq:
+        raise errors.BadInput(
+            f"{path!r} has scale_grad_by_freq=True: served tables sum gradients of a batch; leave it out"
+        )

@@ -1,0 +1,23 @@
+"""What a job's spec says of tables, laid over what the script says.
+
+In: the served tables of a model and `TableWish`es by table. Out: the same tables with other specs, before any of them
+is declared. Next: worker/setup.py declares them.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
+
+from springtide import errors
+from springtide.domain.spec.elastic_job import TableWish
+from springtide.embedding.lookup.tables import ServedTable
+
+
+def grant(served: Sequence[ServedTable], wishes: Mapping[str, TableWish]) -> None:
+    """Change the tables that are named; a name that is none of theirs is the spec's mistake."""
+    by_name = {table.name: table for table in served}
+    for name, wish in wishes.items():
+        if name not in by_name:
+            raise errors.UnknownName("table (the job's spec names it) in the model", name, by_name)
+        said = {each.name: getattr(wish, each.name) for each in fields(wish)}
+        table = by_name[name]
+        table.spec = replace(table.spec, **{what: value for what, value in said.items() if value is not None})

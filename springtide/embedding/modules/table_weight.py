@@ -1,0 +1,369 @@
+"""The `weight` of a served table: its rows are on servers, and every read of it gives all of them or is refused.
+
+In: the nn.Parameter of an embedding, which `serve_weight` turns into a `TableWeight` in place, so that optimizers and
+names stay valid. Out: sizes, dtype and `grad` without a request; the whole table for anything that needs values, with
+gradients where the loss reads it. `grad` has the rows of the step only. Next: embedding/lookup/lookup.py.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from springtide import errors
+from springtide.embedding.lookup import calls, compile_guard
+from springtide.embedding.lookup.lookup import Lookups
+from springtide.embedding.lookup.table_client import TableClient, chunk_rows
+from springtide.embedding.lookup.tables import ServedTable
+
+Function = Callable[..., Any]
+
+_VALUES = ("T", "mT", "H", "mH", "real", "imag", "data", "grad")
+_LIKE = ("empty", "zeros", "ones", "full", "rand", "randn", "randint")
+_METHODS = (
+    "size", "dim", "ndimension", "numel", "nelement", "stride", "storage_offset", "is_contiguous", "element_size",
+    "is_floating_point", "is_complex", "is_signed", "is_conj", "is_neg", "is_inference", "is_pinned", "is_shared",
+    "data_ptr", "untyped_storage", "get_device", "is_same_size", "_is_view", "__len__", "requires_grad_",
+    "retain_grad", "new_empty", "new_zeros", "new_ones", "new_full", "new_tensor",
+)  # fmt: skip
+DESCRIBING: frozenset[Function] = frozenset(
+    [
+        *(
+            getattr(torch.Tensor, name).__get__
+            for name in dir(torch._C.TensorBase)
+            if type(getattr(torch._C.TensorBase, name)).__name__ == "getset_descriptor" and name not in _VALUES
+        ),
+        torch.Tensor.requires_grad.__set__,  # type: ignore[attr-defined]
+        *(getattr(torch.Tensor, name) for name in _METHODS),
+        *(getattr(torch, f"{name}_like") for name in _LIKE),
+        torch.numel, torch.is_floating_point, torch.is_complex, torch.is_signed, torch.is_conj, torch.is_same_size,
+    ]
+)  # fmt: skip
+"""Torch functions that need no values: answered from the shape and dtype, without a request to servers."""
+DETACHING: frozenset[Function] = frozenset(
+    [torch.Tensor.detach, torch.detach, torch.Tensor.data.__get__]  # type: ignore[attr-defined]
+)
+AVERAGING: frozenset[Function] = frozenset([torch._foreach_copy_, torch._foreach_lerp_])
+"""What torch's AveragedModel does to all parameters of a copy of the model, whose tables are the model's own."""
+COMBINING = frozenset({"add", "sub", "mul", "div", "__add__", "__radd__", "__sub__", "__rsub__", "__mul__", "__rmul__",
+                       "__truediv__"})  # fmt: skip
+HOOKING: frozenset[Function] = frozenset(
+    [torch.Tensor.register_hook, torch.Tensor.register_post_accumulate_grad_hook, torch.autograd.grad]
+)
+_IN_PLACE = frozenset(f"__i{name}__" for name in (
+    "add", "sub", "mul", "truediv", "div", "floordiv", "mod", "pow", "and", "or", "xor", "lshift", "rshift", "matmul",
+))  # fmt: skip
+
+INSTEAD = (
+    "Call the module with the ids that are needed; for a penalty over model.parameters() leave tables out and give "
+    "their group weight_decay"
+)
+
+
+class TableRows(torch.Tensor):
+    """A whole table as a tensor with its size and no memory for it: values are read from servers where they are used.
+
+    `weight.detach()` and `weight.data` are such: as in torch, they follow the weight. So is a sum of a table with
+    itself, as an average of a copied model makes it.
+    """
+
+    springtide_reader: "TableReader"
+    springtide_scale = 1.0
+    springtide_shift = 0.0
+
+    @classmethod
+    def __torch_function__(cls, func: Function, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run a torch function on the whole table, or without it where it needs no values."""
+        if func in DESCRIBING:
+            with torch._C.DisableTorchFunctionSubclass():
+                return func(*args, **(kwargs or {}))
+        return _run_on_whole(func, args, kwargs or {})
+
+    def requires_grad_(self, requires_grad: bool = True) -> "TableRows":
+        """Nothing to turn on: gradients of rows that are detached would have nowhere to go."""
+        if requires_grad:
+            self.springtide_reader.refuse_gradient(torch.Tensor.requires_grad_)
+        return self
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
+        """Whose rows they are; none are fetched to print it."""
+        return f"TableRows({self.springtide_reader})"
+
+    def __format__(self, spec: str) -> str:
+        """As `repr` has it."""
+        return format(repr(self), spec)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> torch.Tensor:
+        """A plain tensor with all values of now."""
+        memo[id(self)] = copy = self.springtide_reader.copy()
+        return copy
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """As a plain tensor with all values of now."""
+        return self.springtide_reader.copy().__reduce_ex__(protocol)
+
+
+class TableWeight(nn.Parameter):
+    """An nn.Parameter with the size of the whole table and no memory for it. `serve_weight` makes one."""
+
+    springtide_reader: "TableReader"
+    __torch_function__ = TableRows.__torch_function__
+
+    @property
+    def grad(self) -> torch.Tensor | None:
+        """The gradient of the rows of this step, one row for each of their ids: what the next push sends."""
+        return self.__dict__.get("springtide_grad")
+
+    @grad.setter
+    def grad(self, grad: torch.Tensor | None) -> None:
+        self.__dict__["springtide_grad"] = grad
+
+    @grad.deleter
+    def grad(self) -> None:
+        self.__dict__["springtide_grad"] = None
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
+        """Whose weight it is; no rows are fetched to print it."""
+        return f"TableWeight({self.springtide_reader}, requires_grad={self.requires_grad})"
+
+    def __format__(self, spec: str) -> str:
+        """As `repr` has it."""
+        return format(repr(self), spec)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> nn.Parameter:
+        """A parameter with all values of now."""
+        memo[id(self)] = copy = nn.Parameter(self.springtide_reader.copy(), self.requires_grad)
+        return copy
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """As a parameter with all values of now."""
+        return nn.Parameter(self.springtide_reader.copy(), self.requires_grad).__reduce_ex__(protocol)
+
+
+class FetchedRows(torch.Tensor):
+    """Rows as they were read from servers. Views of them stay so; what is computed of them are plain tensors."""
+
+    springtide_reader: "TableReader"
+
+    @classmethod
+    @compile_guard.outside_graphs
+    def __torch_function__(cls, func: Function, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run a torch function, unless it writes to the copy: the table would not change."""
+        kwargs = kwargs or {}
+        written = next(_of(FetchedRows, _written(func, args, kwargs)), None)
+        if written is not None and func is not torch.Tensor.requires_grad_:
+            written.springtide_reader.refuse_write(func)
+        with torch._C.DisableTorchFunctionSubclass():
+            out = func(*args, **kwargs)
+            source = next(_of(FetchedRows, (args, kwargs)), None)
+            if source is None or func in DESCRIBING:
+                return out
+            return pytree.tree_map_only(torch.Tensor, lambda one: _same_memory(one, source), out)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> torch.Tensor:
+        """A plain tensor."""
+        memo[id(self)] = copy = _plain(self).clone()
+        return copy
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """As a plain tensor."""
+        return _plain(self).__reduce_ex__(protocol)
+
+
+class TableReader:
+    """Reads one served table whole, for its `TableWeight`."""
+
+    def __init__(self, client: TableClient, table: ServedTable) -> None:
+        self._client, self._table = client, table
+        self._dtype: torch.dtype = getattr(torch, table.request.dtype)
+        self._feature = calls.Feature(table.name, table)
+
+    def __repr__(self) -> str:
+        request = self._table.request
+        rows = f"{request.rows} rows" if request.rows else "any number of rows"
+        return f"table {self._table.name!r}, {rows} of {request.dim} {request.dtype}, on servers"
+
+    def detached(self, weight: Any, scale: float = 1.0, shift: float = 0.0) -> TableRows:
+        """The whole table without gradients, yet to be read; times `scale`, plus `shift`."""
+        with torch._C.DisableTorchFunctionSubclass():
+            rows: TableRows = weight.detach().as_subclass(TableRows)
+        rows.springtide_reader, rows.springtide_scale, rows.springtide_shift = self, scale, shift
+        return rows
+
+    def copy(self) -> torch.Tensor:
+        """The whole table of now, as a plain tensor."""
+        self._refuse_size()
+        rows = torch.from_numpy(self._client.read(self._table.name, np.arange(self._table.request.rows)))
+        return rows.to(self._dtype)
+
+    def read(self, weight: TableRows | TableWeight) -> torch.Tensor:
+        """The whole table. Where gradients are recorded, as a lookup of all of its ids: they reach every row."""
+        if torch.is_grad_enabled() and weight.requires_grad:
+            self._refuse_size()
+            lookups = self._client.lookups or Lookups(self._client)
+            ids = torch.arange(self._table.request.rows).split(chunk_rows(self._table.request.dim))
+            rows = torch.cat([lookups.run(self, part)[0] for part in ids]).to(self._dtype)
+        else:
+            rows = self.copy()
+            if isinstance(weight, TableRows) and (weight.springtide_scale, weight.springtide_shift) != (1.0, 0.0):
+                rows.mul_(weight.springtide_scale).add_(weight.springtide_shift)
+        fetched = rows.as_subclass(FetchedRows)
+        fetched.springtide_reader = self
+        return fetched
+
+    def call(self, ids: torch.Tensor) -> calls.Call:
+        """The lookup of these ids, padding included: reading a weight knows none."""
+        return calls.row_call(self._feature, ids)
+
+    def _refuse_size(self) -> None:
+        request, name = self._table.request, self._table.name
+        if not request.rows:
+            raise errors.BadInput(
+                f"the weight of table {name!r} is read, but the table has no row count, so there is no whole of it. "
+                f"{INSTEAD}; model.state_dict() has the keys and rows that exist"
+            )
+        size, most = request.rows * request.dim * self._dtype.itemsize, self._client.whole_table_bytes
+        if size > most:
+            raise errors.BadInput(
+                f"the weight of table {name!r} is read, which takes all of its {request.rows} rows: {size} bytes, more "
+                f"than whole_table_bytes={most}. {INSTEAD}; or allow more: st.join(whole_table_bytes={size})"
+            )
+
+    def refuse_write(self, func: Function) -> None:
+        """BadInput: rows that were read are a copy."""
+        raise errors.BadInput(
+            f"{_name(func)}() writes to the weight of table {self._table.name!r}, whose rows are on servers: the "
+            "change would be lost. Set weights before job.prepare; alone, model.load_state_dict() sets them later too. "
+            "AveragedModel with an avg_fn: give it a multi_avg_fn"
+        )
+
+    def refuse_gradient(self, func: Function) -> None:
+        """BadInput: autograd does not reach the parameter itself."""
+        raise errors.BadInput(
+            f"{_name(func)}() on the weight of table {self._table.name!r}: its gradient goes to servers by rows, and "
+            "not through autograd. After loss.backward() it is in weight.grad, one row for each id of the step"
+        )
+
+
+def serve_weight(weight: nn.Parameter, client: TableClient, table: ServedTable) -> None:
+    """Turn a parameter into the `TableWeight` of this table, in place."""
+    request = table.request
+    weight.grad = None
+    if request.rows:
+        dtype: torch.dtype = getattr(torch, request.dtype)
+        nothing = torch.full((), math.nan, dtype=dtype).expand(request.rows, request.dim)
+        if weight.is_meta:  # of another kind for torch: `data` cannot be set
+            torch.utils.swap_tensors(weight, nn.Parameter(nothing, weight.requires_grad))
+        weight.data = nothing
+    weight.__class__ = TableWeight
+    served: Any = weight
+    served.springtide_reader = TableReader(client, table)
+
+
+WHOLE = (TableWeight, TableRows)
+
+
+@compile_guard.outside_graphs
+def _run_on_whole(func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    first, reader = args[0] if args else None, next(_of(WHOLE, (args, kwargs))).springtide_reader
+    if func in DETACHING:
+        return reader.detached(first)
+    if isinstance(first, WHOLE) and _stays(func, first, args[1:], kwargs):
+        return first
+    if func in HOOKING:
+        reader.refuse_gradient(func)
+    if (combined := _combined(func, args, kwargs)) is not None:
+        return combined
+    if func in AVERAGING and not (args := _apart(args))[0]:
+        return None
+    if func is torch.Tensor.copy_ and _one_table(*args[:2]):
+        return first
+    if (written := next(_of(WHOLE, _written(func, args, kwargs)), None)) is not None:
+        written.springtide_reader.refuse_write(func)
+    with torch.set_grad_enabled(torch.is_grad_enabled() and func is not torch.Tensor.tolist):
+        args, kwargs = pytree.tree_map_only(WHOLE, lambda one: one.springtide_reader.read(one), (args, kwargs))
+    return func(*args, **kwargs)
+
+
+def _stays(func: Function, rows: torch.Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a move or cast changes nothing, so that torch gives back the tensor itself."""
+    if func is torch.Tensor.cpu:
+        return True
+    if func is not torch.Tensor.to or kwargs.get("copy") or any(isinstance(arg, torch.Tensor) for arg in args):
+        return False
+    device, dtype, _, layout = torch._C._nn._parse_to(*args, **kwargs)
+    return device in (None, rows.device) and dtype in (None, rows.dtype) and layout is None
+
+
+def _apart(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Both lists of an average without the pairs that are one table."""
+    pairs = [(to, of) for to, of in zip(*args[:2], strict=True) if not _one_table(to, of)]
+    return [to for to, _ in pairs], [of for _, of in pairs], *args[2:]
+
+
+def _one_table(to: Any, of: Any) -> bool:
+    """Whether a table would be written to itself."""
+    if not (isinstance(to, WHOLE) and isinstance(of, WHOLE) and to.springtide_reader is of.springtide_reader):
+        return False
+    scale, shift = getattr(of, "springtide_scale", 1.0), getattr(of, "springtide_shift", 0.0)
+    return math.isclose(scale, 1.0, rel_tol=1e-6) and math.isclose(shift, 0.0, abs_tol=1e-12)
+
+
+def _combined(func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> TableRows | None:
+    """A sum of a table with itself, times a number, without reading it; None for anything else.
+
+    `averaged + (current - averaged) / (n + 1)`, AveragedModel's default, is the table, however large that is.
+    """
+    given = [*args, *kwargs.values()]
+    rows = [one for one in given if isinstance(one, TableRows)]
+    others = [one for one in given if not isinstance(one, TableRows)]
+    if _name(func) not in COMBINING or len({id(one.springtide_reader) for one in rows}) != 1:
+        return None
+    plain = len(rows) < 2 and (rows[0].springtide_scale, rows[0].springtide_shift) == (1.0, 0.0)
+    if plain or not all(isinstance(one, int | float) or getattr(one, "ndim", 1) == 0 for one in others):
+        return None
+
+    def at(value: float) -> float:
+        """What the function makes of an element of the table."""
+        scaled = lambda one: torch.tensor(one.springtide_scale * value + one.springtide_shift).double()  # noqa: E731
+        own, named = pytree.tree_map_only(TableRows, scaled, (args, kwargs))
+        return float(func(*own, **named))
+
+    shift, scale = at(0.0), at(1.0) - at(0.0)
+    is_line = math.isclose(at(2.0), shift + 2 * scale, abs_tol=1e-12)  # and not a product of the table with itself
+    return rows[0].springtide_reader.detached(rows[0], scale, shift) if is_line else None
+
+
+def _plain(rows: torch.Tensor) -> torch.Tensor:
+    with torch._C.DisableTorchFunctionSubclass():
+        return rows.as_subclass(torch.Tensor)
+
+
+def _same_memory(out: torch.Tensor, source: FetchedRows) -> torch.Tensor:
+    if out.layout is not torch.strided or out.untyped_storage().data_ptr() != source.untyped_storage().data_ptr():
+        return out
+    view = out.as_subclass(FetchedRows)
+    view.springtide_reader = source.springtide_reader
+    return view
+
+
+def _written(func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+    """What of its arguments a torch function writes to, by the conventions of torch's names."""
+    name = _name(func)
+    first = args[0] if args else next(iter(kwargs.values()), None)
+    if name in _IN_PLACE or name in ("__set__", "__delete__", "__setitem__"):
+        return (first,)
+    in_place = name.endswith("_") and not name.endswith("__")
+    return (first, kwargs.get("out")) if in_place else (kwargs.get("out"),)
+
+
+def _name(func: Function) -> str:
+    return getattr(func, "__name__", type(func).__name__).split(".")[0]
+
+
+def _of(kind: Any, tree: Any) -> Iterator[Any]:
+    return (leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, kind))

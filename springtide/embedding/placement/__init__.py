@@ -1,0 +1,1 @@
+"""Pure. Which server holds which slot, with the fewest moves."""

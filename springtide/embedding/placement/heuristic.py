@@ -1,0 +1,255 @@
+"""Pure. Slots on servers, and a quick way to a balanced layout: large slots first, what was not needed taken back.
+
+In: `Problem`, from `embedding.placement.placement`. Out: a server for each slot. Nearly the fewest slots change their
+server; `embedding.placement.fewest_moves` says how few it must be, and finds it in small cases.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+MIN_GAIN = 0.0001
+"""Of a share: a move that brings less is not worth its while."""
+NOISE = 1e-9
+MOST_PAIRS = 1 << 20
+"""Of slots that may be exchanged, looked at in one go."""
+MOST_MERGED = 32
+"""Moves, at most, of which two are tried to be done by one: the work grows with their square."""
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+Which = npt.NDArray[np.bool_]
+"""By slot: whether it counts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """What lies where, what it weighs, and what everybody should have."""
+
+    before: Ints
+    """By slot: its server, counted from 0; -1: one that leaves."""
+    part: Floats
+    """By slot: its part of all bytes, of all requests."""
+    share: Floats
+    """By server: the part that it should have of each."""
+    tolerance: float
+    """A server may be off by so much of its share."""
+
+    def held(self, owners: Ints) -> Floats:
+        """By server: what it has of bytes and of requests, in shares: 1 is its due."""
+        sums = np.zeros_like(self.share)
+        there = owners >= 0
+        np.add.at(sums, owners[there], self.part[there])
+        held: Floats = sums / self.share
+        return held
+
+    def off(self, held: Floats) -> Floats:
+        """How far outside the tolerance somebody with so much is, bytes and requests together."""
+        outside: Floats = np.maximum(np.abs(held - 1.0) - self.tolerance, 0.0).sum(axis=-1)
+        return outside
+
+    def balanced(self, owners: Ints) -> bool:
+        """Whether nobody is outside the tolerance."""
+        return bool(self.off(self.held(owners)).sum() <= NOISE)
+
+    def moves(self, owners: Ints) -> int:
+        """How many slots are not where they were."""
+        return int(np.count_nonzero(owners != self.before))
+
+
+def settled(problem: Problem, *, least: int) -> Ints:
+    """Servers of all slots, as near to balance as single moves and exchanges come. No balance needs under `least`.
+
+    By two ways, if the first takes more: slots that have moved are laid elsewhere before others move, or are not.
+    """
+    found = []
+    for moved_first in (True, False):
+        layout = _Layout(problem)
+        layout.rehome()
+        layout.settle(moved_first=moved_first)
+        layout.take_back()
+        while layout.count > least and layout.merge():
+            pass
+        found.append(layout)
+        if layout.count <= least:
+            break
+    return min(found, key=lambda one: (round(float(problem.off(one.held).sum()), 6), one.count)).now
+
+
+class _Layout:
+    """A layout that is made better step by step."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self.part, self.share, self.before = problem.part, problem.share, problem.before
+        self.now = problem.before.copy()
+        self.held = problem.held(self.now)
+
+    def rehome(self) -> None:
+        """Slots of servers that leave, the heaviest first, each to whoever has most room."""
+        homeless = np.flatnonzero(self.now < 0)
+        order = homeless[np.argsort(-self.part[homeless].max(axis=1), kind="stable")]
+        held, shares = self.held.tolist(), self.share.tolist()  # plain numbers: arrays of a few are slow
+        for slot, (size, asked) in zip(order.tolist(), self.part[order].tolist(), strict=True):
+            rooms = [max(b + size / sb, r + asked / sr) for (b, r), (sb, sr) in zip(held, shares, strict=True)]
+            server = rooms.index(min(rooms))
+            held[server][0] += size / shares[server][0]
+            held[server][1] += asked / shares[server][1]
+            self.now[slot] = server
+        self.held = self.problem.held(self.now)
+
+    @property
+    def count(self) -> int:
+        """Moves so far."""
+        return int(np.count_nonzero(self.now != self.before))
+
+    def settle(self, *, moved_first: bool) -> None:
+        """Single moves and exchanges, while they bring servers nearer to the tolerance.
+
+        Of slots that are not where they were before, if these come first: to lay them elsewhere is no further move.
+        """
+        while self.problem.off(self.held).sum() > 0:
+            which = [self.now != self.before] if moved_first else []
+            if not any(self._move(some) or self._exchange(some) for some in (*which, self.now >= 0)):
+                return
+
+    def take_back(self) -> None:
+        """Slots that may go home without making anything worse: none of these moves was needed."""
+        some = True
+        while some:
+            some = False
+            for slot in np.flatnonzero((self.now != self.before) & (self.before >= 0)):
+                source, home = int(self.now[slot]), int(self.before[slot])
+                if self._gain(slot, source, home) >= -NOISE:
+                    self._put(int(slot), home)
+                    some = True
+
+    def merge(self) -> bool:
+        """Do with one move what two have done; whether that could be."""
+        moved = np.flatnonzero((self.now != self.before) & (self.before >= 0))
+        first, second = np.triu_indices(len(moved), 1)
+        if not 1 < len(moved) <= MOST_MERGED or self.problem.off(self.held).sum() > NOISE:
+            return False
+        change = self._home_again(moved)
+        held = self.held + change[first] + change[second]
+        off = self.problem.off(held)
+        for pair in np.flatnonzero(np.count_nonzero(off > NOISE, axis=1) <= 2):  # one move concerns two servers
+            a, b = int(moved[first[pair]]), int(moved[second[pair]])
+            were = int(self.now[a]), int(self.now[b])
+            self._put(a, int(self.before[a]))
+            self._put(b, int(self.before[b]))
+            if self._one_move():
+                return True
+            self._put(a, were[0])
+            self._put(b, were[1])
+        return False
+
+    def _home_again(self, moved: Ints) -> Floats:
+        """By slot that has moved: what each server's load changes by when it goes home."""
+        change = np.zeros((len(moved), *self.share.shape))
+        each = np.arange(len(moved))
+        change[each, self.now[moved]] -= self.part[moved] / self.share[self.now[moved]]
+        change[each, self.before[moved]] += self.part[moved] / self.share[self.before[moved]]
+        return change
+
+    def _one_move(self) -> bool:
+        """Make the single move after which all are within the tolerance; whether there is one."""
+        worst, still = int(np.argmax(self.problem.off(self.held))), self.now == self.before
+        gain, source, target = max(self._best_from(worst, still), self._best_to(worst, still))
+        if gain <= 0 or gain < self.problem.off(self.held).sum() - NOISE:
+            return False
+        mine = np.flatnonzero(still & (self.now == source))
+        self._put(int(mine[np.argmax(self._gain(mine, source, target))]), target)
+        return True
+
+    def _move(self, which: Which) -> bool:
+        """The one move that helps most, from or to the server that is furthest off, and all that help as much."""
+        if not which.any():
+            return False
+        off = self.problem.off(self.held)
+        for worst in np.argsort(-off, kind="stable"):
+            if off[worst] <= 0:
+                break
+            found = max(self._best_from(int(worst), which), self._best_to(int(worst), which))
+            if found[0] > MIN_GAIN:
+                self._carry(*found[1:], which)
+                return True
+        return False
+
+    def _best_from(self, source: int, which: Which) -> tuple[float, int, int]:
+        """The gain of the best move away from a server, and the two servers."""
+        mine = np.flatnonzero(which & (self.now == source))
+        if not len(mine) or len(self.share) == 1:
+            return (0.0, source, source)
+        part = self.part[mine][:, None, :]
+        got = self.problem.off(self.held + part / self.share)
+        gains = self.problem.off(self.held) - got
+        gains += (self.problem.off(self.held[source]) - self._without(mine, source))[:, None]
+        gains[:, source] = 0.0
+        target = int(np.argmax(gains.max(axis=0)))
+        return (float(gains[:, target].max()), source, target)
+
+    def _best_to(self, target: int, which: Which) -> tuple[float, int, int]:
+        """The same, to a server."""
+        others = np.flatnonzero(which & (self.now != target))
+        if not len(others):
+            return (0.0, target, target)
+        gains = self._gain(others, self.now[others], target)
+        at = int(np.argmax(gains))
+        return (float(gains[at]), int(self.now[others[at]]), target)
+
+    def _carry(self, source: int, target: int, which: Which) -> None:
+        """The best slots from one server to another, while each brings all that it would bring by itself.
+
+        As long as both stay outside the tolerance gains do not change, so the next best is the next in order.
+        """
+        mine = np.flatnonzero(which & (self.now == source))
+        gains = self._gain(mine, source, target)
+        order = np.argsort(-gains, kind="stable")
+        order = order[gains[order] > MIN_GAIN]
+        along = np.cumsum(self.part[mine[order]], axis=0)
+        together = self.problem.off(self.held[source]) + self.problem.off(self.held[target])
+        together = together - self.problem.off(self.held[source] - along / self.share[source])
+        together = together - self.problem.off(self.held[target] + along / self.share[target])
+        whole = together >= np.cumsum(gains[order]) - NOISE
+        for at in order[: max(1, int(np.argmin(whole)) if not whole.all() else len(order))]:
+            self._put(int(mine[at]), target)
+
+    def _without(self, slots: Ints, source: int) -> Floats:
+        return self.problem.off(self.held[source] - self.part[slots] / self.share[source])
+
+    def _gain(self, slots: Ints | np.int64, source: Ints | int, target: int) -> Floats:
+        """How much nearer the two servers come when these slots (each by itself) go."""
+        part, off = self.part[slots], self.problem.off
+        before = off(self.held[source]) + off(self.held[target])
+        gave = off(self.held[source] - part / self.share[source])
+        got = off(self.held[target] + part / self.share[target])
+        gain: Floats = before - gave - got
+        return gain
+
+    def _exchange(self, which: Which) -> bool:
+        """A slot of the server furthest off for one of another: bytes and requests may ask for opposite moves."""
+        off = self.problem.off
+        worst = int(np.argmax(off(self.held)))
+        mine = np.flatnonzero(which & (self.now == worst))
+        for other in (i for i in range(len(self.share)) if i != worst):
+            theirs = np.flatnonzero(which & (self.now == other))
+            if not len(mine) or not len(theirs) or len(mine) * len(theirs) > MOST_PAIRS:
+                continue
+            change = self.part[theirs][None, :, :] - self.part[mine][:, None, :]
+            after = off(self.held[worst] + change / self.share[worst])
+            after = after + off(self.held[other] - change / self.share[other])
+            a, b = np.unravel_index(int(np.argmin(after)), after.shape)
+            if after[a, b] < off(self.held[worst]) + off(self.held[other]) - MIN_GAIN:
+                self._put(int(mine[a]), other)
+                self._put(int(theirs[b]), worst)
+                return True
+        return False
+
+    def _put(self, slot: int, server: int) -> None:
+        source = int(self.now[slot])
+        if source >= 0:
+            self.held[source] -= self.part[slot] / self.share[source]
+        self.held[server] += self.part[slot] / self.share[server]
+        self.now[slot] = server

@@ -1,0 +1,118 @@
+"""Pure. Which server owns which slot: the first layout, and the moves that follow when servers or loads change.
+
+In: slots, servers with what they have, the load of each slot as servers measured it. Out: a `Placement`, or `Move`s of
+single slots. Next: `master.servers.migration` publishes them as the goal, `server.migration` carries them out.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from springtide import errors
+from springtide.domain.core.roles import Move, Placement
+from springtide.embedding.placement import fewest_moves, heuristic
+
+TOLERANCE = 0.1
+"""A server within this of its share is left alone: moving slots costs, and loads are never quite still."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotLoad:
+    """What one slot weighs, as its server measured it."""
+
+    bytes: float = 0.0
+    requests: float = 0.0
+    """Keys asked for or pushed, in any unit that all slots share."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capacity:
+    """What a server has, in any unit that all servers share. Requests cost CPU, bytes take memory."""
+
+    cpu: float = 1.0
+    memory: float = 1.0
+
+
+def even(slots: int, servers: int) -> Placement:
+    """The first placement of a job: runs of neighbouring slots, equal to within one, epoch 1.
+
+    Neighbours share a lock stripe of a store, so a server should own whole runs.
+    """
+    if not 1 <= servers <= slots:
+        raise errors.BadInput(f"cannot lay {slots} slots over {servers} servers: wanted 1 to {slots} servers")
+    return Placement(epoch=1, servers=servers, server_of_slot=tuple(slot * servers // slots for slot in range(slots)))
+
+
+def moves(
+    old: Sequence[int], servers: Mapping[int, Capacity], load: Sequence[SlotLoad], *, tolerance: float = TOLERANCE
+) -> tuple[Move, ...]:
+    """The slot moves after which every server of `servers` is within `tolerance` of its share, and no other has any.
+
+    `old` names the server of each slot; one that is not in `servers` leaves. A share is by CPU for requests and by
+    memory for bytes; while nothing was measured slots count alike. These are the fewest moves there can be wherever
+    they are as few as `fewest` says, and where `fewest_moves.fewer` is sure; else hardly more.
+    Where slots are too coarse for any such layout, it is as near as single moves and exchanges come.
+    """
+    if not servers:
+        raise errors.BadInput("slots cannot be laid over no servers: one must stay")
+    if len(load) != len(old):
+        raise errors.BadInput(f"loads of {len(load)} slots for {len(old)} slots")
+    problem, ranks = _problem(old, servers, load, tolerance), sorted(servers)
+    now = _chosen(problem)
+    changed = np.flatnonzero(now != problem.before)
+    return tuple(Move(slot=slot, source=old[slot], target=ranks[int(now[slot])]) for slot in changed.tolist())
+
+
+def _chosen(problem: heuristic.Problem) -> heuristic.Ints:
+    """The quick layout, unless one with fewer moves is found."""
+    least = fewest_moves.at_least(problem)
+    quick = heuristic.settled(problem, least=least)
+    if problem.balanced(quick) and problem.moves(quick) <= least:
+        return quick
+    return fewest_moves.fewer(problem, quick)
+
+
+def balance(owners: Sequence[int], servers: Mapping[int, Capacity], load: Sequence[SlotLoad]) -> dict[int, float]:
+    """How far each server is from its share, in the worse of bytes and requests: 0.1 is 10% over or under."""
+    problem = _problem(owners, servers, load, 0.0)
+    held = problem.held(problem.before)
+    return {rank: float(np.abs(held[i] - 1.0).max()) for i, rank in enumerate(sorted(servers))}
+
+
+def fewest(
+    old: Sequence[int], servers: Mapping[int, Capacity], load: Sequence[SlotLoad], *, tolerance: float = TOLERANCE
+) -> int:
+    """A number of moves that no layout within the tolerance goes below; see `embedding.placement.fewest_moves`."""
+    return fewest_moves.at_least(_problem(old, servers, load, tolerance))
+
+
+def _problem(
+    old: Sequence[int], servers: Mapping[int, Capacity], load: Sequence[SlotLoad], tolerance: float
+) -> heuristic.Problem:
+    """Slots and servers as numbers, all amounts as parts of the whole."""
+    ranks = sorted(servers)
+    place = {rank: i for i, rank in enumerate(ranks)}
+    shares = [_shares([servers[rank].memory for rank in ranks]), _shares([servers[rank].cpu for rank in ranks])]
+    parts = [_parts([each.bytes for each in load]), _parts([each.requests for each in load])]
+    return heuristic.Problem(
+        before=np.array([place.get(server, -1) for server in old], dtype=np.int64), part=np.array(parts).T,
+        share=np.array(shares).T, tolerance=tolerance,
+    )  # fmt: skip
+
+
+def _shares(amounts: Sequence[float]) -> heuristic.Floats:
+    """Of a whole, by these amounts."""
+    given = np.array(amounts, dtype=np.float64)
+    if not (given > 0).all():
+        raise errors.BadInput(f"a server's capacity must be more than nothing, got {amounts}")
+    shares: heuristic.Floats = given / given.sum()
+    return shares
+
+
+def _parts(loads: Sequence[float]) -> heuristic.Floats:
+    """Each slot's part of the whole; alike where nothing was measured."""
+    given = np.maximum(np.array(loads, dtype=np.float64), 0.0)
+    total = given.sum()
+    parts: heuristic.Floats = given / total if total > 0 else np.full(len(given), 1.0 / len(given))
+    return parts

@@ -1,0 +1,1 @@
+"""Which worker trains which sample, and what its cache sends and keeps."""

@@ -1,0 +1,63 @@
+"""Pure. What the plans of one step put on the wire in bytes: a row that travels with its optimizer's state is more than
+its value.
+
+In: the plans that `allocate.Scheduler` made, one a rank, and what rows of each table take. Out: `Volume`, with caches
+and without. Next: `worker.cache.row_cache` weighs them before there are caches. Counts of rows:
+`embedding.schedule.sync_plan`.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+KEY = 10  # bytes that name a row to a server: its key and its table
+SAID = 4  # bytes before a row or a gradient from worker to worker: whether it is there
+
+
+class RowSize(NamedTuple):
+    """Bytes of a row of one table, without its name."""
+
+    value: int
+    """Its weights, or their gradient."""
+    image: int
+    """With its optimizer's state."""
+
+
+class Volume(NamedTuple):
+    """Bytes of all ranks together."""
+
+    with_caches: int
+    without: int
+
+
+def volume(plans: Sequence[Any], sizes: Mapping[int, RowSize]) -> Volume:
+    """What these `_native.CachePlan`s send, and what the same ranks would send for the same samples without caches."""
+    tables = max(sizes, default=-1) + 1
+    value, image = (np.array([sizes.get(id, RowSize(0, 0))[kind] for id in range(tables)], np.int64) for kind in (0, 1))
+
+    def count(named: Iterable[tuple[Any, Any]]) -> NDArray[np.int64]:
+        """Rows by table."""
+        total = np.zeros(tables, np.int64)
+        for ids, _ in named:
+            total += np.bincount(np.asarray(ids, np.int64), minlength=tables)
+        return total
+
+    def rows(name: str) -> NDArray[np.int64]:
+        return count(getattr(plan, name) for plan in plans)
+
+    def passed(name: str) -> NDArray[np.int64]:
+        return count(keys for plan in plans for _, keys in getattr(plan, name))
+
+    read = rows("pass_hit") + rows("pass_pull")
+    valued, given = passed("value_receives"), passed("gradient_sends")
+    pushed = read - (given - valued)
+    held = rows("hold_hit") + rows("hold_pull") + passed("receives")
+    sums = (
+        ((rows("hold_pull") + rows("write_back")) * (KEY + image)).sum()
+        + ((rows("pass_pull") + pushed) * (KEY + value)).sum()
+        + (passed("sends") * (SAID + image)).sum() + (passed("value_sends") * value).sum()
+        + (given * (SAID + value)).sum()
+    )  # fmt: skip
+    return Volume(int(sums), int((2 * (held + valued + read) * (KEY + value)).sum()))

@@ -1,0 +1,84 @@
+"""The ids of each sample of a batch, table by table: what a schedule of samples goes by.
+
+In: the calls that a batch is known to bring (embedding/lookup/lookup.py). Out: `SampleIds`, contiguous copies that live
+on without the batch. Next: embedding/schedule/scheduler.py.
+"""
+
+import ctypes
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from springtide.embedding.lookup.calls import Bag, Call, Feature, Ids
+
+Keys = npt.NDArray[np.int64]
+ID_BYTES = 8
+
+
+class SampleIds(NamedTuple):
+    """Ids of one feature. One table may have several."""
+
+    table: int
+    ids: Keys
+    offsets: Keys | None
+    """Where each sample's ids begin, and the end of the last; None: one id a sample."""
+
+
+def of_calls(calls: Iterable[Call], samples: int) -> list[SampleIds] | None:
+    """All features of these calls; None when it cannot be told whose ids they are: a sample is a row of the batch."""
+    found = []
+    for call in calls:
+        for feature, ids, bag, place in zip(call.features, call.ids, call.bags, call.places, strict=True):
+            one = _of_feature(feature, ids, bag, call.shapes[place[0]][0], samples)
+            if one is None:
+                return None
+            found.append(one)
+    return found
+
+
+def in_units(features: Iterable[SampleIds], samples: int, unit: int) -> list[SampleIds]:
+    """The same with every `unit` samples as one, the last of which may be fewer."""
+    if unit == 1:
+        return list(features)
+    bounds = np.append(np.arange(0, samples, unit), samples)
+    return [SampleIds(one.table, one.ids, bounds if one.offsets is None else one.offsets[bounds]) for one in features]
+
+
+def _of_feature(feature: Feature, ids: Ids, bag: Bag, rows: int, samples: int) -> SampleIds | None:
+    """`rows`: the first dimension of what the lookup gives; of sequences that lie step by step it is not the batch."""
+    values = _at(*ids)
+    _, bags, _, address, closed, _ = bag
+    if address:
+        if bags != samples:
+            return None
+        begins = _at(address, bags + closed, 1)
+        offsets: Keys | None = begins if closed else np.append(begins, len(values))
+    elif samples and rows == samples:
+        each = len(values) // samples
+        offsets = None if each == 1 else np.arange(samples + 1, dtype=np.int64) * each
+    else:
+        return None
+    if feature.padding is not None and not feature.pull_padding:
+        return _without(feature.table.spec.id, values, offsets, feature.padding)
+    return SampleIds(feature.table.spec.id, values, offsets)
+
+
+def _without(table: int, values: Keys, offsets: Keys | None, padding: int) -> SampleIds:
+    """Ids that are never looked up are nobody's."""
+    wanted = values != padding
+    if wanted.all():
+        return SampleIds(table, values, offsets)
+    before = np.concatenate([[0], np.cumsum(wanted)])
+    ends = np.arange(len(values) + 1) if offsets is None else offsets
+    return SampleIds(table, values[wanted], before[ends])
+
+
+def _at(address: int, count: int, stride: int) -> Keys:
+    """A copy of the ids that lie there, so many with that distance."""
+    if not count:
+        return np.empty(0, dtype=np.int64)
+    cells = (ctypes.c_int64 * ((count - 1) * stride + 1)).from_address(address)
+    lying = np.frombuffer(memoryview(cells), dtype=np.int64)
+    return lying[::stride].copy() if stride else np.repeat(lying, count)

@@ -1,0 +1,99 @@
+"""Exports of a job again and again, for serving: each holds what changed since the one before, now and then all of it.
+
+In: the place where a job keeps its checkpoints. Out: exports at a URL (export_folder.py), of which readers only ever
+see whole ones. Older ones go: what is left is enough to read any of the last two whole exports and all that build on
+them.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+
+from springtide import errors
+from springtide.checkpoint.format import reader
+from springtide.checkpoint.format.manifest import Manifest
+from springtide.checkpoint.format.storage import Place
+from springtide.export import export_folder, exporter, row_index
+from springtide.export.export_folder import Card
+from springtide.export.table_file import Format
+
+log = logging.getLogger(__name__)
+WHOLE_EVERY = 12  # who reads a delta must read all before it, back to a whole one
+KEPT_WHOLE = 2  # a reader that has just found the newest but one must be able to read it
+
+
+def builds_on(cards: Sequence[Card]) -> int | None:
+    """Which export the next one is to build on; None: it is to be whole. `cards` are those there are, oldest first."""
+    for since, card in enumerate(reversed(cards), start=1):
+        if card.since is None:
+            return cards[-1].number if since < WHOLE_EVERY else None
+    return None
+
+
+def outdated(cards: Sequence[Card]) -> list[int]:
+    """Exports that nobody needs any more. `cards` are those there are, oldest first."""
+    whole = [place for place, card in enumerate(cards) if card.since is None]
+    return [card.number for card in cards[: whole[-KEPT_WHOLE]]] if len(whole) > KEPT_WHOLE else []
+
+
+class Following:
+    """Exports of one job at one URL. Whoever follows next goes on with what is there."""
+
+    def __init__(
+        self, place: Place, url: str, *, format: Format = "safetensors", copies: Place | None = None
+    ) -> None:  # fmt: skip
+        """`copies`: where else its checkpoints lie. Of those on disks of servers only the copies can be read here."""
+        self._place, self._url, self._format, self._copies = place, url, format, copies
+        self._tidy = False
+
+    def due_s(self, every_s: float, *, now: float) -> float:
+        """Seconds until the next export, if one is due every so often: the first at once; who goes on does not begin to
+        wait anew."""
+        newest = export_folder.numbers(self._url)[:1]
+        return (
+            min(every_s, max(0.0, export_folder.read_card(self._url, newest[0]).made_at + every_s - now))
+            if newest
+            else 0.0
+        )
+
+    def once(self, progress: Callable[[int], None] = lambda slot: None) -> Card | None:
+        """Export the newest checkpoint; None when there is none, or it is exported already."""
+        found = self._newest()
+        if found.manifest is None:
+            if found.troubles:
+                raise errors.BadInput("; ".join(found.troubles))
+            return None
+        manifest, cards = (
+            found.manifest,
+            [export_folder.read_card(self._url, one) for one in export_folder.numbers(self._url)[::-1]],
+        )
+        for card in cards[-1:]:
+            if card.job != manifest.job or card.number > manifest.number:
+                raise errors.BadInput(
+                    f"{self._url} has export {card.number} of job {card.job!r}, which is not one of job "
+                    f"{manifest.job!r} up to {manifest.number}; choose another place"
+                )
+            if card.number == manifest.number:
+                return None
+        if not self._tidy:  # what one left that was killed; later ones are our own
+            for number in export_folder.halves(self._url):
+                export_folder.remove(self._url, number)
+            self._tidy = True
+        card = self._make(found.place, manifest, builds_on(cards), progress)
+        if card.since is not None:  # of two indexes only the newer is of use
+            export_folder.place_for(self._url, card.since).remove(row_index.NAME)
+        for number in outdated([*cards, card]):
+            export_folder.remove(self._url, number)
+        return card
+
+    def _make(self, place: Place, manifest: Manifest, since: int | None, progress: Callable[[int], None]) -> Card:
+        """What changed since an earlier export, which someone else may have made; if it cannot be built on, all."""
+        try:
+            return exporter.make(place, manifest, self._url, format=self._format, since=since, progress=progress)
+        except row_index.Damaged as error:
+            log.warning("the next export is whole: %s", error)
+        return exporter.make(place, manifest, self._url, format=self._format, progress=progress)
+
+    def _newest(self) -> reader.Found:
+        """The newest that can be read, wherever it is."""
+        found = [reader.latest(place, ()) for place in (self._place, self._copies) if place is not None]
+        return max(found, key=lambda one: one.manifest.number if one.manifest is not None else -1)

@@ -1,0 +1,63 @@
+"""Pure. Which export a delta builds on, when the user says how far the job was and not the export's number.
+
+In: what was given to `--since`, and the cards of the exports that are there. Out: the number of one. A delta tells what
+changed since an export, so of those that were made by then the newest is taken: it misses nothing. Next:
+`export.exporter`.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from springtide import errors
+from springtide.export.export_folder import Card
+
+
+@dataclass(frozen=True, slots=True)
+class Since:
+    """A moment of a job."""
+
+    unit: Literal["export", "step", "samples"]
+    count: int
+
+
+def parse(text: str) -> Since:
+    """`7`: an export; `step:12000` and `samples:1_000_000`: how far the job was."""
+    found = re.fullmatch(r"(?:(step|samples):)?(\d[\d_]*)", text.strip())
+    if found is None:
+        raise errors.BadInput(
+            f"--since {text}: wanted the number of an export, such as 7, or a moment: samples:1000000, step:500"
+        )
+    count = int(found[2].replace("_", ""))
+    match found[1]:
+        case "step":
+            return Since("step", count)
+        case "samples":
+            return Since("samples", count)
+        case _:
+            return Since("export", count)
+
+
+def base(since: Since, cards: Sequence[Card], *, before: int) -> int:
+    """The newest export up to that moment, older than checkpoint `before`; MissingFile if there is none.
+
+    Of a moment by steps or samples: an export says itself which it is.
+    """
+    known = [card for card in cards if card.number < before]
+    if since.unit == "step" and known and not any(card.step for card in known):
+        raise errors.BadInput(
+            f"--since step:{since.count}: exports there are of no step: the workers of an async job have none "
+            "in common. Say samples:N"
+        )
+    reached = [card for card in known if _reached(card, since.unit) <= since.count]
+    if reached:
+        return max(reached, key=lambda card: card.number).number
+    there = ", ".join(f"{card.number} ({since.unit} {_reached(card, since.unit)})" for card in known) or "none"
+    raise errors.MissingFile(
+        f"--since {since.unit}:{since.count}: no export was made by then; there: {there}. Export without --since"
+    )
+
+
+def _reached(card: Card, unit: str) -> int:
+    return card.step if unit == "step" else card.samples

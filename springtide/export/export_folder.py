@@ -1,0 +1,199 @@
+"""Exports on disk or at a URL: one folder each, `export-000007`, whose card is written last.
+
+In: tables from `export.exporter`. Out: files of keys and rows (`export.table_file`), a state dict for `torch.load`, and
+a JSON card that lists them with their checksums; and back. An export without a card is none.
+"""
+
+import contextlib
+import io
+import pathlib
+import re
+import zlib
+from collections.abc import Iterator
+from typing import Any, BinaryIO
+
+import msgspec
+import numpy as np
+import torch
+
+from springtide import errors
+from springtide.checkpoint.format.storage import Folder, Remote
+from springtide.domain.model.outline import TableOutline
+from springtide.export.delta import TableDelta
+from springtide.export.model import in_order
+from springtide.export.table_file import Format, unpack
+
+VERSION = 2
+"""1 had the keys of a file in order, and no index."""
+READ = (1, 2)
+CARD = "export.json"
+DENSE = "dense.pt"
+
+
+class TableFile(msgspec.Struct, frozen=True, kw_only=True):
+    """One table of an export."""
+
+    outline: TableOutline
+    dtype: str
+    dim: int
+    file: str
+    keys: int
+    """Rows in the file."""
+    removed: int = 0
+    """Keys in it that went since."""
+    crc: int
+    bytes: int = 0
+    """Of the file; 0: not told, by an earlier version."""
+
+
+class Card(msgspec.Struct, frozen=True, kw_only=True):
+    """What an export holds."""
+
+    version: int = VERSION
+    job: str
+    number: int
+    """Of the checkpoint it was made of."""
+    since: int | None = None
+    """A delta: only what changed since the export of that number."""
+    samples: int
+    """Trained by then."""
+    step: int = 0
+    """Of a bsp group: all of it is as it was after this step."""
+    made_at: float
+    format: Format
+    tables: tuple[TableFile, ...]
+    dense_crc: int
+    left_out: tuple[str, ...] = ()
+    slots: int = 0
+    index_crc: int | None = None
+    """Of `index.bin`; None: there is none, so that nothing can be built on this export."""
+
+    @property
+    def rows(self) -> int:
+        """In all tables."""
+        return sum(table.keys for table in self.tables)
+
+
+def folder_name(number: int) -> str:
+    """The folder of an export."""
+    return f"export-{number:06d}"
+
+
+def place_for(url: str, number: int) -> Folder | Remote:
+    """Where one export lies."""
+    where = f"{url.rstrip('/')}/{folder_name(number)}"
+    return Remote(where) if "://" in where else Folder(pathlib.Path(where).expanduser())
+
+
+def numbers(url: str) -> list[int]:
+    """Exports at a URL that are whole, newest first."""
+    return sorted((number for number in _begun(url) if place_for(url, number).size(CARD)), reverse=True)
+
+
+def halves(url: str) -> list[int]:
+    """Exports at a URL that were begun and have no card: whoever made them has not come to an end."""
+    return [number for number in _begun(url) if not place_for(url, number).size(CARD)]
+
+
+def _begun(url: str) -> list[int]:
+    found = [re.fullmatch(r"export-(\d{6,})", folder) for folder in Remote(url).folders()]
+    return [int(match[1]) for match in found if match]
+
+
+class Summed:
+    """A file that is written to, with the checksum and the length of what was."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.crc = self.size = 0
+        self.closed = False
+
+    def write(self, content: bytes) -> int:
+        """On it goes."""
+        self._file.write(content)
+        self.crc, self.size = zlib.crc32(content, self.crc), self.size + len(content)
+        return len(content)
+
+    def tell(self) -> int:
+        """Bytes so far."""
+        return self.size
+
+    def flush(self) -> None:
+        """Nothing is kept here."""
+
+    def close(self) -> None:
+        """Its owner closes the file."""
+        self.closed = True
+
+
+@contextlib.contextmanager
+def writing(place: Folder | Remote, name: str) -> Iterator[Any]:
+    """A new file, written from front to back: a `Summed`, which is as good as a BinaryIO to whoever only writes."""
+    with place.create(name) as file:
+        yield Summed(file)
+
+
+def write_dense(place: Folder | Remote, dense: dict[str, Any]) -> int:
+    """The state dict; its checksum."""
+    packed = io.BytesIO()
+    torch.save(dense, packed)
+    place.write(DENSE, packed.getvalue())
+    return zlib.crc32(packed.getvalue())
+
+
+def publish(place: Folder | Remote, card: Card) -> None:
+    """All else is there: from now on this is an export."""
+    place.write(CARD, msgspec.json.format(msgspec.json.encode(card)))
+
+
+def is_whole(url: str, card: Card) -> bool:
+    """Whether its files have the sizes that the card says. Their bytes are compared when they are read."""
+    place = place_for(url, card.number)
+    return all(table.bytes and place.size(table.file) == table.bytes for table in card.tables)
+
+
+def remove(url: str, number: int) -> None:
+    """Take an export away, its card first: half an export is none."""
+    place = place_for(url, number)
+    place.remove(CARD)
+    for name in place.names():
+        place.remove(name)
+    if isinstance(place, Folder):
+        place.path.rmdir()
+
+
+def read_card(url: str, number: int) -> Card:
+    """The card of an export."""
+    place = place_for(url, number)
+    try:
+        card = msgspec.json.decode(place.read(CARD), type=Card)
+    except FileNotFoundError:
+        known = ", ".join(map(str, numbers(url))) or "none"
+        raise errors.MissingFile(f"no export {number} at {url}; exports there: {known}") from None
+    except msgspec.DecodeError as error:
+        raise errors.BadInput(f"{place.where}/{CARD} cannot be read: {error}") from None
+    if card.version not in READ:
+        raise errors.BadInput(f"{place.where}: format {card.version}; this Springtide reads {READ[0]} to {VERSION}")
+    return card
+
+
+def read_table(url: str, card: Card, table: TableFile) -> TableDelta:
+    """One table's rows, in the order of their keys; in a full export nothing is removed."""
+    content = _checked(url, card, table.file, table.crc)
+    keys, rows, removed = unpack(card.format, content, table.dim)
+    return TableDelta(in_order(table.outline, table.dtype, keys, rows), np.sort(removed))
+
+
+def read_dense(url: str, card: Card) -> dict[str, Any]:
+    """The dense tensors."""
+    content = _checked(url, card, DENSE, card.dense_crc)
+    dense: dict[str, Any] = torch.load(io.BytesIO(content), weights_only=True)
+    return dense
+
+
+def _checked(url: str, card: Card, file: str, crc: int) -> bytes:
+    place = place_for(url, card.number)
+    content = place.read(file)
+    if zlib.crc32(content) != crc:
+        raise errors.BadInput(f"{place.where}/{file} is torn or was changed: its checksum is not the card's")
+    return content

@@ -1,0 +1,112 @@
+"""Makes one export of one checkpoint, slot by slot: whole, or what changed since an earlier one.
+
+In: a checkpoint, a URL, perhaps the card of the export to build on. Out: an export there. However large the model is,
+one slot of it, its dense tensors and some buffers are in memory; rows wait on this machine's disk until the number of
+them is known (`export.row_spool`). Next: `export.continuous` makes one after the other, `cli.job.export` a single one.
+"""
+
+import contextlib
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from springtide.checkpoint.format.manifest import Manifest
+from springtide.checkpoint.format.storage import Folder, Place, Remote
+from springtide.domain.model.outline import TableOutline
+from springtide.domain.model.tables import TableSpec
+from springtide.export import delta, export_folder, row_index, scratch_folder, table_file
+from springtide.export.export_folder import Card, TableFile
+from springtide.export.row_spool import Spool, TableSpool
+from springtide.export.slot_rows import DenseParts, SlotRows, outline_of, specs_of
+from springtide.export.table_file import Format
+
+
+def why_not_on(url: str, base: Card, manifest: Manifest, tables: list[TableSpec]) -> str:
+    """Why what changed since that export cannot be told; empty: it can."""
+    if base.index_crc is None or export_folder.place_for(url, base.number).size(row_index.NAME) is None:
+        return "it has no index: another export was built on it, or an earlier version made it"
+    if base.slots != manifest.slots or [(one.outline.name, one.dim) for one in base.tables] != [
+        (spec.name, spec.dim) for spec in tables
+    ]:
+        return "its tables are others"
+    return "" if export_folder.is_whole(url, base) else "a file of it is torn or missing"
+
+
+def make(
+    place: Place, manifest: Manifest, url: str, *, format: Format, since: int | None = None,
+    progress: Callable[[int], None] = lambda slot: None,
+) -> Card:  # fmt: skip
+    """Export this checkpoint; `progress` is told of every slot. Damaged when nothing can be built on `since`."""
+    table_file.check(format)
+    if since is not None and since >= manifest.number:
+        raise row_index.Damaged(
+            f"--since {since}: the checkpoint is {manifest.number}, so nothing can have changed since. "
+            "Wait for a newer one, or leave out --since"
+        )
+    outline = outline_of(place, manifest)
+    specs = specs_of(place, manifest, outline)
+    base = None if since is None else export_folder.read_card(url, since)
+    if base is not None and (why := why_not_on(url, base, manifest, specs)):
+        raise row_index.Damaged(f"export {since} at {url} cannot be built on: {why}. Make a whole one, without --since")
+    there = export_folder.place_for(url, manifest.number)
+    there.remove(export_folder.CARD)  # an export made again is none until it is whole
+    with contextlib.ExitStack() as stack:
+        spool = Spool(stack.enter_context(scratch_folder.folder_for(there)))
+        tables = [TableSpool(spool, str(i), spec.dim) for i, spec in enumerate(specs)]
+        dense = DenseParts(outline, manifest)
+        with export_folder.writing(there, row_index.NAME) as out:
+            old = None
+            if base is not None and base.index_crc is not None:
+                parts = manifest.slots * len(specs)
+                old = row_index.IndexReader(export_folder.place_for(url, base.number), parts=parts, crc=base.index_crc)
+            _sort_out(SlotRows(place, manifest), manifest.slots, specs, tables, dense, old, out, progress)
+        written = tuple(
+            _write(there, i, part, spec, table, format)
+            for i, (part, spec, table) in enumerate(zip(outline.tables, specs, tables, strict=True))
+        )
+    card = Card(
+        job=manifest.job, number=manifest.number, since=since, samples=manifest.samples, step=manifest.step,
+        made_at=time.time(), format=format, tables=written, dense_crc=export_folder.write_dense(there, dense.tensors()),
+        left_out=outline.in_workers, slots=manifest.slots, index_crc=out.crc,
+    )  # fmt: skip
+    export_folder.publish(there, card)
+    return card
+
+
+def _sort_out(
+    slot_rows: SlotRows, slots: int, specs: list[TableSpec], tables: list[TableSpool], dense: DenseParts,
+    old: row_index.IndexReader | None, out: export_folder.Summed, progress: Callable[[int], None],
+) -> None:  # fmt: skip
+    """Every slot once: what is new or has changed goes to the tables, all keys and sums into the new index."""
+    index = row_index.IndexWriter(out)
+    nothing = np.empty(0, dtype=np.int64)
+    for slot in range(slots):
+        found = slot_rows.read(slot)
+        for spec, table in zip(specs, tables, strict=True):
+            keys, rows = found[spec.id]
+            sums = row_index.sums_of(rows)
+            index.add(keys, sums)
+            if old is None:
+                table.add(keys, rows, nothing)
+            else:
+                differs, removed = delta.between(*old.next(), keys, sums)
+                table.add(keys[differs], rows[differs], removed)
+        dense.add(found)
+        progress(slot)
+    index.close()
+    if old is not None:
+        old.close()
+
+
+def _write(
+    there: Folder | Remote, at: int, part: TableOutline, spec: TableSpec, table: TableSpool, format: Format
+) -> TableFile:
+    file = f"table-{at}.{format}"
+    with export_folder.writing(there, file) as out:
+        table_file.pack(format, table, out)
+    table.drop()
+    return TableFile(
+        outline=part, dtype=spec.dtype, dim=spec.dim, file=file, keys=table.rows, removed=table.removed,
+        crc=out.crc, bytes=out.size,
+    )  # fmt: skip

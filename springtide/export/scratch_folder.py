@@ -1,0 +1,57 @@
+"""A folder for rows on their way into an export, which nobody has to tidy up after.
+
+In: where the export goes. Out: a folder on that disk, or where this machine has its own for temporary files; gone when
+the export is made. Whoever makes one holds a lock on it, which ends with the process: what a killed one has left is not
+locked, and the next export takes it away. It may be as large as the model. Next: `export.row_spool` fills it.
+"""
+
+import contextlib
+import fcntl
+import os
+import pathlib
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+
+from springtide import errors
+from springtide.checkpoint.format.storage import Folder, Remote
+
+SURELY_LOCKED_S = 60.0
+"""Between making a folder and locking it lies an instant in which it looks like one that was left."""
+
+
+@contextlib.contextmanager
+def folder_for(there: Folder | Remote) -> Iterator[pathlib.Path]:
+    """One, for as long as the block lasts; those that were left beside it go."""
+    prefix = ".export-" if isinstance(there, Folder) else "springtide-export-"
+    try:
+        if isinstance(there, Folder):
+            there.path.parent.mkdir(parents=True, exist_ok=True)
+        parent = there.path.parent if isinstance(there, Folder) else pathlib.Path(tempfile.gettempdir())
+        for left in parent.glob(f"{prefix}*"):
+            take_away(left, now=time.time())
+        made = pathlib.Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
+    except OSError as error:
+        raise errors.BadInput(f"cannot export to {there.where}: {error.strerror}") from error
+    lock = os.open(made, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):  # a file system without locks: then nobody takes anything away there
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield made
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+        os.close(lock)
+
+
+def take_away(left: pathlib.Path, *, now: float) -> None:
+    """A folder that nobody holds any more; one that is held, young or another's stays."""
+    with contextlib.suppress(OSError):
+        if left.is_symlink() or now - left.stat().st_mtime < SURELY_LOCKED_S:
+            return
+        lock = os.open(left, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(left, ignore_errors=True)
+        finally:
+            os.close(lock)

@@ -1,0 +1,1 @@
+"""Pure. Events, actions and node states."""

@@ -1,0 +1,1 @@
+"""Pure. bsp groups: formation, rendezvous, staleness."""

@@ -1,0 +1,91 @@
+"""Pure. Whose every slot is, asked of all living servers when one was lost: first all stop giving, then all say.
+
+In: the answers that ride on heartbeats, and who is alive. Out: the number to put to servers, and once all have answered
+the slots whose owner is another than was thought. A slot that no living server has is lost with the one that died,
+though the record gives it to a living one: it was under way. Next: `master.servers.roll_call`. Why:
+docs/design/migration.md.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+TERM = 2**32  # numbers of one master; the next one's are all higher
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What one server has when all have stopped."""
+
+    owned: frozenset[int]
+    doubts: Mapping[int, int]
+    """Slots that it has closed for another server whose answer never came, and which server that is."""
+
+
+@dataclass(slots=True)
+class RollCall:
+    """The calls of one master, one after the other. `number` is what a server must answer to."""
+
+    number: int
+    open: bool = False
+    """Somebody was lost, and not all have answered yet."""
+    _all_still: bool = False
+    _still: set[int] = field(default_factory=set)
+    _said: dict[int, Said] = field(default_factory=dict)
+
+    def begin(self) -> None:
+        """A server is lost: whatever was said before may have been overtaken."""
+        self.number += 1
+        self.open, self._all_still = True, False
+        self._still, self._said = set(), {}
+
+    def answer(self, rank: int, number: int, said: Said, living: Collection[int]) -> bool:
+        """A living server answers to `number`; whether that is news to the others.
+
+        It hands nothing over since it has heard of that number. What it says counts only when it has heard that all
+        have stopped: before that a slot may be on its way to it.
+        """
+        if not self.open or number < self.number:
+            return False
+        if self._all_still:
+            self._said[rank] = said
+            return self.complete(living)
+        self._still.add(rank)
+        return self._go_on(living)
+
+    def complete(self, living: Collection[int]) -> bool:
+        """Whether all who live have said what they have."""
+        self._go_on(living)
+        return not self.open or (self._all_still and self._said.keys() >= set(living))
+
+    def _go_on(self, living: Collection[int]) -> bool:
+        if self.open and not self._all_still and self._still >= set(living):
+            self._all_still = True
+            self.number += 1
+            return True
+        return False
+
+    def changes(self, owners: Sequence[int], living: Collection[int], heir: int) -> dict[int, int]:
+        """Slots whose owner is not the recorded one; `heir` is a lost server, whose next life takes what nobody has."""
+        found: dict[int, int] = {}
+        has = {slot: rank for rank in sorted(living) for slot in self._said[rank].owned}
+        closed = {
+            slot: (rank, at)
+            for rank in sorted(living)
+            for slot, at in self._said[rank].doubts.items()
+            if owners[slot] == rank  # else somebody has said something newer: it went on, and this copy is outdated
+        }
+        for slot, owner in enumerate(owners):
+            if slot in has:
+                now = has[slot]
+            elif slot in closed:  # if both live they will agree; else the one that was lost may have used it already
+                source, target = closed[slot]
+                now = source if target in living else target
+            else:
+                now = heir if owner in living else owner
+            if now != owner:
+                found[slot] = now
+        return found
+
+    def close(self) -> None:
+        """The record says what was found."""
+        self.open = False

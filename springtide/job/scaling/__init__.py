@@ -1,0 +1,1 @@
+"""Pure. How a job grows and shrinks. Decision walk: after master/autoscale."""

@@ -1,0 +1,1 @@
+"""Pure. Slow workers: detection, smaller leases, backups."""

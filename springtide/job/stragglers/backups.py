@@ -1,0 +1,86 @@
+"""Pure. Workers of a stream that train far less than their peers in the same time, and how many others make up for it.
+
+In: paces while there was something to do, window by window. Out: a `Mark` for each worker, and how many workers to have
+beside those that traffic asks for. What slow ones cannot train in time goes to others at once, by shuffling; then their
+partitions do, but one (data/partition_assign.py); a backup is there so that these others have room for it.
+
+One window proves little, least of all where there is little to do: a mark is set after `SLOW_AFTER` windows in a row
+that say so and taken away after `FAST_AFTER`; a window that says nothing of a worker changes nothing. A worker that
+comes and goes costs more than one too many.
+"""
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from springtide.domain.spec.straggler_rules import StragglerRules
+from springtide.job.stragglers import stragglers
+
+MOST_SHARE = 0.5  # of the workers that may be backed up: if more are slow, it is not them
+SLOW_AFTER, FAST_AFTER = 2, 3  # windows in a row: 40 s and a minute, unless the stream runs faster than the clock
+SILENT_AFTER = 30  # windows in a row that say nothing of a worker, 10 minutes: then it is marked no longer
+ROOM = 0.75  # of a worker that slow ones may lack more, or less, than they have backups: half of one would flap
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What is held of one worker."""
+
+    slow: bool = False
+    against: int = 0
+    """Windows in a row that said the opposite."""
+    silent: int = 0
+    """Windows in a row that said nothing."""
+    lacks: float = 0.0
+    """Part of a worker that it trained less than its peers, in the last window that said anything."""
+    why: str = ""
+
+
+class Backups(NamedTuple):
+    """What is to be done for slow workers."""
+
+    workers: int
+    why: str
+    """Who is slow, and by how much; empty: nobody."""
+    slow: tuple[int, ...] = ()
+
+
+def marked(
+    before: Mapping[int, Mark], paces: Mapping[int, float], alive: Collection[int], rules: StragglerRules,
+    sure: Collection[int] | None = None,
+) -> dict[int, Mark]:  # fmt: skip
+    """What is held of each of these workers after another window.
+
+    `paces`: of those that had enough to do; `sure`: whose pace is what they can do, others may be faster: nothing is
+    said of them. None: all.
+    """
+    marks = {}
+    for rank in sorted(alive):
+        mark, pace = before.get(rank, Mark()), paces.get(rank)
+        peers = [other for peer, other in paces.items() if peer != rank]
+        if pace is None or not peers or (sure is not None and rank not in sure):
+            silent = mark.silent + 1
+            marks[rank] = replace(mark, silent=silent) if silent < SILENT_AFTER else Mark()
+            continue
+        standard = stragglers.standard_of(peers, rules)
+        verdict = stragglers.compare(pace, standard, rules)
+        opposite = verdict.recovered if mark.slow else verdict.slow
+        against = mark.against + 1 if opposite else 0
+        turned = against >= (FAST_AFTER if mark.slow else SLOW_AFTER)
+        marks[rank] = Mark(
+            slow=mark.slow != turned, against=0 if turned else against,
+            lacks=max(0.0, 1 - pace / standard.middle) if standard.middle else 0.0,
+            why=f"worker-{rank} trains {verdict.why}",
+        )  # fmt: skip
+    return marks
+
+
+def wanted(marks: Mapping[int, Mark], before: int = 0) -> Backups:
+    """One backup for every whole worker that the slow ones lack together; `before`: how many there were for them."""
+    slow = tuple(rank for rank, mark in sorted(marks.items()) if mark.slow)
+    if not slow or len(slow) > MOST_SHARE * len(marks):
+        return Backups(0, "")
+    lacking = sum(marks[rank].lacks for rank in slow)
+    count = before if before and abs(lacking - before) <= ROOM else math.floor(lacking + 0.5)
+    return Backups(max(1, count), "; ".join(marks[rank].why for rank in slow), slow)

@@ -1,0 +1,86 @@
+"""Pure. Near the end of the data: take from those who would need too long, so that all are done at about the same time.
+
+In: live leases, paces of all workers (the idle ones too). Out: wishes to end leases sooner, each with its reason. Next:
+`master.data.stragglers` puts them into the book; holders answer with where they will really end, and the rest goes to
+others.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import NamedTuple
+
+from springtide.domain.data.leases import Wish
+
+MARGIN_S = 1.5  # a wish takes a heartbeat to arrive and the answer another half: less than this is not worth asking for
+SLOWEST = 0.001  # part of the others' median that a worker without any progress is taken to have: leases still end
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """What is left of one live lease. The holder works its leases off in the order in which they are given here."""
+
+    rank: int
+    shard: int
+    first: int
+    offset: int
+    end: int
+    """Where it ends, or was asked to."""
+    batch: int
+    """Samples of a batch: leases end between batches."""
+
+    @property
+    def left(self) -> int:
+        """Samples."""
+        return max(0, self.end - self.offset)
+
+
+class Cut(NamedTuple):
+    """A lease that should end sooner."""
+
+    rank: int
+    wish: Wish
+    why: str
+
+
+def level(
+    holdings: Sequence[Holding], paces: Mapping[int, float], alive: Sequence[int], *, margin_s: float = MARGIN_S
+) -> tuple[Cut, ...]:
+    """Which leases to shorten. Call it when nothing is left to hand out: till then the quick ones just take more.
+
+    All that is left, shared by pace, would take everyone the same time. Who needs longer than that by more than the
+    margin keeps what it can do in that time, the last of its leases being cut first.
+    """
+    known = {rank: pace for rank, pace in paces.items() if rank in alive and pace > 0}
+    if len(alive) < 2 or not holdings or not known:
+        return ()
+    usual = median(known.values())
+    rates = {rank: max(paces.get(rank, usual), usual * SLOWEST) for rank in alive}
+    left: dict[int, int] = {}
+    for holding in holdings:
+        left[holding.rank] = left.get(holding.rank, 0) + holding.left
+    fair_s = sum(left.values()) / sum(rates.values())
+    cuts: list[Cut] = []
+    for rank, samples in sorted(left.items()):
+        if rank not in rates:
+            continue
+        needs_s = samples / rates[rank]
+        if needs_s > fair_s + margin_s:
+            why = (
+                f"worker-{rank} would need {needs_s:.1f} s for what it holds, all together {fair_s:.1f} s: "
+                "others take the rest"
+            )
+            mine = [holding for holding in holdings if holding.rank == rank]
+            cuts += [Cut(rank, wish, why) for wish in keep(mine, round(rates[rank] * fair_s))]
+    return tuple(cuts)
+
+
+def keep(holdings: Sequence[Holding], samples: int) -> list[Wish]:
+    """Wishes that leave a holder `samples` of its work, whole batches, the first ones."""
+    wishes = []
+    for holding in holdings:
+        stays = min(holding.left, -(-samples // holding.batch) * holding.batch)
+        samples = max(0, samples - stays)
+        if stays < holding.left:
+            wishes.append(Wish(holding.shard, holding.first, holding.offset + stays))
+    return wishes

@@ -1,0 +1,85 @@
+"""Pure. Who is significantly slower than its peers, and what size of leases each worker should get for it.
+
+In: paces from `job.stragglers.speed`. Out: resizes with their reasons. Next: `master.data.stragglers` has the book cut
+leases accordingly. Everyone begins with leases of full size. A worker that falls behind gets half, then a quarter; one
+that has caught up gets them back in the same steps. Less in hand is less that others must wait for at the end, or take
+over if it dies.
+"""
+
+from collections.abc import Mapping
+from statistics import median
+from typing import NamedTuple
+
+from springtide.domain.spec.straggler_rules import StragglerRules
+
+MOST_HALVINGS = 2  # 256 -> 128 -> 64 batches
+CROWD = 32  # workers: among more, leaving oneself out of the comparison changes nothing, and costs a median each
+NORMAL = 1.4826  # makes a median absolute deviation an estimate of a standard deviation, where paces are normal
+
+
+class Resize(NamedTuple):
+    """From now on a rank's leases are halved so often."""
+
+    rank: int
+    halvings: int
+    why: str
+
+
+class Judgement(NamedTuple):
+    """What was decided, and why; an empty decision has its reason too."""
+
+    resizes: tuple[Resize, ...]
+    why: str
+
+
+def judge(paces: Mapping[int, float], halvings: Mapping[int, int], rules: StragglerRules) -> Judgement:
+    """Compare each worker with all others: median and median absolute deviation, which a few outliers cannot move."""
+    if len(paces) < 2:
+        return Judgement((), f"{len(paces)} workers were at work long enough: nobody to compare with")
+    resizes = []
+    everyone = standard_of(list(paces.values()), rules)
+    for rank in sorted(paces):
+        standard = everyone
+        if len(paces) <= CROWD:
+            standard = standard_of([pace for other, pace in paces.items() if other != rank], rules)
+        now = halvings.get(rank, 0)
+        verdict = compare(paces[rank], standard, rules)
+        if verdict.slow and now < MOST_HALVINGS:
+            resizes.append(Resize(rank, now + 1, f"worker-{rank} trains {verdict.why}: its leases are halved"))
+        elif verdict.recovered and now > 0:
+            resizes.append(Resize(rank, now - 1, f"worker-{rank} trains {verdict.why}: its leases are doubled"))
+    if resizes:
+        return Judgement(tuple(resizes), "; ".join(resize.why for resize in resizes))
+    spread = f"{min(paces.values()):.0f} to {max(paces.values()):.0f} samples/s"
+    return Judgement((), f"{len(paces)} workers at {spread}: no lease needs another size")
+
+
+class Standard(NamedTuple):
+    """What workers are measured by."""
+
+    middle: float
+    limit: float
+    """Slow is what lies below."""
+
+
+def standard_of(peers: list[float], rules: StragglerRules) -> Standard:
+    """The median of some paces, and how far below it is too far."""
+    middle = median(peers)
+    deviation = max(NORMAL * median(abs(peer - middle) for peer in peers), rules.floor * middle)
+    return Standard(middle, middle - rules.deviations * deviation)
+
+
+class Comparison(NamedTuple):
+    """One worker beside its peers."""
+
+    slow: bool
+    recovered: bool
+    why: str
+
+
+def compare(pace: float, standard: Standard, rules: StragglerRules) -> Comparison:
+    """Whether a pace is significantly below those of the others, or near enough to them again."""
+    middle, limit = standard
+    share = pace / middle if middle else 1.0
+    said = f"{pace:.0f} samples/s, {share:.0%} of its peers' median {middle:.0f} (slow below {max(0.0, limit):.0f})"
+    return Comparison(middle > 0 and pace < limit, pace >= rules.recovered * middle, said)

@@ -1,0 +1,123 @@
+"""Exports of a job again and again: `springtide export --every`, and the process that does it beside a job.
+
+In: a job's checkpoints. Out: exports at a URL (export/continuous.py), a line for each on standard output. In a process
+of its own: collecting a model takes memory and time, and what goes wrong there is no trouble for the job.
+"""
+
+import asyncio
+import signal
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from springtide import config, errors
+from springtide.checkpoint.format.storage import place_of
+from springtide.domain.model.checkpoints import CheckpointRules
+from springtide.telemetry import logs, redacting
+
+if TYPE_CHECKING:
+    from springtide.export.continuous import Following
+
+AGAIN_S = 5.0  # after one that failed
+LAST_S = 120.0  # for the last export, after the job has ended
+
+
+def follow(
+    where: str, url: str, *, every_s: float, format: str = "safetensors", ended: threading.Event | None = None,
+    copies: str = "",
+) -> int:  # fmt: skip
+    """Export what is newest every so often, until told to end by a signal or the event; then once more."""
+    from springtide.export import table_file
+    from springtide.export.continuous import Following
+
+    also = place_of(copies) if copies else None
+    following = Following(place_of(where), url, format=table_file.format_named(format), copies=also)
+    ended = ended or threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: ended.set())
+    wait_s, said = first_wait_s(following, every_s), ""
+    while True:
+        last = ended.wait(wait_s)
+        try:
+            card = following.once()
+            wait_s, said = every_s, ""
+        except (errors.BadInput, OSError) as error:  # a checkpoint that was deleted while it was read: there is a newer
+            if str(error) != said:
+                print(redacting.redact(f"no export: {error}"), file=sys.stderr, flush=True)
+            card, wait_s, said = None, min(every_s, AGAIN_S), str(error)
+        if card is not None:
+            what = "whole" if card.since is None else f"since {card.since}"
+            print(f"export {card.number} ({what}): {card.rows:,} rows, {card.samples:,} samples trained", flush=True)
+        if last:
+            return 1 if said else 0
+
+
+def first_wait_s(following: "Following", every_s: float) -> float:
+    """Until the next export is due by the newest that is there; the usual time when that cannot be read."""
+    try:
+        return following.due_s(every_s, now=time.time())
+    except (errors.SpringtideError, OSError):
+        return every_s
+
+
+class Exporter:
+    """The process that exports while a job runs. One that dies is started again; its words are in the job's logs."""
+
+    def __init__(self, files: logs.RunFiles, rules: CheckpointRules, url: str, *, every_s: float) -> None:
+        self._log, self._stopping = files.logs / "exports.log", False
+        where = f"{rules.folder}/{files.root.name}" if rules.folder else str(files.checkpoints)
+        self._command = [sys.executable, "-m", "springtide.launch.export_process"]
+        self._arguments = [where, url, f"{every_s:g}", rules.url]
+        self._process: asyncio.subprocess.Process | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def begun(self) -> bool:
+        """Whether it exports."""
+        return self._task is not None
+
+    def begin(self) -> None:
+        """From now on, in the running event loop."""
+        self._task = asyncio.get_running_loop().create_task(self._keep())
+
+    async def end(self) -> None:
+        """The job has ended: have its last checkpoint exported, unless that takes too long."""
+        self._stopping = True
+        if self._process is not None and self._process.stdin is not None:
+            self._process.stdin.close()
+        if self._task is not None:
+            try:
+                await asyncio.wait_for(self._task, LAST_S)
+            except TimeoutError:
+                if self._process is not None and self._process.returncode is None:
+                    self._process.kill()
+                    await self._process.wait()
+
+    async def _keep(self) -> None:
+        while not self._stopping:
+            with logs.open_log(self._log) as out:
+                self._process = await asyncio.create_subprocess_exec(
+                    *self._command, stdin=asyncio.subprocess.PIPE, stdout=out, stderr=out, start_new_session=True,
+                    env=config.with_arguments(self._arguments),
+                )  # fmt: skip
+            await self._process.wait()
+            if not self._stopping:
+                await asyncio.sleep(AGAIN_S)
+
+
+def main() -> int:
+    """The process: WHERE URL SECONDS COPIES. Standard input is a pipe that the job's agent holds: it ends with that."""
+    where, url, every, copies = config.own_arguments(sys.argv[1:])
+    ended = threading.Event()
+
+    def watch() -> None:
+        sys.stdin.buffer.read()
+        ended.set()
+
+    threading.Thread(target=watch, name="springtide-exporter", daemon=True).start()
+    return follow(where, url, every_s=float(every), ended=ended, copies=copies)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,126 @@
+"""Which job a command means, on whatever platform: by the cards that `run` and `submit` leave, or by options.
+
+In: a name, or none for the newest, and a `Where`. Out: a `Reach`. Platforms other than this machine are loaded when
+they are asked for. Next: `cli.show.status`, `cli.show.events`, `cli.job.scale_stop`, `cli.job.logs`, `cli.show.top`.
+"""
+
+import importlib
+import pathlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from springtide import errors, private_files
+from springtide.platforms.agent.job_handle import Reach
+from springtide.platforms.local.job_handle import LocalReach
+from springtide.telemetry import run_registry
+from springtide.telemetry.logs import RunFiles
+
+PLATFORMS = ("local", "ray", "k8s")
+REACHES = {
+    "ray": "springtide.platforms.ray_cluster.job.job_handle",
+    "k8s": "springtide.platforms.k8s.client.job_handle",
+}
+SUBMITTERS = {"ray": "springtide.launch.ray_job", "k8s": "springtide.platforms.k8s.client.submit"}
+WORDS = {"ray": "the Ray platform", "k8s": "the Kubernetes platform"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Where:
+    """Where jobs are looked for."""
+
+    platform: str = ""
+    """Empty: wherever the card of a job says, or this machine."""
+    options: Mapping[str, str] = field(default_factory=dict)
+    """Of a cluster: `address`, or `namespace`, `context`, `kubeconfig`; what is left out is as that platform does."""
+    folder: str = ".springtide/runs"
+    """Cards, and runs of this machine."""
+
+    def __post_init__(self) -> None:
+        if self.platform and self.platform not in PLATFORMS:
+            raise errors.UnknownName("platform", self.platform, PLATFORMS)
+        if self.options and self.platform in ("", "local"):
+            raise errors.BadInput(
+                f"{', '.join('--' + name for name in self.options)}: of which platform? Give --platform ray or k8s too"
+            )
+
+    @property
+    def remote(self) -> bool:
+        """Whether a cluster was named."""
+        return self.platform not in ("", "local")
+
+
+def find(name: str | None, where: Where) -> Reach:
+    """The job of that name, or the newest one."""
+    if where.remote:
+        reach = load(where.platform, REACHES)
+        if name is None:
+            known = reach.names(where.options)
+            if not known:
+                raise errors.MissingFile(
+                    f"no jobs on {where.platform}; start one with `springtide submit job.yaml --platform "
+                    f"{where.platform}`"
+                )
+            name = known[0]
+        found: Reach = reach.open_job(name, where.options)
+        return found
+    return reached(pick(name, where.folder, only_here=where.platform == "local"))
+
+
+def every(where: Where) -> list[Reach]:
+    """All jobs there, the newest first."""
+    if where.remote:
+        reach = load(where.platform, REACHES)
+        return [reach.open_job(name, where.options) for name in reach.names(where.options)]
+    cards = run_registry.find(pathlib.Path(where.folder))
+    found = []
+    for run in cards:
+        try:
+            if run.here or where.platform != "local":
+                found.append(reached(run))
+        except (errors.SpringtideError, OSError):  # a job that was deleted, a cluster that is gone: others are shown
+            continue
+    return found
+
+
+def pick(name: str | None, folder: str, *, only_here: bool = False) -> run_registry.Run:
+    """The card of that name, or the newest one."""
+    found = [run for run in run_registry.find(pathlib.Path(folder)) if run.here or not only_here]
+    if not found:
+        raise errors.MissingFile(
+            f"no jobs in {folder}; start one with `springtide run train.py` or `springtide submit job.yaml`, say where "
+            "they are with --logs DIR, or on which cluster with --platform"
+        )
+    if name is None:
+        return found[0]
+    for run in found:
+        if run.job == name:
+            return run
+    raise errors.UnknownName("job", name, [run.job for run in found])
+
+
+def reached(run: run_registry.Run) -> Reach:
+    """The job of a card."""
+    if run.here:
+        return LocalReach(run)
+    found: Reach = load(run.card.platform, REACHES).open_job(run.card.name, run.card.where)
+    return found
+
+
+def note(folder: pathlib.Path, card: run_registry.RunCard) -> None:
+    """Leave the card of a job on a cluster, so that later commands find it by its name; the newest of a name counts."""
+    files = RunFiles(folder / card.name)
+    files.root.mkdir(parents=True, exist_ok=True, mode=private_files.FOLDER)
+    run_registry.write_card(files, card)
+
+
+def load(platform: str, modules: Mapping[str, str]) -> Any:
+    """A platform's module; what it needs may have to be installed."""
+    if platform not in modules:
+        raise errors.UnknownName("platform", platform, PLATFORMS)
+    try:
+        return importlib.import_module(modules[platform])
+    except ModuleNotFoundError as error:
+        if error.name is not None and error.name.startswith("springtide"):
+            raise
+        raise errors.MissingExtra(WORDS[platform], platform) from error

@@ -1,0 +1,1 @@
+"""A job's agent in its Kubernetes pod."""

@@ -1,0 +1,215 @@
+"""One job in its master pod: resolved, run by an agent, told to the cluster; what users ask for meanwhile is done.
+
+In: `launch.k8s.agent_pod`, which holds the Lease. Out: the job's last status, written. The run's folder is a mount:
+where it is a volume, or the same pod's, the journal in it is gone on with. A new pod without a volume has no journal:
+then all pods of the job are ended first, and the job begins anew from its newest checkpoint at `checkpoints.url`, or
+from the beginning, and says so; none of what those pods do later can reach it, since no process of theirs is left.
+"""
+
+import asyncio
+import contextlib
+import logging
+import pathlib
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any
+
+from springtide import config, errors
+from springtide.domain.plan import capacity as room
+from springtide.domain.plan.capacity import Capacity
+from springtide.domain.spec.elastic_job import ElasticJob
+from springtide.domain.spec.job_spec import Phase
+from springtide.launch.k8s.pod_output import Output
+from springtide.launch.k8s.pod_requests import Asks
+from springtide.launch.spec import resolve
+from springtide.platforms.agent.agent import Agent, RunPlan, blame_of
+from springtide.platforms.agent.composite import TwoPlaces
+from springtide.platforms.k8s.api.client import Client
+from springtide.platforms.k8s.api.kinds import SCALE_PLANS
+from springtide.platforms.k8s.job import job_status
+from springtide.platforms.k8s.job.lease import Lease
+from springtide.platforms.k8s.job.platform import KubernetesPlatform
+from springtide.platforms.k8s.job.status_writer import StatusWriter
+from springtide.platforms.k8s.objects import names
+from springtide.platforms.k8s.objects.job_object import JobObject
+from springtide.platforms.local.platform import LocalPlatform
+from springtide.rpc.messages import messages
+from springtide.telemetry import events, logs
+
+log = logging.getLogger(__name__)
+
+LOOK_S = 0.5
+AGAIN_S = 5.0
+
+
+class PodJob:
+    """Of one agent's life."""
+
+    def __init__(self, client: Client, job: JobObject, lease: Lease) -> None:
+        self._client, self._job, self._lease = client, job, lease
+        self._settings = config.load()
+        self.files = logs.RunFiles(pathlib.Path(names.RUN) / job.name)
+        self._statuses = StatusWriter(client, job.name)
+        self._statuses.generation = job.generation
+        self._asks = Asks(client, job, self.files, self._settings, self._statuses)
+        self._platform = KubernetesPlatform(
+            client, job.name, pending_s=job.job.kubernetes.pending_s, resize_s=job.job.kubernetes.resize_s,
+            notice=self._asks.notice, user_plan=self._asks.user_plan,
+        )  # fmt: skip
+
+        self._asks.running = self._platform.running
+
+    async def run(self) -> None:
+        """Until the job is over; `Fenced` where another agent keeps it now."""
+        await self._platform.open()
+        try:
+            job = await self._begun_anew() if self._journal_lost() else self._job.job
+            lay_out(self.files, self._settings)
+            try:
+                self._asks.begin()
+                plan = self._plan(job)
+            except errors.UserError as error:
+                log.error("%s", error)
+                await self._end(job_status.failed(self._job.name, str(error)))
+                return
+            await self._attend(plan)
+        finally:
+            await self._platform.shut()
+
+    # ---- before ----
+
+    def _plan(self, job: ElasticJob) -> RunPlan:
+        """What the agent is to do; the master listens at this pod's own address, and is found by the pod's name."""
+        offered = self._platform.status
+        capacity = Capacity(
+            cpu=offered.cpu or 0.0, memory=float(offered.memory or 0), node_cpu=offered.node_cpu or 0.0,
+            node_memory=float(offered.node_memory or 0), holds=True,
+        )  # fmt: skip
+        code = pathlib.Path() if self._job.code else None
+        plan = resolve.resolve(job, capacity, code=code, key=self._job.uid, say=log.info)
+        if plan.spec.planning.on or plan.spec.online.on:
+            self._asks.limits = lambda now: room.bounds(capacity, now.workers, now.servers, now.quota)
+        wish = self._job.job.kubernetes
+        spec = replace(plan.spec, join_s=plan.spec.join_s + wish.pending_s, gang=wish.start == "gang")
+        return replace(
+            plan, spec=spec, host=self._settings.host or "0.0.0.0", port=names.MASTER_PORT,
+            advertise=names.master_address(self._job.name, self._job.namespace).partition(":")[0],
+            secret_file=self._settings.secret_file, adopt=True, report_usage=True,
+        )  # fmt: skip
+
+    def _journal_lost(self) -> bool:
+        """An agent before this one has wanted pods, and what its masters knew is not here."""
+        return bool(self._platform.status.made) and not self.files.journal.exists()
+
+    async def _begun_anew(self) -> ElasticJob:
+        """End all that earlier masters have left, then let the first lives be made again."""
+        term = await self._lease.next_term()
+        job, url = self._job.job, self._job.job.checkpoints.url
+        source = f"its newest checkpoint at {url}" if url else "the beginning: it has no checkpoints.url"
+        why = (
+            "the master's pod was lost, and its journal with it (kubernetes.runVolume keeps it): all roles are ended, "
+            f"and the job begins anew from {source}"
+        )
+        log.warning("%s", why)
+        self._statuses.note(messages.JobStatus(name=job.name, phase=Phase.STARTING, why=why, elapsed_s=0.0))
+        self._platform.writer.term = term
+        self._platform.writer.change()
+        await self._platform.writer.flushed()
+        while self._platform.left:
+            await asyncio.sleep(LOOK_S)
+        await self._client.patch(SCALE_PLANS, self._job.name, {"status": {"made": None}}, subresource="status")
+        self._platform.forget()
+        self.files.logs.mkdir(parents=True, exist_ok=True)
+        story = events.EventLog(self.files.events)
+        story.write("journal_lost", why=why)
+        story.close()
+        return replace(job, resume=url) if url else job
+
+    # ---- meanwhile ----
+
+    async def _attend(self, plan: RunPlan) -> None:
+        near = LocalPlatform(self.files, log.info)
+        agent = Agent(
+            plan, self.files, TwoPlaces(near, self._platform), log.info, next_term=self._next_term
+        )  # fmt: skip
+        self._asks.agent = agent
+        output = Output(self.files)
+        beside = [
+            asyncio.create_task(kept(keep))
+            for keep in (
+                output.keep,
+                self._statuses.keep,
+                self._asks.keep_plans,
+                self._asks.keep_spec,
+                self._asks.keep_numbers,
+                self._asks.keep_notices,
+            )
+        ]
+        running = asyncio.create_task(agent.run(self._heard))
+        try:
+            either: set[asyncio.Future[Any]] = {running, self._platform.failed}
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if not running.done():
+                await called_off(running)
+                self._platform.failed.result()  # raises why
+            status = await last_status(running, self._job.name)
+        finally:
+            await called_off(running)
+            for task in beside:
+                await called_off(task)
+            output.look()
+        await self._end(status)
+
+    async def _next_term(self) -> int:
+        term = await self._lease.next_term()
+        self._platform.writer.term = term
+        return term
+
+    def _heard(self, status: messages.JobStatus) -> None:
+        self._asks.status = status
+        if not status.phase.over:  # the end is told once its roles have ended, and by then they may be deleted
+            self._statuses.note(status)
+
+    async def _end(self, status: messages.JobStatus) -> None:
+        await self._platform.writer.flushed()
+        await self._asks.refuse_rest()
+        await self._statuses.write(status)
+
+
+async def last_status(running: "asyncio.Task[messages.JobStatus]", name: str) -> messages.JobStatus:
+    """How the job ended, also where its master could not even be started."""
+    try:
+        return await running
+    except errors.Fenced:
+        raise
+    except (errors.UserError, errors.JobFailed) as error:
+        log.error("%s", error)
+        return job_status.failed(name, str(error), blame_of(error))
+
+
+async def kept(keep: Callable[[], Awaitable[None]]) -> None:
+    """What goes on beside the job must not end it, nor end unseen: it is said, and begun again."""
+    while True:
+        try:
+            await keep()
+        except (errors.SpringtideError, OSError) as error:
+            log.error("%s: %s", keep.__qualname__, error)
+        await asyncio.sleep(AGAIN_S)
+
+
+async def called_off(task: "asyncio.Task[object]") -> None:
+    """End a task; what it raised is raised where it is awaited."""
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await asyncio.wait({task})
+
+
+def lay_out(files: logs.RunFiles, settings: config.Settings) -> None:
+    """The run's folder; the mounted certificates are those of both, agent and master."""
+    files.logs.mkdir(parents=True, exist_ok=True)
+    if settings.tls:
+        files.tls.mkdir(exist_ok=True)
+        for role in ("agent", "master"):
+            link = files.tls / role
+            link.unlink(missing_ok=True)
+            link.symlink_to(settings.tls)

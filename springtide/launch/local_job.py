@@ -1,0 +1,98 @@
+"""A job on this machine, kept by this process: its agent, its signals, its exporter.
+
+In: an `ElasticJob`. Out: a run folder and how the job ended. For `springtide run`, in a terminal, and for
+`launch.detached_agent`, which nobody watches. Next: `platforms.agent.agent`.
+"""
+
+import asyncio
+import pathlib
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from springtide.checkpoint.format import storage
+from springtide.domain.core import durations
+from springtide.domain.spec.elastic_job import ElasticJob
+from springtide.launch import local_capacity
+from springtide.launch.export_process import Exporter
+from springtide.launch.spec import resolve
+from springtide.platforms.agent.agent import Agent, RunPlan
+from springtide.platforms.local.fork_server_client import WarmStarts
+from springtide.platforms.local.platform import LocalPlatform
+from springtide.rpc.messages import messages
+from springtide.telemetry import logs
+
+EXPORT_EVERY = "5m"
+WARM_AFTER_S = 15.0  # a job that lives so long will want to start workers again; what it takes is two seconds of a core
+SIGNALS = ((signal.SIGINT, "Ctrl-C"), (signal.SIGTERM, "SIGTERM"), (signal.SIGHUP, "SIGHUP"))
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Begun:
+    """A job that has its folder; nothing of it runs yet."""
+
+    job: ElasticJob
+    plan: RunPlan
+    files: logs.RunFiles
+
+
+def resolved(job: ElasticJob, runs: pathlib.Path, *, code: pathlib.Path, say: Say) -> RunPlan:
+    """The job for this machine, all of it checked; nothing is written. Past jobs are remembered beside the runs."""
+    history = str(runs.absolute().parent / "history.db")
+    plan = resolve.resolve(job, local_capacity.capacity(), code=code, history=history, say=say)
+    for url in filter(None, (plan.spec.checkpoints.url, job.following.export_to)):
+        storage.place_of(url)  # one that nobody knows is said now
+    return plan
+
+
+def begin(job: ElasticJob, runs: pathlib.Path, *, code: pathlib.Path, say: Say) -> Begun:
+    """Check all of it, then make its folder."""
+    plan = resolved(job, runs, code=code, say=say)
+    return Begun(job=replace(job, name=plan.spec.name), plan=plan, files=logs.make_run(runs, plan.spec.name))
+
+
+async def attend(
+    begun: Begun, *, say: Say, seen: Callable[[messages.JobStatus], None], hang_up: bool = True
+) -> messages.JobStatus:
+    """Run it to its end; `seen` gets every status. A first signal drains, a second kills; without `hang_up` the end of
+    the terminal is none."""
+    warm = WarmStarts(after_s=WARM_AFTER_S)
+    agent = Agent(begun.plan, begun.files, LocalPlatform(begun.files, say, warm=warm), say)
+    loop = asyncio.get_running_loop()
+    interrupts = 0
+
+    def interrupted(name: str) -> None:
+        nonlocal interrupts
+        interrupts += 1
+        if interrupts == 1:
+            say(f"{name}: draining, workers finish the batch in hand; once more kills")
+            agent.stop(f"stopped by {name}")
+        else:
+            say(f"{name} again: killing")
+            agent.kill()
+
+    for number, name in SIGNALS if hang_up else SIGNALS[:-1]:
+        loop.add_signal_handler(number, interrupted, name)
+    exporter = exporter_of(begun)
+
+    def seen_first(status: messages.JobStatus) -> None:
+        if exporter is not None and not exporter.begun:
+            exporter.begin()  # not before there is a master: until then the folder may be another run's
+        seen(status)
+
+    try:
+        return await agent.run(seen_first)
+    finally:
+        warm.close()
+        if exporter is not None:
+            await exporter.end()
+
+
+def exporter_of(begun: Begun) -> Exporter | None:
+    """Who exports the model while it trains, if that is wished."""
+    following = begun.job.following
+    if not following.export_to:
+        return None
+    every_s = durations.seconds("export_every", following.export_every or EXPORT_EVERY)
+    return Exporter(begun.files, begun.plan.spec.checkpoints, following.export_to, every_s=every_s)

@@ -1,0 +1,35 @@
+"""A job for a Ray cluster: what the cluster has, what the job becomes there, its code on the way, its steward.
+
+In: an `ElasticJob` from `launch.submit` or `springtide.ray`. Out: a job that the cluster keeps, by its name. Next:
+`platforms.ray_cluster.job.submit`.
+"""
+
+import pathlib
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from springtide.domain.spec.elastic_job import ElasticJob
+from springtide.launch.spec import resolve
+from springtide.platforms.ray_cluster.cluster import cluster, runtime_env
+from springtide.platforms.ray_cluster.job import job_order
+from springtide.platforms.ray_cluster.job import submit as submitting
+
+
+def submit(
+    job: ElasticJob, folder: pathlib.Path | None, where: Mapping[str, str], say: Callable[[str], None]
+) -> str:  # fmt: skip
+    """Give the job to the cluster at `where["address"]`; its name there.
+
+    `folder` has its code, and is shipped; None: the cluster's nodes have it.
+    """
+    cluster.connect(where.get("address", ""))
+    plan = resolve.resolve(job, job_order.capacity_of(cluster.nodes()), code=folder, say=say)
+    submitting.refuse_taken(plan.spec.name)
+    wanted = submitting.order_of(
+        replace(plan, tls=job.ray.tls),
+        resources=job.ray.resources,
+        pending_s=job.ray.pending_s,
+        run_folder=job.ray.run_folder,
+    )
+    submitting.submit(wanted, runtime_env.shipped(folder, job.ray.runtime_env))
+    return plan.spec.name

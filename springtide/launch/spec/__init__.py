@@ -1,0 +1,1 @@
+"""From a spec as written to one that can run."""

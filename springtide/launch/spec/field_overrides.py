@@ -1,0 +1,88 @@
+"""NAME=VALUE as fields of frozen nouns: `--planning` of a run, a spec and a brain, by the same rules.
+
+In: what was given, and the nouns that may be changed. Out: the same nouns with other values, their types checked, and
+the policies, priorities and metrics that they name looked up. A field of a noun within another is named by a dot,
+seconds may be named without `_s`. Next: `launch.spec.initial_resources`, `launch.spec.stream_options`,
+`cli.cluster.brain`.
+"""
+
+import typing
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import fields, is_dataclass, replace
+from typing import Any
+
+import msgspec
+
+from springtide import errors
+from springtide.domain.spec.planning_config import PlanningConfig
+
+Noun = tuple[Any, Iterable[str]]
+"""A frozen noun, and those of its fields that may be set."""
+POLICY = "policy"
+NAMED = (POLICY, "priority", "data_workers")
+"""Fields of `PlanningConfig` that name a function."""
+
+NUMBER, WHOLE = "a number", "a whole number"
+VALUES: dict[Any, str] = {
+    int: WHOLE, int | None: WHOLE, float: NUMBER, float | None: NUMBER, bool: "true or false"
+}  # fmt: skip
+
+
+def planning_fields(*, policy: bool) -> tuple[str, ...]:
+    """Fields of `PlanningConfig` that may be set; its policy may have an option of its own."""
+    return tuple(each.name for each in fields(PlanningConfig) if policy or each.name != POLICY)
+
+
+def changed(given: Sequence[str], *nouns: Noun, option: str = "--planning", example: str = "sample_s=20") -> list[Any]:
+    """The nouns with what was given; one error for a name that is none of theirs, or a value that does not fit."""
+    known = {name: place for which, noun in enumerate(nouns) for name, place in _places(which, *noun)}
+    new: list[dict[str, Any]] = [{} for _ in nouns]
+    for text in given:
+        name, equals, value = text.partition("=")
+        name = name if name in known else f"{name}_s" if f"{name}_s" in known else name
+        if name not in known:
+            raise errors.UnknownName(f"{option.removeprefix('--').removesuffix('-setting')} setting", name, known)
+        which, field, part = known[name]
+        owner = nouns[which][0]
+        inner = new[which].get(field, getattr(owner, field)) if part else owner
+        kind = typing.get_type_hints(type(inner))[part or field]
+        if not equals:
+            raise errors.BadInput(f"{option} {text}: wanted NAME=VALUE, such as {example}")
+        try:
+            fits = msgspec.convert(value, kind, strict=False)
+        except msgspec.ValidationError as error:
+            wanted = VALUES.get(kind, f"{kind}, NAME=VALUE as in {example}")
+            raise errors.BadInput(f"{option} {text}: {value!r} is no value of {name}; wanted {wanted}") from error
+        new[which][field] = replace(inner, **{part: fits}) if part else fits
+    made = [replace(noun, **some) for (noun, _), some in zip(nouns, new, strict=True)]
+    for one in made:
+        if isinstance(one, PlanningConfig):
+            check_names(one)
+    return made
+
+
+def check_names(config: PlanningConfig) -> None:
+    """What settings name is looked up now: a decision hours later would only do nothing for want of it."""
+    usual = PlanningConfig()
+    named = [name for name in NAMED if getattr(config, name) != getattr(usual, name)]
+    if not named:
+        return
+    from springtide.planning.allocate import priorities  # bring much along, and are rarely needed here
+    from springtide.planning.dataworkers.cluster import metrics
+    from springtide.planning.policy import registry
+
+    look_up: dict[str, Callable[[str], Any]] = {
+        POLICY: registry.found, "priority": priorities.priority, "data_workers": metrics.load
+    }  # fmt: skip
+    for name in named:
+        look_up[name](getattr(config, name))
+
+
+def _places(which: int, noun: Any, names: Iterable[str]) -> Iterable[tuple[str, tuple[int, str, str]]]:
+    """Names by which fields are set: which noun, which field, and which part of it."""
+    for name in names:
+        value = getattr(noun, name)
+        if is_dataclass(value):
+            yield from ((f"{name}.{part.name}", (which, name, part.name)) for part in fields(value))
+        else:
+            yield name, (which, name, "")

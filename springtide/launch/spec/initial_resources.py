@@ -1,0 +1,200 @@
+"""What a job begins with when its user leaves that open, and by which rules it plans from there.
+
+In: an `ElasticJob` and what its platform has. Out: a `Start`: a first shape with `PlanRules`, or what `size_locally`
+says where nothing is to be planned. A brain or a history that knows similar jobs is asked for the first shape. Next:
+`launch.spec.resolve`.
+"""
+
+import asyncio
+import concurrent.futures
+import getpass
+import math
+import pathlib
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from springtide import config, errors
+from springtide.domain.core import resources
+from springtide.domain.core.shape import Bounds, Shape
+from springtide.domain.core.stages import Stage
+from springtide.domain.plan import capacity as room
+from springtide.domain.plan.advice import Adviser
+from springtide.domain.plan.capacity import Capacity
+from springtide.domain.plan.profile import ModelFacts
+from springtide.domain.plan.view import JobView
+from springtide.domain.spec.elastic_job import ElasticJob, RoleWish
+from springtide.domain.spec.plan_rules import PlanRules
+from springtide.domain.spec.planning_config import PlanningConfig
+from springtide.launch.spec import field_overrides
+from springtide.master.autoscale import adviser_factory
+from springtide.planning.policy import acceptance
+from springtide.telemetry import redacting
+
+SAMPLE_S = BETWEEN_S = 20.0  # roles of one machine start within seconds, where those of a cluster take a minute
+ASK_S = 10.0  # for a first shape; a job that is told none begins small
+TIMES = ("every_s", "patience_s", "settle_s", "window_s", "warm_up_steps")
+BOUNDS = ("worker_step", "server_step", "cpu_step")
+UNKNOWN = ModelFacts(dense_bytes=1.0, bandwidth=1.0, dim=1.0, batch=1)
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """How a job begins."""
+
+    workers: int
+    servers: int
+    worker_cpu: float | None
+    server_cpu: float | None
+    threads: int
+    planning: PlanRules
+
+
+def start(job: ElasticJob, capacity: Capacity, *, history: str = "", key: str = "", say: Say) -> Start:
+    """Sizes, and rules if the job is to plan for itself. `history`: of past jobs, unless the job names one."""
+    room.check(capacity, job.workers, job.servers, job.quota)
+    limits = room.bounds(capacity, job.workers, job.servers, job.quota)
+    if not planned(job):
+        if job.planning:  # a mistake is one here too
+            changed(PlanRules(bounds=limits, resize=capacity.holds), job.planning)
+            say(f"nobody plans for this job: {', '.join(job.planning)} of its planning changes nothing")
+        return fixed(job, capacity)
+    if job.history:
+        from springtide.brain.store import store
+
+        store.parse(job.history)  # a mistake is said now
+    if capacity.trouble:
+        say(f"cores cannot be held here ({capacity.trouble}): only numbers of workers and servers are planned")
+    rules = rules_of(job, capacity, limits, history=history if job.history is None else job.history, key=key)
+    assert rules.bounds is not None
+    begin = {"workers": job.workers.start, "servers": job.servers.start}
+    small = room.first_shape(rules.bounds, **begin, small=not capacity.own)
+    shape, rules = warm(job, small, rules)
+    held = capacity.holds
+    return Start(
+        workers=shape.workers, servers=shape.servers, threads=math.ceil(limits.most.worker_cpu), planning=rules,
+        worker_cpu=shape.worker_cpu if held else job.workers.cpu,
+        server_cpu=shape.server_cpu if held else job.servers.cpu,
+    )  # fmt: skip
+
+
+def planned(job: ElasticJob) -> bool:
+    """Whether to plan. With both numbers given only cores are left, which one machine hands out by itself; a bsp group
+    is formed anew for every other number of workers, and plans only where that is asked for."""
+    open_numbers = job.workers.count is None or job.servers.count is None
+    return job.plan if job.plan is not None else open_numbers and job.sync == "async"
+
+
+def fixed(job: ElasticJob, capacity: Capacity) -> Start:
+    """Sizes of a job that nobody plans for: what was given, else a usual size within bounds and quota."""
+    cores = max(1, math.floor(capacity.node_cpu or capacity.cpu or 1))
+    usual = resources.size_locally(
+        cores, servers=job.servers.count, workers=job.workers.count, cpu=job.workers.cpu
+    )  # fmt: skip
+    workers, servers = within(usual.workers, job.workers), within(usual.servers, job.servers)
+    worker_cpu, server_cpu = job.workers.cpu, job.servers.cpu
+    if job.quota.cpu is not None or job.quota.memory is not None:
+        numbers = replace(job.workers, count=workers, min=None, max=None, start=None)
+        servers_too = replace(job.servers, count=servers, min=None, max=None, start=None)
+        shape = room.first_shape(room.bounds(capacity, numbers, servers_too, job.quota))
+        if capacity.holds:
+            worker_cpu, server_cpu = shape.worker_cpu, shape.server_cpu
+    threads = usual.threads_per_worker if worker_cpu is None else max(1, math.ceil(worker_cpu))
+    return Start(
+        workers=workers, servers=servers, worker_cpu=worker_cpu, server_cpu=server_cpu,
+        threads=min(usual.threads_per_worker, threads), planning=PlanRules(),
+    )  # fmt: skip
+
+
+def within(usual: int, wish: RoleWish) -> int:
+    """A number that the wish allows: the one to begin with, or the nearest to what is usual."""
+    return wish.count or wish.start or min(max(usual, wish.min or 1), wish.max or max(usual, wish.min or 1))
+
+
+def rules_of(job: ElasticJob, capacity: Capacity, limits: Bounds, *, history: str, key: str = "") -> PlanRules:
+    """The rules for this platform, with what the job changes of them."""
+    own = PlanningConfig(
+        extra_workers=0, total_cpu=limits.quota.cpu,
+        node_cpu=max(limits.most.worker_cpu, limits.most.server_cpu), server_cpu=limits.most.server_cpu,
+    )  # fmt: skip
+    if capacity.own:
+        own = replace(own, sample_s=SAMPLE_S, between_changes_s=BETWEEN_S, workers_stay=capacity.holds)
+    own_settings = config.load()
+    brain = job.brain or own_settings.brain
+    rules = PlanRules(
+        bounds=limits, resize=capacity.holds, overlap=capacity.own and job.quota.cpu is None and not brain, config=own,
+        key=key or uuid.uuid4().hex, user=user(), history=history, priority=job.priority,
+        brain=brain, brain_secret_file=own_settings.brain_secret_file, brain_tls=own_settings.brain_tls,
+        features={
+            "script": pathlib.PurePath(job.script).name, "job": job.name,
+            "arguments": " ".join(redacting.redact_arguments(job.arguments)),
+        },
+    )  # fmt: skip
+    return changed(rules, job.planning)
+
+
+def user() -> str:
+    """Who runs this; a container may have no name for it."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return ""
+
+
+def changed(rules: PlanRules, given: Mapping[str, str]) -> PlanRules:
+    """The rules with some others: fields of `PlanningConfig`, times of `PlanRules`, and steps of the bounds."""
+    config, others, bounds = field_overrides.changed(
+        [f"{name}={value}" for name, value in given.items()],
+        (rules.config, field_overrides.planning_fields(policy=True)), (rules, TIMES), (rules.bounds, BOUNDS),
+    )  # fmt: skip
+    known: PlanRules = replace(others, config=config, bounds=bounds)
+    return known
+
+
+def warm(job: ElasticJob, small: Shape, rules: PlanRules) -> tuple[Shape, PlanRules]:
+    """What similar jobs ended with, if anyone remembers some; else the small start."""
+    begun = [wish.start for wish in (job.workers, job.servers)] != [None, None]
+    if begun or (not rules.brain and not known(rules.history)):
+        return small, rules
+    try:
+        advice = _asked(rules, first_view(job, rules))
+        wrong = acceptance.refused(advice, first_view(job, rules), rules.config, epoch=0, now=0.0)
+    except errors.UserError:
+        raise
+    except (errors.SpringtideError, TimeoutError) as error:
+        return small, replace(rules, why=f"{rules.why}: nobody could be asked ({str(error) or 'no answer'})")
+    if wrong:
+        return small, replace(rules, why=f"{rules.why}: advice was refused, {wrong}")
+    if advice.plan is None or advice.plan.stage is not Stage.OPTIMIZING:
+        return small, replace(rules, why=advice.plan.reason if advice.plan else rules.why)
+    return advice.plan.shape, replace(rules, why=advice.plan.reason, stage=Stage.OPTIMIZING)
+
+
+def first_view(job: ElasticJob, rules: PlanRules) -> JobView:
+    """The job before anything of it runs."""
+    assert rules.bounds is not None
+    features: Mapping[str, str | float] = {**rules.features, "sync": job.sync}
+    return JobView(
+        name=job.name, facts=UNKNOWN, bounds=rules.bounds, user=rules.user, priority=rules.priority, features=features
+    )  # fmt: skip
+
+
+def known(history: str) -> bool:
+    """Whether there is anything to be asked: a file that is not there yet is not made for that."""
+    return bool(history) and ("://" in history or pathlib.Path(history).exists())
+
+
+def _asked(rules: PlanRules, view: JobView) -> Any:
+    """Advice for it; also where an event loop runs already, such as in a pod's agent."""
+    with concurrent.futures.ThreadPoolExecutor(1, "springtide-sizing") as beside:
+        return beside.submit(lambda: asyncio.run(_ask(adviser_factory.made(rules), view))).result()
+
+
+async def _ask(adviser: Adviser, view: JobView) -> Any:
+    try:
+        async with asyncio.timeout(ASK_S):
+            return await adviser.advise(view, epoch=0, now=0.0)
+    finally:
+        await adviser.close()

@@ -1,0 +1,241 @@
+"""A spec in YAML or JSON, read into an `ElasticJob`: every mistake is told with its line and column, all at once.
+
+In: a file that a person wrote. Out: `Read`: the job, where its code is, the namespace that the file names. Names and
+types are those of `domain.spec.schema`; here is only how YAML is taken: text stays as it is written (`off`, `1.10`), a
+key may be there once, tabs and a second document are told for what they are. Next: `launch.spec.resolve`,
+`launch.submit`.
+"""
+
+import os
+import pathlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from springtide import errors, file_input
+from springtide.domain.spec import schema
+from springtide.domain.spec.elastic_job import ElasticJob
+from springtide.domain.spec.schema import Path, Problem, Scalar
+
+MOST_BYTES = 1 << 20  # what a cluster would keep of one object
+MOST_NODES = 100_000  # aliases can make a small file very large
+SHOWN = 20
+"""Mistakes that are told at once."""
+MERGE = "tag:yaml.org,2002:merge"
+PLAIN_TAGS = {"tag:yaml.org,2002:" + kind for kind in ("int", "float", "bool", "null")}
+TEXT_TAGS = {"tag:yaml.org,2002:" + kind for kind in ("str", "timestamp", "value", "merge")}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Read:
+    """What a file says."""
+
+    job: ElasticJob
+    path: pathlib.Path
+    namespace: str = ""
+    """Of a Kubernetes cluster, if it names one."""
+    given: frozenset[Path]
+    """What is said, by path: all else is open."""
+    folder: pathlib.Path
+    """Where the code is: the working folder that it names, or its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    """A place in the file, from 1."""
+
+    line: int
+    column: int
+
+
+class _Tree:
+    """A file as plain data, and where everything in it is."""
+
+    def __init__(self) -> None:
+        self.keys: dict[Path, _Mark] = {}
+        self.values: dict[Path, _Mark] = {}
+        self.problems: list[tuple[_Mark, str]] = []
+        self.nodes = 0
+
+    def tell(self, node: Any, path: Path, message: str) -> None:
+        """Something is wrong with the YAML of a node."""
+        self.problems.append((_mark(node), str(Problem(path, message))))
+
+    def place(self, problem: Problem) -> _Mark:
+        """Where something is wrong, or the nearest thing around it."""
+        path = problem.path
+        while path:
+            places = (self.keys, self.values) if problem.at_key or path != problem.path else (self.values, self.keys)
+            for known in places:
+                if path in known:
+                    return known[path]
+            path = path[:-1]
+        return _Mark(1, 1)
+
+
+def read(path: pathlib.Path) -> Read:
+    """The job of a file; one error with everything that is wrong in it."""
+    hint = f"{nearest(path)}docs/spec.md tells what is in it"
+    return parse(file_input.read(path, what="the spec of a job", hint=hint, most_bytes=MOST_BYTES), path)
+
+
+def nearest(path: pathlib.Path) -> str:
+    """Specs that could be meant where this is none."""
+    if os.path.isfile(path):
+        return ""
+    folder = path if os.path.isdir(path) else path.parent
+    found = sorted(str(each) for each in folder.glob("*.y*ml"))
+    return f"there is {', '.join(found[:3])}; " if found else ""
+
+
+def parse(text: str, path: pathlib.Path) -> Read:
+    """The job of a text that was in `path`."""
+    tree = _Tree()
+    plain = _plain(_document(text, path), (), tree, ())
+    job, problems = schema.check(plain)
+    told = [*tree.problems, *((tree.place(each), str(each)) for each in problems)]
+    if job is None or told:
+        raise errors.BadInput(_list(path, told))
+    metadata = plain.get("metadata")
+    namespace = metadata.get("namespace") if isinstance(metadata, dict) else None
+    return Read(
+        job=job, path=path, namespace=namespace.text if isinstance(namespace, Scalar) else "",
+        given=frozenset(_bare(each) for each in tree.values), folder=path.parent / job.working_dir,
+    )  # fmt: skip
+
+
+def _bare(path: Path) -> Path:
+    """A path as in a spec alone: `name`, not `metadata.name`."""
+    return path[1:] if path[:1] in (("spec",), ("metadata",)) else path
+
+
+def _list(path: pathlib.Path, told: list[tuple[_Mark, str]]) -> str:
+    """Mistakes in the order of the file, a line each."""
+    told = sorted(told, key=lambda each: (each[0].line, each[0].column))
+    lines = [f"{path}:{mark.line}:{mark.column}: {message}" for mark, message in told[:SHOWN]]
+    if len(told) > SHOWN:
+        lines.append(f"and {len(told) - SHOWN} more mistakes")
+    return "\n".join(lines)
+
+
+def _document(text: str, path: pathlib.Path) -> Any:
+    """The one document that is in it."""
+    import yaml  # takes 20 ms: only who reads a spec pays
+
+    try:
+        documents = list(yaml.compose_all(text, Loader=yaml.SafeLoader))
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
+        raise errors.BadInput(f"{path}:{line}:{column}: {_why(error, text, line)}") from None
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        column = error.position - (text.rfind("\n", 0, error.position) + 1) + 1
+        raise errors.BadInput(
+            f"{path}:{line}:{column}: a character that YAML does not allow: {error.character!r}"
+        ) from None
+    found = [each for each in documents if each is not None and not _empty(each)]
+    if not found:
+        raise errors.BadInput(f"{path}:1:1: empty; wanted the spec of a job, at least `script: train.py`")
+    if len(found) > 1:
+        mark = found[1].start_mark
+        raise errors.BadInput(
+            f"{path}:{mark.line + 1}:{mark.column + 1}: a second document begins here; wanted one job a file"
+        )
+    return found[0]
+
+
+def _empty(node: Any) -> bool:
+    return bool(node.tag == "tag:yaml.org,2002:null")
+
+
+def _why(error: Any, text: str, line: int) -> str:
+    """What is wrong with the YAML, in words for people who do not know its grammar."""
+    lines = text.splitlines()
+    here = lines[line - 1] if line <= len(lines) else ""
+    if "\t" in here[: len(here) - len(here.lstrip())] or "'\\t'" in str(error.problem):
+        return "a tab; YAML is indented by spaces only"
+    if "mapping values are not allowed" in str(error.problem):
+        return "a second ': ' on one line; put the value in quotes, or check the indentation of the line before"
+    if "could not find expected ':'" in str(error.problem):
+        return "no ':' after a name; wanted `name: value`"
+    where = f" {error.context}" if error.context and "while" not in str(error.context) else ""
+    return f"not YAML: {error.problem}{where}"
+
+
+def _plain(node: Any, path: Path, tree: _Tree, above: tuple[int, ...]) -> Any:
+    """Mappings, lists and scalars of a node; places are noted on the way."""
+    import yaml
+
+    tree.nodes += 1
+    if id(node) in above:
+        tree.tell(node, path, "an alias within what it stands for")
+        return None
+    if tree.nodes > MOST_NODES:
+        if tree.nodes == MOST_NODES + 1:
+            tree.tell(node, path, "aliases make far too much of the file from here on")
+        return None
+    tree.values[path] = _mark(node)
+    inside = (*above, id(node))
+    if isinstance(node, yaml.MappingNode):
+        return _mapping(node, path, tree, inside)
+    if isinstance(node, yaml.SequenceNode):
+        return [_plain(each, (*path, place), tree, inside) for place, each in enumerate(node.value)]
+    return _scalar(node, path, tree)
+
+
+def _mapping(node: Any, path: Path, tree: _Tree, above: tuple[int, ...]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in _pairs(node, path, tree, above):
+        at = (*path, key.value)
+        if key.value in found:
+            first = tree.keys[at]
+            tree.tell(key, at, f"given twice, first in line {first.line}; leave one out")
+            continue
+        tree.keys[at] = _mark(key)
+        found[key.value] = _plain(value, at, tree, above)
+    return found
+
+
+def _pairs(node: Any, path: Path, tree: _Tree, above: tuple[int, ...]) -> Iterator[tuple[Any, Any]]:
+    """Keys and values, with what `<<` brings along after them, where it is not given anyway."""
+    import yaml
+
+    own: list[tuple[Any, Any]] = []
+    merged: list[Any] = []
+    for key, value in node.value:
+        if not isinstance(key, yaml.ScalarNode):
+            tree.tell(key, path, "a name that is no text; wanted `name: value`")
+        elif key.tag == MERGE:
+            merged += value.value if isinstance(value, yaml.SequenceNode) else [value]
+        else:
+            own.append((key, value))
+    yield from own
+    known = {key.value for key, _ in own}
+    for each in merged:
+        if not isinstance(each, yaml.MappingNode) or id(each) in above:
+            tree.tell(each, path, "`<<` wants an alias of a mapping")
+            continue
+        for key, value in _pairs(each, path, tree, (*above, id(each))):
+            if key.value not in known:
+                known.add(key.value)
+                yield key, value
+
+
+def _scalar(node: Any, path: Path, tree: _Tree) -> Any:
+    """A scalar with its text; what YAML makes of it where it is no text."""
+    import yaml
+
+    if node.tag not in PLAIN_TAGS:
+        if node.tag not in TEXT_TAGS:
+            tree.tell(node, path, f"a tag, {node.tag}; wanted a plain value")
+        return Scalar(node.value, node.value, quoted=bool(node.style))
+    try:
+        value = yaml.SafeLoader("").construct_object(node)
+    except (ValueError, yaml.YAMLError):  # such as !!int of no number
+        value = node.value
+    return None if value is None else Scalar(node.value, value)
+
+
+def _mark(node: Any) -> _Mark:
+    return _Mark(node.start_mark.line + 1, node.start_mark.column + 1)

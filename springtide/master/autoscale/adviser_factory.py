@@ -1,0 +1,32 @@
+"""Who plans for a job: the brain in this process, or one that serves many, with the own one while that is away.
+
+In: `PlanRules`. Out: an `Adviser`. Next: `master.autoscale.loop` asks it, and `launch.spec.initial_resources` for the
+first shape.
+"""
+
+import pathlib
+import socket
+from dataclasses import replace
+
+from springtide import config
+from springtide.brain.service.client import Remote
+from springtide.brain.service.embedded import Embedded
+from springtide.brain.service.failover import Either
+from springtide.domain.plan.advice import Adviser
+from springtide.domain.spec.plan_rules import PlanRules
+
+SECRET = ".springtide/brain/secret"
+"""Where `springtide brain serve` leaves it, seen from the same folder."""
+
+
+def made(rules: PlanRules, *, folder: str = "") -> Adviser:
+    """The adviser that the rules name. A key tells jobs of one name apart, also after their master was replaced."""
+    assert rules.bounds is not None
+    quota, most = rules.bounds.quota, rules.bounds.most
+    beyond = rules.config.extra_workers * most.worker_cpu  # of low priority: they have only what others leave
+    own = Embedded(rules.history, rules.config, replace(quota, cpu=quota.cpu + beyond))
+    if not rules.brain:
+        return own
+    secret = config.read_secret(str(pathlib.Path(rules.brain_secret_file or SECRET)), "the brain's secret")
+    key = rules.key or f"{socket.gethostname()}:{folder}"
+    return Either(Remote(rules.brain, secret, key=key, certificates=rules.brain_tls), own)

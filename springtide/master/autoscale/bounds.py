@@ -1,0 +1,45 @@
+"""Bounds that a job's user changes while it runs.
+
+In: `messages.Rebound`, from `launch.k8s.pod_requests`. Out: events: the new bounds, then what brings the job into them.
+Next: `job.scaling.bounds` keeps them, with the journal; `master.autoscale.loop` and `master.autoscale.online_loop` go
+by them.
+"""
+
+from springtide import errors
+from springtide.domain.spec.job_spec import Phase
+from springtide.job.core import events
+from springtide.job.scaling import bounds
+from springtide.master.core.context import Doors
+from springtide.master.core.record import Record
+from springtide.rpc.messages import messages
+
+
+def answer(doors: Doors, request: messages.Rebound) -> messages.Ok:
+    """Go by them from now on; BadInput for a job that has the numbers it was given."""
+    state = doors.record.state
+    if not (state.spec.planning.on or state.spec.online.on):
+        raise errors.BadInput(
+            f"job {state.spec.name} has the numbers of workers and servers that it was given: nobody plans it within "
+            "bounds; `springtide scale` changes them"
+        )
+    _check(doors.record, request)
+    doors.happen(events.Rebound(request.workers, request.servers, request.why))
+    for move in bounds.moves(state, request.why):
+        doors.happen(move)
+    return messages.Ok()
+
+
+def _check(record: Record, request: messages.Rebound) -> None:
+    """BadInput for bounds that the job cannot come into: nothing of them is kept then."""
+    state = record.state
+    if state.phase is Phase.DRAINING:
+        raise errors.BadInput(f"job {state.spec.name} is draining: {state.why}")
+    if request.workers is not None:
+        record.book.check_group(request.workers[0] + state.planned.extra)
+    if request.servers is None:
+        return
+    least, most = request.servers
+    if least > state.spec.slots:
+        raise errors.BadInput(f"{least} servers for {state.spec.slots} slots: at most one server a slot")
+    if not (least <= state.servers_wanted <= most or state.in_step or state.safety.placed):
+        raise errors.BadInput(f"job {state.spec.name} is starting: its servers are not ready yet; try again")

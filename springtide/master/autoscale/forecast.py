@@ -1,0 +1,137 @@
+"""What traffic will come to an online job: its past, kept in the folder of the run, and a forecast made of it.
+
+In: arrivals, from `master.autoscale.online_loop`, by the master's clock. Out: an `Outlook` from now on, in steps of the
+stream's time. The past outlives the master, and the run: `traffic.jsonl` of an earlier one can be given. Forecasts are
+made elsewhere: one that fails or hangs changes nothing but the reason.
+"""
+
+import logging
+import math
+import pathlib
+from typing import Protocol
+
+import msgspec
+
+from springtide import private_files
+from springtide.domain.data.online_view import Outlook
+from springtide.domain.spec.online_job import OnlineJob, TrafficStep
+from springtide.planning.online.forecast.correction import LOOKED_AT_S, outlook
+from springtide.planning.online.forecast.history import KEPT_S, STEP_S, Traffic
+from springtide.planning.online.forecast.traffic import Forecast, History
+from springtide.telemetry import time_series
+from springtide.telemetry.events import as_disk_error
+from springtide.telemetry.logs import RunFiles
+from springtide.telemetry.time_series import Series
+
+log = logging.getLogger(__name__)
+
+COLD_STEPS = 6  # an hour that is taken to go on as the last minutes, where nothing else is known
+COLD_HIGH = 1.5
+
+
+class Forecasts(Protocol):
+    """Who makes forecasts. Never raises."""
+
+    trouble: str
+    """Why it is not the forecaster that was asked for; empty: it is."""
+
+    async def forecast(self, history: History, steps: int, *, at: float) -> Forecast:
+        """The next steps."""
+        ...
+
+    async def close(self) -> None:
+        """Nothing more is asked."""
+        ...
+
+
+class Foresight:
+    """Of one job."""
+
+    def __init__(self, job: OnlineJob, forecasts: Forecasts, files: RunFiles, *, wall: float, at: float) -> None:
+        """`files`: of the run; `wall` and `at`: time of day now, and the clock's."""
+        self._speedup, self._forecasts, self._since = job.speedup, forecasts, wall - at
+        self._traffic = Traffic()
+        self._path = files.forecast
+        self._file = Series(files.traffic, TrafficStep, most=math.ceil(KEPT_S / STEP_S))
+        given = time_series.read(pathlib.Path(job.history), TrafficStep, strict=True) if job.history else []
+        first = self._file.points[0].at if self._file.points else math.inf
+        for step in [*(one for one in given if one.at < first), *self._file.points]:
+            began = step.at * self._speedup
+            self._traffic.arrive(began, began + step.seconds * self._speedup, step.samples * self._speedup)
+        if given and not self._file.points:  # the next run finds it here
+            self._file.add(*given)
+        self._made: Outlook | None = None
+        self._begins = -1
+        """The step that it begins with."""
+
+    def wall(self, now: float) -> float:
+        """Time of day, whatever has been done to that of the machine since."""
+        return self._since + now
+
+    @property
+    def why(self) -> str:
+        """What the forecast stands on."""
+        return self._made.why if self._made is not None else "no forecast yet"
+
+    @property
+    def cold(self) -> bool:
+        """Whether next to nothing is known of the past."""
+        return len(self._traffic.steps) < self._traffic.day
+
+    @property
+    def trouble(self) -> str:
+        """Why it is not the forecaster that was asked for; empty: it is."""
+        return self._forecasts.trouble
+
+    def arrived(self, since: float, until: float, samples: float) -> None:
+        """So many came between two moments of the clock."""
+        for step in self._traffic.arrive(self._stream(since), self._stream(until), samples * self._speedup):
+            at, seconds = step.number * STEP_S / self._speedup, step.seconds / self._speedup
+            self._file.add(TrafficStep(at=at, seconds=seconds, samples=step.samples / self._speedup))
+
+    async def outlook(self, now: float, arriving: float) -> Outlook:
+        """From now on; `arriving`: samples a second of the clock in the last minutes."""
+        at = self._stream(now)
+        step = math.floor(at / STEP_S)
+        history = self._traffic.history(at)
+        if history is None:
+            mean = arriving
+            why = "nothing is known yet but the last minutes: taken to go on like that"
+            return Outlook(
+                step_s=STEP_S, mean=(mean,) * COLD_STEPS, high=(mean * COLD_HIGH,) * COLD_STEPS, why=why
+            )  # fmt: skip
+        if self._made is None or step != self._begins:
+            over = min(round(LOOKED_AT_S / STEP_S), len(history.values) - 1)
+            before = History(step_s=STEP_S, values=history.values[: len(history.values) - over])
+            said = await self._forecasts.forecast(before, self._traffic.day + over, at=at - over * STEP_S)
+            self._made = outlook(said, history.values[len(history.values) - over :])
+            self._begins = step
+            self._show(self._made)
+        return self._made
+
+    def expected(self, now: float) -> tuple[float | None, float | None]:
+        """What comes now by the last forecast, and what nine of ten values lie below; samples a second of the clock."""
+        made = self._made
+        place = 0 if made is None else int((self._stream(now) - self._begins * STEP_S) // made.step_s)
+        if made is None or not 0 <= place < len(made.mean):
+            return None, None
+        return made.mean[place], made.high[place]
+
+    def _show(self, made: Outlook) -> None:
+        """For the dashboard: by times of the clock."""
+        shown = {
+            "at": self._begins * STEP_S / self._speedup, "step_s": made.step_s / self._speedup, "why": made.why,
+            "mean": made.mean, "high": made.high,
+        }  # fmt: skip
+        try:
+            private_files.replace(self._path, msgspec.json.encode(shown))
+        except OSError as error:  # it is only shown
+            log.warning("%s", as_disk_error(error, self._path))
+
+    async def close(self) -> None:
+        """Nothing more is asked."""
+        await self._forecasts.close()
+
+    def _stream(self, now: float) -> float:
+        """The stream's time."""
+        return self.wall(now) * self._speedup

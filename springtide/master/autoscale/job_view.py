@@ -1,0 +1,217 @@
+"""A job as planning sees it, made of what its master knows: the record, the guards, what was watched.
+
+In: `master.core.record`, `master.autoscale.profiler`, what guards have found. Out: a `JobView` without profiles (they
+are made of a `watching.Window`, elsewhere); at the end a `PastJob`. Nothing here looks at a clock. Next: an `Adviser`,
+asked by `master.autoscale.loop`.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from springtide.data.ledger.pass_registry import Book
+from springtide.domain.core.roles import Life, Role, RoleKind, RoleUsage
+from springtide.domain.core.shape import NO_NEED, Bounds, MemoryNeed, Shape
+from springtide.domain.core.stages import Stage
+from springtide.domain.model import outline
+from springtide.domain.plan.profile import ModelFacts
+from springtide.domain.plan.view import Feature, Finding, JobView, PastJob, RoleUse, Trouble
+from springtide.domain.spec.job_spec import Phase
+from springtide.job.core import events
+from springtide.job.core.nodes import Node, NodeState
+from springtide.job.scaling import plan_state
+from springtide.job.state import JobState
+from springtide.master.autoscale.profiler import Watching
+from springtide.master.core.record import Record
+from springtide.master.servers.guards import Guards
+from springtide.planning.guards import oom
+
+BANDWIDTH = 4e9
+"""Bytes a second of one loopback connection on a usual machine. It only scales a coefficient that is fitted."""
+FLOAT_BYTES = 4
+RECENT_S = 60.0  # a finding of a guard that could do nothing about it is shown for so long
+ROOM = 1.15
+"""Memory of a worker, against what one was seen to use."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sources:
+    """Who knows what."""
+
+    name: str
+    """Of the run: unlike the job's, no two have the same."""
+    record: Record
+    watching: Watching
+    guards: Guards
+    usage: Mapping[Role, RoleUsage]
+
+
+def view(sources: Sources, *, now: float) -> JobView | None:
+    """The job now, without profiles; None while it changes, heals, or has not said what it trains."""
+    state, book, era = sources.record.state, sources.record.book, sources.watching.era
+    rules = state.spec.planning
+    if era is None or not book.passes:
+        return None
+    found, changed_at = facts(sources.record), state.planned.changed_at
+    return JobView(
+        name=sources.name, user=rules.user, priority=rules.priority, facts=found,
+        bounds=bounds(state, book.largest_group),
+        features=features(sources.record, found), shape=era.own, extra_workers=era.extra, requested=first_shape(state),
+        need=need(sources), started_at=era.since if changed_at is None else 0.0,
+        last_change_at=None if changed_at is None else max(era.since, changed_at),
+        samples_done=float(book.samples_done), samples_total=samples_total(book), stage=state.planned.stage,
+        uses=uses(sources), launches=tuple(sources.watching.launches), findings=findings(sources, now=now),
+    )  # fmt: skip
+
+
+def past(sources: Sources, throughput: float | None, *, ended_at: float) -> PastJob:
+    """The job when it is over. One that was only a sample has no shape that others should begin with."""
+    state = sources.record.state
+    sized = state.planned.stage in (Stage.OPTIMIZING, Stage.ADJUSTING)
+    found = facts(sources.record) if sources.record.book.passes else None
+    return PastJob(
+        name=sources.name, user=state.spec.planning.user, features=features(sources.record, found),
+        initial=first_shape(state), shape=plan_state.shape_of(state) if sized else None,
+        finished=state.phase is Phase.FINISHED, ended_at=ended_at, throughput=throughput, need=need(sources),
+        facts=found,
+    )  # fmt: skip
+
+
+def first_shape(state: JobState) -> Shape:
+    """What it began with."""
+    spec, bounds = state.spec, state.spec.planning.bounds
+    assert bounds is not None
+    return Shape(
+        workers=spec.workers, servers=spec.servers, worker_cpu=spec.worker_cpu or bounds.least.worker_cpu,
+        server_cpu=spec.server_cpu or bounds.least.server_cpu, worker_memory=spec.worker_memory or 0,
+        server_memory=spec.server_memory or 0,
+    )  # fmt: skip
+
+
+def facts(record: Record) -> ModelFacts:
+    """What the performance model takes as given. What is not told is 1: it only scales a coefficient."""
+    made = outlined(record)
+    dense = sum(FLOAT_BYTES * math.prod(one.shape) for one in made.dense)
+    dim = sum(max(1, table.dim) * max(1, len(table.paths)) for table in made.tables)
+    card = record.book.passes[-1].card
+    return ModelFacts(
+        dense_bytes=float(max(1, dense)), bandwidth=BANDWIDTH, dim=float(max(1, dim)), batch=batch_of(record),
+        group=card.batch_size if card.in_step else 0,
+    )  # fmt: skip
+
+
+def bounds(state: JobState, largest: int | None) -> Bounds:
+    """Shapes that it may have. `largest`: as many workers as share the smallest batch, each with a sample at least."""
+    limits = plan_state.bounds_of(state)
+    if largest is None or limits.most.workers <= largest:
+        return limits
+    return replace(limits, most=replace(limits.most, workers=max(largest, limits.least.workers)))
+
+
+def batch_of(record: Record) -> int:
+    """Samples of one step of one worker; a bsp group shares a batch."""
+    card = record.book.passes[-1].card
+    return max(1, -(-card.batch_size // record.state.workers) if card.in_step else card.batch_size)
+
+
+def outlined(record: Record) -> outline.Outline:
+    """What the model is made of, as its workers have told; they may not have."""
+    told = record.shared.get(outline.SHARED_KEY)
+    try:
+        return msgspec.msgpack.decode(told, type=outline.Outline) if told else outline.Outline()
+    except msgspec.MsgspecError:  # shared by a script under our name
+        return outline.Outline()
+
+
+def features(record: Record, found: ModelFacts | None) -> dict[str, Feature]:
+    """What tells jobs apart, and alike."""
+    spec = record.state.spec
+    known: dict[str, Feature] = {**spec.planning.features, "sync": spec.sync}
+    if found is not None:
+        made = outlined(record)
+        known |= {
+            "tables": float(len(made.tables)), "dim": found.dim, "dense_bytes": found.dense_bytes,
+            "batch": float(found.batch), "samples": float(samples_total(record.book) or 0.0),
+        }  # fmt: skip
+    return known
+
+
+def samples_total(book: Book) -> float | None:
+    """Of all passes so far; None where the end of one is not known."""
+    if not book.passes or any(one.card.endless or one.card.stream is not None for one in book.passes):
+        return None
+    return float(sum(one.card.samples_used * one.card.epochs for one in book.passes))
+
+
+def need(sources: Sources) -> MemoryNeed:
+    """Bytes that roles will need, where memory has limits; nothing is said where it has none."""
+    sizes, ahead = sources.record.state.planned.sizes, sources.guards.ahead
+    worker = 0
+    if sizes[RoleKind.WORKER].memory:
+        used = [one.memory for role, one in sources.usage.items() if role.kind is RoleKind.WORKER]
+        worker = math.ceil(ROOM * max(used, default=0))
+    if not sizes[RoleKind.SERVER].memory or not ahead:
+        return MemoryNeed(worker=worker) if worker else NO_NEED
+    usable = 1 - oom.SPARE
+    return MemoryNeed(
+        worker=worker, server=math.ceil(max(one.static for one in ahead) / usable),
+        rows=math.ceil(oom.SLACK * sum(one.live_at_end for one in ahead) / usable),
+    )  # fmt: skip
+
+
+def servers(state: JobState) -> list[Node]:
+    """Those that serve, by rank. Planning numbers them from 0 on: the rank of one that has left is not used again."""
+    return [node for node in state.of_kind(RoleKind.SERVER) if node.state is NodeState.JOINED and not node.coming]
+
+
+def uses(sources: Sources) -> tuple[RoleUse, ...]:
+    """Each worker and server that was watched for long enough."""
+    state = sources.record.state
+    now = plan_state.shape_of(state)
+    workers = [node for node in state.of_kind(RoleKind.WORKER) if node.state is NodeState.JOINED]
+    found = []
+    for nodes, usual in ((workers, now.worker_cpu), (servers(state), now.server_cpu)):
+        for place, node in enumerate(nodes):
+            used = sources.watching.cpu_used(Life(node.role, node.incarnation))
+            held = sources.usage.get(node.role)
+            if used is not None and held is not None:
+                found.append(
+                    RoleUse(
+                        role=Role(node.role.kind, place), cpu_used=used, cpu=node.cpu or usual,
+                        memory_used=held.memory, memory=node.memory or 0,
+                    )
+                )  # fmt: skip
+    return tuple(found)
+
+
+def findings(sources: Sources, *, now: float) -> tuple[Finding, ...]:
+    """What guards have found and could not mend by themselves."""
+    record, found = sources.record, []
+    changed_at = record.state.planned.changed_at or 0.0
+    for rank, halvings in sorted(record.book.halvings.items()):
+        if halvings:
+            role = Role(RoleKind.WORKER, rank)
+            found.append(Finding(trouble=Trouble.STRAGGLER, role=role, why=f"its leases were halved {halvings} times"))
+    for node in record.state.nodes.values():
+        own = node.role.kind is not RoleKind.DATA_WORKER  # those are not planning's
+        if own and node.oom_kills and node.since > changed_at and node.state is not NodeState.GONE:
+            why = f"killed for want of memory {node.oom_kills} times"
+            found.append(Finding(trouble=Trouble.OOM, role=node.role, why=why))
+    refused = sources.guards.refused
+    if refused is not None and now - refused[0] <= RECENT_S:
+        found += _unmended(refused[1], refused[2])
+    return tuple(found)
+
+
+def _unmended(event: events.Event, why: str) -> list[Finding]:
+    match event:
+        case events.ServersScaled(wanted):
+            return [Finding(trouble=Trouble.MEMORY, role=Role(RoleKind.SERVER), why=why, servers=wanted)]
+        case events.ServerReplaced(rank):
+            return [Finding(trouble=Trouble.SLOW_SERVER, role=Role(RoleKind.SERVER, rank), why=why)]
+        case events.ServerGranted(rank):
+            return [Finding(trouble=Trouble.HOT_SERVER, role=Role(RoleKind.SERVER, rank), why=why)]
+        case _:
+            return []

@@ -1,0 +1,292 @@
+"""The closed loop of one job: show it to an adviser, check what comes back, carry it out a move at a time.
+
+In: ticks of `master.dispatcher`. Out: events for the state machine, and lines of the story: every decision with its
+reason, also to do nothing, each reason once. Decides nothing itself: `planning` plans, `planning.policy.acceptance`
+refuses, `job.scaling.plan_moves` orders the moves. Advice is awaited beside the event loop, and an adviser that raises,
+hangs or lies changes nothing.
+
+    settled? -> a plan under way: its next move | else, now and then: view -> adviser -> accepted? -> PlanTaken
+"""
+
+import asyncio
+import logging
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from springtide import errors
+from springtide.domain.core.roles import Role, RoleKind, RoleUsage
+from springtide.domain.core.shape import Shape
+from springtide.domain.core.stages import Stage
+from springtide.domain.data.data_workers import FeedShare
+from springtide.domain.plan.advice import WITHOUT_BRAIN, Advice, Adviser
+from springtide.domain.plan.plan import Plan
+from springtide.domain.plan.view import MEMORY, ClusterView, JobView
+from springtide.job.core import events
+from springtide.job.scaling import plan_moves, plan_state
+from springtide.master.autoscale import job_view
+from springtide.master.autoscale.job_view import Sources
+from springtide.master.autoscale.profiler import Watching, Window
+from springtide.master.core.record import Record
+from springtide.master.servers.guards import Guards
+from springtide.planning.perf_model import measurements
+from springtide.planning.policy import acceptance, move_order
+from springtide.telemetry.planner_views import Shown
+
+log = logging.getLogger(__name__)
+
+AFTER_FAILURE_S = 10.0  # an adviser that has failed is left alone for so long
+CONCLUDE_S = 5.0  # a job that has ended does not wait longer than that to be remembered
+_NUMBERS = re.compile(r"\d[\d,.:]*")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advised:
+    """Who plans for the job, and what lies outside of it."""
+
+    adviser: Adviser
+    name: str
+    """Of the run: unlike the job's, no two have the same."""
+    wall: Callable[[], float]
+    """Time of day, for what outlives the job."""
+    show: Callable[[Shown], None] = lambda _: None
+    """Writes down what the adviser is shown, for people."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hands:
+    """What the desk lets it do."""
+
+    happen: Callable[[events.Event], None]
+    tell: Callable[..., None]
+    clock: Callable[[], float]
+    moving: Callable[[], int]
+    """Slots on their way."""
+
+
+class Autoscale:
+    """Of one job; it does nothing for one that does not plan, or has nobody to ask."""
+
+    def __init__(self, record: Record, guards: Guards, advised: Advised | None, hands: Hands) -> None:
+        self._state, self._hands, self._advised = record.state, hands, advised
+        self._rules = record.state.spec.planning
+        self.watching = Watching(self._rules)
+        name = advised.name if advised else record.state.spec.name
+        self._sources = Sources(name=name, record=record, watching=self.watching, guards=guards, usage={})
+        self._next_at = 0.0
+        self._asking: asyncio.Task[None] | None = None
+        self._concluding: asyncio.Task[None] | None = None
+        self._said = self._hindrance = ""
+        self._pace: float | None = None
+        """Samples a second, as measured last."""
+        self.fed: FeedShare | None = None
+        """What `master.data.data_workers` tells of data workers, for those who share out cores among jobs."""
+        self.data_cores: float | None = None
+        """Cores that data workers may have by the last word of a brain for many jobs; None: nobody has said."""
+        self._content = False
+        """Whether the last word of the adviser was to leave the job as it is."""
+
+    @property
+    def shape(self) -> Shape | None:
+        """What all of the job has now; None while it changes, or where nobody plans."""
+        return self.watching.era.own if self.watching.era else None
+
+    @property
+    def settled(self) -> bool:
+        """Whether the job has reached its plan, and nothing is to be changed for now."""
+        own = self._state.planned
+        return self._content and own.target is None and own.stage is Stage.ADJUSTING
+
+    def begin(self) -> None:
+        """The job is new: say what it begins with, and why."""
+        if self._rules.on and self._advised is not None:
+            self._tell("started", None, f"{plan_state.shape_of(self._state)}: {self._rules.why}")
+
+    def tick(self, usage: Mapping[Role, RoleUsage]) -> None:
+        """Look at the job; do the next thing, if there is one."""
+        if not self._rules.on or self._advised is None:
+            return
+        now, state = self._hands.clock(), self._state
+        self._sources = replace(self._sources, usage=usage)
+        why = plan_state.unsettled(state, moving=self._hands.moving())
+        nodes = [*state.of_kind(RoleKind.SERVER), *state.of_kind(RoleKind.WORKER)]
+        shape = None if why or state.planned.target is not None else plan_state.shape_of(state)
+        self.watching.look(shape, nodes, usage, at=now, extra=state.planned.extra)
+        if state.phase.over:
+            self._conclude()
+        elif not why and state.planned.target is not None:
+            self._move_on()
+        elif not why and self._asking is None and now >= self._next_at and self._worth_asking(now):
+            self._next_at = now + self._rules.every_s
+            self._asking = asyncio.get_running_loop().create_task(self._ask())
+            self._asking.add_done_callback(self._asked)
+
+    def _worth_asking(self, now: float) -> bool:
+        """Whether anything can have been measured in this shape yet; want of memory does not wait for that."""
+        era = self.watching.era
+        measured = era is not None and now >= era.since + self._rules.settle_s + self._rules.window_s
+        return measured or any(one.trouble in MEMORY for one in job_view.findings(self._sources, now=now))
+
+    async def close(self) -> None:
+        """Wait until the job is remembered, not for long; let the adviser go."""
+        if self._advised is None:
+            return
+        if self._asking is not None:
+            self._asking.cancel()
+        tasks = [task for task in (self._asking, self._concluding) if task is not None]
+        await asyncio.gather(*tasks, return_exceptions=True)
+        try:
+            async with asyncio.timeout(CONCLUDE_S):
+                await self._advised.adviser.close()
+        except Exception as error:  # anyone's code, at the very end
+            log.warning("the adviser could not be closed: %s", error)
+
+    # ---- asking ----
+
+    async def _ask(self) -> None:
+        now = self._hands.clock()
+        view = job_view.view(self._sources, now=now)
+        if view is None or self._advised is None:
+            return
+        view = replace(view, fed=self.fed)
+        window = self.watching.window(view.facts.batch)
+        epoch = self._state.planned.epoch
+        view = await asyncio.to_thread(self._measured, view, window, now)
+        try:
+            async with asyncio.timeout(self._rules.patience_s):
+                advice = await self._advised.adviser.advise(view, epoch=epoch, now=now)
+        except TimeoutError:
+            return self._failed(f"the adviser has not answered for {self._rules.patience_s:g} s")
+        except errors.SpringtideError as error:
+            return self._failed(f"the adviser cannot say: {error}")
+        except Exception as error:  # a policy, or a brain, may be anyone's code
+            return self._failed(f"the adviser failed: {type(error).__name__}: {error}")
+        self._answer(advice, view)
+
+    def _asked(self, task: asyncio.Task[None]) -> None:
+        self._asking = None
+        if not task.cancelled() and (error := task.exception()):
+            log.error("planning failed", exc_info=error)
+            self._failed(f"planning failed: {type(error).__name__}: {error}")
+
+    def _measured(self, view: JobView, window: Window, now: float) -> JobView:
+        """The view with its profiles, also written down; in a thread, since with many workers it takes a while."""
+        view = replace(view, profiles=window.profiles())
+        here = measurements.now(view)
+        self._pace = here.throughput if here is not None else self._pace
+        seen = ClusterView(now=now, capacity=view.bounds.quota, jobs=(view,), launches=view.launches)
+        try:
+            assert self._advised is not None
+            self._advised.show(Shown(view=seen, config=self._rules.config))
+        except errors.SpringtideError as error:
+            log.warning("what planning sees cannot be written down: %s", error)
+        return view
+
+    def _failed(self, why: str) -> None:
+        self.data_cores = None
+        self._content = False
+        self._next_at = self._hands.clock() + AFTER_FAILURE_S
+        self._tell("nothing", None, why)
+
+    # ---- answering ----
+
+    def _answer(self, advice: Any, asked: JobView) -> None:
+        """Do what it says, if the job as it is by now allows that."""
+        now = self._hands.clock()
+        by_now = job_view.view(self._sources, now=now)
+        if by_now is None or plan_state.unsettled(self._state, moving=self._hands.moving()):
+            return  # it heals, or ends: that comes first
+        self._content = False
+        rules = replace(self._rules.config, extra_workers=0) if self._state.in_step else self._rules.config
+        wrong = acceptance.refused(advice, by_now, rules, epoch=self._state.planned.epoch, now=now)
+        if wrong:
+            return self._tell("refused", getattr(advice, "plan", None), wrong)
+        self.data_cores = advice.data_cores
+        if advice.plan is None:
+            self._leave(advice, asked)
+        else:
+            self._take(advice, asked)
+
+    def _leave(self, advice: Advice, asked: JobView) -> None:
+        """Nothing is to be done. A job that was measured and stays as it is has its size."""
+        config, stage = self._rules.config, self._state.planned.stage
+        here, quiet = measurements.now(asked), measurements.unchanged_s(asked, at=self._hands.clock())
+        enough = here is not None and (here.steps >= config.sample_steps or quiet >= config.sample_s)
+        self._content = enough and quiet >= config.between_changes_s
+        self._tell("nothing", None, advice.why, notes=advice.notes)
+        if self._content and stage is not Stage.ADJUSTING:
+            self._happen(events.PlanEnded(Stage.ADJUSTING))
+
+    def _take(self, advice: Advice, asked: JobView) -> None:
+        plan, stage = advice.plan, self._state.planned.stage
+        assert plan is not None
+        ranks = [node.role.rank for node in job_view.servers(self._state)]
+        cpus = tuple((ranks[place], cpu) for place, cpu in plan.server_cpus if place < len(ranks))
+        first = move_order.servers_first(asked, plan.shape, self._rules.config)
+        self._tell("taken", plan, plan.reason, notes=advice.notes)
+        self._happen(
+            events.PlanTaken(
+                plan.shape, plan.stage or stage, plan.reason, servers_first=first, cpus=cpus,
+                extra_workers=plan.extra_workers,
+            )
+        )  # fmt: skip
+
+    def _move_on(self) -> None:
+        """The next move of the plan that is under way."""
+        move = plan_moves.next_move(self._state)
+        if move is None:
+            return
+        target = self._state.planned.target
+        if isinstance(move, events.PlanEnded) and not move.why:
+            self._hands.tell("plan", outcome="done", shape=str(target), why=self._state.planned.why)
+        if not self._happen(move):
+            self._happen(events.PlanEnded(self._state.planned.stage, self._hindrance))
+
+    def _happen(self, event: events.Event) -> bool:
+        """Whether the job could do it."""
+        try:
+            if isinstance(event, events.Scaled):
+                self._sources.record.book.check_group(event.workers)
+            self._hands.happen(event)
+        except errors.BadInput as refused:
+            self._hindrance = str(refused)
+            log.info("a plan is not carried out: %s", refused)
+            return False
+        return True
+
+    def _tell(self, outcome: str, plan: Plan | None, why: str, notes: tuple[str, ...] = ()) -> None:
+        """A line of the story, if it is news: numbers in it that move on are none."""
+        alone = any(note.startswith(WITHOUT_BRAIN) for note in notes)
+        kind = f"{outcome} {_NUMBERS.sub('#', why)}{' by itself' if alone else ''}"
+        if outcome != "taken" and kind == self._said:
+            return
+        self._said = kind
+        shape = str(plan.shape) if isinstance(plan, Plan) else None
+        details = {"throughput": plan.throughput, "cost": plan.cost} if isinstance(plan, Plan) else {}
+        stage, epoch = self._state.planned.stage, self._state.planned.epoch
+        self._hands.tell(
+            "plan", outcome=outcome, shape=shape, why=why, stage=stage, epoch=epoch, notes=list(notes), **details
+        )
+        if outcome != "taken":
+            what = {"nothing": "leave the job as it is", "started": "begin small"}.get(outcome, "refuse a plan")
+            what = "begin as similar jobs ended" if what == "begin small" and stage is Stage.OPTIMIZING else what
+            self._happen(events.Judged(what, why, told=True))
+
+    # ---- the end ----
+
+    def _conclude(self) -> None:
+        if self._concluding is None:
+            self._concluding = asyncio.get_running_loop().create_task(self._remember())
+
+    async def _remember(self) -> None:
+        assert self._advised is not None
+        over = job_view.past(self._sources, self._pace, ended_at=self._advised.wall())
+        if over.shape is None and not self._rules.brain:
+            return  # it ended as a sample: nobody can learn from it, and only a brain for many waits for its end
+        try:
+            async with asyncio.timeout(CONCLUDE_S):
+                await self._advised.adviser.conclude(over)
+        except Exception as error:  # the job has ended well, remembered or not
+            log.warning("the job is not remembered: %s: %s", type(error).__name__, error)
+            self._hands.tell("plan", outcome="forgotten", shape=None, why=f"{type(error).__name__}: {error}")

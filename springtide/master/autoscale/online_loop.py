@@ -1,0 +1,439 @@
+"""The closed loop of a job that reads a stream: watch the traffic, forecast it, have as many workers as it will need.
+
+In: ticks of `master.dispatcher`, reports by way of `master.autoscale.stream_stats`. Out: events for the state machine,
+lines of the story (every decision with its reason, also to do nothing, each reason once), files of the run for
+forecasts, the dashboard and plots. Decides nothing itself: `planning.online.scaling.decision` and
+`job.stragglers.backups` do. What it has learned is journaled, so that a master that takes over goes on with it.
+Decisions are made in the stream's time, which may run faster: then a second of the clock is many of it, and a sample
+stands for as many, so that rates are the same in both.
+
+    look: what came, what waits, who is busy -> now and then: forecast -> decide -> Scaled, servers in proportion
+"""
+
+import asyncio
+import logging
+import math
+import pathlib
+import re
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from typing import NamedTuple
+
+import msgspec
+
+from springtide import errors
+from springtide.brain.forecasting.forecast_client import Forecasting
+from springtide.domain.core.roles import Life, RoleKind
+from springtide.domain.data.online_view import OnlineRules, OnlineView, Scaling
+from springtide.domain.spec.job_spec import Phase
+from springtide.domain.spec.online_job import OnlinePoint, OnlineState
+from springtide.job.core import events
+from springtide.job.core.nodes import NodeState
+from springtide.job.scaling import plan_state
+from springtide.job.stragglers import backups
+from springtide.master.autoscale.forecast import Foresight
+from springtide.master.autoscale.stream_stats import Streams
+from springtide.master.core import journal_entries
+from springtide.master.core.context import Doors
+from springtide.planning.online.capacity import learner, measurements
+from springtide.planning.online.capacity.capacity_model import Kind, solver
+from springtide.planning.online.scaling import decision
+from springtide.planning.online.scaling.slo_metrics import Kept
+from springtide.rpc.messages.messages import Report
+from springtide.telemetry.logs import RunFiles
+from springtide.telemetry.time_series import Series
+
+log = logging.getLogger(__name__)
+
+NOTES_KEY = "online: notes"
+"""Under which the record keeps what was learned: a master that takes over does not begin anew."""
+LOOK_S = 0.25
+RATES_S = 120.0
+"""Of the stream: what arrivals are means of; `LEAST_S` of the clock at least, for a few heartbeats each."""
+LEAST_S = 4.0
+NOTE_S = 10.0  # between two notes in the journal
+COLD_S = 60.0  # of the stream, between two plans, where next to nothing is known of the past
+POINTS = 5760  # a day by 15 s
+BEATS = 3.0  # without a sample trained in so many heartbeats, a job that is being scaled stands still
+_NUMBERS = re.compile(r"\d[\d,.:]*")
+
+
+class Notes(msgspec.Struct, frozen=True):
+    """What survives the master."""
+
+    learned: learner.Learned = learner.Learned()
+    """What so many workers can train: samples a second of the clock."""
+    kept: Kept = Kept()
+    scalings: int = 0
+    marks: dict[int, backups.Mark] = msgspec.field(default_factory=dict)
+    """By rank, who counts as slow."""
+    slow: tuple[int, ...] = ()
+    backups: int = 0
+    """That are wanted for them; and those that the job's number of workers has in it."""
+    added: int = 0
+    start_s: float | None = None
+    """Seconds of the clock from asking for a worker to the first sample it trains; None: not seen yet."""
+    unkept_why: str = ""
+    """Why dead letters are only counted, once a worker had to; empty: all are kept."""
+
+
+class Looked(NamedTuple):
+    """What there was at one moment."""
+
+    at: float
+    came: int
+    trained: int
+
+
+def opened(doors: Doors, *, clock: Callable[[], float], folder: pathlib.Path) -> "Online":
+    """For a job whose run has this folder."""
+    job, files = doors.record.state.spec.online, RunFiles(folder)
+    if job.on:
+        solver()  # now, not when a look must not take half a second
+    wall, at = time.time(), clock()
+    foresight = Foresight(job, Forecasting(job.forecaster), files, wall=wall, at=at)
+    points = Series(files.online, OnlinePoint, most=POINTS)
+    return Online(doors, Streams(wall=wall, at=at), foresight, points)
+
+
+class Online:
+    """Of one job; it does nothing for one that reads no stream."""
+
+    def __init__(self, doors: Doors, streams: Streams, foresight: Foresight, points: Series[OnlinePoint]) -> None:
+        self._doors, self._streams, self._foresight, self._points = doors, streams, foresight, points
+        self._state, self._job = doors.record.state, doors.record.state.spec.online
+        self._notes = self._noted()
+        self._looks: deque[Looked] = deque(maxlen=4096)
+        self._grew_at = self._next_at = self._noted_at = self._measured_at = self._point_at = -math.inf
+        self._awaited: dict[Life, float] = {}
+        self._shape: tuple[Life, ...] = ()
+        self._shape_at = 0.0
+        self._asking: asyncio.Task[None] | None = None
+        self._scaling = Scaling(workers=self._state.workers, why="")
+        self._said = self._why = ""
+        self._planned_at = -math.inf
+        """By the stream's time."""
+        self._servers: int | None = None
+
+    @property
+    def on(self) -> bool:
+        """Whether it sees to the number of workers: the job reads a stream, and is to follow it."""
+        return self._job.on and self.reads
+
+    @property
+    def reads(self) -> bool:
+        """Whether the job reads a stream."""
+        return any(one.card.stream is not None for one in self._doors.record.book.passes)
+
+    @property
+    def _batch(self) -> float:
+        """Samples of a worker's batch that is not cut short; a group shares one."""
+        size = self._doors.record.book.passes[-1].card.batch_size
+        return size / max(1, len(self._shape)) if self._state.spec.sync == "bsp" else size
+
+    def heard(self, life: Life, report: Report, *, at: float) -> None:
+        """A worker's report."""
+        if report.stream is not None:
+            self._streams.heard(life.role, life.incarnation, report.stream, at=at)
+            if report.stream.unkept and not self._notes.unkept_why:
+                self._notes = msgspec.structs.replace(self._notes, unkept_why=report.stream.unkept_why)
+                self._note(at)
+                self._doors.tell("letters_not_kept", role=str(life.role), why=report.stream.unkept_why)
+
+    def tick(self, now: float, *, moving: int) -> None:
+        """Look at the stream; decide, if it is time. `moving`: slots on their way."""
+        if not self.reads or (self._looks and now < self._looks[-1].at + LOOK_S) or self._state.phase.over:
+            return
+        alive = tuple(
+            Life(node.role, node.incarnation)
+            for node in self._state.of_kind(RoleKind.WORKER)
+            if node.state is NodeState.JOINED
+        )
+        if alive != self._shape:
+            over = {life.role.rank for life in self._shape} - {life.role.rank for life in alive if life in self._shape}
+            marks = {rank: mark for rank, mark in self._notes.marks.items() if rank not in over}
+            self._notes = msgspec.structs.replace(self._notes, marks=marks)
+            self._shape, self._shape_at = alive, now
+        self._let_cores_go()
+        self._see_starts(now)
+        pausing = plan_state.unsettled(self._state, moving=moving)
+        self._look(now, pausing=bool(pausing))
+        self._measure(now)
+        if self._job.on and self._state.phase is Phase.RUNNING and now >= self._next_at and self._asking is None:
+            self._next_at = now + self._job.every_s / self._job.speedup
+            self._asking = asyncio.get_running_loop().create_task(self._decide(now, pausing))
+            self._asking.add_done_callback(self._asked)
+
+    async def close(self) -> None:
+        """Let the forecaster go."""
+        if self._asking is not None:
+            self._asking.cancel()
+            await asyncio.gather(self._asking, return_exceptions=True)
+        await self._foresight.close()
+
+    @property
+    def slow(self) -> tuple[int, ...]:
+        """Ranks that train far less than their peers."""
+        return self._notes.slow
+
+    # ---- looking ----
+
+    def _look(self, now: float, *, pausing: bool) -> None:
+        streams, job = self._streams, self._job
+        streams.look(self._shape, at=now)
+        before = self._looks[-1] if self._looks else Looked(now, streams.came, streams.trained)
+        looked = Looked(now, streams.came, streams.trained)
+        if looked.trained > before.trained or not streams.backlog:
+            self._grew_at = now
+        down = pausing and now - self._grew_at > BEATS * self._state.spec.heartbeat_s
+        if self._looks:
+            self._foresight.arrived(before.at, now, looked.came - before.came)
+            kept = self._notes.kept.then(
+                (now - before.at) * job.speedup, lag_s=streams.lag_s(now) * job.speedup, workers=len(self._shape),
+                down=down, slo_s=job.rules.slo_lag_s,
+            )  # fmt: skip
+            self._notes = msgspec.structs.replace(self._notes, kept=kept)
+        self._looks.append(looked)
+        if now >= self._point_at + job.every_s / job.speedup:
+            self._point_at = now
+            self._points.add(self._point(now, down=down))
+        if now >= self._noted_at + NOTE_S:
+            self._note(now)
+
+    def _let_cores_go(self) -> None:
+        """Planning, which stands aside, began with small roles to be measured: here only their number is decided."""
+        rules, state = self._state.spec.planning, self._state
+        if not self._job.on or rules.bounds is None or state.phase is not Phase.RUNNING:
+            return
+        for kind in (RoleKind.WORKER, RoleKind.SERVER):
+            size = state.planned.sizes[kind]
+            if size.cpu is not None and size.cpu < rules.bounds.quota.cpu:
+                why = "on a stream the number of workers follows the traffic; their cores are not held"
+                self._doors.happen(events.Resized(kind, rules.bounds.quota.cpu, size.memory, why))
+
+    def _see_starts(self, now: float) -> None:
+        """How long workers take to be at work."""
+        nodes = self._state.of_kind(RoleKind.WORKER)
+        here = {Life(node.role, node.incarnation): node for node in nodes if node.active}
+        self._awaited = {life: since for life, since in self._awaited.items() if life in here}
+        for life, node in here.items():
+            if node.state is NodeState.EXPECTED:
+                self._awaited.setdefault(life, now)
+            elif life in self._awaited and self._streams.at_work(life):
+                took, before = now - self._awaited.pop(life), self._notes.start_s
+                self._notes = msgspec.structs.replace(
+                    self._notes, start_s=took if before is None else (before + took) / 2
+                )
+
+    def _measure(self, now: float) -> None:
+        """What so many workers train, once they have been the same for long enough: first steps are slow ones, and do
+        not count where anything better is known."""
+        seconds = learner.window_s(self._job.speedup)
+        settled_at = self._shape_at + (seconds if self._notes.learned.known else 0.0)
+        if not self._shape or now < max(settled_at, self._measured_at) + seconds:
+            return
+        works = self._streams.works(seconds, self._shape, at=now)
+        if len(works) < len(self._shape):
+            return
+        learned = self._notes.learned.then(works, batch=self._batch, at=now * self._job.speedup)
+        if learned is self._notes.learned:
+            return
+        self._measured_at = now
+        paces = {rank: pace for rank, work in works.items() if (pace := work.pace) is not None}
+        sure = measurements.full(works, self._batch)
+        marks = backups.marked(self._notes.marks, paces, works, self._state.spec.stragglers, sure)
+        self._notes = msgspec.structs.replace(self._notes, learned=learned, marks=marks)
+        found = backups.wanted(marks, self._notes.backups)
+        if (found.workers, found.slow) != (self._notes.backups, self._notes.slow):
+            self._notes = msgspec.structs.replace(self._notes, slow=found.slow, backups=found.workers)
+            held = self._fixed()
+            done = f"no backup, {held}; others get what it cannot train" if held else "a backup for it"
+            why = f"{found.why}: {done}" if found.why else "no worker is slow any more: no backups"
+            self._doors.tell("backup", why=why, workers=0 if held else found.workers)
+
+    def _fixed(self) -> str:
+        """Why the number of workers stays as it is; empty: it follows the traffic."""
+        if not self._job.on:
+            return "the number of workers was given (--workers, or --online off)"
+        by_hand = "the number of workers was set by hand: `springtide scale` changes it"
+        return by_hand if "workers" in self._state.planned.pinned else ""
+
+    def _capacity(self, now: float) -> tuple[float, ...] | None:
+        kind: Kind = "sync" if self._state.spec.sync == "bsp" else "async"
+        return self._notes.learned.capacity(
+            self._rules().most, now=len(self._shape), at=now * self._job.speedup, kind=kind
+        )
+
+    def _rates(self, now: float) -> tuple[float, float]:
+        """Samples a second of the clock that came, and that were trained, in the last minutes."""
+        seconds = max(LEAST_S, RATES_S / self._job.speedup)
+        first = next((one for one in self._looks if one.at >= now - seconds), None)
+        last = self._looks[-1] if self._looks else None
+        if first is None or last is None or last.at <= first.at:
+            return 0.0, 0.0
+        gone = last.at - first.at
+        return (last.came - first.came) / gone, max(0, last.trained - first.trained) / gone
+
+    # ---- deciding ----
+
+    async def _decide(self, now: float, pausing: str) -> None:
+        speedup, rules = self._job.speedup, self._rules()
+        arriving, _ = self._rates(now)
+        outlook = await self._foresight.outlook(now, arriving)
+        capacity = self._capacity(now)
+        if held := self._fixed():
+            return self._leave(held)
+        if capacity is None:
+            return self._leave("nobody has trained for long enough to say what a worker can do")
+        works = self._streams.works(learner.window_s(speedup), self._shape, at=now)
+        changed = self._state.planned.changed_at
+        view = OnlineView(
+            at=now * speedup, workers=max(rules.fewest, self._state.workers - self._notes.added),
+            backlog=float(self._streams.backlog) * speedup, lag_s=self._streams.lag_s(now) * speedup, arrivals=arriving,
+            utilization=measurements.utilization(works), outlook=outlook,
+            capacity=capacity, pausing=bool(pausing),
+            changed_at=-math.inf if changed is None else changed * speedup,
+        )  # fmt: skip
+        cold = self._foresight.cold and view.at >= self._planned_at + COLD_S
+        if cold or decision.due(view, rules, planned_at=self._planned_at):
+            self._planned_at = view.at
+            self._act(decision.decide(view, rules), pausing)
+        else:
+            self._act(self._scaling, pausing)
+
+    def _rules(self) -> OnlineRules:
+        """As given, with what is known of this job by now."""
+        rules, start_s = self._job.rules, self._notes.start_s
+        fewest, most = self._state.planned.limits.get("workers", (rules.fewest, rules.most))
+        rules = replace(rules, fewest=fewest, most=most)
+        return rules if start_s is None else replace(rules, start_s=start_s * self._job.speedup)
+
+    def _asked(self, task: asyncio.Task[None]) -> None:
+        self._asking = None
+        if not task.cancelled() and (error := task.exception()):
+            log.error("scaling failed", exc_info=error)
+            self._leave(f"it could not be decided: {type(error).__name__}: {error}")
+
+    def _act(self, scaling: Scaling, pausing: str) -> None:
+        """Have as many as it says, and the backups."""
+        rules, state, extra = self._rules(), self._state, self._notes.backups
+        before, self._scaling = self._scaling, scaling
+        if scaling.alert and _kind(scaling.alert) != _kind(before.alert):
+            self._doors.tell("alert", why=scaling.alert)
+        elif before.alert and not scaling.alert:
+            self._doors.tell("alert_over", why=scaling.why)
+        wanted = min(rules.most, max(rules.fewest, scaling.workers + extra))
+        room = max(0, wanted - scaling.workers)
+        if wanted == state.workers or pausing:
+            short = f"; no room for {extra} more for slow workers: {rules.most} are the most" if extra > room else ""
+            return self._leave(f"{scaling.why}{short}{f'; for now {pausing}' if wanted != state.workers else ''}")
+        self._why = why = scaling.why + (f"; {min(extra, room)} more for slow workers" if extra and room else "")
+        try:
+            self._doors.record.book.check_group(wanted)
+            self._doors.happen(events.Scaled(wanted, why))
+            self._notes = msgspec.structs.replace(self._notes, scalings=self._notes.scalings + 1, added=room)
+            self._said = ""
+            self._have_servers(wanted)
+        except errors.BadInput as refused:
+            self._leave(f"{why}; not now: {refused}")
+        self._note(self._looks[-1].at)
+
+    def _have_servers(self, workers: int) -> None:
+        """As many as keep the ratio that the job began with, unless others see to servers."""
+        state, spec = self._state, self._state.spec
+        usual = max(1, math.ceil(workers * spec.servers / spec.workers))
+        least, most = state.planned.limits.get("servers", (1, usual))
+        usual = max(least, min(usual, most))
+        others = "servers" in state.planned.pinned or self._servers not in (None, state.servers_wanted)
+        if not self._job.servers_follow or others or usual == state.servers_wanted:
+            return
+        self._servers = usual
+        ratio = f"{spec.workers} to {spec.servers}"
+        self._doors.happen(events.ServersScaled(usual, f"workers and servers stay as {ratio}, as the job began"))
+
+    def _leave(self, why: str) -> None:
+        """Nothing is changed: said once, numbers in it that move on are no news."""
+        self._why = why
+        if _kind(why) != self._said:
+            self._said = _kind(why)
+            self._doors.tell("online", why=why, workers=self._state.workers)
+
+    # ---- telling ----
+
+    def _point(self, now: float, *, down: bool) -> OnlinePoint:
+        arriving, trained = self._rates(now)
+        mean, high = self._foresight.expected(now)
+        workers = len(self._shape)
+        capacity = self._capacity(now)
+        return OnlinePoint(
+            at=self._foresight.wall(now), arriving=arriving, trained=trained,
+            lag_s=self._streams.lag_s(now) * self._job.speedup, backlog=float(self._streams.backlog), workers=workers,
+            wanted=self._state.workers, forecast=mean, high=high, down=down,
+            capacity=capacity[workers] if capacity and workers < len(capacity) else None,
+        )  # fmt: skip
+
+    def status(self, now: float) -> OnlineState | None:
+        """For people and monitors; None: the job reads no stream."""
+        if not self.reads:
+            return None
+        point, kept, job = self._point(now, down=False), self._notes.kept, self._job
+        works = self._streams.works(learner.window_s(job.speedup), self._shape, at=now)
+        total = self._streams.total
+        held = self._fixed()
+        fewest, most = (self._state.workers,) * 2 if held else (self._rules().fewest, self._rules().most)
+        return OnlineState(
+            lag_s=point.lag_s,
+            slo_lag_s=job.rules.slo_lag_s,
+            backlog=self._streams.backlog,
+            arriving=point.arriving,
+            trained=point.trained,
+            utilization=measurements.utilization(works) if works else None,
+            capacity=point.capacity,
+            forecast=point.forecast,
+            high=point.high,
+            forecast_why=self._foresight.why,
+            forecast_trouble=self._foresight.trouble,
+            fewest=fewest,
+            most=most,
+            why=held or self._why,
+            backups=0 if held else min(self._notes.backups, self._notes.added),
+            alert=self._scaling.alert,
+            scalings=self._notes.scalings,
+            hours=kept.seconds / 3600,
+            violation=kept.violation,
+            lag_min=kept.lag_min,
+            down_min=kept.down_min,
+            worker_hours=kept.worker_hours,
+            records=total.records,
+            late=total.late,
+            corrupt=total.corrupt,
+            oversized=total.oversized,
+            unkept=total.unkept,
+            unkept_why=self._notes.unkept_why,
+            expired=total.expired,
+            forwarded=total.forwarded,
+            lag_p50_s=total.lag_p50_s,
+            lag_p99_s=total.lag_p99_s,
+        )
+
+    # ---- remembering ----
+
+    def _noted(self) -> Notes:
+        kept = self._doors.record.shared.get(NOTES_KEY)
+        try:
+            return msgspec.msgpack.decode(kept, type=Notes) if kept else Notes()
+        except msgspec.MsgspecError:  # another version's
+            return Notes()
+
+    def _note(self, now: float) -> None:
+        self._noted_at = now
+        kept = msgspec.msgpack.encode(self._notes)
+        with self._doors.kept(journal_entries.Share(NOTES_KEY, kept)):
+            self._doors.record.share(NOTES_KEY, kept)
+
+
+def _kind(said: str) -> str:
+    """Without its numbers: when only they move on, it is no news."""
+    return _NUMBERS.sub("#", said)

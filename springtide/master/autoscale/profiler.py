@@ -1,0 +1,187 @@
+"""What a job shows of itself while it has one shape: steps by term, cores that roles use, how long they took to start.
+
+In: reports of workers and the agent's measurements, as `master.dispatcher` gets them; the clock is an argument. Out:
+what `planning.perf_model.profiles` makes of it. Not journaled: a master that takes over measures again, and changes
+nothing until then. Next: `master.autoscale.job_view`.
+"""
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from springtide.domain.core.roles import Life, Role, RoleKind, RoleUsage
+from springtide.domain.core.shape import Shape
+from springtide.domain.plan.profile import SUM_FIELDS, Profile, TimingSum
+from springtide.domain.plan.view import Launch
+from springtide.domain.spec.plan_rules import PlanRules
+from springtide.job.core.nodes import Node, NodeState
+from springtide.planning.perf_model import profiles as observe
+from springtide.planning.perf_model.profiles import Change, Reading, Spent
+from springtide.rpc.messages.messages import Report
+
+KEPT_S = 300.0  # of one shape: what is older says little about now
+KEPT_WINDOWS = 30  # of each shape that the job has had
+KEPT_PROFILES = 600
+KEPT_LAUNCHES = 64
+MOST_READINGS = 20_000  # of one shape: sorting them out takes a tenth of a second
+USE_S = 20.0  # cores that a role uses are those of the last seconds
+USE_EVERY_S = 1.0
+MOST_COUNTS = round(KEPT_S / USE_EVERY_S)
+LIVES = 1 << 20  # a worker's life as one number: its rank, and so many times its incarnation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Era:
+    """The time since the job has this shape, all of it being there."""
+
+    shape: Shape
+    """Of all that work."""
+    since: float
+    extra: int = 0
+    """Of its workers, those of low priority."""
+
+    @property
+    def own(self) -> Shape:
+        """The shape without them."""
+        return replace(self.shape, workers=self.shape.workers - self.extra)
+
+
+class Watching:
+    """Of one job."""
+
+    def __init__(self, rules: PlanRules) -> None:
+        self._rules = rules
+        self.era: Era | None = None
+        self.launches: deque[Launch] = deque(maxlen=KEPT_LAUNCHES)
+        self._readings: deque[Reading] = deque(maxlen=MOST_READINGS)
+        self._before: list[Profile] = []
+        """Of shapes that the job had."""
+        self._steps: dict[int, int] = {}
+        """Of each worker's life, by its last reading in this shape."""
+        self._used: dict[Life, deque[tuple[float, float]]] = {}
+        self._spent: deque[Spent] = deque(maxlen=MOST_COUNTS)
+        self._spenders: frozenset[Life] = frozenset()
+        """Whose core-seconds these are."""
+        self._awaited: dict[Life, float] = {}
+
+    def heard(self, role: Role, incarnation: int, report: Report, *, at: float) -> None:
+        """A worker's sums; they count while the job has one shape."""
+        if self.era is None or role.kind is not RoleKind.WORKER or not report.step:
+            return
+        life = role.rank + LIVES * incarnation
+        self._readings.append(Reading(at=at, worker=life, timing=timing_of(report)))
+        self._steps[life] = self._readings[-1].timing.steps
+        while self._readings[0].at < at - KEPT_S:
+            self._readings.popleft()
+
+    def look(
+        self, shape: Shape | None, nodes: list[Node], usage: Mapping[Role, RoleUsage], *, at: float, extra: int = 0
+    ) -> None:
+        """At every tick: the shape that all of the job has now, None while it changes or heals; and what is beside."""
+        self._see_launches(nodes, at)
+        if self.era is None or self.era.own != shape or self.era.extra != extra:
+            self._close()
+            work = None if shape is None else replace(shape, workers=shape.workers + extra)
+            self.era = None if work is None else Era(shape=work, since=at, extra=extra)
+        if self.era is not None and at >= self.era.since + self._rules.settle_s and self._warm(self.era.shape):
+            self._see_use(usage, at)
+
+    def window(self, batch: int) -> "Window":
+        """All that profiles are made of, to be made elsewhere: it takes longer than an event loop should wait."""
+        return Window(
+            era=self.era, readings=tuple(self._readings), before=tuple(self._before), batch=batch, rules=self._rules,
+            spent=tuple(self._spent),
+        )  # fmt: skip
+
+    def cpu_used(self, life: Life) -> float | None:
+        """Cores that a role has used lately; None: it has not been watched for long enough."""
+        seen = self._used.get(life)
+        if not seen or seen[-1][0] - seen[0][0] < USE_EVERY_S:
+            return None
+        return max(0.0, (seen[-1][1] - seen[0][1]) / (seen[-1][0] - seen[0][0]))
+
+    def _close(self) -> None:
+        """The shape is another from now on: what was measured in this one is kept, a few windows of it."""
+        if (
+            self.era is not None and self._readings and not self.era.extra
+        ):  # a worker that has what others leave is none
+            batch = self._readings[-1].timing.samples // max(1, self._readings[-1].timing.steps)
+            own = self.window(max(1, batch)).own()
+            self._before = [*self._before, *own[-KEPT_WINDOWS:]][-KEPT_PROFILES:]
+        self._readings.clear()
+        self._steps.clear()
+        self._used.clear()
+        self._spent.clear()
+
+    def _warm(self, shape: Shape) -> bool:
+        """Whether all workers are past their first steps: until then servers idle, and seem to need too little."""
+        return sum(count >= self._rules.warm_up_steps for count in self._steps.values()) >= shape.workers
+
+    def _see_use(self, usage: Mapping[Role, RoleUsage], at: float) -> None:
+        for role, one in usage.items():
+            seen = self._used.setdefault(Life(role, one.incarnation), deque())
+            if not seen or at >= seen[-1][0] + USE_EVERY_S:
+                seen.append((at, one.cpu_s))
+            while seen[0][0] < at - USE_S:
+                seen.popleft()
+        self._sum_up(usage, at)
+
+    def _sum_up(self, usage: Mapping[Role, RoleUsage], at: float) -> None:
+        """What all workers and all servers have used by now; from the beginning where they are others."""
+        lives = frozenset(Life(role, one.incarnation) for role, one in usage.items())
+        if lives != self._spenders:
+            self._spent.clear()
+            self._spenders = lives
+        workers, servers = (
+            sum(one.cpu_s for role, one in usage.items() if role.kind is kind)
+            for kind in (RoleKind.WORKER, RoleKind.SERVER)
+        )
+        last = self._spent[-1] if self._spent else None
+        if last is None or (at >= last.at + USE_EVERY_S and (workers, servers) != (last.workers, last.servers)):
+            self._spent.append(Spent(at=at, workers=workers, servers=servers))
+
+    def _see_launches(self, nodes: list[Node], at: float) -> None:
+        waiting = {Life(node.role, node.incarnation): node for node in nodes if node.state is NodeState.EXPECTED}
+        for node in nodes:
+            life = Life(node.role, node.incarnation)
+            if node.state is NodeState.JOINED and life in self._awaited and not node.coming:
+                seconds = at - self._awaited.pop(life)
+                self.launches.append(
+                    Launch(kind=node.role.kind, cpu=node.cpu or 1.0, memory=node.memory or 0, seconds=seconds)
+                )
+        for life, node in waiting.items():
+            self._awaited.setdefault(life, node.since + node.after_s)
+        alive = {Life(node.role, node.incarnation) for node in nodes if node.active}
+        self._awaited = {life: since for life, since in self._awaited.items() if life in alive}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """What was seen so far, as it was at one moment."""
+
+    era: Era | None
+    readings: tuple[Reading, ...]
+    before: tuple[Profile, ...]
+    batch: int
+    rules: PlanRules
+    spent: tuple[Spent, ...] = ()
+
+    def profiles(self) -> tuple[Profile, ...]:
+        """Of all shapes, oldest first."""
+        return (*self.before, *self.own())
+
+    def own(self) -> tuple[Profile, ...]:
+        """Of the shape that the job has."""
+        if self.era is None:
+            return ()
+        rules = observe.Rules(
+            settle_s=self.rules.settle_s, window_s=self.rules.window_s, warm_up_steps=self.rules.warm_up_steps
+        )
+        change = Change(at=self.era.since, shape=self.era.shape)
+        return observe.observe(self.readings, [change], batch=self.batch, rules=rules, spent=self.spent).profiles
+
+
+def timing_of(report: Report) -> TimingSum:
+    """A report's sums as the planner wants them."""
+    seconds = {name: report.seconds.get(name.removesuffix("_s"), 0.0) for name in SUM_FIELDS if name.endswith("_s")}
+    return TimingSum(steps=report.step, samples=report.samples, **seconds)

@@ -1,0 +1,127 @@
+"""A stream as its workers tell of it: how much has come, how much is trained, how late that is, how busy they are.
+
+In: `StreamUse`s that ride on heartbeats; the clock is an argument and only goes forward. Out: sums for
+`master.autoscale.online_loop` and the job's status. Not journaled: a new master knows it all again after a heartbeat of
+each worker.
+"""
+
+import math
+from collections import deque
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
+
+from springtide.domain.core.roles import Life, Role
+from springtide.domain.data.streams import StreamUse
+from springtide.planning.online.capacity.measurements import Work
+from springtide.planning.online.scaling.record_age import Ends, lag_s
+
+MOST_LOOKS = 600
+
+
+@dataclass(slots=True)
+class Known:
+    """Of one partition."""
+
+    trained: int
+    end: int
+    oldest_at: float
+    ends: Ends = field(default_factory=Ends)
+
+
+class Streams:
+    """The stream of one job."""
+
+    def __init__(self, *, wall: float, at: float) -> None:
+        """Time of day now, and the clock's: later jumps of the time of day do not matter."""
+        self._since = wall - at
+        self.known: dict[int, Known] = {}
+        self.uses: dict[Role, tuple[Life, StreamUse]] = {}
+        """The newest word of each worker's last life."""
+        self._gone = StreamUse()
+        """Counted by lives that are over."""
+        self._begun = 0
+        """Offsets that partitions ended with when they were first heard of: nobody knows when those came."""
+        self._looks: deque[tuple[float, dict[Life, Work]]] = deque(maxlen=MOST_LOOKS)
+
+    def heard(self, role: Role, incarnation: int, use: StreamUse, *, at: float) -> None:
+        """A worker's report."""
+        before = self.uses.get(role)
+        life = Life(role, incarnation)
+        if before is not None and before[0] != life:
+            over = replace(before[1], queue=0, lag_p50_s=0.0, lag_p99_s=0.0)
+            self._gone = _sum([self._gone, over])
+        self.uses[role] = (life, use)
+        for one in use.partitions:
+            known = self.known.get(one.partition)
+            if known is None:
+                known = self.known[one.partition] = Known(one.trained, one.end, one.oldest_at)
+                self._begun += one.end
+            known.trained, known.oldest_at = one.trained, one.oldest_at  # may be less than before: a server was lost
+            known.end = max(known.end, one.end)
+            known.ends.note(at, known.end)
+            known.ends.forget(one.trained)
+
+    @property
+    def came(self) -> int:
+        """Samples that came since they were first looked at."""
+        return sum(one.end for one in self.known.values()) - self._begun
+
+    @property
+    def trained(self) -> int:
+        """Offsets of all partitions that are trained."""
+        return sum(one.trained for one in self.known.values())
+
+    @property
+    def backlog(self) -> int:
+        """Samples that have come and are not trained."""
+        return sum(max(0, one.end - one.trained) for one in self.known.values())
+
+    def lag_s(self, at: float) -> float:
+        """How long the oldest of them has waited."""
+        waits = (
+            lag_s(
+                at, came=one.ends.came(one.trained), stamped=one.oldest_at - self._since if one.oldest_at else -math.inf
+            )
+            for one in self.known.values()
+            if one.end > one.trained and (one.oldest_at or one.ends.came(one.trained) is not None)
+        )
+        return max(waits, default=0.0)
+
+    @property
+    def total(self) -> StreamUse:
+        """What all workers have done with the stream, those that are gone included; queues are of those that live."""
+        return _sum([self._gone, *(use for _, use in self.uses.values())])
+
+    def at_work(self, life: Life) -> bool:
+        """Whether this life has trained anything."""
+        known = self.uses.get(life.role)
+        return known is not None and known[0] == life and known[1].records > 0
+
+    def look(self, alive: Collection[Life], *, at: float) -> None:
+        """Note how far the living workers are."""
+        works = {
+            life: Work(use.records, use.busy_s, use.waited_s, use.steps)
+            for life, use in self.uses.values()
+            if life in alive
+        }
+        self._looks.append((at, works))
+
+    def works(self, seconds: float, alive: Collection[Life], *, at: float) -> dict[int, Work]:
+        """What each living worker did in the last so many seconds, by rank; only those that were there all the time."""
+        if not self._looks:
+            return {}
+        then = next((works for when, works in reversed(self._looks) if when <= at - seconds), None)
+        now = self._looks[-1][1]
+        if then is None:
+            return {}
+        return {life.role.rank: now[life].since(then[life]) for life in alive if life in now and life in then}
+
+
+COUNTED = ("records", "late", "corrupt", "oversized", "unkept", "expired", "read_bytes", "forwarded",
+           "forwarded_bytes", "received", "queue", "waited_s", "busy_s")  # fmt: skip
+
+
+def _sum(uses: list[StreamUse]) -> StreamUse:
+    total = {name: sum(getattr(use, name) for use in uses) for name in COUNTED}
+    worst = {name: max(getattr(use, name) for use in uses) for name in ("lag_p50_s", "lag_p99_s")}
+    return replace(StreamUse(), **total, **worst)

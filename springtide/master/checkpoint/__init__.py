@@ -1,0 +1,1 @@
+"""Checkpoint rounds: when, by whom, complete or not, uploaded."""

@@ -1,0 +1,53 @@
+"""Checkpoints of a bsp group: when one is due its lowest rank stops after a step until the slots are copied.
+
+In: `AtStep` of that rank, once its dense parameters and optimizers lie on the servers. Out: an ordinary round of
+`master.checkpoint.schedule`, with the ledger as it is at that step.
+
+Why it is exact: nobody can complete the next step without the rank that waits, unless another group is formed; and
+both, letting it go and forming a group, are the master's doing. A part that comes after a group was formed anew does
+not count (`master.checkpoint.round`). So every slot is copied after this step and before the next.
+"""
+
+import logging
+from collections.abc import Callable
+
+from springtide.master.checkpoint.schedule import Rounds
+from springtide.master.core.record import Record
+from springtide.master.core.waiters import Turnstile
+from springtide.rpc.messages import messages
+
+log = logging.getLogger(__name__)
+
+
+class Stepping:
+    """The master's part in a checkpoint at a step."""
+
+    def __init__(self, record: Record, rounds: Rounds, changed: Turnstile, clock: Callable[[], float]) -> None:
+        self._record, self._rounds, self._changed, self._clock = record, rounds, changed, clock
+
+    def due(self, *, last: bool = False) -> int:
+        """The number of the checkpoint that the group is to stop for, at its end or by the clock; 0: none."""
+        state = self._record.state
+        return self._rounds.saving.due_at_step(self._record, self._clock(), last=last) if state.in_step else 0
+
+    async def reached(self, said: messages.AtStep) -> messages.Ok | messages.Wait:
+        """The group waits after a step; when the answer comes it may go on. `Wait`: no checkpoint could begin now."""
+        saving, state = self._rounds.saving, self._record.state
+        if said.last:
+            await self._changed.until(lambda: saving.round is None or state.phase.over)
+            if saving.last is not None and saving.last.step == said.step:
+                return messages.Ok()
+        if saving.round is None and (said.last or said.number == self.due(last=True)):  # else it was asked long ago
+            self._rounds.begin_at_step(said)
+        if saving.round is None:
+            return messages.Wait()
+        number = saving.round.order.number
+
+        def copied() -> bool:
+            now = saving.round
+            if now is None or now.order.number != number or state.phase.over:
+                return True
+            return now.publishing and not said.last
+
+        await self._changed.until(copied)
+        return messages.Ok()

@@ -1,0 +1,73 @@
+"""Servers and their disks: who sees the job's folder, who keeps copies of whose files, where files are given away.
+
+In: servers' requests for orders, which say all of it, so that a new master knows it at once. Out: orders for
+`server.checkpoints`, and what `master.checkpoint.file_directory` tells to others. In a job with one folder and without
+a mirror nothing of this happens.
+"""
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from springtide.checkpoint.format.manifest import Manifest, bare, folder_of
+from springtide.domain.core.roles import Role
+from springtide.domain.model.checkpoints import Buddy, CheckpointRules, buddy_of
+from springtide.rpc.messages import messages
+
+
+class Buddies:
+    """What servers have said, by life: what an earlier life of one said does not count."""
+
+    def __init__(self, rules: CheckpointRules) -> None:
+        self._rules = rules
+        self._said: dict[str, messages.SaveRequest] = {}
+        self.must_all_speak = rules.mirror
+        """Whether a checkpoint should begin only when every server has: another master may have given numbers away."""
+
+    def listens(self, role: Role, incarnation: int, said: messages.SaveRequest) -> None:
+        """A server asks for orders."""
+        self._said[f"{role}.{incarnation}"] = said
+
+    def known(self, lives: Mapping[int, str]) -> bool:
+        """Whether all have spoken that must have."""
+        return not (self.must_all_speak or self.nodes(lives)) or self.spoken(lives)
+
+    def spoken(self, lives: Mapping[int, str]) -> bool:
+        """Whether all have."""
+        return all(life in self._said for life in lives.values())
+
+    def nodes(self, lives: Mapping[int, str]) -> dict[str, str]:
+        """The machine of each server that has a disk of its own."""
+        said = {life: self._said[life] for life in lives.values() if life in self._said}
+        return {server_of(life): one.node for life, one in said.items() if one.node}
+
+    def holders(self, lives: Mapping[int, str], numbers: Iterable[int]) -> messages.Holders:
+        """Who gives files away, and who will, but has not told yet where."""
+        addresses = {server_of(life): said.takes_copies_at for life, said in self._said.items() if said.node}
+        living = {server_of(life) for life in lives.values()}
+        spoken = {server_of(life) for life in lives.values() if life in self._said}
+        known = {server: at for server, at in addresses.items() if server in spoken}
+        return messages.Holders(tuple(numbers), known, tuple(sorted(living - spoken)))
+
+    def named(
+        self, order: messages.Save, role: Role, lives: Mapping[int, str], kept: Iterable[Manifest] = ()
+    ) -> messages.Save:  # fmt: skip
+        """The order for one server: its buddy is the next of the others, and what of its files must stay."""
+        own = self._said.get(lives.get(role.rank, ""))
+        if own is not None and own.node:
+            files = [name for manifest in kept for file in manifest.files for name in (file.name, file.mirror)]
+            needed = {bare(name) for name in files if folder_of(name) == str(role)}
+            order = msgspec.structs.replace(order, needed=tuple(sorted(needed)))
+        if not self._rules.mirrors(own.node if own is not None else ""):
+            return order
+        known = {rank: self._said[life] for rank, life in lives.items() if life in self._said}
+        rank = buddy_of(role.rank, {rank: said.node for rank, said in known.items() if said.takes_copies_at})
+        if rank is None:
+            return order
+        buddy = Buddy(server_of(lives[rank]), known[rank].takes_copies_at, known[rank].node)
+        return msgspec.structs.replace(order, buddy=buddy)
+
+
+def server_of(life: str) -> str:
+    """The server whose life that is."""
+    return life.rpartition(".")[0]

@@ -1,0 +1,401 @@
+"""Checkpoints of the job as its master sees them: begins one, hears what servers have written, publishes it.
+
+In: the record (whose ledger is noted before any slot is copied), `Saved` of servers. Out: a manifest in the job's
+folder when every slot is covered, the last few kept; what that means for the job: `master.checkpoint.schedule`. A
+master that takes over finds complete ones in the folder, abandons the one under way and begins another.
+"""
+
+import logging
+import pathlib
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import msgspec
+
+from springtide import errors
+from springtide.checkpoint.format import cover, reader, writer
+from springtide.checkpoint.format.manifest import Manifest, name_of, number_in
+from springtide.checkpoint.format.storage import Folder, Remote
+from springtide.checkpoint.transfer import claims
+from springtide.checkpoint.transfer.claims import Claim
+from springtide.data.ledger import rollback
+from springtide.data.ledger.snapshot import BookNote
+from springtide.domain.data.epochs import EpochPlace
+from springtide.domain.model.checkpoints import CheckpointRules, Lineage, Written
+from springtide.domain.model.outline import SHARED_KEY
+from springtide.domain.model.tables import TableSpec
+from springtide.master.core.record import DONE, Record
+from springtide.rpc.messages import messages
+
+log = logging.getLogger(__name__)
+
+MOST_PARTS = 20  # of a checkpoint: slots that move faster than that are waited for by the next one
+AGAIN_S = 2.0  # after one that failed or was abandoned, or sooner where checkpoints are more frequent
+
+
+@dataclass(slots=True)
+class Round:
+    """One checkpoint under way."""
+
+    order: messages.Save
+    note: BookNote
+    claims: tuple[str, ...]
+    objects: dict[int, dict[str, bytes]]
+    places: dict[int, EpochPlace]
+    begun_at: float
+    """Time of day."""
+    lives: frozenset[str]
+    """Servers that were there when it began."""
+    step: int = 0
+    """Of a bsp group, which waits after this step."""
+    generation: int = 0
+    """The group that waits: a later one may have gone on."""
+    era: int = 0
+    """Of the book when it was noted. In a later one slots may lie on servers that lack what the note has as trained."""
+    written: list[Written] = field(default_factory=list)
+    answered: set[str] = field(default_factory=set)
+    """Servers that have written what the newest order asks for."""
+    tables: dict[int, TableSpec] = field(default_factory=dict)
+    cpu_s: float = 0.0
+    unmirrored: str = ""
+    """Why some of it is there once only, where a mirror is kept."""
+    lost: list[str] = field(default_factory=list)
+    """Files of earlier checkpoints that servers found missing or torn."""
+    publishing: bool = False
+
+    def manifest(self, record: Record, covered: cover.Covered, run: str) -> Manifest:
+        """Of what servers have written."""
+        spec, note = record.state.spec, rollback.caught_up(self.note, record.book.passes)
+        return Manifest(
+            job=spec.name, run=run, number=self.order.number, begun_at=self.begun_at, completed_at=time.time(),
+            slots=spec.slots, seed=spec.seed, samples=note.samples, step=self.step,
+            ledger=msgspec.msgpack.encode(note), claims=self.claims, objects=self.objects, places=self.places,
+            tables=tuple(spec for _, spec in sorted(self.tables.items())),
+            outline=record.shared.get(SHARED_KEY, b""), files=covered.files, chains=covered.chains,
+            apart=covered.apart, era=self.era,
+        )  # fmt: skip
+
+
+class Saving:
+    """One job's checkpoints. Used from the master's event loop, except `publish`."""
+
+    def __init__(self, rules: CheckpointRules, folder: pathlib.Path, claim: Claim, *, term: int = 1) -> None:
+        """`claim`: of this run, for the folder and the URL."""
+        self.rules, self._place, self.term = rules, Folder(folder), term
+        self.claim = msgspec.structs.replace(claim, resumed_run=rules.resume_run)
+        self.lineage = Lineage(claim.run, rules.resume_run, rules.resume_number)
+        """Whose checkpoints the job may restore."""
+        self.claim_name = ""
+        """File of this run's claim in the folder; empty: none could be written."""
+        self.round: Round | None = None
+        self.last: Manifest | None = None
+        """The last complete one."""
+        self.kept: list[Manifest] = []
+        self.last_note: BookNote | None = None
+        self.trouble = ""
+        """Why the newest one was not completed."""
+        self.unmirrored = ""
+        """Why the last complete one is there once only, where a mirror is kept."""
+        self.pinned: Manifest | None = None
+        """One whose files must stay whatever comes: it is being copied elsewhere."""
+        self.stored = 0
+        """The last one that is at the URL."""
+        self._void: set[int] = set()
+        """Numbers behind which the job has gone back: slots lack what these have as trained."""
+        self._number = rules.numbers_after
+        self._next_at = float("-inf")
+
+    @property
+    def folder(self) -> pathlib.Path:
+        """Where servers write that see it."""
+        return self._place.path
+
+    @property
+    def place(self) -> Folder:
+        """The same, to read from."""
+        return self._place
+
+    def begin_run(self) -> None:
+        """The run is new: claim its folder and its URL, or BadInput that says whose they are.
+
+        Where one of them cannot be written to at all the job begins all the same; saving tells why it fails.
+        """
+        if not self.rules.on:
+            return
+        taken = [0]
+        try:
+            self._claim_folder()
+            taken += reader.numbers(self._place)
+            self._keep_found()
+        except errors.BadInput:
+            raise
+        except OSError as error:
+            log.warning("%s cannot be claimed: %s", self.folder, error)
+        try:
+            if self.rules.url:
+                claims.take(Remote(self.rules.url), self.claim, option="--checkpoint-url")
+        except errors.BadInput:
+            self.end_run()
+            raise
+        except OSError as error:
+            log.warning("%s cannot be claimed: %s", self.rules.url, error)
+        self._number = max(self._number, *taken, *self._numbers_at_url())
+
+    def end_run(self) -> None:
+        """The run is over: places that it left without a checkpoint are anybody's again. Waits for the store."""
+        if not self.rules.on:
+            return
+        places: list[Folder | Remote] = [self._place]
+        for place in [*places, *([Remote(self.rules.url)] if self.rules.url else [])]:
+            try:
+                claims.release(place, self.lineage.run)
+            except (errors.SpringtideError, OSError) as error:
+                log.warning("the claim in %s is left: %s", place.where, error)
+
+    def take_over(self, saved: int, era: int) -> int:
+        """Find what is there already: complete checkpoints of this run, and the number of one that is not; else 0.
+
+        Of those after `saved`, the last that the master before has noted, only one counts that began in this era of
+        the ledger: else slots came back meanwhile that lack what it has as trained, and it was to be withdrawn.
+        """
+        try:
+            self._claim_folder()
+        except (errors.BadInput, OSError) as error:  # publishing will tell
+            log.warning("%s", error)
+        self._keep_found(saved, era)
+        self._number = max(self._number, saved, *([] if saved else self._numbers_at_url()))
+        if self.kept and self.kept[-1].run == self.lineage.run:
+            self._complete(self.kept[-1])
+        taken = [number_in(name.replace(".part", ".seg")) or 0 for name in self._place.names()]
+        self._number = max([(before := self._number), *taken])
+        return self._number if self._number > before else 0
+
+    def _claim_folder(self) -> None:
+        if self.rules.on:
+            self.claim_name = claims.take(self._place, self.claim)
+
+    def _numbers_at_url(self) -> list[int]:
+        """Checkpoints that the run before has left at the URL: the first of this one comes after them."""
+        try:
+            return reader.numbers(Remote(self.rules.url)) if self.rules.url else []
+        except OSError as error:
+            log.warning("%s", error)
+            return []
+
+    def _keep_found(self, saved: int = 0, era: int = 0) -> None:
+        """Keep the newest checkpoints in the folder that this run may restore."""
+        for number in reader.numbers(self._place):
+            try:
+                found = reader.known(self._place, number, lineage=self.lineage)
+                if found.run == self.lineage.run and number > saved and found.era != era:
+                    self.withdraw(found)
+                elif len(self.kept) < self.rules.keep:
+                    self.kept.insert(0, found)
+            except (errors.BadInput, OSError) as error:
+                log.warning("checkpoint %d: %s", number, error)
+
+    def passed(self, number: int) -> None:
+        """A server knows this number from a master before: it is taken."""
+        self._number = max(self._number, number)
+
+    @property
+    def unsure(self) -> bool:
+        """Whether the last complete one would not outlast the loss of a host, but will when it is at the URL."""
+        last = self.last
+        return bool(self.rules.url) and last is not None and last.number > self.stored and not last.outlasts_a_host
+
+    # ---- beginning ----
+
+    def wanted(self, record: Record, at: float) -> tuple[bool, bool]:
+        """Whether one should begin now, and whether somebody waits for it."""
+        state, book = record.state, record.book
+        if not self.rules.on or self.round is not None or record.placement is None or state.phase.over:
+            return False, False
+        if state.in_step or state.healing or record.leased_at is None:
+            return False, False
+        if state.saving_last and self.covers(record):
+            return False, False
+        if book.waits_to_end and self.unsure and self.covers(record):
+            return False, False  # it has only to be copied
+        if book.waits_to_end or state.saving_last:
+            return at >= self._next_at or not self.trouble, True
+        assigned = all(holder == DONE for holder in record.once.values())
+        return assigned and at >= self._next_at, False
+
+    def due_at_step(self, record: Record, at: float, *, last: bool = False) -> int:
+        """The number of the checkpoint that a bsp group should begin after its next step; 0: none is due."""
+        state = record.state
+        if not self.rules.on or state.phase.over or state.healing or not state.group or not record.begun:
+            return 0
+        return self._number + 1 if last or (self.round is None and at >= self._next_at) else 0
+
+    def begin(
+        self,
+        record: Record,
+        lives: Mapping[int, str],
+        *,
+        hurry: bool,
+        at: float,
+        note: BookNote | None = None,
+        step: int = 0,
+    ) -> messages.Save:
+        """Note the ledger; what servers copy from now on belongs to this checkpoint. A bsp group is at `step`."""
+        self._number += 1
+        base = self.last.number if self.last is not None else 0
+        order = messages.Save(self.term, self._number, base, hurry)
+        self.round = Round(
+            order, note or record.book.note(), tuple(record.once), record.objects, record.places, time.time(),
+            frozenset(lives.values()), step, record.state.generation, record.book.era,
+        )  # fmt: skip
+        self._next_at = at + self.rules.every_s
+        return order
+
+    def covers(self, record: Record) -> bool:
+        """Whether nothing was trained since the last complete one began, and no script's place or object has changed.
+
+        A bsp group has made its last one itself.
+        """
+        if record.state.in_step:
+            return True
+        if self.last is None or self.last_note is None:
+            return False
+        scripts = (self.last.objects, self.last.places) == (record.objects, record.places)
+        return scripts and trained(self.last_note) == trained(record.book.note())
+
+    # ---- ending ----
+
+    def hear(self, life: str, said: messages.Saved, record: Record, owners: Mapping[int, str]) -> Manifest | str | None:
+        """A server's word: the manifest to publish, or why the checkpoint is given up, or nothing yet."""
+        now = self.round
+        if now is None or now.publishing or (said.term, said.number) != (now.order.term, now.order.number):
+            return None
+        if said.error or said.written is None:
+            return f"{life}: {said.error or 'wrote nothing'}"
+        if record.state.generation != now.generation:
+            return "the bsp group was formed anew meanwhile, and may have gone on"
+        if said.written not in now.written:
+            now.written.append(said.written)
+        if said.part == now.order.part:
+            now.answered.add(life)
+        now.tables |= {spec.id: spec for spec in said.tables}
+        now.cpu_s += said.cpu_s
+        now.lost += said.lost
+        if said.unmirrored:
+            now.unmirrored = "; ".join(filter(None, (now.unmirrored, f"{life}: {said.unmirrored}")))
+        return self.weigh(record, owners)
+
+    def weigh(self, record: Record, owners: Mapping[int, str]) -> Manifest | str | None:
+        """Whether all that is needed has been written; if slots were under way, whoever owns them now is to save them.
+
+        That is sound, since the note of the ledger is older than any image, whoever makes it and whenever.
+        """
+        now = self.round
+        if now is None or now.publishing:
+            return None
+        covered = cover.cover(record.state.spec.slots, self.last, now.written, owners)
+        if not covered.missing:
+            now.publishing = True
+            return now.manifest(record, covered, self.lineage.run)
+        if not (now.lives <= now.answered and set(owners.values()) <= now.answered):
+            return None
+        if now.order.part >= MOST_PARTS:
+            return f"{len(covered.missing)} slots change servers all the time, and are in nobody's part"
+        part = now.order.part + 1
+        now.order = msgspec.structs.replace(now.order, part=part, slots=covered.missing)
+        now.answered = set()
+        return None
+
+    def left(self, lives: frozenset[str]) -> bool:
+        """These servers have gone, after their last slot: nobody waits for their part. Whether somebody did."""
+        now = self.round
+        waited = now is not None and bool(now.lives & lives - now.answered)
+        if now is not None:
+            now.lives -= lives
+        return waited
+
+    def publish(self, manifest: Manifest) -> None:
+        """Put it into the folder and drop what is not needed any more. Waits for the disk: call it in a thread.
+
+        BadInput: the folder is another run's by now.
+        """
+        self._claim_folder()
+        writer.publish(self._place, manifest)
+        keep = [*self.kept, manifest][-self.rules.keep :]
+        writer.drop_unneeded(self._place, [*keep, *([self.pinned] if self.pinned else [])])
+
+    def drop(self, number: int) -> None:
+        """Remove what was written of one that was given up, and of those before. Waits for the disk, as `publish`."""
+        try:
+            self._claim_folder()
+            only_run = ""
+        except errors.BadInput:  # the folder is another run's by now
+            only_run = self.lineage.run
+        kept = [*self.kept, *([self.pinned] if self.pinned else [])]
+        writer.drop_unneeded(self._place, kept, given_up=number, only_run=only_run)
+
+    def complete(self, manifest: Manifest) -> BookNote | None:
+        """It is published; the note with which it began."""
+        self.kept = [*self.kept, manifest][-self.rules.keep :]
+        now, self.round = self.round, None
+        self._complete(manifest)
+        lacks = now.unmirrored if now is not None else ""
+        self.unmirrored = f"checkpoint {manifest.number} is without a mirror: {lacks}" if lacks else ""
+        return now.note if now is not None else None
+
+    def withdraw(self, manifest: Manifest) -> None:
+        """It was given up while it was published: nobody has heard of it, and nobody should find it."""
+        self._remove(manifest.number)
+
+    def abandon(self, why: str, at: float, *, again: bool = True) -> int:
+        """The checkpoint under way will not be completed; its number, 0 if there was none. `again`: try another soon,
+        not only when it would be due.
+        """
+        now, self.round = self.round, None
+        if now is None:
+            return 0
+        self.trouble = f"checkpoint {now.order.number} was not completed: {why}"
+        if again:
+            self._next_at = min(self._next_at, at + min(AGAIN_S, self.rules.every_s))
+        return now.order.number
+
+    def go_back(self, number: int) -> None:
+        """Slots were restored from this one, though there are newer ones: these do not count any more."""
+        for newer in [found for found in reader.numbers(self._place) if found > number]:
+            self._number = max(self._number, newer)
+            self._remove(newer)
+        self._void |= set(range(number + 1, self._number + 1))
+        self.kept = [manifest for manifest in self.kept if manifest.number <= number]
+        self.last = self.kept[-1] if self.kept and self.kept[-1].number == number else None
+        self.last_note = msgspec.msgpack.decode(self.last.ledger, type=BookNote) if self.last is not None else None
+
+    def _remove(self, number: int) -> None:
+        """Remove a manifest, unless it is another run's, which has taken the folder over."""
+        try:
+            run = reader.manifest_of(self._place, number).run
+        except (errors.BadInput, OSError):  # damaged, or gone
+            run = self.lineage.run
+        if run == self.lineage.run:
+            self._place.remove(name_of(number))
+
+    def _complete(self, manifest: Manifest) -> None:
+        self.last, self.trouble = manifest, ""
+        self.last_note = msgspec.msgpack.decode(manifest.ledger, type=BookNote)
+        self._number = max(self._number, manifest.number)
+
+    def is_stored(self, manifest: Manifest) -> BookNote | None:
+        """It is at the URL; the note with which it began. What outlasts no host was not to be relied on before.
+
+        None: the job has gone back behind it while it was copied, and relies on nothing of it.
+        """
+        if manifest.number in self._void:
+            return None
+        self.stored = max(self.stored, manifest.number)
+        note = msgspec.msgpack.decode(manifest.ledger, type=BookNote)
+        return note
+
+
+def trained(note: BookNote) -> list[tuple[int, int]]:
+    """How far each pass is."""
+    shards = [(state.base, state.samples_done) for state in note.ledgers]
+    return shards + [(state.base, state.samples_done) for state in note.flows]

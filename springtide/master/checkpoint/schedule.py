@@ -1,0 +1,326 @@
+"""Checkpoints in the master's event loop: when one begins, who is told, what its end means for the job.
+
+In: ticks, and the words of servers, from `master.dispatcher`. Out: events, entries and stories through the desk's own
+doors. What a checkpoint is and when it is whole: `master.checkpoint.round`.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from springtide import errors
+from springtide.checkpoint.format import reader
+from springtide.checkpoint.format.manifest import Manifest
+from springtide.data.ledger.snapshot import BookNote
+from springtide.domain.core.roles import Role
+from springtide.domain.spec.job_spec import Phase
+from springtide.embedding.placement import placement
+from springtide.job.core import events
+from springtide.job.core.nodes import ALIVE, NodeState
+from springtide.job.scaling import servers as rollout
+from springtide.master.checkpoint.file_directory import ALONE, Storing, cost_of_a_host
+from springtide.master.checkpoint.mirrors import Buddies, server_of
+from springtide.master.checkpoint.round import Saving
+from springtide.master.checkpoint.server_copies import Copying
+from springtide.master.checkpoint.uploads import Uploading
+from springtide.master.core import journal_entries
+from springtide.master.core.context import Doors
+from springtide.rpc.messages import messages
+from springtide.rpc.messages.data_workers import PACKAGE_KEY
+
+log = logging.getLogger(__name__)
+HOLD_S = 10.0  # a server's request for orders is held so long
+
+
+def written_anew(lost: list[str]) -> str:
+    """Why a checkpoint has full images where it could have built on earlier ones."""
+    return f"{', '.join(lost)} of earlier checkpoints missing or torn: what was in there is written in full"
+
+
+class Rounds:
+    """The checkpoints of one job, one after the other."""
+
+    def __init__(self, saving: Saving, doors: Doors, clock: Callable[[], float]) -> None:
+        self.saving, self._doors, self._clock = saving, doors, clock
+        self.buddies = Buddies(saving.rules)
+        self._copying = Copying(saving.rules.url, doors.changed, term=saving.term)
+        self.uploading = Uploading(
+            saving.rules, saving.folder, saving.claim, doors.tell, self._copying, self._uploaded,
+            holders=lambda: self.buddies.holders(self._coming(), ()).addresses,
+        )  # fmt: skip
+        self.storing = Storing(saving.place, self.buddies, self._copying, lives=self._coming)
+        self._cost = ""
+        """What the loss of a host would cost, as it was told last."""
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def folder(self) -> str:
+        """Where servers write; empty: nowhere."""
+        return str(self.saving.folder.absolute()) if self.saving.rules.on else ""
+
+    @property
+    def waited_for(self) -> bool:
+        """Whether somebody waits for a checkpoint: the end of data, or of the job."""
+        record = self._doors.record
+        return self.saving.round is not None and (record.book.waits_to_end or record.state.saving_last)
+
+    @property
+    def trouble(self) -> str:
+        """Why the newest one is not complete, or not copied; empty: all is well."""
+        alone = self._cost if ALONE in self._cost else ""
+        troubles = (self.saving.trouble, self.saving.unmirrored, self.uploading.trouble, alone)
+        return "; ".join(filter(None, troubles))
+
+    def resume(self) -> None:
+        """The run is new; it may go on from a checkpoint of another."""
+        rules, doors, lineage = self.saving.rules, self._doors, self.saving.lineage
+        manifest = reader.read(rules.resume, rules.resume_number, lineage=lineage) if rules.resume else None
+        self.saving.begin_run()
+        if manifest is not None:
+            note = msgspec.msgpack.decode(manifest.ledger, type=BookNote)
+            claims = tuple(
+                key for key in manifest.claims if key != PACKAGE_KEY
+            )  # the package lies in that run's folder
+            entry = journal_entries.Resume(note, claims, manifest.objects, manifest.places)
+            with doors.kept(entry):
+                doors.record.resume(entry)
+            samples = doors.record.book.samples_trained
+            doors.tell("resumed", number=manifest.number, where=rules.resume, samples=samples)
+
+    def restore_for(self, rank: int) -> messages.Restore | None:
+        """What a server has to bring back before the first placement: its slots of the run that is gone on from."""
+        rules, spec = self.saving.rules, self._doors.record.state.spec
+        if not rules.resume or self._doors.record.state.phase is not Phase.STARTING:
+            return None
+        slots = placement.even(spec.slots, spec.servers).slots_of(rank)
+        return messages.Restore(rules.resume, rules.resume_number, slots, self.saving.lineage)
+
+    def take_over(self) -> None:
+        """Go on from what the master before has left; it may not have noted its last one any more."""
+        record = self._doors.record
+        if number := self.saving.take_over(record.state.safety.saved or 0, record.book.era):
+            why = "the master was replaced meanwhile"
+            self._doors.tell("checkpoint", number=number, outcome="abandoned", why=why)
+        last, saved = self.saving.last, record.state.safety.saved
+        apart = last.apart if last is not None else saved is not None
+        self.buddies.must_all_speak |= bool(apart)  # on their own disks are files of numbers that nobody else knows
+        if last is not None and last.number != saved:
+            self._doors.happen(events.Saved(last.number))
+
+    def went_back(self, number: int) -> None:
+        """A server's slots come from this checkpoint; the book has gone back to it. Was there a newer one?"""
+        last = self.saving.last
+        if last is None or last.number != number:
+            self.saving.go_back(number)
+            self._doors.happen(events.Saved(number))
+        self._check_lives()  # one under way was noted before the return: slots of that server lack what it has
+
+    def look(self) -> None:
+        """Begin a checkpoint if it is time, give up the one whose server is lost."""
+        saving, record, now = self.saving, self._doors.record, self._clock()
+        if not saving.rules.on:
+            return
+        lives = self._check_lives()
+        self._tell_cost()
+        self._copying.look({server_of(life) for life in lives.values()})
+        final = record.state.saving_last and saving.round is None and saving.covers(record)
+        waits = record.book.waits_to_end and saving.unsure and saving.covers(record)
+        first = saving.unsure and not self.uploading.done
+        on_its_way = self.uploading.look(saving.last, now, hurry=final or waits or first)
+        saving.pinned = self.uploading.running
+        if waits and not on_its_way:
+            assert saving.last is not None
+            self._end_without(saving.last.number, f"it could not be copied to {saving.rules.url}")
+        if record.state.saving_last and saving.round is None and not (final and on_its_way):
+            self._last_one()
+        begin, hurry = saving.wanted(record, now)
+        if begin and len(lives) == len(rollout.needed(record.state.nodes)) and self.buddies.known(lives):
+            order = saving.begin(record, lives, hurry=hurry, at=now)
+            log.info("checkpoint %d begins, after %d", order.number, order.base)
+            self._doors.changed.turn()
+
+    def begin_at_step(self, said: messages.AtStep) -> None:
+        """A bsp group waits after a step: begin its checkpoint there, if that can be now."""
+        saving, record, now = self.saving, self._doors.record, self._clock()
+        lives = self._check_lives()
+        if not saving.due_at_step(record, now, last=True) or len(lives) != len(rollout.needed(record.state.nodes)):
+            return
+        note = record.book.note(said.shard, said.first)
+        order = saving.begin(record, lives, hurry=True, at=now, note=note, step=said.step)
+        log.info("checkpoint %d begins after step %d", order.number, said.step)
+        self._doors.changed.turn()
+
+    async def order_for(
+        self, role: Role, incarnation: int, request: messages.SaveRequest
+    ) -> messages.Save | messages.Wait | messages.Pulse:
+        """What a server is to write next; it has dealt with the one that it names."""
+        saving, state = self.saving, self._doors.record.state
+        self.buddies.listens(role, incarnation, request)
+        saving.passed(request.number)
+
+        def order() -> messages.Save | None:
+            order = saving.round.order if saving.round is not None else None
+            known = (request.term, request.number, request.part)
+            new = order is not None and (order.term, order.number, order.part) != known
+            if not new or order is None:
+                return None
+            kept = [*saving.kept, *([saving.pinned] if saving.pinned else [])]
+            return self.buddies.named(order, role, self._lives(), kept)
+
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(HOLD_S):
+                await self._doors.changed.until(lambda: state.phase.over or order() is not None)
+        if state.phase.over:
+            elsewhere = saving.last is not None and self.uploading.done >= saving.last.number
+            return messages.Pulse(stop=True, tidy=elsewhere)
+        return order() or messages.Wait()
+
+    def heard(self, role: Role, incarnation: int, said: messages.Saved) -> None:
+        """A server has written its part, or could not."""
+        lives = self._check_lives()
+        answer = self.saving.hear(f"{role}.{incarnation}", said, self._doors.record, self._owners(lives))
+        self._go_on(answer, "failed" if said.error else "abandoned")
+
+    # ---- inside ----
+
+    def _owners(self, lives: Mapping[int, str]) -> dict[int, str]:
+        placed = self._doors.record.placement
+        return {slot: lives.get(rank, "") for slot, rank in enumerate(placed.server_of_slot)} if placed else {}
+
+    def _go_on(self, answer: Manifest | str | None, outcome: str) -> None:
+        """Publish it, give it up, or let servers know that there is more to write."""
+        if isinstance(answer, Manifest):
+            task = asyncio.get_running_loop().create_task(self._publish(answer))
+            self._tasks.add(task)
+            task.add_done_callback(self._published)
+            self._doors.changed.turn()
+        elif answer is not None:
+            self._give_up(answer, outcome)
+        else:
+            self._doors.changed.turn()
+
+    async def _publish(self, manifest: Manifest) -> None:
+        try:
+            await asyncio.to_thread(self.saving.publish, manifest)
+        except errors.BadInput as error:  # the folder is another run's by now, and will be
+            self._give_up(str(error), "failed", again=False)
+            return
+        except OSError as error:
+            self._give_up(f"its manifest cannot be written to {self.saving.folder}: {error.strerror}", "failed")
+            return
+        self._check_lives()
+        now = self.saving.round
+        if now is None or now.order.number != manifest.number:
+            await asyncio.to_thread(self.saving.withdraw, manifest)
+            return  # a server was lost while it was written: the next one begins after it
+        note = self.saving.complete(manifest)
+        if note is not None and not self.saving.unsure:
+            self._keep(note, floors=not self.saving.rules.url)
+        self._doors.happen(events.Saved(manifest.number))
+        self._doors.tell(
+            "checkpoint", number=manifest.number, outcome="complete", full=manifest.full,
+            bytes=manifest.bytes_written, seconds=round(manifest.completed_at - manifest.begun_at, 3),
+            cpu_s=round(now.cpu_s, 4), samples=manifest.samples, begun_at=manifest.begun_at,
+            where=str(self.saving.folder),
+            **({"mirror": now.unmirrored or "complete"} if self.saving.rules.mirror or manifest.mirrored else {}),
+            **({"why": written_anew(now.lost)} if now.lost else {}),
+        )  # fmt: skip
+        self._doors.changed.turn()
+        self.look()
+
+    def _published(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()):
+            log.error("a checkpoint could not be published", exc_info=error)
+            self._give_up(f"{type(error).__name__}: {error}", "failed")
+
+    async def _drop(self, number: int) -> None:
+        """Nobody will complete this one: what servers have written of it leaves the disk."""
+        try:
+            await asyncio.to_thread(self.saving.drop, number)
+        except OSError as error:
+            log.warning("what is left of checkpoint %d cannot be removed: %s", number, error)
+
+    def _give_up(self, why: str, outcome: str, *, again: bool = True) -> None:
+        number = self.saving.abandon(why, self._clock(), again=again)
+        log.warning("checkpoint %d %s: %s", number, outcome, why)
+        self._doors.tell("checkpoint", number=number, outcome=outcome, why=why)
+        task = asyncio.get_running_loop().create_task(self._drop(number))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        self._doors.changed.turn()
+        if outcome != "failed":
+            return
+        record = self._doors.record
+        if record.book.waits_to_end:
+            self._end_without(number)
+        if record.state.saving_last:
+            self._doors.happen(events.LastSaved(f"the last checkpoint failed: {why}"))
+
+    def _end_without(self, number: int, why: str = "") -> None:
+        """Nobody should wait for the end of data any longer."""
+        told = "; ".join(filter(None, (why, "the end of data is told without it")))
+        self._doors.tell("checkpoint", number=number, outcome="skipped", why=told)
+        self._keep(self._doors.record.book.note(), floors=True)
+        self._doors.changed.turn()
+
+    def _keep(self, note: BookNote, *, floors: bool) -> None:
+        """What this note has as trained cannot come back; with `floors` the job need never go back behind it."""
+        with self._doors.kept(journal_entries.Keep(note, floors)):
+            self._doors.record.book.keep(note, floors=floors)
+
+    def _uploaded(self, manifest: Manifest | None) -> None:
+        """A checkpoint is at the URL, or could not be copied there."""
+        note = self.saving.is_stored(manifest) if manifest is not None else None
+        if note is not None:
+            self._keep(note, floors=True)
+            self._doors.changed.turn()
+        self.look()
+
+    def _tell_cost(self) -> None:
+        """Once all servers have said whether they see the folder: what the loss of a host would mean."""
+        lives = self._coming()
+        nodes = self.buddies.nodes(lives)
+        if not self.buddies.spoken(lives):
+            return
+        in_step = self._doors.record.state.spec.sync == "bsp"
+        cost = cost_of_a_host(self.saving.rules, nodes, len(lives), in_step=in_step)
+        if cost != self._cost:
+            self._cost = cost
+            log.info("%s", cost or "all servers see the job's folder")
+            if cost:
+                self._doors.tell("disks", why=cost, nodes=nodes)
+
+    def _last_one(self) -> None:
+        """All workers have ended: is there anything that no checkpoint has?"""
+        record, last = self._doors.record, self.saving.last
+        if record.leased_at is None or (record.state.in_step and last is None):
+            self._doors.happen(events.LastSaved("nothing is to be saved"))
+        elif last is not None and self.saving.covers(record):
+            self._doors.happen(events.LastSaved(f"checkpoint {last.number} is the last one"))
+
+    def _check_lives(self) -> Mapping[int, str]:
+        """The living servers; a checkpoint to which one of them has not lived to write its part is given up."""
+        lives = self._lives()
+        servers = rollout.of(self._doors.record.state.nodes)
+        gone = [node for node in servers if node.state is NodeState.GONE and node.removed]
+        if self.saving.left(frozenset(f"{node.role}.{node.incarnation}" for node in gone)):
+            self._go_on(self.saving.weigh(self._doors.record, self._owners(lives)), "abandoned")
+        now = self.saving.round
+        if now is not None and (lost := sorted(now.lives - set(lives.values()))):
+            self._give_up(f"{', '.join(lost)} was lost meanwhile", "abandoned")
+        elif now is not None and now.era != self._doors.record.book.era:
+            self._give_up("the ledger went back meanwhile, for a server that had come after it began", "abandoned")
+        return lives
+
+    def _coming(self) -> Mapping[int, str]:
+        """Servers that live, or will again."""
+        servers = rollout.needed(self._doors.record.state.nodes)
+        return {node.role.rank: f"{node.role}.{node.incarnation}" for node in servers}
+
+    def _lives(self) -> Mapping[int, str]:
+        servers = rollout.needed(self._doors.record.state.nodes)
+        return {node.role.rank: f"{node.role}.{node.incarnation}" for node in servers if node.state in ALIVE}

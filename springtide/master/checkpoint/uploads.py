@@ -1,0 +1,122 @@
+"""Copies of checkpoints at a URL: begun now and then, made by a process of its own, one at a time.
+
+In: `master.checkpoint.schedule` says which checkpoint is complete. Out: an event with what became of each, and
+`trouble` for the status. The process (`checkpoint.transfer.upload`) ends with the master; half a copy is never seen by
+a reader. Files on disks of servers are copied by these first (`master.checkpoint.server_copies`). Without a URL, what
+lies there is fetched into the run's folder when the job ends (`checkpoint.transfer.gather`).
+"""
+
+import asyncio
+import contextlib
+import logging
+import pathlib
+import sys
+import time
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from springtide import config
+from springtide.checkpoint.format.manifest import Manifest
+from springtide.checkpoint.transfer.claims import Claim
+from springtide.checkpoint.transfer.upload import Uploaded
+from springtide.domain.model.checkpoints import CheckpointRules
+from springtide.master.checkpoint.server_copies import Copying, Failed, Sum
+
+log = logging.getLogger(__name__)
+
+ENDS_S = 10.0  # a process that has said what became of it is waited for so long
+LONGEST_LINE = 16 << 20  # a store's error may be a whole page
+
+
+class Uploading:
+    """One job's uploads."""
+
+    def __init__(
+        self, rules: CheckpointRules, folder: pathlib.Path, claim: Claim, tell: Callable[..., None], copying: Copying,
+        then: Callable[[Manifest | None], None], holders: Callable[[], Mapping[str, str]],
+    ) -> None:  # fmt: skip
+        """`then` hears which one is at the URL now; None: that could not be. `holders`: who gives files away."""
+        self._rules, self._folder, self._claim, self._tell = rules, folder, claim, tell
+        self._copying, self._then, self._holders = copying, then, holders
+        self.running: Manifest | None = None
+        """Its files must stay until it is copied."""
+        self.done = 0
+        """The last one that is at the URL."""
+        self.trouble = ""
+        self._tried = 0
+        self._next_at: float | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def look(self, last: Manifest | None, at: float, *, hurry: bool) -> bool:
+        """Begin an upload if it is time. Whether the last one is on its way: a job that ends waits for it, once.
+
+        Without a URL only what would be gone with the servers is fetched, in a hurry: at the job's end.
+        """
+        if self._next_at is None:
+            self._next_at = at + self._rules.upload_every_s
+        if last is None or not (self._rules.url or (hurry and last.apart)):
+            return False
+        wanted = self._tried < last.number and (hurry or at >= self._next_at)
+        if self.running is None and wanted:
+            self.running, self._tried, self._next_at = last, last.number, at + self._rules.upload_every_s
+            self._task = asyncio.get_running_loop().create_task(self._upload(last))
+        return self.running is not None
+
+    async def _upload(self, manifest: Manifest) -> None:
+        number, began = manifest.number, time.monotonic()
+        try:
+            sent = await self._copying.through(manifest) if manifest.apart and self._rules.url else Sum()
+            said = await self._process(number)
+            files, size = said.files + sent.files, said.bytes + sent.bytes
+            seconds = time.monotonic() - began
+            said = msgspec.structs.replace(said, files=files, bytes=size, seconds=seconds)
+        except Failed as error:
+            said = Uploaded(number, self._where, error=str(error))
+        except (OSError, msgspec.MsgspecError) as error:
+            said = Uploaded(number, self._where, error=f"the process that copies it failed: {error}")
+        self.running = None
+        if said.error:
+            self.trouble = f"checkpoint {number} could not be copied to {said.url}: {said.error}"
+            log.warning("%s", self.trouble)
+            self._tell("uploaded", number=number, outcome="failed", url=said.url, why=said.error)
+        else:
+            self.done, self.trouble = number, ""
+            self._tell(
+                "uploaded", number=number, outcome="complete", url=said.url, files=said.files, bytes=said.bytes,
+                seconds=round(said.seconds, 3),
+            )  # fmt: skip
+        self._then(None if said.error else manifest)
+
+    @property
+    def _where(self) -> str:
+        return self._rules.url or str(self._folder)
+
+    async def _process(self, number: int) -> Uploaded:
+        arguments: tuple[str, ...]
+        claim = msgspec.json.encode(self._claim).decode()
+        module, arguments = "upload", (str(self._folder), self._rules.url, str(number), str(self._rules.keep), claim)
+        if not self._rules.url:
+            addresses = msgspec.json.encode(dict(self._holders())).decode()
+            module, arguments = "gather", (str(self._folder.absolute()), str(number), addresses, claim)
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", f"springtide.checkpoint.transfer.{module}", env=config.with_arguments(arguments),
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, limit=LONGEST_LINE,
+        )  # fmt: skip
+        return await answer_of(process)
+
+
+async def answer_of(process: asyncio.subprocess.Process) -> Uploaded:
+    """Its line. One that hangs in a mount cannot even be killed: nobody waits for its end after that."""
+    assert process.stdout is not None
+    said, code = b"", None
+    async for line in process.stdout:
+        if line.startswith(b"{"):
+            said = line
+            break
+    with contextlib.suppress(TimeoutError):
+        code = await asyncio.wait_for(process.wait(), ENDS_S)
+    if not said:
+        how = "closed its output and did not end" if code is None else f"ended with status {code}"
+        raise OSError(f"it {how} before it was through")
+    return msgspec.json.decode(said, type=Uploaded)

@@ -1,0 +1,1 @@
+"""State that all parts of the master share: journal, progress, waiters."""

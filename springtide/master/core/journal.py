@@ -1,0 +1,256 @@
+"""What must survive the master, in one SQLite file: entries in order, and a snapshot now and then.
+
+In: entries of `master.core.record`, as msgpack. Out: the same after a restart. All entries of one turn of the event
+loop are written in one transaction, and no reply leaves before the entries behind it are written: a master killed at
+any moment has promised nothing that its successor does not know. (WAL with synchronous=NORMAL: what is committed
+survives the end of the process, however it ends; the end of the machine may cost the last moments, and members with it.
+On a network file system WAL is not safe, and SQLite's rollback journal is used: `telemetry.host.file_systems`.)
+
+A disk that takes no more is waited for: entries stay in memory, in order, and are tried again until `patience_s` has
+passed since the first failure. Only then the journal has failed.
+"""
+
+import asyncio
+import contextlib
+import errno
+import pathlib
+import secrets
+import sqlite3
+import time
+from collections.abc import Iterator
+
+import msgspec
+
+from springtide import errors, private_files
+from springtide.telemetry.events import as_disk_error
+from springtide.telemetry.host import file_systems
+
+FORMAT = 3
+"""Raised when entries or snapshots change their meaning; another version's journal is refused."""
+
+AGAIN_S = 0.5  # between two attempts to write to a disk that took nothing: soon enough after there is room again
+
+_TABLES = """
+create table if not exists head (
+    one integer primary key check (one = 1), format integer, term integer, began real, run text
+);
+create table if not exists spec (one integer primary key check (one = 1), body blob);
+create table if not exists turns (number integer primary key, body blob);
+create table if not exists snapshot (one integer primary key check (one = 1), upto integer, body blob);
+"""
+
+
+class Superseded(errors.JobFailed):
+    """A master with a higher term has taken over: this one must write no more."""
+
+
+class Journal:
+    """One open journal. Used from one event loop."""
+
+    def __init__(self, path: pathlib.Path, *, term: int, now: float, patience_s: float = 0.0) -> None:
+        self.path, self.term, self._patience_s = path, term, patience_s
+        self._waiting: list[msgspec.Raw] = []
+        self._committed: asyncio.Future[None] | None = None
+        self._tried: asyncio.Future[bool] | None = None
+        """Whether the first attempt to write what waits has succeeded."""
+        self._failed: errors.SpringtideError | None = None
+        self._stuck_since: float | None = None
+        self._stuck_why = ""
+        self._again: asyncio.TimerHandle | None = None
+        self._mode = file_systems.sqlite_journal_mode(path)
+        with self._sqlite():
+            self._make_private()
+            self._file = sqlite3.connect(path, isolation_level=None, timeout=5.0)
+            self._file.execute(f"pragma journal_mode={self._mode}")
+            self._file.execute("pragma synchronous=normal")
+            self._file.execute("pragma wal_autocheckpoint=0")  # it waits for the disk: a thread of its own does it
+            self._file.executescript(_TABLES)
+            self.began, self.run, self._next = self._take_over(now)
+        self.since_snapshot = 0
+        """Entries written since the last snapshot: when there are many, it is time for another."""
+
+    def _make_private(self) -> None:
+        """The spec and what members said are for their owner only; SQLite's other files have the mode of this one."""
+        try:
+            private_files.make(self.path)
+        except OSError as error:
+            raise as_disk_error(error, self.path) from error
+
+    def tidy(self) -> None:
+        """Move what was written from the write-ahead file into the main one. Waits for the disk: call it in a thread.
+
+        The event loop goes on writing meanwhile; nothing that was promised depends on this.
+        """
+        if self._mode != "wal":
+            return
+        with self._sqlite(), contextlib.closing(sqlite3.connect(self.path, timeout=5.0)) as other:
+            other.execute("pragma wal_checkpoint(passive)")
+
+    def begun_with(self, spec: bytes) -> bytes:
+        """The spec that the job's first master was given, whatever a later one is: by it entries are to be read."""
+        with self._sqlite(), self._turn():
+            self._file.execute("insert or ignore into spec values (1, ?)", (spec,))
+            return bytes(self._file.execute("select body from spec").fetchone()[0])
+
+    def read(self) -> tuple[bytes | None, list[bytes]]:
+        """The last snapshot and every entry after it."""
+        with self._sqlite():
+            row = self._file.execute("select upto, body from snapshot").fetchone()
+            upto, body = row or (-1, None)
+            turns = self._file.execute("select body from turns where number > ? order by number", (upto,)).fetchall()
+        entries = [bytes(entry) for (turn,) in turns for entry in _decoder.decode(turn)]
+        self.since_snapshot = len(entries)
+        return body, entries
+
+    def append(self, entry: bytes) -> None:
+        """Write an entry at the end of this turn of the event loop; `committed` says when that is done."""
+        if self._failed:
+            raise self._failed
+        self._waiting.append(msgspec.Raw(entry))
+        if self._committed is None:
+            loop = asyncio.get_running_loop()
+            self._committed, self._tried = loop.create_future(), loop.create_future()
+            loop.call_soon(self._flush)
+
+    async def committed(self) -> None:
+        """Wait until everything appended so far is written."""
+        if self._committed is not None:
+            await asyncio.shield(self._committed)
+        elif self._failed:
+            raise self._failed
+
+    async def tried(self) -> bool:
+        """Wait until everything appended so far is written, or the disk took none of it. Whether it is written."""
+        if self._tried is not None and not await asyncio.shield(self._tried):
+            return False
+        if self._failed:
+            raise self._failed
+        return True
+
+    @property
+    def stuck(self) -> str:
+        """Why nothing can be written for now, and for how long that has been so; empty: everything is written."""
+        if self._stuck_since is None:
+            return ""
+        passed_s = time.monotonic() - self._stuck_since
+        return (
+            f"cannot write {self.path} since {passed_s:.0f} s ({self._stuck_why}); free some space. Until then no "
+            f"leases are given and nothing is decided; after {self._patience_s:g} s the job fails"
+        )
+
+    def save(self, snapshot: bytes) -> None:
+        """Keep the state as a whole; entries before it are forgotten. Call it when nothing waits to be written."""
+        with self._sqlite(), self._turn():
+            self._file.execute("insert or replace into snapshot values (1, ?, ?)", (self._next - 1, snapshot))
+            self._file.execute("delete from turns where number < ?", (self._next,))
+        self.since_snapshot = 0
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing waits to be written."""
+        return self._committed is None
+
+    def close(self) -> None:
+        """Write what waits and close the file."""
+        if self._committed is not None:
+            self._flush()
+        if self._again is not None:
+            self._again.cancel()
+        self._file.close()
+
+    def _flush(self) -> None:
+        """Write what waits, as one turn."""
+        if self._committed is None:
+            return
+        try:
+            with self._turn():
+                self._file.execute("insert into turns values (?, ?)", (self._next, _encoder.encode(self._waiting)))
+        except sqlite3.OperationalError as error:  # the disk is full, or fails
+            self._wait_for_disk(error)
+        except sqlite3.Error as error:
+            self._fail(self._as_error(error))
+        except Superseded as error:
+            self._fail(error)
+        else:
+            self._next += 1
+            self.since_snapshot += len(self._waiting)
+            self._stuck_since, self._stuck_why = None, ""
+            self._settle(None)
+
+    def _wait_for_disk(self, error: sqlite3.Error) -> None:
+        now = time.monotonic()
+        self._stuck_since, self._stuck_why = self._stuck_since or now, str(error)
+        if now - self._stuck_since >= self._patience_s:
+            failure = self._as_error(error)
+            waited = f". It was tried for {self._patience_s:g} s (--disk-wait)" if self._patience_s else ""
+            self._fail(type(failure)(f"{failure}{waited}"))
+            return
+        if self._tried is not None and not self._tried.done():
+            self._tried.set_result(False)
+        self._again = asyncio.get_running_loop().call_later(AGAIN_S, self._flush)
+
+    def _fail(self, error: errors.SpringtideError) -> None:
+        self._failed, self._stuck_since = error, None
+        self._settle(error)
+
+    def _settle(self, error: errors.SpringtideError | None) -> None:
+        """What waited is written, or never will be: tell those who wait for it."""
+        committed, tried = self._committed, self._tried
+        self._waiting, self._committed, self._tried = [], None, None
+        assert committed is not None and tried is not None
+        if error is None:
+            committed.set_result(None)
+        else:
+            committed.set_exception(error)
+            committed.exception()  # whoever waits will see it; if nobody does, `append` raises it
+        if not tried.done():
+            tried.set_result(True)
+
+    def _take_over(self, now: float) -> tuple[float, str, int]:
+        """Put our term down; when the run began, its identity, and the number of the next turn."""
+        with self._turn(check=False):
+            written = self._file.execute("select format from head").fetchone()
+            if written and written[0] != FORMAT:
+                raise errors.BadInput(
+                    f"{self.path} has format {written[0]}, from another version of Springtide; this one reads {FORMAT}"
+                    ": let the job end with the version that began it, or begin anew from its checkpoints with --resume"
+                )
+            row = self._file.execute("select term, began, run from head").fetchone() if written else None
+            if row and row[0] >= self.term:
+                raise Superseded(f"{self.path} belongs to master number {row[0]}; this would be number {self.term}")
+            began, run = row[1:] if row else (now, secrets.token_hex(8))
+            self._file.execute("insert or replace into head values (1, ?, ?, ?, ?)", (FORMAT, self.term, began, run))
+            upto = self._file.execute("select max(upto) from snapshot").fetchone()[0]
+            last = self._file.execute("select max(number) from turns").fetchone()[0]
+        return began, run, 1 + max(upto if upto is not None else -1, last if last is not None else -1)
+
+    @contextlib.contextmanager
+    def _turn(self, *, check: bool = True) -> Iterator[None]:
+        """A transaction of the master whose term is the highest."""
+        self._file.execute("begin immediate")
+        try:
+            if check and (term := self._file.execute("select term from head").fetchone()[0]) != self.term:
+                raise Superseded(f"master number {term} has taken over from number {self.term}")
+            yield
+            self._file.execute("commit")
+        except BaseException:
+            if self._file.in_transaction:  # SQLite has ended it already where the disk was full
+                self._file.execute("rollback")
+            raise
+
+    @contextlib.contextmanager
+    def _sqlite(self) -> Iterator[None]:
+        """SQLite's errors as ours."""
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise self._as_error(error) from error
+
+    def _as_error(self, error: sqlite3.Error) -> errors.SpringtideError:
+        if "full" in str(error):
+            return as_disk_error(OSError(errno.ENOSPC, str(error)), self.path)
+        return errors.JobFailed(f"the master's journal {self.path} cannot be used: {error}")
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(list[msgspec.Raw])

@@ -1,0 +1,221 @@
+"""What the journal is made of: everything that changes the record of a job, one small struct a change.
+
+In: `master.dispatcher` makes them of messages, of the clock and of decisions. Next: `master.core.record` applies them,
+now and again after a restart; `master.core.journal` keeps them.
+"""
+
+from typing import Any
+
+import msgspec
+
+from springtide.data.ledger.bsp_ledger import Stretch
+from springtide.data.ledger.snapshot import BookNote
+from springtide.domain.data import streams
+from springtide.domain.data.data_workers import LeftOut
+from springtide.domain.data.epochs import EpochPlace
+from springtide.domain.data.leases import Failure, Holder, LeaseKey, Progress, Wish
+from springtide.domain.data.samples import DatasetCard
+from springtide.domain.data.streams import Seen
+from springtide.job.core import events
+
+
+class Entry(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Base of all entries."""
+
+
+class Happened(Entry, frozen=True):
+    """An event for the job's state machine."""
+
+    at: float
+    kind: str
+    what: dict[str, Any]
+
+
+class Lease(Entry, frozen=True):
+    """A worker asks for leases."""
+
+    holder: Holder
+    card: DatasetCard
+    most: int
+    at: float
+    known: tuple[LeaseKey, ...]
+    era: int = 0
+    seen: tuple[Seen, ...] = ()
+    """What is new of the partitions of a stream."""
+
+
+class Report(Entry, frozen=True):
+    """A worker says how far it is."""
+
+    holder: Holder
+    words: tuple[Progress, ...]
+    at: float
+    era: int = 0
+
+
+class End(Entry, frozen=True):
+    """A worker has found the end of a data set without a length."""
+
+    holder: Holder
+    card: DatasetCard
+    samples: int
+
+
+class Cut(Entry, frozen=True):
+    """Batches of a stream end there, though they are not full."""
+
+    holder: Holder
+    cuts: tuple[streams.Cut, ...]
+    era: int = 0
+
+
+class Plan(Entry, frozen=True):
+    """A bsp group trains this of a stream next, in the pass that has this shard."""
+
+    rank: int
+    shard: int
+    stretch: Stretch
+
+
+class Assign(Entry, frozen=True):
+    """Partitions of a stream, by shard, are meant for other ranks."""
+
+    owners: tuple[tuple[int, int], ...]
+
+
+class Fail(Entry, frozen=True):
+    """A worker cannot read part of a lease."""
+
+    holder: Holder
+    failure: Failure
+
+
+class TakeBack(Entry, frozen=True):
+    """Leases whose deadline has passed."""
+
+    keys: tuple[LeaseKey, ...]
+
+
+class Restore(Entry, frozen=True):
+    """Slots of a lost server were restored from the checkpoint that began with this note."""
+
+    note: BookNote
+    objects: dict[int, dict[str, bytes]] | None = None
+    """Where all scripts begin anew: the states of their objects in that checkpoint. None: scripts go on."""
+    places: dict[int, EpochPlace] = {}
+    """And the places that they begin with."""
+
+
+class Keep(Entry, frozen=True):
+    """The checkpoint that began with this note is complete."""
+
+    note: BookNote
+    floors: bool = True
+    """Whether the job need never go back behind it."""
+
+
+class Resume(Entry, frozen=True):
+    """The job goes on from a checkpoint of another run, which began with this note and had these things done."""
+
+    note: BookNote
+    claims: tuple[str, ...]
+    objects: dict[int, dict[str, bytes]] = {}
+    places: dict[int, EpochPlace] = {}
+
+
+class Halt(Entry, frozen=True):
+    """The bsp group is to change before the next shard."""
+
+
+class Resize(Entry, frozen=True):
+    """A rank's leases have another size from now on."""
+
+    rank: int
+    halvings: int
+
+
+class Shorten(Entry, frozen=True):
+    """A lease should end sooner."""
+
+    wish: Wish
+
+
+class Share(Entry, frozen=True):
+    """A small value for all workers."""
+
+    key: str
+    value: bytes
+
+
+class Remember(Entry, frozen=True):
+    """States of a worker's own objects."""
+
+    rank: int
+    objects: dict[str, bytes]
+    place: EpochPlace | None = None
+
+
+class Claim(Entry, frozen=True):
+    """A worker wants to do what must be done once."""
+
+    key: str
+    holder: Holder
+
+
+class Settle(Entry, frozen=True):
+    """It has done it."""
+
+    key: str
+    holder: Holder
+
+
+class LeaveOut(Entry, frozen=True):
+    """A batch was trained without samples that cannot be made."""
+
+    left_out: LeftOut
+
+
+class Moved(Entry, frozen=True):
+    """Slots are another server's."""
+
+    slots: tuple[int, ...]
+    server: int
+
+
+class Open(Entry, frozen=True):
+    """Every worker has come to a barrier for the `turn`-th time."""
+
+    name: str
+    turn: int
+
+
+AnyEntry = (
+    Happened | Lease | Report | End | Cut | Plan | Assign | Fail | TakeBack | Restore | Keep | Resume | Halt | Resize
+    | Shorten | Share | Claim | Settle | Open | Moved | Remember | LeaveOut
+)  # fmt: skip
+
+_EVENTS: dict[str, type[events.Event]] = {kind.__name__: kind for kind in events.Event.__args__}
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(AnyEntry)
+
+
+def happened(event: events.Event, at: float) -> Happened:
+    """An event as an entry."""
+    return Happened(at, type(event).__name__, msgspec.to_builtins(event))
+
+
+def event_of(entry: Happened) -> events.Event:
+    """The event in an entry."""
+    event: events.Event = msgspec.convert(entry.what, type=_EVENTS[entry.kind])
+    return event
+
+
+def encode(entry: AnyEntry) -> bytes:
+    """An entry for the journal."""
+    return _encoder.encode(entry)
+
+
+def decode(body: bytes) -> AnyEntry:
+    """An entry from the journal."""
+    entry: AnyEntry = _decoder.decode(body)
+    return entry

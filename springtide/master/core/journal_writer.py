@@ -1,0 +1,98 @@
+"""Writes down what must survive and what should be told: the journal and the story, and what a full disk means.
+
+In: changes and events of `master.dispatcher`. Out: entries in `master.core.journal`, lines of the story. While the
+journal waits for its disk (`stuck`) nothing that was promised leaves. A journal that has failed fails the job, once;
+the story never does. A master that another has replaced leaves.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from springtide import errors
+from springtide.job.core import events
+from springtide.master.core import journal_entries
+from springtide.master.core.journal import Journal, Superseded
+from springtide.master.core.record import Record
+from springtide.telemetry.events import EventLog
+
+log = logging.getLogger(__name__)
+
+
+class Pen:
+    """The one writer of a master."""
+
+    def __init__(
+        self,
+        record: Record,
+        story: EventLog,
+        clock: Callable[[], float],
+        journal: Journal | None,
+        *,
+        leave: Callable[[], None],
+    ) -> None:
+        self.record, self._story, self._clock, self._journal, self._leave = record, story, clock, journal, leave
+
+    @contextlib.contextmanager
+    def kept(self, entry: journal_entries.AnyEntry | None) -> Iterator[None]:
+        """Write the entry down if what is done within changes the record, even where it is refused half-way."""
+        before = self.record.changes
+        try:
+            yield
+        finally:
+            if entry is not None and self._journal is not None and self.record.changes != before:
+                try:
+                    self._journal.append(journal_entries.encode(entry))
+                except errors.SpringtideError as error:
+                    self._break(error)
+
+    async def written(self) -> None:
+        """Wait until all that was kept is in the journal. A master that was replaced waits for ever."""
+        try:
+            if self._journal is not None:
+                await self._journal.committed()
+        except errors.SpringtideError as error:
+            await self._give_up(error)
+
+    async def written_unless_stuck(self) -> bool:
+        """The same, but do not wait for a disk that is full: False then."""
+        try:
+            return self._journal is None or await self._journal.tried()
+        except errors.SpringtideError as error:
+            await self._give_up(error)
+            return True
+
+    @property
+    def stuck(self) -> str:
+        """Why nothing can be kept for now; empty: it can."""
+        return self._journal.stuck if self._journal is not None else ""
+
+    @property
+    def trouble(self) -> str:
+        """What cannot be written for now, for people; empty: everything is."""
+        return self.stuck or str(self._story.trouble or "")
+
+    def tell(self, kind: str, **fields: Any) -> None:
+        """Write the story."""
+        self._story.write(kind, **fields)
+
+    def tell_rest(self) -> None:
+        """Write what a full disk has kept from the story."""
+        if self._story.trouble is not None:
+            self._story.write_rest()
+
+    async def _give_up(self, error: errors.SpringtideError) -> None:
+        self._break(error)
+        if isinstance(error, Superseded):
+            await asyncio.Event().wait()  # say nothing more: the connection closes, and the new master answers
+
+    def _break(self, error: errors.SpringtideError) -> None:
+        """What must survive cannot be written any more."""
+        if isinstance(error, Superseded):
+            log.warning("%s: so I leave", error)
+            self._leave()
+        elif not self.record.state.phase.over:
+            log.error("%s", error)
+            self.record.happen(events.Broken(str(error)), self._clock())

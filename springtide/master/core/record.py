@@ -1,0 +1,371 @@
+"""All that must survive the master: the job's state machine, the book of its data, placement, shared values.
+
+In: entries (`master.core.journal_entries`), one after the other. Out: what each of them brings about. Nothing here
+looks at a clock or a socket, so the same entries give the same record: a master that takes over applies the journal of
+the one before.
+"""
+
+import msgspec
+
+from springtide import errors
+from springtide.data.ledger.pass_registry import Book
+from springtide.data.ledger.snapshot import BookNote, BookState
+from springtide.domain.core.roles import Placement, RoleKind
+from springtide.domain.data.data_workers import BatchName, LeftOut
+from springtide.domain.data.epochs import EpochPlace
+from springtide.domain.data.leases import Grant, Holder, Nothing, Verdict
+from springtide.domain.spec.job_spec import JobSpec
+from springtide.embedding.placement import placement
+from springtide.job.core import actions, events
+from springtide.job.state import JobState
+from springtide.master.core import journal_entries
+
+MAX_SHARED_BYTES = 2**20  # of one value: addresses and the like, not tensors
+MAX_SHARED_KEYS = 10_000
+DONE = Holder(-1, -1)
+"""In place of the worker that does a thing: it is done."""
+
+
+class RecordState(msgspec.Struct, frozen=True, kw_only=True):
+    """A record as plain data."""
+
+    job: JobState
+    book: BookState
+    addresses: tuple[str, ...]
+    shared: dict[str, bytes]
+    once: dict[str, Holder]
+    gates: dict[str, int]
+    owners: tuple[int, ...]
+    epoch: int
+    leased_at: float | None
+    trained_at: float
+    ended_at: float | None
+    last_at: float
+    objects: dict[int, dict[str, bytes]] = {}
+    begun: bool = False
+    left_out: tuple[LeftOut, ...] = ()
+    samples_before: int = 0
+    places: dict[int, EpochPlace] = {}
+
+
+class Record:
+    """One job's record. `changes` rises with all that a journal must keep."""
+
+    def __init__(self, spec: JobSpec) -> None:
+        self.state = JobState(spec)
+        rules = spec.checkpoints
+        self.book = Book(workers=spec.workers, max_failures=spec.tries, saves=rules.on, keeps=rules.keep)
+        self.addresses: tuple[str, ...] = ()
+        """Where the servers listen, by rank; empty until all do, and "" for one that has left or is away."""
+        self.owners: tuple[int, ...] = ()
+        """By slot, the server that has it, as far as servers have told."""
+        self.epoch = 0
+        self.shared: dict[str, bytes] = {}
+        self.once: dict[str, Holder] = {}
+        self.objects: dict[int, dict[str, bytes]] = {}
+        """States of the workers' own objects, by rank and name."""
+        self.places: dict[int, EpochPlace] = {}
+        """Where in its script each rank was when these states were taken."""
+        self.left_out: dict[BatchName, LeftOut] = {}
+        """Batches that were trained without some of their samples; a batch that is trained again counts once."""
+        self.gates: dict[str, int] = {}
+        """How often each barrier has opened."""
+        self.leased_at: float | None = None
+        """When the first shard was handed out."""
+        self.begun = False
+        """Whether any was since the job began, or its bsp group last went back: then only workers have its model."""
+        self.samples_before = 0
+        """Trained by the run that this one goes on from."""
+        self.trained_at = 0.0
+        """When a worker last got on with its shards."""
+        self.ended_at: float | None = None
+        self.last_at = 0.0
+        """Of the newest entry: a new master's clock goes on from here."""
+        self._changes = 0
+        self._placement: Placement | None = None
+
+    @property
+    def changes(self) -> int:
+        """How often something has changed that must survive."""
+        return self._changes + self.book.changes
+
+    @property
+    def placement(self) -> Placement | None:
+        """Which slots are whose, once all servers listen."""
+        if not self.owners:
+            return None
+        known = self._placement  # asked for with every heartbeat
+        if known is None or (known.epoch, known.servers) != (self.epoch, len(self.addresses)):
+            known = Placement(epoch=self.epoch, servers=len(self.addresses), server_of_slot=self.owners)
+            self._placement = known
+        return known
+
+    @property
+    def reachable(self) -> bool:
+        """Whether every server that has slots is there."""
+        return bool(self.owners) and all(self.addresses[rank] for rank in set(self.owners))
+
+    # ---- changes ----
+
+    def happen(self, event: events.Event, at: float) -> list[actions.Action]:
+        """Let the state machine take an event in, and do to the book what it says."""
+        before = self._worker_ranks() if isinstance(event, events.Scaled) else set()
+        done = self.state.handle(event, at=at)
+        self._changes += not isinstance(event, events.Heard)
+        self.last_at = max(self.last_at, at)
+        for action in done:
+            match action:
+                case actions.PlaceSlots(addresses):
+                    self.addresses = addresses
+                    ranks = [rank for rank, address in enumerate(addresses) if address]
+                    first = placement.even(self.state.spec.slots, len(ranks))
+                    self.owners, self.epoch = tuple(ranks[each] for each in first.server_of_slot), first.epoch
+                case actions.Left(role):
+                    self._readdress(role.rank, "")
+                case actions.Lost(role):
+                    self._readdress(role.rank, "")
+                case actions.Returned(role, _, address):
+                    self._readdress(role.rank, address)
+                case actions.Fence(role, incarnation) if role.kind is RoleKind.WORKER:
+                    self.book.fence(role.rank, incarnation)
+                    self._release(Holder(role.rank, incarnation))
+                case actions.GoBack(anew):
+                    self.begun = False
+                    if anew:
+                        self._begin_anew()
+                case actions.Drain():
+                    self.book.close()
+                case actions.Conclude():
+                    self.ended_at = at
+        if isinstance(event, events.Formed):
+            self.book.regroup([holder.rank for holder in event.members])
+        if isinstance(event, events.Scaled):
+            self._forget(self._worker_ranks() - before)
+        if isinstance(event, events.Scaled) or (isinstance(event, events.Gone) and event.exit.unplaced):
+            self.book.expect(self.state.workers)
+        return done
+
+    def lease(self, entry: journal_entries.Lease) -> tuple[Grant, ...] | Nothing:
+        """Leases for a worker."""
+        answer = self.book.lease(
+            entry.holder, entry.card, entry.most, entry.at, set(entry.known), entry.era, entry.seen
+        )  # fmt: skip
+        if not isinstance(answer, Nothing):
+            self.begun = True
+            self.leased_at = entry.at if self.leased_at is None else self.leased_at
+        self.last_at = max(self.last_at, entry.at)
+        return answer
+
+    def report(self, entry: journal_entries.Report) -> Verdict:
+        """A worker's words on its leases."""
+        before = self.book.changes
+        verdict = self.book.report(entry.holder, entry.words, entry.at, entry.era)
+        if self.book.changes != before:
+            self.trained_at = self.last_at = max(self.last_at, entry.at)
+        return verdict
+
+    def share(self, key: str, value: bytes) -> None:
+        """Put a value; sharing another under the same name replaces it."""
+        if len(value) > MAX_SHARED_BYTES or (len(self.shared) >= MAX_SHARED_KEYS and key not in self.shared):
+            raise errors.BadInput(
+                f"shared value {key!r} of {len(value)} bytes: "
+                f"at most {MAX_SHARED_KEYS} values of {MAX_SHARED_BYTES} bytes each"
+            )
+        self._changes += self.shared.get(key) != value
+        self.shared[key] = value
+
+    def claim(self, key: str, holder: Holder) -> bool | None:
+        """Whether this worker is to do what must be done once. None: another one is at it; ask when it is through."""
+        doer = self.once.get(key)
+        if doer is None:
+            self.once[key] = holder
+            self._changes += 1
+            return True
+        return doer == holder if doer in (holder, DONE) else None
+
+    def settle(self, key: str, holder: Holder) -> None:
+        """It is done. The word of a worker that has been given up meanwhile does not count."""
+        if self.once.get(key) == holder:
+            self.once[key] = DONE
+            self._changes += 1
+
+    def resume(self, entry: journal_entries.Resume) -> None:
+        """Go on from another run's checkpoint, before anyone has spoken."""
+        self.book.resume(entry.note)
+        self.samples_before = self.book.samples_trained
+        self.once = dict.fromkeys(entry.claims, DONE)
+        self.state.safety.origin = self.state.spec.checkpoints.resume_number
+        self.objects, self.places = dict(entry.objects), dict(entry.places)
+        self._changes += 1
+
+    def restore(self, entry: journal_entries.Restore) -> int:
+        """Slots are as a checkpoint has them; how many samples are to be trained again."""
+        if entry.objects is not None:
+            self.objects, self.places = dict(entry.objects), dict(entry.places)
+        return self.book.restore(entry.note)
+
+    def remember(self, rank: int, objects: dict[str, bytes], place: EpochPlace | None = None) -> None:
+        """States of a worker's own objects, as they are now, and where in its script it is.
+
+        A place before the known one changes nothing: a heartbeat was overtaken by the begin of an epoch, or a worker
+        that was started again has not come to its place yet.
+        """
+        if place is not None:
+            if place.is_before(self.places.get(rank, place)):
+                return
+            self.places = {**self.places, rank: place}
+        self.objects = {**self.objects, rank: objects}
+        self._changes += 1
+
+    def place_for(self, rank: int) -> EpochPlace | None:
+        """Where a worker's script begins: at its own place, else at that of the rank that is furthest."""
+        known = self.places.get(rank)
+        return max(self.places.values(), default=None) if known is None else known
+
+    def objects_for(self, rank: int) -> dict[str, bytes]:
+        """What a worker that begins is given back: its own where it has told any; else those of the rank at whose
+        place it begins, the lowest first."""
+        place = self.place_for(rank)
+        found: dict[str, bytes] = {}
+        for other in sorted(self.objects, key=lambda one: (one == rank, self.places.get(one) == place, -one)):
+            found |= self.objects[other]
+        return found
+
+    def leave_out(self, left_out: LeftOut) -> bool:
+        """A batch was trained without samples that cannot be made: whether that is news."""
+        news = self.left_out.get(left_out.batch) != left_out
+        self.left_out[left_out.batch] = left_out
+        self._changes += news
+        return news
+
+    def all_left_out(self) -> str:
+        """That not a single sample was trained, all of them being left out; empty: some were."""
+        count = sum(len(each.indices) for each in self.left_out.values())
+        if not count or count < self.book.totals().samples_done:
+            return ""
+        return f"none of {count:,} samples could be made; {next(iter(self.left_out.values()))}"
+
+    def open_gate(self, name: str, turn: int) -> None:
+        """Everyone has come to this barrier: whoever says so once more need not wait."""
+        self.gates[name] = max(turn, self.gates.get(name, 0))
+        self._changes += 1
+
+    def moved(self, slots: tuple[int, ...], server: int) -> int:
+        """These slots are that server's now; how many of them were another's."""
+        owners = list(self.owners)
+        for slot in slots:
+            owners[slot] = server
+        changed = sum(a != b for a, b in zip(owners, self.owners, strict=True))
+        if changed:
+            self.owners, self.epoch = tuple(owners), self.epoch + 1
+            self._changes += 1
+        return changed
+
+    def apply(self, entry: journal_entries.AnyEntry) -> None:
+        """An entry of a journal once more; one that was refused is refused again."""
+        try:
+            self._apply(entry)
+        except errors.SpringtideError:
+            return
+
+    def _apply(self, entry: journal_entries.AnyEntry) -> None:
+        match entry:
+            case journal_entries.Happened():
+                self.happen(journal_entries.event_of(entry), entry.at)
+            case journal_entries.Lease():
+                self.lease(entry)
+            case journal_entries.Report():
+                self.report(entry)
+            case journal_entries.End():
+                self.book.end(entry.holder, entry.card, entry.samples)
+            case journal_entries.Cut():
+                self.book.cut(entry.holder, entry.cuts, entry.era)
+            case journal_entries.Plan():
+                self.book.plan(entry.rank, entry.shard, entry.stretch)
+            case journal_entries.Assign():
+                self.book.assign(entry.owners)
+            case journal_entries.Fail():
+                self.book.fail(entry.holder, entry.failure)
+            case journal_entries.TakeBack():
+                self.book.take_back(entry.keys)
+            case journal_entries.Restore():
+                self.restore(entry)
+            case journal_entries.Keep():
+                self.book.keep(entry.note, floors=entry.floors)
+            case journal_entries.Resume():
+                self.resume(entry)
+            case journal_entries.Halt():
+                self.book.halt()
+            case journal_entries.Resize():
+                self.book.resize(entry.rank, entry.halvings)
+            case journal_entries.Shorten():
+                self.book.wish(entry.wish)
+            case journal_entries.Share():
+                self.share(entry.key, entry.value)
+            case journal_entries.Remember():
+                self.remember(entry.rank, entry.objects, entry.place)
+            case journal_entries.Claim():
+                self.claim(entry.key, entry.holder)
+            case journal_entries.Settle():
+                self.settle(entry.key, entry.holder)
+            case journal_entries.LeaveOut():
+                self.leave_out(entry.left_out)
+            case journal_entries.Moved():
+                self.moved(entry.slots, entry.server)
+            case journal_entries.Open():
+                self.open_gate(entry.name, entry.turn)
+
+    def _worker_ranks(self) -> set[int]:
+        return {each.role.rank for each in self.state.wanted() if each.role.kind is RoleKind.WORKER}
+
+    def _forget(self, ranks: set[int]) -> None:
+        """Workers that come as additional ones begin where the others are, wherever an earlier one of the rank was."""
+        self.objects = {rank: states for rank, states in self.objects.items() if rank not in ranks}
+        self.places = {rank: place for rank, place in self.places.items() if rank not in ranks}
+
+    def _readdress(self, rank: int, address: str) -> None:
+        """A server is elsewhere now, or nowhere."""
+        if self.addresses:
+            known = [*self.addresses, *[""] * (rank + 1 - len(self.addresses))]
+            known[rank] = address
+            self.addresses = tuple(known)
+
+    def _begin_anew(self) -> None:
+        """Nothing is trained, and nothing that is done once was done."""
+        self.book.restore(BookNote())
+        self.once, self.objects, self.places, self.leased_at = {}, {}, {}, None
+
+    def _release(self, holder: Holder) -> None:
+        """What a lost worker had begun to do once, another must do."""
+        for key in [key for key, doer in self.once.items() if doer == holder]:
+            del self.once[key]
+
+    # ---- whole ----
+
+    def to_bytes(self) -> bytes:
+        """Everything, as a snapshot."""
+        return msgspec.msgpack.encode(
+            RecordState(
+                job=self.state, book=self.book.to_state(), addresses=self.addresses, shared=self.shared,
+                once=self.once, gates=self.gates, owners=self.owners, epoch=self.epoch,
+                leased_at=self.leased_at, trained_at=self.trained_at,
+                ended_at=self.ended_at, last_at=self.last_at, objects=self.objects,
+                begun=self.begun, left_out=tuple(self.left_out.values()), samples_before=self.samples_before,
+                places=self.places,
+            )
+        )  # fmt: skip
+
+    @staticmethod
+    def from_bytes(body: bytes) -> "Record":
+        """A record that goes on where that one was."""
+        state = msgspec.msgpack.decode(body, type=RecordState)
+        record = Record(state.job.spec)
+        record.state, record.book = state.job, Book.from_state(state.book)
+        record.addresses, record.shared = state.addresses, state.shared
+        record.once, record.gates = state.once, state.gates
+        record.owners, record.epoch = state.owners, state.epoch
+        record.leased_at, record.trained_at = state.leased_at, state.trained_at
+        record.ended_at, record.last_at, record.objects = state.ended_at, state.last_at, state.objects
+        record.begun, record.left_out = state.begun, {each.batch: each for each in state.left_out}
+        record.samples_before, record.places = state.samples_before, state.places
+        return record

@@ -1,0 +1,66 @@
+"""Where requests wait: for one another at a barrier, for a change at the turnstile, for their turn at the doorway.
+
+In: `master.dispatcher`. Out: the moment everyone is there, or the moment a condition holds.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+from springtide.domain.data.leases import Holder
+from springtide.job.group.staleness_gate import Gate
+
+
+class Arrivals:
+    """Who has come to the barriers that are still closed. Which are open is part of the record."""
+
+    def __init__(self, workers: int) -> None:
+        self._workers = workers
+        self._here: dict[tuple[str, int], set[int]] = {}
+
+    def complete(self, name: str, turn: int, worker: int) -> bool:
+        """Note that a worker has come; whether that makes everyone."""
+        here = self._here.setdefault((name, turn), set())
+        here.add(worker)
+        if len(here) < self._workers:
+            return False
+        del self._here[name, turn]
+        return True
+
+
+class Turnstile:
+    """Wakes whoever waits for something to become true."""
+
+    def __init__(self) -> None:
+        self._turned = asyncio.Event()
+
+    def turn(self) -> None:
+        """Something has changed: let everyone look again."""
+        self._turned.set()
+        self._turned = asyncio.Event()
+
+    async def until(self, true: Callable[[], bool]) -> None:
+        """Look now and after every change, until it is so."""
+        while not true():
+            await self._turned.wait()
+
+
+class Doorway:
+    """Workers of a job with bounded staleness, one after the other, as `job.group.staleness_gate` lets them in."""
+
+    def __init__(self, changed: Turnstile) -> None:
+        self._gate, self._changed = Gate(), changed
+
+    async def enter(self, holder: Holder, bound: int) -> None:
+        """Wait for the holder's turn."""
+        self.leave(holder)  # asked again: the answer was lost
+        try:
+            await self._changed.until(lambda: self._gate.admit(holder, bound))
+        except asyncio.CancelledError:
+            self.leave(holder)
+            raise
+        self._changed.turn()  # the next in turn may fit in beside it
+
+    def leave(self, holder: Holder) -> None:
+        """Its push is applied, or it is gone."""
+        if self._gate.leave(holder):
+            self._changed.turn()

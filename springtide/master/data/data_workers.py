@@ -1,0 +1,253 @@
+"""Data workers in the master's event loop: they join, trainers hear of them, tuning says how many there are to be.
+
+In: requests of data workers, reports of trainers, ticks, from `master.dispatcher`. Out: events for the state machine
+(`job.scaling.data_workers`), and who feeds, for those who know an older roster. Decides nothing: `planning.dataworkers`
+does, over what `master.data.feed_stats` has seen.
+"""
+
+import os
+import pathlib
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from springtide import errors
+from springtide.domain.core.roles import Role, RoleKind, RoleUsage
+from springtide.domain.data.data_workers import FeedSeen, FeedShare, FeedState, FeedTarget, StageTarget, spread
+from springtide.domain.spec.job_spec import Phase
+from springtide.job.core import events
+from springtide.job.core.nodes import NodeState
+from springtide.job.scaling import data_workers
+from springtide.master.autoscale.loop import Autoscale
+from springtide.master.core import journal_entries
+from springtide.master.core.context import Doors
+from springtide.master.data.feed_stats import FeedWatch, Stages, all_feed, of_data_workers
+from springtide.master.data.shared_values import Agreeing
+from springtide.planning.dataworkers.tuning import observation, tuner
+from springtide.planning.dataworkers.tuning.tuner_state import Tuning
+from springtide.rpc.messages import messages
+from springtide.rpc.messages.data_workers import PACKAGE_KEY, Feeder, Feeders, Package
+from springtide.telemetry.logs import RunFiles
+
+TUNING_KEY = "data workers: tuning"
+"""Under which the record keeps how far tuning is: a master that takes over does not begin anew."""
+_NUMBERS = re.compile(r"\d[\d,.:]*")
+PACKAGE_S = 270.0
+"""Trainers record some of their batches, and one writes the package and sends it: so long nobody is late."""
+UNIT, MANY_CORES = 1.0, 8  # cores of one step of size; half of that where there are few
+
+
+class Feeding:
+    """The data workers of one job."""
+
+    def __init__(
+        self, doors: Doors, agreeing: Agreeing, clock: Callable[[], float], folder: pathlib.Path, autoscale: Autoscale
+    ) -> None:  # fmt: skip
+        """`folder`: of the run; `autoscale`: who else changes the job."""
+        self._state, self._rules = doors.record.state, doors.record.state.spec.feeding
+        self._doors, self._agreeing, self._clock, self._autoscale = doors, agreeing, clock, autoscale
+        self.package = str(RunFiles(folder).package.absolute())
+        self.watch = FeedWatch()
+        self._why = self._said = ""
+        self._shape: tuple[Any, ...] = ()
+        self._changed_at = self._decided_at = self._wanted_at = clock()
+
+    # ---- data workers ----
+
+    def welcome(self) -> messages.DataWorkerWelcome:
+        """A data worker has joined."""
+        spec = self._state.spec
+        return messages.DataWorkerWelcome(
+            job=spec.name, seed=spec.seed, heartbeat_s=spec.heartbeat_s, package=self.package
+        )
+
+    async def answer(self, role: Role, incarnation: int, request: messages.Request) -> messages.Reply:
+        """A request of a data worker."""
+        if self._state.fenced(role, incarnation):
+            if isinstance(request, messages.Heartbeat):
+                return messages.Pulse(fenced=True)
+            raise errors.Fenced(f"{role} of incarnation {incarnation} was given up, and should leave")
+        match request:
+            case messages.Heartbeat():
+                self._doors.happen(events.Heard(role, incarnation))
+                self.heard(role, incarnation, None if request.report is None else request.report.feed)
+                return messages.Pulse(
+                    stop=self._state.phase.over, drain=self._state.node(role).state is NodeState.DRAINING,
+                    feeders=self.news_for(request.feeders),
+                )  # fmt: skip
+            case messages.DataWorkerReady(address):
+                self._doors.tell("ready", role=str(role), address=address)
+                self._doors.happen(events.Ready(role, address, incarnation))
+                return messages.Ok()
+            case messages.Lookup():
+                return await self._agreeing.look_up(request)
+            case _:
+                raise errors.BadInput(f"a data worker may not ask for {type(request).__name__}")
+
+    # ---- trainers ----
+
+    def news_for(self, known: int) -> Feeders | None:
+        """Who feeds, for a member that knows of another roster."""
+        own = self._state.feeding
+        if own.epoch == known:
+            return None
+        members = tuple(Feeder(each.name, each.address, each.rank) for each in data_workers.roster(self._state))
+        return Feeders(own.epoch, own.wanted, members)
+
+    def heed(self, role: Role, said: messages.Unfed | messages.Noted | messages.TrainedWithout) -> None:
+        """A trainer says that it cannot be fed, or what it does about its data."""
+        if isinstance(said, messages.TrainedWithout):
+            with self._doors.kept(journal_entries.LeaveOut(said.left_out)):
+                news = self._doors.record.leave_out(said.left_out)
+            if news:
+                samples, _, error = str(said.left_out).partition(": ")
+                self._doors.happen(events.Judged(f"train without {samples}", f"{role}: {error}"))
+            return
+        if isinstance(said, messages.Unfed):
+            self._doors.happen(events.DataWorkersRefused(f"{role}: {said.why}"))
+        else:
+            self._doors.happen(events.Judged(said.what, f"{role}: {said.why}"))
+
+    def heard(self, role: Role, incarnation: int, state: FeedState | None) -> None:
+        """What a trainer, or a data worker of a later stage, reports of being fed."""
+        self.watch.heard(role, incarnation, state, at=self._clock())
+
+    @property
+    def together(self) -> FeedState | None:
+        """How all trainers are fed, for people."""
+        return self.watch.together(self._state)
+
+    @property
+    def why(self) -> str:
+        """The last word on how many there are."""
+        return self._state.feeding.given_up or self._why
+
+    # ---- how many ----
+
+    def tick(self, usage: Mapping[Role, RoleUsage]) -> None:
+        """See to the number that is wanted."""
+        state, rules, now = self._state, self._rules, self._clock()
+        self.watch.measure(usage, at=now)
+        self._notice(now)
+        if state.phase is not Phase.RUNNING or state.feeding.given_up or state.feeding.pinned or rules.off:
+            self._autoscale.fed = None
+            return
+        if rules.workers is None:
+            self._tune(now)
+        elif not state.feeding.epoch and self._doors.record.leased_at is not None:
+            self._want(rules.workers, rules.cpu, "asked for with the job")
+
+    def scale(self, count: int, why: str) -> None:
+        """The user wants so many from now on."""
+        own = self._state.feeding
+        cpu = self._rules.cpu if own.cpu is None else own.cpu
+        self._want(count, cpu, why, pinned=True, stages=spread(count, cpu, self.stages.number))
+
+    def _want(
+        self, count: int, cpu: float | None, why: str, *, pinned: bool = False, stages: tuple[StageTarget, ...] = ()
+    ) -> None:  # fmt: skip
+        self._why, self._wanted_at = why, self._clock()
+        self._doors.happen(events.DataWorkersScaled(count, cpu, why, pinned=pinned, stages=stages))
+
+    def _notice(self, now: float) -> None:
+        """When what feeds and what is fed changed last: words from before say nothing of now."""
+        sizes = self._state.planned.sizes[RoleKind.WORKER]
+        shape = (self._state.feeding.epoch, self._state.feeding.cpu, self._state.workers, sizes.cpu)
+        if shape != self._shape:
+            self._shape, self._changed_at = shape, now
+
+    def _tune(self, now: float) -> None:
+        """Ask the tuning what it wants, every so often; do what differs from what there is."""
+        record, every_s = self._doors.record, self._rules.every_s
+        planning = self._state.spec.planning.on and not self._autoscale.settled
+        if record.leased_at is None or planning:
+            self._decided_at = now
+            return
+        if now < self._decided_at + every_s or self._awaits_package(now):
+            return
+        since, self._decided_at = max(self._decided_at, observation.settled_at(self._changed_at, every_s)), now
+        self.watch.forget(since)
+        hold = not self._state.spec.planning.on and self._state.planned.sizes[RoleKind.WORKER].cpu is not None
+        seen = self.watch.seen(self._state, at=now, since=since, cores=self.cores, hold=hold, stages=self.stages,
+                               given=self._autoscale.data_cores)  # fmt: skip
+        if seen is None:
+            return
+        before = self._tuning()
+        tuning, target = tuner.decide(before, seen)
+        if tuning != before:
+            self._note(tuning)
+        self._autoscale.fed = self._share(seen, target)
+        self._act(target, hold=hold)
+
+    def _share(self, seen: FeedSeen, target: FeedTarget) -> FeedShare | None:
+        """For those who share out cores among jobs; None: there are to be no data workers.
+
+        What they learn from is a change of cores and of speed: one is told with the other, so not before all feed.
+        """
+        if not target.data_workers:
+            return None
+        if self._autoscale.fed is not None and not all_feed(self._state):
+            return self._autoscale.fed
+        return FeedShare(
+            trainers=seen.trainers, speed=seen.steps_per_s, capable=seen.capable_per_s,
+            cpu=of_data_workers(self._state), least=seen.trainers * self._unit,
+        )  # fmt: skip
+
+    def _awaits_package(self, now: float) -> bool:
+        """Whether trainers are still finding out what data workers are to run: those have nothing to do until then."""
+        waits = self._state.feeding.wanted > 0 and PACKAGE_KEY not in self._doors.record.shared
+        return waits and not data_workers.roster(self._state) and now < self._wanted_at + PACKAGE_S
+
+    def _act(self, target: FeedTarget, *, hold: bool) -> None:
+        own, worker = self._state.feeding, self._state.planned.sizes[RoleKind.WORKER]
+        kind = _NUMBERS.sub("#", target.why)
+        if kind != self._said:  # numbers in it that move on are no news
+            self._said = kind
+            self._doors.tell("feeding", why=target.why, data_workers=target.data_workers, cpu=target.data_worker_cpu)
+        count = sum(one.workers for one in target.stages) if target.stages else target.data_workers
+        cpu = target.data_worker_cpu if count else own.cpu
+        if (count, cpu, target.stages if count else own.stages) != (own.wanted, own.cpu, own.stages):
+            self._want(count, target.data_worker_cpu, target.why, stages=target.stages)
+        if hold and target.trainer_cpu is not None and target.trainer_cpu != worker.cpu:
+            self._doors.happen(events.Resized(RoleKind.WORKER, target.trainer_cpu, worker.memory, target.why))
+        self._why = target.why
+
+    def _tuning(self) -> Tuning:
+        """As it was left, by this master or the one before."""
+        kept = self._doors.record.shared.get(TUNING_KEY)
+        try:
+            return msgspec.msgpack.decode(kept, type=Tuning) if kept else tuner.begin(self._rules, unit=self._unit)
+        except msgspec.MsgspecError:  # another version's
+            return tuner.begin(self._rules, unit=self._unit)
+
+    def _note(self, tuning: Tuning) -> None:
+        kept = msgspec.msgpack.encode(tuning)
+        with self._doors.kept(journal_entries.Share(TUNING_KEY, kept)):
+            self._doors.record.share(TUNING_KEY, kept)
+
+    @property
+    def stages(self) -> Stages:
+        """What the package says, once a trainer has written it."""
+        kept = self._doors.record.shared.get(PACKAGE_KEY)
+        try:
+            found = msgspec.msgpack.decode(kept, type=Package) if kept else Package("")
+        except msgspec.MsgspecError:  # another version's
+            found = Package("")
+        own = sum(target.workers for at, target in enumerate(self._state.feeding.stages) if at in found.gpu_stages)
+        return Stages(found.stages, found.gpu_stages, max(0, gpus() - own) if found.gpu_stages else 0)
+
+    @property
+    def _unit(self) -> float:
+        return UNIT if self.cores >= MANY_CORES else UNIT / 2
+
+    @property
+    def cores(self) -> float:
+        """That the whole job may take."""
+        return self._rules.cores or float(os.cpu_count() or 1)
+
+
+def gpus() -> int:
+    """Of this machine, which is where a job's stages with GPUs run."""
+    return len(list(pathlib.Path("/dev").glob("nvidia[0-9]*")))

@@ -1,0 +1,159 @@
+"""What trainers tell of how they are fed, and what roles use meanwhile, kept for as long as a decision looks back.
+
+In: reports of workers and the agent's measurements, as `master.data.data_workers` gets them; the clock is an argument.
+Out: a `FeedSeen` of an interval (`planning.dataworkers.tuning.observation`). Not journaled: a master that takes over
+watches again.
+"""
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
+from typing import NamedTuple
+
+from springtide.domain.core.roles import Life, Role, RoleKind, RoleUsage
+from springtide.domain.data.data_workers import FeedSeen, FeedState, stage_of
+from springtide.job.core.nodes import ALIVE, Node, NodeState
+from springtide.job.scaling import data_workers
+from springtide.job.state import JobState
+from springtide.planning.dataworkers.tuning import observation
+from springtide.planning.dataworkers.tuning.observation import Cores, StageCores, Told
+
+USE_EVERY_S = 1.0  # between two readings of a role's processor seconds
+KEPT = 4096  # words of a trainer, readings of a role: an hour of seconds
+
+
+class Stages(NamedTuple):
+    """Into how many stages the job's program is cut, as far as is known."""
+
+    number: int = 1
+    gpu: tuple[int, ...] = ()
+    free_gpu: int = 0
+
+
+ONE_STAGE = Stages()
+
+
+class FeedWatch:
+    """Of one job."""
+
+    def __init__(self) -> None:
+        self._told: dict[Life, deque[Told]] = {}
+        self._used: dict[Life, deque[tuple[float, float]]] = {}
+
+    def heard(self, role: Role, incarnation: int, state: FeedState | None, *, at: float) -> None:
+        """The word of one who is fed: a trainer, or a data worker that others come before."""
+        if state is not None:
+            self._told.setdefault(Life(role, incarnation), deque(maxlen=KEPT)).append(Told(at, state))
+
+    def measure(self, usage: Mapping[Role, RoleUsage], *, at: float) -> None:
+        """What the agent measured last."""
+        for role, one in usage.items():
+            seen = self._used.setdefault(Life(role, one.incarnation), deque(maxlen=KEPT))
+            if not seen or at >= seen[-1][0] + USE_EVERY_S:
+                seen.append((at, one.cpu_s))
+
+    def forget(self, before: float) -> None:
+        """Nobody looks back further than this."""
+        for told in self._told.values():
+            while len(told) > 1 and told[1].at < before:
+                told.popleft()
+        for used in self._used.values():
+            while len(used) > 1 and used[1][0] < before:
+                used.popleft()
+        self._told = {life: told for life, told in self._told.items() if told[-1].at >= before}
+        self._used = {life: used for life, used in self._used.items() if used[-1][0] >= before}
+
+    def together(self, state: JobState) -> FeedState | None:
+        """The last words of all trainers that live, added up; None before any has spoken."""
+        said = [told[-1].state for told in self._living(state).values() if told]
+        if not said:
+            return None
+        return FeedState(**{each.name: sum(getattr(one, each.name) for one in said) for each in fields(FeedState)})
+
+    def seen(
+        self, state: JobState, *, at: float, since: float, cores: float, hold: bool, stages: Stages = ONE_STAGE,
+        given: float | None = None,
+    ) -> FeedSeen | None:  # fmt: skip
+        """The interval; None where there is too little to go by. `cores`: of the whole job; `hold`: whether trainers
+        can be given other cores; `given`: cores of data workers, where a brain has said how many."""
+        told = {str(life): words for life, words in self._living(state).items()}
+        held = self._cores(state, since, cores, stages, hold=hold)
+        if given is not None:
+            held = held._replace(free_cpu=given - of_data_workers(state))
+        seen = observation.see(told, held, at=at, since=since)
+        if seen is None or stages.number < 2:
+            return seen
+        feeding = [_feeding(state, stage, stages.number) for stage in range(stages.number)]
+        asked = [{str(_life(node)): self._told.get(_life(node), ()) for node in nodes} for nodes in feeding[1:]]
+        each = [self._stage(nodes, since, stage in stages.gpu) for stage, nodes in enumerate(feeding)]
+        return replace(seen, stages=observation.see_stages(seen, asked, each, since=since), free_gpu=stages.free_gpu)
+
+    def _stage(self, nodes: Sequence[Node], since: float, gpu: bool) -> StageCores:
+        used = _mean([self._used_by(node, since) for node in nodes])
+        return StageCores(len(nodes), _mean([node.cpu or 0.0 for node in nodes]), used, gpu)
+
+    def _living(self, state: JobState) -> dict[Life, Sequence[Told]]:
+        nodes = [node for node in state.of_kind(RoleKind.WORKER) if node.state in ALIVE]
+        return {life: self._told[life] for node in nodes if (life := _life(node)) in self._told}
+
+    def _cores(self, state: JobState, since: float, cores: float, stages: Stages, *, hold: bool) -> Cores:
+        present = [node for node in state.nodes.values() if node.state is not NodeState.GONE and not _relieved(node)]
+        feeding = _feeding(state, stages.number - 1, stages.number)
+        workers = [node for node in state.of_kind(RoleKind.WORKER) if node.state in ALIVE]
+        held = sum(node.cpu for node in present if node.cpu is not None)
+        loose = sum(self._used_by(node, since) for node in present if node.cpu is None)
+        return Cores(
+            data_workers=len(feeding), data_worker_cpu=_mean([node.cpu or 0.0 for node in feeding]),
+            data_worker_cpu_used=_mean([self._used_by(node, since) for node in feeding]),
+            trainer_cpu=_mean([node.cpu or 0.0 for node in workers]) if hold else 0.0,
+            trainer_cpu_used=_mean([self._used_by(node, since) for node in workers]),
+            free_cpu=_free(cores, held, loose), share_cpu=cores / max(1, len(workers)),
+        )  # fmt: skip
+
+    def _used_by(self, node: Node, since: float) -> float:
+        """Cores that a role has used in the interval."""
+        seen = [each for each in self._used.get(_life(node), ()) if each[0] >= since]
+        if len(seen) < 2:
+            return 0.0
+        return max(0.0, seen[-1][1] - seen[0][1]) / (seen[-1][0] - seen[0][0])
+
+
+def _free(cores: float, held: float, loose: float) -> float:
+    """Cores that nobody has. Below 0 where roles are held to more than there are: others have taken some. What roles
+    without a limit happen to use is taken by nobody in particular, and may fill the rest but no more."""
+    return min(cores - held, max(0.0, cores - held - loose))
+
+
+def of_data_workers(state: JobState) -> float:
+    """Cores that data workers have, all together."""
+    return sum(node.cpu or 0.0 for node in _there(state))
+
+
+def all_feed(state: JobState) -> bool:
+    """Whether none of them is coming or going: meanwhile their cores and the speed do not belong together."""
+    return all(node.state is NodeState.JOINED and node.address for node in _there(state))
+
+
+def _there(state: JobState) -> list[Node]:
+    return [node for node in data_workers.of(state) if node.state is not NodeState.GONE and not _relieved(node)]
+
+
+def _relieved(node: Node) -> bool:
+    """Whether it feeds only until the one that comes in its place does: what both take for that moment is no news."""
+    return node.replaced and node.role.kind is RoleKind.DATA_WORKER
+
+
+def _feeding(state: JobState, stage: int, stages: int) -> list[Node]:
+    """Data workers of one stage that feed."""
+    return [
+        node for node in data_workers.of(state)
+        if node.state is NodeState.JOINED and node.address and stage_of(node.role.rank, stages) == stage
+    ]  # fmt: skip
+
+
+def _life(node: Node) -> Life:
+    return Life(node.role, node.incarnation)
+
+
+def _mean(numbers: list[float]) -> float:
+    return sum(numbers) / len(numbers) if numbers else 0.0

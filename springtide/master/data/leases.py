@@ -1,0 +1,125 @@
+"""Hands out leases and hears how far their holders are: what workers ask of the book of the job's data.
+
+In: `LeaseRequest`, `CutRequest` and the words that ride on heartbeats, from `master.dispatcher`. Out: replies; each
+change of the book goes through the journal first. Nothing is decided here: `data.ledger.pass_registry` does.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from springtide import errors
+from springtide.domain.core.roles import Role, RoleKind
+from springtide.domain.data.leases import Failure, Holder, LeaseKey, Nothing, Progress, Verdict
+from springtide.job.core import events
+from springtide.master.core import journal_entries
+from springtide.master.core.context import Doors
+from springtide.master.servers.recovery import Healing
+from springtide.rpc.messages import messages
+
+HOLD_GROUP_S = 0.1  # of a group that waits for records: what it asks with is where partitions ended then
+LINGER_S = 1.0  # a bsp group's batch that is not full is trained after so long
+HOLD_S = 1.0  # a lease request that must wait is held so long, so that idle workers do not ask in a tight loop
+
+
+class Leasing:
+    """One job's leases."""
+
+    def __init__(self, doors: Doors, healing: Healing, clock: Callable[[], float], *, look: Callable[[], None]) -> None:
+        self._doors, self._healing, self._clock, self._look = doors, healing, clock, look
+        self.asked_at: dict[int, float] = {}
+        """When each rank last asked for partitions of a stream."""
+        self._short_since: dict[int, float] = {}
+        """Since when a bsp group's pass over a stream has had less than a batch."""
+
+    async def lease(
+        self, holder: Holder, request: messages.LeaseRequest
+    ) -> messages.Leased | messages.Regroup | messages.Wait | messages.End:
+        """Leases, or why there are none; waits a while for some."""
+        self.words(holder, request.progress, request.failures, request.era)
+        doors, book, card = self._doors, self._doors.record.book, request.card
+        if card.in_step and not doors.record.state.in_step:
+            doors.happen(events.InStep())
+        if request.ends is not None:
+            with doors.kept(journal_entries.End(holder, card, request.ends)):
+                book.end(holder, card, request.ends)
+            doors.changed.turn()
+        known = tuple(LeaseKey(word.shard, word.first) for word in request.progress)
+        seen = book.news(card, request.seen) if card.stream is not None else ()
+        if card.stream is not None:
+            self.asked_at[holder.rank] = self._clock()
+        answer: Any = Nothing.WAIT
+
+        def lease() -> bool:
+            nonlocal answer, seen
+            entry = journal_entries.Lease(holder, card, request.most, self._clock(), known, request.era, seen)
+            with doors.kept(entry):
+                answer = doors.record.lease(entry)
+            seen = ()
+            return answer is not Nothing.WAIT
+
+        def answered() -> bool:
+            return lease() or (self._plan(holder, request) and lease())
+
+        self._look()  # it may be that only a checkpoint is missing for the end
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(HOLD_S if not (card.in_step and card.stream) else HOLD_GROUP_S):
+                await doors.changed.until(answered)
+        if answer is Nothing.WAIT:
+            return messages.Wait()
+        if answer is Nothing.FENCED:
+            raise errors.Fenced(f"{holder} was given up: its work is with others, and it should leave")
+        if answer is Nothing.REGROUP:
+            return messages.Regroup()
+        if isinstance(answer, Nothing):
+            return messages.End(stop=book.is_cut_short(card))
+        return self._healing.leased(answer)
+
+    def _plan(self, holder: Holder, request: messages.LeaseRequest) -> bool:
+        """A bsp group needs more of its stream, and this rank is the first to ask: what, as far as it sees."""
+        book, now = self._doors.record.book, self._clock()
+        convoy = book.convoy(request.card)
+        if convoy is None or not request.seen:
+            return False
+        lingered = now - self._short_since.get(convoy.base, now) >= LINGER_S
+        stretch, short = convoy.choose(request.seen, lingered=lingered)
+        if stretch is None:
+            if not short:
+                self._short_since.pop(convoy.base, None)
+            self._short_since.setdefault(convoy.base, now)
+            return False
+        self._short_since.pop(convoy.base, None)
+        with self._doors.kept(journal_entries.Plan(holder.rank, convoy.base, stretch)):
+            return book.plan(holder.rank, convoy.base, stretch)
+
+    def cut(self, holder: Holder, request: messages.CutRequest) -> messages.CutsNoted:
+        """Batches of a stream that did not fill up end there, for whoever reads them."""
+        book = self._doors.record.book
+        with self._doors.kept(journal_entries.Cut(holder, request.cuts, request.era)):
+            counted = book.cut(holder, request.cuts, request.era)
+        return messages.CutsNoted(counted, book.era)
+
+    def words(
+        self, holder: Holder, words: Sequence[Progress], failures: Sequence[Failure] = (), era: int = 0
+    ) -> Verdict:
+        """What a holder says of its leases, and what the book answers."""
+        doors, book = self._doors, self._doors.record.book
+        failed = False
+        for failure in (
+            failures if era == book.era else ()
+        ):  # first: the word on such a lease ends it before what cannot be read
+            with doors.kept(journal_entries.Fail(holder, failure)):
+                if book.fail(holder, failure):
+                    failed = True
+                    doors.tell("unreadable", role=f"worker-{holder.rank}", **failure._asdict())
+            if failed and book.hopeless:
+                role = Role(RoleKind.WORKER, holder.rank)
+                error = f"no worker can read the data: {failure.error}"
+                doors.happen(events.Failed(role, error, incarnation=holder.incarnation))
+        entry = journal_entries.Report(holder, tuple(words), self._clock(), era)
+        with doors.kept(entry):
+            verdict = doors.record.report(entry)
+        if verdict.freed or failed:
+            doors.changed.turn()
+        return verdict

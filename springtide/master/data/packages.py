@@ -1,0 +1,70 @@
+"""The package of data workers in the master's keeping: taken from the trainer that made it, given to data workers.
+
+In: `dataworker.processes.package_transfer` of both. Out: files in the run's folder, or runs of them. Where trainer and
+master see one disk it lies there already, and nothing is taken. Disk is read and written in a thread, so that nobody's
+heartbeat waits for it.
+"""
+
+import asyncio
+import pathlib
+import zlib
+
+from springtide import errors
+from springtide.checkpoint.transfer.file_server import PART_BYTES, Copies, Part
+from springtide.dataworker.processes import package_transfer
+from springtide.rpc.messages import messages
+
+
+class Packaging:
+    """Of one job."""
+
+    def __init__(self, folder: pathlib.Path) -> None:
+        self._folder, self._copies, self._turn = folder, Copies(folder, package_transfer.NAME), asyncio.Lock()
+        self._sums: dict[str, tuple[int, int]] = {}
+        """Of each file: when it was written, and its sum."""
+
+    async def answer(
+        self, request: messages.PackageWritten | messages.PackagePart | messages.PackageAsk
+    ) -> messages.Reply:
+        """A trainer's or a data worker's word."""
+        async with self._turn:
+            match request:
+                case messages.PackageWritten():
+                    return messages.Lacks(await asyncio.to_thread(self._lacks, request))
+                case messages.PackagePart():
+                    part = Part(request.offset, request.content, request.last, request.checksum)
+                    await asyncio.to_thread(self._copies.take, request.name, part)
+                    return messages.Ok()
+                case messages.PackageAsk():
+                    return await asyncio.to_thread(self._part, request)
+
+    def _lacks(self, written: messages.PackageWritten) -> tuple[str, ...]:
+        if package_transfer.sealed_in(self._folder) == written.sealed:
+            return ()  # however large: nothing is sent
+        package_transfer.check_size(written.files)
+        return tuple(name for name, _ in written.files if package_transfer.NAME.fullmatch(name))
+
+    def _part(self, ask: messages.PackageAsk) -> messages.PackagePart:
+        if not package_transfer.NAME.fullmatch(ask.name):
+            raise errors.BadInput(f"{ask.name!r} is no file of a package")
+        if package_transfer.sealed_in(self._folder) != ask.sealed:
+            raise errors.MissingFile("the master does not have that package: it was made anew meanwhile, or is lost")
+        with open(self._folder / ask.name, "rb") as file:
+            file.seek(0, 2)
+            size = file.tell()
+            file.seek(ask.offset)
+            content = file.read(PART_BYTES)
+            last = ask.offset + len(content) >= size
+            return messages.PackagePart(ask.name, ask.offset, content, last, self._sum(file.name) if last else 0)
+
+    def _sum(self, path: str) -> int:
+        """CRC-32 of a whole file; once, however many ask for it."""
+        stat = pathlib.Path(path).stat()
+        known = self._sums.get(path)
+        if known is None or known[0] != stat.st_mtime_ns:
+            total = 0
+            with open(path, "rb") as file:
+                while piece := file.read(PART_BYTES):
+                    total = zlib.crc32(piece, total)
+            known = self._sums[path] = (stat.st_mtime_ns, total)
+        return known[1]

@@ -1,0 +1,97 @@
+"""Sees to it that every partition of a stream is with a worker that reads, and that they are shared evenly.
+
+In: who asks for partitions (`master.data.leases`), what holders tell of them, ticks of `master.dispatcher`, and its
+word that someone is lost. Out: owners in the book, decided by `data.partition_assign`; holders of what is another's now
+hear of it with their next heartbeat. Traffic is looked at seldom, since a queue of batches that workers share evens it
+out sooner.
+"""
+
+from collections import deque
+from collections.abc import Callable, Collection, Mapping
+
+from springtide.data.ledger.stream_ledger import Flow
+from springtide.data.partition_assign import assign
+from springtide.domain.core.roles import RoleKind
+from springtide.domain.data.streams import StreamUse
+from springtide.job.core import events
+from springtide.job.core.nodes import NodeState
+from springtide.master.core import journal_entries
+from springtide.master.core.context import Doors
+
+LOOK_S = 0.5  # between two looks
+ASKS_S = 10.0  # a worker that has not asked for so long, and holds nothing, does not read the stream
+PATIENCE_S = 1.5  # what was nobody's yet is left so long to workers that have just begun
+TRAFFIC_S = 60.0  # between two looks at traffic, and the time over which it is measured
+SLOW_S = 300.0
+"""A worker that was slow gets partitions again so long after: where there is little to do, pace says little."""
+
+
+class Assigning:
+    """One job's partitions. Not journaled, but for what it decides."""
+
+    def __init__(
+        self, doors: Doors, asked_at: Mapping[int, float], slow: Callable[[], Collection[int]] = tuple
+    ) -> None:  # fmt: skip
+        """`slow`: ranks of workers that train far less than their peers."""
+        self._doors, self._asked_at, self._slow = doors, asked_at, slow
+        self._looked_at = self._weighed_at = float("-inf")
+        self._new_since: dict[int, float] = {}
+        """By shard, since when a partition waits for its first worker. What had one and lost it has waited for ever."""
+        self._ends: deque[tuple[float, dict[int, int]]] = deque(maxlen=2)
+        self._newest: dict[int, int] = {}
+        self._slow_at: dict[int, float] = {}
+        """By rank, when a worker was slow last."""
+
+    def heard(self, use: StreamUse | None) -> None:
+        """How far partitions go, as a holder tells."""
+        for view in use.partitions if use is not None else ():
+            self._newest[view.partition] = max(view.end, self._newest.get(view.partition, 0))
+
+    def act(self, now: float, *, lost: bool = False) -> None:
+        """Give partitions to others where that is due; most of the time nothing is. `lost`: a worker is, just now."""
+        if (now < self._looked_at + LOOK_S and not lost) or self._doors.record.state.phase.over:
+            return
+        self._looked_at = now
+        for flow in self._doors.record.book.flows():
+            if flow.partitions and not flow.closed and not flow.over:
+                self._look_at(flow, now)
+
+    def _look_at(self, flow: Flow, now: float) -> None:
+        ranks = self._readers(flow, now)
+        owners = {number: one.owner for number, one in flow.partitions.items() if one.owner is not None}
+        self._new_since |= dict.fromkeys((flow.base + number for number in owners), float("-inf"))
+        since = {number: self._new_since.setdefault(flow.base + number, now) for number in flow.partitions}
+        known = {number for number in flow.partitions if now - since[number] >= PATIENCE_S}
+        self._slow_at |= dict.fromkeys(self._slow(), now)
+        slow = [rank for rank, at in self._slow_at.items() if now < at + SLOW_S]
+        wanted, why = assign(known, owners, ranks, self._rates(now), slow)
+        news = tuple(
+            (flow.base + number, rank) for number, rank in sorted(wanted.items()) if owners.get(number) != rank
+        )
+        if news:
+            with self._doors.kept(journal_entries.Assign(news)):
+                self._doors.record.book.assign(news)
+            self._doors.happen(events.Judged(f"move {len(news)} partitions", why))
+            self._doors.changed.turn()
+
+    def _readers(self, flow: Flow, now: float) -> list[int]:
+        """Ranks that could take partitions: they are there, stay, and ask for some or have some."""
+        state = self._doors.record.state
+        here = [node.role for node in state.of_kind(RoleKind.WORKER) if node.state is NodeState.JOINED]
+        return [
+            role.rank
+            for role in here
+            if not state.draining(role)
+            and (flow.held.get(role.rank) or now - self._asked_at.get(role.rank, float("-inf")) <= ASKS_S)
+        ]
+
+    def _rates(self, now: float) -> dict[int, float]:
+        """Records a second of each partition, once a minute; else nothing, so that nothing moves for it."""
+        if now < self._weighed_at + TRAFFIC_S:
+            return {}
+        self._weighed_at = now
+        self._ends.append((now, dict(self._newest)))
+        (before_at, before), (at, ends) = self._ends[0], self._ends[-1]
+        if at <= before_at:
+            return {}
+        return {number: max(0, end - before.get(number, end)) / (at - before_at) for number, end in ends.items()}

@@ -1,0 +1,116 @@
+"""What a monitor is told of a job: its status as figures with names, units in them, and help.
+
+In: a `JobStatus`, of a running job or of one that is over. Out: families for `telemetry.prometheus`. Next:
+`springtide metrics` prints them, `telemetry.metrics_server` serves them.
+"""
+
+from typing import Literal
+
+from springtide.domain.core.roles import RANKED
+from springtide.domain.spec.job_spec import Phase
+from springtide.domain.spec.online_job import OnlineState
+from springtide.rpc.messages.messages import JobStatus
+from springtide.telemetry import prometheus
+from springtide.telemetry.prometheus import Family, one
+
+
+def text(status: JobStatus, *, run: str = "") -> str:
+    """For Prometheus; `run`: the folder of the run, which tells runs of one name apart."""
+    labels = {"job_name": status.name, **({"run": run} if run else {})}
+    return prometheus.text(families(status), labels)
+
+
+def families(status: JobStatus) -> list[Family]:
+    """All figures of a job."""
+    phases = tuple(({"phase": str(phase)}, float(phase is status.phase)) for phase in Phase)
+    found = [
+        Family(name="springtide_phase", help="1 for the phase that the job is in.", values=phases),
+        *one("springtide_elapsed_seconds", "Since the job began.", status.elapsed_s),
+        *one("springtide_samples_total", "Trained so far.", status.samples, kind="counter"),
+        *one("springtide_samples_per_second", "Trained over the last seconds.", status.samples_per_s),
+        *one("springtide_loss", "Mean over workers, as reported last.", status.loss),
+        *one("springtide_relaunches_total", "Processes started again.", status.relaunches, kind="counter"),
+        *one("springtide_master_term", "Which master this is.", status.term),
+        *one("springtide_checkpoint", "Number of the last complete checkpoint.", status.checkpoint),
+        *one("springtide_disk_full", "Whether the master waits for room on its disk.", int(bool(status.disk_trouble))),
+        *one("springtide_slots_moving", "Slots on their way to another server.", status.slots_moving),
+        *roles(status),
+    ]
+    if status.staleness is not None:
+        pushes = (({"quantile": "0.5"}, float(status.staleness_p50 or 0)), ({"quantile": "1"}, float(status.staleness)))
+        says = "Pushes that a server applied between the reading of rows and the push computed from them."
+        found.append(Family(name="springtide_push_staleness", help=says, values=pushes))
+    if status.metrics:
+        values = tuple(({"metric": name}, value) for name, value in sorted(status.metrics.items()))
+        found.append(Family(name="springtide_metric", help="As the script reports it.", values=values))
+    return found + (online(status.online) if status.online is not None else [])
+
+
+def roles(status: JobStatus) -> list[Family]:
+    """How many of each kind there are, and should be; what each uses."""
+    there, wanted = [], []
+    for kind in RANKED:
+        name = str(kind).replace("-", "_")
+        there.append(({"role": str(kind)}, float(getattr(status, f"{name}s_alive"))))
+        wanted.append(({"role": str(kind)}, float(getattr(status, f"{name}s_wanted"))))
+    used = [member for member in status.members if member.usage is not None and member.alive]
+    cpu = tuple(({"role": str(one.role)}, one.usage.cpu_s) for one in used if one.usage)
+    memory = tuple(({"role": str(one.role)}, float(one.usage.memory)) for one in used if one.usage)
+    found = [
+        Family(name="springtide_roles", help="Processes that are there.", values=tuple(there)),
+        Family(name="springtide_roles_wanted", help="Processes that should be there.", values=tuple(wanted)),
+    ]
+    if used:
+        found += [
+            Family(name="springtide_role_cpu_seconds_total", help="Of each process.", kind="counter", values=cpu),
+            Family(name="springtide_role_memory_bytes", help="Of each process.", values=memory),
+        ]
+    return found + tables(status)
+
+
+def tables(status: JobStatus) -> list[Family]:
+    """What each server holds: rows past their ttl are among them until they are swept."""
+    figures: tuple[tuple[str, str, str, Literal["gauge", "counter"]], ...] = (
+        ("rows", "springtide_table_rows", "Of all tables of a server.", "gauge"),
+        ("table_bytes", "springtide_table_bytes", "That they take there.", "gauge"),
+        ("created", "springtide_table_rows_created_total", "Since the server's process began.", "counter"),
+        ("evicted", "springtide_table_rows_evicted_total", "Past their ttl, or for want of room.", "counter"),
+    )
+    found = []
+    for counter, name, says, kind in figures:
+        told = [each for each in status.members if each.alive and counter in each.report.counters]
+        values = tuple(({"role": str(each.role)}, each.report.counters[counter]) for each in told)
+        found += [Family(name=name, help=says, kind=kind, values=values)] if told else []
+    return found
+
+
+def online(state: OnlineState) -> list[Family]:
+    """How a job keeps up with its stream; the four figures of Kale's section 4.1 among them."""
+    trouble = tuple(
+        ({"why": name}, float(getattr(state, name))) for name in ("late", "corrupt", "oversized", "expired")
+    )
+    lags = (({"quantile": "0.5"}, state.lag_p50_s), ({"quantile": "0.99"}, state.lag_p99_s))
+    prefix = "springtide_stream_"
+    return [
+        *one(f"{prefix}lag_seconds", "How long the oldest untrained sample has waited.", state.lag_s),
+        *one(f"{prefix}lag_promised_seconds", "A longer lag breaks the promise.", state.slo_lag_s),
+        Family(name=f"{prefix}append_to_trained_seconds", help="Of samples trained of late.", values=lags),
+        *one(f"{prefix}backlog_samples", "Samples that have come and are not trained.", state.backlog),
+        *one(f"{prefix}arriving_per_second", "Samples that came in the last minutes.", state.arriving),
+        *one(f"{prefix}trained_per_second", "Samples trained in the last minutes.", state.trained),
+        *one(f"{prefix}forecast_per_second", "Samples that are expected to come now.", state.forecast),
+        *one(f"{prefix}forecast_high_per_second", "What nine of ten values lie below.", state.high),
+        *one(f"{prefix}capacity_per_second", "What the workers that there are can train.", state.capacity),
+        *one(f"{prefix}utilization_ratio", "Part of the time in which workers had work.", state.utilization),
+        *one(f"{prefix}backup_workers", "Workers beside slow ones.", state.backups),
+        *one(f"{prefix}cannot_keep_up", "1: no number of workers is enough.", float(bool(state.alert))),
+        *one(f"{prefix}scalings_total", "Changes of the number of workers.", state.scalings, kind="counter"),
+        *one(f"{prefix}slo_violation_ratio", "Share of the time with too long a lag.", state.violation),
+        *one(f"{prefix}accumulated_lag_minutes", "Minutes of lag, minute by minute.", state.lag_min),
+        *one(f"{prefix}downtime_minutes", "Without training, for scaling.", state.down_min),
+        *one(f"{prefix}worker_hours", "Workers x time.", state.worker_hours),
+        *one(f"{prefix}records_total", "Trained by workers.", state.records, kind="counter"),
+        *one(f"{prefix}forwarded_total", "Batches that workers gave to others.", state.forwarded, kind="counter"),
+        *one(f"{prefix}letters_not_kept_total", "Dead letters only counted.", state.unkept, kind="counter"),
+        Family(name=f"{prefix}not_trained_total", help="Records by why not.", kind="counter", values=trouble),
+    ]

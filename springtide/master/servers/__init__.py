@@ -1,0 +1,1 @@
+"""Servers: migration, loss, memory guards, bsp groups."""

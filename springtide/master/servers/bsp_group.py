@@ -1,0 +1,167 @@
+"""Where the workers of a bsp group wait for one another, and what each is told when the group is formed.
+
+In: `master.dispatcher`, with `Form` and `Meet` requests and after whatever may have changed who is needed. Out: answers
+by holder. Not journaled: a worker whose master is replaced asks again; only that a group was formed is kept
+(`job.core.events.Formed`).
+"""
+
+import asyncio
+import dataclasses
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
+from springtide import errors
+from springtide.domain.core.roles import RoleKind
+from springtide.domain.data.leases import Holder
+from springtide.job.core import events
+from springtide.job.group import groups, rendezvous
+from springtide.job.group.rendezvous import Arrival, Formation
+from springtide.job.state import JobState
+from springtide.master.core import journal_entries
+from springtide.master.core.record import Record
+from springtide.master.core.waiters import Turnstile
+from springtide.master.servers.migration import Rollout
+from springtide.rpc.messages import messages
+
+
+class Forming:
+    """Who is here, and the answers that have not been fetched. `happen` and `kept` are the desk's."""
+
+    def __init__(
+        self,
+        record: Record,
+        changed: Turnstile,
+        happen: Callable[[events.Event], None],
+        kept: Callable[[journal_entries.AnyEntry], AbstractContextManager[None]],
+        clock: Callable[[], float],
+        last_save: Callable[[], int] = lambda: 0,
+    ) -> None:
+        """`last_save`: the number of the checkpoint that a group makes at its end, 0 if none."""
+        self._record, self._changed, self._happen, self._kept = record, changed, happen, kept
+        self._clock, self._last_save = clock, last_save
+        self._arrived: dict[Holder, Arrival] = {}
+        self._answers: dict[Holder, messages.Formed] = {}
+        self._last: dict[Holder, messages.Formed] = {}
+        self._rollout: Rollout | None = None
+        self._at_rest = False
+        self._met: dict[str, bytes] = {}
+        """What members of the newest group have given one another."""
+        self._met_in = self._failed = 0
+        """The generation that did, and the last one whose members could not all reach one another."""
+
+    def wait_for(self, rollout: Rollout) -> None:
+        """Slots of a bsp group move between two shards, while all of its ranks wait here."""
+        self._rollout = rollout
+
+    async def join(self, holder: Holder, request: messages.Form) -> messages.Formed:
+        """A worker waits for a group. One whose answer was lost is told the same once more."""
+        state, last = self._record.state, self._last.get(holder)
+        if not state.in_step:
+            self._happen(events.InStep())
+        if last is not None and request.generation < last.generation == state.generation and not state.group_lost:
+            return last
+        if request.bound and request.generation == state.generation and state.group:
+            self._happen(events.GroupLost(groups.rows_lost(state.nodes, state.group)))
+        if state.group.get(holder.rank) == holder.incarnation:  # so whoever still wants to meet it waits in vain
+            self._failed = state.generation
+            self._changed.turn()
+        self._answers.pop(holder, None)
+        self._arrived[holder] = Arrival(request.fresh, request.idle, request.resting)
+        self.gather()
+        try:
+            await self._changed.until(lambda: holder in self._answers)
+        except asyncio.CancelledError:
+            self.leave(holder)
+            raise
+        return self._answers.pop(holder)
+
+    async def meet(self, holder: Holder, request: messages.Meet) -> messages.Met:
+        """Members of the group tell one another where they are. GroupChanged when one of them will not come."""
+        state, generation = self._record.state, request.generation
+
+        def over() -> bool:
+            member = state.group.get(holder.rank) == holder.incarnation
+            return not member or state.generation != generation or state.group_lost or self._failed == generation
+
+        if self._met_in < generation == state.generation:
+            self._met, self._met_in = {}, generation
+        met = self._met
+        if not over():
+            met.update(request.given)
+            self._changed.turn()
+        await self._changed.until(lambda: over() or met.keys() >= set(request.wanted))
+        if over():
+            raise errors.GroupChanged(f"group {generation} is over: a member of it is lost, or forms another")
+        return messages.Met(dict(met))
+
+    def leave(self, holder: Holder) -> None:
+        """It waits no more: lost, or its connection."""
+        self._arrived.pop(holder, None)
+        self._answers.pop(holder, None)
+
+    def gather(self) -> None:
+        """Form the group once all who are needed are here; stop its shards where it is to change."""
+        state, active = self._record.state, _active(self._record.state)
+        if state.phase.over or not state.in_step:
+            return
+        if self._stop_shards(state, active):
+            with self._kept(journal_entries.Halt()):
+                self._record.book.halt()
+        if not self._arrived:
+            return
+        formed = rendezvous.form(self._arrived, ranks=tuple(state.group), active=active, workers=state.workers)
+        if formed is None:
+            return
+        if not formed.known and self._record.begun:
+            self._happen(events.GroupLost())
+        elif formed.over:
+            self._answer(formed, state.generation)
+            self._changed.turn()
+        elif formed.at_rest and self._rollout is not None and not self._rollout.settled_for(formed.members):
+            if not self._at_rest:
+                self._at_rest = True
+                self._rollout.release()
+        else:
+            self._answer(formed, state.generation + 1)
+            self._happen(events.Formed(formed.members, "all who belong to it are here"))
+
+    def _stop_shards(self, state: JobState, active: list[Holder]) -> bool:
+        """Whether the group is to change, and all who come are here: then it pauses before the next shard."""
+        chosen = {holder.rank for holder in active[: state.workers]}
+        coming = [holder for holder in active if holder.rank not in state.group]
+        changes = bool(state.group) and chosen != set(state.group)
+        changes = changes or (bool(state.group) and self._rollout is not None and self._rollout.moving > 0)
+        return changes and not self._record.book.halted and all(holder in self._arrived for holder in coming)
+
+    @property
+    def blocks(self) -> bool:
+        """Whether ranks may be in the middle of a step: no slot leaves its server then."""
+        return self._record.state.in_step and bool(self._record.state.group) and not self._at_rest
+
+    def acknowledged(self) -> None:
+        """A worker goes by another placement."""
+        if self._at_rest:
+            self.gather()
+
+    def _answer(self, formed: Formation, generation: int) -> None:
+        """Tell everyone who waited. Those that the group goes on without are told that it is over for them."""
+        state, at = self._record.state, self._clock()
+        breaks = dataclasses.replace(state.safety.breaks)
+        groups.note_formed(breaks, state, formed.members, at=at)  # as it will be once this group is formed
+        restored = not formed.known and state.safety.known and bool(self._record.book.passes)
+        save = self._last_save() if formed.over else 0
+        ranks = tuple(holder.rank for holder in formed.members)
+        for holder in list(self._arrived):
+            member = holder in formed.members
+            self._answers[holder] = self._last[holder] = messages.Formed(
+                generation, ranks, formed.leader.rank, first=not formed.known, resting=formed.resting,
+                over=formed.over or not member, restored=restored, save=save, at_rest=formed.at_rest,
+                deaths=breaks.losses, watched_s=breaks.watched_s(at), return_s=breaks.return_s,
+                saved=state.safety.known,
+            )  # fmt: skip
+        self._arrived.clear()
+        self._at_rest = False
+
+
+def _active(state: JobState) -> list[Holder]:
+    return [Holder(node.role.rank, node.incarnation) for node in state.of_kind(RoleKind.WORKER) if node.active]

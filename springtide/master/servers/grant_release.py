@@ -1,0 +1,86 @@
+"""Watches servers that were granted more than others, until they have not needed it for a good while.
+
+In: at every look of `master.servers.guards`, the servers and what their agent has measured. Out: an event that lowers a
+limit, with its reason, or None; `planning.guards.grant_release` decides.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from springtide.domain.core.roles import Role, RoleUsage
+from springtide.job.core import events
+from springtide.job.core.nodes import Node
+from springtide.job.scaling.plan_state import Size
+from springtide.planning.guards import grant_release
+
+LEAST_S = 1.0  # between two measurements that CPU is reckoned by
+GIB = 2.0**30
+
+
+@dataclass(slots=True)
+class Since:
+    """One server life with one pair of limits."""
+
+    limits: tuple[int, float | None, int | None]
+    """Its incarnation, and what it may use."""
+    began: float
+    at: float
+    cpu_s: float
+    most_cpu: float = 0.0
+    most_memory: float = 0.0
+
+
+class Easing:
+    """One job's."""
+
+    def __init__(self) -> None:
+        self._since: dict[int, Since] = {}
+
+    def look(
+        self, nodes: Sequence[Node], usage: Mapping[Role, RoleUsage], usual: Size, now: float
+    ) -> events.ServerGranted | None:
+        """The first server that can do with less."""
+        for node in nodes:
+            used = usage.get(node.role)
+            if used is None or not (_above(node.cpu, usual.cpu) or _above(node.memory, usual.memory)):
+                self._since.pop(node.role.rank, None)
+                continue
+            event = self._ease(node, self._watch(node, used, now), usual, now)
+            if event is not None:
+                del self._since[node.role.rank]
+                return event
+        return None
+
+    def _watch(self, node: Node, used: RoleUsage, now: float) -> Since:
+        limits = (node.incarnation, node.cpu, node.memory)
+        seen = self._since.get(node.role.rank)
+        if seen is None or seen.limits != limits:
+            seen = self._since[node.role.rank] = Since(limits, now, now, used.cpu_s)
+        if now - seen.at >= LEAST_S:
+            seen.most_cpu = max(seen.most_cpu, (used.cpu_s - seen.cpu_s) / (now - seen.at))
+            seen.at, seen.cpu_s = now, used.cpu_s
+        seen.most_memory = max(seen.most_memory, float(used.memory))
+        return seen
+
+    def _ease(self, node: Node, seen: Since, usual: Size, now: float) -> events.ServerGranted | None:
+        def eased(limit: float | None, first: float | None, most: float) -> float | None:
+            if limit is None or first is None:
+                return None
+            return grant_release.eased(
+                grant_release.Extra(limit=limit, usual=first, most=most, watched_s=now - seen.began)
+            )
+
+        cpu = eased(node.cpu, usual.cpu, seen.most_cpu)
+        memory = eased(node.memory, usual.memory, seen.most_memory)
+        if cpu is None and memory is None:
+            return None
+        why = (
+            f"in {now - seen.began:.0f} s {node.role} used {seen.most_cpu:.2g} CPUs and "
+            f"{seen.most_memory / GIB:.2g} GiB at most"
+        )
+        cpu = node.cpu if cpu is None else cpu
+        return events.ServerGranted(node.role.rank, cpu, why, None if memory is None else int(memory))
+
+
+def _above(limit: float | None, usual: float | None) -> bool:
+    return limit is not None and usual is not None and limit > usual

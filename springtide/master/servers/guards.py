@@ -1,0 +1,313 @@
+"""Looks after servers: memory that would run out, one that is hot, one that is slow. Decides nothing itself.
+
+In: at every tick, what servers and their agent have told. Out: events, each with the reason that `planning.guards.oom`
+or `planning.guards.hot_servers` gives; the state machine and `master.servers.migration` do the rest.
+"""
+
+import itertools
+import logging
+import math
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from statistics import median
+
+from springtide import errors
+from springtide.data.ledger.pass_registry import Book
+from springtide.domain.core.roles import Role, RoleKind, RoleUsage
+from springtide.domain.data.streams import FAR
+from springtide.domain.spec.guard_rules import GuardRules
+from springtide.job.core import events
+from springtide.job.core.nodes import Node, NodeState
+from springtide.master.core.progress import Tally
+from springtide.master.core.record import Record
+from springtide.master.servers.grant_release import Easing
+from springtide.master.servers.migration import Rollout
+from springtide.planning.guards import growth, hot_servers, oom
+from springtide.rpc.messages.messages import Report
+
+log = logging.getLogger(__name__)
+
+POINTS = 120  # of growth; when there are more, every second one is dropped, so that they reach back to the begin
+LATEST_S = 0.4  # between two reports: with less, a hiccup looks like a slow machine
+QUOTAS_S = (0.15, 0.4)  # of a quota looked at: two periods show a machine that gives next to nothing, four one of half
+REST_S = 10.0  # after servers were asked for: what follows from it must be seen before it is judged
+
+
+@dataclass(slots=True)
+class Counted:
+    """Sums of one server life at one moment."""
+
+    at: float
+    keys: float
+    ns: float
+    cpu_s: float
+
+
+@dataclass(slots=True)
+class Measured:
+    """One server life as its agent found it at one moment."""
+
+    at: float
+    usage: RoleUsage
+    due: float
+    """Processors that it is to have."""
+
+
+@dataclass(slots=True)
+class Watched:
+    """What is remembered of one server life."""
+
+    incarnation: int
+    report: Report | None = None
+    """The last that was taken down."""
+    sums: deque[Counted] = field(default_factory=deque)
+    measured: deque[Measured] = field(default_factory=deque)
+    """By its agent, over the last moments."""
+    at_work_since: float = math.inf
+    """When it was first asked for keys. Its first seconds are not taken down: with first rows come pages and tables."""
+    blamed: int = 0
+    """Looks in a row that found it at fault."""
+
+
+class Guards:
+    """One job's. `happen` is the desk's."""
+
+    def __init__(self, record: Record, rollout: Rollout, happen: Callable[[events.Event], None]) -> None:
+        self._record, self._rollout, self._happen = record, rollout, happen
+        self._seen: list[growth.Seen] = []
+        self._watched: dict[int, Watched] = {}
+        self._rest_until = 0.0
+        self._easing = Easing()
+        self.ahead: tuple[oom.Forecast, ...] = ()
+        """What became of memory when it was looked at last."""
+        self.refused: tuple[float, events.Event, str] | None = None
+        """What could not be done about a finding, when, and why not."""
+        self._per_worker = 0.0
+        """Processors that all servers together have used for a worker, at most: with few workers none is held up."""
+
+    @property
+    def rules(self) -> GuardRules:
+        """As the job has them."""
+        return self._record.state.spec.guards
+
+    def look(self, tally: Tally, usage: Mapping[Role, RoleUsage], now: float) -> None:
+        """At every tick: take down what was told, and act where it says so."""
+        state, nodes = self._record.state, self._servers()
+        self._take_down(nodes, tally, usage, now)
+        if not nodes or not self._may_act(nodes, now):
+            return
+        event = self._on_memory(nodes, tally, usage) or self._on_pace(nodes, usage)
+        if event is None and self.rules.servers and not state.spec.planning.on:  # plans take back by themselves
+            event = self._easing.look(nodes, usage, state.planned.sizes[RoleKind.SERVER], now)
+        if event is not None:
+            self._act(event, now)
+
+    def glance(self, usage: Mapping[Role, RoleUsage], now: float) -> None:
+        """Whenever the agent has told something: only at what needs no other word, a server that is cut short."""
+        nodes = self._servers()
+        for node in nodes:
+            self._measure(self._of(node), node, usage.get(node.role), now)
+        if not self.rules.servers or not nodes or not self._may_act(nodes, now):
+            return
+        for seconds in QUOTAS_S:
+            quotas = [quota for node in nodes if (quota := self._quota(node, seconds)) is not None]
+            if (worst := hot_servers.cut_short(quotas, self.rules)) is not None:
+                room = self._peers_have_room(worst.rank, nodes, usage)
+                return self._act(events.ServerReplaced(worst.rank, worst.why, at_once=room), now)
+
+    def _servers(self) -> list[Node]:
+        """Those that are looked after: ready ones, of a job that trains and whose servers may change."""
+        state = self._record.state
+        if not self._record.owners or state.phase.over or state.healing:
+            return []
+        return [node for node in state.of_kind(RoleKind.SERVER) if node.state is NodeState.JOINED and not node.coming]
+
+    def _may_act(self, nodes: list[Node], now: float) -> bool:
+        """Whether what was done last is over, and its effect would show."""
+        quiet = now >= self._rest_until and not self._rollout.moving
+        return quiet and len(nodes) == self._record.state.servers_wanted
+
+    def _of(self, node: Node) -> Watched:
+        watched = self._watched.get(node.role.rank)
+        if watched is None or watched.incarnation != node.incarnation:
+            watched = self._watched[node.role.rank] = Watched(node.incarnation)
+        return watched
+
+    def _act(self, event: events.Event, now: float) -> None:
+        """Bring it about, and look on for a while."""
+        self._rest_until = now + REST_S
+        self._watched.clear()
+        try:
+            self._happen(event)
+        except errors.BadInput as refused:
+            log.info("not now: %s", refused)
+            self.refused = (now, event, str(refused))
+            return
+        if isinstance(event, events.Judged):
+            self._rollout.rebalance()
+        self._rollout.tick()
+
+    def _take_down(self, nodes: list[Node], tally: Tally, usage: Mapping[Role, RoleUsage], now: float) -> None:
+        rows = 0.0
+        for node in nodes:
+            report = tally.reports.get(node.role)
+            counters = report.counters if report is not None else {}
+            rows += counters.get("rows", 0.0)
+            watched = self._of(node)
+            if report is watched.report:
+                continue
+            watched.report = report
+            keys = counters.get("pulled_keys", 0.0) + counters.get("pushed_keys", 0.0)
+            ns = counters.get("lookup_ns", 0.0) + counters.get("update_ns", 0.0)
+            if keys and watched.at_work_since == math.inf:
+                watched.at_work_since = now
+            if now - watched.at_work_since < self.rules.window_s:
+                continue
+            used = usage.get(node.role)
+            watched.sums.append(Counted(now, keys, ns, used.cpu_s if used else 0.0))
+            while len(watched.sums) > 2 and watched.sums[1].at <= now - self.rules.window_s:
+                watched.sums.popleft()
+        samples = float(self._record.book.samples_done)
+        if rows and samples > (self._seen[-1].samples if self._seen else 0.0):
+            self._seen.append(growth.Seen(samples, rows))
+            if len(self._seen) > POINTS:
+                self._seen = self._seen[1::2]
+
+    def _measure(self, watched: Watched, node: Node, used: RoleUsage | None, now: float) -> None:
+        """Measurements of the last moments, while it is to have the same processors."""
+        seen = watched.measured
+        if used is None or node.cpu is None or used.incarnation != node.incarnation:
+            return
+        if seen and seen[-1].usage == used:  # told again, not measured again
+            return
+        if seen and seen[-1].due != node.cpu:
+            seen.clear()
+        seen.append(Measured(now, used, node.cpu))
+        while len(seen) > 2 and seen[1].at <= now - QUOTAS_S[-1]:
+            seen.popleft()
+
+    def _on_memory(self, nodes: list[Node], tally: Tally, usage: Mapping[Role, RoleUsage]) -> events.Event | None:
+        self.ahead = self._look_ahead(nodes, tally, usage)
+        if not self.rules.memory or not self.ahead:
+            return None
+        samples = self._seen[-1].samples
+        decision = oom.decide(self.ahead, samples=samples, samples_at_end=self._horizon())
+        return events.ServersScaled(decision.servers, decision.why) if decision.servers > len(nodes) else None
+
+    def _look_ahead(self, nodes: list[Node], tally: Tally, usage: Mapping[Role, RoleUsage]) -> tuple[oom.Forecast, ...]:
+        """Every server as far as can be seen; none where memory has no limit, or nothing is known yet."""
+        readings = [one for node in nodes if (one := self._reading(node, tally, usage)) is not None]
+        if not self._seen or len(readings) != len(nodes):
+            return ()
+        rows, end = growth.fit(self._seen), self._horizon()
+        return tuple(oom.forecast(one, rows, samples_at_end=end) for one in readings)
+
+    def _horizon(self) -> float:
+        """Samples up to which memory is foretold."""
+        return growth.horizon(self._seen, float(samples_in_all(self._record.book)))
+
+    def _reading(self, node: Node, tally: Tally, usage: Mapping[Role, RoleUsage]) -> oom.Reading | None:
+        """None: its memory has no limit, or is not known yet."""
+        used, report = usage.get(node.role), tally.reports.get(node.role)
+        if used is None or not used.memory_limit or not used.memory or report is None:
+            return None
+        held = report.counters.get("table_bytes", 0.0)
+        live = self._rollout.bytes_on(node.role.rank)
+        return oom.Reading(
+            server=node.role.rank, live=live, held=held, used=max(float(used.memory), held),
+            limit=float(used.memory_limit),
+        )  # fmt: skip
+
+    def _on_pace(self, nodes: list[Node], usage: Mapping[Role, RoleUsage]) -> events.Event | None:
+        if not self.rules.servers:
+            return None
+        worst = self._far_behind(nodes, usage)
+        if worst is not None:
+            return events.ServerReplaced(worst.rank, worst.why, at_once=self._peers_have_room(worst.rank, nodes, usage))
+        paces = [one for node in nodes if (one := self._pace(node, usage)) is not None]
+        workers = sum(node.state is NodeState.JOINED for node in self._record.state.of_kind(RoleKind.WORKER))
+        self._per_worker = max(self._per_worker, sum(one.cpu for one in paces) / max(1, workers))
+        for verdict in hot_servers.judge(paces, self.rules):
+            watched = self._watched[verdict.rank]
+            watched.blamed = watched.blamed + 1 if verdict.cause is not hot_servers.Cause.NONE else 0
+            if watched.blamed >= self.rules.times:
+                if verdict.cause is hot_servers.Cause.HOT:
+                    return self._relieve(verdict, paces, workers)
+                return events.ServerReplaced(verdict.rank, verdict.why)
+        return None
+
+    def _far_behind(self, nodes: list[Node], usage: Mapping[Role, RoleUsage]) -> hot_servers.Verdict | None:
+        """By the last report and by the one before it: one alone may only have been kept waiting for a processor."""
+        found = []
+        for ago in (0, 1):
+            paces = [one for node in nodes if (one := self._reported_pace(node, usage, ago)) is not None]
+            found.append(hot_servers.far_behind(paces, self.rules))
+        last, before = found
+        return last if last is not None and before is not None and last.rank == before.rank else None
+
+    def _quota(self, node: Node, at_least_s: float) -> hot_servers.Quota | None:
+        """What its machine let it have of late. None: it has no limit, or was not measured for so long."""
+        seen = self._watched[node.role.rank].measured
+        earlier = [one for one in seen if one.at <= seen[-1].at - at_least_s]
+        if not earlier:
+            return None
+        seconds, first, last = seen[-1].at - earlier[-1].at, earlier[-1].usage, seen[-1].usage
+        return hot_servers.Quota(
+            rank=node.role.rank, due=seen[-1].due, cpu=(last.cpu_s - first.cpu_s) / seconds,
+            throttled=(last.throttled_s - first.throttled_s) / seconds, seconds=seconds,
+        )  # fmt: skip
+
+    def _relieve(self, verdict: hot_servers.Verdict, paces: list[hot_servers.Pace], workers: int) -> events.Event:
+        hot = next(one for one in paces if one.rank == verdict.rank)
+        relief = hot_servers.relieve(
+            hot, paces, self.rules, heaviest=self._rollout.heaviest_on(verdict.rank), per_worker=self._per_worker,
+            workers=workers,
+        )  # fmt: skip
+        why = f"{verdict.why}; {relief.why}"
+        if relief.cpu is None:
+            return events.Judged(f"move slots away from server-{verdict.rank}", why)
+        return events.ServerGranted(verdict.rank, relief.cpu, why)
+
+    def _peers_have_room(self, rank: int, nodes: list[Node], usage: Mapping[Role, RoleUsage]) -> bool:
+        """Whether the others can hold the slots of one server too, where their memory has a limit."""
+        others = [usage.get(node.role) for node in nodes if node.role.rank != rank]
+        room = [oom.room(one.memory, one.memory_limit) if one else 0.0 for one in others]
+        return sum(room) >= oom.SLACK * self._rollout.bytes_on(rank)
+
+    def _pace(self, node: Node, usage: Mapping[Role, RoleUsage]) -> hot_servers.Pace | None:
+        """Over the window, whose odd seconds do not count. None: it has not been watched for long enough."""
+        sums = self._watched[node.role.rank].sums
+        if not sums or sums[-1].at - sums[0].at < self.rules.window_s / 2:
+            return None
+        usual = median(_ns_a_key(first, last) for first, last in itertools.pairwise(sums))
+        return replace(_between(node, sums[0], sums[-1], usage), ns_a_key=usual)
+
+    def _reported_pace(self, node: Node, usage: Mapping[Role, RoleUsage], ago: int) -> hot_servers.Pace | None:
+        """From one report to the next: the last two, or the two before. None: there are none."""
+        watched = self._watched[node.role.rank]
+        if len(watched.sums) < ago + 2:
+            return None
+        first, last = watched.sums[-2 - ago], watched.sums[-1 - ago]
+        return _between(node, first, last, usage) if last.at - first.at >= LATEST_S else None
+
+
+def _between(node: Node, first: Counted, last: Counted, usage: Mapping[Role, RoleUsage]) -> hot_servers.Pace:
+    seconds = last.at - first.at
+    return hot_servers.Pace(
+        rank=node.role.rank, keys_s=(last.keys - first.keys) / seconds, ns_a_key=_ns_a_key(first, last),
+        cpu=(last.cpu_s - first.cpu_s) / seconds, cpu_limit=usage[node.role].cpu_limit if node.role in usage else None,
+    )  # fmt: skip
+
+
+def _ns_a_key(first: Counted, last: Counted) -> float:
+    keys = last.keys - first.keys
+    return (last.ns - first.ns) / keys if keys else 0.0
+
+
+def samples_in_all(book: Book) -> int:
+    """Trained, leased and not leased yet, of all passes so far; of a stream that goes on there is no end of them."""
+    if any(not partition.final for flow in book.flows() for partition in flow.partitions.values()):
+        return FAR
+    leased = sum(lease.end - lease.offset for _, _, lease in book.leases())
+    return book.samples_done + leased + book.todo_samples

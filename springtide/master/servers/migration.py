@@ -1,0 +1,346 @@
+"""Which slots should be where: the goal that servers work off by themselves, and what they tell of it.
+
+In: heartbeats of servers (their slots and loads), `SlotsMoved`, the nodes. Out: goals for pulses, moves for the record,
+and the word that a drained server may go. The goal is not journaled: a new master makes it again from what is, and a
+balanced placement asks for no moves. The truth about ownership is in the servers; the record follows them.
+"""
+
+import asyncio
+import concurrent.futures
+import contextlib
+import logging
+import os
+import threading
+from collections.abc import Iterable
+from typing import Protocol
+
+from springtide import errors
+from springtide.domain.core.roles import Move, Role, RoleKind
+from springtide.domain.data.leases import Holder
+from springtide.domain.spec.job_spec import Phase
+from springtide.embedding.placement import placement
+from springtide.job.core import events
+from springtide.job.core.nodes import ALIVE, NodeState
+from springtide.job.scaling import servers as rollout
+from springtide.master.core import journal_entries, waiters
+from springtide.master.core.context import Doors
+from springtide.master.servers.roll_call import Calling
+from springtide.rpc.messages import messages
+from springtide.server import slot_loads
+
+log = logging.getLogger(__name__)
+
+BYTES_A_GB = 2.0**30
+SMOOTHING = 0.5  # of a slot's requests, from one heartbeat to the next
+NICE = 5  # of the thread that looks for moves, which may take a core for a second or two
+
+
+def _step_back() -> None:
+    """This thread comes after all who train on this machine."""
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
+
+
+class Waits(Protocol):
+    """A bsp group, whose slots move while its ranks wait (`master.servers.bsp_group`)."""
+
+    def wait_for(self, rollout: "Rollout") -> None:
+        """Let the group go on only when this one has no slots to move."""
+        ...
+
+    @property
+    def blocks(self) -> bool:
+        """Ranks may be in the middle of a step."""
+        ...
+
+    def acknowledged(self) -> None:
+        """A worker goes by another placement."""
+        ...
+
+
+class Rollout:
+    """The master's part in a migration."""
+
+    def __init__(
+        self,
+        doors: Doors,
+        waits: Waits | None = None,
+        *,
+        term: int = 1,
+    ) -> None:
+        self._record, self._kept, self._tell, self._happen = doors.record, doors.kept, doors.tell, doors.happen
+        self._changed = doors.changed
+        self.calling = Calling(doors.record, term, doors.changed)
+        self._goal: dict[int, int] = {}
+        """Slots that should be elsewhere, and where."""
+        self._planned_for: tuple[int, ...] | None = None
+        self._again = False
+        self._planning: asyncio.Task[None] | None = None
+        self._bytes: dict[int, float] = {}
+        self._requests: dict[int, float] = {}
+        self._counted: dict[int, tuple[int, int]] = {}
+        """By slot: its server, and how many requests that had counted."""
+        self._epochs: dict[Holder, int] = {}
+        """By worker and incarnation: the placement it goes by."""
+        self._moved = 0
+        self._orders = 0
+        self._told: dict[int, int] = {}
+        """By server: the newest goal that it was told, of so many."""
+        self._closed: dict[int, int] = {}
+        """Servers that take no more slots, and have none, by their life."""
+        self._leaving: frozenset[int] = frozenset()
+        self._news = waiters.Turnstile()
+        self._healing = False
+        self._waits = waits
+        if waits is not None:
+            waits.wait_for(self)
+
+    @property
+    def moving(self) -> int:
+        """Slots that are to move still."""
+        return len(self._goal)
+
+    def bytes_on(self, rank: int) -> float:
+        """What the rows of a server's slots weigh."""
+        return sum(self._bytes.get(slot, 0.0) for slot, owner in enumerate(self._record.owners) if owner == rank)
+
+    def heaviest_on(self, rank: int) -> float:
+        """The part of all requests that goes to the heaviest slot of a server."""
+        mine = [self._requests.get(slot, 0.0) for slot, owner in enumerate(self._record.owners) if owner == rank]
+        return max(mine, default=0.0) / max(sum(self._requests.values()), 1e-9)
+
+    def settled_for(self, members: Iterable[Holder]) -> bool:
+        """Whether nothing is to move, and these workers know where slots are."""
+        epoch = self._record.epoch
+        return not self._goal and (epoch <= 1 or all(self._epochs.get(one, 0) >= epoch for one in members))
+
+    @property
+    def informed(self) -> bool:
+        """Whether every worker goes by the newest placement."""
+        state, epochs = self._record.state, self._epochs
+        alive = [node for node in state.of_kind(RoleKind.WORKER) if node.state in ALIVE]
+        return all(epochs.get(Holder(node.role.rank, node.incarnation), 0) >= self._record.epoch for node in alive)
+
+    def release(self) -> None:
+        """Nobody is in the middle of a step any more: servers may do what they could not be told before."""
+        self._orders += 1
+        self._news.turn()
+
+    def rebalance(self) -> None:
+        """Look at the loads again, though no server has come or gone."""
+        self._again = True
+
+    # ---- what servers and workers say ----
+
+    def heard(self, role: Role, packed: bytes, holding: messages.Holding | None) -> None:
+        """A server's heartbeat: which slots it has, and what they weigh."""
+        if not self._record.owners:
+            return
+        counts = slot_loads.unpack(packed, len(self._record.owners))
+        for slot, size, requests in counts:
+            before = self._counted.get(slot)
+            same = before is not None and before[0] == role.rank and requests >= before[1]
+            fresh = requests - before[1] if same and before is not None else requests
+            self._counted[slot] = (role.rank, requests)
+            self._bytes[slot] = float(size)
+            self._requests[slot] = SMOOTHING * fresh + (1 - SMOOTHING) * self._requests.get(slot, float(fresh))
+        if holding is not None:
+            self.calling.answered(role, holding, frozenset(count.slot for count in counts))
+            if holding.closed and not counts:
+                self._closed[role.rank] = self._record.state.node(role).incarnation
+        claimed = tuple(count.slot for count in counts if self._record.owners[count.slot] != role.rank)
+        if claimed and not self.calling.open:  # its source had no time to tell
+            self._take(claimed, role.rank)
+
+    async def reckon(self, role: Role, incarnation: int) -> None:
+        """Before a next life is told its slots: find out which they are. Some may be another's, and some nobody's.
+
+        A slot that was under way when its source or its target was lost is known by what all living servers say they
+        have. What none of them has comes back from the checkpoint, with this life.
+        """
+        state, node = self._record.state, self._record.state.node(role)
+        if not node.incarnation or node.address or node.coming:
+            return
+
+        def known() -> bool:
+            self._happen(events.Heard(role, incarnation))  # it waits here, and can send no heartbeat
+            return state.phase.over or state.fenced(role, incarnation) or self.calling.known()
+
+        await self._changed.until(known)
+        if state.phase.over or state.fenced(role, incarnation):
+            raise errors.Fenced(f"{role} of incarnation {incarnation} was given up while it waited for its slots")
+        self.settle(role)
+
+    def settle(self, heir: Role) -> None:
+        """All living servers have said what they have: the record follows."""
+        found = self.calling.settle(heir)
+        for server in sorted(set(found.values())):
+            self._take(tuple(slot for slot, owner in found.items() if owner == server), server)
+        if lost := sum(owner == heir.rank for owner in found.values()):
+            why = f"{lost} slots were on their way when a server was lost: no living server has them"
+            self._happen(events.Judged(f"bring them back with {heir}", why))
+
+    def moved(self, role: Role, said: messages.SlotsMoved) -> None:
+        """A server has given slots away. Of slots that are others' by the record somebody has said something newer."""
+        known = self._record.owners
+        slots = tuple(slot for slot in said.slots if 0 <= slot < len(known) and known[slot] == role.rank)
+        if self._take(slots, said.server):
+            self._tell(
+                "moved", slots=len(slots), source=str(role), target=f"server-{said.server}", bytes=said.bytes,
+                seconds=round(said.seconds, 4), longest_freeze_ms=round(said.longest_freeze_s * 1e3, 3),
+                left=self.moving,
+            )  # fmt: skip
+
+    def worker_goes_by(self, rank: int, incarnation: int, epoch: int) -> None:
+        """A worker's heartbeat."""
+        holder = Holder(rank, incarnation)
+        if epoch > self._epochs.get(holder, 0):
+            self._epochs[holder] = epoch
+            if self._waits is not None:
+                self._waits.acknowledged()
+
+    # ---- what they are told ----
+
+    async def hold(self, role: Role, seconds: float) -> None:
+        """Keep a server's heartbeat so long, unless there is a goal to answer it with: so goals are heard at once."""
+        state = self._record.state
+
+        def news() -> bool:
+            return self._told.get(role.rank, 0) < self._orders or state.healing or state.phase is not Phase.RUNNING
+
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._news.until(news)
+        self._told[role.rank] = self._orders
+
+    def goal_for(self, role: Role) -> messages.Goal | None:
+        """What a server should know and do."""
+        placed = self._record.placement
+        called, leave = self.calling.open, self._record.state.node(role).state is NodeState.DRAINING
+        moves = self.calling.moves or bool(self._goal)  # else nobody has a goal that has to be taken back
+        if placed is None or (placed.epoch == 1 and not moves and not called and not leave):
+            return None
+        parcels: dict[int, list[int]] = {}
+        held = self._record.state.healing or called or (self._waits is not None and self._waits.blocks)
+        for slot, target in () if held else self._goal.items():
+            if self._record.owners[slot] == role.rank and self._record.addresses[target]:
+                parcels.setdefault(target, []).append(slot)
+        return messages.Goal(
+            placed,
+            self._record.addresses,
+            tuple(
+                messages.Parcel(target, self._record.addresses[target], tuple(sorted(slots)))
+                for target, slots in sorted(parcels.items())
+            ),
+            self.calling.number,
+            settled=not called,
+            hurry=self._record.state.node(role).shunned,
+            leave=leave,
+        )
+
+    def news_for(self, epoch: int) -> messages.Goal | None:
+        """Where slots are, for a worker that goes by an older placement."""
+        placed = self._record.placement
+        if placed is None or epoch >= placed.epoch or self._record.state.healing:
+            return None
+        return messages.Goal(placed, self._record.addresses)
+
+    # ---- time ----
+
+    def tick(self) -> None:
+        """Make a goal when servers have come or are to go; let go of those that are empty."""
+        state = self._record.state
+        self._rouse()
+        if not self._record.owners or state.phase.over or state.healing:
+            return
+        self._let_go()
+        stay, have = rollout.staying(state.nodes), set(self._record.owners)
+        self._drop_what_leaves(stay)
+        needed = bool(have - set(stay)) or bool(set(stay) - have)
+        stranded = bool(have - set(stay)) and not self._goal  # arrived after the goal was made
+        busy = self._planning is not None and not self._planning.done()
+        if stay and not busy and (self._again or stranded or (needed and stay != self._planned_for)):
+            self._planned_for, self._again = stay, False
+            self._planning = asyncio.get_running_loop().create_task(self._plan(stay))
+
+    def _drop_what_leaves(self, stay: tuple[int, ...]) -> None:
+        """Nothing more goes to a server that is to leave, and all hear of that at once."""
+        nodes = rollout.of(self._record.state.nodes)
+        leaving = frozenset(node.role.rank for node in nodes if node.state is NodeState.DRAINING)
+        goal = {slot: target for slot, target in self._goal.items() if target in stay}
+        if leaving != self._leaving or goal != self._goal:
+            self._leaving, self._goal = leaving, goal
+            self.release()
+
+    def _rouse(self) -> None:
+        """Whoever waits for news, when a server is away, when all are back, and when the job ends."""
+        state = self._record.state
+        if self._healing and not state.healing:
+            self._orders += 1
+        if self._healing or state.healing or state.phase is not Phase.RUNNING:
+            self._news.turn()
+        self._healing = state.healing
+
+    async def _plan(self, stay: tuple[int, ...]) -> None:
+        owners = self._record.owners
+        load = [
+            placement.SlotLoad(bytes=self._bytes.get(slot, 0.0), requests=self._requests.get(slot, 0.0))
+            for slot in range(len(owners))
+        ]
+        nodes = {node.role.rank: node for node in self._record.state.of_kind(RoleKind.SERVER)}
+        servers = {
+            rank: placement.Capacity(cpu=nodes[rank].cpu or 1.0, memory=(nodes[rank].memory or BYTES_A_GB) / BYTES_A_GB)
+            for rank in stay
+        }
+        thread = concurrent.futures.ThreadPoolExecutor(1, "springtide-moves", initializer=_step_back)
+        try:
+            moves = await asyncio.get_running_loop().run_in_executor(thread, placement.moves, owners, servers, load)
+        finally:
+            thread.shutdown(wait=False)
+        if rollout.staying(self._record.state.nodes) == stay:
+            self._begin(moves, servers, owners, load)
+
+    def _begin(
+        self,
+        moves: tuple[Move, ...],
+        servers: dict[int, placement.Capacity],
+        owners: tuple[int, ...],
+        load: list[placement.SlotLoad],
+    ) -> None:
+        self._goal = {move.slot: move.target for move in moves if self._record.owners[move.slot] != move.target}
+        self.calling.moves = True
+        self.release()
+        names = ", ".join(f"server-{rank}" for rank in sorted(servers))
+        leaving = sorted(set(owners) - set(servers))
+        worst = max(placement.balance(owners, servers, load).values())
+        going = f"{', '.join(f'server-{rank}' for rank in leaving)} {'leaves' if len(leaving) == 1 else 'leave'}, and "
+        why = (
+            f"slots should lie on {names}; {going if leaving else ''}"
+            f"a server was {worst:.0%} from its share of bytes or requests"
+        )
+        self._happen(events.Judged(f"move {len(self._goal)} of {len(owners)} slots", why))
+
+    def _take(self, slots: tuple[int, ...], server: int) -> int:
+        with self._kept(journal_entries.Moved(slots, server)):
+            changed = self._record.moved(slots, server)
+        for slot in slots:
+            if self._goal.get(slot) == server:
+                del self._goal[slot]
+        self._moved += changed
+        if changed and not self._goal and self._moved:
+            self._happen(events.Judged(f"{self._moved} slots have moved", "the goal is reached"))
+            self._moved = 0
+        return changed
+
+    def _let_go(self) -> None:
+        """Drained servers without slots, once all workers go by a placement without them.
+
+        And once they have said that they take no more: until then some may be on their way to them, by a goal from
+        before they were to leave, and would go with them.
+        """
+        state = self._record.state
+        have, informed = set(self._record.owners), self.informed
+        for node in rollout.of(state.nodes):
+            closed = self._closed.get(node.role.rank) == node.incarnation
+            if node.state is NodeState.DRAINING and node.role.rank not in have and informed and closed:
+                self._happen(events.Emptied(node.role))

@@ -1,0 +1,145 @@
+"""What the master does about a lost server, once `job.state` has decided that it lives again: which checkpoint, where.
+
+In: the record, and where checkpoints lie. Out: what a server's next life must bring back before it serves, the return
+of the book when it is ready, and where the servers are now, for workers that know an earlier life.
+Next: `server.recovery` on the server, `data.ledger.rollback` for the book.
+"""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
+import msgspec
+
+from springtide import errors
+from springtide.checkpoint.format import reader
+from springtide.checkpoint.format.manifest import Manifest
+from springtide.data.ledger.snapshot import BookNote
+from springtide.domain.core.roles import Placement, Role, RoleKind
+from springtide.domain.data.leases import Grant
+from springtide.domain.model.checkpoints import Lineage
+from springtide.job.core import events
+from springtide.master.core import journal_entries
+from springtide.master.core.record import Record
+from springtide.rpc.messages import messages
+
+
+class Healing:
+    """The master's part in the next life of a server. `kept`, `tell` and `happen` are the desk's.
+
+    `went_back` hears from which checkpoint slots were restored.
+    """
+
+    def __init__(
+        self,
+        record: Record,
+        folder: str,
+        lineage: Lineage,
+        *,
+        kept: Callable[[journal_entries.AnyEntry | None], AbstractContextManager[None]],
+        tell: Callable[..., None],
+        happen: Callable[[events.Event], None],
+        went_back: Callable[[int], None],
+    ) -> None:
+        self._record, self._folder, self._lineage = record, folder, lineage
+        self._kept, self._tell, self._happen, self._went_back = kept, tell, happen, went_back
+
+    def to_bring_back(self, role: Role) -> messages.Restore | None:
+        """The slots of a server and the newest checkpoint; none for a first life, or where nothing was trained yet.
+
+        One that has no slots learns the tables at least: workers that knew its earlier life do not declare them anew.
+        """
+        state, placed = self._record.state, self._record.placement
+        if not state.node(role).incarnation or placed is None:
+            return None
+        slots = placed.slots_of(role.rank)
+        rules, saved = state.spec.checkpoints, state.safety.saved
+        if saved is not None:
+            return messages.Restore(self._folder, saved, slots, self._lineage, fallback=rules.url)
+        origin = state.safety.origin
+        return messages.Restore(rules.resume, origin, slots, self._lineage) if origin else None
+
+    def placement_for(self, role: Role) -> Placement | None:
+        """A next life knows its slots from the begin; others learn them when all servers are there."""
+        return self._record.placement if self._record.state.node(role).incarnation else None
+
+    async def ready(self, role: Role, incarnation: int, said: messages.ServerReady) -> None:
+        """A server can serve. If its slots come from a checkpoint, the book goes back to that in the same moment."""
+        state = self._record.state
+        if said.error:
+            return self._happen(events.Broken(f"{role} could not be brought back: {said.error}"))
+        resumed = state.spec.checkpoints.resume_number
+        if said.restored and not incarnation and said.restored != resumed:  # the ledger stays where it went on from
+            only = f"{role} could only bring checkpoint {said.restored} back, and the job goes on from {resumed}"
+            why = "; ".join((only, *said.unusable))
+            return self._happen(events.Broken(f"{why}. Start it again with --resume: what cannot be read is left out"))
+        try:
+            manifest = await self._manifest_of(said) if said.restored and incarnation else None
+            note = None if manifest is None else note_of(manifest)
+        except errors.JobFailed as error:
+            return self._happen(events.Broken(str(error)))
+        if state.fenced(role, incarnation):
+            raise errors.Fenced(f"{role} of incarnation {incarnation} was given up meanwhile")
+        new, again = state.node(role).address != said.address, 0
+        if note is not None and new and state.in_step and state.safety.saved not in (None, said.restored):
+            self._went_back(said.restored)
+            only = f"{role} could only bring checkpoint {said.restored} back"
+            return self._happen(events.GroupLost("; ".join((only, *said.unusable))))
+        if note is not None and new and (state.spec.recovery == "exact" or state.in_step):
+            assert manifest is not None
+            entry = (
+                journal_entries.Restore(note, manifest.objects, manifest.places)
+                if state.in_step
+                else journal_entries.Restore(note)
+            )
+            with self._kept(entry):
+                again = self._record.restore(entry)
+        if note is not None and new and state.safety.saved is not None:
+            self._went_back(said.restored)
+        told: dict[str, object] = {}
+        if said.restored:
+            told = {"checkpoint": said.restored, "where": said.source, "samples_again": again}
+        if said.spared:
+            told["mirror"] = "; ".join(said.spared)
+        if said.unusable:
+            told["unusable"] = list(said.unusable)
+        self._tell("ready", role=str(role), address=said.address, incarnation=incarnation, **told)
+        self._happen(events.Ready(role, said.address, incarnation))
+
+    async def _manifest_of(self, said: messages.ServerReady) -> Manifest:
+        """The checkpoint that a server has read; it may be that it is gone by now.
+
+        Then another server has had to take an older one, and the note of that is good for both.
+        """
+        try:
+            return await read_manifest(said.source, said.restored, self._lineage)
+        except errors.JobFailed:
+            saved = self._record.state.safety.saved
+            if saved is None or saved >= said.restored:
+                raise
+            return await read_manifest(self._folder, saved, self._lineage)
+
+    def servers(self) -> messages.Servers | None:
+        """Where the servers are, if any of them lives again; else everyone knows."""
+        lives = tuple(node.incarnation for node in self._record.state.of_kind(RoleKind.SERVER))
+        return messages.Servers(self._record.addresses, lives) if any(lives) and self._record.addresses else None
+
+    def leased(self, grants: tuple[Grant, ...]) -> messages.Leased:
+        """Leases of this era, and what must be known before they are worked on."""
+        book = self._record.book
+        return messages.Leased(grants, book.era, self.servers(), book.cuts_of(grants))
+
+
+async def read_manifest(where: str, number: int, lineage: Lineage) -> Manifest:
+    """The manifest of that checkpoint; `JobFailed` where it, or the ledger in it, cannot be read."""
+    try:
+        manifest = await asyncio.to_thread(reader.known, where, number, lineage=lineage)
+        note_of(manifest)
+    except (OSError, errors.BadInput, msgspec.MsgspecError) as error:
+        raise errors.JobFailed(f"the ledger of checkpoint {number} in {where} cannot be read: {error}") from error
+    return manifest
+
+
+def note_of(manifest: Manifest) -> BookNote:
+    """How far the job was when a checkpoint began."""
+    return msgspec.msgpack.decode(manifest.ledger, type=BookNote)

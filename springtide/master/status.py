@@ -1,0 +1,119 @@
+"""How the job stands: the record and the reports as one `JobStatus`, for views, commands and the agent.
+
+In: `master.core.record`, `master.core.progress`, what the agent measured. Out: `rpc.messages.messages.JobStatus`. The
+clock is an argument.
+"""
+
+import itertools
+from collections.abc import Mapping
+from typing import Any
+
+from springtide.domain.core.roles import RANKED, Role, RoleKind, RoleUsage
+from springtide.domain.spec.online_job import OnlineState
+from springtide.job.core.nodes import ALIVE, NodeState
+from springtide.job.scaling import unschedulable
+from springtide.master.autoscale.loop import Autoscale
+from springtide.master.checkpoint.schedule import Rounds
+from springtide.master.core.progress import Tally
+from springtide.master.core.record import Record
+from springtide.master.data.data_workers import Feeding
+from springtide.rpc.messages.messages import JobStatus, MemberView, Report
+from springtide.telemetry.redacting import redact
+
+MOST_SHOWN = 20  # of the batches that were trained in part: a status is sent ten times a second
+
+
+def samples_of(record: Record, tally: Tally) -> int:
+    """Samples trained so far, each once: by the ledger; by the workers' reports in a job that leases no data."""
+    return record.book.samples_trained if record.book.passes else tally.samples
+
+
+def status_of(
+    record: Record, tally: Tally, usage: Mapping[Role, RoleUsage], *, term: int, now: float, lag_s: float = 0.0,
+    rounds: Rounds | None = None, moving: int = 0, autoscale: Autoscale | None = None, feeding: Feeding | None = None,
+    online: OnlineState | None = None, disk_trouble: str = "",
+) -> JobStatus:  # fmt: skip
+    """The whole job at this moment; after its end, as it was then."""
+    state, book = record.state, record.book
+    totals = book.totals()
+    now = record.ended_at if record.ended_at is not None else now
+    alive = {kind: sum(node.state in ALIVE for node in state.of_kind(kind)) for kind in RoleKind}
+    grew_at, last = max(tally.grew_at or 0.0, record.trained_at), rounds.saving.last if rounds else None
+    return JobStatus(
+        name=state.spec.name,
+        phase=state.phase,
+        why=redact(state.why),
+        elapsed_s=now - state.started_at,
+        trained_s=max(0.0, grew_at - record.leased_at) if record.leased_at is not None else 0.0,
+        blame=state.blame,
+        detail=redact(state.detail),
+        samples=samples_of(record, tally),
+        samples_before=record.samples_before,
+        samples_per_s=tally.samples_per_s(at=now),
+        loss=tally.loss,
+        metrics=tally.metrics,
+        shards_done=totals.done,
+        shards_leased=totals.leased,
+        shards_total=totals.total,
+        poisoned=book.poisoned(),
+        left_out=tuple(itertools.islice(record.left_out.values(), MOST_SHOWN)),
+        samples_left_out=sum(len(each.indices) for each in record.left_out.values()),
+        epochs=book.epochs,
+        members=members(record, tally, usage),
+        workers_alive=alive[RoleKind.WORKER],
+        workers_wanted=state.workers,
+        lacks=redact(unschedulable.words(state.short, at=now)),
+        servers_alive=alive[RoleKind.SERVER],
+        servers_wanted=state.servers_wanted,
+        **fed(record, alive[RoleKind.DATA_WORKER], feeding),
+        decision=redact(state.decision.what),
+        decision_why=redact(state.decision.why),
+        relaunches=state.relaunches,
+        term=term,
+        loop_lag_s=round(lag_s, 4),
+        checkpoint=last.number if last else 0,
+        checkpoint_at=last.begun_at if last else 0.0,
+        checkpoint_trouble=redact(rounds.trouble if rounds else ""),
+        uploaded=rounds.uploading.done if rounds else 0,
+        saving_last=state.saving_last,
+        slots_moving=moving,
+        staleness=None if state.in_step else tally.staleness("max"),
+        staleness_p50=None if state.in_step else tally.staleness("p50"),
+        cache=tally.cache,
+        stage=state.planned.stage if state.spec.planning.on else "",
+        shape=autoscale.shape if autoscale else None,
+        target=state.planned.target,
+        extra_workers=state.planned.extra,
+        settled=autoscale.settled if autoscale else False,
+        online=online,
+        disk_trouble=redact(disk_trouble),
+    )
+
+
+def fed(record: Record, alive: int, feeding: Feeding | None) -> dict[str, Any]:
+    """Data workers, and how trainers are fed."""
+    return {
+        "data_workers_alive": alive,
+        "data_workers_wanted": record.state.feeding.wanted,
+        "data_workers_why": redact(feeding.why) if feeding else "",
+        "feed": feeding.together if feeding else None,
+    }
+
+
+def members(record: Record, tally: Tally, usage: Mapping[Role, RoleUsage]) -> tuple[MemberView, ...]:
+    """Every role of the job, servers first; data workers come and go, and only those that are there are shown."""
+    return tuple(
+        MemberView(
+            role=node.role,
+            alive=node.state is not NodeState.GONE,
+            joined=node.state in (*ALIVE, NodeState.FINISHED),
+            report=tally.reports.get(node.role, Report()),
+            incarnation=node.incarnation,
+            state=node.state,
+            usage=usage.get(node.role),
+            low=node.low,
+        )
+        for kind in RANKED
+        for node in record.state.of_kind(kind)
+        if kind is not RoleKind.DATA_WORKER or node.state is not NodeState.GONE
+    )

@@ -1,0 +1,1 @@
+"""Pure. Shares capacity between jobs: bids, options, knapsack."""

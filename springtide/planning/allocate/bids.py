@@ -1,0 +1,302 @@
+"""Pure. What a measured job could have: its fitted model over the shapes worth having, as a `Bid`.
+
+In: jobs that are `Ready`, each with its model (`planning.perf_model.fit`). Out: a `Bid` each, or why there is none.
+Next: `planning.allocate.choose`. All jobs go through the same few array operations.
+
+A model is trusted near what was measured, and nowhere beyond what cores can do (`planning.perf_model.core_speed`).
+"""
+
+import functools
+import math
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from springtide.domain.core.shape import Bounds, MemoryNeed, Shape
+from springtide.domain.plan.view import ClusterView
+from springtide.domain.spec.planning_config import PlanningConfig
+from springtide.planning.allocate.choose import UNENDING_S
+from springtide.planning.allocate.options import Bid
+from springtide.planning.allocate.priorities import Standing
+from springtide.planning.candidates import clamp, pareto
+from springtide.planning.candidates.query import Ask
+from springtide.planning.lifecycle import rollback
+from springtide.planning.lifecycle.stages import Ready
+from springtide.planning.perf_model import core_speed, equations, measurements, ragged, trust_region
+from springtide.planning.perf_model.core_speed import Pace
+from springtide.planning.perf_model.equations import Models, Shapes
+from springtide.planning.perf_model.fit import Fitted
+from springtide.planning.perf_model.ragged import Index, Rows
+from springtide.planning.perf_model.shape_columns import Columns, columns, joined
+
+Floats = NDArray[np.float64]
+CPUS = ("worker_cpu", "server_cpu")
+OPTIONS = 48
+"""Of one job, at most; the front is thinned to so many."""
+ROOM_TO_GROW = 1.25
+"""Memory for rows in a new plan, against what they are expected to need: forecasts err, and plans are for long."""
+STEPS_NEAR = 8
+"""Numbers of workers, up and down to `nearby.NEAR`, that what runs now is looked at with."""
+TOO_MUCH = 1.5
+"""Memory of a role against what it needs, up to which it is left as it is."""
+COST_STEPS = 128
+"""Between the cheapest shape of a job and the dearest: what is slower than a shape of a lower step is not sorted."""
+
+
+class Bidder(NamedTuple):
+    """One job that is to bid."""
+
+    ready: Ready
+    fitted: Fitted
+    pace: Pace
+
+    @property
+    def need(self) -> MemoryNeed:
+        """What its roles need, with room for rows to come."""
+        need = self.ready.job.need
+        return MemoryNeed(worker=need.worker, server=need.server, rows=math.ceil(ROOM_TO_GROW * need.rows))
+
+    @property
+    def near(self) -> bool:
+        """Whether its model is trusted only near what was measured."""
+        return self.alone or (bool(self.fitted.unclear) and not self.ready.first)
+
+    @property
+    def alone(self) -> bool:
+        """Whether its workers, in step, were measured in one number only: nobody knows what agreeing costs them."""
+        return bool(self.fitted.facts.group) and len(set(self.fitted.table.settings[:, 0].tolist())) < 2
+
+
+class Held(NamedTuple):
+    """What a job has now and needs, one number a shape of its own."""
+
+    worker_cpu: Floats
+    server_cpu: Floats
+    worker_memory: Floats
+    server_memory: Floats
+    worker_known: Floats
+    """1 where it is known what workers need, 0 elsewhere; the same of servers."""
+    server_known: Floats
+
+
+Look = Callable[[Sequence[Bidder], Sequence[MemoryNeed], PlanningConfig], tuple[Columns, Rows]]
+"""Shapes of some jobs that may be worth having, and whose they are."""
+
+
+def bids(bidders: Sequence[Bidder], view: ClusterView, config: PlanningConfig) -> list[Bid | str]:
+    """The candidates of each job, and what each would bring; or why there are none."""
+    found: list[Bid | str] = [""] * len(bidders)
+    fronts = [at for at, one in enumerate(bidders) if not one.near]
+    near = [at for at, one in enumerate(bidders) if one.near]
+    for which, look, at_once in ((fronts, _worth_having, 64), (near, _nearby, 16)):  # as many as stay near the CPU
+        for first in range(0, len(which), at_once):
+            some = which[first : first + at_once]
+            for at, one in zip(some, _bids([bidders[at] for at in some], look, view, config), strict=True):
+                found[at] = one
+    return found
+
+
+def _bids(bidders: Sequence[Bidder], look: Look, view: ClusterView, config: PlanningConfig) -> list[Bid | str]:
+    """Of jobs that are looked at in one way."""
+    needs = [one.need for one in bidders]
+    shapes, rows = look(bidders, needs, config)
+    speed = _speed(bidders, shapes, rows.owner)
+    kept = _thinned(shapes.cost(config.prices), speed, rows)
+    others, beside = _other_workers(bidders, needs, config)
+    owner = np.concatenate([rows.owner[kept], beside.owner])
+    order = np.argsort(owner, kind="stable")
+    whole = joined(shapes.taken(kept), others).taken(order)
+    speeds = np.concatenate([speed[kept], _speed(bidders, others, beside.owner)])[order]
+    both = ragged.of_owners(owner[order], len(bidders))
+    found: list[Bid | str] = []
+    for one, first, length in zip(bidders, both.starts.tolist(), both.lengths.tolist(), strict=True):
+        mine = slice(first, first + length)
+        mine_only = Columns(*(column[mine] for column in whole))
+        found.append(_bid(one, *_not_refuted(one, mine_only, speeds[mine], config), view))
+    return found
+
+
+def _not_refuted(one: Bidder, shapes: Columns, speed: Floats, config: PlanningConfig) -> tuple[Columns, Floats]:
+    """Without the shape that the job came back from: its model may promise the same of it again."""
+    shape = rollback.refuted(one.ready.job, config)
+    if shape is None or rollback.alike(shape, one.ready.measured.shape):
+        return shapes, speed
+    same = (shapes.workers == shape.workers) & (shapes.servers == shape.servers)
+    same &= (shapes.worker_cpu == shape.worker_cpu) & (shapes.server_cpu == shape.server_cpu)
+    return (shapes.taken(~same), speed[~same]) if same.any() else (shapes, speed)
+
+
+def _bid(one: Bidder, shapes: Columns, speed: Floats, view: ClusterView) -> Bid | str:
+    if not len(speed):
+        return "no shape within its bounds is worth having"
+    job, now = one.ready.job, one.ready.measured.shape
+    here = min(float(one.fitted.predict(now)), core_speed.ceiling_of(one.pace, now))
+    left = job.remaining if math.isfinite(job.remaining) else here * UNENDING_S
+    return Bid(
+        job=job.name, now=now, throughput_now=here, shapes=shapes, throughput=speed,
+        standing=Standing(
+            samples_left=left, throughput=here, waited_s=max(0.0, view.now - job.submitted_at), given=job.priority
+        ),
+        launches=view.launches or job.launches,
+    )  # fmt: skip
+
+
+def _worth_having(
+    bidders: Sequence[Bidder], needs: Sequence[MemoryNeed], config: PlanningConfig
+) -> tuple[Columns, Rows]:
+    """The fronts of models that are clear."""
+    asks = [
+        Ask(
+            coefficients=one.fitted.coefficients, facts=one.fitted.facts, bounds=allowed(one.ready.job.bounds, config),
+            now=one.ready.measured.shape, need=need, prices=config.prices, pace=one.pace,
+        )
+        for one, need in zip(bidders, needs, strict=True)
+    ]  # fmt: skip
+    parts = [front.shapes for front in pareto.fronts(asks)]
+    rows = ragged.of_lengths([len(part.workers) for part in parts])
+    return _with_memory(joined(*parts), _held(bidders, needs, rows)), rows
+
+
+def _nearby(
+    bidders: Sequence[Bidder], needs: Sequence[MemoryNeed], config: PlanningConfig
+) -> tuple[Columns, Rows]:  # fmt: skip
+    """Shapes near what was measured, of models that cannot tell everything apart yet."""
+    limits = [allowed(one.ready.job.bounds, config) for one in bidders]
+    around = []
+    for one, need, limit in zip(bidders, needs, limits, strict=True):
+        now = one.ready.measured.shape
+        around.append(trust_region.Around(measurements.shapes(one.ready.job) or {now}, now, limit, need))
+    shapes, rows = trust_region.shapes(around)
+    shapes = _with_memory(shapes, _held(bidders, needs, rows))
+    fits = trust_region.inside(shapes, rows, limits)
+    return shapes.taken(fits), rows.only(fits)
+
+
+def _held(bidders: Sequence[Bidder], needs: Sequence[MemoryNeed], rows: Rows) -> Held:
+    found = []
+    for one, need in zip(bidders, needs, strict=True):
+        now, known = one.ready.measured.shape, (need.worker > 0, need.server > 0 or need.rows > 0)
+        found.append((now.worker_cpu, now.server_cpu, now.worker_memory, now.server_memory, *known))
+    return Held(*np.array(found, dtype=float).T.take(rows.owner, axis=1))
+
+
+def allowed(bounds: Bounds, config: PlanningConfig) -> Bounds:
+    """A job's bounds with C_total and C_max in them."""
+    most, quota = bounds.most, clamp.quota(bounds, config)
+    if max(most.worker_cpu, most.server_cpu) <= config.node_cpu and quota == bounds.quota:
+        return bounds
+    cpus = {name: max(getattr(bounds.least, name), min(getattr(most, name), config.node_cpu)) for name in CPUS}
+    return replace(bounds, most=replace(most, **cpus), quota=quota)
+
+
+def _speed(bidders: Sequence[Bidder], shapes: Columns, owner: Index) -> Floats:
+    """Samples a second of shapes, each by the model of its owner, and no more than cores allow."""
+    known = np.array([
+        (*_coefficients(one.fitted.coefficients), *_facts(one.fitted.facts), *one.pace) for one in bidders
+    ], dtype=float).T.take(owner, axis=1)  # fmt: skip
+    predicted = equations.throughputs(Models(*known[:-2]), Shapes(*shapes[:4]))
+    return np.minimum(predicted, core_speed.ceiling(known[-2:], shapes))
+
+
+_coefficients = operator.attrgetter("grad", "upd", "sync", "emb", "beta")
+_facts = operator.attrgetter("dense_bytes", "bandwidth", "dim", "batch", "group")
+
+
+def _thinned(cost: Floats, speed: Floats, rows: Rows) -> Index:
+    """Of each job, shapes of which none is both cheaper and faster than another, and not too many of them."""
+    some = _roughly(cost, speed, rows)
+    rows = rows.only(some)
+    order = some[rows.ordered(cost[some])]
+    rises = speed[order] > rows.best_before(speed[order])
+    kept, owner, price = order[rises], rows.owner[rises], cost[order[rises]]
+    last = np.append((owner[1:] != owner[:-1]) | (price[1:] > price[:-1]), True)  # of equal costs the last is fastest
+    kept, left = kept[last[: len(kept)]], ragged.of_owners(owner[last[: len(kept)]], len(rows.lengths))
+    many = np.flatnonzero(left.lengths > OPTIONS)
+    if not len(many):
+        return np.asarray(kept)
+    even = np.arange(OPTIONS) * ((left.lengths[many] - 1) / (OPTIONS - 1))[:, None]
+    even[:, -1] = left.lengths[many] - 1
+    chosen = left.lengths[left.owner] <= OPTIONS
+    chosen[(left.starts[many][:, None] + even.round().astype(np.int64)).ravel()] = True
+    return np.asarray(kept[chosen])
+
+
+def _roughly(cost: Floats, speed: Floats, rows: Rows) -> Index:
+    """Shapes that are faster than all that are cheaper by a step of cost or more: the others need not be sorted."""
+    low, high = (
+        rows.padded(cost, np.inf).min(axis=1, initial=np.inf),
+        rows.padded(cost, -np.inf).max(axis=1, initial=0.0),
+    )
+    steps = ((cost - low[rows.owner]) * (COST_STEPS / np.maximum(high - low, 1e-300))[rows.owner]).astype(np.intp)
+    best = np.full((len(rows.lengths), COST_STEPS + 2), -np.inf)
+    at = rows.owner * (COST_STEPS + 2) + np.minimum(steps, COST_STEPS)
+    np.maximum.at(best.ravel(), at + 1, speed)
+    return np.flatnonzero(speed > np.maximum.accumulate(best, axis=1).take(at))
+
+
+def _with_memory(shapes: Columns, held: Held) -> Columns:
+    """Memory as it is needed; as it is now, where nobody knows what is needed.
+
+    Roles of the size they have keep their memory where it is enough and not far more: nobody begins anew for that.
+    """
+    worker = np.where(held.worker_known > 0, shapes.worker_memory, held.worker_memory)
+    server = np.where(held.server_known > 0, shapes.server_memory, held.server_memory)
+    worker = _kept(worker, held.worker_memory, shapes.worker_cpu == held.worker_cpu)
+    server = _kept(server, held.server_memory, shapes.server_cpu == held.server_cpu)
+    return shapes._replace(worker_memory=worker, server_memory=server)
+
+
+def _kept(needed: Floats, held: Floats, same: NDArray[np.bool_]) -> Floats:
+    return np.where(same & (needed <= held) & (held <= TOO_MUCH * needed), held, needed)
+
+
+def _other_workers(
+    bidders: Sequence[Bidder], needs: Sequence[MemoryNeed], config: PlanningConfig
+) -> tuple[Columns, Rows]:
+    """What runs now with more or fewer workers, the change that costs least; and with just the memory that it needs."""
+    numbers: list[int] = []
+    lengths, quotas, bases, lasts = [], [], [], []
+    for one, need in zip(bidders, needs, strict=True):
+        now, bounds = one.ready.measured.shape, one.ready.job.bounds
+        fewest, most = bounds.least.workers, bounds.most.workers
+        quota = clamp.quota(bounds, config)
+        quotas.append((quota.cpu, quota.memory))
+        if not bounds.holds(replace(now, workers=fewest)):
+            lengths.append(0)
+            continue
+        ends = set() if one.alone else {fewest, most}
+        inside = sorted(ends | {many for many in _near_numbers(now.workers) if fewest <= many <= most})
+        numbers += inside
+        lengths.append(len(inside) + 1)
+        numbers.append(0)
+        bases.append(now)
+        lasts.append(_needed(now, need, bounds, config))
+    rows = ragged.of_lengths(lengths)
+    bare = [length for length in lengths if length]
+    shapes = columns(bases).taken(np.repeat(np.arange(len(bases)), bare))
+    shapes = shapes._replace(workers=np.array(numbers, dtype=np.float64))
+    last = np.cumsum(np.array(bare, dtype=np.int64)) - 1
+    for column, value in zip(shapes, columns(lasts), strict=True):
+        column[last] = value
+    cpu, memory = np.array(quotas).T.take(rows.owner, axis=1)
+    fits = (shapes.cpu <= cpu) & (shapes.memory <= memory)
+    return shapes.taken(fits), rows.only(fits)
+
+
+@functools.lru_cache(maxsize=1024)
+def _near_numbers(workers: int) -> tuple[int, ...]:
+    """Numbers of workers near one of them."""
+    return tuple({round(workers * trust_region.NEAR ** (at / STEPS_NEAR)) for at in range(-STEPS_NEAR, STEPS_NEAR + 1)})
+
+
+def _needed(now: Shape, need: MemoryNeed, bounds: Bounds, config: PlanningConfig) -> Shape:
+    """What runs now, within bounds and with the memory that servers need."""
+    needed = clamp.clipped(now, bounds, config)
+    if need.server or need.rows:
+        least, most = bounds.least.server_memory, bounds.most.server_memory
+        needed = replace(needed, server_memory=min(max(need.of_server(needed.servers), least), most))
+    return needed

@@ -1,0 +1,256 @@
+"""Pure. One option for each job, all of them together within capacity, so that most is gained: a knapsack over arrays.
+
+In: `Options`, a row a job, made by `planning.allocate.choose`. Out: an `Allotment`: which option each job has, and how
+far from the best it can be. Next: `planning.allocate.choose` says what changes.
+
+Two ways: the weighted greedy of Eqns 12 and 13 (here), and the exact one (`planning.allocate.ilp`) where it answers in
+time.
+"""
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+TOLERANCE = 1e-9
+"""Of a capacity: what sums of floats may be off by."""
+POLISHED = 600
+"""Options in all, up to which pairs of changes are tried after the greedy: there a wrong first pick shows most."""
+ROUNDS = 16
+LEAST_COST = 1e-12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What all options together may take."""
+
+    cpu: float
+    memory: float
+
+    def hold(self, cpu: float, memory: float) -> bool:
+        """Whether these sums fit."""
+        return bool(cpu <= self.cpu * (1 + TOLERANCE) and memory <= self.memory * (1 + TOLERANCE))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """Jobs by row, their options by column, cheapest first; rows are filled up with options that no one can take."""
+
+    value: Floats
+    """What an option gains, at the job's own scale; the cheapest gains 0."""
+    scale: Floats
+    """One a job, the logarithm of what its values are multiplied by."""
+    cost: Floats
+    cpu: Floats
+    memory: Floats
+
+    @property
+    def worth(self) -> Floats:
+        """Values of all jobs on one scale, the weightiest job's; padding is worth nothing."""
+        scale = np.exp(self.scale - np.max(self.scale, initial=-np.inf))[:, None] if len(self.scale) else 0.0
+        return np.asarray(np.where(np.isfinite(self.cost), self.value, 0.0) * scale)
+
+    def total(self, taken: Ints) -> float:
+        """What these options are worth together."""
+        return float(self.worth[np.arange(len(taken)), taken].sum())
+
+    def used(self, taken: Ints) -> tuple[float, float]:
+        """CPU and memory that these options take."""
+        rows = np.arange(len(taken))
+        return float(self.cpu[rows, taken].sum()), float(self.memory[rows, taken].sum())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allotment:
+    """An option for each job."""
+
+    taken: Ints
+    value: float
+    by: str
+    """`greedy` or `exact`."""
+    greedy_value: float
+    bound: float
+    """No allotment is worth more than this."""
+
+    @property
+    def gap(self) -> float:
+        """Part of the bound that the greedy leaves: of the optimum, where the exact way answered."""
+        return max(0.0, 1.0 - self.greedy_value / self.bound) if self.bound > 0 else 0.0
+
+
+def options_of(rows: Sequence[tuple[Floats, Floats, Floats, Floats]], scale: Floats) -> Options:
+    """Rows of (value, cost, cpu, memory), each row sorted by cost, as arrays of one width."""
+    width = max((len(row[0]) for row in rows), default=1)
+    shape = (len(rows), width)
+    value, cost, cpu, memory = np.full(shape, -np.inf), *(np.full(shape, np.inf) for _ in range(3))
+    for at, row in enumerate(rows):
+        for array, part in zip((value, cost, cpu, memory), row, strict=True):
+            array[at, : len(part)] = part
+    return Options(value=value, scale=scale, cost=cost, cpu=cpu, memory=memory)
+
+
+def greedy(options: Options, limits: Limits) -> Ints | None:
+    """From the cheapest option of every job upward, the best gain for its cost first; None: even these are too much.
+
+    A job goes to the option with the best gain for cost among those that fit still, then competes again from there.
+    """
+    taken = np.zeros(len(options.scale), dtype=np.int64)
+    if not limits.hold(*options.used(taken)):
+        return None
+    taken = _while_all_fits(options, limits)
+    cpu, memory = options.used(taken)
+    queue: list[tuple[float, int, int]] = []
+
+    def offer(job: int) -> None:
+        step = _best_step(options, job, int(taken[job]), Limits(cpu=limits.cpu - cpu, memory=limits.memory - memory))
+        if step is not None:
+            heapq.heappush(queue, (-step[0], job, step[1]))
+
+    queue += _first_steps(options, taken, Limits(cpu=limits.cpu - cpu, memory=limits.memory - memory))
+    heapq.heapify(queue)
+    while queue:
+        _, job, option = heapq.heappop(queue)
+        more_cpu = options.cpu[job, option] - options.cpu[job, taken[job]]
+        more_memory = options.memory[job, option] - options.memory[job, taken[job]]
+        if limits.hold(cpu + more_cpu, memory + more_memory):
+            taken[job], cpu, memory = option, cpu + more_cpu, memory + more_memory
+        offer(job)
+    return taken
+
+
+def _while_all_fits(options: Options, limits: Limits) -> Ints:
+    """The greedy up to the first step that does not fit, all jobs at once: till then no step depends on another."""
+    jobs, rows = len(options.scale), np.arange(len(options.scale))
+    at, steps = np.zeros(jobs, dtype=np.int64), []
+    moving = rows
+    while len(moving):
+        here = at[moving]
+        gain = options.value[moving] - options.value[moving, here][:, None]
+        more = np.maximum(options.cost[moving] - options.cost[moving, here][:, None], LEAST_COST)
+        ratio = np.where(gain > 0, gain, 0.0) / more
+        best = ratio.argmax(axis=1)
+        slope = ratio[np.arange(len(moving)), best]
+        moving, here, best, slope = (part[slope > 0] for part in (moving, here, best, slope))
+        steps.append((moving, best, options.scale[moving] + np.log(slope), here))
+        at[moving] = best
+    who, to, order, came = (np.concatenate(part) for part in zip(*steps, strict=True)) if steps else ([],) * 4
+    first = np.argsort(-np.asarray(order), kind="stable")  # a job's own steps pay ever less, so they stay in order
+    who, to, came = (np.asarray(part, dtype=np.int64)[first] for part in (who, to, came))
+    cpu, memory = options.used(np.zeros(jobs, dtype=np.int64))
+    cpus = cpu + np.cumsum(options.cpu[who, to] - options.cpu[who, came])
+    memories = memory + np.cumsum(options.memory[who, to] - options.memory[who, came])
+    over = (cpus > limits.cpu) | (memories > limits.memory)
+    fitting = int(np.argmax(over)) if over.any() else len(who)
+    taken = np.zeros(jobs, dtype=np.int64)
+    taken[who[:fitting]] = to[:fitting]  # the last step of a job counts
+    return taken
+
+
+def _first_steps(options: Options, taken: Ints, free: Limits) -> list[tuple[float, int, int]]:
+    """The best step of each job that has one, all jobs at once: what the queue begins with."""
+    rows = np.arange(len(taken))
+    gain = options.value - options.value[rows, taken][:, None]
+    fits = (gain > 0) & (options.cpu - options.cpu[rows, taken][:, None] <= free.cpu)
+    fits &= options.memory - options.memory[rows, taken][:, None] <= free.memory
+    more = np.maximum(options.cost - options.cost[rows, taken][:, None], LEAST_COST)
+    ratio = np.where(fits, gain, 0.0) / more
+    best = ratio.argmax(axis=1)
+    steepest = ratio[rows, best]
+    (some,) = np.nonzero(fits.any(axis=1))
+    logs = options.scale[some] + np.log(steepest[some])
+    return list(zip((-logs).tolist(), some.tolist(), best[some].tolist(), strict=True))
+
+
+def _best_step(options: Options, job: int, now: int, free: Limits) -> tuple[float, int] | None:
+    """The option with the best gain for its cost among those that fit and gain: log of that ratio, and which."""
+    gain = options.value[job] - options.value[job, now]
+    more_cpu, more_memory = options.cpu[job] - options.cpu[job, now], options.memory[job] - options.memory[job, now]
+    fits = (gain > 0) & (more_cpu <= free.cpu) & (more_memory <= free.memory)
+    if not fits.any():
+        return None
+    (which,) = np.nonzero(fits)
+    ratio = gain[which] / np.maximum(options.cost[job, which] - options.cost[job, now], LEAST_COST)
+    best = int(np.argmax(ratio))
+    return float(options.scale[job] + np.log(ratio[best])), int(which[best])
+
+
+def polish(options: Options, limits: Limits, taken: Ints) -> Ints:
+    """Change two jobs at a time, one down or across and one up, as long as that gains."""
+    jobs, width = options.cost.shape
+    if jobs * width > POLISHED or jobs == 0:
+        return taken
+    taken, worth, rows = taken.copy(), options.worth, np.arange(jobs)
+    for _ in range(ROUNDS):
+        cpu, memory = options.used(taken)
+        more_cpu = options.cpu - options.cpu[rows, taken][:, None]
+        more_memory = options.memory - options.memory[rows, taken][:, None]
+        gain = np.where(np.isfinite(options.cost), worth - worth[rows, taken][:, None], -np.inf)
+        free = Limits(cpu=limits.cpu - cpu, memory=limits.memory - memory)
+        best = _best_pair(gain, more_cpu, more_memory, free)
+        if best is None:
+            break
+        for job, option in best:
+            taken[job] = option
+    return taken
+
+
+def _best_pair(
+    gain: Floats, more_cpu: Floats, more_memory: Floats, free: Limits
+) -> tuple[tuple[int, int], tuple[int, int]] | None:
+    """Two changes that gain most together and fit together; the second may be to stay."""
+    jobs, width = gain.shape
+    flat, cpus, memories = gain.ravel(), more_cpu.ravel(), more_memory.ravel()
+    owner = np.repeat(np.arange(jobs), width)
+    best, found = 1e-12 * max(1.0, float(np.max(flat, initial=0.0))), None
+    for first in np.flatnonzero(np.isfinite(flat)):
+        fits = (cpus <= free.cpu - cpus[first]) & (memories <= free.memory - memories[first]) & (owner != owner[first])
+        together = np.where(fits, flat, -np.inf)
+        second = int(np.argmax(together))
+        if flat[first] + together[second] > best:
+            best, found = float(flat[first] + together[second]), (int(first), second)
+    if found is None:
+        return None
+    (one, other) = (divmod(at, width) for at in found)
+    return one, other
+
+
+def bound(options: Options, limits: Limits, *, steps: int = 20, rounds: int = 2) -> float:
+    """What no allotment can be worth more than: prices on CPU and memory that would make capacity just enough.
+
+    Any prices give a bound (Lagrange). The best are looked for one at a time, by halving: as long as more is wanted at
+    a price than there is, it rises.
+    """
+    if not len(options.scale):
+        return 0.0
+    valid, rows = np.isfinite(options.cost), np.arange(len(options.scale))
+    worth = np.where(valid, options.worth, -np.inf)
+    takes = [np.where(valid, each, 0.0) for each in (options.cpu, options.memory)]
+    most = (limits.cpu, limits.memory)
+    prices, best = [0.0, 0.0], np.inf
+
+    def wanted(which: int) -> float:
+        """Of one resource, at these prices; keeps the best bound so far."""
+        nonlocal best
+        left = worth
+        for price, each in zip(prices, takes, strict=True):
+            left = left - price * each if price else left
+        chosen = left.argmax(axis=1)
+        best = min(best, float(left[rows, chosen].sum() + prices[0] * most[0] + prices[1] * most[1]))
+        return float(takes[which][rows, chosen].sum())
+
+    for _ in range(rounds):
+        for which in (0, 1):
+            low, high = 0.0, 4.0 * float(worth.max(axis=1).sum()) / max(most[which], LEAST_COST)
+            prices[which] = 0.0
+            if wanted(which) <= most[which]:
+                continue
+            for _ in range(steps):
+                prices[which] = (low + high) / 2
+                low, high = (prices[which], high) if wanted(which) > most[which] else (low, prices[which])
+        if not prices[1]:
+            break
+    return best

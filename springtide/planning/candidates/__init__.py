@@ -1,0 +1,1 @@
+"""Pure. Shapes that a job could have, and the Pareto front of them."""

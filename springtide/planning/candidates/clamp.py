@@ -1,0 +1,89 @@
+"""Pure. The nearest shape that a job may have: within its bounds, a node, its quota, and what is free.
+
+In: a shape that someone would like. Out: one that is allowed, or nothing. Next: whoever makes plans.
+"""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+from springtide.domain.core.shape import NO_NEED, Bounds, Capacity, MemoryNeed, Shape
+from springtide.domain.spec.planning_config import PlanningConfig
+
+SMALLEST_CPU = 0.1
+"""Sizes are rounded to tenths of a core: finer ones say more than is known."""
+
+
+def quota(bounds: Bounds, config: PlanningConfig) -> Capacity:
+    """What one job may take in all: its own quota, and C_total unless even its least shape is more."""
+    return Capacity(
+        cpu=min(bounds.quota.cpu, max(config.total_cpu, bounds.least.cpu)), memory=bounds.quota.memory
+    )  # fmt: skip
+
+
+def within(shape: Shape, bounds: Bounds, config: PlanningConfig, *, need: MemoryNeed = NO_NEED) -> Shape:
+    """The shape, moved into the bounds field by field and then made smaller until the quota holds it."""
+    held = smaller(clipped(shape, bounds, config, need), bounds, quota(bounds, config))
+    return held if held is not None else bounds.least
+
+
+def clipped(shape: Shape, bounds: Bounds, config: PlanningConfig, need: MemoryNeed = NO_NEED) -> Shape:
+    """Field by field between the least and the most, and no role larger than a node (Eqn 5)."""
+    least, most = bounds.least, bounds.most
+    servers = _between(shape.servers, least.servers, most.servers)
+    return Shape(
+        workers=_between(shape.workers, least.workers, most.workers),
+        servers=servers,
+        worker_cpu=_cores(shape.worker_cpu, least.worker_cpu, most.worker_cpu, config.node_cpu),
+        server_cpu=_cores(shape.server_cpu, least.server_cpu, most.server_cpu, config.node_cpu),
+        worker_memory=_between(max(shape.worker_memory, need.worker), least.worker_memory, most.worker_memory),
+        server_memory=_between(
+            max(shape.server_memory, need.of_server(servers)), least.server_memory, most.server_memory
+        ),
+    )
+
+
+def smaller(shape: Shape, bounds: Bounds, room: Capacity) -> Shape | None:
+    """The shape, or a smaller one within the bounds that the room holds; None: not even the least fits.
+
+    Workers go first, since the others do not need them; then cores of each role; then servers.
+    """
+    if room.holds(shape):
+        return shape
+    for name in ("workers", "worker_cpu", "server_cpu", "servers", "worker_memory", "server_memory"):
+        least = _with(shape, name, getattr(bounds.least, name))
+        if room.holds(least):
+            return _largest(shape, least, name, room)
+        shape = least
+    return None
+
+
+def _largest(shape: Shape, least: Shape, name: str, room: Capacity) -> Shape:
+    """The one field as large as the room allows, between the two."""
+    low, high = getattr(least, name), getattr(shape, name)
+    unit = 1 if isinstance(low, int) and isinstance(high, int) else SMALLEST_CPU
+    steps = math.floor((high - low) / unit)
+    first, last = 0, steps
+    while first < last:  # the largest number of steps that still fits
+        middle = (first + last + 1) // 2
+        fits = room.holds(_with(shape, name, _stepped(low, middle, unit)))
+        first, last = (middle, last) if fits else (first, middle - 1)
+    return _with(shape, name, _stepped(low, first, unit))
+
+
+def _with(shape: Shape, name: str, value: Any) -> Shape:
+    return replace(shape, **{name: value})
+
+
+def _stepped(low: float, steps: int, unit: float) -> float:
+    return low + steps * unit if unit == 1 else max(low, round(low + steps * unit, 9))
+
+
+def _between(value: int, least: int, most: int) -> int:
+    return min(max(value, least), most)
+
+
+def _cores(value: float, least: float, most: float, node: float) -> float:
+    """Rounded up to tenths, since a role that has too little holds up the rest."""
+    rounded = math.ceil(round(value / SMALLEST_CPU, 6)) * SMALLEST_CPU
+    return min(max(round(rounded, 9), least), max(min(most, node), least))

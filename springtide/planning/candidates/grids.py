@@ -1,0 +1,124 @@
+"""Pure. All shapes within bounds, as two sides: what workers may be, and what servers may be.
+
+In: `Bounds`, `Prices`, `MemoryNeed`. Out: `Sides`, of which every pair within the quota is a shape; a `Grid` lists them
+all. Next: `planning.candidates.pareto`, `planning.candidates.probe`.
+
+Memory makes no step faster, so that it is no dimension of the search: a shape has just as much as its roles need. Each
+worker needs the same, whatever their number; servers share the rows, so that more servers are smaller ones, and bounds
+on a server's memory are bounds on the number of servers. What rows take in all is the same for every shape: it adds to
+the cost but changes no order.
+"""
+
+import functools
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy
+
+from springtide.domain.core.shape import GIB, ROUNDING, Bounds, MemoryNeed, Prices
+from springtide.planning.perf_model.equations import Array, Shapes
+
+MOST = 300_000
+"""Shapes within bounds: beyond it they are not looked at one by one."""
+KEPT = 256
+"""Bounds whose sides are remembered: a few hundred numbers each."""
+MEMORY_STEP = 1 << 28
+"""Bytes by which roles' memory grows: sizes between are rounded up."""
+SPARE = 1 + 1e-12
+"""What sums of cores may be off by."""
+
+
+class Side(NamedTuple):
+    """What one role may be: numbers of it, cores of each, cores of all."""
+
+    number: Array
+    each: Array
+    cpu: Array
+
+
+class Sides(NamedTuple):
+    """Both roles; each option goes with at least one of the other role's."""
+
+    workers: Side
+    servers: Side
+
+    def __len__(self) -> int:
+        return len(self.workers.number) * len(self.servers.number)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grid:
+    """Shapes within bounds, cheapest first, without what rows take."""
+
+    shapes: Shapes
+    memory: Array
+    """Bytes, without rows."""
+
+    def __len__(self) -> int:
+        return len(self.memory)
+
+
+@functools.lru_cache(maxsize=KEPT)
+def sides(bounds: Bounds) -> Sides:
+    """Options of each role whose cores are within the quota beside the least of the other role."""
+    least, quota = bounds.least, quota_cpu(bounds)
+    return Sides(
+        _side(bounds.workers, bounds.worker_cpus, quota - least.servers * least.server_cpu),
+        _side(bounds.servers, bounds.server_cpus, quota - least.workers * least.worker_cpu),
+    )
+
+
+def count(bounds: Bounds) -> int:
+    """Shapes that would have to be looked at: pairs of worker and server sides that the quota allows one by one."""
+    return len(sides(bounds))
+
+
+def quota_cpu(bounds: Bounds) -> float:
+    """Cores of all roles together, with what rounding may add."""
+    return bounds.quota.cpu * (1 + ROUNDING)
+
+
+def rounded(need: MemoryNeed, bounds: Bounds) -> MemoryNeed:
+    """Memory in steps, and no less than the bounds want."""
+    return MemoryNeed(
+        worker=max(-(-need.worker // MEMORY_STEP) * MEMORY_STEP, bounds.least.worker_memory),
+        server=-(-need.server // MEMORY_STEP) * MEMORY_STEP,
+        rows=need.rows,
+    )
+
+
+def grid(bounds: Bounds, prices: Prices, need: MemoryNeed) -> Grid:
+    """All shapes whose cores are within the quota, each worker and each server with its memory beside the rows."""
+    workers, servers = sides(bounds)
+    left, right = (
+        side.ravel()
+        for side in numpy.meshgrid(numpy.arange(len(workers.number)), numpy.arange(len(servers.number)), indexing="ij")
+    )
+    cpu = workers.cpu[left] + servers.cpu[right]
+    inside = cpu <= quota_cpu(bounds)
+    left, right, cpu = left[inside], right[inside], cpu[inside]
+    memory = workers.number[left] * need.worker + servers.number[right] * need.server
+    cost = cpu * prices.cpu + memory / GIB * prices.memory
+    order = numpy.lexsort((cpu, cost))
+    left, right = left[order], right[order]
+    shapes = Shapes(workers.number[left], servers.number[right], workers.each[left], servers.each[right])
+    return Grid(shapes=shapes, memory=memory[order])
+
+
+def fewest_servers(need: MemoryNeed, bounds: Bounds) -> float:
+    """Servers below which one of them would need more memory than it may have."""
+    if bounds.most.server_memory == 0:
+        return 1
+    room = bounds.most.server_memory - need.server
+    if need.rows == 0:
+        return 1 if room >= 0 else math.inf
+    return math.ceil(need.rows / room) if room > 0 else math.inf
+
+
+def _side(counts: tuple[int, ...], cpus: tuple[float, ...], quota: float) -> Side:
+    """Counts and sizes of one role whose cores alone are within the quota."""
+    many, each = numpy.repeat(numpy.array(counts, dtype=float), len(cpus)), numpy.tile(cpus, len(counts))
+    cpu = many * each
+    inside = cpu <= quota * SPARE
+    return Side(many[inside], each[inside], cpu[inside])

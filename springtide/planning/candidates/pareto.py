@@ -1,0 +1,209 @@
+"""Pure. The shapes worth having for one job: no other is both cheaper and faster.
+
+In: coefficients (of `planning.perf_model.fit`), bounds, prices, what the job needs and what it has now. Out: a `Front`,
+cheapest first. Next: `planning.allocate.choose` picks one a job, under the capacity of the cluster.
+
+Resource cost (Eqn 7) is what a shape costs an hour. Throughput gain (Eqn 8) is the throughput it adds, less overhead:
+samples that the change loses (`planning.candidates.switch_cost`), spread over `horizon_s`, the time in which it has to
+pay.
+
+Spaces of up to `grids.MOST` shapes are listed whole, so that the front is the true one. Larger ones are searched by
+NSGA-II (`planning.candidates.nsga2`, the extra `brain`); without it they are made coarser until they can be listed.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy
+
+from springtide import errors
+from springtide.domain.core.shape import NO_NEED, Bounds, MemoryNeed, Prices, Shape
+from springtide.domain.plan.profile import ModelFacts
+from springtide.domain.plan.view import Launch
+from springtide.planning.candidates import enumerate, grids, switch_cost
+from springtide.planning.candidates.query import NO_LIMIT, Ask
+from springtide.planning.perf_model import core_speed
+from springtide.planning.perf_model.equations import Array, Coefficients, Index, Shapes
+from springtide.planning.perf_model.shape_columns import Columns
+
+How = Literal["exact", "evolved", "coarse"]
+SAME = 1e-12
+"""Costs that differ by a smaller part are equal."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Front:
+    """Shapes of which none is both cheaper and faster than another: cheapest first, so slowest first."""
+
+    shapes: Columns
+    cost: Array
+    """Eqn 7, an hour."""
+    throughput: Array
+    """Samples a second."""
+    gain: Array
+    """Eqn 8, samples a second against what runs now; below 0: slower."""
+    how: How
+    why: str
+
+    def __len__(self) -> int:
+        return len(self.cost)
+
+    def shape(self, index: int) -> Shape:
+        """One of them."""
+        return self.shapes.shape(index)
+
+    def only(self, which: Index) -> "Front":
+        """Some of them, by index or by mask."""
+        return replace(
+            self, shapes=self.shapes.taken(which), cost=self.cost[which], throughput=self.throughput[which],
+            gain=self.gain[which],
+        )  # fmt: skip
+
+    def thin(self, most: int) -> "Front":
+        """At most so many, evenly over the gain, both ends among them."""
+        if len(self) <= most:
+            return self
+        wanted = numpy.linspace(self.gain[0], self.gain[-1], most)
+        return self.only(numpy.unique(numpy.searchsorted(self.gain, wanted).clip(0, len(self) - 1)))
+
+
+def front(
+    coefficients: Coefficients,
+    facts: ModelFacts,
+    *,
+    bounds: Bounds,
+    now: Shape | None = None,
+    need: MemoryNeed = NO_NEED,
+    prices: Prices | None = None,
+    launches: Sequence[Launch] | None = None,
+    horizon_s: float = math.inf,
+    pace: tuple[float, float] = NO_LIMIT,
+) -> Front:
+    """The front of one job."""
+    return front_of(
+        Ask(
+            coefficients=coefficients, facts=facts, bounds=bounds, now=now, need=need, prices=prices or Prices(),
+            launches=launches, horizon_s=horizon_s, pace=pace,
+        )
+    )  # fmt: skip
+
+
+def front_of(ask: Ask) -> Front:
+    """The same; the whole space where it can be listed, what evolution finds of it elsewhere."""
+    return fronts([ask])[0]
+
+
+def fronts(asks: Sequence[Ask]) -> list[Front]:
+    """The same of many jobs, all together: far quicker than one by one."""
+    small = [grids.count(ask.bounds) <= grids.MOST for ask in asks]
+    found = iter(listed([ask for ask, fits in zip(asks, small, strict=True) if fits]))
+    return [next(found) if fits else _searched(ask) for ask, fits in zip(asks, small, strict=True)]
+
+
+def _searched(ask: Ask) -> Front:
+    """The front of a space too large to be listed."""
+    try:
+        from springtide.planning.candidates import nsga2
+
+        return nsga2.front(ask)
+    except errors.MissingExtra:
+        (found,) = listed([replace(ask, bounds=_coarser(ask.bounds))])
+        return replace(found, how="coarse")
+
+
+def listed(asks: Sequence[Ask]) -> list[Front]:
+    """The true fronts, by looking at every shape."""
+    found = []
+    for first in range(0, len(asks), enumerate.AT_ONCE):
+        some = asks[first : first + enumerate.AT_ONCE]
+        for ask, (shapes, cost, throughput) in zip(some, enumerate.listed(some), strict=True):
+            gain = gains(ask, shapes, throughput)
+            found.append(assemble(shapes, cost, throughput, gain, how="exact", looked_at=grids.count(ask.bounds)))
+    return found
+
+
+def capped(ask: Ask, shapes: Columns, throughput: Array) -> Array:
+    """What shapes do by the equations, but no more than their cores are worth."""
+    return numpy.minimum(throughput, core_speed.ceiling(core_speed.Pace(*ask.pace), shapes))
+
+
+def gains(ask: Ask, shapes: Columns, throughput: Array) -> Array:
+    """Eqn 8 of shapes with such a throughput."""
+    before = ask.before
+    more = throughput - before
+    if ask.launches is None or ask.now is None or not math.isfinite(ask.horizon_s):
+        return more
+    return more - switch_cost.lost_samples(ask.now, shapes, ask.launches, before, throughput) / ask.horizon_s
+
+
+def fitting(ask: Ask, shapes: Shapes, memory_without_rows: Array) -> Index | None:
+    """Which shapes have memory enough within bounds and quota; None: all."""
+    need, bounds = grids.rounded(ask.need, ask.bounds), ask.bounds
+    if 0 < bounds.most.worker_memory < need.worker:
+        return numpy.zeros(len(shapes.workers), dtype=bool)
+    fits: Index | None = None
+    fewest = grids.fewest_servers(need, bounds)
+    if fewest > bounds.least.servers:
+        fits = shapes.servers >= fewest
+    if math.isfinite(bounds.quota.memory) and not _roomy(bounds, need):
+        extra = shapes.servers * _beyond_need(bounds, need, shapes.servers)
+        within = memory_without_rows + need.rows + extra <= bounds.quota.memory
+        fits = within if fits is None else fits & within
+    return fits
+
+
+def _roomy(bounds: Bounds, need: MemoryNeed) -> bool:
+    """Whether the quota has memory for the largest of all shapes."""
+    most = bounds.most
+    server = max(need.server, bounds.least.server_memory)
+    return most.workers * need.worker + most.servers * server + need.rows <= bounds.quota.memory
+
+
+def _beyond_need(bounds: Bounds, need: MemoryNeed, servers: Array) -> Array:
+    """Bytes of a server that bounds want and rows do not, by the number of servers."""
+    if bounds.least.server_memory <= need.server:
+        return numpy.zeros(1)
+    beyond: Array = numpy.maximum(bounds.least.server_memory - need.server - need.rows / servers, 0.0)
+    return beyond
+
+
+def non_dominated(cost: Array, gain: Array) -> Index:
+    """Which are on the front, of shapes in the order of rising cost."""
+    if len(cost) == 0:
+        return numpy.zeros(0, dtype=int)
+    best = numpy.maximum.accumulate(gain)
+    rises = numpy.append(True, best[1:] > best[:-1])
+    kept: Index = numpy.nonzero(rises)[0]
+    last = numpy.append(cost[kept[1:]] > cost[kept[:-1]] * (1 + SAME), True)  # of equal costs the last is the fastest
+    chosen: Index = kept[last]
+    return chosen
+
+
+def with_memory(ask: Ask, workers: Array, servers: Array, worker_cpu: Array, server_cpu: Array) -> Columns:
+    """Shapes with the memory that they need."""
+    need = grids.rounded(ask.need, ask.bounds)
+    rows = numpy.ceil(need.rows / servers) if need.rows else numpy.zeros(len(servers))
+    each = numpy.maximum(need.server + rows, float(ask.bounds.least.server_memory))
+    return Columns(workers, servers, worker_cpu, server_cpu, numpy.full(len(workers), float(need.worker)), each)
+
+
+def assemble(shapes: Columns, cost: Array, throughput: Array, gain: Array, *, how: How, looked_at: int) -> Front:
+    """The front of shapes that are in the order of rising cost."""
+    kept = non_dominated(cost, gain)
+    why = f"{len(kept)} of {looked_at:,} shapes are worth having"
+    if not len(kept):
+        why = f"none of {looked_at:,} shapes has memory enough for the job within its bounds and quota"
+    return Front(
+        shapes=shapes.taken(kept), cost=cost[kept], throughput=throughput[kept], gain=gain[kept], how=how, why=why
+    )
+
+
+def _coarser(bounds: Bounds) -> Bounds:
+    """Larger steps, until the shapes can be listed."""
+    bounds = replace(bounds, cpu_step=None)
+    while grids.count(bounds) > grids.MOST:
+        step = 2 * (bounds.worker_step or 1)
+        bounds = replace(bounds, worker_step=step, server_step=step)
+    return bounds

@@ -1,0 +1,62 @@
+"""Pure. Which configuration to measure next: the one that would tell most about what is unclear.
+
+In: a `Fitted` and bounds. Out: a `Probe`. Next: a policy may give the job that shape for a while.
+
+What data says about coefficients is a matrix (`Fitted.information`); a further measurement adds to it the product of
+its row with itself. The one that makes the determinant grow most (D-optimal) shrinks the volume of what is still
+possible most.
+"""
+
+from dataclasses import dataclass
+
+import numpy
+
+from springtide.domain.core.shape import NO_NEED, Bounds, MemoryNeed, Prices, Shape
+from springtide.planning.candidates import grids, pareto
+from springtide.planning.candidates.query import Ask
+from springtide.planning.perf_model import equations
+from springtide.planning.perf_model.equations import TERMS, Shapes
+from springtide.planning.perf_model.fit import Fitted
+
+FAINT = 1e-4
+"""Of the step's time: so much is taken to be known of every coefficient beforehand, so that nothing is infinite."""
+AS_GOOD = 0.95
+"""Of shapes that tell at least this part of the most, the cheapest is taken."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probe:
+    """A configuration to measure."""
+
+    shape: Shape
+    tells: float
+    """How much, as the logarithm of how many times smaller the volume of what is possible becomes; 0: nothing."""
+    why: str
+
+
+def next_probe(
+    fitted: Fitted, bounds: Bounds, *, need: MemoryNeed = NO_NEED, prices: Prices | None = None
+) -> Probe | None:
+    """The cheapest of the shapes that tell most; None where no shape within bounds fits or can be listed."""
+    if grids.count(bounds) > grids.MOST:
+        return None
+    ask = Ask(coefficients=fitted.coefficients, facts=fitted.facts, bounds=bounds, need=need, prices=prices or Prices())
+    grid = grids.grid(bounds, ask.prices, grids.rounded(need, bounds))
+    fits = pareto.fitting(ask, grid.shapes, grid.memory)
+    shapes = grid.shapes if fits is None else Shapes(*(column[fits] for column in grid.shapes))
+    if not len(shapes.workers):
+        return None
+    rows = equations.design(fitted.facts, shapes)
+    seconds = rows @ fitted.coefficients.array
+    if not (seconds > 0).all():
+        return None
+    rows = rows / seconds[:, None]
+    scale = numpy.sqrt(numpy.diag(fitted.information))
+    scale = numpy.where(scale > 0, scale, 1.0)
+    known = fitted.information / scale / scale[:, None] + FAINT**2 * numpy.eye(len(TERMS))
+    rows = rows / scale
+    told = numpy.log1p((rows * numpy.linalg.solve(known, rows.T).T).sum(axis=1))
+    best = int(numpy.nonzero(told >= AS_GOOD * told.max())[0][0])  # cheapest first
+    shape = pareto.with_memory(ask, *(column[best : best + 1] for column in shapes)).shape(0)
+    unclear = f"cannot tell {', '.join(fitted.unclear)} apart yet; " if fitted.unclear else ""
+    return Probe(shape=shape, tells=float(told[best]), why=f"{unclear}{shape} would tell most")

@@ -1,0 +1,179 @@
+"""Pure. Which shapes may be on a job's front, of all that it may have: the rest is left out by a rough look.
+
+In: what workers may be and what servers may be, of some jobs, with what each option costs and takes. Out: pairs of
+them, few enough to be looked at closely. Next: `planning.candidates.pareto` finds the front among them.
+
+A step's time is a part of the worker side alone, a part of the server side alone, and a part of both (looking up):
+a matrix of rank 3. Its cost is a sum of two. First only the best options of either side are paired: they come close to
+the front, and say for each of a thousand steps of cost how fast a shape of less is. Then all pairs are held against
+that, in single precision and with room for its rounding. So no grid needs to be sorted, and none remembered: bounds,
+prices and memory may be different for every job.
+"""
+
+from typing import NamedTuple
+
+import numpy
+
+from springtide.planning.perf_model.equations import Array, Index
+
+STEPS = 1024
+"""Of cost, between the cheapest pair and the dearest."""
+SOME = 40
+"""Options of either side that are paired first, at most: evenly over those that are worth looking at."""
+NEAR = 1e-5
+"""Of a time: what single precision may be off by, and more."""
+SLOWEST, NOTHING = 1e20, 1e29
+"""In the unit of a job, about its slowest shape: what times are cut off at, and what stands for no time known yet."""
+Single = numpy.typing.NDArray[numpy.float32]
+
+
+class Option(NamedTuple):
+    """What one role may be: a line a job, a number an option; lines are filled up with options that are not there."""
+
+    there: Index
+    number: Array
+    cpu: Array
+    memory: Array
+    each: Array
+    """Cores of one."""
+    cost: Array
+    seconds: Array
+    """Its own part of the seconds a sample."""
+    least: Array
+    """Seconds a sample that its cores allow at best."""
+
+    def at(self, which: Index) -> "Option":
+        """Some of them, counted through all lines."""
+        return Option(*(column.take(which) for column in self))
+
+
+class Limits(NamedTuple):
+    """Of each job."""
+
+    both: Array
+    """The part of the seconds a sample that is divided by both counts."""
+    cpu: Array
+    memory: Array
+    """Pairs that take more than these are no shapes: they outdo nothing, and may be among what is found."""
+    slower: Array
+    less: Array
+    """A pair outdoes a dearer one whose throughput is below (1 - slower) times its own less these samples a second."""
+
+
+class _Parts(NamedTuple):
+    """Of each job what its matrices are made of, in units of time and steps of cost of its own."""
+
+    left: Single
+    """(jobs, workers' options, 3); multiplied with the next: seconds."""
+    right: Single
+    least_left: Single
+    least_right: Single
+    above: Single
+    """(jobs, workers' options); added to the next: at which step of cost a pair is, counted on from job to job."""
+    beside: Single
+
+
+def pairs(workers: Option, servers: Option, limits: Limits) -> tuple[Index, Index, Index]:
+    """Jobs, and of each its pairs that may be on the front, by number: in the order of jobs, workers, servers."""
+    unit, low, steps = _scale(workers, servers, limits.both[:, None])
+    best = _best(workers, servers, limits, (unit, low, steps)).ravel()
+    parts = _parts(workers, servers, limits.both[:, None], (unit, low, steps), at=1 - NEAR)
+    capped = [numpy.asarray(one.any(axis=1)).tolist() for one in (parts.least_left, parts.least_right)]
+    found, count = [], []
+    for job, (rows, columns) in enumerate(zip(_span(workers), _span(servers), strict=True)):
+        seconds = parts.left[job, rows] @ parts.right[job, :, columns]
+        if capped[0][job]:
+            numpy.maximum(seconds, parts.least_left[job, rows, None], out=seconds)
+        if capped[1][job]:
+            numpy.maximum(seconds, parts.least_right[job, columns], out=seconds)
+        at = (parts.above[job, rows, None] + parts.beside[job, columns]).astype(numpy.intp)
+        which = numpy.flatnonzero(seconds < best.take(at))
+        left, right = numpy.divmod(which, max(1, columns.stop - columns.start))
+        found.append((left + rows.start, right + columns.start))
+        count.append(len(which))
+    job_of = numpy.repeat(numpy.arange(len(count)), count)
+    return job_of, numpy.concatenate([one for one, _ in found]), numpy.concatenate([one for _, one in found])
+
+
+def _span(side: Option) -> list[slice]:
+    """Where the options lie that are there: next to each other."""
+    first, count = side.there.argmax(axis=1).tolist(), side.there.sum(axis=1).tolist()
+    return [slice(at, at + many) for at, many in zip(first, count, strict=True)]
+
+
+def _scale(workers: Option, servers: Option, both: Array) -> tuple[Array, Array, Array]:
+    """A unit of time (0: this job cannot be looked at roughly), the least cost, and steps a unit of cost."""
+    fewest, low, high, slowest = both, 0.0, 0.0, 0.0
+    for side in (workers, servers):
+        fewest = fewest / numpy.where(side.there, side.number, numpy.inf).min(axis=1, keepdims=True)
+        low = low + numpy.where(side.there, side.cost, numpy.inf).min(axis=1, keepdims=True)
+        high = high + numpy.where(side.there, side.cost, -numpy.inf).max(axis=1, keepdims=True)
+        slowest = slowest + numpy.where(side.there, side.seconds, 0.0).max(axis=1, keepdims=True)
+    unit, span = slowest + fewest, high - low
+    sane = (unit > 0) & numpy.isfinite(unit) & (span > 0) & numpy.isfinite(span)
+    steps = numpy.where(sane, (STEPS - 1) / numpy.where(sane, span, 1.0), 0.0)
+    return numpy.where(sane, unit, 0.0), numpy.where(sane, low, 0.0), steps
+
+
+def _parts(
+    workers: Option, servers: Option, both: Array, scale: tuple[Array, Array, Array], *, at: float
+) -> _Parts:  # fmt: skip
+    """Seconds are multiplied by `at`; what cores allow is not: that is known exactly, and often the same."""
+    unit, low, steps = scale
+    a_unit = numpy.where(unit > 0, 1 / numpy.where(unit > 0, unit, 1.0), 0.0)
+    left = numpy.ones((*workers.number.shape, 3), dtype=numpy.float32)
+    right = numpy.ones((len(servers.number), 3, servers.number.shape[1]), dtype=numpy.float32)
+    left[:, :, 0], left[:, :, 2] = at * a_unit * workers.seconds, at * a_unit * both / workers.number
+    right[:, 1], right[:, 2] = at * a_unit * servers.seconds, 1 / servers.number
+    least = [numpy.minimum(side.least * a_unit, SLOWEST).astype(numpy.float32) for side in (workers, servers)]
+    before = numpy.arange(len(low))[:, None] * (STEPS + 2) + 0.5  # a half: rounding must not lead into the job before
+    above = (workers.cost - low) * steps + before
+    beside = (servers.cost * steps).astype(numpy.float32)
+    return _Parts(left, right, least[0], least[1], above.astype(numpy.float32), beside)
+
+
+def _best(workers: Option, servers: Option, limits: Limits, scale: tuple[Array, Array, Array]) -> Single:
+    """For each step of cost, the seconds of the fastest known pair that is surely cheaper."""
+    both = limits.both[:, None]
+    some, others = _some(workers, both / _middling(servers)), _some(servers, both / _middling(workers))
+    parts = _parts(some, others, both, scale, at=1 + NEAR)
+    seconds = numpy.maximum(parts.left @ parts.right, parts.least_left[:, :, None])
+    numpy.maximum(seconds, parts.least_right[:, None, :], out=seconds)
+    steps = (parts.above[:, :, None] + parts.beside[:, None, :]).astype(numpy.intp)
+    seconds[some.cpu[:, :, None] + others.cpu[:, None, :] > limits.cpu[:, None, None]] = NOTHING
+    if numpy.isfinite(limits.memory).any():
+        seconds[some.memory[:, :, None] + others.memory[:, None, :] > limits.memory[:, None, None]] = NOTHING
+    flat = numpy.full(len(both) * (STEPS + 2) + 2, NOTHING, dtype=numpy.float32)
+    numpy.minimum.at(flat, steps.ravel() + 2, seconds.ravel())  # two steps on, whatever rounding did to the cost
+    best: Single = flat[:-2].reshape(len(both), STEPS + 2)
+    best[:, :2] = NOTHING  # of the job before, if anything
+    best = numpy.minimum.accumulate(best, axis=1)
+    if limits.slower.any() or limits.less.any():
+        least = (1 - limits.slower[:, None]) / best - limits.less[:, None] * scale[0]
+        later = (1 + NEAR) / numpy.maximum(least, 1 / NOTHING)
+        best = numpy.where(least > 1 / NOTHING, later, NOTHING).astype(numpy.float32)
+    best[scale[0][:, 0] == 0] = NOTHING
+    return best
+
+
+def _middling(side: Option) -> Array:
+    """A number of the role between the least and the most."""
+    least = numpy.where(side.there, side.number, numpy.inf).min(axis=1, keepdims=True)
+    most = numpy.where(side.there, side.number, 1.0).max(axis=1, keepdims=True)
+    middle: Array = numpy.sqrt(least * most)
+    return middle
+
+
+def _some(side: Option, both: Array) -> Option:
+    """Options of which none is both cheaper and faster than another, beside a middling number of the other role."""
+    order = numpy.argsort(numpy.where(side.there, side.cost, numpy.inf), axis=1)
+    order += numpy.arange(len(order))[:, None] * order.shape[1]
+    seconds = numpy.maximum(side.seconds + both / side.number, side.least)
+    seconds = numpy.where(side.there, seconds, numpy.inf).take(order)
+    best = numpy.minimum.accumulate(seconds, axis=1)
+    kept = numpy.ones(seconds.shape, dtype=bool)
+    kept[:, 1:] = seconds[:, 1:] < best[:, :-1]
+    count = kept.sum(axis=1)
+    first, even = numpy.cumsum(count) - count, numpy.linspace(0.0, 1.0, min(int(count.max()), SOME))
+    chosen = first[:, None] + numpy.rint(even * (count - 1)[:, None]).astype(int)
+    return side.at(order[kept].take(chosen))

@@ -1,0 +1,70 @@
+"""Pure. What a front is wanted for: one job, its model, its bounds, what it has and needs.
+
+In: whoever wants to know which shapes are worth having. Next: `planning.candidates.pareto`.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy
+
+from springtide import errors
+from springtide.domain.core.roles import RoleKind
+from springtide.domain.core.shape import NO_NEED, Bounds, MemoryNeed, Prices, Shape
+from springtide.domain.plan.profile import ModelFacts
+from springtide.domain.plan.view import Launch
+from springtide.planning.candidates import switch_cost
+from springtide.planning.perf_model import equations
+from springtide.planning.perf_model.equations import Array, Coefficients
+
+NO_LIMIT = (math.inf, math.inf)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """What a front is wanted for."""
+
+    coefficients: Coefficients
+    facts: ModelFacts
+    bounds: Bounds
+    now: Shape | None = None
+    """What the job has; None: nothing runs yet."""
+    need: MemoryNeed = NO_NEED
+    prices: Prices = field(default_factory=Prices)
+    launches: Sequence[Launch] | None = None
+    """From which the overhead of a change is told; None: changes cost nothing."""
+    horizon_s: float = math.inf
+    """Seconds in which a change has to pay."""
+    pace: tuple[float, float] = NO_LIMIT
+    """Samples a second that a core of workers, and one of servers, is worth at most: fewer cores cannot be faster."""
+    seed: int = 0
+    """Of NSGA-II."""
+
+    def __post_init__(self) -> None:
+        if not self.horizon_s > 0:
+            raise errors.BadInput(f"candidates: horizon_s {self.horizon_s:g}; wanted seconds above 0")
+
+    @property
+    def factors(self) -> Array:
+        """What the columns of a grid are multiplied with to be seconds a sample."""
+        c, facts = self.coefficients, self.facts
+        traffic = 1.0 if facts.group else facts.dense_bytes / facts.bandwidth  # in step: `traffic_s` is beside it
+        batch = facts.group or facts.batch
+        seconds = [c.grad * batch, c.upd, c.sync * traffic, c.emb * batch * facts.dim, c.beta]
+        return numpy.array(seconds) / batch
+
+    @property
+    def before(self) -> float:
+        """Samples a second as it is now."""
+        return equations.throughput(self.coefficients, self.facts, self.now) if self.now else 0.0
+
+
+def most_overhead(ask: Ask) -> tuple[float, float]:
+    """No overhead is more than this part of the throughput and, beside it, so many samples a second."""
+    if ask.launches is None or ask.now is None or not math.isfinite(ask.horizon_s):
+        return 0.0, 0.0
+    for_worker = switch_cost.start_seconds(ask.launches, RoleKind.WORKER, numpy.array([ask.bounds.most.worker_cpu]))
+    for_server = switch_cost.start_seconds(ask.launches, RoleKind.SERVER, numpy.array([ask.bounds.most.server_cpu]))
+    late = max(float(for_worker[0]), float(for_server[0]))
+    return min(late / ask.horizon_s, 1.0), ask.before * float(for_worker[0]) / ask.horizon_s

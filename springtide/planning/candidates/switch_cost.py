@@ -1,0 +1,131 @@
+"""Pure. What it costs to change a job from one shape to another: by how long roles took to start, by their size.
+
+In: launches of late, the shape now and candidates as arrays. Out: seconds until each candidate is at work, and samples
+lost by changing (Eqn 8's overhead). Next: `planning.allocate.choose` changes a job only for a gain that pays this back.
+
+Jobs train on while roles start and slots move, so a change costs mostly the wait for its gain; only workers of another
+size are begun anew, one after the other, and each loses the time its successor takes.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from springtide.domain.core.roles import RoleKind
+from springtide.domain.core.shape import Shape
+from springtide.domain.plan.view import Launch
+from springtide.planning.perf_model.shape_columns import Columns
+
+Floats = NDArray[np.float64]
+USUAL_S = 20.0
+"""To start a role, where nothing is known: DLRover's figure for a pod."""
+NEWEST = 64
+LEAST_RATE = 1e-9
+
+
+class Line(NamedTuple):
+    """Seconds that a role takes to start: of one without cores, more of them a core, and the least there were."""
+
+    usual: Floats | float
+    slope: Floats | float
+    least: Floats | float
+
+
+class Starts(NamedTuple):
+    """How long workers and servers take to start; numbers for one job, arrays for many."""
+
+    worker: Line
+    server: Line
+
+
+Known = Sequence[Launch] | Starts
+"""Past launches, or what they say."""
+
+
+def starts(launches: Sequence[Launch]) -> Starts:
+    """What past launches say: a line through them, by median slope."""
+    return Starts(_line(launches, RoleKind.WORKER), _line(launches, RoleKind.SERVER))
+
+
+def starts_of_many(launches: Sequence[Sequence[Launch]]) -> Starts:
+    """The same for many jobs, a number each: those that were shown the same launches are asked once."""
+    known = {id(some): starts(some) for some in {id(some): some for some in launches}.values()}
+    rows = np.array([(*known[id(some)].worker, *known[id(some)].server) for some in launches]).reshape(-1, 6).T
+    return Starts(Line(*rows[:3]), Line(*rows[3:]))
+
+
+def start_seconds(known: Known, kind: RoleKind, cpu: Floats) -> Floats:
+    """How long roles of this kind and these cores take to start."""
+    told = known if isinstance(known, Starts) else starts(known)
+    usual, slope, least = told.worker if kind is RoleKind.WORKER else told.server
+    return np.maximum(usual + slope * cpu, least)
+
+
+def _line(launches: Sequence[Launch], kind: RoleKind) -> Line:
+    told = [one for one in launches if one.kind is kind and math.isfinite(one.seconds + one.cpu) and one.seconds >= 0]
+    if not told:
+        return Line(USUAL_S, 0.0, USUAL_S)
+    told = told[-NEWEST:]
+    sizes, seconds = np.array([one.cpu for one in told]), np.array([one.seconds for one in told])
+    apart_by, later_by = sizes[:, None] - sizes[None, :], seconds[:, None] - seconds[None, :]
+    apart = apart_by > 1e-9
+    slope = max(0.0, float(np.median(later_by[apart] / apart_by[apart]))) if apart.any() else 0.0
+    return Line(float(np.median(seconds - slope * sizes)), slope, float(seconds.min()))
+
+
+def seconds(now: Shape | Columns, to: Columns, launches: Known) -> Floats:
+    """Until all of a candidate is at work. Workers that leave take no time; slots of servers that leave must move."""
+    more_workers = (to.workers > now.workers) | resized_workers(now, to)
+    moved = (to.servers != now.servers) | (to.server_cpu != now.server_cpu) | (to.server_memory != now.server_memory)
+    for_workers = np.where(more_workers, start_seconds(launches, RoleKind.WORKER, to.worker_cpu), 0.0)
+    for_servers = np.where(moved, start_seconds(launches, RoleKind.SERVER, to.server_cpu), 0.0)
+    return np.asarray(np.maximum(for_workers, for_servers))
+
+
+def resized_workers(now: Shape | Columns, to: Columns) -> NDArray[np.bool_]:
+    """Whether workers that stay must begin anew, being of another size."""
+    return np.asarray((to.worker_cpu != now.worker_cpu) | (to.worker_memory != now.worker_memory))
+
+
+def lost_samples(
+    now: Shape | Columns, to: Columns, launches: Known, throughput_now: Floats | float, throughput: Floats
+) -> Floats:
+    """Samples that a change costs: its gain while it is waited for, and the work of workers that begin anew."""
+    waited = seconds(now, to, launches) * np.maximum(throughput - throughput_now, 0.0)
+    resized = resized_workers(now, to)
+    if not resized.any():
+        return np.asarray(waited)
+    return np.asarray(waited + np.where(resized, _begun_anew(to, launches, throughput_now), 0.0))
+
+
+def mean_throughput(
+    now: Shape | Columns,
+    to: Columns,
+    launches: Known,
+    throughput_now: Floats | float,
+    throughput: Floats,
+    samples: Floats | float,
+    *,
+    stay: bool = False,
+) -> Floats:
+    """Samples a second over the next so many of them, if the job is changed at once.
+
+    It waits for what is faster at its speed of now; a change that comes too late for these samples brings nothing. Of
+    two shapes that are there after the same wait the faster one is always better, however short the job is. `stay`:
+    workers of another size train on until their successors are there, so that nothing is lost by replacing them.
+    """
+    wait = np.where(throughput > throughput_now, seconds(now, to, launches), 0.0)
+    before = wait * throughput_now
+    again: Floats | float = 0.0
+    if not stay:
+        again = np.where(resized_workers(now, to), _begun_anew(to, launches, throughput_now), 0.0)
+    took = wait + (samples - before + again) / np.maximum(throughput, LEAST_RATE)
+    return np.where(before < samples, samples / np.maximum(took, LEAST_RATE), 0.0)
+
+
+def _begun_anew(to: Columns, launches: Known, throughput_now: Floats | float) -> Floats:
+    """Samples not trained while each worker, in its turn, is replaced by one of another size."""
+    return start_seconds(launches, RoleKind.WORKER, to.worker_cpu) * throughput_now

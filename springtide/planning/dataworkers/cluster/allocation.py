@@ -1,0 +1,208 @@
+"""Pure. Who gets the cluster's cores for data workers: GoldMiner's second level, jobs against each other.
+
+In: every job as its queue shows it (`Fed`), and the cores that there are for data workers. Out: an `Allotment`, cores
+a job with the reason. GPUs and trainers are another scheduler's business. A job has room while its data workers make
+fewer mini-batches than its trainers would train; the next core is taken to bring what the last ones did, until it was
+measured (`corrected`). Which job comes first is a metric's choice (`planning.dataworkers.cluster.metrics`).
+Next: `planning.dataworkers.cluster.node_placement` finds machines for them.
+"""
+
+import heapq
+import math
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from springtide import errors
+
+ROUNDING = 1e-9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fed:
+    """One job as the cluster sees it."""
+
+    name: str
+    gpus: int
+    """That it trains on; where it has none, its trainers."""
+    speed: float
+    """Steps a second now: t."""
+    capable: float
+    """Steps a second if its trainers never waited for data: the ideal t."""
+    cpu: float
+    """Cores of its data workers now: c."""
+    gain: float | None = None
+    """Steps a second that a core brought the last time something changed; None: nobody knows yet."""
+    steps_left: float = math.inf
+    least: float = 1.0
+    """Cores that it gets before anyone gets more: a job that stands still tells nothing."""
+
+    def __post_init__(self) -> None:
+        least = min(self.speed, self.capable, self.cpu, self.least, self.steps_left, self.gain or 0.0)
+        whole = self.speed + self.capable + self.cpu + self.least + self.steps_left + (self.gain or 0.0)
+        if not (least >= 0 and whole >= 0 and self.gpus >= 1):  # no number is in none of them
+            raise errors.BadInput(
+                f"job {self.name}: speed {self.speed:g}, capable {self.capable:g}, cpu {self.cpu:g}, "
+                f"least {self.least:g}, steps_left {self.steps_left:g}, gain {self.gain}, gpus {self.gpus}; "
+                "wanted 0 or more, and a GPU or trainer"
+            )
+
+    @property
+    def room(self) -> bool:
+        """Whether data workers are what it waits for."""
+        return self.speed < self.capable * (1 - ROUNDING)
+
+    def at(self, cpu: float) -> float:
+        """Steps a second with so many cores: in proportion below what it has, and above it as the last step was."""
+        if cpu <= self.cpu:
+            return self.speed * cpu / self.cpu if self.cpu > 0 else self.speed
+        return min(self.speed + self.slope * (cpu - self.cpu), max(self.capable, self.speed))
+
+    @property
+    def slope(self) -> float:
+        """What the next core is taken to bring: what the last ones did; before any change, what they all do."""
+        if self.gain is not None:
+            return self.gain
+        return self.speed / self.cpu if self.cpu > 0 else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """What a metric looks at: a job that would get the next cores, beside what it was given so far in this round."""
+
+    job: Fed
+    cpu: float
+    """c, without the step."""
+    more: float
+    """Δc."""
+    speed: float
+    """t, without the step."""
+    faster: float
+    """Δt."""
+
+
+Metric = Callable[[Step], float]
+"""The job with the smallest value gets the next cores."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """How cores are handed out."""
+
+    grain: float = 1.0
+    """Cores come in multiples of it, one at a time: in whole data workers of several cores a job that a single core
+    would help much waits behind those that it would help little. What is no whole one is a smaller data worker."""
+    keep: float = 0.05
+    """What a job has already counts for so much more than what it would get: nobody moves for a trifle."""
+    seed: int = 0
+    """Decides between equals."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allotment:
+    """Cores for each job's data workers, and why."""
+
+    cores: Mapping[str, float]
+    why: Mapping[str, str]
+    notes: tuple[str, ...] = ()
+    """What a metric did wrong."""
+
+    @property
+    def total(self) -> float:
+        """All jobs together."""
+        return sum(self.cores.values())
+
+
+def corrected(before: Fed, *, speed: float, capable: float, cpu: float, steps_left: float | None = None) -> Fed:
+    """The job after a change, with what it was seen to bring.
+
+    A step that filled the queue brought less than its cores could make, so that it says nothing of cores: what was
+    known before stays. A first measurement counts from zero.
+    """
+    change = cpu - before.cpu
+    left = before.steps_left if steps_left is None else steps_left
+    if abs(change) < ROUNDING:
+        seen = before.gain if before.gain is not None or cpu <= 0 else speed / cpu
+        return replace(before, speed=speed, capable=capable, cpu=cpu, gain=seen, steps_left=left)
+    seen = max((speed - before.speed) / change, 0.0) if before.cpu > 0 else speed / cpu
+    full = speed >= capable * (1 - ROUNDING) if change > 0 else not before.room
+    if full and before.gain is not None:
+        seen = max(seen, before.gain)
+    return replace(before, speed=speed, capable=capable, cpu=cpu, gain=seen, steps_left=left)
+
+
+def allot(jobs: Sequence[Fed], cpu: float, metric: Metric, rules: Rules | None = None) -> Allotment:
+    """Share out the cores: the least for each job first, in their order, then a grain at a time by the metric."""
+    rules = rules or Rules()
+    given = _least(jobs, cpu, rules)
+    free = cpu - sum(given.values())
+    notes: dict[str, None] = {}
+    by_name = {job.name: job for job in jobs}
+    heap: list[tuple[float, int, str]] = []
+    for job in jobs:
+        _offer(heap, job, given[job.name], metric, rules, notes)
+    while heap and free >= rules.grain - ROUNDING:
+        _, _, name = heapq.heappop(heap)
+        given[name] += rules.grain
+        free -= rules.grain
+        _offer(heap, by_name[name], given[name], metric, rules, notes)
+    return Allotment(cores=given, why={job.name: _why(job, given[job.name]) for job in jobs}, notes=tuple(notes))
+
+
+def _least(jobs: Sequence[Fed], cpu: float, rules: Rules) -> dict[str, float]:
+    """Every job's least, or nothing where there is no core left."""
+    given: dict[str, float] = {}
+    free = cpu
+    for job in jobs:
+        wanted = math.ceil(job.least / rules.grain - ROUNDING) * rules.grain if job.capable > 0 else 0.0
+        given[job.name] = min(wanted, _whole(free, rules.grain))
+        free -= given[job.name]
+    return given
+
+
+def _whole(cpu: float, grain: float) -> float:
+    return max(math.floor(cpu / grain + ROUNDING) * grain, 0.0)
+
+
+def _has_use(job: Fed, cpu: float) -> bool:
+    """Whether more than so many cores would bring it anything, as far as is known."""
+    slope = job.speed / job.cpu if cpu < job.cpu - ROUNDING else job.slope
+    return slope > 0 and job.at(cpu) < job.capable * (1 - ROUNDING)
+
+
+def _offer(
+    heap: list[tuple[float, int, str]], job: Fed, cpu: float, metric: Metric, rules: Rules, notes: dict[str, None]
+) -> None:
+    """Put the job's next step where its metric says."""
+    if not _has_use(job, cpu):
+        return
+    speed, after = job.at(cpu), cpu + rules.grain
+    step = Step(job=job, cpu=cpu, more=rules.grain, speed=speed, faster=job.at(after) - speed)
+    score = _score(metric, step, notes)
+    if after <= job.cpu + ROUNDING:
+        score -= rules.keep * abs(score) if math.isfinite(score) else 0.0
+    heapq.heappush(heap, (score, zlib.crc32(f"{rules.seed}:{job.name}".encode()), job.name))
+
+
+def _score(metric: Metric, step: Step, notes: dict[str, None]) -> float:
+    """A metric may be anyone's code: one that fails puts the job last."""
+    name = getattr(metric, "__name__", type(metric).__name__)
+    try:
+        score = float(metric(step))
+    except Exception as error:  # jobs go on whatever it does
+        notes[f"metric {name} failed: {type(error).__name__}: {error}"] = None
+        return math.inf
+    if math.isnan(score):
+        notes[f"metric {name} is no number for job {step.job.name}"] = None
+        return math.inf
+    return score
+
+
+def _why(job: Fed, cpu: float) -> str:
+    """One line for log and status."""
+    share = f"{job.at(cpu) / job.capable:.0%} of what it could train" if job.capable > 0 else "it trains nothing"
+    if cpu > job.cpu + ROUNDING:
+        return f"{job.cpu:g} to {cpu:g} cores: expected {share}"
+    if cpu < job.cpu - ROUNDING:
+        return f"{job.cpu:g} to {cpu:g} cores, which bring more elsewhere: expected {share}"
+    return f"keeps {cpu:g} cores: {share}" + ("" if job.room else ", its queue is full")

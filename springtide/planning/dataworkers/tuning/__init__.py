@@ -1,0 +1,1 @@
+"""Pure. Data workers of one job: whether, how many, how large."""

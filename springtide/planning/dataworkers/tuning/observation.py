@@ -1,0 +1,146 @@
+"""Pure. What a job's feeding was like over an interval, from the totals that its trainers tell with their heartbeats.
+
+In: for each trainer the `FeedState`s it told and when, and what roles have and use of cores. Out: a `FeedSeen`, or None
+where there is too little to go by. Next: `tune.decide`. What was told soon after a change is left out (`settled_at`).
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from springtide.domain.data.data_workers import FeedSeen, FeedState, StageSeen
+
+WARM_UP = 1 / 3
+"""Of an interval, after a change: data workers load the package and fill queues, which says nothing of their rate."""
+LEAST_BUSY = 0.02
+"""Of a loop's time: a wait is told when it ends, so an interval may be told more waiting than it has seconds."""
+
+
+class Told(NamedTuple):
+    """One trainer's word, and when it came."""
+
+    at: float
+    state: FeedState
+
+
+class Cores(NamedTuple):
+    """What roles have and use; of one, on average. 0: not held to any, not known."""
+
+    data_workers: int = 0
+    data_worker_cpu: float = 0.0
+    data_worker_cpu_used: float = 0.0
+    trainer_cpu: float = 0.0
+    trainer_cpu_used: float = 0.0
+    free_cpu: float = 0.0
+    share_cpu: float = 0.0
+
+
+class _Over(NamedTuple):
+    """One trainer between the first and the last word that count."""
+
+    seconds: float
+    looped: float
+    taken: int
+    made: int
+    read: float
+    stateless: float
+    waited: float
+    fill: float
+
+
+class StageCores(NamedTuple):
+    """One of several stages: how many feed, and what one has and uses, on average."""
+
+    workers: int
+    cpu: float
+    cpu_used: float
+    gpu: bool = False
+
+
+def settled_at(changed_at: float, every_s: float) -> float:
+    """From when on words count after a change (data workers joined or left, cores of a role were changed)."""
+    return changed_at + WARM_UP * every_s
+
+
+def see(told: Mapping[str, Sequence[Told]], cores: Cores, *, at: float, since: float) -> FeedSeen | None:
+    """The interval from `since` to `at`, all trainers that told something in it together."""
+    over = _all_over(told, since)
+    if not over:
+        return None
+    looped = sum(one.looped for one in over)
+    return FeedSeen(
+        at=at,
+        trainers=len(over),
+        data_workers=cores.data_workers,
+        data_worker_cpu=cores.data_worker_cpu,
+        data_worker_cpu_used=cores.data_worker_cpu_used,
+        trainer_cpu=cores.trainer_cpu,
+        trainer_cpu_used=cores.trainer_cpu_used,
+        steps_per_s=sum(one.taken / one.seconds for one in over),
+        made_per_s=sum(one.made / one.seconds for one in over),
+        capable_per_s=sum(_capable(one) for one in over),
+        fill=sum(one.fill for one in over) / len(over),
+        wait_share=min(1.0, sum(one.waited for one in over) / looped),
+        own_share=min(1.0, sum(one.read + one.stateless for one in over) / looped),
+        free_cpu=cores.free_cpu,
+        share_cpu=cores.share_cpu,
+    )
+
+
+def see_stages(
+    seen: FeedSeen, told: Sequence[Mapping[str, Sequence[Told]]], cores: Sequence[StageCores], *, since: float
+) -> tuple[StageSeen, ...]:
+    """Each stage by the queue behind it: of the last one trainers tell, of any other the data workers of the next.
+
+    `told`: for every stage but the first, first to last, what its data workers told of being fed by the one before.
+    """
+    found = []
+    for stage, own in enumerate(cores):
+        common = {"workers": own.workers, "cpu": own.cpu, "cpu_used": own.cpu_used, "gpu": own.gpu}
+        if stage == len(cores) - 1:
+            consumers, made, fill, waits = seen.trainers, seen.made_per_s, seen.fill, seen.wait_share
+        else:
+            over = _all_over(told[stage], since)
+            looped = sum(one.looped for one in over)
+            consumers, made = cores[stage + 1].workers, sum(one.made / one.seconds for one in over)
+            fill = sum(one.fill for one in over) / len(over) if over else 0.0
+            waits = min(1.0, sum(one.waited for one in over) / looped) if over else 0.0
+        found.append(
+            StageSeen(
+                consumers=consumers, made_per_s=made, capable_per_s=seen.capable_per_s, fill=fill, wait_share=waits,
+                **common,  # type: ignore[arg-type]
+            )
+        )  # fmt: skip
+    return tuple(found)
+
+
+def _all_over(told: Mapping[str, Sequence[Told]], since: float) -> list[_Over]:
+    """Of all who told enough."""
+    return [one for words in told.values() if (one := _over([word for word in words if word.at >= since])) is not None]
+
+
+def _over(words: Sequence[Told]) -> _Over | None:
+    """From the first word to the last; None: too few, or the trainer began anew between them."""
+    if len(words) < 2:
+        return None
+    first, last = words[0], words[-1]
+    then, now = first.state, last.state
+    seconds, looped = last.at - first.at, now.looped_s - then.looped_s
+    if seconds <= 0 or looped <= 0 or now.taken < then.taken or now.made < then.made:
+        return None
+    fills = [word.state.queued / word.state.room for word in words if word.state.room > 0]
+    return _Over(
+        seconds=seconds,
+        looped=looped,
+        taken=now.taken - then.taken,
+        made=now.made - then.made,
+        read=max(0.0, now.read_s - then.read_s),
+        stateless=max(0.0, now.stateless_s - then.stateless_s),
+        waited=max(0.0, now.waited_s - then.waited_s),
+        fill=sum(fills) / len(fills) if fills else 0.0,
+    )
+
+
+def _capable(one: _Over) -> float:
+    """Steps a second without waiting for data and without making it."""
+    busy = one.looped - one.waited - one.read - one.stateless
+    return one.taken / one.seconds / max(busy / one.looped, LEAST_BUSY)

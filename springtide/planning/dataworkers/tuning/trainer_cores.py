@@ -1,0 +1,123 @@
+"""Pure. Cores of a trainer that is fed: the fewest that hold its speed; more only where it takes no more batches.
+
+In: a job whose queues are ideal (fewer), one where more data workers brought nothing (more), or one that waits for data
+while no cores are free: then trainers lend what they leave unused. Out: its notes with another number of cores, or
+done. What it does not need is said as spare: others get it when they ask, not before.
+"""
+
+import math
+from dataclasses import replace
+
+from springtide.domain.data.data_workers import FeedSeen
+from springtide.planning.dataworkers.tuning.thresholds import FASTER, HOT, SLOWER
+from springtide.planning.dataworkers.tuning.tuner_state import StageNotes, TrainerNotes
+
+_HAIR = 1e-9
+
+
+def speed(seen: FeedSeen) -> float:
+    """Steps a second of one trainer."""
+    return seen.steps_per_s / max(seen.trainers, 1)
+
+
+def shrink(notes: TrainerNotes, seen: FeedSeen, unit: float) -> tuple[TrainerNotes, str]:
+    """One step down, or one step back and done."""
+    now = speed(seen)
+    if seen.trainer_cpu <= 0:
+        return replace(notes, done=True), "trainers are not held to cores"
+    if notes.held and now < (1.0 - SLOWER) * notes.speed:
+        back = replace(notes, cpu=notes.held, done=True)
+        return back, (
+            f"{now:.3g} steps/s a trainer with {seen.trainer_cpu:g} cores, {notes.speed:.3g} before: "
+            f"back to {notes.held:g} cores"
+        )
+    if not notes.held:
+        notes = replace(notes, first=notes.first or seen.trainer_cpu, speed=now)
+    notes = replace(notes, held=seen.trainer_cpu, cpu=seen.trainer_cpu)
+    fewer = _fewer(seen, unit)
+    if fewer is None:
+        return replace(notes, done=True), f"{seen.trainer_cpu:g} cores are the fewest for a trainer"
+    said = f"{now:.3g} steps/s a trainer with {seen.trainer_cpu:g} cores, {seen.trainer_cpu_used:.2g} used"
+    return replace(notes, cpu=fewer), f"{said}: try {fewer:g}"
+
+
+def _fewer(seen: FeedSeen, unit: float) -> float | None:
+    """The next number of cores to try: one step down, or at once to one step above what is used."""
+    fewer = min(seen.trainer_cpu - unit, _above_used(seen, unit))
+    return fewer if fewer >= unit - _HAIR else None
+
+
+def _above_used(seen: FeedSeen, unit: float) -> float:
+    return (math.ceil(seen.trainer_cpu_used / unit - _HAIR) + 1) * unit
+
+
+def may_grow(notes: TrainerNotes, seen: FeedSeen, unit: float) -> bool:
+    """Whether it may be the trainer's cores that hold up a job which more data workers did not help."""
+    hot = seen.trainer_cpu > 0 and seen.trainer_cpu_used >= HOT * seen.trainer_cpu
+    return hot and not notes.in_vain and seen.free_cpu >= unit * seen.trainers - _HAIR
+
+
+def grow(notes: TrainerNotes, seen: FeedSeen, unit: float) -> tuple[TrainerNotes, str]:
+    """One step up, to be judged by `judge` next time."""
+    more = seen.trainer_cpu + unit
+    grown = replace(
+        notes, first=notes.first or seen.trainer_cpu, cpu=more, held=seen.trainer_cpu, speed=speed(seen), growing=True
+    )
+    return grown, (
+        f"more data workers bring nothing and trainers use {seen.trainer_cpu_used:.2g} of {seen.trainer_cpu:g} cores: "
+        f"try {more:g}"
+    )
+
+
+def judge(notes: TrainerNotes, seen: FeedSeen) -> tuple[TrainerNotes, str]:
+    """Whether the step up brought anything; else it is taken back."""
+    now = speed(seen)
+    said = f"{seen.trainer_cpu:g} cores a trainer: {now:.3g} steps/s, {notes.speed:.3g} before"
+    if now >= (1.0 + FASTER) * notes.speed:
+        return replace(notes, growing=False, held=0.0, speed=0.0), f"{said}: kept"
+    back = replace(notes, growing=False, in_vain=True, cpu=notes.held, held=0.0, speed=0.0)
+    return back, f"{said}: back to {notes.held:g}, it is something else"
+
+
+def lendable(seen: FeedSeen, feeding: float, unit: float) -> float:
+    """Cores of one trainer that waits for data which it would not miss, were they the data workers'.
+
+    `feeding`: cores of data workers now. They are taken to make more in proportion, and the trainer to use more for it;
+    that and one step more it keeps.
+    """
+    keep = unit
+    while keep < seen.trainer_cpu - _HAIR and feeding > 0:
+        lent = (seen.trainer_cpu - keep) * seen.trainers
+        faster = min(1.0 + lent / feeding, seen.capable_per_s / seen.steps_per_s)
+        if seen.trainer_cpu_used * faster <= keep - unit + _HAIR:
+            return seen.trainer_cpu - keep
+        keep += unit
+    return 0.0
+
+
+def lend(notes: TrainerNotes, seen: FeedSeen, cpu: float, stages: tuple[StageNotes, ...]) -> TrainerNotes:
+    """So many cores of each trainer go to data workers; judged next time, by `lent`. `stages`: as they are now."""
+    first, left = notes.first or seen.trainer_cpu, seen.trainer_cpu - cpu
+    return replace(notes, first=first, cpu=left, held=seen.trainer_cpu, speed=speed(seen), lent_from=stages)
+
+
+def lent(notes: TrainerNotes, seen: FeedSeen) -> tuple[TrainerNotes, str]:
+    """Whether what was lent made the trainers faster; else they have it back."""
+    now = speed(seen)
+    said = f"{seen.trainer_cpu:g} cores a trainer, the others lent to data workers: {now:.3g} steps/s"
+    judged = replace(notes, lent_from=(), held=0.0, speed=0.0)
+    if now >= (1.0 + FASTER) * notes.speed:
+        return judged, f"{said}, {notes.speed:.3g} before: kept"
+    return replace(judged, cpu=notes.held, lent_in_vain=True), f"{said}, {notes.speed:.3g} before: taken back"
+
+
+def unused(seen: FeedSeen, unit: float) -> float:
+    """Cores of all trainers beyond one step more than they use, of a job that reads its data itself."""
+    return max(0.0, seen.trainer_cpu - _above_used(seen, unit)) * seen.trainers
+
+
+def spare(notes: TrainerNotes, trainers: int) -> float:
+    """Cores that trainers had at first and do not need."""
+    if not notes.done or notes.first is None or notes.cpu is None:
+        return 0.0
+    return max(0.0, notes.first - notes.cpu) * trainers

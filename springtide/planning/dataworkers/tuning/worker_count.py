@@ -1,0 +1,91 @@
+"""Pure. The number of data workers of a stage: as many as make what is taken, and no more.
+
+In: what the stage makes against what trainers could take. Out: its notes with another number, or settled. Growth is
+judged by what it brought; what was let go comes back at once if it is missed, and is not let go again.
+"""
+
+import math
+from dataclasses import replace
+
+from springtide.domain.data.data_workers import StageSeen
+from springtide.planning.dataworkers.tuning import queue_balance
+from springtide.planning.dataworkers.tuning.limits import Room
+from springtide.planning.dataworkers.tuning.thresholds import FASTEST, MARGIN, PATIENCE, RETURNS, SLOWER, SPARE
+from springtide.planning.dataworkers.tuning.tuner_state import Measured, StageNotes
+
+_IDLE = 0.05  # of its cores: below that nothing can be told from what a data worker uses
+
+
+def tune(notes: StageNotes, seen: StageSeen, room: Room) -> tuple[StageNotes, str]:
+    """One step for a stage that nothing before it holds up."""
+    if queue_balance.keeps_up(seen):
+        return _let_go(replace(notes, before=None, cut_from=0, short_for=0, settled=True), seen)
+    if notes.cut_from:
+        back = replace(notes, workers=notes.cut_from, floor=notes.cut_from, cut_from=0, spare_for=0)
+        return back, f"{seen.workers} were too few (trainers wait {seen.wait_share:.0%}): {notes.cut_from} again"
+    notes = replace(notes, spare_for=0, rate=seen.made_per_s / seen.workers)
+    if notes.before is not None:
+        judged = _judge(notes, notes.before, seen)
+        if judged is not None:
+            return judged
+        notes = replace(notes, before=None)
+    if notes.settled:
+        if not queue_balance.is_short(seen):
+            return replace(notes, short_for=0), f"trainers wait {seen.wait_share:.0%}: little enough"
+        if notes.short_for + 1 < PATIENCE:
+            return replace(notes, short_for=notes.short_for + 1), f"trainers wait {seen.wait_share:.0%}: if it lasts..."
+    return _grow(notes, seen, room)
+
+
+def needed(capable_per_s: float, per_worker: float, margin: float) -> int:
+    """Data workers that make what trainers could take, and a margin."""
+    return max(1, math.ceil(capable_per_s * (1.0 + margin) / per_worker - 1e-9)) if per_worker > 0 else 1
+
+
+def _judge(notes: StageNotes, before: Measured, seen: StageSeen) -> tuple[StageNotes, str] | None:
+    """Whether the last growth brought what it should have; None: it did."""
+    hoped = seen.workers / before.workers - 1.0
+    got = seen.made_per_s / before.made_per_s - 1.0 if before.made_per_s > 0 else math.inf
+    if hoped <= 0 or got >= RETURNS * hoped:
+        return None
+    enough = math.ceil((1.0 - SLOWER) * seen.made_per_s / before.made_per_s * before.workers)
+    enough = min(max(enough, before.workers), seen.workers)
+    back = replace(notes, workers=enough, ceiling=enough, rate=before.made_per_s / before.workers)
+    return replace(back, before=None, settled=True, short_for=0), (
+        f"{seen.workers} data workers made {seen.made_per_s:.3g} batches/s, {before.workers} made "
+        f"{before.made_per_s:.3g}: not their number is the limit; {enough} make as much"
+    )
+
+
+def _grow(notes: StageNotes, seen: StageSeen, room: Room) -> tuple[StageNotes, str]:
+    want = max(needed(seen.capable_per_s, notes.rate, MARGIN), seen.workers + 1)
+    more = min(want, math.ceil(seen.workers * FASTEST), room.workers(notes.cpu), notes.ceiling or want)
+    said = f"make {seen.made_per_s:.3g} of {seen.capable_per_s:.3g} batches/s that trainers could take"
+    if notes.ceiling is not None and notes.ceiling <= seen.workers:
+        return replace(notes, settled=True), f"{seen.workers} {said}; more brought nothing"
+    if more <= seen.workers:
+        return replace(notes, settled=True), f"{seen.workers} {said}; no more cores are free ({room.cores:g})"
+    before = Measured(seen.workers, seen.cpu, seen.made_per_s)
+    grown = replace(notes, workers=more, before=before, settled=False, short_for=0)
+    return grown, f"{seen.workers} {said}: {want} would keep up, now {more}"
+
+
+def _let_go(notes: StageNotes, seen: StageSeen) -> tuple[StageNotes, str]:
+    """Fewer, when fewer would do for several intervals."""
+    enough = max(needed(seen.capable_per_s, _per_worker(notes, seen), SPARE), notes.floor)
+    said = f"{seen.workers} of {seen.cpu:g} cores keep up with {seen.capable_per_s:.3g} batches/s"
+    if enough >= seen.workers:
+        return replace(notes, spare_for=0), said
+    if notes.spare_for + 1 < PATIENCE:
+        return replace(notes, spare_for=notes.spare_for + 1), f"{said}; {enough} may do"
+    fewer = max(enough, math.ceil(seen.workers / FASTEST))
+    return replace(
+        notes, workers=fewer, cut_from=seen.workers, spare_for=0
+    ), f"{said}, and {enough} should: now {fewer}"
+
+
+def _per_worker(notes: StageNotes, seen: StageSeen) -> float:
+    """Batches a second of one that is not held up: as seen when none was, or by the cores it leaves unused now."""
+    busy = min(1.0, seen.cpu_used / seen.cpu) if seen.cpu > 0 else 0.0
+    each = seen.made_per_s / seen.workers
+    return max(notes.rate, each / busy if busy > _IDLE else 0.0, each)

@@ -1,0 +1,1 @@
+"""Pure. Reactions that do not wait for a plan: memory, hot servers, growth."""

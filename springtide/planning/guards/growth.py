@@ -1,0 +1,125 @@
+"""Pure. How many rows a table server will hold: growth seen so far, carried on.
+
+In: `Seen` points, samples trained and rows then. Out: a `Growth` that answers for any later number of samples, with the
+law that has foretold the recent past best. Next: `planning.guards.oom` turns rows into bytes.
+
+Ids of real logs follow no one law: new ones may come at a steady rate (timestamps), ever more slowly (Heaps' law, zipf
+ids), or run out (a closed set). Each law is tried on the newest third of the points from what was known before it.
+"""
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+FEWEST = 6
+"""Points below which growth is taken to be steady: with concave growth that errs on the safe side."""
+HELD_OUT = 1 / 3
+LEAST_MARGIN, LARGEST_MARGIN = 0.02, 0.5
+REACH = 4.0
+"""Times the samples seen so far: no law is believed beyond. In a job's first seconds nearly every id is new."""
+
+
+class Seen(NamedTuple):
+    """Rows after so many samples."""
+
+    samples: float
+    rows: float
+
+
+Law = Callable[[Sequence[Seen], float], float]
+"""Points and a number of samples beyond them: rows by then."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Growth:
+    """A law and the points it goes on from."""
+
+    law: str
+    points: tuple[Seen, ...]
+    margin: float
+    """By how much it was wrong on the held-out points, within bounds: a share of the rows to come."""
+
+    def rows(self, samples: float) -> float:
+        """Expected rows after so many samples; never fewer than there are."""
+        newest = self.points[-1]
+        return newest.rows if samples <= newest.samples else max(newest.rows, LAWS[self.law](self.points, samples))
+
+    def cautious(self, samples: float) -> float:
+        """The same with the margin: what to reckon with."""
+        now = self.points[-1].rows
+        return now + (self.rows(samples) - now) * (1 + self.margin)
+
+
+def horizon(points: Sequence[Seen], end: float) -> float:
+    """Samples up to which growth is foretold: the job's end, or as far as what was seen reaches. Later more is seen."""
+    return max(points[-1].samples, min(end, REACH * points[-1].samples))
+
+
+def fit(points: Sequence[Seen]) -> Growth:
+    """The law that has held best. Points in order of samples; at least one."""
+    kept = tuple(points)
+    if len(kept) < FEWEST:
+        return Growth(law="steady", points=kept, margin=LARGEST_MARGIN if len(kept) < 3 else LEAST_MARGIN)
+    known = kept[: math.ceil(len(kept) * (1 - HELD_OUT))]
+    held_out = kept[len(known) :]
+    errors = {name: _error(law, known, held_out) for name, law in LAWS.items()}
+    best = min(errors, key=lambda name: errors[name])
+    return Growth(law=best, points=kept, margin=min(max(errors[best], LEAST_MARGIN), LARGEST_MARGIN))
+
+
+def _error(law: Law, known: Sequence[Seen], held_out: Sequence[Seen]) -> float:
+    """Largest error as a share of the growth that came."""
+    came = max(held_out[-1].rows - known[-1].rows, 1.0)
+    return max(abs(law(known, seen.samples) - seen.rows) / came for seen in held_out)
+
+
+def steady(points: Sequence[Seen], samples: float) -> float:
+    """On at the rate of the newer half."""
+    newest = points[-1]
+    return newest.rows + _rate(points[len(points) // 2 :], points) * (samples - newest.samples)
+
+
+def heaps(points: Sequence[Seen], samples: float) -> float:
+    """A power of the samples, its exponent that of the newer half."""
+    newest = points[-1]
+    middle = points[len(points) // 2]
+    if middle.samples <= 0 or middle.rows <= 0 or newest.samples <= middle.samples:
+        return steady(points, samples)
+    exponent = math.log(newest.rows / middle.rows) / math.log(newest.samples / middle.samples)
+    return newest.rows * math.pow(samples / newest.samples, min(max(exponent, 0.0), 1.0))
+
+
+def running_out(points: Sequence[Seen], samples: float) -> float:
+    """The rate falls by the same share over equal spans: from the older half of the points to the newer one."""
+    newest, span = points[-1], (points[-1].samples - points[0].samples) / 2
+    middle = _rows_at(points, points[0].samples + span)
+    older, newer = middle - points[0].rows, newest.rows - middle
+    if span <= 0 or older <= 0 or newer <= 0 or newer >= older:
+        return steady(points, samples)
+    share = newer / older
+    spans = (samples - newest.samples) / span
+    return newest.rows + newer * share * (1 - math.pow(share, spans)) / (1 - share)
+
+
+LAWS: dict[str, Law] = {"steady": steady, "heaps": heaps, "running out": running_out}
+
+
+def _rows_at(points: Sequence[Seen], samples: float) -> float:
+    """Rows at a moment between two points."""
+    for before, after in itertools.pairwise(points):
+        if before.samples <= samples <= after.samples and after.samples > before.samples:
+            share = (samples - before.samples) / (after.samples - before.samples)
+            return before.rows + share * (after.rows - before.rows)
+    return points[-1].rows
+
+
+def _rate(points: Sequence[Seen], fallback: Sequence[Seen]) -> float:
+    """Rows a sample between the first and the last of these points."""
+    for some in (points, fallback):
+        gone = some[-1].samples - some[0].samples
+        if gone > 0:
+            return max(0.0, (some[-1].rows - some[0].rows) / gone)
+    only = fallback[-1]
+    return only.rows / only.samples if only.samples > 0 else 0.0

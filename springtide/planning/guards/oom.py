@@ -1,0 +1,121 @@
+"""Pure. Whether a server will run out of memory as far ahead as can be seen, and what to do about it in time.
+
+In: what servers have told (`Reading`s), how the job's rows grow (`planning.guards.growth`), how much of it is left.
+Out: a `Forecast` a server, and a decision with its reason: nothing, or so many servers. Next: the master asks for them.
+
+What a server holds now is measured. What it will need beyond that: its rows' bytes at the end of the job, or as far as
+growth can be foretold by what was seen of it (`growth.horizon`), with the slack that
+tables have and with room for copies of slots that go to a checkpoint or to another server, less what its tables hold
+already, free or not.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from springtide.planning.guards.growth import Growth
+
+SPARE = 0.10
+"""Of the limit, kept free: what the kernel counts beside the process."""
+SLACK = 1.35
+"""Bytes that tables hold for a byte of rows: arenas grow in steps (1.25), copies of slots take some more."""
+SOON = 0.5
+"""A crossing that comes later than after this share of what is left is looked at again before it is acted on."""
+MOST_SERVERS = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """One server now."""
+
+    server: int
+    live: float
+    """Bytes of its rows: weights, state, index cells."""
+    held: float
+    """Bytes that its tables hold, free ones too."""
+    used: float
+    """Bytes that the limit counts."""
+    limit: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """One server as far as is looked ahead, at most to the end of the job, if nothing is done."""
+
+    server: int
+    law: str
+    static: float
+    """What it holds beside its tables."""
+    live_at_end: float
+    peak: float
+    limit: float
+    until: float
+    """Samples of the job up to which this goes."""
+    crosses_at: float | None
+    """Samples of the job when usable memory is used up; None: it is enough until then."""
+
+    def __str__(self) -> str:
+        rows = f"rows grow to {_mb(self.live_at_end)} ({self.law})"
+        fits = f"server-{self.server}: {rows}, in all {_mb(self.peak)} of {_mb(self.limit)} "
+        fits += f"at {self.until:,.0f} samples"
+        return fits if self.crosses_at is None else f"{fits}, full after {self.crosses_at:,.0f} samples"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """So many servers; the same as now: nothing is to be done."""
+
+    servers: int
+    why: str
+
+
+def room(used: float, limit: float | None) -> float:
+    """Bytes that a server may take on, as far as its limit lets it."""
+    return math.inf if limit is None else max(0.0, limit * (1 - SPARE) - used)
+
+
+def forecast(now: Reading, rows: Growth, *, samples_at_end: float) -> Forecast:
+    """One server, whose rows grow as those of the whole job do: slots have about the same part of every day's ids."""
+    present = rows.points[-1]
+
+    def live(samples: float) -> float:
+        return now.live * rows.cautious(samples) / present.rows if present.rows else now.live
+
+    def needs(samples: float) -> float:
+        return now.used + max(0.0, SLACK * live(samples) - now.held)
+
+    usable = now.limit * (1 - SPARE)
+    peak = needs(samples_at_end)
+    crosses = None
+    if peak > usable:
+        low, high = present.samples, max(samples_at_end, present.samples)
+        for _ in range(40):  # growth never falls, so halving finds where the need passes what is usable
+            middle = (low + high) / 2
+            low, high = (low, middle) if needs(middle) > usable else (middle, high)
+        crosses = high
+    return Forecast(
+        server=now.server, law=rows.law, static=max(0.0, now.used - now.held), live_at_end=live(samples_at_end),
+        peak=peak, limit=now.limit, until=samples_at_end, crosses_at=crosses,
+    )  # fmt: skip
+
+
+def decide(forecasts: Sequence[Forecast], *, samples: float, samples_at_end: float) -> Decision:
+    """How many servers hold the job to its end. Rows spread evenly over servers; what is static is in each of them."""
+    now = len(forecasts)
+    worst = max(forecasts, key=lambda one: one.peak / one.limit)
+    if worst.crosses_at is None:
+        return Decision(servers=now, why=f"memory is enough: {worst}")
+    if samples >= samples_at_end:  # another pass over the data is looked at when it begins
+        return Decision(servers=now, why=f"no sample is left that could add rows: {worst}")
+    if worst.crosses_at - samples > SOON * (samples_at_end - samples):
+        return Decision(servers=now, why=f"memory is enough for now: {worst}")
+    room = min(one.limit * (1 - SPARE) - one.static for one in forecasts)
+    if room <= 0:
+        return Decision(servers=now, why=f"more servers do not help, none has room for rows: {worst}")
+    live = sum(one.live_at_end for one in forecasts)
+    wanted = min(MOST_SERVERS, max(now + 1, math.ceil(SLACK * live / room)))
+    return Decision(servers=wanted, why=f"memory would run out: {worst}")
+
+
+def _mb(amount: float) -> str:
+    return f"{amount / 2**20:,.0f} MB"

@@ -1,0 +1,1 @@
+"""Pure. Stages of a job: warm start, sample, optimize, adjust."""

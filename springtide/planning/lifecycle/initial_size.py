@@ -1,0 +1,86 @@
+"""Pure. The size of a job from what one worker and the servers use: DLRover's Eqns 2-11.
+
+In: cores that a worker uses, and that servers use for one worker. Out: workers, servers and their cores within C_total.
+Next: `planning.lifecycle.stages` makes plans of them, servers first.
+
+    workers      = C_total / (w + s)                  Eqn 10
+    server cores = C_total - workers * w              Eqn 11, in servers of 16 cores each
+"""
+
+import math
+from dataclasses import dataclass, replace
+
+from springtide.domain.core.shape import Bounds, Shape
+from springtide.domain.spec.planning_config import PlanningConfig
+from springtide.planning.candidates import clamp
+
+SPARE = 1.3
+"""Memory of a worker, against what one was seen to use."""
+
+NEARLY_ALL = 0.9
+"""Of its cores: a worker that uses so much is not made smaller."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Need:
+    """What was measured."""
+
+    worker_cpu: float
+    """w: cores that one worker uses."""
+    server_cpu: float
+    """s: cores that all servers together use for one worker."""
+    worker_memory: int = 0
+    """Bytes that one worker was seen to use; 0: nobody knows."""
+
+    @property
+    def sound(self) -> bool:
+        """Whether anything follows from it."""
+        return 0 < self.worker_cpu < math.inf and 0 < self.server_cpu < math.inf
+
+
+def workers_and_cores(need: Need, total: float) -> tuple[int, float]:
+    """Eqns 10 and 11: workers, and cores of all servers."""
+    workers = max(1, math.floor(total / (need.worker_cpu + need.server_cpu)))
+    return workers, max(total - workers * need.worker_cpu, need.server_cpu)
+
+
+def servers_first(now: Shape, need: Need, bounds: Bounds, config: PlanningConfig) -> Shape:
+    """The shape now with as many server cores as the whole job will want, in servers of the usual size."""
+    total = clamp.quota(bounds, config).cpu
+    _, cores = workers_and_cores(need, total)
+    each = min(config.server_cpu, bounds.most.server_cpu, max(cores, bounds.least.server_cpu))
+    servers = max(1, math.floor(cores / each + 1e-9))
+    right = replace(now, servers=servers, server_cpu=each)  # workers as they are: what they use is measured again
+    return clamp.within(right, bounds, config)
+
+
+def workers_then(now: Shape, need: Need, bounds: Bounds, config: PlanningConfig) -> Shape:
+    """As many workers as servers can serve (Eqn 4) within what the job may take (Eqn 3), each of the cores it uses."""
+    total = clamp.quota(bounds, config).cpu
+    held = now.servers * now.server_cpu
+    _, cores = workers_and_cores(need, total)
+    served = max(held, cores) / need.server_cpu
+    cpu = worker_cores(now, need)
+    paid = (total - held) / min(cpu, max(need.worker_cpu, 1e-9))
+    workers = max(1, math.floor(min(served, paid) + 1e-9))
+    memory = now.worker_memory
+    if memory and need.worker_memory:
+        memory = min(memory, math.ceil(SPARE * need.worker_memory))
+    return clamp.within(replace(now, workers=workers, worker_cpu=cpu, worker_memory=memory), bounds, config)
+
+
+def worker_cores(now: Shape, need: Need) -> float:
+    """Whole cores, or tenths of one below one; what it has, where it uses nearly all of that and may want more."""
+    if need.worker_cpu >= NEARLY_ALL * now.worker_cpu:
+        return now.worker_cpu
+    return float(math.ceil(need.worker_cpu)) if need.worker_cpu > 1 else math.ceil(need.worker_cpu * 10) / 10
+
+
+def hot_server_cores(used_by_hot: float, used: float, given: float, most: float) -> float:
+    """A hot server's part of all that servers are to do, in cores of all of them: what it should have."""
+    return min(used_by_hot / used * given, most)
+
+
+def extra_workers(used: float, given: float, workers: int, most: int) -> int:
+    """For server cores that lie idle: what servers use for a worker, and how many more they could serve."""
+    return max(0, min(math.floor(given / (used / workers) - workers + 1e-9), most))

@@ -1,0 +1,112 @@
+"""Pure. Whether a job was better off before its last change, by what was measured in both shapes and by no model.
+
+In: a `JobView` whose shape was measured. Out: the `Comparison` with the shape it had before, and from it a shape to go
+back to, or one not to be tried again. Next: `planning.lifecycle.stages` wishes for the one, `planning.allocate.bids`
+omits the other.
+
+A plan rests on a model, and a model on noisy windows: now and then it promises what does not come. Only the shape just
+before is compared, so that a machine which has become slower does not send a job back through all its past.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from springtide.domain.core.shape import Shape, cost
+from springtide.domain.plan.profile import Profile
+from springtide.domain.plan.view import JobView
+from springtide.domain.spec.planning_config import PlanningConfig
+from springtide.planning.perf_model import measurements
+
+FEWEST = 3
+"""Windows in each of the two shapes; fewer have no spread."""
+MOST = 16
+"""The newest of each."""
+CERTAIN = 3.0
+"""Standard errors that the two must lie apart."""
+LEAST_SPREAD = 0.02
+"""Of a window's speed: windows that agree better than that do so by chance."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """The shape now and the one before."""
+
+    before: Shape
+    faster: float
+    """How much faster it was before: log of the ratio of the two speeds, each a mean over windows."""
+    certain: bool
+    """Whether that is more than chance."""
+    speed: float
+    """Samples a second before."""
+
+
+def compared(job: JobView) -> Comparison | None:
+    """With the shape before the last change; None: one of the two was not measured for long enough."""
+    since, now = job.last_change_at, job.shape
+    if since is None or now is None or job.extra_workers:
+        return None
+    here: list[Profile] = []
+    there: list[Profile] = []
+    before: Shape | None = None
+    for one in reversed(job.profiles):
+        same = one.shape is now or alike(one.shape, now)
+        if same and before is None:
+            if one.at >= since and len(here) < MOST:
+                here.append(one)
+        elif not same and (before is None or one.shape is before or alike(one.shape, before)):
+            before = one.shape
+            if one.at < since:
+                there.append(one)
+        else:
+            break
+        if len(there) == MOST:
+            break
+    if before is None or min(len(here), len(there)) < FEWEST:
+        return None
+    speeds_here, speeds_there = _speeds(here), _speeds(there)
+    if min(len(speeds_here), len(speeds_there)) < FEWEST:
+        return None
+    mean_here, error_here = _mean(speeds_here)
+    mean_there, error_there = _mean(speeds_there)
+    apart = mean_there - mean_here
+    certain = abs(apart) > CERTAIN * math.sqrt(error_here + error_there)
+    return Comparison(before=before, faster=apart, certain=certain, speed=math.exp(mean_there))
+
+
+def back(job: JobView, config: PlanningConfig) -> Comparison | None:
+    """To the shape before: it was faster for certain, by more than a change is worth, and its samples cost no more."""
+    found, now = compared(job), job.shape
+    if found is None or now is None or not found.certain or found.faster <= math.log1p(config.least_gain):
+        return None
+    dearer = cost(found.before, config.prices) / cost(now, config.prices)
+    return found if dearer <= math.exp(found.faster) and job.bounds.holds(found.before) else None
+
+
+def refuted(job: JobView, config: PlanningConfig) -> Shape | None:
+    """The shape before, if it was slower for certain and its samples cost more: no model makes it worth another try."""
+    found, now = compared(job), job.shape
+    if found is None or now is None or not found.certain or found.faster >= 0:
+        return None
+    dearer = cost(found.before, config.prices) / cost(now, config.prices)
+    return found.before if dearer > math.exp(found.faster) else None
+
+
+def alike(one: Shape, other: Shape) -> bool:
+    """Whether two shapes are as fast as each other; memory makes none faster."""
+    return one is other or (one.workers, one.servers, one.worker_cpu, one.server_cpu) == (
+        other.workers, other.servers, other.worker_cpu, other.server_cpu
+    )  # fmt: skip
+
+
+def _speeds(windows: Sequence[Profile]) -> list[float]:
+    """Logs of what was trained a second; windows in which nothing was are left out."""
+    speeds = (measurements.throughput(one.shape, one.timing) for one in windows)
+    return [math.log(speed) for speed in speeds if speed is not None and speed > 0]
+
+
+def _mean(logs: Sequence[float]) -> tuple[float, float]:
+    """Mean, and the square of its standard error."""
+    mean = sum(logs) / len(logs)
+    spread = sum((one - mean) ** 2 for one in logs) / (len(logs) - 1)
+    return mean, max(LEAST_SPREAD**2, spread) / len(logs)

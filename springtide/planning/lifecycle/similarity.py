@@ -1,0 +1,112 @@
+"""Pure. How alike jobs are, feature by feature: user, model, tables, data source, batch size; and what follows from it.
+
+In: features as words and numbers. Out: a matrix of similarities, 0 to 1, one a feature; how much each of them tells
+about something else in which jobs differ (`Telling`). Next: `planning.lifecycle.warm_start` takes the most similar past
+jobs, `planning.lifecycle.start_memory` what they needed.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from springtide.domain.plan.view import Feature
+
+Floats = NDArray[np.float64]
+LEAST_WEIGHT = 0.05
+"""Of all weights together, shared by the features: what none has less than, so that they decide among equals."""
+
+
+def usable(features: Mapping[str, Feature]) -> dict[str, Feature]:
+    """Features that say something: words that are not empty, finite numbers."""
+    kept: dict[str, Feature] = {}
+    for name, value in features.items():
+        if isinstance(value, str):
+            if value:
+                kept[name] = value
+        elif isinstance(value, int | float) and math.isfinite(value):
+            kept[name] = float(value)
+    return kept
+
+
+class Coded(NamedTuple):
+    """One feature of some jobs: the number of its word, -1 without one; and its number, NaN without one."""
+
+    words: NDArray[np.int64]
+    numbers: Floats
+
+    def part(self, some: slice) -> "Coded":
+        """Of some of the jobs."""
+        return Coded(self.words[some], self.numbers[some])
+
+    @property
+    def known(self) -> bool:
+        """Whether any of them has it."""
+        return bool((self.words >= 0).any() or not np.isnan(self.numbers).all())
+
+
+Codes = dict[str, dict[str, int]]
+"""Numbers that words were given, feature by feature."""
+
+
+def coded(jobs: Sequence[Mapping[str, Feature]], codes: Codes) -> dict[str, Coded]:
+    """Every feature that anyone has, as arrays; words that are new are given numbers."""
+    found = {}
+    for name in sorted({name for each in jobs for name in each}):
+        known, values = codes.setdefault(name, {}), [each.get(name) for each in jobs]
+        words = [known.setdefault(value, len(known)) if isinstance(value, str) else -1 for value in values]
+        numbers = [math.nan if value is None or isinstance(value, str) else float(value) for value in values]
+        found[name] = Coded(np.array(words, dtype=np.int64), np.array(numbers))
+    return found
+
+
+def between(ones: Mapping[str, Coded], others: Mapping[str, Coded], count: tuple[int, int]) -> dict[str, Floats]:
+    """For each feature that anyone has: how alike each of the ones is to each of the others in it; `count` of either.
+
+    Words are alike or not. Numbers are as alike as the smaller is part of the larger. Where only one side has the
+    feature, or one has a word and the other a number, they are not alike.
+    """
+    return {
+        name: _alike(ones[name], others[name]) if name in ones and name in others else np.zeros(count)
+        for name in sorted({*ones, *others})
+    }
+
+
+def _alike(one: Coded, other: Coded) -> Floats:
+    same = (one.words[:, None] == other.words) & (one.words[:, None] >= 0)
+    left, right = one.numbers[:, None], other.numbers[None, :]
+    larger = np.maximum(np.abs(left), np.abs(right))
+    near = 1.0 - np.divide(np.abs(left - right), larger, out=np.zeros_like(larger), where=larger > 0)
+    return np.where(same, 1.0, np.where(np.isfinite(larger), np.clip(near, 0.0, 1.0), 0.0))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Telling:
+    """How far jobs are apart in something, told by how far they are apart in features: a sum over them."""
+
+    weights: Mapping[str, float]
+    chance: float
+    """What jobs differ by though alike in everything."""
+
+    def apart(self, parts: Mapping[str, Floats]) -> Floats:
+        """How far each pair is expected to be apart. A feature that nothing was learned of counts as the least does."""
+        usual = min(self.weights.values())
+        apart = sum(self.weights.get(name, usual) * (1.0 - part) for name, part in parts.items())
+        return np.asarray(self.chance + apart)
+
+
+def learn(parts: Mapping[str, Floats], apart: Floats, pairs: NDArray[np.bool_]) -> Telling:
+    """How much a feature tells, over all pairs that count.
+
+    Non-negative least squares: a feature that tells nothing beside the others gets next to no weight.
+    """
+    from scipy import optimize
+
+    known = np.stack([1.0 - part[pairs] for part in parts.values()], axis=1)
+    found = optimize.nnls(np.hstack([known, np.ones((len(known), 1))]), apart[pairs])[0]
+    least = LEAST_WEIGHT * max(float(found[:-1].sum()), LEAST_WEIGHT) / len(parts)
+    weights = {name: max(least, float(weight)) for name, weight in zip(parts, found, strict=False)}
+    return Telling(weights=weights, chance=float(found[-1]))

@@ -1,0 +1,283 @@
+"""Pure. What one job needs next: to be started, measured, given its size, or mended.
+
+In: a `JobView`. Out: a `Wish` (a plan, if there is room), `Ready` (its model decides, beside all others), or a reason
+to leave it alone. Next: `planning.policy.springtide_policy` shares out the cluster.
+
+    waiting -> warm start, or a small one -> sampling -> servers by Eqn 11 -> optimizing -> workers -> adjusting
+
+Steps that are timed by term say at once, by the model, what all of them would: then a job goes from its sample to its
+size in one change, since each takes minutes, and what is measured there corrects it.
+
+Memory that runs out or will do so comes before everything, at any stage.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from springtide.domain.core.roles import RoleKind
+from springtide.domain.core.shape import Capacity, Shape, cost
+from springtide.domain.core.stages import Stage
+from springtide.domain.plan.plan import Plan
+from springtide.domain.plan.view import ClusterView, Finding, JobView, Trouble
+from springtide.domain.spec.planning_config import PlanningConfig
+from springtide.planning.candidates import clamp
+from springtide.planning.lifecycle import initial_size, rollback, warm_start
+from springtide.planning.perf_model import measurements
+from springtide.planning.perf_model.measurements import Measured
+
+SOON = 3.0
+"""Times the sampling time: a job that has no other size by then has the one it will have."""
+ROOMIER = 1.5
+"""Memory of a server whose rows will outgrow it, against what it has and against what it will need."""
+SAMPLED = 3
+"""Windows of a sample that ends by its steps: one may err by anything."""
+URGENT, START, SIZE = 0, 1, 2
+"""In this order wishes are met."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """A plan, if there is room for it; a smaller one otherwise."""
+
+    plan: Plan
+    rank: int
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ready:
+    """Measured, and its own size already: what it could have is compared with what others could."""
+
+    job: JobView
+    measured: Measured
+    first: bool = False
+    """It has not its size yet: its model is trusted wherever it leads, and corrected by what is measured there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lent:
+    """It has its size, and workers of low priority beside it: they stay while nobody needs what they take."""
+
+    job: JobView
+    shape: Shape
+
+    @property
+    def takes(self) -> Capacity:
+        """What the workers beside the shape take."""
+        extra, shape = self.job.extra_workers, self.shape
+        return Capacity(cpu=extra * shape.worker_cpu, memory=float(extra * shape.worker_memory))
+
+
+Step = Wish | Ready | Lent | str
+
+
+def next_step(job: JobView, view: ClusterView, config: PlanningConfig) -> Step:
+    """What the job needs, or why it needs nothing now."""
+    if job.shape is None:
+        return _start(job, view, config)
+    quiet = measurements.unchanged_s(job, at=view.now)
+    sized = job.stage not in (Stage.WAITING, Stage.SAMPLING) or quiet > SOON * config.sample_s
+    urgent = _memory(job, job.shape, config, ahead=sized)
+    if urgent is not None:
+        return urgent
+    if job.extra_workers:
+        return Lent(job=job, shape=job.shape)
+    begun = job.last_change_at is None and job.stage in (Stage.WAITING, Stage.SAMPLING)
+    if quiet < config.between_changes_s and not begun:
+        return f"changed {quiet:.0f} s ago; wanted {config.between_changes_s:.0f} s between changes"
+    here = measurements.now(job)
+    if here is None:
+        return "nothing sensible was measured in this shape yet"
+    if job.stage in (Stage.WAITING, Stage.SAMPLING):
+        if quiet < config.sample_s and (here.steps < config.sample_steps or here.windows < SAMPLED):
+            wanted = f"{config.sample_steps} in {SAMPLED} windows, or {config.sample_s:.0f} s"
+            return f"sampled for {here.steps} steps in {here.windows} windows and {quiet:.0f} s; wanted {wanted}"
+        return _busy_servers(job, job.shape, config) or _sized(job, job.shape, here, config, _servers)
+    if job.stage is Stage.OPTIMIZING:
+        return _sized(job, job.shape, here, config, _workers)
+    odd = [one for one in job.findings if one.trouble in (Trouble.STRAGGLER, Trouble.SLOW_SERVER)]
+    if odd:
+        return f"{odd[0].trouble}, {odd[0].role}: what is measured now is not the shape's ({odd[0].why})"
+    return _back(job, job.shape, config) or Ready(job=job, measured=here)
+
+
+def _back(job: JobView, shape: Shape, config: PlanningConfig) -> Wish | None:
+    """What it had before, where the change has made it slower."""
+    found = rollback.back(job, config)
+    if found is None:
+        return None
+    held = clamp.within(found.before, job.bounds, config, need=job.need)
+    if rollback.alike(held, shape):
+        return None
+    slower = math.expm1(-found.faster)
+    why = f"back to {held}: measured {found.speed:,.0f} samples/s there, {slower:+.0%} since the change"
+    return Wish(plan=replace(_plan(job, held, why, config, Stage.ADJUSTING), throughput=found.speed), rank=SIZE)
+
+
+def _sized(
+    job: JobView, shape: Shape, here: Measured, config: PlanningConfig,
+    by_use: Callable[[JobView, Shape, PlanningConfig], Wish | None],
+) -> Step:  # fmt: skip
+    """By the model, at once, where steps were timed by term; otherwise by what roles use, servers before workers."""
+    if here.timed or job.facts.group:  # DLRover's equations are for workers at their own pace
+        return Ready(job=job, measured=here, first=here.timed)
+    return by_use(job, shape, config) or Ready(job=job, measured=here)
+
+
+def _start(job: JobView, view: ClusterView, config: PlanningConfig) -> Wish:
+    start = warm_start.start(job, view.history, config)
+    stage = Stage.OPTIMIZING if start.warm else Stage.SAMPLING
+    return Wish(plan=_plan(job, start.shape, start.why, config, stage), rank=START, notes=start.notes)
+
+
+def _memory(job: JobView, shape: Shape, config: PlanningConfig, *, ahead: bool) -> Wish | None:
+    """Out of memory, or about to be: a worker gets twice as much, servers become more.
+
+    A job that has not its size yet is about to get it, with the memory that it needs: what lies ahead waits for that. A
+    kill is told of for a while; roles that were begun anew with more memory need not get more again for the same one.
+    """
+    for one in job.findings:
+        if one.trouble is Trouble.OOM and _roomy(job, one.role.kind):
+            continue
+        if one.role.kind is RoleKind.WORKER and one.trouble is Trouble.OOM:
+            wanted = [replace(shape, worker_memory=2 * shape.worker_memory)]
+        elif one.role.kind is RoleKind.SERVER and (
+            one.trouble is Trouble.OOM or (one.trouble is Trouble.MEMORY and ahead)
+        ):
+            wanted = _more_for_rows(job, shape, one, config)
+        else:
+            continue
+        for each in wanted:
+            held = clamp.within(each, job.bounds, config, need=job.need)
+            if _memory_of(held) > _memory_of(shape):
+                return Wish(
+                    plan=_plan(job, held, f"{one.role}, {one.trouble}: {held} ({one.why})", config, None), rank=URGENT
+                )
+    return None
+
+
+def _roomy(job: JobView, kind: RoleKind) -> bool:
+    """Whether the fullest role of a kind has memory to spare by now."""
+    held = [one for one in job.used_by(kind) if one.memory > 0 and one.memory_used > 0]
+    return bool(held) and max(one.memory_used / one.memory for one in held) <= 1 / ROOMIER
+
+
+def _more_for_rows(job: JobView, shape: Shape, found: Finding, config: PlanningConfig) -> list[Shape]:
+    """More servers where a guard says how many or after a kill, else larger ones; the other where bounds forbid it.
+
+    Where the quota has no cores for more servers they share those that servers have: no worker goes for them.
+    """
+    factor = 2.0 if found.trouble is Trouble.OOM else ROOMIER
+    larger = replace(
+        shape, server_memory=round(max(factor * shape.server_memory, ROOMIER * job.need.of_server(shape.servers)))
+    )
+    count = found.servers or (2 * shape.servers if found.trouble is Trouble.OOM else shape.servers + 1)
+    more = replace(shape, servers=max(count, shape.servers))
+    if not clamp.quota(job.bounds, config).holds(more):
+        more = replace(more, server_cpu=shape.server_cpu * shape.servers / more.servers)
+    by_number = found.trouble is Trouble.OOM or found.servers is not None or not shape.server_memory
+    return [more, larger] if by_number else [larger, more]
+
+
+def _memory_of(shape: Shape) -> tuple[int, int]:
+    """What servers have together, or how many they are where memory has no limit; then what a worker has."""
+    return shape.servers * (shape.server_memory or 1), shape.worker_memory
+
+
+def _busy_servers(job: JobView, shape: Shape, config: PlanningConfig) -> Wish | None:
+    """Servers without CPU to spare say nothing about what a worker needs of them: they get more, then are more."""
+    used = measurements.use(job, RoleKind.SERVER)
+    if used is None or used.share <= config.busy_server:
+        return None
+    larger = clamp.within(replace(shape, server_cpu=2 * shape.server_cpu), job.bounds, config)
+    if larger.server_cpu <= shape.server_cpu or larger.workers < shape.workers:
+        larger = clamp.within(replace(shape, servers=2 * shape.servers), job.bounds, config)
+    if larger == shape or larger.cpu <= shape.cpu or larger.workers < shape.workers:
+        return None
+    why = f"{used.hottest.role} uses {used.share:.0%} of its CPU while sampling: more of it, then on with sampling"
+    return Wish(plan=_plan(job, larger, why, config, Stage.SAMPLING), rank=SIZE)
+
+
+def need(job: JobView, shape: Shape) -> initial_size.Need | None:
+    """What a worker uses, and what servers use for one."""
+    workers, servers = measurements.use(job, RoleKind.WORKER), measurements.use(job, RoleKind.SERVER)
+    if workers is None or servers is None:
+        return None
+    found = initial_size.Need(
+        worker_cpu=workers.used / workers.count, server_cpu=servers.used / max(shape.workers, workers.count),
+        worker_memory=max((use.memory_used for use in job.used_by(RoleKind.WORKER)), default=0),
+    )  # fmt: skip
+    return found if found.sound else None
+
+
+def _servers(job: JobView, shape: Shape, config: PlanningConfig) -> Wish | None:
+    measured = need(job, shape)
+    if measured is None:
+        return None
+    right = _with_memory(job, initial_size.servers_first(shape, measured, job.bounds, config), config)
+    if (right.servers, right.server_cpu) == (shape.servers, shape.server_cpu):
+        return _workers(job, shape, config)
+    why = (
+        f"a worker uses {measured.worker_cpu:.1f} cores and {measured.server_cpu:.1f} of servers: "
+        f"{right.servers} servers of {right.server_cpu:g} for {clamp.quota(job.bounds, config).cpu:g} in all"
+    )
+    return Wish(plan=_plan(job, right, why, config, Stage.OPTIMIZING), rank=SIZE)
+
+
+def _workers(job: JobView, shape: Shape, config: PlanningConfig) -> Wish | None:
+    measured = need(job, shape)
+    if measured is None:
+        return None
+    right = _with_memory(job, initial_size.workers_then(shape, measured, job.bounds, config), config)
+    if abs(right.workers - shape.workers) <= config.least_gain * shape.workers and right.worker_cpu == shape.worker_cpu:
+        return None
+    why = (
+        f"a worker uses {measured.worker_cpu:.1f} cores and {measured.server_cpu:.1f} of servers: "
+        f"{right.workers} workers of {right.worker_cpu:g}"
+    )
+    return Wish(plan=_plan(job, right, why, config, Stage.ADJUSTING), rank=SIZE)
+
+
+def _with_memory(job: JobView, shape: Shape, config: PlanningConfig) -> Shape:
+    """Servers with the memory that the job needs, where that is known, and as many as guards have asked for."""
+    asked = [one.servers or shape.servers + 1 for one in job.findings if one.trouble is Trouble.MEMORY]
+    servers = max([shape.servers, *asked])
+    memory = job.need.of_server(servers) if job.need.rows or job.need.server else shape.server_memory
+    return clamp.within(replace(shape, servers=servers, server_memory=memory), job.bounds, config, need=job.need)
+
+
+def mend(job: JobView, shape: Shape, config: PlanningConfig) -> Plan | str:
+    """What is left to do for a job that has its size: a hot server, or server cores that lie idle."""
+    servers, workers = measurements.use(job, RoleKind.SERVER), measurements.use(job, RoleKind.WORKER)
+    if servers is None or workers is None:
+        return "it has its size"
+    hot, calm = (
+        servers.hottest,
+        (servers.used - servers.hottest.cpu_used) / max(servers.given - servers.hottest.cpu, 1e-9),
+    )
+    if servers.count > 1 and servers.share > config.busy_server and calm < config.busy_server * servers.share:
+        most = min(config.node_cpu, job.bounds.most.server_cpu)
+        cores = round(initial_size.hot_server_cores(hot.cpu_used, servers.used, servers.given, most), 1)
+        if cores >= (1 + config.least_gain) * hot.cpu and hot.role.rank < shape.servers:
+            why = f"{hot.role} uses {servers.share:.0%} of its CPU, the others {calm:.0%}: it gets {cores:g} cores"
+            return replace(_plan(job, shape, why, config, None), server_cpus=((hot.role.rank, cores),))
+    beyond = shape.cpu + shape.worker_cpu > clamp.quota(job.bounds, config).cpu
+    beyond = beyond and not job.facts.group  # in step all would wait for those who have only what others leave
+    if beyond and workers.count <= shape.workers and servers.share <= config.busy_server:
+        extra = initial_size.extra_workers(servers.used, servers.given, shape.workers, config.extra_workers)
+        if extra:
+            idle = f"servers use {servers.used / servers.given:.0%} of their CPU"
+            why = f"{idle}: {extra} workers of low priority beyond the quota"
+            return replace(_plan(job, shape, why, config, None), extra_workers=extra)
+    return "it has its size"
+
+
+def given_up(lent: Lent, config: PlanningConfig) -> Plan:
+    """The shape without them."""
+    why = f"others need what {lent.job.extra_workers} workers of low priority take: without them"
+    return _plan(lent.job, lent.shape, why, config, None)
+
+
+def _plan(job: JobView, shape: Shape, why: str, config: PlanningConfig, stage: Stage | None) -> Plan:
+    return Plan(job=job.name, shape=shape, reason=why, cost=cost(shape, config.prices), stage=stage)

@@ -1,0 +1,248 @@
+"""Pure. What a new job begins with: what jobs like it ended with (Algorithm 1), or a small start to be measured.
+
+In: a `JobView` of which nothing runs, the history, and settings. Out: a `Start`: a shape within the job's bounds, and
+why. Next: `planning.lifecycle.stages` finds room for it.
+
+The k most similar past jobs enter one after the other, the least similar first: A = mu * A_i + (1 - mu) * A, so the
+most similar has weight mu. How much each feature counts, k and mu are what the history itself would have done best
+with: each of its newest jobs is foretold from those before it.
+"""
+
+import functools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from springtide.domain.core.shape import Shape
+from springtide.domain.plan.view import JobView, PastJob
+from springtide.domain.spec.planning_config import PlanningConfig
+from springtide.planning.candidates import clamp
+from springtide.planning.lifecycle import similarity, start_memory
+from springtide.planning.lifecycle.similarity import Coded
+
+Floats = NDArray[np.float64]
+NEWEST = 160
+"""Past jobs that are looked at, from the end of the history."""
+BACKTESTED = 64
+"""Of them, the newest that are foretold from those before."""
+FEWEST = 8
+"""Below so many past jobs nothing is learned from them about k, mu and features: these hold then."""
+USUAL_SIMILAR, USUAL_SMOOTHING = 3, 0.7
+SIMILARS = (1, 2, 3, 5, 8)
+SMOOTHINGS = (0.3, 0.5, 0.7, 0.9)
+ALIKE = 0.5
+"""A past job whose configuration is expected to be no closer than this says nothing about this one."""
+UNKNOWN = 2.0
+"""Memory of servers at a start, against what similar jobs ended with, where these have not told what they needed."""
+COMPARED = 4
+"""Of a configuration's numbers (`_row`), those by which one is near another: roles and cores. Other features tell
+memory."""
+USER = "user"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """What a job begins with."""
+
+    shape: Shape
+    why: str
+    warm: bool
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lesson:
+    """What a history teaches about itself."""
+
+    similar: int
+    smoothing: float
+    telling: similarity.Telling | None
+    """How far configurations are apart, by features; None: too short a history to tell."""
+    among: dict[str, Floats]
+    """Similarities among the newest past jobs, feature by feature."""
+    accuracy: float
+    """Mean part of the final configuration that the backtest foretold; NaN: too short a history to tell."""
+
+    def closeness(self, parts: dict[str, Floats]) -> Floats:
+        """How close the configuration of each past job is to the new one's: expected, or by plain similarity."""
+        if self.telling is None:
+            return np.asarray(np.mean([part[0] for part in parts.values()], axis=0))
+        return np.asarray(np.clip(1.0 - self.telling.apart(parts)[0], 0.0, 1.0))
+
+
+class Known(NamedTuple):
+    """A history, and what it teaches: the same for all jobs that begin with it."""
+
+    past: list[PastJob]
+    notes: tuple[str, ...]
+    features: dict[str, Coded]
+    codes: similarity.Codes
+    lesson: Lesson
+    needs: similarity.Telling | None
+
+
+class Same:
+    """Past jobs that are the same objects as before, not just equal ones: so it takes microseconds to tell."""
+
+    def __init__(self, jobs: Sequence[PastJob]) -> None:
+        self.jobs = tuple(jobs)
+        self._ids = tuple(map(id, self.jobs))
+
+    def __hash__(self) -> int:
+        return hash(self._ids)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Same) and self._ids == other._ids  # both hold their jobs, so that no id is used again
+
+
+@functools.lru_cache(maxsize=4)
+def known(history: Same, similar: int | None, smoothing: float | None) -> Known:
+    """What is learned from a history, once for all jobs that begin before it changes."""
+    past, notes = sound(history.jobs)
+    codes: similarity.Codes = {}
+    features = similarity.coded([_features(one) for one in past], codes)
+    lesson = learn(past, features, similar, smoothing)
+    return Known(past, notes, features, codes, lesson, start_memory.told(past, lesson.among))
+
+
+def start(job: JobView, history: Sequence[PastJob], config: PlanningConfig) -> Start:
+    """By similar jobs where there are any, else small."""
+    past, notes, features, codes, lesson, needs = known(Same(history[-NEWEST:]), config.similar, config.smoothing)
+    if not past:
+        return cold(job, config, "there is no history", notes)
+    if not features:
+        return cold(job, config, "no past job has a feature to be known by", notes)
+    mine = similarity.coded(
+        [similarity.usable({USER: job.user, **job.features})], {name: dict(words) for name, words in codes.items()}
+    )
+    if not mine:
+        return cold(job, config, "it has no feature to be known by", notes)
+    told = {name: one for name, one in features.items() if name in mine}  # of the rest nothing is known before it runs
+    parts = similarity.between(mine, told, (1, len(past)))
+    alike = lesson.closeness(parts)
+    order = np.argsort(alike, kind="stable")[::-1][: lesson.similar]  # newest first among equals
+    near = [int(at) for at in order if alike[at] > ALIKE]
+    if not near:
+        return cold(job, config, f"no past job is like it (at best {alike.max():.0%})", notes)
+    shape = _shape(smooth(np.array([_row(past[at].shape) for at in near]), lesson.smoothing))
+    needed = start_memory.foretold(past, parts, needs)
+    if needed is None:
+        shape = replace(shape, server_memory=round(UNKNOWN * shape.server_memory))
+    elif shape.server_memory:
+        shape = replace(shape, worker_memory=needed.worker, server_memory=needed.of_server(shape.servers))
+    shape = clamp.within(shape, job.bounds, config, need=job.need)
+    right = f", {lesson.accuracy:.0%} right in backtest" if math.isfinite(lesson.accuracy) else ""
+    why = (
+        f"warm start from {len(near)} similar job{'s' if len(near) > 1 else ''}, most like {past[near[0]].name} "
+        f"({alike[near[0]]:.0%}); k={lesson.similar}, mu={lesson.smoothing:g}{right}"
+    )
+    return Start(shape=shape, why=why, warm=True, notes=notes)
+
+
+def smooth(rows: Floats, smoothing: float) -> Floats:
+    """Eqn 10 over rows, the most similar first: they enter from the last to the first."""
+    result = rows[-1]
+    for row in rows[-2::-1]:
+        result = smoothing * row + (1 - smoothing) * result
+    return np.asarray(result)
+
+
+def cold(job: JobView, config: PlanningConfig, because: str, notes: tuple[str, ...] = ()) -> Start:
+    """DLRover's start for sampling: one worker and one server, large enough not to be held back.
+
+    Not a whole node each, as the paper has it: larger pods wait longer for a place, which is why it gives servers 16.
+    """
+    asked, cores = job.requested, min(config.server_cpu, config.node_cpu)
+    small = Shape(
+        workers=1, servers=1, worker_cpu=cores, server_cpu=cores,
+        worker_memory=asked.worker_memory if asked else 0,
+        server_memory=asked.servers * asked.server_memory if asked else 0,  # this one has the rows of all of them
+    )  # fmt: skip
+    shape = clamp.within(small, job.bounds, config, need=job.need)
+    return Start(shape=shape, why=f"small start to be measured: {because}", warm=False, notes=notes)
+
+
+def sound(history: Sequence[PastJob]) -> tuple[list[PastJob], tuple[str, ...]]:
+    """Past jobs that one can learn from, oldest first, and what was left out."""
+    good, bad, unfinished = [], 0, 0
+    for one in history:
+        if one.shape is None or not math.isfinite(one.shape.cpu + one.shape.memory + one.ended_at):
+            bad += 1
+        elif not one.finished:
+            unfinished += 1
+        else:
+            good.append(one)
+    notes = []
+    if bad:
+        notes.append(f"history: {bad} of {len(history)} jobs skipped, their records make no sense")
+    if unfinished:
+        notes.append(f"history: {unfinished} of {len(history)} jobs skipped, they did not reach their end")
+    return sorted(good, key=lambda one: one.ended_at), tuple(notes)
+
+
+def learn(
+    past: Sequence[PastJob], features: Mapping[str, Coded], similar: int | None, smoothing: float | None
+) -> Lesson:
+    """Which features, k and mu would have foretold the newest jobs best, each from those before it."""
+    recent = past[-BACKTESTED:]
+    newest = {name: one.part(slice(-BACKTESTED, None)) for name, one in features.items()}
+    newest = {name: one for name, one in newest.items() if one.known}
+    if len(recent) < FEWEST or not newest:
+        return Lesson(
+            similar=similar or USUAL_SIMILAR, smoothing=smoothing or USUAL_SMOOTHING, telling=None, among={},
+            accuracy=math.nan,
+        )  # fmt: skip
+    finals = np.array([_row(one.shape)[:COMPARED] for one in recent])
+    parts = similarity.between(newest, newest, (len(recent), len(recent)))
+    older = np.tri(len(recent), k=-1, dtype=bool)
+    telling = similarity.learn(parts, 1.0 - closeness(finals[:, None, :], finals[None, :, :]), older)
+    alike = np.where(older, -telling.apart(parts), -np.inf)
+    ranked = np.argsort(alike, axis=1, kind="stable")[:, ::-1]
+    tested = np.arange(len(recent) // 2, len(recent))  # the first half has too few before it
+    best = (-1.0, USUAL_SIMILAR, USUAL_SMOOTHING)
+    for count in (similar,) if similar else SIMILARS:
+        rows = finals[ranked[tested][:, : min(count, int(tested[0]))]]  # [tested, k, field]
+        for weight in (smoothing,) if smoothing else SMOOTHINGS:
+            foretold = smooth(np.moveaxis(rows, 1, 0), weight)
+            right = float(closeness(foretold, finals[tested]).mean())
+            if right > best[0] + 1e-6:
+                best = (right, count, weight)
+    return Lesson(similar=best[1], smoothing=best[2], telling=telling, among=parts, accuracy=best[0])
+
+
+def closeness(ones: Floats, others: Floats) -> Floats:
+    """The smaller as a part of the larger, field by field and in the mean: 1 is the same."""
+    larger = np.maximum(ones, others)
+    parts = np.divide(np.minimum(ones, others), larger, out=np.ones_like(larger), where=larger > 0)
+    return np.asarray(parts.mean(axis=-1))
+
+
+def _features(one: PastJob) -> dict[str, str | float]:
+    return similarity.usable({USER: one.user, **one.features})
+
+
+def _row(shape: Shape | None) -> Floats:
+    """A configuration as it is averaged: how many roles of a kind, and what all of them have together.
+
+    Not what one has: few large ones do what many small ones do, and the mean number of the mean size is more than
+    either had, of one kind at the expense of the other.
+    """
+    assert shape is not None
+    return np.array([
+        shape.workers, shape.servers, shape.workers * shape.worker_cpu, shape.servers * shape.server_cpu,
+        shape.worker_memory, shape.servers * shape.server_memory,
+    ], dtype=float)  # fmt: skip
+
+
+def _shape(row: Floats) -> Shape:
+    """A configuration of such a mean."""
+    workers, servers, worker_cpus, server_cpus, worker_memory, server_memories = (float(part) for part in row)
+    count, serving = max(1, round(workers)), max(1, round(servers))
+    return Shape(
+        workers=count, servers=serving, worker_cpu=worker_cpus / count, server_cpu=server_cpus / serving,
+        worker_memory=math.ceil(worker_memory), server_memory=math.ceil(server_memories / serving),
+    )  # fmt: skip

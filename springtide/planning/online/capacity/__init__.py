@@ -1,0 +1,1 @@
+"""Pure. How many samples a second so many workers train."""

@@ -1,0 +1,126 @@
+"""Pure. How many samples a second so many workers can train, learned while a job goes on.
+
+In: what each worker did in a window of time (measurements.py). Out: samples a second by number of workers (`capacity`),
+for planning/online/scaling/decision.py. The master of a job and the simulator learn by the same code; what was learned
+is journaled.
+
+* Only workers that never waited show what they can do. One that waits half of the time may look many times as quick as
+  it is: a quota of a tenth of a core is handed out anew every tenth of a second, and a step after a rest has it whole.
+* Batches that were cut short at the live head are reckoned as full ones, by what steps of different sizes took.
+* Measurements fade over hours; numbers of workers that the job never had are read off a curve through the others.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from springtide.domain.data.streams import Steps
+from springtide.planning.online.capacity import capacity_model as curves
+from springtide.planning.online.capacity import measurements
+from springtide.planning.online.capacity.measurements import Work
+
+SATURATED = 0.9  # of the time: workers that had something to do for so long were as quick as they are
+FRESH = 0.3  # of a new measurement beside what was known of that number of workers
+MOST_RESTED = 1.25  # times what workers that never waited trained: what those that did wait are believed, at the most
+RESTED = 0.05  # how much they are believed beside them
+FADES_S = 6 * 3600.0  # a measurement counts half as much after so long
+KEPT_STEPS = 0.9  # of what is known about the cost of steps, from window to window
+LEAST = 1e-4  # of a weight: less is nothing
+WINDOW_S, LEAST_WINDOW_S = 20.0, 4.0  # of the stream that one measurement is of; of the clock, a few heartbeats of each
+
+
+def window_s(speedup: float) -> float:
+    """Seconds of the clock that one measurement is of; where the stream runs faster, more of its time."""
+    return max(LEAST_WINDOW_S, WINDOW_S / speedup)
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What one number of workers was seen to train."""
+
+    rate: float
+    """Samples a second, in full batches."""
+    at: float
+    """When it was seen last, by the stream's time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """All that is known of it."""
+
+    seen: dict[int, Measured] = field(default_factory=dict)
+    """By number of workers, while they never waited; the next, while they did."""
+    rested: dict[int, Measured] = field(default_factory=dict)
+    steps: Steps = field(default_factory=Steps)
+    """Of workers that never waited, the newest counting most; of others, while there were none."""
+
+    @property
+    def known(self) -> bool:
+        """Whether anything is."""
+        return bool(self.seen or self.rested)
+
+    def then(self, works: Mapping[int, Work], *, batch: float, at: float) -> "Learned":
+        """With another window, in which each of these workers was there all the time."""
+        rate = measurements.together(works)
+        steps = measurements.summed(works) if works else Steps()
+        if rate is None:
+            return self
+        saturated = measurements.utilization(works) >= SATURATED
+        costs = self.steps if self.seen and not saturated else _kept(self.steps, steps)
+        if steps.number:
+            rate *= measurements.quicker_when_full(costs, batch, steps.samples / steps.number)
+        if saturated:
+            return replace(self, steps=costs, seen=_noted(self.seen, len(works), rate, at))
+        sure = self.seen.get(len(works))
+        least = sum(work.samples / max(work.busy_s + work.waited_s, 1e-9) for work in works.values())
+        seen = self.seen if sure is None or least <= sure.rate else _noted(self.seen, len(works), least, at)
+        return replace(self, steps=costs, seen=seen, rested=_noted(self.rested, len(works), rate, at))
+
+    def capacity(self, most: int, *, now: int, at: float, kind: curves.Kind = "async") -> tuple[float, ...] | None:
+        """Samples a second by number of workers, from none to `most`; None: nothing was measured.
+
+        All of them are read off one curve. The `now` workers that there are count most. Beyond the largest number seen
+        nobody is believed to gain more than in proportion.
+        """
+        weighed = self._weighed(now, at)
+        if not weighed:
+            return None
+        seen = [curves.Seen(workers, rate) for workers, rate, _ in weighed]
+        curve = curves.learn(kind, seen, weights=[weight for *_, weight in weighed])
+        largest = max(one.workers for one in seen)
+        known = [0.0, *(curve(workers) for workers in range(1, most + 1))]
+        for workers in range(largest + 1, most + 1):
+            known[workers] = min(known[workers], curve(largest) / largest * workers)
+        return tuple(known)
+
+    def _weighed(self, now: int, at: float) -> list[tuple[int, float, float]]:
+        """Numbers of workers, what each trains, and how much that is believed; the most believed as much as 1."""
+        found = []
+        for workers in sorted({*self.seen, *self.rested}):
+            sure, rested = self.seen.get(workers), self.rested.get(workers)
+            weight = _weight(sure, at)
+            rate = sure.rate if sure is not None else 0.0
+            if rested is not None and (sure is not None or not self.seen):
+                beside = RESTED * _weight(rested, at) if self.seen else _weight(rested, at)
+                held = rested.rate if sure is None else min(rested.rate, MOST_RESTED * rate)
+                held = (
+                    max(held, rate) if sure is not None else held
+                )  # one that rests is no slower than one that does not
+                rate = (rate * weight + held * beside) / max(weight + beside, 1e-300)
+                weight += beside
+            if rate > 0:
+                found.append((workers, rate, weight * (4.0 if workers == now else 1.0)))
+        top = max((weight for *_, weight in found), default=0.0)
+        return [(workers, rate, max(LEAST, weight / top)) for workers, rate, weight in found if top > 0]
+
+
+def _noted(seen: dict[int, Measured], workers: int, rate: float, at: float) -> dict[int, Measured]:
+    before = seen.get(workers)
+    return {**seen, workers: Measured(rate if before is None else before.rate + FRESH * (rate - before.rate), at)}
+
+
+def _weight(one: Measured | None, at: float) -> float:
+    return 0.0 if one is None else max(LEAST, 0.5 ** (max(0.0, at - one.at) / FADES_S))
+
+
+def _kept(before: Steps, new: Steps) -> Steps:
+    return Steps(*(KEPT_STEPS * old + fresh for old, fresh in zip(before, new, strict=True)))

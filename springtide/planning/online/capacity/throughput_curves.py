@@ -1,0 +1,86 @@
+"""Pure. Samples a second by workers and servers: Kale's Eqn 5 (in step) and Eqn 8 (at one's own pace).
+
+In: measurements of numbers of workers and servers. Out: a `Surface`; at a fixed ratio it is a curve of
+capacity_model.py, which plans are made by. Compared with Optimus' two. Eqn 8 has no part for servers that are too few,
+w / p, which Optimus has and real jobs show: "shared" is Eqn 8 with it. Next: `springtide bench capacity`.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from springtide import errors
+from springtide.planning.online.capacity.capacity_model import relative
+
+Kind = Literal["sync", "async", "shared", "optimus", "optimus-async"]
+Array = NDArray[np.float64]
+
+
+def _sync(w: Array, p: Array) -> list[Array]:
+    return [np.ones_like(w), 1 / w, 1 / p, w / p, 1 / (w * p), p, w]
+
+
+def _async(w: Array, p: Array) -> list[Array]:
+    return [1 / w, 1 / (w * p), p / w, np.ones_like(w)]
+
+
+def _shared(w: Array, p: Array) -> list[Array]:
+    return [*_async(w, p), 1 / p]
+
+
+def _optimus(w: Array, p: Array) -> list[Array]:
+    return [np.ones_like(w), 1 / w, w / p, w, p]
+
+
+def _optimus_async(w: Array, p: Array) -> list[Array]:
+    return [1 / w, 1 / p, np.ones_like(w), p / w]
+
+
+FEATURES: Mapping[Kind, Callable[[Array, Array], list[Array]]] = {
+    "sync": _sync, "async": _async, "shared": _shared, "optimus": _optimus, "optimus-async": _optimus_async,
+}  # fmt: skip
+"""What each coefficient is of, in seconds a batch of all workers (sync, optimus) or a sample (the others)."""
+
+
+class SeenShape(NamedTuple):
+    """A measurement."""
+
+    workers: int
+    servers: int
+    throughput: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surface:
+    """Throughput by workers and servers."""
+
+    kind: Kind
+    coefficients: tuple[float, ...]
+    batch: float = 1.0
+
+    def __call__(self, workers: float, servers: float) -> float:
+        """Samples a second."""
+        of = FEATURES[self.kind](np.asarray(float(workers)), np.asarray(float(servers)))
+        seconds = float(np.stack(of) @ np.asarray(self.coefficients))
+        return self.batch / seconds if seconds > 0 else np.inf
+
+
+def fit_surface(kind: Kind, seen: Sequence[SeenShape], *, batch: float = 1.0) -> Surface:
+    """The surface with the least relative error of the time a step takes."""
+    if kind not in FEATURES:
+        raise errors.UnknownName("model of throughput", kind, FEATURES)
+    table = np.asarray(seen, dtype=float).reshape(len(seen), 3)
+    if not len(seen) or (table[:, :2] < 1).any() or not (np.isfinite(table).all() and (table[:, 2] > 0).all()):
+        raise errors.BadInput(f"{len(seen)} measurements of throughput: wanted some, each of a worker or more, above 0")
+    columns = np.stack(FEATURES[kind](table[:, 0], table[:, 1]), axis=-1)
+    return Surface(kind=kind, coefficients=relative(columns, table[:, 2] / batch), batch=batch)
+
+
+def mape(surface: Surface, seen: Sequence[SeenShape]) -> float:
+    """Mean absolute error of its throughput, as a share of what was seen."""
+    return float(
+        np.mean([abs(surface(one.workers, one.servers) - one.throughput) / one.throughput for one in seen])
+    )  # fmt: skip

@@ -1,0 +1,1 @@
+"""Pure. The traffic to come."""

@@ -1,0 +1,106 @@
+"""Pure. How good a forecaster would have been on the past: it forecasts days that are known, from what came before.
+
+In: a `History` and forecasters (registry.py). Out: a `Score` each, and which to use (`choose`). Next: the master
+forecasts by the one that was chosen.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from springtide import errors
+from springtide.planning.online.forecast.registry import Forecaster
+from springtide.planning.online.forecast.traffic import DAY_S, History
+
+KNOWN_DAYS = 28
+CHOOSING_DAYS = 3  # of the past that forecasters are chosen by: some take a minute to answer
+WORTH = 0.95  # of the default's error: what is not better than that is not worth a process of its own
+
+
+class Score(NamedTuple):
+    """How it went."""
+
+    wape: float
+    """The sum of absolute errors, as a share of the traffic."""
+    covered: float
+    """Share of values within low and high; 0.8 is wanted."""
+    below: float
+    """Share of values below high; 0.9 is wanted."""
+    bias: float
+    """The sum of errors, as a share of the traffic: above 0 when too much was forecast."""
+    tried: int
+    """Forecasts."""
+
+
+def backtest(
+    history: History,
+    forecaster: Forecaster,
+    *,
+    known_days: int = KNOWN_DAYS,
+    every_s: float = DAY_S,
+    horizon_s: float = DAY_S,
+    last: int | None = None,
+) -> Score:
+    """Forecast `horizon_s` ahead, again `every_s`, each time from the `known_days` before; the `last` of them only."""
+    step, ahead = (round(one / history.step_s) for one in (every_s, horizon_s))
+    starts = list(range(len(history.values) - ahead, known_days * history.day - 1, -step))[:last][::-1]
+    if not starts or step < 1 or ahead < 1:
+        raise errors.BadInput(
+            f"{history.days} days of traffic: wanted {known_days} and what is to be forecast ({horizon_s / DAY_S:g})"
+        )
+    off = over = traffic = 0.0
+    inside = under = values = 0
+    for start in starts:
+        came = history.values[start : start + ahead]
+        said = forecaster(history.before(start, days=known_days), ahead)
+        known = ~np.isnan(came)
+        off += float(np.abs(said.mean - came)[known].sum())
+        over += float((said.mean - came)[known].sum())
+        traffic += float(came[known].sum())
+        inside += int(((said.low <= came) & (came <= said.high))[known].sum())
+        under += int((came <= said.high)[known].sum())
+        values += int(known.sum())
+    share, counted = max(traffic, 1e-9), max(values, 1)
+    return Score(off / share, inside / counted, under / counted, over / share, len(starts))
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Which forecaster, and how the others did."""
+
+    name: str
+    why: str
+    scores: Mapping[str, Score]
+    """Of those that could answer."""
+
+
+def choose(history: History, forecasters: Mapping[str, Forecaster], *, last: int = CHOOSING_DAYS) -> Choice:
+    """The one that was closest on the last days; the default unless another is closer by enough.
+
+    One that raises is left out, and that is said.
+    """
+    known = min(KNOWN_DAYS, history.days - last)
+    if known < 2:
+        return Choice("default", f"{history.days} days are known: too few to compare forecasters on", {})
+    scores: dict[str, Score] = {}
+    failed: list[str] = []
+    for name, forecaster in forecasters.items():
+        try:
+            scores[name] = backtest(history, forecaster, known_days=known, last=last)
+        except Exception as error:  # somebody else's code: whatever it raises, the others answer
+            failed.append(f"{name} could not answer: {error}")
+    default = scores.get("default")
+    best = min(scores, key=lambda name: scores[name].wape) if scores else "default"
+    if default is not None and best != "default" and scores[best].wape > WORTH * default.wape:
+        best = "default"
+    return Choice(best, "; ".join([_compared(best, scores, last), *failed]), scores)
+
+
+def _compared(best: str, scores: Mapping[str, Score], last: int) -> str:
+    if best not in scores:
+        return "no forecaster could answer"
+    others: Sequence[str] = [f"{name} {one.wape:.1%}" for name, one in scores.items() if name != best]
+    beside = f" ({', '.join(others)})" if others else ""
+    return f"{best} is chosen: {scores[best].wape:.1%} off on the last {last} days{beside}"

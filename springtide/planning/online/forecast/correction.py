@@ -1,0 +1,53 @@
+"""Pure. What is to come from now on: a forecast, corrected by what came since it was made.
+
+In: a `Forecast` that begins some steps ago, and the traffic of those steps. Out: an `Outlook` that begins now. A day
+that is higher than was said stays so for a while: the ratio of the last steps fades over hours. For the same reason the
+next hour is surer than tomorrow. Next: planning/online/scaling/decision.py. The master and the simulator make their
+outlooks here.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from springtide import errors
+from springtide.domain.data.online_view import Outlook
+from springtide.planning.online.forecast.seasonal import Forecast
+
+Array = NDArray[np.float64]
+LOOKED_AT_S = 2400.0
+"""A forecast should have been made so long ago: what came since tells its level. Half an hour to 2 do as well."""
+FADES_S = 4 * 3600.0
+"""The level is believed less by e in so long (on traces of taxis, messages and web pages 3 to 12 hours do as well)."""
+LEVEL = (0.2, 5.0)
+"""A forecast is not taken to be wrong by more than this."""
+SURE = 0.35
+"""Part of its interval that a forecast is wrong by in the next minutes, once its level is known."""
+UNSURE_S = 4 * 3600.0
+"""After so long it is wrong by all of it."""
+OLDEST = 0.3
+"""How much the oldest of the steps that are looked at counts, the newest counting 1."""
+
+
+def outlook(said: Forecast, came: Array) -> Outlook:
+    """`came` is the traffic of the forecast's first steps, which are over; what is left of it, at today's level."""
+    over = len(came)
+    left = len(said.mean) - over
+    if left < 1:
+        raise errors.BadInput(f"a forecast of {len(said.mean)} steps of which {over} are over: wanted one that goes on")
+    ahead_s = (np.arange(left) + 0.5) * said.step_s
+    level = _level(said, came)
+    mean = said.mean[over:] * (1 + (level - 1) * np.exp(-ahead_s / FADES_S))
+    wide = said.high[over:] / np.maximum(said.mean[over:], 1e-9) - 1
+    high = mean * (1 + np.maximum(wide, 0) * np.minimum(1, SURE + (1 - SURE) * ahead_s / UNSURE_S))
+    why = said.why if not over else f"{said.why}; {level:.0%} of it came of late"
+    return Outlook(step_s=said.step_s, mean=tuple(mean.tolist()), high=tuple(high.tolist()), why=why)
+
+
+def _level(said: Forecast, came: Array) -> float:
+    """What came of late / what was said of it."""
+    looked_at = min(len(came), max(1, round(LOOKED_AT_S / said.step_s)))
+    if not looked_at:
+        return 1.0
+    weights = np.linspace(OLDEST, 1, looked_at) if looked_at > 1 else np.ones(1)
+    told = float(said.mean[len(came) - looked_at : len(came)] @ weights)
+    return float(np.clip(came[-looked_at:] @ weights / max(told, 1e-9), *LEVEL))

@@ -1,0 +1,106 @@
+"""Pure. Traffic that a job has seen, by equal steps, as far back as a forecast looks.
+
+In: how many samples came between two moments (`Traffic.arrive`); times are seconds since any fixed moment, of a clock
+that only goes forward. Out: a `History` for seasonal.py, without holes. A job that was away fills what it missed with
+what came meanwhile, laid out as the day before was.
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from springtide import errors
+from springtide.planning.online.forecast.traffic import DAY_S, History
+
+STEP_S = 600.0
+KEPT_S = 36 * DAY_S
+"""Five weeks and a day: four of them and today make a week like those before."""
+SEEN_SHARE = 0.5  # of a step that must have been looked at, so that its mean says something
+
+
+class Step(NamedTuple):
+    """One step, as far as it was seen."""
+
+    number: int
+    """Steps since the moment from which times are counted."""
+    samples: float
+    seconds: float
+    """Of it, those in which arrivals were counted."""
+
+
+@dataclass(slots=True)
+class Traffic:
+    """Of one job."""
+
+    step_s: float = STEP_S
+    steps: dict[int, Step] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.step_s <= 0 or DAY_S % self.step_s:
+            raise errors.BadInput(f"traffic by {self.step_s:g} s: wanted a step that a day is a multiple of")
+
+    @property
+    def day(self) -> int:
+        """Steps of a day."""
+        return round(DAY_S / self.step_s)
+
+    def put(self, steps: Iterable[Step]) -> None:
+        """Steps as they were kept."""
+        self.steps |= {step.number: step for step in steps}
+
+    def arrive(self, since: float, until: float, samples: float) -> list[Step]:
+        """So many samples came between two moments; steps that are complete by that."""
+        if not until > since:
+            return []
+        first, last = math.floor(since / self.step_s), math.floor(until / self.step_s)
+        if last - first > KEPT_S / self.step_s:  # nobody was away for weeks: what was known says nothing any more
+            self.steps.clear()
+            since, first = last * self.step_s, last
+            samples = 0.0
+        shares = self._shares(since, until, first, last)
+        for number, seconds, share in shares:
+            known = self.steps.get(number, Step(number, 0.0, 0.0))
+            self.steps[number] = Step(number, known.samples + samples * share, known.seconds + seconds)
+        oldest = last - KEPT_S / self.step_s
+        for number in [number for number in self.steps if number < oldest]:
+            del self.steps[number]
+        return [self.steps[number] for number in range(first, last)]
+
+    def _shares(self, since: float, until: float, first: int, last: int) -> list[tuple[int, float, float]]:
+        """Each step's number, its seconds between the two, and its share of what came then."""
+        seconds = [
+            (number, min(until, (number + 1) * self.step_s) - max(since, number * self.step_s))
+            for number in range(first, last + 1)
+        ]
+        parts = [each for each in seconds if each[1] > 0]
+        weights = [length * self._day_before(number) for number, length in parts] if last > first + 1 else []
+        if not weights or sum(weights) <= 0:
+            weights = [length for _, length in parts]
+        total = sum(weights)
+        return [(number, length, weight / total) for (number, length), weight in zip(parts, weights, strict=True)]
+
+    def _day_before(self, number: int) -> float:
+        before = self.steps.get(number - self.day)
+        return before.samples / before.seconds if before is not None and before.seconds else 0.0
+
+    def history(self, at: float) -> History | None:
+        """Complete steps before this moment; None: there is none. A hole is what the day before had, or what lies
+        around it."""
+        until = math.floor(at / self.step_s)
+        known = {
+            step.number: step.samples / step.seconds
+            for step in self.steps.values()
+            if step.number < until and step.seconds >= SEEN_SHARE * self.step_s
+        }
+        if not known:
+            return None
+        first = min(known)
+        for number in range(first, until):
+            if number not in known and number - self.day in known:
+                known[number] = known[number - self.day]
+        numbers = sorted(known)
+        values = np.interp(np.arange(first, until), numbers, [known[number] for number in numbers])
+        return History(step_s=self.step_s, values=np.asarray(values, dtype=float))

@@ -1,0 +1,72 @@
+"""Pure. Forecasts by name: the default one, the simplest ones to compare with, and those of others.
+
+In: a name. Out: a function `(History, steps) -> Forecast` whose answers are checked. Next: backtest.py tries them on
+the past; brain/forecasting/ has those that need extras, and runs them in a process of their own.
+
+A package offers its own in its pyproject.toml, as policies are (docs/design/policies.md); or `module:function`.
+
+    [project.entry-points."springtide.forecasters"]
+    ours = "my_package:forecast"
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+
+from springtide import errors
+from springtide.planning.online.forecast.seasonal import calibrated, forecast
+from springtide.planning.online.forecast.simple_forecasts import last_day, last_week
+from springtide.planning.online.forecast.traffic import Forecast, History
+from springtide.planning.policy import plugins
+
+Forecaster = Callable[[History, int], Forecast]
+GROUP = "springtide.forecasters"
+KIND = "forecaster"
+BUILT_IN: dict[str, Forecaster] = {
+    "default": forecast,
+    "last-day": partial(calibrated, "last-day", last_day, 1),
+    "last-week": partial(calibrated, "last-week", last_week, 7),
+}
+"""They need NumPy only, and milliseconds."""
+
+
+def names() -> tuple[str, ...]:
+    """All that can be called by a plain name."""
+    return tuple(sorted({*BUILT_IN, *plugins.offered(GROUP)}))
+
+
+def load(name: str) -> Forecaster:
+    """The forecaster of that name: built in, of an installed package, or `module:function`."""
+    if name in BUILT_IN:
+        return BUILT_IN[name]
+    if ":" in name:
+        return partial(_checked, name, plugins.by_dotted_name(name, KIND))
+    offered = plugins.by_entry_point(name, GROUP, KIND)
+    if offered is None:
+        raise errors.UnknownName(KIND, name, names())
+    return partial(_checked, name, offered)
+
+
+def _checked(name: str, theirs: plugins.Plugin, history: History, steps: int) -> Forecast:
+    return sound(name, theirs(history, steps), history, steps)
+
+
+def sound(name: str, said: object, history: History, steps: int) -> Forecast:
+    """What it said, if it can be planned by: as many numbers as were asked for, none below 0, low <= mean <= high."""
+    if not isinstance(said, Forecast):
+        raise errors.BadInput(f"forecaster {name!r} gave a {type(said).__name__}; wanted a Forecast")
+    if abs(said.step_s - history.step_s) > 1e-9:
+        raise errors.BadInput(f"forecaster {name!r} answers by {said.step_s:g} s; wanted {history.step_s:g} s")
+    parts = {}
+    for part in ("mean", "low", "high"):
+        values = np.asarray(getattr(said, part), dtype=np.float64)
+        if values.shape != (steps,) or not np.isfinite(values).all():
+            wrong = f"shape {values.shape}" if values.shape != (steps,) else "numbers that are not finite"
+            raise errors.BadInput(f"forecaster {name!r} gave {part} of {wrong}; wanted {steps} numbers")
+        parts[part] = np.maximum(values, 0.0)
+    mean = parts["mean"]
+    return replace(
+        said, mean=mean, low=np.minimum(parts["low"], mean), high=np.maximum(parts["high"], mean)
+    )  # fmt: skip

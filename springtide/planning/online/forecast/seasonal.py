@@ -1,0 +1,169 @@
+"""Pure. What traffic will come: a day or a week like those before, as high as the last day was.
+
+In: traffic by equal steps, the newest last (`History`). Out: a `Forecast` of the next steps, with an interval that four
+of five values lie in, and why it is what it is. Needs NumPy only. Several simple members forecast; how much each is
+believed is found by letting it forecast the job's own past days (`weigh`). With less than two days of history there is
+nothing to try it on, and that is said. Others than this one: registry.py. Next: planning/online/scaling/min_workers.py.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from springtide.planning.online.forecast.simple_forecasts import MEMBERS, Member, last_day
+from springtide.planning.online.forecast.traffic import DAY_S, HOUR_S, Array, Forecast, History
+
+__all__ = ["DAY_S", "HOUR_S", "Array", "Forecast", "History", "Weights", "calibrated", "forecast", "interval", "weigh"]
+
+TRIED_DAYS = 7  # of the past that members are tried on
+INTERVAL = (10.0, 90.0)  # percentiles of past errors
+FEW_DAYS = (2.94, 2.94, 1.70, 1.43, 1.31, 1.24, 1.20)
+"""How much wider than the errors of 1, 2 ... 7 days an interval is. Errors of a day go together, so it is days that are
+counted: Student's t for so many, beside the normal curve, and that the next day differs from a mean which itself is not
+known better, the root of 1 + 1 / days."""
+TRUST = 4  # the power of 1 / error by which a member is believed: 2 to 8 do about as well on real traffic
+UNTRIED = 1.15  # times the best one's error: what a member that cannot be tried yet is taken to be off
+EXACT = 1e-4  # an error that is as good as none
+ONLY_GUESS = 0.5  # share by which traffic may differ where nothing is known
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """How much each member is believed, and how the past days came out beside what they would have said."""
+
+    members: tuple[tuple[str, float], ...]
+    """Names and shares, the most believed first."""
+    wape: float
+    """Of all together: the sum of absolute errors, as a share of the traffic."""
+    ratios: Array
+    """Values of past days / what was said of them."""
+    tried: int
+
+    def forecast(self, past: Array, day: int, steps: int) -> Array:
+        """What the members say, by their shares."""
+        said: Array = np.zeros(steps)
+        for name, share in self.members:
+            said = said + share * MEMBERS[name][0](past, day, steps)
+        return said
+
+
+def weigh(history: History) -> Weights | None:
+    """Let every member forecast the last days, each from what was known before it; None: too little past.
+
+    One that has just enough past to speak at all is believed nearly as much as the best of the others.
+    """
+    past, day = history.filled().values, history.day
+    told: dict[str, Array] = {}
+    off: dict[str, float | None] = {}
+    for name, (member, needs) in MEMBERS.items():
+        days = min(TRIED_DAYS, len(past) // day - needs)
+        if days < 0:
+            continue
+        told[name] = _told(member, past, day, days)
+        off[name] = _wape(told[name], _last(history, day, days)) if days else None
+    tested = {name: one for name, one in off.items() if one is not None}
+    if not tested:
+        return None
+    untried = UNTRIED * min(tested.values())
+    weights = {name: max(untried if one is None else one, EXACT) ** -TRUST for name, one in off.items()}
+    total = sum(weights.values())
+    shares = {name: weight / total for name, weight in weights.items()}
+    days = min(len(told[name]) for name in tested)
+    together = np.average(
+        [told[name][len(told[name]) - days :] for name in tested], axis=0, weights=[shares[name] for name in tested]
+    )
+    came = _last(history, day, days)
+    return Weights(
+        members=tuple(sorted(shares.items(), key=lambda one: -one[1])),
+        wape=_wape(together, came),
+        ratios=_ratios(together, came),
+        tried=days,
+    )
+
+
+def forecast(history: History, steps: int, *, weights: Weights | None = None) -> Forecast:
+    """The next steps; `weights` as they were found before, or found now."""
+    weights = weights or weigh(history)
+    past = history.filled().values
+    if weights is None:
+        return _untried(history.step_s, past, history.day, steps)
+    mean = weights.forecast(past, history.day, steps)
+    low, high = interval(weights.ratios, weights.tried)
+    first, share = weights.members[0]
+    why = f"{first} for {share:.0%} of it; together {weights.wape:.1%} off on the last {_days(weights.tried)}"
+    return Forecast(
+        step_s=history.step_s, mean=mean, low=mean * low, high=mean * high, member=first, why=why, tried=weights.tried
+    )
+
+
+def calibrated(name: str, member: Member, needs: int, history: History, steps: int) -> Forecast:
+    """What one member says alone, with the interval of its own errors on the last days.
+
+    With less past than it needs, or none to try it on: the default's.
+    """
+    past, day = history.filled().values, history.day
+    days = min(TRIED_DAYS, len(past) // day - needs)
+    if days < 1:
+        return forecast(history, steps).because(f"{name} needs {needs + 1} days, {len(past) // day} are known")
+    told, came = _told(member, past, day, days), _last(history, day, days)
+    mean = np.maximum(member(past, day, steps), 0.0)
+    low, high = interval(_ratios(told, came), days)
+    why = f"{name}; {_wape(told, came):.1%} off on the last {_days(days)}"
+    return Forecast(
+        step_s=history.step_s, mean=mean, low=mean * low, high=mean * high, member=name, why=why, tried=days
+    )
+
+
+def interval(ratios: Array, days: int) -> tuple[float, float]:
+    """By how much a forecast is to be multiplied, so that a tenth of what comes is below, and a tenth above.
+
+    `ratios` of what came to what was said, over so many days.
+    """
+    if not len(ratios):
+        return 1 - ONLY_GUESS, 1 + ONLY_GUESS
+    low, high = np.log(np.maximum(np.percentile(ratios, INTERVAL), EXACT))
+    wider = FEW_DAYS[min(max(days, 1), len(FEW_DAYS)) - 1]
+    return float(np.exp(min(low, 0.0) * wider)), float(np.exp(max(high, 0.0) * wider))
+
+
+def _told(member: Member, past: Array, day: int, days: int) -> Array:
+    """What it would have said of each of the last days, before that began."""
+    starts = [len(past) - back * day for back in range(days, 0, -1)]
+    return np.asarray([member(past[:start], day, day) for start in starts]).reshape(days, day)
+
+
+def _last(history: History, day: int, days: int) -> Array:
+    """How the last days came out, with the holes: nobody is blamed for what is not known."""
+    return history.values[len(history.values) - days * day :].reshape(days, day)
+
+
+def _wape(told: Array, came: Array) -> float:
+    return float(np.nansum(np.abs(told - came)) / max(float(np.nansum(came)), 1e-9))
+
+
+def _ratios(told: Array, came: Array) -> Array:
+    ratios = (came / np.maximum(told, 1e-9)).ravel()
+    return ratios[~np.isnan(ratios)]
+
+
+def _days(days: int) -> str:
+    return f"{days} days" if days > 1 else "day"
+
+
+def _untried(step_s: float, past: Array, day: int, steps: int) -> Forecast:
+    """Nothing to try a forecast on: yesterday again, else the last hour; as wide as all that was seen."""
+    hour = max(1, int(HOUR_S // step_s))
+    if len(past) >= day:
+        mean, member = last_day(past, day, steps), "like the last day"
+        why = "one day is known: taken to come again, which nothing is known to speak for yet"
+        low, high = mean * (1 - ONLY_GUESS), mean * (1 + ONLY_GUESS)
+    elif len(past):
+        mean, member = np.full(steps, float(past[-hour:].mean())), "like the last hour"
+        known = f"{len(past) * step_s / HOUR_S:.1f} hours are known, which is less than a day"
+        why = f"{known}: taken to go on as in the last hour"
+        low = np.minimum(mean * (1 - ONLY_GUESS), float(past.min()))
+        high = np.maximum(mean * (1 + ONLY_GUESS), float(past.max()))
+    else:
+        mean = low = high = np.zeros(steps)
+        member, why = "nothing", "no traffic was seen yet"
+    return Forecast(step_s=step_s, mean=mean, low=low, high=high, member=member, why=why)

@@ -1,0 +1,80 @@
+"""Pure. Simple forecasts of a day: like the last one, like the usual one, as high as the last day or hour was.
+
+In: the past by equal steps. Out: the next steps. Next: seasonal.py tries them all on the past days and believes those
+most that were closest.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from springtide.planning.online.forecast.traffic import Array
+
+Member = Callable[[Array, int, int], Array]
+"""The past without holes, steps of a day, how many to forecast."""
+DAYS = 7
+WEEKS = 4  # of the past that a week like those before is made of
+LEVEL = (0.5, 2.0)  # a day is not believed to be lower, or higher, than usual by more than this
+RECENT = (1 / 3, 3.0)  # the same of the last hours
+RECENT_H = 2  # that tell how this day is beside the usual one
+FADES_H = 4  # after which a third of what they told is believed still
+
+
+def last_day(past: Array, day: int, steps: int) -> Array:
+    """Tomorrow is like today."""
+    return np.resize(past[-day:], steps)
+
+
+def last_week(past: Array, day: int, steps: int) -> Array:
+    """The next week is like the last."""
+    return np.resize(past[-7 * day :], steps)
+
+
+def usual_day(past: Array, day: int, steps: int) -> Array:
+    """The median of the same time on the last days."""
+    days = min(DAYS, len(past) // day)
+    return np.resize(np.median(past[-days * day :].reshape(days, day), axis=0), steps)
+
+
+def usual_week(past: Array, day: int, steps: int) -> Array:
+    """The median of the same time in the last weeks."""
+    week = 7 * day
+    weeks = min(WEEKS, len(past) // week)
+    return np.resize(np.median(past[-weeks * week :].reshape(weeks, week), axis=0), steps)
+
+
+def at_todays_level(member: Member) -> Member:
+    """As high as the last day was beside what the member would have said of it."""
+
+    def forecast(past: Array, day: int, steps: int) -> Array:
+        said = member(past[:-day], day, day)
+        level = float(past[-day:].sum() / max(said.sum(), 1e-9))
+        return np.asarray(member(past, day, steps) * np.clip(level, *LEVEL))
+
+    return forecast
+
+
+def from_the_last_hours(member: Member) -> Member:
+    """It begins as high as the last hours were beside what the member would have said of them; that fades."""
+
+    def forecast(past: Array, day: int, steps: int) -> Array:
+        back = max(1, RECENT_H * day // 24)
+        said = member(past[:-back], day, back)
+        level = np.clip(float(past[-back:].sum() / max(said.sum(), 1e-9)), *RECENT)
+        fades = np.exp(-(np.arange(steps) + 0.5) / (FADES_H * day / 24))
+        return np.asarray(member(past, day, steps) * level**fades)
+
+    return forecast
+
+
+MEMBERS: dict[str, tuple[Member, int]] = {
+    "like the last day": (last_day, 1),
+    "like the last day, from the last hours": (from_the_last_hours(last_day), 2),
+    "like the last days": (usual_day, 2),
+    "like the last days, at today's level": (at_todays_level(usual_day), 3),
+    "like the last days, from the last hours": (from_the_last_hours(usual_day), 3),
+    "like the last weeks": (usual_week, 7),
+    "like the last weeks, at today's level": (at_todays_level(usual_week), 8),
+    "like the last weeks, from the last hours": (from_the_last_hours(at_todays_level(usual_week)), 9),
+}
+"""With the days that each needs."""

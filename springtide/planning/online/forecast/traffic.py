@@ -1,0 +1,120 @@
+"""Pure. Traffic of the past and traffic to come, by equal steps: the nouns of forecasting.
+
+In: samples a second as a master has counted them, with holes where it was away. Out: a `History` without holes; a
+`Forecast` by the same steps. Next: seasonal.py.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from springtide import errors
+
+Array = NDArray[np.float64]
+DAY_S = 86_400.0
+HOUR_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class History:
+    """Traffic in the past."""
+
+    step_s: float
+    values: Array
+    """Samples a second, mean of each step, the newest last; NaN where it is not known."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.step_s <= DAY_S or abs(DAY_S / self.step_s - round(DAY_S / self.step_s)) > 1e-9:
+            raise errors.BadInput(f"traffic by {self.step_s:g} s: wanted a step that a day is a multiple of")
+        values = np.asarray(self.values, dtype=np.float64)
+        if values.ndim != 1 or np.isinf(values).any() or (values < 0).any():
+            raise errors.BadInput("traffic: wanted one number of samples a second for each step, 0 or more, or NaN")
+        object.__setattr__(self, "values", values)
+
+    @classmethod
+    def of(cls, at_s: Array, rates: Array, step_s: float) -> "History":
+        """Of rates at rising moments: the mean of those in each step, NaN where there are none."""
+        place = ((at_s - at_s[0]) // step_s).astype(np.int64)
+        count = np.bincount(place)
+        sums = np.bincount(place, weights=rates)
+        return cls(step_s=step_s, values=np.where(count > 0, sums / np.maximum(count, 1), np.nan))
+
+    @property
+    def day(self) -> int:
+        """Steps of a day."""
+        return round(DAY_S / self.step_s)
+
+    @property
+    def days(self) -> int:
+        """Whole days that are known."""
+        return len(self.values) // self.day
+
+    def before(self, step: int, *, days: int | None = None) -> "History":
+        """What was known before that step, or the last `days` of it."""
+        first = 0 if days is None else max(0, step - days * self.day)
+        return replace(self, values=self.values[first:step])
+
+    def filled(self) -> "History":
+        """Without holes: short ones by straight lines, others by the same time on the other days where that is known.
+
+        Before the first that is known nothing is: that is cut off.
+        """
+        known = ~np.isnan(self.values)
+        if known.all():
+            return self
+        first = int(np.argmax(known)) if known.any() else len(known)
+        values, known = self.values[first:].copy(), known[first:]
+        if len(values):
+            here = np.arange(len(values))
+            lines = np.interp(here, here[known], values[known])
+            usual = _same_time(values, self.day)
+            use_line = ~known & (_short(known, int(HOUR_S // self.step_s)) | np.isnan(usual))
+            values = np.where(known, values, np.where(use_line, lines, usual))
+        return replace(self, values=values)
+
+
+def _short(known: NDArray[np.bool_], most: int) -> NDArray[np.bool_]:
+    """Which steps are in holes of at most so many."""
+    edges = np.flatnonzero(np.diff(np.concatenate(([True], known, [True])).astype(np.int8)))
+    short = np.zeros(len(known), dtype=bool)
+    for first, end in zip(edges[::2], edges[1::2], strict=True):
+        short[first:end] = end - first <= most
+    return short
+
+
+def _same_time(values: Array, day: int) -> Array:
+    """The median of the same time of day, for each step; NaN where no day knows it."""
+    days = -(-len(values) // day)
+    whole = np.full(days * day, np.nan)
+    whole[len(whole) - len(values) :] = values
+    table = whole.reshape(days, day)
+    nobody = np.isnan(table).all(axis=0)
+    usual = np.full(day, np.nan)
+    usual[~nobody] = np.nanmedian(table[:, ~nobody], axis=0)
+    return np.tile(usual, days)[len(whole) - len(values) :]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """Traffic to come, in samples a second."""
+
+    step_s: float
+    mean: Array
+    low: Array
+    high: Array
+    """Nine of ten values lie below."""
+    member: str
+    """Which model it is of, or which of several is believed most."""
+    why: str
+    tried: int = 0
+    """Past days that the same model was tried on, to know `low` and `high`; 0: it is a guess."""
+
+    def later(self, steps: int, most: int | None = None) -> "Forecast":
+        """What is left of it after so many steps have passed, or the first `most` of that."""
+        end = None if most is None else steps + most
+        return replace(self, mean=self.mean[steps:end], low=self.low[steps:end], high=self.high[steps:end])
+
+    def because(self, why: str) -> "Forecast":
+        """The same, with this said before why it is what it is."""
+        return replace(self, why=f"{why}; {self.why}" if self.why else why)

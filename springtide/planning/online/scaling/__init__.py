@@ -1,0 +1,1 @@
+"""Pure. How many workers an online job should have."""

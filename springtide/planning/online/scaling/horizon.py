@@ -1,0 +1,165 @@
+"""Pure. How many workers to have at each step to come, when changing them stops or slows the job.
+
+In: traffic to come in one or more versions, how much waits now, what so many workers train, and prices.
+Out: workers by step, the cheapest by workers + lag + changes. Next: decision.py does the first step, and plans again.
+
+What waits is a fluid: it grows by traffic and shrinks by capacity, and stands still while a change pauses the job. A
+plan is a chain of stretches with one number of workers each. Step by step, a stretch is begun with every number from
+the cheapest chain so far; those begun of late are kept apart, as they still catch up; older ones with the same number
+differ in nothing but their cost, so the cheapest of them is kept. A version that is not the likeliest costs no more
+than to find out and change (`Prices.again`): a plan is not bound to what it says of the afternoon. Many jobs are
+planned at once as fast as a few: the first axis of everything is jobs.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+Counts = NDArray[np.int64]
+YOUNG = 8  # stretches that are kept apart: those begun in so many steps. With 16 plans are the same
+DRAINS = 0.3  # spare part of capacity by which what waits is taken to be worked off, where its cost is looked at ahead
+NEARLY = 0.9  # of the lag that was promised: seen at the end of a step, it was above for part of the next
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prices:
+    """All in workers, so that a cost is worker-steps; by job."""
+
+    slo_s: float
+    lag: Array
+    """While the lag is `slo_s`, and in proportion."""
+    late: Array
+    """While it is longer."""
+    change: Array
+    """Of one change, in worker-steps."""
+    again: Array | None = None
+    """Most that a plan may cost beyond the best one for a version, in worker-steps: who sees that this version has come
+    changes to what is right for it. None: nobody will."""
+    known: int = 0
+    """Steps after which it is seen which version has come."""
+
+
+class Doing(NamedTuple):
+    """What a change does to the job."""
+
+    pause_s: float
+    """Nothing is trained for so long."""
+    start_s: float
+    """Where nothing pauses: new workers train after so long."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Jobs:
+    """What is planned for: so many jobs, by equal steps."""
+
+    step_s: float
+    traffic: Array
+    """[jobs, versions, steps], samples a second that may come."""
+    shares: Array
+    """[versions], how much each is believed; together 1."""
+    workers: Counts
+    """[jobs], that there are."""
+    backlog: Array
+    """[jobs], samples that wait."""
+    capacity: Array
+    """[jobs, most + 1], samples a second by number of workers."""
+
+
+class Plan(NamedTuple):
+    """What to do with one job."""
+
+    workers: Counts
+    """By step."""
+    cost: float
+    """Expected, in worker-steps."""
+
+
+def plan(jobs: Jobs, *, fewest: int, prices: Prices, doing: Doing) -> list[Plan]:
+    """Of each job the cheapest chain of stretches from its workers and its backlog on."""
+    each = np.arange(len(jobs.workers))
+    counts, rates = np.arange(fewest, jobs.capacity.shape[1]), jobs.capacity[:, None, fewest:]
+    usable = _usable(doing, jobs.step_s)
+    young, numbers = len(usable), len(counts)
+    seconds = (1 / np.maximum(jobs.traffic, 1e-9))[..., None, None]  # of lag, by a sample that waits
+    arrive = (jobs.traffic * jobs.step_s)[..., None, None]
+    share = jobs.shares[None, :, None, None]
+    by_lag, late = (one[:, None, None, None] for one in (prices.lag / (2 * prices.slo_s), prices.late))
+    ahead = by_lag / (DRAINS * jobs.step_s)
+
+    # Row 0 holds the cheapest settled stretch of each number of workers, the others those begun in the last steps.
+    waits = np.zeros((len(each), jobs.traffic.shape[1], young + 1, numbers))
+    cost = np.full(waits.shape, np.inf)
+    begun = np.full((len(each), young + 1, numbers), -1)
+    waits[each, :, 0, jobs.workers - fewest] = jobs.backlog[:, None]
+    cost[each, :, 0, jobs.workers - fewest] = 0.0
+    takes = np.repeat(rates * jobs.step_s, young + 1, axis=1)
+    came_from: list[
+        tuple[Counts, Counts]
+    ] = []  # of the stretches begun at each step: when those before were, and where
+    lag = waits * seconds[:, :, 0]
+    for step in range(arrive.shape[2]):
+        seen = (share * (cost + lag**2 * ahead)).sum(axis=1)
+        row, place = np.divmod(seen.reshape(len(each), -1).argmin(axis=1), numbers)
+        came_from.append((begun[each, row, place], place))
+        so_far, waiting = cost[each, :, row, place], waits[each, :, row, place]
+        newest = step % young + 1  # where the oldest of the young was, which settles
+        settled = seen[:, newest] < seen[:, 0]
+        begun[:, 0] = np.where(settled, begun[:, newest], begun[:, 0])
+        for one in (cost, waits):
+            one[:, :, 0] = np.where(settled[:, None], one[:, :, newest], one[:, :, 0])
+        waits[:, :, newest] = waiting[..., None]
+        cost[:, :, newest], begun[:, newest] = (so_far + prices.change[:, None])[..., None], step
+        cost[each, :, newest, place] = np.inf
+        takes[:, 1:] = rates * usable[(step - np.arange(young)) % young, None]
+        if doing.pause_s == 0:
+            slower = np.minimum(rates[:, 0], rates[each, 0, place][:, None])
+            takes[:, newest] += slower * (jobs.step_s - usable[0])
+        lag = waits * seconds[:, :, step]
+        waits = np.maximum(waits + arrive[:, :, step] - takes[:, None], 0)
+        lag_after = waits * seconds[:, :, step]
+        cost += counts + (lag + lag_after) * by_lag + (lag_after > NEARLY * prices.slo_s) * late
+        lag = waits * seconds[:, :, min(step + 1, arrive.shape[2] - 1)]
+        if prices.again is not None and step + 1 >= prices.known:
+            _bound(cost, waits, lag, ahead, prices.again)
+    seen = (share * (cost + lag**2 * ahead)).sum(axis=1).reshape(len(each), -1)
+    last = seen.argmin(axis=1)
+    return [
+        Plan(_chain(job, int(begun[job].ravel()[last[job]]), int(last[job]) % numbers, came_from, counts),
+             float(seen[job, last[job]]))
+        for job in range(len(each))
+    ]  # fmt: skip
+
+
+def _bound(cost: Array, waits: Array, lag: Array, ahead: Array, again: Array) -> None:
+    """In each version but the first, which plans are made for, no chain costs more than the best one and a change."""
+    whole = (cost + lag**2 * ahead)[:, 1:]
+    if not whole.size:
+        return
+    most = whole.min(axis=(2, 3), keepdims=True) + again[:, None, None, None]
+    dear = (whole > most) & np.isfinite(whole)
+    cost[:, 1:] = np.where(dear, most, cost[:, 1:])
+    for one in (waits, lag):
+        one[:, 1:][dear] = 0.0
+
+
+def _usable(doing: Doing, step_s: float) -> Array:
+    """Seconds that a stretch trains in its first step, its second..., until it is no longer young."""
+    young = max(YOUNG, int(np.ceil(doing.pause_s / step_s)) + 1)
+    lost = doing.pause_s or min(doing.start_s, step_s)
+    return np.clip((np.arange(young) + 1) * step_s - lost, 0, step_s)
+
+
+def _chain(job: int, start: int, place: int, came_from: list[tuple[Counts, Counts]], counts: Counts) -> Counts:
+    """Workers by step, from the last stretch back."""
+    end = len(came_from)
+    workers = np.zeros(end, dtype=np.int64)
+    while True:
+        workers[max(start, 0) : end] = counts[place]
+        if start < 0:
+            return workers
+        end = start
+        starts, places = came_from[start]
+        start, place = int(starts[job]), int(places[job])

@@ -1,0 +1,3 @@
+"""Pure. Step time as a function of resources, fitted to measurements. Decision walk: after
+master/autoscale/profiler.
+"""

@@ -1,0 +1,204 @@
+"""Pure. The performance model of a job: seconds of a step and samples a second, from its shape (DLRover-RM, Eqns 1-6).
+
+In: `Coefficients` (fitted by `planning.perf_model.fit`, or true ones in a simulation), `ModelFacts`, and one `Shape` or
+many at once, as arrays (`Shapes`). Next: `planning.candidates.pareto` looks for the shapes worth having.
+
+    T = grad * m / worker_cpu  +  upd * w / (p * server_cpu)  +  sync * (M / p) / (B / w)  +  emb * m * D / p  +  beta
+    throughput = w * m / T
+
+with w workers, p servers, m samples a step of one worker, M dense bytes, B bandwidth, D floats that a sample looks up.
+
+In step (bsp) the workers' steps together have G samples, whatever their number, and a step is as long as the slowest
+worker's, with an all-reduce of the dense parameters among workers. A job's own steps are measured, so that what the
+slowest adds is in them:
+
+    T = grad * (G / w) / worker_cpu  +  upd / (p * server_cpu)  +  sync * hops(w)  +  emb * (G / w) * D / p  +  beta
+    throughput = G / T         hops(w) = 2 (w - 1) / w * M / B  +  2 (w - 1) * HOP_S: a ring, and its messages
+
+More workers have less each, and more to agree on: beyond some number they bring nothing.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple, overload
+
+import numpy
+import numpy.typing
+
+from springtide import errors
+from springtide.domain.core.shape import Shape
+from springtide.domain.plan.profile import ModelFacts
+
+Array = numpy.typing.NDArray[numpy.float64]
+Index = numpy.typing.NDArray[Any]
+"""Places in an array, or a mask of it."""
+TERMS = ("grad", "upd", "sync", "emb", "beta")
+HOP_S = 1e-4
+"""Of one message from worker to worker, about, beside its bytes. It only scales what is fitted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Coefficients:
+    """What a job is like. None is below 0."""
+
+    grad: float
+    """Core-seconds that a sample's forward and backward take."""
+    upd: float
+    """Core-seconds that servers take for one worker's gradients; in step, for those of all."""
+    sync: float
+    """Times that the dense parameters cross the network; in step, times that they go round among workers."""
+    emb: float
+    """Seconds that one server takes to look up one float."""
+    beta: float
+    """Seconds of a step that no resource shortens: the sum of the four constants."""
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            number = getattr(self, each.name)
+            if not 0 <= number < numpy.inf:
+                raise errors.BadInput(f"coefficient {each.name} {number!r}; wanted a number, 0 or more")
+
+    @property
+    def array(self) -> Array:
+        """In the order of `TERMS`."""
+        return numpy.array([self.grad, self.upd, self.sync, self.emb, self.beta])
+
+
+class Models(NamedTuple):
+    """Models of many jobs at once: coefficients and facts, one number a shape."""
+
+    grad: Array
+    upd: Array
+    sync: Array
+    emb: Array
+    beta: Array
+    dense_bytes: Array
+    bandwidth: Array
+    dim: Array
+    batch: Array
+    group: Array
+
+
+class Shapes(NamedTuple):
+    """Many shapes at once, or one: what the equations see of them."""
+
+    workers: Array
+    servers: Array
+    worker_cpu: Array
+    server_cpu: Array
+
+
+def shapes(many: Iterable[Shape]) -> Shapes:
+    """The shapes as arrays."""
+    listed = [(one.workers, one.servers, one.worker_cpu, one.server_cpu) for one in many]
+    return Shapes(*numpy.array(listed, dtype=numpy.float64).reshape(-1, 4).T)
+
+
+class Terms(NamedTuple):
+    """Seconds of a step by cause; numbers for one shape, arrays for many."""
+
+    gradient: Array | float
+    update: Array | float
+    synchronization: Array | float
+    lookup: Array | float
+    constant: float
+
+
+def terms(coefficients: Coefficients, facts: ModelFacts, shape: Shape | Shapes) -> Terms:
+    """Eqns 2 to 5, each without its constant; their sum is the last."""
+    w, p = shape.workers, shape.servers
+    if facts.group:
+        return Terms(
+            gradient=coefficients.grad * facts.group / w / shape.worker_cpu,
+            update=coefficients.upd / (p * shape.server_cpu),
+            synchronization=coefficients.sync * hops(w, facts.dense_bytes / facts.bandwidth),
+            lookup=coefficients.emb * facts.group / w * facts.dim / p,
+            constant=coefficients.beta,
+        )
+    return Terms(
+        gradient=coefficients.grad * facts.batch / shape.worker_cpu,
+        update=coefficients.upd * w / (p * shape.server_cpu),
+        synchronization=coefficients.sync * facts.dense_bytes / facts.bandwidth * w / p,
+        lookup=coefficients.emb * facts.batch * facts.dim / p,
+        constant=coefficients.beta,
+    )
+
+
+@overload
+def hops(workers: float, traffic_s: float) -> float: ...
+@overload
+def hops(workers: Array, traffic_s: Array | float) -> Array: ...
+def hops(workers: Array | float, traffic_s: Array | float) -> Array | float:
+    """Seconds of an all-reduce among so many workers, of what takes `traffic_s` to cross the network once."""
+    return 2 * (workers - 1) * (traffic_s / workers + HOP_S)
+
+
+@overload
+def step_seconds(coefficients: Coefficients, facts: ModelFacts, shape: Shape) -> float: ...
+@overload
+def step_seconds(coefficients: Coefficients, facts: ModelFacts, shape: Shapes) -> Array: ...
+def step_seconds(coefficients: Coefficients, facts: ModelFacts, shape: Shape | Shapes) -> Array | float:
+    """T: seconds of a step of one worker."""
+    return sum(terms(coefficients, facts, shape))
+
+
+@overload
+def throughput(coefficients: Coefficients, facts: ModelFacts, shape: Shape) -> float: ...
+@overload
+def throughput(coefficients: Coefficients, facts: ModelFacts, shape: Shapes) -> Array: ...
+def throughput(coefficients: Coefficients, facts: ModelFacts, shape: Shape | Shapes) -> Array | float:
+    """Eqn 1: samples a second of all workers; none where a step takes no time."""
+    seconds = step_seconds(coefficients, facts, shape)
+    samples = facts.group or shape.workers * facts.batch
+    if isinstance(seconds, numpy.ndarray):
+        return numpy.divide(samples, seconds, out=numpy.zeros_like(seconds), where=seconds > 0)
+    return samples / seconds if seconds > 0 else 0.0
+
+
+def throughputs(models: Models, many: Shapes) -> Array:
+    """The same of shapes that each have a model of their own."""
+    w, p = many.workers, many.servers
+    together = models.group > 0
+    if together.any():
+        return numpy.where(together, _in_step(models, many), throughputs(models._replace(group=0 * w), many))
+    seconds = (
+        models.grad * models.batch / many.worker_cpu
+        + models.upd * w / (p * many.server_cpu)
+        + models.sync * models.dense_bytes / models.bandwidth * w / p
+        + models.emb * models.batch * models.dim / p
+        + models.beta
+    )
+    return numpy.divide(w * models.batch, seconds, out=numpy.zeros_like(seconds), where=seconds > 0)
+
+
+def _in_step(models: Models, many: Shapes) -> Array:
+    """The same of workers in step."""
+    w, p = many.workers, many.servers
+    part = models.group / w
+    seconds = (
+        models.grad * part / many.worker_cpu
+        + models.upd / (p * many.server_cpu)
+        + models.sync * hops(w, models.dense_bytes / models.bandwidth)
+        + models.emb * part * models.dim / p
+        + models.beta
+    )
+    return numpy.divide(models.group, seconds, out=numpy.zeros_like(seconds), where=seconds > 0)
+
+
+def design(facts: ModelFacts, many: Shapes, batches: Sequence[int] | Array | None = None) -> Array:
+    """A row a shape, a column a coefficient: T is the product with the coefficients."""
+    w, p = many.workers, many.servers
+    m = numpy.asarray(facts.batch if batches is None else batches, dtype=numpy.float64)
+    traffic = facts.dense_bytes / facts.bandwidth
+    if facts.group:
+        part = facts.group / w
+        in_step = (part / many.worker_cpu, 1 / (p * many.server_cpu), hops(w, traffic), part * facts.dim / p)
+        return numpy.stack((*in_step, numpy.ones_like(p)), axis=-1)
+    columns = (
+        m / many.worker_cpu,
+        w / (p * many.server_cpu),
+        traffic * w / p,
+        m * facts.dim / p,
+        numpy.ones_like(p),
+    )
+    return numpy.stack(columns, axis=-1)

@@ -1,0 +1,270 @@
+"""Pure. What a job is like, from how long its steps took: the performance model fitted to profiles.
+
+In: profiles of `planning.perf_model.profiles` and the job's `ModelFacts`. Out: `Fitted`, or `Refused` with the reason.
+Next: `planning.candidates.pareto` looks for shapes worth having, `planning.candidates.probe` for what to measure next.
+
+**The error.** Wanted are non-negative coefficients with the least RMSLE, the root mean square of log(predicted /
+measured) throughput; workers and batch being known, that is log(measured / predicted) seconds of a step. (The "1 +" of
+the textbook's definition is left out, so that the unit of throughput does not matter.) `planning.perf_model.nnls` says
+how non-negative least squares finds them.
+
+**Outliers.** Configurations are weighed by Huber's rule on their log residuals, so that one that fits no model of this
+kind pulls with a bounded force; odd windows are dropped before, by `observe` and `tabulate`.
+
+**Cores.** A shape whose cores were all busy was slow by that, whatever the equations say
+(`planning.perf_model.core_speed`). Of such a configuration the fit takes only that the equations allow its speed.
+
+**Four terms.** Totals alone cannot tell, say, `emb` from `beta` before the number of servers has changed. Where steps
+were timed by term, each term has a line of its own, slope and constant, and coefficients are drawn to the slopes. They
+are not drawn hard, since terms overlap in time and only the total is what a job waits for: where totals say anything,
+totals decide.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import overload
+
+import numpy
+
+from springtide.domain.core.shape import Shape
+from springtide.domain.plan.profile import ModelFacts, Profile
+from springtide.planning.perf_model import equations, nnls, ragged
+from springtide.planning.perf_model.core_speed import Pace
+from springtide.planning.perf_model.equations import TERMS, Array, Coefficients, Shapes
+from springtide.planning.perf_model.profile_table import Refused, Table, tabulate
+
+FEWEST = 3
+"""Configurations below which totals alone say nothing about others."""
+FEWEST_TIMED = 1
+"""The same where each step was timed by term: each term scales in its own way."""
+NO_NUMBERS = "what was measured spans more than numbers do: no model of it is finite"
+TERMS_PULL = 0.1
+"""Of the slopes of single terms: totals are good to about 3%, terms, which overlap, to about 30%."""
+CLEAR = 0.1
+"""Of a step's time: a coefficient whose part is uncertain by more is unclear."""
+VARIES = 1e-6
+BUSY = 0.85
+"""Of what cores can do: a shape that does more is bound by them. Two windows of one shape may differ by so much."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fitted:
+    """The model of one job, and how far it can be trusted."""
+
+    coefficients: Coefficients
+    facts: ModelFacts
+    table: Table
+    """What it was fitted to."""
+    rmsle: float
+    """Root mean square of log(predicted / measured) over configurations, by equations and cores together."""
+    mape: float
+    """Mean absolute error of throughput, as a part of what was measured."""
+    deviations: tuple[float, ...]
+    """One deviation of each coefficient's part of the step's time, as a share of that time. Infinity: no idea."""
+    information: Array
+    """What the data says about the coefficients, in parts of the step's time (5 by 5): `planning.candidates.probe` adds
+    to it.
+    """
+    constants: tuple[float, ...] | None
+    """Constants of the four terms by their own lines, and seconds outside of all four; None where not timed by term."""
+
+    @property
+    def uncertainty(self) -> dict[str, float]:
+        """Deviations by coefficient."""
+        return dict(zip(TERMS, self.deviations, strict=True))
+
+    @property
+    def unclear(self) -> tuple[str, ...]:
+        """Coefficients that the data cannot tell apart yet."""
+        return tuple(name for name, share in self.uncertainty.items() if share > CLEAR)
+
+    @property
+    def betas(self) -> Mapping[str, float] | None:
+        """The constant by term, and what of it is in none ("other"); None where steps were not timed by term."""
+        if self.constants is None:
+            return None
+        beta, whole = self.coefficients.beta, sum(self.constants)
+        parts = self.constants if whole > 0 else (0.0, 0.0, 0.0, 0.0, 1.0)
+        return {name: beta * part / (whole or 1.0) for name, part in zip((*TERMS[:4], "other"), parts, strict=True)}
+
+    @overload
+    def predict(self, shape: Shape) -> float: ...
+    @overload
+    def predict(self, shape: Shapes) -> Array: ...
+    def predict(self, shape: Shape | Shapes) -> Array | float:
+        """Samples a second."""
+        return equations.throughput(self.coefficients, self.facts, shape)
+
+    @property
+    def why(self) -> str:
+        """How good it is, for people."""
+        count = len(self.table)
+        said = f"fitted to {count} configuration{'' if count == 1 else 's'}, off by {self.mape:.1%} on the average"
+        return f"{said}; cannot tell yet: {', '.join(self.unclear)}" if self.unclear else said
+
+
+def fit(profiles: Iterable[Profile], facts: ModelFacts, pace: Pace | None = None) -> Fitted | Refused:
+    """The model that fits the profiles of one job best, or why there is none; `pace`: what its cores can do."""
+    return fit_many([(profiles, facts)], [pace or Pace()])[0]
+
+
+def fit_many(
+    jobs: Iterable[tuple[Iterable[Profile], ModelFacts]], paces: Sequence[Pace] | None = None
+) -> list[Fitted | Refused]:
+    """The same for many jobs, all together: far quicker than one by one."""
+    asked = list(jobs)
+    given = list(zip(tabulate([profiles for profiles, _ in asked]), [facts for _, facts in asked], strict=True))
+    refused = [_refusal(table) for table, _ in given]
+    usable = [
+        (table, facts)
+        for (table, facts), why in zip(given, refused, strict=True)
+        if why is None and isinstance(table, Table)
+    ]
+    told = [pace for pace, why in zip(paces or [Pace()] * len(given), refused, strict=True) if why is None]
+    models = iter(_fit_tables(usable, told) if usable else ())
+    return [why if why is not None else next(models) for why in refused]
+
+
+def leave_one_out(fitted: Fitted) -> float | None:
+    """MAPE on each configuration by a model of all others: what to expect of a shape that was never measured.
+
+    None where one configuration less would be too few for a model.
+    """
+    table = fitted.table
+    rest = [table.without(row) for row in range(len(table))]
+    if any(len(one) == 0 or _refusal(one) is not None for one in rest):
+        return None
+    models = [
+        model
+        for model in _fit_tables([(one, fitted.facts) for one in rest], [Pace()] * len(rest))
+        if isinstance(model, Fitted)
+    ]
+    if len(models) < len(rest):
+        return None
+    rows = design([table], [fitted.facts])[0]
+    foretold = (rows * numpy.array([model.coefficients.array for model in models])).sum(axis=1)
+    measured = table.times[:, 0]
+    return float(numpy.mean(numpy.abs(measured / numpy.maximum(foretold, nnls.NOWHERE) - 1)))
+
+
+def _refusal(table: Table | Refused) -> Refused | None:
+    """Why there is no model of it."""
+    if isinstance(table, Refused):
+        return table
+    fewest = FEWEST_TIMED if table.timed else FEWEST
+    if len(table) >= fewest:
+        return None
+    why = f"{len(table)} configurations measured, wanted {fewest}: totals of fewer say nothing about others"
+    return Refused(why=why, dropped=table.dropped)
+
+
+def design(tables: Sequence[Table], facts: Sequence[ModelFacts]) -> Array:
+    """X of all jobs, padded with rows of 0: (jobs, rows, 5)."""
+    settings = _padded([table.settings for table in tables])
+    present = settings[:, :, 0] > 0
+    w, p, worker_cpu, server_cpu, m = numpy.moveaxis(numpy.where(present[:, :, None], settings, 1.0), -1, 0)
+    traffic = numpy.array([one.dense_bytes / one.bandwidth for one in facts])[:, None]
+    dim = numpy.array([one.dim for one in facts])[:, None]
+    group = numpy.array([one.group for one in facts], dtype=numpy.float64)[:, None]
+    updates, sent = w / (p * server_cpu), traffic * w / p
+    if group.any():  # workers in step share a batch, and speak among themselves
+        m, updates = numpy.where(group > 0, group / w, m), numpy.where(group > 0, 1 / (p * server_cpu), updates)
+        sent = numpy.where(group > 0, equations.hops(w, traffic), sent)
+    columns = (m / worker_cpu, updates, sent, m * dim / p, numpy.ones_like(p))
+    return numpy.stack(columns, axis=-1) * present[:, :, None]
+
+
+def _padded(rows: Sequence[Array]) -> Array:
+    """(jobs, rows, 5), 0 where a job has fewer rows than another."""
+    lines = ragged.of_lengths([len(some) for some in rows])
+    whole = numpy.zeros((len(rows), int(lines.lengths.max()), 5))
+    whole[lines.owner, lines.place] = numpy.concatenate(rows)
+    return whole
+
+
+def _least_seconds(tables: Sequence[Table], paces: Sequence[Pace]) -> Array:
+    """Of a step of each row, as cores can do it; 0 where nobody knows. (jobs, rows)."""
+    settings = _padded([table.settings for table in tables])
+    w, p, worker_cpu, server_cpu, m = numpy.moveaxis(numpy.where(settings > 0, settings, 1.0), -1, 0)
+    worker, server = 1 / numpy.array(paces).T[:, :, None]
+    seconds: Array = numpy.maximum(m / worker_cpu * worker, w * m / (p * server_cpu) * server)
+    return seconds
+
+
+def _fit_tables(jobs: Sequence[tuple[Table, ModelFacts]], paces: Sequence[Pace]) -> list[Fitted | Refused]:
+    """Models of jobs that have enough rows."""
+    tables, facts = [table for table, _ in jobs], [fact for _, fact in jobs]
+    rows, times = design(tables, facts), _padded([table.times for table in tables])
+    present = (times[:, :, 0] > 0).astype(float)
+    count = present.sum(axis=1)
+    seconds = numpy.where(present > 0, times[:, :, 0], 1.0)
+    timed = numpy.array([table.timed for table in tables])
+    slopes, constants, varies = _lines(rows, times, seconds, present)
+    shares = (rows / seconds[:, :, None]).sum(axis=1) / count[:, None]
+    there = timed[:, None] & (times[:, :, 1:].sum(axis=1) > 0) & (shares[:, :4] > 0)
+    pull = numpy.zeros_like(shares)
+    pull[:, :4] = TERMS_PULL * shares[:, :4] * there
+    towards = numpy.zeros_like(shares)
+    towards[:, :4] = slopes
+    by_cores = _least_seconds(tables, paces)
+    bound = present * (by_cores >= BUSY * seconds)
+    solution = nnls.solve(
+        nnls.Problem(rows=rows, seconds=seconds, present=present, bound=bound, pull=pull, towards=towards)
+    )
+    fitted_s = numpy.exp(solution.residuals) * seconds
+    residuals = present * numpy.log(numpy.maximum(fitted_s, by_cores) / seconds)
+    rmsle = numpy.sqrt((residuals**2).sum(axis=1) / count)
+    mape = numpy.abs(numpy.expm1(-residuals)).sum(axis=1) / count
+    relative = rows * (numpy.sqrt(solution.weights) / fitted_s)[:, :, None]
+    information = numpy.swapaxes(relative, 1, 2) @ relative
+    each = numpy.arange(4)
+    information[:, each, each] += numpy.where(varies, pull[:, :4], 0.0) ** 2
+    deviations = _deviations(information, shares, numpy.maximum(rmsle, nnls.LEAST_DEVIATION))
+    outside = nnls.median(numpy.maximum(seconds - times[:, :, 1:].sum(axis=2), 0.0), present)
+    apart = numpy.concatenate([constants, outside[:, None]], axis=1)
+    return [
+        Fitted(
+            coefficients=Coefficients(grad=c[0], upd=c[1], sync=c[2], emb=c[3], beta=c[4]),
+            facts=facts[job], table=tables[job], rmsle=one_rmsle, mape=one_mape, deviations=tuple(deviation),
+            information=information[job], constants=tuple(parts) if timed[job] else None,
+        )
+        if all(map(math.isfinite, c)) else Refused(why=NO_NUMBERS, dropped=tables[job].dropped)
+        for job, (c, one_rmsle, one_mape, deviation, parts) in enumerate(
+            zip(solution.coefficients.tolist(), rmsle.tolist(), mape.tolist(), deviations.tolist(), apart.tolist(),
+                strict=True)
+        )
+    ]  # fmt: skip
+
+
+def _lines(rows: Array, times: Array, seconds: Array, present: Array) -> tuple[Array, Array, Array]:
+    """Slope and constant of each term, neither below 0, by least squares in parts of the step's time; which varied.
+
+    A term whose circumstances never changed is taken to scale as its equation says, with no constant.
+    """
+    x, t = rows[:, :, :4], times[:, :, 1:]
+    weights = present / seconds**2
+    weights = (weights / weights.sum(axis=1, keepdims=True))[:, None, :]
+    x_mean, t_mean = weights @ x, weights @ t
+    spread, together = (weights @ (x - x_mean) ** 2)[:, 0], (weights @ ((x - x_mean) * (t - t_mean)))[:, 0]
+    square = (weights @ x**2)[:, 0]
+    varies = spread > VARIES * square
+    origin = (weights @ (x * t))[:, 0] / numpy.where(square > 0, square, 1.0)
+    slope = numpy.clip(together / numpy.where(varies, spread, 1.0), 0.0, None)
+    below = t_mean[:, 0] - slope * x_mean[:, 0] < 0
+    slope = numpy.where(below | ~varies, origin, slope)
+    return slope, numpy.clip(t_mean[:, 0] - slope * x_mean[:, 0], 0.0, None), varies
+
+
+def _deviations(information: Array, shares: Array, deviation: Array) -> Array:
+    """One deviation of each coefficient's part of the step's time. A column that is always 0 has no part."""
+    matters = shares > 0
+    size = numpy.where(matters, shares, 1.0)
+    scaled = information / size[:, :, None] / size[:, None, :]
+    finite = numpy.isfinite(scaled).all(axis=(1, 2), keepdims=True)  # what passes all numbers tells nothing
+    values, vectors = numpy.linalg.eigh(numpy.where(finite, scaled, 0.0))
+    seen = values > 1e-6 * values[:, -1:]
+    blind = (vectors**2 * ~seen[:, None, :]).sum(axis=2) > 0.01
+    variance = (vectors**2 * (seen / numpy.where(seen, values, 1.0))[:, None, :]).sum(axis=2)
+    spread: Array = numpy.where(blind, numpy.inf, deviation[:, None] * numpy.sqrt(variance))
+    return numpy.where(matters, spread, 0.0)

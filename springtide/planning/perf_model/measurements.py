@@ -1,0 +1,163 @@
+"""Pure. What a job has shown of itself: speed by shape, cores that its roles use, how long it has been as it is.
+
+In: a `JobView`. Out: few numbers, or None where what was measured makes no sense. Next: `planning.lifecycle.stages` and
+`planning.policy.baselines` decide by them.
+"""
+
+import math
+from dataclasses import dataclass, replace
+
+from springtide.domain.core.roles import RoleKind
+from springtide.domain.core.shape import Shape
+from springtide.domain.plan.profile import Profile, TimingSum, total
+from springtide.domain.plan.view import JobView, RoleUse
+
+TIMED = 0.5
+"""Of a step's time, what its terms must account for to be believed."""
+NEWEST = 48
+"""Windows that tell what a sample takes of cores, of whatever shapes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """How fast a job was in one shape."""
+
+    shape: Shape
+    throughput: float
+    """Samples a second of all workers."""
+    steps: int
+    windows: int = 1
+    timed: bool = False
+    """Whether its steps were timed by term: then one shape says something about others."""
+
+
+def throughput(shape: Shape, timing: TimingSum) -> float | None:
+    """Samples a second, of sums over all workers: each was at work for its part of the time."""
+    if not (0 < timing.total_s < math.inf and 0 < timing.samples < math.inf and timing.steps > 0):
+        return None
+    return shape.workers * timing.samples / timing.total_s
+
+
+def by_shape(job: JobView) -> tuple[Measured, ...]:
+    """Each shape that was measured, in the order in which they were left last."""
+    sums: dict[Shape, TimingSum] = {}
+    for profile in job.profiles:
+        if throughput(profile.shape, profile.timing) is not None:
+            sums[profile.shape] = sums.pop(profile.shape, TimingSum()) + profile.timing
+    return tuple(
+        Measured(shape=shape, throughput=speed, steps=timing.steps)
+        for shape, timing in sums.items()
+        if (speed := throughput(shape, timing)) is not None
+    )
+
+
+def shapes(job: JobView) -> set[Shape]:
+    """Shapes in which something sensible was measured."""
+    found: set[Shape] = set()
+    last: Shape | None = None
+    for one in job.profiles:
+        shape = one.shape
+        if shape is not last and shape != last and _sound(one):  # a job keeps a shape for many windows
+            found.add(shape)
+            last = shape
+    return found
+
+
+def now(job: JobView) -> Measured | None:
+    """In the shape it has now, since it has it."""
+    since = job.last_change_at if job.last_change_at is not None else -math.inf
+    shape = job.at_work
+    recent = [
+        one for one in job.profiles
+        if one.at >= since and (one.shape is shape or one.shape == shape) and _sound(one)
+    ]  # fmt: skip
+    if not recent:
+        return None
+    timing = total(one.timing for one in recent)
+    speed = throughput(recent[0].shape, timing)
+    if speed is None:
+        return None
+    terms = timing.gradient_s + timing.update_s + timing.synchronization_s + timing.lookup_s
+    timed = math.isfinite(terms) and terms >= TIMED * timing.total_s
+    return Measured(
+        shape=recent[0].shape, throughput=speed, steps=timing.steps, windows=len(recent), timed=timed
+    )  # fmt: skip
+
+
+def _sound(profile: Profile) -> bool:
+    return throughput(profile.shape, profile.timing) is not None
+
+
+def unchanged_s(job: JobView, *, at: float) -> float:
+    """Seconds since its shape was changed last, or since it was started."""
+    since = job.last_change_at if job.last_change_at is not None else job.started_at
+    return math.inf if since is None else at - since
+
+
+def spent(job: JobView, kind: RoleKind) -> float | None:
+    """Core-seconds that one sample takes of workers, or of servers; None: nobody has counted.
+
+    A sample takes about the same in every shape, and one window errs: the middle of all windows of late errs less. Of
+    more cores than were given only those count: the kernel hands a quota out in parts, see `paces.of_cores`.
+    """
+    eras: list[tuple[Shape, list[float], list[float]]] = []
+    for one in job.profiles[-NEWEST:]:
+        used = one.worker_cores if kind is RoleKind.WORKER else one.server_cores
+        if used is None or not 0 < used < math.inf or (speed := throughput(one.shape, one.timing)) is None:
+            continue
+        if not eras or (one.shape is not eras[-1][0] and one.shape != eras[-1][0]):
+            eras.append((one.shape, [], []))
+        eras[-1][1].append(used)
+        eras[-1][2].append(speed)
+    total = count = 0.0
+    for shape, cores, speeds in eras:
+        workers, servers = shape.workers * shape.worker_cpu, shape.servers * shape.server_cpu
+        used = min(middle(cores), workers if kind is RoleKind.WORKER else servers)
+        total, count = total + len(cores) * used / middle(speeds), count + len(cores)
+    return total / count if count else None
+
+
+def middle(values: list[float]) -> float:
+    """The mean of those in the middle: a quarter at each end does not count, of three or more at least one."""
+    ends = max(len(values) // 4, 1) if len(values) > 2 else 0
+    some = sorted(values)[ends : len(values) - ends]
+    return sum(some) / len(some)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Use:
+    """Cores of all roles of one kind."""
+
+    used: float
+    given: float
+    count: int
+    hottest: RoleUse
+    """The one that uses most of what it has."""
+
+    @property
+    def share(self) -> float:
+        """Of the hottest role's cores, those in use."""
+        return self.hottest.cpu_used / self.hottest.cpu
+
+
+def use(job: JobView, kind: RoleKind) -> Use | None:
+    """What workers or servers use; None: nothing sensible is known.
+
+    Each role was counted for some seconds only. Where windows say what a sample takes, all of them together use that at
+    the speed that the job has now; how they differ from each other is as it was counted.
+    """
+    used, given, count, share, hottest = 0.0, 0.0, 0, -1.0, None
+    for one in job.uses:
+        mine, cpu = one.cpu_used, one.cpu
+        if one.role.kind is kind and 0 <= mine < math.inf and 0 < cpu < math.inf:
+            used, given, count = used + mine, given + cpu, count + 1
+            if mine / cpu > share:
+                share, hottest = mine / cpu, one
+    if hottest is None or not used > 0:
+        return None
+    a_sample, here = spent(job, kind), now(job)
+    if a_sample is not None and here is not None:
+        smoothed = min(a_sample * here.throughput, max(used, given))
+        hottest = replace(hottest, cpu_used=hottest.cpu_used * smoothed / used)
+        used = smoothed
+    return Use(used=used, given=given, count=count, hottest=hottest)

@@ -1,0 +1,149 @@
+"""Pure. Profiles of jobs, one row a configuration; what is of no use is left out and counted.
+
+In: `Profile`s, as they came. Out: a `Table` a job, or `Refused` with the reason. Next: `planning.perf_model.fit`.
+
+A configuration that was measured for hours must not outvote one that was probed for a minute, so that windows of one
+configuration become one row, the window of median length: an odd one among several changes nothing.
+
+Windows of all jobs are read into one array and sorted out there: a brain has hundreds of them a job.
+"""
+
+import itertools
+import operator
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy
+
+from springtide.domain.plan.profile import Profile
+from springtide.planning.perf_model import ragged
+from springtide.planning.perf_model.equations import Array, Index
+
+RECENT = 16
+"""Windows of one configuration that count, the newest: jobs change as their tables grow."""
+READ = (
+    "shape.workers", "shape.servers", "shape.worker_cpu", "shape.server_cpu", "batch", "timing.total_s",
+    "timing.gradient_s", "timing.update_s", "timing.synchronization_s", "timing.lookup_s", "timing.steps",
+)  # fmt: skip
+"""Of a profile: what says which configuration it is of, and how long its steps took."""
+SETTING = 5
+"""So many of them are the configuration, as far as it matters to the time of a step: workers, servers, cores of each,
+batch. The next are the seconds of a step of one worker, and of its four terms."""
+FAULTS = ("no steps", "times that are no numbers", "no time at all", "times below 0")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """Why there is no model; a value, since a loop that plans must go on without one."""
+
+    why: str
+    dropped: Mapping[str, int] = field(default_factory=dict)
+    """Profiles of no use, by reason."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Table:
+    """Usable measurements: what was measured in each configuration, a row each."""
+
+    settings: Array
+    """Workers, servers, cores of a worker, cores of a server, batch."""
+    times: Array
+    """Seconds of a step of one worker, and of its four terms: gradient, update, synchronization, lookup."""
+    windows: int = 0
+    dropped: Mapping[str, int] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.times)
+
+    @property
+    def timed(self) -> bool:
+        """Whether every step was timed by term."""
+        return bool((self.times[:, 1:].sum(axis=1) > 0).all())
+
+    def without(self, row: int) -> "Table":
+        """All configurations but one."""
+        return Table(settings=numpy.delete(self.settings, row, axis=0), times=numpy.delete(self.times, row, axis=0))
+
+
+def tabulate(jobs: Sequence[Iterable[Profile]]) -> list[Table | Refused]:
+    """Sort out what is of no use and put the rest together by configuration, for each job."""
+    given = [list(profiles) for profiles in jobs]
+    rows = ragged.of_lengths([len(profiles) for profiles in given])
+    read = _read(given)
+    steps, batch = read[:, 2 * SETTING], read[:, SETTING - 1]
+    with numpy.errstate(all="ignore"):
+        times = read[:, SETTING : 2 * SETTING] / steps[:, None]
+        fault = numpy.select(
+            [~((steps > 0) & (batch > 0)), ~numpy.isfinite(times.sum(axis=1)), times[:, 0] <= 0, times.min(axis=1) < 0],
+            [0, 1, 2, 3], -1,
+        )  # fmt: skip
+    (good,) = numpy.nonzero(fault < 0)
+    dropped = _counted(rows.owner, fault, len(given))
+    settings, times, owner = read[good, :SETTING], times[good], rows.owner[good]
+    group, first = _groups(owner, settings)
+    counts = numpy.bincount(owner[first], minlength=len(given)).tolist()
+    windows = numpy.bincount(owner, minlength=len(given)).tolist()
+    settings, times = settings[first], _middle(group, times, len(first))
+    found: list[Table | Refused] = []
+    start = 0
+    for count, window, odd in zip(counts, windows, dropped, strict=True):
+        mine, start = slice(start, start + count), start + count
+        if count:
+            found.append(Table(settings=settings[mine], times=times[mine], windows=window, dropped=odd))
+        else:
+            said = ", ".join(f"{many} with {why}" for why, many in odd.items())
+            found.append(Refused(why=f"no usable profile{f': {said}' if said else ' yet'}", dropped=odd))
+    return found
+
+
+def _read(jobs: Sequence[Sequence[Profile]]) -> Array:
+    """A row a profile, a column a number of it."""
+    numbers = itertools.chain.from_iterable(map(operator.attrgetter(*READ), itertools.chain.from_iterable(jobs)))
+    return numpy.fromiter(numbers, dtype=numpy.float64).reshape(-1, len(READ))
+
+
+def _counted(owner: Index, fault: Index, jobs: int) -> list[dict[str, int]]:
+    """Of each job, how many profiles are of no use, by reason."""
+    dropped: list[dict[str, int]] = [{} for _ in range(jobs)]
+    (bad,) = numpy.nonzero(fault >= 0)
+    for job, why in zip(owner[bad].tolist(), fault[bad].tolist(), strict=True):
+        dropped[job][FAULTS[why]] = dropped[job].get(FAULTS[why], 0) + 1
+    return dropped
+
+
+def _groups(owner: Index, settings: Array) -> tuple[Index, Index]:
+    """Which configuration of which job each window is of, and the first window of each: in the order they came in."""
+    whole = numpy.column_stack([owner, settings])
+    begins = numpy.append(True, (whole[1:] != whole[:-1]).any(axis=1))[: len(whole)]
+    (runs,) = numpy.nonzero(begins)  # a job stays in one configuration for a while: few need to be sorted
+    keys = whole[runs]
+    order = numpy.lexsort(keys.T[::-1])
+    new = numpy.append(True, (keys[order[1:]] != keys[order[:-1]]).any(axis=1))[: len(order)]
+    first = order[new]  # sorting is stable: the earliest of each
+    came = numpy.argsort(first)
+    rank = numpy.empty(len(first), dtype=numpy.int64)
+    rank[came] = numpy.arange(len(first))
+    group = numpy.empty(len(order), dtype=numpy.int64)
+    group[order] = rank[numpy.cumsum(new) - 1]
+    return group[numpy.cumsum(begins) - 1], runs[first[came]]
+
+
+def _middle(group: Index, times: Array, groups: int) -> Array:
+    """Of each configuration the mean of its windows in the middle, by the time of a step, among the newest.
+
+    A quarter at each end does not count, of three windows or more at least one. Terms err more than their sum, so that
+    the terms of a single window, be it the median one, say less than those of several.
+    """
+    order = numpy.argsort(group, kind="stable")
+    counts = numpy.bincount(group, minlength=groups)
+    place = numpy.arange(len(order)) - numpy.repeat(numpy.cumsum(counts) - counts, counts)
+    recent = order[place >= (counts - RECENT)[group[order]]]
+    recent = recent[numpy.lexsort((times[recent, 0], group[recent]))]
+    counts = numpy.minimum(counts, RECENT)
+    place = numpy.arange(len(recent)) - numpy.repeat(numpy.cumsum(counts) - counts, counts)
+    ends = numpy.where(counts > 2, numpy.maximum(counts // 4, 1), 0)
+    owner = group[recent]
+    inside = (place >= ends[owner]) & (place < (counts - ends)[owner])
+    owner, kept = owner[inside], times[recent[inside]]
+    means = [numpy.bincount(owner, weights=column, minlength=groups) / (counts - 2 * ends) for column in kept.T]
+    return numpy.column_stack(means)

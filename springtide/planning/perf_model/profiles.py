@@ -1,0 +1,164 @@
+"""Pure. Profiles of a job from what its workers report: only of times at which the job was what it is said to be.
+
+In: `Reading`s, the sums that heartbeats carry, and the shapes the job has had. Out: `Observed`, a `Profile` a window,
+and what was left out and why. Next: `planning.perf_model.fit`.
+
+Left out are a worker's first steps (caches are cold, code is compiled), spans in which the shape changed or had just
+changed, windows in which a worker was missing, and windows whose steps took far longer or shorter than others of the
+same shape: a neighbour on the machine, a checkpoint, a clock that was set.
+"""
+
+import bisect
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from springtide.domain.core.shape import Shape
+from springtide.domain.plan.profile import SUM_FIELDS, Profile, TimingSum
+
+LEAST_SPREAD = 0.03
+"""Of log seconds: windows that differ by less than a few of these are alike, however alike all others are."""
+COUNTED = 0.5
+"""Of a window, between its first count of cores and its last: those of less are told by none."""
+FEWEST_WINDOWS = 4
+"""Of one shape, below which none of them can be told to be the odd one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What one worker had done by some moment."""
+
+    at: float
+    worker: int
+    timing: TimingSum
+    """Since it began."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spent:
+    """Core-seconds that all workers, and all servers, had used by some moment: of the same processes each time."""
+
+    at: float
+    workers: float
+    servers: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """The job has had this shape since then."""
+
+    at: float
+    shape: Shape
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """What counts."""
+
+    warm_up_steps: int = 20
+    """Of each worker, from its beginning."""
+    settle_s: float = 5.0
+    """After a change of shape."""
+    window_s: float = 10.0
+    fewest_steps: int = 5
+    """Of a window."""
+    deviations: float = 5.0
+    """From the median of its shape, beyond which a window is odd."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observed:
+    """Profiles, oldest first, and what was left out, by reason."""
+
+    profiles: tuple[Profile, ...]
+    dropped: Mapping[str, int]
+
+
+def observe(
+    readings: Sequence[Reading], changes: Sequence[Change], *, batch: int, rules: Rules | None = None,
+    spent: Sequence[Spent] = (),
+) -> Observed:  # fmt: skip
+    """Profiles of all windows that are worth something; `spent`: oldest first, where it was counted."""
+    rules = rules or Rules()
+    dropped: Counter[str] = Counter()
+    since = sorted(changes, key=lambda change: change.at)
+    starts = [change.at for change in since]
+    found: dict[tuple[int, int], list[tuple[Reading, Reading]]] = {}
+    last: dict[int, Reading] = {}
+    for reading in sorted(readings, key=lambda one: one.at):
+        before, last[reading.worker] = last.get(reading.worker), reading
+        if before is None:
+            continue
+        era = bisect.bisect_right(starts, reading.at) - 1
+        why = _useless(before, reading, starts, era, rules)
+        if why:
+            dropped[why] += 1
+        else:
+            found.setdefault((era, int((reading.at - starts[era]) // rules.window_s)), []).append((before, reading))
+    windows: dict[int, list[Profile]] = {}
+    for (era, number), spans in sorted(found.items()):
+        timing = sum((_between(*span) for span in spans), TimingSum())
+        shape = since[era].shape
+        if len({span[0].worker for span in spans}) < shape.workers:
+            dropped["windows without all workers"] += 1
+        elif timing.steps < rules.fewest_steps:
+            dropped["windows of too few steps"] += 1
+        else:
+            at = max(span[1].at for span in spans)
+            begin = starts[era] + number * rules.window_s
+            workers, servers = _cores(spent, begin, begin + rules.window_s)
+            windows.setdefault(era, []).append(
+                Profile(
+                    shape=shape, batch=batch, timing=timing, at=at, worker_cores=workers, server_cores=servers
+                )
+            )  # fmt: skip
+    kept: list[Profile] = []
+    for some in windows.values():
+        like_others = _without_odd(some, rules.deviations)
+        dropped["odd windows"] += len(some) - len(like_others)
+        kept += like_others
+    return Observed(profiles=tuple(kept), dropped={why: count for why, count in dropped.items() if count})
+
+
+def _useless(before: Reading, after: Reading, starts: Sequence[float], era: int, rules: Rules) -> str:
+    """Why the span between two readings of a worker says nothing; empty: it does say something."""
+    if era < 0:
+        return "spans before the first shape"
+    if before.at < starts[era]:
+        return "spans across a change of shape"
+    if before.at < starts[era] + rules.settle_s:
+        return "spans just after a change of shape"
+    if before.timing.steps < rules.warm_up_steps:
+        return "spans of a worker's first steps"
+    if after.timing.steps < before.timing.steps:
+        return "spans in which a worker began anew"
+    return ""
+
+
+def _cores(spent: Sequence[Spent], begin: float, end: float) -> tuple[float | None, float | None]:
+    """Cores of workers and of servers within a window, from its first count to its last; None: most of it has none."""
+    first = bisect.bisect_left(spent, begin, key=lambda one: one.at)
+    last = bisect.bisect_right(spent, end, key=lambda one: one.at) - 1
+    seconds = spent[last].at - spent[first].at if last > first else 0.0
+    if seconds < COUNTED * (end - begin):
+        return None, None
+    return (spent[last].workers - spent[first].workers) / seconds, (
+        spent[last].servers - spent[first].servers
+    ) / seconds
+
+
+def _between(before: Reading, after: Reading) -> TimingSum:
+    return TimingSum(**{name: getattr(after.timing, name) - getattr(before.timing, name) for name in SUM_FIELDS})
+
+
+def _without_odd(profiles: list[Profile], deviations: float) -> list[Profile]:
+    """Those whose steps took about as long as the others'."""
+    logs = [math.log(one.step_s) if one.step_s > 0 else math.nan for one in profiles]
+    known = [one for one in logs if math.isfinite(one)]
+    if len(known) < FEWEST_WINDOWS:
+        return profiles
+    middle = median(known)
+    spread = max(1.4826 * median(abs(one - middle) for one in known), LEAST_SPREAD)
+    return [one for one, log in zip(profiles, logs, strict=True) if abs(log - middle) <= deviations * spread]

@@ -1,0 +1,1 @@
+"""Pure. Policies by name: Springtide's own, baselines and plugins."""

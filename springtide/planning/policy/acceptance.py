@@ -1,0 +1,95 @@
+"""Pure. Whether advice may be followed, by the job as it is when the advice comes. Nobody is believed.
+
+In: what an adviser answered, which may be anything, and the job's own view of itself by then. Out: why it is refused,
+in a sentence, or nothing. Next: `master.autoscale.loop` carries it out, or tells the reason.
+"""
+
+import math
+from typing import Any
+
+from springtide.domain.core.roles import RoleKind
+from springtide.domain.core.shape import FIELDS, Shape
+from springtide.domain.core.stages import Stage
+from springtide.domain.plan.advice import Advice
+from springtide.domain.plan.plan import Plan
+from springtide.domain.plan.view import JobView
+from springtide.domain.spec.planning_config import PlanningConfig
+from springtide.planning.perf_model import measurements
+from springtide.planning.policy import sanitize
+
+SPARE = 1.1
+"""Memory that a role must keep, against what it uses."""
+
+
+def refused(advice: Any, job: JobView, config: PlanningConfig, *, epoch: int, now: float) -> str:
+    """Why nothing is done about it; empty: its plan can be carried out, or it has none."""
+    try:
+        return _refused(advice, job, config, epoch=epoch, now=now)
+    except Exception as error:  # numbers that are words, fields that are missing: whoever sent it, the job goes on
+        return f"it makes no sense: {type(error).__name__}: {error}"
+
+
+def _refused(advice: Any, job: JobView, config: PlanningConfig, *, epoch: int, now: float) -> str:
+    if not isinstance(advice, Advice) or not isinstance(advice.why, str) or not advice.why:
+        return f"it is no advice but {type(advice).__name__}"
+    if advice.epoch != epoch:
+        return f"it is for the job as it was (epoch {advice.epoch}, now {epoch})"
+    cores = advice.data_cores
+    if cores is not None and not (isinstance(cores, (int, float)) and 0 <= cores < math.inf):
+        return f"it gives data workers {cores!r} cores"
+    plan = advice.plan
+    if plan is None:
+        return ""
+    if not isinstance(plan, Plan) or not isinstance(plan.shape, Shape) or not _sound(plan):
+        return "its plan is none"
+    if plan.job != job.name:
+        return f"it is for job {plan.job}; this is {job.name}"
+    if job.shape is not None and _nothing_changes(plan, job, job.shape):
+        return "it changes nothing"
+    if wrong := sanitize.wrong(plan, job, config):
+        return wrong
+    takes, quota = sanitize.takes(plan), job.bounds.quota
+    cpu = takes.cpu - plan.extra_workers * plan.shape.worker_cpu  # they have only what others leave; memory is taken
+    if not sanitize.holds(quota, cpu, takes.memory):
+        return f"it takes {cpu:g} cores and {takes.memory:g} bytes; the quota is {quota.cpu:g} and {quota.memory:g}"
+    if job.shape is not None and plan.shape == job.shape and plan.extra_workers < job.extra_workers:
+        return ""  # what is beyond the quota is given up at once
+    quiet = measurements.unchanged_s(job, at=now)
+    urgent = job.shape is not None and _more_memory(plan.shape, job.shape)
+    begun = job.last_change_at is None and job.stage in (Stage.WAITING, Stage.SAMPLING)
+    if quiet < config.between_changes_s and not urgent and not begun and job.shape is not None:
+        return f"the job was changed {quiet:.0f} s ago; wanted {config.between_changes_s:.0f} s between changes"
+    return _too_little_memory(plan.shape, job)
+
+
+def _sound(plan: Plan) -> bool:
+    """Whether what should be numbers are, of the right kind."""
+    whole = (plan.shape.workers, plan.shape.servers, plan.shape.worker_memory, plan.shape.server_memory)
+    given = (*(getattr(plan.shape, name) for name in FIELDS), *(cpu for _, cpu in plan.server_cpus))
+    return (
+        all(isinstance(each, int) and not isinstance(each, bool) for each in (*whole, plan.extra_workers))
+        and all(isinstance(each, int | float) and math.isfinite(each) for each in given)
+        and isinstance(plan.reason, str)
+        and bool(plan.reason)
+    )
+
+
+def _nothing_changes(plan: Plan, job: JobView, now: Shape) -> bool:
+    return plan.shape == now and not plan.server_cpus and plan.extra_workers == job.extra_workers
+
+
+def _more_memory(shape: Shape, now: Shape) -> bool:
+    """Whether rows or workers get more room: that may not wait."""
+    return (
+        shape.servers * shape.server_memory > now.servers * now.server_memory
+        or shape.worker_memory > now.worker_memory
+        or (now.server_memory == shape.server_memory and shape.servers > now.servers and now.server_memory > 0)
+    )
+
+
+def _too_little_memory(shape: Shape, job: JobView) -> str:
+    for kind, given in ((RoleKind.WORKER, shape.worker_memory), (RoleKind.SERVER, shape.server_memory)):
+        used = max((use.memory_used for use in job.used_by(kind)), default=0)
+        if given and given < SPARE * used:
+            return f"a {kind} uses {used} bytes and would get {given}"
+    return ""

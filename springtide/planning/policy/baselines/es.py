@@ -1,0 +1,60 @@
+"""Pure. Elastic scheduling by steps of workers, as DLRover's paper compares itself with (section 6.3).
+
+In: measured speeds. Out: some workers more while they pay, back by one step when they do not. It changes neither
+servers nor the size of anything, and looks every three minutes.
+"""
+
+import math
+from dataclasses import replace
+
+from springtide.domain.plan.plan import Decision
+from springtide.domain.plan.view import ClusterView, JobView
+from springtide.domain.spec.planning_config import PlanningConfig
+from springtide.planning.perf_model import measurements
+from springtide.planning.perf_model.measurements import Measured
+from springtide.planning.policy.baselines import starts
+
+
+def es(view: ClusterView, config: PlanningConfig) -> Decision:
+    """Add workers while a new one brings more than the threshold of what the old ones bring each."""
+
+    def step(job: JobView) -> starts.Step:
+        if job.shape is None:
+            servers = starts.sizes(job, config).servers
+            return starts.of(job, config, workers=1, servers=servers)
+        if soon := starts.too_soon(job, view, config):
+            return soon
+        here = measurements.now(job)
+        return "nothing sensible was measured in this shape" if here is None else _next(job, here, config)
+
+    return starts.each(view, "workers by steps", step)
+
+
+def _next(job: JobView, here: Measured, config: PlanningConfig) -> starts.Step:
+    others = [one for one in measurements.by_shape(job) if same_but_workers(one, here)]
+    fewer = max((one for one in others if one.shape.workers < here.shape.workers), key=_workers, default=None)
+    more = min((one for one in others if one.shape.workers > here.shape.workers), key=_workers, default=None)
+    if fewer is not None and (paid := efficiency(fewer, here)) <= config.steps.threshold:
+        back = f"{here.shape.workers - fewer.shape.workers} workers less: each brought {paid:.2f} of the others"
+        return starts.plan(job, fewer.shape, back, config, gain=fewer.throughput - here.throughput)
+    if more is not None and (paid := efficiency(here, more)) <= config.steps.threshold:
+        return f"{more.shape.workers} workers were tried: each new one brought {paid:.2f} of the others"
+    grown = replace(here.shape, workers=here.shape.workers + config.steps.workers)
+    bet = here.throughput / here.shape.workers * config.steps.workers
+    return starts.plan(job, grown, f"{config.steps.workers} workers more: they paid so far", config, gain=bet)
+
+
+def same_but_workers(one: Measured, other: Measured) -> bool:
+    """Whether the two differ in their number of workers only."""
+    return replace(one.shape, workers=1) == replace(other.shape, workers=1) and one.shape != other.shape
+
+
+def efficiency(fewer: Measured, more: Measured) -> float:
+    """What a new worker brought, as a part of what an old one did."""
+    new = (more.throughput - fewer.throughput) / (more.shape.workers - fewer.shape.workers)
+    old = fewer.throughput / fewer.shape.workers
+    return new / old if old > 0 else math.inf
+
+
+def _workers(one: Measured) -> int:
+    return one.shape.workers

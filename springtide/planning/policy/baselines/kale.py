@@ -1,0 +1,63 @@
+"""Pure. Kale as published: a forecast, the fewest workers that keep up with it, stabilized; thresholds if it is wrong.
+
+In: an `Outlook`, capacity by workers. Out: a plan by steps of 5 minutes, and what to do about lag that it did not see
+(section 3.4). The parts are those of planning/online: planning/online/scaling/min_workers.py and
+planning/online/scaling/stabilizer.py. What the text leaves open is a setting: whether stabilization is repeated until
+nothing is short, how much before a step its change begins, where in the forecast's interval is planned, and from which
+lag on it falls back on utilization.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from springtide.domain.data.online_view import Outlook
+from springtide.planning.online.scaling import stabilizer
+from springtide.planning.policy.baselines.hpa import Array, Counts
+
+STEP_S = 300.0
+"""Finer than the shortest run that stabilization takes out: with steps as long it would never act."""
+BUSY = 0.8  # utilization that the fallback aims at
+
+
+class KaleSettings(NamedTuple):
+    """What is set."""
+
+    change: int
+    """Rho: workers."""
+    short_s: float
+    """Tau."""
+    repeated: bool
+    """Whether stabilization goes on until nothing changes."""
+    upper: float
+    """Where in the forecast's interval is planned; the paper's is 0, its mean."""
+    lead_s: float
+    """How long before a step its change begins."""
+    fallback_s: float
+    """Lag from which on thresholds decide."""
+
+
+def plan(outlook: Outlook, settings: KaleSettings, *, workers: int, capacity: NDArray[np.float64]) -> Counts:
+    """Workers by `STEP_S` from now on, for a job that has `workers`."""
+    times = round(outlook.step_s / STEP_S)
+    at = (np.arange(len(outlook.mean) * times) + 0.5) / times - 0.5
+    mean, high = np.asarray(outlook.mean), np.asarray(outlook.high)
+    traffic = np.interp(at, np.arange(len(mean)), mean + settings.upper * (high - mean))
+    best = int(capacity.argmax())
+    fewest = np.minimum(np.searchsorted(capacity[: best + 1], traffic, side="right"), best)
+    calm = (workers, *map(int, fewest))
+    while True:
+        calmer = stabilizer.stabilize(calm, step_s=STEP_S, change=settings.change, short_s=settings.short_s)
+        if calmer == calm or not settings.repeated:
+            return np.asarray(calmer[1:])
+        calm = calmer
+
+
+def wants(
+    planned: Counts, workers: Counts, lag_s: Array, utilization: Array, *, fallback_s: Array, most: int
+) -> Counts:
+    """What the plan says for now, or more where samples wait and workers are busy; all by lane."""
+    more = np.ceil(workers * utilization / BUSY - 1e-9).astype(np.int64)
+    wrong = (lag_s > fallback_s) & (utilization > BUSY)
+    return np.where(wrong, np.minimum(np.maximum(planned, more), most), planned)

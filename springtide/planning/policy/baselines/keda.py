@@ -1,0 +1,39 @@
+"""Pure. KEDA on a Kafka topic, for many lanes at once: as many workers as lag is multiples of a threshold.
+
+In: workers and samples that wait, every 30 s. Out: workers wanted, under HPA's rules (hpa.py): lag summed over
+partitions and capped at partitions x threshold, nothing within 10%, windows on the way up and down. It never goes to
+zero here: an online job without workers would be late as soon as anything came.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from springtide.planning.policy.baselines import hpa
+from springtide.planning.policy.baselines.hpa import Array, Counts
+
+PARTITIONS = 800  # of a topic, as in section 4.1 of Kale
+
+
+class KedaSettings(NamedTuple):
+    """What is set; arrays, by lane."""
+
+    threshold: Array
+    """Samples that a worker may have waiting."""
+    down_s: Array
+    up_s: Array
+
+
+class Keda:
+    """By lag."""
+
+    def __init__(self, settings: KedaSettings, *, most: int, every_s: float) -> None:
+        self._threshold, self._most = settings.threshold, most
+        self._windows = hpa.Windows(settings.down_s, settings.up_s, every_s=every_s)
+
+    def wants(self, workers: Counts, backlog: Array, free: NDArray[np.bool_]) -> Counts:
+        """The workers that this much lag is for."""
+        lag = np.minimum(backlog, PARTITIONS * self._threshold)
+        asked = hpa.recommend(workers, lag / (self._threshold * workers), most=self._most)
+        return self._windows.settle(workers, np.where(free, asked, workers))

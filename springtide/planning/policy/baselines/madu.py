@@ -1,0 +1,34 @@
+"""Pure. Scaling ahead by a forecast with its uncertainty and a straight line of capacity, as Kale describes Madu.
+
+In: an `Outlook` and measurements of few workers. Out: workers for the period to come: the upper end of the forecast
+over what one worker trains. The straight line knows nothing of what a worker gains from others being there.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from springtide.domain.data.online_view import Outlook
+from springtide.planning.online.capacity.capacity_model import Seen
+
+
+class MaduSettings(NamedTuple):
+    """What is set."""
+
+    upper: float
+    """Where in the forecast's interval is planned: 0 its mean, 1 its high end."""
+    period_s: float
+    """Seconds between two plans, each for the highest traffic of its period and the change before it."""
+
+
+def slope(seen: Sequence[Seen]) -> float:
+    """Samples a second of a worker, by least squares through nothing."""
+    return sum(one.workers * one.throughput for one in seen) / sum(one.workers**2 for one in seen)
+
+
+def wants(outlook: Outlook, settings: MaduSettings, *, per_worker: float, most: int) -> int:
+    """Workers for the next period."""
+    steps = max(1, round(settings.period_s / outlook.step_s)) + 1
+    pairs = zip(outlook.mean[:steps], outlook.high[:steps], strict=True)
+    highest = max(mean + settings.upper * (high - mean) for mean, high in pairs)
+    return min(max(1, math.ceil(highest / per_worker)), most)

@@ -1,0 +1,106 @@
+"""Pure. Optimus (EuroSys'18): a speed model over numbers of workers and servers, and steps by marginal gain.
+
+In: measured speeds. Out: a worker or a server more, whichever brings more for its cores, every three minutes; or, as
+DLRover's authors had it (section 6.3), several of both at once, of workers or of servers, whichever brings most. It
+knows nothing of the size of a worker or a server, of lookups, or of one server that is hotter than the others.
+
+    speed(p, w) = w / (a + b * w / p + c * w + d * p)    asynchronous training; a, b, c, d by non-negative least squares
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from springtide.domain.core.shape import Shape
+from springtide.domain.plan.plan import Decision
+from springtide.domain.plan.view import ClusterView, JobView
+from springtide.domain.spec.planning_config import PlanningConfig
+from springtide.planning.candidates import clamp
+from springtide.planning.perf_model import measurements
+from springtide.planning.perf_model.measurements import Measured
+from springtide.planning.policy.baselines import starts
+
+FEWEST = 3
+"""Shapes that must be measured before the model is trusted; till then workers and servers are added in turn."""
+LEAST_GAIN = 0.01
+"""Of the speed: below it a step is noise."""
+
+
+def optimus(view: ClusterView, config: PlanningConfig) -> Decision:
+    """By steps of several workers and servers together, as DLRover's authors made it to be quicker."""
+    return _decide(view, config, workers=config.steps.workers, servers=config.steps.servers, together=True)
+
+
+def optimus_one(view: ClusterView, config: PlanningConfig) -> Decision:
+    """The original: one worker or one server at a time."""
+    return _decide(view, config, workers=1, servers=1, together=False)
+
+
+def _decide(view: ClusterView, config: PlanningConfig, *, workers: int, servers: int, together: bool) -> Decision:
+    def step(job: JobView) -> starts.Step:
+        if job.shape is None:
+            return starts.of(job, config, workers=1, servers=1)
+        if soon := starts.too_soon(job, view, config):
+            return soon
+        here = measurements.now(job)
+        if here is None:
+            return "nothing sensible was measured in this shape"
+        quota = clamp.quota(job.bounds, config)
+        wanted = _steps(here.shape, workers, servers, together=together)
+        steps = [one for one in wanted if quota.holds(one) and job.bounds.holds(one)]
+        if not steps:
+            return f"neither {workers} workers nor {servers} servers more are within its bounds and {quota.cpu:g} cores"
+        seen = measurements.by_shape(job)
+        if len(seen) < FEWEST:
+            probe = steps[(len(seen) - 1) % len(steps)]
+            return starts.plan(job, probe, f"a probe: {len(seen)} of {FEWEST} shapes measured", config, gain=1e-9)
+        return _by_model(job, here, seen, steps, config, a_core=not together)
+
+    how = "and" if together else "or"
+    return starts.each(view, f"Optimus, by {workers} workers {how} {servers} servers", step)
+
+
+def _steps(now: Shape, workers: int, servers: int, *, together: bool) -> list[Shape]:
+    """What may come next: both, where they come together, workers, servers."""
+    more_workers, more_servers = (
+        replace(now, workers=now.workers + workers),
+        replace(now, servers=now.servers + servers),
+    )
+    both = [replace(more_workers, servers=more_servers.servers)] if together else []
+    return [*both, more_workers, more_servers]
+
+
+def _by_model(
+    job: JobView, here: Measured, seen: Sequence[Measured], steps: Sequence[Shape], config: PlanningConfig, *,
+    a_core: bool,
+) -> starts.Step:  # fmt: skip
+    """The step that brings most, or most for its cores, by the speed model."""
+    model = fit(seen)
+    base = speed(model, here.shape)
+    gains = [speed(model, shape) - base for shape in steps]
+    cores = [max(one.cpu - here.shape.cpu, 1e-9) if a_core else 1.0 for one in steps]
+    best = max(range(len(steps)), key=lambda at: gains[at] / cores[at])
+    if gains[best] <= LEAST_GAIN * base:
+        return f"neither workers nor servers more would bring anything ({gains[best] / max(base, 1e-9):+.1%})"
+    reason = f"{steps[best]}: {base:,.0f} -> {base + gains[best]:,.0f} samples/s by the speed model"
+    return starts.plan(job, steps[best], reason, config, gain=gains[best])
+
+
+def fit(seen: Sequence[Measured]) -> tuple[float, float, float, float]:
+    """a, b, c, d from speeds by shape: w / speed is linear in them."""
+    from scipy import optimize
+
+    w, p = (np.array([float(getattr(one.shape, name)) for one in seen]) for name in ("workers", "servers"))
+    y = w / np.array([one.throughput for one in seen])
+    found, _ = optimize.nnls(np.stack([np.ones_like(w), w / p, w, p], axis=1) / y[:, None], np.ones_like(y))
+    a, b, c, d = (float(each) for each in found)
+    return a, b, c, d
+
+
+def speed(model: tuple[float, float, float, float], shape: Shape) -> float:
+    """Samples a second that the model foretells."""
+    a, b, c, d = model
+    w, p = shape.workers, shape.servers
+    seconds = a + b * w / p + c * w + d * p
+    return w / seconds if seconds > 0 else 0.0

@@ -1,0 +1,67 @@
+"""Pure. How a baseline's job begins, and plans of one job after the other. In: views. Next: the baselines beside it."""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+from springtide.domain.core.shape import Shape, cost
+from springtide.domain.core.stages import Stage
+from springtide.domain.plan.plan import Decision, Plan
+from springtide.domain.plan.view import ClusterView, JobView
+from springtide.domain.spec.planning_config import PlanningConfig
+from springtide.planning.candidates import clamp
+from springtide.planning.lifecycle import warm_start
+from springtide.planning.perf_model import measurements
+
+Step = Plan | str
+"""What one job gets, or why it gets nothing."""
+
+
+def each(view: ClusterView, why: str, step: Callable[[JobView], Step]) -> Decision:
+    """Every job by itself; capacity is seen to by `planning.policy.sanitize`, in the order of plans: best gain
+    first.
+    """
+    plans, notes = [], []
+    for job in view.jobs:
+        made = step(job)
+        if isinstance(made, Plan):
+            plans.append(made)
+        else:
+            notes.append(f"{job.name}: {made}")
+    plans.sort(key=lambda plan: plan.gain / max(plan.cost, 1e-9), reverse=True)
+    return Decision(plans=tuple(plans), why=f"{why}: {len(plans)} of {len(view.jobs)} jobs change", notes=tuple(notes))
+
+
+def plan(
+    job: JobView, shape: Shape, reason: str, config: PlanningConfig, *, gain: float = 0.0, stage: Stage | None = None
+) -> Step:
+    """A plan for the shape as far as the job may have it; none when that is what it has."""
+    allowed = clamp.clipped(shape, job.bounds, config)
+    held = clamp.smaller(allowed, job.bounds, job.bounds.quota)
+    if held is None or held == job.shape:
+        return f"{reason}; its bounds leave it as it is"
+    return Plan(job=job.name, shape=held, reason=reason, gain=gain, cost=cost(held, config.prices), stage=stage)
+
+
+def too_soon(job: JobView, view: ClusterView, config: PlanningConfig) -> str:
+    """Why a policy that goes by steps does not look yet; empty: it does.
+
+    The time between two steps has in it what pods take to start (DLRover, section 6.3: 20 s to launch, 100 s to begin,
+    60 s to sample), and a job counts as changed when they have: what is left is the sample.
+    """
+    quiet, every = measurements.unchanged_s(job, at=view.now), config.steps.every_s
+    started = job.launches[-1].seconds if job.launches else 0.0
+    if quiet >= max(every - started if math.isfinite(started) else every, config.sample_s):
+        return ""
+    return f"changed {quiet:.0f} s ago; looked at every {every:.0f} s, {started:.0f} s to start among them"
+
+
+def sizes(job: JobView, config: PlanningConfig) -> Shape:
+    """Sizes of roles for policies that never change them: the user's, or those of a small start."""
+    return job.requested or warm_start.cold(job, config, "nothing was asked for").shape
+
+
+def of(job: JobView, config: PlanningConfig, *, workers: int, servers: int) -> Step:
+    """So many roles of the usual sizes."""
+    begun = replace(sizes(job, config), workers=workers, servers=servers)
+    return plan(job, begun, f"begins with {workers} workers and {servers} servers", config, stage=Stage.ADJUSTING)

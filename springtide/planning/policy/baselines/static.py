@@ -1,0 +1,19 @@
+"""Pure. What the user asked for, from beginning to end. In: a view. Out: starts, and nothing after."""
+
+from springtide.domain.core.stages import Stage
+from springtide.domain.plan.plan import Decision
+from springtide.domain.plan.view import ClusterView, JobView
+from springtide.domain.spec.planning_config import PlanningConfig
+from springtide.planning.policy.baselines import starts
+
+
+def static(view: ClusterView, config: PlanningConfig) -> Decision:
+    """Each job starts as its user asked for (small, where nothing was asked for) and stays so."""
+
+    def step(job: JobView) -> starts.Step:
+        if job.shape is not None:
+            return "stays as its user asked for"
+        asked = starts.sizes(job, config)
+        return starts.plan(job, asked, f"as its user asked for: {asked}", config, stage=Stage.ADJUSTING)
+
+    return starts.each(view, "users decide", step)

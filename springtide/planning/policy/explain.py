@@ -1,0 +1,147 @@
+"""Pure. What lies behind a decision about a job: its model, what to measure next, the shapes there were to choose from.
+
+In: a `ClusterView`, a `PlanningConfig`, and what a policy decided. Out: an `Outlook` a job. Next: `springtide plan`.
+"""
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from springtide import errors
+from springtide.domain.core.shape import Bounds, Capacity, Shape, cost
+from springtide.domain.plan.plan import Decision, Plan
+from springtide.domain.plan.view import ClusterView, JobView
+from springtide.domain.spec.planning_config import PlanningConfig
+from springtide.planning.allocate import bids
+from springtide.planning.candidates import pareto, probe
+from springtide.planning.candidates.probe import Probe
+from springtide.planning.perf_model import core_speed, equations, fit, measurements
+from springtide.planning.perf_model.core_speed import Pace
+from springtide.planning.perf_model.fit import Fitted
+from springtide.planning.perf_model.profile_table import Refused
+
+MOST = 12
+"""Options that are shown of one job, beside what it has and what was chosen."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """A shape that a job could have."""
+
+    shape: Shape
+    cost: float
+    """An hour."""
+    throughput: float | None
+    """Samples a second that are expected; None: not foretold."""
+    chosen: bool = False
+    now: bool = False
+    """It has it already."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outlook:
+    """One job."""
+
+    job: str
+    model: Fitted | Refused
+    measured: float | None
+    """Samples a second as it is now; None: nothing sensible was measured."""
+    options: tuple[Option, ...]
+    """Cheapest first; of those that nobody chose none is both cheaper and faster than another."""
+    why: str
+    """How many shapes there were to choose from."""
+    plan: Plan | None
+    probe: Probe | None
+    shares: tuple[float, ...] | None
+    """Parts of a step's time by coefficient, in the shape that runs; None without a model or a shape."""
+
+
+def outlooks(view: ClusterView, config: PlanningConfig, decision: Decision) -> tuple[Outlook, ...]:
+    """Of all jobs."""
+    speeds = [here.throughput if (here := measurements.now(job)) else None for job in view.jobs]
+    seen = [core_speed.pace_of(job, speed) if speed else Pace() for job, speed in zip(view.jobs, speeds, strict=True)]
+    jobs = list(zip(view.jobs, speeds, seen, strict=True))
+    models = fit.fit_many([(job.profiles, job.facts) for job in view.jobs], seen)
+    with np.errstate(all="ignore"):  # what was measured may hold anything
+        return tuple(
+            _one(job, speed, pace, model, view, config, decision)
+            for (job, speed, pace), model in zip(jobs, models, strict=True)
+        )
+
+
+def _one(
+    job: JobView, measured: float | None, pace: Pace, model: Fitted | Refused, view: ClusterView,
+    config: PlanningConfig, decision: Decision,
+) -> Outlook:  # fmt: skip
+    plan = decision.plan_for(job.name)
+    options: list[tuple[Shape, float | None]]
+    if isinstance(model, Refused):
+        options = [(shape, None) for shape in _named(job, plan)]
+        why, next_one, shares = f"no candidates: {model.why}", None, None
+    else:
+        bounds = _bounds(job, view, config)
+        front = pareto.front(
+            model.coefficients, job.facts, bounds=bounds, now=job.shape, need=job.need, prices=config.prices, pace=pace
+        )  # fmt: skip
+        thin = front.thin(MOST)
+        shapes = [thin.shape(place) for place in range(len(thin))]
+        shapes += [shape for shape in _named(job, plan) if not any(_alike(shape, one) for one in shapes)]
+        options, why = [(shape, foretold(model, pace, shape)) for shape in shapes], front.why + _trust(model)
+        next_one = probe.next_probe(model, bounds, need=job.need, prices=config.prices)
+        shares = _shares(model, job.shape) if job.shape else None
+    listed = [
+        Option(
+            shape=shape, cost=cost(shape, config.prices), throughput=speed,
+            chosen=plan is not None and _alike(shape, plan.shape),
+            now=job.shape is not None and _alike(shape, job.shape),
+        )
+        for shape, speed in options
+    ]  # fmt: skip
+    listed.sort(key=lambda one: (one.cost, one.throughput or 0.0))
+    return Outlook(
+        job=job.name, model=model, measured=measured, options=tuple(listed), why=why, plan=plan, probe=next_one,
+        shares=shares,
+    )  # fmt: skip
+
+
+def _trust(model: Fitted) -> str:
+    unclear = "; not all is clear yet, so that a job that has its size is changed only to shapes near those measured"
+    return unclear if model.unclear else ""
+
+
+def foretold(model: Fitted, pace: Pace, shape: Shape) -> float:
+    """Samples a second by the model, and no more than cores can do."""
+    return min(float(model.predict(shape)), core_speed.ceiling_of(pace, shape))
+
+
+def _bounds(job: JobView, view: ClusterView, config: PlanningConfig) -> Bounds:
+    """The job's own, those of the settings, and the cluster's, where it holds the job at all."""
+    bounds = bids.allowed(job.bounds, config)
+    quota, whole = bounds.quota, view.capacity
+    try:
+        return replace(
+            bounds, quota=Capacity(cpu=min(quota.cpu, whole.cpu), memory=min(quota.memory, whole.memory))
+        )  # fmt: skip
+    except errors.BadInput:
+        return bounds
+
+
+def _named(job: JobView, plan: Plan | None) -> list[Shape]:
+    """What it has, and what was chosen."""
+    known = [job.shape] if job.shape else []
+    if plan is not None and not any(_alike(plan.shape, one) for one in known):
+        known.append(plan.shape)
+    return known
+
+
+def _alike(one: Shape, other: Shape) -> bool:
+    """Whether two shapes are the same to the model; memory, which makes nothing faster, aside."""
+    return (one.workers, one.servers) == (other.workers, other.servers) and math.isclose(
+        one.worker_cpu, other.worker_cpu, rel_tol=1e-6
+    ) and math.isclose(one.server_cpu, other.server_cpu, rel_tol=1e-6)  # fmt: skip
+
+
+def _shares(model: Fitted, shape: Shape) -> tuple[float, ...]:
+    parts = np.array([float(part) for part in equations.terms(model.coefficients, model.facts, shape)])
+    return tuple((parts / parts.sum()).tolist()) if parts.sum() > 0 else tuple(0.0 for _ in parts)

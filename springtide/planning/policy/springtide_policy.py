@@ -1,0 +1,166 @@
+"""Pure. Springtide's own policy: what each job needs next, and the cluster shared out among all that could grow.
+
+In: a `ClusterView`. Out: a `Decision`. Each job goes through its stages (`planning.lifecycle.stages`). Memory comes
+first, then new jobs in the order they came, then sizes by what was measured; what is left is shared among jobs with a
+model, each bidding with what it could have (`planning.allocate.bids`, `planning.allocate.choose`). While jobs wait, the
+least they need is kept free for them, so that others shrink rather than grow.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from springtide.domain.core.shape import ROUNDING, Capacity, Shape, cost
+from springtide.domain.core.stages import Stage
+from springtide.domain.plan.plan import Decision, Plan, nothing
+from springtide.domain.plan.view import ClusterView, JobView
+from springtide.domain.spec.planning_config import PlanningConfig
+from springtide.planning.allocate import bids as bidding
+from springtide.planning.allocate import choose
+from springtide.planning.allocate.options import Bid
+from springtide.planning.candidates import clamp
+from springtide.planning.lifecycle import stages
+from springtide.planning.lifecycle.stages import Lent, Ready, Wish
+from springtide.planning.perf_model import core_speed, fit
+from springtide.planning.policy import sanitize
+
+
+class Room:
+    """What is free, as it is given away."""
+
+    def __init__(self, view: ClusterView) -> None:
+        held = [job.shape for job in view.jobs if job.shape is not None]
+        self.cpu = view.capacity.cpu - sum(shape.cpu for shape in held)
+        self.memory = view.capacity.memory - sum(shape.memory for shape in held)
+
+    def beside(self, now: Shape | None) -> Capacity:
+        """What a job could have: what is free, and what it has."""
+        cpu, memory = (now.cpu, now.memory) if now else (0.0, 0)
+        return Capacity(cpu=max(0.0, self.cpu + cpu), memory=max(0.0, self.memory + memory))
+
+    def change(self, now: Shape | None, takes: Capacity) -> None:
+        """A job has this from now on."""
+        self.cpu -= takes.cpu - (now.cpu if now else 0.0)
+        self.memory -= takes.memory - (now.memory if now else 0)
+
+
+def springtide(view: ClusterView, config: PlanningConfig) -> Decision:
+    """Warm start, sample, optimize, adjust; all jobs together."""
+    room, plans, notes = Room(view), [], []
+    jobs = {job.name: job for job in view.jobs}
+    wishes: list[Wish] = []
+    ready: list[Ready] = []
+    lent: list[Lent] = []
+    for job in view.jobs:
+        step = stages.next_step(job, view, config)
+        if isinstance(step, Wish):
+            wishes.append(step)
+        elif isinstance(step, Ready):
+            ready.append(step)
+        elif isinstance(step, Lent):
+            lent.append(step)
+        else:
+            notes.append(f"{job.name}: {step}")
+    waiting: list[JobView] = []
+    for wish in sorted(wishes, key=lambda one: (one.rank, jobs[one.plan.job].submitted_at)):
+        notes += [note for note in wish.notes if note not in notes]
+        job = jobs[wish.plan.job]
+        plan = _placed(wish, job, room, config)
+        if isinstance(plan, Plan):
+            plans.append(plan)
+            room.change(job.shape, sanitize.takes(plan))
+        else:
+            notes.append(f"{job.name}: {plan}")
+            if job.shape is None:
+                waiting.append(job)
+    with np.errstate(all="ignore"):  # what was measured may hold anything; what comes of it is checked
+        chosen, said = _shared_out(ready, view, room, waiting, config)
+    plans += chosen
+    notes += said
+    plans += _given_up(lent, room, config)
+    if not plans:
+        return nothing(f"none of {len(view.jobs)} jobs is to be changed", *notes)
+    return Decision(plans=tuple(plans), why=f"{len(plans)} of {len(view.jobs)} jobs change", notes=tuple(notes))
+
+
+def _placed(wish: Wish, job: JobView, room: Room, config: PlanningConfig) -> Plan | str:
+    """The wish, or as much of it as there is room for."""
+    beside = room.beside(job.shape)
+    held = clamp.smaller(wish.plan.shape, job.bounds, beside)
+    if held is None:
+        return f"{wish.plan.reason}; but only {beside.cpu:,.1f} cores and {beside.memory / 2**30:,.1f} GiB are free"
+    if held == wish.plan.shape:
+        return wish.plan
+    if wish.rank == stages.URGENT or (job.shape is not None and held.cpu <= job.shape.cpu):
+        return f"{wish.plan.reason}; there is no room for that now"
+    return replace(wish.plan, shape=held, cost=cost(held, config.prices),
+                   reason=f"{wish.plan.reason}; as much of it as there is room for")  # fmt: skip
+
+
+def _shared_out(
+    ready: Sequence[Ready], view: ClusterView, room: Room, waiting: Sequence[JobView], config: PlanningConfig
+) -> tuple[list[Plan], list[str]]:
+    """Jobs with a model bid for what is left; those that stay are looked after."""
+    notes: list[str] = []
+    bids: list[Bid] = []
+    found = [core_speed.pace_of(one.job, one.measured.throughput) for one in ready]
+    models = fit.fit_many([(one.job.profiles, one.job.facts) for one in ready], found)
+    bidders = [
+        bidding.Bidder(one, model, pace)
+        for one, model, pace in zip(ready, models, found, strict=True) if isinstance(model, fit.Fitted)
+    ]  # fmt: skip
+    made = iter(bidding.bids(bidders, view, config))
+    for one, model in zip(ready, models, strict=True):
+        bid = next(made) if isinstance(model, fit.Fitted) else model.why
+        if isinstance(bid, str):
+            notes.append(f"{one.job.name}: {bid}")
+        else:
+            bids.append(bid)
+    left = Capacity(
+        cpu=max(0.0, room.cpu + sum(one.now.cpu for one in bids)),
+        memory=max(0.0, room.memory + sum(one.now.memory for one in bids)),
+    )  # fmt: skip
+    decision = choose.choose(bids, _without(left, waiting), config)
+    if waiting and not decision.plans:
+        decision = choose.choose(bids, left, config)
+    plans = list(decision.plans)
+    jobs = {one.job.name: one.job for one in ready}
+    for plan in plans:
+        room.change(jobs[plan.job].shape, sanitize.takes(plan))
+    notes += [decision.why, *decision.notes] if bids else []
+    changed = {plan.job for plan in plans}
+    for one in ready:
+        if one.job.name not in changed:
+            mended = stages.mend(one.job, one.measured.shape, config)
+            if isinstance(mended, Plan) and _fits(room, one.job, mended):
+                plans.append(mended)
+                room.change(one.job.shape, sanitize.takes(mended))
+            elif one.job.stage is not Stage.ADJUSTING:
+                notes.append(f"{one.job.name}: {mended if isinstance(mended, str) else mended.reason}")
+    return plans, notes
+
+
+def _given_up(lent: Sequence[Lent], room: Room, config: PlanningConfig) -> list[Plan]:
+    """Workers beyond quotas go where all others leave no room."""
+    plans = []
+    for one in lent:
+        takes = one.takes
+        if takes.cpu > room.cpu * (1 + ROUNDING) or takes.memory > room.memory:
+            plans.append(stages.given_up(one, config))
+        else:
+            room.cpu, room.memory = room.cpu - takes.cpu, room.memory - takes.memory
+    return plans
+
+
+def _fits(room: Room, job: JobView, plan: Plan) -> bool:
+    takes, beside = sanitize.takes(plan), room.beside(job.shape)
+    return sanitize.holds(beside, takes.cpu, takes.memory)
+
+
+def _without(left: Capacity, waiting: Sequence[JobView]) -> Capacity:
+    """What is left beside the least that waiting jobs need."""
+    return Capacity(
+        cpu=max(0.0, left.cpu - sum(job.bounds.least.cpu for job in waiting)),
+        memory=max(0.0, left.memory - sum(job.bounds.least.memory for job in waiting)),
+    )

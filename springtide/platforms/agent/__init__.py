@@ -1,0 +1,3 @@
+"""What every platform shares: the agent, role launch, reconciliation. Decision walk: its last stop before a
+platform.
+"""

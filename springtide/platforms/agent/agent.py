@@ -1,0 +1,415 @@
+"""The agent of a host: keeps the master running and the roles that the master wants, says who has ended, cleans up.
+
+In: a `RunPlan`. Out: the job's last `JobStatus`, and one for every look at it on the way. No role is a child of the
+master, so the master can be replaced (`platforms.agent.master_keeper`) without touching the others. What runs is
+brought to what the master wants by `platforms.agent.reconcile`: neither a master nor an agent that takes over need know
+of earlier orders. An agent that is called off before the job is over leaves it to the next one, where the platform can.
+"""
+
+import asyncio
+import contextlib
+import datetime
+import logging
+import os
+import pathlib
+import secrets
+import shutil
+import time
+from collections import deque
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from springtide import errors, private_files
+from springtide.domain.core.resources import Limits
+from springtide.domain.core.roles import Life, RoleExit, RoleKind, RoleUsage, WantedRole
+from springtide.domain.spec.job_spec import Blame, Phase
+from springtide.platforms.agent import credentials, master_keeper, reconcile, role_launch, waiting
+from springtide.platforms.agent.api import Launch, Platform
+from springtide.platforms.agent.master_keeper import START_S, Keeper, NextTerm
+from springtide.platforms.agent.reconcile import POLITE_S
+from springtide.platforms.agent.run_plan import RunPlan as RunPlan
+from springtide.platforms.agent.waiting import Result
+from springtide.platforms.awake import AwakeClock
+from springtide.rpc.messages import messages
+from springtide.rpc.transport import connection
+from springtide.rpc.transport.master_file import Whereabouts
+from springtide.telemetry import events, logs, redacting, run_registry
+
+log = logging.getLogger(__name__)
+
+LOOK_S = 0.1  # between two looks at the job: ends are noticed within this time
+MEASURE_S = 0.2  # between two readings of what each role takes: a server that is held up is found by them
+
+
+class Killed(Exception):
+    """The user does not want to wait any longer."""
+
+
+class Agent:
+    """Runs one job on a platform. `say` gets what the user should know at once."""
+
+    def __init__(
+        self,
+        plan: RunPlan,
+        files: logs.RunFiles,
+        platform: Platform,
+        say: Callable[[str], None] = lambda _: None,
+        *,
+        next_term: NextTerm | None = None,
+    ) -> None:
+        self.plan, self._files, self._platform, self._say = plan, files, platform, say
+        redacting.remember(
+            msgspec.json.encode(plan.spec).decode(), *redacting.option_pairs(plan.arguments), *plan.settings.values(),
+            variables=plan.environment,
+        )  # fmt: skip
+        self._secret = pathlib.Path(plan.secret_file) if plan.secret_file else files.secret
+        self._awake = AwakeClock()
+        self._keeper = Keeper(
+            platform, files, self._master_launch, next_term or master_keeper.counting(), awake=self._awake,
+            disk_s=plan.spec.disk_s, say=say,
+        )  # fmt: skip
+        self._story: events.EventLog | None = None
+        self._reconciler = reconcile.Reconciler()
+        self._exits: deque[RoleExit] = deque()
+        self._news = asyncio.Event()
+        self._where = Whereabouts()
+        self._measured: tuple[RoleUsage, ...] = ()
+        self._measured_at = 0.0
+        self._stop_why = ""
+        self._stop_asked_at: float | None = None
+        self._stop_told = False
+        self._killed = asyncio.Event()
+        self._last = messages.JobStatus(name=plan.spec.name, phase=Phase.STARTING, why="", elapsed_s=0.0)
+
+    def stop(self, why: str) -> None:
+        """Drain the job: workers finish the batch in hand."""
+        if not self._stop_why:
+            self._stop_why = why
+            self._stop_asked_at = self._awake.now()
+
+    def kill(self) -> None:
+        """Do not wait for anyone."""
+        self._killed.set()
+
+    async def run(self, on_status: Callable[[messages.JobStatus], None]) -> messages.JobStatus:
+        """Start everything, watch until the job is over, clean up; the last status.
+
+        Cancelled, or told that another agent has the job (`Fenced`), it leaves what can go on without it.
+        """
+        if self.plan.adopt:
+            await self._keeper.until_room()
+        if not self.plan.secret_file:
+            write_secret(self._files, keep=self.plan.adopt)
+        if self.plan.tls and not (self.plan.adopt and self._files.tls.exists()):
+            write_certificates(self.plan.spec.name, self._files)
+        write_card(self.plan, self._files)
+        write_spec(self.plan, self._files)
+        status = self._last
+        try:
+            if self.plan.adopt:
+                self._adopt()
+            status = await self._run(on_status)
+            return status
+        except errors.Fenced:
+            raise
+        except errors.SpringtideError as error:
+            status = msgspec.structs.replace(self._last, phase=Phase.FAILED, why=str(error), blame=blame_of(error))
+            raise
+        except BaseException as error:  # a fault of this process; where another agent may follow, the job is not over
+            if not self.plan.adopt:
+                why = f"the process that kept the job failed: {type(error).__name__}: {error}".rstrip(": ")
+                status = msgspec.structs.replace(
+                    self._last, phase=Phase.FAILED, why=why, blame=Blame.INFRASTRUCTURE
+                )  # fmt: skip
+            raise
+        finally:
+            if status.phase.over or not self.plan.adopt:
+                self._platform.close()
+                self._files.secret.unlink(missing_ok=True)
+                self._files.spec.unlink(missing_ok=True)
+                shutil.rmtree(self._files.tls, ignore_errors=True)
+                self._tell_end(status)
+            else:
+                self._platform.leave()
+                self._close_story()
+
+    def _adopt(self) -> None:
+        found = self._platform.adopt(self._ended)
+        if found:
+            log.info("took over %s", ", ".join(str(life) for life in sorted(found)))
+            self._tell("agent_took_over", roles=[str(life) for life in sorted(found)])
+
+    async def _run(self, on_status: Callable[[messages.JobStatus], None]) -> messages.JobStatus:
+        try:
+            while True:
+                try:
+                    if not self._keeper.term:
+                        self._where = await self._unless_killed(self._keeper.start())
+                    return await self._attend(on_status)
+                except errors.MasterUnreachable as error:
+                    await self._replace_master(error)
+        except Killed:
+            return msgspec.structs.replace(self._last, phase=Phase.STOPPED, why="killed")
+        except MasterLost as error:
+            return msgspec.structs.replace(self._last, phase=Phase.FAILED, why=str(error), blame=Blame.INFRASTRUCTURE)
+
+    # ---- watching ----
+
+    async def _attend(self, on_status: Callable[[messages.JobStatus], None]) -> messages.JobStatus:
+        """Talk to one master until the job is over, or to its end."""
+        secret = bytes.fromhex(self._secret.read_text().strip())
+        near = self._where.local or self._where.address
+        connecting = connection.connect(near, secret, within_s=START_S, certificates=self._files.certificates())
+        master = await self._unless_killed(self._keeper.while_alive(connecting))
+        self._stop_told = False
+        try:
+            await self._ask(master, messages.JoinAgent(os.getpid()))
+            status = await self._watch(master, on_status)
+            if not self._killed.is_set():
+                await self._wind_down(master, status)
+            return status
+        finally:
+            await master.close()
+
+    async def _watch(
+        self, master: connection.Connection, on_status: Callable[[messages.JobStatus], None]
+    ) -> messages.JobStatus:
+        while True:
+            await self._tell_exits(master)
+            if self._stop_why and not self._stop_told:
+                with contextlib.suppress(errors.TemporaryError):  # it takes no orders now: told at the next look
+                    await self._ask(master, messages.Stop(self._stop_why))
+                    self._stop_told = True
+            outlook = await self._ask(master, messages.Look(self._measure()))
+            assert isinstance(outlook, messages.Outlook)
+            status = self._last = outlook.status
+            if status.phase is Phase.DRAINING and self._stop_asked_at is None:
+                self._stop_asked_at = self._awake.now()  # by another command
+            if status.saving_last and self._stop_asked_at is not None:
+                self._stop_asked_at = self._awake.now()  # workers have ended: what is written now takes its time
+            on_status(status)
+            if status.phase.over:
+                return status
+            if self._too_slow_to_stop():
+                self._killed.set()
+                why = f"workers did not stop within {self.plan.grace_s:g} s and were killed"
+                return msgspec.structs.replace(status, phase=Phase.STOPPED, why=why)
+            self._bring_about(outlook.wanted)
+            await self._until_news()
+
+    async def _until_news(self) -> None:
+        """A tenth of a second, or until a process ends: its work should be with others soon."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._news.wait(), LOOK_S)
+        self._news.clear()
+
+    def _too_slow_to_stop(self) -> bool:
+        return self._stop_asked_at is not None and self._awake.now() - self._stop_asked_at > self.plan.grace_s
+
+    async def _tell_exits(self, master: connection.Connection) -> None:
+        """Each is forgotten when a master has taken note of it, not before: at the next look, if it cannot now."""
+        with contextlib.suppress(errors.TemporaryError):
+            while self._exits:
+                await self._ask(master, messages.Exited(self._exits[0]))
+                self._exits.popleft()
+
+    async def _ask(self, master: connection.Connection, request: messages.Request) -> messages.Reply:
+        """Ask the master, but neither for ever nor when the user has had enough."""
+        silence_s = self.plan.spec.silence_s
+        try:
+            return await self._unless_killed(self._awake.within(silence_s, master.ask(request)))
+        except TimeoutError:
+            raise errors.MasterUnreachable(
+                f"the master has been silent for {silence_s:g} s: its process hangs or is stopped"
+            ) from None
+
+    async def _unless_killed(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """Wait for something until the user has had enough."""
+        return await waiting.unless(self._killed, work, Killed)
+
+    async def _replace_master(self, error: errors.MasterUnreachable) -> None:
+        """The master has died, is dying, or hangs: roles go on meanwhile."""
+        began = time.monotonic()
+        try:
+            self._where = await self._unless_killed(self._keeper.replace(error))
+        except errors.Fenced:
+            raise
+        except (errors.JobFailed, errors.UserError) as failure:
+            raise MasterLost(str(failure)) from failure
+        seconds, term, why = time.monotonic() - began, self._keeper.term, self._keeper.why_replaced
+        self._say(f"{why}; another (term {term}) listens after {seconds:.1f} s")
+        self._tell("master_replaced", why=why, term=term, seconds=round(seconds, 3))
+
+    # ---- what the master wants ----
+
+    def _bring_about(self, wanted: tuple[WantedRole, ...]) -> None:
+        lives = [life for life in self._platform.running() if life.role.kind is not RoleKind.MASTER]
+        for step in self._reconciler.steps(wanted, lives, at=self._awake.now()):
+            match step:
+                case reconcile.Start(each):
+                    self._platform.start(self._role_launch(each), self._ended)
+                case reconcile.Hold(each):
+                    limits = Limits(cpu=each.cpu, memory=each.memory, low=each.low)
+                    held = self._platform.hold(Life(each.role, each.incarnation), limits)
+                    log.info("%s: %s %s", each.role, limits, "from now on" if held else "from its next life on")
+                case reconcile.End(life, kill, why):
+                    log.info("%s %s: %s", "killing" if kill else "ending", life, why)
+                    self._platform.stop(life, kill=kill)
+                case reconcile.Lost(life):
+                    log.info("%s is gone: it ended while no agent looked", life)
+                    self._ended(RoleExit(role=life.role, incarnation=life.incarnation, pid=0, evicted=True))
+
+    def _ended(self, ended: RoleExit) -> None:
+        self._exits.append(ended)
+        self._news.set()
+
+    def _measure(self) -> tuple[RoleUsage, ...]:
+        if time.monotonic() >= self._measured_at + MEASURE_S:
+            self._measured_at = time.monotonic()
+            self._measured = tuple(
+                RoleUsage(
+                    role=life.role, incarnation=life.incarnation, cpu_s=usage.cpu_s, memory=usage.memory,
+                    cpu_limit=limits.cpu, memory_limit=limits.memory, throttled_s=usage.throttled_s,
+                )
+                for life, (usage, limits) in self._platform.usage().items()
+            )  # fmt: skip
+        return self._measured
+
+    def _role_launch(self, wanted: WantedRole) -> Launch:
+        limits = Limits(cpu=wanted.cpu, memory=wanted.memory, low=wanted.low)
+        file = str(self._files.master.absolute())
+        there = role_launch.Directions(
+            master=self._where.address, master_file=file, secret_file=str(self._secret.absolute()),
+            patience_s=role_launch.PATIENCE_S if self.plan.adopt else None,
+        )  # fmt: skip
+        return self._launch(Life(wanted.role, wanted.incarnation), there, limits)
+
+    def _master_launch(self, life: Life) -> Launch:
+        there = role_launch.Directions(host=self.plan.advertise, secret_file=str(self._secret.absolute()))
+        return self._launch(life, there, Limits())
+
+    def _launch(self, life: Life, there: role_launch.Directions, limits: Limits) -> Launch:
+        plan, kind = self.plan, life.role.kind
+        there = replace(there, tls=self._files.certificates(kind))
+        return Launch(
+            life=life, module=role_launch.module_of(kind), limits=limits,
+            arguments=role_launch.arguments_of(kind, plan, root=str(self._files.root)),
+            settings=role_launch.settings_of(
+                life, there, debug=plan.debug, report_usage=plan.report_usage, script=plan.settings,
+                arguments=plan.arguments,
+            ),
+            environment=role_launch.environment_of(plan, limits), given=plan.environment,
+        )  # fmt: skip
+
+    # ---- the story ----
+
+    def _tell(self, kind: str, **fields: Any) -> None:
+        """Add to the story what no master can tell: lines are written whole, so two writers do no harm."""
+        try:
+            self._story = self._story or events.EventLog(self._files.events)
+            self._story.write(kind, **fields)
+        except OSError as error:  # the job's outcome matters more
+            log.warning("the story misses %s: %s", kind, error)
+
+    def _tell_end(self, status: messages.JobStatus) -> None:
+        """The last line of the story is the last status, for those who ask later."""
+        self._tell("ended", status=msgspec.to_builtins(status))
+        self._close_story()
+
+    def _close_story(self) -> None:
+        story, self._story = self._story, None
+        try:
+            if story is not None:
+                story.close()
+        except errors.UserError as error:
+            log.warning("the story lacks its end: %s", error)
+
+    # ---- ending ----
+
+    async def _wind_down(self, master: connection.Connection, status: messages.JobStatus) -> None:
+        """Workers first, then servers: a worker that still saves its model needs them. The story tells their ends."""
+        grace_s = 0.0 if status.phase is Phase.FAILED else self.plan.grace_s
+        with contextlib.suppress(errors.MasterUnreachable, errors.TemporaryError, Killed):  # how it ended is known
+            await self._end(master, RoleKind.WORKER, wait_s=grace_s)
+            await self._end(master, RoleKind.DATA_WORKER, wait_s=0.0)
+            await self._end(master, RoleKind.SERVER, wait_s=0.0)
+            await self._ask(master, messages.Shutdown())
+
+    async def _end(self, master: connection.Connection, kind: RoleKind, *, wait_s: float) -> None:
+        for kill in (False, True):
+            await self._until_gone(kind, wait_s)
+            for life in self._of_kind(kind):
+                log.info("%s %s", "killing" if kill else "ending", life)
+                self._platform.stop(life, kill=kill)
+            wait_s = POLITE_S
+        await self._until_gone(kind, wait_s)
+        await self._tell_exits(master)
+
+    async def _until_gone(self, kind: RoleKind, wait_s: float) -> None:
+        deadline = self._awake.now() + wait_s
+        while self._of_kind(kind) and self._awake.now() < deadline and not self._killed.is_set():
+            await asyncio.sleep(0.01)
+
+    def _of_kind(self, kind: RoleKind) -> list[Life]:
+        return [life for life in self._platform.running() if life.role.kind is kind]
+
+
+def blame_of(error: errors.SpringtideError) -> Blame:
+    """Whose fault it is that a job did not even start."""
+    return Blame.USER if isinstance(error, errors.UserError) else Blame.INFRASTRUCTURE
+
+
+class MasterLost(Exception):
+    """There is no master and there will be none: nothing can be asked any more, only said."""
+
+
+def write_card(plan: RunPlan, files: logs.RunFiles) -> None:
+    """Say who runs this job, so that other commands find it."""
+    pid = os.getpid()
+    before = run_registry.read_card(files) if plan.adopt else None
+    card = run_registry.RunCard(
+        name=plan.spec.name, script=plan.script, arguments=redacting.redact_arguments(plan.arguments),
+        began_at=time.time() if before is None else before.began_at,
+        agent_pid=pid, agent_start=run_registry.start_of(pid) or 0,
+    )  # fmt: skip
+    try:
+        run_registry.write_card(files, card)
+    except OSError as error:
+        raise events.as_disk_error(error, files.card) from error
+
+
+def write_spec(plan: RunPlan, files: logs.RunFiles) -> None:
+    """Leave the job's spec to its masters, where only this user can read it: its URLs may have passwords."""
+    try:
+        private_files.replace(files.spec, msgspec.json.encode(plan.spec))
+    except OSError as error:
+        raise events.as_disk_error(error, files.spec) from error
+
+
+def write_secret(files: logs.RunFiles, *, keep: bool = False) -> None:
+    """Draw the job's secret and write it where only this user can read it; `keep` one that is there."""
+    if keep and files.secret.exists():
+        return
+    unfinished = files.secret.with_suffix(".part")  # an agent that dies meanwhile leaves no half a secret to the next
+    try:
+        unfinished.unlink(missing_ok=True)
+        handle = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with open(handle, "w") as file:
+            file.write(secrets.token_hex(32))
+        unfinished.rename(files.secret)
+    except OSError as error:
+        raise events.as_disk_error(error, files.secret) from error
+
+
+def write_certificates(job: str, files: logs.RunFiles) -> None:
+    """An authority for this run and a certificate for each kind of role, where only this user can read them."""
+    unfinished = files.tls.with_suffix(".part")
+    try:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        credentials.lay_out(credentials.make(job, at=datetime.datetime.now(datetime.UTC)), unfinished)
+        unfinished.rename(files.tls)
+    except OSError as error:
+        raise events.as_disk_error(error, files.tls) from error

@@ -1,0 +1,167 @@
+"""A certificate authority for one job, and a certificate for each kind of role, made in memory.
+
+In: the job's name and the time. Out: files by name. A Kubernetes operator keeps them in a Secret and shows each pod
+those of its role; on one host or on Ray they lie in the run's folder. Next: `rpc.transport.tls` and cpp/tls_session.h
+check them.
+
+    ca.crt  ROLE.crt  ROLE.key ...       all files of a job
+    ca.crt  tls.crt  tls.key             what a process sees (`of_role`): its `Settings.tls`
+
+The authority's key is forgotten as soon as it has signed: nobody can join later, and there is nothing to be stolen.
+All live for ten years. Whoever wants shorter ones lays other files in their place: processes look at them for every new
+connection, and connections that are open stay open.
+"""
+
+import datetime
+import ipaddress
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from springtide import errors
+from springtide.domain.core.roles import RoleKind
+from springtide.rpc.transport.tls import AUTHORITY, CERTIFICATE, KEY, Identity
+
+ROLES: tuple[str, ...] = tuple(kind.value for kind in RoleKind)
+LIFE = datetime.timedelta(days=3650)
+EARLY = datetime.timedelta(hours=1)
+"""Clocks of hosts differ: a certificate is valid a little before it was made."""
+
+
+def make(
+    job: str, *, at: datetime.datetime, life: datetime.timedelta = LIFE, roles: Sequence[str] = ROLES,
+    hosts: Sequence[str] = (),
+) -> dict[str, bytes]:  # fmt: skip
+    """An authority and a certificate a role. `at` is the time now, with its zone. `hosts`: names and addresses that the
+    certificates are good for besides, for callers who are not ours and look at nothing else."""
+    key, name = _new_key(), _name(job, "authority")
+    unsigned = _unsigned(name, name, key, at, at + LIFE).add_extension(
+        _x509().BasicConstraints(ca=True, path_length=0), critical=True
+    )
+    authority = _signed(_with_usage(unsigned, key, signs=True), key)
+    files = {AUTHORITY: _pem(authority)}
+    for role in roles:
+        files |= _leaf(authority, key, Identity(job, role), hosts, at=at, until=at + life)
+    return files
+
+
+def of_role(files: Mapping[str, bytes], role: str) -> dict[str, bytes]:
+    """What a process of this role sees."""
+    if role not in (known := roles_of(files)):
+        raise errors.UnknownName("role", role, known)
+    return {AUTHORITY: files[AUTHORITY], CERTIFICATE: files[f"{role}.crt"], KEY: files[f"{role}.key"]}
+
+
+def roles_of(files: Mapping[str, bytes]) -> list[str]:
+    """Whom there are certificates for."""
+    return [name.removesuffix(".key") for name in files if name.endswith(".key")]
+
+
+def lay_out(files: Mapping[str, bytes], root: pathlib.Path) -> None:
+    """A folder for each role below `root`, which only this user can read."""
+    for role in roles_of(files):
+        folder = folder_of(root, role)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for name, content in of_role(files, role).items():
+            part = folder / f"{name}.part"
+            part.unlink(missing_ok=True)
+            part.touch(mode=0o600)
+            part.write_bytes(content)
+            part.replace(folder / name)
+
+
+def folder_of(root: pathlib.Path, role: str) -> pathlib.Path:
+    """Where `lay_out` puts the files of a role: its `Settings.tls`."""
+    return root / role
+
+
+def _leaf(
+    authority: Any, signer: Any, whose: Identity, hosts: Sequence[str], *, at: datetime.datetime,
+    until: datetime.datetime,
+) -> dict[str, bytes]:  # fmt: skip
+    x509, key = _x509(), _new_key()
+    unsigned = _unsigned(_name(*whose), authority.subject, key, at, until)
+    unsigned = unsigned.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+    uses = [x509.oid.ExtendedKeyUsageOID.SERVER_AUTH, x509.oid.ExtendedKeyUsageOID.CLIENT_AUTH]
+    unsigned = unsigned.add_extension(x509.ExtendedKeyUsage(uses), critical=False)
+    names = x509.SubjectAlternativeName([x509.UniformResourceIdentifier(whose.uri), *map(_host, hosts)])
+    unsigned = _with_usage(unsigned.add_extension(names, critical=False), signer, signs=False)
+    return {f"{whose.role}.crt": _pem(_signed(unsigned, signer)), f"{whose.role}.key": _key_pem(key)}
+
+
+def _host(host: str) -> Any:
+    """An address, or a name."""
+    try:
+        return _x509().IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return _x509().DNSName(host)
+
+
+def _unsigned(subject: Any, issuer: Any, key: Any, at: datetime.datetime, until: datetime.datetime) -> Any:
+    x509 = _x509()
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(at - EARLY)
+        .not_valid_after(until)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+    )
+
+
+def _with_usage(unsigned: Any, signer: Any, *, signs: bool) -> Any:
+    x509 = _x509()
+    usage = x509.KeyUsage(
+        digital_signature=not signs, key_cert_sign=signs, crl_sign=signs, content_commitment=False,
+        key_encipherment=False, data_encipherment=False, key_agreement=False, encipher_only=False, decipher_only=False,
+    )  # fmt: skip
+    by = x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key())
+    return unsigned.add_extension(usage, critical=True).add_extension(by, critical=False)
+
+
+def _signed(unsigned: Any, key: Any) -> Any:
+    from cryptography.hazmat.primitives import hashes
+
+    return unsigned.sign(key, hashes.SHA256())
+
+
+def _name(job: str, what: str) -> Any:
+    oid, attribute = _x509().oid.NameOID, _x509().NameAttribute
+    return _x509().Name([attribute(oid.ORGANIZATION_NAME, f"springtide {job}"[:64]), attribute(oid.COMMON_NAME, what)])
+
+
+def _new_key() -> Any:
+    _x509()
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    return ec.generate_private_key(ec.SECP256R1())
+
+
+def _pem(certificate: Any) -> bytes:
+    written: bytes = certificate.public_bytes(_serialization().Encoding.PEM)
+    return written
+
+
+def _key_pem(key: Any) -> bytes:
+    forms = _serialization()
+    written: bytes = key.private_bytes(forms.Encoding.PEM, forms.PrivateFormat.PKCS8, forms.NoEncryption())
+    return written
+
+
+def _serialization() -> Any:
+    from cryptography.hazmat.primitives import serialization
+
+    return serialization
+
+
+def _x509() -> Any:
+    """Imported when certificates are made, which few processes do."""
+    try:
+        from cryptography import x509
+    except ImportError:
+        raise errors.BadInput(
+            "certificates of a job are made by the package cryptography; install it with: pip install 'springtide[tls]'"
+        ) from None
+    return x509

@@ -1,0 +1,181 @@
+"""Keeps a master running: starts it, and when it dies or hangs starts the next one, with a higher term.
+
+In: `platforms.agent.agent` says how to launch one and that it cannot reach it; the platform says which number it has.
+Out: where the master to talk to is, or `JobFailed` with the reason from its log when masters die as soon as they
+listen. A full disk is waited for before the next master is started: its journal must be written first of all.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+from springtide import errors
+from springtide.domain.core.roles import Life, Role, RoleExit, RoleKind
+from springtide.platforms.agent import waiting
+from springtide.platforms.agent.api import Launch, Platform
+from springtide.platforms.agent.waiting import Result
+from springtide.platforms.awake import AwakeClock
+from springtide.rpc.messages import messages
+from springtide.rpc.transport import connection, master_file
+from springtide.rpc.transport.master_file import Whereabouts
+from springtide.telemetry import logs
+from springtide.telemetry.host import disk_room
+
+log = logging.getLogger(__name__)
+
+START_S = 60.0  # a Python process on a busy machine; the wait ends at once when it dies
+SHORT_LIFE_S = 1.0  # a master that ends within this time of listening has not worked
+SHORT_LIVES = 5  # in a row, before the job fails
+DYING_S = 0.5  # a connection closes a little before the process has ended: its exit is the better reason
+PAUSES_S = (0.0, 0.25, 0.5, 1.0, 2.0)  # before the next start, by the number of short lives in a row
+
+ROOM_LOOK_S = 0.5  # between two looks at a disk that is full
+
+MASTER = Role(RoleKind.MASTER)
+
+
+NextTerm = Callable[[], Awaitable[int]]
+"""The number of the next master, higher than any before it of this job, whoever started those. Where another agent
+keeps the job now it raises `Fenced`."""
+
+
+def counting(first: int = 1) -> NextTerm:
+    """Terms where one agent lives as long as the job."""
+    terms = itertools.count(first)
+
+    async def next_term() -> int:
+        return next(terms)
+
+    return next_term
+
+
+class Keeper:
+    """One master at a time. The one before is dead when the next is started."""
+
+    def __init__(
+        self, platform: Platform, files: logs.RunFiles, launch: Callable[[Life], Launch], next_term: NextTerm, *,
+        awake: AwakeClock, disk_s: float = 0.0, say: Callable[[str], None] = lambda _: None,
+    ) -> None:  # fmt: skip
+        """`disk_s`: how long a full disk is waited for. `say` gets what the user should know."""
+        self._platform, self._files, self._launch, self._next_term = platform, files, launch, next_term
+        self._awake, self._disk_s, self._say = awake, disk_s, say
+        self.term = 0
+        self.last_exit: RoleExit | None = None
+        self.why_replaced = ""
+        self._gone = asyncio.Event()
+        self._listened_at: float | None = None
+        self._short_lives = 0
+
+    async def start(self) -> Whereabouts:
+        """Start the next master and wait until it listens; where."""
+        term = await self._numbered()
+        if term <= self.term:
+            raise errors.JobFailed(f"the platform gave the next master number {term}; number {self.term} has been")
+        self.term = term
+        self._gone.clear()
+        self._listened_at = None
+        self._platform.start(self._launch(Life(MASTER, self.term)), self._ended)
+        deadline = self._awake.now() + START_S
+        while (said := master_file.read(self._files.master)) is None or said.term != self.term:
+            if self._gone.is_set() or self._awake.now() > deadline:
+                how = str(self.last_exit) if self._gone.is_set() else f"it did not listen within {START_S:g} s"
+                raise errors.MasterUnreachable(f"the master did not start: {how}. {self._reason()}")
+            await asyncio.sleep(0.01)
+        if said.error:
+            raise connection.as_error(messages.Refused(said.kind, said.error))
+        self._listened_at = self._awake.now()
+        return said
+
+    async def replace(self, error: errors.MasterUnreachable) -> Whereabouts:
+        """See that the master is dead, then start another; where it listens."""
+        await self.soon_gone(DYING_S)
+        self.why_replaced = str(self.last_exit) if self._gone.is_set() else f"{error}, and it was killed"
+        await self.end()
+        deadline, full = self._awake.now() + self._disk_s, False
+        while True:
+            await self.until_room(deadline)
+            if full:
+                await asyncio.sleep(ROOM_LOOK_S)
+            else:
+                await self._after_short_lives()
+            try:
+                return await self.start()
+            except errors.DiskFull as error:  # there was room for the probe, and then not for the journal
+                if self._awake.now() >= deadline:
+                    raise
+                log.warning("%s", error)
+                full = True
+            except errors.MasterUnreachable as error:
+                log.warning("%s", error)
+                full = bool(disk_room.lacking(self._files.root))
+            await self.end()
+
+    async def _after_short_lives(self) -> None:
+        """Pause before the next start, longer after each life that was short; `JobFailed` after too many."""
+        lived_s = 0.0 if self._listened_at is None else self._awake.now() - self._listened_at
+        self._short_lives = self._short_lives + 1 if lived_s < SHORT_LIFE_S else 0
+        if self._short_lives >= SHORT_LIVES:
+            raise errors.JobFailed(
+                f"the master has ended {self._short_lives} times as soon as it was started; "
+                f"last: {self.last_exit}. {self._reason()}"
+            )
+        await asyncio.sleep(PAUSES_S[min(self._short_lives, len(PAUSES_S) - 1)])
+
+    async def until_room(self, deadline: float | None = None) -> None:
+        """Wait until the run's folder takes files again; `JobFailed` when that takes too long."""
+        folder, told = self._files.root, False
+        deadline = self._awake.now() + self._disk_s if deadline is None else deadline
+        while why := disk_room.lacking(folder):
+            if self._awake.now() >= deadline:
+                raise errors.JobFailed(
+                    f"no master can be started: {folder} takes no files ({why}), and has not for {self._disk_s:g} s "
+                    "(--disk-wait); free some space and go on with --resume"
+                )
+            if not told:
+                self._say(f"{folder} takes no files ({why}): the next master waits for up to {self._disk_s:g} s")
+                told = True
+            await asyncio.sleep(ROOM_LOOK_S)
+
+    async def while_alive(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """Wait for something that the master does, unless it ends."""
+        return await waiting.unless(self._gone, work, lambda: errors.MasterUnreachable(str(self.last_exit)))
+
+    async def soon_gone(self, within_s: float) -> None:
+        """Wait for a master that is dying; one that hangs is not waited for any longer than this."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                await self._gone.wait()
+
+    async def end(self) -> None:
+        """Kill it, unless it is dead."""
+        self._platform.stop(Life(MASTER, self.term), kill=True)
+        await self._gone.wait()
+
+    async def _numbered(self) -> int:
+        """A platform that does not answer now is asked again: the roles go on meanwhile. Who must not wait for ever,
+        as its lease runs out, calls the agent off.
+        """
+        for attempt in itertools.count(1):
+            try:
+                return await self._next_term()
+            except errors.TemporaryError as error:
+                log.warning("no number for the next master: %s", error)
+                await asyncio.sleep(PAUSES_S[min(attempt, len(PAUSES_S) - 1)])
+        raise AssertionError("unreachable")
+
+    def _ended(self, ended: RoleExit) -> None:
+        self.last_exit = ended
+        self._gone.set()
+
+    def _reason(self) -> str:
+        """The last line of its log; on a full disk there is none."""
+        path = self._files.log_of(MASTER)
+        if why := disk_room.lacking(path.parent):
+            return (
+                f"Nothing can be written to {path.parent} ({why}): free some space, or choose another with --logs DIR"
+            )
+        lines = logs.tail(path, lines=1)
+        return f"Its log ({path}) ends: {lines[0].strip()}" if lines else f"Its log is {path}"

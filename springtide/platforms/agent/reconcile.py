@@ -1,0 +1,110 @@
+"""Pure. What an agent must do so that what runs becomes what is wanted. The clock is an argument.
+
+In: `WantedRole`s from the master, lives that run now. Out: steps for `platforms.agent.agent`. Wanting the same twice,
+or once more by a master that has taken over, changes nothing: each incarnation is started at most once. An agent that
+takes over from another knows nothing: what runs counts as started, and who has joined once and does not run is lost.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from springtide.domain.core.roles import Life, Role, RoleKind, WantedRole
+
+POLITE_S = 5.0  # between asking a role to end and ending it
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Start this life of a role."""
+
+    wanted: WantedRole
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """Ask a process to end, or end it."""
+
+    life: Life
+    kill: bool
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Let a process that runs have other limits."""
+
+    wanted: WantedRole
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """This life has joined, does not run, and was not started here: it ended while no agent looked."""
+
+    life: Life
+
+
+Step = Start | End | Hold | Lost
+
+
+@dataclass(slots=True)
+class Reconciler:
+    """Remembers what was wanted since when, what was started and whom it has asked to end."""
+
+    wanted_since: dict[Life, float] = field(default_factory=dict)
+    newest: dict[Role, int] = field(default_factory=dict)
+    """The highest incarnation of each role that was started, here or by an agent before this one."""
+    asked_at: dict[Life, float] = field(default_factory=dict)
+    limits: dict[Life, tuple[float | None, int | None]] = field(default_factory=dict)
+    """CPU and memory that were wanted last of each life that was started."""
+
+    def steps(self, wanted: Sequence[WantedRole], running: Iterable[Life], *, at: float) -> list[Step]:
+        """What to do now; call it again at every look."""
+        lives = {Life(each.role, each.incarnation): each for each in wanted}
+        present = list(running)
+        for life in present:
+            self.newest[life.role] = max(life.incarnation, self.newest.get(life.role, -1))
+        return [*self._ends(lives, present, at), *self._starts(lives, present, at), *self._holds(lives, present)]
+
+    def _holds(self, lives: dict[Life, WantedRole], running: list[Life]) -> Iterable[Step]:
+        """By what is wanted, not by what is: a machine that gives less than it should is no reason to ask again."""
+        self.limits = {life: wanted for life, wanted in self.limits.items() if life in lives}
+        for life, each in lives.items():
+            wanted = (each.cpu, each.memory)
+            if life in running and self.limits.setdefault(life, wanted) != wanted:
+                self.limits[life] = wanted
+                yield Hold(each)
+
+    def _starts(self, lives: dict[Life, WantedRole], running: list[Life], at: float) -> Iterable[Step]:
+        for life, each in lives.items():
+            if any(superseded(other, life) for other in running):
+                continue
+            since = self.wanted_since.setdefault(life, at)
+            started = self.newest.get(life.role, -1)
+            if life.incarnation > started and each.joined:  # a second process must never pass for it
+                self.newest[life.role] = life.incarnation
+                yield Lost(life)
+            elif life.incarnation > started and at >= since + each.after_s:
+                self.newest[life.role] = life.incarnation
+                self.limits[life] = (each.cpu, each.memory)
+                yield Start(each)
+
+    def _ends(self, lives: dict[Life, WantedRole], running: list[Life], at: float) -> Iterable[Step]:
+        self.asked_at = {life: when for life, when in self.asked_at.items() if life in running}
+        wanted_roles = {life.role: life.incarnation for life in lives}
+        for life in running:
+            if life in lives:
+                continue
+            now = wanted_roles.get(life.role)
+            why = "it is not wanted any more" if now is None else f"incarnation {now} takes its place"
+            if now is not None and superseded(life, Life(life.role, now)):
+                yield End(life, kill=True, why=why)
+            elif life not in self.asked_at:
+                self.asked_at[life] = at
+                yield End(life, kill=False, why=why)
+            elif at >= self.asked_at[life] + POLITE_S:
+                yield End(life, kill=True, why=why)
+
+
+def superseded(life: Life, by: Life) -> bool:
+    """Whether this server must be gone before its next life begins: it shares memory with the workers of its host."""
+    return life.role.kind is RoleKind.SERVER and life.role == by.role and life.incarnation < by.incarnation

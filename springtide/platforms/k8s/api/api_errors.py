@@ -1,0 +1,97 @@
+"""Pure. What an API server's refusal means: which error it is, and whether asking again can help.
+
+In: `platforms.k8s.api.client`, with status and body of an answer, or what broke the connection. Out: an error, or a
+pause.
+"""
+
+import contextlib
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from springtide import errors
+
+BUSY = (429, 500, 502, 503, 504)
+"""The server's trouble, not the request's. 429 was not begun; the others may have been done all the same."""
+GONE = 410
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """An answer that is none."""
+
+    status: int
+    """Of HTTP; 0: there was no answer."""
+    message: str = ""
+    reason: str = ""
+    """`Conflict`, `AlreadyExists`, ..."""
+    after_s: float | None = None
+    """When to ask again, if the server says so."""
+    begun: bool = True
+    """Whether the server may have done what was asked."""
+
+
+def read(status: int, body: bytes, retry_after: str | None = None) -> Refusal:
+    """From an answer over HTTP: a `Status` object as a rule, but proxies say what they like."""
+    said: Any = None
+    with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):
+        said = msgspec.json.decode(body)
+    if not isinstance(said, dict):
+        said = {"message": body.decode(errors="replace").strip()[:300]}
+    after = retry_after if retry_after is not None else (said.get("details") or {}).get("retryAfterSeconds")
+    try:
+        after_s = None if after is None else float(after)
+    except ValueError:  # a date
+        after_s = None
+    return Refusal(
+        status=status, message=said.get("message") or f"HTTP {status}", reason=said.get("reason") or "",
+        after_s=after_s, begun=status != 429,
+    )  # fmt: skip
+
+
+def pause(refusal: Refusal, attempt: int, *, repeatable: bool) -> float | None:
+    """Seconds until the same request is sent again; None: never.
+
+    `repeatable`: a request that may be done twice. Any other is sent again only when it cannot have been begun.
+    """
+    if refusal.status and refusal.status not in BUSY:
+        return None
+    if refusal.begun and not repeatable:
+        return None
+    waits: float = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2**attempt)
+    return waits if refusal.after_s is None else max(waits, refusal.after_s)
+
+
+def error_of(refusal: Refusal, what: str, server: str) -> errors.SpringtideError:
+    """What to raise: `what` is the request, such as `patch scaleplans.springtide.dev ctr in default`."""
+    text = refusal.message
+    match refusal.status:
+        case 0:
+            done = "" if not refusal.begun else " It may have been done or not."
+            return errors.ClusterUnreachable(
+                f"cannot {what}: the Kubernetes API at {server} does not answer ({text}).{done} "
+                "Check that the address is right, that the cluster runs, and that nothing is between"
+            )
+        case 404:
+            return errors.NotFound(f"cannot {what}: {text}")
+        case 409:
+            kind = errors.AlreadyThere if refusal.reason == "AlreadyExists" else errors.Conflict
+            return kind(f"cannot {what}: {text}")
+        case 410:
+            return errors.Conflict(f"cannot {what}: {text}")
+        case 401:
+            return errors.Forbidden(
+                f"cannot {what}: {server} does not know who asks ({text}); log in to the cluster again"
+            )
+        case 403 if "is forbidden: " in text and 'resource "' not in text:  # a quota or a policy: no right is missing
+            return errors.ClusterRefused(f"cannot {what}: {text}")
+        case 403:
+            return errors.Forbidden(
+                f"cannot {what}: {text}. Whoever runs the cluster must grant it with a Role and a RoleBinding; "
+                "`springtide k8s install --dry-run` prints the ones that Springtide needs"
+            )
+        case status if status in BUSY:
+            return errors.ClusterUnreachable(f"cannot {what}: the Kubernetes API at {server} says {status}: {text}")
+    return errors.ClusterRefused(f"cannot {what}: {text}")

@@ -1,0 +1,294 @@
+"""Talks to a Kubernetes API: get, list, create, update, patch, delete, watch, logs. Objects are plain dicts.
+
+In: the operator, the agent in a master pod, command lines. Who asks whom: `platforms.k8s.api.kubeconfig`. What a
+refusal means, and what is asked again: `platforms.k8s.api.api_errors`. Out: objects, or errors of `springtide.errors`.
+A request that may have been done is sent again only if doing it twice does no harm. Next for streams of changes:
+`platforms.k8s.api.watch`.
+"""
+
+import asyncio
+import random
+import types
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, Self
+
+import msgspec
+
+from springtide import errors
+from springtide.platforms.k8s.api import api_errors
+from springtide.platforms.k8s.api import kubeconfig as access
+from springtide.platforms.k8s.api import watch as watching
+from springtide.platforms.k8s.api.kinds import PODS, Kind, Object
+
+WITHIN_S = 30.0  # an API server that restarts is back sooner
+ONE_TRY_S = 10.0  # for one answer: a hanging connection costs no more than this
+GOODBYE_S = 0.05
+PAGE = 500
+
+How = Literal["merge", "json", "strategic"]
+PATCHES = {
+    "merge": "application/merge-patch+json",
+    "json": "application/json-patch+json",
+    "strategic": "application/strategic-merge-patch+json",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """What there is, as of a version that a watch can go on from."""
+
+    items: list[Object]
+    version: str
+
+
+class Client:
+    """One who asks one API server. Use within one event loop, and close it."""
+
+    def __init__(self, reached: access.Access, *, namespace: str = "", within_s: float = WITHIN_S) -> None:
+        try:
+            import aiohttp
+        except ImportError:
+            raise errors.MissingExtra("Kubernetes", "k8s") from None
+        self._http = aiohttp
+        self.access = reached
+        self.namespace = namespace or reached.namespace
+        self._within_s = within_s
+        self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None))
+        self._chance = random.Random()
+
+    @classmethod
+    def open(cls, kubeconfig: str = "", context: str = "", namespace: str = "") -> Self:
+        """By what is said, else by what is found (`access.find`)."""
+        return cls(access.find(kubeconfig, context), namespace=namespace)
+
+    async def close(self) -> None:
+        """End all connections, and let those by TLS say goodbye: aiohttp does not wait for that."""
+        await self._session.close()
+        if self.access.server.startswith("https"):
+            await asyncio.sleep(GOODBYE_S)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: types.TracebackType | None
+    ) -> None:
+        await self.close()
+
+    # ---- objects ----
+
+    async def get(self, kind: Kind, name: str, *, namespace: str = "", subresource: str = "") -> Object:
+        """One object."""
+        path = kind.path(self._space(kind, namespace), name, subresource)
+        return await self._ask("GET", path, f"get {kind} {name}")
+
+    async def list(
+        self, kind: Kind, *, namespace: str = "", labels: str = "", fields: str = "", everywhere: bool = False
+    ) -> Listing:
+        """All objects that match, page by page."""
+        path = kind.path("" if everywhere else self._space(kind, namespace))
+        query = selectors(labels, fields) | {"limit": str(PAGE)}
+        items: list[Object] = []
+        while True:
+            page = await self._ask("GET", path, f"list {kind}", query=query)
+            items += page.get("items") or []
+            if not (following := page["metadata"].get("continue")):
+                for item in items:  # the API leaves these out of lists
+                    item.setdefault("apiVersion", kind.api)
+                    item.setdefault("kind", kind.kind)
+                return Listing(items, page["metadata"].get("resourceVersion", ""))
+            query["continue"] = following
+
+    async def create(self, kind: Kind, body: Object, *, namespace: str = "", dry_run: bool = False) -> Object:
+        """A new object; `AlreadyThere` if its name is taken."""
+        space = self._space(kind, namespace or body["metadata"].get("namespace", ""))
+        name = body["metadata"].get("name", "")
+        query = {"dryRun": "All"} if dry_run else {}
+        path = kind.path(space)
+        return await self._ask("POST", path, f"create {kind} {name}", query=query, body=body, repeatable=dry_run)
+
+    async def update(self, kind: Kind, body: Object, *, subresource: str = "", dry_run: bool = False) -> Object:
+        """Put an object in the place of the one that was read; `Conflict` if another was quicker."""
+        space, name = self._space(kind, body["metadata"].get("namespace", "")), body["metadata"]["name"]
+        query = {"dryRun": "All"} if dry_run else {}
+        path = kind.path(space, name, subresource)
+        return await self._ask("PUT", path, f"update {kind} {name}", query=query, body=body)
+
+    async def patch(
+        self, kind: Kind, name: str, body: Object | Sequence[Object], *, namespace: str = "", subresource: str = "",
+        how: How = "merge", dry_run: bool = False,
+    ) -> Object:  # fmt: skip
+        """Change parts of an object; with `metadata.resourceVersion` in it, `Conflict` if another was quicker."""
+        path = kind.path(self._space(kind, namespace), name, subresource)
+        query = {"dryRun": "All"} if dry_run else {}
+        part = f" ({subresource})" if subresource else ""
+        return await self._ask(
+            "PATCH", path, f"patch {kind} {name}{part}", query=query, body=body, content=PATCHES[how],
+            repeatable=how != "json",
+        )  # fmt: skip
+
+    async def delete(
+        self, kind: Kind, name: str, *, namespace: str = "", grace_s: int | None = None, propagation: str = "",
+        uid: str = "", version: str = "",
+    ) -> None:  # fmt: skip
+        """Delete an object, if it is still the one meant (`uid`, `version`); `NotFound` if it is gone."""
+        body: Object = {"kind": "DeleteOptions", "apiVersion": "v1"}
+        if grace_s is not None:
+            body["gracePeriodSeconds"] = grace_s
+        if propagation:
+            body["propagationPolicy"] = propagation
+        if meant := {key: value for key, value in (("uid", uid), ("resourceVersion", version)) if value}:
+            body["preconditions"] = meant
+        path = kind.path(self._space(kind, namespace), name)
+        await self._ask("DELETE", path, f"delete {kind} {name}", body=body)
+
+    async def post(self, kind: Kind, name: str, subresource: str, body: Object, *, namespace: str = "") -> Object:
+        """A subresource that is asked for something: pods/NAME/eviction, pods/NAME/binding."""
+        path = kind.path(self._space(kind, namespace), name, subresource)
+        return await self._ask("POST", path, f"post {kind} {name} ({subresource})", body=body, repeatable=False)
+
+    # ---- what the API offers ----
+
+    async def version(self) -> str:
+        """Of the server, such as v1.33.1."""
+        return str((await self._ask("GET", "/version", "ask for the version")).get("gitVersion", ""))
+
+    async def has(self, kind: Kind, subresource: str = "") -> bool:
+        """Whether the API has this kind, or this part of it."""
+        base = kind.path().rpartition("/")[0]
+        try:
+            known = await self._ask("GET", base, f"ask for the kinds of {kind.api}")
+        except errors.NotFound:
+            return False
+        wanted = f"{kind.plural}/{subresource}" if subresource else kind.plural
+        return any(each["name"] == wanted for each in known.get("resources") or [])
+
+    # ---- streams ----
+
+    def watch(
+        self, kind: Kind, *, namespace: str = "", labels: str = "", fields: str = "", everywhere: bool = False
+    ) -> AsyncIterator[watching.Change]:
+        """What there is, then whatever changes, for ever: see `platforms.k8s.api.watch`."""
+        space = "" if everywhere else self._space(kind, namespace)
+        return watching.changes(self, kind, space, labels=labels, fields=fields, everywhere=everywhere)
+
+    async def logs(
+        self, pod: str, *, namespace: str = "", container: str = "", lines: int | None = None, follow: bool = False,
+        previous: bool = False,
+    ) -> AsyncIterator[str]:  # fmt: skip
+        """Lines that a pod has printed; with `follow`, also those that it will."""
+        query = {"follow": "true"} if follow else {}
+        query |= {"container": container} if container else {}
+        query |= {"tailLines": str(lines)} if lines is not None else {}
+        query |= {"previous": "true"} if previous else {}
+        path = PODS.path(self._space(PODS, namespace), pod, "log")
+        async for line in self.stream(path, f"read the log of pod {pod}", query, silence_s=None):
+            yield line.decode(errors="replace")
+
+    async def stream(
+        self, path: str, what: str, query: Mapping[str, str], *, silence_s: float | None
+    ) -> AsyncIterator[bytes]:
+        """Lines of an answer as they come; it ends when the server ends it, and raises when the connection breaks."""
+        for anew in (False, True):
+            try:
+                async for line in self._lines(path, what, query, silence_s, anew=anew):
+                    yield line
+                return
+            except Unknown as error:  # the token may have ended
+                if anew:
+                    raise self._error(error.refusal, what) from None
+
+    async def _lines(
+        self, path: str, what: str, query: Mapping[str, str], silence_s: float | None, *, anew: bool
+    ) -> AsyncIterator[bytes]:
+        timeout = self._http.ClientTimeout(total=None, sock_connect=ONE_TRY_S, sock_read=silence_s)
+        try:
+            async with self._session.get(
+                self.access.server + path, params=dict(query), headers=await self.access.headers(anew=anew),
+                ssl=self.access.verify, server_hostname=self.access.server_name, proxy=self.access.proxy,
+                timeout=timeout,
+            ) as response:  # fmt: skip
+                if response.status >= 400:
+                    refusal = api_errors.read(response.status, await response.read())
+                    raise Unknown(refusal) if refusal.status == 401 else self._error(refusal, what)
+                rest = b""
+                async for chunk in response.content.iter_any():
+                    *whole, rest = (rest + chunk).split(b"\n")
+                    for line in whole:
+                        yield line
+                if rest:
+                    yield rest
+        except (self._http.ClientError, TimeoutError, OSError) as error:
+            raise self._error(api_errors.Refusal(status=0, message=worded(error)), what) from None
+
+    # ---- one request ----
+
+    async def _ask(
+        self, method: str, path: str, what: str, *, query: Mapping[str, str] | None = None,
+        body: Object | Sequence[Object] | None = None, content: str = "application/json", repeatable: bool = True,
+    ) -> Object:  # fmt: skip
+        """Ask until there is an answer, or no hope of one."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._within_s
+        data = None if body is None else msgspec.json.encode(body)
+        attempt, anew = 0, False
+        while True:
+            refusal, answer = await self._try(method, path, query or {}, data, content, anew=anew)
+            if refusal is None:
+                return answer
+            if refusal.status == 401 and not anew:
+                anew = True  # the token may have ended
+                continue
+            wait_s = api_errors.pause(refusal, attempt, repeatable=repeatable)
+            if wait_s is None or loop.time() + wait_s > deadline:
+                raise self._error(refusal, what)
+            attempt, anew = attempt + 1, False
+            await asyncio.sleep(wait_s * self._chance.uniform(0.8, 1.2))
+
+    async def _try(
+        self, method: str, path: str, query: Mapping[str, str], data: bytes | None, content: str, *, anew: bool
+    ) -> tuple[api_errors.Refusal | None, Object]:
+        headers = await self.access.headers(anew=anew)
+        if data is not None:
+            headers["Content-Type"] = content
+        try:
+            async with self._session.request(
+                method, self.access.server + path, params=dict(query), data=data, headers=headers,
+                ssl=self.access.verify, server_hostname=self.access.server_name, proxy=self.access.proxy,
+                timeout=self._http.ClientTimeout(total=ONE_TRY_S),
+            ) as response:  # fmt: skip
+                said = await response.read()
+                if response.status >= 400:
+                    return api_errors.read(response.status, said, response.headers.get("Retry-After")), {}
+                return None, msgspec.json.decode(said) if said else {}
+        except self._http.ClientConnectorError as error:
+            return api_errors.Refusal(status=0, message=worded(error), begun=False), {}
+        except (self._http.ClientError, TimeoutError, OSError) as error:
+            return api_errors.Refusal(status=0, message=worded(error)), {}
+        except msgspec.DecodeError:
+            return api_errors.Refusal(status=0, message="what it answers is no JSON"), {}
+
+    def _error(self, refusal: api_errors.Refusal, what: str) -> errors.SpringtideError:
+        return api_errors.error_of(refusal, f"{what} ({self.access.where})", self.access.server)
+
+    def _space(self, kind: Kind, namespace: str) -> str:
+        return (namespace or self.namespace) if kind.namespaced else ""
+
+
+class Unknown(Exception):
+    """The server does not know who asks."""
+
+    def __init__(self, refusal: api_errors.Refusal) -> None:
+        super().__init__(refusal.message)
+        self.refusal = refusal
+
+
+def selectors(labels: str, fields: str) -> dict[str, str]:
+    """The query of a list or a watch."""
+    return ({"labelSelector": labels} if labels else {}) | ({"fieldSelector": fields} if fields else {})
+
+
+def worded(error: BaseException) -> str:
+    """Some errors of the network say nothing."""
+    return str(error) or type(error).__name__

@@ -1,0 +1,82 @@
+"""Pure. Kinds of objects of a Kubernetes API, and where each is found in it.
+
+In: whoever asks `platforms.k8s.api.client` for something. Out: paths of requests.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+GROUP = "springtide.dev"
+VERSION = "v1alpha1"
+
+Object = dict[str, Any]
+"""An object as the API has it: apiVersion, kind, metadata, spec, status."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind of object."""
+
+    api: str
+    """apiVersion: `v1`, `apps/v1`."""
+    kind: str
+    plural: str
+    namespaced: bool = True
+
+    def __str__(self) -> str:
+        return self.plural if "/" not in self.api else f"{self.plural}.{self.api.partition('/')[0]}"
+
+    def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
+        """Of all objects, of those of a namespace, of one, or of a part of one."""
+        parts = ["/api" if "/" not in self.api else "/apis", self.api]
+        if self.namespaced and namespace:
+            parts += ["namespaces", namespace]
+        return "/".join([*parts, self.plural, *([name] if name else []), *([subresource] if subresource else [])])
+
+    def body(self, name: str, namespace: str = "", **fields: Any) -> Object:
+        """The beginning of an object of this kind."""
+        metadata = {"name": name, **({"namespace": namespace} if namespace and self.namespaced else {})}
+        return {"apiVersion": self.api, "kind": self.kind, "metadata": metadata, **fields}
+
+
+PODS = Kind("v1", "Pod", "pods")
+SERVICES = Kind("v1", "Service", "services")
+SECRETS = Kind("v1", "Secret", "secrets")
+CONFIG_MAPS = Kind("v1", "ConfigMap", "configmaps")
+SERVICE_ACCOUNTS = Kind("v1", "ServiceAccount", "serviceaccounts")
+CLAIMS = Kind("v1", "PersistentVolumeClaim", "persistentvolumeclaims")
+EVENTS = Kind("v1", "Event", "events")
+NAMESPACES = Kind("v1", "Namespace", "namespaces", namespaced=False)
+NODES = Kind("v1", "Node", "nodes", namespaced=False)
+DEPLOYMENTS = Kind("apps/v1", "Deployment", "deployments")
+ROLES = Kind("rbac.authorization.k8s.io/v1", "Role", "roles")
+ROLE_BINDINGS = Kind("rbac.authorization.k8s.io/v1", "RoleBinding", "rolebindings")
+CLUSTER_ROLES = Kind("rbac.authorization.k8s.io/v1", "ClusterRole", "clusterroles", namespaced=False)
+CLUSTER_ROLE_BINDINGS = Kind(
+    "rbac.authorization.k8s.io/v1", "ClusterRoleBinding", "clusterrolebindings", namespaced=False
+)
+DISRUPTION_BUDGETS = Kind("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets")
+PRIORITY_CLASSES = Kind("scheduling.k8s.io/v1", "PriorityClass", "priorityclasses", namespaced=False)
+LEASES = Kind("coordination.k8s.io/v1", "Lease", "leases")
+DEFINITIONS = Kind("apiextensions.k8s.io/v1", "CustomResourceDefinition", "customresourcedefinitions", namespaced=False)
+ELASTIC_JOBS = Kind(f"{GROUP}/{VERSION}", "ElasticJob", "elasticjobs")
+SCALE_PLANS = Kind(f"{GROUP}/{VERSION}", "ScalePlan", "scaleplans")
+
+KNOWN = (
+    PODS, SERVICES, SECRETS, CONFIG_MAPS, SERVICE_ACCOUNTS, CLAIMS, EVENTS, NAMESPACES, NODES, DEPLOYMENTS, ROLES,
+    ROLE_BINDINGS, CLUSTER_ROLES, CLUSTER_ROLE_BINDINGS, DISRUPTION_BUDGETS, PRIORITY_CLASSES, LEASES, DEFINITIONS,
+    ELASTIC_JOBS, SCALE_PLANS,
+)  # fmt: skip
+
+
+def kind_of(manifest: Mapping[str, Any]) -> Kind | None:
+    """The kind that a manifest is of, if it is one of these."""
+    wanted = (manifest.get("apiVersion"), manifest.get("kind"))
+    return next((each for each in KNOWN if (each.api, each.kind) == wanted), None)
+
+
+def key_of(thing: Object) -> tuple[str, str]:
+    """Namespace and name."""
+    metadata = thing.get("metadata", {})
+    return metadata.get("namespace", ""), metadata.get("name", "")

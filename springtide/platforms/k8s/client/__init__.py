@@ -1,0 +1,1 @@
+"""What a user's machine does on Kubernetes: submit, install, logs."""

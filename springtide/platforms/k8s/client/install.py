@@ -1,0 +1,116 @@
+"""Puts Springtide into a cluster, takes it out again, and says whether it is well there.
+
+In: `springtide k8s install | uninstall | status`; objects from `manifests`. Out: a line for each thing done. Applying
+twice changes nothing but what is new. Jobs, and the definitions that keep them, are left alone unless told otherwise.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from springtide import errors
+from springtide.platforms.k8s.api import kinds
+from springtide.platforms.k8s.api.client import Client
+from springtide.platforms.k8s.api.kinds import Kind, Object
+from springtide.platforms.k8s.objects import install_manifests
+
+READY_S = 30.0
+"""Until a new definition is served."""
+
+
+async def apply(client: Client, objects: list[Object], say: Callable[[str], None]) -> None:
+    """Make what is missing, change what is another than it should be."""
+    for body in objects:
+        kind, name = kind_of(body), body["metadata"]["name"]
+        try:
+            await client.create(kind, body)
+            say(f"{kind.kind} {name}: made")
+        except errors.AlreadyThere:
+            # the brain's secret: those who know it would be shut out by another; a namespace with things of others in
+            # it: the standard that ours keep to may be too strict for them
+            if kind in (kinds.SECRETS, kinds.NAMESPACES):
+                say(f"{kind.kind} {name}: is there")
+                continue
+            patch = {key: value for key, value in body.items() if key not in ("apiVersion", "kind")}
+            await client.patch(kind, name, patch, namespace=body["metadata"].get("namespace", ""))
+            say(f"{kind.kind} {name}: up to date")
+    await served(client)
+
+
+async def served(client: Client) -> None:
+    """Wait until the API knows our kinds."""
+    async with asyncio.timeout(READY_S):
+        while not all([await client.has(kind) for kind in (kinds.ELASTIC_JOBS, kinds.SCALE_PLANS)]):
+            await asyncio.sleep(0.1)
+
+
+async def remove(
+    client: Client, objects: list[Object], say: Callable[[str], None], *, definitions: bool = False
+) -> None:
+    """Take away what was installed, last things first; the namespace stays, for there may be other things in it."""
+    for body in reversed(objects):
+        kind, name = kind_of(body), body["metadata"]["name"]
+        if kind is kinds.NAMESPACES or (kind is kinds.DEFINITIONS and not definitions):
+            say(f"{kind.kind} {name}: left")
+            continue
+        try:
+            await client.delete(
+                kind, name, namespace=body["metadata"].get("namespace", ""), propagation="Background"
+            )  # fmt: skip
+            say(f"{kind.kind} {name}: deleted")
+        except errors.NotFound:
+            say(f"{kind.kind} {name}: was not there")
+
+
+def kind_of(body: Object) -> Kind:
+    """Of one of our own objects."""
+    found = kinds.kind_of(body)
+    if found is None:
+        raise errors.BadInput(f"{body.get('kind')} {body['metadata']['name']}: no kind that is installed")
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing that was looked at."""
+
+    what: str
+    well: bool
+    said: str
+
+
+async def examine(client: Client, namespace: str) -> list[Finding]:
+    """Whether everything is there that jobs need."""
+    found = [Finding(what="api server", well=True, said=f"{client.access.server} {await client.version()}".strip())]
+    known = True
+    for kind in (kinds.ELASTIC_JOBS, kinds.SCALE_PLANS):
+        has = await client.has(kind)
+        known = known and has
+        found.append(Finding(what=str(kind), well=has, said="known" if has else "not known: springtide k8s install"))
+    found.append(await deployment(client, install_manifests.OPERATOR, namespace, needed=True))
+    found.append(await deployment(client, install_manifests.BRAIN, namespace, needed=False))
+    resize = await client.has(kinds.PODS, "resize")
+    said = "pods get other CPU and memory while they run" if resize else "pods are replaced where sizes change"
+    found.append(Finding(what="in-place resize", well=True, said=said))
+    if known:
+        jobs = (await client.list(kinds.ELASTIC_JOBS, everywhere=True)).items
+        running = sum((each.get("status") or {}).get("phase") == "Running" for each in jobs)
+        found.append(Finding(what="jobs", well=True, said=f"{len(jobs)}, of which {running} run"))
+    return found
+
+
+async def deployment(client: Client, name: str, namespace: str, *, needed: bool) -> Finding:
+    """How one of ours is doing."""
+    what = name.removeprefix("springtide-")
+    try:
+        body = await client.get(kinds.DEPLOYMENTS, name, namespace=namespace)
+    except errors.NotFound:
+        said = f"no Deployment {name} in {namespace}" + (
+            ": springtide k8s install" if needed else "; masters plan alone"
+        )
+        return Finding(what=what, well=not needed, said=said)
+    ready = (body.get("status") or {}).get("readyReplicas", 0)
+    wanted = body["spec"].get("replicas", 1) if name == install_manifests.OPERATOR else 1  # other brains stand by
+    image = body["spec"]["template"]["spec"]["containers"][0]["image"]
+    hint = "" if ready >= wanted else f"; see kubectl -n {namespace} describe deployment {name}"
+    return Finding(what=what, well=ready >= wanted, said=f"{ready} of {wanted} ready, image {image}{hint}")

@@ -1,0 +1,198 @@
+"""A job on a Kubernetes cluster as commands see it: `platforms.agent.job_handle.Reach`, by the API alone.
+
+In: its name and where the cluster is. Out: its status from the ElasticJob, its story from the master pod's log, logs of
+its pods; it is scaled by a ScalePlan of the user's and stopped by its spec. No connection to the job itself is needed.
+"""
+
+import asyncio
+import datetime
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from springtide import errors
+from springtide.domain.plan.scale_plan import ScalePlan
+from springtide.domain.spec import schema
+from springtide.platforms.agent.job_handle import Card, LogLine
+from springtide.platforms.k8s.api.client import Client
+from springtide.platforms.k8s.api.kinds import ELASTIC_JOBS, SCALE_PLANS, Object
+from springtide.platforms.k8s.client import pod_logs
+from springtide.platforms.k8s.job import job_status, user_edits
+from springtide.platforms.k8s.objects import job_object
+from springtide.platforms.k8s.objects import names as called
+from springtide.platforms.k8s.objects.job_object import JobObject
+from springtide.rpc.messages import messages
+
+ANSWER_S = 20.0  # a master pod that is made anew is there sooner, as a rule
+AGAIN_S = 0.2
+
+Result = TypeVar("Result")
+
+
+def open_job(name: str, where: Mapping[str, str]) -> "KubernetesReach":
+    """The job of that name."""
+    reach = KubernetesReach(name, where)
+    try:
+        reach.read()
+    except errors.NotFound:
+        known = names(where)
+        if not known:
+            raise errors.MissingFile(f"no job {name}: this namespace has none of ours (--namespace)") from None
+        raise errors.UnknownName("job", name, known) from None
+    return reach
+
+
+def names(where: Mapping[str, str]) -> list[str]:
+    """Jobs of the namespace, the newest first."""
+
+    async def look(client: Client) -> list[Object]:
+        return (await client.list(ELASTIC_JOBS)).items
+
+    try:
+        found = run(where, look)
+    except errors.NotFound:
+        return []
+    found.sort(key=lambda each: str(each["metadata"].get("creationTimestamp", "")), reverse=True)
+    return [each["metadata"]["name"] for each in found]
+
+
+def run(where: Mapping[str, str], work: Callable[[Client], Awaitable[Result]]) -> Result:
+    """Do something with a client."""
+
+    async def within() -> Result:
+        async with opened(where) as client:
+            return await work(client)
+
+    return asyncio.run(within())
+
+
+def opened(where: Mapping[str, str]) -> Client:
+    """A client of that cluster."""
+    return Client.open(where.get("kubeconfig", ""), where.get("context", ""), where.get("namespace", ""))
+
+
+class KubernetesReach:
+    """One job."""
+
+    platform = "k8s"
+
+    def __init__(self, name: str, where: Mapping[str, str]) -> None:
+        self.name, self._where = name, dict(where)
+
+    def read(self) -> Object:
+        """The ElasticJob."""
+        return run(self._where, lambda client: client.get(ELASTIC_JOBS, self.name))
+
+    @property
+    def card(self) -> Card:
+        """What it runs, and since when."""
+        thing = self.read()
+        spec = thing["spec"]
+        return Card(script=spec["script"], arguments=tuple(spec.get("arguments") or ()), began_at=began_at(thing))
+
+    @property
+    def places(self) -> dict[str, str]:
+        """For `kubectl`."""
+        space = self._job().namespace
+        return {
+            "job": f"kubectl -n {space} get elasticjob {self.name} -o yaml",
+            "logs": f"kubectl -n {space} logs -f {called.master(self.name)}",
+            "pods": f"kubectl -n {space} get pods -l {called.JOB}={self.name}",
+        }
+
+    def running(self) -> bool:
+        """Whether it is not over."""
+        job = self._job()
+        return not job.over and not job.deleting
+
+    def status(self) -> messages.JobStatus:
+        """What its ElasticJob says."""
+        thing = self.read()
+        return job_status.read(thing.get("status") or {}, self.name, time.time() - began_at(thing))
+
+    def ask(self, request: messages.Request) -> messages.Reply:
+        """Scale, stop, or how it is; the cluster carries nothing else to a master."""
+        if isinstance(request, messages.StatusRequest):
+            return self.status()
+        if not self.running():
+            raise errors.BadInput(
+                f"job {self.name} does not run: {self.status().phase}; see `springtide status {self.name}`"
+            )
+        match request:
+            case messages.Stop():
+                body = {"spec": {"stopped": True}}
+                run(self._where, lambda client: client.patch(ELASTIC_JOBS, self.name, body))
+                return messages.Ok()
+            case messages.Scale():
+                return run(self._where, lambda client: self._scale(client, request))
+        raise errors.BadInput(f"{type(request).__name__} cannot be asked of a job on Kubernetes")
+
+    def story(self) -> list[dict[str, Any]]:
+        """From the log of its master's pod, which prints it from the beginning."""
+
+        async def look(client: Client) -> list[dict[str, Any]]:
+            try:
+                return [
+                    event
+                    async for line in client.logs(called.master(self.name), container="master")
+                    if (event := event_of(line))
+                ]
+            except (errors.NotFound, errors.ClusterRefused):  # no pod yet, or none whose container has begun
+                return []
+
+        return run(self._where, look)
+
+    def roles(self) -> Sequence[str]:
+        """Those that have pods."""
+        return run(self._where, lambda client: pod_logs.roles(client, self.name))
+
+    def logs(self, roles: Sequence[str], *, lines: int, follow: bool) -> Iterator[LogLine]:
+        """By the API, of the newest pod of each role; the story that a master's pod prints too is left to `story`."""
+        found = pod_logs.read(lambda: opened(self._where), self.name, roles, lines=lines, follow=follow)
+        return (line for line in found if line.role != "master" or event_of(line.text) is None)
+
+    def _job(self) -> JobObject:
+        return job_object.read(self.read())
+
+    async def _scale(self, client: Client, request: messages.Scale) -> messages.Reply:
+        """Make a plan, and wait for what the master says to it."""
+        name = f"{self.name}-scale-{secrets.token_hex(3)}"
+        plan = ScalePlan(
+            job=self.name, workers=request.workers, servers=request.servers, data_workers=request.data_workers,
+            reason=request.why,
+        )  # fmt: skip
+        body = SCALE_PLANS.body(name, client.namespace, spec=schema.plain_of(plan))
+        owner = job_object.owner(job_object.read(await client.get(ELASTIC_JOBS, self.name)))
+        body["metadata"] |= {"labels": called.labels_of(self.name), "ownerReferences": [owner | {"controller": False}]}
+        await client.create(SCALE_PLANS, body)
+        deadline = time.monotonic() + ANSWER_S
+        while time.monotonic() < deadline:
+            said = (await client.get(SCALE_PLANS, name)).get("status") or {}
+            if said.get("phase") == user_edits.APPLIED:
+                return messages.Ok()
+            if said.get("phase"):
+                raise errors.BadInput(str(said.get("message") or said["phase"]))
+            await asyncio.sleep(AGAIN_S)
+        raise errors.MasterUnreachable(
+            f"ScalePlan {name} is made, and not answered within {ANSWER_S:g} s: the job's master may be starting. "
+            f"It is done when that is there; see `kubectl -n {client.namespace} get scaleplan {name}`"
+        )
+
+
+def began_at(thing: Object) -> float:
+    """When a job was made; time of day."""
+    return datetime.datetime.fromisoformat(thing["metadata"]["creationTimestamp"].replace("Z", "+00:00")).timestamp()
+
+
+def event_of(line: str) -> dict[str, Any] | None:
+    """A line of a master pod's log that is part of the story."""
+    if not line.startswith("{"):
+        return None
+    try:
+        event = msgspec.json.decode(line.encode(), type=dict[str, Any])
+    except (msgspec.DecodeError, msgspec.ValidationError):
+        return None
+    return event if "at" in event and "event" in event else None

@@ -1,0 +1,1 @@
+"""What a job's master pod does on Kubernetes: plans, status, lease."""

@@ -1,0 +1,123 @@
+"""The right to keep a job: a Lease that one agent holds at a time, and the number of each master (its term).
+
+In: the agent in a master pod (`launch.k8s.agent_pod`). Out: terms, each higher than any before, whoever had them: the
+count of transitions of the Lease, raised by compare-and-set. Whoever cannot renew it in time, or finds another's name
+in it, has lost it: its master is ended, and the roles are left to the other. A master that lives on all the same is
+refused by its term, by roles and by the journal.
+"""
+
+import asyncio
+import contextlib
+import datetime
+import logging
+import time
+from collections.abc import Awaitable, Callable
+
+from springtide import errors
+from springtide.platforms.k8s.api.client import Client
+from springtide.platforms.k8s.api.kinds import LEASES, Object
+
+log = logging.getLogger(__name__)
+
+LASTS_S = 15.0
+RENEW_S = 4.0
+LOOK_S = 1.0  # between two looks at a Lease that another holds
+
+Alive = Callable[[str], Awaitable[bool]]
+"""Whether a holder of that name is still there."""
+
+
+def now() -> datetime.datetime:
+    """The time of day; the API's times are in UTC."""
+    return datetime.datetime.now(datetime.UTC)
+
+
+class Lease:
+    """Of one job. `holder` names this agent, and stays the same when its container is started again."""
+
+    def __init__(self, client: Client, name: str, holder: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._client, self.name, self.holder, self._clock = client, name, holder, clock
+        self.lost = asyncio.Event()
+        """Set once another holds it, or it could not be renewed in time."""
+        self._renewed_at = 0.0
+
+    async def take(self, alive: Alive) -> None:
+        """Wait until it is free: never held, ours from before, run out, or its holder's pod is gone."""
+        watched = Watched()
+        while True:
+            lease = await self._client.get(LEASES, self.name)
+            holder = lease["spec"].get("holderIdentity") or ""
+            if holder in ("", self.holder) or watched.ran_out(lease, at=self._clock()) or not await alive(holder):
+                with contextlib.suppress(errors.Conflict):
+                    await self._put(lease, holderIdentity=self.holder, acquireTime=stamp(now()))
+                    return
+            await asyncio.sleep(LOOK_S)
+
+    async def next_term(self) -> int:
+        """One more than any before; `Fenced` where another agent keeps the job now."""
+        while True:
+            lease = await self._own()
+            term = int(lease["spec"].get("leaseTransitions") or 0) + 1
+            with contextlib.suppress(errors.Conflict):
+                await self._put(lease, leaseTransitions=term)
+                return term
+
+    async def keep(self) -> None:
+        """Renew it again and again; returns when it is lost."""
+        loop = asyncio.get_running_loop()
+        self._renewed_at = loop.time()
+        while not self.lost.is_set():
+            await asyncio.sleep(RENEW_S)
+            try:
+                async with asyncio.timeout(LASTS_S - RENEW_S):
+                    await self._put(await self._own())
+                self._renewed_at = loop.time()
+            except errors.Conflict:
+                continue
+            except errors.Fenced as error:
+                log.warning("%s", error)
+                self.lost.set()
+            except (errors.SpringtideError, TimeoutError) as error:
+                log.warning("the lease %s was not renewed: %s", self.name, error)
+                if loop.time() - self._renewed_at > LASTS_S:
+                    self.lost.set()
+
+    async def give_back(self) -> None:
+        """The next agent need not wait."""
+        with contextlib.suppress(errors.SpringtideError):
+            await self._put(await self._own(), holderIdentity="")
+
+    async def _own(self) -> Object:
+        lease = await self._client.get(LEASES, self.name)
+        holder = lease["spec"].get("holderIdentity") or ""
+        if holder != self.holder:
+            raise errors.Fenced(f"the lease {self.name} is {holder or 'nobody'}'s now: another agent keeps the job")
+        return lease
+
+    async def _put(self, lease: Object, **changes: object) -> None:
+        spec = {**lease["spec"], **changes, "leaseDurationSeconds": int(LASTS_S), "renewTime": stamp(now())}
+        await self._client.update(LEASES, {**lease, "spec": spec})
+
+
+class Watched:
+    """A Lease of another, by the clock of whoever waits for it: clocks of two machines need not agree.
+
+    It has run out when it was seen unchanged for as long as it lasts.
+    """
+
+    def __init__(self) -> None:
+        self._seen: tuple[object, ...] = ()
+        self._since = 0.0
+
+    def ran_out(self, lease: Object, *, at: float) -> bool:
+        """Take in what is seen now; whether its holder has not renewed it for too long."""
+        spec = lease["spec"]
+        seen = tuple(spec.get(key) for key in ("holderIdentity", "renewTime", "leaseTransitions"))
+        if seen != self._seen:
+            self._seen, self._since = seen, at
+        return at - self._since > float(spec.get("leaseDurationSeconds") or LASTS_S)
+
+
+def stamp(at: datetime.datetime) -> str:
+    """A time with millionths of a second, as a Lease has it."""
+    return at.strftime("%Y-%m-%dT%H:%M:%S.%fZ")

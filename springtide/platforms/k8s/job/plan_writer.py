@@ -1,0 +1,109 @@
+"""Keeps a job's ScalePlan as its agent wants it: which pods must be there, which must end at once.
+
+In: `platforms.k8s.job.platform` says what it wants, as often as it likes; a round of changes is written once. Out: the
+plan in the cluster, by which the operator makes and deletes pods. It is written over the one that was read (a conflict
+is read again), and never over that of a later master: its term stands in the plan.
+"""
+
+import asyncio
+import logging
+
+from springtide import errors
+from springtide.domain.plan.scale_plan import PlanStatus, PodWish, ScalePlan
+from springtide.domain.spec import schema
+from springtide.platforms.k8s.api import api_errors
+from springtide.platforms.k8s.api.client import Client
+from springtide.platforms.k8s.api.kinds import SCALE_PLANS, Object
+from springtide.platforms.k8s.objects import names
+
+log = logging.getLogger(__name__)
+
+TERM = f"{names.GROUP}/term"
+"""Annotation of the plan: the term of the agent that wrote it last."""
+ROUND_S = 0.02  # changes within this time are one write: an agent starts all its first roles in one look
+
+
+class PlanWriter:
+    """Of one job. `term` of this agent is known when its first master has been given one."""
+
+    def __init__(self, client: Client, job: str) -> None:
+        self._client, self.job = client, job
+        self.pods: dict[str, PodWish] = {}
+        """By the pods' names: all that must be there."""
+        self.kill: set[str] = set()
+        self.begun = asyncio.Event()
+        """Set once the term of this agent is known: nothing is written before, whoever asks."""
+        self._term = 0
+        self.generation = 0
+        """Of the plan that was written last."""
+        self._dirty, self._written = asyncio.Event(), asyncio.Event()
+        self._written.set()
+
+    @property
+    def term(self) -> int:
+        """Of the master that this agent has started last; 0: none yet."""
+        return self._term
+
+    @term.setter
+    def term(self, number: int) -> None:
+        self._term = number
+        self.begun.set()
+
+    async def read(self) -> tuple[ScalePlan, PlanStatus]:
+        """The plan as it is, from an agent before this one; what it wants is wanted until the master says otherwise."""
+        thing = await self._client.get(SCALE_PLANS, self.job)
+        self.generation = int(thing["metadata"].get("generation", 0))
+        return schema.made(ScalePlan, thing["spec"]), status_of(thing)
+
+    def change(self) -> None:
+        """`pods` or `kill` have changed: write them soon."""
+        self._dirty.set()
+        self._written.clear()
+
+    async def keep(self) -> None:
+        """Write whatever changes; for ever. `Fenced` where a later agent has written."""
+        failures = 0
+        while True:
+            await self._dirty.wait()
+            await self.begun.wait()
+            await asyncio.sleep(ROUND_S)
+            self._dirty.clear()
+            try:
+                await self._write()
+                failures = 0
+                if not self._dirty.is_set():
+                    self._written.set()
+            except errors.Conflict:
+                self._dirty.set()
+            except errors.ClusterUnreachable as error:
+                log.warning("the plan of %s is not written yet: %s", self.job, error)
+                self._dirty.set()
+                await asyncio.sleep(min(api_errors.LONGEST_PAUSE_S, api_errors.FIRST_PAUSE_S * 2 ** min(failures, 10)))
+                failures += 1
+
+    async def flushed(self) -> None:
+        """Wait until all that is wanted is written; an agent without a term has nothing to write."""
+        if self.begun.is_set():
+            await self._written.wait()
+
+    async def _write(self) -> None:
+        thing = await self._client.get(SCALE_PLANS, self.job)
+        annotations = thing["metadata"].setdefault("annotations", {})
+        other = int(annotations.get(TERM) or 0)
+        if other > self.term:
+            raise errors.Fenced(f"the plan of {self.job} is by master number {other}; this is number {self.term}")
+        plan = ScalePlan(
+            job=self.job, origin="master", pods=tuple(self.pods.values()), kill=tuple(sorted(self.kill))
+        )  # fmt: skip
+        spec = schema.plain_of(plan)
+        if thing["spec"] == spec and other == self.term:
+            return
+        annotations[TERM] = str(self.term)
+        written = await self._client.update(SCALE_PLANS, {**thing, "spec": spec})
+        self.generation = int(written["metadata"].get("generation", 0))
+
+
+def status_of(plan: Object) -> PlanStatus:
+    """What the operator says of it; a newer one may say more."""
+    known = {field.key for field in schema.fields_of(PlanStatus)}
+    return schema.made(PlanStatus, {key: each for key, each in (plan.get("status") or {}).items() if key in known})

@@ -1,0 +1,296 @@
+"""Roles as pods: what the agent starts, stops or resizes is an entry of the job's ScalePlan; what becomes of it is read
+from the pods' statuses.
+
+In: `platforms.agent.agent` in a master pod, by way of `platforms.agent.composite`. Out: the plan (`plan_writer`), exits
+(`pod_ends`). It may make no pod itself. A pod that nobody starts for `pending_s` is given up, with the cluster's own
+words why: `job.scaling.unschedulable` decides what then. Roles outlive their agent: the next one reads the same plan
+and pods.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from springtide.domain.core.resources import Limits, Usage
+from springtide.domain.core.roles import Life, RoleExit
+from springtide.domain.plan.scale_plan import PlanStatus, PodState, PodWish
+from springtide.platforms.agent.api import Launch
+from springtide.platforms.k8s.api.client import Client
+from springtide.platforms.k8s.api.kinds import PODS, SCALE_PLANS, Object
+from springtide.platforms.k8s.api.watch import Change
+from springtide.platforms.k8s.job import exit_status
+from springtide.platforms.k8s.job.plan_writer import PlanWriter, status_of
+from springtide.platforms.k8s.objects import names
+
+log = logging.getLogger(__name__)
+
+TICK_S = 0.5
+UNSEEN_S = 30.0  # a pod that was taken out of the plan and never seen is believed not to be made after this
+REFUSED = ("Infeasible", "Unsupported")
+PUT_OFF = "Deferred"
+
+OnExit = Callable[[RoleExit], None]
+
+
+@dataclass(slots=True)
+class Entry:
+    """A life that was started and has not ended."""
+
+    wish: PodWish
+    name: str
+    on_exit: OnExit
+    since: float
+    here: bool = False
+    """Its process has been started."""
+    asked: bool = False
+    """It is to end."""
+    noticed: bool = False
+    """Others were told that the cluster takes it away."""
+    put_off: float | None = None
+    """Since when its node puts off the size that it is to have; None: it does not."""
+    unlisted: int = 0
+    """Generation of the plan from which on it is not in it."""
+
+
+class KubernetesPlatform:
+    """The roles of one job. `open` it before use; `notice` is told who is about to be taken away, and why."""
+
+    def __init__(
+        self,
+        client: Client,
+        job: str,
+        *,
+        pending_s: float,
+        resize_s: float,
+        notice: Callable[[Life, str], None] = lambda life, why: None,
+        user_plan: Callable[[Object], None] = lambda plan: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._client, self.job, self._clock = client, job, clock
+        self._pending_s, self._resize_s = pending_s, resize_s
+        self._notice, self._user_plan = notice, user_plan
+        self.writer = PlanWriter(client, job)
+        self.status = PlanStatus()
+        """What the operator says of the plan."""
+        self._entries: dict[Life, Entry] = {}
+        self._pods: dict[str, Object] = {}
+        self._found: tuple[PodWish, ...] = ()
+        self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Raises when this agent can go on no longer: another has written the plan, or it may not look at pods."""
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def open(self) -> None:
+        """Read what an agent before this one has left, and begin to look."""
+        plan, self.status = await self.writer.read()
+        self._found = plan.pods
+        listing = await self._client.list(PODS, labels=f"{names.JOB}={self.job}")
+        self._pods = {each["metadata"]["name"]: each for each in listing.items}
+        for work in (self.writer.keep(), self._watch_pods(), self._watch_plans(), self._tick()):
+            self._tasks.append(asyncio.create_task(self._guarded(work)))
+
+    async def shut(self) -> None:
+        """Write what is left to write, and look no more."""
+        flushing = asyncio.create_task(self.writer.flushed())
+        await asyncio.wait({flushing, self.failed}, timeout=UNSEEN_S, return_when=asyncio.FIRST_COMPLETED)
+        for task in (flushing, *self._tasks):
+            task.cancel()
+        await asyncio.gather(flushing, *self._tasks, return_exceptions=True)
+        self.failed.cancel()
+
+    def forget(self) -> None:
+        """Nothing is left of an earlier agent's work: there is nothing to adopt."""
+        self._found, self.status = (), replace(self.status, made={}, pods={})
+
+    @property
+    def left(self) -> tuple[str, ...]:
+        """Names of role pods that an earlier agent has left and that are there."""
+        lives = {name: names.life_of(pod) for name, pod in self._pods.items()}
+        roles = [name for name, life in lives.items() if life is not None and str(life.role) != "master"]
+        return tuple(name for name in roles if not exit_status.ended(self._pods[name]))
+
+    @property
+    def settled(self) -> bool:
+        """Whether all that is wanted is there."""
+        return all(entry.here for entry in self._entries.values() if not entry.asked)
+
+    # ---- the verbs of a platform ----
+
+    def start(self, launch: Launch, on_exit: OnExit) -> int:
+        """Want a pod for it; it has no process id here."""
+        role, limits = launch.life.role, launch.limits
+        wish = PodWish(
+            role=str(role.kind), rank=role.rank, incarnation=launch.life.incarnation, cpu=limits.cpu,
+            memory=limits.memory, low=limits.low,
+        )  # fmt: skip
+        self._add(wish, on_exit)
+        self.writer.change()
+        return 0
+
+    def adopt(self, on_exit: OnExit) -> list[Life]:
+        """All that the plan lists: what runs goes on, what has ended meanwhile is told."""
+        for wish in self._found:
+            entry = self._add(wish, on_exit)
+            pod = self._pods.get(entry.name)
+            made = self.status.made.get(str(wish.life.role), -1) >= wish.incarnation
+            if pod is not None:
+                self._seen(pod)
+            elif made:
+                self._told(wish.life, exit_status.exit_of({}, wish.life, asked=False, present=False))
+        return list(self._entries)
+
+    def stop(self, life: Life, *, kill: bool) -> None:
+        """Take it out of the plan: the operator deletes its pod, at once if it is to be killed."""
+        entry = self._entries.get(life)
+        if entry is None:
+            return
+        if not entry.asked:
+            entry.asked, entry.unlisted = True, self.writer.generation + 1
+            entry.since = self._clock()
+            self.writer.pods.pop(entry.name, None)
+        if kill:
+            self.writer.kill.add(entry.name)
+        self.writer.change()
+
+    def hold(self, life: Life, limits: Limits) -> bool:
+        """Other limits for a pod that runs, where the cluster can change them; else `notice`: it must be replaced."""
+        entry = self._entries.get(life)
+        if entry is None or entry.asked:
+            return False
+        if not self.status.in_place_resize:
+            self._tell_notice(entry, "its limits change, and this cluster cannot change those of a running pod")
+            return False
+        entry.wish = replace(entry.wish, cpu=limits.cpu, memory=limits.memory)
+        self.writer.pods[entry.name] = entry.wish
+        self.writer.change()
+        return True
+
+    def running(self) -> list[Life]:
+        """What has been started and has not ended, as far as anybody knows."""
+        return list(self._entries)
+
+    def usage(self) -> Mapping[Life, tuple[Usage, Limits]]:
+        """Roles measure themselves."""
+        return {}
+
+    def close(self) -> None:
+        """The job is over: an empty plan."""
+        self.writer.pods.clear()
+        self.writer.kill.clear()
+        self.writer.change()
+
+    def leave(self) -> None:
+        """Pods go on; the next agent finds them by the plan."""
+
+    # ---- what is seen ----
+
+    def _add(self, wish: PodWish, on_exit: OnExit) -> Entry:
+        entry = Entry(wish=wish, name=wish.pod_name(self.job), on_exit=on_exit, since=self._clock())
+        self._entries[wish.life] = entry
+        self.writer.pods[entry.name] = wish
+        return entry
+
+    async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except Exception as error:
+            if not self.failed.done():
+                self.failed.set_exception(error)
+
+    async def _watch_pods(self) -> None:
+        fresh: dict[str, Object] = {}
+        synced = False
+        async for change in self._client.watch(PODS, labels=f"{names.JOB}={self.job}"):
+            if change.what == "synced":
+                for gone in [name for name in self._pods if name not in fresh]:  # between `open` and now
+                    self._gone(self._pods.pop(gone))
+                synced = True
+            elif not synced:
+                fresh[change.thing["metadata"]["name"]] = change.thing
+            self._take(change)
+
+    def _take(self, change: Change) -> None:
+        if change.what in ("added", "changed"):
+            self._pods[change.thing["metadata"]["name"]] = change.thing
+            self._seen(change.thing)
+        elif change.what == "gone":
+            self._pods.pop(change.thing["metadata"]["name"], None)
+            self._gone(change.thing)
+
+    def _seen(self, pod: Object) -> None:
+        life = names.life_of(pod)
+        entry = self._entries.get(life) if life is not None else None
+        if life is None or entry is None:
+            return
+        entry.here = entry.here or exit_status.here(pod)
+        if exit_status.ended(pod):
+            if words := exit_status.last_words(pod):
+                log.info("%s said last: %s", life, words)
+            self._told(life, exit_status.exit_of(pod, life, asked=entry.asked))
+        elif (why := exit_status.going(pod)) and not entry.asked:
+            self._tell_notice(entry, why)
+
+    def _gone(self, pod: Object) -> None:
+        life = names.life_of(pod)
+        if life is not None and life in self._entries:
+            asked = self._entries[life].asked
+            self._told(life, exit_status.exit_of(pod, life, asked=asked, present=False))
+
+    def _told(self, life: Life, ended: RoleExit) -> None:
+        entry = self._entries.pop(life)
+        self.writer.pods.pop(entry.name, None)
+        self.writer.kill.discard(entry.name)
+        self.writer.change()
+        entry.on_exit(ended)
+
+    def _tell_notice(self, entry: Entry, why: str) -> None:
+        if not entry.noticed:
+            entry.noticed = True
+            self._notice(entry.wish.life, why)
+
+    async def _watch_plans(self) -> None:
+        async for change in self._client.watch(SCALE_PLANS):
+            if change.what not in ("added", "changed") or change.thing["spec"].get("job") != self.job:
+                continue
+            if change.thing["metadata"]["name"] != self.job:
+                self._user_plan(change.thing)
+                continue
+            self.status = status_of(change.thing)
+            for life, entry in list(self._entries.items()):
+                said = self.status.pods.get(entry.name)
+                if said is not None and said.phase == "Gone" and entry.name not in self._pods:
+                    self._told(life, exit_status.exit_of({}, life, asked=entry.asked, present=False))
+                elif said is not None and not entry.asked:
+                    self._resized(entry, said)
+
+    def _resized(self, entry: Entry, said: PodState) -> None:
+        """What its node makes of another size: what it refuses is had elsewhere, what it puts off only after a time."""
+        if said.resized in REFUSED:
+            self._tell_notice(entry, f"its limits change, and its node cannot: {said.why or said.resized}")
+        if said.resized != PUT_OFF:
+            entry.put_off = None
+        elif entry.put_off is None:
+            entry.put_off = self._clock()
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            at = self._clock()
+            for life, entry in list(self._entries.items()):
+                pod = self._pods.get(entry.name)
+                if entry.asked and pod is None and self._was_never_made(entry, at):
+                    self._told(life, exit_status.exit_of({}, life, asked=True, present=False))
+                elif not entry.asked and not entry.here and at - entry.since > self._pending_s:
+                    said = self.status.pods.get(entry.name)
+                    why = exit_status.why_absent(pod, said.why if said is not None else "")
+                    role = life.role
+                    self._told(life, RoleExit(role=role, incarnation=life.incarnation, pid=0, unplaced=why))
+                elif not entry.asked and entry.put_off is not None and at - entry.put_off > self._resize_s:
+                    why = f"its limits change, and its node has had no room for that for {self._resize_s:g} s"
+                    self._tell_notice(entry, why)
+
+    def _was_never_made(self, entry: Entry, at: float) -> bool:
+        """Once the operator has seen a plan without it, it will not make it any more."""
+        return self.status.observed_generation >= entry.unlisted or at - entry.since > UNSEEN_S

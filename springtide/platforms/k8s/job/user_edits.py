@@ -1,0 +1,98 @@
+"""What a user wants of a running job by way of the cluster: other numbers, by a ScalePlan or by the job's spec.
+
+In: ScalePlans that are not the master's, and the ElasticJob whenever its spec changes; `launch.k8s.agent_pod` watches
+both. Out: what to ask the master for, and what to say of each plan.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from springtide import errors
+from springtide.domain.core.shape import Bounds
+from springtide.domain.plan.scale_plan import ScalePlan
+from springtide.domain.spec import schema
+from springtide.domain.spec.elastic_job import ElasticJob, RoleWish
+from springtide.platforms.k8s.api.kinds import Object
+from springtide.rpc.messages import messages
+
+CHANGED = "the job's spec was changed"
+APPLIED, REJECTED, SUPERSEDED = "Applied", "Rejected", "Superseded"
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """A user's plan that nobody has answered yet."""
+
+    name: str
+    made_at: str
+    plan: ScalePlan | None
+    trouble: str = ""
+    """Why it cannot be read."""
+
+
+def open_wish(thing: Object) -> Wish | None:
+    """A plan that awaits an answer; None: it has one, or is being deleted."""
+    metadata = thing["metadata"]
+    if (thing.get("status") or {}).get("phase") or "deletionTimestamp" in metadata:
+        return None
+    name, at = metadata["name"], str(metadata.get("creationTimestamp", ""))
+    try:
+        plan = schema.made(ScalePlan, thing["spec"])
+        if plan.workers is plan.servers is plan.data_workers is None:
+            return Wish(name, at, None, "it says no number: wanted workers, servers or dataWorkers")
+        return Wish(name, at, plan)
+    except errors.BadInput as error:
+        return Wish(name, at, None, str(error))
+
+
+def newest(wishes: Iterable[Wish]) -> tuple[Wish | None, list[Wish]]:
+    """The one to be done, and those that it makes void: what is wanted last is wanted."""
+    ordered = sorted(wishes, key=lambda wish: (wish.made_at, wish.name))
+    return (ordered[-1], ordered[:-1]) if ordered else (None, [])
+
+
+def asked(plan: ScalePlan, name: str) -> messages.Scale:
+    """What to ask the master for."""
+    why = plan.reason or f"asked by the user (ScalePlan {name})"
+    return messages.Scale(workers=plan.workers, servers=plan.servers, data_workers=plan.data_workers, why=why)
+
+
+def changed(
+    before: ElasticJob, now: ElasticJob, status: messages.JobStatus, *, planned: bool = False
+) -> messages.Scale | None:
+    """What an edited spec asks for; None: nothing that a running job could do, or nothing that it has not already.
+
+    `planned`: the job's master plans within bounds, and is told of those by `rebound`.
+    """
+    workers = _number(before.workers, now.workers, status.workers_wanted, planned=planned)
+    servers = _number(before.servers, now.servers, status.servers_wanted, planned=planned)
+    data_workers = None
+    if before.data_workers != now.data_workers and now.data_workers != "auto":
+        data_workers = 0 if now.data_workers == "off" else int(now.data_workers)
+    if workers is servers is data_workers is None:
+        return None
+    return messages.Scale(workers=workers, servers=servers, data_workers=data_workers, why=CHANGED)
+
+
+def rebound(before: ElasticJob, now: ElasticJob, limits: Bounds) -> messages.Rebound | None:
+    """What an edited spec says of the numbers that are planned; None: nothing new. `limits`: what the new spec and the
+    cluster allow, for a bound that was taken away too."""
+    found = {
+        name: (getattr(limits.least, name), getattr(limits.most, name))
+        for name in ("workers", "servers")
+        if _differ(getattr(before, name), getattr(now, name)) and getattr(now, name).count is None
+    }
+    return messages.Rebound(**found, why=CHANGED) if found else None
+
+
+def _differ(before: RoleWish, now: RoleWish) -> bool:
+    return (before.count, before.min, before.max) != (now.count, now.min, now.max)
+
+
+def _number(before: RoleWish, now: RoleWish, wanted: int, *, planned: bool) -> int | None:
+    """A number that was set, or, where nobody plans, the bound that what is wanted now has crossed."""
+    if not _differ(before, now) or (planned and now.count is None):
+        return None
+    within = max(now.min or 1, min(wanted, now.max or wanted))
+    number = now.count if now.count is not None else within
+    return number if number != wanted else None

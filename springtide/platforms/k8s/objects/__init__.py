@@ -1,0 +1,1 @@
+"""Kubernetes objects that Springtide makes."""

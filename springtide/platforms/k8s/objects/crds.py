@@ -1,0 +1,188 @@
+"""Pure. The custom resources: ElasticJob, which users write, and ScalePlan, by which masters and users ask for pods.
+
+In: the classes of `domain.spec.elastic_job` and `domain.plan.scale_plan`. Out: two CustomResourceDefinitions. A cluster
+refuses what makes no sense before anybody acts on it; what a running job cannot change is refused too. Next:
+`manifests`.
+"""
+
+from springtide.domain.plan.scale_plan import PlanStatus, ScalePlan
+from springtide.domain.spec.elastic_job import ElasticJob, RoleWish
+from springtide.platforms.k8s.api import kinds
+from springtide.platforms.k8s.api.kinds import Object
+from springtide.platforms.k8s.objects import names
+from springtide.platforms.k8s.objects.schemas import Rules, rule, schema_of
+
+FIXED = ("script", "arguments", "sync", "slots", "seed", "recovery")
+"""Of these a job is made: another value makes another job. All others hold for what is done from then on."""
+
+LEAST = {"count": 1, "min": 1, "max": 1, "rank": 0, "incarnation": 0, "relaunches": 0, "grace_s": 0, "keep_s": 0}
+
+
+def unchanged(field: str) -> Object:
+    """A field that stays as it was, given or not."""
+    same = f"has(self.{field}) == has(oldSelf.{field}) && (!has(self.{field}) || self.{field} == oldSelf.{field})"
+    return rule(same, f"{field} cannot change: a job with another {field} is another job; submit it anew")
+
+
+JOB_RULES: Rules = {
+    RoleWish: [
+        rule(
+            "!has(self.count) || (!has(self.min) && !has(self.max))",
+            "count beside min or max: give the number, or bounds for planning",
+        ),
+        rule("!has(self.min) || !has(self.max) || self.min <= self.max", "wanted no more at least (min) than at most"),
+    ],
+    ElasticJob: [
+        *(unchanged(field) for field in FIXED),
+        rule(
+            "!has(oldSelf.stopped) || !oldSelf.stopped || (has(self.stopped) && self.stopped)",
+            "a job that was stopped stays so; submit another with `resume`",
+        ),
+    ],
+}
+
+PLAN_RULES: Rules = {
+    ScalePlan: [
+        rule("self.job == oldSelf.job", "job cannot change"),
+        rule(
+            "has(self.origin) && self.origin == 'master' || !has(self.pods) && !has(self.kill)",
+            "pods and kill are for masters; say workers, servers or dataWorkers",
+        ),
+    ],
+}
+
+NAME_RULES = [
+    rule(
+        f"self.metadata.name.size() <= {names.LONGEST_JOB}",
+        f"the name has more than {names.LONGEST_JOB} letters: those of pods would be too long",
+    ),
+    rule(
+        "self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
+        "the name of a job is also that of a service: wanted small letters, digits and -, first a letter",
+    ),
+]
+
+OWN_NAME = rule(
+    "!has(self.spec.origin) || self.spec.origin != 'master' || self.metadata.name == self.spec.job",
+    "a master's plan is named like its job",
+)
+
+
+def elastic_jobs() -> Object:
+    """What users write."""
+    spec = schema_of(ElasticJob, rules=JOB_RULES, least=LEAST, without=("name",))
+    columns = [
+        _column("Phase", "string", ".status.phase", "Where the job is in its life."),
+        _column("Workers", "string", ".status.workers", "Running and wanted."),
+        _column("Servers", "string", ".status.servers", "Running and wanted."),
+        _column("Samples", "integer", ".status.samples", "Trained so far."),
+        _column("Rate", "number", ".status.samplesPerSecond", "Samples a second."),
+        _column("Loss", "number", ".status.loss", "Of late.", wide=True),
+        _column("Decision", "string", ".status.decision", "What was planned last, and why.", wide=True),
+        _column("Message", "string", ".status.message", "What a person should know.", wide=True),
+        _column("Age", "date", ".metadata.creationTimestamp", "Since it was submitted."),
+    ]
+    return _definition(kinds.ELASTIC_JOBS, "ej", spec, JOB_STATUS, columns, NAME_RULES, ElasticJob.__doc__ or "")
+
+
+def scale_plans() -> Object:
+    """By which pods are asked for."""
+    spec = schema_of(ScalePlan, rules=PLAN_RULES, least=LEAST | {"workers": 1, "servers": 1, "data_workers": 0})
+    status = schema_of(PlanStatus) | {"x-kubernetes-preserve-unknown-fields": True}
+    columns = [
+        _column("Job", "string", ".spec.job", "Whose pods."),
+        _column("Origin", "string", ".spec.origin", "Who asks: the job's master, or a user."),
+        _column("Phase", "string", ".status.phase", "What became of it."),
+        _column("Message", "string", ".status.message", "Why."),
+        _column("Age", "date", ".metadata.creationTimestamp", "Since it was made."),
+    ]
+    return _definition(kinds.SCALE_PLANS, "sp", spec, status, columns, [OWN_NAME], ScalePlan.__doc__ or "")
+
+
+def all_definitions() -> list[Object]:
+    """Both."""
+    return [elastic_jobs(), scale_plans()]
+
+
+def _definition(
+    kind: kinds.Kind, short: str, spec: Object, status: Object, columns: list[Object], rules: list[Object], words: str
+) -> Object:
+    schema = {
+        "type": "object",
+        "description": words,
+        "required": ["spec"],
+        "properties": {
+            "apiVersion": {"type": "string"},
+            "kind": {"type": "string"},
+            "metadata": {"type": "object"},
+            "spec": spec,
+            "status": status,
+        },
+        "x-kubernetes-validations": rules,
+    }
+    version = {
+        "name": names.VERSION,
+        "served": True,
+        "storage": True,
+        "schema": {"openAPIV3Schema": schema},
+        "subresources": {"status": {}},
+        "additionalPrinterColumns": columns,
+    }
+    named = {
+        "kind": kind.kind, "listKind": f"{kind.kind}List", "plural": kind.plural, "singular": kind.kind.lower(),
+        "shortNames": [short], "categories": ["springtide"],
+    }  # fmt: skip
+    body = kinds.DEFINITIONS.body(f"{kind.plural}.{names.GROUP}")
+    body["metadata"]["labels"] = {"app.kubernetes.io/name": "springtide"}
+    return body | {"spec": {"group": names.GROUP, "scope": "Namespaced", "names": named, "versions": [version]}}
+
+
+def _column(name: str, kind: str, path: str, words: str, *, wide: bool = False) -> Object:
+    """One of `kubectl get`; a wide one only with `-o wide`."""
+    column = {"name": name, "type": kind, "jsonPath": path, "description": words}
+    return column | ({"priority": 1} if wide else {})
+
+
+def _text(words: str) -> Object:
+    return {"type": "string", "description": words}
+
+
+CONDITIONS: Object = {
+    "type": "array",
+    "description": "What is so, and why: Accepted, MasterRunning, PodsRunning by the operator, others by the master.",
+    "x-kubernetes-list-type": "map",
+    "x-kubernetes-list-map-keys": ["type"],
+    "items": {
+        "type": "object",
+        "required": ["type", "status"],
+        "properties": {
+            "type": {"type": "string"},
+            "status": {"type": "string", "enum": ["True", "False", "Unknown"]},
+            "reason": {"type": "string"},
+            "message": {"type": "string"},
+            "lastTransitionTime": {"type": "string", "format": "date-time"},
+            "observedGeneration": {"type": "integer", "format": "int64"},
+        },
+    },
+}
+
+JOB_STATUS: Object = {
+    "type": "object",
+    "description": "How the job is doing, as the operator and the job's master see it.",
+    "x-kubernetes-preserve-unknown-fields": True,  # a newer master may have more to say than these definitions know
+    "properties": {
+        "phase": _text("Pending, Starting, Running, Draining; at its end Succeeded, Failed or Stopped."),
+        "message": _text("What a person should know now."),
+        "workers": _text("Running and wanted, such as 3/4."),
+        "servers": _text("Running and wanted."),
+        "dataWorkers": _text("Running and wanted."),
+        "samples": {"type": "integer", "format": "int64", "description": "Trained so far."},
+        "samplesPerSecond": {"type": "number"},
+        "loss": {"type": "number"},
+        "decision": _text("What was planned last, and why."),
+        "observedGeneration": {"type": "integer", "format": "int64"},
+        "startedAt": {"type": "string", "format": "date-time"},
+        "endedAt": {"type": "string", "format": "date-time"},
+        "conditions": CONDITIONS,
+    },
+}

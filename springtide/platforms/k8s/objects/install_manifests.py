@@ -1,0 +1,216 @@
+"""Pure. All that `springtide k8s install` puts into a cluster, as the API takes it; the Helm chart is made of the same.
+
+In: what the installer was told (`Plan`). Out: a list of objects, in the order in which they must be made: namespace,
+definitions, accounts and rights, the brain if one is wanted, the operator.
+"""
+
+import base64
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from springtide.platforms.k8s.api import kinds
+from springtide.platforms.k8s.api.kinds import Kind, Object
+from springtide.platforms.k8s.objects import crds, pods, rbac
+
+NAMESPACE = "springtide"
+OPERATOR, BRAIN, BRAIN_TLS = "springtide-operator", "springtide-brain", "springtide-brain-tls"
+BRAIN_PORT, BRAIN_HEALTH_PORT, HEALTH_PORT = 7790, 7791, 8080
+SECRET_FOLDER, SCRATCH = "/run/springtide/brain-secret", "/run/springtide/tmp"
+TLS_FOLDER = "/run/springtide/brain-tls"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What is to be installed."""
+
+    image: str
+    """Of the operator, of the brain, and of jobs that name none."""
+    namespace: str = NAMESPACE
+    """Of the operator and the brain."""
+    only: str = ""
+    """The one namespace whose jobs it looks after; empty: all of the cluster."""
+    database: str = ""
+    """URL of a PostgreSQL for a brain; empty: no brain, each master plans by itself."""
+    brain_secret: str = ""
+    """What masters show to the brain, hex."""
+    brain_capacity: str = ""
+    """What all jobs together may take, as CORES,SIZE."""
+    brain_replicas: int = 2
+    brain_files: Mapping[str, bytes] = field(default_factory=dict)
+    """Certificates of the brain and of those who ask it (`platforms.agent.credentials`), by name; none: in the
+    clear.
+    """
+
+
+def everything(plan: Plan) -> list[Object]:
+    """In order."""
+    found = [namespace(plan)] if plan.namespace != "default" else []
+    found += [*crds.all_definitions(), *user_roles(), account(plan), *operator_rights(plan)]
+    if plan.database:
+        found += [brain_secret(plan), *brain_certificates(plan), brain_service(plan), brain_deployment(plan)]
+    return [*found, operator_deployment(plan)]
+
+
+def namespace(plan: Plan) -> Object:
+    """The operator's. Its pods keep to the strictest of the cluster's own standards."""
+    body = _object(kinds.NAMESPACES, plan.namespace)
+    body["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] = "restricted"
+    return body
+
+
+def account(plan: Plan) -> Object:
+    """Of the operator."""
+    return _object(kinds.SERVICE_ACCOUNTS, OPERATOR, plan.namespace)
+
+
+def operator_rights(plan: Plan) -> list[Object]:
+    """What it may do, and that it may."""
+    subject = {"kind": "ServiceAccount", "name": OPERATOR, "namespace": plan.namespace}
+    role, binding = (
+        (kinds.ROLES, kinds.ROLE_BINDINGS) if plan.only else (kinds.CLUSTER_ROLES, kinds.CLUSTER_ROLE_BINDINGS)
+    )
+    granted = _object(role, OPERATOR, plan.only) | {"rules": rbac.rules(rbac.OPERATOR, everywhere=not plan.only)}
+    reference = {"apiGroup": rbac.RBAC, "kind": role.kind, "name": OPERATOR}
+    return [granted, _object(binding, OPERATOR, plan.only) | {"roleRef": reference, "subjects": [subject]}]
+
+
+def user_roles() -> list[Object]:
+    """Whoever may edit or view a namespace may do so with its jobs."""
+    found = []
+    for name, given, extends in (
+        ("springtide-edit", rbac.EDIT, ("edit", "admin")), ("springtide-view", rbac.VIEW, ("view",)),
+    ):  # fmt: skip
+        body = _object(kinds.CLUSTER_ROLES, name) | {"rules": rbac.rules(given)}
+        body["metadata"]["labels"] |= {f"rbac.authorization.k8s.io/aggregate-to-{each}": "true" for each in extends}
+        found.append(body)
+    return found
+
+
+def operator_deployment(plan: Plan) -> Object:
+    """One operator: a second one would do no harm and no good."""
+    command = ["springtide", "k8s", "operator", "--image", plan.image]
+    command += ["--health", f"http://0.0.0.0:{HEALTH_PORT}/healthz"]
+    command += ["--namespace", plan.only] if plan.only else []
+    secrets: list[Object] = []
+    if plan.database:
+        command += ["--brain", f"{BRAIN}.{plan.namespace}.svc:{BRAIN_PORT}"]
+        command += ["--brain-secret-file", f"{SECRET_FOLDER}/secret"]
+        command += ["--brain-tls", TLS_FOLDER] if plan.brain_files else []
+        secrets = _brain_volumes(plan, "master", "")
+    container = _container("operator", plan.image, command, cpu="100m", memory="256Mi", secrets=secrets) | {
+        "ports": [{"name": "health", "containerPort": HEALTH_PORT}],
+        "livenessProbe": {
+            "httpGet": {"path": "/healthz", "port": "health"},
+            "periodSeconds": 20,
+            "failureThreshold": 3,
+        },
+    }
+    spec = _pod_spec(container, secrets) | {"serviceAccountName": OPERATOR, "terminationGracePeriodSeconds": 10}
+    return _deployment(plan, OPERATOR, "operator", spec, replicas=1, strategy={"type": "Recreate"})
+
+
+def brain_secret(plan: Plan) -> Object:
+    """What the brain is reached with, and where it keeps what it knows."""
+    values = {"secret": plan.brain_secret, "database": plan.database}
+    data = {name: base64.b64encode(value.encode()).decode() for name, value in values.items()}
+    return _object(kinds.SECRETS, BRAIN, plan.namespace) | {"type": "Opaque", "data": data}
+
+
+def brain_certificates(plan: Plan) -> list[Object]:
+    """By which the brain and masters know each other, where they are to: a secret of their own, made once."""
+    if not plan.brain_files:
+        return []
+    data = {name: base64.b64encode(content).decode() for name, content in sorted(plan.brain_files.items())}
+    return [_object(kinds.SECRETS, BRAIN_TLS, plan.namespace) | {"type": "Opaque", "data": data}]
+
+
+def brain_service(plan: Plan) -> Object:
+    """By which masters find it."""
+    port = {"name": "brain", "port": BRAIN_PORT, "targetPort": "brain"}
+    spec = {"selector": _selector("brain"), "ports": [port]}
+    return _object(kinds.SERVICES, BRAIN, plan.namespace) | {"spec": spec}
+
+
+def brain_deployment(plan: Plan) -> Object:
+    """Several brains over one database: one serves, the others stand by; the service leads to the one that is ready."""
+    command = ["springtide", "brain", "serve", "--standby", "--listen", f"0.0.0.0:{BRAIN_PORT}"]
+    command += ["--health", f"0.0.0.0:{BRAIN_HEALTH_PORT}"]
+    command += ["--capacity", plan.brain_capacity, "--secret-file", f"{SECRET_FOLDER}/secret"]
+    command += ["--folder", f"{SCRATCH}/brain"]
+    command += ["--tls", TLS_FOLDER] if plan.brain_files else []
+    secrets = _brain_volumes(plan, "brain", "brain/")
+    ports = {"brain": BRAIN_PORT, "health": BRAIN_HEALTH_PORT}
+    container = _container("brain", plan.image, command, cpu="500m", memory="1Gi", secrets=secrets) | {
+        "ports": [{"name": name, "containerPort": port} for name, port in ports.items()],
+        "readinessProbe": {"httpGet": {"path": "/ready", "port": "health"}, "periodSeconds": 2, "failureThreshold": 1},
+        "livenessProbe": {"httpGet": {"path": "/live", "port": "health"}, "periodSeconds": 20, "failureThreshold": 3},
+    }
+    source = {"secretKeyRef": {"name": BRAIN, "key": "database"}}
+    container["env"].append({"name": "SPRINGTIDE_BRAIN_DATABASE", "valueFrom": source})
+    spec = _pod_spec(container, secrets) | {"automountServiceAccountToken": False}
+    # those that stand by are never ready: an update that waited for them would wait for ever
+    strategy = {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": "100%", "maxSurge": 0}}
+    return _deployment(plan, BRAIN, "brain", spec, replicas=plan.brain_replicas, strategy=strategy)
+
+
+def _deployment(
+    plan: Plan, name: str, component: str, spec: Object, *, replicas: int, strategy: Object | None = None
+) -> Object:
+    labels = {"app.kubernetes.io/name": "springtide", **_selector(component)}
+    body: Object = {
+        "replicas": replicas,
+        "selector": {"matchLabels": _selector(component)},
+        "template": {"metadata": {"labels": labels}, "spec": spec},
+    }
+    return _object(kinds.DEPLOYMENTS, name, plan.namespace) | {
+        "spec": body | ({"strategy": strategy} if strategy else {})
+    }
+
+
+def _pod_spec(container: Object, volumes: list[Object]) -> Object:
+    return {
+        "securityContext": {
+            "runAsNonRoot": True, "runAsUser": pods.USER, "runAsGroup": pods.USER, "fsGroup": pods.USER,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "containers": [container],
+        "volumes": [{"name": "tmp", "emptyDir": {}}, *volumes],
+    }  # fmt: skip
+
+
+def _container(name: str, image: str, command: list[str], *, cpu: str, memory: str, secrets: list[Object]) -> Object:
+    mounts: list[Object] = [{"name": "tmp", "mountPath": SCRATCH}]
+    where = {"brain-secret": SECRET_FOLDER, "brain-tls": TLS_FOLDER}
+    mounts += [{"name": each["name"], "mountPath": where[each["name"]], "readOnly": True} for each in secrets]
+    return {
+        "name": name,
+        "image": image,
+        "command": command,
+        "env": [{"name": each, "value": SCRATCH} for each in ("TMPDIR", "HOME")],
+        "resources": {"requests": {"cpu": cpu, "memory": memory}, "limits": {"memory": memory}},
+        "volumeMounts": mounts,
+        "securityContext": {
+            "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]},
+        },
+    }  # fmt: skip
+
+
+def _brain_volumes(plan: Plan, role: str, below: str) -> list[Object]:
+    """The brain's secret and, of its certificates, those of one role."""
+    items = [{"key": "secret", "path": "secret"}]
+    found = [{"name": "brain-secret", "secret": {"secretName": BRAIN, "defaultMode": 0o440, "items": items}}]
+    if plan.brain_files:
+        files = {"ca.crt": "ca.crt", f"{role}.crt": "tls.crt", f"{role}.key": "tls.key"}
+        items = [{"key": key, "path": f"{below}{path}"} for key, path in files.items()]
+        found += [{"name": "brain-tls", "secret": {"secretName": BRAIN_TLS, "defaultMode": 0o440, "items": items}}]
+    return found
+
+
+def _selector(component: str) -> dict[str, str]:
+    return {"app.kubernetes.io/part-of": "springtide", "app.kubernetes.io/component": component}
+
+
+def _object(kind: Kind, name: str, space: str = "") -> Object:
+    body = kind.body(name, space)
+    body["metadata"]["labels"] = {"app.kubernetes.io/name": "springtide", "app.kubernetes.io/part-of": "springtide"}
+    return body

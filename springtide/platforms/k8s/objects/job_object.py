@@ -1,0 +1,141 @@
+"""Pure. An ElasticJob as a cluster keeps it, read once: the job itself, whose it is, and how far it has come.
+
+In: the object from the API. Out: what `pods` and `objects` make the job's other objects from, and `operator.decide`
+decides by. Its conditions, read and set.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from springtide import errors
+from springtide.domain.spec import schema
+from springtide.domain.spec.elastic_job import ElasticJob
+from springtide.platforms.k8s.objects import names
+
+Object = dict[str, Any]
+
+PENDING, SUCCEEDED, FAILED, STOPPED = "Pending", "Succeeded", "Failed", "Stopped"
+OVER = (SUCCEEDED, FAILED, STOPPED)
+ACCEPTED_SPEC = "accepted"
+"""In a status: the last spec that could be, and its generation."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobObject:
+    """An ElasticJob in a cluster."""
+
+    name: str
+    namespace: str
+    uid: str
+    job: ElasticJob
+    generation: int = 0
+    code: str = ""
+    """The ConfigMap with its code; empty: the image has it."""
+    deleting: bool = False
+    status: Mapping[str, Any] = field(default_factory=dict)
+    fault: str = ""
+    """Why its spec as it is now cannot be: `job` is the last one that could."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """Its own, as far as they are for its pods too."""
+    annotations: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def phase(self) -> str:
+        """What its status says."""
+        return str(self.status.get("phase") or "")
+
+    @property
+    def over(self) -> bool:
+        """Whether it has ended, well or not."""
+        return self.phase in OVER
+
+
+def read(thing: Mapping[str, Any]) -> JobObject:
+    """From the API; BadInput where the spec makes no sense and never did, with all that is wrong.
+
+    One that was edited to what cannot be goes on by the last that could: the operator keeps that in the status.
+    """
+    metadata, spec, status = thing["metadata"], thing.get("spec") or {}, thing.get("status") or {}
+    fault, annotations = "", metadata.get("annotations") or {}
+    try:
+        job = schema.from_spec(spec, metadata["name"])
+    except errors.BadInput as error:
+        if not (known := (status.get(ACCEPTED_SPEC) or {}).get("spec")):
+            raise
+        fault, job = str(error), schema.from_spec(known, metadata["name"])
+        job = replace(job, stopped=job.stopped or spec.get("stopped") is True)
+    return JobObject(
+        name=metadata["name"], namespace=metadata["namespace"], uid=metadata["uid"], job=job, fault=fault,
+        generation=int(metadata.get("generation", 0)), code=annotations.get(names.CODE, ""),
+        deleting="deletionTimestamp" in metadata, status=status,
+        labels=schema.for_pods(metadata.get("labels") or {}), annotations=schema.for_pods(annotations),
+    )  # fmt: skip
+
+
+def owned(job: JobObject, name: str, *, labels: Mapping[str, str] | None = None) -> Object:
+    """Metadata of an object that goes when the job goes."""
+    return {
+        "name": name,
+        "namespace": job.namespace,
+        "labels": {**names.labels_of(job.name), **(labels or {})},
+        "ownerReferences": [owner(job)],
+    }
+
+
+def owner(job: JobObject) -> Object:
+    """It does not hold up the job's deletion, so that nobody needs the right to change its finalizers."""
+    return {
+        "apiVersion": names.API_VERSION,
+        "kind": schema.KIND,
+        "name": job.name,
+        "uid": job.uid,
+        "controller": True,
+        "blockOwnerDeletion": False,
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Condition:
+    """One thing that is so or not, and why."""
+
+    type: str
+    status: bool | None
+    """None: not known."""
+    reason: str
+    """One word, for programs."""
+    message: str = ""
+
+
+def with_conditions(
+    before: Sequence[Mapping[str, Any]], said: Iterable[Condition], *, at: str, generation: int
+) -> list[Object]:
+    """All conditions, with these set; the time of a change is kept where nothing has changed."""
+    found = {str(each.get("type")): dict(each) for each in before}
+    for each in said:
+        status = "Unknown" if each.status is None else str(each.status)
+        old = found.get(each.type, {})
+        since = old.get("lastTransitionTime", at) if old.get("status") == status else at
+        found[each.type] = {
+            "type": each.type, "status": status, "reason": each.reason, "message": each.message,
+            "lastTransitionTime": since, "observedGeneration": generation,
+        }  # fmt: skip
+    return list(found.values())
+
+
+def condition(status: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
+    """One of the conditions in a status; empty where nobody has said it."""
+    return next((each for each in status.get("conditions") or [] if each.get("type") == kind), {})
+
+
+def merge_patch(old: Any, new: Any) -> Any:
+    """What a JSON merge patch must say to make the one of the other: names that are gone are null."""
+    if not isinstance(old, dict) or not isinstance(new, dict):
+        return new
+    patch = {key: None for key in old if key not in new}
+    for key, value in new.items():
+        if key not in old:
+            patch[key] = value
+        elif old[key] != value:
+            patch[key] = merge_patch(old[key], value)
+    return patch

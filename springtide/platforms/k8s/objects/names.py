@@ -1,0 +1,99 @@
+"""Pure. What things are called in a cluster: the API group, labels, the objects of a job, places in a pod.
+
+Next: `crds`, `pods` and `objects` make objects of these names; whoever looks for them finds them by the same.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from springtide.domain.core.roles import Life, Role, RoleKind
+
+GROUP = "springtide.dev"
+VERSION = "v1alpha1"
+API_VERSION = f"{GROUP}/{VERSION}"
+
+JOB, ROLE, RANK, INCARNATION = (f"{GROUP}/{name}" for name in ("job", "role", "rank", "incarnation"))
+"""Labels of all that belongs to a job."""
+CODE = f"{GROUP}/code"
+"""Annotation of an ElasticJob: the ConfigMap with its code, where `springtide submit` shipped one."""
+MASTERS = f"{GROUP}/masters"
+"""Annotation of a master's pod: the how manieth it is. The operator waits longer from one to the next."""
+
+LONGEST_JOB = 40
+"""Letters of a job's name: that of a pod is longer by its role and numbers, and no label may have more than 63."""
+
+MASTER_PORT = 7700
+
+FOLDER = "/run/springtide"
+CREDENTIALS, RUN, CODE_FOLDER, ARCHIVE, TMP, ACCOUNT, BRAIN_TLS = (
+    f"{FOLDER}/{name}" for name in ("credentials", "run", "code", "archive", "tmp", "account", "brain-tls")
+)
+"""What pods mount: the job's secrets, the run's folder, its code and the archive of that, scratch, the account."""
+CODE_ARCHIVE = "code.tgz"
+
+
+def master(job: str) -> str:
+    """The master's pod, its account, its rights and its Lease."""
+    return f"{job}-master"
+
+
+def credentials(job: str, uid: str) -> str:
+    """The Secret with what the job's roles know each other by.
+
+    The operator may make secrets and read none, so it could not tell one that an earlier job of this name has left.
+    """
+    return f"{job}-credentials-{uid[:8]}"
+
+
+def brain_certificates(job: str, uid: str) -> str:
+    """The Secret with what its master and the cluster's brain know each other by."""
+    return f"{job}-brain-{uid[:8]}"
+
+
+def claim(job: str) -> str:
+    """The volume that is made for the run's folder."""
+    return f"{job}-run"
+
+
+def code(job: str) -> str:
+    """How the name of the ConfigMap with a small folder of code begins: each submission has one of its own."""
+    return f"{job}-code-"
+
+
+def budget(job: str) -> str:
+    """The PodDisruptionBudget of its servers."""
+    return f"{job}-servers"
+
+
+def master_address(job: str, namespace: str) -> str:
+    """Where all roles find their master, whichever pod it is in: the headless service is named like the job."""
+    return f"{master(job)}.{job}.{namespace}.svc:{MASTER_PORT}"
+
+
+def labels_of(job: str) -> dict[str, str]:
+    """On everything that belongs to a job."""
+    return {JOB: job, "app.kubernetes.io/name": "springtide", "app.kubernetes.io/instance": job}
+
+
+def role_labels(job: str, life: Life) -> dict[str, str]:
+    """On a pod."""
+    role = life.role
+    own = {ROLE: str(role.kind)}
+    if role.kind is not RoleKind.MASTER:
+        own |= {RANK: str(role.rank), INCARNATION: str(life.incarnation)}
+    return {**labels_of(job), "app.kubernetes.io/component": str(role.kind), **own}
+
+
+def container_of(pod: Mapping[str, Any]) -> str:
+    """The container that is ours: it is called like its role. Others may have put theirs beside it, even before it."""
+    return str((pod.get("metadata", {}).get("labels") or {}).get(ROLE, ""))
+
+
+def life_of(pod: Mapping[str, Any]) -> Life | None:
+    """Whose pod it is; None of a pod that is not ours."""
+    labels = pod.get("metadata", {}).get("labels") or {}
+    try:
+        kind = RoleKind(labels[ROLE])
+        return Life(Role(kind, int(labels.get(RANK, 0))), int(labels.get(INCARNATION, 0)))
+    except (KeyError, ValueError):
+        return None

@@ -1,0 +1,263 @@
+"""Pure. The pods of a job: its master's, and one for every entry of a scale plan. Objects as the API takes them.
+
+In: an ElasticJob (`job_object`), an entry of its ScalePlan, what the operator was told at its start (`Site`). Out: pods
+that may do nothing on their node, know only their own keys and find their master by name. Next: `operator.doing` makes
+them. No probes: a role that hangs is found by its heartbeat, which the master hears, and a busy one is left in peace.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from springtide.domain.core.roles import Life, Role, RoleKind
+from springtide.domain.plan.scale_plan import PodWish
+from springtide.domain.spec import script_settings
+from springtide.platforms.agent import role_launch
+from springtide.platforms.k8s.api import quantities
+from springtide.platforms.k8s.objects import affinity, names
+from springtide.platforms.k8s.objects.job_object import JobObject, Object, owned
+
+USER = 10001
+"""Nobody in particular: images need not know it."""
+GONE_NODE_S = 30
+"""A node that is lost takes its pods with it after this; the cluster's own default is 300."""
+LITTLE_CPU = 0.01
+"""What a worker beyond the quota asks for where no priority class says that others come first."""
+THREADS = 4
+"""Of torch in a pod that nobody limits: as many as its node has cores would be in the way of all others there."""
+PATIENCE_S = 900
+"""Roles look for their next master so long: its pod may have to wait for a node, and its image for the network."""
+
+MASTER_MODULE = "springtide.launch.k8s.agent_pod"
+UNPACK_MODULE = "springtide.platforms.k8s.job.unpack"
+DRAIN_MODULE = "springtide.platforms.k8s.job.drain"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """What the operator was told at its start, and jobs need not say."""
+
+    image: str
+    """For jobs that name none."""
+    brain: str = ""
+    """host:port of the cluster's brain, for jobs that name none."""
+    brain_tls: bool = False
+    """Whether that brain is spoken to by TLS: certificates are in a secret of each job (`names.brain_certificates`)."""
+    scheduler: str = ""
+    """For jobs that name none."""
+    master_cpu: float = 0.5
+    """The master asks for this, and may take more."""
+    master_memory: int = 512 << 20
+
+
+def master_pod(job: JobObject, site: Site, *, number: int = 1) -> Object:
+    """The pod that keeps the master. Its container is started again in place; the pod is made anew by the operator."""
+    wish, name = job.job.kubernetes, names.master(job.name)
+    life = Life(Role(RoleKind.MASTER))
+    asked = {"cpu": quantities.cpu(site.master_cpu), "memory": quantities.memory(site.master_memory)}
+    container = _container(job, site, "master", MASTER_MODULE, (job.namespace, job.name), {"requests": asked}) | {
+        "ports": [{"name": "control", "containerPort": names.MASTER_PORT}],
+    }
+    container["env"] += environment(job, site, life)
+    container["volumeMounts"] += [{"name": "account", "mountPath": names.ACCOUNT, "readOnly": True}]
+    volumes = [_account_volume(), _run_volume(job)]
+    if site.brain and site.brain_tls and not job.job.brain:
+        source = {"secretName": names.brain_certificates(job.name, job.uid), "defaultMode": 0o440}
+        volumes.append({"name": "brain-tls", "secret": source})
+        container["volumeMounts"] += [{"name": "brain-tls", "mountPath": names.BRAIN_TLS, "readOnly": True}]
+    pod = _pod(job, site, life, name, container, volumes=volumes)
+    pod["metadata"]["annotations"][names.MASTERS] = str(number)
+    pod["spec"] |= {"restartPolicy": "OnFailure", "serviceAccountName": name}
+    if wish.priority_class:
+        pod["spec"]["priorityClassName"] = wish.priority_class
+    return pod
+
+
+def pod_of(job: JobObject, entry: PodWish, site: Site) -> Object:
+    """The pod of one life of a role."""
+    wish, life, name = job.job.kubernetes, entry.life, entry.pod_name(job.name)
+    kind = life.role.kind
+    arguments = (job.job.script,) if kind is RoleKind.WORKER else ()
+    container = _container(job, site, entry.role, role_launch.module_of(kind), arguments, resources_of(job, entry))
+    container["env"] += environment(job, site, life, cpu=entry.cpu)
+    container["resizePolicy"] = [
+        {"resourceName": each, "restartPolicy": "NotRequired"} for each in ("cpu", "memory")
+    ]  # fmt: skip
+    if kind is not RoleKind.DATA_WORKER:  # which holds nothing, and leaves on SIGTERM
+        container["lifecycle"] = {"preStop": {"exec": {"command": ["python", "-m", DRAIN_MODULE]}}}
+    shared = _run_volume(job) if wish.run_volume.shared else {"name": "run", "emptyDir": {}}
+    volumes = [shared]
+    if kind is not RoleKind.SERVER:  # torch hands tensors between processes through it; 64M by default is too little
+        volumes.append({"name": "shm", "emptyDir": {"medium": "Memory"}})
+        container["volumeMounts"].append({"name": "shm", "mountPath": "/dev/shm"})
+    pod = _pod(job, site, life, name, container, volumes=volumes)
+    pod["spec"] |= {"restartPolicy": "Never"}
+    if wish.service_account:
+        pod["spec"]["serviceAccountName"] = wish.service_account
+    if priority := (entry.low and wish.low_priority_class) or wish.priority_class:
+        pod["spec"]["priorityClassName"] = priority
+    if kind is RoleKind.SERVER:
+        pod["spec"]["topologySpreadConstraints"] = [_spread(job)]
+    if kind is RoleKind.DATA_WORKER:
+        pod["spec"]["affinity"] = affinity.affinity(job.name, wish.affinity)
+    return pod
+
+
+def resources_of(job: JobObject, entry: PodWish) -> Object:
+    """What a pod asks for and may take, the same: others on its node neither gain nor lose by it."""
+    limits = {}
+    if entry.cpu is not None:
+        limits["cpu"] = quantities.cpu(entry.cpu)
+    if entry.memory is not None:
+        limits["memory"] = quantities.memory(entry.memory)
+    requests = dict(limits)
+    if entry.low and not job.job.kubernetes.low_priority_class:
+        requests["cpu"] = quantities.cpu(LITTLE_CPU)
+    return {"requests": requests, "limits": limits} if requests else {}
+
+
+def environment(job: JobObject, site: Site, life: Life, *, cpu: float | None = None) -> list[Object]:
+    """What a role is told, the user's variables last: these may set anything but what makes the job one."""
+    there = role_launch.Directions(
+        master=names.master_address(job.name, job.namespace), secret_file=f"{names.CREDENTIALS}/secret",
+        tls=names.CREDENTIALS if job.job.kubernetes.tls else "", patience_s=PATIENCE_S,
+    )  # fmt: skip
+    settings = role_launch.settings_of(
+        life, there, report_usage=True, script=script_settings.told(job.job), arguments=job.job.arguments
+    )
+    told = {f"SPRINGTIDE_{name.upper()}": value for name, value in settings.items()}
+    told["SPRINGTIDE_SHARED_MEMORY"] = "0"  # pods of one node share none
+    if life.role.kind is RoleKind.SERVER and not job.job.kubernetes.run_volume.shared:
+        told["SPRINGTIDE_SCRATCH"] = names.RUN  # else all see the run's folder, and checkpoints lie in it
+    if life.role.kind is RoleKind.MASTER:
+        if brain := job.job.brain or site.brain:
+            told["SPRINGTIDE_BRAIN"] = brain
+        if not job.job.brain and site.brain:
+            told["SPRINGTIDE_BRAIN_SECRET_FILE"] = f"{names.CREDENTIALS}/brain-secret"
+            told |= {"SPRINGTIDE_BRAIN_TLS": names.BRAIN_TLS} if site.brain_tls else {}
+    threads = {"OMP_NUM_THREADS": str(THREADS if cpu is None else max(1, math.ceil(cpu)))}
+    plain = {"PYTHONUNBUFFERED": "1", **threads, **job.job.environment, **told}
+    own = (("SPRINGTIDE_HOST", "status.podIP"), ("SPRINGTIDE_NODE", "spec.nodeName"))
+    found = [{"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in own]
+    return [*found, *({"name": name, "value": value} for name, value in plain.items())]
+
+
+def _container(
+    job: JobObject, site: Site, name: str, module: str, arguments: tuple[str, ...], wanted: Object
+) -> Object:
+    wish = job.job.kubernetes
+    command = ["python", "-m", *((UNPACK_MODULE, module) if job.code else (module,)), *arguments]
+    mounts: list[Any] = [
+        {"name": "credentials", "mountPath": names.CREDENTIALS, "readOnly": True},
+        {"name": "run", "mountPath": names.RUN},
+        {"name": "tmp", "mountPath": names.TMP},
+    ]
+    if job.code:
+        mounts += [
+            {"name": "archive", "mountPath": names.ARCHIVE, "readOnly": True},
+            {"name": "code", "mountPath": names.CODE_FOLDER},
+        ]
+    container: Object = {
+        "name": name,
+        "image": job.job.image or site.image,
+        "command": command,
+        "env": [{"name": each, "value": names.TMP} for each in ("TMPDIR", "HOME")],
+        "resources": wanted,
+        "volumeMounts": [*mounts, *(dict(each) for each in wish.volume_mounts)],
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+    }
+    if wish.environment_secrets:
+        container["envFrom"] = [{"secretRef": {"name": each}} for each in wish.environment_secrets]
+    if wish.image_pull_policy:
+        container["imagePullPolicy"] = wish.image_pull_policy
+    return container
+
+
+def _pod(job: JobObject, site: Site, life: Life, name: str, container: Object, *, volumes: list[Object]) -> Object:
+    wish = job.job.kubernetes
+    metadata = owned(job, name)
+    metadata["labels"] = {**job.labels, **wish.labels, **names.role_labels(job.name, life)}
+    metadata["annotations"] = {  # scratch folders need not keep a node from being given back
+        "cluster-autoscaler.kubernetes.io/safe-to-evict": "true", **job.annotations, **wish.annotations,
+    }  # fmt: skip
+    volumes = [_credentials_volume(job, life.role.kind), {"name": "tmp", "emptyDir": {}}, *volumes]
+    if job.code:
+        volumes += [{"name": "archive", "configMap": {"name": job.code}}, {"name": "code", "emptyDir": {}}]
+    spec: Object = {
+        "hostname": name,
+        "subdomain": job.name,
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": wish.grace_s,
+        "securityContext": {
+            "runAsNonRoot": True, "runAsUser": USER, "runAsGroup": USER, "fsGroup": USER,
+            "fsGroupChangePolicy": "OnRootMismatch", "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "tolerations": [*(dict(each) for each in wish.tolerations), *lost_nodes(wish.tolerations)],
+        "volumes": [*volumes, *(dict(each) for each in wish.volumes)],
+        "containers": [container],
+    }  # fmt: skip
+    optional = {
+        "schedulerName": wish.scheduler_name or site.scheduler,
+        "nodeSelector": dict(wish.node_selector),
+        "affinity": dict(wish.affinity),
+        "imagePullSecrets": [{"name": each} for each in wish.image_pull_secrets],
+    }
+    spec |= {key: value for key, value in optional.items() if value}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+
+def lost_nodes(given: tuple[Mapping[str, Any], ...]) -> list[Object]:
+    """Soon away from a node that is lost, unless the user says otherwise."""
+    said = {each.get("key") for each in given}
+    keys = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+    return [
+        {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": GONE_NODE_S}
+        for key in keys
+        if key not in said
+    ]
+
+
+def _credentials_volume(job: JobObject, kind: RoleKind) -> Object:
+    """The secret and, of the certificates, only those of its own kind."""
+    items = [{"key": "secret", "path": "secret"}]
+    if kind is RoleKind.MASTER:
+        items.append({"key": "brain-secret", "path": "brain-secret"})
+    if job.job.kubernetes.tls:
+        items.append({"key": "ca.crt", "path": "ca.crt"})
+        items += [{"key": f"{kind}.{part}", "path": f"tls.{part}"} for part in ("crt", "key")]
+    source = {"secretName": names.credentials(job.name, job.uid), "defaultMode": 0o440, "items": items}
+    return {"name": "credentials", "secret": source}
+
+
+def _run_volume(job: JobObject) -> Object:
+    volume = job.job.kubernetes.run_volume
+    claim = volume.claim or (names.claim(job.name) if volume.size else "")
+    return {"name": "run"} | ({"persistentVolumeClaim": {"claimName": claim}} if claim else {"emptyDir": {}})
+
+
+def _account_volume() -> Object:
+    """The token of the master's account, renewed by the kubelet; where a container looks for it by default is no use
+    to others, so nothing is there."""
+    token = {"serviceAccountToken": {"path": "token", "expirationSeconds": 3600}}
+    authority = {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}}
+    field = {"path": "namespace", "fieldRef": {"fieldPath": "metadata.namespace"}}
+    sources = [token, authority, {"downwardAPI": {"items": [field]}}]
+    return {"name": "account", "projected": {"sources": sources, "defaultMode": 0o440}}
+
+
+def _spread(job: JobObject) -> Object:
+    """Servers on different nodes where there are enough: one lost node should cost one server."""
+    selector = {names.JOB: job.name, names.ROLE: str(RoleKind.SERVER)}
+    return {
+        "maxSkew": 1,
+        "topologyKey": "kubernetes.io/hostname",
+        "whenUnsatisfiable": "ScheduleAnyway",
+        "labelSelector": {"matchLabels": selector},
+    }

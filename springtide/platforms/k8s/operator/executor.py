@@ -1,0 +1,305 @@
+"""Does for one job what was decided: reads it from the cluster, acts, and says what became of it.
+
+In: `operator.desk` with a job's name. Out: seconds until it wants to look again. It keeps nothing: killed at any
+moment, the next sees what is there and goes on. What is refused (a quota, a policy) is said and tried again.
+"""
+
+import asyncio
+import contextlib
+import datetime
+import logging
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from springtide import errors
+from springtide.domain.plan.scale_plan import PodState, ScalePlan
+from springtide.domain.spec import schema
+from springtide.platforms.agent import credentials
+from springtide.platforms.k8s.api import kinds
+from springtide.platforms.k8s.api.client import Client
+from springtide.platforms.k8s.api.kinds import Kind, Object
+from springtide.platforms.k8s.objects import job_object, names, objects
+from springtide.platforms.k8s.objects.job_object import JobObject
+from springtide.platforms.k8s.objects.pods import Site
+from springtide.platforms.k8s.operator import cleanup, job_view, master_pod, pod_plan, pod_states, status_reports, steps
+from springtide.platforms.k8s.operator.job_view import View
+from springtide.platforms.k8s.operator.status_reports import News, Outcome
+
+log = logging.getLogger(__name__)
+
+AT_ONCE = 16
+"""Pods that are made at the same time."""
+REFUSED_S = 15.0
+"""Until what was refused is tried again: quotas are freed when others end."""
+
+
+class NameTaken(errors.ClusterRefused):
+    """An object of that name belongs to somebody else."""
+
+
+class Hands:
+    """Acts on one cluster. `nodes` is kept by whoever watches them."""
+
+    def __init__(
+        self,
+        client: Client,
+        hasty: Client,
+        site: Site,
+        *,
+        brain_secret: str = "",
+        brain_files: Mapping[str, bytes] | None = None,
+    ) -> None:
+        """What masters show to the cluster's brain: a secret and, where it has TLS, certificates."""
+        self._client, self._hasty, self._site = client, hasty, site
+        self._brain_secret, self._brain_files = brain_secret, brain_files or {}
+        self.nodes: dict[str, Mapping[str, Any]] = {}
+        self.can_resize = False
+        self._room = asyncio.Semaphore(AT_ONCE)
+
+    async def attend(self, key: tuple[str, str]) -> float | None:
+        """Look at one job and do what is to be done."""
+        namespace, name = key
+        pods = (await self._client.list(kinds.PODS, namespace=namespace, labels=f"{names.JOB}={name}")).items
+        plan = await self._found(kinds.SCALE_PLANS, name, namespace)
+        thing = await self._found(kinds.ELASTIC_JOBS, name, namespace)
+        if thing is None or "deletionTimestamp" in thing["metadata"]:
+            return None  # what belongs to it is collected by the cluster
+        try:
+            job = job_object.read(thing)
+        except errors.BadInput as error:
+            await self._reject(thing, str(error))
+            return None
+        seen = self._view(job, pods, plan)
+        decided = self._decide(seen)
+        outcome = await self._do(seen, decided.steps)
+        refused = outcome.master_refused or any(each.phase == pod_states.REFUSED for each in outcome.pods.values())
+        await self._report(seen, thing, plan, outcome)
+        refused_s = master_pod.LOOK_AGAIN_S if outcome.taken else REFUSED_S
+        return steps.sooner(decided.again_s, refused_s if refused else None, 3600.0)
+
+    def _view(self, job: JobObject, pods: Sequence[Object], plan: Object | None) -> View:
+        own, foreign = job_view.sorted_out(pods, job.uid)
+        asked, fault = None, ""
+        ours = plan is not None and any(
+            each.get("uid") == job.uid for each in plan["metadata"].get("ownerReferences") or []
+        )
+        if plan is not None and ours:
+            try:
+                asked = schema.made(ScalePlan, plan.get("spec") or {})
+            except errors.BadInput as error:
+                fault = str(error)
+        nodes = tuple(self.nodes.values())
+        return View(
+            job=job, site=self._site, at=time.time(), pods=own, foreign=foreign, plan=asked, plan_fault=fault,
+            plan_generation=int(plan["metadata"].get("generation", 0)) if plan is not None else 0,
+            plan_status=job_view.read_status((plan or {}).get("status") or {}) if ours else job_view.read_status({}),
+            can_resize=self.can_resize, nodes=nodes, doomed=job_view.doomed(nodes),
+        )  # fmt: skip
+
+    @staticmethod
+    def _decide(seen: View) -> steps.Decided:
+        alone_s = cleanup.left_alone_s(seen)
+        if cleanup.stopped_early(seen) or alone_s == 0:
+            return cleanup.of_stopped(seen)
+        first = cleanup.decide(seen) if seen.job.over else master_pod.decide(seen)
+        second = pod_plan.decide(seen)
+        again_s = steps.sooner(first.again_s, second.again_s, alone_s)
+        return steps.Decided(steps=(*first.steps, *second.steps), again_s=again_s)
+
+    # ---- acting ----
+
+    async def _do(self, seen: View, todo: Sequence[steps.Step]) -> Outcome:
+        pods: dict[str, PodState] = {}
+        made: dict[str, int] = {}
+        budget = master = None
+        refused, taken = "", False
+        for step in todo:
+            match step:
+                case steps.Prepare() | steps.MakeMaster():
+                    if refused:
+                        continue  # a master without all that it needs would only fail
+                    try:
+                        master = await self._prepare_or_make(seen, step)
+                    except (errors.ClusterRefused, errors.Forbidden) as error:
+                        refused, taken = str(error), isinstance(error, NameTaken)
+                case steps.DeletePod() | steps.EvictPod():
+                    await self._take_away(seen, step)
+                case steps.ResizePod(name):
+                    pods[name] = await self._resize(seen, step)
+                case steps.SetBudget(servers):
+                    budget = await self._set_budget(seen, servers)
+                case steps.DeleteJob(why):
+                    log.info("%s/%s is deleted: %s", seen.job.namespace, seen.job.name, why)
+                    with contextlib.suppress(errors.NotFound, errors.Conflict):
+                        await self._client.delete(
+                            kinds.ELASTIC_JOBS, seen.job.name, namespace=seen.job.namespace, uid=seen.job.uid,
+                            propagation="Background",
+                        )  # fmt: skip
+        makes = [step for step in todo if isinstance(step, steps.MakePod)]
+        for step, state in zip(makes, await asyncio.gather(*(self._make(seen, each) for each in makes)), strict=True):
+            pods[step.entry.pod_name(seen.job.name)] = state
+            if state.phase != pod_states.REFUSED:
+                made[str(step.entry.life.role)] = step.entry.incarnation
+        return Outcome(pods=pods, made=made, budget=budget, master=master, master_refused=refused, taken=taken)
+
+    async def _prepare_or_make(self, seen: View, step: steps.Prepare | steps.MakeMaster) -> tuple[int, int] | None:
+        if isinstance(step, steps.Prepare):
+            await self._prepare(seen)
+            return None
+        await self._create(kinds.PODS, step.pod, seen.job)
+        log.info("%s: master's pod %d is made", seen.job.name, step.number)
+        return step.number, step.in_a_row
+
+    async def _make(self, seen: View, step: steps.MakePod) -> PodState:
+        async with self._room:
+            try:
+                await self._create(kinds.PODS, step.pod, seen.job)
+            except errors.ClusterRefused as error:
+                return PodState(phase=pod_states.REFUSED, why=str(error))
+            log.info("%s is made", step.pod["metadata"]["name"])
+            return PodState(phase=pod_states.PENDING)
+
+    async def _create(self, kind: Kind, body: Object, job: JobObject) -> bool:
+        """Make an object unless it is there; `NameTaken` if one of this name belongs to somebody else."""
+        try:
+            await self._client.create(kind, body, namespace=job.namespace)
+            return True
+        except errors.AlreadyThere:
+            found = await self._found(kind, body["metadata"]["name"], job.namespace)
+            owners = (found or {}).get("metadata", {}).get("ownerReferences") or []
+            if not any(each.get("uid") == job.uid for each in owners):
+                raise NameTaken(
+                    f"{kind} {body['metadata']['name']} is there and belongs to another; it goes by itself if it is "
+                    "of an earlier job of this name, else give this job another name"
+                ) from None
+            return False
+
+    async def _prepare(self, seen: View) -> None:
+        job = seen.job
+        for kind, body in objects.of_job(job):
+            made = await self._create(kind, body, job)
+            if not made and kind is kinds.ROLES:  # of an earlier version of the operator
+                await self._client.patch(
+                    kind, body["metadata"]["name"], {"rules": body["rules"]}, namespace=job.namespace
+                )
+        files = {"secret": secrets.token_hex(32).encode(), "brain-secret": self._brain_secret.encode()}
+        if job.job.kubernetes.tls:
+            files |= credentials.make(job.name, at=datetime.datetime.now(datetime.UTC))
+        with contextlib.suppress(errors.AlreadyThere):
+            await self._client.create(kinds.SECRETS, objects.secret(job, files), namespace=job.namespace)
+        if self._brain_files:
+            body = objects.brain_certificates(job, self._brain_files)
+            with contextlib.suppress(errors.AlreadyThere):
+                await self._client.create(kinds.SECRETS, body, namespace=job.namespace)
+        status = status_reports.plan_status(
+            seen, Outcome()
+        )  # what nodes offer: the master wants to know it at its start
+        if change := status_reports.plan_patch({}, status):
+            body = {"status": change}
+            await self._client.patch(
+                kinds.SCALE_PLANS, job.name, body, namespace=job.namespace, subresource="status"
+            )  # fmt: skip
+
+    async def _take_away(self, seen: View, step: steps.DeletePod | steps.EvictPod) -> None:
+        space = seen.job.namespace
+        log.info("%s goes: %s", step.name, step.why)
+        with contextlib.suppress(errors.NotFound, errors.Conflict):
+            if isinstance(step, steps.DeletePod):
+                await self._client.delete(kinds.PODS, step.name, namespace=space, grace_s=step.grace_s, uid=step.uid)
+                return
+            body = {
+                "apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": step.name, "namespace": space},
+                "deleteOptions": {"preconditions": {"uid": step.uid}},
+            }  # fmt: skip
+            try:
+                await self._hasty.post(kinds.PODS, step.name, "eviction", body, namespace=space)
+            except errors.ClusterUnreachable as error:  # the budget does not allow it now: 429
+                log.info("%s stays for now: %s", step.name, error)
+
+    async def _resize(self, seen: View, step: steps.ResizePod) -> PodState:
+        state = pod_states.state_of(seen.pods[step.name])
+        change = {"spec": {"containers": [{"name": step.container, "resources": step.resources}]}}
+        try:
+            await self._client.patch(
+                kinds.PODS, step.name, change, namespace=seen.job.namespace, subresource="resize", how="strategic"
+            )  # fmt: skip
+        except errors.NotFound:
+            return state
+        except (errors.ClusterRefused, errors.Forbidden) as error:
+            return PodState(phase=state.phase, why=str(error), resized="Infeasible")
+        log.info("%s is to have %s", step.name, step.resources.get("limits"))
+        return PodState(phase=state.phase, why=state.why, resized="Proposed")
+
+    async def _set_budget(self, seen: View, servers: int) -> int | None:
+        body = objects.budget(seen.job, servers)
+        name, change = body["metadata"]["name"], {"spec": {"minAvailable": body["spec"]["minAvailable"]}}
+        try:
+            if not await self._create(kinds.DISRUPTION_BUDGETS, body, seen.job):
+                await self._client.patch(kinds.DISRUPTION_BUDGETS, name, change, namespace=seen.job.namespace)
+        except (errors.ClusterRefused, errors.Forbidden) as error:  # no reason to make no pods
+            log.warning("%s: no disruption budget: %s", seen.job.name, error)
+            return None
+        return servers
+
+    # ---- saying ----
+
+    async def _report(self, seen: View, thing: Object, plan: Object | None, outcome: Outcome) -> None:
+        status = status_reports.plan_status(seen, outcome)
+        if plan is not None and (change := status_reports.plan_patch(plan.get("status") or {}, status)):
+            with contextlib.suppress(errors.NotFound):
+                await self._client.patch(
+                    kinds.SCALE_PLANS, seen.job.name, {"status": change}, namespace=seen.job.namespace,
+                    subresource="status",
+                )  # fmt: skip
+        if cleanup.stopped_early(seen):
+            await self._say(thing, status_reports.stopped(seen.job, "stopped before it began", seen.at))
+        elif cleanup.left_alone_s(seen) == 0:
+            why = "stopped; its master did not come back to drain it, so what came after the last checkpoint is lost"
+            await self._say(thing, status_reports.stopped(seen.job, why, seen.at))
+        else:
+            await self._say(thing, status_reports.job_status(seen, outcome, status))
+
+    async def _reject(self, thing: Object, why: str) -> None:
+        metadata, status = thing["metadata"], thing.get("status") or {}
+        await self._say(thing, status_reports.rejected(status, int(metadata.get("generation", 0)), why, time.time()))
+
+    async def _say(self, thing: Object, change: Object | None) -> None:
+        """Into the status, unless the master has written meanwhile: then it is looked at again."""
+        if not change:
+            return
+        metadata = thing["metadata"]
+        body = {"metadata": {"resourceVersion": metadata["resourceVersion"]}, "status": change}
+        try:
+            await self._client.patch(
+                kinds.ELASTIC_JOBS, metadata["name"], body, namespace=metadata["namespace"], subresource="status"
+            )  # fmt: skip
+        except errors.NotFound:
+            return
+        for each in status_reports.news(thing.get("status") or {}, change):
+            await self._tell(thing, each)
+
+    async def _tell(self, thing: Object, news: News) -> None:
+        """An event of the job: `kubectl describe` shows it. That it cannot be told is no reason to stop."""
+        metadata, now = thing["metadata"], pod_states.stamp(time.time())
+        body = {
+            "apiVersion": "v1", "kind": "Event",
+            "metadata": {"generateName": f"{metadata['name']}.", "namespace": metadata["namespace"]},
+            "involvedObject": {
+                "apiVersion": names.API_VERSION, "kind": schema.KIND, "name": metadata["name"],
+                "namespace": metadata["namespace"], "uid": metadata["uid"],
+            },
+            "type": news.kind, "reason": news.reason, "message": news.message[:1000], "count": 1,
+            "firstTimestamp": now, "lastTimestamp": now, "source": {"component": "springtide-operator"},
+        }  # fmt: skip
+        try:
+            await self._client.create(kinds.EVENTS, body, namespace=metadata["namespace"])
+        except errors.SpringtideError as error:
+            log.warning("no event %s for %s: %s", news.reason, metadata["name"], error)
+
+    async def _found(self, kind: Kind, name: str, namespace: str) -> Object | None:
+        try:
+            return await self._client.get(kind, name, namespace=namespace)
+        except errors.NotFound:
+            return None

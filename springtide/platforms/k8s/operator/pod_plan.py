@@ -1,0 +1,162 @@
+"""Pure. What must be done so that a job's pods become those of its master's plan.
+
+In: a `View`. Out: steps. Each life of a role is made once: a pod that somebody deletes is not made again, it is `Gone`,
+and the master wants the next life. Pods that have ended stay for their logs, the newest lives of each role. Nodes that
+are about to be taken away are left before that: pods are evicted, so that they drain.
+"""
+
+from collections.abc import Mapping
+
+from springtide.domain.core.roles import RoleKind
+from springtide.domain.plan.scale_plan import PodState, PodWish, ScalePlan
+from springtide.platforms.k8s.objects import names, pods
+from springtide.platforms.k8s.operator import pod_states
+from springtide.platforms.k8s.operator.job_view import View
+from springtide.platforms.k8s.operator.master_pod import LOOK_AGAIN_S, OVERDUE_S
+from springtide.platforms.k8s.operator.pod_states import Pod
+from springtide.platforms.k8s.operator.steps import (
+    Decided,
+    DeletePod,
+    EvictPod,
+    MakePod,
+    ResizePod,
+    SetBudget,
+    Step,
+    sooner,
+)
+
+KEPT_LIVES = 2
+"""Ended pods of each role that stay for their logs."""
+SETTLED = ("Infeasible", "Unsupported")
+"""Answers to a change of resources that stay the same until something else is wanted."""
+
+
+def decide(view: View) -> Decided:
+    """What is missing, what is too much, what must change."""
+    plan = wanted(view)
+    if plan is None:
+        return Decided()
+    steps: list[Step] = []
+    if (servers := _servers(plan)) != view.plan_status.budget:
+        steps.append(SetBudget(servers))
+    steps += _kills(view, plan)
+    steps += _surplus(view, plan)
+    steps += _leaving(view, plan)
+    again_s: float | None = None
+    for entry in plan.pods:
+        name = entry.pod_name(view.job.name)
+        if name in plan.kill:
+            continue
+        if (pod := view.pods.get(name)) is not None:
+            steps += _resize(view, entry, pod)
+        elif not was_made(view, entry):
+            if name in view.foreign:
+                again_s = LOOK_AGAIN_S
+            else:
+                steps.append(MakePod(entry, pods.pod_of(view.job, entry, view.site)))
+    overdue = [_overdue_in_s(view, pod) for pod in view.roles.values()]
+    return Decided(steps=tuple(steps), again_s=sooner(again_s, *overdue))
+
+
+def wanted(view: View) -> ScalePlan | None:
+    """The plan to go by; of a job that is over: no pods at all; None: leave everything as it is."""
+    if view.job.over:
+        return ScalePlan(job=view.job.name, origin="master")
+    return view.plan
+
+
+def was_made(view: View, entry: PodWish) -> bool:
+    """Whether this life, or a later one of the role, was made before."""
+    return view.plan_status.made.get(str(entry.life.role), -1) >= entry.incarnation
+
+
+def _servers(plan: ScalePlan) -> int:
+    return sum(entry.role == RoleKind.SERVER for entry in plan.pods)
+
+
+def _kills(view: View, plan: ScalePlan) -> list[Step]:
+    """Those that hang, or must make room at once."""
+    found = [view.roles[name] for name in plan.kill if name in view.roles]
+    return [_delete(pod, 0, "the master wants it to end at once") for pod in found if not pod_states.ended(pod)]
+
+
+def _surplus(view: View, plan: ScalePlan) -> list[Step]:
+    """Whatever is not in the plan; and whatever should have been gone long ago."""
+    steps: list[Step] = []
+    listed, killed = set(plan.names), set(plan.kill)
+    for name, pod in view.roles.items():
+        if name in killed and not pod_states.ended(pod):
+            continue
+        if pod_states.ending(pod):
+            if pod_states.overdue_s(pod, at=view.at) >= OVERDUE_S:
+                steps.append(_delete(pod, 0, "its node does not answer"))
+        elif name not in listed and not pod_states.ended(pod):
+            steps.append(_delete(pod, view.job.job.kubernetes.grace_s, "it is not in the plan any more"))
+    return [*steps, *_old_ends(view.roles, listed)]
+
+
+def _old_ends(roles: Mapping[str, Pod], listed: set[str]) -> list[Step]:
+    """Ended pods beyond those that are kept."""
+    lives: dict[str, list[tuple[int, str]]] = {}
+    for name, pod in roles.items():
+        life = names.life_of(pod)
+        if life is not None and name not in listed and pod_states.ended(pod) and not pod_states.ending(pod):
+            lives.setdefault(str(life.role), []).append((life.incarnation, name))
+    old = [name for each in lives.values() for _, name in sorted(each)[:-KEPT_LIVES]]
+    return [_delete(roles[name], 0, f"it has ended, as {KEPT_LIVES} later ones have") for name in old]
+
+
+def _leaving(view: View, plan: ScalePlan) -> list[Step]:
+    """Pods on nodes that are about to go."""
+    steps: list[Step] = []
+    for name in plan.names:
+        pod = view.pods.get(name)
+        if pod is None or pod_states.ended(pod) or pod_states.ending(pod) or name in plan.kill:
+            continue
+        if why := view.doomed.get(pod["spec"].get("nodeName", "")):
+            steps.append(EvictPod(name, pod["metadata"]["uid"], why))
+    return steps
+
+
+def _resize(view: View, entry: PodWish, pod: Pod) -> list[Step]:
+    """Other resources for a pod that runs, unless it was said that they cannot be had."""
+    if pod_states.ended(pod) or pod_states.ending(pod):
+        return []
+    asked = pods.resources_of(view.job, entry)
+    if not pod_states.differs(asked, pod) or not view.can_resize:
+        return []
+    known = view.plan_status.pods.get(entry.pod_name(view.job.name))
+    if known is not None and known.resized in SETTLED and view.plan_status.observed_generation == view.plan_generation:
+        return []
+    return [ResizePod(entry.pod_name(view.job.name), entry.role, pod_states.with_added(asked, pod))]
+
+
+def _overdue_in_s(view: View, pod: Pod) -> float | None:
+    """When a pod that is ending will be overdue."""
+    if not pod_states.ending(pod):
+        return None
+    return max(1.0, OVERDUE_S - pod_states.overdue_s(pod, at=view.at))
+
+
+def _delete(pod: Pod, grace_s: int, why: str) -> DeletePod:
+    return DeletePod(pod["metadata"]["name"], pod["metadata"]["uid"], grace_s, why)
+
+
+def state_of(view: View, entry: PodWish) -> PodState:
+    """What to say of one entry, before anything is done."""
+    name = entry.pod_name(view.job.name)
+    pod = view.pods.get(name)
+    if pod is None:
+        if was_made(view, entry):
+            known = view.plan_status.pods.get(name)
+            last = f"; last: {known.why}" if known and known.why and known.phase != pod_states.GONE else ""
+            why = known.why if known and known.phase == pod_states.GONE else f"somebody has deleted it{last}"
+            return PodState(phase=pod_states.GONE, why=why)
+        taken = name in view.foreign
+        return PodState(phase=pod_states.PENDING, why="a pod of another job has this name" if taken else "not made yet")
+    state = pod_states.state_of(pod)
+    if not pod_states.differs(pods.resources_of(view.job, entry), pod):
+        return state
+    known = view.plan_status.pods.get(name)
+    resized = "Unsupported" if not view.can_resize else state.resized or (known.resized if known else "")
+    return PodState(phase=state.phase, why=state.why, resized=resized)

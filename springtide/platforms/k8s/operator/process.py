@@ -1,0 +1,194 @@
+"""The operator's process: kopf tells it of every change of jobs, plans, pods and nodes; it looks at the jobs concerned.
+
+In: `springtide k8s operator`, or a test. Out: nothing; it runs until told to stop. kopf keeps the watches going (they
+drop, time out and expire) and its handlers only note whom to look at (`operator.desk`), so kopf has no progress of its
+own to write into objects: no annotations, no finalizers, no peering. Deletion is left to the cluster's own collector.
+"""
+
+import asyncio
+import datetime
+import logging
+from collections.abc import Coroutine, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from springtide import errors
+from springtide.platforms.k8s.api import kinds, kubeconfig
+from springtide.platforms.k8s.api.client import Client
+from springtide.platforms.k8s.objects import names
+from springtide.platforms.k8s.objects.pods import Site
+from springtide.platforms.k8s.operator import job_view
+from springtide.platforms.k8s.operator.executor import Hands
+from springtide.platforms.k8s.operator.work_queue import Desk
+
+log = logging.getLogger(__name__)
+
+SOON_S = 0.05
+"""Pods change in bursts: one look for all."""
+LOGIN_S = 600.0
+"""kopf is told anew who asks, since tokens of pods are replaced."""
+HASTE_S = 1.0
+"""An eviction that the budget forbids now is not waited for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What an operator is told at its start."""
+
+    site: Site
+    namespaces: tuple[str, ...] = ()
+    """Those that it looks after; empty: all, and nodes too."""
+    kubeconfig: str = ""
+    context: str = ""
+    brain_secret: str = ""
+    """What masters show to the cluster's brain."""
+    brain_files: Mapping[str, bytes] = field(default_factory=dict)
+    """The same where it has TLS: ca.crt, tls.crt and tls.key."""
+    health: str = ""
+    """Where to say that it is alive, such as http://0.0.0.0:8080/healthz."""
+
+
+async def run(options: Options, stop: asyncio.Event, ready: asyncio.Event | None = None) -> None:
+    """Look after jobs until told to stop."""
+    try:
+        import kopf
+    except ImportError:
+        raise errors.MissingExtra("the operator", "k8s") from None
+    reached = kubeconfig.find(options.kubeconfig, options.context)
+    hasty = kubeconfig.find(options.kubeconfig, options.context)
+    async with Client(reached) as client, Client(hasty, within_s=HASTE_S) as quick:
+        await check(client)
+        hands = Hands(client, quick, options.site, brain_secret=options.brain_secret, brain_files=options.brain_files)
+        hands.can_resize = await client.has(kinds.PODS, "resize")
+        desk = Desk(hands.attend)
+        ears = Ears(desk, hands)
+        if not options.namespaces:  # before any job is looked at: its master is told at its start what there is
+            for node in (await client.list(kinds.NODES)).items:
+                ears.node("ADDED", node)
+        settings = kopf.OperatorSettings()
+        settings.posting.enabled = False  # events are told by conditions that change, once
+        settings.scanning.disabled = True  # our kinds are there (`check`); no right to look at all others is needed
+        settings.watching.label_selectors[kinds.PODS.plural] = names.JOB
+        settings.queueing.idle_timeout = settings.queueing.exit_timeout = 0.2  # it only notes what it hears
+        settings.process.ultimate_exiting_timeout = None
+        over = asyncio.Event()
+        watches = kopf.operator(
+            registry=handlers(kopf, ears, client, everywhere=not options.namespaces), settings=settings,
+            standalone=True, clusterwide=not options.namespaces, namespaces=options.namespaces,
+            liveness_endpoint=options.health or None, stop_flag=over, ready_flag=ready,
+        )  # fmt: skip
+        await together(watches, over, desk, stop)
+
+
+async def together(watches: Coroutine[Any, Any, None], over: asyncio.Event, desk: Desk, stop: asyncio.Event) -> None:
+    """Watch and work until told to stop, or until one of them fails.
+
+    kopf waits for every task of its loop that is younger than itself and cancels it: ours end before.
+    """
+    watching = asyncio.create_task(watches)
+    working, told = asyncio.create_task(desk.run()), asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait({watching, working, told}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        working.cancel()
+        told.cancel()
+        await asyncio.wait({working, told})
+        over.set()
+        await watching
+    if not working.cancelled():
+        working.result()
+
+
+async def check(client: Client) -> None:
+    """Say at once what is missing."""
+    for kind in (kinds.ELASTIC_JOBS, kinds.SCALE_PLANS):
+        if not await client.has(kind):
+            raise errors.NotFound(f"the cluster does not know {kind}; run `springtide k8s install` first")
+
+
+class Ears:
+    """Turns changes into notes; what changes nothing for the operator is let pass."""
+
+    def __init__(self, desk: Desk, hands: Hands) -> None:
+        self._desk, self._hands = desk, hands
+        self._known: dict[tuple[str, str, str], tuple[Any, ...]] = {}
+
+    def job(self, kind: str | None, thing: Mapping[str, Any]) -> None:
+        """A job: what is asked of it, and whether it is over. Its figures change every second."""
+        metadata, status = thing["metadata"], thing.get("status") or {}
+        told = (metadata["uid"], metadata.get("generation"), status.get("phase"), status.get("endedAt"))
+        self._note("job", kind, metadata, told, metadata["name"])
+
+    def plan(self, kind: str | None, thing: Mapping[str, Any]) -> None:
+        """A master's plan: what is asked. Its status is the operator's own."""
+        metadata, job = thing["metadata"], (thing.get("spec") or {}).get("job", "")
+        if job == metadata["name"]:
+            self._note("plan", kind, metadata, (metadata["uid"], metadata.get("generation")), job)
+
+    def pod(self, kind: str | None, thing: Mapping[str, Any]) -> None:
+        """A pod of a job: anything."""
+        if name := (thing["metadata"].get("labels") or {}).get(names.JOB):
+            self._desk.note((thing["metadata"]["namespace"], name), after_s=SOON_S)
+
+    def node(self, kind: str | None, thing: Mapping[str, Any]) -> None:
+        """A node: what it offers, and whether it is about to go."""
+        nodes, name = self._hands.nodes, thing["metadata"]["name"]
+        before = job_view.doomed(nodes.values())
+        if kind == "DELETED":
+            nodes.pop(name, None)
+        else:
+            nodes[name] = {key: thing.get(key) or {} for key in ("metadata", "spec", "status")}
+        if job_view.doomed(nodes.values()) != before:
+            self._desk.note_all()
+
+    def _note(self, what: str, kind: str | None, metadata: Mapping[str, Any], told: tuple[Any, ...], job: str) -> None:
+        key = (what, metadata["namespace"], metadata["name"])
+        if kind == "DELETED":
+            self._known.pop(key, None)
+        elif self._known.get(key) == told:
+            return
+        else:
+            self._known[key] = told
+        self._desk.note((metadata["namespace"], job))
+
+
+def handlers(kopf: Any, ears: Ears, client: Client, *, everywhere: bool) -> Any:
+    """kopf's registry."""
+    registry = kopf.OperatorRegistry()
+
+    async def login(**_: Any) -> Any:
+        return await connection(kopf, client.access)
+
+    kopf.on.login(registry=registry)(login)
+    watched: list[tuple[tuple[str, ...], Any, dict[str, Any]]] = [
+        ((names.GROUP, names.VERSION, kinds.ELASTIC_JOBS.plural), ears.job, {}),
+        ((names.GROUP, names.VERSION, kinds.SCALE_PLANS.plural), ears.plan, {}),
+        (("v1", kinds.PODS.plural), ears.pod, {"labels": {names.JOB: kopf.PRESENT}}),
+    ]
+    if everywhere:
+        watched.append((("v1", kinds.NODES.plural), ears.node, {}))
+    for selector, hear, only in watched:
+
+        async def heard(event: Mapping[str, Any], _hear: Any = hear, **_: Any) -> None:
+            _hear(event["type"], event["object"])
+
+        kopf.on.event(*selector, registry=registry, id=hear.__name__, **only)(heard)
+    return registry
+
+
+async def connection(kopf: Any, reached: kubeconfig.Access) -> Any:
+    """Who asks, for kopf: the same as for ourselves."""
+    headers = await reached.headers(anew=True)
+
+    class Connection(kopf.ConnectionInfo):  # type: ignore[misc]
+        """With certificates as they were read once."""
+
+        def as_ssl_context(self) -> Any:
+            """Ours, where there is one."""
+            return super().as_ssl_context() if isinstance(reached.verify, bool) else reached.verify
+
+    return Connection(
+        server=reached.server, token=headers.get("Authorization", "").removeprefix("Bearer ") or None,
+        proxy_url=reached.proxy, default_namespace=reached.namespace,
+        expiration=datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=LOGIN_S),
+    )  # fmt: skip

@@ -1,0 +1,199 @@
+"""Pure. What the operator says after it has done something: of the plan, of the job, and in events for people.
+
+In: a `View` and what became of each step. Out: parts of statuses that have changed, None where nothing has. The phase
+is the operator's only until the job's master runs; conditions `Accepted`, `MasterRunning`, `PodsRunning` always are.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from springtide.domain.plan.scale_plan import PlanStatus, PodState
+from springtide.domain.spec import schema
+from springtide.platforms.k8s.api.kinds import Object
+from springtide.platforms.k8s.client import capacity
+from springtide.platforms.k8s.objects.job_object import (
+    ACCEPTED_SPEC,
+    FAILED,
+    PENDING,
+    STOPPED,
+    Condition,
+    JobObject,
+    merge_patch,
+    with_conditions,
+)
+from springtide.platforms.k8s.operator import master_pod, pod_plan, pod_states
+from springtide.platforms.k8s.operator.job_view import View
+
+ACCEPTED, PODS_RUNNING = "Accepted", "PodsRunning"
+SHOWN = 3
+"""Pods that a message tells of."""
+FINE = (pod_states.RUNNING, pod_states.SUCCEEDED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What became of the steps."""
+
+    pods: Mapping[str, PodState] = field(default_factory=dict)
+    """Those that were made, refused, or asked to change."""
+    made: Mapping[str, int] = field(default_factory=dict)
+    """Lives that were made, by role."""
+    budget: int | None = None
+    master: tuple[int, int] | None = None
+    """A master's pod was made: its number, and how many in a row did not last before it."""
+    master_refused: str = ""
+    taken: bool = False
+    """It was refused because of another's object, which may go soon."""
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """An event for people."""
+
+    kind: str
+    """Normal or Warning."""
+    reason: str
+    message: str
+
+
+def plan_status(view: View, outcome: Outcome) -> PlanStatus:
+    """The plan's status now."""
+    plan, before = pod_plan.wanted(view), view.plan_status
+    room = capacity.room_for(view.job, view.nodes)
+    known = replace(
+        before, in_place_resize=view.can_resize, cpu=room.cpu or None, memory=room.memory or None,
+        node_cpu=room.node_cpu or None, node_memory=room.node_memory or None,
+    )  # fmt: skip
+    if plan is None:
+        return replace(known, phase="", message=view.plan_fault)
+    states = {
+        name: outcome.pods.get(name) or pod_plan.state_of(view, entry)
+        for name, entry in zip(plan.names, plan.pods, strict=True)
+    }
+    made = {}
+    for entry, name in zip(plan.pods, plan.names, strict=True):
+        role = str(entry.life.role)
+        lives = [before.made.get(role, -1), outcome.made.get(role, -1), entry.incarnation if name in view.pods else -1]
+        if max(lives) >= 0:
+            made[role] = max(lives)
+    message = pods_message(states)
+    return replace(
+        known, phase="Applying" if message else "Applied", message=message, made=made, pods=states,
+        budget=before.budget if outcome.budget is None else outcome.budget, observed_generation=view.plan_generation,
+    )  # fmt: skip
+
+
+def pods_message(states: Mapping[str, PodState]) -> str:
+    """What is wrong, the first few; empty when all is well."""
+    bad = {name: state for name, state in states.items() if state.phase not in FINE}
+    if not bad:
+        return ""
+    said = [f"{name} {state.phase}" + (f" ({state.why})" if state.why else "") for name, state in bad.items()]
+    more = f"; and {len(said) - SHOWN} more" if len(said) > SHOWN else ""
+    return f"{len(states) - len(bad)} of {len(states)} pods run; " + "; ".join(said[:SHOWN]) + more
+
+
+def job_status(view: View, outcome: Outcome, plan: PlanStatus) -> dict[str, Any] | None:
+    """What changes in the job's status; None: nothing."""
+    job = view.job
+    said, change = [_accepted(job)], {} if job.over else accepted_spec(job)
+    if not job.over:
+        master = master_pod.condition(view, outcome.master is not None, outcome.master_refused)
+        said.append(master)
+        change |= _before_master(job, master)
+        if outcome.master is not None:
+            number, row = outcome.master
+            change |= {"masters": number, "mastersInARow": row, "masterMadeAt": pod_states.stamp(view.at)}
+    if plan.pods:
+        said.append(_pods_condition(plan))
+    return _changed(job, change, said, view.at)
+
+
+def _accepted(job: JobObject) -> Condition:
+    if not job.fault:
+        return Condition(type=ACCEPTED, status=True, reason="Valid")
+    generation = (job.status.get(ACCEPTED_SPEC) or {}).get("generation")
+    words = f"{job.fault}; the job goes on by its spec of before (generation {generation})"
+    return Condition(type=ACCEPTED, status=False, reason="Invalid", message=words)
+
+
+def accepted_spec(job: JobObject) -> dict[str, Any]:
+    """What changes of the spec to go by, should it be edited to what cannot be."""
+    spec, known = schema.spec_of(job.job), job.status.get(ACCEPTED_SPEC) or {}
+    if job.fault or known.get("spec") == spec:
+        return {}
+    return {ACCEPTED_SPEC: merge_patch(known, {"generation": job.generation, "spec": spec})}
+
+
+def _before_master(job: JobObject, master: Condition) -> dict[str, Any]:
+    """While no master runs, the operator speaks for the job."""
+    change: dict[str, Any] = {}
+    if job.phase in ("", PENDING):
+        change["phase"] = PENDING
+        change["message"] = master.message or "the master starts"
+    elif not master.status:
+        change["message"] = master.message
+    return change
+
+
+def _pods_condition(plan: PlanStatus) -> Condition:
+    bad = [state for state in plan.pods.values() if state.phase not in FINE]
+    if not bad:
+        return Condition(type=PODS_RUNNING, status=True, reason="Running")
+    reasons = [state.why.partition(":")[0] for state in bad if state.why]
+    word = next((each for each in reasons if each.isalnum()), bad[0].phase)
+    return Condition(type=PODS_RUNNING, status=False, reason=word, message=plan.message)
+
+
+def rejected(status: Mapping[str, Any], generation: int, why: str, at: float) -> Object | None:
+    """A spec that makes no sense: a job that has not begun fails; one that runs goes on as it was."""
+    condition = Condition(type=ACCEPTED, status=False, reason="Invalid", message=why)
+    change: dict[str, Any] = {}
+    if status.get("phase") in (None, "", PENDING):
+        change = {"phase": FAILED, "message": why, "endedAt": pod_states.stamp(at)}
+    return _difference(status, change, [condition], generation, at)
+
+
+def stopped(job: JobObject, why: str, at: float) -> Object | None:
+    """A job that was stopped, and had no master to see to it."""
+    return _changed(job, {"phase": STOPPED, "message": why, "endedAt": pod_states.stamp(at)}, [], at)
+
+
+def _changed(job: JobObject, change: dict[str, Any], said: list[Condition], at: float) -> Object | None:
+    return _difference(job.status, change, said, job.generation, at)
+
+
+def _difference(
+    status: Mapping[str, Any], change: dict[str, Any], said: list[Condition], generation: int, at: float
+) -> Object | None:
+    old = list(status.get("conditions") or [])
+    conditions = with_conditions(old, said, at=pod_states.stamp(at), generation=generation)
+    changed = {key: value for key, value in change.items() if status.get(key) != value}
+    if conditions != old:
+        changed["conditions"] = conditions
+    return changed or None
+
+
+def news(before: Mapping[str, Any], change: Mapping[str, Any]) -> list[News]:
+    """Events for people: one for each condition that has another reason than before."""
+    known = {each["type"]: each for each in before.get("conditions") or []}
+    found = []
+    for each in change.get("conditions") or []:
+        old = known.get(each["type"], {})
+        if (old.get("status"), old.get("reason")) == (each["status"], each["reason"]):
+            continue
+        if each["status"] == "True" and not old:
+            continue  # that a thing is as it should be is no news at first
+        calm = each["status"] == "True" or each["reason"] in ("Made", "Pending", "Making")
+        words = each["message"] or f"{each['type']}: {each['reason']}"
+        found.append(News("Normal" if calm else "Warning", each["reason"], words))
+    return found
+
+
+def plan_patch(before: Mapping[str, Any], status: PlanStatus) -> Object | None:
+    """What changes in the plan's status; what others have written there stays."""
+    new = schema.plain_of(status)
+    known = {field.key for field in schema.fields_of(PlanStatus)}
+    old = {key: value for key, value in before.items() if key in known}
+    return merge_patch(old, new) or None

@@ -1,0 +1,1 @@
+"""Roles as processes of this machine: limits, fork server, watchdog."""

@@ -1,0 +1,194 @@
+"""The control groups of one agent: made for each process it starts, removed at the end, also those of a dead agent.
+
+In: `platforms.local.platform` starts processes with limits. Out: a `Group` for each, or a complaint, said once, where
+this user may make none. Folders are `springtide-PID-START-NUMBER/ROLE`: whose they were can be told after a kill.
+"""
+
+import errno
+import itertools
+import os
+import pathlib
+import re
+from collections.abc import Callable, Iterable
+
+from springtide.domain.core.resources import Limits
+from springtide.telemetry.host import cgroup_hierarchy
+from springtide.telemetry.host.cgroup_files import Group, GroupV1, GroupV2, kill_members, read_members, write
+from springtide.telemetry.run_registry import start_of
+
+_OURS = re.compile(r"(springtide-(\d+)-\d+)-\d+")
+_numbers = itertools.count(1)  # a process may run several jobs, one agent each
+HINT = "run as root, or in a scope of your own: systemd-run --user --scope -p Delegate=yes springtide run ..."
+
+
+class Groups:
+    """Makes groups below the agent's own; see `make`."""
+
+    def __init__(self, say: Callable[[str], None], found: cgroup_hierarchy.Hierarchy | None = None) -> None:
+        self._say = say
+        self._found = cgroup_hierarchy.find() if found is None else found
+        self._name = f"{name_of(os.getpid())}-{next(_numbers)}"
+        self._made: dict[pathlib.Path, None] = {}  # in the order they were made: children after parents
+        self._complained = False
+        for folder in set(self._found.folders.values()):
+            remove_stale(folder)
+
+    def make(self, name: str, limits: Limits) -> Group | None:
+        """A group held to `limits`; one that only counts where none are given; None where none can be had."""
+        try:
+            group = self._make_v2(name, limits) if self._found.version == 2 else self._make_v1(name, limits)
+            if group is not None:
+                group.hold_to(limits)
+        except OSError as error:
+            self._complain(limits, f"{error.filename}: {error.strerror}")
+            return None
+        return group
+
+    def admit(self, group: Group, pid: int, limits: Limits) -> None:
+        """Make sure that a process is in its group; it may have ended already."""
+        try:
+            group.admit(pid)
+        except ProcessLookupError:
+            return
+        except OSError as error:
+            self._complain(limits, f"{error.filename}: {error.strerror}")
+
+    def folders(self) -> list[pathlib.Path]:
+        """All that has been made and not removed, innermost last."""
+        return list(self._made)
+
+    def remove(self, group: Group) -> None:
+        """End what is left in a group and remove it; what is still dying is removed by `close`."""
+        kill_members(group)
+        self._remove(group.folders())
+
+    def close(self) -> None:
+        """Remove all; every process in them has been waited for, or is being killed."""
+        self._remove(list(self._made)[::-1])
+
+    def _make_v1(self, name: str, limits: Limits) -> Group | None:
+        # Without a quota the CPU hierarchy is left alone: a group of its own would change the role's share of cores.
+        wanted = ["cpuacct", "memory", *(["cpu"] if limits.shared_out else [])]
+        folder_of = {}
+        for controller in wanted:
+            if controller in self._found.folders:
+                folder_of[controller] = self._folder(self._found.folders[controller] / self._name / name)
+        for controller, asked in (("cpu", limits.cpu), ("memory", limits.memory)):
+            if asked is not None and controller not in folder_of:
+                self._complain(limits, f"there is no control group for {controller} here")
+        return GroupV1(folder_of) if folder_of else None
+
+    def _make_v2(self, name: str, limits: Limits) -> Group | None:
+        own = next(iter(self._found.folders.values()))
+        wanted = ["memory", *(["cpu"] if limits.shared_out else [])]
+        offered = [controller for controller in wanted if controller in self._found.folders]
+        for controller, asked in (("cpu", limits.cpu), ("memory", limits.memory)):
+            if asked is not None and controller not in offered:
+                self._complain(limits, f"{own / 'cgroup.controllers'} has no {controller}")
+                limits = Limits()
+        base = own / self._name
+        if not hand_on(own, offered, may_move=limits.any):
+            return None
+        self._folder(base)
+        hand_on(base, offered, may_move=False)
+        return GroupV2(self._folder(base / name))
+
+    def _folder(self, path: pathlib.Path) -> pathlib.Path:
+        for each in (path.parent, path):
+            if each.parent.name == self._name or each.name == self._name:
+                each.mkdir(exist_ok=True)
+                self._made[each] = None
+        return path
+
+    def _remove(self, folders: Iterable[pathlib.Path]) -> None:
+        for folder in folders:
+            if remove_folder(folder):
+                self._made.pop(folder, None)
+
+    def _complain(self, limits: Limits, why: str) -> None:
+        if limits.any and not self._complained:
+            self._complained = True
+            self._say(f"no limits: {why}; going on without. To have them, {HINT}")
+
+
+def why_not() -> str:
+    """Why processes cannot be held to cores here; empty: they can be."""
+    said: list[str] = []
+    groups = Groups(said.append)
+    group = groups.make("probe", Limits(cpu=1.0))
+    if group is not None:
+        groups.remove(group)
+    groups.close()
+    if group is not None and not said:
+        return ""
+    return said[0].removeprefix("no limits: ").partition(";")[0] if said else "there are no control groups"
+
+
+def hand_on(folder: pathlib.Path, controllers: list[str], *, may_move: bool) -> bool:
+    """Let children of a version 2 group have controllers; whether they do.
+
+    A group may have either members or children with controllers. So the agent, if it is in the way, moves into a child.
+    """
+    switch = folder / "cgroup.subtree_control"
+    missing = set(controllers) - set(switch.read_text().split())
+    if not missing:
+        return True
+    order = " ".join(f"+{controller}" for controller in sorted(missing))
+    try:
+        write(switch, order)
+    except OSError as error:
+        if error.errno != errno.EBUSY or not may_move:
+            if may_move:
+                raise
+            return False
+        leaf = folder / "springtide-agent"
+        leaf.mkdir(exist_ok=True)
+        write(leaf / "cgroup.procs", os.getpid())
+        write(switch, order)
+    return True
+
+
+def remove_stale(parent: pathlib.Path) -> list[pathlib.Path]:
+    """Remove the groups of agents that have ended without doing so; those removed."""
+    removed = []
+    for base in bases_in(parent):
+        found = _OURS.fullmatch(base.name)
+        if found and name_of(int(found[2])) != found[1]:
+            children = folders_in(base)
+            left = [pid for child in children for pid in read_members(child)]
+            if not left:  # else its watchdog is about to kill them: the next run will find the group empty
+                removed += [folder for folder in (*children, base) if remove_folder(folder)]
+    return removed
+
+
+def bases_in(parent: pathlib.Path) -> list[pathlib.Path]:
+    """What may be of agents; nothing where this user may not even look, as in many containers."""
+    try:
+        return sorted(parent.glob("springtide-*-*-*"))
+    except OSError:
+        return []
+
+
+def folders_in(base: pathlib.Path) -> list[pathlib.Path]:
+    """The groups of one agent; none where another that begins just now has removed them first."""
+    try:
+        return [child for child in base.iterdir() if child.is_dir()]
+    except FileNotFoundError:
+        return []
+
+
+def remove_folder(folder: pathlib.Path) -> bool:
+    """Whether a group is gone; a member that is still dying keeps it."""
+    try:
+        folder.rmdir()
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
+def name_of(pid: int) -> str:
+    """The name of an agent's groups; a process that has the same number later has another start time."""
+    start = start_of(pid)
+    return "" if start is None else f"springtide-{pid}-{start}"

@@ -1,0 +1,162 @@
+"""An interpreter with its imports behind it that becomes workers on request: `python -m ...warm_process torch`.
+
+In: what to import; its standard input, a socket on which `platforms.local.fork_server_client` asks for a `Birth` at a
+time, with three files: the role's log, a pipe for its end, and one that lets it begin. Out: a fork each, whose process
+id and pidfd are the answer, and whose wait status is written to its pipe when it has ended. A fork goes on as `python
+-m MODULE ...` would after seconds of imports, and ends when this process does. Nothing here starts a thread: forks
+would not have it.
+"""
+
+import contextlib
+import gc
+import importlib
+import os
+import random
+import runpy
+import select
+import socket
+import struct
+import sys
+import warnings
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from springtide import child_guard, config
+
+STATUS = struct.Struct("=i")
+READY = b"ready"
+LARGEST = 1 << 20  # bytes of a request: an environment and a command line take less
+
+
+class Birth(msgspec.Struct, frozen=True, kw_only=True):
+    """A process to become."""
+
+    module: str
+    arguments: Sequence[str]
+    environment: Mapping[str, str]
+    process_group: int
+    folders: Sequence[str] = ()
+    """Control groups to be in."""
+    priority: int = 0
+
+
+class Born(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer; the pidfd comes with it."""
+
+    pid: int = 0
+    error: str = ""
+    """Why it must not begin, or why there is none."""
+
+
+class Nest:
+    """Forks and reaps."""
+
+    def __init__(self, asked: socket.socket) -> None:
+        self._asked = asked
+        self._children: dict[int, tuple[int, int]] = {}
+        """By pidfd: process id, and the pipe for its end."""
+
+    def serve(self) -> Birth | None:
+        """Until nobody is there to ask: None. In a fork: what it is to become."""
+        while True:
+            ready, _, _ = select.select([self._asked.fileno(), *self._children], [], [])
+            for pidfd in self._children.keys() & set(ready):
+                self._reap(pidfd)
+            if self._asked.fileno() not in ready:
+                continue
+            request, files, _, _ = socket.recv_fds(self._asked, LARGEST, 3)
+            if not request:
+                return None
+            birth = msgspec.msgpack.decode(request, type=Birth)
+            if not self._fork(birth, *files):
+                return birth
+
+    def _fork(self, birth: Birth, log: int, ending: int, gate: int) -> bool:
+        """False in the child, once it is in its place and may begin."""
+        parent = os.getpid()
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", DeprecationWarning)  # the only threads are BLAS', which expects forks
+                pid = os.fork()
+        except OSError as problem:  # as many processes as there may be: those that run go on
+            for file in (log, ending, gate):
+                os.close(file)
+            self._asked.send(msgspec.msgpack.encode(Born(error=str(problem))))
+            return True
+        if not pid:
+            self._leave_nest(log, ending, parent)
+            if not os.read(gate, 1):
+                os._exit(1)
+            os.close(gate)
+            return False
+        pidfd, error = os.pidfd_open(pid), ""
+        try:
+            settle(birth, pid)
+        except OSError as problem:
+            error = str(problem)
+        os.close(log)
+        os.close(gate)
+        self._children[pidfd] = (pid, ending)
+        socket.send_fds(self._asked, [msgspec.msgpack.encode(Born(pid=pid, error=error))], [pidfd])
+        return True
+
+    def _leave_nest(self, log: int, ending: int, parent: int) -> None:
+        """In a child: keep nothing of the parent's, and do not outlive it."""
+        child_guard.die_with(parent)
+        for pidfd, (_, pipe) in self._children.items():
+            os.close(pidfd)
+            os.close(pipe)
+        self._asked.close()
+        os.close(ending)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        os.close(log)
+
+    def _reap(self, pidfd: int) -> None:
+        pid, ending = self._children.pop(pidfd)
+        _, status = os.waitpid(pid, 0)
+        with contextlib.suppress(BrokenPipeError):  # nobody wants to know
+            os.write(ending, STATUS.pack(status))
+        os.close(ending)
+        os.close(pidfd)
+
+
+def settle(birth: Birth, pid: int) -> None:
+    """Put a child where it belongs, before it runs anything."""
+    os.setpgid(pid, birth.process_group)
+    for folder in birth.folders:
+        with open(os.path.join(folder, "cgroup.procs"), "w", encoding="ascii") as file:
+            file.write(str(pid))
+    if birth.priority:
+        os.setpriority(os.PRIO_PROCESS, pid, birth.priority)
+
+
+def become(birth: Birth) -> None:
+    """Run the module as `python -m` does, with nothing random that another fork has too."""
+    config.become(birth.environment)
+    random.seed()
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed()
+    sys.argv = [birth.module, *birth.arguments]
+    runpy.run_module(birth.module, run_name="__main__", alter_sys=True)
+
+
+def main(modules: list[str]) -> None:
+    """Import what takes long, say so, and serve."""
+    asked = socket.socket(fileno=os.dup(0))
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    for name in modules:
+        importlib.import_module(name)
+    gc.collect()
+    gc.freeze()  # else a fork's first collection would write to, and so copy, every page
+    asked.send(READY)
+    birth = Nest(asked).serve()
+    if birth is not None:
+        become(birth)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

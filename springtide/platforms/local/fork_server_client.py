@@ -1,0 +1,155 @@
+"""Workers and servers that start at once: forks of an interpreter that has its imports behind it, torch's too.
+
+In: `platforms.local.platform`, with processes to start whose imports take half a second (servers) or two of a core,
+which those who train would lack meanwhile, and far more under a small quota. Out: processes with the environment, log,
+process group, control groups and priority of any other. Where the interpreter is not ready, or has other variables than
+the process is to have, there is none and the caller starts it cold. Other end: `platforms.local.fork_server`. If that
+process is killed its forks are too, and are told as killed.
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Collection, Mapping, Sequence
+
+import msgspec
+
+from springtide import config
+from springtide.platforms.local import fork_server
+from springtide.platforms.local.fork_server import READY, Birth, Born
+
+IMPORTS = (
+    "torch",
+    "torch.utils.data",
+    "springtide.worker.job",
+    "springtide.dataworker.feed.worker",
+    "springtide.server.upload",
+    "springtide.server.migration",
+    "springtide.server.recovery",
+    "springtide.server.checkpoints",
+    "springtide.checkpoint.transfer.remote_reader",
+    "springtide.telemetry.host.own_usage",
+)
+"""What workers, data workers and servers begin with; not the modules that are run as `__main__`."""
+ANSWER_S = 5.0  # a fork takes 10 ms; one that does not answer for so long is stopped or dead
+
+
+class Fork:
+    """A process that was forked for us: as much of `subprocess.Popen` as its owner needs."""
+
+    def __init__(self, pid: int, pidfd: int, ending: int) -> None:
+        self.pid = pid
+        self.pidfd, self._ending = pidfd, ending
+        self._returned: int | None = None
+
+    def send_signal(self, number: int) -> None:
+        """Harmless when it has ended."""
+        if self._returned is None:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self.pidfd, number)
+
+    def wait(self) -> int:
+        """As `Popen.wait`: the exit status, or the negated signal."""
+        if self._returned is None:
+            said = os.read(self._ending, fork_server.STATUS.size)
+            status = fork_server.STATUS.unpack(said)[0] if said else int(signal.SIGKILL)  # nobody is left to say it
+            self._returned = os.waitstatus_to_exitcode(status)
+            os.close(self._ending)
+            os.close(self.pidfd)
+        return self._returned
+
+
+class WarmStarts:
+    """One such interpreter. Close it; its forks end with it."""
+
+    def __init__(self, *, after_s: float = 0.0, besides: Collection[str] = ()) -> None:
+        """`after_s`: how long after the first process that it might be for it begins; jobs that are over by then have
+        no use for it. `besides`: variables in which its forks may differ from it."""
+        self._after_s, self._besides = after_s, besides
+        self._environment: dict[str, str] | None = None
+        self._asking: socket.socket | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._ready = self._silent = False
+        self._begins: asyncio.TimerHandle | None = None
+
+    def begin(self, environment: Mapping[str, str]) -> None:
+        """Start the interpreter now. `environment`: of the processes that it is for."""
+        self._environment = self._common(environment)
+        self._asking, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._asking.setblocking(False)  # a timeout would be waited for, whatever flags say
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", fork_server.__name__, *IMPORTS],
+                stdin=theirs.fileno(),
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env=self._environment,
+                process_group=0,  # Ctrl-C is for the agent
+            )
+
+    def suits(self, environment: Mapping[str, str]) -> bool:
+        """Whether a process with these variables could be forked now: some are looked at by imports only."""
+        if self._environment is None:
+            self._environment = self._common(environment)
+            self._begins = asyncio.get_running_loop().call_later(self._after_s, self.begin, dict(environment))
+        return self._is_ready() and self._common(environment) == self._environment
+
+    def start(
+        self, module: str, arguments: Sequence[str], environment: Mapping[str, str], log: int, *,
+        process_group: int, folders: Sequence[str] = (), priority: int = 0,
+    ) -> Fork | None:  # fmt: skip
+        """A fork that runs `python -m module arguments`. None where there can be none, or the interpreter does not
+        answer: it is asked no more then, and what it has forked goes on."""
+        birth = Birth(
+            module=module, arguments=arguments, environment=environment, process_group=process_group, folders=folders,
+            priority=priority,
+        )  # fmt: skip
+        assert self._asking is not None, "nobody has asked whether it suits"
+        (ending, told), (waits, gate) = os.pipe(), os.pipe()
+        try:
+            socket.send_fds(self._asking, [msgspec.msgpack.encode(birth)], [log, told, waits])
+            answer, files, _, _ = socket.recv_fds(self._asking, fork_server.LARGEST, 1)
+            born = msgspec.msgpack.decode(answer, type=Born)
+            if not born.error:
+                os.write(gate, b"1")
+        except (OSError, msgspec.DecodeError):  # if it forks all the same, that process finds its gate closed and ends
+            self._ready, self._silent = False, True
+            os.close(ending)
+            return None
+        finally:
+            for file in (told, waits, gate):
+                os.close(file)
+        if not files:
+            os.close(ending)
+            return None
+        fork = Fork(born.pid, files[0], ending)
+        if born.error:
+            fork.wait()
+            return None
+        return fork
+
+    def close(self) -> None:
+        """End it, and its forks; it begins no more."""
+        self._ready = False
+        if self._begins is not None:
+            self._begins.cancel()
+        if self._asking is not None and self._process is not None:
+            self._asking.close()
+            self._process.kill()
+            self._process.wait()
+
+    def _is_ready(self) -> bool:
+        if not self._ready and not self._silent and self._asking is not None and self._asking.fileno() >= 0:
+            with contextlib.suppress(OSError):
+                self._ready = self._asking.recv(len(READY)) == READY
+                self._asking.settimeout(ANSWER_S)
+        return self._ready
+
+    def _common(self, environment: Mapping[str, str]) -> dict[str, str]:
+        """What must be as it was when the interpreter began: all that Springtide does not read anew."""
+        ours, others = config.PREFIX, self._besides
+        return {name: value for name, value in environment.items() if not name.startswith(ours) and name not in others}

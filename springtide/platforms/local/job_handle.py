@@ -1,0 +1,154 @@
+"""Jobs of this machine, reached through their run folders: the master by its file, all else by what lies there.
+
+In: a folder of runs. Out: `Reach`es: a reply of a running master, or the last status from the story of a job that is
+over. Next: `launch.job_lookup`.
+"""
+
+import asyncio
+import pathlib
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from springtide import errors
+from springtide.domain.spec.job_spec import Blame, Phase
+from springtide.platforms.agent import ask_master
+from springtide.platforms.agent.job_handle import Card, LogLine
+from springtide.rpc.messages import messages
+from springtide.telemetry import events, logs, run_registry
+from springtide.telemetry.host import disk_room
+
+LOOK_S = 0.2  # between two looks at log files
+
+
+def places_of(files: logs.RunFiles) -> dict[str, str]:
+    """Where the logs and the story of a run are."""
+    return {"logs": str(files.logs), "events": str(files.events)}
+
+
+class LocalReach:
+    """One run."""
+
+    platform = "local"
+
+    def __init__(self, run: run_registry.Run) -> None:
+        self.run = run
+
+    @property
+    def name(self) -> str:
+        """That of its folder."""
+        return self.run.job
+
+    @property
+    def card(self) -> Card:
+        """From its folder."""
+        card = self.run.card
+        return Card(script=card.script, arguments=card.arguments, began_at=card.began_at)
+
+    @property
+    def places(self) -> dict[str, str]:
+        """Its files."""
+        return places_of(self.run.files)
+
+    def running(self) -> bool:
+        """Whether its agent lives."""
+        return self.run.running
+
+    def status(self) -> messages.JobStatus:
+        """How it is now, or how it ended."""
+        if self.run.running:
+            try:
+                status = asyncio.run(self._ask(messages.StatusRequest()))
+                assert isinstance(status, messages.JobStatus)
+                return status
+            except (errors.MasterUnreachable, OSError) as error:
+                root = self.run.files.root
+                if self.run.running and (why := disk_room.lacking(root)):
+                    raise errors.MasterUnreachable(f"{root} takes no files ({why}): free some space. {error}") from None
+                if self.run.running:
+                    raise
+        return last_status(self.run)
+
+    def ask(self, request: messages.Request) -> messages.Reply:
+        """Ask its master; one that is being replaced is waited for."""
+        if not self.run.running:
+            raise errors.BadInput(
+                f"job {self.name} does not run: {self.status().phase}; see `springtide status {self.name}`"
+            )
+        return asyncio.run(self._ask(request))
+
+    async def _ask(self, request: messages.Request) -> messages.Reply:
+        return await ask_master.ask(self.run.files, request, running=lambda: self.run.running)
+
+    def story(self) -> list[dict[str, Any]]:
+        """What its master and its agent wrote down."""
+        return events.read(self.run.files.events)
+
+    def roles(self) -> list[str]:
+        """Who has a log."""
+        return sorted(path.stem for path in self.run.files.logs.glob("*.log"))
+
+    def logs(self, roles: Sequence[str], *, lines: int, follow: bool) -> Iterator[LogLine]:
+        """From the log files."""
+        tails: dict[str, Tail] = {}
+        for role in roles or self.roles():
+            tails[role] = Tail(self.run.files.logs / f"{role}.log")
+            yield from (LogLine(role, text) for text in tails[role].last(lines))
+        while follow:
+            running = self.run.running  # before the last look: what it wrote until its end is read by it
+            for role in roles or self.roles():
+                if role not in tails:
+                    tails[role] = Tail(self.run.files.logs / f"{role}.log")
+                yield from (LogLine(role, text) for text in tails[role].more())
+            if not running:
+                return
+            time.sleep(LOOK_S)
+
+
+class Tail:
+    """A log file that grows; what is read is read once."""
+
+    def __init__(self, path: pathlib.Path) -> None:
+        self._path, self._read, self._rest = path, 0, b""
+
+    def last(self, lines: int) -> list[str]:
+        """The last whole lines that say something."""
+        return [line for line in self.more() if line.strip()][-lines:]
+
+    def more(self) -> list[str]:
+        """Whole lines since the last time."""
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._read)
+                new = file.read()
+        except OSError:
+            return []
+        self._read += len(new)
+        *whole, self._rest = (self._rest + new).split(b"\n")
+        return [line.decode(errors="replace") for line in whole]
+
+
+def last_status(run: run_registry.Run) -> messages.JobStatus:
+    """From the last line of the story, or from what was told before its agent was killed."""
+    story = events.read(run.files.events)
+    if story and story[-1]["event"] == "ended":
+        return msgspec.convert(story[-1]["status"], messages.JobStatus)
+    until = max((event["at"] for event in story), default=run.card.began_at)
+    told = [event for event in story if event["event"] == "phase"]
+    saved = [event for event in story if event["event"] == "checkpoint" and event["outcome"] == "complete"]
+    phase, why = Phase.FAILED, "the command that ran it was killed, and the job with it"
+    if told and Phase(told[-1]["phase"]).over:
+        phase, why = Phase(told[-1]["phase"]), told[-1]["why"]
+    elif told:
+        why += f" (it was {told[-1]['phase']})"
+    return messages.JobStatus(
+        name=run.card.name,
+        phase=phase,
+        why=why,
+        blame=Blame.INFRASTRUCTURE if phase is Phase.FAILED else Blame.NONE,
+        elapsed_s=until - run.card.began_at,
+        samples=max((event.get("samples", 0) for event in (*told, *saved)), default=0),
+        checkpoint=saved[-1]["number"] if saved else 0,
+    )

@@ -1,0 +1,201 @@
+"""Roles as processes of this machine: a log file each, one process group, all gone when the agent is gone.
+
+In: `Launch`es from `platforms.agent.agent`. Out: exits, told in the agent's event loop as they happen (pidfd), with
+their cause; what each process takes. `platforms.local.cgroups` holds them to their limits where the kernel lets us.
+"""
+
+import asyncio
+import logging
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import BinaryIO
+
+from springtide import config
+from springtide.domain.core.resources import Limits, Usage
+from springtide.domain.core.roles import Life, RoleExit, RoleKind
+from springtide.platforms.agent.api import Launch
+from springtide.platforms.local.fork_server_client import Fork, WarmStarts
+from springtide.platforms.local.process_group import Watched
+from springtide.telemetry import events, logs
+from springtide.telemetry.host import usage
+from springtide.telemetry.host.cgroup_files import Group
+
+log = logging.getLogger(__name__)
+
+NICEST = 19
+"""Of a process of low priority: beside any other on its processor it has hardly a seventieth of the time."""
+WARMED_UP = (RoleKind.WORKER, RoleKind.DATA_WORKER, RoleKind.SERVER)  # a master is started once, as a rule
+
+
+@dataclass(slots=True)
+class Running:
+    """A started process."""
+
+    process: "subprocess.Popen[bytes] | Fork"
+    pidfd: int
+    limits: Limits
+    group: Group | None
+    on_exit: Callable[[RoleExit], None]
+    log_began: int
+    """How long the role's log was when it began."""
+
+
+class LocalPlatform:
+    """Starts roles here. Use within a running event loop, and close it. `say` gets what the user should know."""
+
+    def __init__(
+        self, files: logs.RunFiles, say: Callable[[str], None] = lambda _: None, *, warm: WarmStarts | None = None
+    ) -> None:
+        """`warm`: what to fork workers and servers from where it suits; whoever made it closes it."""
+        self._files = files
+        self._warm = warm
+        self._running: dict[Life, Running] = {}
+        self._watched = Watched(say)
+        self._watched.replace_dead_watchdogs()
+
+    def start(self, launch: Launch, on_exit: Callable[[RoleExit], None]) -> int:
+        """Start a role in the watchdog's process group, its output going to its log."""
+        path = self._files.log_of(launch.life.role)
+        group = self._watched.make_group(str(launch.life), launch.limits)
+        try:
+            with logs.open_log(path) as log:
+                began = log.tell()
+                process = self._fork(launch, group, log) or self._spawn(launch, group, log)
+        except OSError as error:
+            raise events.as_disk_error(error, path) from error
+        if group is not None:
+            self._watched.groups.admit(group, process.pid, launch.limits)
+        pidfd = os.dup(process.pidfd) if isinstance(process, Fork) else os.pidfd_open(process.pid)
+        self._running[launch.life] = Running(process, pidfd, launch.limits, group, on_exit, began)
+        asyncio.get_running_loop().add_reader(pidfd, self._ended, launch.life)
+        return process.pid
+
+    def adopt(self, on_exit: Callable[[RoleExit], None]) -> list[Life]:
+        """Nothing: roles of this machine end with their agent."""
+        return []
+
+    def stop(self, life: Life, *, kill: bool) -> None:
+        """SIGTERM or SIGKILL."""
+        if life in self._running:
+            self._running[life].process.send_signal(signal.SIGKILL if kill else signal.SIGTERM)
+
+    def hold(self, life: Life, limits: Limits) -> bool:
+        """Other limits for a process that runs; False where it has no control group that can hold it to them."""
+        running = self._running.get(life)
+        if running is None or running.group is None or not running.group.can_hold(limits):
+            return False
+        try:
+            running.group.hold_to(limits)
+        except OSError as error:  # less memory than it has now
+            log.warning("%s keeps its limits: %s", life, error.strerror)
+            return False
+        running.limits = limits
+        return True
+
+    def running(self) -> list[Life]:
+        """What has not ended."""
+        return list(self._running)
+
+    def usage(self) -> dict[Life, tuple[Usage, Limits]]:
+        """By control group where there is one, else of the process alone."""
+        return {life: (usage_of(running), running.limits) for life, running in self._running.items()}
+
+    def close(self) -> None:
+        """End whatever is left of the group, children of roles included, and wait for the roles."""
+        self._watched.groups.close()  # usually all of it: the rest when its processes are dead
+        self._watched.kill()
+        for life in list(self._running):
+            self._running[life].process.wait()
+            self._ended(life)
+        self._watched.remove_groups()
+
+    def leave(self) -> None:
+        """As `close`: the watchdog would see to it anyway."""
+        self.close()
+
+    def _spawn(self, launch: Launch, group: Group | None, log: BinaryIO) -> "subprocess.Popen[bytes]":
+        """A new interpreter."""
+        process = subprocess.Popen(
+            [*within(group), sys.executable, "-m", launch.module, *launch.arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=environment_of(launch, parent=os.getpid()),
+            process_group=self._watched.number,
+        )
+        if launch.limits.low:
+            os.setpriority(os.PRIO_PROCESS, process.pid, NICEST)  # it has one thread yet, and all others follow it
+        return process
+
+    def _fork(self, launch: Launch, group: Group | None, log: BinaryIO) -> Fork | None:
+        """One that has its imports behind it. Not under a memory limit: what forks share is not in their account."""
+        environment = environment_of(launch)
+        if self._warm is None or launch.life.role.kind not in WARMED_UP or launch.limits.memory is not None:
+            return None
+        if not self._warm.suits(environment):
+            return None
+        return self._warm.start(
+            launch.module,
+            launch.arguments,
+            environment,
+            log.fileno(),
+            process_group=self._watched.number,
+            folders=[str(folder) for folder in group.folders()] if group is not None else [],
+            priority=NICEST if launch.limits.low else 0,
+        )
+
+    def _ended(self, life: Life) -> None:
+        running = self._running.pop(life)
+        asyncio.get_running_loop().remove_reader(running.pidfd)
+        os.close(running.pidfd)
+        returned = running.process.wait()
+        oom = False
+        if running.group is not None:
+            oom = returned != 0 and running.group.oom_kills() > 0
+            self._watched.groups.remove(running.group)
+        ended, error = exit_of(life, running.process.pid, returned, oom=oom), ""
+        if ended.code and life.role.kind is not RoleKind.WORKER:
+            error = logs.last_error(self._files.log_of(life.role), running.log_began)
+        running.on_exit(replace(ended, error=error))
+
+
+def environment_of(launch: Launch, *, parent: int = 0) -> dict[str, str]:
+    """All variables of a process to start; a fork has another `parent`, and ends with that by itself."""
+    settings = {**launch.settings, "parent": str(parent)} if parent else launch.settings
+    return config.child_environment(settings, launch.environment, launch.given)
+
+
+# A process that moves itself before it becomes the interpreter is counted, and held, from its first byte on.
+ENTER = 'n=$1; shift; while [ $n -gt 0 ]; do echo $$ > "$1/cgroup.procs"; shift; n=$((n-1)); done; exec "$@"'
+
+
+def within(group: Group | None) -> list[str]:
+    """The beginning of a command that is to run in a control group."""
+    if group is None:
+        return []
+    folders = [str(folder) for folder in group.folders()]
+    return ["/bin/sh", "-c", ENTER, "sh", str(len(folders)), *folders]
+
+
+def usage_of(running: Running) -> Usage:
+    """What a process takes now; what a fork shares with others counts as its own."""
+    if running.group is None:
+        return usage.of_process(running.process.pid)
+    counted = running.group.usage()
+    if isinstance(running.process, Fork):
+        own = usage.of_process(running.process.pid)
+        counted = replace(counted, memory=max(counted.memory, own.memory), peak=max(counted.peak, own.peak))
+    return counted
+
+
+def exit_of(life: Life, pid: int, returned: int, *, oom: bool = False) -> RoleExit:
+    """How a process ended, from what `wait` returned."""
+    role, incarnation = life.role, life.incarnation
+    if returned >= 0:
+        return RoleExit(role=role, incarnation=incarnation, pid=pid, code=returned, oom=oom)
+    name = signal.Signals(-returned).name
+    return RoleExit(role=role, incarnation=incarnation, pid=pid, signal=name, oom=oom)

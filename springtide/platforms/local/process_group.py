@@ -1,0 +1,109 @@
+"""A process group that is gone, with its control groups, when this process is gone, however it ends.
+
+In: `platforms.local.platform` starts roles in it, `springtide_lab.kubernetes.kubelet.containers` containers. Out: the
+number to start processes with, a control group for each that wants one. Next: `platforms.local.watchdog`, the process
+that sees to it. One that dies is replaced by another in the same process group.
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable
+
+from springtide.domain.core.resources import Limits
+from springtide.platforms.local import cgroups, watchdog
+from springtide.telemetry.host.cgroup_files import Group
+
+DYING_S = 2.0  # the kernel keeps a group as long as one of its processes is on its way out: some milliseconds
+RETRY_S = 1.0  # after a watchdog could not be started: the machine has no process or no memory left for it
+
+
+class Watched:
+    """`number` is that of the process group. `say` gets what the user should know. Close it by `kill`."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self.groups = cgroups.Groups(say)
+        self._say = say
+        self._watchdog = self._launch(0)
+        self.number = self._watchdog.pid
+        self._stop_looking: Callable[[], object] = lambda: None
+
+    def replace_dead_watchdogs(self) -> None:
+        """From now on, by the running event loop. A job without a watchdog would outlive a kill of its agent."""
+        loop, pidfd = asyncio.get_running_loop(), os.pidfd_open(self._watchdog.pid)
+
+        def stop() -> None:
+            loop.remove_reader(pidfd)
+            os.close(pidfd)
+
+        self._stop_looking = stop
+        loop.add_reader(pidfd, self._replace)
+
+    def make_group(self, name: str, limits: Limits) -> Group | None:
+        """A control group that the watchdog removes if nobody else does; None: no limits here."""
+        known = set(self.groups.folders())
+        group = self.groups.make(name, limits)
+        self._hand_over(str(folder) for folder in self.groups.folders() if folder not in known)
+        return group
+
+    def kill(self) -> None:
+        """Whatever is left of the process group gets SIGKILL, children of its processes included."""
+        self._stop_looking()
+        os.killpg(self.number, signal.SIGKILL)  # it is ours for sure: the watchdog is in it until it is waited for
+        _wait_for(self._watchdog)
+
+    def remove_groups(self) -> None:
+        """Once all processes have been waited for: their control groups go."""
+        deadline = time.monotonic() + DYING_S
+        while self.groups.folders() and time.monotonic() < deadline:
+            self.groups.close()
+            time.sleep(0.01)
+
+    def _launch(self, group: int) -> "subprocess.Popen[bytes]":
+        """A watchdog that is ready, in this process group; 0: in a new one, which it leads."""
+        process = subprocess.Popen(
+            [sys.executable, "-I", "-S", watchdog.__file__, str(group)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            process_group=group,
+        )
+        assert process.stdout is not None
+        process.stdout.readline()  # it is in its group from before this, and ignores signals from here on
+        return process
+
+    def _replace(self) -> None:
+        """The watchdog has died. Until it is waited for, its process group keeps its number, even without members."""
+        self._stop_looking()
+        dead = self._watchdog
+        try:
+            self._watchdog = self._launch(self.number)
+        except OSError as error:
+            self._say(
+                f"the watchdog of this job has died, and no other can be started ({error.strerror}); trying again"
+            )
+            self._stop_looking = asyncio.get_running_loop().call_later(RETRY_S, self._replace).cancel
+            return
+        self._hand_over(map(str, self.groups.folders()))
+        _wait_for(dead)
+        self._say(f"the watchdog of this job (pid {dead.pid}) has died; another takes its place")
+        self.replace_dead_watchdogs()
+
+    def _hand_over(self, folders: Iterable[str]) -> None:
+        """Tell the watchdog of control groups. The one that replaces a dead one is told of all of them."""
+        assert self._watchdog.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            for folder in folders:
+                self._watchdog.stdin.write(f"{folder}\n".encode())
+            self._watchdog.stdin.flush()
+
+
+def _wait_for(process: "subprocess.Popen[bytes]") -> None:
+    assert process.stdin is not None and process.stdout is not None
+    with contextlib.suppress(BrokenPipeError):
+        process.stdin.close()
+    process.wait()
+    process.stdout.close()

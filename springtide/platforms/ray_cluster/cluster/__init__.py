@@ -1,0 +1,1 @@
+"""A Ray cluster: connection, nodes, records of jobs."""

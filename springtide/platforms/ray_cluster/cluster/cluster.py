@@ -1,0 +1,167 @@
+"""A Ray cluster as we use it: connecting with errors that help, what it has to give, which nodes live.
+
+In: an address, or none for the cluster of this machine. Out: `Capacity`-like figures for `launch.ray_job`.
+"""
+
+import contextlib
+import logging
+import socket
+import time
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from springtide import errors
+from springtide.domain.core.roles import Life
+from springtide.platforms.ray_cluster.cluster import ray_client
+from springtide.platforms.ray_cluster.job import job_order
+from springtide.platforms.ray_cluster.job.node_choice import Nodes
+from springtide.rpc.transport import addresses
+
+try:
+    import ray
+    from ray import exceptions
+except ImportError as error:
+    raise errors.MissingExtra("the Ray platform", "ray") from error
+
+KNOCK_S = 10.0
+AGAIN_S = 1.0
+NOT_BEGUN = "Initialization failure from server"
+EXCLUDES = [".git", ".venv", "venv", ".springtide", "__pycache__", "*.pyc", "build", ".mypy_cache", ".pytest_cache"]
+"""Of the working directory: never shipped."""
+
+
+def connect(address: str = "", runtime_env: Mapping[str, Any] | None = None) -> bool:
+    """Be connected to the cluster at that address; whether this call did it. A program's own connection is used."""
+    if ray.is_initialized():
+        return False
+    try:
+        knock(address)
+        _init(address, runtime_env or {})
+    except errors.UserError:
+        raise
+    except OSError as error:  # ConnectionError too
+        raise unreachable(address, error) from None
+    except (ValueError, RuntimeError, exceptions.RayError) as error:
+        raise explained(address, error) from None
+    return True
+
+
+def _init(address: str, runtime_env: Mapping[str, Any], tries: int = 4) -> None:
+    """Ray's own call. From outside, a client server that is busy may fail to begin a session: a few times more then."""
+    try:
+        ray.init(
+            address=address or "auto", namespace=job_order.NAMESPACE, runtime_env=dict(runtime_env),
+            log_to_driver=False, logging_level=logging.ERROR, configure_logging=True,
+        )  # fmt: skip
+    except ConnectionError as error:
+        if NOT_BEGUN not in str(error):
+            raise
+        if tries == 1:
+            raise ray_client.not_begun(address, str(error)) from None
+        time.sleep(AGAIN_S)
+        _init(address, runtime_env, tries - 1)
+
+
+def knock(address: str) -> None:
+    """See whether anyone listens there: Ray itself would try for minutes, and then end the process."""
+    far = address.startswith(ray_client.SCHEME)
+    if far or ":" in address:
+        host, port = addresses.parse(ray_client.where(address))
+        socket.create_connection((host, port), timeout=KNOCK_S).close()
+    if far:
+        ray_client.knock(address)
+
+
+def unreachable(address: str, error: Exception) -> errors.UserError:
+    """No cluster there."""
+    if not address:
+        return errors.BadInput(
+            "no Ray cluster on this machine: start one with `ray start --head`, or give its address with "
+            "--address HOST:6379 (on one of its nodes) or --address ray://HOST:10001 (from outside)"
+        )
+    said = str(error).strip().splitlines()
+    return errors.BadInput(
+        f"no Ray cluster at {address} ({said[0] if said else type(error).__name__}). HOST:6379 works on a node of the "
+        "cluster, ray://HOST:10001 from outside; check that it runs and that the port is open"
+    )
+
+
+def explained(address: str, error: Exception) -> errors.UserError:
+    """Ray's complaint about connecting, in our words where we know them."""
+    text = " ".join(str(error).split())
+    if "ersion mismatch" in text or ("ersion" in text and "mismatch" in text):
+        return errors.BadInput(f"Ray or Python here and on the cluster differ: {text[:400]}. Install the same versions")
+    if "exceeds the maximum size" in text:
+        return errors.BadInput(
+            f"the working directory is too large to be shipped: {text[:300]}. Name what is not needed in a .rayignore "
+            "file, put data elsewhere, or put the code on the nodes and leave workingDir out"
+        )
+    if "not connect" in text or "Connection" in text or "find any running Ray" in text:
+        return unreachable(address, error)
+    return errors.BadInput(f"Ray at {address or 'this machine'}: {text[:400]}")
+
+
+def nodes() -> list[dict[str, Any]]:
+    """Nodes that live."""
+    return [node for node in ray.nodes() if node["Alive"]]
+
+
+def node_lives(node: str) -> bool:
+    """Whether Ray counts a node, by its id, as there."""
+    try:
+        return any(each["NodeID"] == node for each in nodes())
+    except exceptions.RayError:
+        return False
+
+
+def head_node() -> str:
+    """The id of the node without which there is no cluster; empty when it cannot be told."""
+    return next((node["NodeID"] for node in nodes() if "node:__internal_head__" in node["Resources"]), "")
+
+
+def free() -> dict[str, dict[str, float]]:
+    """What each node has left now, by its id."""
+    with contextlib.suppress(exceptions.RayError, AttributeError, ImportError):
+        from ray._private import state  # the public functions sum over all nodes
+
+        return {node: dict(has) for node, has in state.available_resources_per_node().items()}
+    return {}
+
+
+def seats(job: str, homes: Collection[str]) -> Nodes:
+    """Nodes for data workers of a job whose trainers are at those; none where Ray does not say what they have."""
+    going = draining()
+    cores = {node: has.get("CPU", 0.0) for node, has in free().items() if node not in going}
+    where: dict[str, str] = {}
+    with contextlib.suppress(exceptions.RayError, AttributeError, ImportError):
+        from ray._private import state  # nothing public tells nodes of actors without a dashboard
+
+        known = state.actors(actor_state_name="ALIVE").values()
+        where = {each["Name"]: each["Address"]["NodeID"] for each in known if each["Name"]}
+    return Nodes(free=cores, homes=homes, noise=job_order.noise(job, where))
+
+
+def draining() -> dict[str, int]:
+    """Nodes, by their ids, that Ray has announced to take away, and when (ms since 1970; 0: as soon as it can be)."""
+    with contextlib.suppress(exceptions.RayError, AttributeError, ImportError):
+        from ray._private import state  # nothing public tells it
+
+        return dict(state.state.get_draining_nodes())
+    return {}
+
+
+def holders(job: str) -> dict[Life, Any]:
+    """The actors that hold roles of a job, found by their names."""
+    found = {}
+    for named in ray.util.list_named_actors(all_namespaces=True):
+        life = job_order.life_of(job, named["name"]) if named["namespace"] == job_order.NAMESPACE else None
+        if life is not None:
+            with contextlib.suppress(ValueError):  # it has ended just now
+                found[life] = ray.get_actor(named["name"], namespace=job_order.NAMESPACE)
+    return found
+
+
+def kill(actor: Any) -> None:
+    """End an actor for good; harmless when it has ended."""
+    with contextlib.suppress(exceptions.RayError, ValueError):
+        ray.kill(actor, no_restart=True)

@@ -1,0 +1,100 @@
+"""What a Ray cluster remembers of our jobs, running and over: one record a job in its key-value store.
+
+In: `submitting` and `steward` write; a steward ends with its job, and what it knew is left here: the last status, the
+story, the ends of the logs. Out: `reach`. The newest jobs are kept, some hundred kilobytes each, while the cluster is.
+"""
+
+import time
+import zlib
+from typing import Any
+
+import msgspec
+from ray.experimental import internal_kv
+
+from springtide.platforms.ray_cluster.job import job_order
+from springtide.rpc.messages import messages
+from springtide.telemetry import events, logs, redacting
+
+KEPT = 50
+"""Jobs that are over; older ones are forgotten."""
+TAIL = 200
+"""Lines of each log."""
+EVENTS = 5000
+SPACE = job_order.NAMESPACE.encode()
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """One job."""
+
+    name: str
+    script: str
+    arguments: tuple[str, ...] = ()
+    began_at: float
+    run_folder: str = ""
+    begun: bool = False
+    """A steward has begun it: one that comes later goes on, or tells that it cannot."""
+    ended_at: float = 0.0
+    status: messages.JobStatus | None = None
+    """How it ended; None: it is not over."""
+    story: tuple[dict[str, Any], ...] = ()
+    logs: dict[str, list[str]] = {}
+
+
+def fresh(wanted: job_order.Order) -> Record:
+    """Of a job that is submitted now."""
+    plan = wanted.plan
+    return Record(
+        name=wanted.name, script=plan.script, arguments=redacting.redact_arguments(plan.arguments),
+        began_at=wanted.began_at, run_folder=wanted.run_folder,
+    )  # fmt: skip
+
+
+def ended(wanted: job_order.Order, status: messages.JobStatus, files: logs.RunFiles) -> Record:
+    """Of a job that is over."""
+    tails = {path.stem: logs.tail(path, TAIL) for path in sorted(files.logs.glob("*.log"))}
+    return msgspec.structs.replace(
+        fresh(wanted), begun=True, ended_at=time.time(), status=status,
+        story=tuple(events.read(files.events)[-EVENTS:]), logs=tails,
+    )  # fmt: skip
+
+
+def write(record: Record) -> None:
+    """Put it where every program of the cluster finds it."""
+    packed = zlib.compress(msgspec.msgpack.encode(record), 1)
+    internal_kv._internal_kv_put(_key(record.name), packed, overwrite=True, namespace=SPACE)
+    if record.ended_at:
+        over = sorted((each for each in every() if each.ended_at), key=lambda each: each.ended_at)
+        for old in over[:-KEPT]:
+            internal_kv._internal_kv_del(_key(old.name), namespace=SPACE)
+
+
+def begin(wanted: job_order.Order) -> bool:
+    """Note that a steward begins this job; whether it is the first to do so."""
+    before = read(wanted.name)
+    if before is not None and before.begun and before.began_at == wanted.began_at:
+        return False
+    write(msgspec.structs.replace(fresh(wanted), begun=True))
+    return True
+
+
+def end_of(wanted: job_order.Order) -> messages.JobStatus | None:
+    """How this very job ended; None: it is not over."""
+    found = read(wanted.name)
+    return found.status if found is not None and found.ended_at and found.began_at == wanted.began_at else None
+
+
+def read(name: str) -> Record | None:
+    """The record of a job; None: the cluster knows none of that name."""
+    packed = internal_kv._internal_kv_get(_key(name), namespace=SPACE)
+    return None if packed is None else msgspec.msgpack.decode(zlib.decompress(packed), type=Record)
+
+
+def every() -> list[Record]:
+    """All jobs, the newest first."""
+    names = [key.decode().removeprefix("job:") for key in internal_kv._internal_kv_list(b"job:", namespace=SPACE)]
+    found = [record for name in names if (record := read(name)) is not None]
+    return sorted(found, key=lambda record: record.began_at, reverse=True)
+
+
+def _key(name: str) -> bytes:
+    return f"job:{name}".encode()

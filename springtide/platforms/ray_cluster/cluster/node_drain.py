@@ -1,0 +1,69 @@
+"""Nodes that Ray is about to take away (its autoscaler, a spot notice, `ray drain-node`): their roles hand over before.
+
+In: what Ray announces, and which role is on which node, from `platform`. Out: `Leaving` to the master until it needs
+nothing more of a role: another worker starts at once, a server's slots go to its peers; then the role is ended. What is
+not done when the node goes is lost as at any loss, and recovered so. Ray itself places nothing new on such a node.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+
+from springtide import errors
+from springtide.domain.core.roles import Life
+from springtide.rpc.messages import messages
+
+log = logging.getLogger(__name__)
+
+LOOK_S = 1.0
+AGAIN_S = 0.5
+
+Ask = Callable[[messages.Request], Awaitable[messages.Reply]]
+
+
+class Draining:
+    """Of one job's roles: `placed` says on which node each of them is, `end` ends one."""
+
+    def __init__(
+        self,
+        announced: Callable[[], Mapping[str, int]],
+        placed: Callable[[], Mapping[Life, str]],
+        ask: Ask,
+        end: Callable[[Life], None],
+    ) -> None:
+        self._announced, self._placed, self._ask, self._end = announced, placed, ask, end
+        self._leaving: dict[Life, asyncio.Task[None]] = {}
+
+    async def keep(self) -> None:
+        """Look again and again."""
+        try:
+            while True:
+                try:
+                    self.look()
+                except Exception:  # Ray may be away: the roles go on, and the next look may see again
+                    log.exception("nodes that Ray takes away cannot be seen now")
+                await asyncio.sleep(LOOK_S)
+        finally:
+            for task in self._leaving.values():
+                task.cancel()
+
+    def look(self) -> None:
+        """Begin with every role that is on such a node, once."""
+        placed, going = self._placed(), self._announced()
+        for life in self._leaving.keys() - placed.keys():
+            self._leaving.pop(life).cancel()
+        for life, node in placed.items():
+            if node in going and life not in self._leaving:
+                why = f"Ray takes node {node[:8]} away"
+                log.warning("%s is about to go: %s", life, why)
+                self._leaving[life] = asyncio.create_task(self._hand_over(life, why))
+
+    async def _hand_over(self, life: Life, why: str) -> None:
+        while life in self._placed():
+            with contextlib.suppress(errors.SpringtideError, OSError):  # the master may be away
+                said = await self._ask(messages.Leaving(life.role, life.incarnation, why))
+                if isinstance(said, messages.Farewell) and said.free:
+                    self._end(life)
+                    return
+            await asyncio.sleep(AGAIN_S)

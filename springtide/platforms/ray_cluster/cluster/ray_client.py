@@ -1,0 +1,89 @@
+"""A Ray cluster from outside (`ray://HOST:10001`): whether its client server would have us, and what it cannot do.
+
+In: `cluster.connect`, before Ray itself tries, which would try for half a minute and then say no more than that it took
+too long. Out: nothing, or an error with what to do. Ray's own messages are used; where a version of Ray has none of
+them, Ray is left to try.
+"""
+
+import contextlib
+from collections.abc import Iterator
+
+from springtide import config, errors
+from springtide.rpc.transport import addresses
+
+SCHEME = "ray://"
+PORT = 10001
+"""Of the client server, unless `ray start` is told otherwise."""
+ANSWER_S = 10.0
+TOKEN = (
+    "set RAY_AUTH_MODE=token and give the cluster's token by RAY_AUTH_TOKEN, RAY_AUTH_TOKEN_PATH or ~/.ray/auth_token "
+    "(`ray get-auth-token` on the cluster prints it)"
+)
+
+
+PINS = "RAY_RUNTIME_ENV_TEMPORARY_REFERENCE_EXPIRATION_S"
+
+
+def connected() -> bool:
+    """Whether this process speaks to a cluster from outside."""
+    from ray.util import client
+
+    return bool(client.ray.is_connected())
+
+
+@contextlib.contextmanager
+def uploading() -> Iterator[None]:
+    """Ship code meanwhile. From outside Ray would also reserve it for ten minutes, by a call that the servers behind
+    its client server do not know (2.60), and repeat that for ever. The steward, made at once, holds it instead."""
+    with config.lent(PINS, "0") if connected() else contextlib.nullcontext():
+        yield
+
+
+def where(address: str) -> str:
+    """Host and port; Ray's own port where none is given."""
+    given = address.removeprefix(SCHEME)
+    return addresses.join(*addresses.parse(given)) if ":" in given else f"{given}:{PORT}"
+
+
+def knock(address: str) -> None:
+    """Ask the client server whether it is one."""
+    try:
+        import grpc
+        from ray._private.grpc_utils import init_grpc_channel
+        from ray.core.generated import ray_client_pb2 as said
+        from ray.core.generated import ray_client_pb2_grpc as stubs
+    except ImportError:
+        return
+    channel = init_grpc_channel(where(address))
+    try:
+        ping = said.ClusterInfoRequest(type=said.ClusterInfoType.PING)
+        stubs.RayletDriverStub(channel).ClusterInfo(ping, timeout=ANSWER_S)
+    except grpc.RpcError as error:
+        raise refused(address, error.code().name, error.details() or "") from None
+    finally:
+        channel.close()
+
+
+def refused(address: str, code: str, details: str) -> errors.BadInput:
+    """Why it would not have us, by the name of gRPC's status."""
+    if code == "UNAUTHENTICATED":
+        return errors.BadInput(f"the Ray cluster at {address} wants a token ({details}): {TOKEN}")
+    if code == "UNIMPLEMENTED":
+        return errors.BadInput(
+            f"at {address} listens a part of Ray that takes no clients: ray:// wants the port of the client server, "
+            "10001 unless `ray start --head --ray-client-server-port` says otherwise"
+        )
+    return errors.BadInput(
+        f"at {address} somebody listens, but not as Ray's client server ({code.lower()}: {details[:200]}). Its port is "
+        "10001 unless `ray start --head --ray-client-server-port` says otherwise; a cluster with Ray's own TLS wants "
+        "RAY_USE_TLS=1 and its certificates here too"
+    )
+
+
+def not_begun(address: str, said: str) -> errors.BadInput:
+    """It has listened, and given up. The last line of what it says is the reason, if there is one."""
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    return errors.BadInput(
+        f"the client server at {address} could not begin a session ({lines[-1][:300] if lines else 'no reason'}). "
+        "Try again; the reason is in ray_client_server*.err among Ray's logs on the head node"
+    )

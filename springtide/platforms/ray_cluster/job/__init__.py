@@ -1,0 +1,1 @@
+"""A job on Ray: steward, role actors, placement."""

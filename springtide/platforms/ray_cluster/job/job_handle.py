@@ -1,0 +1,149 @@
+"""A job on a Ray cluster as commands see it: `platforms.agent.job_handle.Reach`.
+
+In: its name and where the cluster is. Out: answers of its steward while it runs, of its record when it is over. A
+connection to the cluster is made when first needed and ends with the program.
+"""
+
+import contextlib
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import ray
+from ray import exceptions
+
+from springtide import errors
+from springtide.domain.spec.job_spec import Blame, Phase
+from springtide.platforms.agent.job_handle import Card, LogLine
+from springtide.platforms.ray_cluster.cluster import cluster, job_records
+from springtide.platforms.ray_cluster.job import job_order
+from springtide.rpc.messages import messages
+
+ANSWER_S = 30.0
+AGAIN_S = 0.5
+
+
+def open_job(name: str, where: Mapping[str, str]) -> "RayReach":
+    """The job of that name."""
+    cluster.connect(where.get("address", ""))
+    if job_records.read(name) is None:
+        known = [record.name for record in job_records.every()]
+        if not known:
+            raise errors.MissingFile(f"no job {name}: this Ray cluster knows none of ours")
+        raise errors.UnknownName("job", name, known)
+    return RayReach(name)
+
+
+def names(where: Mapping[str, str]) -> list[str]:
+    """Jobs that the cluster knows, the newest first."""
+    cluster.connect(where.get("address", ""))
+    return [record.name for record in job_records.every()]
+
+
+class RayReach:
+    """One job."""
+
+    platform = "ray"
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    @property
+    def card(self) -> Card:
+        """What it runs, and since when."""
+        record = self._record()
+        return Card(script=record.script, arguments=record.arguments, began_at=record.began_at)
+
+    @property
+    def places(self) -> dict[str, str]:
+        """On the node that keeps it."""
+        return {"folder": f"{self._record().run_folder} on the node of {job_order.steward_of(self.name)}"}
+
+    def running(self) -> bool:
+        """Whether it has a steward, or will have one again."""
+        return self._record().status is None and self._steward() is not None
+
+    def status(self) -> messages.JobStatus:
+        """How it is now, or how it ended."""
+        found: messages.JobStatus | None = self._call("status")
+        return found if found is not None else self._last()
+
+    def ask(self, request: messages.Request) -> messages.Reply:
+        """Have its master do something."""
+        reply: messages.Reply | None = self._call("ask", request)
+        if reply is None:
+            raise errors.BadInput(
+                f"job {self.name} does not run: {self._last().phase}; see `springtide status {self.name}`"
+            )
+        return reply
+
+    def story(self) -> list[dict[str, Any]]:
+        """Its events so far."""
+        found: list[dict[str, Any]] | None = self._call("story")
+        return found if found is not None else list(self._record().story)
+
+    def roles(self) -> Sequence[str]:
+        """Whose logs there are."""
+        found: list[str] | None = self._call("roles")
+        return found if found is not None else sorted(self._record().logs)
+
+    def logs(self, roles: Sequence[str], *, lines: int, follow: bool) -> Iterator[LogLine]:
+        """The last lines, then whatever comes."""
+        offsets: dict[str, int] = {}
+        for role in roles or self.roles():
+            found = self._call("tail", role, lines)
+            said, offsets[role] = found if found is not None else (self._record().logs.get(role, [])[-lines:], 0)
+            yield from (LogLine(role, line) for line in said)
+        while follow and self._steward() is not None:
+            more = self._call("more", offsets) or {}
+            for role, (said, offset) in more.items():
+                offsets[role] = offset
+                if not roles or role in roles:
+                    yield from (LogLine(role, line) for line in said.splitlines())
+            if not more:
+                time.sleep(AGAIN_S)
+
+    def kill(self) -> None:
+        """End it without waiting for anyone."""
+        self._call("kill")
+
+    # ---- the steward ----
+
+    def _record(self) -> job_records.Record:
+        record = job_records.read(self.name)
+        if record is None:
+            raise errors.MissingFile(f"job {self.name}: the cluster has forgotten it")
+        return record
+
+    def _steward(self) -> Any:
+        with contextlib.suppress(ValueError):
+            return ray.get_actor(job_order.steward_of(self.name), namespace=job_order.NAMESPACE)
+        return None
+
+    def _call(self, method: str, *arguments: Any) -> Any:
+        """What the steward answers; None: the job is over. One that is started again is waited for."""
+        deadline = time.monotonic() + ANSWER_S
+        while (steward := self._steward()) is not None:
+            try:
+                return ray.get(getattr(steward, method).remote(*arguments), timeout=ANSWER_S)
+            except (exceptions.RayTaskError, exceptions.RayActorError, exceptions.GetTimeoutError) as error:
+                # from outside, a steward that ends between two calls is a task of Ray's own that has failed
+                cause = error.cause if isinstance(error, exceptions.RayTaskError) else None
+                if cause is not None and not isinstance(cause, exceptions.RayError):
+                    raise error.as_instanceof_cause() from None
+                if time.monotonic() > deadline:
+                    raise errors.MasterUnreachable(
+                        f"job {self.name}: its steward does not answer; Ray may be starting it again"
+                    ) from None
+            time.sleep(AGAIN_S)
+        return None
+
+    def _last(self) -> messages.JobStatus:
+        """The status that it ended with."""
+        record = self._record()
+        if record.status is not None:
+            return record.status
+        return messages.JobStatus(
+            name=self.name, phase=Phase.FAILED, why="its steward was ended from outside, and the job with it",
+            elapsed_s=max(0.0, time.time() - record.began_at), blame=Blame.INFRASTRUCTURE,
+        )  # fmt: skip

@@ -1,0 +1,135 @@
+"""Pure. What a job on Ray is: its order, the names of its actors, and what each of them asks of a node.
+
+In: `submitting` writes an `Order`; a steward that Ray starts again is made from the same one. Out: names and Ray
+options for `platform`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from springtide import errors
+from springtide.domain.core.resources import Limits
+from springtide.domain.core.roles import RANKED, Life, RoleKind, parse_role
+from springtide.domain.plan.capacity import USUAL_SERVER, USUAL_WORKER, Capacity
+from springtide.platforms.agent.run_plan import RunPlan
+
+NAMESPACE = "springtide"
+"""Of all our actors and records: the same for every program that looks."""
+
+USUAL_CPU = {RoleKind.WORKER: USUAL_WORKER, RoleKind.DATA_WORKER: USUAL_WORKER, RoleKind.SERVER: USUAL_SERVER}
+"""Cores that a role without a limit asks of its node, as planning reckons: Ray counts them, and holds it to none."""
+PENDING_S = 120.0
+ROLES = ("master", *(str(kind) for kind in RANKED))
+"""That may ask for custom resources; the master's are the steward's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """A job to be kept."""
+
+    name: str
+    plan: RunPlan
+    run_folder: str
+    """Where the steward keeps journal, story, logs and checkpoints, on its node."""
+    resources: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """By role: custom resources that a node must have for it."""
+    pending_s: float = PENDING_S
+    """A role that no node takes for so long is given up: the job goes on smaller."""
+    version: str = ""
+    """Springtide's, where the job was submitted."""
+    began_at: float = 0.0
+
+    def __post_init__(self) -> None:
+        for role in self.resources:
+            if role not in ROLES:
+                raise errors.UnknownName("role in ray.resources", role, ROLES)
+
+
+def steward_of(job: str) -> str:
+    """The name of the actor that keeps a job."""
+    return f"springtide/{job}"
+
+
+def holder_of(job: str, life: Life) -> str:
+    """The name of the actor that holds one life of a role."""
+    return f"{steward_of(job)}/{life.role}.{life.incarnation}"
+
+
+def life_of(job: str, name: str) -> Life | None:
+    """Which life an actor of that name holds; None: it is none of this job's."""
+    start = f"{steward_of(job)}/"
+    if not name.startswith(start):
+        return None
+    called, _, incarnation = name[len(start) :].rpartition(".")
+    role = parse_role(called)
+    if role is None or role.kind not in RANKED or not incarnation.isdecimal():
+        return None
+    return Life(role, int(incarnation))
+
+
+def noise(job: str, where: Mapping[str, str]) -> dict[str, int]:
+    """How many other jobs use each node's network: trained there and elsewhere, or fed from there over the network.
+
+    `where`: the node of each actor, by its name.
+    """
+    trained: dict[str, set[str]] = {}
+    fed: dict[str, set[str]] = {}
+    for name, node in where.items():
+        other = name.removeprefix(steward_of("")).rpartition("/")[0]
+        life = life_of(other, name)
+        if life is not None and other != job and life.role.kind in (RoleKind.WORKER, RoleKind.DATA_WORKER):
+            found = trained if life.role.kind is RoleKind.WORKER else fed
+            found.setdefault(other, set()).add(node)
+    used = [node for nodes in trained.values() if len(nodes) > 1 for node in nodes]
+    used += [node for other, nodes in fed.items() for node in nodes - trained.get(other, set())]
+    return {node: used.count(node) for node in set(used)}
+
+
+def needs(kind: RoleKind, limits: Limits, resources: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
+    """Ray's options for a role: what its node must have left, and that servers go to different nodes if they can.
+
+    A worker beyond the quota asks for nothing: it has what others leave.
+    """
+    cpu = 0.0 if limits.low else USUAL_CPU.get(kind, 0.0) if limits.cpu is None else limits.cpu
+    asked: dict[str, Any] = {"num_cpus": whole(cpu)}
+    if limits.memory is not None and not limits.low:
+        asked["memory"] = limits.memory
+    custom = dict(resources.get(str(kind), {}))
+    if gpus := custom.pop("GPU", 0.0):
+        asked["num_gpus"] = gpus
+    if custom:
+        asked["resources"] = custom
+    asked["scheduling_strategy"] = "SPREAD" if kind is RoleKind.SERVER else "DEFAULT"
+    return asked
+
+
+def capacity_of(nodes: Sequence[Mapping[str, Any]]) -> Capacity:
+    """What all nodes have. What an actor asked for stays as it is, so that sizes of roles are not planned here."""
+    each = [node["Resources"] for node in nodes]
+    if not any(has.get("CPU") for has in each):
+        raise errors.BadInput("this Ray cluster has no node with processors (CPU): see `ray status`")
+    return Capacity(
+        cpu=sum(has.get("CPU", 0.0) for has in each), memory=sum(has.get("memory", 0.0) for has in each),
+        node_cpu=max(has.get("CPU", 0.0) for has in each), node_memory=max(has.get("memory", 0.0) for has in each),
+        holds=False, trouble="Ray keeps what a role asked for as it is, all its life",
+    )  # fmt: skip
+
+
+def whole(cpu: float) -> float:
+    """Ray takes fractions below one core and whole cores above."""
+    return round(cpu, 4) if cpu <= 1 else float(-(-cpu // 1))
+
+
+def lacking(asked: Mapping[str, Any], free: Mapping[str, Mapping[str, float]]) -> str:
+    """Why no node takes what was asked for, from what each has free; in words."""
+    plain = {"CPU": asked.get("num_cpus", 0.0), "GPU": asked.get("num_gpus", 0.0), "memory": asked.get("memory", 0.0)}
+    wanted = {**plain, **asked.get("resources", {})}
+    wanted = {name: amount for name, amount in wanted.items() if amount}
+    takes = [node for node, has in free.items() if all(has.get(name, 0.0) >= more for name, more in wanted.items())]
+    said = ", ".join(f"{amount:g} {name}" for name, amount in wanted.items()) or "nothing"
+    if takes:
+        return f"it asks for {said}, and {len(takes)} of {len(free)} nodes have that, but it was not started there"
+    most = {name: max((has.get(name, 0.0) for has in free.values()), default=0.0) for name in wanted}
+    left = ", ".join(f"{amount:g} {name}" for name, amount in most.items())
+    return f"it asks for {said} on one node; of {len(free)} nodes none has that free (the most: {left})"

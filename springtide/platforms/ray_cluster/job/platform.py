@@ -1,0 +1,257 @@
+"""Roles as actors of a Ray cluster, behind `platforms.agent.api`. Lives in a steward's event loop.
+
+In: `Launch`es of roles from `platforms.agent.agent`; the master is elsewhere (`platforms.agent.composite`). Out: exits
+as they happen, and what roles print in the run's own logs. Each role is one detached actor (`holder`) that is asked for
+news all the time, so that its end, its node's end and its log all come the same way. Data workers go beside their
+trainers where there is room (`seating`), and move there later (`moving`). What Ray cannot place within `pending_s` is
+given up, and the job goes on smaller.
+"""
+
+import asyncio
+import contextlib
+import logging
+import pathlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import ray
+from ray import exceptions
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from springtide.domain.core.resources import Limits, Usage
+from springtide.domain.core.roles import Life, RoleExit, RoleKind
+from springtide.platforms.agent import ask_master
+from springtide.platforms.agent.api import Launch
+from springtide.platforms.ray_cluster.cluster import cluster, node_drain
+from springtide.platforms.ray_cluster.job import data_worker_moves, exit_status, job_order, node_choice
+from springtide.platforms.ray_cluster.job.role_actor import Holder, News, Started
+from springtide.telemetry import logs
+
+log = logging.getLogger(__name__)
+
+LOOK_S = 0.1  # between two looks at where the master is
+AWAY_S = 1.5  # an actor that cannot be reached for so long counts as lost: Ray gives its node up 15 s later or more
+LEAVE_S = 2.0  # to clean up on its node, before its actor is ended
+
+
+@dataclass(slots=True)
+class Held:
+    """One role's actor."""
+
+    life: Life
+    actor: Any
+    on_exit: Callable[[RoleExit], None]
+    launch: Launch | None = None
+    """None: it was found, and runs already."""
+    started: Started | None = None
+    asked_to_end: bool = False
+    taken: bool = False
+    """Its node is about to go: its end is an eviction."""
+    task: "asyncio.Task[None] | None" = None
+
+
+class RayPlatform:
+    """Starts roles on Ray. `say` gets what the user should know."""
+
+    def __init__(
+        self, wanted: job_order.Order, files: logs.RunFiles, say: Callable[[str], None] = lambda _: None
+    ) -> None:  # fmt: skip
+        self._order, self._files, self._say = wanted, files, say
+        self._held: dict[Life, Held] = {}
+        self._known_master = b""
+        leaving = node_drain.Draining(
+            cluster.draining, self._placed, lambda request: ask_master.ask(files, request), self._take
+        )  # fmt: skip
+        moves = data_worker_moves.Moving(self._seated, self._nodes, lambda request: ask_master.ask(files, request))
+        watches = (self._tell_where_master_is(), leaving.keep(), moves.keep())
+        self._watches = [asyncio.create_task(each) for each in watches]
+
+    def start(self, launch: Launch, on_exit: Callable[[RoleExit], None]) -> int:
+        """Make the role's actor; its process id is known later."""
+        asked = job_order.needs(launch.life.role.kind, launch.limits, self._order.resources)
+        if launch.life.role.kind is RoleKind.DATA_WORKER and (
+            node := node_choice.choose(asked["num_cpus"], self._nodes())
+        ):
+            asked["scheduling_strategy"] = NodeAffinitySchedulingStrategy(node, soft=True, _spill_on_unavailable=True)
+        actor = ray.remote(Holder).options(
+            name=job_order.holder_of(self._order.name, launch.life), namespace=job_order.NAMESPACE, lifetime="detached",
+            max_restarts=0, max_task_retries=0, **asked,
+        ).remote()  # fmt: skip
+        self._keep(Held(launch.life, actor, on_exit, launch))
+        return 0
+
+    def adopt(self, on_exit: Callable[[RoleExit], None]) -> list[Life]:
+        """Take over what runs of this job: the steward before has ended."""
+        for life, actor in cluster.holders(self._order.name).items():
+            self._keep(Held(life, actor, on_exit))
+        return list(self._held)
+
+    def stop(self, life: Life, *, kill: bool) -> None:
+        """Ask its holder to end it; an actor that was not placed yet is taken back."""
+        if (held := self._held.get(life)) is not None:
+            held.asked_to_end = True
+            if held.started is None:
+                cluster.kill(held.actor)
+            else:
+                held.actor.end.remote(kill)
+
+    def hold(self, life: Life, limits: Limits) -> bool:
+        """Never: what an actor asked of its node stays as it is for its whole life."""
+        return False
+
+    def running(self) -> list[Life]:
+        """What has been asked for and has not ended, placed or not."""
+        return list(self._held)
+
+    def usage(self) -> dict[Life, tuple[Usage, Limits]]:
+        """Nothing: roles measure themselves."""
+        return {}
+
+    def close(self) -> None:
+        """End all actors, and what they hold with them."""
+        for held in self._held.values():
+            cluster.kill(held.actor)
+        self.leave()
+
+    def leave(self) -> None:
+        """Look no more; actors go on, and the next steward finds them by their names."""
+        for watch in self._watches:
+            watch.cancel()
+        for held in self._held.values():
+            if held.task is not None:
+                held.task.cancel()
+        self._held.clear()
+
+    # ---- nodes that are about to go ----
+
+    def _placed(self) -> dict[Life, str]:
+        return {life: held.started.node for life, held in self._held.items() if held.started is not None}
+
+    def _seated(self) -> dict[Life, tuple[str, float]]:
+        """Where each role is, and the cores that it asked for."""
+        found = {}
+        for life, node in self._placed().items():
+            if (launch := self._held[life].launch) is not None:
+                asked = job_order.needs(life.role.kind, launch.limits, self._order.resources)
+                found[life] = node, asked["num_cpus"]
+        return found
+
+    def _nodes(self) -> node_choice.Nodes:
+        homes = {node for life, node in self._placed().items() if life.role.kind is RoleKind.WORKER}
+        return cluster.seats(self._order.name, homes)
+
+    def _take(self, life: Life) -> None:
+        if (held := self._held.get(life)) is not None:
+            held.taken = True
+            self.stop(life, kill=False)
+
+    # ---- one actor ----
+
+    def _keep(self, held: Held) -> None:
+        self._held[held.life] = held
+        held.task = asyncio.create_task(self._tend(held))
+
+    async def _tend(self, held: Held) -> None:
+        """From its placing to its end."""
+        try:
+            ended = await self._begin(held) or await self._follow(held)
+        except exceptions.RayTaskError as error:  # its actor lives, and cannot do it: no node took that from it
+            log.warning("%s: %s", held.life, exit_status.first_line(error))
+            ended = exit_status.ended(held.life, held.started.pid if held.started else 0, signal="SIGKILL")
+        except exceptions.RayError as error:
+            ended = self._lost(held, error)
+        self._held.pop(held.life, None)
+        cluster.kill(held.actor)
+        held.on_exit(replace(ended, evicted=True) if held.taken and not ended.clean else ended)
+
+    async def _begin(self, held: Held) -> RoleExit | None:
+        """Until its process runs; its end, if it never will."""
+        try:
+            async with asyncio.timeout(self._order.pending_s):
+                started = await (self._find(held) if held.launch is None else self._start(held, held.launch))
+        except TimeoutError:
+            return self._unplaced(held)
+        if started is None:  # the steward before died when it had made the actor, and told it nothing
+            return exit_status.ended(held.life, 0, signal="SIGKILL")
+        held.started = started
+        self._files.log_of(held.life.role).touch()
+        log.info("%s runs on %s (node %s)", held.life, started.host, started.node[:8])
+        return None
+
+    async def _start(self, held: Held, launch: Launch) -> Started:
+        started: Started = await held.actor.start.remote(launch, self._small_files(launch))
+        return started
+
+    async def _find(self, held: Held) -> Started | None:
+        found: tuple[Launch, Started] | None = await held.actor.who.remote()
+        if found is None:
+            return None
+        held.launch = found[0]
+        await held.actor.put.remote("master.json", self._master())
+        return found[1]
+
+    async def _follow(self, held: Held) -> RoleExit:
+        """Take down what it prints until it has ended."""
+        away_since: float | None = None
+        while True:
+            try:
+                news: News = await held.actor.news.remote()
+            except exceptions.ActorUnavailableError as error:
+                away_since = time.monotonic() if away_since is None else away_since
+                if time.monotonic() >= away_since + AWAY_S:
+                    return self._lost(held, error)
+                await asyncio.sleep(LOOK_S)
+                continue
+            away_since = None
+            if news.said:
+                with contextlib.suppress(OSError), logs.open_log(self._files.log_of(held.life.role)) as file:
+                    file.write(news.said)
+            if news.exit is not None:
+                with contextlib.suppress(exceptions.RayError, TimeoutError):
+                    async with asyncio.timeout(LEAVE_S):
+                        await held.actor.leave.remote()
+                return news.exit
+
+    def _lost(self, held: Held, error: Exception) -> RoleExit:
+        pid = held.started.pid if held.started else 0
+        if held.started is None and held.asked_to_end:
+            return exit_status.ended(held.life, 0, signal="SIGTERM")
+        node = held.started.node if held.started else ""
+        ended = exit_status.of(held.life, pid, error, node_lives=not node or cluster.node_lives(node))
+        log.warning("%s: %s", held.life, exit_status.first_line(error))
+        return ended
+
+    def _unplaced(self, held: Held) -> RoleExit:
+        limits = held.launch.limits if held.launch is not None else Limits()
+        asked = job_order.needs(held.life.role.kind, limits, self._order.resources)
+        why = f"no node took it within {self._order.pending_s:g} s: {job_order.lacking(asked, cluster.free())}"
+        self._say(f"{held.life}: {why}")
+        return exit_status.unplaced(held.life, why)
+
+    # ---- what a role must know ----
+
+    def _small_files(self, launch: Launch) -> dict[str, bytes]:
+        """By the name that each has in the holder's folder."""
+        certificates = pathlib.Path(launch.settings["tls"]).iterdir() if launch.settings.get("tls") else ()
+        return {
+            "secret": self._files.secret.read_bytes(),
+            "master.json": self._master(),
+            **{f"tls/{path.name}": path.read_bytes() for path in certificates},
+        }
+
+    def _master(self) -> bytes:
+        with contextlib.suppress(OSError):
+            return self._files.master.read_bytes()
+        return b""
+
+    async def _tell_where_master_is(self) -> None:
+        """Each holder keeps a copy of `master.json` for its process: there may be another master."""
+        while True:
+            if (where := self._master()) != self._known_master:
+                self._known_master = where
+                for held in self._held.values():
+                    if held.started is not None:
+                        held.actor.put.remote("master.json", where)
+            await asyncio.sleep(LOOK_S)

@@ -1,0 +1,199 @@
+"""The actor that holds one process of a job: starts it on its node, prints its log, tells its end, goes with it.
+
+In: a `Launch` and small files (secret, the master's whereabouts) from `platform`. Out: `News`: what it printed since,
+and how it ended. A `LocalPlatform` of its own holds the process to its limits where rights allow, and its watchdog ends
+it, children included, when this actor's process ends, however that is. A holder that nobody asks for long ends itself.
+"""
+
+import asyncio
+import contextlib
+import os
+import pathlib
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Set
+from dataclasses import dataclass, replace
+
+from springtide import errors
+from springtide.domain.core.roles import RoleExit
+from springtide.platforms.agent.api import Launch
+from springtide.platforms.local.platform import LocalPlatform
+from springtide.telemetry import logs
+
+LONELY_S = 600.0  # a steward asks every second; Ray may take minutes to give up the node that it was on
+NEWS_S = 2.0  # an answer without news: the asker sees that this actor lives
+LOOK_S = 0.1  # between two looks at the log
+CHUNK = 1 << 18
+PREFIX = "springtide-holder-"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Started:
+    """A process that runs."""
+
+    pid: int
+    node: str
+    """Ray's id of the node."""
+    host: str
+    """Its address."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class News:
+    """What a process printed since the last news, and how it ended, when all of that has been told."""
+
+    said: bytes = b""
+    exit: RoleExit | None = None
+
+
+class Holder:
+    """One life of a role. All methods are called by the job's steward."""
+
+    def __init__(self, lonely_s: float = LONELY_S) -> None:
+        self._lonely_s, self._asked_at = lonely_s, time.monotonic()
+        self._platform: LocalPlatform | None = None
+        self._started: Started | None = None
+        self._launch: Launch | None = None
+        self._exit: RoleExit | None = None
+        self._gone = asyncio.Event()
+        self._told = 0
+        self._folder = pathlib.Path()
+        self._watch: asyncio.Task[None] | None = None
+
+    async def start(self, launch: Launch, files: Mapping[str, bytes]) -> Started:
+        """Start the process, once."""
+        self._asked_at = time.monotonic()
+        if self._started is not None:
+            return self._started
+        sweep(pathlib.Path(tempfile.gettempdir()))
+        self._folder = pathlib.Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-"))
+        for inner in ("logs", "tls"):
+            (self._folder / inner).mkdir()
+        for name, content in files.items():
+            write(self._folder / name, content)
+        self._launch = told_where(launch, self._folder, node_address(), variables_of_job())
+        self._platform = LocalPlatform(self._files, self._say)
+        pid = self._platform.start(self._launch, self._ended)
+        self._started = Started(pid=pid, node=node_id(), host=node_address())
+        self._watch = asyncio.create_task(self._leave_when_lonely())
+        return self._started
+
+    async def who(self) -> tuple[Launch, Started] | None:
+        """What runs here; None: nothing was started yet."""
+        self._asked_at = time.monotonic()
+        return None if self._launch is None or self._started is None else (self._launch, self._started)
+
+    async def news(self) -> News:
+        """Wait for something to tell, for two seconds at most."""
+        self._asked_at = time.monotonic()
+        deadline = self._asked_at + NEWS_S
+        while True:
+            gone = self._gone.is_set()  # before the last look: a process that has ended prints no more
+            if said := self._unsaid():
+                self._told += len(said)
+                sys.stdout.write(said.decode(errors="replace"))
+                sys.stdout.flush()
+                return News(said=said)
+            if gone or time.monotonic() >= deadline:
+                return News(exit=self._exit)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._gone.wait(), LOOK_S)
+
+    async def put(self, name: str, content: bytes) -> None:
+        """Replace a file that the process reads: there is another master."""
+        write(self._folder / name, content)
+
+    async def end(self, kill: bool) -> None:
+        """SIGTERM or SIGKILL to the process."""
+        if self._platform is not None and self._launch is not None:
+            self._platform.stop(self._launch.life, kill=kill)
+
+    async def leave(self) -> None:
+        """Clean up: its actor is to be ended next."""
+        self._close()
+
+    @property
+    def _files(self) -> logs.RunFiles:
+        return logs.RunFiles(self._folder)
+
+    def _unsaid(self) -> bytes:
+        if self._launch is None:
+            return b""
+        with open(self._files.log_of(self._launch.life.role), "rb") as file:
+            file.seek(self._told)
+            return file.read(CHUNK)
+
+    def _ended(self, ended: RoleExit) -> None:
+        self._exit = ended
+        self._gone.set()
+
+    def _say(self, line: str) -> None:
+        print(line, flush=True)
+
+    async def _leave_when_lonely(self) -> None:
+        while time.monotonic() < self._asked_at + self._lonely_s:
+            await asyncio.sleep(min(1.0, self._lonely_s))
+        self._say(f"nobody has asked for this role for {self._lonely_s:g} s: its job has no steward any more; it ends")
+        self._close()
+        os.kill(os.getpid(), signal.SIGKILL)  # an actor that no one will call has no other way out
+
+    def _close(self) -> None:
+        if self._platform is not None:
+            self._platform.close()
+            self._platform = None
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def told_where(launch: Launch, folder: pathlib.Path, host: str, own: Set[str] = frozenset()) -> Launch:
+    """The launch as it is on this node: its own address, files where they are here.
+
+    Ray sets OMP_NUM_THREADS by the cores asked for; ours counts, unless it is one of the job's `own` variables.
+    """
+    here = {"master_file": str(folder / "master.json"), "secret_file": str(folder / "secret"), "host": host}
+    if launch.settings.get("tls"):
+        here["tls"] = str(folder / "tls")
+    ours = {name: value for name, value in launch.environment.items() if name not in own}
+    return replace(launch, settings={**launch.settings, **here}, given={**ours, **launch.given})
+
+
+def write(path: pathlib.Path, content: bytes) -> None:
+    """Whole or not at all, for this user only."""
+    part = path.with_name(f"{path.name}.part")
+    try:
+        with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            file.write(content)
+        part.replace(path)
+    except OSError as error:
+        raise errors.JobFailed(f"cannot write {path} on this node: {error.strerror or error}") from error
+
+
+def sweep(base: pathlib.Path) -> None:
+    """Remove what holders that were killed have left on this node."""
+    for folder in base.glob(f"{PREFIX}*"):
+        pid = folder.name[len(PREFIX) :].partition("-")[0]
+        if pid.isdigit() and not pathlib.Path(f"/proc/{pid}").exists():
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def variables_of_job() -> set[str]:
+    """Environment variables that the job's `runtime_env` sets."""
+    import ray
+
+    return set(ray.get_runtime_context().runtime_env.get("env_vars") or {})
+
+
+def node_id() -> str:
+    """Of the node that this actor is on."""
+    import ray
+
+    return str(ray.get_runtime_context().get_node_id())
+
+
+def node_address() -> str:
+    """By which other nodes reach this one."""
+    import ray
+
+    return str(ray.util.get_node_ip_address())

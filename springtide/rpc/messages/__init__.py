@@ -1,0 +1,1 @@
+"""Every message of the control plane, by subject."""

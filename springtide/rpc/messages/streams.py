@@ -1,0 +1,23 @@
+"""Messages about streams: where batches of partitions are cut that did not fill up in time.
+
+In: `worker.online`, at the live head of a partition. Next: `master.data.leases` notes them in the book, and answers
+when they are in the journal: only then may such a batch be trained. Both are part of `rpc.messages.messages`.
+"""
+
+from springtide.domain.data.streams import Cut
+from springtide.rpc.messages.types import Message
+
+
+class CutRequest(Message, frozen=True):
+    """Batches of my leases are to end there. Answered with `CutsNoted`; asking again does no harm."""
+
+    cuts: tuple[Cut, ...]
+    era: int = 0
+    """Of the leases."""
+
+
+class CutsNoted(Message, frozen=True):
+    """The cuts that count from now on, whoever reads the partition. Those that are missing were not the asker's."""
+
+    cuts: tuple[Cut, ...]
+    era: int = 0

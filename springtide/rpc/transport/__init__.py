@@ -1,0 +1,1 @@
+"""Authenticated msgpack frames over asyncio streams."""

@@ -1,0 +1,80 @@
+"""Both sides prove that they know the job's secret, without sending it: an HMAC over two fresh nonces.
+
+In: a connected stream. Out: the master's term, or `Rejected`. Next: numbered requests (`rpc.transport.connection`,
+`rpc.transport.listener`).
+"""
+
+import asyncio
+import hmac
+import secrets
+
+import msgspec
+
+from springtide import errors
+from springtide.rpc.messages import messages
+from springtide.rpc.transport import frames, pending
+
+NONCE_BYTES = 32
+
+_decoder = msgspec.msgpack.Decoder(messages.Handshake)
+
+
+class Rejected(errors.SpringtideError):
+    """The other side does not know the secret, or speaks another version."""
+
+
+def proof(secret: bytes, side: str, challenge: bytes, own: bytes) -> bytes:
+    """What only someone with the secret can compute for these two nonces; the side keeps it from being echoed back."""
+    return hmac.digest(secret, b"springtide-control/" + side.encode() + b"/" + challenge + own, "sha256")
+
+
+async def challenge(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, secret: bytes, term: int, *, plane: str = ""
+) -> None:
+    """Listener's part: returns once the caller has proved itself and been told which master this is.
+
+    `rpc.transport.pending` limits how long that may take. A proof for one `plane` is none for another: peers of a job
+    have their own (`worker.online.shuffling`).
+    """
+    nonce = secrets.token_bytes(NONCE_BYTES)
+    writer.write(frames.pack(messages.Challenge(messages.VERSION, nonce)))
+    answer = await _next(reader)
+    if not isinstance(answer, messages.Answer):
+        raise Rejected(f"expected an answer to the challenge, got {type(answer).__name__}")
+    problem = ""
+    if answer.version != messages.VERSION:
+        problem = f"this side speaks version {messages.VERSION} of the control protocol, you speak {answer.version}"
+    elif not hmac.compare_digest(answer.proof, proof(secret, plane + "caller", nonce, answer.nonce)):
+        problem = "wrong secret: this address belongs to another job, or the secret file is stale"
+    if problem:
+        writer.write(frames.pack(messages.Refused("JobFailed", problem)))
+        await writer.drain()
+        raise Rejected(problem)
+    writer.write(frames.pack(messages.Accepted(proof(secret, plane + "listener", answer.nonce, nonce), term)))
+
+
+async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, secret: bytes, *, plane: str = "") -> int:
+    """Caller's part: returns once both sides have proved themselves; the master's term. TimeoutError: too late."""
+    async with asyncio.timeout(pending.DEADLINE_S):
+        return await _answer(reader, writer, secret, plane)
+
+
+async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, secret: bytes, plane: str) -> int:
+    asked = await _next(reader)
+    if not isinstance(asked, messages.Challenge):
+        raise Rejected(f"expected a challenge, got {type(asked).__name__}")
+    nonce = secrets.token_bytes(NONCE_BYTES)
+    shown = proof(secret, plane + "caller", asked.nonce, nonce)
+    writer.write(frames.pack(messages.Answer(messages.VERSION, nonce, shown)))
+    verdict = await _next(reader)
+    if isinstance(verdict, messages.Refused):
+        raise Rejected(verdict.error)
+    if not isinstance(verdict, messages.Accepted):
+        raise Rejected(f"expected a verdict, got {type(verdict).__name__}")
+    if not hmac.compare_digest(verdict.proof, proof(secret, plane + "listener", nonce, asked.nonce)):
+        raise Rejected("the other side does not know the job's secret")
+    return verdict.term
+
+
+async def _next(reader: asyncio.StreamReader) -> messages.Handshake:
+    return await frames.read(reader, _decoder, limit=frames.MAX_HANDSHAKE_BYTES)

@@ -1,0 +1,183 @@
+"""A connection to the master for code that is not asyncio: a thread of its own runs the loop and the heartbeat.
+
+In: calls from the user's loop, from any thread. Out: replies. With a `look` it outlives its master
+(`rpc.transport.reconnect`). A child forked after this (a DataLoader's worker) closes its copy of the socket and may not
+call: only the process that made the channel speaks on it.
+"""
+
+import asyncio
+import logging
+import os
+import pathlib
+import secrets
+import threading
+import weakref
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from springtide import config, errors
+from springtide.rpc.messages import messages
+from springtide.rpc.transport import master_file
+from springtide.rpc.transport.reconnect import Look, Reunion
+
+log = logging.getLogger(__name__)
+BIRTH = secrets.randbits(62)
+"""Of this process: tells it from another of the same name and process id, such as its container started again."""
+T = TypeVar("T")
+
+
+class Channel:
+    """Synchronous and thread-safe; `beat` and `pulse` are called in the channel's thread."""
+
+    def __init__(
+        self,
+        address: str,
+        secret: bytes,
+        *,
+        connect_timeout_s: float,
+        patience_s: float = 0.0,
+        look: Look | None = None,
+        certificates: str = "",
+        role: str = "master",
+    ) -> None:
+        """`certificates`: a folder (`rpc.transport.tls`), where the job has TLS; `role`: of whoever is called."""
+        self._pid = os.getpid()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="springtide-link", daemon=True)
+        self._thread.start()
+        self._beating: asyncio.Task[None] | None = None
+        self._open = True
+        self._reunion = Reunion(address, secret, patience_s=patience_s, look=look, certificates=certificates, role=role)
+        try:
+            self._run(self._reunion.open(connect_timeout_s))
+        except BaseException:
+            self._stop_loop()
+            raise
+        _channels.add(self)
+
+    def ask(self, request: messages.Request | Callable[[], messages.Request]) -> messages.Reply:
+        """Send a request, wait for its reply. A function makes it in the channel's thread, anew for every master."""
+        return self._run(self._reunion.ask(request))
+
+    @property
+    def own_host(self) -> str:
+        """The address of this host that faces the master: others may call it there."""
+        link = self._reunion.connection
+        assert link is not None
+        return link.own_host
+
+    def introduce(self, hello: messages.Request) -> None:
+        """Say this first to every master that takes over."""
+        self._reunion.introduce(hello)
+
+    def start_heartbeat(
+        self,
+        every_s: float,
+        beat: Callable[[], messages.Heartbeat],
+        pulse: Callable[[messages.Pulse], bool | None],
+        lost: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Send `beat()` every so often and hand the answer to `pulse`; `lost` is called once the master is gone.
+
+        Where `pulse` says that it has news, the next beat follows at once.
+
+        A member that has been given up gets a pulse that says so, whichever way it hears of it.
+        """
+        self._run(self._start_beating(self._beat(every_s, beat, pulse, lost)))
+
+    def close(self) -> None:
+        """Hang up. Harmless when done twice, or in a forked child."""
+        if os.getpid() != self._pid or not self._open:
+            return
+        self._open = False
+        _channels.discard(self)
+        try:
+            self._run_closed(self._goodbye())
+        finally:
+            self._stop_loop()
+
+    def forget_in_child(self) -> None:
+        """After a fork, in the child: give back the copy of the socket, so that the parent's death still closes it."""
+        if self._reunion.connection is not None:
+            self._reunion.connection.sock.close()
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        if os.getpid() != self._pid or not self._open:
+            work.close()
+            raise errors.JobFailed(
+                "this process has no link to the master: it was forked from a worker, or the link is closed. "
+                "Only the process that called st.join() may use the job."
+            )
+        return self._run_closed(work)
+
+    def _run_closed(self, work: Coroutine[Any, Any, T]) -> T:
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    async def _start_beating(self, beating: Coroutine[Any, Any, None]) -> None:
+        self._beating = asyncio.create_task(beating)
+
+    async def _beat(
+        self,
+        every_s: float,
+        beat: Callable[[], messages.Heartbeat],
+        pulse: Callable[[messages.Pulse], bool | None],
+        lost: Callable[[], None],
+    ) -> None:
+        try:
+            clock = asyncio.get_running_loop().time
+            news, began = None, clock()
+            while True:
+                await asyncio.sleep(0 if news else began + every_s - clock())  # the answer may have taken its time
+                began = clock()
+                answer = await self._reunion.ask(beat)
+                news = pulse(answer) if isinstance(answer, messages.Pulse) else None
+        except errors.Fenced as error:
+            log.warning("heartbeat stopped: %s", error)
+            pulse(messages.Pulse(fenced=True))
+        except errors.SpringtideError as error:
+            log.warning("heartbeat stopped: %s", error)
+            lost()
+
+    async def _goodbye(self) -> None:
+        if self._beating:
+            self._beating.cancel()
+        await self._reunion.close()
+
+    def _stop_loop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+def for_member(settings: config.Settings, secret: bytes) -> Channel:
+    """The channel of a role, which outlives its master: a file says where the next one is, or it has the same name."""
+    file, first_s = pathlib.Path(settings.master_file), settings.connect_timeout_s
+    return Channel(
+        settings.master,
+        secret,
+        connect_timeout_s=first_s if settings.master_file else max(first_s, settings.master_patience_s),
+        patience_s=settings.master_patience_s,
+        look=(lambda: master_file.read(file)) if settings.master_file else (lambda: None),
+        certificates=settings.tls,
+    )
+
+
+def own_host(settings: config.Settings, link: Channel) -> str:
+    """Where this process listens for others of the job: as it was told, else the interface that faces the master."""
+    return settings.host or link.own_host
+
+
+_channels: "weakref.WeakSet[Channel]" = weakref.WeakSet()
+
+
+def _forget_all_in_child() -> None:
+    for channel in list(_channels):
+        channel.forget_in_child()
+
+
+os.register_at_fork(after_in_child=_forget_all_in_child)

@@ -1,0 +1,205 @@
+"""The calling side of one persistent connection: numbered requests, replies in any order.
+
+In: `Request`s of a member. Out: the master's `Reply`, or the error it stands for. `rpc.transport.channel` wraps this
+for threads.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import socket
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from springtide import errors
+from springtide.rpc.messages import messages
+from springtide.rpc.transport import addresses, auth, frames, tls
+
+RETRY_S = 0.05
+GOODBYE_S = 1.0
+KEEP_ALIVE = {"TCP_KEEPIDLE": 4, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 10_000}
+"""Seconds; milliseconds for the last. Unanswered for ten seconds a connection is lost; shorter cuts it survives."""
+
+
+@dataclass(frozen=True, slots=True)
+class Other:
+    """Who is called: a master, or a brain, whose messages are others."""
+
+    who: str
+    returns: "msgspec.msgpack.Decoder[Any]"
+    tls: str = "SPRINGTIDE_TLS"
+    """The setting that names a caller's certificates."""
+
+
+MASTER = Other("master", msgspec.msgpack.Decoder(messages.Return))
+
+
+class Connection:
+    """An authenticated connection to the master. Made by `connect`; lives in one event loop."""
+
+    def __init__(
+        self,
+        address: str,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        sock: socket.socket,
+        term: int,
+        other: "Other",
+    ) -> None:
+        self.address, self._other = address, other
+        self.term = term
+        """Which master of the job is at the other end."""
+        self.sock = sock
+        self._own_host = str(sock.getsockname()[0])
+        self._reader, self._writer = reader, writer
+        self._numbers = itertools.count(1)
+        self._waiting: dict[int, asyncio.Future[messages.Reply]] = {}
+        self._lost: errors.MasterUnreachable | None = None
+        self._receiver = asyncio.create_task(self._receive())
+
+    async def ask(self, request: messages.Request) -> messages.Reply:
+        """Send a request and wait for its reply; a refusal is raised as the error it names."""
+        if self._lost:
+            raise self._lost
+        number = next(self._numbers)
+        future = self._waiting[number] = asyncio.get_running_loop().create_future()
+        try:
+            self._writer.write(frames.pack(messages.Call(number, request)))
+            reply: messages.Reply = await future
+        finally:
+            self._waiting.pop(number, None)
+        if isinstance(reply, messages.Refused):
+            raise as_error(reply)
+        return reply
+
+    @property
+    def own_host(self) -> str:
+        """The address of this side."""
+        return self._own_host
+
+    @property
+    def lost(self) -> bool:
+        """Whether it is of no further use."""
+        return self._lost is not None
+
+    async def close(self) -> None:
+        """Say goodbye; waiting requests fail."""
+        self._receiver.cancel()
+        self._lose("this side closed the connection")
+        await hang_up(self._writer)
+
+    async def _receive(self) -> None:
+        try:
+            while True:
+                answer = await frames.read(self._reader, self._other.returns)
+                future = self._waiting.get(answer.id)
+                if future and not future.done():
+                    future.set_result(answer.body)
+        except (OSError, EOFError, frames.BadFrame) as error:
+            self._lose(str(error) or type(error).__name__)
+
+    def _lose(self, why: str) -> None:
+        self._lost = self._lost or errors.MasterUnreachable(
+            f"lost the connection to the {self._other.who} at {self.address}: {why}. See the {self._other.who}'s log."
+        )
+        for future in self._waiting.values():
+            if not future.done():
+                future.set_exception(self._lost)
+
+
+async def connect(
+    address: str, secret: bytes, *, within_s: float, other: Other = MASTER, certificates: str = "", role: str = "master"
+) -> Connection:
+    """Connect and authenticate, trying again until `within_s` has passed while no one listens there yet.
+
+    With `certificates` (a folder, `rpc.transport.tls`) by TLS, and only to a `role` of this job.
+    """
+    host, port = addresses.parse(address)
+    last = "no answer" if certificates else f"no answer; one with TLS needs {other.tls} on this side too"
+    try:
+        async with asyncio.timeout(within_s):
+            while True:
+                try:
+                    return await _open((address, host, port), secret, other, certificates, role)
+                except (OSError, EOFError, frames.BadFrame) as error:
+                    last = str(error) or type(error).__name__
+                await asyncio.sleep(RETRY_S)
+    except auth.Rejected as error:
+        raise errors.MasterUnreachable(f"the {other.who} at {address} turned this process away: {error}") from error
+    except TimeoutError:
+        raise errors.MasterUnreachable(
+            f"no {other.who} at {address} after {within_s:g} s ({last}). Check that it is running and the port is open."
+        ) from None
+
+
+async def _open(where: tuple[str, str, int], secret: bytes, other: Other, certificates: str, role: str) -> Connection:
+    address, host, port = where
+    sock = await _called(host, port)
+    try:
+        tune(sock)
+        reader, writer = await asyncio.open_connection(sock=sock, **tls.connecting(certificates))
+    except BaseException as error:
+        sock.close()
+        raise tls.as_refusal(error) from error
+    try:
+        tls.check_stream(writer, certificates, role)
+        term = await auth.answer(reader, writer, secret)
+    except BaseException as error:
+        await hang_up(writer)
+        if isinstance(error, (EOFError, OSError)) and not certificates:
+            raise OSError(f"{error or 'no word'}; a {other.who} with TLS needs {other.tls} on this side too") from error
+        raise tls.as_refusal(error) from error
+    return Connection(address, reader, writer, sock, term, other)
+
+
+async def _called(host: str, port: int) -> socket.socket:
+    """A socket to the first of the name's addresses that answers; our own object: a fork must close its copy."""
+    loop = asyncio.get_running_loop()
+    refused: OSError = OSError("no address")
+    for family, kind, protocol, _, where in await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+        sock = socket.socket(family, kind, protocol)
+        try:
+            sock.setblocking(False)
+            await loop.sock_connect(sock, where)
+            return sock
+        except OSError as error:
+            sock.close()
+            refused = error
+        except BaseException:
+            sock.close()
+            raise
+    raise refused
+
+
+def tune(sock: socket.socket) -> None:
+    """No waiting for more to send; and a host that is cut off or switched off is noticed, which sends no farewell."""
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in KEEP_ALIVE.items():
+        if hasattr(socket, name):
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+async def hang_up(writer: asyncio.StreamWriter) -> None:
+    """Close a stream and see it closed. By TLS the other side is waited for a moment only: it may be stopped."""
+    again = writer.is_closing()  # a stream by TLS that is closed twice knows nothing of itself any more
+    secure = not again and writer.get_extra_info("ssl_object") is not None
+    if not again:
+        writer.close()
+    with contextlib.suppress(OSError, asyncio.CancelledError):
+        async with asyncio.timeout(GOODBYE_S if secure or again else None):
+            await writer.wait_closed()
+    if secure:
+        writer.transport.abort()
+
+
+def as_error(refused: messages.Refused) -> errors.SpringtideError:
+    """The exception that a refusal names; one this side does not know becomes `JobFailed`."""
+    kind: type[errors.SpringtideError] | None = getattr(errors, refused.kind, None)
+    if not (isinstance(kind, type) and issubclass(kind, errors.SpringtideError)):
+        return errors.JobFailed(refused.error)
+    while "__init__" in vars(kind) and issubclass(kind, errors.UserError):
+        kind = kind.__bases__[0]  # it composes its own message: the one we have goes into its parent
+    return kind(refused.error)

@@ -1,0 +1,59 @@
+"""Frames: four bytes of length, then msgpack. Sizes are checked before anything is allocated.
+
+In: `rpc.messages.messages`. Out: bytes on a stream, and back. Next: `rpc.transport.auth` opens a connection,
+`rpc.transport.listener` and `rpc.transport.connection` keep it.
+"""
+
+import asyncio
+import struct
+from typing import Any, TypeVar
+
+import msgspec
+
+from springtide import errors
+
+LENGTH = struct.Struct(">I")
+MAX_BYTES = 16 * 2**20  # the largest honest frame is a placement of 65536 slots, some 200 KB
+MAX_HANDSHAKE_BYTES = 1024
+
+T = TypeVar("T")
+
+
+class BadFrame(errors.SpringtideError):
+    """What came over the wire is not a message of ours; the connection is of no further use."""
+
+
+def pack(message: Any, *, limit: int = MAX_BYTES) -> bytes:
+    """One message as a frame."""
+    try:
+        body = msgspec.msgpack.encode(message)
+    except OverflowError as error:
+        raise errors.BadInput(f"a number in {message} does not fit into 64 bits") from error
+    if len(body) > limit:
+        raise errors.BadInput(
+            f"{type(message).__name__} of {len(body)} bytes is over the control plane's limit of {limit} bytes"
+        )
+    return LENGTH.pack(len(body)) + body
+
+
+def unpack(body: bytes, decoder: "msgspec.msgpack.Decoder[T]") -> T:
+    """The message in a frame's body, with its types checked."""
+    try:
+        return decoder.decode(body)
+    except (msgspec.DecodeError, errors.BadInput) as error:
+        raise BadFrame(f"not a message: {error}") from error
+
+
+async def read(reader: asyncio.StreamReader, decoder: "msgspec.msgpack.Decoder[T]", *, limit: int = MAX_BYTES) -> T:
+    """Wait for the next message. EOFError when the peer has closed between two frames."""
+    head = await reader.read(1)
+    if not head:
+        raise EOFError("closed by the other side")
+    try:
+        (size,) = LENGTH.unpack(head + await reader.readexactly(LENGTH.size - 1))
+        if size > limit:
+            raise BadFrame(f"a frame of {size} bytes announced, at most {limit} are taken")
+        body = await reader.readexactly(size)
+    except asyncio.IncompleteReadError as error:
+        raise BadFrame("closed within a frame") from error
+    return unpack(body, decoder)

@@ -1,0 +1,70 @@
+"""Limits on peers that have connected and not proved yet that they belong to the job.
+
+In: connections that a listener has just accepted. Out: at most `MOST` of them at a time; when one more comes the oldest
+is dropped. Each is dropped at one deadline, however slowly its bytes come. Peers that have proved themselves are not
+counted: strangers never take their places. Used by `rpc.transport.listener`, `worker.online.shuffling.peers` and
+`dataworker.transport.listener`. The data plane has its own in cpp/pending_handshakes.h.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+
+MOST = 64
+"""A handshake takes milliseconds, so a member has its turn among that many strangers."""
+DEADLINE_S = 10.0
+"""For a whole handshake, TLS included."""
+
+
+class PendingHandshakes:
+    """One a listener. Its methods may be called from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._tickets = itertools.count()
+        self._pending: dict[int, tuple[float, Callable[[], object]]] = {}
+        """By ticket, the oldest first: when it is overdue, and what drops it."""
+
+    @contextlib.contextmanager
+    def limited(self, drop: Callable[[], object]) -> Iterator[None]:
+        """A handshake, until it is over. Another thread calls `drop` if it has to end before: it must not wait.
+
+        Somebody has to call `drop_overdue` in time.
+        """
+        with self._lock:
+            while len(self._pending) >= MOST:
+                self._drop_oldest()
+            ticket = next(self._tickets)
+            self._pending[ticket] = (time.monotonic() + DEADLINE_S, drop)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._pending.pop(ticket, None)
+
+    def drop_overdue(self) -> float | None:
+        """Drop those that have taken too long. Seconds until the next one has; None: there is none."""
+        with self._lock:
+            while self._pending:
+                left = next(iter(self._pending.values()))[0] - time.monotonic()
+                if left > 0:
+                    return left
+                self._drop_oldest()
+        return None
+
+    @contextlib.asynccontextmanager
+    async def handshake(self) -> AsyncIterator[None]:
+        """A handshake in a task of its own: TimeoutError at its deadline, cancelled when it must give way."""
+        task = asyncio.current_task()
+        assert task is not None
+        with self.limited(task.cancel):
+            async with asyncio.timeout(DEADLINE_S):
+                yield
+
+    def _drop_oldest(self) -> None:
+        ticket = next(iter(self._pending))
+        _, drop = self._pending.pop(ticket)
+        drop()

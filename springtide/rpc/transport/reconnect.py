@@ -1,0 +1,119 @@
+"""Stay in touch with the job's master, whoever that is: reconnect, introduce oneself again, repeat what was asked.
+
+In: requests from `rpc.transport.channel`, in its event loop. Out: the reply of the master of the day. A master that has
+died is replaced by one with a higher term, which is found by the file of the run (`rpc.transport.master_file`), or by a
+name that stays and is looked up anew for every attempt; one with a lower term is refused. Requests are idempotent, so
+one whose answer was lost is simply asked again.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+
+from springtide import errors
+from springtide.rpc.messages import messages
+from springtide.rpc.transport import connection
+from springtide.rpc.transport.master_file import Whereabouts
+
+log = logging.getLogger(__name__)
+
+ATTEMPT_S = 2.0  # a master of this host answers in milliseconds; a dead one's port refuses at once
+PAUSES_S = (0.02, 0.05, 0.1, 0.2, 0.5)  # between attempts; the last one stays
+
+Look = Callable[[], Whereabouts | None]
+
+
+class Reunion:
+    """A connection that outlives its masters. `patience_s` is how long to look for one."""
+
+    def __init__(
+        self,
+        address: str,
+        secret: bytes,
+        *,
+        patience_s: float,
+        look: Look | None = None,
+        certificates: str = "",
+        role: str = "master",
+    ) -> None:
+        self._address, self._secret, self._patience_s, self._look = address, secret, patience_s, look
+        self._certificates, self._role = certificates, role
+        self._lock = asyncio.Lock()
+        self._hello: messages.Request | None = None
+        self._term = 0
+        self.connection: connection.Connection | None = None
+
+    async def open(self, within_s: float) -> None:
+        """The first connection; a master may have been replaced before this process was up."""
+        if self._look is None:
+            self.connection = await self._connect(self._address, within_s)
+        else:
+            self.connection = await self._find_again(within_s)
+
+    def introduce(self, hello: messages.Request) -> None:
+        """Say this first to every master that is met from now on."""
+        self._hello = hello
+
+    async def ask(self, request: messages.Request | Callable[[], messages.Request]) -> messages.Reply:
+        """The reply of the master of the day, however many it takes. What may be outdated by then is made anew."""
+        while True:
+            link = await self._linked()
+            try:
+                return await link.ask(request() if callable(request) else request)
+            except errors.MasterUnreachable:
+                if self._look is None or not link.lost:
+                    raise
+
+    async def close(self) -> None:
+        """Hang up."""
+        if self.connection is not None:
+            await self.connection.close()
+
+    async def _linked(self) -> connection.Connection:
+        async with self._lock:
+            if self.connection is None or (self.connection.lost and self._look is not None):
+                if self.connection is not None:
+                    await self.connection.close()
+                self.connection = await self._find_again(self._patience_s)
+            return self.connection
+
+    async def _connect(self, address: str, within_s: float) -> connection.Connection:
+        return await connection.connect(
+            address, self._secret, within_s=within_s, certificates=self._certificates, role=self._role
+        )
+
+    async def _find_again(self, within_s: float) -> connection.Connection:
+        deadline, attempts, last = time.monotonic() + within_s, 0, "no answer"
+        while True:
+            try:
+                return await self._meet()
+            except (errors.MasterUnreachable, errors.TemporaryError) as error:
+                last = str(error)
+            if time.monotonic() > deadline:
+                raise errors.MasterUnreachable(
+                    f"no master of the job could be reached within {within_s:g} s ({last}). See the master's log."
+                )
+            await asyncio.sleep(PAUSES_S[min(attempts, len(PAUSES_S) - 1)])
+            attempts += 1
+
+    async def _meet(self) -> connection.Connection:
+        """Connect to whom the file names, or to who has the name now, if it is no one of the past; say who we are."""
+        assert self._look is not None
+        where = self._look()
+        if where is not None and where.term < self._term:
+            raise errors.TemporaryError(f"the file names master number {where.term}; number {self._term} is known")
+        address = where.address if where is not None and where.address else self._address
+        link = await self._connect(address, ATTEMPT_S)
+        try:
+            if link.term < self._term:
+                raise errors.TemporaryError(f"master number {link.term} is of the past: number {self._term} is known")
+            if self._hello is not None:
+                await link.ask(self._hello)
+        except BaseException:
+            await link.close()
+            raise
+        if link.term > self._term:
+            log.info("met master number %d at %s", link.term, address)
+        self._term, self._address = link.term, address
+        return link

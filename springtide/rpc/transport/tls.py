@@ -1,0 +1,199 @@
+"""TLS between the processes of a job: who may speak to whom is said by certificates of the job's own authority.
+
+In: a folder with `ca.crt`, `tls.crt` and `tls.key` (`Settings.tls`; `platforms.agent.credentials` makes them). Out:
+contexts for both sides of a connection, and the check of whoever is there. Next: `rpc.transport.connection`,
+`rpc.transport.listener`; the data plane does the same in C++ (cpp/tls_session.h). With an empty folder there is no TLS.
+
+Checked on both sides: TLS 1.3; a certificate that `ca.crt` has signed and that is valid now; its name, the URI
+`springtide:JOB/ROLE`, is of this job; a caller checks besides that the role is the one it called. Host names are not
+checked: pods change addresses, and the authority signs nothing but processes of this job.
+Files are looked at again for every new connection, so that certificates may be renewed while the job runs; where they
+cannot be used at that moment, those before are.
+"""
+
+import asyncio
+import logging
+import os
+import pathlib
+import ssl
+import threading
+import urllib.parse
+from typing import Any, NamedTuple
+
+from springtide import errors
+from springtide.rpc.transport import auth, pending
+
+log = logging.getLogger(__name__)
+
+AUTHORITY, CERTIFICATE, KEY = "ca.crt", "tls.crt", "tls.key"
+SCHEME = "springtide:"
+
+
+class Identity(NamedTuple):
+    """Who a certificate speaks for."""
+
+    job: str
+    role: str
+
+    @property
+    def uri(self) -> str:
+        """As it is written in the certificate."""
+        return f"{SCHEME}{urllib.parse.quote(self.job, safe='')}/{self.role}"
+
+
+class _Ready(NamedTuple):
+    """What was made of a folder's files, and of which."""
+
+    files: tuple[tuple[int, int, int], ...]
+    identity: Identity
+    caller: ssl.SSLContext
+    listener: ssl.SSLContext
+
+
+_lock = threading.Lock()
+_ready: dict[str, _Ready] = {}
+
+
+def identity(folder: str) -> Identity:
+    """Whom this process speaks for. BadInput when the files are missing, expired, or do not belong together."""
+    return _load(folder).identity
+
+
+def connecting(folder: str) -> dict[str, Any]:
+    """What `asyncio.open_connection` is told besides the address; `check_stream` comes next."""
+    if not folder:
+        return {}
+    return {"ssl": _load(folder).caller, "server_hostname": "", "ssl_handshake_timeout": pending.DEADLINE_S}
+
+
+async def admit(writer: asyncio.StreamWriter, folder: str) -> None:
+    """Listener's part on a stream that was just accepted. `Rejected` says what is wrong with the caller.
+
+    The connection is gone then: a stream whose handshake failed never learns that it is closed, so do not wait for it.
+    """
+    if not folder:
+        return
+    try:
+        await writer.start_tls(_load(folder).listener, ssl_handshake_timeout=pending.DEADLINE_S)
+        check_stream(writer, folder)
+    except BaseException as error:
+        writer.transport.abort()
+        raise as_refusal(error) from error
+
+
+def check_stream(writer: asyncio.StreamWriter, folder: str, role: str = "") -> None:
+    """Whether who is there belongs to this job, and is a `role` where one is named; else `Rejected`."""
+    if folder:
+        check(writer.get_extra_info("peercert"), folder, role)
+
+
+def check(certificate: Any, folder: str, role: str = "") -> Identity:
+    """Whom a verified certificate speaks for; `Rejected` when it is another job, or not `role`."""
+    own, other = identity(folder), identity_in(certificate)
+    if other is None:
+        raise auth.Rejected("its certificate names no process of a job")
+    if other.job != own.job:
+        raise auth.Rejected(f"its certificate is for the job {other.job!r}, this is {own.job!r}")
+    if role and other.role != role:
+        raise auth.Rejected(f"its certificate is for a {other.role}; a {role} was called")
+    return other
+
+
+def identity_in(certificate: Any) -> Identity | None:
+    """The name in what `getpeercert` gave."""
+    for kind, value in (certificate or {}).get("subjectAltName", ()):
+        if kind == "URI" and value.startswith(SCHEME):
+            job, _, role = value[len(SCHEME) :].partition("/")
+            if job and role:
+                return Identity(urllib.parse.unquote(job), role)
+    return None
+
+
+def as_refusal(error: BaseException) -> BaseException:
+    """`Rejected` in place of an error of TLS after which trying again is of no use; any other as it is."""
+    gone = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)  # a listener that went away in the middle
+    if isinstance(error, ssl.SSLError) and not isinstance(error, gone):
+        return auth.Rejected(explain(error))
+    return error
+
+
+def explain(error: ssl.SSLError) -> str:
+    """What went wrong, and where to look."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not good: {error.verify_message}"
+    reason = error.reason or str(error)
+    if reason in ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNSUPPORTED_PROTOCOL", "NO_PROTOCOLS_AVAILABLE"):
+        return "it does not speak TLS 1.3: is SPRINGTIDE_TLS set on both sides?"
+    if "CERTIFICATE_REQUIRED" in reason or reason == "PEER_DID_NOT_RETURN_A_CERTIFICATE":
+        return "no certificate was shown: is SPRINGTIDE_TLS set on both sides?"
+    if "ALERT" in reason:
+        said = reason.split("ALERT_")[-1].replace("_", " ").lower()
+        return f"it did not accept this process's certificate, or broke off ({said})"
+    return f"TLS failed: {reason.replace('_', ' ').lower()}"
+
+
+def _load(folder: str) -> _Ready:
+    """Contexts of the files as they are now. A folder that changes while it is read is read again."""
+    root = pathlib.Path(folder)
+    with _lock:
+        for attempt in range(3):
+            try:
+                files = tuple(_stamp(root / name) for name in (AUTHORITY, CERTIFICATE, KEY))
+                if (known := _ready.get(folder)) is not None and known.files == files:
+                    return known
+                caller, listener = _context(root, ssl.PROTOCOL_TLS_CLIENT), _context(root, ssl.PROTOCOL_TLS_SERVER)
+                found = _meet_oneself(caller, listener)
+            except (OSError, ssl.SSLError) as error:  # also a key of one renewal with the certificate of another
+                if attempt < 2:
+                    continue
+                if (before := _ready.get(folder)) is None:
+                    raise errors.BadInput(_unfit(root, error)) from error
+                log.warning("%s; going on with what was there before", _unfit(root, error))
+                return before
+            if found is None:
+                raise errors.BadInput(f"{root / CERTIFICATE} has no name such as springtide:JOB/worker in it")
+            _ready[folder] = _Ready(files, found, caller, listener)
+        return _ready[folder]
+
+
+def _stamp(path: pathlib.Path) -> tuple[int, int, int]:
+    found = os.stat(path)
+    return (found.st_ino, found.st_mtime_ns, found.st_size)
+
+
+def _context(root: pathlib.Path, protocol: int) -> ssl.SSLContext:
+    context = ssl.SSLContext(protocol)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.options |= ssl.OP_NO_TICKET
+    if protocol == ssl.PROTOCOL_TLS_SERVER:
+        context.num_tickets = 0  # connections live long: nothing would be gained by resuming
+    context.load_cert_chain(root / CERTIFICATE, root / KEY)
+    context.load_verify_locations(root / AUTHORITY)
+    return context
+
+
+def _meet_oneself(caller: ssl.SSLContext, listener: ssl.SSLContext) -> Identity | None:
+    """A handshake in memory, both sides with our own certificate: it fails now, and not at somebody else's."""
+    left, right = ssl.MemoryBIO(), ssl.MemoryBIO()
+    calling = caller.wrap_bio(left, right)
+    sides = [calling, listener.wrap_bio(right, left, server_side=True)]
+    while sides:
+        for side in list(sides):
+            try:
+                side.do_handshake()
+                sides.remove(side)
+            except ssl.SSLWantReadError:
+                pass
+    return identity_in(calling.getpeercert())
+
+
+def _unfit(root: pathlib.Path, error: Exception) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        why = f"{CERTIFICATE} is not one that {AUTHORITY} vouches for now: {error.verify_message}"
+    elif isinstance(error, ssl.SSLError):
+        why = (error.reason or str(error)).replace("_", " ").lower()
+    else:
+        why = str(error)
+    return f"the certificates in {root} cannot be used: {why}; wanted {AUTHORITY}, {CERTIFICATE}, {KEY} of this job"

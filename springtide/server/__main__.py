@@ -1,0 +1,172 @@
+"""A parameter server's process: `python -m springtide.server.__main__`, told its job by the environment.
+
+In: the master's address, this server's name and the job's secret (`config`). Out: a `ServerRole` that serves the data
+plane until the job is over; its counters ride on heartbeats.
+"""
+
+import contextlib
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+
+import msgspec
+
+from springtide import child_guard, config, errors
+from springtide.checkpoint.format.storage import Place
+from springtide.checkpoint.transfer import shared_disk
+from springtide.checkpoint.transfer.remote_reader import Scattered
+from springtide.domain.core.roles import RoleKind
+from springtide.rpc.messages import messages
+from springtide.rpc.transport import channel
+from springtide.server import checkpoints, recovery, slot_loads, upload
+from springtide.server import mirror as mirroring
+from springtide.server.migration import Handing
+from springtide.server.server import ServerRole
+from springtide.telemetry import logs
+from springtide.telemetry.host.own_usage import OwnUsage
+
+log = logging.getLogger(__name__)
+TIDY_S = 1.0  # at the end, to leave the disk as it was
+
+
+def main() -> int:
+    """Join, serve, leave when told to."""
+    settings = config.load()
+    child_guard.die_with(settings.parent)
+    logs.log_to_stderr(debug=settings.debug)
+    over = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: over.set())
+    for ignored in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(ignored, signal.SIG_IGN)  # the agent decides when to stop
+    try:
+        serve(settings, over)
+    except errors.SpringtideError as error:
+        log.error("%s", error)
+        return 1
+    return 0
+
+
+def serve(settings: config.Settings, over: threading.Event) -> None:
+    """Serve until the job is over, or the master is lost."""
+    secret = config.job_secret(settings)
+    link = channel.for_member(settings, secret)
+    try:
+        rank = config.own_rank(settings, RoleKind.SERVER)
+        hello = messages.JoinServer(rank, os.getpid(), settings.incarnation, birth=channel.BIRTH)
+        welcome = link.ask(hello)
+        assert isinstance(welcome, messages.ServerWelcome)
+        link.introduce(msgspec.structs.replace(hello, welcomed=True))
+        role = ServerRole(
+            index=rank, slots=welcome.slots, seed=welcome.seed, workers=welcome.workers, secret=secret,
+            host=channel.own_host(settings, link), certificates=settings.tls,
+        )  # fmt: skip
+        try:
+            with saves(role, link, welcome, settings, over) as scattered:
+                serve_job(role, link, welcome, over, OwnUsage(settings), scattered)
+        finally:
+            role.stop(drain_s=2.0)  # workers have gone by now: nothing more should come
+    finally:
+        link.close()
+
+
+@contextlib.contextmanager
+def saves(
+    role: ServerRole, link: channel.Channel, welcome: messages.ServerWelcome, settings: config.Settings,
+    over: threading.Event,
+) -> Iterator[Place | None]:  # fmt: skip
+    """Checkpoints, where the job keeps any: written on the master's word, to the job's folder or a disk of its own.
+
+    Others' files are taken for a mirror; files that nobody else sees are given away, and copied to storage. Out: the
+    place to bring slots back from.
+    """
+    if not welcome.checkpoints:
+        yield None
+        return
+    life, secret, tls = f"{settings.member}.{settings.incarnation}", config.job_secret(settings), settings.tls
+    disk = shared_disk.found(
+        welcome.checkpoints, welcome.run, welcome.claim, scratch=settings.scratch, node=settings.node
+    )  # fmt: skip
+    mirror = taking = None
+    if welcome.mirror or disk.node:
+        mirror = mirroring.Mirror(
+            disk.folder, settings.member, life, secret, run=welcome.run, certificates=tls, asked=welcome.mirror
+        )
+    with contextlib.ExitStack() as stack:
+        if mirror is not None:
+            own, host = disk.folder / settings.member, channel.own_host(settings, link)
+            taking = stack.enter_context(mirroring.Taking(own, secret, host, certificates=tls))
+        takes_at, sweep = (taking.address, taking.sweep) if taking is not None else ("", None)
+        saver = checkpoints.Saver(role, disk.folder, life, run=welcome.run, node=disk.node, mirror=mirror, sweep=sweep)
+        thread = checkpoints.start(saver, link.ask, over, takes_at, disk.node)
+        if disk.node:
+            stack.callback(thread.join, TIDY_S)
+            log.info("%s is not seen from here: this part of checkpoints is in %s", welcome.checkpoints, disk.folder)
+            upload.start(disk.folder, link.ask, over)
+        scattered = Scattered(welcome.checkpoints, disk.folder, link.ask, secret, certificates=tls)
+        yield stack.enter_context(contextlib.closing(scattered))
+
+
+def serve_job(
+    role: ServerRole, link: channel.Channel, welcome: messages.ServerWelcome, over: threading.Event, usage: OwnUsage,
+    scattered: Place | None = None,
+) -> None:  # fmt: skip
+    """Bring back what an earlier life held, say where this server listens, learn its slots, wait for the end."""
+
+    def take_pulse(pulse: messages.Pulse) -> None:
+        role.hurried = pulse.hurry
+        if pulse.stop or pulse.fenced:
+            over.set()
+        if pulse.goal is not None:
+            handing.heed(pulse.goal)
+
+    def now() -> messages.Heartbeat:
+        speaks_of_slots = placed_at.is_set() and not handing.hurried
+        return beat(role, handing.holding if speaks_of_slots else None, usage)
+
+    def answer() -> None:
+        pulse = link.ask(now)
+        assert isinstance(pulse, messages.Pulse)
+        take_pulse(pulse)
+
+    placed_at = threading.Event()
+    handing = Handing(role, link.ask, answer)
+    link.start_heartbeat(welcome.heartbeat_s, now, take_pulse, over.set)
+    source = recovery.Source("", 0)
+    if welcome.restore is not None:
+        try:
+            source = recovery.bring_back(role.store, welcome.restore, scattered)
+        except errors.SpringtideError as error:
+            link.ask(messages.ServerReady("", error=str(error)))
+            raise
+    if welcome.generation:
+        role.restart_group(generation=welcome.generation, workers=welcome.workers)
+    if welcome.placement is not None:
+        role.place(welcome.placement)
+    address = role.start()
+    log.info("listening at %s", address)
+    placed = link.ask(
+        messages.ServerReady(address, source.number, source.where, spared=source.spared, unusable=source.unusable)
+    )
+    assert isinstance(placed, messages.Placed)
+    if welcome.placement is None:
+        role.place(placed.placement)
+    elif placed.placement.slots_of(role.index) != welcome.placement.slots_of(role.index):
+        raise errors.JobFailed("its slots have changed while it brought them back: its next life must do it again")
+    placed_at.set()
+    log.info("serving %d of %d slots", len(placed.placement.slots_of(role.index)), len(placed.placement.server_of_slot))
+    over.wait()
+    handing.stop()
+
+
+def beat(role: ServerRole, holding: messages.Holding | None, usage: OwnUsage) -> messages.Heartbeat:
+    """A heartbeat with the server's counters and, once it knows them, its slots."""
+    counts = slot_loads.pack(role.slot_counts()) if holding is not None else b""
+    report = messages.Report(counters=role.counters())
+    return messages.Heartbeat(report, slots=counts, holding=holding, usage=usage.read())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,295 @@
+"""A server's part of checkpoints: copies the slots it owns into a segment file, on the master's word, while it serves.
+
+In: orders, for which a thread of its own asks the master. Out: a file in the job's folder or on a disk of its own, and
+`Saved`: where each slot lies. Each slot is copied by the native store and then written, both in small pieces and
+without the GIL; between two pieces the thread rests and holds no lock, so that training has the processors and the
+slot. Next: `master.checkpoint.round`.
+"""
+
+import contextlib
+import logging
+import os
+import pathlib
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from springtide import _native, errors
+from springtide.checkpoint.format.segments import SegmentWriter
+from springtide.checkpoint.transfer.file_server import Copies
+from springtide.domain.model.checkpoints import Piece
+from springtide.embedding.lookup.specs import plain_spec
+from springtide.rpc.messages import messages
+from springtide.server import mirror
+
+log = logging.getLogger(__name__)
+
+BUSY_SHARE = 0.25  # of one processor while nobody waits for the checkpoint
+REST_S = 0.002  # rests shorter than this are saved up
+PIECE_BYTES = 1 << 19  # copied or written at once, in half a millisecond: whoever serves waits no longer
+WHOLE = sys.maxsize  # bytes of a piece while somebody waits for the checkpoint
+MOST_LINKS = 8  # increments after a full image, and up to as many more: so that not all slots become full ones at once
+
+
+class Slots(Protocol):
+    """A server as this sees it: `server.server.ServerRole`."""
+
+    store: _native.Store
+    hurried: bool
+    """Somebody waits for the checkpoint that is being written."""
+
+    def owns(self, slot: int) -> bool:
+        """Whether the slot is this server's to save."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """What this server has written of one slot, up to the checkpoint of that number."""
+
+    number: int
+    cut: int
+    files: tuple[str, ...]
+    """Names of the segment files that hold it."""
+    links: int = 0
+    full_bytes: int = 0
+    more_bytes: int = 0
+    """Of the increments after the full image."""
+
+    def long(self, slot: int) -> bool:
+        """Whether it is time for a full image again: there are many increments, or they are larger than it."""
+        return self.links >= MOST_LINKS + slot % MOST_LINKS or self.more_bytes > self.full_bytes
+
+
+class Saver:
+    """The saving of one server life."""
+
+    def __init__(
+        self,
+        role: Slots,
+        folder: pathlib.Path,
+        life: str,
+        *,
+        run: str,
+        node: str = "",
+        mirror: mirror.Mirror | None = None,
+        sweep: Callable[[Collection[str], int], object] | None = None,
+        rest: Callable[[float], object] = time.sleep,
+    ) -> None:
+        """`node`: the folder is on this machine's own disk. `sweep`: of the `Copies` that takes others' files there."""
+        self._role, self._folder, self._life, self._run, self._rest = role, folder, life, run, rest
+        self._mirror, self._node = mirror, node
+        self._home = life.rpartition(".")[0] if mirror or node else ""
+        """Where there are folders of several servers, that of this one."""
+        self._sweep = sweep or Copies(folder / self._home).sweep
+        self._chains: dict[int, Chain] = {}
+        """As far as complete checkpoints have them."""
+        self._pending: dict[int, Chain] = {}
+        """What was written last; it counts when the next order says that that checkpoint was completed."""
+        self._sizes: dict[str, int] = {}
+        """Bytes of the segment files that chains are in, by name."""
+        self._copy = _native.SlotCopy()
+        """Of one slot after the other, in the same memory."""
+
+    def save(self, order: messages.Save) -> messages.Saved:
+        """Write what the order asks for. What keeps it from being done is told, not raised: the master waits for it."""
+        try:
+            with behind():
+                return self._save(order)
+        except errors.SpringtideError:
+            raise
+        except Exception as error:
+            log.exception("checkpoint %d", order.number)
+            why = f"{type(error).__name__}: {error}"
+            return messages.Saved(order.term, order.number, error=why, part=order.part)
+
+    def _save(self, order: messages.Save) -> messages.Saved:
+        began, cpu = time.monotonic(), time.thread_time()
+        lost: tuple[str, ...] = ()
+        if not order.part:
+            self._settle(order.base)
+            lost = self._leave_lost_chains()
+            if self._node:  # those before this one are complete, and needed or not, or were given up
+                self._sweep(order.needed, order.number - 1)
+        pace = Pace(BUSY_SHARE, self._rest, waited_for=lambda: order.hurry or self._role.hurried)
+        try:
+            with SegmentWriter(
+                self._folder, self._life, order.number, order.part, run=self._run, home=self._home
+            ) as file:  # fmt: skip
+                if order.part:
+                    self._write_slots(order, file, pace)
+                else:
+                    self._write(order, file, pace)
+                written = file.close()._replace(node=self._node)
+                self._sizes[file.path.name] = file.size
+        except OSError as error:
+            log.warning("checkpoint %d: %s", order.number, error)
+            where = f"cannot write to {self._folder}"
+            why = f"{where}: {error.strerror or error}"
+            return messages.Saved(order.term, order.number, error=why, part=order.part)
+        unmirrored = ""
+        if self._mirror is not None and (order.buddy is not None or self._mirror.asked):
+            written, unmirrored = self._mirror.copy(written, order.buddy, order.base, pace)
+        seconds, cpu_s = time.monotonic() - began, time.thread_time() - cpu
+        log.info("checkpoint %d: %d slots, %d bytes in %.2f s", order.number, len(written.pieces), file.size, seconds)
+        tables = tuple(plain_spec(spec) for spec in self._role.store.tables())
+        return messages.Saved(
+            order.term, order.number, written, tables, seconds=seconds, cpu_s=cpu_s, part=order.part,
+            unmirrored=unmirrored, lost=lost,
+        )  # fmt: skip
+
+    def tidy(self, pulse: messages.Pulse) -> None:
+        """The job is over; what nobody needs any more leaves this machine's disk."""
+        if self._node and pulse.tidy:
+            shutil.rmtree(self._folder / self._home, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                self._folder.rmdir()  # unless another server is here too
+
+    def _write(self, order: messages.Save, file: SegmentWriter, pace: "Pace") -> None:
+        """All slots that are ours, those that come to us meanwhile too."""
+        store, cut = self._role.store, self._role.store.cut()
+        while left := [slot for slot in range(store.slots) if slot not in self._pending and self._role.owns(slot)]:
+            for slot in left:
+                if not self._role.owns(slot):
+                    continue
+                chain = self._chains.get(slot)
+                since = chain if chain is not None and chain.number == order.base and not chain.long(slot) else None
+                piece = self._append(file, slot, since, pace)
+                self._keep_if_ours(file, slot, grown(since, piece, order.number, cut, file.path.name))
+
+    def _write_slots(self, order: messages.Save, file: SegmentWriter, pace: "Pace") -> None:
+        """Those of the slots that are ours by now, in full: nobody else has them in this checkpoint."""
+        cut = self._role.store.cut()
+        for slot in filter(self._role.owns, order.slots):
+            piece = self._append(file, slot, None, pace)
+            self._keep_if_ours(file, slot, grown(None, piece, order.number, cut, file.path.name))
+
+    def _keep_if_ours(self, file: SegmentWriter, slot: int, chain: Chain) -> None:
+        if self._role.owns(slot):
+            self._pending[slot] = chain
+        else:  # it left while it was copied: that may be half of it
+            file.take_back(slot)
+
+    def _append(self, file: SegmentWriter, slot: int, since: Chain | None, pace: "Pace") -> Piece:
+        copy, cut = self._copy, since.cut if since else 0
+
+        def write(handle: int, at: int) -> tuple[int, int, bool]:
+            whole = False
+            while not whole:
+                with pace:
+                    whole = self._role.store.copy_slot(slot, cut, copy, WHOLE if pace.hurried else PIECE_BYTES)
+            written = False
+            while not written:
+                with pace:
+                    written = copy.write_on(handle, at, PIECE_BYTES)
+            return copy.size, copy.checksum, copy.full
+
+        return file.append(slot, write, since=since.number if since else 0)
+
+    def _settle(self, base: int) -> None:
+        """The checkpoint of that number is the last complete one."""
+        self._chains |= {slot: chain for slot, chain in self._pending.items() if chain.number == base}
+        self._chains = {slot: chain for slot, chain in self._chains.items() if chain.number == base}
+        self._pending = {}
+
+    def _leave_lost_chains(self) -> tuple[str, ...]:
+        """Forget chains of which a file is not there as it was written, so that their slots are written in full; the
+        names of these files.
+        """
+        needed = {name for chain in self._chains.values() for name in chain.files}
+        self._sizes = {name: size for name, size in self._sizes.items() if name in needed}
+        lost = {name for name in needed if self._size(name) != self._sizes.get(name)}
+        if lost:
+            log.warning("%s: missing or torn; slots in there are written in full", ", ".join(sorted(lost)))
+            self._chains = {slot: chain for slot, chain in self._chains.items() if lost.isdisjoint(chain.files)}
+        return tuple(sorted(lost))
+
+    def _size(self, name: str) -> int | None:
+        try:
+            return (self._folder / self._home / name).stat().st_size
+        except OSError:
+            return None
+
+
+def grown(since: Chain | None, piece: Piece, number: int, cut: int, file: str) -> Chain:
+    """A slot's chain with one more image, which is in that file."""
+    if not piece.since or since is None:
+        return Chain(number, cut, (file,), full_bytes=piece.length)
+    files, more = (*since.files, file), since.more_bytes + piece.length
+    return Chain(number, cut, files, since.links + 1, since.full_bytes, more)
+
+
+@contextlib.contextmanager
+def behind() -> Iterator[None]:
+    """This thread takes no processor from those who serve and train when it wakes up: it waits until one is free.
+
+    It keeps its share where all are busy, so that a lock it holds is let go soon.
+    """
+    if sys.platform != "linux":
+        yield
+        return
+    before = os.sched_getscheduler(0)
+    with contextlib.suppress(OSError):  # where a sandbox forbids it, saves disturb a little more
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            os.sched_setscheduler(0, before, os.sched_param(0))
+
+
+class Pace:
+    """Rests between pieces of work, so that they take no more than a share of the time; not while waited for."""
+
+    def __init__(self, share: float, rest: Callable[[float], object], *, waited_for: Callable[[], bool]) -> None:
+        self._rest, self._owed, self._factor = rest, 0.0, (1 - share) / share
+        self._began, self._waited_for = 0.0, waited_for
+
+    @property
+    def hurried(self) -> bool:
+        """Whether somebody waits for what is done."""
+        return self._waited_for()
+
+    def __enter__(self) -> None:
+        """Work begins."""
+        self._began = time.monotonic()
+
+    def __exit__(self, *_: object) -> None:
+        """Work ends: rest, if there is enough to rest for."""
+        self._owed += (time.monotonic() - self._began) * self._factor
+        if self.hurried:
+            self._owed = 0.0
+        if self._owed > REST_S:
+            began = time.monotonic()
+            self._rest(self._owed)
+            self._owed -= time.monotonic() - began
+
+
+def start(
+    saver: Saver, ask: Callable[[messages.Request], messages.Reply], over: threading.Event, takes_copies_at: str = "",
+    node: str = "",
+) -> threading.Thread:  # fmt: skip
+    """Save whatever the master orders, in a thread, until the server leaves."""
+
+    def attend() -> None:
+        term = number = part = 0
+        try:
+            while not over.is_set():
+                order = ask(messages.SaveRequest(term, number, part, takes_copies_at, node))
+                if isinstance(order, messages.Pulse):  # the job is over
+                    saver.tidy(order)
+                    return
+                if isinstance(order, messages.Save):
+                    term, number, part = order.term, order.number, order.part
+                    ask(saver.save(order))
+        except errors.SpringtideError as error:
+            if not over.is_set():
+                log.warning("no more checkpoints: %s", error)
+
+    thread = threading.Thread(target=attend, name="springtide-save", daemon=True)
+    thread.start()
+    return thread

@@ -1,0 +1,156 @@
+"""A server's own part in a migration: it hands over the slots that the goal gives to others, and tells the master.
+
+In: goals, as they come with the pulse. Out: slots at their new owners, `SlotsMoved` to the master. The native core
+moves them while both servers serve (cpp/handover.h); here is only the order of things: docs/design/migration.md.
+"""
+
+import contextlib
+import logging
+import os
+import pathlib
+import threading
+from collections.abc import Callable
+
+from springtide import errors
+from springtide.rpc.messages import messages
+from springtide.server.server import ServerRole
+
+log = logging.getLogger(__name__)
+NICEST = 19
+
+CHUNK_SLOTS = 64  # handed over between two words to the master
+HURRIED_SLOTS = 1024  # the same, where words cost more than moves
+STOP_S = 5.0  # for a chunk under way; the process ends then, and what was not acknowledged stays where it is
+AGAIN_S = 0.5  # after a target that would not have them, or could not be reached
+
+
+class Handing:
+    """A thread that does what the newest goal says. Asking for the same twice is harmless."""
+
+    def __init__(
+        self,
+        role: ServerRole,
+        tell: Callable[[messages.SlotsMoved], object],
+        answer: Callable[[], object] = lambda: None,
+    ) -> None:
+        """`answer`: a heartbeat at once, since the master calls all servers."""
+        self._role, self._tell, self._answer = role, tell, answer
+        self._call = 0
+        self.hurried = False
+        """Slots go at the least cost to this server: what can wait should, so heartbeats do not count its slots."""
+        self._goal: messages.Goal | None = None
+        self._news, self._over = threading.Condition(), False
+        self._thread = threading.Thread(target=self._run, name="springtide-handover", daemon=True)
+        self._thread.start()
+
+    def heed(self, goal: messages.Goal) -> None:
+        """Take the newest goal; never waits. Pulses come by two threads: one that was overtaken is old."""
+        with self._news:
+            if self._goal is not None and overtaken(goal, self._goal):
+                return
+            self._role.learn(goal.placement, goal.addresses)
+            if goal.leave and not self._role.leaves:
+                self._role.take_no_more()
+            if goal != self._goal:
+                self._goal = goal
+                self.hurried = goal.hurry and bool(goal.parcels)
+                self._news.notify_all()
+
+    @property
+    def holding(self) -> messages.Holding:
+        """The newest call that was heard while nothing was being handed over, what is in doubt, and whether it leaves.
+
+        To be read before the slots that it owns: they are all that it will have if it leaves.
+        """
+        return messages.Holding(self._call, dict(self._role.in_doubt), self._role.leaves)
+
+    def stop(self) -> None:
+        """No more slots; what is under way ends by itself."""
+        with self._news:
+            self._over = True
+            self._news.notify_all()
+        self._thread.join(STOP_S)
+
+    def _run(self) -> None:
+        goal: messages.Goal | None = None
+        whole = True
+        while not self._over:
+            with self._news:
+                if self._goal is goal and not self._over:
+                    self._news.wait(None if whole else AGAIN_S)
+                goal = self._goal
+            if goal is None or self._over:
+                continue
+            try:
+                self._heed_call(goal)
+                whole = self._work_off(goal)
+            except errors.SpringtideError as error:
+                log.warning("slots stay for now: %s", error)
+                whole = False
+            with self._news:
+                self.hurried = self.hurried and self._goal is not goal
+
+    def _heed_call(self, goal: messages.Goal) -> None:
+        """Nothing is under way from here at this moment; nor to here, from one that has not heard of this call yet."""
+        if goal.call > self._call:
+            self._role.expect_anew()
+            self._call = goal.call
+            self._answer()
+
+    def _work_off(self, goal: messages.Goal) -> bool:
+        """Hand over all parcels, in turn; whether all of it is done. A newer goal is looked at after each chunk."""
+        if not goal.settled:
+            return True
+        chunk = CHUNK_SLOTS
+        if goal.hurry and goal.parcels:
+            chunk = HURRIED_SLOTS
+            step_back()
+        for parcel in (*self._settle_doubts(goal), *goal.parcels):
+            for first in range(0, len(parcel.slots), chunk):
+                if self._goal is not goal or self._over:
+                    return False
+                slots = parcel.slots[first : first + chunk]
+                handed = self._role.hand_over(slots, parcel.server, parcel.address, hurry=goal.hurry)
+                if handed.moved:
+                    log.info("%s", handed)
+                    self._tell(
+                        messages.SlotsMoved(
+                            handed.moved, parcel.server, handed.bytes, handed.seconds, handed.longest_freeze_s
+                        )
+                    )
+                if handed.why:
+                    log.warning("some slots stay for now: %s", handed.why)
+                    return False
+        return True
+
+    def _settle_doubts(self, goal: messages.Goal) -> list[messages.Parcel]:
+        """What to ask once more about slots that were closed for a server whose answer never came, whatever the goal.
+
+        Its own word or a roll call may have made them that server's, which may have given them on since: whosever they
+        are, what is left of them here is outdated then. If it has left for good they are served here again.
+        """
+        ask: list[messages.Parcel] = []
+        for slot, server in dict(self._role.in_doubt).items():
+            owner = goal.placement.server_of_slot[slot]
+            address = goal.addresses[server] if server < len(goal.addresses) else ""
+            if owner != self._role.index:
+                self._role.let_go(slot)
+            elif address:
+                ask.append(messages.Parcel(server, address, (slot,)))
+            else:
+                self._role.take_back(slot)
+        return ask
+
+
+def overtaken(goal: messages.Goal, known: messages.Goal) -> bool:
+    """Pure. Whether a goal was made before one that is known. Placements only grow newer, and so do calls (0: none)."""
+    return goal.placement.epoch < known.placement.epoch or 0 < goal.call < known.call
+
+
+def step_back() -> None:
+    """Threads that serve come after those of Python, of which one hands slots over; for good, since a server leaves."""
+    ours = {thread.native_id for thread in threading.enumerate()}
+    for task in pathlib.Path("/proc/self/task").iterdir():
+        if int(task.name) not in ours:
+            with contextlib.suppress(OSError):  # it has ended
+                os.setpriority(os.PRIO_PROCESS, int(task.name), NICEST)

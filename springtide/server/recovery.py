@@ -1,0 +1,87 @@
+"""What the next life of a lost server does before it serves: its slots come back from the newest whole checkpoint.
+
+In: the master's word on which checkpoint and which slots. Out: the store with these slots, and which checkpoint it was
+in the end: one that is damaged is left for an older one, or for a copy of it in storage. Next:
+`server.__main__` tells the master, whose ledger goes back to the same checkpoint.
+"""
+
+import logging
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from springtide import _native, errors
+from springtide.checkpoint.format import reader
+from springtide.checkpoint.format.storage import Place
+from springtide.rpc.messages import messages
+from springtide.server import restore
+
+log = logging.getLogger(__name__)
+
+NO_COPY = (
+    ". Files on a disk that only one server sees are lost with it, unless there is a mirror, or a checkpoint URL: "
+    "what is on the disks of the other servers is still there"
+)
+
+
+class Source(NamedTuple):
+    """The checkpoint that slots came from."""
+
+    where: str
+    number: int
+    spared: tuple[str, ...] = ()
+    """What was read from a mirror, and why, each in a sentence."""
+    unusable: tuple[str, ...] = ()
+    """Newer ones that could not be used, and why, each in a sentence."""
+
+
+def bring_back(store: _native.Store, wanted: messages.Restore, scattered: Place | None = None) -> Source:
+    """Import the slots: from the checkpoint that is named, else from the newest one that can be read at all.
+
+    The folder that is named lies in memory where its pages have outlived the server; `fallback` is storage. Where
+    servers have disks of their own, `scattered` stands for the folder.
+    """
+    places: dict[str, str | Place] = {where: where for where in (wanted.where, wanted.fallback) if where}
+    if scattered is not None and wanted.where == scattered.where:
+        places[wanted.where] = scattered
+    if not wanted.slots:
+        return _learn_tables(store, wanted, places[wanted.where])
+    first = Source(wanted.where, wanted.number)
+    try:
+        return _import(store, first, wanted, places)
+    except (errors.BadInput, OSError) as error:
+        troubles = [f"checkpoint {first.number} in {first.where} cannot be used: {error}"]
+    log.warning("%s", troubles[0])
+    found: list[Source] = []
+    for where, place in places.items():
+        looked = reader.latest(place, wanted.slots, lineage=wanted.lineage)
+        troubles += [each for each in looked.troubles if each not in troubles]
+        if looked.manifest is not None:
+            found.append(Source(where, looked.manifest.number))
+    if not found:
+        hint = "" if scattered is None or wanted.fallback else NO_COPY
+        raise errors.JobFailed("no checkpoint has its slots: " + "; ".join(troubles or ["there is none"]) + hint)
+    for slot in wanted.slots:
+        store.clear_slot(slot)
+    newest = max(found, key=lambda source: source.number)
+    return _import(store, newest, wanted, places)._replace(unusable=tuple(troubles))
+
+
+def _import(
+    store: _native.Store, source: Source, wanted: messages.Restore, places: Mapping[str, str | Place]
+) -> Source:  # fmt: skip
+    place = places[source.where]
+    done = restore.restore(store, place, source.number, wanted.slots, wanted.lineage)
+    log.info("restored from checkpoint %d in %s: %s", source.number, source.where, done)
+    spared = tuple(f"{file} was read from its mirror: {why}" for file, why in done.spared.items())
+    for each in spared:
+        log.warning("%s", each)
+    return source._replace(spared=spared)
+
+
+def _learn_tables(store: _native.Store, wanted: messages.Restore, place: str | Place) -> Source:
+    """A server without slots has nothing to bring back: the ledger need not go back for it."""
+    try:
+        restore.restore(store, place, wanted.number, (), wanted.lineage)
+    except (errors.BadInput, OSError) as error:
+        log.warning("checkpoint %d in %s: its tables cannot be read: %s", wanted.number, wanted.where, error)
+    return Source("", 0)

@@ -1,0 +1,48 @@
+"""Brings slots back from a checkpoint, into a store that has nothing of them.
+
+In: where the checkpoint lies, its number, the slots that are wanted. Out: the store with its tables declared and those
+slots as they were, identities included. Next: `server.__main__` says that the server is ready.
+"""
+
+import time
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from springtide import _native
+from springtide.checkpoint.format import reader
+from springtide.checkpoint.format.storage import Place, place_of
+from springtide.domain.model.checkpoints import Lineage
+from springtide.embedding.lookup.specs import native_spec
+
+
+class Restored(NamedTuple):
+    """What a restore has read, and how long it took."""
+
+    slots: int
+    bytes: int
+    seconds: float
+    spared: dict[str, str]
+    """Files that were read from their mirrors, and what is wrong with them."""
+
+    def __str__(self) -> str:
+        return f"{self.slots} slots, {self.bytes / 2**20:.1f} MiB in {self.seconds:.2f} s"
+
+
+def restore(
+    store: _native.Store, where: str | Place, number: int, slots: Iterable[int], lineage: Lineage | None = None
+) -> Restored:  # fmt: skip
+    """Declare the tables of that checkpoint and import these slots; BadInput when it is torn or of another run."""
+    began = time.monotonic()
+    place = place_of(where) if isinstance(where, str) else where
+    slots = tuple(slots)
+    manifest = reader.read(place, number, slots, lineage=lineage)
+    for spec in manifest.tables:
+        store.declare(native_spec(spec))
+    count = size = 0
+    spared: dict[str, str] = {}
+    for slot in slots:
+        for image in reader.images(place, manifest, slot, spared):
+            store.import_slot(image)
+            size += len(image)
+        count += 1
+    return Restored(count, size, time.monotonic() - began, spared)

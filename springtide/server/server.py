@@ -1,0 +1,205 @@
+"""A parameter server: tables behind a port, served by native threads; Python only starts, places, watches and stops it.
+
+In: the job's settings and secret. Out: an address that `embedding.lookup.table_client` connects to, and counters.
+Next: cpp/server.h. The process around it: server/__main__.py. What travels: docs/design/wire.md.
+"""
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from springtide import _native, errors
+from springtide.domain.core.roles import Placement
+from springtide.rpc.transport import addresses
+from springtide.server.slot_loads import SlotCount
+from springtide.telemetry.host import usage
+
+DRAIN_S = 10.0
+"""How long requests that have arrived may take to be answered when a server stops."""
+
+LOOKUP_THREADS = 4
+"""Threads that share one large request, where this process may use as many cores; a busy core is not waited for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandedOver:
+    """What became of slots that were to go to another server."""
+
+    moved: tuple[int, ...]
+    server: int
+    bytes: int
+    seconds: float
+    longest_freeze_s: float
+    """The longest that any of them had no owner."""
+    local: bool = False
+    """Whether the images stayed within this host: they went through a Unix socket, not through the network."""
+    why: str = ""
+    """Of those that did not move."""
+
+    def __str__(self) -> str:
+        rate = self.bytes / self.seconds / 1e6 if self.seconds else 0.0
+        return (
+            f"{len(self.moved)} slots to server-{self.server}{' on this host' if self.local else ''}: "
+            f"{self.bytes / 1e6:.1f} MB in {self.seconds:.3f} s "
+            f"({rate:.0f} MB/s), none without an owner for longer than {self.longest_freeze_s * 1e3:.2f} ms"
+        )
+
+
+def lookup_threads() -> int:
+    """Threads for one large request: no more than this process may use cores, whatever the machine has besides.
+
+    Bound to two cores of sixteen, further threads would only take turns with the one that sends the rows.
+    """
+    return min(LOOKUP_THREADS, usage.cores())
+
+
+class ServerRole:
+    """One server of a job. ``start`` it, ``place`` its slots, ``stop`` it; it serves from start to stop."""
+
+    def __init__(
+        self,
+        *,
+        index: int,
+        slots: int,
+        seed: int,
+        workers: int,
+        secret: bytes,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        threads: int | None = None,
+        shared_memory: bool = True,
+        certificates: str = "",
+        **limits: Any,
+    ) -> None:
+        """Settings of `_native.ServerOptions` such as `stall_s` or `max_frame_bytes` may be given as `limits`."""
+        self.index = index
+        self.hurried = False
+        """Somebody waits for the checkpoint that is being written."""
+        self.address = ""
+        self.leaves = False
+        """It takes no more slots."""
+        self.in_doubt: dict[int, int] = {}
+        """Slots closed here for a server whose answer never came, and which server that is."""
+        threads = threads or lookup_threads()
+        self.store = _native.Store(slots=slots, seed=seed, threads=threads)
+        options = _native.ServerOptions()
+        settings = dict(host=host, port=port, secret=secret, index=index, workers=workers, threads=threads)
+        known = [name for name in dir(options) if not name.startswith("_")]
+        for name, value in {**settings, "shared_memory": shared_memory, "tls": certificates, **limits}.items():
+            if name not in known:
+                raise errors.UnknownName("setting of a server", name, known)
+            setattr(options, name, value)
+        self._server = _native.Server(self.store, options)
+        self._placed = False
+        self._stopped = threading.Event()
+
+    def start(self) -> str:
+        """Listen; the address, with the port that was free if 0 was asked for. PortTaken if someone else has it."""
+        host, port = self._server.start()
+        self.address = addresses.join(host, port)
+        return self.address
+
+    def place(self, placement: Placement) -> None:
+        """From now on serve the slots that are this server's in `placement`, and refuse the others."""
+        self.set_owners(placement.epoch, placement.server_of_slot)
+
+    def set_owners(self, epoch: int, server_of_slot: Sequence[int] | npt.NDArray[np.uint16]) -> None:
+        """`place`, with the server of each slot as numbers."""
+        owners = np.ascontiguousarray(server_of_slot, dtype=np.uint16)
+        self._server.set_placement(epoch, owners)
+        self._placed = True
+
+    def learn(self, placement: Placement, addresses: Sequence[str]) -> None:
+        """Who has the slots that are not this server's, for those it refuses. Its own stay its own."""
+        known = {rank: address for rank, address in enumerate(addresses) if address and rank != self.index}
+        owners = np.ascontiguousarray(placement.server_of_slot, dtype=np.uint16)
+        self._server.learn_placement(placement.epoch, owners, known)
+
+    def owned(self) -> tuple[int, ...]:
+        """The slots that this server has at this moment."""
+        return tuple(self._server.owned()) if self._placed else ()
+
+    def owns(self, slot: int) -> bool:
+        """Whether it has this one: true until a hand-over of it begins to be final, and none before it was placed."""
+        return self._placed and bool(self.store.is_open(slot))
+
+    def slot_counts(self) -> list[SlotCount]:
+        """What each of its slots weighs."""
+        loads = ((slot, self.store.load(slot)) for slot in self.owned())
+        return [SlotCount(slot, load.bytes, load.requests) for slot, load in loads]
+
+    def hand_over(
+        self, slots: Sequence[int], server: int, address: str, *, timeout_s: float = 30.0, hurry: bool = False
+    ) -> HandedOver:
+        """Give slots to another server while both serve; from then on this one names it to whoever asks here.
+
+        In a hurry: at the least cost to this server, which has hardly any processor left (cpp/hurried.h).
+        """
+        host, port = addresses.parse(address)
+        done = self._server.hand_over(host, port, server, list(slots), timeout_s, hurry)
+        doubtful = set(done["in_doubt"])
+        self.in_doubt = {slot: self.in_doubt.get(slot, server) for slot in doubtful}
+        return HandedOver(
+            moved=tuple(done["moved"]), server=server, bytes=done["bytes"], seconds=done["seconds"],
+            longest_freeze_s=done["longest_freeze_s"], local=done["local"], why=done["why"],
+        )  # fmt: skip
+
+    def take_back(self, slot: int) -> bool:
+        """Serve a slot again that was closed for a server which is lost, and never answered."""
+        self.in_doubt.pop(slot, None)
+        return bool(self._server.take_back(slot))
+
+    def let_go(self, slot: int) -> bool:
+        """Forget a slot that was closed for a server whose answer never came: it is that server's, for certain."""
+        self.in_doubt.pop(slot, None)
+        return bool(self._server.let_go(slot))
+
+    def take_no_more(self) -> None:
+        """Refuse slots from now on: what it has at this moment is all that it will have."""
+        self._server.take_no_more(True)
+        self.leaves = True
+
+    def expect_anew(self) -> None:
+        """Take slots only over connections that are made from now on: what a dead server has sent comes too late."""
+        self._server.expect_anew()
+
+    def restart_group(self, *, generation: int, workers: int) -> None:
+        """bsp: refuse requests of older generations. Which step the group is after, its leader says."""
+        self._server.set_generation(generation, workers)
+
+    def counters(self) -> dict[str, float]:
+        """Sums since the start: requests, keys, bytes, nanoseconds in lookups and updates, rows, connections."""
+        figures = {name: float(value) for name, value in self._server.stats().items()}
+        remembered = self.store.identity_stats()
+        return figures | {
+            "rows": float(self.store.rows()),
+            "table_bytes": float(self.store.resident_bytes()),
+            "identity_ranges": float(remembered.runs),
+            "identity_bytes": float(remembered.bytes),
+        }
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Block until someone calls `stop`; False when the time is over first."""
+        return self._stopped.wait(timeout_s)
+
+    def stop(self, drain_s: float = DRAIN_S) -> None:
+        """Answer what has arrived, then close. Twice is fine."""
+        self._server.stop(drain_s)
+        self._stopped.set()
+
+    def __enter__(self) -> "ServerRole":
+        """Started."""
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stopped."""
+        self.stop()
+
+    def __repr__(self) -> str:
+        """Which server, where."""
+        return f"ServerRole(index={self.index}, address={self.address!r})"

@@ -1,0 +1,36 @@
+"""Pure. The slots that a server owns and what each weighs, as the bytes that ride on its heartbeat.
+
+In: (slot, bytes, requests so far) of a server's slots. Out: the same at the master. Next: `master.servers.migration`.
+"""
+
+import itertools
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+
+from springtide import errors
+
+
+class SlotCount(NamedTuple):
+    """One slot of a server."""
+
+    slot: int
+    bytes: int
+    requests: int
+    """Keys asked for or pushed since this server has had it."""
+
+
+def pack(counts: Iterable[SlotCount]) -> bytes:
+    """Three numbers a slot."""
+    return np.fromiter(itertools.chain.from_iterable(counts), dtype="<i8").tobytes()
+
+
+def unpack(packed: bytes, slots: int) -> list[SlotCount]:
+    """What `pack` made; BadInput for anything else."""
+    if len(packed) % 24:
+        raise errors.BadInput(f"slot loads of {len(packed)} bytes: wanted three numbers of 8 bytes a slot")
+    counts = [SlotCount(*row) for row in np.frombuffer(packed, dtype="<i8").reshape(-1, 3).tolist()]
+    if any(not 0 <= count.slot < slots for count in counts):
+        raise errors.BadInput(f"slot loads name a slot outside 0..{slots - 1}")
+    return counts

@@ -1,0 +1,69 @@
+"""Copies of a server's files to storage, where it has a disk of its own: on the master's word, by a process of its own.
+
+In: orders, for which a thread asks the master; the process is `checkpoint.transfer.upload_part`. Out: `Copied`. When
+all servers have done their part, the master publishes the manifest there (`master.checkpoint.server_copies`).
+"""
+
+import contextlib
+import logging
+import pathlib
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+
+import msgspec
+
+from springtide import config, errors
+from springtide.checkpoint.transfer.upload_part import Sent
+from springtide.rpc.messages import messages
+
+log = logging.getLogger(__name__)
+
+ENDS_S = 10.0  # a process that has said what became of it is waited for so long
+
+
+def send(folder: pathlib.Path, order: messages.Copy) -> messages.Copied:
+    """Have the files sent; what became of it, failures too."""
+    files = msgspec.json.encode(order.files).decode()
+    command = [sys.executable, "-m", "springtide.checkpoint.transfer.upload_part"]
+    environment = config.with_arguments([str(folder), order.url, files])
+    try:
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
+        assert process.stdout is not None and process.stdin is not None
+        said = next((line for line in process.stdout if line.startswith(b"{")), b"")
+        code: int | None = None
+        with contextlib.suppress(subprocess.TimeoutExpired):  # one that hangs in a mount cannot even be killed
+            code = process.wait(ENDS_S)
+        process.stdin.close()
+        process.stdout.close()
+        done = msgspec.json.decode(said, type=Sent) if said else Sent(error=f"its process ended with status {code}")
+    except (OSError, msgspec.MsgspecError) as error:
+        done = Sent(error=f"its process failed: {error}")
+    if done.error:
+        log.warning("copies to %s: %s", order.url, done.error)
+    return messages.Copied(order.id, done.files, done.bytes, done.lacks, done.error)
+
+
+def start(
+    folder: pathlib.Path, ask: Callable[[messages.Request], messages.Reply], over: threading.Event
+) -> threading.Thread:
+    """Copy whatever the master orders, in a thread, until the server leaves."""
+
+    def attend() -> None:
+        done = 0
+        try:
+            while not over.is_set():
+                order = ask(messages.CopyRequest(done))
+                if isinstance(order, messages.Pulse):  # the job is over
+                    return
+                if isinstance(order, messages.Copy):
+                    done = order.id
+                    ask(send(folder, order))
+        except errors.SpringtideError as error:
+            if not over.is_set():
+                log.warning("no more copies to storage: %s", error)
+
+    thread = threading.Thread(target=attend, name="springtide-copies", daemon=True)
+    thread.start()
+    return thread

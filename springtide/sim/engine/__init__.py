@@ -1,0 +1,1 @@
+"""The simulation: events, jobs, faults, policies under test."""

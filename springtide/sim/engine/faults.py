@@ -1,0 +1,161 @@
+"""What goes wrong with jobs, and what each runtime does about it: lost pods, stragglers, hot servers, full memory.
+
+In: a job that has begun or whose rate has changed. Out: events on the clock. A pod is lost when the hazard that a job
+has gathered (pods times time) passes a number drawn for the job: so the same job meets the same luck under any policy.
+Next: back to `simulation`.
+"""
+
+import math
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from springtide.domain.core.shape import GIB, Shape
+from springtide.sim.engine.job import End, Running
+from springtide.sim.engine.systems import ServerChange
+from springtide.sim.world import cluster as clusters
+from springtide.sim.world import world as physics
+
+if TYPE_CHECKING:
+    from springtide.sim.engine.simulation import Simulation
+
+
+def plan(sim: "Simulation", running: Running) -> None:
+    """When a job begins: hot servers are found after a while, by those who look."""
+    if running.condition.hot > 1:
+        _mend(sim, running, 0.0)
+
+
+def watch(sim: "Simulation", running: Running, rate: float) -> None:
+    """At a new rate: when memory is full, when the straggler appears, when the next pod is lost."""
+    generation = running.generation
+    shape = running.shape
+    assert shape is not None
+    pods = running.at_work.workers + shape.servers
+    loss = (running.next_loss - running.hazard) / (sim.loss_rate * pods) if sim.loss_rate > 0 else math.inf
+    if math.isfinite(loss):
+        sim.clock.after(loss, lambda: _lose(sim, running, generation))
+    if rate <= 0:
+        return
+    full = physics.full_at(running.job, shape, running.condition.hot)
+    if math.isfinite(full):
+        sim.clock.after(max(0.0, (full - running.done) / rate), lambda: _overflow(sim, running, generation))
+    for share, act in ((running.job.straggles_at, _straggle), (running.job.slow_server_at, _slow_server)):
+        at = share * running.job.samples
+        if running.done <= at < running.job.samples:
+            sim.clock.after((at - running.done) / rate, partial(act, sim, running, generation))
+
+
+def _current(running: Running, generation: int) -> bool:
+    return running.generation == generation and not running.ended
+
+
+def _straggle(sim: "Simulation", running: Running, generation: int) -> None:
+    if not _current(running, generation):
+        return
+    _passed(sim, running, running.job.straggles_at)
+    running.condition = replace(running.condition, worker_speed=running.job.straggler_speed)
+    sim.refresh(running)
+    _mend(sim, running, _one_pod_s(sim, running))
+
+
+def _slow_server(sim: "Simulation", running: Running, generation: int) -> None:
+    if not _current(running, generation):
+        return
+    _passed(sim, running, running.job.slow_server_at)
+    running.condition = replace(running.condition, server_speed=running.job.server_speed)
+    sim.refresh(running)
+    _mend(sim, running, 0.0)
+
+
+def _passed(sim: "Simulation", running: Running, share: float) -> None:
+    """The moment is over: it must not come again."""
+    sim.touch(running)
+    running.done = max(running.done, math.nextafter(share * running.job.samples, math.inf))
+
+
+def _mend(sim: "Simulation", running: Running, seconds: float) -> None:
+    """Where it is noticed: another pod beside the running job or slots that move, or a stop and a restart."""
+    if not sim.mechanisms.relieves:
+        return
+    if sim.mechanisms.servers is ServerChange.RESTART:
+        sim.clock.after(sim.world.detect_s, lambda: _restart(sim, running))
+    else:
+        sim.clock.after(sim.world.detect_s + seconds, lambda: _mended(sim, running))
+
+
+def _restart(sim: "Simulation", running: Running) -> None:
+    if not running.ended:
+        sim.pause(running, sim.mechanisms.pause_s(sim.world))
+        _mended(sim, running)
+
+
+def _mended(sim: "Simulation", running: Running) -> None:
+    """Slots have left the hot server, another pod has the straggler's place."""
+    if not running.ended:
+        sim.touch(running)
+        running.condition = replace(running.condition, hot=1.0, server_speed=1.0, worker_speed=1.0)
+        sim.refresh(running)
+
+
+def _lose(sim: "Simulation", running: Running, generation: int) -> None:
+    if not _current(running, generation):
+        return
+    sim.touch(running)
+    running.hazard = running.next_loss
+    running.next_loss += float(running.random.exponential())
+    if not sim.mechanisms.elastic:
+        sim.end(running, End.POD_LOST)
+        return
+    shape = running.at_work
+    if running.random.random() * (shape.workers + shape.servers) < shape.workers:
+        running.condition = replace(running.condition, missing=running.condition.missing + 1)
+        sim.refresh(running)
+        sim.clock.after(_one_pod_s(sim, running), lambda: _joined(sim, running))
+    else:
+        _server_lost(sim, running)
+
+
+def _joined(sim: "Simulation", running: Running) -> None:
+    if not running.ended:
+        sim.touch(running)
+        running.condition = replace(running.condition, missing=max(0, running.condition.missing - 1))
+        sim.refresh(running)
+
+
+def _server_lost(sim: "Simulation", running: Running) -> None:
+    """What was trained since the last save is trained again, once the server is back."""
+    since_save = float(running.random.random()) * sim.world.save_every_s
+    running.done = max(0.0, running.done - running.samples_s * since_save)
+    sim.pause(running, _one_pod_s(sim, running, server=True))
+
+
+def _one_pod_s(sim: "Simulation", running: Running, *, server: bool = False) -> float:
+    shape = running.shape
+    assert shape is not None
+    cpu = shape.server_cpu if server else shape.worker_cpu
+    return clusters.pending_s(sim.world, cpu, 1, running.random) + sim.world.launch_s + sim.world.init_s
+
+
+def _overflow(sim: "Simulation", running: Running, generation: int) -> None:
+    """A server's memory is full: the kernel kills it. Those who can start it again with more (001 §4.2: twice)."""
+    if not _current(running, generation):
+        return
+    sim.touch(running)
+    shape = running.shape
+    assert shape is not None
+    running.ooms += 1
+    running.ran_out = shape
+    larger = _more_memory(sim, shape)
+    if not sim.mechanisms.elastic or not sim.resized(running, larger):
+        sim.end(running, End.OOM)
+        return
+    _server_lost(sim, running)
+
+
+def _more_memory(sim: "Simulation", shape: Shape) -> Shape:
+    """Twice the memory of each; where a node has no more, twice the servers."""
+    most = int(sim.world.node_memory * GIB)
+    if 2 * shape.server_memory <= most:
+        return replace(shape, server_memory=2 * shape.server_memory)
+    return replace(shape, server_memory=most, servers=2 * shape.servers)

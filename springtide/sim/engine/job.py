@@ -1,0 +1,185 @@
+"""One job in the virtual cluster, from its submission to its end: how far it is, what it holds, what it has used.
+
+In: `simulation` changes its shape and condition and lets time pass. Out: an `Outcome` at the end. Rates are constant
+between two events, so that time passes in one multiplication.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+import numpy as np
+
+from springtide.domain.core.shape import NO_NEED, Shape
+from springtide.domain.core.stages import Stage
+from springtide.domain.plan.profile import Profile
+from springtide.domain.plan.view import Launch
+from springtide.planning.guards.growth import Seen
+from springtide.sim.world import world as physics
+from springtide.sim.world.cluster import Reserved
+from springtide.sim.world.world import Condition, Job, Speed
+
+MEASURED = 1
+"""Errors of measured cores are drawn apart, so that a job's luck is the same whatever they are."""
+
+
+class End(StrEnum):
+    """How a job ended."""
+
+    FINISHED = "finished"
+    OOM = "out of memory"
+    POD_LOST = "pod lost"
+    SCHEDULING = "scheduling"
+    UNFINISHED = "unfinished"
+    """The simulation was over before."""
+
+
+@dataclass(slots=True)
+class Used:
+    """Integrals over time: core-seconds and byte-seconds, used and allocated."""
+
+    worker_cpu: float = 0.0
+    worker_cpu_of: float = 0.0
+    server_cpu: float = 0.0
+    server_cpu_of: float = 0.0
+    worker_memory: float = 0.0
+    worker_memory_of: float = 0.0
+    server_memory: float = 0.0
+    server_memory_of: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What became of one job."""
+
+    job: Job
+    end: End
+    ended_at: float
+    started_at: float | None
+    initial: Shape | None
+    final: Shape | None
+    used: Used
+    changes: int
+    scaling_s: float
+    """From its start until its shape was as it stayed."""
+    ooms: int
+    slow_s: float
+    """Lost to a hot server or a straggler."""
+    samples: float
+
+    @property
+    def jct_s(self) -> float:
+        """From submission, pending time and all."""
+        return self.ended_at - self.job.arrives_at
+
+    @property
+    def pending_s(self) -> float:
+        """Until it ran."""
+        return (self.ended_at if self.started_at is None else self.started_at) - self.job.arrives_at
+
+
+class Running:
+    """The mutable part. `touch` lets time pass up to now; everything that changes a rate calls it first."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.random = np.random.default_rng(job.seed)
+        self.errors = np.random.default_rng([job.seed, MEASURED])
+        self.use_errors = (1.0, 1.0)
+        """What cores of workers and of servers are measured as, of what they are: since the last look."""
+        self.shape: Shape | None = None
+        self.initial: Shape | None = None
+        self.extra_workers = 0
+        self.stage = Stage.WAITING
+        self.condition = Condition(hot=job.hot)
+        self.speed: Speed | None = None
+        self.done = 0.0
+        self.since = job.arrives_at
+        self.started_at: float | None = None
+        self.last_change_at: float | None = None
+        self.reserved = Reserved()
+        self.launching = False
+        self.paused_until = 0.0
+        self.generation = 0
+        self.hazard = 0.0
+        self.next_loss = float(self.random.exponential())
+        self.profiles: list[Profile] = []
+        self.launches: list[Launch] = []
+        self.seen: list[Seen] = []
+        self.need = NO_NEED
+        self.looked_at = -math.inf
+        self.news = True
+        self.used = Used()
+        self.changes = self.ooms = 0
+        self.ran_out: Shape | None = None
+        self.slow_s = self.held_up = 0.0
+        self.ended = False
+
+    @property
+    def running(self) -> bool:
+        """It trains, or stands still for a moment only."""
+        return self.shape is not None and not self.ended
+
+    @property
+    def changed_at(self) -> float:
+        """When it was started or changed last."""
+        return self.last_change_at if self.last_change_at is not None else self.started_at or 0.0
+
+    @property
+    def paused(self) -> bool:
+        """It stands still for a moment."""
+        return self.paused_until > 0
+
+    @property
+    def at_work(self) -> Shape:
+        """The shape with workers beyond its quota."""
+        assert self.shape is not None
+        return (
+            replace(self.shape, workers=self.shape.workers + self.extra_workers) if self.extra_workers else self.shape
+        )
+
+    @property
+    def samples_s(self) -> float:
+        """Samples a second now."""
+        return 0.0 if self.paused or self.speed is None else self.speed.steps_s * self.job.facts.batch
+
+    def touch(self, now: float, loss_rate: float) -> None:
+        """Let time pass: progress, use, hazard."""
+        seconds, self.since = now - self.since, now
+        if seconds <= 0 or self.shape is None or self.speed is None:
+            return
+        shape, used, speed = self.at_work, self.used, self.speed
+        before = self.done
+        self.done = min(self.job.samples, before + self.samples_s * seconds)
+        busy = 0.0 if self.paused else seconds
+        used.worker_cpu += speed.worker_cores * busy
+        used.worker_cpu_of += shape.workers * shape.worker_cpu * seconds
+        used.server_cpu += speed.server_cores * busy
+        used.server_cpu_of += shape.servers * shape.server_cpu * seconds
+        used.worker_memory += self.job.worker_bytes * shape.workers * seconds
+        used.worker_memory_of += shape.workers * shape.worker_memory * seconds
+        rows = (physics.rows_bytes(self.job, before) + physics.rows_bytes(self.job, self.done)) / 2
+        used.server_memory += (rows + self.job.server_base_bytes * shape.servers) * seconds
+        used.server_memory_of += shape.servers * shape.server_memory * seconds
+        self.hazard += loss_rate * (shape.workers + shape.servers) * seconds
+        self.slow_s += busy * self.held_up
+
+    def set_speed(self, *, dynamic: bool) -> None:
+        """After shape or condition changed."""
+        if self.shape is None:
+            return
+        self.speed = physics.speed(self.job, self.at_work, self.condition, dynamic=dynamic)
+        well = replace(self.condition, hot=1.0, worker_speed=1.0, server_speed=1.0)
+        whole = self.speed if self.condition == well else physics.speed(self.job, self.at_work, well, dynamic=dynamic)
+        self.held_up = 1 - self.speed.steps_s / whole.steps_s if whole.steps_s > 0 else 0.0
+
+    def outcome(self, end: End, now: float) -> Outcome:
+        """The end."""
+        scaling = 0.0
+        if self.started_at is not None and self.last_change_at is not None:
+            scaling = self.last_change_at - self.started_at
+        return Outcome(
+            job=self.job, end=end, ended_at=now, started_at=self.started_at, initial=self.initial, final=self.shape,
+            used=self.used, changes=self.changes, scaling_s=scaling, ooms=self.ooms, slow_s=self.slow_s,
+            samples=self.done,
+        )  # fmt: skip

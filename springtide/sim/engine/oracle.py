@@ -1,0 +1,107 @@
+"""A policy that knows the truth: what could have been reached by deciding alone.
+
+In: the true jobs, which it closes over. Out: a `Policy` with the signature of all others. Each job starts at once with
+the fastest shape that its bounds and the free capacity allow, and stays with it. Where larger pods wait longer for a
+node, short jobs may end sooner in a slower shape: `soonest` knows that too, and nothing real can be as good.
+"""
+
+from collections.abc import Iterable
+from functools import lru_cache
+from statistics import NormalDist
+
+import numpy as np
+
+from springtide.domain.core.shape import Bounds, Shape
+from springtide.domain.core.stages import Stage
+from springtide.domain.plan.plan import Decision, Plan, nothing
+from springtide.domain.plan.view import ClusterView
+from springtide.domain.spec.planning_config import PlanningConfig
+from springtide.planning.perf_model import equations
+from springtide.planning.perf_model.equations import Array, Shapes
+from springtide.sim.engine import systems
+from springtide.sim.world.parameters import World
+from springtide.sim.world.world import Job
+
+QUANTILES = 64
+NEARLY = 0.999
+"""Of two shapes nearly as fast the cheaper one is taken."""
+
+
+@lru_cache(maxsize=8)
+def grid(bounds: Bounds) -> Shapes:
+    """Shapes to choose from: all that policies choose from."""
+    axes = (bounds.workers, bounds.servers, bounds.worker_cpus, bounds.server_cpus)
+    many = Shapes(*(np.asarray(axis, dtype=np.float64).ravel() for axis in np.meshgrid(*axes, indexing="ij")))
+    fits = cpu_of(many) <= bounds.quota.cpu
+    return Shapes(*(axis[fits] for axis in many))
+
+
+def cpu_of(many: Shapes) -> Array:
+    """Cores of each shape."""
+    return many.workers * many.worker_cpu + many.servers * many.server_cpu
+
+
+def true_steps_s(job: Job, many: Shapes) -> Array:
+    """Steps a second of many shapes, as `world.speed` has them for one of a healthy job."""
+    seconds = np.maximum(
+        np.asarray(equations.step_seconds(job.coefficients, job.facts, many)), job.worker_core_s / many.worker_cpu
+    )
+    return np.minimum(many.workers / seconds, many.servers * many.server_cpu / job.server_core_s)
+
+
+@lru_cache(maxsize=8)
+def waits(bounds: Bounds, world: World) -> Array:
+    """Seconds that the pods of each shape pend, as expected: the role counts that waits longer."""
+    many = grid(bounds)
+    draws = [(place + 0.5) / QUANTILES for place in range(QUANTILES)]
+
+    def of_slowest(pods: int) -> float:
+        slowest = [world.pending_spread * NormalDist().inv_cdf(draw ** (1 / pods)) for draw in draws]
+        return world.pending_s_a_core * float(np.mean(np.exp(slowest)))
+
+    roles = ((many.workers, many.worker_cpu), (many.servers, many.server_cpu))
+    found = []
+    for counts, cores in roles:
+        number, which = np.unique(counts, return_inverse=True)
+        found.append(np.array([of_slowest(int(pods)) for pods in number])[which] * cores)
+    return np.asarray(np.maximum(*found))
+
+
+def best(job: Job, bounds: Bounds, *, cpu: float = np.inf, world: World | None = None) -> Shape:
+    """The fastest shape within bounds and so many cores, with memory to the end; in a world, what ends first."""
+    many = grid(bounds)
+    steps = true_steps_s(job, many)
+    if world is not None:
+        steps = job.samples / (job.samples / steps + job.facts.batch * waits(bounds, world))
+    steps = np.where(cpu_of(many) <= cpu, steps, -1.0)
+    fast = np.flatnonzero(steps >= NEARLY * steps.max())
+    chosen = fast[np.argmin(cpu_of(many)[fast])]
+    servers = int(many.servers[chosen])
+    rows = min(1.0, job.hot / servers) * job.table_bytes
+    return Shape(
+        workers=int(many.workers[chosen]), servers=servers, worker_cpu=float(many.worker_cpu[chosen]),
+        server_cpu=float(many.server_cpu[chosen]), worker_memory=int(job.worker_bytes * 1.01),
+        server_memory=min(int((job.server_base_bytes + rows) * 1.01), bounds.most.server_memory),
+    )  # fmt: skip
+
+
+def soonest(jobs: Iterable[Job], world: World) -> systems.System:
+    """The system that knows these jobs, and how long pods pend."""
+    return oracle(jobs, world=world)
+
+
+def oracle(jobs: Iterable[Job], *, world: World | None = None) -> systems.System:
+    """The system that knows these jobs."""
+    known = {job.name: job for job in jobs}
+
+    def policy(view: ClusterView, config: PlanningConfig) -> Decision:
+        free = view.capacity.cpu
+        plans = []
+        for seen in view.jobs:
+            if seen.shape is None and free >= seen.bounds.least.cpu:
+                shape = best(known[seen.name.partition("~")[0]], seen.bounds, cpu=free, world=world)
+                free -= shape.cpu
+                plans.append(Plan(job=seen.name, shape=shape, reason="the truth is known", stage=Stage.ADJUSTING))
+        return Decision(plans=tuple(plans), why="the truth is known") if plans else nothing("all run at their best")
+
+    return systems.System(name="oracle", policy=policy)

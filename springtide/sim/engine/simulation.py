@@ -1,0 +1,371 @@
+"""The loop: jobs arrive, a policy is asked, its plans are carried out, faults happen, jobs end.
+
+In: a `World`, jobs, a `System`, a seed-free `PlanningConfig` (all chance lies in the jobs). Out: a `Story`: every
+outcome and decision. The policy is the real one; it sees what `views` shows. Next: `measure`.
+"""
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from springtide.domain.core.roles import RoleKind
+from springtide.domain.core.shape import Capacity, Shape
+from springtide.domain.core.stages import Stage
+from springtide.domain.plan.plan import Decision, Plan
+from springtide.domain.plan.view import ClusterView, Launch, PastJob
+from springtide.domain.spec.planning_config import PlanningConfig
+from springtide.planning.guards.growth import Seen
+from springtide.planning.lifecycle import stages
+from springtide.sim.engine import faults, systems, views
+from springtide.sim.engine.clock import Clock
+from springtide.sim.engine.job import End, Outcome, Running
+from springtide.sim.engine.systems import ServerChange, System
+from springtide.sim.world import cluster as clusters
+from springtide.sim.world import world as physics
+from springtide.sim.world.cluster import Cluster, Reserved
+from springtide.sim.world.parameters import DAY_S, World
+from springtide.sim.world.world import Job
+
+HISTORY, LAUNCHES, PROFILES, SEEN, POINTS = 200, 50, 48, 18, 6
+MINUTE_S, WINDOWS, SETTLE_S, WINDOW_S = 60.0, 6, 3.0, 5.0
+"""A look at a job is at its last minute, in so many windows. The last two are those of a master (`PlanRules`)."""
+LONGEST_S = 60 * DAY_S
+MOST_TRIES = 2
+Watch = Callable[[float, int], None]
+
+
+@dataclass(slots=True)
+class Story:
+    """What happened."""
+
+    outcomes: list[Outcome] = field(default_factory=list)
+    decisions: int = 0
+    """How often the policy was asked."""
+    complaints: dict[str, int] = field(default_factory=dict)
+    """What the policy said instead of deciding, when it failed, and how often."""
+    refused: int = 0
+    """Plans that did not fit the cluster, a node, or the moment."""
+    events: int = 0
+    ended_at: float = 0.0
+    reasons: list[tuple[float, str, str]] = field(default_factory=list)
+    """When, which job, why: plans that were carried out."""
+    speeds: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
+    """Steps a second over time, of jobs that were asked about."""
+    held: list[tuple[float, float, float]] = field(default_factory=list)
+    """When; cores and bytes that jobs held then."""
+
+
+class Simulation:
+    """One system on one workload."""
+
+    def __init__(
+        self, world: World, jobs: Iterable[Job], system: System, *, config: PlanningConfig | None = None,
+        history: Iterable[PastJob] = (), watch: Watch | None = None, record: Iterable[str] = (),
+    ) -> None:  # fmt: skip
+        self.world, self.system, self.mechanisms = world, system, system.mechanisms
+        self.config = replace(config or PlanningConfig(exact_seconds=0.0), workers_stay=True)  # see `_change`
+        self.clock, self.cluster, self.story = Clock(), Cluster(world), Story()
+        self.bounds = views.bounds(world) if system.mechanisms.elastic else views.unbounded(world)
+        self.loss_rate = (world.pod_failures_a_day + world.preemptions_a_day) / DAY_S
+        self.jobs: dict[str, Running] = {}
+        self.history: list[PastJob] = list(history)[-HISTORY:]
+        self.launches: list[Launch] = []
+        self.watch, self.record = watch, frozenset(record)
+        self.expected = 0
+        self.ticking = False
+        for job in jobs:
+            self.submit(job)
+
+    def run(self, until: float = LONGEST_S) -> Story:
+        """Until the last job is over."""
+        self.clock.run(until)
+        for running in [*self.jobs.values()]:
+            self.end(running, End.UNFINISHED)
+        self.story.events, self.story.ended_at = self.clock.events, self.clock.now
+        return self.story
+
+    def submit(self, job: Job) -> None:
+        """It will arrive."""
+        self.expected += 1
+        self.clock.at(job.arrives_at, lambda: self._arrive(job))
+
+    def _arrive(self, job: Job) -> None:
+        running = self.jobs[job.name] = Running(job)
+        self.clock.after(self.world.patience_s, lambda: self._impatient(running))
+        self._ask([running])
+        if not self.ticking:
+            self.ticking = True
+            self.clock.after(self.system.every_s, self._tick)
+
+    def _impatient(self, running: Running) -> None:
+        """Nobody waits for ever to be given anything at all."""
+        if running.shape is None and not running.launching and not running.ended:
+            self.end(running, End.SCHEDULING)
+
+    def _tick(self) -> None:
+        self.ticking = bool(self.jobs)
+        if not self.ticking:
+            return
+        due = [running for running in self.jobs.values() if self._due(running)]
+        if due:
+            self._ask(due)
+        self.story.held.append((self.clock.now, self.cluster.cpu, self.cluster.memory))
+        self.clock.after(self.system.every_s, self._tick)
+
+    def _due(self, running: Running) -> bool:
+        """Whether there is something new to be said about it."""
+        if running.launching or running.ended:
+            return False
+        if running.shape is None:
+            return True
+        if not self.mechanisms.elastic or running.paused:
+            return False
+        now, since = self.clock.now, running.changed_at
+        if now - since < self.config.sample_s:
+            return False
+        return running.news or now - running.looked_at >= max(self.system.again_s, self.system.rarely * (now - since))
+
+    def _ask(self, due: list[Running]) -> None:
+        """One decision about these jobs, which share what they hold and what is free."""
+        free = self.cluster.free
+        for running in due:
+            if running.shape is not None:
+                self._look(running)
+        capacity = Capacity(
+            cpu=free.cpu + sum(running.reserved.cpu for running in due),
+            memory=free.memory + sum(running.reserved.memory for running in due),
+        )
+        seen = ClusterView(
+            now=self.clock.now, capacity=capacity, history=tuple(self.history), launches=tuple(self.launches),
+            jobs=tuple(views.view(running, self.bounds) for running in due),
+        )  # fmt: skip
+        decision = systems.check(self.system.policy(seen, self.config), self.system.name)
+        self.story.decisions += 1
+        if not decision.plans and " failed: " in decision.why:
+            self.story.complaints[decision.why] = self.story.complaints.get(decision.why, 0) + 1
+        for running in due:
+            running.looked_at, running.news = self.clock.now, running.stage is Stage.SAMPLING
+        self._carry_out(decision)
+
+    def _look(self, running: Running) -> None:
+        """Measure a window of steps."""
+        self.touch(running)
+        before = running.seen[-1].samples if running.seen else 0.0
+        for part in range(1, POINTS + 1):  # as heartbeats have told on the way
+            samples = max(before + (running.done - before) * part / POINTS, float(part))
+            running.seen.append(Seen(samples, physics.rows_bytes(running.job, samples)))
+        del running.seen[:-SEEN]
+        if self.mechanisms.foresees:
+            running.need = views.need(running)
+        if running.speed is None or running.speed.steps_s <= 0:
+            return
+        self._measure(running, running.speed)
+
+    def _measure(self, running: Running, speed: physics.Speed) -> None:
+        """Windows of the last minute, or of as long as the job is what it is. Errors of a window are what it is short
+        of a minute larger: those of a whole minute are the world's."""
+        seconds = min(max(self.clock.now - running.changed_at, 1.0), MINUTE_S) / WINDOWS
+        larger = math.sqrt(MINUTE_S / seconds)
+        terms = np.exp(larger * running.random.normal(0.0, self.world.noise, size=(WINDOWS, 5))).tolist()
+        cores = np.exp(larger * running.errors.normal(0.0, self.world.use_noise, size=(WINDOWS, 2))).tolist()
+        for number, (noise, (workers, servers)) in enumerate(zip(terms, cores, strict=True), start=1):
+            running.use_errors = (workers, servers)
+            running.profiles.append(
+                physics.profile(
+                    running.job, running.at_work, speed, steps=max(1, round(speed.steps_s * seconds)), noise=noise,
+                    at=self.clock.now - (WINDOWS - number) * seconds, cores=running.use_errors,
+                )
+            )  # fmt: skip
+        del running.profiles[:-PROFILES]
+
+    def _carry_out(self, decision: Decision) -> None:
+        for plan in sorted(decision.plans, key=lambda plan: plan.shape.cpu - self._held(plan.job)):  # givers first
+            running = self.jobs.get(plan.job)
+            if running is None or running.launching:
+                continue
+            if not self.cluster.allows(plan.shape):
+                self.story.refused += 1
+            elif running.shape is None:
+                self._start(running, plan)
+            elif plan.shape != running.shape or plan.extra_workers != running.extra_workers or plan.server_cpus:
+                self._change(running, plan)
+
+    def _held(self, name: str) -> float:
+        running = self.jobs.get(name)
+        return running.reserved.cpu if running else 0.0
+
+    def _start(self, running: Running, plan: Plan) -> None:
+        wanted = Reserved.of(plan.shape, plan.extra_workers)
+        if not self._reserve(running, wanted):
+            return
+        running.launching = True
+        delay = self._pods_s(running, None, plan.shape)
+        if not self.mechanisms.elastic and delay > self.world.patience_s:
+            self.clock.after(self.world.patience_s, lambda: self.end(running, End.SCHEDULING))
+            return
+        self._tell(running, plan)
+        self.clock.after(min(delay, self.world.patience_s), lambda: self._begin(running, plan))
+
+    def _begin(self, running: Running, plan: Plan) -> None:
+        running.launching = False
+        running.since = running.started_at = self.clock.now
+        running.initial = plan.shape
+        self._settle(running, plan)
+        running.last_change_at = None
+        faults.plan(self, running)
+        if running.stage is Stage.SAMPLING and self.system.every_s <= MINUTE_S and running.speed is not None:
+            self.clock.after(self._sample_s(running.speed), lambda: self._sampled(running))
+
+    def _sample_s(self, speed: physics.Speed) -> float:
+        """Until a master, who looks every other second, has a sample."""
+        steps_s = self.config.sample_steps / max(speed.steps_s, 1e-9)
+        return min(self.config.sample_s, max(SETTLE_S + stages.SAMPLED * WINDOW_S, steps_s))
+
+    def _sampled(self, running: Running) -> None:
+        if running.last_change_at is None and not running.launching and not running.ended:
+            self._ask([running])
+
+    def _change(self, running: Running, plan: Plan) -> None:
+        """Pods first, while the job trains on; then the change itself. Where there is no room for both at once, what is
+        to be smaller goes first (`job.scaling.plan_moves`): here the job stands still until the new pods are there."""
+        assert running.shape is not None
+        now, then = running.at_work, self._with_extra(plan)
+        both = Reserved.between(now, then)
+        beside = self._room(running, both)
+        if not self._reserve(running, both if beside else Reserved.larger(now, then)):
+            return
+        running.launching = True
+        self._tell(running, plan)
+        seconds = self._pods_s(running, running.shape, plan.shape)
+        if self.mechanisms.servers is ServerChange.INITIALIZE and _servers_change(running.shape, plan.shape):
+            seconds = max(0.0, seconds - self.world.init_s)  # pods begin with all others, which stand still for it
+        if not beside:
+            self.pause(running, seconds)
+        self.clock.after(seconds, lambda: self._changed(running, plan))
+
+    def _changed(self, running: Running, plan: Plan) -> None:
+        if running.ended:
+            return
+        old, new = running.shape, plan.shape
+        assert old is not None
+        running.launching = False
+        running.changes += 1
+        self._settle(running, plan)
+        if _servers_change(old, new):
+            self.pause(running, self.mechanisms.pause_s(self.world))
+
+    def _settle(self, running: Running, plan: Plan) -> None:
+        """The shape is there: give back what is not needed any more, and count from now."""
+        self.touch(running)
+        running.shape, running.extra_workers = plan.shape, plan.extra_workers
+        running.stage = plan.stage or (Stage.OPTIMIZING if running.stage is Stage.WAITING else running.stage)
+        running.last_change_at = self.clock.now
+        running.news = True
+        if plan.server_cpus:
+            most = max(cpu for _, cpu in plan.server_cpus)
+            relieved = max(1.0, running.job.hot * plan.shape.server_cpu / most)
+            running.condition = replace(running.condition, hot=min(running.condition.hot, relieved))
+        self._reserve(running, Reserved.of(plan.shape, plan.extra_workers))
+        self.refresh(running)
+
+    def _with_extra(self, plan: Plan) -> Shape:
+        return replace(plan.shape, workers=plan.shape.workers + plan.extra_workers)
+
+    def _reserve(self, running: Running, wanted: Reserved) -> bool:
+        """Hold so much from now on, if it is there."""
+        if not self._room(running, wanted):
+            self.story.refused += 1
+            return False
+        self.cluster.take(wanted.cpu - running.reserved.cpu, wanted.memory - running.reserved.memory)
+        running.reserved = wanted
+        return True
+
+    def _room(self, running: Running, wanted: Reserved) -> bool:
+        """Whether the cluster has so much for the job, with what it holds."""
+        cpu, memory = wanted.cpu - running.reserved.cpu, wanted.memory - running.reserved.memory
+        return (cpu <= 0 and memory <= 0) or self.cluster.fits(max(cpu, 0.0), max(memory, 0.0))
+
+    def _pods_s(self, running: Running, old: Shape | None, new: Shape) -> float:
+        """Seconds until all new pods are at work."""
+        slowest = 0.0
+        for kind, (cpu, pods) in zip((RoleKind.WORKER, RoleKind.SERVER), clusters.new_pods(old, new), strict=True):
+            if pods:
+                seconds = clusters.pending_s(self.world, cpu, pods, running.random)
+                seconds += self.world.launch_s + self.world.init_s
+                memory = new.worker_memory if kind is RoleKind.WORKER else new.server_memory
+                launch = Launch(kind=kind, cpu=cpu, memory=memory, seconds=seconds)
+                running.launches.append(launch)
+                self.launches.append(launch)
+                slowest = max(slowest, seconds)
+        del self.launches[:-LAUNCHES], running.launches[:-10]
+        return slowest
+
+    def _tell(self, running: Running, plan: Plan) -> None:
+        self.story.reasons.append((self.clock.now, running.job.name, plan.reason))
+
+    def touch(self, running: Running) -> None:
+        """Let time pass for one job."""
+        running.touch(self.clock.now, self.loss_rate)
+
+    def refresh(self, running: Running) -> None:
+        """Its rate has changed: plan its end, its loss of a pod and its last free byte anew."""
+        running.generation += 1
+        running.set_speed(dynamic=self.mechanisms.dynamic_shards)
+        rate, generation = running.samples_s, running.generation
+        if running.job.name in self.record:
+            steps = rate / running.job.facts.batch
+            self.story.speeds.setdefault(running.job.name, []).append((self.clock.now, steps))
+        if rate > 0:
+            left = (running.job.samples - running.done) / rate
+            self.clock.after(left, lambda: self._finish(running, generation))
+        faults.watch(self, running, rate)
+
+    def _finish(self, running: Running, generation: int) -> None:
+        if running.generation == generation and not running.ended:
+            self.touch(running)
+            self.end(running, End.FINISHED)
+
+    def resized(self, running: Running, shape: Shape) -> bool:
+        """Another size at once, as after a server was killed; False: the cluster has no room for it."""
+        if not self._reserve(running, Reserved.of(shape, running.extra_workers)):
+            return False
+        running.shape, running.last_change_at, running.news = shape, self.clock.now, True
+        running.changes += 1
+        return True
+
+    def pause(self, running: Running, seconds: float) -> None:
+        """It stands still for a while; of two pauses at once the longer one counts."""
+        self.touch(running)
+        running.paused_until = max(running.paused_until, self.clock.now + seconds)
+        self.refresh(running)
+        self.clock.at(running.paused_until, lambda: self._go_on(running))
+
+    def _go_on(self, running: Running) -> None:
+        if not running.ended and self.clock.now >= running.paused_until > 0:
+            self.touch(running)
+            running.paused_until = 0.0
+            self.refresh(running)
+
+    def end(self, running: Running, end: End) -> None:
+        """It is over; a user whose job failed submits it again."""
+        if running.ended:
+            return
+        self.touch(running)
+        running.ended = True
+        del self.jobs[running.job.name]
+        self.cluster.take(-running.reserved.cpu, -running.reserved.memory)
+        self.story.outcomes.append(running.outcome(end, self.clock.now))
+        if running.shape is not None:
+            self.history.append(views.past(running, end, self.clock.now))
+            del self.history[:-HISTORY]
+        if end not in (End.FINISHED, End.UNFINISHED) and running.job.tries < MOST_TRIES:
+            at = self.clock.now + self.world.rerun_after_s
+            self.submit(physics.again(running.job, at=at, more_memory=end is End.OOM))
+        if self.watch is not None:
+            self.watch(self.clock.now, len(self.story.outcomes))
+
+
+def _servers_change(old: Shape, new: Shape) -> bool:
+    return (old.servers, old.server_cpu, old.server_memory) != (new.servers, new.server_cpu, new.server_memory)

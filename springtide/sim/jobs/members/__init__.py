@@ -1,0 +1,1 @@
+"""Virtual members of a job: master, servers, workers."""

@@ -1,0 +1,205 @@
+"""The job's master of the day: the real desk over a journal that lies in memory, until it is killed; then the next one.
+
+In: requests of members, by `wire`. Out: replies. Every tick checks what must be true of the job and of its book at any
+moment. A master that is killed loses what its journal had not written yet, and all requests that it was about to
+answer; the next one rebuilds the record from the journal, as a real one does.
+"""
+
+import asyncio
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+from springtide import errors
+from springtide.checkpoint.transfer.claims import Claim
+from springtide.domain.plan.advice import Adviser
+from springtide.domain.spec.job_spec import JobSpec
+from springtide.master.autoscale.loop import Advised
+from springtide.master.checkpoint.round import Saving
+from springtide.master.core.journal import Journal, Superseded
+from springtide.master.core.record import Record
+from springtide.master.dispatcher import Desk
+from springtide.master.main import rebuild
+from springtide.rpc.messages import messages
+from springtide.rpc.transport.listener import Peer
+from springtide.telemetry.events import EventLog
+
+TICKS_A_BEAT = 2
+SNAPSHOT_EVERY = 2000  # entries of the journal: going through them again takes a while
+
+
+class Pages:
+    """What the disk has of a journal, whoever writes it."""
+
+    def __init__(self) -> None:
+        self.term = 0
+        self.snapshot: bytes | None = None
+        self.entries: list[bytes] = []
+
+
+class PagedJournal(Journal):
+    """A real journal but for the file: what is written at the end of a turn of the loop survives, the rest does not."""
+
+    def __init__(self, pages: Pages, *, term: int) -> None:
+        self.term, self._pages, self.began = term, pages, 0.0
+        self._waiting, self._committed, self._tried, self._failed, self._stuck_since = [], None, None, None, None
+        self.since_snapshot = len(pages.entries)
+        pages.term = term
+
+    def read(self) -> tuple[bytes | None, list[bytes]]:
+        """The last snapshot and every entry after it."""
+        return self._pages.snapshot, list(self._pages.entries)
+
+    def save(self, snapshot: bytes) -> None:
+        """Keep the state as a whole."""
+        self._pages.snapshot, self._pages.entries = snapshot, []
+        self.since_snapshot = 0
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def _flush(self) -> None:
+        told, self._committed = self._committed, None
+        tried, self._tried = self._tried, None
+        waiting, self._waiting = self._waiting, []
+        if told is None or tried is None:
+            return
+        if self._pages.term != self.term:
+            self._failed = Superseded(f"master number {self._pages.term} has taken over from number {self.term}")
+            return  # nobody is left to be told
+        self._pages.entries += [bytes(entry) for entry in waiting]
+        self.since_snapshot += len(waiting)
+        told.set_result(None)
+        tried.set_result(True)
+
+
+class Told(EventLog):
+    """A story that is kept in memory, by virtual time."""
+
+    def __init__(self, clock: Callable[[], float], keep: Callable[[str], bool] = lambda kind: True) -> None:
+        self.path = pathlib.Path("events.jsonl")  # never written
+        self.lines: list[tuple[float, str, dict[str, Any]]] = []
+        self._clock, self._keep, self.trouble = clock, keep, None
+
+    def write(self, kind: str, **fields: Any) -> None:
+        """One more line."""
+        if self._keep(kind):
+            self.lines.append((self._clock(), kind, fields))
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class Masters:
+    """The masters of one job, one after the other."""
+
+    def __init__(
+        self, spec: JobSpec, folder: pathlib.Path, story: Told, check: Callable[[Record], None],
+        adviser: Adviser | None = None,
+    ) -> None:  # fmt: skip
+        self.spec, self._folder, self.story, self._check, self._adviser = spec, folder, story, check, adviser
+        self._loop = asyncio.get_running_loop()
+        self._began = self._loop.time()
+        self._pages = Pages()
+        self._asked: dict[asyncio.Task[None], asyncio.Future[messages.Reply]] = {}
+        self._ticking: asyncio.Task[None] | None = None
+        self._listens = asyncio.Event()
+        self.term = 0
+        self.desk: Desk | None = None
+        """Of the master that lives now, if one does."""
+        self.broken: BaseException | None = None
+        """What no real master would survive either: the simulation must say so."""
+
+    def clock(self) -> float:
+        """Seconds since the job began."""
+        return self._loop.time() - self._began
+
+    @property
+    def record(self) -> Record:
+        """Of the master that lives now."""
+        assert self.desk is not None
+        return self.desk.record
+
+    def start(self) -> None:
+        """The first master, or one that takes over."""
+        self.term += 1
+        journal = PagedJournal(self._pages, term=self.term)
+        snapshot, kept = journal.read()
+        record = rebuild(self.spec, snapshot, kept)
+        claim = Claim(run="simulated", job=self.spec.name)
+        saving = Saving(self.spec.checkpoints, self._folder, claim, term=self.term)
+        advised = None
+        if self._adviser is not None:
+            advised = Advised(adviser=self._adviser, name=self.spec.name, wall=self._loop.time)
+        self.desk = Desk(
+            record, self.story, self.clock, journal, self.term, saving, advised, away_s=self.spec.heartbeat_s
+        )  # fmt: skip
+        if snapshot or kept:
+            self.desk.take_over()
+        else:
+            self.desk.rounds.resume()
+        self._ticking = self._loop.create_task(self._tick(self.desk, journal))
+        self._listens.set()
+
+    def kill(self) -> None:
+        """It is gone, in the middle of whatever it did."""
+        if self.desk is None:
+            return
+        self._pages.term = -self.term
+        self._listens.clear()
+        self.desk = None
+        assert self._ticking is not None
+        self._ticking.cancel()
+        asked, self._asked = self._asked, {}
+        for task, answer in asked.items():
+            task.cancel()
+            if not answer.done():
+                answer.set_exception(errors.MasterUnreachable("the master is gone"))
+
+    async def present(self) -> int:
+        """Wait for a master; its term."""
+        await self._listens.wait()
+        return self.term
+
+    async def ask(self, peer: Peer, request: messages.Request) -> messages.Reply:
+        """The master's answer. MasterUnreachable: it was killed before it could give one."""
+        if self.desk is None:
+            raise errors.MasterUnreachable("there is no master")
+        answer: asyncio.Future[messages.Reply] = self._loop.create_future()
+        task = self._loop.create_task(self._answer(self.desk, peer, request, answer))
+        self._asked[task] = answer
+        try:
+            return await answer
+        finally:
+            if not task.done():
+                task.cancel()
+
+    async def _answer(
+        self, desk: Desk, peer: Peer, request: messages.Request, answer: asyncio.Future[messages.Reply]
+    ) -> None:
+        try:
+            reply = await desk.handle(peer, request)
+            if not answer.done():
+                answer.set_result(reply)
+        except errors.SpringtideError as error:
+            if not answer.done():
+                answer.set_exception(error)
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            self.broken = self.broken or error
+        finally:
+            self._asked.pop(asyncio.current_task(), None)  # type: ignore[arg-type]
+
+    async def _tick(self, desk: Desk, journal: PagedJournal) -> None:
+        try:
+            while True:
+                await asyncio.sleep(self.spec.heartbeat_s / TICKS_A_BEAT)
+                desk.tick()
+                self._check(desk.record)
+                if journal.since_snapshot >= SNAPSHOT_EVERY and journal.idle:
+                    journal.save(desk.record.to_bytes())
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            self.broken = self.broken or error

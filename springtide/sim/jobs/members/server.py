@@ -1,0 +1,232 @@
+"""A virtual server: real slots in a real store, real checkpoints, real words to the master; what it lacks is a port.
+
+In: pushes by `network`, orders and goals of the master. Out: applied batches, segment files, slots handed over. What a
+real server does in threads (`server.__main__`, `.saving`, `.handover`) is done here by tasks, in virtual time.
+"""
+
+import asyncio
+import pathlib
+import random
+from dataclasses import dataclass
+from functools import partial
+
+import msgspec
+
+from springtide import errors
+from springtide.domain.core.roles import Placement, Role, RoleKind
+from springtide.rpc.messages import messages
+from springtide.server import checkpoints, recovery, slot_loads
+from springtide.sim.jobs import counting_oracle
+from springtide.sim.jobs.members.machines import Process
+from springtide.sim.jobs.members.slot_migration import Moving
+from springtide.sim.jobs.network import Answer, Network, Push
+from springtide.sim.jobs.step_time import ROW_BYTES, Pace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Disks:
+    """How long a server's own work takes, on average."""
+
+    save_s: float = 2.0
+    """To write its part of a checkpoint."""
+    restore_s: float = 5.0
+    """To bring its slots back."""
+    move_s: float = 0.05
+    """To copy one slot to another server while both serve it."""
+    freeze_s: float = 0.001
+    """For which the slot has no owner then."""
+
+
+class VirtualServer:
+    """One life of a server."""
+
+    def __init__(
+        self, rank: int, incarnation: int, keys: counting_oracle.Keys, network: Network, pace: Pace, disks: Disks,
+        chance: random.Random,
+    ) -> None:  # fmt: skip
+        self.role, self.incarnation = Role(RoleKind.SERVER, rank), incarnation
+        self._keys, self.network, self._pace = keys, network, pace
+        self.disks, self._chance = disks, chance
+        self.store = counting_oracle.new_store(keys.shape[1])
+        self.gates: dict[int, None] = {}
+        """Slots that it serves."""
+        self._parts: dict[tuple[int, ...], counting_oracle.Part] = {}
+        self.hurried = self.knows_slots = False
+        self.alive = True
+        self.moving = Moving(self)
+        self.process: Process | None = None
+        self._over = asyncio.Event()
+        self._placed = self._fenced = False
+        self._keys_asked = self._busy_s = 0.0
+        self._learned: messages.Goal | None = None
+
+    async def run(self, process: Process) -> int:
+        """Join, bring back what an earlier life held, serve to the end."""
+        self.process, self.wire = process, process.wire
+        hello = messages.JoinServer(self.role.rank, process.pid, self.incarnation)
+        welcome = await self.wire.ask(hello)
+        assert isinstance(welcome, messages.ServerWelcome)
+        self.wire.introduce(msgspec.structs.replace(hello, welcomed=True))
+        process.spawn(self._beat(welcome.heartbeat_s))
+        process.spawn(self.moving.run())
+        if welcome.checkpoints:
+            process.spawn(self._save(pathlib.Path(welcome.checkpoints), welcome.run))
+        source = recovery.Source("", 0)
+        if welcome.restore is not None:
+            await asyncio.sleep(self.takes_s(self.disks.restore_s))
+            try:
+                source = recovery.bring_back(self.store, welcome.restore)
+            except errors.SpringtideError as error:
+                await self.wire.ask(messages.ServerReady("", error=str(error)))
+                raise
+        if welcome.placement is not None:
+            self._place(welcome.placement)
+        ready = messages.ServerReady(self.network.listen(self), source.number, source.where)
+        placed = await self.wire.ask(ready)
+        assert isinstance(placed, messages.Placed)
+        if welcome.placement is None:
+            self._place(placed.placement)
+        elif placed.placement.slots_of(self.role.rank) != welcome.placement.slots_of(self.role.rank):
+            raise errors.JobFailed("its slots have changed while it brought them back: its next life must do it again")
+        self._placed = True
+        await self._over.wait()
+        if self._fenced:
+            self.killed()
+            return 1
+        self.network.hang_up(self)
+        self.alive = False
+        return 0
+
+    def ask_to_end(self) -> bool:
+        """It leaves."""
+        self._over.set()
+        return True
+
+    def killed(self) -> None:
+        """Its memory is gone."""
+        self.alive = False
+        self.gates = {}
+        self.moving.doubts, self.moving.under_way = {}, None
+        self.network.hang_up(self)
+
+    def takes_s(self, mean_s: float) -> float:
+        """A time of its own."""
+        return self._chance.expovariate(1 / mean_s) if mean_s else 0.0
+
+    # ---- slots ----
+
+    def apply(self, push: Push) -> Answer:
+        """Batches for the slots it has; the others are refused, with a word on whose they are."""
+        part = self._part(push.covers)
+        torn = counting_oracle.apply(self.store, self._keys, part, push.batches) if part.slots else frozenset()
+        self._work(len(part.slots), push.batches.number)
+        if len(part.slots) == len(push.covers):
+            return Answer(torn=torn)
+        refused = frozenset(push.covers).difference(part.slots)
+        goal = self._learned
+        given = {slot: self.moving.given[slot] for slot in refused if slot in self.moving.given}
+        placement, addresses = (goal.placement, goal.addresses) if goal is not None else (None, ())
+        return Answer(refused, torn, given, placement, addresses)
+
+    def _part(self, covers: tuple[int, ...]) -> counting_oracle.Part:
+        """Those of the slots that are its own; mostly the same as the last time."""
+        found = self._parts.get(covers)
+        if found is None:
+            mine = (slot for slot in covers if slot in self.gates)
+            found = self._parts[covers] = counting_oracle.Part.of(mine, self.store.slots)
+        return found
+
+    def _work(self, slots: int, batches: int) -> None:
+        """What that has cost."""
+        assert self.process is not None
+        core_s = self._pace.server_core_s(slots, batches)
+        self.process.cpu_s += core_s
+        self._keys_asked += self._pace.keys(slots, batches)
+        self._busy_s += core_s / self.process.cpu / self.process.speed
+
+    def owns(self, slot: int) -> bool:
+        """For its checkpoints."""
+        return slot in self.gates
+
+    def open(self, slot: int) -> None:
+        """From now on it serves this slot."""
+        self._parts.clear()
+        self.gates[slot] = None
+        self.moving.given.pop(slot, None)
+
+    def close(self, slot: int) -> None:
+        """From now on it does not."""
+        self._parts.clear()
+        self.gates.pop(slot, None)
+
+    def _place(self, placement: Placement) -> None:
+        self._parts.clear()
+        self.knows_slots = True
+        self.gates = dict.fromkeys(placement.slots_of(self.role.rank))
+
+    # ---- checkpoints ----
+
+    async def _save(self, folder: pathlib.Path, run: str) -> None:
+        """As `server.checkpoints.start`."""
+        saver = checkpoints.Saver(self, folder, f"{self.role}.{self.incarnation}", run=run, rest=lambda seconds: None)
+        term = number = part = 0
+        while True:
+            order = await self.wire.ask(messages.SaveRequest(term, number, part))
+            if isinstance(order, messages.Pulse):
+                return
+            if isinstance(order, messages.Save):
+                term, number, part = order.term, order.number, order.part
+                await asyncio.sleep(self.takes_s(self.disks.save_s))
+                await self.wire.ask(saver.save(order))
+
+    # ---- heartbeats ----
+
+    async def _beat(self, every_s: float) -> None:
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        try:
+            while not self._over.is_set():
+                await asyncio.sleep(max(0.0, began + every_s - clock()))
+                began = clock()
+                await self.answer()
+        except errors.Fenced:
+            self._fenced = True
+            self._over.set()
+
+    async def answer(self) -> None:
+        """One heartbeat, and what it is answered."""
+        pulse = await self.wire.ask(self._now)
+        assert isinstance(pulse, messages.Pulse)
+        self.hurried = pulse.hurry
+        self._fenced = self._fenced or pulse.fenced
+        if pulse.stop or pulse.fenced:
+            self._over.set()
+        if pulse.goal is not None:
+            self._learned = pulse.goal
+            self.moving.heed(pulse.goal)
+
+    def _now(self) -> messages.Heartbeat:
+        """With counters as a real server has them; memory that is full ends it here."""
+        process, size = self.process, self._pace.slot_bytes()
+        assert process is not None
+        process.memory = self._pace.server_bytes(len(self.gates))
+        if process.memory_limit is not None and process.memory > process.memory_limit:
+            asyncio.get_running_loop().call_soon(partial(process.kill, oom=True))
+        counters = {
+            "pushed_keys": self._keys_asked, "update_ns": self._busy_s * 1e9,
+            "rows": len(self.gates) * size / ROW_BYTES, "table_bytes": len(self.gates) * size,
+        }  # fmt: skip
+        report = messages.Report(counters=counters)
+        if not self._placed:
+            return messages.Heartbeat(report)
+        counts = [slot_loads.SlotCount(slot, int(size), self.store.load(slot).requests) for slot in self.gates]
+        return messages.Heartbeat(
+            report, slots=slot_loads.pack(counts), holding=messages.Holding(*self.moving.holding)
+        )  # fmt: skip
+
+
+def owner_of(slot: int, servers: list[VirtualServer]) -> VirtualServer | None:
+    """Who serves a slot; two would be a mistake."""
+    found = [server for server in servers if slot in server.gates]
+    assert len(found) <= 1, f"slot {slot} is served by {', '.join(str(server.role) for server in found)}"
+    return found[0] if found else None

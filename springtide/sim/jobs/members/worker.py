@@ -1,0 +1,274 @@
+"""A virtual worker: real leases in real hands, virtual work, real words to the master.
+
+In: leases of the master. Out: pushes to servers and progress. It trains runs of batches, each for as long as `pace`
+says, and pushes each run to every server; slots that are elsewhere by now are sent again to whoever has them. Beside
+that it does what `worker.link.master_link` and `worker.input.lease_prefetch` do: heartbeats, asking for leases ahead of
+time, heeding revocations.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Iterable
+
+from springtide import errors
+from springtide.domain.data.leases import Holder
+from springtide.domain.data.samples import DatasetCard
+from springtide.domain.plan import profile
+from springtide.rpc.messages import messages
+from springtide.sim.jobs.counting_oracle import Batches
+from springtide.sim.jobs.members.machines import Process
+from springtide.sim.jobs.network import Answer, Network, Push
+from springtide.sim.jobs.step_time import Pace
+from springtide.sim.world.world import Speed
+from springtide.worker.input.lease_prefetch import LEAD_S, MOST, MOST_HELD
+from springtide.worker.link.lease_tracker import Hands
+
+AGAIN_S = 0.5  # after a server could not be reached
+HEALING = 0.2  # of the time between two heartbeats: while a server is away they come so much sooner
+TERMS = ("gradient", "update", "synchronization", "lookup")
+SECONDS = tuple(name.removesuffix("_s") for name in profile.SUM_FIELDS if name.endswith("_s"))
+
+
+class VirtualWorker:
+    """One life of a worker."""
+
+    def __init__(self, holder: Holder, card: DatasetCard, network: Network, pace: Pace, stride_s: float) -> None:
+        """`stride_s`: about so much work is done between two pushes, one batch at least."""
+        self._holder, self._card, self._network, self._pace, self._stride_s = holder, card, network, pace, stride_s
+        self._hands = Hands()
+        self._owners: list[int] = []
+        self._addresses: list[str] = []
+        self._lives: list[int] = []
+        self._epoch = 0
+        self._whole: tuple[list[int], dict[int, tuple[int, ...]]] = [], {}
+        """All slots by server, for the owners that they were sorted by."""
+        self._news = asyncio.Event()
+        self._asking: asyncio.Task[messages.Reply] | None = None
+        self._over = False
+        """The last answer was End: what is left is in our own hands."""
+        self._draining = self._fenced = self._training = False
+        self._done = dict.fromkeys(SECONDS, 0.0)
+        self._steps = self._samples = 0
+
+    async def run(self, process: Process) -> int:
+        """Join, train, finish."""
+        self._process, self._wire = process, process.wire
+        hello = messages.JoinWorker(self._holder.rank, process.pid, self._holder.incarnation)
+        welcome = await self._wire.ask(hello)
+        assert isinstance(welcome, messages.Welcome)
+        self._wire.introduce(hello)
+        self._owners, self._epoch = list(welcome.placement.server_of_slot), welcome.placement.epoch
+        self._addresses, self._lives = list(welcome.servers), list(welcome.lives)
+        process.spawn(self._beat(welcome.heartbeat_s))
+        try:
+            await self._train()
+            self._hands.give_back()
+            words = self._hands.words()
+            await self._wire.ask(messages.Finish(words.progress, self._report(), words.era))
+        except errors.Fenced:
+            return 1
+        finally:
+            self._rest()
+        return 0
+
+    def ask_to_end(self) -> bool:
+        """A script has no handler of its own: the signal ends it."""
+        return False
+
+    def killed(self) -> None:
+        """Nothing of it is left."""
+        self._rest()
+
+    # ---- training ----
+
+    async def _train(self) -> None:
+        card, hands = self._card, self._hands
+        hands.open(card)
+        while not self._draining:
+            if self._fenced:
+                raise errors.Fenced(f"{self._holder} was given up")
+            now = self._pace_now()
+            claimed = hands.claim(max(1, int(self._stride_s / now.step_s)) * card.batch_size)
+            if claimed is None:
+                self._rest()
+                answer = await self._more()
+                if isinstance(answer, messages.End) and not hands.busy:
+                    return
+                continue
+            claim = claimed[1]
+            if not self._training:
+                self._training, self._pace.at_work = True, self._pace.at_work + 1
+                now = self._pace_now()
+            self._keep_up(now.step_s)
+            if not hands.wanted(claim):
+                continue
+            batches = -(-(claim.end - claim.begin) // card.batch_size)
+            await asyncio.sleep(batches * now.step_s)
+            self._take_down(now, batches, claim.end - claim.begin)
+            await self._push(claim.shard, claim.begin, claim.end, range(len(self._owners)))
+            hands.acknowledge([claim])
+
+    def _rest(self) -> None:
+        """It waits, and leaves the servers to the others."""
+        if self._training:
+            self._training, self._pace.at_work = False, self._pace.at_work - 1
+
+    def _pace_now(self) -> Speed:
+        return self._pace.slowed(self._pace.speed(self._process.cpu), self._process.speed)
+
+    def _take_down(self, now: Speed, batches: int, samples: int) -> None:
+        for name, seconds in zip(TERMS, now.terms, strict=True):
+            self._done[name] += batches * seconds
+        self._done["data"] += batches * max(0.0, now.step_s - sum(now.terms))
+        self._done["total"] += batches * now.step_s
+        self._process.cpu_s += batches * self._pace.job.worker_core_s
+        self._steps += batches
+        self._samples += samples
+
+    async def _push(self, shard: int, first: int, end: int, slots: Iterable[int]) -> None:
+        """Until every one of these slots has it. Each part names the slots that it speaks for: at first all of a
+        server's, when it is sent again only those that were refused, or had no answer.
+        """
+        left: set[int] = set(slots)
+        torn: set[int] = set()
+        batch = self._card.batch_size
+        batches = Batches(shard, first, end, -(-(end - first) // batch))
+        while left:
+            sent = [
+                (covers, self._network.send(self._address(server), Push(batches, covers)))
+                for server, covers in self._parts(left).items()
+            ]
+            before = len(left)
+            for covers, answer in sent:
+                said = await answer
+                if said is not None:
+                    torn |= said.torn
+                    left.difference_update(covers if not said.refused else set(covers) - said.refused)
+                    self._learn(said)
+            if left and len(left) == before:
+                self._news.clear()
+                self._rest()
+                if self._fenced:
+                    raise errors.Fenced(f"{self._holder} was given up")
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(AGAIN_S):
+                        await self._news.wait()
+        if torn:
+            assert end - first > batch, f"slots {sorted(torn)} have a part of one batch of shard {shard}"
+            for begin in range(first, end, batch):
+                await self._push(shard, begin, min(begin + batch, end), sorted(torn))
+
+    def _parts(self, slots: set[int]) -> dict[int, tuple[int, ...]]:
+        """Slots by the server that has them, as far as is known here."""
+        whole = len(slots) == len(self._owners)
+        if whole and self._whole[0] == self._owners:
+            return self._whole[1]
+        parts: dict[int, list[int]] = {}
+        for slot in sorted(slots):
+            parts.setdefault(self._owners[slot], []).append(slot)
+        found = {server: tuple(covers) for server, covers in parts.items()}
+        if whole:
+            self._whole = list(self._owners), found
+        return found
+
+    def _address(self, server: int) -> str:
+        return self._addresses[server] if server < len(self._addresses) else ""
+
+    def _learn(self, said: Answer) -> None:
+        """A server that refuses a slot names its new owner, and requests follow."""
+        if said.placement is not None and said.placement.epoch > self._epoch:
+            self._epoch, self._owners = said.placement.epoch, list(said.placement.server_of_slot)
+            self._reach(said.addresses, ())
+        for slot, (server, address) in (said.owners or {}).items():
+            self._owners[slot] = server
+            self._addresses += [""] * (server + 1 - len(self._addresses))
+            self._addresses[server] = address
+
+    def _reach(self, addresses: tuple[str, ...], lives: tuple[int, ...]) -> None:
+        """Turn to the next lives of servers: an address and the life that is there go together."""
+        count = max(len(addresses), len(self._addresses))
+        self._addresses += [""] * (count - len(self._addresses))
+        self._lives += [0] * (count - len(self._lives))
+        for rank, address in enumerate(addresses):
+            life = lives[rank] if rank < len(lives) else self._lives[rank]
+            if address and life >= self._lives[rank]:
+                self._addresses[rank], self._lives[rank] = address, life
+        self._news.set()
+
+    # ---- leases, as `worker.input.lease_prefetch.Ahead` ----
+
+    async def _more(self) -> messages.Reply:
+        """Nothing is in hand: the answer to what was asked for, or to another request."""
+        if self._asking is None:
+            self._ask(2 if not self._steps else 1)
+        assert self._asking is not None
+        asked, self._asking = self._asking, None
+        return await asked
+
+    def _keep_up(self, step_s: float) -> None:
+        """Ask for more when what is in hand would not last."""
+        if self._asking is not None and self._asking.done():
+            asked, self._asking = self._asking, None
+            self._over = isinstance(asked.result(), messages.End)
+        batch, hands = self._card.batch_size, self._hands
+        missing = max(batch / step_s * max(LEAD_S, 2 * self._stride_s), batch) - hands.unclaimed
+        short = max(min(-(-int(missing) // self._card.shard_size), MOST_HELD - len(hands)), int(hands.hurry))
+        if self._asking is None and not self._over and short > 0:
+            hands.hurry = False
+            self._ask(min(MOST, short))
+
+    def _ask(self, most: int) -> None:
+        task = asyncio.get_running_loop().create_task(self._lease(most))
+        self._asking = task
+        self._process.adopt(task)
+
+    async def _lease(self, most: int) -> messages.Reply:
+        """As `worker.link.master_link.MasterLink.lease`."""
+        if self._fenced:
+            raise errors.Fenced(f"{self._holder} was given up")
+        if self._draining:
+            return messages.End()
+        words = self._hands.words()
+        asked = messages.LeaseRequest(
+            self._card, words.progress, words.failures, most, self._hands.ends, words.era
+        )  # fmt: skip
+        reply = await self._wire.ask(asked)
+        self._hands.told(words)
+        if isinstance(reply, messages.Leased):
+            if reply.servers is not None:
+                self._reach(reply.servers.addresses, reply.servers.lives)
+            self._hands.take(self._card, reply.grants, reply.era)
+        return reply
+
+    # ---- heartbeats, as `worker.link.master_link` and `rpc.transport.channel` ----
+
+    async def _beat(self, every_s: float) -> None:
+        clock = asyncio.get_running_loop().time
+        rest_s, began = every_s, clock()
+        told = self._hands.words()
+
+        def beat() -> messages.Heartbeat:
+            nonlocal told
+            told = self._hands.words()
+            return messages.Heartbeat(self._report(), told.progress, told.failures, told.era, self._epoch)
+
+        with contextlib.suppress(errors.Fenced):
+            while True:
+                await asyncio.sleep(max(0.0, began + rest_s - clock()))
+                began = clock()
+                pulse = await self._wire.ask(beat)
+                assert isinstance(pulse, messages.Pulse)
+                self._draining, self._fenced = self._draining or pulse.drain, self._fenced or pulse.fenced
+                self._hands.told(told)
+                if pulse.servers is not None:
+                    self._reach(pulse.servers.addresses, pulse.servers.lives)
+                if pulse.goal is not None and pulse.goal.placement.epoch > self._epoch:
+                    self._epoch, self._owners = pulse.goal.placement.epoch, list(pulse.goal.placement.server_of_slot)
+                    self._reach(pulse.goal.addresses, ())
+                granted = self._hands.heed(pulse.revoked, pulse.truncate, hurry=pulse.hurry, era=pulse.era)
+                rest_s = 0.0 if granted else HEALING * every_s if pulse.healing else every_s
+        self._fenced = True
+        self._news.set()
+
+    def _report(self) -> messages.Report:
+        return messages.Report(step=self._steps, samples=self._samples, seconds=dict(self._done))

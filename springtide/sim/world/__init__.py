@@ -1,0 +1,1 @@
+"""The simulated world: machines, models, workloads."""

@@ -1,0 +1,128 @@
+"""Who submits what: jobs drawn from a seed, with requests as users of the papers made them.
+
+In: a `World`, a number of jobs, a seed. Out: `Job`s in order of arrival. Next: `simulation`. Same seed, same jobs.
+"""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+
+from springtide.domain.core.shape import GIB, Shape
+from springtide.planning.perf_model.equations import Coefficients
+from springtide.sim.world import world as physics
+from springtide.sim.world.models import MODELS, Model
+from springtide.sim.world.parameters import DAY_S, World
+from springtide.sim.world.world import Job
+
+SIZES = (0.5, 1, 2, 3, 4, 6, 8, 12, 16, 20, 24, 32)
+"""Cores that people ask for."""
+MOST_WORKERS = 60
+COMMON = "widedeep"
+
+
+def jobs(world: World, count: int, seed: int, *, days: float | None = None, earlier: bool = False) -> tuple[Job, ...]:
+    """Jobs of a cluster day (or as many days as so many jobs take): Poisson arrivals, users who come back.
+
+    `earlier`: others of the same users, as they were submitted on the days before.
+    """
+    when, which = (4, 5) if earlier else (1, 3)
+    random = np.random.default_rng([seed, when])
+    length = (days if days is not None else count / world.jobs_a_day) * DAY_S
+    arrivals = np.sort(random.uniform(0.0, length, size=count))
+    kinds = _kinds(world, np.random.default_rng([seed, 2]))
+    drawn = (np.random.default_rng([seed, which, index]) for index in range(count))
+    return tuple(
+        _job(world, index, at, kinds, random)
+        for index, (at, random) in enumerate(zip(arrivals.tolist(), drawn, strict=True))
+    )
+
+
+def one(world: World, model: Model, *, requested: Shape, name: str = "job", steps: int | None = None) -> Job:
+    """One job of a test bed: the model as it is, nothing wrong with it, enough memory."""
+    return Job(
+        name=name, user="tester", kind=model.name, model=model.name, arrives_at=0.0,
+        samples=float(world.batch * (steps or world.testbed_steps)), facts=model.facts,
+        coefficients=model.coefficients, worker_core_s=model.worker_core_s, server_core_s=model.server_core_s,
+        requested=requested, table_bytes=8.0 * GIB, table_at_start=world.table_at_start,
+        worker_bytes=world.worker_gib * GIB, server_base_bytes=world.server_base_gib * GIB,
+    )  # fmt: skip
+
+
+def _kinds(world: World, random: np.random.Generator) -> list[Job]:
+    """Each user's few kinds of jobs: a model, widths, tables, an amount of data."""
+    others = [name for name in MODELS if name != COMMON]
+    found = []
+    for user in range(world.users):
+        for number in range(world.families_a_user):
+            common = random.random() < world.common_share
+            model = MODELS[COMMON if common else others[int(random.integers(len(others)))]]
+            kind = one(world, model, requested=model.tuned, name=f"user-{user}/{number}")
+            steps = world.steps_mean * math.exp(random.normal(-0.5 * world.steps_spread**2, world.steps_spread))
+            kind = replace(
+                jittered(kind, random, world.family_spread), user=f"user-{user}", kind=kind.name,
+                samples=max(steps, 1000.0) * world.batch,
+                table_bytes=GIB * world.table_gib * math.exp(random.normal(0.0, world.table_spread)),
+            )  # fmt: skip
+            found.append(kind)
+    return found
+
+
+def jittered(job: Job, random: np.random.Generator, spread: float) -> Job:
+    """Wider or narrower: coefficients and core-seconds by one factor for computing and one for moving."""
+    compute, move = (math.exp(each) for each in random.normal(0.0, spread, size=2))
+    known = job.coefficients
+    coefficients = Coefficients(
+        grad=known.grad * compute, upd=known.upd * move, sync=known.sync * move, emb=known.emb * move, beta=known.beta,
+    )  # fmt: skip
+    return replace(
+        job, coefficients=coefficients, worker_core_s=job.worker_core_s * compute,
+        server_core_s=job.server_core_s * move,
+    )  # fmt: skip
+
+
+def _job(world: World, index: int, at: float, kinds: list[Job], random: np.random.Generator) -> Job:
+    kind = kinds[int(len(kinds) * random.random() ** 2)]  # some come far more often than others
+    job = jittered(kind, random, world.job_spread)
+    job = replace(
+        job, name=f"job-{index}", arrives_at=at, samples=job.samples * math.exp(random.normal(0.0, 0.2)),
+        hot=world.hot_load if random.random() < world.hot_share else 1.0,
+        straggles_at=random.random() if random.random() < world.straggler_share else math.inf,
+        straggler_speed=world.straggler_speed, starved=bool(random.random() < world.starved_share),
+        seed=int(random.integers(1 << 31)) * 8,
+    )  # fmt: skip
+    return replace(job, requested=_request(world, job, random))
+
+
+def _request(world: World, job: Job, random: np.random.Generator) -> Shape:
+    """What its user asks for: mostly far more than is used, now and then too little."""
+    tuned = MODELS[job.model].tuned
+    scale = (
+        math.exp(random.normal(0.0, world.user_workers_spread))
+        * (job.samples / job.facts.batch / world.steps_mean) ** 0.5
+    )
+    workers = min(max(1, round(world.user_workers * scale * (1.0 if tuned.workers > 8 else 0.6))), MOST_WORKERS)
+    servers = max(1, round(workers * tuned.servers / tuned.workers * math.exp(random.normal(0.0, 0.4))))
+    servers = max(servers, math.ceil(job.table_bytes / (0.4 * world.node_memory * GIB)))  # they know that it is large
+    ample = Shape(workers=workers, servers=servers, worker_cpu=tuned.worker_cpu, server_cpu=32.0)
+    used = physics.speed(job, ample)
+    more_worker, more_server = world.cpu_factor * np.exp(random.normal(0.0, world.cpu_spread, size=2))
+    worker_cpu = _size(max(used.worker_cores / workers, 0.5) * max(more_worker, 1.0))
+    server_cpu = _size(max(used.server_cores / servers, 0.5) * max(more_server, 1.0))
+    if job.starved:
+        server_cpu = max(0.25, used.server_cores / servers * random.uniform(0.25, 0.6))
+    need = physics.server_bytes(job, servers, job.samples, job.hot)
+    memory = world.memory_factor * np.exp(random.normal(0.0, world.memory_spread, size=2))
+    return Shape(
+        workers=workers, servers=servers, worker_cpu=worker_cpu, server_cpu=server_cpu,
+        worker_memory=_bytes(job.worker_bytes * max(float(memory[0]), 1.0), world),
+        server_memory=_bytes(need * float(memory[1]), world),
+    )  # fmt: skip
+
+
+def _size(cores: float) -> float:
+    return float(next((size for size in SIZES if size >= cores), SIZES[-1]))
+
+
+def _bytes(wanted: float, world: World) -> int:
+    return int(min(wanted, world.node_memory * GIB))

@@ -1,0 +1,1 @@
+"""The machine that a process runs on: cgroups, memory, disks, file systems."""

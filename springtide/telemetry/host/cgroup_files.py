@@ -1,0 +1,222 @@
+"""The files of one control group, behind one small face: limits in; usage, out-of-memory kills and members out.
+
+In: `platforms.local.cgroups` has made the folders, or a container's host (`telemetry.host.own_usage`). `GroupV1` has a
+folder for each controller, `GroupV2` one for all.
+"""
+
+import contextlib
+import os
+import pathlib
+import signal
+from collections.abc import Mapping
+from typing import Protocol
+
+from springtide.domain.core.resources import Limits, Usage
+
+PERIOD_US = (
+    100_000  # the kernel's own default: a process over its share stands still for the rest of a tenth of a second
+)
+
+LEAST_SHARES, LEAST_WEIGHT = 2, 1
+"""Of the processors, beside others that want them: versions 1 and 2, where others have 1024 and 100."""
+
+
+ENDLESS = 1 << 60
+"""Bytes from which a limit of version 1 is none: the kernel writes the largest number of pages."""
+
+
+class Group(Protocol):
+    """What a platform needs of a control group. Reading a file that is not there reads as nothing."""
+
+    def can_hold(self, limits: Limits) -> bool:
+        """Whether it has what these limits need: a group that only counts cannot limit the CPU."""
+        ...
+
+    def hold_to(self, limits: Limits) -> None:
+        """Write the limits; raises OSError where that is not permitted."""
+        ...
+
+    def admit(self, pid: int) -> None:
+        """Move a process in; the children that it starts from now on come along."""
+        ...
+
+    def usage(self) -> Usage:
+        """CPU and memory of everything in it, of members that have ended too."""
+        ...
+
+    def limits(self) -> Limits:
+        """What it is held to now, whoever wrote it."""
+        ...
+
+    def oom_kills(self) -> int:
+        """How many of its processes the kernel has killed for want of memory, by its own count."""
+        ...
+
+    def members(self) -> set[int]:
+        """Processes in it."""
+        ...
+
+    def folders(self) -> tuple[pathlib.Path, ...]:
+        """What must be removed in the end."""
+        ...
+
+
+class GroupV1:
+    """A group in each of several hierarchies."""
+
+    def __init__(self, folder_of: Mapping[str, pathlib.Path]) -> None:
+        self._folder_of = dict(folder_of)
+
+    def can_hold(self, limits: Limits) -> bool:
+        """Whether it is in the hierarchies of both."""
+        return ("cpu" in self._folder_of or limits.cpu is None) and (
+            "memory" in self._folder_of or limits.memory is None
+        )
+
+    def hold_to(self, limits: Limits) -> None:
+        """Quota of each period; memory, and memory with swap where that is counted."""
+        if limits.cpu is not None and (cpu := self._folder_of.get("cpu")):
+            write(cpu / "cpu.cfs_period_us", PERIOD_US)
+            write(cpu / "cpu.cfs_quota_us", int(limits.cpu * PERIOD_US))
+        if limits.low and (cpu := self._folder_of.get("cpu")):
+            write(cpu / "cpu.shares", LEAST_SHARES)
+        if limits.memory is not None and (memory := self._folder_of.get("memory")):
+            names = ["memory.limit_in_bytes", "memory.memsw.limit_in_bytes"]
+            if read_number(self._folder_of, "memory", names[0]) < limits.memory:
+                names.reverse()  # memory alone may never be more than with swap
+            for name in names:
+                if "memsw" not in name or (memory / name).exists():
+                    write(memory / name, limits.memory)
+
+    def admit(self, pid: int) -> None:
+        """Into all of them."""
+        for folder in self.folders():
+            write(folder / "cgroup.procs", pid)
+
+    def usage(self) -> Usage:
+        """`cpuacct.usage` counts nanoseconds; `rss` is anonymous memory, `shmem` what is shared."""
+        memory = read_table(self._folder_of, "memory", "memory.stat")
+        return Usage(
+            cpu_s=read_number(self._folder_of, "cpuacct", "cpuacct.usage") / 1e9,
+            memory=memory.get("total_rss", 0) + memory.get("total_shmem", 0),
+            peak=read_number(self._folder_of, "memory", "memory.max_usage_in_bytes"),
+            throttled_s=read_table(self._folder_of, "cpu", "cpu.stat").get("nr_throttled", 0) * PERIOD_US / 1e6,
+        )
+
+    def limits(self) -> Limits:
+        """A quota of -1 is none, and so is a memory limit beyond any machine's."""
+        period = read_number(self._folder_of, "cpu", "cpu.cfs_period_us")
+        quota = read_number(self._folder_of, "cpu", "cpu.cfs_quota_us")
+        memory = read_number(self._folder_of, "memory", "memory.limit_in_bytes")
+        return Limits(cpu=quota / period if quota and period else None, memory=memory if 0 < memory < ENDLESS else None)
+
+    def oom_kills(self) -> int:
+        """A line of `memory.oom_control`."""
+        return read_table(self._folder_of, "memory", "memory.oom_control").get("oom_kill", 0)
+
+    def members(self) -> set[int]:
+        """Of any of them."""
+        return {pid for folder in self.folders() for pid in read_members(folder)}
+
+    def folders(self) -> tuple[pathlib.Path, ...]:
+        """Hierarchies may be mounted together."""
+        return tuple(dict.fromkeys(self._folder_of.values()))
+
+
+class GroupV2:
+    """A group of the one hierarchy."""
+
+    def __init__(self, folder: pathlib.Path) -> None:
+        self._folder = folder
+        self._here = {"": folder}
+
+    def can_hold(self, limits: Limits) -> bool:
+        """Whether it was given the controllers."""
+        return ((self._folder / "cpu.max").exists() or limits.cpu is None) and (
+            (self._folder / "memory.max").exists() or limits.memory is None
+        )
+
+    def hold_to(self, limits: Limits) -> None:
+        """`cpu.max` is quota and period; swap would only hide that memory has run out."""
+        if limits.cpu is not None:
+            write(self._folder / "cpu.max", f"{int(limits.cpu * PERIOD_US)} {PERIOD_US}")
+        if limits.low and (self._folder / "cpu.weight").exists():
+            write(self._folder / "cpu.weight", LEAST_WEIGHT)
+        if limits.memory is not None:
+            write(self._folder / "memory.max", limits.memory)
+            if (self._folder / "memory.swap.max").exists():
+                write(self._folder / "memory.swap.max", 0)
+
+    def admit(self, pid: int) -> None:
+        """Into it."""
+        write(self._folder / "cgroup.procs", pid)
+
+    def usage(self) -> Usage:
+        """`cpu.stat` is there even where the CPU controller is not."""
+        memory, cpu = read_table(self._here, "", "memory.stat"), read_table(self._here, "", "cpu.stat")
+        return Usage(
+            cpu_s=cpu.get("usage_usec", 0) / 1e6,
+            memory=memory.get("anon", 0) + memory.get("shmem", 0),
+            peak=read_number(self._here, "", "memory.peak"),
+            throttled_s=cpu.get("nr_throttled", 0) * PERIOD_US / 1e6,
+        )
+
+    def limits(self) -> Limits:
+        """`cpu.max` is quota and period; the word `max` is no limit."""
+        quota, _, period = _read(self._here, "", "cpu.max").strip().partition(" ")
+        memory = read_number(self._here, "", "memory.max")
+        return Limits(
+            cpu=int(quota) / int(period) if quota.isdigit() and period.isdigit() else None, memory=memory or None
+        )
+
+    def oom_kills(self) -> int:
+        """A line of `memory.events`."""
+        return read_table(self._here, "", "memory.events").get("oom_kill", 0)
+
+    def members(self) -> set[int]:
+        """In it."""
+        return set(read_members(self._folder))
+
+    def folders(self) -> tuple[pathlib.Path, ...]:
+        """The one."""
+        return (self._folder,)
+
+
+def kill_members(group: Group) -> None:
+    """End whatever a role has left running in its group."""
+    for pid in group.members():
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def write(path: pathlib.Path, value: int | str) -> None:
+    """One write, as the kernel wants it."""
+    with open(path, "w", encoding="ascii") as file:
+        file.write(str(value))
+
+
+def read_number(folder_of: Mapping[str, pathlib.Path], controller: str, name: str) -> int:
+    """A file with one number in it."""
+    text = _read(folder_of, controller, name).strip()
+    return int(text) if text.isdigit() else 0
+
+
+def read_table(folder_of: Mapping[str, pathlib.Path], controller: str, name: str) -> dict[str, int]:
+    """A file with a name and a number on each line."""
+    pairs = (line.split() for line in _read(folder_of, controller, name).splitlines())
+    return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdigit()}
+
+
+def read_members(folder: pathlib.Path) -> list[int]:
+    """Process ids in a group."""
+    return [int(pid) for pid in _read({"": folder}, "", "cgroup.procs").split()]
+
+
+def _read(folder_of: Mapping[str, pathlib.Path], controller: str, name: str) -> str:
+    folder = folder_of.get(controller)
+    if folder is None:
+        return ""
+    try:
+        return (folder / name).read_text()
+    except OSError:  # removed meanwhile, or not counted by this kernel
+        return ""

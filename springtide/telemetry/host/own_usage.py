@@ -1,0 +1,77 @@
+"""What this process takes, measured by itself: for platforms whose agent is on another host.
+
+In: the kernel's control groups as seen from here, and `/proc`. Out: `RoleUsage` for a heartbeat. A container has a
+group of its own, which counts its children too, and whose limits are those it is held to now, also after a resize in
+place. Where others are in the same group (a bare host, a Ray node) only this process is counted. Next:
+`master.core.usages`.
+"""
+
+import os
+import pathlib
+from collections.abc import Mapping
+
+from springtide import config
+from springtide.domain.core.resources import Limits
+from springtide.domain.core.roles import Role, RoleKind, RoleUsage, parse_role
+from springtide.telemetry.host import cgroup_hierarchy, usage
+from springtide.telemetry.host.cgroup_files import Group, GroupV1, GroupV2
+
+PROC = pathlib.Path("/proc")
+
+
+class OwnUsage:
+    """Of this process, from now on."""
+
+    def __init__(self, settings: config.Settings, *, proc: pathlib.Path = PROC, pid: int | None = None) -> None:
+        self._proc, self._pid = proc, os.getpid() if pid is None else pid
+        self._role, self._incarnation = parse_role(settings.member) or Role(RoleKind.WORKER), settings.incarnation
+        self._group = own_group(proc, self._pid) if settings.report_usage else None
+        self._on = settings.report_usage
+
+    def read(self) -> RoleUsage | None:
+        """What it takes now; None where nobody asked."""
+        if not self._on:
+            return None
+        taken = usage.of_process(self._pid, self._proc) if self._group is None else self._group.usage()
+        limits = Limits() if self._group is None else self._group.limits()
+        return RoleUsage(
+            role=self._role, incarnation=self._incarnation, cpu_s=taken.cpu_s, memory=taken.memory,
+            cpu_limit=limits.cpu, memory_limit=limits.memory, throttled_s=taken.throttled_s,
+        )  # fmt: skip
+
+
+def own_group(proc: pathlib.Path, pid: int) -> Group | None:
+    """The control group that this process has to itself; None where it shares one, or there is none."""
+    found = cgroup_hierarchy.find(proc / str(pid))
+    if not found.folders:
+        return None
+    group: Group = GroupV2(next(iter(found.folders.values()))) if found.version == 2 else GroupV1(found.folders)
+    return group if alone(group.members(), pid, parents(proc)) else None
+
+
+def alone(members: set[int], pid: int, parent_of: Mapping[int, int]) -> bool:
+    """Whether a group's members are this process, those above it and those below it. 0 is one that cannot be seen."""
+    above = set(ancestors(pid, parent_of))
+    return pid in members and all(
+        member in above or member == pid or pid in ancestors(member, parent_of) for member in members
+    )
+
+
+def ancestors(pid: int, parent_of: Mapping[int, int]) -> list[int]:
+    """Parent, grandparent and so on."""
+    found: list[int] = []
+    while (pid := parent_of.get(pid, 0)) and pid not in found:
+        found.append(pid)
+    return found
+
+
+def parents(proc: pathlib.Path) -> dict[int, int]:
+    """The parent of each process that can be seen."""
+    found = {}
+    for folder in proc.iterdir():
+        if folder.name.isdigit():
+            try:
+                found[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            except (OSError, IndexError, ValueError):  # it has just ended
+                continue
+    return found

@@ -1,0 +1,157 @@
+"""What a planner was shown, as a file: written by a job's master each time it asks, or by hand to try things out.
+
+In: `Shown`, a `ClusterView` and a `PlanningConfig`. Out: `view.json` of a run; and back from JSON or YAML, where what
+does not fit is named with its line and its field. Next: `springtide plan`.
+
+    planning: {policy: springtide}     # any field of `domain.spec.planning_config.PlanningConfig`
+    capacity: {cpu: 64, memory: 256G}  # of the cluster; without bounds where it is not said
+    jobs:                              # fields of `domain.plan.view.JobView`; `examples/plan_job.yaml` is a whole one
+      - {name: ads, facts: {...}, bounds: {least: {...}, most: {...}}, shape: {...}, profiles: [...]}
+
+Sizes may be written as 16G, numbers without bounds as inf; what has a default may be left out.
+"""
+
+import dataclasses
+import math
+import pathlib
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from springtide import errors, file_input, private_files
+from springtide.domain.core import resources
+from springtide.domain.core.shape import UNBOUNDED, Capacity
+from springtide.domain.plan.profile import Profile
+from springtide.domain.plan.view import ClusterView, JobView, Launch, PastJob
+from springtide.domain.spec.planning_config import PlanningConfig
+from springtide.file_input import Place, Trail
+from springtide.telemetry import events
+
+LEFT_OUT: Mapping[type, Mapping[str, float]] = {Capacity: {"cpu": math.inf, "memory": math.inf}, Profile: {"at": 0.0}}
+"""What fields without a default are in a file that does not have them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """All that a policy is asked with."""
+
+    view: ClusterView
+    config: PlanningConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _File:
+    """How it is laid out."""
+
+    now: float | None = None
+    """None: when the last of all this happened."""
+    planning: PlanningConfig = dataclasses.field(default_factory=PlanningConfig)
+    capacity: Capacity = UNBOUNDED
+    jobs: tuple[JobView, ...]
+    history: tuple[PastJob, ...] = ()
+    launches: tuple[Launch, ...] = ()
+
+
+def write(path: pathlib.Path, shown: Shown) -> None:
+    """Put it there, whole or not at all."""
+    view = shown.view
+    laid_out = _File(
+        now=view.now, planning=shown.config, capacity=view.capacity, jobs=view.jobs, history=view.history,
+        launches=view.launches,
+    )  # fmt: skip
+    try:
+        private_files.replace(path, msgspec.json.encode(_plain(msgspec.to_builtins(laid_out))))
+    except OSError as error:
+        raise events.as_disk_error(error, path) from error
+
+
+def _plain(value: Any) -> Any:
+    """The same without numbers that JSON does not have."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, dict):
+        return {name: _plain(each) for name, each in value.items()}
+    return [_plain(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+def read(path: pathlib.Path) -> Shown:
+    """What the file shows."""
+    text = file_input.read(path, what="a view of jobs in YAML or JSON", hint="examples/plan_job.yaml is one")
+    place = Place(path, text)
+    found = _made(place, (), file_input.parse(path, text, what="a job"), _File)
+    now = found.now if found.now is not None else max((_last(job) for job in found.jobs), default=0.0)
+    try:
+        view = ClusterView(
+            now=now, capacity=found.capacity, jobs=found.jobs, history=found.history, launches=found.launches
+        )
+    except errors.BadInput as error:
+        raise place.fail(("jobs",), str(error)) from None
+    return Shown(view=view, config=found.planning)
+
+
+def _last(job: JobView) -> float:
+    known = [job.submitted_at, job.started_at, job.last_change_at, *(one.at for one in job.profiles)]
+    return max(at for at in known if at is not None)
+
+
+def _made(place: Place, trail: Trail, value: Any, wanted: Any) -> Any:
+    """The value as what is wanted there: a dataclass, several, or a plain one."""
+    if isinstance(wanted, types.UnionType) or typing.get_origin(wanted) is typing.Union:
+        if value is None and types.NoneType in typing.get_args(wanted):
+            return None
+        nouns = [each for each in typing.get_args(wanted) if dataclasses.is_dataclass(each)]
+        wanted = nouns[0] if nouns else wanted
+    if dataclasses.is_dataclass(wanted) and isinstance(wanted, type):
+        return _noun(place, trail, value, wanted)
+    if typing.get_origin(wanted) is tuple and typing.get_args(wanted)[-1] is Ellipsis:
+        if not isinstance(value, list):
+            raise place.fail(trail, f"wanted a list, got {file_input.kind(value)}")
+        item = typing.get_args(wanted)[0]
+        return tuple(_made(place, (*trail, index), each, item) for index, each in enumerate(value))
+    if isinstance(wanted, type) and issubclass(wanted, StrEnum) and value not in list(wanted):
+        raise place.fail(trail, f"{value!r}; wanted one of {', '.join(wanted)}")
+    try:
+        return msgspec.convert(_number(trail, value, wanted), wanted)
+    except (msgspec.ValidationError, ValueError, errors.BadInput) as error:
+        raise place.fail(trail, f"{error}") from None
+
+
+def _number(trail: Trail, value: Any, wanted: Any) -> Any:
+    """Numbers as people write them: 16G, inf, 4e9."""
+    takes = {wanted, *typing.get_args(wanted)}
+    if not isinstance(value, str) or str in takes or not takes & {int, float}:
+        return value
+    if str(trail[-1]).endswith(("memory", "memory_used")) and not value.lstrip("-+").lower().startswith(("inf", "nan")):
+        return resources.parse_memory(value)
+    return float(value)
+
+
+def _noun(place: Place, trail: Trail, value: Any, wanted: type) -> Any:
+    if not isinstance(value, Mapping):
+        raise place.fail(trail, f"wanted the fields of {_name(wanted)}, got {file_input.kind(value)}")
+    known = {each.name: each for each in dataclasses.fields(wanted)}
+    for name in value:
+        if name not in known:
+            raise place.fail((*trail, str(name)), str(errors.UnknownName("field", str(name), known)))
+    hints = typing.get_type_hints(wanted)
+    made: dict[str, Any] = dict(LEFT_OUT.get(wanted, {}))
+    made |= {name: _made(place, (*trail, name), each, hints[name]) for name, each in value.items()}
+    lacking = [
+        name for name, each in known.items() if name not in made
+        and each.default is dataclasses.MISSING and each.default_factory is dataclasses.MISSING
+    ]  # fmt: skip
+    if lacking:
+        raise place.fail(trail, f"{_name(wanted)} needs {', '.join(lacking)} too")
+    try:
+        return wanted(**made)
+    except errors.BadInput as error:
+        raise place.fail(trail, str(error)) from None
+
+
+def _name(wanted: type) -> str:
+    return "the file" if wanted is _File else f"a {wanted.__name__}"

@@ -1,0 +1,85 @@
+"""Which jobs there are: run folders, running ones and past ones, found by the card that each job's agent leaves there.
+
+In: a folder of runs, such as `.springtide/runs`. Out: `Run`s, newest first. Next: `cli.common.job_selection` picks one.
+"""
+
+import pathlib
+from dataclasses import dataclass
+
+import msgspec
+
+from springtide import private_files
+from springtide.telemetry.logs import RunFiles
+
+
+class RunCard(msgspec.Struct, frozen=True, kw_only=True):
+    """What an agent writes down when it begins."""
+
+    name: str
+    script: str
+    arguments: tuple[str, ...] = ()
+    began_at: float
+    """Time of day, in seconds."""
+    agent_pid: int = 0
+    agent_start: int = -1
+    """When that process started, as the kernel counts: a process with the same number later has another."""
+    platform: str = "local"
+    """Where it runs; elsewhere this folder has nothing but the card."""
+    where: dict[str, str] = {}
+    """How it is found there: an address, a namespace."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run folder."""
+
+    files: RunFiles
+    card: RunCard
+
+    @property
+    def job(self) -> str:
+        """How a user calls it: the name of its folder (`train-2` is the second run of `train`)."""
+        return self.files.root.name
+
+    @property
+    def here(self) -> bool:
+        """Whether it runs, or ran, on this machine."""
+        return self.card.platform == "local"
+
+    @property
+    def running(self) -> bool:
+        """Whether its agent lives, on this machine."""
+        return start_of(self.card.agent_pid) == self.card.agent_start
+
+
+def write_card(files: RunFiles, card: RunCard) -> None:
+    """Leave the card of a run."""
+    private_files.replace(files.card, msgspec.json.encode(card))
+
+
+def read_card(files: RunFiles) -> RunCard | None:
+    """The card of a run; None where there is none: it is being written, being deleted, or not ours."""
+    try:
+        return msgspec.json.decode(files.card.read_bytes(), type=RunCard)
+    except (OSError, msgspec.DecodeError):
+        return None
+
+
+def find(base: pathlib.Path) -> list[Run]:
+    """All runs in a folder, the newest first."""
+    found = []
+    for path in base.glob("*/job.json"):
+        files = RunFiles(path.parent)
+        card = read_card(files)
+        if card is not None:
+            found.append(Run(files, card))
+    return sorted(found, key=lambda run: run.card.began_at, reverse=True)
+
+
+def start_of(pid: int) -> int | None:
+    """When a process started, in the kernel's ticks since boot; None when it does not run (any more)."""
+    try:
+        after = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return int(after[19]) if after[0] != "Z" else None

@@ -1,0 +1,222 @@
+"""A job whose roles are each on a host of their own (`testing.hosts`), with no disk in common, in the hands of a test.
+
+In: `Hosts`, a script, a `JobSpec`. Out: as `testing.cluster`. The agent and its master are on the first host, by a
+thread of this process that enters its network; all others find the master by a name, and have the secret as a file of
+their own. Code and data are seen by all hosts, as an image and a data store would be; what lies under `Hosts.disk` is
+not. Roles outlive their agent: `replace_agent` calls it off, and the next one takes over.
+"""
+
+import asyncio
+import ctypes
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from springtide import config, errors
+from springtide.domain.core.resources import Limits, Usage
+from springtide.domain.core.roles import Life, RoleExit
+from springtide.domain.spec.job_spec import JobSpec
+from springtide.platforms.agent import master_keeper, role_launch
+from springtide.platforms.agent.agent import Agent
+from springtide.platforms.agent.api import Launch
+from springtide.platforms.agent.composite import TwoPlaces
+from springtide.platforms.local.platform import LocalPlatform, exit_of
+from springtide.rpc.messages import messages
+from springtide.telemetry import logs
+from springtide.testing.cluster import LocalCluster
+from springtide.testing.hosts import Hosts, first_child
+
+CLONE_NEWNET = 0x40000000
+SECRET = "secret"
+MASTER = "the-master"
+"""The name that the first host has for as long as there is a job."""
+
+
+@dataclass(slots=True)
+class Running:
+    """A role's process on a host, and the one here that waits for it."""
+
+    waits: "subprocess.Popen[bytes]"
+    pid: int
+    pidfd: int
+    host: str
+
+
+@dataclass(slots=True)
+class HostPlatform:
+    """Roles on hosts, in turn, or where `place` says. They outlive an agent that leaves."""
+
+    hosts: Hosts
+    files: logs.RunFiles
+    secret: pathlib.Path
+    place: Callable[[Life], str]
+    lives: dict[Life, Running] = field(default_factory=dict)
+    _told: Callable[[RoleExit], None] | None = None
+    _untold: list[RoleExit] = field(default_factory=list)
+
+    def start(self, launch: Launch, on_exit: Callable[[RoleExit], None]) -> int:
+        """On its host, where the secret is put first."""
+        host, life = self.place(launch.life), launch.life
+        self._told = on_exit
+        if not self.hosts.up(host):
+            raise errors.JobFailed(f"{host} is off")
+        there = self.hosts.disk / SECRET
+        self.hosts.put(host, there, self.secret.read_bytes())
+        near = {"master_file": "", "secret_file": str(there), "master": f"{MASTER}:{role_launch.MASTER_PORT}"}
+        settings = {**launch.settings, **near, "scratch": str(self.hosts.disk / "scratch"), "node": host}
+        settings = {name: value for name, value in settings.items() if value and name in KNOWN}
+        environment = config.child_environment(settings, launch.environment, launch.given)
+        with open(self.files.log_of(life.role), "ab") as log:
+            waits = subprocess.Popen(
+                [*self.hosts.inside(host), sys.executable, "-m", launch.module, *launch.arguments],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                env={**environment, "TMPDIR": str(self.hosts.disk)},
+            )  # fmt: skip
+        pid = first_child(waits.pid)
+        pidfd = os.pidfd_open(waits.pid)
+        self.lives[life] = Running(waits, pid, pidfd, host)
+        asyncio.get_running_loop().add_reader(pidfd, self._ended, life)
+        return pid
+
+    def adopt(self, on_exit: Callable[[RoleExit], None]) -> list[Life]:
+        """All that run, and the ends that nobody has heard of."""
+        self._told = on_exit
+        loop = asyncio.get_running_loop()
+        for life, running in self.lives.items():
+            loop.add_reader(running.pidfd, self._ended, life)
+        untold, self._untold = self._untold, []
+        for ended in untold:
+            on_exit(ended)
+        return list(self.lives)
+
+    def stop(self, life: Life, *, kill: bool) -> None:
+        """SIGTERM or SIGKILL."""
+        self.signal(life, signal.SIGKILL if kill else signal.SIGTERM)
+
+    def signal(self, life: Life, number: signal.Signals) -> bool:
+        """Whether there was one to get it. Its waiting parent has not waited yet, so the number is still its own."""
+        running = self.lives.get(life)
+        if running is None or running.waits.poll() is not None:
+            return False
+        try:
+            os.kill(running.pid, number)
+        except ProcessLookupError:
+            return False
+        return True
+
+    def hold(self, life: Life, limits: Limits) -> bool:
+        """No limits here."""
+        return False
+
+    def running(self) -> list[Life]:
+        """On all hosts."""
+        return list(self.lives)
+
+    def usage(self) -> dict[Life, tuple[Usage, Limits]]:
+        """An agent does not see into other hosts: roles tell it themselves."""
+        return {}
+
+    def close(self) -> None:
+        """All end."""
+        for life in list(self.lives):
+            self.stop(life, kill=True)
+        for life in list(self.lives):
+            self.lives[life].waits.wait()
+            self._ended(life)
+
+    def leave(self) -> None:
+        """All stay."""
+        for running in self.lives.values():
+            asyncio.get_running_loop().remove_reader(running.pidfd)
+        self._told = None
+
+    def _ended(self, life: Life) -> None:
+        running = self.lives.pop(life)
+        asyncio.get_running_loop().remove_reader(running.pidfd)
+        os.close(running.pidfd)
+        ended = exit_of(life, running.pid, running.waits.wait())
+        if self._told is not None:
+            self._told(ended)
+        else:
+            self._untold.append(ended)
+
+
+KNOWN = frozenset(config.Settings.__dataclass_fields__)
+
+
+class HostedJob(LocalCluster):
+    """One job on hosts. The agent, and so the master, is on the first of them; roles are on the others, in turn."""
+
+    def __init__(
+        self,
+        script: str | os.PathLike[str],
+        arguments: Sequence[str] = (),
+        *,
+        hosts: Hosts,
+        spec: JobSpec,
+        folder: pathlib.Path,
+        place: Callable[[Life], str] | None = None,
+        **more: Any,
+    ) -> None:
+        plan = {
+            "host": "0.0.0.0",
+            "advertise": MASTER,
+            "port": role_launch.MASTER_PORT,
+            "adopt": True,
+            "report_usage": True,
+        }
+        super().__init__(script, arguments, spec=spec, folder=folder, **{**plan, **more})
+        hosts.call(MASTER, hosts.names[0])
+        self._replacing = False
+        self.hosts = hosts
+        others = hosts.names[1:] or hosts.names
+        self.far = HostPlatform(
+            hosts, self.files, self.files.secret, place or (lambda life: others[life.role.rank % len(others)])
+        )
+
+    def pids(self) -> dict[str, int]:
+        """Of this machine: those that roles tell are of their own process tables."""
+        found = {str(life.role): running.pid for life, running in list(self.far.lives.items())}
+        master = super().pids().get("master")
+        return found | ({"master": master} if master else {})
+
+    def _run(self) -> None:
+        enter(self.hosts.network(self.hosts.names[0]))  # this thread, and all that it starts
+        super()._run()
+
+    def replace_agent(self) -> None:
+        """Call the agent off, which ends its master and nobody else, and let another take over."""
+
+        def leave() -> None:
+            self._replacing = True
+            self._attending.cancel()
+
+        self._loop.call_soon_threadsafe(leave)
+
+    async def _work(self) -> messages.JobStatus:
+        terms = master_keeper.counting()  # a cluster keeps count itself
+        while True:
+            self._platform = TwoPlaces(LocalPlatform(self.files), self.far)
+            self._agent = Agent(self._plan, self.files, self._platform, next_term=terms)
+            self._attending = asyncio.create_task(self._agent.run(self._look))
+            try:
+                return await self._attending
+            except asyncio.CancelledError:
+                if not self._replacing:
+                    raise
+                self._replacing = False
+
+
+def enter(network: int) -> None:
+    """This thread's sockets, and those of threads and processes that it starts, are in another network from now on."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    try:
+        if libc.setns(network, CLONE_NEWNET):
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    finally:
+        os.close(network)

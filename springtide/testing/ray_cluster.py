@@ -1,0 +1,321 @@
+"""A Ray cluster of several nodes on this machine, in a process of its own, with jobs of ours: for tests, benchmarks.
+
+Ray leaves threads and files in the process that it is used in, and warns as it likes; a process of its own takes all of
+it along. In: `RayWorld.do("submit", plan)` and so on, calls of `World`'s methods, one at a time, over pipes. Out: what
+they return, or their error. Nodes are real raylets; taking one away kills all of its processes.
+
+    with RayWorld(nodes=2) as world:
+        job = world.do("submit", RunPlan(...))
+        world.do("until", job, samples=1000)
+        world.do("remove", world.do("nodes")[0])
+        assert world.do("wait", job).phase == "finished"
+"""
+
+import contextlib
+import multiprocessing
+import os
+import pathlib
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from multiprocessing import connection
+from typing import Any
+
+import springtide
+from springtide import config
+from springtide.platforms.agent import job_handle
+from springtide.platforms.agent.run_plan import RunPlan
+from springtide.rpc.messages import messages
+from springtide.rpc.transport import master_file
+
+CPUS = 2
+"""Of each node, as Ray counts: any node takes what another loses."""
+PATIENCE_S = 180.0
+LOOK_S = 0.05
+
+
+class RayWorld:
+    """The side of whoever asks."""
+
+    def __init__(self, nodes: int = 2, *, clients: bool = False) -> None:
+        """`clients`: programs outside of the cluster may use it too, by `outside`'s address."""
+        self._pipe, theirs = multiprocessing.Pipe()
+        self._process = subprocess.Popen(
+            [
+                sys.executable,
+                "-m",
+                "springtide.testing.ray_cluster",
+                str(nodes),
+                str(int(clients)),
+                str(theirs.fileno()),
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env=environment(),
+            pass_fds=[theirs.fileno()],
+        )
+        theirs.close()
+        self._answer()
+
+    def do(self, method: str, *arguments: Any, **named: Any) -> Any:
+        """Call a method of the `World`."""
+        self._pipe.send((method, arguments, named))
+        return self._answer()
+
+    def close(self) -> None:
+        """Take the cluster down."""
+        self._pipe.close()  # the other side sees it
+        try:
+            self._process.wait(PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def __enter__(self) -> "RayWorld":
+        """Up."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Down."""
+        self.close()
+
+    def _answer(self) -> Any:
+        good, answer = self._pipe.recv()
+        if not good:
+            raise AssertionError(f"in the world of Ray:\n{answer}")
+        return answer
+
+
+class World:
+    """The cluster from inside: a head, and nodes that may be taken away."""
+
+    def __init__(self, nodes: int, *, clients: bool = False) -> None:
+        import ray
+        from ray.cluster_utils import Cluster
+
+        self._runs = tempfile.mkdtemp(prefix="springtide-ray-")
+        lean: dict[str, Any] = {"include_dashboard": False, "no_monitor": True, "include_log_monitor": False}
+        if clients:
+            with socket.create_server(("127.0.0.1", 0)) as found:
+                self._clients = lean["ray_client_server_port"] = int(found.getsockname()[1])
+        self._small = {"num_cpus": CPUS, "object_store_memory": 80 << 20}
+        self._cluster = Cluster(initialize_head=True, head_node_args={**self._small, **lean})
+        for _ in range(nodes):
+            self._cluster.add_node(wait=False, **self._small)
+        self._cluster.wait_for_nodes()
+        ray.init(address=self.address(), namespace="elsewhere", log_to_driver=False, logging_level="ERROR")
+
+    def close(self) -> None:
+        """Down with all of it, logs and run folders included."""
+        import ray
+
+        session = self._cluster.head_node.get_session_dir_path()
+        ray.shutdown()
+        self._cluster.shutdown()
+        for folder in (session, self._runs):
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def address(self) -> str:
+        """For `ray.init`."""
+        return str(self._cluster.address)
+
+    def outside(self) -> str:
+        """For those who are no nodes of it, once it listens there."""
+        host, deadline = str(self._cluster.address).rpartition(":")[0], time.monotonic() + PATIENCE_S
+        while time.monotonic() < deadline:
+            with contextlib.suppress(OSError), socket.create_connection((host, self._clients), timeout=1.0):
+                return f"ray://{host}:{self._clients}"
+            time.sleep(LOOK_S)
+        raise AssertionError(f"Ray's client server does not listen at port {self._clients}")
+
+    # ---- nodes ----
+
+    def nodes(self) -> list[str]:
+        """Ids, without the head's."""
+        return [str(node.node_id) for node in self._cluster.worker_nodes]
+
+    def remove(self, node_id: str) -> None:
+        """As when the plug is pulled."""
+        node = next(each for each in self._cluster.worker_nodes if each.node_id == node_id)
+        self._cluster.remove_node(node, allow_graceful=False)
+
+    def announce(self, node_id: str, within_s: float) -> None:
+        """As when a cloud says that it will take a spot node back."""
+        import ray
+        from ray.core.generated import autoscaler_pb2
+
+        reason = autoscaler_pb2.DrainNodeReason.Value("DRAIN_NODE_REASON_PREEMPTION")
+        taken, why = ray._raylet.GcsClient(address=self.address()).drain_node(
+            node_id, reason, "as a test wants it", int((time.time() + within_s) * 1000)
+        )
+        assert taken, why
+
+    def add(self) -> str:
+        """One more; its id."""
+        return str(self._cluster.add_node(**self._small).node_id)
+
+    # ---- a job ----
+
+    def submit(self, plan: RunPlan, **others: Any) -> str:
+        """Give a job to the cluster; its name."""
+        from springtide.platforms.ray_cluster.job import submit
+
+        submit.submit(submit.order_of(plan, **{"run_folder": self._runs, **others}))
+        return plan.spec.name
+
+    def status(self, name: str) -> messages.JobStatus:
+        """How it is."""
+        return self._reach(name).status()
+
+    def until(
+        self, name: str, *, samples: int = 0, workers: int | None = None, servers: int | None = None, life: int = 0
+    ) -> messages.JobStatus:
+        """Wait until it has trained so much, with so many that have joined, one of them in that life or a later one."""
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            status = self.status(name)
+            there = [each for each in status.members if each.joined and each.alive]
+            joined = [str(each.role.kind) for each in there]
+            enough = status.samples >= samples and any(each.incarnation >= life for each in there)
+            if enough and workers in (None, joined.count("worker")) and servers in (None, joined.count("server")):
+                return status
+            assert not status.phase.over, f"it is over before that: {status}"
+            assert time.monotonic() < deadline, f"not within {PATIENCE_S:g} s: {status}"
+            time.sleep(LOOK_S)
+
+    def wait(self, name: str) -> messages.JobStatus:
+        """How it ended, when its steward has left."""
+        job, deadline = self._reach(name), time.monotonic() + PATIENCE_S
+        while job.running():
+            assert time.monotonic() < deadline, f"not over within {PATIENCE_S:g} s: {job.status()}"
+            time.sleep(LOOK_S)
+        return job.status()
+
+    def story(self, name: str) -> list[dict[str, Any]]:
+        """What happened to it."""
+        return self._reach(name).story()
+
+    def logs(self, name: str, role: str, lines: int = 1000) -> list[str]:
+        """What a role has printed."""
+        return [line.text for line in self._reach(name).logs([role], lines=lines, follow=False)]
+
+    def ask(self, name: str, request: messages.Request) -> messages.Reply:
+        """Have its master do something."""
+        return self._reach(name).ask(request)
+
+    def occupy(self, node_id: str, cpu: float) -> str:
+        """Let somebody else have so many cores of a node; by whose name they are given back."""
+        import ray
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        name = f"somebody-{node_id}"
+        there = NodeAffinitySchedulingStrategy(node_id, soft=False)
+        somebody = ray.remote(_Somebody).options(
+            name=name, lifetime="detached", num_cpus=cpu, scheduling_strategy=there
+        )  # fmt: skip
+        ray.get(somebody.remote().here.remote())
+        return name
+
+    def vacate(self, name: str) -> None:
+        """They are free again."""
+        import ray
+
+        ray.kill(ray.get_actor(name))
+
+    def home(self) -> str:
+        """The head's id."""
+        return str(self._cluster.head_node.node_id)
+
+    def holders(self, name: str) -> dict[str, tuple[str, int]]:
+        """Node and process id of each role that runs."""
+        import ray
+
+        from springtide.platforms.ray_cluster.cluster import cluster
+
+        found = {}
+        for life, actor in cluster.holders(name).items():
+            with contextlib.suppress(ray.exceptions.RayError, TypeError):  # it is not placed yet, or gone
+                _, started = ray.get(actor.who.remote(), timeout=30)
+                found[str(life.role)] = (started.node, started.pid)
+        return found
+
+    def kill_steward(self, name: str) -> None:
+        """`kill -9` of its process; Ray starts it again."""
+        import ray
+
+        from springtide.platforms.ray_cluster.job import job_order
+
+        steward = ray.get_actor(job_order.steward_of(name), namespace=job_order.NAMESPACE)
+        os.kill(ray.get(steward.hello.remote())["pid"], signal.SIGKILL)
+
+    def lose_run_folder(self, name: str) -> None:
+        """Its steward's node burns down, disk and all; Ray starts the steward elsewhere."""
+        from springtide.platforms.ray_cluster.cluster import job_records
+
+        record = job_records.read(name)
+        assert record is not None
+        self.kill_steward(name)
+        pathlib.Path(record.run_folder).rename(f"{record.run_folder}.lost")
+
+    def kill_master(self, name: str) -> None:
+        """`kill -9`."""
+        from springtide.platforms.ray_cluster.cluster import job_records
+
+        record = job_records.read(name)
+        assert record is not None
+        where = master_file.read(pathlib.Path(record.run_folder) / "master.json")
+        assert where is not None
+        os.kill(where.pid, signal.SIGKILL)
+
+    def _reach(self, name: str) -> job_handle.Reach:
+        from springtide.platforms.ray_cluster.job.job_handle import RayReach
+
+        return RayReach(name)
+
+
+class _Somebody:
+    """Takes cores and does nothing with them."""
+
+    def here(self) -> bool:
+        """Whether it is."""
+        return True
+
+
+def environment() -> dict[str, str]:
+    """Of the cluster: its actors import what this process does."""
+    inherited = config.child_environment({}, {})
+    here = str(pathlib.Path(springtide.__file__).parents[1])
+    return {**inherited, "PYTHONPATH": os.pathsep.join(filter(None, [here, inherited.get("PYTHONPATH", "")]))}
+
+
+def serve(nodes: int, clients: bool, pipe: "connection.Connection[Any, Any]") -> None:
+    """The other process: one call after another, until the pipe is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    world = None
+    try:
+        world = World(nodes, clients=clients)
+        pipe.send((True, None))
+        while True:
+            method, arguments, named = pipe.recv()
+            try:
+                answer = True, getattr(world, method)(*arguments, **named)
+            except Exception:
+                answer = False, traceback.format_exc()
+            pipe.send(answer)
+    except EOFError:
+        pass
+    except Exception:
+        pipe.send((False, traceback.format_exc()))
+    finally:
+        if world is not None:
+            world.close()
+
+
+if __name__ == "__main__":
+    serve(int(sys.argv[1]), sys.argv[2] == "1", connection.Connection(int(sys.argv[3])))

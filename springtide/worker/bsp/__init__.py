@@ -1,0 +1,1 @@
+"""bsp groups: connect, all-reduce, group state."""

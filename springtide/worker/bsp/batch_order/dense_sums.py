@@ -1,0 +1,119 @@
+"""Dense gradients of a bsp group, summed unit after unit in the order of the batch, the same on every rank.
+
+In: step.py through unit_gradients.py, unit by unit; then `load` and `reduce`, as of allreduce.py's. Out: the group's
+gradient in every `p.grad`. Each rank sums a slice of all parameters: it gets that slice of every unit, and gives away
+the sum.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from springtide import errors
+from springtide.worker.bsp.allreduce import Reducer, said
+from springtide.worker.bsp.batch_order import exchange
+
+PLACE = 8
+"""Bytes of a unit's place in the batch, before its floats."""
+
+
+class OrderedReducer(Reducer):
+    """Sums the gradients of units; a unit that has none of a parameter counts as zeros."""
+
+    def __init__(self, params: Sequence[nn.Parameter], group: Any, *, words: int = 0) -> None:
+        super().__init__(params, group, words=words)
+        self._units: list[tuple[int, list[torch.Tensor]]] = []
+        self._present: list[list[bool]] = []
+        self.drop()
+
+    def keep(self, place: int, share: float) -> None:
+        """Take the gradients of the unit at this place of the batch, as they are now."""
+        flats = []
+        for members, bucket, present in zip(self._members, self._buckets, self._present, strict=True):
+            grads = [self.params[index].grad for index in members]
+            flat = torch.zeros(sum(view.numel() for view in bucket.views), dtype=bucket.flat.dtype)
+            parts = flat.split([view.numel() for view in bucket.views])
+            for number, (grad, part) in enumerate(zip(grads, parts, strict=True)):
+                if grad is not None:
+                    part.copy_((grad.to_dense() if grad.is_sparse else grad).reshape(-1))
+                    present[number] = True
+            flats.append(flat.mul_(share))
+        self._units.append((place, flats))
+
+    def drop(self) -> None:
+        """Forget what was kept."""
+        self._units = []
+        self._present = [[False] * len(members) for members in self._members]
+
+    def load(self, *, share: float, skip: bool) -> None:
+        """What was kept is what counts, each unit by its own share."""
+        self._skip = skip
+        for bucket, present in zip(self._buckets, self._present, strict=True):
+            words = self.words if bucket is self._buckets[0] else ()
+            bucket.flags.copy_(torch.tensor([skip, *words, *present]))
+            bucket.own.copy_(bucket.flat)
+
+    def reduce(self) -> bool:
+        """As of allreduce.py's; the sums are of all units, in the order of their places."""
+        for bucket in self._buckets:
+            bucket.flat.copy_(bucket.own)
+            if bucket is self._buckets[0] and self.words:
+                bucket.flags[1 : 1 + len(self.words)] = torch.tensor(self.words)
+            try:
+                if self.group is not None:
+                    self.group.allreduce([bucket.flags]).wait()
+            except RuntimeError as error:
+                raise errors.GroupChanged(f"a member of the group is lost: {said(error)}") from None
+        self.sums = self._buckets[0].flags[1 : 1 + len(self.words)].tolist()
+        if self._buckets[0].flags[0]:
+            return True
+        for number, bucket in enumerate(self._buckets):
+            units = [(place, flats[number]) for place, flats in self._units]
+            total = in_order(units) if self.group is None else summed(self.group, units)
+            bucket.flat[: len(total)] = total
+        self.deal()
+        return False
+
+
+def in_order(units: Sequence[tuple[int, torch.Tensor]]) -> torch.Tensor:
+    """The sum of these, one by one by their places; the first one is taken as it is."""
+    first, *others = [flat for _, flat in sorted(units, key=lambda unit: unit[0])]
+    total = first.clone()
+    for flat in others:
+        total += flat
+    return total
+
+
+def summed(group: Any, units: Sequence[tuple[int, torch.Tensor]]) -> torch.Tensor:
+    """The sum of all ranks' units in their order. Every rank has one at least."""
+    if not units[0][1].numel():  # of this data type the model has nothing, on no rank
+        return units[0][1]
+    ranks, (floats, kind) = group.size(), (units[0][1].numel(), units[0][1].dtype)
+    each = -(-floats // ranks)
+    bounds = [(min(floats, rank * each), min(floats, (rank + 1) * each)) for rank in range(ranks)]
+    parcels = [
+        b"".join(place.to_bytes(PLACE, "little") + raw(flat[begin:end]) for place, flat in units)
+        for begin, end in bounds
+    ]
+    begin, end = bounds[group.rank()]
+    size = PLACE + (end - begin) * units[0][1].element_size()
+    mine = []
+    for parcel in exchange.to_each(group, parcels):
+        for at in range(0, len(parcel), size):
+            place = int.from_bytes(parcel[at : at + PLACE], "little")
+            mine.append((place, cooked(parcel[at + PLACE : at + size], kind)))
+    slices = exchange.to_each(group, [raw(in_order(mine))] * ranks)
+    return torch.cat([cooked(part, kind) for part in slices])
+
+
+def raw(flat: torch.Tensor) -> bytes:
+    """The bytes of a tensor of any type."""
+    return flat.contiguous().view(torch.uint8).numpy().tobytes() if flat.numel() else b""
+
+
+def cooked(parcel: bytes, kind: torch.dtype) -> torch.Tensor:
+    """The tensor of these bytes."""
+    return torch.from_numpy(np.frombuffer(parcel, np.uint8).copy()).view(kind) if parcel else torch.empty(0, dtype=kind)

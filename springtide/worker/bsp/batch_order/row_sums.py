@@ -1,0 +1,107 @@
+"""Pure. Gradients of table rows, unit after unit, and their sums in the order of the units.
+
+In: unit_gradients.py, with what each unit's backward has made. Out: one gradient a row. Next: unit_gradients.py pushes
+it.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Tables = NDArray[np.uint16]
+Numbers = NDArray[np.int64]
+Floats = NDArray[np.float32]
+
+
+class Rows(NamedTuple):
+    """Gradients of rows, one after the other. All rows of a table are as long."""
+
+    tables: Tables
+    keys: Numbers
+    places: Numbers
+    """The unit of the batch that each is of."""
+    dims: Numbers
+    """Floats of each."""
+    grads: Floats
+
+    def where(self, wanted: NDArray[np.bool_]) -> "Rows":
+        """Some of them."""
+        here = np.repeat(wanted, self.dims)
+        return Rows(
+            self.tables[wanted], self.keys[wanted], self.places[wanted], self.dims[wanted], self.grads[here]
+        )  # fmt: skip
+
+    def to_bytes(self) -> bytes:
+        """For another rank."""
+        return len(self.keys).to_bytes(8, "little") + b"".join(column.tobytes() for column in self)
+
+    @staticmethod
+    def from_bytes(parcel: bytes) -> "Rows":
+        """From another rank."""
+        rows = int.from_bytes(parcel[:8], "little")
+        keys, places, dims = (np.frombuffer(parcel, np.int64, rows, 8 + 2 * rows + 8 * rows * nth) for nth in range(3))
+        grads = np.frombuffer(parcel, np.float32, -1, 8 + 26 * rows)
+        return Rows(np.frombuffer(parcel, np.uint16, rows, 8), keys, places, dims, grads)
+
+
+NONE = Rows(
+    np.empty(0, np.uint16), np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.float32)
+)
+
+
+def together(parts: Sequence[Rows]) -> Rows:
+    """One after the other."""
+    return Rows(*(np.concatenate(columns) for columns in zip(*parts, strict=True))) if parts else NONE
+
+
+class Distinct(NamedTuple):
+    """Which of some (table, key) pairs are the same."""
+
+    number: Numbers
+    """Of each pair: its place among the distinct ones, which are sorted."""
+    first: Numbers
+    """Of each distinct pair: where it comes first."""
+
+
+def distinct(tables: Tables, keys: Numbers) -> Distinct:
+    """Number the distinct pairs."""
+    order = np.lexsort((keys, tables))  # stable: of the same pairs the first stays first
+    new = np.ones(len(keys), dtype=bool)
+    new[1:] = (np.diff(keys[order]) != 0) | (np.diff(tables[order]) != 0)
+    number = np.empty(len(keys), dtype=np.int64)
+    number[order] = np.cumsum(new) - 1
+    return Distinct(number, order[new])
+
+
+def summed(rows: Rows) -> Rows:
+    """One gradient a row: those of its units, added one by one in the order of their places; sorted by row.
+
+    A sum begins with its first gradient as it is, as on a server: nothing is added to a zero.
+    """
+    number, first = distinct(rows.tables, rows.keys)
+    order = np.lexsort((rows.places, number))
+    number = number[order]
+    turn = np.arange(len(order)) - np.searchsorted(number, number)  # the how-manieth gradient of its row
+    dims = rows.dims[first]
+    ends, begins = np.cumsum(rows.dims), np.cumsum(dims) - dims
+    out = np.empty(int(dims.sum()), dtype=np.float32)
+    by_turn = np.argsort(turn, kind="stable")
+    cuts = np.searchsorted(turn[by_turn], np.arange(1, int(turn.max(initial=0)) + 1))
+    for nth, chosen in enumerate(np.split(by_turn, cuts)):
+        for dim in np.unique(dims[number[chosen]]):
+            mine = chosen[dims[number[chosen]] == dim]
+            columns = np.arange(dim)
+            to = begins[number[mine]][:, None] + columns
+            came = rows.grads[(ends[order[mine]] - dim)[:, None] + columns]
+            out[to] = came if nth == 0 else out[to] + came
+    return Rows(rows.tables[first], rows.keys[first], np.zeros(len(first), np.int64), dims, out)
+
+
+def homes(ids: Sequence[tuple[Tables, Numbers]], rank: int) -> Numbers:
+    """Who sums each row of `rank`: the lowest of the ranks that have it. `ids`: the distinct rows of every rank."""
+    ranks = np.repeat(np.arange(len(ids)), [len(keys) for _, keys in ids])
+    number, first = distinct(np.concatenate([one[0] for one in ids]), np.concatenate([one[1] for one in ids]))
+    mine: Numbers = ranks[first][number[ranks == rank]]
+    return mine

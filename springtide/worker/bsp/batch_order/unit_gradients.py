@@ -1,0 +1,126 @@
+"""The units of a step that are trained, until the last one is: their gradients, and the sums of all ranks'.
+
+In: step.py, after every unit. Out: parts of the push, which hold each row once over all ranks. Next: the servers,
+or the rank that keeps the row, apply it as it is. Design: docs/design/batch-order.md.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from springtide import _native, errors
+from springtide.embedding.lookup.table_client import TableClient
+from springtide.worker.bsp.batch_order import exchange, row_sums
+from springtide.worker.bsp.batch_order.dense_sums import OrderedReducer
+from springtide.worker.bsp.batch_order.units import Unit
+from springtide.worker.link.optimizer import JobOptimizer
+
+NOT_STEPPED = (
+    'the loop has gone on without optimizer.step(): with reduction="batch-order" it gets a batch a few samples at a '
+    "time, and every one of them is stepped on. To train on more samples at once, raise batch_size"
+)
+CHANGED = (
+    '{what} changed in the middle of a batch: with reduction="batch-order" the loop gets a batch a few samples at a '
+    "time, and the step is taken with the last of them. Step schedulers once an epoch, not after every optimizer.step()"
+)
+
+SCHEDULED = {"lr": "the learning rate", "weight_decay": "weight_decay", "momentum": "momentum", "betas": "betas"}
+"""What schedules change of a parameter group (OneCycleLR: momentum or betas too), and how it is called."""
+
+Rate = tuple[str, list[float]]
+Stepped = tuple[list[int], list[Rate]]
+"""Which optimizers have stepped, and what rates they had."""
+
+
+class Kept:
+    """One a `job.prepare`, where gradients are summed in the order of the batch."""
+
+    def __init__(self, client: TableClient, reducer: OrderedReducer) -> None:
+        self._client, self._reducer = client, reducer
+        self._now: Unit | None = None
+        self._rows: list[row_sums.Rows] = []
+        self._as: Stepped | None = None
+        self._done = True
+
+    @property
+    def share(self) -> float:
+        """Of the unit in hand."""
+        return 1.0 if self._now is None else self._now.share
+
+    def begin(self, unit: Unit) -> None:
+        """The loop gets this unit."""
+        self._now, self._done = unit, False
+
+    def keep(self, stepped: Sequence[JobOptimizer], parts: Sequence[_native.StepRows]) -> bool:
+        """The loop has stepped on the unit in hand: take its gradients. Whether it was the last one of this rank's."""
+        if self._now is None:
+            return True
+        seen = ([id(one) for one in stepped], [rate for one in stepped for rate in rates_of(one)])
+        if self._as is not None and self._as != seen:
+            raise errors.BadInput(CHANGED.format(what=changed(self._as, seen)))
+        self._as, self._done = seen, True
+        for part in parts:
+            tables, keys, dims, grads = part.pushed()
+            places = np.full(len(keys), self._now.place, dtype=np.int64)
+            self._rows.append(row_sums.Rows(tables, keys, places, dims.astype(np.int64), grads))
+        self._reducer.keep(self._now.place, self._now.share)
+        return self._now.last
+
+    def check_kept(self) -> None:
+        """The loop goes on: BadInput unless it has stepped on what it had."""
+        if not self._done:
+            raise errors.BadInput(NOT_STEPPED)
+
+    def parts(self) -> list[_native.DenseRows]:
+        """This rank's part of the push: each row that it is the lowest to have, with the sum of all ranks' units."""
+        mine, group = row_sums.together(self._rows), self._reducer.group
+        if group is not None:
+            mine = exchanged(group, mine)
+        if not len(mine.keys):
+            return []
+        mine = row_sums.summed(mine)
+        part = self._client.dense(mine.tables, mine.keys, mine.dims)
+        part.grads()[:] = mine.grads
+        return [part]
+
+    def drop(self) -> None:
+        """The step is taken, or left."""
+        self._now, self._rows, self._as, self._done = None, [], None, True
+        self._reducer.drop()
+
+
+def rates_of(optimizer: JobOptimizer) -> list[Rate]:
+    """What a schedule may change of it, group after group."""
+    return [
+        (told, [float(one) for one in (group[name] if isinstance(group[name], tuple | list) else [group[name]])])
+        for group in optimizer.param_groups
+        for name, told in SCHEDULED.items()
+        if name in group
+    ]
+
+
+def changed(before: Stepped, now: Stepped) -> str:
+    """What differs, in words."""
+    if before[0] != now[0]:
+        return "the optimizers that step"
+    pairs = zip(before[1], now[1], strict=False)
+    return next((told for (told, old), (_, new) in pairs if old != new), "the parameter groups")
+
+
+def exchanged(group: Any, mine: row_sums.Rows) -> row_sums.Rows:
+    """The gradients of all ranks of the rows that this one sums."""
+    ranks, rank = group.size(), group.rank()
+    number, first = row_sums.distinct(mine.tables, mine.keys)
+    ids = mine.keys[first].tobytes() + mine.tables[first].tobytes()
+    known = [ids_of(parcel) for parcel in exchange.to_each(group, [len(first).to_bytes(8, "little") + ids] * ranks)]
+    home = row_sums.homes(known, rank)[number]
+    parcels = [mine.where(home == peer).to_bytes() for peer in range(ranks)]
+    return row_sums.together([row_sums.Rows.from_bytes(parcel) for parcel in exchange.to_each(group, parcels)])
+
+
+def ids_of(parcel: bytes) -> tuple[row_sums.Tables, row_sums.Numbers]:
+    """The rows that a rank has."""
+    count = int.from_bytes(parcel[:8], "little")
+    keys = np.frombuffer(parcel, np.int64, count, 8)
+    return np.frombuffer(parcel, np.uint16, count, 8 + keys.nbytes), keys

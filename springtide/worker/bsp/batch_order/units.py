@@ -1,0 +1,68 @@
+"""A rank's part of a batch, a unit at a time: samples that are trained together whichever rank has them.
+
+In: batches as ranks share them out. Out: the same samples in units, each with its place in the group's batch. Next:
+step.py keeps the gradients of each (unit_gradients.py) and sends them with the last one.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from springtide.embedding.lookup.lookup import Lookups
+from springtide.worker.input.subset import Picker
+
+if TYPE_CHECKING:
+    from springtide.worker.input.batches import Handed
+
+Places = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """Which unit of a batch it is."""
+
+    place: int
+    """The how-manieth of the group's batch."""
+    share: float
+    """Part of the group's batch that it is: its gradients count by it."""
+    first: bool
+    last: bool
+    """Of this rank's."""
+
+
+class Cutting:
+    """One a `job.prepare`."""
+
+    def __init__(self, lookups: Lookups, picker: Picker, unit: int) -> None:
+        self.unit = unit
+        self._lookups, self._picker = lookups, picker
+
+    def cut(self, feed: "Iterator[Handed]") -> "Iterator[Handed]":
+        """The batches of a feed in units; what is no batch passes."""
+        for handed in feed:
+            if handed.batch is None:
+                yield handed
+            else:
+                yield from self.units(handed)
+
+    def units(self, handed: "Handed") -> "Iterator[Handed]":
+        """The units of one batch, in the order of the group's batch."""
+        order, jagged = handed.order, self._jagged(handed.batch)
+        assert order.places is not None and order.whole is not None
+        numbers = order.places // self.unit
+        begins = np.flatnonzero(np.diff(numbers, prepend=-1))
+        for begin, end in zip(begins, [*begins[1:], len(numbers)], strict=True):
+            mine = np.arange(begin, end)
+            batch = self._picker.pick(handed.batch, order.indices, mine, jagged=jagged)
+            share = len(mine) / len(order.whole)
+            unit = Unit(int(numbers[begin]), share, first=begin == 0, last=end == len(numbers))
+            yield replace(handed, batch=batch, unit=unit, crossing=None)  # that is of all units together
+
+    def _jagged(self, batch: Any) -> bool:
+        """Whether something in it is no row a sample: not known until it is known where modules find their ids."""
+        if not self._lookups.settled:
+            return True
+        return any(bag[3] for call in self._lookups.announced(batch) for bag in call.bags)

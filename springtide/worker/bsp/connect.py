@@ -1,0 +1,96 @@
+"""Reach the servers that hold the tables, and say where this worker itself can be reached.
+
+In: what the master said in its Welcome. Out: a TableClient, this worker's own address, and a reader of the client's
+clock.
+"""
+
+import dataclasses
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from springtide import _native, config, errors
+from springtide.embedding.lookup.table_client import Behind, TableClient
+from springtide.rpc.messages.messages import Welcome
+from springtide.rpc.transport import addresses
+from springtide.worker.link import master_link
+from springtide.worker.link.step_timer import Spent, in_process
+
+NANO = 1e-9
+ATTEMPT_S = 5.0  # between two looks at where servers are now: one that was lost comes back elsewhere
+
+
+def to_tables(to_master: master_link.Link, settings: config.Settings, *, behind: Behind | None = None) -> TableClient:
+    """The tables of the job, on servers of which some may be lost and come back at another address meanwhile.
+
+    `behind`: puts a cache of rows before them.
+    """
+    deadline = time.monotonic() + settings.connect_timeout_s
+    while True:
+        welcome = to_master.join()
+        try:
+            left = max(0.1, min(ATTEMPT_S, deadline - time.monotonic()))
+            return tables(welcome, dataclasses.replace(settings, connect_timeout_s=left), behind=behind)
+        except errors.ServerUnreachable:
+            known = to_master.join().lives
+            if known == welcome.lives and time.monotonic() > deadline:
+                raise
+            if known != welcome.lives:
+                deadline = time.monotonic() + settings.connect_timeout_s
+
+
+def tables(welcome: Welcome, settings: config.Settings, *, behind: Behind | None = None) -> TableClient:
+    """The tables of the job: on its servers, or in this process when there are none."""
+    if not welcome.servers:
+        return TableClient.local(
+            slots=welcome.slots, seed=welcome.seed, threads=torch.get_num_threads(),
+            whole_table_bytes=settings.whole_table_bytes,
+        )  # fmt: skip
+    nowhere = ("", 0)  # of a server that has left, or is away
+    where = [addresses.parse(address) if address else nowhere for address in welcome.servers]
+    hosts, ports = zip(*where, strict=True)
+    backend = _native.RemoteBackend(
+        hosts=list(hosts),
+        ports=list(ports),
+        secret=welcome.secret,
+        server_of_slot=list(welcome.placement.server_of_slot),
+        epoch=welcome.placement.epoch,
+        rank=welcome.rank,
+        incarnation=welcome.incarnation,
+        generation=welcome.generation,
+        connect_timeout_s=settings.connect_timeout_s,
+        request_timeout_s=settings.request_timeout_s,
+        reconnect_s=settings.reconnect_s,
+        shared_memory=settings.shared_memory,
+        recovery_s=settings.recovery_s,
+        lives=list(welcome.lives),
+        tls=welcome.certificates,
+    )
+    client = TableClient(
+        backend, threads=torch.get_num_threads(), behind=behind, whole_table_bytes=settings.whole_table_bytes
+    )
+    client.loads = False  # by load_state_dict: first values are given once
+    return client
+
+
+def spending(client: TableClient) -> Callable[[], Spent]:
+    """Reads how long servers were busy for us and how long we were blocked, as the client has counted it."""
+    backend: Any = client.tables
+    if not hasattr(backend, "stats"):
+        return in_process
+    share = NANO / client.servers
+
+    def read() -> Spent:
+        stats = backend.stats()
+        return Spent(
+            stats["lookup_ns"] * share, stats["update_ns"] * share, stats["sync_ns"] * share, stats["wait_ns"] * NANO
+        )
+
+    return read
+
+
+def own_host(welcome: Welcome) -> str:
+    """Where this worker listens for others: as its link says, else the address that faces the servers."""
+    return welcome.host or addresses.facing(*addresses.parse(next(address for address in welcome.servers if address)))

@@ -1,0 +1,239 @@
+"""This worker in its bsp group: forming it, and forming it anew when a member is lost or their number changes.
+
+In: worker/step/step.py, when the group does not answer any more or is told to change; worker/setup.py at the beginning.
+Out: the same step, model and place in the data on every rank. Next: allreduce.py (gloo), model_state.py (what a
+newcomer is given).
+
+The order of a step makes it exact: gradients are all-reduced, each rank's part of the tables' goes to the servers, and
+once it is complete on all of them the step counts: servers apply it, then ranks apply the dense part. So when a member
+is lost, either all servers have all parts of a step and everyone applies it, or none does, and it is done again by the
+same ranks, the lost one in its next life: it gets model and place from a rank that has them. When nobody has them, or
+rows are lost, all begin anew from a checkpoint, for which the lowest rank puts the model on the servers after a step.
+Design: docs/design/training.md.
+"""
+
+import logging
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import nn
+
+from springtide import errors
+from springtide.checkpoint.format import group_model
+from springtide.embedding.lookup.table_client import TableClient
+from springtide.planning.guards.cache_benefit import Risk
+from springtide.rpc.messages import messages
+from springtide.worker.bsp import allreduce, connect, group_state, model_state
+from springtide.worker.bsp.allreduce import Reducer
+from springtide.worker.bsp.group_store import GroupStore
+from springtide.worker.link import master_link
+
+log = logging.getLogger(__name__)
+
+NEVER = 2**62  # the number of a checkpoint that will not be asked for
+PROBES = 5  # round trips that a median is taken of
+LOOK_S = 0.5  # how long a server is asked to wait for other ranks' parts before this one looks whether they live
+
+
+class Place(NamedTuple):
+    """Which part of each batch is this worker's."""
+
+    rank: int
+    workers: int
+    generation: int
+
+
+class Spot(NamedTuple):
+    """Where in the data the group is: the first sample that it has not trained."""
+
+    shard: int = 0
+    first: int = 0
+
+
+class Stepper(Protocol):
+    """What a group needs of the step under way."""
+
+    @property
+    def idle(self) -> bool:
+        """No step is in hand."""
+        ...
+
+    @property
+    def count(self) -> int:
+        """Steps so far."""
+        ...
+
+    @property
+    def bound(self) -> bool:
+        """What is in hand, or was trained before, is lost with any one rank: there is no going on without it."""
+        ...
+
+    def catch_up(self, step: int) -> None:
+        """All steps up to this one are complete on all servers: apply what is not applied here."""
+        ...
+
+    def spot(self) -> Spot:
+        """Where the next step begins."""
+        ...
+
+    def counts(self) -> list[int]:
+        """Steps of each optimizer before the one in hand."""
+        ...
+
+    def begin_at(self, step: int, spot: Spot, counts: list[int]) -> None:
+        """A newcomer goes on after this step, from there."""
+        ...
+
+
+@dataclass(slots=True)
+class Model:
+    """What ranks must have alike, beside the tables."""
+
+    module: nn.Module
+    optimizers: list[torch.optim.Optimizer]
+    tensors: Callable[[], list[torch.Tensor]]
+    assign_tables: Callable[[], None]
+    """The weights that the tables begin with: done once, by whoever leads the first group."""
+
+
+class Group:
+    """The group as this worker knows it."""
+
+    def __init__(self, to_master: master_link.Link, client: TableClient, model: Model, reducer: Reducer) -> None:
+        welcome = to_master.join()
+        self._link, self._model, self._reducer = to_master, model, reducer
+        self._client = client
+        self._backend: Any = client.tables
+        self._kept = 0
+        self._welcome = welcome
+        self._fresh = self._in = True
+        self._formed, self._formed_at = messages.Formed(0, (), 0), time.monotonic()
+        self.place = Place(welcome.rank, welcome.workers, welcome.generation)
+        self._told = welcome.generation
+        """The newest generation that the master has told of."""
+
+    def form(self, stepper: Stepper, *, resting: bool = False) -> int:
+        """Wait for the group and join it, as often as it takes; the last step that is complete on all servers.
+
+        When it is over for this worker, its loop is to end, and -1 comes back.
+        """
+        while self._in:
+            self._reducer.group = None  # hangs up, so that the others notice too
+            asked = messages.Form(self._fresh, stepper.idle, resting, self._told, bound=stepper.bound)
+            formed = self._link.form(asked)
+            self._told = formed.generation
+            if formed.over:
+                self._in = False
+                if formed.save and formed.leader == self._welcome.rank and not self._fresh:
+                    self._ship(formed.save, stepper, last=True)
+                self._link.dismiss()
+                return -1
+            if formed.resting and not stepper.idle:
+                raise errors.JobFailed(
+                    f"worker-{formed.resting[0]} has left its loop while others still train: "
+                    "in a bsp group every rank must take the same steps"
+                )
+            try:
+                return self._meet(formed, stepper)
+            except errors.GroupChanged:
+                continue
+        return -1
+
+    def rest(self, stepper: Stepper) -> None:
+        """The script has ended: stay until nobody can need this model any more."""
+        while self._in:
+            self.form(stepper, resting=True)
+
+    def await_complete(self, step: int) -> None:
+        """Until every rank's part of the step is on every server. `GroupChanged` when a member is lost instead."""
+        while not self._backend.step_complete(step, LOOK_S):
+            if self._link.group_lost >= self.place.generation:
+                raise errors.GroupChanged(f"a member of group {self.place.generation} is lost")
+
+    def round_trip_s(self, step: int) -> float:
+        """Seconds to all servers and back with nothing to carry: they are asked about a step that is complete."""
+        took = []
+        for _ in range(PROBES):
+            began = time.perf_counter()
+            self._backend.step_complete(step, 0.0)
+            took.append(time.perf_counter() - began)
+        return statistics.median(took)
+
+    @property
+    def save_due(self) -> bool:
+        """Whether this rank is to see to a checkpoint."""
+        return self._link.save_due > self._kept and not self.place.rank
+
+    def risk(self) -> Risk:
+        """What a death would cost this group if it kept rows, by what the job has seen of deaths and returns."""
+        formed, every_s = self._formed, self._welcome.checkpoint_s
+        return Risk(
+            workers=self.place.workers, deaths=formed.deaths, checkpoint_s=every_s, return_s=formed.return_s,
+            watched_s=formed.watched_s + time.monotonic() - self._formed_at,
+            saved_once=formed.saved or 0 < self._kept < NEVER,
+        )  # fmt: skip
+
+    def keep(self, stepper: Stepper, applied: Any) -> None:
+        """The loop asks for the next batch. If a checkpoint is due the lowest rank stops until all slots are copied.
+
+        `applied` is waited for: servers have this step then, and none after it, since the others wait for this rank.
+        """
+        due = self._link.save_due
+        if not self.save_due or applied is None:
+            return
+        applied.wait()
+        if self._ship(due, stepper):
+            self._kept = max(self._kept, due)
+
+    def _ship(self, number: int, stepper: Stepper, *, last: bool = False) -> bool:
+        spot = stepper.spot()
+        place = group_model.Place(stepper.count, *spot, stepper.counts())
+        try:
+            body = model_state.to_bytes(self._model, place)
+        except errors.BadInput as error:
+            log.warning("no checkpoints: %s", error)
+            self._kept = NEVER
+            return False
+        group_state.put(self._client, body)
+        log.info("checkpoint %d: the model of step %d is on the servers", number, stepper.count)
+        return self._link.stop_at(messages.AtStep(number, stepper.count, *spot, last=last))
+
+    def _meet(self, formed: messages.Formed, stepper: Stepper) -> int:
+        rank, leads = self._welcome.rank, formed.leader == self._welcome.rank
+        self._backend.set_generation(formed.generation)
+        store = GroupStore(self._link, formed.generation)
+        index, leader = formed.ranks.index(rank), formed.ranks.index(formed.leader)
+        gloo = allreduce.form_group(store, rank=index, workers=len(formed.ranks), host=connect.own_host(self._welcome))
+        news = torch.zeros(3 + len(self._model.optimizers), dtype=torch.int64)
+        if leads:
+            if formed.first and not formed.restored:
+                self._model.assign_tables()
+            complete, restored = self._backend.regroup(), None
+            if formed.restored:
+                restored = model_state.from_bytes(self._model, group_state.get(self._client))
+                log.info("going on after step %d, with the model that the servers hold", restored.step)
+            if formed.at_rest:  # the model says the step: a server that has just got its first slots knows none
+                complete = stepper.count if restored is None else restored.step
+            self._backend.settle_group(complete, len(formed.ranks), at_rest=formed.at_rest)
+            stepper.catch_up(complete)
+            spot, counts = stepper.spot(), stepper.counts()
+            if restored is not None:
+                spot, counts = Spot(restored.shard, restored.first), restored.counts
+            news = torch.tensor([complete, *spot, *counts], dtype=torch.int64)
+        allreduce.broadcast(gloo, news, leader)
+        complete = int(news[0])
+        if not leads and not self._fresh:
+            stepper.catch_up(complete)
+        model_state.share(gloo, leader, self._model, give=leads, take=self._fresh and not leads)
+        if self._fresh:
+            self._fresh = False
+            stepper.begin_at(complete, Spot(*news[1:3].tolist()), news[3:].tolist())
+        self.place = Place(index, len(formed.ranks), formed.generation)
+        self._formed, self._formed_at = formed, time.monotonic()
+        self._reducer.group = gloo
+        self._reducer.elder = leader if formed.generation > 1 else None
+        return complete

@@ -1,0 +1,40 @@
+"""Where a bsp group's dense parameters and optimizers lie on the servers: in the rows of a reserved table.
+
+In: group.py, when a checkpoint is due. Out: slots that have all there is of the job, so a checkpoint of them needs
+nothing else; and the same bytes for the leader of a group that goes on from one. Next: model_state.py (what they mean),
+checkpoint/format/group_model.py (how they lie in rows).
+"""
+
+import numpy as np
+
+from springtide import errors
+from springtide.checkpoint.format import group_model
+from springtide.checkpoint.format.group_model import TABLE
+from springtide.domain.model.tables import TableSpec
+from springtide.embedding.lookup.table_client import TableClient
+
+
+def declare(client: TableClient) -> None:
+    """The table has the number after the last one of the model."""
+    number = max((spec.id for spec in client.specs), default=-1) + 1
+    client.declare([TableSpec(id=number, name=TABLE, dim=group_model.ROW)])
+
+
+def put(client: TableClient, body: bytes) -> None:
+    """Every server has its part of these bytes when this returns."""
+    rows = group_model.rows_of(body)
+    client.assign(TABLE, np.arange(len(rows)), rows)
+
+
+def get(client: TableClient) -> bytes:
+    """The bytes that were put last; `JobFailed` when they are not there, or not whole."""
+    count = group_model.rows_after(client.read(TABLE, np.arange(1)))
+    if count is None:
+        raise errors.JobFailed(
+            "the servers do not have the dense parameters of a bsp group: the checkpoint that this job goes on from "
+            'was not made with sync="bsp"'
+        )
+    try:
+        return group_model.body_of(client.read(TABLE, np.arange(1 + count)))
+    except errors.BadInput as error:
+        raise errors.JobFailed(f"{error}, as the servers have them") from None

@@ -1,0 +1,42 @@
+"""A torch.distributed store over the link to the master: how the ranks of a bsp group find one another's sockets.
+
+In: gloo, while a group is formed, sets where this rank listens and waits for where the others do. Out: the same from
+every rank, through the master (`master.servers.bsp_group`), which knows its members by the job's secret. torch's own
+TCPStore would listen on all interfaces, and let anybody read and write. Next: allreduce.py.
+"""
+
+import datetime
+from collections.abc import Sequence
+
+from torch import distributed
+
+from springtide.rpc.messages import messages
+from springtide.worker.link import master_link
+
+
+class GroupStore(distributed.Store):  # type: ignore[misc, name-defined]
+    """Values of one generation of the group. Whatever gloo does not use while it connects is not there."""
+
+    def __init__(self, to_master: master_link.Link, generation: int) -> None:
+        super().__init__()
+        self._link, self._generation = to_master, generation
+        self._given: dict[str, bytes] = {}
+        self._known: dict[str, bytes] = {}
+
+    def set(self, key: str, value: bytes) -> None:
+        """Give the others a value."""
+        self._given[key] = bytes(value)
+        self._meet()
+
+    def get(self, key: str) -> bytes:
+        """A value, as soon as a rank has given it."""
+        self.wait([key])
+        return self._known[key]
+
+    def wait(self, keys: Sequence[str], timeout: datetime.timedelta | None = None) -> None:
+        """Return when these are there; `GroupChanged` when the master knows that they will not come, however soon."""
+        if missing := tuple(key for key in keys if key not in self._known):
+            self._meet(*missing)
+
+    def _meet(self, *wanted: str) -> None:
+        self._known = self._link.meet(messages.Meet(self._generation, self._given, wanted))

@@ -1,0 +1,123 @@
+"""What a rank that comes to a bsp group is given: dense parameters, buffers, and the optimizers with all they keep.
+
+In: group.py, on every rank, when a group is formed. Out: the leader's state on the newcomers. It travels over gloo as
+plain tensors, and their arrangement as msgpack: nothing is unpickled. For a checkpoint the same as bytes
+(checkpoint/format/group_model.py).
+"""
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import msgspec
+import torch
+
+from springtide import errors
+from springtide.checkpoint.format import group_model
+from springtide.checkpoint.format.group_model import DTYPES, FORMAT, Place, Saved, flat, shaped
+from springtide.domain.core.plain_numbers import plain
+from springtide.worker.bsp import allreduce
+
+TENSOR, TUPLE = "springtide: tensor", "springtide: tuple"
+PLAIN = (bool, int, float, str, type(None))
+
+
+class Held(Protocol):
+    """A model as group.py holds it."""
+
+    @property
+    def optimizers(self) -> Sequence[torch.optim.Optimizer]:
+        """In the same order on every rank."""
+        ...
+
+    def tensors(self) -> list[torch.Tensor]:
+        """Dense parameters and buffers, in the same order on every rank."""
+        ...
+
+
+def share(gloo: Any, leader: int, model: Held, *, give: bool, take: bool) -> None:
+    """The leader's state to all; only newcomers take it, but every rank must take part."""
+    for tensor in model.tensors():
+        held = tensor.detach().clone().contiguous()
+        allreduce.broadcast(gloo, held, leader)
+        if take:
+            with torch.no_grad():
+                tensor.copy_(held)
+    tensors: list[torch.Tensor] = []
+    plan = msgspec.msgpack.encode([_pack(one.state_dict(), tensors) for one in model.optimizers]) if give else b""
+    plan = _broadcast_bytes(gloo, plan, leader)
+    shapes = _broadcast_bytes(gloo, msgspec.msgpack.encode([(str(t.dtype), list(t.shape)) for t in tensors]), leader)
+    if not give:
+        tensors = [torch.zeros(shape, dtype=DTYPES[dtype]) for dtype, shape in msgspec.msgpack.decode(shapes)]
+    for tensor in tensors:
+        allreduce.broadcast(gloo, tensor, leader)
+    if take:
+        for one, packed in zip(model.optimizers, msgspec.msgpack.decode(plan, strict=False), strict=True):
+            one.load_state_dict(_unpack(packed, tensors))
+
+
+def to_bytes(model: Held, place: Place) -> bytes:
+    """The model as it is after a step."""
+    tensors: list[torch.Tensor] = []
+    plan = [_pack(one.state_dict(), tensors) for one in model.optimizers]
+    saved = Saved(FORMAT, place, [flat(one) for one in model.tensors()], plan, [flat(one) for one in tensors])
+    return msgspec.msgpack.encode(saved)
+
+
+def from_bytes(model: Held, body: bytes) -> Place:
+    """Make the model what it was then, and say where that was. `BadInput` when it is another model's."""
+    saved = group_model.decode(body)
+    own = model.tensors()
+    there, here = [shape for _, shape, _ in saved.dense], [list(one.shape) for one in own]
+    if there != here or len(saved.plan) != len(model.optimizers):
+        raise errors.BadInput(
+            f"the checkpoint is of a model with {len(there)} dense tensors and {len(saved.plan)} optimizers, shapes "
+            f"{there[:3]}...; this one has {len(here)} and {len(model.optimizers)}, shapes {here[:3]}...: go on with "
+            "the script that made it"
+        )
+    with torch.no_grad():
+        for tensor, there_is in zip(own, saved.dense, strict=True):
+            tensor.copy_(shaped(*there_is))
+    tensors = [shaped(*one) for one in saved.tensors]
+    for one, packed in zip(model.optimizers, saved.plan, strict=True):
+        one.load_state_dict(_unpack(packed, tensors))
+    return saved.place
+
+
+def _broadcast_bytes(gloo: Any, data: bytes, leader: int) -> bytes:
+    size = torch.tensor([len(data)])
+    allreduce.broadcast(gloo, size, leader)
+    held = torch.zeros(int(size), dtype=torch.uint8)
+    if len(data) == int(size):
+        held.copy_(torch.frombuffer(bytearray(data), dtype=torch.uint8)) if data else None
+    if int(size):
+        allreduce.broadcast(gloo, held, leader)
+    return held.numpy().tobytes()
+
+
+def _pack(value: Any, tensors: list[torch.Tensor]) -> Any:
+    """The same with every tensor replaced by its number."""
+    if isinstance(value, torch.Tensor):
+        tensors.append(value.detach().clone().contiguous())
+        return {TENSOR: len(tensors) - 1}
+    if isinstance(value, dict):
+        return {key: _pack(each, tensors) for key, each in value.items()}
+    if isinstance(value, tuple):
+        return {TUPLE: [_pack(each, tensors) for each in value]}
+    if isinstance(value, list):
+        return [_pack(each, tensors) for each in value]
+    if isinstance(number := plain(value), PLAIN):
+        return number
+    raise errors.BadInput(
+        f"an optimizer keeps a {type(value).__name__} in its state, which cannot be given to a worker that joins the "
+        "bsp group: wanted numbers, text, tensors, and lists and dicts of them"
+    )
+
+
+def _unpack(value: Any, tensors: list[torch.Tensor]) -> Any:
+    if isinstance(value, dict):
+        if TENSOR in value:
+            return tensors[value[TENSOR]]
+        if TUPLE in value:
+            return tuple(_unpack(each, tensors) for each in value[TUPLE])
+        return {key: _unpack(each, tensors) for key, each in value.items()}
+    return [_unpack(each, tensors) for each in value] if isinstance(value, list) else value

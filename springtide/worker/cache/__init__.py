@@ -1,0 +1,1 @@
+"""The worker's row cache, and the allocation of samples to it."""

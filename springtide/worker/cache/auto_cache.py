@@ -1,0 +1,218 @@
+"""Whether this group keeps rows, found out by measuring: the lowest rank watches, tries a schedule on paper, decides.
+
+In: steps as worker/link/step_timer.py has timed them, batches as the reader's thread sees them. Out: a wish to begin or
+to stop, which goes to all ranks with the next all-reduce (worker/bsp/allreduce_header.py). The decision itself is pure:
+planning/guards/cache_benefit.py.
+
+Four looks: pulls and pushes must take enough of a step; a schedule of the group's own batches, which every rank makes
+on paper meanwhile, must spare more bytes than it makes steps longer; steps with a cache must be shorter than they were;
+and they must stay so. By how much a cache was dearer than reckoned is remembered for the next time.
+"""
+
+import logging
+import statistics
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple, Protocol
+
+from springtide.domain.plan.profile import StepTiming
+from springtide.embedding.schedule.sample_ids import SampleIds
+from springtide.planning.guards import cache_benefit
+from springtide.planning.guards.cache_benefit import Measured, Risk, Verdict
+
+log = logging.getLogger(__name__)
+
+WATCHED = 32  # steps that a look is made of: enough for a mean, soon over
+COLD = 32  # steps before the first look: rows come to be, memory is touched for the first time
+TRIED = 64  # batches that are scheduled on paper; of the second half it is counted what is sent
+AGAIN = 1024  # steps until a group is looked at once more, whatever was decided
+LONGEST = 16  # times as many, where a cache was tried time and again and did not pay
+WARM = 64  # steps until a cache has what it will have
+ODD = 8  # one of so many steps at either end does not count: a checkpoint, a neighbour's burst
+TRIPS = 3  # round trips of a step: a pull, a push, and the question whether everyone's part is there
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """Bytes that one batch makes a rank send and receive, on the mean, with caches and without."""
+
+    with_caches: float
+    without: float
+    seconds: float = 0.0
+    """It took so long to find out."""
+
+
+class OnPaper(Protocol):
+    """A schedule whose plans nobody carries out."""
+
+    def look(self, features: Sequence[SampleIds], samples: int) -> Sent:
+        """The next batch."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What the lowest rank knows of its job."""
+
+    risk: Risk
+    read_s: float
+    """Seconds to read this rank's part of a batch."""
+    moved: int
+    """Bytes between this rank and the servers, so far."""
+
+
+class Deciding:
+    """Looks at every step of the lowest rank. Told of batches in the reader's thread, of steps in the loop's."""
+
+    def __init__(
+        self,
+        steps: Sequence[StepTiming],
+        surroundings: Callable[[], Surroundings],
+        open_paper: Callable[[], OnPaper],
+        round_trip: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        """`steps`: the latest, as they were timed; `round_trip`: seconds to the servers and back, asked for now."""
+        self._steps, self._surroundings, self._open_paper = steps, surroundings, open_paper
+        self._round_trip = round_trip
+        self.why = ""
+        """The last word on it."""
+        self.wish: bool | None = None
+        """Begin (True) or stop (False); None: go on as it is."""
+        self.asked = False
+        """Whether the lowest rank wants every rank to schedule whole batches on paper."""
+        self._stage = "watching"
+        self._seen = 0
+        self._paper: OnPaper | None = None
+        self._sent: deque[Sent] = deque(maxlen=TRIED)
+        self._before = Times(0.0, 0.0, 0.0)
+        self._moved = 0
+        self._reckoned_s = self._unseen_s = 0.0
+        self._rest, self._cold, self._workers = AGAIN, COLD, 0
+
+    @property
+    def trying(self) -> bool:
+        """Whether whole batches are wanted, to be scheduled on paper."""
+        return self._stage == "trying"
+
+    @property
+    def pays(self) -> bool:
+        """Whether a cache was found to pay, and not yet not to."""
+        return self._stage in ("begun", "proving", "settled")
+
+    def look(self, features: Sequence[SampleIds], samples: int) -> None:
+        """A whole batch, in the reader's thread."""
+        paper = self._paper = self._paper or self._open_paper()
+        began = time.perf_counter()
+        sent = paper.look(features, samples)
+        self._sent.append(replace(sent, seconds=time.perf_counter() - began))
+
+    def hear(self, *, asked: bool) -> None:
+        """Whether everyone is to schedule on paper, by the lowest rank's word."""
+        if self.asked and not asked:
+            self._paper = None
+        self.asked = asked
+
+    def regrouped(self) -> None:
+        """Another group, some of whose members have not heard what was wished before; of another size: all anew."""
+        if self._surroundings().risk.workers != self._workers:
+            self.why = ""
+            self._go_to("watching")
+        self.wish = True if self.pays else None
+
+    def stepped(self, *, on: bool) -> None:
+        """A step is through; `on`: with caches."""
+        self._seen += 1
+        self.wish = None
+        if self._stage == "watching" and self._seen >= WATCHED + self._cold:
+            self._watch()
+        elif self._stage == "trying" and len(self._sent) >= TRIED and self._seen >= WATCHED:
+            self._judge()
+        elif self._stage == "waiting" and self._seen >= self._rest:
+            self._go_to("watching")
+        elif self._stage == "begun" and on and self._seen >= WARM:
+            self._go_to("proving")
+        elif (self._stage == "proving" and self._seen >= WATCHED) or (
+            self._stage == "settled" and on and self._seen >= AGAIN
+        ):
+            self._prove()
+
+    def _watch(self) -> None:
+        """Does a step wait long enough for servers? Then try what a schedule would spare; else look again later."""
+        self._before, self._cold = self._recent(), 0
+        self._unseen_s /= 2  # of an hour ago, perhaps: half as sure with every look
+        measured = self._measured(saved=1.0, beside_s=0.0)
+        self._workers = measured.risk.workers
+        verdict = cache_benefit.decide(measured)
+        waits = measured.waited_s - measured.trips_s >= cache_benefit.LEAST_GAIN * measured.step_s
+        if verdict.on or (waits and measured.risk.checkpoint_s is not None and not measured.risk.saved_once):
+            self._sent.clear()
+            self._paper = None
+            self._go_to("trying")
+        else:
+            self.why = verdict.why
+            self._go_to("waiting")
+
+    def _judge(self) -> None:
+        """What steps took while every rank scheduled on paper, and what those schedules would have spared."""
+        counted = list(self._sent)[TRIED // 2 :]
+        lately, around = self._recent(), self._surroundings()
+        moved = (around.moved - self._moved) / self._seen or statistics.fmean(one.without for one in counted)
+        spared = statistics.fmean(one.without - one.with_caches for one in counted)
+        measured = self._measured(
+            saved=min(1.0, spared / moved) if moved > 0 else 0.0,
+            slower_s=max(0.0, lately.step_s - self._before.step_s),
+            beside_s=around.risk.workers * around.read_s + statistics.fmean(one.seconds for one in counted),
+        )
+        verdict = cache_benefit.decide(measured)
+        self._reckoned_s = cache_benefit.reckoned_s(measured) - measured.unseen_s
+        self._paper = None
+        self.why, self.wish = verdict.why, True if verdict.on else None
+        log.info("cache: %s, since %s", "on" if verdict.on else "off", verdict.why)
+        self._go_to("begun" if verdict.on else "waiting")
+
+    def _prove(self) -> None:
+        first, lately = self._stage == "proving", self._recent().step_s
+        if first:
+            self._unseen_s = max(0.0, lately - self._reckoned_s)
+        sums = self.why if first else self.why.partition("; ")[2]
+        verdict: Verdict = cache_benefit.keep(self._before.step_s, lately, self._surroundings().risk, sums)
+        self.why = verdict.why
+        if verdict.on:
+            self._rest = AGAIN
+            self._go_to("settled")
+        else:
+            log.warning("cache: off again, since %s", verdict.why)
+            self.wish = False
+            self._rest = min(2 * self._rest, LONGEST * AGAIN)
+            self._go_to("waiting")
+
+    def _go_to(self, stage: str) -> None:
+        self._stage, self._seen = stage, 0
+        self._moved = self._surroundings().moved
+
+    def _recent(self) -> "Times":
+        """Means of the last steps, but for the shortest and the longest."""
+        last = sorted(list(self._steps)[-WATCHED:], key=lambda one: one.total_s)
+        usual = last[len(last) // ODD : len(last) - len(last) // ODD]
+        return Times(
+            statistics.fmean(one.total_s for one in usual),
+            statistics.fmean(one.pull_wait_s + one.push_wait_s for one in usual),
+            TRIPS * self._round_trip(),
+        )
+
+    def _measured(self, *, saved: float, beside_s: float, slower_s: float = 0.0) -> Measured:
+        before = self._before
+        return Measured(
+            step_s=max(before.step_s, 1e-9), waited_s=before.waited_s, trips_s=before.trips_s, saved=saved,
+            slower_s=slower_s, unseen_s=self._unseen_s, beside_s=beside_s, risk=self._surroundings().risk,
+        )  # fmt: skip
+
+
+class Times(NamedTuple):
+    """Of the last steps."""
+
+    step_s: float
+    waited_s: float
+    trips_s: float

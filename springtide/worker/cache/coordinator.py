@@ -1,0 +1,279 @@
+"""How the ranks of a bsp group share out their batches and keep their rows: what is said and done around each step.
+
+In: worker/step/step.py, before and after every all-reduce and push. Out: words to the other ranks, plans to the cache,
+the end of both when something does not hold. Next: sample_allocation.py (who trains which sample), row_cache.py (rows
+kept in this process), worker/bsp/allreduce_header.py (what is said). Design: docs/design/caching.md.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, Protocol
+
+from springtide import errors
+from springtide.domain.model.cache_rules import CacheUse
+from springtide.worker.bsp import allreduce_header
+from springtide.worker.bsp.allreduce import Reducer
+from springtide.worker.bsp.group import Place
+from springtide.worker.cache.auto_cache import Deciding
+from springtide.worker.cache.sample_allocation import NOT_YET, Allotted, Allotting
+from springtide.worker.input.batches import Handed
+
+log = logging.getLogger(__name__)
+
+DIFFERENT = (
+    "ranks have read different samples under the same numbers: a data set must give everyone the same (random changes "
+    "to ids belong into the model, or into the files)"
+)
+ACCUMULATED = "gradients are accumulated over several batches: who trains a row alone is known for one batch only"
+
+READ_MIDWAY = "rows are read in the middle of a pass, which a cache does not allow without job.flush()"
+BY_IDS = "samples are given to workers by the ids in whole batches, which must be there before forward() runs"
+ASKED = f'cache= or allocation= was asked for: {BY_IDS}. Use cache="off" to have forward() split'
+KEPT = f"workers keep rows, since measuring has shown that it pays: {BY_IDS}"
+SPLIT = "data workers compute a part of forward(), so the ids of whole batches are not known before it"
+NO_PASS = "no pass is under way"
+FIRST_PASS = 'a whole pass must show first that rows are not read in its middle; cache="auto" does not wait for that'
+MEASURING = "steps are measured, to find out whether one pays"
+PASSING = (NOT_YET, NO_PASS, FIRST_PASS, MEASURING)
+
+
+class Keeping(Protocol):
+    """A worker's cache, or that there is none."""
+
+    clean: bool
+    """All rows are on the servers as they are."""
+
+    @property
+    def crowded(self) -> bool:
+        """More rows than agreed are nowhere else."""
+        ...
+
+    def check_read(self, tables: Sequence[int]) -> None:
+        """Rows are read outside a step: BadInput while servers do not have all of them as they are."""
+        ...
+
+    def expect(self, number: int, allotted: Allotted) -> None:
+        """Step `number` trains this batch."""
+        ...
+
+    def before_push(self, number: int, now: Allotted | None, following: Allotted | None, *, flush: bool) -> None:
+        """Step `number` is about to be pushed; `following` is the batch after it."""
+        ...
+
+    def share_gradients(self, number: int, parts: Sequence[Any]) -> None:
+        """Its gradients are final: what of them goes to other ranks."""
+        ...
+
+    def after_push(self, number: int) -> None:
+        """It is complete on all servers."""
+        ...
+
+    def postpone(self, number: int) -> None:
+        """Step `number` is a flush only: the batch that was expected for it comes one later."""
+        ...
+
+    def close(self) -> None:
+        """Forget all rows."""
+        ...
+
+    def use(self) -> CacheUse:
+        """What it has done so far."""
+        ...
+
+
+class Sharing:
+    """One a `job.prepare` in bsp mode."""
+
+    def __init__(
+        self,
+        reducer: Reducer,
+        allotting: Allotting,
+        cache: Keeping | None,
+        *,
+        save_due: Callable[[], bool],
+        needed_s: Callable[[], float] = lambda: 0.0,
+        why: str = "",
+    ) -> None:
+        """`save_due`: whether this rank is to see to a checkpoint; `needed_s`: what a step takes without its
+        waits; `why` there is a cache.
+        """
+        self._why = why
+        self._deciding: Deciding | None = None
+        self.allotting, self.cache = allotting, cache
+        self._reducer, self._save_due, self._needed_s = reducer, save_due, needed_s
+        self.read_s = 0.0
+        """Seconds to read this rank's part of a batch, of late."""
+        self._now: Handed | None = None
+        self._following: Handed | None = None
+        self._in_pass = self._read_midway = self._split = False
+        self._whole_passes = 0
+
+    def decide_by(self, deciding: Deciding, *, at_once: bool) -> None:
+        """Whether there is a cache is found out: by this on the lowest rank, by its word on the others.
+
+        With a cache, rows cannot be read in the middle of a pass. Who has not asked for one must not fall over that: so
+        not before a whole pass has shown that nobody does so, unless `at_once`.
+        """
+        self._deciding, self._whole_passes = deciding, int(at_once)
+        self.allotting.on_paper = lambda: deciding.look if deciding.asked and not self._split else None
+
+    @property
+    def forbids_split(self) -> str:
+        """Why forward() must stay whole as things are now; "": it need not."""
+        if self._deciding is None:
+            return ASKED
+        return KEPT if self.allotting.permitted else ""
+
+    def give_up_cache(self) -> None:
+        """A part of forward() has moved to data workers: this group finds out no more whether a cache pays."""
+        self._split = True
+        self.allotting.end(SPLIT, for_good=True)
+
+    @property
+    def clean(self) -> bool:
+        """Whether the servers have all rows as they are: then a checkpoint of them is one of the model."""
+        return self.cache is None or self.cache.clean
+
+    @property
+    def bound(self) -> bool:
+        """Whether the step in hand, or rows that were trained before it, are lost with any one rank."""
+        return not self.clean or (self._now is not None and self._now.plan is not None)
+
+    def use(self) -> CacheUse | None:
+        """What the cache has done, for people; None where there is none by choice."""
+        if self.cache is None:
+            return None
+        on, why = self.allotting.on, self.allotting.why
+        if self._deciding is not None and (on or why == NOT_YET):
+            why = self._found_out(self._deciding, on)
+        elif on:
+            why = self._why
+        elif why == NOT_YET and not self._in_pass:
+            why = NO_PASS
+        return replace(self.cache.use(), on=on, why=why, passing=why in PASSING)
+
+    def _found_out(self, deciding: Deciding, on: bool) -> str:
+        """Why it is on, or not. Where it pays and is about to begin nothing is said yet: its reason would be wrong."""
+        if deciding.pays and not on:
+            return "" if self._in_pass else NO_PASS
+        return deciding.why or (READ_MIDWAY if self._read_midway else MEASURING if self._whole_passes else FIRST_PASS)
+
+    def read(self, seconds: float) -> None:
+        """This rank's part of a batch, or all of it, took so long to read."""
+        if not self.allotting.wholes:
+            self.read_s += 0.1 * (seconds - self.read_s) if self.read_s else seconds
+
+    def check_read(self, tables: Sequence[int]) -> None:
+        """Rows of these tables are read outside a schedule: BadInput while the servers do not have all of them.
+
+        Tables that nobody keeps rows of, such as the one in which checkpoints have the dense parameters, do not matter.
+        """
+        ours = not set(self.allotting.tables).isdisjoint(tables)
+        self._read_midway |= ours and self._in_pass and self._now is None
+        if self.cache is not None:
+            self.cache.check_read(tables)
+
+    def end_pass(self, place: Place, *, early: bool) -> None:
+        """The loop has had its last batch, or was left."""
+        self._whole_passes += not early
+        self._in_pass = False
+        self.restart(place)
+
+    def restart(self, place: Place) -> None:
+        """A pass begins, or a new group, with empty caches."""
+        self._now = self._following = None
+        if self._deciding is not None and place.generation != self.allotting.place.generation:
+            self.allotting.permitted = False
+            self._deciding.regrouped()
+        self.allotting.restart(place)
+        if self.cache is not None:
+            self.cache.close()
+
+    def hand_out(self, now: Handed, number: int) -> None:
+        """The loop gets this batch, for step `number`; not yet asked for its rows."""
+        self._now, self._in_pass = now, True
+        if self.cache is not None and now.plan is not None:
+            self.cache.expect(number, now.plan)
+
+    def speak(self, *, empty: bool = False) -> None:
+        """Say what there is to say with the next all-reduce; waits for the batch after this one to be read."""
+        lookups, tables = self.allotting.lookups, self.allotting.tables
+        self._following = self._now.following() if self._now is not None and not empty else None
+        coming = None if self._following is None else self._following.plan
+        crowded = self.cache is not None and self.cache.crowded
+        leads = self._deciding if not self.allotting.place.rank and not empty and not self._split else None
+        wish = None if leads is None else leads.wish
+        said = allreduce_header.Words(
+            flush=empty or self._following is None or crowded or self._save_due(),
+            empty=empty,
+            last=self._following is None and not empty,
+            ready=(lookups.settled or self._split) and not (self._deciding is not None and self._read_midway),
+            go=wish is True,
+            stop=wish is False,
+            paper=leads is not None and leads.trying,
+            effort=0 if self.allotting.place.rank else self.allotting.effort_within(self._needed_s()),
+            digest=0 if coming is None else coming.digest,
+            refused=frozenset(tables if self._split else lookups.computed() & set(tables)),
+        )
+        numbers = allreduce_header.said(said, tables)
+        self._reducer.words[: len(numbers)] = numbers  # there is room for all tables, also those that no cache may keep
+
+    def listen(self, number: int) -> None:
+        """All have spoken: what follows for the push of step `number`."""
+        tables = self.allotting.tables
+        verdict = allreduce_header.heard(
+            self._reducer.sums[: allreduce_header.length(tables)], tables, self.allotting.place.workers
+        )
+        if verdict.torn:
+            raise errors.JobFailed(
+                "a rank has left its loop, or has called job.flush(), while others still train: in a bsp group every "
+                "rank must take the same steps"
+            )
+        if self._deciding is not None and not verdict.empty:
+            self._deciding.hear(asked=verdict.paper)
+        now = None if self._now is None or verdict.empty else self._now.plan
+        following = None if self._following is None else self._following.plan
+        if verdict.last:  # here or elsewhere: the pass ends, the group changes, or the job does
+            self.allotting.end(NOT_YET)
+            self.allotting.permitted = (self.allotting.permitted or verdict.go) and not verdict.stop
+        elif not verdict.alike:
+            log.warning("samples are shared out in runs from now on: %s", DIFFERENT)
+            self.allotting.end(DIFFERENT, for_good=True)
+        elif verdict.stop or (now is not None and self._following is not None and following is None):
+            self.allotting.end(NOT_YET)
+            self.allotting.permitted = not verdict.stop
+        elif not verdict.empty:
+            self.allotting.hear(verdict)
+        following = following if self.allotting.on else None
+        if self.cache is not None and verdict.empty:
+            self.cache.postpone(number)
+        if self.cache is not None:
+            self.cache.before_push(number, now, following, flush=verdict.flush)
+
+    def pushing(self, number: int, parts: Sequence[Any]) -> None:
+        """These gradients of step `number` are about to be pushed; none where it is skipped."""
+        if self.cache is not None:
+            self.cache.share_gradients(number, parts)
+
+    def stepped(self, number: int, *, empty: bool = False) -> None:
+        """Step `number` is complete on all servers."""
+        if self.cache is not None:
+            self.cache.after_push(number)
+        if self.cache is not None and not self.allotting.on:
+            self.cache.close()
+        if not empty:
+            self._now = self._following = None
+            if self._deciding is not None and self._whole_passes and not (self._read_midway or self._split):
+                self._deciding.stepped(on=self.allotting.on)
+
+    def accumulated(self) -> None:
+        """The loop goes on to the next batch without a step: no schedule holds for both together.
+
+        All rows are on the servers by now.
+        """
+        self.allotting.end(ACCUMULATED, for_good=True)
+        log.warning("samples are shared out in runs from now on: %s", ACCUMULATED)
+        self._now = None
+        if self.cache is not None:
+            self.cache.close()

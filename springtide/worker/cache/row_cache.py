@@ -1,0 +1,303 @@
+"""A worker's cache of embedding rows in a bsp group, step by step: what the schedule plans, the native cache does.
+
+In: coordinator.py, around every step. Out: plans set on `CachedBackend` before the pulls and pushes that they are for,
+and what the schedule must hear of them. Next: embedding/schedule/scheduler.py (the schedule). Design:
+docs/design/caching.md.
+"""
+
+import itertools
+import statistics
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from springtide import _native, errors
+from springtide.data.source import Source
+from springtide.domain.model.cache_rules import CachedTable, CacheRules, CacheUse, Way, capacity, words
+from springtide.embedding.lookup.lookup import Lookups
+from springtide.embedding.lookup.specs import native_spec
+from springtide.embedding.lookup.tables import ServedTable
+from springtide.embedding.schedule import budget, plan_bytes, scheduler
+from springtide.embedding.schedule.plan_bytes import RowSize
+from springtide.embedding.schedule.sample_ids import SampleIds
+from springtide.rpc.messages.messages import Welcome
+from springtide.worker.bsp import allreduce
+from springtide.worker.bsp.allreduce import Reducer
+from springtide.worker.bsp.group import Group, Place
+from springtide.worker.cache.auto_cache import Deciding, Sent, Surroundings
+from springtide.worker.cache.coordinator import Sharing
+from springtide.worker.cache.sample_allocation import Allotted, Allotting, Scheduled
+from springtide.worker.input.subset import Picker
+from springtide.worker.link.step_timer import Meter
+
+DEFAULT_POLICY = "anneal"
+LATELY = 32  # steps whose time says how long a schedule may take
+ACROSS_SAMPLES = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+FLOAT = 4  # bytes of a number on the wire, however the table keeps it
+BOOKED = 64  # bytes that a cache counts for a row beside its image: a test holds this against cpp/row_cache.h
+Parcel = tuple[int, NDArray[np.float32]]
+"""What goes to, or comes from, a rank."""
+
+
+class Planner:
+    """A schedule, and what its batches took to be scheduled."""
+
+    def __init__(self, settings: scheduler.Settings) -> None:
+        self._scheduler = scheduler.Scheduler(settings)
+        self._lock = threading.Lock()  # a loop that is left, or accumulates, flushes while the next batch is scheduled
+        self._searches = settings.policy == "anneal"
+        self._tables = len(settings.tables or ())
+        self._took: list[budget.Took] = []
+
+    def schedule(self, features: Sequence[SampleIds], samples: int, *, effort: int) -> Scheduled:
+        """The next batch. `effort`: sweeps of a policy that searches, tables that another scores; 0: as it likes."""
+        wanted = [scheduler.Feature(one.table, one.ids, one.offsets) for one in features]
+        how: dict[str, Any] = {"effort": effort} if self._searches else {"best_tables": effort or None}
+        with self._lock:
+            made = self._scheduler.schedule(wanted, samples, **how)
+        units = effort or (scheduler.DEFAULT_SWEEPS if self._searches else self._tables)
+        self._took = [*self._took[1 - budget.MEMORY :], budget.took(made.seconds, units=units)]
+        return Scheduled(made.step, np.asarray(made.rank_of_sample, dtype=np.int32), made.plans)
+
+    def effort_within(self, seconds: float) -> int:
+        """How much the next schedules may do, so that they are made in this time."""
+        if self._searches:
+            return budget.units_within(seconds, self._took, most=scheduler.MOST_SWEEPS, least=1)
+        return budget.units_within(seconds, self._took, most=max(self._tables, 1))
+
+    def flushed(self, step: int) -> None:
+        """All rows of batches up to this one are on the servers."""
+        with self._lock:
+            self._scheduler.flushed(step)
+
+
+class RowCache:
+    """What `CachedBackend` is told around each step, and what this rank knows of it."""
+
+    def __init__(self, backend: _native.CachedBackend, *, most_dirty: int, gloo: Callable[[], Any], p2p: Way) -> None:
+        """`gloo`: the group of now, for what goes from rank to rank."""
+        self.backend = backend
+        self.clean = True
+        self._most_dirty, self._gloo, self._p2p = most_dirty, gloo, p2p
+        self._planner: Planner | None = None
+        self._expected: dict[int, Allotted] = {}
+        self._kept: frozenset[int] = frozenset()
+        self._trained = 0
+        """The last batch of the schedule that was pushed."""
+        self._flushing = self._postponed = False
+        self._planned = 0
+        """The last step that was pushed by a plan."""
+
+    def check_read(self, tables: Sequence[int]) -> None:
+        """Rows are read outside a step: BadInput while servers do not have all of them as they are."""
+        if not self.clean and (kept := self._kept.intersection(tables)):
+            raise errors.BadInput(
+                f"rows of table {min(kept)} are read in the middle of a pass, while workers keep rows that servers do "
+                "not have yet. Call job.flush() on every worker before it, right after optimizer.step(), or wait for "
+                'the end of the pass; cache="off" keeps none'
+            )
+
+    @property
+    def crowded(self) -> bool:
+        """More rows than agreed are nowhere else."""
+        return not self.clean and self.backend.stats()["dirty_bytes"] > self._most_dirty
+
+    def tables(self, chosen: Sequence[ServedTable]) -> tuple[CachedTable, ...]:
+        """Plans speak of these tables: what a row of each takes."""
+        self._kept = frozenset(table.spec.id for table in chosen)
+        self.backend.cache_tables(sorted(self._kept))
+        size = self.backend.image_bytes
+        return tuple(
+            CachedTable(id=table.spec.id, row_bytes=size(table.spec.id), rows=table.request.rows) for table in chosen
+        )
+
+    def begin(self, planner: Planner, place: Place) -> None:
+        """Rows are kept from now on, as this schedule plans it for this rank."""
+        self.close()
+        self._planner, self._rank, self._trained = planner, place.rank, 0
+
+    def expect(self, number: int, allotted: Allotted) -> None:
+        """Step `number` trains this batch; known already if it followed a batch that was scheduled too."""
+        if number not in self._expected:
+            self._expected[number] = allotted
+            self.backend.set_plan(number, allotted.made.plans[self._rank])
+
+    def before_push(self, number: int, now: Allotted | None, following: Allotted | None, *, flush: bool) -> None:
+        """Say what comes after step `number`, so that its push takes along what others need for that."""
+        self._expected.pop(number, None)
+        if now is not None:
+            self._trained, self._planned, self.clean = now.made.step, number, False
+        if following is not None:
+            self.expect(number + 1, following)
+        if self.clean or self._planner is None:
+            return
+        if flush:
+            self.backend.flush_next()
+        if flush or not self._expected:
+            self._planner.flushed(self._trained)
+            self._flushing = True
+
+    def after_push(self, number: int) -> None:
+        """Rows and values that go from rank to rank for the next step, unless they went before a flush came between."""
+        self.clean |= self._flushing
+        postponed, self._flushing, self._postponed = self._postponed, False, False
+        if self._p2p != "off" and number + 1 in self._expected and not postponed:
+            sizes = self.backend.receives(number + 1)
+            for peer, floats in exchange(self._gloo(), self.backend.sends(number + 1), sizes):
+                self.backend.received(number + 1, peer, floats)
+
+    def share_gradients(self, number: int, parts: Sequence[Any]) -> None:
+        """Gradients of step `number` go to the ranks that keep the rows; `parts` are what is pushed next."""
+        if self._p2p == "gradients" and number == self._planned:
+            sizes = self.backend.gradient_receives(number)
+            for peer, floats in exchange(self._gloo(), self.backend.gradient_sends(number, list(parts)), sizes):
+                self.backend.gradients_received(number, peer, floats)
+
+    def postpone(self, number: int) -> None:
+        """Step `number` is a flush only: the batch that was expected for it comes one later."""
+        if number in self._expected:
+            self._expected[number + 1] = self._expected.pop(number)
+            self.backend.move_plan(number, number + 1)
+            self._postponed = True
+
+    def use(self) -> CacheUse:
+        """What it has done so far."""
+        stats = self.backend.stats()
+        return CacheUse(
+            rows=stats["rows"], size=stats["bytes"], dirty=stats["dirty_bytes"], hits=stats["hits"],
+            pulled=stats["pulled_values"] + stats["pulled_images"],
+            pushed=stats["pushed_gradients"] + stats["pushed_images"],
+            passed=stats["received_rows"], flushes=stats["flushes"],
+        )  # fmt: skip
+
+    def close(self) -> None:
+        """Forget all rows, and what was to come."""
+        self.backend.clear()
+        self._planner, self._planned, self.clean = None, 0, True
+        self._flushing = self._postponed = False
+        self._expected.clear()
+
+
+def exchange(gloo: Any, parcels: Sequence[Parcel], sizes: Sequence[tuple[int, int]]) -> list[Parcel]:
+    """Send these parcels, and receive parcels of these sizes (rank, floats): both sides know them by the plan."""
+    coming = [(peer, torch.empty(floats)) for peer, floats in sizes]
+    try:
+        arriving = [gloo.recv([tensor], peer, 0) for peer, tensor in coming]
+        leaving = [(peer, torch.from_numpy(floats)) for peer, floats in parcels]
+        going = [gloo.send([tensor], peer, 0) for peer, tensor in leaving]
+        for one in (*arriving, *going):
+            one.wait()
+    except RuntimeError as error:
+        raise errors.GroupChanged(f"a member of the group is lost: {allreduce.said(error)}") from None
+    return [(peer, tensor.numpy()) for peer, tensor in coming]
+
+
+class Paper:
+    """A schedule whose plans nobody carries out: what it would spare."""
+
+    def __init__(self, planner: Planner, sizes: Mapping[int, RowSize]) -> None:
+        self._planner, self._sizes = planner, sizes
+
+    def look(self, features: Sequence[SampleIds], samples: int) -> Sent:
+        """The next batch. Without caches every row is pulled, and its gradient pushed."""
+        plans = self._planner.schedule(features, samples, effort=0).plans
+        sent = plan_bytes.volume(plans, self._sizes)
+        return Sent(sent.with_caches / len(plans), sent.without / len(plans))
+
+
+def for_model(rules: CacheRules, model: nn.Module) -> CacheRules:
+    """Where a layer looks across the samples of a rank, batches stay in runs unless something else is asked for."""
+    across = rules.policy is None and any(isinstance(module, ACROSS_SAMPLES) for module in model.modules())
+    return replace(rules, policy="contiguous") if across else rules
+
+
+def needed_s(meter: Meter) -> float:
+    """What a step of late took without its waits: a schedule that is made beside it in this time costs nothing."""
+    lately = itertools.islice(reversed(meter.steps), LATELY)
+    needed = [step.total_s - step.pull_wait_s - step.push_wait_s for step in lately]
+    return statistics.median(needed) if needed else 0.0
+
+
+def share_out(
+    rules: CacheRules,
+    source: Source,
+    lookups: Lookups,
+    served: Sequence[ServedTable],
+    reducer: Reducer,
+    group: Group,
+    meter: Meter,
+    welcome: Welcome,
+    unit: int = 1,
+) -> Sharing | None:
+    """How this group shares out its batches, and keeps rows; None: in runs, and none."""
+    if rules.idle or (rules.auto and welcome.workers > scheduler.MOST_WORKERS):
+        return None
+    by_id = {table.spec.id: table for table in served}
+    cache: RowCache | None = None
+    tables = list(by_id)
+    backend = lookups.client.backend
+    if isinstance(backend, _native.CachedBackend):
+        tables = [table for table in tables if backend.cacheable(native_spec(by_id[table].spec))]
+        cache = RowCache(backend, most_dirty=rules.dirty, gloo=lambda: reducer.group, p2p=rules.p2p)
+
+    def planner(place: Place, chosen: Sequence[int]) -> Planner:
+        seen = cache.tables([by_id[table] for table in chosen]) if cache is not None else ()
+        settings = scheduler.Settings(
+            workers=place.workers, capacity_rows=capacity(rules, seen), tables=tuple(chosen), seed=welcome.seed,
+            policy=rules.policy or DEFAULT_POLICY, order=rules.order,
+            p2p=rules.p2p if cache is not None else "off",
+        )  # fmt: skip
+        return Planner(settings)
+
+    def begin(place: Place, chosen: Sequence[int]) -> Planner:
+        made = planner(place, chosen)
+        if cache is not None:
+            cache.begin(made, place)
+        return made
+
+    allotting = Allotting(lookups, tables, begin, Picker(source), permitted=not rules.auto, unit=unit)
+    sharing = Sharing(
+        reducer, allotting, cache, save_due=lambda: group.save_due, needed_s=lambda: needed_s(meter),
+        why=f"asked for: {words(rules)}",
+    )  # fmt: skip
+    lookups.client.before_read = sharing.check_read
+    if not rules.auto:
+        return sharing
+
+    def paper() -> Paper:
+        chosen = [table for table in tables if table not in lookups.computed()]
+        made = planner(group.place, chosen)
+        return Paper(made, row_sizes(backend, [by_id[table] for table in chosen]))
+
+    decides = Deciding(
+        meter.steps,
+        lambda: around(group, lookups, sharing),
+        paper,
+        lambda: group.round_trip_s(lookups.after_step),
+    )
+    sharing.decide_by(decides, at_once=rules.at_once)
+    return sharing
+
+
+def around(group: Group, lookups: Lookups, sharing: Sharing) -> Surroundings:
+    """What a decision goes by besides steps: what a return would cost, what was read and what was moved."""
+    stats = lookups.client.stats()
+    moved = stats.get("bytes_in", 0) + stats.get("bytes_out", 0)
+    return Surroundings(risk=group.risk(), read_s=sharing.read_s, moved=moved)
+
+
+def row_sizes(backend: Any, chosen: Sequence[ServedTable]) -> dict[int, RowSize]:
+    """What rows of these tables take on the wire; with no cache to ask, an image is taken for a value."""
+    keeps = isinstance(backend, _native.CachedBackend)
+    sizes = {}
+    for table in chosen:
+        value = FLOAT * table.spec.dim
+        image = backend.image_bytes(table.spec.id) - BOOKED if keeps else value
+        sizes[table.spec.id] = RowSize(value, image)
+    return sizes

@@ -1,0 +1,238 @@
+"""Which samples of the group's batch this rank trains: those that a schedule gives it, the same one on every rank.
+
+In: batches that were read whole, one ahead (worker/input/readahead.py); what the ranks have said together
+(worker/bsp/allreduce_header.py). Out: this rank's part of each batch. Next: worker/step/step.py trains it; the
+schedule: embedding/schedule/scheduler.py. Design: docs/design/caching.md.
+
+A schedule begins when every rank knows where its modules find their ids, with the batch after the next one. It ends
+with the pass, with the group, or when ranks are found to have read different samples under the same name.
+"""
+
+import logging
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from springtide import errors
+from springtide.data import shards
+from springtide.embedding.lookup.lookup import Lookups
+from springtide.embedding.schedule import sample_ids
+from springtide.embedding.schedule.sample_ids import SampleIds
+from springtide.worker.bsp.allreduce_header import Verdict
+from springtide.worker.bsp.group import Place
+from springtide.worker.input import batch_plan
+from springtide.worker.input.batches import Handed
+
+log = logging.getLogger(__name__)
+
+Places = NDArray[np.int64]
+NOT_YET = "where the model finds its ids is not known yet"
+NO_IDS = "the ids of every table are computed inside the model, or by data workers: nobody knows them ahead"
+
+
+@dataclass(frozen=True, slots=True)
+class Scheduled:
+    """What a schedule says about one batch."""
+
+    step: int
+    """How many batches were scheduled with it."""
+    rank_of_sample: NDArray[np.int32]
+    """Who trains each sample."""
+    plans: Sequence[Any]
+    """What each rank's cache does around the step."""
+
+
+class Schedule(Protocol):
+    """Gives samples to ranks, batch after batch."""
+
+    def schedule(self, features: Sequence[SampleIds], samples: int, *, effort: int) -> Scheduled:
+        """The next batch, of so many samples."""
+        ...
+
+    def effort_within(self, seconds: float) -> int:
+        """How much a schedule may do in this time."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Allotted:
+    """What is known of a batch beside this rank's part of it."""
+
+    whole: Any
+    """The group's batch, to be shared out otherwise should the schedule not hold."""
+    made: Scheduled
+    digest: int
+    """Of what was scheduled."""
+    turn: int
+    """Which schedule of this process it is of."""
+
+
+class Picker(Protocol):
+    """Takes samples out of whole batches."""
+
+    @property
+    def again(self) -> bool:
+        """Whether samples can be read once more; otherwise rows of a whole batch are all that can be had."""
+        ...
+
+    def fetch(self, samples: Places) -> Any:
+        """The batch of these samples."""
+        ...
+
+    def pick(self, batch: Any, samples: Places, places: Places, *, jagged: bool) -> Any:
+        """The batch of the samples at these places of a batch; `jagged`: not all of it is a row a sample."""
+        ...
+
+
+class Allotting:
+    """One a `job.prepare`. `make_ready` is called in the reader's thread, everything else in the loop's."""
+
+    def __init__(
+        self,
+        lookups: Lookups,
+        tables: Sequence[int],
+        begin: Callable[[Place, Sequence[int]], Schedule],
+        picker: Picker,
+        *,
+        permitted: bool = True,
+        unit: int = 1,
+    ) -> None:
+        """`tables` may be scheduled; `begin` opens a schedule of some of them, once that is `permitted`.
+
+        Samples are given out in `unit`s.
+        """
+        self._unit = unit
+        self.lookups, self.tables = lookups, tuple(tables)
+        self._begin = begin
+        self.picker = picker
+        self.place = Place(0, 1, 0)
+        self.why = NOT_YET
+        """Why nothing is scheduled."""
+        self._schedule: Schedule | None = None
+        self._scheduled: frozenset[int] = frozenset()
+        self._effort = 0
+        self._refused = ""
+        self._turn = 0
+        self.permitted = permitted
+        self.on_paper: Callable[[], Callable[[Sequence[SampleIds], int], None] | None] = lambda: None
+        """Who looks at whole batches that are not scheduled, if anybody does."""
+
+    @property
+    def wholes(self) -> bool:
+        """Whether batches are to be read whole."""
+        return self.permitted and not self._refused
+
+    @property
+    def on(self) -> bool:
+        """Whether batches are scheduled from the next one to be read on."""
+        return self._schedule is not None
+
+    def effort_within(self, seconds: float) -> int:
+        """How much the next schedules may do in this time; 0 where there are none."""
+        return 0 if self._schedule is None else self._schedule.effort_within(seconds)
+
+    def restart(self, place: Place) -> None:
+        """A pass begins, or another group: ranks may know different things of their modules."""
+        self.end(self._refused or NOT_YET)
+        self.place = place
+
+    def end(self, why: str, *, for_good: bool = False) -> None:
+        """Batches that are read from now on are shared out in runs."""
+        self._schedule, self.why, self._turn = None, why, self._turn + 1
+        self._refused = why if for_good else self._refused
+        self.lookups.fixed = False
+
+    def hear(self, verdict: Verdict) -> bool:
+        """Begin once all are ready; whether it begins now."""
+        self._effort = verdict.effort
+        self.permitted = (self.permitted or verdict.go) and not verdict.stop
+        if self._schedule is not None or self._refused or not verdict.ready or not self.permitted:
+            return False
+        tables = [table for table in self.tables if table not in verdict.refused]
+        if not tables:
+            self.end(NO_IDS, for_good=True)
+            log.warning("samples are shared out in runs: %s", self.why)
+            return False
+        if verdict.refused:
+            log.info("tables %s are not scheduled: their ids are computed inside the model", sorted(verdict.refused))
+        self.lookups.fixed = True
+        self._scheduled = frozenset(tables)
+        self._schedule, self.why = self._begin(self.place, tables), ""
+        return True
+
+    def make_ready(self, handed: Handed) -> Handed:
+        """This rank's part of a batch, of all of which the ids are looked at."""
+        order, schedule, turn = handed.order, self._schedule, self._turn
+        if order.whole is None or handed.empty:  # too few samples to share out: every rank trains them all
+            return handed
+        if handed.whole and len(order.whole) < self.place.workers:  # so few can be made
+            return Handed(replace(order, share=1 / self.place.workers), handed.batch)
+        if schedule is None:
+            self._show(handed)
+            return self._in_runs(handed, handed.batch) if handed.whole else handed
+        whole = self._whole(handed)
+        if whole is None:
+            return handed
+        calls = self.lookups.announced(whole)
+        features = sample_ids.of_calls(calls, len(order.whole))
+        jagged = any(bag[3] for call in calls for bag in call.bags)
+        if features is None or (jagged and not self.picker.again):
+            return self._in_runs(handed, whole)
+        mine = self._in_units([one for one in features if one.table in self._scheduled], len(order.whole))
+        made = schedule.schedule(mine, -(-len(order.whole) // self._unit), effort=self._effort)
+        rank_of_sample = np.repeat(made.rank_of_sample, self._unit)[: len(order.whole)]
+        chosen = np.flatnonzero(rank_of_sample == self.place.rank)
+        batch = self.picker.pick(whole, order.whole, chosen, jagged=jagged)
+        digest = digest_of(mine, made.rank_of_sample)
+        return Handed(batch_plan.allotted(order, chosen), batch, plan=Allotted(whole, made, digest, turn))
+
+    def _show(self, handed: Handed) -> None:
+        look, whole = self.on_paper(), handed.order.whole
+        if look is None or whole is None or not self.lookups.settled:
+            return
+        if (batch := self._whole(handed)) is not None:
+            features = sample_ids.of_calls(self.lookups.announced(batch), len(whole))
+            mine = [one for one in features or () if one.table in self.tables]
+            look(self._in_units(mine, len(whole)), -(-len(whole) // self._unit))
+
+    def _whole(self, handed: Handed) -> Any:
+        """The group's batch; None: some of its samples cannot be made, as all ranks find."""
+        if handed.whole or handed.order.whole is None:
+            return handed.batch
+        try:
+            return self.picker.fetch(handed.order.whole)
+        except errors.JobFailed:
+            raise
+        except Exception as error:  # whatever a user's data set may raise: who trains those samples has to tell
+            log.info("a batch is not scheduled: %s", error)
+            return None
+
+    def _in_units(self, features: Sequence[SampleIds], samples: int) -> list[SampleIds]:
+        return sample_ids.in_units(features, samples, self._unit)
+
+    def review(self, handed: Handed) -> Handed:
+        """The same, unless the schedule that it is of was ended meanwhile."""
+        allotted = handed.plan
+        return self._in_runs(handed, allotted.whole) if allotted is not None and allotted.turn != self._turn else handed
+
+    def _in_runs(self, handed: Handed, whole: Any) -> Handed:
+        """A batch that was read whole, as it is shared out without a schedule."""
+        order = handed.order
+        assert order.whole is not None
+        rank, workers, _ = self.place
+        run = shards.rank_part(len(order.whole), rank=rank, workers=workers, unit=self._unit)
+        chosen = np.arange(run.start, run.stop)
+        return Handed(batch_plan.allotted(order, chosen), self.picker.pick(whole, order.whole, chosen, jagged=True))
+
+
+def digest_of(features: Sequence[SampleIds], rank_of_sample: NDArray[np.int32]) -> int:
+    """32 bits of what was scheduled and how; never 0."""
+    sums = zlib.crc32(rank_of_sample.tobytes())
+    for one in features:
+        sums = zlib.crc32(one.ids.tobytes(), zlib.crc32(one.table.to_bytes(4, "little"), sums))
+        sums = sums if one.offsets is None else zlib.crc32(one.offsets.tobytes(), sums)
+    return sums or 1

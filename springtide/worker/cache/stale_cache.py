@@ -1,0 +1,70 @@
+"""A worker's copies of rows in an async job: used while they lack few trainings by others. Every gradient is pushed.
+
+In: the job's `CacheRules` and its tables. Out: a native cache between steps and servers, and what it has done. Exactly
+once needs nothing of it: servers see every push. Design: docs/design/caching.md, "A cache that asks how old its copies
+are"; in a bsp group row_cache.py keeps rows by plans instead.
+"""
+
+from collections.abc import Sequence
+
+from springtide import _native, errors
+from springtide.domain.model.cache_rules import CachedTable, CacheRules, CacheUse, size_in_bytes, words
+from springtide.embedding.lookup.specs import native_spec
+from springtide.embedding.lookup.tables import ServedTable
+
+
+class Copies:
+    """Put it between the client and the tables, then say which tables there are."""
+
+    def __init__(self, rules: CacheRules) -> None:
+        self._rules = rules
+        self._backend: _native.VersionedBackend | None = None
+        self._why = ""
+
+    def wrap(self, tables: _native.Backend) -> _native.Backend:
+        """The tables behind a cache, which keeps nothing until `keep`."""
+        rules = self._rules
+        self._backend = _native.VersionedBackend(
+            tables, capacity_bytes=0, order=rules.order, staleness=rules.staleness
+        )  # fmt: skip
+        return self._backend
+
+    def keep(self, served: Sequence[ServedTable]) -> None:
+        """Rows of these tables, of those that can be kept. They are declared already."""
+        assert self._backend is not None
+        chosen = [table for table in served if _native.CachedBackend.cacheable(native_spec(table.spec))]
+        self._backend.cache_tables([table.spec.id for table in chosen])
+        size = self._backend.image_bytes
+        tables = tuple(
+            CachedTable(id=table.spec.id, row_bytes=size(table.spec.id), rows=table.request.rows) for table in chosen
+        )
+        self._backend.resize(size_in_bytes(self._rules, tables))
+        left = [table.name for table in served if table not in chosen]
+        self._why = f"asked for, {words(self._rules)} a worker" if chosen else ""
+        if left:
+            self._why += (
+                f"{'; ' if chosen else ''}no rows of {', '.join(left)}, which servers admit or drop by themselves"
+            )
+
+    def use(self) -> CacheUse:
+        """What it has done so far."""
+        assert self._backend is not None
+        stats = self._backend.stats()
+        mean = stats["staleness_sum"] / max(1, stats["hits"])
+        lacked = f"copies lacked {mean:.2f} trainings, {stats['staleness_max']} at most of {self._rules.staleness}"
+        return CacheUse(
+            on=True, why=f"{self._why}; {lacked}", rows=stats["rows"], size=stats["bytes"], hits=stats["hits"],
+            pulled=stats["misses"] + stats["stale"], pushed=stats["pushed_gradients"],
+        )  # fmt: skip
+
+
+def for_async(rules: CacheRules, *, max_staleness: int | None) -> Copies | None:
+    """Copies where they were asked for by a size: whether they pay is found out in bsp groups only."""
+    if rules.auto or rules.off:
+        return None
+    if max_staleness is not None:
+        raise errors.BadInput(
+            f"max_staleness={max_staleness} and a cache of {words(rules)}: pushes that are counted do not see copies. "
+            "Use one or the other; cache_staleness bounds what a copy may lack"
+        )
+    return Copies(rules)

@@ -1,0 +1,195 @@
+"""Where a worker's script is in its epochs, in this life and in the ones before: `job.epochs`, loops over `batches`.
+
+In: the script begins an epoch, or a loop. Out: the number of the loop, and whether an earlier life has finished it; the
+master is told of every begin, with the states of the script's objects (worker/user_objects.py), before anything of it
+is trained. Design: docs/design/epochs.md.
+"""
+
+import logging
+import sys
+from collections.abc import Iterator
+from types import FrameType
+from typing import NamedTuple
+
+from springtide import errors
+from springtide.domain.core import validation
+from springtide.domain.data.epochs import EpochPlace
+from springtide.rpc.messages.messages import Welcome
+from springtide.worker.epochs import user_loops
+from springtide.worker.epochs.schedules import Schedules
+from springtide.worker.link.master_link import Link
+from springtide.worker.user_objects import Registry
+
+log = logging.getLogger(__name__)
+
+
+class BegunLoop(NamedTuple):
+    """A loop over `batches`."""
+
+    number: int
+    """Among all of the script, those of earlier lives included."""
+    finished: bool = False
+    """An earlier life was through with it."""
+
+
+class EpochTracker:
+    """One a job."""
+
+    def __init__(self, to_master: Link, registry: Registry, welcome: Welcome, *, folder: str = "") -> None:
+        """`folder`: of the script."""
+        self._link, self._registry, self._folder = to_master, registry, folder
+        self._given = welcome.place
+        """Where this life begins; None: at the beginning."""
+        self._restored = welcome.place is None
+        self._next_loop = self._next_epoch = self._first = 0
+        self._epoch: int | None = None
+        """The epoch that `job.epochs` is in."""
+        self._entered_again = False
+        """All epochs are done, and the last one has been entered again."""
+        self._loops_here = 0
+        """Loops begun in this life, without those that an earlier one had finished."""
+        self._positions: set[tuple[tuple[str, int], ...]] = set()
+        self._loop = ""
+        self._warned = False
+        self.schedules: Schedules | None = None
+        self.epochs_a_loop = 1
+        """`job.prepare(epochs=...)`."""
+        self._behind = welcome.place is not None and (welcome.lived or welcome.place.first > 0)
+        """This life began in the middle of the job, and has not been handed a batch to train yet."""
+        self._started = "restarted" if welcome.lived else "started"
+        if self._behind and welcome.place is not None:
+            to_master.started_late = f"{self._started} in epoch {welcome.place.epoch}"
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that the next loop begins with, by its data."""
+        first = self._given.first if self._given is not None and not self._loops_here else self._next_loop
+        return first * self.epochs_a_loop
+
+    # ---- job.epochs ----
+
+    def epochs(self, total: int) -> Iterator[int]:
+        """The epochs that are left; see `Job.epochs`."""
+        total = validation.number(total, "epochs", "a whole number, 0 or more", least=0)
+        if self.epochs_a_loop != 1:
+            raise errors.BadInput(
+                f"job.epochs({total}) with job.prepare(epochs={self.epochs_a_loop}): one loop over batches would cover "
+                f"{self.epochs_a_loop} epochs. Leave epochs= out of job.prepare"
+            )
+        if self._epoch is not None:
+            raise errors.BadInput("job.epochs(...) inside another job.epochs(...): one loop counts the epochs of a job")
+        return self._epochs(total)
+
+    def _epochs(self, total: int) -> Iterator[int]:
+        given = self._given
+        if given is not None and not self._loops_here and self._next_epoch < given.epoch:
+            self._next_epoch, self._next_loop = given.epoch, given.first
+        try:
+            if total and self._next_epoch >= total and given is not None and not self._loops_here:
+                yield from self._again(total - 1)
+            while self._next_epoch < total and not self._is_leaving():
+                self._begin_epoch(self._next_epoch, sys._getframe(1))
+                self._epoch = self._next_epoch
+                yield self._next_epoch
+                self._epoch = None
+                if self._is_leaving():
+                    return  # the epoch was cut short: whoever goes on begins with it
+                self._next_epoch += 1
+            if self._next_epoch == total and self._loops_here:
+                self._begin_epoch(total, sys._getframe(1))
+        finally:
+            self._epoch = None
+
+    def _again(self, last: int) -> Iterator[int]:
+        """Nothing is left to train, but what the loop defines may be used behind it."""
+        self._epoch, self._entered_again = last, True
+        try:
+            yield last
+        finally:
+            self._entered_again = False
+
+    def _begin_epoch(self, epoch: int, frame: FrameType) -> None:
+        self._first = self._next_loop
+        if self._given is not None and self._given.boundary:
+            self._come_back(frame)
+        self._tell(EpochPlace(epoch, self._first, self._first, self._loop), frame)
+
+    # ---- loops over batches ----
+
+    def begin_loop(self, frame: FrameType) -> BegunLoop:
+        """The script, in this frame, begins a loop. `EpochFinished` where it is one that the script is to pass over."""
+        if self._is_leaving() and self._loops_here:
+            log.warning("this worker was asked to leave: its script ends where it would begin another epoch")
+            raise SystemExit(0)
+        given, number = self._given, self._next_loop
+        if self._entered_again:
+            return BegunLoop(number - 1, finished=True)
+        self._next_loop += 1
+        if given is not None and self._epoch is None and number < given.first:
+            self._pass_over(frame, given)
+            return BegunLoop(number, finished=True)
+        self._loops_here += 1
+        if given is not None and number >= given.begun - 1:
+            self._come_back(frame)
+        if not self._behind:
+            self._link.started_late = ""
+        self._look_around(frame)
+        in_plain = EpochPlace(number, number, number + 1, self._loop)
+        place = in_plain if self._epoch is None else EpochPlace(self._epoch, self._first, number + 1, self._loop)
+        self._tell(place, frame)
+        return BegunLoop(number)
+
+    def handed_out(self, epoch: int) -> None:
+        """The loop gets a batch to train."""
+        if self._behind:
+            self._behind = False
+            self._link.started_late = f"{self._started} in epoch {epoch}"
+
+    def end_loop(self) -> None:
+        """The loop has had its last batch; if the worker was asked to leave, the epoch may not be over."""
+        self._registry.end_loop()
+        if self._is_leaving() and self._registry.place is not None:
+            self._link.begin_epoch(self._registry.place, self._registry.taken)
+
+    @property
+    def ends_script(self) -> bool:
+        """Whether the worker was asked to leave, and its script, in a later epoch without a batch, is to end."""
+        return self._is_leaving() and (self._behind or self._loops_here > 1)
+
+    # ---- inside ----
+
+    def _is_leaving(self) -> bool:
+        return self._link.draining
+
+    def _pass_over(self, frame: FrameType, given: EpochPlace) -> None:
+        loop = user_loops.enclosing(frame)
+        if loop is not None and user_loops.continues(loop):
+            raise user_loops.EpochFinished
+        if not self._warned:
+            self._warned = True
+            log.warning(
+                "epochs before %d were trained before this worker was started: the script goes through them again, "
+                "with one batch each, which trains nothing. `for epoch in job.epochs(...)` begins with epoch %d",
+                given.epoch, given.epoch,
+            )  # fmt: skip
+
+    def _look_around(self, frame: FrameType) -> None:
+        """Name the statement around this loop, where all loops of the script begin at one line of it."""
+        position = user_loops.position(frame)
+        if position in self._positions:
+            return
+        self._positions.add(position)
+        loop = user_loops.enclosing(frame) if len(self._positions) == 1 else None
+        self._loop = "" if loop is None else loop.named(self._folder)
+
+    def _come_back(self, frame: FrameType) -> None:
+        if not self._restored:
+            self._restored = True
+            if self.schedules is not None:
+                self.schedules.look(frame)
+            self._registry.come_back()
+
+    def _tell(self, place: EpochPlace, frame: FrameType) -> None:
+        if self.schedules is not None:
+            self.schedules.look(frame)
+        self._link.begin_epoch(place, self._registry.take(place))

@@ -1,0 +1,85 @@
+"""A batch that is trained already, handed to a loop that would otherwise get none.
+
+Workers at their own pace may be too late for an epoch: all of it is trained by others. One that was started again may
+find nothing left of the epoch it was in. Its loop would be empty, and `total / n` behind it fail. So the loop gets one
+batch of the epoch once more: the script computes with it as with any other, but its step changes nothing anywhere.
+In: worker/input/batches.py. Next: worker/step/step.py drops the step.
+"""
+
+import logging
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+from springtide.data import shards
+from springtide.data.source import Source, as_batch, on_one_line
+from springtide.domain.data.samples import DatasetCard
+
+log = logging.getLogger(__name__)
+
+
+class Dropping(Protocol):
+    """What worker/step/step.py does with such a batch."""
+
+    @property
+    def seat(self) -> tuple[int, int]:
+        """This worker's rank in its bsp group, and the group's size."""
+        ...
+
+    def hand_again(self, batch: Any) -> None:
+        """The loop is about to get a batch that is trained already."""
+        ...
+
+    def take_again(self) -> None:
+        """The loop is through with it: gradients are dropped."""
+        ...
+
+
+class Repeats:
+    """Of one `job.prepare`."""
+
+    def __init__(
+        self,
+        source: Source,
+        card: DatasetCard,
+        model: nn.Module,
+        step: Dropping,
+        *,
+        parts: int = 1,
+        unit: int = 1,
+    ) -> None:
+        self._source, self._card, self._model, self._step = source, card, model, step
+        self._parts, self._unit = parts, unit
+        self._buffers: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def hand_out(self, epoch: int) -> Any:
+        """The first batch of an epoch, as this worker would get it; None: it cannot be made."""
+        try:
+            batch = self._first_of(epoch)
+        except Exception as error:  # whatever a user's data set may raise
+            log.warning("no batch of epoch %d can be handed out again: %s", epoch, on_one_line(error))
+            return None
+        if batch is not None:
+            self._buffers = [(buffer, buffer.clone()) for buffer in self._model.buffers()]
+            self._step.hand_again(batch)
+        return batch
+
+    def take_back(self) -> None:
+        """The loop is through with it: the model is as it was."""
+        self._step.take_again()
+        with torch.no_grad():
+            for buffer, before in self._buffers:
+                buffer.copy_(before)
+        self._buffers = []
+
+    def _first_of(self, epoch: int) -> Any:
+        if self._source.samples is None and self._card.in_step:
+            return None  # every rank is there for every round: without a batch there is none
+        if self._source.samples is None:
+            return as_batch(next(iter(self._source.stream()), None))
+        card = self._card
+        indices = shards.indices(card, epoch=epoch, index=0, end=card.batch_size // self._parts)
+        rank, workers = self._step.seat
+        part = shards.rank_part(len(indices), rank=rank, workers=workers, unit=self._unit)
+        return as_batch(self._source.fetch(indices[part]))

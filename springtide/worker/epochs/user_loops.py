@@ -1,0 +1,235 @@
+"""Find the `for` statement around a script's loops over `batches`, and let it pass over epochs that are finished.
+
+In: the stack, when a loop over `batches` begins; the name of the statement, when a next life of the script is about to
+run. Out: that name; the script compiled so that `EpochFinished`, raised where the loop would begin, continues the
+statement. Nothing else in the script is changed, and no other life's script at all. Design: docs/design/epochs.md.
+
+    for epoch in range(9):                   for epoch in range(9):
+        total = 0                                try:
+        for x in batches:           --->             total = 0
+            ...                                      for x in batches: ...
+        print(total / n)                             print(total / n)
+                                                 except EpochFinished:
+                                                     continue
+"""
+
+import ast
+import builtins
+import importlib.abc
+import importlib.machinery
+import inspect
+import linecache
+import os
+import sys
+import threading
+import types
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from springtide import errors
+
+SIGNAL = "__springtide_epoch_finished__"  # in `builtins`, so that every module of a script finds it
+OURS = os.path.dirname(os.path.abspath(errors.__file__)) + os.sep
+
+
+class EpochFinished(BaseException):
+    """Continues the `for` statement that was compiled for it."""
+
+
+class Loop(NamedTuple):
+    """A `for` statement: which one of its function, and where its body lies."""
+
+    file: str
+    function: str
+    number: int
+    """Among the loops of the function, in the order of the source."""
+
+    def named(self, folder: str) -> str:
+        """A name that holds in the next life, and after most edits: `train.py main 0`."""
+        return f"{os.path.relpath(self.file, folder)} {self.function} {self.number}"
+
+
+_compiled: set[Loop] = set()
+"""Statements that continue on `EpochFinished`, in this process."""
+_parsing = threading.Lock()  # Python 3.11 cannot make two syntax trees at a time (gh-106905)
+_parsed: dict[str, list[tuple[str, int, Any]]] = {}
+_absolute: dict[str, str] = {}
+"""Files by the names that code objects have for them: a script may leave the folder that a name is relative to."""
+
+
+def note_script(given: str, script: str) -> None:
+    """The script of this process is compiled under the name that was given."""
+    _absolute[given] = script
+
+
+def script_folder() -> str:
+    """Of the script that this process runs; the current one where it runs none."""
+    return os.path.dirname(_path(getattr(sys.modules.get("__main__"), "__file__", None) or ""))
+
+
+def _path(named: str) -> str:
+    return _absolute.setdefault(named, os.path.abspath(named))
+
+
+def enclosing(frame: types.FrameType | None) -> Loop | None:
+    """The innermost loop whose body the stack is in. None: none, or a `while`, or one that is not the user's own."""
+    while frame is not None:
+        path = _path(frame.f_code.co_filename)
+        if not path.startswith(OURS) and (found := _innermost(frame, path)) is not None:
+            function, number, node = found
+            own = isinstance(node, ast.For) and not _is_installed(path)
+            return Loop(path, function, number) if own else None
+        frame = frame.f_back
+    return None
+
+
+def position(frame: types.FrameType | None) -> tuple[tuple[str, int], ...]:
+    """Where the script is, as a debugger would show it."""
+    found = []
+    while frame is not None:
+        if not frame.f_code.co_filename.startswith(OURS):
+            found.append((frame.f_code.co_filename, frame.f_lineno))
+        frame = frame.f_back
+    return tuple(found)
+
+
+def variables(frame: types.FrameType | None) -> Iterator[dict[str, Any]]:
+    """The variables of the user's own functions and modules on the stack, the innermost first."""
+    modules = set()
+    while frame is not None:
+        path = _path(frame.f_code.co_filename)
+        if not path.startswith(OURS) and not _is_installed(path):
+            yield _locals(frame)
+            if id(frame.f_globals) not in modules:
+                modules.add(id(frame.f_globals))
+                yield frame.f_globals
+        frame = frame.f_back
+
+
+def _locals(frame: types.FrameType) -> dict[str, Any]:
+    found = dict(frame.f_locals)
+    if frame.f_code.co_flags & inspect.CO_OPTIMIZED and sys.version_info < (3, 13):
+        frame.f_locals.clear()  # a copy that the frame keeps, and all that is in it with it, until it ends
+    return found
+
+
+def continues(loop: Loop) -> bool:
+    """Whether `EpochFinished` continues this statement."""
+    return loop in _compiled
+
+
+def install(script: str, name: str) -> types.CodeType | None:
+    """Have the statement of this name continue on `EpochFinished`.
+
+    The code to run as the script, where the statement is in it. None: it is in a module, which is compiled so when the
+    script imports it; or it is nowhere any more.
+    """
+    path, function, number = name.rsplit(" ", 2)
+    loop = Loop(os.path.normpath(os.path.join(os.path.dirname(script), path)), function, int(number))
+    setattr(builtins, SIGNAL, EpochFinished)
+    if loop.file == script:
+        return _code(loop)
+    sys.meta_path.insert(0, _Finder(loop))
+    return None
+
+
+def _code(loop: Loop) -> types.CodeType | None:
+    with open(loop.file, "rb") as file:
+        source = file.read()
+    try:
+        tree = ast.parse(source, loop.file)
+    except SyntaxError:
+        return None  # whoever runs it says so
+    for function, number, node in _loops(tree):
+        if (function, number) == (loop.function, loop.number) and isinstance(node, ast.For):
+            handler = ast.ExceptHandler(type=ast.Name(SIGNAL, ast.Load()), name=None, body=[ast.Continue()])
+            guarded: Any = ast.Try(body=node.body, handlers=[handler], orelse=[], finalbody=[])
+            for part in ast.walk(handler):
+                ast.copy_location(part, node.body[-1])
+            node.body = [ast.copy_location(guarded, node.body[0])]
+            _compiled.add(loop)
+            named = next((given for given, path in _absolute.items() if path == loop.file), loop.file)
+            return compile(ast.fix_missing_locations(tree), named, "exec", dont_inherit=True)
+    return None
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Loads the one module with the statement."""
+
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: types.ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """Of that module; others are found as ever."""
+        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
+        if spec is None or spec.origin is None or os.path.normpath(spec.origin) != self._loop.file:
+            return None
+        if type(spec.loader) is importlib.machinery.SourceFileLoader:
+            spec.loader = _Loader(name, spec.origin, self._loop)
+        return spec
+
+
+class _Loader(importlib.machinery.SourceFileLoader):
+    """Compiles it anew, past the cache of compiled modules, which keeps what the file says."""
+
+    def __init__(self, name: str, path: str, loop: Loop) -> None:
+        super().__init__(name, path)
+        self._loop = loop
+
+    def get_code(self, fullname: str) -> types.CodeType | None:
+        """With the statement that continues, unless it is not there any more."""
+        return _code(self._loop) or super().get_code(fullname)
+
+
+def _innermost(frame: types.FrameType, path: str) -> tuple[str, int, ast.stmt] | None:
+    """The innermost loop of this frame's function whose body it is in."""
+    code = frame.f_code
+    at = next((at for index, at in enumerate(code.co_positions()) if index == frame.f_lasti // 2), None)
+    if at is None or at[0] is None or at[2] is None:
+        return None
+    found = None
+    for function, number, node in _loops_of(path):
+        first, last = node.body[0], node.body[-1]
+        begins, ends = (first.lineno, first.col_offset), (last.end_lineno or 0, last.end_col_offset or 0)
+        if function == code.co_qualname and begins <= (at[0], at[2]) <= ends:
+            found = function, number, node  # a loop inside it comes later
+    return found
+
+
+def _loops_of(path: str) -> list[tuple[str, int, Any]]:
+    with _parsing:
+        if path not in _parsed:
+            try:
+                _parsed[path] = list(_loops(ast.parse("".join(linecache.getlines(path)), path)))
+            except (SyntaxError, ValueError, SystemError):  # the last where another thread parses something too
+                return []
+        return _parsed[path]
+
+
+def _loops(tree: ast.AST) -> Iterator[tuple[str, int, Any]]:
+    """All loops of a module: qualified name of the function, number in it, node; outer loops before inner ones."""
+    counts: dict[str, int] = {}
+
+    def walk(node: ast.AST, function: str, prefix: str) -> Iterator[tuple[str, int, Any]]:
+        """`prefix`: of the qualified names of what is defined there."""
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+                name = prefix + child.name
+                yield from walk(child, name, f"{name}.<locals>.")
+            elif isinstance(child, ast.ClassDef):
+                name = prefix + child.name
+                yield from walk(child, name, f"{name}.")
+            else:
+                if isinstance(child, ast.For | ast.AsyncFor | ast.While):
+                    counts[function] = counts.get(function, -1) + 1
+                    yield function, counts[function], child
+                yield from walk(child, function, prefix)
+
+    return walk(tree, "<module>", "")
+
+
+def _is_installed(path: str) -> bool:
+    """Whether a file belongs to a library rather than to the script."""
+    return f"{os.sep}site-packages{os.sep}" in path or path.startswith(os.path.dirname(os.__file__) + os.sep)

@@ -1,0 +1,83 @@
+"""What a user's script raised, in brief: the error, the line of their own code, and a traceback without ours.
+
+In: an exception and the script. Out: words for worker/runner.py, worker/explain_split.py and worker/excepthook.py.
+"""
+
+import os
+import runpy
+import traceback
+from types import TracebackType
+
+from springtide import errors
+
+RUNNER = os.path.join(os.path.dirname(__file__), "runner.py")  # not imported: that is run as `__main__`
+
+
+NO_BATCH = (
+    ": no batch was left for this worker, since others had trained them all, so its loop never ran. "
+    "Define before the loop what is used after it"
+)
+
+
+RESTARTED = (
+    "; this worker was {started}: its script began anew, and its loop had only what was left of that epoch. What it "
+    "needs of earlier epochs goes into job.register"
+)
+
+
+def first_line(error: BaseException, script: str, *, unneeded: bool = False, started_late: str = "") -> str:
+    """The error and where in the user's own code it came from: `ValueError: no such column (train.py:12)`.
+
+    unneeded: the worker's loop was given nothing, so that names which it defines are not there, and counts are zero.
+    started_late: in which epoch this worker was started again, if its script is not beyond that.
+    """
+    if isinstance(error, SyntaxError):
+        where = os.path.basename(error.filename or script) + (f":{error.lineno}" if error.lineno else "")
+        return f"{type(error).__name__}: {error.msg} ({where})"
+    said = str(error).strip().splitlines()
+    text = type(error).__name__ + (f": {said[0]}" if said else "")
+    hint = NO_BATCH if unneeded and isinstance(error, NameError | ZeroDivisionError) else ""
+    if started_late:
+        hint = RESTARTED.format(started=started_late)
+    return f"{text} ({place(error.__traceback__, script)}){hint}"
+
+
+def place(trace: TracebackType | None, script: str) -> str:
+    """File and line of the innermost frame that lies in the script's folder, else of the script itself."""
+    return (users_lines(trace, script) or [os.path.basename(script)])[-1]
+
+
+def users_lines(trace: TracebackType | None, script: str) -> list[str]:
+    """File and line of each frame that lies in the script's folder, the innermost last."""
+    folder = os.path.dirname(script) + os.sep
+    found = []
+    for frame, line in traceback.walk_tb(trace):
+        path = os.path.abspath(frame.f_code.co_filename)
+        here = path.startswith(folder) and "site-packages" not in path and not is_ours(path)
+        if path == script or (here and os.path.exists(path)):  # what Cython compiled says a path of its own build
+            found.append(f"{os.path.relpath(path, os.path.dirname(script))}:{line}")
+    return found
+
+
+def is_all_ours(error: BaseException, script: str) -> bool:
+    """Whether this package has raised the error, and no line of the user's what came before it."""
+    at = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)]
+    before = error.__cause__ or error.__context__
+    while before is not None:
+        if users_lines(before.__traceback__, script):
+            return False
+        before = before.__cause__ or before.__context__
+    return bool(at) and is_ours(os.path.abspath(at[-1]))
+
+
+def is_ours(path: str) -> bool:
+    """Whether a file belongs to this package rather than to the user."""
+    return path.startswith(os.path.dirname(os.path.abspath(errors.__file__)) + os.sep)
+
+
+def users_part(trace: TracebackType | None) -> TracebackType | None:
+    """A traceback without the frames of the runner and of runpy at its top."""
+    ours = {RUNNER, runpy.__file__, "<frozen runpy>"}
+    while trace is not None and trace.tb_next is not None and trace.tb_frame.f_code.co_filename in ours:
+        trace = trace.tb_next
+    return trace

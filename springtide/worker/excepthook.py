@@ -1,0 +1,43 @@
+"""How a script that trains alone ends by a mistake of its user's: with the message and the line, and no traceback.
+
+In: `st.join()` without a master. Out: Python's own `sys.excepthook` with one case before it. What is none of our
+errors is shown as ever, and so are ours where a debugger, a notebook or anyone else has a hook of their own.
+In a job worker/runner.py tells the master instead.
+"""
+
+import os
+import sys
+from types import TracebackType
+
+from springtide import errors
+from springtide.worker import error_summary
+
+
+def show_briefly() -> None:
+    """From now on, in a script that was started as such."""
+    if sys.excepthook is sys.__excepthook__ and not hasattr(sys, "ps1") and not sys.flags.interactive:
+        sys.excepthook = _show
+
+
+def show_all() -> None:
+    """Tracebacks again."""
+    if sys.excepthook is _show:
+        sys.excepthook = sys.__excepthook__
+
+
+def _show(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    script = getattr(sys.modules.get("__main__"), "__file__", None)
+    if script is None or not is_plain(error, os.path.abspath(script)):
+        sys.__excepthook__(kind, error, trace)
+        return
+    print(f"error: {error} ({error_summary.place(trace, os.path.abspath(script))})", file=sys.stderr)
+    print("SPRINGTIDE_DEBUG=1 shows the traceback", file=sys.stderr)
+
+
+def is_plain(error: BaseException, script: str) -> bool:
+    """Whether the message says it all: a mistake in what we were given, not something that the user's code raised."""
+    if not isinstance(error, errors.UserError) or isinstance(error, errors.UserCodeFailed):
+        return False
+    if error.__cause__ is None and (error.__context__ is None or error.__suppress_context__):
+        return True
+    return error_summary.is_all_ours(error, script)

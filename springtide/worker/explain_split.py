@@ -1,0 +1,129 @@
+"""A process that runs a user's script alone for a few batches, and tells what of it data workers could do.
+
+`python -m springtide.worker.explain_split REPORT train.py ...`: the script runs as `__main__`, as under `springtide
+run`. Out: a `ScriptReport`, as JSON in the file REPORT; the process ends there, in the middle of the script's loop.
+Next: cli/lab/explain_split.py shows it.
+"""
+
+import os
+import pathlib
+import runpy
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from springtide import errors
+from springtide.data.source import Source
+from springtide.dataworker.split.program import arguments
+from springtide.dataworker.split.program.payload import First
+from springtide.dataworker.split.search.script_report import ScriptReport
+from springtide.telemetry import logs
+from springtide.worker import error_summary
+from springtide.worker.job import Job
+from springtide.worker.split.controller import Made, Splitting
+
+ITERABLE = (
+    "the data set is an IterableDataset: its samples have no numbers by which data workers could be asked for them. "
+    "Nothing moves"
+)
+
+
+class Explaining:
+    """One script under observation."""
+
+    def __init__(self, file: str, end: Callable[[int], Any] = os._exit) -> None:
+        self.told = False
+        """Whether the report is written."""
+        self._file, self._end = file, end
+        self._shown: tuple[Splitting, Source] | None = None
+
+    def prepared(self, splitting: Splitting | None, source: Source) -> None:
+        """`job.prepare` was called."""
+        if splitting is None:
+            self.leave(ScriptReport(why=ITERABLE))
+            return
+        self._shown = (splitting, source)
+        splitting.when_ready = lambda: self.leave(self.explain())
+        splitting.watch()
+
+    def explain(self) -> ScriptReport:
+        """What can be said after what was seen."""
+        if self._shown is None:
+            return ScriptReport(
+                error="it ended and never called job.prepare(model, optimizer, dataset), so there is nothing to split",
+                blame="usage",
+            )
+        splitting, source = self._shown
+        try:
+            made = splitting.make()
+        except errors.BadInput as error:
+            return ScriptReport(why=f"{error}. Nothing moves", called=splitting.place)
+        return report(splitting, source, made)
+
+    def leave(self, told: ScriptReport) -> None:
+        """Write the report and end the process: what is left of the script's loop is of no use."""
+        pathlib.Path(self._file).write_bytes(msgspec.json.encode(told))
+        sys.stdout.flush()
+        sys.stderr.flush()
+        self.told = True
+        self._end(0)
+
+
+def report(splitting: Splitting, source: Source, made: Made) -> ScriptReport:
+    """A report of what a script's split has become."""
+    first = made.pipeline.stages[0].run
+    assert isinstance(first, First)
+    explanation = made.explanation
+    batch = first(np.arange(1))["batch"] if made.moved else None
+    return ScriptReport(
+        why=made.why,
+        called=splitting.place,
+        read_s=read_seconds(source),
+        found_s=made.seconds,
+        left=tuple(arguments.spelled(path, batch) for _, path in first.left),
+        touched=tuple(sorted(arguments.spelled(path, batch) for path in splitting.touched)) if made.moved else (),
+        text=explanation.text() if explanation is not None else "",
+        split=explanation.to_json() if explanation is not None else None,
+    )
+
+
+def read_seconds(source: Source) -> float:
+    """What a batch of the first samples takes, the quickest of three times."""
+    samples = np.arange(min(source.batch_size, source.samples or 0))
+    taken = []
+    for _ in range(3):
+        began = time.perf_counter()
+        source.fetch(samples)
+        taken.append(time.perf_counter() - began)
+    return min(taken)
+
+
+def main(file: str, given: list[str], end: Callable[[int], Any] = os._exit) -> None:
+    """Run the script until enough was seen."""
+    script = os.path.abspath(given[0])
+    explaining = Explaining(file, end)
+    Job.witness = explaining.prepared
+    logs.log_quietly(debug=False)
+    sys.argv = given
+    sys.path[0] = os.path.dirname(script)
+    try:
+        runpy.run_path(given[0], run_name="__main__")
+    except SystemExit as end:
+        if end.code not in (None, 0):
+            explaining.leave(ScriptReport(error=f"it left with exit status {end.code}", blame="script"))
+    except BaseException as error:
+        if explaining.told:
+            raise
+        trace = "".join(traceback.format_exception(type(error), error, error_summary.users_part(error.__traceback__)))
+        explaining.leave(ScriptReport(error=error_summary.first_line(error, script), blame="script", trace=trace))
+    if not explaining.told:
+        explaining.leave(explaining.explain())
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2:])

@@ -1,0 +1,1 @@
+"""Batches for the loop: leases, read-ahead, iterable data sets. Sample walk: after job.py."""

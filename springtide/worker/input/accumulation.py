@@ -1,0 +1,91 @@
+"""A step's batch in parts: the loop gets it in pieces and adds their gradients up, everyone else knows it as one batch.
+
+In: orders of `batch_size * accumulate` samples. Out: as many smaller ones, of which the last completes the step. Leases
+end, and pushes are named, by whole batches; so whoever trains a batch again sums the same samples. Next: batches.py.
+"""
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Sequence
+
+from springtide import errors
+from springtide.domain.core import validation
+from springtide.worker.input.batch_plan import Order
+from springtide.worker.input.batches import Handed
+
+
+def check(accumulate: int, *, in_step: bool) -> None:
+    """Refuse a number of batches a step that cannot be."""
+    validation.number(accumulate, "accumulate", "a whole number of batches a step, 1 or more", least=1)
+    if accumulate > 1 and in_step:
+        raise errors.BadInput(
+            f'accumulate={accumulate} with sync="bsp": a group takes its steps together, and adds up gradients as the '
+            "loop likes. Leave accumulate out, and call optimizer.step() after as many batches as you want"
+        )
+
+
+def split(orders: Iterable[Order], size: int) -> Iterator[Order]:
+    """Each order in parts of `size` samples; the last of a batch may have fewer. What is no batch stays as it is."""
+    for order in orders:
+        yield from parts_of(order, size)
+
+
+def parts_of(order: Order, size: int) -> list[Order]:
+    """Of one order. A part's name is a range of its own, its claim that of the batch."""
+    if not order.ranges:
+        return [order]
+    (whole,) = order.ranges
+    firsts = range(0, whole.count, size)
+    return [
+        dataclasses.replace(
+            order,
+            indices=order.indices[first : first + size],
+            whole=None,
+            ranges=(
+                dataclasses.replace(whole, first=whole.first + first, count=min(size, whole.count - first)),
+            ),
+            last=first == firsts[-1],
+        )
+        for first in firsts
+    ]  # fmt: skip
+
+
+def complete(feed: Iterable[Handed]) -> Iterator[Handed]:
+    """Batches of which every part was read, part by part; of one that is not whole the loop sees nothing.
+
+    A part that cannot be read, or a lease that is taken away meanwhile, leaves the batch to others as a whole.
+    """
+    waiting: list[Handed] = []
+    for handed in feed:
+        if waiting and handed.order.claim != waiting[0].order.claim:
+            waiting = []
+        if handed.batch is None and not handed.empty:
+            yield handed
+            continue
+        waiting.append(handed)
+        if handed.order.last:
+            if sum(part.order.samples for part in waiting) == whole_samples(waiting[0]):
+                yield from without_empty(waiting)
+            waiting = []
+
+
+def without_empty(parts: Sequence[Handed]) -> list[Handed]:
+    """The parts that the loop gets: those of which nothing can be trained give their names to what is beside them."""
+    kept = [part for part in parts if not part.empty] or list(parts[:1])
+    begins = [one.order.ranges[0].first for one in (parts[0], *kept[1:])]
+    ends = [*begins[1:], begins[0] + sum(part.order.samples for part in parts)]
+    return [
+        dataclasses.replace(part, order=named(part.order, begin, end, last=part is kept[-1]))
+        for part, begin, end in zip(kept, begins, ends, strict=True)
+    ]
+
+
+def named(order: Order, begin: int, end: int, *, last: bool) -> Order:
+    """A part with the name of these samples."""
+    (own,) = order.ranges
+    return dataclasses.replace(order, ranges=(dataclasses.replace(own, first=begin, count=end - begin),), last=last)
+
+
+def whole_samples(part: Handed) -> int:
+    """Of the batch that this is a part of."""
+    claim = part.order.claim
+    return part.order.samples if claim is None else claim.end - claim.begin

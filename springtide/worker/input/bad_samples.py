@@ -1,0 +1,97 @@
+"""Samples that cannot be made: which they are, and the batch without them.
+
+In: a data set's `fetch` and the indices of a batch that raised. Out: the culprits with the first of their errors, and
+what is left of the batch. Next: worker/input/feed_switch.py tells of them; batches.py trains the rest, or passes the
+batch over.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from springtide import errors
+from springtide.data.source import Fetch, Indices, Source, on_one_line
+from springtide.domain.data.data_workers import samples_named
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Poison:
+    """Samples of one batch that raise by themselves."""
+
+    indices: tuple[int, ...]
+    error: str
+    """The first one's, on one line."""
+
+    def __str__(self) -> str:
+        return samples_named(self.indices)
+
+
+class Rest(NamedTuple):
+    """What is left of a batch."""
+
+    batch: Any
+    """None: nothing."""
+    kept: Indices
+    """Places in what was asked for, of the samples that are in it."""
+    borrowed: bool = False
+    """It is a sample of another rank's part, for a rank that has none of its own: it counts for nothing."""
+
+
+def find(fetch: Fetch, indices: Indices) -> Poison | None:
+    """The samples that cannot be made, one by one; None: each of them can."""
+    culprits, error = [], ""
+    for index in indices:
+        try:
+            fetch(np.array([index], dtype=np.int64))
+        except Exception as raised:  # whatever a user's data set may raise
+            culprits.append(int(index))
+            error = error or on_one_line(raised)
+    return Poison(tuple(culprits), error) if culprits else None
+
+
+def without(fetch: Fetch, indices: Indices, poison: Poison | None) -> tuple[Rest, Poison | None]:
+    """The batch without them, and who was left out: everyone, where the samples cannot be made together."""
+    kept = np.arange(len(indices)) if poison is None else np.flatnonzero(~np.isin(indices, poison.indices))
+    if not len(kept):
+        return Rest(None, kept), poison
+    try:
+        return Rest(fetch(indices[kept]), kept), poison
+    except Exception as raised:  # it is not a sample: then nobody can make this batch
+        return Rest(None, kept[:0]), Poison(tuple(indices.tolist()), on_one_line(raised))
+
+
+def borrow(fetch: Fetch, indices: Indices) -> Rest | None:
+    """The first sample of the group's batch that can be made; None: there is none."""
+    for index in indices:
+        try:
+            return Rest(fetch(np.array([index], dtype=np.int64)), np.empty(0, dtype=np.int64), borrowed=True)
+        except Exception as raised:  # whatever a user's data set may raise
+            log.debug("sample %d cannot be borrowed: %s", index, on_one_line(raised))
+    return None
+
+
+def telling(source: Source) -> Source:
+    """An iterable source that says, when its data set raises, why nothing can be left out of that."""
+
+    def runs(run: Callable[[], Iterable[Any]]) -> Callable[[], Iterator[Any]]:
+        def told() -> Iterator[Any]:
+            place = 0
+            try:
+                for batch in run():
+                    yield batch
+                    place += 1
+            except Exception as raised:  # whatever a user's data set may raise
+                raise errors.UnreadableSample(
+                    f"{on_one_line(raised)}: of an IterableDataset nothing can be left out (--poison skip), since "
+                    f"nobody can read on behind what it raises, here in mini-batch {place} of an iteration; pass over"
+                    " the sample in its __iter__, or use a data set with indices"
+                ) from raised
+
+        return told
+
+    return replace(source, stream=runs(source.stream), items=runs(source.items))

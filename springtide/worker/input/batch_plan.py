@@ -1,0 +1,186 @@
+"""Which samples this worker trains next, as orders: index arrays with the identity that was theirs before anyone came.
+
+In: leases in worker/link/lease_tracker.py, and in a bsp group the rank. Next: data/source.py reads them, batches.py
+yields them.
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from springtide import errors
+from springtide.data import shards
+from springtide.domain.data.leases import Grant
+from springtide.domain.data.samples import DatasetCard, SampleRange
+from springtide.rpc.messages import messages
+from springtide.worker.input.lease_prefetch import Leases
+from springtide.worker.link.lease_tracker import Claim, Hands
+
+Indices = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """One mini-batch to read and train. Without ranges it is a pause: nothing can be had just now."""
+
+    indices: Indices
+    ranges: tuple[SampleRange, ...] = ()
+    share: float = 1.0
+    """Part of the group's batch that this is: a bsp gradient counts by it."""
+    claim: Claim | None = None
+    """What of a lease it is, the other ranks' parts included."""
+    whole: Indices | None = None
+    """All samples of the group's batch, where every rank knows them."""
+    places: Indices | None = None
+    """Where in it the samples are, in rising order."""
+    regroups: int | None = None
+    """No batch: the bsp group of this generation is formed anew here."""
+    borrowed: bool = False
+    """The batch is a sample of another rank's part, none of this rank's own being left: it counts for nothing."""
+    last: bool = True
+    """Whether the step's batch is complete with it: not, where the loop gets a batch in parts and more are to come."""
+
+    @property
+    def samples(self) -> int:
+        """How many."""
+        return sum(one.count for one in self.ranges)
+
+    @property
+    def epoch(self) -> int:
+        """Epoch it belongs to."""
+        return self.ranges[0].epoch
+
+
+PAUSE = Order(indices=np.empty(0, dtype=np.int64))
+
+
+def leased(
+    leases: Leases,
+    hands: Hands,
+    card: DatasetCard,
+    *,
+    rank: int = 0,
+    group: int = 1,
+    unit: int = 1,
+    each: int | None = None,
+    place: Callable[[], tuple[int, int, int]] | None = None,
+    draining: Callable[[], bool] = lambda: False,
+) -> Iterator[Order]:
+    """Batches of shards as the master leases them, until the pass is over for all workers.
+
+    In a bsp group of `group` ranks every rank is leased the same shards, and takes its part of each batch. Where the
+    group may change, `place` gives rank, group and generation as they are now. Parts are of whole `unit`s of samples.
+    With weak scaling every rank has `each` samples, however many ranks there are; a shard's last batch may have fewer.
+
+    A PAUSE comes when nothing can be leased now: what others hold may come back, or our own last batches must be
+    reported trained first, since only then is it known that none of them comes back. So a reader that runs ahead never
+    waits for a batch that it still keeps in its hand. Once the job is `draining` no more are read.
+    """
+    hands.open(card)
+    generation = 0
+    read: tuple[Grant, Indices] | None = None
+    try:
+        while not draining():
+            if place is not None:
+                rank, group, generation = place()
+            claimed = hands.claim(card.batch_size if each is None else each * group, group=group * unit)
+            if claimed is not None:
+                grant, claim = claimed
+                if read is None or read[0] is not grant:
+                    read = (
+                        grant,
+                        shards.indices(card, epoch=grant.epoch, index=grant.nth, first=grant.first, end=grant.end),
+                    )
+                leases.keep_up(card, claim.end - claim.begin)
+                yield order_of(grant, claim, read[1], rank, group, unit, shard_samples=whole(card, grant))
+                continue
+            answer = leases.more(card)
+            if isinstance(answer, messages.End) and (card.in_step or not hands.busy):
+                return
+            if isinstance(answer, messages.Regroup):
+                yield Order(indices=PAUSE.indices, regroups=generation)
+            elif not isinstance(answer, messages.Leased):
+                yield PAUSE
+    finally:
+        leases.close()
+
+
+def whole(card: DatasetCard, grant: Grant) -> int:
+    """Samples of the shard of a lease, as names of batches say it; 0: more than fits there."""
+    size = shards.size(card, grant.nth)
+    return size if size < 2**32 else 0
+
+
+def order_of(
+    grant: Grant, claim: Claim, indices: Indices, rank: int, group: int, unit: int = 1, *, shard_samples: int = 0
+) -> Order:
+    """This rank's part of a batch; `indices` are those of the whole lease."""
+    whole = claim.end - claim.begin
+    part = shards.rank_part(whole, rank=rank, workers=group, unit=unit)
+    count, first = part.stop - part.start, claim.begin + part.start
+    return Order(
+        indices=indices[first - grant.first : first - grant.first + count],
+        ranges=(
+            SampleRange(epoch=grant.epoch, shard=grant.shard, first=first, count=count, shard_samples=shard_samples),
+        ),
+        share=count / whole,
+        claim=claim,
+        whole=indices[claim.begin - grant.first : claim.end - grant.first],
+        places=np.arange(part.start, part.stop),
+    )
+
+
+def allotted(order: Order, chosen: Indices) -> Order:
+    """The order of a rank that trains these samples of the group's batch (by their place in it) instead of a run.
+
+    A group takes a step once and as a whole, by its number: of a rank's range only the count means anything.
+    """
+    assert order.whole is not None
+    ranges = tuple(dataclasses.replace(one, count=len(chosen)) for one in order.ranges)
+    return dataclasses.replace(
+        order, indices=order.whole[chosen], ranges=ranges, share=len(chosen) / len(order.whole), places=chosen
+    )  # fmt: skip
+
+
+def without(order: Order, kept: Indices, *, whole: bool, borrowed: bool = False) -> Order:
+    """The order with these samples of it only (by their place in it, or in the group's batch where that is `whole`).
+
+    Its name stays what it was: whoever trains the batch leaves out the same ones.
+    """
+    if whole:
+        assert order.whole is not None
+        return dataclasses.replace(order, whole=order.whole[kept])
+    places = None if order.places is None else order.places[kept]
+    return dataclasses.replace(order, indices=order.indices[kept], places=places, borrowed=borrowed)
+
+
+def batch_bounds(samples: int, batch_size: int, group: int) -> list[tuple[int, int]]:
+    """Where each batch of a shard begins and ends. A last one with fewer samples than ranks joins the one before."""
+    ends = [*range(batch_size, samples, batch_size), samples]
+    if len(ends) > 1 and ends[-1] - ends[-2] < group:
+        del ends[-2]
+    return list(zip([0, *ends[:-1]], ends, strict=True))
+
+
+def fit_to_group(card: DatasetCard, group: int) -> DatasetCard:
+    """A card whose every batch can be shared by all ranks of a bsp group: no shard is smaller than the group."""
+    if not card.samples_used:
+        raise errors.BadInput(
+            f"drop_last=True leaves nothing to train: {card.samples} samples do not fill one batch of "
+            f"{card.batch_size}. Lower batch_size, or leave drop_last out"
+        )
+    if min(card.batch_size, card.samples_used) < group:
+        raise errors.BadInput(
+            f"a batch of {min(card.batch_size, card.samples_used)} samples cannot be shared by {group} workers. In bsp "
+            'mode batch_size is the whole group\'s: raise it, or pass scaling="worker_batch" for that many each'
+        )
+    full, rest = divmod(card.samples_used, card.batch_size)
+    if 0 < rest < group:
+        # the last shard must hold a full batch besides, which the few samples left over can join
+        fitting = next(size for size in itertools.count(card.shard_batches) if full % size)
+        return dataclasses.replace(card, shard_batches=fitting)
+    return card

@@ -1,0 +1,328 @@
+"""The `batches` of a loop: read a batch ahead where rows are fetched ahead, name what was handed out, end when all end.
+
+In: batch_plan.py and data/source.py. Out: batches to the user's loop. Next: worker/step/step.py, which is told of every
+batch.
+"""
+
+import logging
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+
+from springtide import errors
+from springtide.data.source import Source, Unreadable, as_batch
+from springtide.dataworker.feed.feed import Wanted
+from springtide.domain.data.data_workers import BatchName
+from springtide.embedding.lookup.lookup import Crossed
+from springtide.worker.epochs.epochs import BegunLoop, EpochTracker
+from springtide.worker.epochs.repeats import Repeats
+from springtide.worker.input.bad_samples import Rest
+from springtide.worker.input.batch_plan import PAUSE, Order, without
+from springtide.worker.input.feed_switch import Feeding
+from springtide.worker.link.lease_tracker import Hands
+from springtide.worker.link.step_timer import Meter
+from springtide.worker.split.controller import Fed, Splitting
+
+if TYPE_CHECKING:
+    from springtide.worker.bsp.batch_order.units import Unit
+    from springtide.worker.cache.sample_allocation import Allotted
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Handed:
+    """A batch with its order."""
+
+    order: Order
+    batch: Any
+    whole: bool = False
+    """The batch is the whole group's, not yet this rank's part of it."""
+    plan: "Allotted | None" = None
+    """What a schedule has said about it, where there is one."""
+    crossing: tuple[Any, ...] | None = None
+    """What data workers have made of it besides: the results of the moved part of forward()."""
+    check: bool = False
+    """Whether those are to be compared with what forward() makes here."""
+    unit: "Unit | None" = None
+    """Which unit of this rank's part it is, where gradients are summed in the order of the batch; the order is the
+    part's."""
+    empty: bool = False
+    """None of its samples can be trained: the loop does not get it, servers are told its name only."""
+    following: "Callable[[], Handed | None]" = lambda: None
+    """What comes after it, where that is read ahead; waits for it. None: nothing, or no batch."""
+
+    @property
+    def seen(self) -> Any:
+        """All of it in which ids of tables may be found."""
+        return self.batch if self.crossing is None else Crossed(self.batch, self.crossing)
+
+
+class Follower(Protocol):
+    """What worker/step/step.py does with the news of a loop."""
+
+    def hand_out(self, now: Handed, following: Handed | None) -> None:
+        """The loop is about to get `now`; `following` is here already."""
+
+    def taken_back(self) -> None:
+        """The loop asks for the next batch."""
+
+    def pause(self) -> None:
+        """There is no batch to be had just now."""
+        ...
+
+    def rest(self) -> None:
+        """There is none just now, but more will come."""
+        ...
+
+    def skip(self, now: Handed) -> None:
+        """Nothing of `now` can be trained, and the loop does not get it."""
+        ...
+
+    def regroup(self, generation: int) -> None:
+        """The bsp group of this generation is formed anew before the next batch."""
+        ...
+
+    def close_pass(self, *, early: bool) -> None:
+        """The loop has had its last batch, or was left early."""
+
+
+class Batches:
+    """Iterate over it in the training loop; again for the next epoch. Yields `Batch(x, y)` or what collate made."""
+
+    def __init__(
+        self,
+        feed: Callable[[int], Iterator[Handed]],
+        follower: Follower,
+        meter: Meter,
+        *,
+        ahead: bool,
+        length: int | None,
+        splitting: Splitting | None = None,
+        at_rest: Callable[[], None] = lambda: None,
+        tracker: EpochTracker | None = None,
+        repeats: Repeats | None = None,
+        epochs: int = 1,
+    ) -> None:
+        """`tracker`: where there are epochs; `epochs`: of one pass; `repeats`: for a worker that was started again."""
+        self.epoch = 0 if tracker is None else tracker.epoch
+        """The epoch that the loop is in, or begins with."""
+        self.completes_step = True
+        """Whether gradients are to be stepped on with the batch in hand: with `accumulate=` the last of a sum."""
+        self.repeated = False
+        """Whether the batch in hand is trained already, by another worker or an earlier life: its step changes nothing.
+
+        Only where a loop would else be empty; whoever counts samples leaves such a batch out."""
+        self._open_feed = feed
+        self._follower = follower
+        self._meter = meter
+        self._ahead = ahead
+        self._length = length
+        self._splitting = splitting
+        self._at_rest = at_rest
+        """Called when the loop asks for its next batch: all that belongs to the last one is done."""
+        self._tracker, self._repeats, self._epochs = tracker, repeats, epochs
+        self._passes = 0
+        self._running = False
+
+    def __len__(self) -> int:
+        """Batches of one pass, where this worker's share is fixed."""
+        if self._length is None:
+            raise TypeError(
+                "len(batches) is not known: shards go to whichever worker is free (or the data set is iterable, or a "
+                "batch comes a few samples at a time); drive a progress bar by samples instead"
+            )
+        return self._length
+
+    def __iter__(self) -> Iterator[Any]:
+        if self._running:
+            raise errors.BadInput(
+                "batches is being iterated over already: one loop at a time hands out a job's samples. "
+                "Leave that loop first (break is enough), or call job.prepare again for another data set"
+            )
+        return self._run()
+
+    def _run(self) -> Iterator[Any]:
+        begun = self._begin(sys._getframe(1))
+        self._running = True
+        self.epoch = begun.number * self._epochs
+        feed: Iterator[Handed] = iter(()) if begun.finished else self._feed(begun.number)
+        self._meter.restart()
+        handed_out = False
+        try:
+            now = next(feed, None)
+            while now is not None:
+                following = next(feed, None) if self._ahead else None
+                if now is PAUSED:
+                    self._follower.pause()
+                elif now is RESTING:
+                    self._follower.rest()
+                elif now.order.regroups is not None:
+                    self._follower.regroup(now.order.regroups)
+                elif now.empty:
+                    self._follower.skip(now)
+                else:
+                    self.epoch, self.completes_step = now.order.epoch, now.order.last
+                    if self._tracker is not None and not handed_out:
+                        self._tracker.handed_out(self.epoch)
+                    handed_out = True
+                    self._follower.hand_out(now, None if following is None or following.batch is None else following)
+                    yield now.batch if self._splitting is None else self._splitting.hand_out(now)
+                    self._follower.taken_back()
+                    self._end_batch()
+                    self._at_rest()
+                now = following if self._ahead else next(feed, None)
+            if self._tracker is not None and not handed_out:
+                yield from self._without_batches(self._tracker)
+            if not begun.finished:
+                self._end(self._tracker)
+        except GeneratorExit:
+            self._leave()
+            raise
+        finally:
+            self._running = False
+            self._end_batch()
+
+    def _begin(self, frame: FrameType) -> BegunLoop:
+        if self._tracker is not None:
+            return self._tracker.begin_loop(frame)
+        self._passes += 1
+        return BegunLoop(self._passes - 1)
+
+    def _without_batches(self, tracker: EpochTracker) -> Iterator[Any]:
+        """Nothing of the epoch is left for this worker: its loop is not empty for all that."""
+        if tracker.ends_script:
+            self._end(tracker)
+            raise SystemExit(0)
+        last = self.epoch + self._epochs - 1
+        batch = None if self._repeats is None else self._repeats.hand_out(last)
+        if self._repeats is not None and batch is not None:
+            self.epoch, self.completes_step, self.repeated = last, True, True
+            try:
+                yield batch
+            finally:
+                self.repeated = False
+                self._repeats.take_back()
+
+    def _end(self, tracker: EpochTracker | None) -> None:
+        self._follower.close_pass(early=False)
+        if tracker is not None:
+            tracker.end_loop()
+
+    def _end_batch(self) -> None:
+        if self._splitting is not None:
+            self._splitting.taken_back()
+
+    def _leave(self) -> None:
+        """The loop was left by break or by an error; with the process ending there is nothing to wait for."""
+        if sys.is_finalizing():
+            return
+        try:
+            self._follower.close_pass(early=True)
+            if self._tracker is not None:
+                self._tracker.end_loop()
+        except errors.JobFailed as error:
+            log.warning("the loop was left, and what it had sent last may not be applied: %s", error)
+
+    def _feed(self, passes: int) -> Iterator[Handed]:
+        feed = self._open_feed(passes)
+        while True:
+            began = time.perf_counter()
+            handed = next(feed, None)
+            self._meter.data_read(time.perf_counter() - began)
+            if handed is None:
+                return
+            yield handed
+
+
+PAUSED = Handed(PAUSE, None)
+"""Nothing more may ever come: whatever was handed out is pushed, stepped on or not, and its end waited for."""
+RESTING = Handed(PAUSE, None)
+"""More will come: a loop that adds up gradients of several batches goes on adding."""
+
+
+def read(
+    source: Source | Feeding, orders: Iterable[Order], hands: Hands | None = None, *,
+    wholes: Callable[[], bool] = lambda: False, draining: Callable[[], bool] = lambda: False, plain: bool = True,
+) -> Iterator[Handed]:  # fmt: skip
+    """Read what the orders name. Readers in other processes run ahead, so orders queue up here meanwhile.
+
+    With `hands` a batch that cannot be read is left to others, one whose lease was taken away is left out, and once the
+    job is `draining` so is what was read ahead; without, there are no others, and what the reader raises ends the loop.
+    While `wholes` says so, the whole group's batches are read instead of this rank's parts. Unless it is `plain` how
+    they are trained, every rank needs a sample of its own.
+    """
+    under_way: deque[tuple[Order, bool]] = deque()
+
+    def wanted() -> Iterator[Wanted]:
+        for order in orders:
+            whole = order.whole is not None and wholes()
+            under_way.append((order, whole))
+            yield _wanted(order, whole=whole)
+
+    for collated in _made(source, wanted(), tolerant=hands is not None):
+        order, whole = under_way.popleft()
+        if hands is not None and draining():
+            return
+        if isinstance(collated, Unreadable):
+            assert hands is not None and order.claim is not None
+            at = order.ranges[0]
+            log.warning("shard %d of epoch %d cannot be read, others may try: %s", at.shard, at.epoch, collated.error)
+            hands.fail(order.claim, collated.error)
+        elif not order.ranges:
+            yield PAUSED if order.regroups is None else Handed(order, None)
+        elif hands is None or order.claim is None or hands.wanted(order.claim):
+            if isinstance(collated, Rest):
+                yield _of_rest(collated, order, whole=whole, plain=plain)
+                continue
+            came = collated if isinstance(collated, Fed) else Fed(collated)
+            yield Handed(order, as_batch(came.batch), whole, crossing=came.crossing, check=came.check)
+
+
+def _of_rest(rest: Rest, order: Order, *, whole: bool, plain: bool) -> Handed:
+    """A batch of which samples are left out; all of them: the loop does not get it."""
+    if not plain and (rest.batch is None or rest.borrowed):
+        raise errors.UnreadableSample(
+            f"no sample can be made of those that a rank has of a batch (shard {order.ranges[0].shard}), and no rank "
+            "can do without where gradients are summed in the order of the batch"
+        )
+    order = without(order, rest.kept, whole=whole, borrowed=rest.borrowed)
+    return Handed(order, as_batch(rest.batch), whole, empty=rest.batch is None)
+
+
+def _made(source: Source | Feeding, wanted: Iterator[Wanted], *, tolerant: bool) -> Iterator[Any]:
+    if isinstance(source, Feeding):
+        return source.read(wanted, tolerant=tolerant)
+    return source.read((one.indices for one in wanted), tolerant=tolerant)
+
+
+def _wanted(order: Order, *, whole: bool) -> Wanted:
+    """The samples of an order with its name: whoever makes the batch, it is this one."""
+    if not order.ranges:
+        return Wanted(order.indices, None)
+    first = order.ranges[0]
+    if whole and order.whole is not None and order.claim is not None:
+        return Wanted(order.whole, BatchName(first.epoch, first.shard, order.claim.begin, len(order.whole)))
+    name = BatchName(first.epoch, first.shard, first.first, first.count)
+    if order.share == 1.0 or order.whole is None or order.claim is None:
+        return Wanted(order.indices, name)
+    group = BatchName(first.epoch, first.shard, order.claim.begin, len(order.whole))
+    return Wanted(order.indices, name, Wanted(order.whole, group))
+
+
+def samples_in(collated: Any) -> int:
+    """Samples of a collated mini-batch: the first dimension of the first tensor found in it."""
+    if isinstance(collated, torch.Tensor):
+        return int(collated.shape[0]) if collated.ndim else 1
+    parts: Iterable[Any] = ()
+    if isinstance(collated, dict):
+        parts = collated.values()
+    elif isinstance(collated, (tuple, list)):
+        parts = collated
+    return next((count for part in parts if (count := samples_in(part))), 0)

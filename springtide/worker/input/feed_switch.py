@@ -1,0 +1,333 @@
+"""Where a worker's batches come from: it reads them itself until data workers are there, is fed then, and back.
+
+In: orders of worker/input/batches.py, and the master's word on who feeds (worker/link/master_link.py). Out: batches in
+the same order, wherever they were made. Any two batches may come from different places, so leases, identities and the
+end of a pass are what they were. When data workers are wanted for the first time, the worker finds what they can do for
+it (worker/split/controller.py), between two batches; one of all workers writes the job's package
+(dataworker/processes/job_package.py), and those whose program was split in the same way are fed. What cannot be handed
+over is told, and the job goes on without.
+"""
+
+import logging
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from springtide import errors
+from springtide.data.source import Fetch, Source, Unreadable, as_batch, on_one_line
+from springtide.dataworker.feed import batch_rng
+from springtide.dataworker.feed.feed import Feed, Wanted
+from springtide.dataworker.processes import job_package, package_transfer
+from springtide.domain.data.data_workers import FeedState, LeftOut
+from springtide.rpc.messages.data_workers import PACKAGE_KEY, Feeders, Package, feeds
+from springtide.rpc.messages.messages import Welcome
+from springtide.worker.input import bad_samples
+from springtide.worker.link.master_link import Link
+from springtide.worker.split.controller import Fed, Made, Splitting
+
+log = logging.getLogger(__name__)
+
+NO_INDICES = "an IterableDataset has no indices that could be handed to data workers"
+
+
+class Feeding:
+    """One a `job.prepare`, of a data set with indices.
+
+    `read` runs in one thread, the loop's or one that reads ahead; the master's word comes in another; what touches the
+    model, `between_batches`, runs in the loop's.
+    """
+
+    def __init__(self, source: Source, splitting: Splitting, to_master: Link, welcome: Welcome) -> None:
+        self._source, self._splitting, self._link, self._welcome = source, splitting, to_master, welcome
+        self._lock = threading.Lock()
+        self._news: Feeders | None = None
+        self._attached: set[str] = set()
+        self._feed: Feed | None = None
+        self._packaged: Package | None = None
+        """The package is there, and this worker's program is the one in it."""
+        self._unfed = ""
+        """Why this worker reads for itself, whoever is there."""
+        self._wrong = ""
+        """Why nothing that data workers have made may be used any more."""
+        splitting.when_wrong = self._distrust
+        self._dropped = ""
+        self._told_made_here = False
+        self._taken, self._read_s, self._looped_s, self._last = 0, 0.0, 0.0, 0.0
+        if not welcome.feeding.off:
+            splitting.watch(looking=True)
+        to_master.follow_feeders(self._heed)
+
+    def read(self, wanted: Iterable[Wanted], *, tolerant: bool = False) -> Iterator[Any]:
+        """Batches in the order in which they are wanted, as `Source.read` gives them; `Fed` where others made them."""
+        stream, self._last = _Stream(wanted), time.perf_counter()
+        while not stream.ended:
+            fed = self.fed
+            part = _Noted(stream.part(lambda fed=fed: self.fed == fed))  # type: ignore[misc]
+            easy = tolerant or self._skips
+            for one in self._from_others(part, easy) if fed else self._from_here(part, easy):
+                asked = part.popleft()
+                self._count()
+                yield self._answer(one, asked, tolerant, fed) if isinstance(one, Unreadable) else one
+                self._count()
+
+    @property
+    def fed(self) -> bool:
+        """Whether data workers are there, and what they make can be used here."""
+        there = self._packaged is not None and self._feed is not None and self._feed.state.workers > 0
+        return there and self._wanted and not self._wrong
+
+    @property
+    def state(self) -> FeedState | None:
+        """How this worker is fed; None where data workers are off."""
+        if self._feed is None and self._welcome.feeding.off:
+            return None
+        state = FeedState() if self._feed is None else self._feed.state
+        return replace(
+            state, taken=state.taken + self._taken, read_s=state.read_s + self._read_s, looped_s=self._looped_s,
+            stateless_s=self._splitting.stateless_s, checked=self._splitting.checked,
+        )  # fmt: skip
+
+    def close(self) -> None:
+        """The script is through."""
+        if self._feed is not None:
+            self._feed.close()
+
+    # ---- batches ----
+
+    @property
+    def _skips(self) -> bool:
+        return self._welcome.feeding.poison == "skip"
+
+    def _from_here(self, part: Iterable[Wanted], tolerant: bool) -> Iterator[Any]:
+        made = self._source.read((one.indices for one in part), tolerant=tolerant)
+        while True:
+            began = time.perf_counter()
+            try:
+                one = next(made)
+            except StopIteration:
+                return
+            self._read_s += time.perf_counter() - began
+            self._taken += one is not None
+            yield one
+
+    def _from_others(self, part: "_Noted", tolerant: bool) -> Iterator[Any]:
+        assert self._feed is not None
+        own = self._attempt if tolerant else self._splitting.own
+        for made in self._feed.read(part, own, fed=lambda: self._wanted):
+            whole = made is None or isinstance(made, Fed | Unreadable)
+            yield made if whole else self._splitting.receive(made, part[0].indices, part[0].name)
+
+    def _answer(self, failed: Unreadable, asked: Wanted, tolerant: bool, fed: bool) -> Any:
+        """In place of a batch that could not be made: its `Rest`, or which of its samples are to blame.
+
+        One that data workers could not make may be none of a sample's fault: it cannot be sent, or a file is not there.
+        """
+
+        def fetch(indices: Any) -> Any:
+            with batch_rng.seeded(self._welcome.seed, asked.name):  # the batch's random numbers, not the loop's
+                return self._source.fetch(indices)
+
+        if fed:
+            try:
+                made = as_batch(fetch(asked.indices))
+            except Exception as error:  # whatever the data set may raise: which sample is to blame is found out below
+                log.debug("a batch that data workers could not make cannot be made here either: %s", error)
+            else:
+                self._tell_made_here(failed.error)
+                return Fed(made)
+        found = bad_samples.find(fetch, asked.indices)
+        if self._skips:
+            return self._rest(fetch, asked, found)
+        if not tolerant:
+            return Fed(as_batch(fetch(asked.indices)))  # raises what the data set raises, or it can be read by now
+        return failed if found is None else Unreadable(f"{found}: {found.error}")
+
+    def _tell_made_here(self, error: str) -> None:
+        """A data worker has failed at a batch that can be made here; said once."""
+        if not self._told_made_here:
+            self._told_made_here = True
+            log.warning("data workers could not make a batch, so it is made here: %s", error)
+            self._link.note("make batches here that data workers cannot", error)
+
+    def _rest(self, fetch: Fetch, asked: Wanted, found: bad_samples.Poison | None) -> bad_samples.Rest:
+        """What is left of a batch, once the master knows what is not. A rank that has nothing left borrows a sample."""
+        rest, found = bad_samples.without(fetch, asked.indices, found)
+        name = asked.name
+        if rest.batch is None and found is not None and asked.group is not None:
+            borrowed = bad_samples.borrow(fetch, asked.group.indices)
+            if borrowed is None:  # as all ranks find
+                name, found = asked.group.name, replace(found, indices=tuple(asked.group.indices.tolist()))
+            else:
+                rest = borrowed
+        if found is not None:
+            assert name is not None, "whatever can be read has a name"
+            left_out = LeftOut(name, found.indices, found.error)
+            log.warning("trained without %s", left_out)
+            self._link.trained_without(left_out)
+        return rest
+
+    def _attempt(self, indices: Any) -> Fed | Unreadable:
+        try:
+            return self._splitting.own(indices)
+        except Exception as error:  # whatever a user's data set may raise
+            return Unreadable(on_one_line(error))
+
+    def _count(self) -> None:
+        """The loop's time, without what lies between two passes."""
+        now = time.perf_counter()
+        self._looped_s += now - self._last
+        self._last = now
+
+    # ---- the master's word ----
+
+    def _heed(self, news: Feeders) -> None:
+        with self._lock:
+            self._news = news
+            self._connect()
+
+    @property
+    def _wanted(self) -> bool:
+        return self._news is not None and self._news.wanted > 0
+
+    def _connect(self) -> None:
+        """Turn to those who feed now, and from those who do not any more."""
+        if self._feed is None or self._news is None or self._packaged is None:
+            return
+        stages = self._packaged.stages
+        now = {each.name: each.address for each in feeds(self._news, stage=stages - 1, stages=stages)}
+        for name in self._attached - now.keys():
+            self._feed.detach(name)
+        for name in now.keys() - self._attached:
+            self._feed.attach(name, now[name])
+        self._attached = set(now)
+
+    # ---- what they need ----
+
+    def between_batches(self) -> None:
+        """In the loop's thread, when it is done with a batch: see to the package once data workers are wanted."""
+        if self._wanted and self._feed is None and not self._unfed:
+            self._splitting.watch()
+            if self._splitting.ready:
+                self._prepare()
+        if self._wrong and not self._unfed:
+            self._dropped = self._wrong
+            self._refuse(f"what data workers make was not what this worker makes: {self._wrong}")
+            self._link.note("train without data workers", self._wrong)
+        if self._dropped:
+            why, self._dropped = self._dropped, ""
+            self._splitting.drop(why)
+
+    def _prepare(self) -> None:
+        try:
+            made = self._splitting.make()
+        except errors.BadInput as error:
+            self._refuse(str(error))
+            return
+        self._feed = Feed(
+            self._welcome.secret, seed=self._welcome.seed, types=made.types, certificates=self._welcome.certificates
+        )
+        self._feed.asks = self._splitting.asks
+        self._feed.draws = lambda: self._splitting.draws
+        threading.Thread(target=self._agree, args=(made,), name="springtide-package", daemon=True).start()
+
+    def _agree(self, made: Made) -> None:
+        """Write the package, unless another has; be fed if it is of the same program."""
+        try:
+            found = self._package(made)
+        except errors.UserError as error:
+            self._refuse(str(error))
+            return
+        except errors.SpringtideError as error:  # the job is over, or this worker is
+            log.info("no package: %s", error)
+            return
+        if found.digest != made.digest:
+            self._unfed = self._dropped = (
+                "its program was split otherwise than that of the worker which wrote the package; it reads for itself"
+            )
+            return
+        with self._lock:
+            self._packaged = found
+            self._connect()
+
+    def _package(self, made: Made) -> Package:
+        if self._link.claim(PACKAGE_KEY):
+            paths = [path for path in sys.path if path]
+            try:
+                with package_transfer.writable(self._welcome.package) as folder:
+                    sealed = job_package.write(folder, made.pipeline, secret=self._welcome.secret, paths=paths)
+                    self._link.deliver(folder, sealed)
+            except errors.UserError:
+                self._link.settle(PACKAGE_KEY)  # there will be none: checkpoints must not wait for it
+                raise
+            stages = made.pipeline.stages
+            with_gpu = tuple(number for number, stage in enumerate(stages) if stage.device == "cuda")
+            found = Package(made.digest, len(stages), with_gpu, sealed)
+            self._link.share(PACKAGE_KEY, msgspec.msgpack.encode(found))
+            self._link.settle(PACKAGE_KEY)
+            moved = "reading, collating and a part of forward()" if made.moved else "reading and collating"
+            self._link.note(f"hand {moved} to data workers", made.told)
+            return found
+        return msgspec.msgpack.decode(self._link.lookup(PACKAGE_KEY), type=Package)
+
+    def _distrust(self, why: str) -> None:
+        """Data workers have made something else than this worker would: what is queued is made here instead."""
+        self._wrong = self._wrong or why
+        if self._feed is not None:
+            self._feed.refuse()
+
+    def _refuse(self, why: str) -> None:
+        self._unfed = why
+        log.warning("no data workers: %s", why)
+        refuse(self._link, why)
+
+
+def refuse(to_master: Link, why: str) -> None:
+    """Whenever data workers are wanted, say that they cannot be; in a thread, since the link's own must not ask."""
+
+    def heed(news: Feeders) -> None:
+        if news.wanted:
+            threading.Thread(target=_tell, args=(to_master, why), name="springtide-unfed", daemon=True).start()
+
+    to_master.follow_feeders(heed)
+
+
+def _tell(to_master: Link, why: str) -> None:
+    try:
+        to_master.unfed(why)
+    except errors.SpringtideError as error:
+        log.info("the master does not hear that no data workers can be used: %s", error)
+
+
+class _Noted(deque[Wanted]):
+    """What was asked for and has not been answered; iterate over it to ask."""
+
+    def __init__(self, wanted: Iterator[Wanted]) -> None:
+        super().__init__()
+        self._wanted = wanted
+
+    def __iter__(self) -> Iterator[Wanted]:
+        for one in self._wanted:
+            self.append(one)
+            yield one
+
+
+class _Stream:
+    """One stream of orders, read in parts: `ended` once there are no more."""
+
+    def __init__(self, wanted: Iterable[Wanted]) -> None:
+        self._wanted, self.ended = iter(wanted), False
+
+    def part(self, on: Callable[[], bool]) -> Iterator[Wanted]:
+        """As long as that is so; asked before every order, so that none is lost between two parts."""
+        while on():
+            one = next(self._wanted, None)
+            if one is None:
+                self.ended = True
+                return
+            yield one

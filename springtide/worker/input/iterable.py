@@ -1,0 +1,119 @@
+"""An IterableDataset shared by leases: one reader a worker, which skips to where its lease begins.
+
+In: leases in worker/link/lease_tracker.py, mini-batches from data/source.py. Out: batches to the loop, like
+batches.read. Next: worker/step/step.py.
+
+The n-th mini-batch of an iteration has the n-th place, whoever reads it, counted as if every batch were full. So each
+sample is trained once where every iteration gives the same samples in the same order; where it does not, some may be
+trained twice or not at all, and nothing can notice. That is said once, in the log. What it skips, a worker reads and
+drops. What the data set raises ends the loop: nobody can read on behind it.
+"""
+
+import dataclasses
+import functools
+import logging
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from springtide.data.source import Source, as_batch
+from springtide.domain.data.samples import DatasetCard
+from springtide.worker.input import batch_plan, lease_prefetch
+from springtide.worker.input.accumulation import parts_of
+from springtide.worker.input.batch_plan import Order
+from springtide.worker.input.batches import PAUSED, Handed
+from springtide.worker.link import master_link
+
+log = logging.getLogger(__name__)
+SHARD_BATCHES = 16  # few, since whoever takes the next shard must read past this one
+MOST_SHARDS = 2**20  # numbers set aside for a pass whose length nobody knows; numbers have 32 bits
+
+
+class Reader:
+    """One iteration over the data set at a time; a place behind it begins another one."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._items: Iterator[Any] = iter(())
+        self._place = -1
+        self.length: int | None = None
+        """Mini-batches of an iteration, once its end was seen."""
+
+    def read(self, place: int) -> Any:
+        """The mini-batch at that place; None when there are not so many."""
+        if self.length is not None and place >= self.length:
+            return None
+        if self._place < 0 or place < self._place:
+            self._items, self._place = iter(self._source.stream()), 0
+        while True:
+            try:
+                item = next(self._items)
+            except StopIteration:
+                self.length, self._place = self._place, -1
+                return None
+            self._place += 1
+            if self._place > place:
+                return item
+
+
+def leased(
+    source: Source,
+    card: DatasetCard,
+    epochs: range,
+    to_master: master_link.Link,
+    *,
+    alone: bool = False,
+    parts: int = 1,
+) -> Iterator[Handed]:
+    """Mini-batches as the master leases their places, epoch after epoch; `parts` of them are a batch of the card."""
+    if not alone:
+        say_once()
+    for epoch in epochs:
+        yield from one_epoch(source, endless(card, epoch), to_master, alone=alone, parts=parts)
+
+
+@functools.cache
+def say_once() -> None:
+    """What an iterable can promise, once a process."""
+    log.warning(
+        "an IterableDataset: samples are trained exactly once only if every iteration over it gives the same samples "
+        "in the same order, which is not checked. Every worker reads all of it and trains its share"
+    )
+
+
+def endless(card: DatasetCard, epoch: int) -> DatasetCard:
+    """A card for one epoch of unknown length: as many samples as there are numbers for shards."""
+    samples = MOST_SHARDS * SHARD_BATCHES * card.batch_size
+    return dataclasses.replace(
+        card, samples=samples, epochs=1, first_epoch=epoch, shuffle=False, endless=True, shard_batches=SHARD_BATCHES
+    )
+
+
+def one_epoch(
+    source: Source, card: DatasetCard, to_master: master_link.Link, *, alone: bool, parts: int = 1
+) -> Iterator[Handed]:
+    """Until someone has found the end, and everything before it is trained."""
+    hands, reader = to_master.hands, Reader(source)
+    asked: lease_prefetch.Leases = (
+        lease_prefetch.Direct(to_master.lease) if alone else lease_prefetch.Ahead(to_master.lease, hands)
+    )
+    for order in batch_plan.leased(asked, hands, card, draining=lambda: to_master.draining):
+        if order.claim is None:
+            yield PAUSED
+            continue
+        place = int(order.indices[0]) // card.batch_size
+        found = [one for one in (reader.read(place * parts + part) for part in range(parts)) if one is not None]
+        if not found:
+            assert reader.length is not None
+            hands.end_at(-(-reader.length // parts) * card.batch_size)
+        elif hands.wanted(order.claim):
+            # the last sum of an iteration may lack parts, for everyone alike: its name is that of all of them
+            named = parts_of(order, card.batch_size // parts)
+            whole = [*named[: len(found) - 1], merged(named[len(found) - 1 :])]
+            yield from (Handed(part, as_batch(one)) for part, one in zip(whole, found, strict=True))
+
+
+def merged(parts: Sequence[Order]) -> Order:
+    """The first of these parts of a batch with the name of all of them."""
+    (first,), (last,) = parts[0].ranges, parts[-1].ranges
+    whole = dataclasses.replace(first, count=last.first + last.count - first.first)
+    return dataclasses.replace(parts[0], ranges=(whole,), last=True)

@@ -1,0 +1,213 @@
+"""A bsp group's batches of an IterableDataset, in rounds: every rank reads as many mini-batches as there are ranks.
+
+In: mini-batches from data/source.py, the same for all ranks. Out: the rank-th of each round, like batches.read; or the
+round as one batch, where a schedule (worker/cache/sample_allocation.py) is to share it out: by rows, or by samples, of
+which a `collate_fn` of the user's makes each rank's batch. All ranks read all of it, so the data set must give everyone
+the same samples in the same order. Next: worker/step/step.py. Async: iterable.py shares an IterableDataset.
+"""
+
+import dataclasses
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import torch
+
+from springtide import errors
+from springtide.data.source import Source, as_batch
+from springtide.domain.data.samples import SampleRange
+from springtide.worker.input import subset
+from springtide.worker.input.batch_plan import PAUSE, Indices, Order
+from springtide.worker.input.batches import Handed, samples_in
+from springtide.worker.input.readahead import ReadingAhead
+from springtide.worker.input.subset import NotRows
+from springtide.worker.step.step import Step
+
+log = logging.getLogger(__name__)
+KEPT = 4  # rounds: the one in hand, the next, the one that is being read, and one more
+NOT_BY_ROWS = (
+    "mini-batches of this IterableDataset are not a row a sample (values that are no tensors), and it cannot be asked "
+    "for samples again: each rank trains its own mini-batch of a round"
+)
+
+
+class Round(Protocol):
+    """A mini-batch a rank, and any other part of all their samples."""
+
+    def part(self, rank: int) -> Any:
+        """The mini-batch of a rank."""
+        ...
+
+    @property
+    def whole(self) -> Any:
+        """All of them as one batch."""
+        ...
+
+    def taken(self, places: Indices) -> Any:
+        """The batch of the samples at these places."""
+        ...
+
+
+class ByRows:
+    """Mini-batches that torch's own collate has made: joined, and cut by rows."""
+
+    def __init__(self, parts: Sequence[Any], size: int) -> None:
+        """`NotRows` where something in them has no row a sample; each has `size` samples."""
+        self.parts, self.size, self.whole = parts, size, joined(parts, size)
+
+    def part(self, rank: int) -> Any:
+        """The mini-batch of a rank."""
+        return self.parts[rank]
+
+    def taken(self, places: Indices) -> Any:
+        """The batch of the samples at these places."""
+        rank, total = int(places[0]) // self.size, self.size * len(self.parts)
+        if np.array_equal(places, np.arange(rank * self.size, (rank + 1) * self.size)):
+            return self.parts[rank]
+        return self.whole if len(places) == total else subset.rows_of(self.whole, total, torch.from_numpy(places))
+
+
+class BySamples:
+    """Samples that a `collate_fn` of the user's makes batches of, in whatever company they are to be trained."""
+
+    def __init__(self, parts: Sequence[list[Any]], collate: Callable[[list[Any]], Any]) -> None:
+        self.parts, self._collate = parts, collate
+        self._samples = [sample for part in parts for sample in part]
+
+    def part(self, rank: int) -> Any:
+        """The mini-batch of a rank."""
+        return self._collate(self.parts[rank])
+
+    @property
+    def whole(self) -> Any:
+        """All samples as one batch."""
+        return self._collate(self._samples)
+
+    def taken(self, places: Indices) -> Any:
+        """The batch of the samples at these places."""
+        return self._collate([self._samples[place] for place in places.tolist()])
+
+
+class Recent(NamedTuple):
+    """A round of late, and the numbers of its samples: they are counted through."""
+
+    first: int
+    samples: int
+    round_: Round
+
+
+class Rounds:
+    """One a pass."""
+
+    def __init__(self, source: Source, *, rank: int, workers: int) -> None:
+        self._source, self._rank, self._workers = source, rank, workers
+        self.wholes: Callable[[], bool] | None = None
+        """Whether rounds are wanted whole, where a schedule may share them out."""
+        self._recent: deque[Recent] = deque(maxlen=KEPT)
+        self._number = 0
+        self._said = False
+
+    @property
+    def _own(self) -> Callable[[list[Any]], Any] | None:
+        """The user's `collate_fn`, where samples are read without it: in a group that may share them out."""
+        return None if self.wholes is None else self._source.collate
+
+    @property
+    def again(self) -> bool:
+        """Whether batches of other samples of a round can be made; otherwise rows of it are all that can be had."""
+        return self._own is not None
+
+    def shared(self, step: Step, epochs: range) -> Iterator[Handed]:
+        """A pass: as a schedule shares it out, where there may be one, else a mini-batch a rank."""
+        sharing, group = step.sharing, step.group
+        if sharing is None or group is None:
+            return self.read(epochs)
+        allotting = sharing.allotting
+        allotting.picker, self.wholes = self, lambda: allotting.wholes
+        sharing.restart(group.place)
+        return iter(ReadingAhead(self.read(epochs), allotting.make_ready, allotting.review, sharing.read))
+
+    def read(self, epochs: range) -> Iterator[Handed]:
+        """Round after round. A last one that is not full is left out, since every rank needs a batch."""
+        for epoch in epochs:
+            first = 0
+            round_: list[Any] = []
+            for part in self._source.stream() if self._own is None else self._source.items():
+                round_.append(part)
+                if len(round_) == self._workers:
+                    yield (handed := self._made(tuple(round_), epoch, first))
+                    first += handed.order.samples
+                    round_.clear()
+
+    def fetch(self, samples: Indices) -> Any:
+        """The batch of the samples with these numbers, of one of the last rounds."""
+        for recent in list(self._recent):
+            places = samples - recent.first
+            if 0 <= places[0] < recent.samples:
+                return as_batch(recent.round_.taken(places))
+        raise errors.JobFailed(f"sample {samples[0]} of the pass is not at hand any more")
+
+    def pick(self, batch: Any, samples: Indices, places: Indices, *, jagged: bool) -> Any:
+        """The same, by their places in a round."""
+        return self.fetch(samples[places])
+
+    def _made(self, parts: tuple[Any, ...], epoch: int, first: int) -> Handed:
+        own, rank = self._own, self._rank
+        counts = [samples_in(one) if own is None else len(one) for one in parts]
+        mine = counts[rank]
+        identity = SampleRange(epoch=epoch, shard=epoch * self._workers + rank, first=first, count=mine)
+        order = Order(indices=PAUSE.indices, ranges=(identity,), share=mine / max(1, sum(counts)))
+        round_ = None if self.wholes is None else self._round(parts, counts)
+        if round_ is None or self.wholes is None:
+            return Handed(order, as_batch(parts[rank] if own is None else own(parts[rank])))
+        numbers = self._number + np.arange(sum(counts))
+        self._recent.append(Recent(self._number, sum(counts), round_))  # before anyone can ask for it
+        self._number += sum(counts)
+        places = np.arange(rank * mine, (rank + 1) * mine)
+        order = dataclasses.replace(order, indices=numbers[places], whole=numbers, places=places)
+        whole = self.wholes()
+        return Handed(order, as_batch(round_.whole if whole else round_.part(rank)), whole=whole)
+
+    def _round(self, parts: tuple[Any, ...], counts: Sequence[int]) -> Round | None:
+        """What a schedule may share out; None where parts are not of one size or not a row a sample, as all find."""
+        if len(set(counts)) > 1 or not counts[0]:
+            return None
+        if self._own is not None:
+            return BySamples(parts, self._own)
+        try:
+            return ByRows(parts, counts[0])
+        except NotRows:
+            if not self._said:
+                log.warning("samples are not scheduled, and no rows kept: %s", NOT_BY_ROWS)
+            self._said = True
+            return None
+
+
+def joined(parts: Sequence[Any], samples: int) -> Any:
+    """Mini-batches of so many samples each as one; `NotRows` where something has no row a sample."""
+    one = parts[0]
+    if any(type(other) is not type(one) for other in parts):
+        raise NotRows
+    if isinstance(one, torch.Tensor):
+        if any(part.dim() == 0 or part.shape[0] != samples or part.shape[1:] != one.shape[1:] for part in parts):
+            raise NotRows
+        return torch.cat(list(parts))
+    if isinstance(one, Mapping):
+        if any(part.keys() != one.keys() for part in parts):
+            raise NotRows
+        return {key: joined([part[key] for part in parts], samples) for key in one}
+    if isinstance(one, tuple | list):
+        if any(len(part) != len(one) for part in parts):
+            raise NotRows
+        if len(one) == samples and one and not any(isinstance(value, torch.Tensor) for value in one):
+            return type(one)(value for part in parts for value in part)
+        values = [joined(each, samples) for each in zip(*parts, strict=True)]
+        return type(one)(*values) if hasattr(one, "_fields") else type(one)(values)
+    if dataclasses.is_dataclass(one) and not isinstance(one, type):
+        names = [field.name for field in dataclasses.fields(one)]
+        return dataclasses.replace(
+            one, **{name: joined([getattr(part, name) for part in parts], samples) for name in names}
+        )
+    raise NotRows

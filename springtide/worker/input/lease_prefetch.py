@@ -1,0 +1,121 @@
+"""Ask for leases before they are needed: a loop never waits for the master, and goes on for a while without one.
+
+In: the link, which puts what it gets into worker/link/lease_tracker.py. Out: whether there is more, for batch_plan.py.
+Requests run in a thread of their own, since the master holds them for a while when there is nothing to hand out.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Protocol
+
+from springtide.domain.data.samples import DatasetCard
+from springtide.rpc.messages import messages
+from springtide.worker.link.lease_tracker import Hands
+
+Answer = messages.Leased | messages.Regroup | messages.Wait | messages.End
+Ask = Callable[[DatasetCard, int], Answer]
+PATIENCE_S = 0.02  # how long a reader waits for an answer before it turns to what it has in hand
+LEAD_S = 12.0  # work to hold, at the pace of late: more than the ten seconds that a master may take to come back
+LOOK_S = 0.1  # between two looks at how much is held
+PACE_S = 10.0  # the pace is that of so many seconds
+MOST = 16  # leases a request
+MOST_HELD = 64  # leases: with shards of a batch or two, twelve seconds would be thousands
+
+
+class Leases(Protocol):
+    """Where leases come from."""
+
+    def more(self, card: DatasetCard) -> Answer:
+        """Nothing is in hand: ask, and wait a little."""
+        ...
+
+    def keep_up(self, card: DatasetCard, samples: int) -> None:
+        """The loop gets another batch of so many samples."""
+        ...
+
+    def close(self) -> None:
+        """No more are wanted."""
+        ...
+
+
+class Direct:
+    """Asks when something is wanted: alone the answer is here at once; in a bsp group all ranks ask alike."""
+
+    def __init__(self, ask: Ask) -> None:
+        self._ask = ask
+
+    def more(self, card: DatasetCard) -> Answer:
+        """One lease."""
+        return self._ask(card, 1)
+
+    def keep_up(self, card: DatasetCard, samples: int) -> None:
+        """Not needed."""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class Ahead:
+    """Keeps one request under way at most, and `LEAD_S` of work in hand."""
+
+    def __init__(
+        self,
+        ask: Ask,
+        hands: Hands,
+        *,
+        patience_s: float = PATIENCE_S,
+        lead_s: float = LEAD_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._ask, self._hands, self._patience_s, self._lead_s, self._clock = ask, hands, patience_s, lead_s, clock
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="springtide-leases")
+        self._asked: Future[Answer] | None = None
+        self._over = False
+        """The last answer was End: what is left is in our own hands."""
+        self._looks: deque[tuple[float, int]] = deque()
+        self._samples = 0
+
+    def more(self, card: DatasetCard) -> Answer:
+        """The answer, or Wait when it is not here yet; then ask again, the request goes on."""
+        if self._asked is None:
+            self._asked = self._thread.submit(self._ask, card, 1 if len(self._looks) > 1 else 2)
+        try:
+            return self._answered(self._patience_s)
+        except TimeoutError:
+            return messages.Wait()
+
+    def keep_up(self, card: DatasetCard, samples: int) -> None:
+        """Ask for more when what is in hand would not last."""
+        self._samples += samples
+        now = self._clock()
+        if self._looks and now < self._looks[-1][0] + LOOK_S:
+            return
+        self._looks.append((now, self._samples))
+        while now - self._looks[0][0] > PACE_S and len(self._looks) > 2:
+            self._looks.popleft()
+        if self._asked is not None and self._asked.done():
+            self._answered(0)
+        short = max(self._short(card), int(self._hands.hurry))
+        if self._asked is None and not self._over and short > 0:
+            self._hands.hurry = False
+            self._asked = self._thread.submit(self._ask, card, min(MOST, short))
+
+    def close(self) -> None:
+        """Let the thread end by itself."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def _answered(self, patience_s: float) -> Answer:
+        assert self._asked is not None
+        answer = self._asked.result(timeout=patience_s)
+        self._asked = None
+        self._over = isinstance(answer, messages.End)
+        return answer
+
+    def _short(self, card: DatasetCard) -> int:
+        """How many leases are missing."""
+        (began, before), (now, samples) = self._looks[0], self._looks[-1]
+        pace = (samples - before) / (now - began) if now > began else 0.0
+        missing = max(pace * self._lead_s, card.batch_size) - self._hands.unclaimed
+        return min(-(-int(missing) // card.shard_size), MOST_HELD - len(self._hands))

@@ -1,0 +1,74 @@
+"""One batch ahead, in a thread of its own: what comes after a batch is read and made ready while the loop trains it.
+
+In: a feed of batches, and what makes one ready (worker/cache/sample_allocation.py). Out: the same feed, each batch with
+a way to what follows it. All ranks of a group see the same sequence: a pause is no part of it, unless more batches may
+come at any time (`pauses`): then what follows a batch is nothing while there is a pause, and the loop gets the pause.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+
+from springtide.worker.input.batches import PAUSED, Handed
+
+
+class ReadingAhead:
+    """Iterate over it; `close` ends the thread, and the feed with it."""
+
+    def __init__(
+        self,
+        feed: Iterator[Handed],
+        make_ready: Callable[[Handed], Handed],
+        review: Callable[[Handed], Handed] = lambda handed: handed,
+        timed: Callable[[float], None] = lambda seconds: None,
+        *,
+        pauses: bool = False,
+    ) -> None:
+        """`make_ready` in the thread; `review` in the loop's, when the batch before it is through; `timed`: reading."""
+        self._feed, self._make_ready, self._review, self._timed = feed, make_ready, review, timed
+        self._pauses = pauses
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="springtide-ahead")
+        self._next: Future[Handed | None] | None = None
+        self._closing = False
+
+    def __iter__(self) -> Iterator[Handed]:
+        try:
+            while (now := self._take()) is not None:
+                if now.order.regroups is None and now is not PAUSED:
+                    now = self._review(now)
+                    coming = self._next = self._thread.submit(self._read)
+                    now = replace(now, following=lambda coming=coming: _batch(coming.result()))  # type: ignore[misc]
+                yield now
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Wait for the thread, which looks at every batch and every pause whether it is to end."""
+        self._closing = True
+        self._thread.shutdown(wait=True, cancel_futures=True)
+        close = getattr(self._feed, "close", None)
+        if close is not None:
+            close()
+
+    def _take(self) -> Handed | None:
+        if self._next is None:  # at the beginning, and after the group has changed: not before it has
+            self._next = self._thread.submit(self._read)
+        coming, self._next = self._next, None
+        return coming.result()
+
+    def _read(self) -> Handed | None:
+        while not self._closing:
+            began = time.perf_counter()
+            handed = next(self._feed, None)
+            self._timed(time.perf_counter() - began)
+            if handed is PAUSED:
+                if self._pauses:
+                    return handed
+            else:
+                return handed if handed is None or handed.order.regroups is not None else self._make_ready(handed)
+        return None
+
+
+def _batch(handed: Handed | None) -> Handed | None:
+    return None if handed is None or handed is PAUSED or handed.order.regroups is not None else handed

@@ -1,0 +1,66 @@
+"""Some samples of a batch that was read whole: by their rows where it is plain, else they are read again.
+
+In: worker/cache/sample_allocation.py, with the batch of a group. Out: the batch that this rank trains.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from springtide.data.source import Source, as_batch
+
+Indices = NDArray[np.int64]
+
+
+class NotRows(Exception):
+    """Something in the batch is not a row a sample."""
+
+
+class Picker:
+    """Reads a data set's samples, or takes them out of a batch that was read."""
+
+    again = True
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+
+    def fetch(self, samples: Indices) -> Any:
+        """The batch of these samples."""
+        return as_batch(self._source.fetch(samples))
+
+    def pick(self, batch: Any, samples: Indices, places: Indices, *, jagged: bool) -> Any:
+        """The batch of the samples at these places of a batch.
+
+        What a data set or torch's own collate has made is a row a sample, if every tensor is as long as the batch and
+        none of them says where others begin (`jagged`). Of what a `collate_fn` makes nobody knows.
+        """
+        if self._source.rowwise and not jagged:
+            try:
+                return rows_of(batch, len(samples), torch.from_numpy(places))
+            except NotRows:
+                pass
+        return self.fetch(samples[places])
+
+
+def rows_of(batch: Any, samples: int, places: torch.Tensor) -> Any:
+    """The same structure, with these rows of every tensor; `NotRows` where something has no row a sample."""
+    if isinstance(batch, torch.Tensor):
+        if batch.dim() == 0 or batch.shape[0] != samples:
+            raise NotRows
+        return batch.index_select(0, places)
+    if isinstance(batch, Mapping):
+        return {key: rows_of(value, samples, places) for key, value in batch.items()}
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*(rows_of(value, samples, places) for value in batch))
+    if isinstance(batch, tuple | list):
+        if batch and len(batch) == samples and not any(isinstance(one, torch.Tensor) for one in batch):
+            return type(batch)(batch[place] for place in places.tolist())
+        return type(batch)(rows_of(value, samples, places) for value in batch)
+    if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
+        names = [field.name for field in dataclasses.fields(batch)]
+        return dataclasses.replace(batch, **{name: rows_of(getattr(batch, name), samples, places) for name in names})
+    raise NotRows

@@ -1,0 +1,397 @@
+"""`st.join()` and `job.prepare(...)`: from a plain PyTorch script to one whose tables are served.
+
+In: the user's model, optimizer and data set. Out: the same three, as the loop uses them. Next: worker/input/batches.py
+(what it iterates over), worker/link/optimizer.py (what it steps), worker/step/step.py (where both meet).
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, ClassVar, TypeVar
+
+import torch
+from torch import nn
+
+from springtide import config, errors
+from springtide.data import shards
+from springtide.data import source as sources
+from springtide.domain.core import validation
+from springtide.domain.core.plain_numbers import takes_numbers
+from springtide.domain.data.samples import DatasetCard
+from springtide.domain.model import cache_rules
+from springtide.domain.model.reduction import unit_of
+from springtide.domain.spec import script_settings
+from springtide.embedding.lookup import compile_guard
+from springtide.worker import excepthook, setup, user_objects
+from springtide.worker.bsp.batch_order import unsupported
+from springtide.worker.epochs import user_loops
+from springtide.worker.epochs.epochs import EpochTracker
+from springtide.worker.epochs.repeats import Repeats
+from springtide.worker.epochs.schedules import NAME as SCHEDULES
+from springtide.worker.epochs.schedules import Schedules
+from springtide.worker.input import (
+    accumulation,
+    bad_samples,
+    batch_plan,
+    batches,
+    feed_switch,
+    iterable,
+    lease_prefetch,
+)
+from springtide.worker.input.iterable_bsp import Rounds
+from springtide.worker.input.readahead import ReadingAhead
+from springtide.worker.link import master_link, progress
+from springtide.worker.link.step_timer import Meter
+from springtide.worker.load_guard import LoadGuard
+from springtide.worker.online import stream_setup as online
+from springtide.worker.split.controller import Splitting
+
+One = torch.optim.Optimizer
+Registered = TypeVar("Registered")
+Optimizers = TypeVar("Optimizers", One, list[One], tuple[One, ...])
+SCALINGS = ("worker_batch", "global_batch")
+IN_ORDER = (
+    'reduction="batch-order" trains a batch a few samples at a time; what data workers compute of forward() is for '
+    "whole batches"
+)
+
+
+@takes_numbers()
+def join(**settings: Any) -> "Job":
+    """Enter the job that the environment names; with none, train alone on tables in this process.
+
+    `settings` are fields of `springtide.config.Settings` and win over the environment.
+    """
+    compile_guard.wait_for_compiler()
+    excepthook.show_briefly()
+    loaded = config.load(settings)
+    if loaded.debug:
+        excepthook.show_all()
+    # alone, every call is a job of its own, so that a notebook can begin anew
+    return Job(loaded, master_link.current(loaded) if loaded.master else master_link.AloneLink(loaded))
+
+
+class Job:
+    """A worker's place in its job."""
+
+    witness: "ClassVar[Callable[[Splitting | None, sources.Source], None] | None]" = None
+    """Shown what every job of this process has prepared (worker/explain_split.py); None for the splitting: no
+    indices.
+    """
+
+    def __init__(self, settings: config.Settings, to_master: master_link.Link) -> None:
+        self._settings = settings
+        self._link = to_master
+        self._welcome = to_master.join()
+        self._wired: setup.Wired | None = None
+        self._splitting: Splitting | None = None
+        self.rank: int = self._welcome.rank
+        """Number of this worker, from 0."""
+        self.workers: int = self._welcome.workers
+        """How many workers the job has."""
+        self.sync: str = self._welcome.sync
+        """How they keep together, unless `prepare` is told otherwise: "async" or "bsp"."""
+        self.data: Mapping[str, str] = script_settings.data_of(settings.data)
+        """Paths or URLs by name, as the job's spec gives them: `job.data["train"]`."""
+        self.meter = Meter()
+        """Where the time of each step went: `job.meter.collect()` sums it up."""
+        self._reports = progress.Reports(to_master, self.meter, every_s=settings.report_every_s)
+        to_master.before_finish(self._reports.send)
+        place = self._welcome.place
+        self._registry = user_objects.Registry(
+            self._welcome.objects, to_master.keep_objects, every_s=settings.report_every_s, away=place is not None
+        )  # fmt: skip
+        to_master.before_finish(self._registry.send)
+        self._tracker = EpochTracker(to_master, self._registry, self._welcome, folder=user_loops.script_folder())
+
+    @property
+    def alone(self) -> bool:
+        """Whether there is no cluster: tables are in this process."""
+        return not self._welcome.servers
+
+    @property
+    def leaving(self) -> bool:
+        """Whether this worker was asked to leave before the data is over, by Ctrl-C or by scaling down.
+
+        Its loop then ends early, and what the script does after it should be left to others: ``if not job.leaving:``
+        """
+        return self._link.draining
+
+    @takes_numbers("self", "model", "optimizer", "dataset", "collate_fn")
+    def prepare(
+        self,
+        model: nn.Module,
+        optimizer: Optimizers,
+        dataset: Any,
+        *,
+        batch_size: int | None = None,
+        accumulate: int = 1,
+        epochs: int = 1,
+        shuffle: bool | None = None,
+        seed: int | None = None,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+        drop_last: bool | None = None,
+        num_workers: int | None = None,
+        sync: str | None = None,
+        scaling: str | None = None,
+        max_staleness: int | None = None,
+        cache: str | int | float | None = None,
+        cache_staleness: int | None = None,
+        allocation: str | None = None,
+        reduction: str | None = None,
+    ) -> tuple[nn.Module, Optimizers, batches.Batches]:
+        """Serve the model's tables and give back what the loop needs: the model, the optimizer(s), the batches.
+
+        model: embeddings in it (nn.Embedding, nn.EmbeddingBag, TorchRec collections, st.EmbeddingBag) become served;
+            nothing else is changed. Wrap it in DistributedDataParallel neither before nor after.
+        optimizer: one torch.optim optimizer, or a list of them: the same comes back.
+        dataset: a Dataset, a DataLoader (its data set, batch size, shuffle, collate and readers are taken), an
+            IterableDataset (every worker reads all of it and trains its share), or an st.stream(...).
+        batch_size: samples a batch; None takes the DataLoader's, else 512. `scaling` says of whom.
+        accumulate: batches whose gradients a step sums; step where `batches.completes_step`. bsp: as the loop likes.
+        epochs: epochs one loop over the batches covers. Iterating again trains further epochs.
+        shuffle: a new order every epoch; None means yes, or what the DataLoader does.
+        sync: "async", every worker at its own pace, or "bsp", all in step; None takes the job's setting.
+        scaling: "worker_batch", each worker's batch has batch_size samples (async's default; in bsp, weak scaling);
+            "global_batch", all workers' together (bsp's default). The learning rate is never changed for you.
+        max_staleness: async only. Pushes that a server may apply between reading a step's values and applying it. 0:
+            one worker at a time; below workers - 1 some wait. None: any number, rows are read a batch ahead.
+        cache: What each worker keeps of the rows it trains: bytes (an int, "64M"), a share of all rows (a float,
+            "10%"), "auto" (bsp: found out by measuring; async: off) or "off"; None takes the job's setting.
+        cache_staleness: async only. Trainings by others that a kept row may lack; None takes the job's setting, 10.
+        allocation: bsp only. Who trains which sample: "anneal", "laia" (where rows are), "random", "contiguous" (runs).
+        reduction: bsp only. "batch-order": a sample at a time, summed in order: docs/caching.md. Else in rank order.
+        """
+        mode = self._mode(sync, accumulate)
+        how: Any = {"batch_size": batch_size, "shuffle": shuffle, "drop_last": drop_last, "num_workers": num_workers}
+        opened = self._opened(sources.open_source(dataset, collate_fn=collate_fn, **how))
+        given: Any = optimizer
+        several = isinstance(given, list | tuple)
+        own: list[Any] = list(given) if several else [given]
+        shared = self._shared(opened, mode, cache, cache_staleness, allocation, reduction)
+        told = self._reports.step
+        wired = setup.wire(model, own, mode, self._link, self._settings, self.meter, told, max_staleness, shared)
+        self._keep(wired)
+        card = self._card(opened, mode, scaling, epochs, self._settings.seed if seed is None else seed, accumulate)
+        each = opened.batch_size if mode == "bsp" and scaling == "worker_batch" else None
+        loop = self._batches(opened, card, mode, wired, accumulate, each)
+        back: Any = type(given)(wired.optimizers) if several else wired.optimizers[0]
+        return wired.model, back, loop
+
+    @takes_numbers("self")
+    def epochs(self, total: int) -> Iterator[int]:
+        """The epochs that are left, 0 to `total` - 1 in a job that begins: ``for epoch in job.epochs(10):``
+
+        A worker that was started again, and a run that is resumed, begin with the first epoch that the script was not
+        through with: with what is left of its batches, and with schedules and registered objects as they were there.
+        Epochs are counted over the whole job: after ``job.epochs(10)`` a loop over ``job.epochs(15)`` has five more.
+        If none is left, the last one is entered once more, with a batch that trains nothing, so that what the loop
+        defines is there. A worker that was asked to leave gets no further one.
+        """
+        return self._tracker.epochs(total)
+
+    @takes_numbers("self")
+    def report(self, **metrics: float) -> None:
+        """Show numbers in the job's progress: `loss` is averaged over samples, others are shown as last reported."""
+        self._reports.add(metrics)
+
+    def register(self, obj: Registered, *, name: str | None = None) -> Registered:
+        """Let an object of yours go along with the job's checkpoints; the same object comes back.
+
+        obj: a learning-rate scheduler, a generator of random numbers (torch's, NumPy's, Python's), or anything with
+            `state_dict()` and `load_state_dict()`; all of them together at most 256 KiB.
+        name: by which it is known again; by default its class, in the order of registration.
+
+        Its state is taken between two steps, about twice a second, and at the script's end. If the state of this name
+        is known (this worker was started again, or the job goes on from a checkpoint) it is given back at once; to a
+        worker that is new, the state of the lowest rank.
+        """
+        self._registry.add(obj, name)
+        return obj
+
+    def flush(self) -> None:
+        """Bring rows that workers keep in their caches to the servers, so that a read in the middle of a pass is exact.
+
+        In a bsp group with caches every worker must call it at the same step, right after `optimizer.step()`. Anywhere
+        else it does nothing: rows are on the servers.
+        """
+        if self._wired is not None:
+            self._wired.step.flush_now()
+
+    def finish(self) -> None:
+        """Say that the script is through; `springtide run` says it for scripts it has started."""
+        self._link.finish()
+
+    def _shared(
+        self,
+        opened: sources.Source,
+        mode: setup.Mode,
+        cache: str | int | float | None,
+        staleness: int | None,
+        allocation: str | None,
+        reduction: str | None,
+    ) -> setup.Shared:
+        if mode == "async" and allocation is not None:
+            raise errors.BadInput('allocation= needs sync="bsp": else every worker has its own batches')
+        if mode == "bsp" and staleness is not None:
+            raise errors.BadInput('cache_staleness= needs sync="async": in step, no row that is used lacks anything')
+        rules = cache_rules.rules(cache, allocation=allocation, staleness=staleness, base=self._welcome.cache)
+        return setup.Shared(opened, rules, unit_of(reduction))
+
+    def _keep(self, wired: setup.Wired) -> None:
+        self._wired = wired
+        self._tracker.schedules = Schedules(wired.optimizers, self._registry.holds)
+        self._registry.add(self._tracker.schedules, SCHEDULES)
+        if wired.step.sharing is not None:
+            self._reports.cache = wired.step.sharing.use
+        if (kept := wired.copies) is not None:
+            self._reports.cache = kept.use
+        self._link.before_finish(wired.step.retire)
+        if not self.alone:
+            LoadGuard(wired.model)
+
+    def _mode(self, sync: str | None, accumulate: int = 1) -> setup.Mode:
+        if self._wired is not None:
+            raise errors.BadInput(
+                "job.prepare was called before: a job trains one model. Alone, st.join() begins another"
+            )
+        asked = sync or self._welcome.sync
+        if asked not in ("async", "bsp"):
+            raise errors.UnknownName("sync mode", asked, ["async", "bsp"])
+        mode: setup.Mode = "alone" if self.alone else "bsp" if asked == "bsp" else "async"
+        accumulation.check(accumulate, in_step=mode == "bsp")
+        if mode == "bsp" and self._welcome.certificates and not self._settings.plain_groups:
+            raise errors.BadInput(
+                'sync="bsp" in a job with TLS: a group sums dense gradients over torch\'s gloo, which has no TLS. '
+                'Use sync="async", run the job without TLS, or allow it: st.join(plain_groups=True)'
+            )
+        return mode
+
+    def _opened(self, source: sources.Source) -> sources.Source:
+        """The data set as this job reads it."""
+        skips = self._welcome.feeding.poison == "skip"
+        return bad_samples.telling(source) if skips and source.samples is None and source.online is None else source
+
+    def _card(
+        self, opened: sources.Source, mode: setup.Mode, scaling: str | None, epochs: int, seed: int, accumulate: int
+    ) -> DatasetCard:
+        """What the master knows of the data; to it, as to servers, a sum of batches is one batch."""
+        epochs = validation.number(epochs, "epochs", "a whole number, 1 or more", least=1)
+        self._tracker.epochs_a_loop = epochs
+        seed = validation.number(seed, "seed", "a whole number that fits into 64 bits", least=-validation.LARGEST)
+        batch_size = opened.batch_size * accumulate
+        if opened.online is not None:
+            return online.card_of(opened.online, batch_size, mode, epochs=epochs, scaling=scaling, workers=self.workers)
+        scaling = scaling or ("global_batch" if mode == "bsp" else "worker_batch")
+        if scaling not in SCALINGS:
+            raise errors.UnknownName("scaling", scaling, SCALINGS)
+        if mode == "bsp" and scaling == "worker_batch":
+            batch_size *= self.workers
+        if mode == "async" and scaling == "global_batch":
+            if opened.batch_size < self.workers:
+                raise errors.BadInput(
+                    f"batch_size={opened.batch_size} cannot be shared by {self.workers} workers; raise it"
+                )
+            batch_size = opened.batch_size // self.workers * accumulate
+        card = DatasetCard(
+            samples=opened.samples or 0,
+            batch_size=batch_size,
+            epochs=epochs,
+            shuffle=opened.shuffle,
+            seed=seed,
+            drop_last=opened.drop_last,
+            in_step=mode == "bsp",
+        )
+        return card if card.in_step else dataclasses.replace(card, shard_batches=shards.batches_a_shard(card.batches))
+
+    def _batches(
+        self, opened: sources.Source, card: DatasetCard, mode: setup.Mode, wired: setup.Wired, accumulate: int,
+        each: int | None,
+    ) -> batches.Batches:  # fmt: skip
+        if opened.online is not None:
+            if not self.alone:
+                feed_switch.refuse(self._link, online.NO_DATA_WORKERS)
+            return online.batches_of(
+                opened.online, card, self._link, wired, self._reports, self.meter, at_rest=self._registry.rest,
+                parts=accumulate, each=each,
+            )  # fmt: skip
+        in_step = mode == "bsp"
+        group = self.workers if in_step else 1
+        cutting = wired.cutting
+        unit = 1 if cutting is None else cutting.unit
+        if cutting is not None:
+            unsupported.refuse_batch(min(card.batch_size, card.samples_used), unit, group)
+        together = wired.step.group
+        place = None if together is None else lambda: together.place
+        if opened.samples is not None:
+            card = batch_plan.fit_to_group(card, group * unit)
+            self._splitting = self._splits(opened, wired)
+        reader = self._reader(opened)
+        if Job.witness is not None:
+            Job.witness(self._splitting, opened)
+
+        def feed(passes: int) -> Iterator[batches.Handed]:
+            first = passes * card.epochs
+            epochs = range(first, first + card.epochs)
+            if opened.samples is None and in_step:
+                return Rounds(opened, rank=self.rank, workers=self.workers).shared(wired.step, epochs)
+            if opened.samples is None:
+                return iterable.leased(opened, card, epochs, self._link, alone=self.alone, parts=accumulate)
+            this_pass = dataclasses.replace(card, first_epoch=first)
+            ask, hands = self._link.lease, self._link.hands
+            direct = in_step or self.alone
+            source = lease_prefetch.Direct(ask) if direct else lease_prefetch.Ahead(ask, hands)
+            draining = lambda: self._link.draining  # noqa: E731
+            wanted = batch_plan.leased(source, hands, this_pass, unit=unit, each=each, place=place, draining=draining)
+            sharing = wired.step.sharing
+            if together is None or sharing is None:
+                back = None if direct else hands
+                if accumulate == 1:
+                    return batches.read(reader, wanted, back, draining=draining, plain=cutting is None)
+                sized = accumulation.split(wanted, card.batch_size // accumulate)
+                return accumulation.complete(batches.read(reader, sized, back, draining=draining))
+            sharing.restart(together.place)
+            allotting = sharing.allotting
+            whole = batches.read(reader, wanted, wholes=lambda: allotting.wholes, plain=cutting is None)
+            return iter(ReadingAhead(whole, allotting.make_ready, allotting.review, sharing.read))
+
+        repeats = Repeats(opened, card, wired.model, wired.step, parts=accumulate, unit=unit)
+        fixed = opened.samples is not None and (in_step or self.workers == 1) and cutting is None
+        size = card.batch_size // accumulate
+        length = card.epochs * len(batch_plan.batch_bounds(card.samples_used, size, group)) if fixed else None
+        return batches.Batches(
+            feed if cutting is None else lambda passes: cutting.cut(feed(passes)), wired.step, self.meter,
+            ahead=wired.ahead, length=length, splitting=self._splitting, at_rest=self._at_rest(reader),
+            tracker=self._tracker, repeats=repeats, epochs=card.epochs,
+        )  # fmt: skip
+
+    def _splits(self, opened: sources.Source, wired: setup.Wired) -> Splitting:
+        """What searches for the part of forward() that data workers can compute, if nothing else forbids that."""
+        how: Any = {}
+        if wired.cutting is not None:
+            how = {"forbidden": lambda: IN_ORDER}
+        elif (sharing := wired.step.sharing) is not None:
+            how = {"forbidden": lambda: sharing.forbids_split, "on_split": sharing.give_up_cache}
+        return Splitting(wired.model, opened, seed=self._welcome.seed, mode=self._welcome.feeding.split, **how)
+
+    def _at_rest(self, reader: "sources.Source | feed_switch.Feeding") -> Callable[[], None]:
+        """What is done between two batches, in the loop's thread."""
+        if not isinstance(reader, feed_switch.Feeding):
+            return self._registry.rest
+
+        def at_rest() -> None:
+            self._registry.rest()
+            reader.between_batches()
+
+        return at_rest
+
+    def _reader(self, opened: sources.Source) -> "sources.Source | feed_switch.Feeding":
+        """Where batches are read: where there is a master and samples have indices, data workers may come to do it."""
+        if self.alone:
+            return opened
+        if self._splitting is None:
+            feed_switch.refuse(self._link, feed_switch.NO_INDICES)
+            return opened
+        fed = feed_switch.Feeding(opened, self._splitting, self._link, self._welcome)
+        self._reports.feed = lambda: fed.state
+        self._link.before_finish(fed.close)
+        return fed

@@ -1,0 +1,1 @@
+"""The worker's connection to the master: leases, progress, timings."""

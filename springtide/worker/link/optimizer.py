@@ -1,0 +1,141 @@
+"""The optimizer a loop gets back: the user's own as far as anyone can see, but its step goes through the job.
+
+In: the user's torch.optim optimizer, whose groups it shares, so learning-rate schedulers of either act on both.
+Next: worker/step/step.py applies it.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch._C._autograd import _profiler_enabled
+from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
+
+from springtide import errors
+
+
+class JobOptimizer(torch.optim.Optimizer):
+    """Wraps `own`. `step()` trains tables and dense parameters where they live; the rest is `own`'s."""
+
+    # GradScaler then leaves the decision to skip to step(), so that a skipped batch is still accounted for.
+    _step_supports_amp_scaling = True
+
+    def __init__(
+        self,
+        own: torch.optim.Optimizer,
+        apply: "Callable[[JobOptimizer], None]",
+        *,
+        fixed: bool,
+        tables: Iterable[torch.nn.Parameter] = (),
+    ) -> None:
+        """`fixed`: no parameter may be added any more; weights of `tables` may never be."""
+        self.own = own
+        self._tables = {id(weight) for weight in tables}
+        self._apply = apply
+        self._fixed = fixed
+        self._waiting = False
+        self._aside: list[tuple[torch.nn.Parameter, torch.Tensor]] = []
+        # not Optimizer.__init__, which would build groups of its own: this sets up hooks only
+        self.__setstate__({"defaults": own.defaults})
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
+        """The user's own groups."""
+        return self.own.param_groups
+
+    @property
+    def state(self) -> Any:  # type: ignore[override]
+        """State of what is updated in this process; a table's (and in async mode a dense parameter's) is on servers."""
+        return self.own.state
+
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """Train on all batches since the last step. A closure is evaluated once, as with SGD or Adam."""
+        return self._watched_step(closure) if is_watched(self) else self._step(closure)
+
+    def _step(self, closure: Callable[[], float] | None) -> float | None:
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        self._waiting = True
+        self._apply(self)
+        self.own._opt_called = True  # type: ignore[attr-defined]  # for a scheduler made before job.prepare
+        return loss
+
+    _watched_step = torch.optim.Optimizer.profile_hook_step(_step)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """As usual. Gradients of a step that waits for another optimizer are put aside: they have yet to go out."""
+        if self._waiting:
+            params = [param for group in self.param_groups for param in group["params"]]
+            self._aside += [(param, param.grad) for param in params if param.grad is not None]
+            for param in params:
+                param.grad = None
+        elif set_to_none and not _profiler_enabled():
+            for group in self.param_groups:
+                for param in group["params"]:
+                    param.grad = None
+        else:
+            super().zero_grad(set_to_none)
+
+    def bring_back(self) -> list[tuple[torch.nn.Parameter, torch.Tensor | None]]:
+        """The gradients are those of the step that goes out, until the newer ones returned here are put in place."""
+        aside, self._aside, self._waiting = self._aside, [], False
+        newer = [(param, param.grad) for param, _ in aside]
+        for param, grad in aside:
+            param.grad = grad
+        return newer
+
+    def state_dict(self) -> dict[str, Any]:
+        """As `own` gives it: groups, and state of what is updated in this process."""
+        return self.own.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """As `own` takes it."""
+        self.own.load_state_dict(state_dict)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Only where dense parameters are updated in this process: on servers their number is fixed."""
+        if self._fixed:
+            raise errors.BadInput(
+                "a parameter group was added after job.prepare, but in async mode dense parameters live on servers, "
+                'where their number is fixed: add it before job.prepare, or use sync="bsp"'
+            )
+        added = param_group["params"] if isinstance(param_group, dict) else ()
+        given = [added] if isinstance(added, torch.Tensor) else list(added)
+        if any(id(one[1] if isinstance(one, tuple) else one) in self._tables for one in given):
+            raise errors.BadInput(
+                "the weight of a served table was added to the optimizer after job.prepare, where it is settled which "
+                "optimizer trains which table: add it before, and let its group have lr=0 until it is to be trained"
+            )
+        self.own.add_param_group({**param_group, "params": given} if isinstance(param_group, dict) else param_group)
+
+    def __repr__(self) -> str:
+        return f"JobOptimizer({self.own!r})"
+
+
+def unscale(optimizer: JobOptimizer) -> bool:
+    """Do what torch.amp.GradScaler leaves to the optimizer: returns whether it found an infinity, else unscales."""
+    found = getattr(optimizer, "found_inf", None)
+    if found is not None and bool(found):
+        return True
+    scale = getattr(optimizer, "grad_scale", None)
+    if scale is not None:
+        grads = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+        torch._foreach_div_(grads, float(scale))
+    return False
+
+
+def is_watched(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether someone looks at its steps: a hook, or torch's profiler. Torch's marks cost a tenth of a small step."""
+    return bool(
+        optimizer._optimizer_step_pre_hooks
+        or optimizer._optimizer_step_post_hooks
+        or _global_optimizer_pre_hooks
+        or _global_optimizer_post_hooks
+        or _profiler_enabled()
+    )
+
+
+# torch wraps the step of every class of optimizers in its marks, once, unless it is marked as wrapped
+setattr(JobOptimizer.step, "hooked", True)  # noqa: B010

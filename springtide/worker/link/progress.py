@@ -1,0 +1,82 @@
+"""What a worker tells its master about itself, gathered between two reports: steps, samples, loss, where time went.
+
+In: every step (worker/step/step.py) and `job.report` of the loop. Out: a Report on the link now and then; it rides on a
+heartbeat.
+"""
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from springtide import errors
+from springtide.domain.data.data_workers import FeedState
+from springtide.domain.data.streams import StreamUse
+from springtide.domain.model.cache_rules import CacheUse
+from springtide.domain.plan import profile
+from springtide.rpc.messages.messages import Report
+from springtide.worker.link import master_link
+from springtide.worker.link.step_timer import Meter
+
+SECONDS = tuple(name for name in profile.SUM_FIELDS if name.endswith("_s"))
+
+
+class Reports:
+    """Totals of this worker. A report lost or sent twice does no harm."""
+
+    def __init__(
+        self, to_master: master_link.Link, meter: Meter, *, every_s: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._link = to_master
+        self._meter = meter
+        self._every_s = every_s
+        self._clock = clock
+        self._due = clock()
+        self.cache: Callable[[], CacheUse | None] = lambda: None
+        """What this worker's cache has done; set where there may be one."""
+        self.feed: Callable[[], FeedState | None] = lambda: None
+        """How this worker is fed; set where it may be."""
+        self.stream: Callable[[], StreamUse | None] = lambda: None
+        """What it has done with a stream; set where it trains from one."""
+        self._metrics: dict[str, float] = {}
+        self._loss_sum = 0.0
+        self._losses = 0
+
+    def step(self) -> None:
+        """A step is through; now and then that is worth a report."""
+        if self._clock() >= self._due:
+            self.send()
+
+    def add(self, metrics: Mapping[str, Any]) -> None:
+        """Numbers from the user's loop."""
+        for name, value in metrics.items():
+            try:
+                number = float(value)
+            except (TypeError, ValueError):
+                raise errors.BadInput(
+                    f"job.report({name}=...) got a {type(value).__name__}; wanted a number or a tensor with one element"
+                ) from None
+            if name != "loss":
+                self._metrics[name] = number
+            elif math.isfinite(number):
+                self._loss_sum += number
+                self._losses += 1
+
+    def send(self) -> None:
+        """Hand the totals to the link, which sends them when it next speaks to the master."""
+        self._due = self._clock() + self._every_s
+        total = self._meter.collect()
+        loss = self._loss_sum / self._losses if self._losses else None
+        self._loss_sum, self._losses = 0.0, 0
+        self._link.report(
+            Report(
+                step=total.steps,
+                samples=total.samples,
+                loss=loss,
+                metrics=dict(self._metrics),
+                cache=self.cache(),
+                feed=self.feed(),
+                stream=self.stream(),
+                seconds={name.removesuffix("_s"): getattr(total, name) for name in SECONDS},
+            )
+        )

@@ -1,0 +1,131 @@
+"""Where a step's time goes, measured as it passes: a few clock readings a step, sums handed on with the reports.
+
+In: marks from worker/input/batches.py, worker/step/step.py and the model's forward. Out: domain/plan/profile.py
+StepTimings. Next: progress.py.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple
+
+from springtide.domain.plan import profile
+
+KEPT_STEPS = 4096  # steps kept one by one for a look back (a MiB); sums are kept for ever
+
+
+class Spent(NamedTuple):
+    """Seconds so far, as the client of the tables has seen them."""
+
+    lookup_s: float = 0.0
+    """Servers' own time looking rows up, their mean."""
+    update_s: float = 0.0
+    """Servers' own time applying gradients, their mean."""
+    synchronization_s: float = 0.0
+    """Requests under way, less the servers' own time, mean over servers."""
+    wait_s: float = 0.0
+    """This process blocked on an answer."""
+
+
+class Terms(NamedTuple):
+    """A step's time by what would shorten it."""
+
+    gradient_s: float = 0.0
+    update_s: float = 0.0
+    synchronization_s: float = 0.0
+    lookup_s: float = 0.0
+
+
+NOTHING = Spent()
+
+
+def in_process() -> Spent:
+    """Tables are in this process: nobody else spends anything."""
+    return NOTHING
+
+
+def exposed(before: Spent, after: Spent, *, own_s: float) -> Terms:
+    """The terms of a step on served tables: what this process does itself, and what it waits for.
+
+    Servers work while the worker computes. Of their time, and of the network's, only as much is in a step as the worker
+    was blocked: the rest is hidden, and faster servers would not shorten the step by it.
+    """
+    lookup, update, under_way, waited = (late - early for early, late in zip(before, after, strict=True))
+    busy = lookup + update + under_way
+    share = min(1.0, waited / busy) if busy > 0 else 0.0
+    return Terms(
+        gradient_s=own_s, update_s=share * update, lookup_s=share * lookup,
+        synchronization_s=share * under_way + max(0.0, waited - share * busy),
+    )  # fmt: skip
+
+
+class Meter:
+    """Clock readings of the step under way, and what became of the steps before."""
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self.clock = clock
+        self.spent: Callable[[], Spent] = in_process
+        """Read at the ends of a step; set where tables are on servers."""
+        self.steps: deque[profile.StepTiming] = deque(maxlen=KEPT_STEPS)
+        """The latest steps, one by one."""
+        self._total = profile.TimingSum()
+        self._fresh: list[profile.StepTiming] = []
+        self._last = self._began_spent = NOTHING
+        self._last_end = self._handed = self._forward_end = self._began = clock()
+        self._data_s = self._lookup_s = 0.0
+
+    def restart(self) -> None:
+        """A pass begins: what lies between it and the last step (an evaluation, say) is not a step's time."""
+        self._last_end = self._handed = self._forward_end = self.clock()
+        self._last = self.spent()
+        self._data_s = self._lookup_s = 0.0
+
+    def data_read(self, seconds: float) -> None:
+        """A batch was read and collated."""
+        self._data_s += seconds
+
+    def looked_up(self, seconds: float) -> None:
+        """Rows were asked for; with tables in this process they were looked up at once."""
+        self._lookup_s += seconds
+
+    def handed_out(self) -> None:
+        """The loop gets its batch: forward begins. With accumulation the last batch of a step counts."""
+        self._handed = self._forward_end = self.clock()
+
+    def forward_done(self) -> None:
+        """The model has returned."""
+        self._forward_end = self.clock()
+
+    def step_began(self) -> None:
+        """The loop has called `optimizer.step()`."""
+        self._began = self.clock()
+        self._began_spent = self.spent()
+
+    def step_done(self, *, samples: int) -> None:
+        """`optimizer.step()` is about to return."""
+        end, spent = self.clock(), self.spent()
+        last, began = self._last, self._began_spent
+        pull_wait = began.wait_s - last.wait_s
+        push_wait = spent.wait_s - began.wait_s
+        forward = max(0.0, self._forward_end - self._handed - pull_wait)
+        backward = max(0.0, self._began - self._forward_end)
+        own = max(0.0, end - self._began - push_wait)
+        terms = (
+            Terms(gradient_s=forward + backward, update_s=own, lookup_s=self._lookup_s)
+            if self.spent is in_process
+            else exposed(last, spent, own_s=forward + backward + own + self._lookup_s)
+        )
+        timing = profile.StepTiming(
+            samples, end - self._last_end, self._data_s, pull_wait, forward, backward, push_wait, *terms
+        )
+        self.steps.append(timing)
+        self._fresh.append(timing)
+        self._last_end, self._last = end, spent
+        self._data_s = self._lookup_s = 0.0
+
+    def collect(self) -> profile.TimingSum:
+        """Sums over all steps so far; cheap enough for every report."""
+        if self._fresh:
+            self._total = self._total + profile.summed(self._fresh)
+            self._fresh.clear()
+        return self._total

@@ -1,0 +1,175 @@
+"""Pure. What was read of each partition and is not claimed yet: where its next batch ends, and whether that is here.
+
+In: tails of leases (worker/link/lease_tracker.py), chunks of a stream. Out: whole batches, where to read on, cuts to
+ask for. Next: stream_reader.py claims the batches and offers them to the loop.
+
+A batch ends at the next multiple of the batch size, at a cut that the master has noted, or where the partition ends. A
+cut that was asked for is waited for, even if the batch has become full meanwhile: the master may have noted it, and
+whoever reads the partition next would cut there.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from springtide.data.stream.records import Records, concat
+from springtide.data.stream.stream import Chunk
+from springtide.domain.data.leases import LeaseKey
+from springtide.domain.data.streams import Cut
+from springtide.worker.link.lease_tracker import Tail
+
+MOST_AHEAD = 8  # batches that are read of a partition while a cut of it is waited for
+
+
+class Whole(NamedTuple):
+    """A batch that can be claimed: the records with offsets from `tail.begin` to `end`. None at all: a gap."""
+
+    tail: Tail
+    end: int
+    records: Records
+
+
+class Piece(NamedTuple):
+    """Records with the moment at which they were read."""
+
+    read_at: float
+    records: Records
+
+
+@dataclass(slots=True)
+class Head:
+    """One lease of a partition."""
+
+    tail: Tail
+    position: int
+    """The next offset to read."""
+    pieces: deque[Piece] = field(default_factory=deque)
+    asked: int | None = None
+    """A cut that was asked for, and is not known to be noted."""
+
+    @property
+    def key(self) -> LeaseKey:
+        """The lease."""
+        return LeaseKey(self.tail.grant.shard, self.tail.grant.first)
+
+    @property
+    def first(self) -> int:
+        """The first record that is here; where to read on, when there is none."""
+        return int(self.pieces[0].records.offsets[0]) if self.pieces else self.position
+
+
+def batch_end(begin: int, batch_size: int, cuts: Iterable[int], end: int) -> int:
+    """Where the batch that begins here ends."""
+    full = (begin // batch_size + 1) * batch_size
+    return min([full, end, *(at for at in cuts if at > begin)])
+
+
+class Heads:
+    """All partitions that this worker reads."""
+
+    def __init__(self, batch_size: int) -> None:
+        self._batch_size = batch_size
+        self._heads: dict[int, Head] = {}
+
+    def follow(self, tails: Iterable[Tail]) -> None:
+        """These leases are ours now, and claimed so far. What was read of others, or elsewhere, is forgotten."""
+        heads: dict[int, Head] = {}
+        for tail in sorted(tails, key=lambda tail: tail.begin):
+            partition = tail.grant.nth
+            if tail.begin >= tail.end or partition in heads:  # of two leases of one partition the earlier is read first
+                continue
+            head = self._heads.get(partition)
+            if head is None or head.tail.begin != tail.begin or head.key != (tail.grant.shard, tail.grant.first):
+                head = Head(tail, tail.begin)
+            head.tail = tail
+            if head.asked is not None and (head.asked in tail.cuts or not tail.begin < head.asked < tail.end):
+                head.asked = None  # it is noted; or not needed, since the lease ends there
+            heads[partition] = head
+        self._heads = heads
+
+    def positions(self) -> dict[int, int]:
+        """What to read: partitions, and from which offset on."""
+        return {
+            number: head.position
+            for number, head in self._heads.items()
+            if head.position < head.tail.end and not self._stuck(head)
+        }
+
+    def take_in(self, chunk: Chunk, at: float) -> int:
+        """A chunk was read; how many of its records retention has deleted. One from elsewhere than asked is dropped."""
+        head = self._heads.get(chunk.partition)
+        if head is None or chunk.first != head.position:
+            return 0
+        head.position = chunk.next
+        if len(chunk.records):
+            head.pieces.append(Piece(at, chunk.records))
+        return chunk.expired
+
+    def whole(self) -> Iterator[Whole]:
+        """Batches that are here to their end, partition after partition; each is to be `claimed` or `dropped`."""
+        for head in list(self._heads.values()):
+            while (found := self._next(head)) is not None:
+                before = head.tail.begin
+                yield found
+                if head.tail.begin == before:
+                    break
+
+    def claimed(self, whole: Whole) -> None:
+        """It is ours: the next one begins behind it."""
+        head = self._heads[whole.tail.grant.nth]
+        head.tail = whole.tail._replace(begin=whole.end)
+        while head.pieces and head.pieces[0].records.offsets[-1] < whole.end:
+            head.pieces.popleft()
+        if head.pieces and head.pieces[0].records.offsets[0] < whole.end:
+            read_at, records = head.pieces.popleft()
+            head.pieces.appendleft(Piece(read_at, records.between(whole.end, head.position)))
+        head.position = max(head.position, whole.end)
+
+    def dropped(self, whole: Whole) -> None:
+        """It is not ours any more."""
+        self._heads.pop(whole.tail.grant.nth, None)
+
+    def lingering(self, ends: Mapping[int, int], before: float) -> tuple[Cut, ...]:
+        """Where to cut batches whose records were read before that moment, though nothing more is there to fill them.
+
+        A cut that was asked for before and is not noted is asked for again.
+        """
+        cuts: list[Cut] = []
+        for number, head in self._heads.items():
+            if head.asked is None and self._waits(head, ends.get(number, 0), before):
+                head.asked = head.position
+            if head.asked is not None:
+                cuts.append(Cut(head.key.shard, head.key.first, head.asked))
+        return tuple(cuts)
+
+    def oldest(self) -> dict[int, float]:
+        """Of each partition with records that are not claimed: when the first of them was appended."""
+        return {
+            number: float(head.pieces[0].records.appended_at[0]) for number, head in self._heads.items() if head.pieces
+        }
+
+    def _stuck(self, head: Head) -> bool:
+        """It waits for a cut, perhaps of a master that is away, and has read enough to go on with for then."""
+        return head.asked is not None and head.position >= head.tail.begin + MOST_AHEAD * self._batch_size
+
+    def _waits(self, head: Head, end: int, before: float) -> bool:
+        return bool(head.pieces) and head.pieces[0].read_at <= before and head.position >= end and not self._full(head)
+
+    def _full(self, head: Head) -> bool:
+        tail = head.tail
+        return head.position >= batch_end(tail.begin, self._batch_size, tail.cuts, tail.end)
+
+    def _next(self, head: Head) -> Whole | None:
+        tail = head.tail
+        if tail.begin >= tail.end or head.asked is not None:
+            return None
+        first = head.first
+        gap = tail.end if first >= tail.end else first // self._batch_size * self._batch_size
+        if gap > tail.begin:  # nothing is there: all of it at once, however many batches it would have been
+            return Whole(tail, gap, Records.none())
+        if not self._full(head):
+            return None
+        end = batch_end(tail.begin, self._batch_size, tail.cuts, tail.end)
+        parts = (piece.records.between(tail.begin, end) for piece in head.pieces)
+        return Whole(tail, end, concat([part for part in parts if len(part)]))

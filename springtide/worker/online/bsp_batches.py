@@ -1,0 +1,224 @@
+"""A bsp group's batches of a stream: ranks read the same stretches of partitions, each trains its part of a batch.
+
+In: leases of data/ledger/bsp_stream_ledger.py, in the same order for all ranks. Out: batches like those of
+worker/input/batches.py, with a pause when no records have come. Each rank reads and decodes the whole batch, so that
+all agree which of its records can be trained; these are shared evenly, in runs, or by a schedule
+(worker/cache/sample_allocation.py), which is given whole batches and takes the parts of ranks from here. Next: step.py.
+"""
+
+import dataclasses
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from springtide import errors
+from springtide.data import shards
+from springtide.data.source import as_batch
+from springtide.data.stream import records as columns
+from springtide.data.stream.dataset import StreamDataset
+from springtide.data.stream.records import Records
+from springtide.data.stream.stream import Chunk, Stream, StreamReader
+from springtide.domain.data.leases import Grant
+from springtide.domain.data.samples import DatasetCard, SampleRange
+from springtide.domain.data.streams import PartitionView, Seen, StreamUse
+from springtide.rpc.messages import messages
+from springtide.worker.bsp.group import Place
+from springtide.worker.input.batch_plan import PAUSE, Indices, Order
+from springtide.worker.input.batches import PAUSED, Handed
+from springtide.worker.link.lease_tracker import Claim
+from springtide.worker.link.master_link import Link
+from springtide.worker.online.record_decoding import Making
+from springtide.worker.online.usage_report import Use
+
+log = logging.getLogger(__name__)
+KEPT = 4  # batches: the one in hand, the next, the one that is being read, and one more
+POLL_S = 0.2  # between two looks whether the job is to stop, while records that are known to be there do not come
+
+
+class Recent(NamedTuple):
+    """A batch of late, and the number of its first record: those that can be trained are counted through."""
+
+    claim: Claim
+    partition: int
+    first: int
+    records: Records
+    event_s: int
+    """How far the stream's own time is with it."""
+
+
+class InStep:
+    """One a `job.prepare` of a stream in a bsp job; `batches` once a pass."""
+
+    again = True
+    """Records of late can be decoded once more."""
+
+    def __init__(
+        self, dataset: StreamDataset, stream: Stream, card: DatasetCard, link: Link, place: Callable[[], Place],
+        each: int | None = None,
+    ) -> None:  # fmt: skip
+        self.stream, self.card, self.link, self.place = stream, card, link, place
+        self.each = each
+        """Records of each rank, where a batch grows with the group; None: the card's, shared by all."""
+        self.use = Use()
+        self.making = Making(dataset, self.use)
+        self.idle: Callable[[], None] = lambda: None
+        """Called whenever there is nothing to train."""
+        self.wholes: Callable[[], bool] = lambda: False
+        """Whether batches are wanted whole."""
+        self.ahead: Callable[[Iterator[Handed]], Iterator[Handed]] = lambda feed: feed
+        """What reads in a thread of its own, where something does."""
+        self.event_s = 0
+        """How far the stream's own time is with the batch in hand."""
+        self._stands: dict[int, int] = {}
+        """Where the reader is in the partition that it reads."""
+        self._places: dict[int, int] = {}
+        """Up to where the loop has been given partitions."""
+        self._bounds: tuple[Seen, ...] = ()
+        self._recent: tuple[Recent, ...] = ()
+
+    def batches(self) -> Iterator[Handed]:
+        """Until the stream is over, or the group for this worker."""
+        for handed in self.ahead(self.read()):
+            if handed is PAUSED:
+                self.use.waits(True)
+                self.idle()
+            elif handed.order.claim is not None:
+                self._hand_out(handed.order, handed.order.claim)
+            yield handed
+
+    def read(self) -> Iterator[Handed]:
+        """The same, not yet known to anyone."""
+        hands = self.link.hands
+        hands.open(self.card)
+        reader = self.stream.open()
+        self._stands = {}
+        try:
+            while not self.link.draining:
+                place = self.place()
+                size = self.card.batch_size if self.each is None else self.each * place.workers
+                claimed = hands.claim(size, group=place.workers)
+                if claimed is not None:
+                    records = self._read(reader, claimed[0].nth, claimed[1])
+                    if records is None:
+                        return
+                    handed = self._made(*claimed, records, place)
+                    if handed is not None:
+                        yield handed
+                    else:  # nothing of it can be trained, as all ranks find
+                        hands.acknowledge([claimed[1]])
+                    continue
+                answer = self.link.lease(self.card, 1, self._seen())
+                if isinstance(answer, messages.End):
+                    return
+                if isinstance(answer, messages.Regroup):
+                    yield Handed(Order(indices=PAUSE.indices, regroups=place.generation), None)
+                elif not isinstance(answer, messages.Leased):
+                    yield PAUSED
+        finally:
+            reader.close()
+
+    def fetch(self, samples: Indices) -> Any:
+        """The batch of the records with these numbers, of one of the last batches."""
+        for recent in self._recent:
+            if recent.first <= samples[0] < recent.first + len(recent.records):
+                return shaped(self.making.again(recent.partition, recent.records[samples - recent.first]))
+        raise errors.JobFailed(f"record {samples[0]} of the stream's pass is not at hand any more")
+
+    def pick(self, batch: Any, samples: Indices, places: Indices, *, jagged: bool) -> Any:
+        """Of what `decode` makes nobody knows which part is whose: it is asked again."""
+        return self.fetch(samples[places])
+
+    def report(self) -> StreamUse:
+        """For the worker's reports; how far partitions are is told by one rank."""
+        use = self.use.report(())
+        if self.place().rank:
+            return use
+        places = dict(self._places)
+        views = [
+            PartitionView(one.partition, min(one.end, places.get(one.partition, one.start)), one.end, 0.0)
+            for one in self._bounds
+        ]
+        return dataclasses.replace(use, partitions=tuple(views))
+
+    def close(self) -> None:
+        """The script is through."""
+        self.making.close()
+        self.stream.close()
+
+    def _seen(self) -> tuple[Seen, ...]:
+        assert self.card.stream is not None
+        try:
+            seen = self.stream.bounds(self.card.stream.start)
+        except errors.TemporaryError as error:
+            log.warning("%s", error)
+            return ()
+        now = self.card.stream.until == "now"
+        self._bounds = tuple(one._replace(final=one.final or now) for one in seen)
+        return self._bounds
+
+    def _read(self, reader: StreamReader, partition: int, claim: Claim) -> Records | None:
+        """All records of a batch; None: the job is to stop before they have come."""
+        if self._stands != {partition: claim.begin}:
+            reader.assign({partition: claim.begin})
+        at, parts = claim.begin, [Records.none()]
+        while at < claim.end:
+            for chunk in self._poll(reader):
+                if chunk.partition == partition and chunk.next > at:
+                    parts.append(chunk.records.between(at, claim.end))
+                    self.use.read(parts[-1], chunk.expired)
+                    at = chunk.next
+            if at < claim.end and self.link.draining:
+                return None
+        self._stands = {partition: at}
+        return columns.concat(parts)
+
+    def _poll(self, reader: StreamReader) -> list[Chunk]:
+        """What there is. A stream that cannot be reached is waited for."""
+        try:
+            chunks = reader.poll(POLL_S, self.card.batch_size)
+        except errors.TemporaryError as error:
+            log.warning("%s", error)
+            return []
+        return chunks
+
+    def _made(self, grant: Grant, claim: Claim, records: Records, place: Place) -> Handed | None:
+        """This rank's part, or all of it. Of fewer records than ranks each trains all, and counts for its part."""
+        made = self.making.whole(grant.nth, records, tell=place.rank == 0)
+        before, count = self._recent[-1] if self._recent else None, len(made.records)
+        self.link.hands.note_void(claim, claim.end - claim.begin - count)
+        if not count:
+            return None
+        first = 0 if before is None else before.first + len(before.records)
+        recent = Recent(claim, grant.nth, first, made.records, self.making.event_s)
+        self._recent = (*self._recent[1 - KEPT :], recent)  # at once: the loop may look at it meanwhile
+        if count < place.workers:
+            return Handed(order_of(claim, count, share=1.0 / place.workers), shaped(made.batch))
+        run = shards.rank_part(count, rank=place.rank, workers=place.workers)
+        mine, whole = np.arange(run.start, run.stop), first + np.arange(count)
+        order = order_of(claim, len(mine), share=len(mine) / count, whole=whole, places=mine)
+        if self.wholes():
+            return Handed(order, shaped(made.batch), whole=True)
+        return Handed(order, shaped(made.batch) if place.workers == 1 else self.fetch(whole[run]))
+
+    def _hand_out(self, order: Order, claim: Claim) -> None:
+        recent = next(one for one in self._recent if one.claim == claim)
+        mine = recent.records if order.places is None else recent.records[order.places]
+        self.event_s, self._places[recent.partition] = recent.event_s, claim.begin
+        self.use.waits(False, len(mine))
+        self.use.handed(claim, mine, len(mine))
+
+
+def order_of(
+    claim: Claim, count: int, *, share: float, whole: Indices | None = None, places: Indices | None = None
+) -> Order:
+    """So many records of a batch, where they are shared out those at these `places` of the `whole`."""
+    ranges = (SampleRange(epoch=0, shard=claim.shard, first=claim.begin, count=count),)
+    indices = PAUSE.indices if whole is None or places is None else whole[places]
+    return Order(indices=indices, ranges=ranges, share=share, claim=claim, whole=whole, places=places)
+
+
+def shaped(batch: Any) -> Any:
+    """As the loop gets it."""
+    return as_batch(batch) if isinstance(batch, tuple) else batch

@@ -1,0 +1,93 @@
+"""Raw records of a batch into what the loop gets: sifted, decoded; what cannot be trained is counted and dead-lettered.
+
+In: runs that stream_batches.py takes for the loop. Out: a batch, or None when none of its records can be trained; and
+how far the stream's own time is. Which records are left out depends on them alone (data/stream/record_filter.py), so
+everyone decides alike.
+"""
+
+import logging
+from collections import Counter
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from springtide.data.stream import record_filter
+from springtide.data.stream.dataset import StreamDataset
+from springtide.data.stream.dead_letters import open_dead_letters
+from springtide.data.stream.decode import decoder_of
+from springtide.data.stream.record_filter import Letter
+from springtide.data.stream.records import Records
+from springtide.worker.online.usage_report import Use
+
+log = logging.getLogger(__name__)
+
+
+class Whole(NamedTuple):
+    """A group's batch, as every rank makes it."""
+
+    batch: Any
+    records: Records
+    """Those that are in it: none, where nothing of it can be trained."""
+
+
+class Making:
+    """Used by one thread at a time."""
+
+    def __init__(self, dataset: StreamDataset, use: Use) -> None:
+        self._rules = record_filter.Rules(
+            max_record_bytes=dataset.max_record_bytes, max_lateness_s=dataset.max_lateness_s
+        )  # fmt: skip
+        self._decoder = decoder_of(dataset.decode or _bodies)
+        self._letters = open_dead_letters(dataset.dead_letters)
+        self._use = use
+        self._said: set[str] = set()
+        self.event_s = 0
+        """Up to which second of the stream's own time batches were made; never goes back."""
+
+    def batch(self, partition: int, records: Records) -> record_filter.Made:
+        """What the loop gets."""
+        return self._made(partition, records, tell=True)
+
+    def whole(self, partition: int, records: Records, *, tell: bool) -> Whole:
+        """A batch that all ranks of a bsp group read; what of it cannot be trained one of them `tell`s."""
+        made = self._made(partition, records, tell=tell)
+        bad = np.array([letter.offset for letter in made.letters], dtype=np.int64)
+        return Whole(made.batch, records[~np.isin(records.offsets, bad)] if made.letters else records)
+
+    def again(self, partition: int, records: Records) -> Any:
+        """A batch of some of the records that were in one."""
+        return record_filter.batch_of(partition, records, self._rules, self._decoder).batch
+
+    def close(self) -> None:
+        """No more come."""
+        self._letters.close()
+
+    def _made(self, partition: int, records: Records, *, tell: bool) -> record_filter.Made:
+        made = record_filter.batch_of(partition, records, self._rules, self._decoder)
+        if made.letters and tell:
+            self._put_aside(made.letters)
+        if made.records:
+            # neither a record from the future nor one clock that is wrong makes rows old
+            happened = np.minimum(made.event_at, records.appended_at.max())
+            self.event_s = max(self.event_s, int(np.median(happened)))
+        return made
+
+    def _put_aside(self, letters: list[Letter]) -> None:
+        self._letters.add(letters)
+        if self._letters.lost:
+            if not self._use.unkept:
+                log.warning("dead letters are only counted from here on, not kept: %s", self._letters.why)
+            self._use.not_kept(self._letters.lost, self._letters.why)
+        for why, count in Counter(letter.why for letter in letters).items():
+            self._use.refused(why, count)
+            if why not in self._said:
+                self._said.add(why)
+                first = next(letter for letter in letters if letter.why == why)
+                log.warning(
+                    "partition %d, offset %d: a record is %s (%s) and not trained; others like it are only counted",
+                    first.partition, first.offset, why, first.detail or f"{first.size} bytes",
+                )  # fmt: skip
+
+
+def _bodies(bodies: list[bytes]) -> list[bytes]:
+    return bodies

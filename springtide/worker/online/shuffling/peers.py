@@ -1,0 +1,302 @@
+"""The way between the workers of a job: each calls all others, sends them batches, and hears what became of them.
+
+In: worker/online/shuffling/shuffle_unit.py says what to send, the master (by way of worker/link/master_link.py) where
+workers are. Out: calls of the unit, in this channel's own thread. Both sides prove that they know the job's secret
+(rpc/transport/auth.py), frames are bounded (worker/online/shuffling/peer_messages.py), and a peer that talks nonsense
+loses its connection. What is not delivered is not sent again: the unit takes home what a lost or silent peer had.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+import threading
+import weakref
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from springtide import errors
+from springtide.rpc.transport import addresses, auth, frames, pending, tls
+from springtide.worker.link.lease_tracker import Claim
+from springtide.worker.online.shuffling import peer_messages
+from springtide.worker.online.shuffling.record_run import Run
+from springtide.worker.online.shuffling.shuffle_unit import Unit
+
+log = logging.getLogger(__name__)
+
+TICK_S = 0.25
+ALIVE_S = 1.0  # after so long without another word, one to say that we are there
+SILENT_S = 4.0  # a peer that should have said so by now: what it has of ours comes home
+DEAD_S = 30.0  # one that is not waited for
+AWAY_S = 1.0  # a tick that comes so late: this process was stopped or starved, and could hear nobody
+RETRY_S, RETRY_MOST_S = 0.05, 2.0
+GOODBYE_S = 2.0  # for last words to go out
+BUFFER = 2**20
+
+_open: "weakref.WeakSet[Peers]" = weakref.WeakSet()
+
+
+@dataclass(slots=True, eq=False)
+class Line:
+    """One connection."""
+
+    name: str
+    writer: asyncio.StreamWriter
+    heard_at: float
+    said_at: float
+    ready: bool = False
+    silent: bool = False
+
+
+class Peers:
+    """One a worker; implements `unit.Wires`. All methods may be called from any thread, and none waits but `close`."""
+
+    def __init__(
+        self, unit: Unit, secret: bytes, name: str, *, host: str, port: int = 0, certificates: str = ""
+    ) -> None:
+        """`certificates`: a folder (`rpc.transport.tls`), where the job has TLS."""
+        self._unit, self._secret, self._name, self._certificates = unit, secret, name, certificates
+        self.sent_bytes = 0
+        self._lines: dict[str, Line] = {}
+        """Peers that we have called, and that take batches from us."""
+        self._callers: dict[str, Line] = {}
+        """Peers that have called us."""
+        self._known: dict[str, str] = {}
+        self._dialing: dict[str, asyncio.Task[None]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._pending = pending.PendingHandshakes()
+        self._descriptors: set[int] = set()
+        self._closed = False
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="springtide-shuffle", daemon=True)
+        self._thread.start()
+        try:
+            self.address = asyncio.run_coroutine_threadsafe(self._listen(host, port), self._loop).result()
+        except OSError as error:
+            self._stop()
+            raise errors.PortTaken(f"cannot listen at {host}:{port}: {error.strerror or error}") from error
+        _open.add(self)
+
+    def follow(self, addresses: Mapping[str, str]) -> None:
+        """Where the workers of the job are, by name; a connection that works is kept even if it is not among them."""
+        self._soon(self._follow, {name: at for name, at in addresses.items() if name != self._name})
+
+    # ---- what the unit says ----
+
+    def send(self, peer: str, run: Run) -> None:
+        """Give a peer a batch."""
+        self._soon(self._send, peer, run)
+
+    def done(self, peer: str, claims: Mapping[Claim, int]) -> None:
+        """Tell a caller that these are trained, and how many offsets of each held nothing to train."""
+        self._soon(self._say, self._callers, peer, peer_messages.Done(tuple(claims), tuple(claims.values())))
+
+    def back(self, peer: str, claims: Sequence[Claim]) -> None:
+        """Tell a caller that these are not."""
+        self._soon(self._say, self._callers, peer, peer_messages.Back(tuple(claims)))
+
+    def tell(self, ready: bool) -> None:
+        """Tell all callers whether we take batches."""
+        self._soon(self._broadcast, peer_messages.Ready(ready))
+
+    def close(self) -> None:
+        """Say what is left to say, and hang up."""
+        if self._closed:
+            return
+        self._closed = True
+        _open.discard(self)
+        asyncio.run_coroutine_threadsafe(self._goodbye(), self._loop).result()
+        self._stop()
+
+    # ---- in the thread ----
+
+    def _soon(self, call: Callable[..., None], *arguments: Any) -> None:
+        if not self._closed:
+            with contextlib.suppress(RuntimeError):  # closed by another thread just now
+                self._loop.call_soon_threadsafe(call, *arguments)
+
+    async def _listen(self, host: str, port: int) -> str:
+        self._server = await asyncio.start_server(self._serve, host, port, backlog=1024, limit=BUFFER)
+        self._descriptors.update(each.fileno() for each in self._server.sockets)
+        self._start(self._tick())
+        return addresses.join(host, self._server.sockets[0].getsockname()[1])
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def _follow(self, known: dict[str, str]) -> None:
+        self._known = known
+        for name, address in known.items():
+            if name not in self._dialing:
+                self._dialing[name] = self._start(self._dial(name, address))
+
+    async def _dial(self, name: str, address: str) -> None:
+        """Call a peer, again and again as long as the master names it there."""
+        wait, last = RETRY_S, ""
+        try:
+            while self._known.get(name) == address:
+                try:
+                    await self._call(name, address)
+                    wait = RETRY_S
+                except (OSError, EOFError, TimeoutError, frames.BadFrame, auth.Rejected) as error:
+                    if (why := str(error) or type(error).__name__) != last:
+                        log.info("%s at %s: %s", name, address, why)
+                    last = why
+                await asyncio.sleep(wait)
+                wait = min(RETRY_MOST_S, 2 * wait)
+        finally:
+            del self._dialing[name]
+            if not self._closed:
+                self._follow(self._known)  # it may be somewhere else by now
+
+    async def _call(self, name: str, address: str) -> None:
+        """One connection to a peer, from its first word to its last. EOFError when it ends."""
+        host, port = addresses.parse(address)
+        async with asyncio.timeout(pending.DEADLINE_S):
+            connecting = tls.connecting(self._certificates)
+            reader, writer = await asyncio.open_connection(host, port, limit=BUFFER, **connecting)
+        with self._noted(writer):
+            tls.check_stream(writer, self._certificates, "worker")
+            await auth.answer(reader, writer, self._secret, plane=peer_messages.PLANE)
+            line = Line(name, writer, self._loop.time(), self._loop.time())
+            self._write(line, frames.pack(peer_messages.Hello(self._name)))
+            try:
+                while True:
+                    said = await frames.read(reader, peer_messages.from_called, limit=peer_messages.MAX_WORD_BYTES)
+                    line.heard_at = self._loop.time()
+                    if line.silent:
+                        line.silent = False
+                        self._unit.peer_ready(name, line.ready)
+                    match said:
+                        case peer_messages.Ready(ready):
+                            self._lines[name], line.ready = line, ready
+                            self._unit.peer_ready(name, ready)
+                        case peer_messages.Done(claims, void):
+                            self._unit.peer_done(name, dict(zip(claims, void, strict=False)))
+                        case peer_messages.Back(claims):
+                            self._unit.peer_gave_back(name, claims)
+            finally:
+                if self._lines.pop(name, None) is not None:
+                    self._unit.peer_lost(name)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """A peer has called, or a stranger."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        line = Line("", writer, self._loop.time(), self._loop.time())
+        try:
+            with self._noted(writer):
+                async with self._pending.handshake():
+                    await tls.admit(writer, self._certificates)
+                    await auth.challenge(reader, writer, self._secret, 0, plane=peer_messages.PLANE)
+                async with asyncio.timeout(pending.DEADLINE_S):
+                    hello = await frames.read(reader, peer_messages.from_caller, limit=frames.MAX_HANDSHAKE_BYTES)
+                if not isinstance(hello, peer_messages.Hello):
+                    raise frames.BadFrame(f"expected a name, got {type(hello).__name__}")
+                line.name, self._callers[hello.name] = hello.name, line
+                self._write(line, frames.pack(peer_messages.Ready(self._unit.ready)))
+                while True:
+                    said = await frames.read(reader, peer_messages.from_caller, limit=peer_messages.MAX_BYTES)
+                    line.heard_at = self._loop.time()
+                    if isinstance(said, peer_messages.Batch):
+                        self._unit.peer_sent(line.name, peer_messages.run_of(said, line.name))
+        except (OSError, EOFError, TimeoutError, frames.BadFrame, auth.Rejected) as error:
+            quiet = isinstance(error, EOFError) or (isinstance(error, OSError) and line.name)
+            log.log(
+                logging.INFO if quiet else logging.WARNING,
+                "%s: %s", line.name or "a stranger", str(error) or type(error).__name__,
+            )  # fmt: skip
+        except asyncio.CancelledError:
+            pass  # we close
+        finally:
+            if self._callers.get(line.name) is line:
+                del self._callers[line.name]
+
+    @contextlib.contextmanager
+    def _noted(self, writer: asyncio.StreamWriter) -> Iterator[None]:
+        """While a connection is open."""
+        sock = writer.get_extra_info("socket")
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._descriptors.add(descriptor := sock.fileno())
+        try:
+            yield
+        finally:
+            self._descriptors.discard(descriptor)
+            writer.transport.abort()
+
+    def _send(self, peer: str, run: Run) -> None:
+        line = self._lines.get(peer)
+        if line is not None:  # else the unit has heard, or will in a moment, that it is lost
+            self._write(line, peer_messages.batch_of(run))
+
+    def _say(self, lines: dict[str, Line], peer: str, said: peer_messages.Said) -> None:
+        if (line := lines.get(peer)) is not None:
+            self._write(line, frames.pack(said, limit=peer_messages.MAX_WORD_BYTES))
+
+    def _broadcast(self, said: peer_messages.Said) -> None:
+        for peer in list(self._callers):
+            self._say(self._callers, peer, said)
+
+    def _write(self, line: Line, frame: bytes) -> None:
+        if not line.writer.is_closing():
+            line.writer.write(frame)
+            line.said_at = self._loop.time()
+            self.sent_bytes += len(frame)
+
+    async def _tick(self) -> None:
+        last = self._loop.time()
+        while True:
+            await asyncio.sleep(TICK_S)
+            now = self._loop.time()
+            last, away_s = now, now - last - TICK_S
+            away_s = away_s if away_s > AWAY_S else 0.0
+            for line in [*self._lines.values(), *self._callers.values()]:
+                line.heard_at += away_s
+                if now - line.said_at >= ALIVE_S:
+                    self._write(line, frames.pack(peer_messages.Alive()))
+                if now - line.heard_at > DEAD_S:
+                    line.writer.transport.abort()
+            for line in list(self._lines.values()):
+                if now - line.heard_at > SILENT_S and not line.silent:
+                    line.silent = True
+                    log.warning("nothing is heard of %s: what it was sent is trained by others", line.name)
+                    self._unit.peer_silent(line.name)
+            self._unit.tick(away_s)
+
+    async def _goodbye(self) -> None:
+        self._server.close()
+        until = self._loop.time() + GOODBYE_S
+        writers = [line.writer for line in (*self._lines.values(), *self._callers.values())]
+        while self._loop.time() < until and any(each.transport.get_write_buffer_size() for each in writers):
+            await asyncio.sleep(0.01)
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def _forget_in_child(self) -> None:
+        """A forked child must not keep connections open that end with its parent. Their numbers stay in use."""
+        self._closed = True
+        nothing = os.open(os.devnull, os.O_RDWR)
+        for descriptor in self._descriptors:
+            os.dup2(nothing, descriptor)
+        os.close(nothing)
+
+
+def _forget_all_in_child() -> None:
+    for each in list(_open):
+        each._forget_in_child()
+
+
+os.register_at_fork(after_in_child=_forget_all_in_child)

@@ -1,0 +1,21 @@
+"""A batch of a stream on its way to the loop: raw records of one partition, named before anyone trains it.
+
+In: worker/online/ cuts it from what it reads, or a peer has sent it. Next: worker/online/shuffling/shuffle_unit.py
+keeps or sends it.
+"""
+
+from dataclasses import dataclass
+
+from springtide.data.stream.records import Records
+from springtide.worker.link.lease_tracker import Claim
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One batch. Its claim is its identity: shard, begin and end never mean other records."""
+
+    claim: Claim
+    partition: int
+    records: Records
+    owner: str = ""
+    """The worker that has its lease and sent it; empty: this one."""

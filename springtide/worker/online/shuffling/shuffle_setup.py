@@ -1,0 +1,43 @@
+"""A worker's unit with its way to the others, from the first word to the last.
+
+In: worker/online/ asks for it when a job trains from a stream. Out: a `Unit` that takes from peers and gives to them as
+soon as the master has told where they are.
+"""
+
+import logging
+
+from springtide import errors
+from springtide.domain.data.leases import Holder
+from springtide.rpc.messages.messages import Welcome
+from springtide.rpc.messages.shuffling import Shufflers
+from springtide.worker.link.master_link import Link
+from springtide.worker.online.shuffling.peers import Peers
+from springtide.worker.online.shuffling.shuffle_unit import Unit, strategy_named
+
+log = logging.getLogger(__name__)
+
+
+def open_unit(
+    to_master: Link, welcome: Welcome, *, strategy: str = "advanced", queue: tuple[int, int] | None = None
+) -> Unit:
+    """With "none", and where there is no cluster, a plain queue. `Unit.close` hangs up."""
+    chosen = strategy_named(strategy) if any(welcome.servers) else "none"
+    unit = Unit(to_master.hands, strategy=chosen, queue=queue, seed=welcome.seed * 65537 + welcome.rank)
+    if chosen == "none":
+        return unit
+    from springtide.worker.bsp import connect  # brings torch, which units by themselves do without
+
+    name = str(Holder(welcome.rank, welcome.incarnation))
+    try:
+        host = connect.own_host(welcome)
+        peers = Peers(unit, welcome.secret, name, host=host, certificates=welcome.certificates)
+    except errors.PortTaken as error:
+        log.warning("this worker neither gives batches to others nor takes any: %s", error)
+        return unit
+    unit.connect(peers)
+
+    def heed(news: Shufflers) -> None:
+        peers.follow({each.name: each.address for each in news.members})
+
+    to_master.shuffle_at(peers.address, heed)
+    return unit

@@ -1,0 +1,317 @@
+"""A worker's shuffle unit: batches of a stream from its reader and its peers in, batches to its loop out.
+
+In: the reader's thread offers, the loop's takes, the channel's tells of peers. Out: runs to the loop, and to peers by
+way of `Wires` (worker/online/shuffling/peers.py). What goes where is decided in data/peer_shuffle.py; here are the
+lock, the clock and the records. With the strategy "none", or no peers, it is a plain queue.
+"""
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple, Protocol, cast
+
+from springtide import errors
+from springtide.data import peer_shuffle
+from springtide.data.peer_shuffle import Bounds, Strategy
+from springtide.worker.link.lease_tracker import Claim, Hands
+from springtide.worker.online.shuffling.record_run import Run
+
+SENDABLE_BYTES = 64 * 2**20  # a batch with more is trained by whoever has read it
+
+
+class ShuffleUse(NamedTuple):
+    """What a unit has done since it began; for `StreamUse`."""
+
+    queue: int = 0
+    forwarded: int = 0
+    forwarded_bytes: int = 0
+    """Sent to other workers: batches, and all words about batches."""
+    received: int = 0
+    came_home: int = 0
+    """Of those forwarded: given back, or not waited for any longer."""
+
+
+class Wires(Protocol):
+    """The way to peers. Calls never wait; what cannot be delivered is dropped."""
+
+    sent_bytes: int
+    """Bytes that have gone to peers, with all that was said about batches."""
+
+    def send(self, peer: str, run: Run) -> None:
+        """Give a peer a batch."""
+        ...
+
+    def done(self, peer: str, claims: Mapping[Claim, int]) -> None:
+        """Tell the peer that these batches of its are trained."""
+        ...
+
+    def back(self, peer: str, claims: Sequence[Claim]) -> None:
+        """Tell the peer that these are not."""
+        ...
+
+    def tell(self, ready: bool) -> None:
+        """Tell all peers whether this worker takes from them."""
+        ...
+
+    def close(self) -> None:
+        """Say what is left to say, and hang up: the one call that waits, for a moment."""
+        ...
+
+
+def strategy_named(name: str) -> Strategy:
+    """A strategy that the user has named."""
+    if name not in peer_shuffle.STRATEGIES:
+        raise errors.UnknownName("shuffle strategy", name, list(peer_shuffle.STRATEGIES))
+    return cast(Strategy, name)
+
+
+class Unit:
+    """All methods may be called from any thread."""
+
+    def __init__(
+        self,
+        hands: Hands,
+        *,
+        strategy: str = "none",
+        queue: tuple[int, int] | None = None,
+        seed: int = 0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._hands, self._clock = hands, clock
+        bounds = None if queue is None else Bounds(lower=queue[0], upper=queue[1])
+        chance = random.Random(seed)
+        self._shuffle: peer_shuffle.Shuffle[Claim] = peer_shuffle.Shuffle(
+            strategy_named(strategy), bounds, chance.randrange
+        )
+        self._runs: dict[Claim, Run] = {}
+        """Of everything that is here or with a peer."""
+        self._early: list[Run] = []
+        """From peers that know of a new era before this worker does."""
+        self._lock = threading.RLock()  # entered by itself: an interrupt within Condition.__enter__ would leave it held
+        self._changed = threading.Condition(self._lock)
+        self._wires: Wires | None = None
+        self._forwarded = self._received = 0
+        self._closed = False
+
+    def connect(self, wires: Wires) -> None:
+        """There is a way to peers from now on."""
+        self._wires = wires
+
+    # ---- the reader ----
+
+    @property
+    def room(self) -> int:
+        """How many batches the reader may still bring; with none left it should wait."""
+        with self._lock:
+            return max(0, self._shuffle.room)
+
+    @property
+    def wait_s(self) -> float:
+        """How long a batch that is offered now waits for the loop."""
+        with self._lock:
+            return self._shuffle.wait_s(self._clock())
+
+    def await_room(self, timeout_s: float) -> bool:
+        """Wait until there is some. False: there is none yet."""
+        with self._lock:
+            return self._changed.wait_for(lambda: self._closed or self._shuffle.room > 0, timeout_s)
+
+    def offer(self, run: Run) -> None:
+        """A batch of a lease of ours. Never waits: what there is no room for is kept all the same."""
+        with self._lock:
+            self._runs[run.claim] = run
+            stays = run.records.nbytes > SENDABLE_BYTES
+            self._act(self._shuffle.offer(run.claim, self._clock(), stays=stays))
+
+    # ---- the loop ----
+
+    def take(self, timeout_s: float) -> Run | None:
+        """The next batch to train; None when there is none for so long. Batches whose lease is gone are left out."""
+        deadline = self._clock() + timeout_s
+        with self._lock:
+            while not self._closed:
+                self._admit()
+                key, actions = self._shuffle.take(self._clock())
+                self._act(actions)
+                if key is None:
+                    left = deadline - self._clock()
+                    if left <= 0 or not self._changed.wait_for(lambda: self._closed or self._shuffle.queue, left):
+                        return None
+                elif self._shuffle.owners[key] == {""} and not self._hands.wanted(key):
+                    self._act(self._shuffle.drop(key, self._clock()))
+                    self._prune([key])
+                else:
+                    return self._runs[key]
+            return None
+
+    def trained(self, claims: Iterable[Claim]) -> None:
+        """Every server has these batches: our own count as trained, others' owners are told."""
+        claims = list(claims)
+        self._hands.acknowledge(claims)
+        with self._lock:
+            now = self._clock()
+            self._act([action for claim in claims for action in self._shuffle.trained(claim, now)])
+            self._prune(claims)
+            for claim in claims:
+                self._hands.note_void(claim, 0)
+
+    def drop(self, run: Run) -> None:
+        """A batch that the loop has taken and will not train."""
+        with self._lock:
+            self._act(self._shuffle.drop(run.claim, self._clock()))
+            self._prune([run.claim])
+
+    def drain(self, timeout_s: float) -> bool:
+        """The loop has ended: give peers back what they sent, and wait for what they have of ours.
+
+        False: some of it was not heard of in time; it may be trained all the same, as whoever reads it next finds.
+        """
+        deadline = self._clock() + timeout_s
+        with self._lock:
+            early, self._early = self._early, []
+            if self._wires is not None:
+                for run in early:
+                    self._wires.back(run.owner, [run.claim])
+            self._act(self._shuffle.drain(self._clock()))
+            self._prune(list(self._runs))
+            while self._shuffle.away and not self._closed:
+                left = deadline - self._clock()
+                if left <= 0:
+                    return False
+                self._changed.wait(min(left, 0.1))
+                self._forget()
+            return True
+
+    def close(self) -> None:
+        """Whoever waits here gets nothing. The last words to peers go out."""
+        with self._lock:
+            self._closed = True
+            self._changed.notify_all()
+            wires = self._wires
+        if wires is not None:
+            wires.close()
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is here, in the loop's hand or with a peer."""
+        with self._lock:
+            return not self._runs and not self._early
+
+    @property
+    def use(self) -> ShuffleUse:
+        """What was done so far."""
+        with self._lock:
+            sent = 0 if self._wires is None else self._wires.sent_bytes
+            waiting = len(self._shuffle.queue)
+            return ShuffleUse(waiting, self._forwarded, sent, self._received, self._shuffle.came_home)
+
+    # ---- peers, by way of the channel's thread ----
+
+    @property
+    def ready(self) -> bool:
+        """What a peer that calls now is told."""
+        with self._lock:
+            return self._shuffle.ready
+
+    def peer_ready(self, peer: str, ready: bool) -> None:
+        """A peer tells that it takes batches, or takes no more."""
+        with self._lock:
+            self._act(self._shuffle.heard(peer, ready, self._clock()))
+
+    def peer_sent(self, peer: str, run: Run) -> None:
+        """A peer has sent a batch. One of an era that is not known here waits until it is: its servers may be others.
+
+        Else an earlier life of a server, which this worker still speaks to, could acknowledge it for the next one.
+        """
+        with self._lock:
+            self._received += 1
+            if run.claim.era > self._hands.era:
+                self._early.append(run)
+            elif run.claim.era == self._hands.era:
+                self._take_in(run)
+
+    def peer_done(self, peer: str, trained: Mapping[Claim, int]) -> None:
+        """A peer has trained batches of ours, of which so many offsets held nothing to train.
+
+        What is not here, nor with a peer, was trained before, or is none.
+        """
+        with self._lock:
+            claims = [claim for claim in trained if claim in self._runs and not self._runs[claim].owner]
+            for claim in claims:
+                self._hands.note_void(claim, max(0, min(trained[claim], claim.end - claim.begin)))
+            self._hands.acknowledge(claims)
+            for claim in claims:
+                self._act(self._shuffle.done(peer, claim, self._clock()))
+            self._prune(claims)
+
+    def peer_gave_back(self, peer: str, claims: Sequence[Claim]) -> None:
+        """A peer will not train these."""
+        with self._lock:
+            for claim in claims:
+                self._act(self._shuffle.given_back(peer, claim, self._clock()))
+
+    def peer_silent(self, peer: str) -> None:
+        """Nothing is heard of a peer that is still connected."""
+        with self._lock:
+            self._act(self._shuffle.silent(peer, self._clock()))
+
+    def peer_lost(self, peer: str) -> None:
+        """A peer is not connected any more."""
+        with self._lock:
+            self._act(self._shuffle.lost(peer, self._clock()))
+
+    def tick(self, away_s: float = 0.0) -> None:
+        """Let time pass: a few times a second. `away_s`: for so long this process did not run."""
+        with self._lock:
+            self._shuffle.forgive(away_s)
+            self._admit()
+            self._forget()
+            self._act(self._shuffle.tick(self._clock()))
+
+    # ---- inside, with the lock held ----
+
+    def _take_in(self, run: Run) -> None:
+        known = self._runs.get(run.claim)
+        if known is None or (known.owner and known.claim not in self._shuffle.owners):
+            self._runs[run.claim] = run
+        self._act(self._shuffle.came(run.owner, run.claim, self._clock()))
+        self._prune([run.claim])
+
+    def _admit(self) -> None:
+        """The era that some batches waited for may be known by now."""
+        if self._early:
+            era = self._hands.era
+            early, self._early = self._early, [run for run in self._early if run.claim.era > era]
+            for run in early:
+                if run.claim.era == era:
+                    self._take_in(run)
+
+    def _forget(self) -> None:
+        """Our own whose lease is gone: nobody here waits for them."""
+        gone = [key for key, run in self._runs.items() if not run.owner and not self._hands.wanted(key)]
+        self._shuffle.forget(gone)
+        self._prune(gone)
+
+    def _prune(self, claims: Iterable[Claim]) -> None:
+        """Let go of records that nobody needs."""
+        kept = self._shuffle
+        for claim in claims:
+            if claim not in kept.owners and not any(claim in other.away for other in kept.peers.values()):
+                self._runs.pop(claim, None)
+
+    def _act(self, actions: Iterable[peer_shuffle.Action[Claim]]) -> None:
+        for action in actions:
+            if self._wires is None:
+                continue
+            match action:
+                case peer_shuffle.Send(peer, key):
+                    self._forwarded += 1
+                    self._wires.send(peer, self._runs[key])
+                case peer_shuffle.Done(peer, key):
+                    self._wires.done(peer, {key: self._hands.void_of(key)})
+                case peer_shuffle.Back(peer, key):
+                    self._wires.back(peer, [key])
+                case peer_shuffle.Tell(ready):
+                    self._wires.tell(ready)
+        self._changed.notify_all()

@@ -1,0 +1,103 @@
+"""What a worker says to the master about a stream, in threads of its own: which partitions there are, where it cuts.
+
+In: the stream's bounds, cuts that stream_reader.py wishes for. Out: leases and noted cuts, which the link puts into
+worker/link/lease_tracker.py; whether the pass is over. The master holds a question until it has something for us, so
+there is always one with it: partitions of a worker that is lost go to others at once. A master that is away is waited
+for here, while reading and training go on.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from springtide import errors
+from springtide.data.stream.stream import Stream
+from springtide.domain.data.samples import DatasetCard
+from springtide.domain.data.streams import Cut, Seen
+from springtide.rpc.messages import messages
+from springtide.worker.link.master_link import Link
+
+log = logging.getLogger(__name__)
+EVERY_S = 2.0  # between two looks at which partitions there are, while some are in hand
+SOON_S = 0.05  # between two questions; a master holds one that it cannot answer for a while
+
+
+class Asking:
+    """One a pass. `failure` is what a thread has died of: the loop raises it."""
+
+    def __init__(self, to_master: Link, card: DatasetCard, stream: Stream, *, every_s: float = EVERY_S) -> None:
+        assert card.stream is not None
+        self._link, self._card, self._stream, self._every_s = to_master, card, stream, every_s
+        self._start, self._now = card.stream.start, card.stream.until == "now"
+        self._ended = threading.Event()
+        self._wake = threading.Event()
+        self.over = False
+        """The master has nothing left for us: once what is in hand is trained, the pass is over."""
+        self.failure: BaseException | None = None
+        self._trouble = ""
+        self._cutting: threading.Thread | None = None
+        self._thread = threading.Thread(target=self._run, name="springtide-partitions", daemon=True)
+
+    def begin(self) -> None:
+        """Ask from now on."""
+        self._thread.start()
+
+    def hurry(self) -> None:
+        """Ask now: something has changed."""
+        self._wake.set()
+
+    def cut(self, cuts: tuple[Cut, ...]) -> None:
+        """Ask for these cuts, unless some were asked for just now and are not answered."""
+        if self._ended.is_set() or (self._cutting is not None and self._cutting.is_alive()):
+            return
+        self._cutting = threading.Thread(  # which a script that ends does not wait for: the master may be away
+            target=self._carefully, args=(lambda: self._link.cut(cuts),), name="springtide-cuts", daemon=True
+        )
+        self._cutting.start()
+
+    def close(self) -> None:
+        """No more are wanted. A request that is under way ends by itself; what it gets goes back."""
+        self._ended.set()
+        self._wake.set()
+
+    def _run(self) -> None:
+        self._carefully(self._ask_on)
+
+    def _ask_on(self) -> None:
+        hands = self._link.hands
+        seen: tuple[Seen, ...] = ()
+        look_at = time.monotonic()
+        while not self._ended.is_set():
+            busy = hands.busy
+            if not busy or not seen or self._wake.is_set() or time.monotonic() >= look_at:
+                self._wake.clear()
+                seen, look_at = self._seen(), time.monotonic() + self._every_s
+            answer = self._link.lease(self._card, max(1, len(seen)), seen)
+            for one in () if self._now else seen:
+                if one.final:
+                    hands.end_run(one.partition, one.end)
+            self.over = isinstance(answer, messages.End) and not busy
+            if not isinstance(answer, messages.Leased):  # else there may be more
+                self._wake.wait(SOON_S)
+
+    def _seen(self) -> tuple[Seen, ...]:
+        try:
+            seen = self._stream.bounds(self._start)
+        except errors.TemporaryError as error:
+            self._say(str(error))
+            return ()
+        self._say("")
+        return tuple(one._replace(final=True) for one in seen) if self._now else tuple(seen)
+
+    def _say(self, trouble: str) -> None:
+        if trouble != self._trouble:
+            self._trouble = trouble
+            log.warning("%s", trouble or "the stream is there again")
+
+    def _carefully(self, do: Callable[[], None]) -> None:
+        try:
+            do()
+        except BaseException as error:  # whatever it is, the loop must hear of it
+            if not self._ended.is_set():
+                self.failure = error

@@ -1,0 +1,129 @@
+"""The thread that reads a stream: partitions that are ours, whole batches claimed in turn, offered to the loop.
+
+In: leases in worker/link/lease_tracker.py, chunks of a stream. Out: runs in the shuffle unit
+(worker/online/shuffling/), which keeps or forwards them; a full queue holds this thread up, and so the reading. Next:
+stream_batches.py takes them out for the loop.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from springtide import errors
+from springtide.data.stream.stream import Stream, StreamReader
+from springtide.worker.link.lease_tracker import Hands
+from springtide.worker.online.batch_claims import Heads, Whole
+from springtide.worker.online.shuffling import Run, Unit
+from springtide.worker.online.stream_client import Asking
+from springtide.worker.online.usage_report import Use
+
+log = logging.getLogger(__name__)
+POLL_S = 0.05  # at most so long until new leases are read, and revoked ones are not
+MOST_BATCHES = 8  # that one poll may bring
+NAP_S = 0.01  # after one that has brought less than a batch
+
+
+class Reading:
+    """One a pass. `failure` is what the thread has died of: the loop raises it."""
+
+    def __init__(
+        self, stream: Stream, hands: Hands, unit: Unit, asking: Asking, use: Use, *, batch_size: int, linger_s: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
+        self._stream, self._hands, self._unit, self._asking, self._use = stream, hands, unit, asking, use
+        self._most, self._few, self._linger_s, self._clock = MOST_BATCHES * batch_size, batch_size, linger_s, clock
+        self._heads = Heads(batch_size)
+        self._ended = threading.Event()
+        self.failure: BaseException | None = None
+        self._stands: dict[int, int] = {}
+        """Where the reader stands."""
+        self._trouble = ""
+        self._thread = threading.Thread(target=self._run, name="springtide-stream", daemon=True)
+
+    def begin(self) -> None:
+        """Read from now on."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Read no more; waits for the thread, which looks often."""
+        self._ended.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            reader = self._stream.open()
+            try:
+                while not self._ended.is_set():
+                    self._round(reader)
+            finally:
+                reader.close()
+        except BaseException as error:  # whatever it is, the loop must hear of it
+            self.failure = error
+
+    def _round(self, reader: StreamReader) -> None:
+        heads = self._heads
+        heads.follow(self._hands.tails())
+        positions = heads.positions()
+        if positions != self._stands:
+            reader.assign(positions)
+            self._stands = dict(positions)
+        if not positions:
+            self._use.stands({}, {})
+            self._ended.wait(POLL_S)
+        else:
+            self._poll(reader)
+        for whole in heads.whole():
+            if not self._offer(whole):
+                return
+        ends = dict(reader.ends())
+        # one that would wait in the queue anyway is not cut yet: it fills meanwhile, and is trained no later
+        if cuts := heads.lingering(ends, self._clock() - max(self._linger_s, self._unit.wait_s)):
+            self._asking.cut(cuts)
+        self._use.stands(heads.oldest(), ends)
+
+    def _poll(self, reader: StreamReader) -> None:
+        try:
+            chunks = reader.poll(min(POLL_S, max(self._linger_s, 0.001)), self._most)
+        except errors.TemporaryError as error:
+            self._say(str(error))
+            return
+        now = self._clock()
+        for chunk in chunks:
+            self._stands[chunk.partition] = chunk.next
+            if expired := self._heads.take_in(chunk, now):
+                log.warning(
+                    "partition %d: %d records were deleted by the stream's retention before anyone had read them",
+                    chunk.partition, expired,
+                )  # fmt: skip
+            self._use.read(chunk.records, expired)
+        if chunks:
+            self._say("")
+            if sum(len(chunk.records) for chunk in chunks) < self._few:
+                self._ended.wait(NAP_S)  # a trickle: what comes next is read together
+
+    def _offer(self, whole: Whole) -> bool:
+        """Wait until there is room for a batch, then claim it: until then another may be given the partition.
+
+        Whether there is more to do.
+        """
+        while not self._unit.await_room(POLL_S):
+            if self._ended.is_set():
+                return False
+        claim = self._hands.claim_run(whole.tail, whole.end)
+        if claim is None:
+            self._heads.dropped(whole)
+            return True
+        self._heads.claimed(whole)
+        if not len(whole.records):
+            self._hands.acknowledge([claim])
+            return True
+        self._use.claimed(claim, whole.records)
+        self._unit.offer(Run(claim, whole.tail.grant.nth, whole.records))
+        return True
+
+    def _say(self, trouble: str) -> None:
+        if trouble != self._trouble:
+            self._trouble = trouble
+            log.warning("%s", trouble or "the stream can be read again")

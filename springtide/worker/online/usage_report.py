@@ -1,0 +1,148 @@
+"""What this worker has done with a stream, for its reports: records, dead letters, how far partitions are, the lag.
+
+In: stream_reader.py (what was read), stream_batches.py (what the loop gets), step.py (what is trained). Out: a
+`StreamUse` with every report. Methods may be called from any thread.
+
+The lag of a record is the time from its append to the moment when every server has it. The two are read from two
+clocks: a clock that jumps shows in the lag, and in nothing else.
+"""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from springtide.data.stream.records import Records
+from springtide.domain.data.leases import LeaseKey
+from springtide.domain.data.streams import PartitionView, Steps, StreamUse
+from springtide.worker.link.lease_tracker import Claim, Tail
+
+KEPT_LAGS = 4096  # records that quantiles are taken of
+OF_A_BATCH = 16  # of which every batch gives so many
+
+
+class Use:
+    """Totals since this worker began."""
+
+    def __init__(
+        self, clock: Callable[[], float] = time.time, counter: Callable[[], float] = time.perf_counter
+    ) -> None:
+        self._lock = threading.Lock()
+        self._clock, self._counter = clock, counter
+        self._under_way: dict[Claim, tuple[int, NDArray[np.float64]]] = {}
+        self._claimed: dict[LeaseKey, deque[tuple[int, float]]] = {}
+        """Of each lease, batches that are claimed and not known to be trained: where they end, their first append."""
+        self._lags: deque[float] = deque(maxlen=KEPT_LAGS)
+        self._records = self._read_bytes = self._expired = 0
+        self._refused = {"late": 0, "corrupt": 0, "oversized": 0}
+        self.unkept, self._unkept_why = 0, ""
+        """Of these, letters that could not be kept."""
+        self._waited_s = self._busy_s = 0.0
+        self._since, self._idle = counter(), True
+        self._steps, self._step = Steps(), (0, 0.0)
+        """Those that are done, and the one under way: its records, and when it began."""
+        self._oldest: Mapping[int, float] = {}
+        self._ends: dict[int, int] = {}
+
+    def read(self, records: Records, expired: int) -> None:
+        """A chunk has come."""
+        with self._lock:
+            self._read_bytes += records.nbytes
+            self._expired += expired
+
+    def claimed(self, claim: Claim, records: Records) -> None:
+        """This batch of a partition is read, and on its way to the loop, here or elsewhere."""
+        with self._lock:
+            batches = self._claimed.setdefault(LeaseKey(claim.shard, claim.first), deque())
+            batches.append((claim.end, float(records.appended_at[0])))
+
+    def refused(self, why: str, count: int = 1) -> None:
+        """Records that are not trained: "late", "corrupt" or "oversized"."""
+        with self._lock:
+            self._refused[why] += count
+
+    def not_kept(self, letters: int, why: str) -> None:
+        """So many of these, in all, have left no letter."""
+        with self._lock:
+            self.unkept, self._unkept_why = letters, why
+
+    def handed(self, claim: Claim, records: Records, count: int) -> None:
+        """The loop gets this batch, `count` of whose records can be trained."""
+        every = max(1, len(records) // OF_A_BATCH)
+        with self._lock:
+            self._under_way[claim] = (count, np.array(records.appended_at[::every]))
+
+    def trained(self, claims: Iterable[Claim]) -> None:
+        """Every server has these batches."""
+        now = self._clock()
+        with self._lock:
+            for claim in claims:
+                count, appended_at = self._under_way.pop(claim, (0, None))
+                self._records += count
+                if appended_at is not None:
+                    self._lags.extend(np.maximum(0.0, now - appended_at).tolist())
+
+    def forget(self, claims: Iterable[Claim]) -> None:
+        """These are not trained here."""
+        with self._lock:
+            for claim in claims:
+                self._under_way.pop(claim, None)
+
+    def stands(self, oldest: Mapping[int, float], ends: Mapping[int, int]) -> None:
+        """How far reading is: append times of what is not claimed yet, and where partitions end."""
+        with self._lock:
+            self._oldest = oldest
+            self._ends |= ends  # of one that is not read just now, it is as it was
+
+    def waits(self, idle: bool, records: int = 0) -> None:
+        """From now on the loop has nothing to train, or has a batch of so many records: the one before is done."""
+        now = self._counter()
+        with self._lock:
+            self._count_time(now)
+            size, began = self._step
+            if size:
+                self._steps = self._steps.and_one(size, now - began)
+            self._step = (records, now)
+            self._idle = idle
+
+    def report(self, tails: Iterable[Tail]) -> StreamUse:
+        """All of it but what the shuffle unit knows; `tails`: the partitions that are ours, told once they are read."""
+        now = self._counter()
+        with self._lock:
+            self._count_time(now)
+            p50, p99 = np.quantile(np.array(self._lags), (0.5, 0.99)).tolist() if self._lags else (0.0, 0.0)
+            ours = {LeaseKey(tail.grant.shard, tail.grant.first): tail for tail in tails}
+            self._claimed = {key: batches for key, batches in self._claimed.items() if key in ours}
+            views = [
+                PartitionView(tail.grant.nth, tail.offset, end, self._oldest_of(key, tail))
+                for key, tail in ours.items()
+                if (end := self._end_of(tail)) is not None
+            ]
+            return StreamUse(
+                partitions=tuple(sorted(views)), records=self._records, expired=self._expired,
+                read_bytes=self._read_bytes, waited_s=self._waited_s, busy_s=self._busy_s,
+                steps=self._steps, lag_p50_s=p50, lag_p99_s=p99, unkept=self.unkept, unkept_why=self._unkept_why,
+                **self._refused,
+            )  # fmt: skip
+
+    def _oldest_of(self, key: LeaseKey, tail: Tail) -> float:
+        batches = self._claimed.get(key, deque())
+        while batches and batches[0][0] <= tail.offset:
+            batches.popleft()
+        return batches[0][1] if batches else self._oldest.get(tail.grant.nth, 0.0)
+
+    def _end_of(self, tail: Tail) -> int | None:
+        """None: it has just been given to us, and nobody has looked. Told as its first offset, all that lies there
+        would seem to come the moment after, and workers be had for it."""
+        end = self._ends.get(tail.grant.nth)
+        return None if end is None else max(tail.offset, tail.begin, min(tail.end, end))
+
+    def _count_time(self, now: float) -> None:
+        if self._idle:
+            self._waited_s += now - self._since
+        else:
+            self._busy_s += now - self._since
+        self._since = now

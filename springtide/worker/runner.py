@@ -1,0 +1,92 @@
+"""A worker's process: `python -m springtide.worker.runner train.py ...` runs the user's script as `__main__`.
+
+In: the script; its arguments come by the environment (`config.own_arguments`), which other users cannot read. Out: its
+end, told to the master: finished, or failed with the user's error on the first line.
+The script sees what plain `python train.py` would show it: `__name__`, `__file__`, `sys.argv`, `sys.path[0]`.
+"""
+
+import builtins
+import logging
+import os
+import runpy
+import sys
+import traceback
+import types
+
+from springtide import child_guard, config, errors
+from springtide.domain.spec.job_spec import Blame
+from springtide.telemetry import logs, redacting
+from springtide.worker import error_summary
+from springtide.worker.epochs import user_loops
+from springtide.worker.link import master_link
+
+log = logging.getLogger(__name__)
+
+FENCED = 75  # exit status of a worker whose work is with another: nobody waits for it
+
+
+def main(arguments: list[str]) -> int:
+    """Run the script; the exit status of the worker."""
+    script = os.path.abspath(arguments[0])
+    settings = config.load()
+    child_guard.die_with(settings.parent)
+    logs.log_quietly(debug=settings.debug)
+    sys.argv = [arguments[0], *config.own_arguments(arguments[1:])]
+    redacting.remember(*redacting.option_pairs(sys.argv))
+    sys.path[0] = os.path.dirname(script)
+    try:
+        run(script, arguments[0])
+    except SystemExit as end:
+        if end.code not in (None, 0):
+            return tell(end, script)
+    except errors.Fenced as error:
+        log.warning("left: %s", error)
+        return FENCED
+    except BaseException as error:
+        return tell(error, script)
+    here = master_link.opened()
+    if here is not None:
+        here.finish()
+    return 0
+
+
+def run(script: str, given: str) -> None:
+    """Run the script as `__main__`. In a job that is under way its epoch loop passes over what is finished."""
+    code = None
+    try:
+        here = master_link.current()
+        place = here.first_place() if isinstance(here, master_link.MasterLink) else None
+        user_loops.note_script(given, script)
+        if place is not None and place.loop and os.path.isfile(script):
+            code = user_loops.install(script, place.loop)
+    except (errors.SpringtideError, OSError, ValueError) as error:
+        log.warning("where the script was in its epochs is not known: %s", error)
+    if code is None:
+        runpy.run_path(given, run_name="__main__")
+        return
+    main_module = types.ModuleType("__main__")
+    vars(main_module).update(__file__=given, __builtins__=builtins, __cached__=None)
+    before, sys.modules["__main__"] = sys.modules["__main__"], main_module
+    try:
+        exec(code, vars(main_module))
+    finally:
+        sys.modules["__main__"] = before
+
+
+def tell(error: BaseException, script: str) -> int:
+    """Report an exception to the master, and leave the whole of it in the log."""
+    trace = "".join(traceback.format_exception(type(error), error, error_summary.users_part(error.__traceback__)))
+    print(f"{logs.SCRIPT_RAISED}\n{redacting.redact(trace)}", file=sys.stderr, flush=True)
+    not_theirs = isinstance(error, errors.JobFailed | errors.TemporaryError)
+    blame = Blame.INFRASTRUCTURE if not_theirs else Blame.USER
+    try:
+        here = master_link.current()
+        line = error_summary.first_line(error, script, unneeded=here.unneeded, started_late=here.started_late)
+        here.fail(line, trace, blame)
+    except errors.SpringtideError as lost:
+        log.error("could not tell the master: %s", lost)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

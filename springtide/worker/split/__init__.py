@@ -1,0 +1,1 @@
+"""Runs the trainer's part of a split program."""

@@ -1,0 +1,100 @@
+"""Records the torch calls of some forwards, while the loop trains: what dataworker/split/search/split.py makes a split
+of.
+
+In: loop_watcher.py says which of the loop's own calls of the model are recorded. Nothing is run a second time, so
+whatever forward() counts, keeps or draws is as it would be. Out: `book` and `logs`. Next: controller.py.
+"""
+
+import sys
+import time
+from typing import Any
+
+import torch
+from torch import nn
+
+from springtide.dataworker.split.program import arguments
+from springtide.dataworker.split.recorder import pytree, stateless
+from springtide.dataworker.split.recorder.call_recorder import CallBook, CallLog, Recorder
+from springtide.worker.split import lazy_leaf
+from springtide.worker.split.forward_stand_in import ForwardStandIn
+
+
+class Recording(ForwardStandIn):
+    """Stands as `forward` in the model while it is watched."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__(model)
+        self.book = CallBook()
+        self.logs: list[CallLog] = []
+        self.why = ""
+        """Why nothing can be recorded; "": something could."""
+        self.forward_s = 0.0
+        """What a forward takes that is not recorded."""
+        self.running = False
+        """Whether a call that is to be recorded is under way: what it reads, the model reads."""
+        self._call: arguments.Call | None = None
+        self._keep: bool | None = None
+
+    def expect(self, call: arguments.Call) -> None:
+        """The next call of the model is made in this way: what it reads of the batch, the model reads."""
+        self._call, self._keep = call, None
+
+    def record(self, *, keep: bool) -> None:
+        """Record that call; `keep`: with the values that it makes."""
+        self._keep = keep
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The user's own forward, on real tensors, recorded if that is wanted."""
+        call, self._call = self._call, None
+        if call is None or torch.compiler.is_compiling():
+            return self.own(*args, **kwargs)
+        keep, self._keep = self._keep, None
+        self.running = True
+        try:
+            with pytree.substituted((args, call.in_order(kwargs)), lazy_leaf.behind) as (args, kwargs):
+                self.why = self.why or unfit(self._model)
+                timed = self.why or keep is None or not self.forward_s
+                return self._timed(args, kwargs) if timed else self._recorded(args, kwargs, bool(keep))
+        finally:
+            self.running = False
+
+    def _timed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        began = time.perf_counter()
+        result = self.own(*args, **kwargs)
+        self.forward_s = time.perf_counter() - began
+        return result
+
+    def _recorded(self, args: tuple[Any, ...], kwargs: dict[str, Any], keep: bool) -> Any:
+        flat, _ = pytree.flatten((args, kwargs))
+        names = {id(one): name for name, one in (*self._model.named_parameters(), *self._model.named_buffers())}
+        recorder = Recorder(
+            self.book, flat, known=lambda tensor: names.get(id(tensor), ""), modules=dict(self._model.named_modules()),
+            keep=keep,
+        )  # fmt: skip
+        with stateless.heard_by(recorder.call_marked), recorder:
+            result = self.own(*args, **kwargs)
+        self.logs.append(recorder.finish())
+        return result
+
+
+def unfit(model: nn.Module) -> str:
+    """Why calls of this process cannot be told from what they would be otherwise; "": they can."""
+    for path, part in model.named_modules():
+        compiled = type(part).__name__ == "OptimizedModule" or getattr(part, "_compiled_call_impl", None) is not None
+        if compiled or isinstance(part, torch.jit.ScriptModule):
+            return f"{path or 'the model'} is compiled ({type(part).__name__}): what it does cannot be seen"
+    return surrounded()
+
+
+def surrounded() -> str:
+    """The same of what is around the model, which may change from batch to batch."""
+    if torch._C._len_torch_function_stack() or torch._C._len_torch_dispatch_stack():
+        return "a mode of torch's is on (torch.set_default_device, a profiler of operations), which sees every call"
+    if _compiles():
+        return "torch.compile is used in this process: what compiled code does cannot be seen"
+    return ""
+
+
+def _compiles() -> bool:
+    dynamo = sys.modules.get("torch._dynamo.utils")
+    return dynamo is not None and bool(dynamo.counters.get("frames"))

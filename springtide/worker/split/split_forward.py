@@ -1,0 +1,194 @@
+"""A model's own forward(), whose moved torch calls are answered from what data workers have made of the batch.
+
+In: controller.py, with each batch that came with crossings. They are used in training mode, when the model is called
+with the very leaves of the batch in hand, unwritten by any way; anything else is computed here: evaluation, other
+arguments, a compiled model. What forward() itself does otherwise than when it was split is seen call by call
+(dataworker/split/program/call_replay.py). Of some batches everything is computed here, and compared with what came.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from springtide.dataworker.split.program import arguments
+from springtide.dataworker.split.recorder import bit_compare, pytree
+from springtide.dataworker.split.search.split import Split
+from springtide.embedding.lookup import id_routes
+from springtide.worker.split import lazy_leaf
+from springtide.worker.split.forward_stand_in import ForwardStandIn
+from springtide.worker.split.recording import surrounded
+
+log = logging.getLogger(__name__)
+
+STALE = 64  # calls in a row of which not all that crossed could be used: the split is not of this program any more
+
+
+class InHand:
+    """A batch that came with crossings, as it was when it came."""
+
+    __slots__ = ("_marks", "_snapshots", "check", "crossing", "parts", "used")
+
+    def __init__(
+        self, call: arguments.Call, batch: Any, crossing: Sequence[Any], read: Sequence[bool], *, check: bool
+    ) -> None:
+        """`read`: which of its parts the moved part reads; `check`: whether it is to be compared."""
+        self.crossing, self.check, self.used = crossing, check, False
+        self.parts = call.find(batch)
+        """What of it the model is called with."""
+        self._snapshots = {
+            at: bit_compare.Snapshot(part)
+            for at, (part, wanted) in enumerate(zip(self.parts, read, strict=True))
+            if wanted and type(part) is torch.Tensor
+        }
+        self._marks = [_mark(part) for part in self.parts]
+
+    @property
+    def untouched(self) -> bool:
+        """Whether nobody has written to those parts, nor asks for a gradient of one."""
+        if not all(one.is_still for one in self._snapshots.values()):
+            return False
+        return all(_mark(part) == mark for part, mark in zip(self.parts, self._marks, strict=True))
+
+    def pristine(self, leaf: Any) -> Any:
+        """A part as it was when it came."""
+        if type(leaf) is lazy_leaf.Absent:
+            return leaf.springtide_fresh()
+        return next(self._snapshots[at].copy for at, part in enumerate(self.parts) if _is_same(part, leaf))
+
+
+class SplitForward(ForwardStandIn):
+    """Stands as `forward` in the model itself until it is removed."""
+
+    def __init__(
+        self, model: nn.Module, call: arguments.Call, split: Split, *, sample: Any, on_difference: Callable[[str], None]
+    ) -> None:
+        """`sample`: a batch, to see which of its parts become which inputs.
+
+        `on_difference` is told when what came with a batch is not what is computed here, or when the split is of
+        another program by now.
+        """
+        super().__init__(model)
+        self.split_calls = self.whole_calls = self.checked = 0
+        """Calls in training mode with a batch that came with crossings: that used them, that did not, that compared."""
+        self._call, self._split, self._on_difference = call, split, on_difference
+        self._read = [bool(numbers & split.answering.read) for numbers in _numbers(call, sample)]
+        self._in_hand: InHand | None = None
+        self._twice = self._off = False
+        self._stale = 0
+        self._said = ""
+
+    def hand_out(self, batch: Any, crossing: Sequence[Any] | None, *, check: bool = False) -> None:
+        """The loop gets this batch, which came with crossings or without; `check`: they are to be compared."""
+        came = crossing is not None
+        self._in_hand = InHand(self._call, batch, crossing or (), self._read, check=check) if came else None
+
+    def taken_back(self) -> None:
+        """The loop has done with it."""
+        self._in_hand = None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """What the user's own forward would give."""
+        if torch.compiler.is_compiling():
+            return self.own(*args, **kwargs)
+        now = self._in_hand
+        if now is None or self._off or not self._model.training:
+            return self._whole(args, kwargs)
+        why = self._against(now, args, kwargs)
+        if why:
+            self.whole_calls += 1
+            self._say(why)
+            return self._whole(args, kwargs)
+        return self._answered(now, args, self._call.in_order(kwargs))
+
+    def _whole(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        with pytree.substituted((args, kwargs), lazy_leaf.whole) as (args, kwargs):
+            return self.own(*args, **kwargs)
+
+    def _answered(self, now: InHand, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        flat, _ = pytree.flatten((args, kwargs))
+        crossing = now.crossing
+        if self._twice:  # forward() may write to what it is given, and the next call is to get the same
+            crossing = [one.clone() if isinstance(one, torch.Tensor) else one for one in crossing]
+        now.used = True
+        result, answers = self._split.answering.run(
+            self.own, args, kwargs, crossing, pristine=lambda number: now.pristine(flat[number]), check=now.check
+        )
+        if now.check:
+            self.checked += 1
+            if answers.differs:
+                self._stop(answers.differs)
+        if answers.used:
+            self.split_calls += 1
+        else:
+            self.whole_calls += 1
+        self._stale = 0 if answers.complete else self._stale + 1
+        if not answers.complete:
+            self._say(answers.why)
+            if self._stale == STALE:
+                self._stop(f"{STALE} batches in a row, {answers.why}")
+        return result
+
+    def _stop(self, why: str) -> None:
+        """Use nothing more of what data workers have made, whatever is here already."""
+        self._off = True
+        self._on_difference(why)
+
+    def _against(self, now: InHand, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        """Why what came with the batch cannot be used; "": it can."""
+        if not self._call.fits(now.parts, args, kwargs):
+            return "model(...) was called with something else than the leaves of its batch"
+        if not now.untouched:
+            return "the loop has written to its batch, or asks for a gradient of it"
+        if now.used and not self._twice:
+            self._twice = True
+            return "the model is called more than once with a batch, which was not seen before"
+        if self._split.threads and torch.get_num_threads() != self._split.threads:
+            return f"torch has {torch.get_num_threads()} threads now, and had {self._split.threads}: sums may differ"
+        return surrounded()
+
+    def _say(self, why: str) -> None:
+        if why != self._said:
+            self._said = why
+            log.warning("what data workers have made of forward() is not used, it is computed here: %s", why)
+
+
+def _is_same(part: Any, leaf: Any) -> bool:
+    """Whether two tensors are one, or the same view of one."""
+    return part is leaf or id_routes.key_of(part) == id_routes.key_of(leaf)
+
+
+def _numbers(call: arguments.Call, batch: Any) -> list[frozenset[int]]:
+    """For each part of a batch that the model is called with: its numbers among the model's inputs."""
+    found: list[frozenset[int]] = []
+    count = 0
+
+    def walk(part: arguments.Part) -> None:
+        nonlocal count
+        if isinstance(part, arguments.Leaf):
+            size = len(pytree.flatten(part.route.follow(batch))[0])
+            found.append(frozenset(range(count, count + size)))
+            count += size
+        elif isinstance(part, arguments.Constant):
+            count += 1
+        else:
+            for one in part.parts:
+                walk(one)
+
+    for part in (*call.args, *(part for _, part in call.kwargs)):
+        walk(part)
+    return found
+
+
+def _mark(part: Any) -> Any:
+    """What changes when somebody writes to it."""
+    if type(part) is lazy_leaf.Absent:
+        return part.changed
+    if isinstance(part, torch.Tensor):
+        return (0 if part.is_inference() else part._version), part.requires_grad
+    if isinstance(part, np.ndarray):
+        return part.shape, part.dtype, part.tobytes()
+    return tuple(part) if arguments.is_text(part) else None

@@ -1,0 +1,1 @@
+"""One training step: pull rows, push gradients, acknowledge. Sample walk: before embedding/lookup."""

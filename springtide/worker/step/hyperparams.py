@@ -1,0 +1,146 @@
+"""Who trains what, and at which rates now: each table follows the parameter group that holds its weight.
+
+In: the user's optimizers and the served tables. Out: kernels when tables are declared; (table, lr, weight decay, step)
+on every push, read from the live groups, so that schedulers work. Next: embedding/modules/optimizers.py translates.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from springtide import errors
+from springtide.domain.model import tables as domain_tables
+from springtide.embedding.lookup.tables import ServedTable
+from springtide.embedding.modules import optimizers
+from springtide.worker.link.optimizer import JobOptimizer
+
+Hyper = tuple[int, float, float, int]
+
+
+@dataclass(slots=True, kw_only=True)
+class Follower:
+    """Tables that one parameter group trains."""
+
+    group: int
+    tables: list[int] = field(default_factory=list)
+    own_rate: list[tuple[int, domain_tables.OptimSpec | None, float | None]] = field(default_factory=list)
+    """Tables that name an optimizer or a rate themselves."""
+    weights: list[nn.Parameter] = field(default_factory=list)
+    settled: tuple[Any, ...] | None = None
+    """What their kernels were made with; None while all of them name their own."""
+    counts: bool = False
+    """Whether one of their own optimizers must know the number of the step."""
+    told: domain_tables.Hyper | None = None
+    hyper: list[Hyper] = field(default_factory=list)
+    """What was told last; kept while the rates stay the same."""
+
+
+class Rates:
+    """The rates of every table, embedding or dense, of one model."""
+
+    def __init__(self, optimizers: Sequence[torch.optim.Optimizer], served: Iterable[ServedTable]) -> None:
+        self.optimizers = list(optimizers)
+        self._followers: dict[int, list[Follower]] = {id(one): [] for one in optimizers}
+        self._steps = {id(one): 0 for one in optimizers}
+        self._untrained: list[nn.Parameter] = []
+        self.weights: list[nn.Parameter] = []
+        """Of the embedding tables, trained or not."""
+        for table in served:
+            self.weights.append(table.weight)
+            self._follow(table)
+
+    def _follow(self, table: ServedTable) -> None:
+        place = self.place_of(table.weight)
+        if place is None:
+            self._untrained.append(table.weight)
+            if table.weight.requires_grad and table.request.optimizer is not None:
+                raise errors.BadInput(
+                    f"table {table.name!r} names an optimizer, but its weight is in no parameter group, so nothing "
+                    "would train it; pass model.parameters() to the optimizer, or freeze it with requires_grad_(False)"
+                )
+            return
+        optimizer, group = place
+        optimizer.state.pop(table.weight, None)  # servers keep it; Adagrad makes its own at once, as large as the table
+        if table.request.optimizer is None:
+            table.with_optimizer(optimizers.spec_of(optimizer, optimizer.param_groups[group]))
+        follower = self._follower(optimizer, group)
+        follower.weights.append(table.weight)
+        if table.request.optimizer is None:
+            follower.settled = optimizers.settled(optimizer.param_groups[group])
+        if table.request.optimizer is None and table.request.lr is None:
+            follower.tables.append(table.spec.id)
+        else:
+            follower.own_rate.append((table.spec.id, table.request.optimizer, table.request.lr))
+            follower.counts |= _counts(table.request.optimizer)
+
+    def follow_dense(self, optimizer: torch.optim.Optimizer, group: int, table: int) -> None:
+        """A table of dense chunks is trained by this group."""
+        follower = self._follower(optimizer, group)
+        follower.tables.append(table)
+        follower.settled = optimizers.settled(optimizer.param_groups[group])
+
+    def place_of(self, weight: nn.Parameter) -> tuple[torch.optim.Optimizer, int] | None:
+        """The optimizer that trains a parameter, and which of its groups; None when none does."""
+        for optimizer in self.optimizers:
+            for index, group in enumerate(optimizer.param_groups):
+                if any(param is weight for param in group["params"]):
+                    return optimizer, index
+        return None
+
+    @property
+    def steps(self) -> list[int]:
+        """How often each optimizer has stepped."""
+        return [self._steps[id(one)] for one in self.optimizers]
+
+    @steps.setter
+    def steps(self, counts: Sequence[int]) -> None:
+        self._steps = {id(one): count for one, count in zip(self.optimizers, counts, strict=True)}
+
+    def now(self, stepped: Sequence[JobOptimizer]) -> list[Hyper]:
+        """What rides on this push for every table that these optimizers train; counts their steps."""
+        told: list[Hyper] = []
+        for optimizer in stepped:
+            own = optimizer.own
+            step = self._steps[id(own)] = self._steps[id(own)] + 1
+            for follower in self._followers[id(own)]:
+                group = own.param_groups[follower.group]
+                if follower.settled is not None and follower.settled != optimizers.settled(group):
+                    optimizers.refuse_changed(follower.settled, group)
+                hyper = optimizers.hyper_of(own, group, step=step)
+                if hyper != follower.told or follower.counts:
+                    follower.hyper = self._told(follower, hyper, step)
+                    follower.told = hyper
+                told += follower.hyper
+        return told
+
+    def idle_weights(self, stepped: Sequence[JobOptimizer]) -> list[nn.Parameter]:
+        """Weights of tables that nobody steps on now."""
+        if len(stepped) == len(self.optimizers):
+            return self._untrained
+        awake = {id(one.own) for one in stepped}
+        idle = [f.weights for key, followers in self._followers.items() if key not in awake for f in followers]
+        return [*self._untrained, *(weight for weights in idle for weight in weights)]
+
+    def _follower(self, optimizer: torch.optim.Optimizer, group: int) -> Follower:
+        followers = self._followers[id(optimizer)]
+        for follower in followers:
+            if follower.group == group:
+                return follower
+        followers.append(Follower(group=group))
+        return followers[-1]
+
+    @staticmethod
+    def _told(follower: Follower, hyper: domain_tables.Hyper, step: int) -> list[Hyper]:
+        told = [(table, hyper.lr, hyper.weight_decay, hyper.step) for table in follower.tables]
+        for table, own, lr in follower.own_rate:
+            count = hyper.step if own is None else step if _counts(own) else 0
+            told.append((table, hyper.lr if lr is None else lr, hyper.weight_decay, count))
+        return told
+
+
+def _counts(own: domain_tables.OptimSpec | None) -> bool:
+    """Whether this kernel corrects its averages by the number of the step."""
+    return own is not None and own.kind == "adam" and not own.eps_outside

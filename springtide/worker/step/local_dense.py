@@ -1,0 +1,76 @@
+"""Dense parameters in this process: the user's optimizer updates them, after the group's all-reduce if there is one.
+
+In: step.py, when the loop has stepped. Used alone and in bsp mode; in async mode served_dense.py serves them instead.
+"""
+
+from collections.abc import Sequence, Set
+from typing import Any
+
+import torch
+from torch import nn
+
+from springtide.worker.bsp.allreduce import Reducer
+from springtide.worker.link.optimizer import JobOptimizer, is_watched
+from springtide.worker.step.finite import check_finite
+
+
+class LocalDense:
+    """Runs the user's optimizers on what is not a table."""
+
+    def __init__(
+        self,
+        named: Sequence[tuple[str, nn.Parameter]],
+        reducer: Reducer | None,
+        own: Sequence[torch.optim.Optimizer] = (),
+    ) -> None:
+        self._named = [(f"parameter {name!r}", param) for name, param in named]
+        self._reducer, self._own = reducer, list(own)
+        self._tables: Sequence[nn.Parameter] = ()
+        self._served: Set[int] = frozenset()
+
+    def agree(self, *, share: float, skip: bool, again: bool = False) -> bool:
+        """Sum gradients over the group; returns whether the step is to be skipped. Not-a-number is refused here.
+
+        `again`: the gradients are those of the call before, whose group has lost a member.
+        """
+        if self._reducer is not None:
+            if not again:
+                self._reducer.load(share=share, skip=skip)
+            skip = self._reducer.reduce()
+            self._reducer.follow(self._own)
+        if not skip:
+            check_finite(self._named)
+        return skip
+
+    def parts(self, stepped: Sequence[JobOptimizer]) -> list[Any]:
+        """Nothing of dense goes to a server."""
+        return []
+
+    def update(self, stepped: Sequence[JobOptimizer], tables: "Sequence[nn.Parameter]") -> None:
+        """Step the user's optimizers; gradients of tables are kept from them."""
+        if tables is not self._tables:  # always the same: looked at once
+            self._tables, self._served = tables, {id(weight) for weight in tables}
+        working = [optimizer for optimizer in stepped if has_work(optimizer.own, self._served)]
+        if not working:
+            return
+        kept = [(weight, weight.grad) for weight in tables]
+        for weight in tables:
+            weight.grad = None
+        for optimizer in working:
+            optimizer.own.step()
+        for weight, grad in kept:
+            weight.grad = grad
+
+    def settle(self) -> None:
+        """Values are always here."""
+
+
+def has_work(own: torch.optim.Optimizer, served: Set[int]) -> bool:
+    """Whether stepping it can do anything beside tables, whose ids are in `served`: torch's own optimizers leave
+    parameters without a gradient as they are.
+    """
+    if is_watched(own) or not type(own).__module__.startswith("torch.optim."):
+        return True
+    return any(
+        id(param) not in served and param.grad is not None for group in own.param_groups for param in group["params"]
+    )

@@ -1,0 +1,82 @@
+"""What a push trains: the batches that the loop was given since the last one, as their names and their leases.
+
+In: batches as the loop gets them. Out: names for the push, claims to acknowledge, and whether gradients wait that no
+step has taken. Next: step.py.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import torch
+
+from springtide import errors
+from springtide.embedding.lookup.lookup import Lookups
+from springtide.worker.input.batches import Handed
+from springtide.worker.link.lease_tracker import Claim
+
+Name = tuple[int, int, int, int]
+"""Samples of the whole shard (0: not known), the shard, first sample, count."""
+
+
+@dataclass(slots=True)
+class Trained:
+    """Batches handed out since the last push."""
+
+    ranges: list[Name] = field(default_factory=list)
+    samples: int = 0
+    counting: int = 0
+    """Those of them that gradients count by."""
+    group_samples: float = 0.0
+    claims: list[Claim] = field(default_factory=list)
+
+    def add(self, handed: Handed) -> None:
+        """The loop has this batch now. Parts of one are side by side, and have one name and one claim."""
+        order = handed.order
+        for one in order.ranges:
+            samples, shard, first, count = self.ranges[-1] if self.ranges else (0, -1, -1, 0)
+            if (shard, first + count) == (one.shard, one.first):
+                self.ranges[-1] = (samples, shard, first, count + one.count)
+            else:
+                self.ranges.append((one.shard_samples, one.shard, one.first, one.count))
+        self.samples += order.samples
+        self.counting += 0 if order.borrowed else order.samples
+        self.group_samples += order.samples / order.share
+        if order.claim is not None and self.claims[-1:] != [order.claim]:
+            self.claims.append(order.claim)
+
+    @property
+    def share(self) -> float:
+        """Part of the group's samples that is ours."""
+        return self.counting / self.group_samples if self.group_samples else 1.0
+
+
+class Waiting:
+    """Looks for gradients that the loop has computed and not stepped on. One a job whose workers come and go."""
+
+    def __init__(self, lookups: Lookups, dense: Iterable[torch.Tensor], *, tables: bool) -> None:
+        """`dense` parameters are watched only in a model without tables: gradients of rows tell as much."""
+        self._lookups = lookups
+        touched = self._touched = set[int]()  # all that hooks hold: a model must not keep its job alive
+        self._dense = [] if tables else list(dense)
+        for param in self._dense:
+            param.register_post_accumulate_grad_hook(lambda param: touched.add(id(param)))
+
+    def clear(self) -> None:
+        """A push has taken them."""
+        self._touched.clear()
+
+    def refuse(self) -> None:
+        """BadInput where there are some: a sum whose batches have no name together could be trained in part."""
+        touched = [param.grad for param in self._dense if id(param) in self._touched]
+        if any(grad is not None and is_some(grad) for grad in touched) or self._lookups.pending_parts():
+            raise errors.BadInput(
+                "the loop asks for the next batch with gradients that it has not stepped on. To add up those of "
+                "several batches, say how many, job.prepare(..., accumulate=4), and call optimizer.step() where "
+                "batches.completes_step is true: then a sum is trained once and as a whole, whichever worker is lost. "
+                "To pass over a batch, call optimizer.zero_grad()"
+            )
+
+
+def is_some(grad: torch.Tensor) -> bool:
+    """Whether it is more than zeros; not-a-number is."""
+    return bool((grad.coalesce().values() if grad.is_sparse else grad).any())

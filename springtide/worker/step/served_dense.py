@@ -1,0 +1,250 @@
+"""Dense parameters on servers: cut into chunks, pushed with the tables' gradients, pulled back a step later.
+
+In: the dense parameters of each optimizer group. Out: one part of the step's push, and new values in the parameters.
+Next: step.py. Where the user's own optimizer updates them (alone, bsp) none of this is used.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from springtide import errors
+from springtide.domain.model.tables import TableSpec
+from springtide.embedding.lookup.table_client import TableClient
+from springtide.embedding.modules import optimizers
+from springtide.worker.link.optimizer import JobOptimizer
+from springtide.worker.step.finite import check_finite
+from springtide.worker.step.hyperparams import Rates
+
+CHUNK = 1024  # floats a row: 4 KiB, large enough to stream and small enough to spread a layer over servers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DenseGroup:
+    """The dense parameters of one optimizer group, with their names in the model."""
+
+    optimizer: torch.optim.Optimizer
+    index: int
+    members: tuple[tuple[str, nn.Parameter], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """Where one parameter lies: `chunks` rows of a table, from key `first` on. It has its last chunk to itself."""
+
+    name: str
+    param: torch.Tensor
+    table: int
+    first: int
+    chunks: int
+    optimizer: torch.optim.Optimizer | None = None
+
+
+def declare(client: TableClient, groups: Sequence[DenseGroup], rates: Rates) -> list[Held]:
+    """A table for each group, trained by the kernel of its optimizer. Each parameter gets chunks of its own."""
+    held: list[Held] = []
+    refuse_shared(groups, rates.optimizers)
+    for number, group in enumerate(groups):
+        kernel = optimizers.spec_of(group.optimizer, group.optimizer.param_groups[group.index])
+        table = next_id(client)
+        client.declare([TableSpec(id=table, name=f"dense:{number}", dim=CHUNK, optim=kernel)])
+        rates.follow_dense(group.optimizer, group.index, table)
+        first = 0
+        for name, param in group.members:
+            check_dtype(name, param)
+            chunks = max(1, -(-param.numel() // CHUNK))
+            held.append(
+                Held(name=name, param=param, table=table, first=first, chunks=chunks, optimizer=group.optimizer)
+            )
+            first += chunks
+    return held
+
+
+def refuse_shared(groups: Sequence[DenseGroup], optimizers: Sequence[torch.optim.Optimizer]) -> None:
+    """A parameter has one optimizer on a server."""
+    names = {id(param): name for group in groups for name, param in group.members}
+    holders: dict[int, torch.optim.Optimizer] = {}
+    for optimizer in optimizers:
+        for param in (param for group in optimizer.param_groups for param in group["params"]):
+            if holders.setdefault(id(param), optimizer) is not optimizer and id(param) in names:
+                raise errors.BadInput(
+                    f"parameter {names[id(param)]!r} is in two optimizers, but on servers it has one: take it out of "
+                    'one of them, or use sync="bsp"'
+                )
+
+
+def next_id(client: TableClient) -> int:
+    """The first table number that is free."""
+    return max((spec.id for spec in client.specs), default=-1) + 1
+
+
+def check_dtype(name: str, param: torch.Tensor) -> None:
+    """Servers keep dense values as float32."""
+    if param.dtype not in (torch.float32, torch.bfloat16, torch.float16):
+        raise errors.BadInput(
+            f"parameter {name!r} is {param.dtype}; servers keep dense parameters as float32, so wanted float32, "
+            'bfloat16 or float16. Convert the model, or use sync="bsp", which keeps dense parameters in the workers'
+        )
+
+
+class Chunks:
+    """The rows of some parameters as one flat buffer each way: values in, gradients out."""
+
+    def __init__(self, client: TableClient, held: Sequence[Held]) -> None:
+        tables = np.concatenate([np.full(one.chunks, one.table, dtype=np.uint16) for one in held])
+        keys = np.concatenate([np.arange(one.first, one.first + one.chunks, dtype=np.int64) for one in held])
+        self.rows = client.dense(tables, keys, CHUNK)
+        self.params = [one.param for one in held]
+        self.values = self._views(torch.from_numpy(self.rows.rows()), held)
+        self.named = [(f"parameter {one.name!r}", one.param) for one in held]
+        self.flat_grads = torch.from_numpy(self.rows.grads())
+        self.grads = self._views(self.flat_grads, held)
+
+    @staticmethod
+    def _views(flat: torch.Tensor, held: Sequence[Held]) -> list[torch.Tensor]:
+        begin, views = 0, []
+        for one in held:
+            views.append(flat[begin : begin + one.param.numel()].view(one.param.shape))
+            begin += one.chunks * CHUNK
+        return views
+
+    def take_values(self) -> None:
+        """Copy the parameters' values into the buffer, to assign them."""
+        with torch.no_grad():
+            torch._foreach_copy_(self.values, [param.detach() for param in self.params])
+
+    def give_values(self) -> None:
+        """Copy pulled values into the model's own tensors."""
+        with torch.no_grad():
+            torch._foreach_copy_(self.params, self.values)
+        self.rows.hold_basis()
+
+    def take_grads(self, grads: list[torch.Tensor]) -> None:
+        """Copy gradients into the buffer that a push sends; refuse them when they are not finite."""
+        torch._foreach_copy_(self.grads, grads)
+        if not math.isfinite(float(self.flat_grads.sum())):
+            check_finite(self.named)
+
+
+class ServedDense:
+    """The dense parameters of an async job."""
+
+    def __init__(
+        self,
+        client: TableClient,
+        held: Sequence[Held],
+        *,
+        frozen: Sequence[tuple[str, nn.Parameter]],
+        bounded: bool,
+        still: "Still",
+    ) -> None:
+        """`bounded`: step.py says when values are read."""
+        self._client = client
+        self._bounded = bounded
+        self.held = list(held)
+        self.still = still
+        self._frozen = list(frozen)
+        self._all = Chunks(client, self.held) if self.held else None
+        self._by_present: dict[tuple[bool, ...], Chunks] = {}
+        self._pulling = False
+
+    def assign(self) -> None:
+        """Done once: put this model's values on the servers."""
+        if self._all is not None:
+            self._all.take_values()
+            self._client.backend.assign([self._all.rows], keep=True)
+            self._client.finish_first_values({one.table for one in self.held})
+
+    def agree(self, *, share: float, skip: bool, again: bool = False) -> bool:
+        """Each worker steps by itself."""
+        return skip
+
+    def parts(self, stepped: Sequence[JobOptimizer]) -> list[Any]:
+        """Gradients of the parameters that have one, ready to be pushed (an empty list when none has)."""
+        thawed = next((name for name, param in self._frozen if param.grad is not None), None)
+        if thawed is not None:
+            raise errors.BadInput(
+                f"parameter {thawed!r} was frozen at job.prepare and has a gradient now: servers do not know it. "
+                'Freeze it after job.prepare, or use sync="bsp"'
+            )
+        awake = {id(one.own) for one in stepped}
+        grads = [one.param.grad if id(one.optimizer) in awake else None for one in self.held]
+        present = tuple(grad is not None for grad in grads)
+        if not any(present):
+            return []
+        chunks = self._chunks(present)
+        chunks.take_grads([grad.to_dense() if grad.is_sparse else grad for grad in grads if grad is not None])
+        return [chunks.rows]
+
+    def update(self, stepped: Sequence[JobOptimizer], tables: Sequence[nn.Parameter]) -> None:
+        """Put the values that the step before asked for into the model, and ask for new ones behind this push.
+
+        So compute uses values that lack this worker's last step at most, and never waits for it.
+        """
+        if not self._bounded:
+            self._take()
+            self._ask()
+
+    def settle(self) -> None:
+        """The latest values into the model, waiting for them."""
+        self._take()
+        self._ask()
+        self._take()
+
+    def _ask(self) -> None:
+        if self._all is not None:
+            self._client.pull([self._all.rows])
+            self._pulling = True
+
+    def _take(self) -> None:
+        if self._all is not None and self._pulling:
+            self._all.rows.wait()
+            self._pulling = False
+            self._all.give_values()
+
+    def _chunks(self, present: tuple[bool, ...]) -> Chunks:
+        if all(present) and self._all is not None:
+            return self._all
+        if present not in self._by_present:
+            if len(self._by_present) >= 32:  # a model that takes ever new ways keeps the latest
+                self._by_present.pop(next(iter(self._by_present)))
+            chosen = [one for one, here in zip(self.held, present, strict=True) if here]
+            self._by_present[present] = Chunks(self._client, chosen)
+        return self._by_present[present]
+
+
+class Still:
+    """Values that no one trains, frozen parameters and float buffers: the first worker's, given to the others."""
+
+    def __init__(self, client: TableClient, tensors: Sequence[tuple[str, torch.Tensor]]) -> None:
+        self._client = client
+        self.held: list[Held] = []
+        first, table = 0, next_id(client)
+        for name, tensor in tensors:
+            if tensor.is_floating_point() and tensor.numel():
+                chunks = -(-tensor.numel() // CHUNK)
+                self.held.append(Held(name=name, param=tensor, table=table, first=first, chunks=chunks))
+                first += chunks
+        self._all: Chunks | None = None
+        if self.held:
+            client.declare([TableSpec(id=table, name="dense:still", dim=CHUNK)])
+            self._all = Chunks(client, self.held)
+
+    def assign(self) -> None:
+        """Done once: put the values where the others find them."""
+        if self._all is not None:
+            self._all.take_values()
+            self._client.backend.assign([self._all.rows], keep=True)
+            self._client.finish_first_values({one.table for one in self.held})
+
+    def settle(self) -> None:
+        """Take the first worker's values."""
+        if self._all is not None:
+            self._client.pull([self._all.rows])
+            self._all.rows.wait()
+            self._all.give_values()

@@ -1,0 +1,163 @@
+"""`job.register(obj)`: objects of the user's own that go along with the job's checkpoints.
+
+In: schedulers, generators of random numbers, and whatever has `state_dict` and `load_state_dict`. Out: their states, as
+bytes, with the worker's heartbeats to the master, and the place in the script where they were taken. A worker that is
+started again, or goes on from a checkpoint, gets them back when it registers the same object, and once more when its
+script comes to that place: what it did to them on the way there is undone. Next: `worker.epochs.epochs` says where the
+script is, `master.core.record` keeps the states, a manifest has them.
+"""
+
+import random
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from springtide import errors
+from springtide.checkpoint.checkpointer import state_bytes
+from springtide.domain.data.epochs import EpochPlace
+
+MOST_BYTES = 256 * 1024  # of all objects of a worker: they are written to the master's journal again and again
+
+
+class Registry:
+    """The objects of one worker. `given` is what was known of them when it joined; `tell` hands states to the link."""
+
+    def __init__(
+        self,
+        given: Mapping[str, bytes],
+        tell: Callable[[dict[str, bytes], EpochPlace | None], None],
+        *,
+        every_s: float,
+        clock: Callable[[], float] = time.monotonic,
+        away: bool = False,
+    ) -> None:
+        """`away`: the script is not at the place yet where the given states were taken."""
+        self._given, self._tell, self._every_s, self._clock = dict(given), tell, every_s, clock
+        self._objects: dict[str, Any] = {}
+        self._due = clock()
+        self.place: EpochPlace | None = None
+        """Where in the script states are taken; None: it has no epochs."""
+        self.taken: dict[str, bytes] = {}
+        """The states that were told last."""
+        self._quiet = away
+        """The script is between two places: what it does to objects counts from the next one on."""
+
+    def add(self, obj: Any, name: str | None) -> None:
+        """Keep an object from now on; if it was known before, it is given its state back."""
+        name = name or self._free_name(type(obj).__name__)
+        if name in self._objects:
+            raise errors.BadInput(f"job.register: {name!r} is registered already; give another name=")
+        taken = self._checked({**self._objects, name: obj})
+        known = self._given.get(name)
+        if known is not None:
+            put_back(obj, state_bytes.decode(known))
+        self._objects[name] = obj
+        if known is None and not self._quiet:
+            self.taken = taken
+            self._tell(taken, self.place)
+
+    def holds(self, obj: Any) -> bool:
+        """Whether this very object is registered."""
+        return any(each is obj for each in self._objects.values())
+
+    def come_back(self) -> None:
+        """The script is where the given states were taken: all objects are as they were there."""
+        for name, obj in self._objects.items():
+            if (known := self._given.get(name)) is not None:
+                put_back(obj, state_bytes.decode(known))
+        self._given.clear()
+
+    def take(self, place: EpochPlace) -> dict[str, bytes]:
+        """The states at a new place of the script, to be told at once: what is taken from now on belongs to it."""
+        self.place, self._quiet = place, False
+        self.taken = self._checked(self._objects)
+        self._due = self._clock() + self._every_s
+        return self.taken
+
+    def rest(self) -> None:
+        """The loop is between two steps; now and then that is a moment to take the states."""
+        if self._objects and not self._quiet and self._clock() >= self._due:
+            self.send()
+
+    def end_loop(self) -> None:
+        """The loop is over: states are taken once more, and then at the next place only.
+
+        What the script does after the loop belongs to the epoch, and is done again by whoever does the epoch again.
+        """
+        if not self._quiet:
+            self.send()
+            self._quiet = self.place is not None
+
+    def send(self) -> None:
+        """Take the states as they are, and hand them to the link if they have changed."""
+        if not self._quiet:
+            self._due = self._clock() + self._every_s
+            taken = self._checked(self._objects)
+            if taken == self.taken:
+                return
+            self.taken = taken
+            self._tell(self.taken, self.place)
+
+    def _checked(self, objects: Mapping[str, Any]) -> dict[str, bytes]:
+        taken: dict[str, bytes] = {}
+        for name, obj in objects.items():
+            try:
+                taken[name] = state_bytes.encode(state_of(obj))
+            except errors.BadInput as error:
+                raise errors.BadInput(f"job.register: {name!r} cannot be kept: {error}") from None
+        if (size := sum(map(len, taken.values()))) > MOST_BYTES:
+            largest = max(taken, key=lambda name: len(taken[name]))
+            raise errors.BadInput(
+                f"job.register: the registered objects have {size} bytes, {largest!r} most of them; at most "
+                f"{MOST_BYTES} go along with a job. springtide.checkpoint.Checkpointer keeps larger states"
+            )
+        return taken
+
+    def _free_name(self, kind: str) -> str:
+        """By their kind, in the order of registration: the same script gives the same names."""
+        number = 1
+        while (name := kind if number == 1 else f"{kind}-{number}") in self._objects:
+            number += 1
+        return name
+
+
+def state_of(obj: Any) -> Any:
+    """What is to be known of an object."""
+    if isinstance(obj, torch.Generator):
+        return obj.get_state()
+    if isinstance(obj, np.random.Generator):
+        return obj.bit_generator.state
+    if isinstance(obj, random.Random):
+        return obj.getstate()
+    if not (callable(getattr(obj, "state_dict", None)) and callable(getattr(obj, "load_state_dict", None))):
+        raise errors.BadInput(
+            f"it is a {type(obj).__name__}; wanted an object with state_dict() and load_state_dict(), "
+            "a torch.Generator, a numpy.random.Generator or a random.Random"
+        )
+    return obj.state_dict()
+
+
+def put_back(obj: Any, state: Any) -> None:
+    """Give an object its state back."""
+    if isinstance(obj, torch.Generator):
+        obj.set_state(state)
+    elif isinstance(obj, np.random.Generator):
+        obj.bit_generator.state = state
+    elif isinstance(obj, random.Random):
+        obj.setstate(state)
+    else:
+        obj.load_state_dict(state)
+    if isinstance(obj, torch.optim.lr_scheduler.LRScheduler):
+        set_rates(obj)
+
+
+def set_rates(scheduler: torch.optim.lr_scheduler.LRScheduler) -> None:
+    """A scheduler knows its last rates, but loading it does not tell its optimizer."""
+    for group, rate in zip(scheduler.optimizer.param_groups, scheduler.get_last_lr(), strict=False):
+        if isinstance(group["lr"], torch.Tensor):
+            group["lr"].fill_(rate)
+        else:
+            group["lr"] = rate

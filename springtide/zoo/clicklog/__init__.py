@@ -1,0 +1,1 @@
+"""A generated click log whose best AUC is known."""

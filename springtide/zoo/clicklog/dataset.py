@@ -1,0 +1,193 @@
+"""A generated click log as a map-style data set, for each family of models.
+
+In: `LogSpec`, a number of samples. Out: `ClickLog`: `log[i]`, `log.batch(indices)` (the fast way), `split`,
+`best_auc`. Samples are made ahead into arrays (in memory, or in files that processes share), or on demand. Next: a
+trainer, or a `DataLoader`.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from springtide import errors
+from springtide.domain.core.plain_numbers import takes_numbers
+from springtide.zoo import metrics
+from springtide.zoo.batches import Batch, ClickBatch, HistoryBatch, PairBatch, RankBatch
+from springtide.zoo.clicklog import best_auc as oracle
+from springtide.zoo.clicklog import population
+from springtide.zoo.clicklog.clicklog import Generator, Rows
+from springtide.zoo.clicklog.spec import RANK_FIELDS, LogSpec
+from springtide.zoo.readers import array_files
+
+Columns = dict[str, NDArray[Any]]
+
+_AHEAD_BLOCK = 1 << 16
+_BEST_AUC_SAMPLES = 200_000  # the best AUC is then sure to about 0.001
+
+
+class _Shaper:
+    """Turns rows of the log into the columns that a kind of model takes."""
+
+    def __init__(self, generator: Generator, kind: str) -> None:
+        self.generator = generator
+        self.kind = kind
+        if kind == "history":
+            self._histories = population.histories(generator.world)
+            self._categories = population.categories(generator.world)
+
+    def columns(self, rows: Rows) -> Columns:
+        """Inputs by name, labels as "y", the truth as "probability"."""
+        made = _KINDS[self.kind](self, rows)
+        return {**made, "probability": rows.probability}
+
+    def click(self, rows: Rows) -> Columns:
+        return {"dense": rows.dense, "sparse": rows.sparse, "y": rows.click}
+
+    def rank(self, rows: Rows) -> Columns:
+        return {"sparse": rows.sparse, "y": np.stack([rows.click, rows.conversion], axis=1)}
+
+    def pair(self, rows: Rows) -> Columns:
+        return {"user": rows.sparse[:, 0].copy(), "item": rows.sparse[:, 1].copy(), "y": rows.click}
+
+    def rating(self, rows: Rows) -> Columns:
+        return {**self.pair(rows), "y": rows.rating.astype(np.float32)}
+
+    def history(self, rows: Rows) -> Columns:
+        items = np.concatenate([rows.sparse[:, 1:2] + 1, self._histories[rows.users]], axis=1)
+        user = rows.sparse[:, 0].copy()
+        return {"user": user, "items": items, "categories": self._categories[items], "y": rows.click}
+
+
+_KINDS: dict[str, Callable[[_Shaper, Rows], Columns]] = {
+    "click": _Shaper.click,
+    "rank": _Shaper.rank,
+    "pair": _Shaper.pair,
+    "rating": _Shaper.rating,
+    "history": _Shaper.history,
+}
+_BATCHES: dict[str, Callable[..., Batch]] = {
+    "click": ClickBatch,
+    "rank": RankBatch,
+    "pair": PairBatch,
+    "rating": PairBatch,
+    "history": HistoryBatch,
+}
+
+
+class ClickLog(Dataset[tuple[Batch, Tensor]]):
+    """A seeded click log of `samples` samples whose best AUC is known.
+
+    `kind` says for which models: "click" (`ClickBatch`), "rank" (`RankBatch`, labels click and conversion), "pair"
+    (`PairBatch`), "rating" (`PairBatch`, labels 1 to 5), "history" (`HistoryBatch`).
+    """
+
+    @takes_numbers("self")
+    def __init__(
+        self,
+        samples: int,
+        *,
+        kind: str = "click",
+        spec: LogSpec | None = None,
+        ahead: bool = True,
+        folder: str | Path | None = None,
+    ) -> None:
+        if samples < 1:
+            raise errors.BadInput(f"a click log has at least one sample, got samples={samples}")
+        if kind not in _KINDS:
+            raise errors.UnknownName("kind of click log", kind, _KINDS)
+        self.spec = spec or (LogSpec(cardinalities=RANK_FIELDS) if kind == "rank" else LogSpec())
+        self.kind = kind
+        self.first = 0
+        self.samples = samples
+        self.generator = Generator(self.spec)
+        self._shaper = _Shaper(self.generator, kind)
+        self._columns: Columns | None = None
+        if ahead or folder is not None:
+            self._columns = self._made_ahead(None if folder is None else Path(folder))
+
+    def __len__(self) -> int:
+        """Number of samples."""
+        return self.samples
+
+    def __getitem__(self, index: int) -> tuple[Batch, Tensor]:
+        """One sample: inputs without the batch dimension, and its label."""
+        if not -self.samples <= index < self.samples:
+            raise IndexError(f"sample {index} of a click log of {self.samples}")
+        return self.__getitems__([index % self.samples])[0]
+
+    def __getitems__(self, indices: Sequence[int]) -> list[tuple[Batch, Tensor]]:
+        """Samples one by one, for a `DataLoader` that collates them; `batch` is the fast way."""
+        x, y = self.batch(np.asarray(indices, dtype=np.int64))
+        make = _BATCHES[self.kind]
+        return [(make(*(leaf[i] for leaf in x)), y[i]) for i in range(len(y))]
+
+    def batch(self, indices: NDArray[np.int64]) -> tuple[Batch, Tensor]:
+        """The samples with these indices as one batch and its labels."""
+        columns = self._taken(np.asarray(indices, dtype=np.int64))
+        y = torch.from_numpy(columns.pop("y"))
+        del columns["probability"]
+        return _BATCHES[self.kind](**{name: torch.from_numpy(column) for name, column in columns.items()}), y
+
+    def split(self, test_share: float = 0.1) -> tuple["ClickLog", "ClickLog"]:
+        """Train and test part by event time: the test part is the last."""
+        test = round(self.samples * test_share)
+        if not 0 < test < self.samples:
+            raise errors.BadInput(f"test_share={test_share} of {self.samples} samples leaves one part empty")
+        return self.part(0, self.samples - test), self.part(self.samples - test, self.samples)
+
+    def part(self, start: int, stop: int) -> "ClickLog":
+        """Samples start .. stop - 1 as a data set of their own, sharing the arrays."""
+        if not 0 <= start < stop <= self.samples:
+            raise errors.BadInput(f"part({start}, {stop}) is not within the {self.samples} samples of this log")
+        piece = object.__new__(ClickLog)
+        piece.__dict__.update(self.__dict__)
+        piece.first, piece.samples = self.first + start, stop - start
+        if self._columns is not None:
+            piece._columns = {name: column[start:stop] for name, column in self._columns.items()}
+        return piece
+
+    @property
+    def tables(self) -> tuple[int, ...]:
+        """Row counts of the tables that a model needs for these samples."""
+        users, items, category = self.spec.cardinalities[:3]
+        by_kind = {"pair": (users, items), "rating": (users, items), "history": (users, items + 1, category + 1)}
+        return by_kind.get(self.kind, self.spec.cardinalities)
+
+    def truth(self, limit: int = _BEST_AUC_SAMPLES) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
+        """Click labels and true click probabilities of up to `limit` samples, evenly spread."""
+        step = -(-self.samples // limit)
+        index = np.arange(0, self.samples, step, dtype=np.int64)
+        rows = self.generator.rows(self.first + index)
+        return rows.click, rows.probability
+
+    def best_auc(self) -> float:
+        """The known best: the AUC that the planted truth can expect on this part."""
+        _, probability = self.truth()
+        return oracle.expected_auc(probability, probability)
+
+    def drawn_auc(self) -> float:
+        """The AUC of the planted truth on the labels that were drawn; differs from `best_auc` by chance only."""
+        labels, probability = self.truth()
+        return metrics.auc(labels, probability)
+
+    def _taken(self, index: NDArray[np.int64]) -> Columns:
+        if index.ndim != 1 or (len(index) and not (index.min() >= 0 and index.max() < self.samples)):
+            raise errors.BadInput(f"indices must be one-dimensional and within 0 .. {self.samples - 1}")
+        if self._columns is None:
+            return self._shaper.columns(self.generator.rows(self.first + index))
+        return {name: column.take(index, axis=0) for name, column in self._columns.items()}
+
+    def _made_ahead(self, folder: Path | None) -> Columns:
+        blocks = (
+            self._shaper.columns(self.generator.between(start, min(start + _AHEAD_BLOCK, self.samples)))
+            for start in range(0, self.samples, _AHEAD_BLOCK)
+        )
+        if folder is not None:
+            return array_files.kept(folder, f"{self.kind} {self.samples} {self.spec}", self.samples, blocks)
+        return array_files.joined(self.samples, blocks)

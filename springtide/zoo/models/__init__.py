@@ -1,0 +1,1 @@
+"""Nine recommendation models."""

@@ -1,0 +1,103 @@
+"""Pure. Lines of a delimited text to cells, and cells to numbers and ids: arrays at a time, no Python loop over lines.
+
+In: a byte buffer with the places of its lines. Out: `Cells`, then columns. Quoting is not known: the data sets read
+here have none. Next: the readers (`criteo`, `avazu`, `movielens`) by way of `text_records`.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from springtide.zoo.readers import string_hash
+
+Places = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+
+_ZERO, _NINE, _MINUS, _POINT = ord("0"), ord("9"), ord("-"), ord(".")
+_LONGEST_NUMBER = 18  # digits that an int64 surely holds
+_SHOWN = 40  # characters of a bad cell in a message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cells:
+    """Where the cells of some lines are. Lines with another number of cells are in `bad`, with empty cells."""
+
+    buffer: NDArray[np.uint8]
+    starts: Places
+    """[lines, columns]"""
+    stops: Places
+    """[lines, columns]"""
+    found: Places
+    """[lines] how many cells each line has."""
+    problems: dict[int, str] = field(default_factory=dict)
+    """What is wrong, by line; the first problem of each."""
+
+    def text(self, line: int, column: int) -> str:
+        """One cell, for a message."""
+        raw = bytes(self.buffer[self.starts[line, column] : self.stops[line, column]])
+        shown = raw.decode("utf-8", "backslashreplace")
+        return repr(shown if len(shown) <= _SHOWN else shown[:_SHOWN] + "...")
+
+    def complain(self, bad: Mask, column: int, name: str, wanted: str) -> None:
+        """Note that this column is wrong where `bad`."""
+        for line in np.flatnonzero(bad):
+            self.problems.setdefault(int(line), f"{name} is {self.text(int(line), column)}, wanted {wanted}")
+
+    def empty(self, columns: slice | int) -> Mask:
+        """Which cells have no text."""
+        return np.asarray(self.starts[:, columns] == self.stops[:, columns])
+
+    def integers(self, columns: slice) -> tuple[Places, Mask]:
+        """Whole numbers, and which cells are none (an empty cell is 0 and fine)."""
+        value, bad, points = _numbers(self.buffer, self.starts[:, columns], self.stops[:, columns])
+        return value, bad | (points >= 0)
+
+    def decimals(self, columns: slice) -> tuple[NDArray[np.float64], Mask]:
+        """Numbers with or without a decimal point, and which cells are none."""
+        value, bad, points = _numbers(self.buffer, self.starts[:, columns], self.stops[:, columns])
+        return value / 10.0 ** np.maximum(points, 0), bad
+
+    def ids(self, columns: slice) -> Places:
+        """64-bit ids of the texts; 0 for empty cells."""
+        starts, stops = self.starts[:, columns], self.stops[:, columns]
+        return np.where(starts == stops, 0, string_hash.hash_cells(self.buffer, starts, stops))
+
+
+def split(buffer: NDArray[np.uint8], starts: Places, stops: Places, delimiter: str, columns: int) -> Cells:
+    """Cut lines into cells. The lines lie in `buffer` in order; `string_hash.PADDING` more bytes follow the last."""
+    marks = np.flatnonzero(buffer == ord(delimiter))
+    line = np.searchsorted(starts, marks, side="right") - 1
+    inside = (line >= 0) & (marks < stops[line])
+    marks, line = marks[inside], line[inside]
+    found = np.bincount(line, minlength=len(starts)) + 1
+    fits = found == columns
+    cell_starts = np.repeat(starts[:, None], columns, axis=1)
+    cell_stops = cell_starts.copy()
+    marks = marks[fits[line]].reshape(-1, columns - 1)
+    cell_starts[fits, 1:] = marks + 1
+    cell_stops[fits, :-1] = marks
+    cell_stops[fits, -1] = stops[fits]
+    cells = Cells(buffer=buffer, starts=cell_starts, stops=cell_stops, found=found)
+    for bad in np.flatnonzero(~fits):
+        cells.problems[int(bad)] = f"has {found[bad]} cells, wanted {columns}"
+    return cells
+
+
+def _numbers(buffer: NDArray[np.uint8], starts: Places, stops: Places) -> tuple[Places, Mask, Places]:
+    """All digits as one whole number, which cells are no number, and digits after the point (-1: no point)."""
+    negative = (starts < stops) & (buffer[np.minimum(starts, len(buffer) - 1)] == _MINUS)
+    at = starts + negative
+    lengths = stops - at
+    bad = (negative & (lengths == 0)) | (lengths > _LONGEST_NUMBER)
+    value = np.zeros(starts.shape, dtype=np.int64)
+    points = np.full(starts.shape, -1, dtype=np.int64)
+    for place in range(min(int(lengths.max(initial=0)), _LONGEST_NUMBER)):
+        here = (place < lengths) & ~bad
+        letter = buffer[np.where(here, at + place, 0)]
+        digit = here & (letter >= _ZERO) & (letter <= _NINE)
+        point = here & (letter == _POINT) & (points < 0) & (lengths > 1)
+        bad |= here & ~digit & ~point
+        value = np.where(digit, value * 10 + letter - _ZERO, value)
+        points = np.where(point, 0, points + (digit & (points >= 0)))
+    return np.where(negative, -value, value), bad, points

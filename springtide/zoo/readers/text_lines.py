@@ -1,0 +1,192 @@
+"""Where the lines of a text file are, found once and kept beside it: random access to records of any length.
+
+In: a path. Out: `Lines`: the file mapped, and the place of each line. The index is a file `.NAME.KIND.index`, written
+under another name and renamed; in a folder that cannot be written it goes to the user's temporary folder. A file that
+has changed since is indexed again. A `.gz` is unpacked once, likewise. Next: `text_records`.
+"""
+
+import errno
+import gzip
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from springtide import errors
+from springtide.zoo.readers import file_errors
+
+_BLOCK = 1 << 23
+_HEADER = 4096
+_VERSION = 1
+_EXAMPLES = 5  # problems kept with an index that skips lines; the header holds some 700 characters of each
+
+Places = NDArray[np.int64]
+Check = Callable[[NDArray[np.uint8], Places, Places], dict[int, str]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lines:
+    """A mapped text file and its lines."""
+
+    path: Path
+    text: NDArray[np.uint8]
+    places: Places
+    """[lines, 2]: start and stop of each, without the end of line."""
+    skipped: int
+    """Malformed lines that were left out."""
+    problems: tuple[str, ...]
+    """The first of them, with line numbers."""
+
+
+def lines_of(path: str | Path, kind: str, *, header: bool, check: Check | None) -> Lines:
+    """Index the lines of a file, leaving out those that `check` finds fault with. `kind` names format and policy."""
+    source = file_errors.existing(path)
+    text_file = _unpacked(source)
+    stamp = {"version": _VERSION, "kind": kind, **_stamp(text_file)}
+    for home in _homes(source):
+        index = home / f".{source.name}.{kind}.index"
+        if (found := _read_header(index)) is None or any(found[name] != value for name, value in stamp.items()):
+            continue
+        return _opened(source, text_file, index, found, header)
+    text = _mapped(text_file)
+    return _opened(source, text_file, *_written(source, kind, stamp, text, header, check), header)
+
+
+def _written(
+    source: Path, kind: str, stamp: dict[str, Any], text: NDArray[np.uint8], header: bool, check: Check | None
+) -> tuple[Path, dict[str, Any]]:
+    def fill(file: BinaryIO) -> dict[str, Any]:
+        found: dict[str, Any] = {**stamp, "lines": 0, "skipped": 0, "problems": []}
+        file.write(b" " * _HEADER)
+        line = 1
+        for starts, stops in _blocks(text):
+            if header and line == 1:
+                starts, stops, line = starts[1:], stops[1:], 2
+            bad = check(text, starts, stops) if check is not None else {}
+            for at, why in sorted(bad.items())[: _EXAMPLES - len(found["problems"])]:
+                found["problems"].append(f"{source}, line {line + at}: {why}"[:600])
+            line += len(starts)
+            good = np.ones(len(starts), dtype=bool)
+            good[list(bad)] = False
+            places = np.stack([starts[good], stops[good]], axis=1)
+            found["lines"] += len(places)
+            found["skipped"] += len(bad)
+            file.write(places.data)
+        file.seek(0)
+        file.write(json.dumps(found).encode())
+        return found
+
+    return _publish(source, f".{source.name}.{kind}.index", fill)
+
+
+def _blocks(text: NDArray[np.uint8]) -> Iterator[tuple[Places, Places]]:
+    """Starts and stops of the lines, some thousands at a time."""
+    begin = 0
+    for at in range(0, len(text), _BLOCK):
+        ends = np.flatnonzero(text[at : at + _BLOCK] == ord("\n")).astype(np.int64) + at
+        if at + _BLOCK >= len(text) and text[-1] != ord("\n"):
+            ends = np.append(ends, len(text))
+        if len(ends) == 0:
+            continue
+        starts = np.concatenate([[begin], ends[:-1] + 1]).astype(np.int64)
+        begin = int(ends[-1]) + 1
+        returns = (ends > starts) & (text[np.maximum(ends - 1, 0)] == ord("\r"))
+        yield starts, ends - returns
+
+
+def _opened(source: Path, text_file: Path, index: Path, found: dict[str, Any], header: bool) -> Lines:
+    if found["lines"] == 0:
+        hint = f"; {found['skipped']} were skipped, the first: {found['problems'][0]}" if found["skipped"] else ""
+        raise errors.BadInput(f"{source} has no records{' after its header, the first line' if header else ''}{hint}")
+    places = np.memmap(index, dtype=np.int64, mode="r", offset=_HEADER, shape=(found["lines"], 2))
+    return Lines(
+        path=source,
+        text=_mapped(text_file),
+        places=places,
+        skipped=found["skipped"],
+        problems=tuple(found["problems"]),
+    )
+
+
+def _mapped(path: Path) -> NDArray[np.uint8]:
+    if path.stat().st_size == 0:
+        raise errors.BadInput(f"{path} is empty")
+    return np.memmap(path, dtype=np.uint8, mode="r")
+
+
+def _unpacked(source: Path) -> Path:
+    with source.open("rb") as file:
+        if file.read(2) != b"\x1f\x8b":
+            return source
+    stamp = _stamp(source)
+    name = f".{source.name}.{stamp['size']}-{stamp['changed_ns']}.text"
+    for home in _homes(source):
+        if (home / name).exists():
+            return home / name
+
+    def fill(file: BinaryIO) -> dict[str, Any]:
+        try:
+            with gzip.open(source, "rb") as packed:
+                shutil.copyfileobj(packed, file, _BLOCK)
+        except (EOFError, gzip.BadGzipFile) as error:
+            raise errors.BadInput(f"{source} is not a whole gzip file: {error}; fetch it again") from error
+        return {}
+
+    return _publish(source, name, fill)[0]
+
+
+def _publish(source: Path, name: str, fill: Callable[[BinaryIO], dict[str, Any]]) -> tuple[Path, dict[str, Any]]:
+    """Write a file beside the source, or in the temporary folder where that is not allowed."""
+    for home in _homes(source):
+        try:
+            if home != source.parent:
+                home.mkdir(mode=0o700, parents=True, exist_ok=True)
+            handle, scratch = tempfile.mkstemp(prefix=f"{name}-", dir=home)
+        except OSError as error:
+            if not isinstance(error, PermissionError) and error.errno != errno.EROFS:
+                raise
+            continue
+        try:
+            with file_errors.full_is_told(home):
+                with os.fdopen(handle, "wb") as file:
+                    result = fill(file)
+                os.replace(scratch, home / name)
+            return home / name, result
+        except BaseException:
+            os.unlink(scratch)
+            raise
+    raise errors.DiskFull(f"neither {source.parent} nor {tempfile.gettempdir()} can be written; make one writable")
+
+
+def _homes(source: Path) -> list[Path]:
+    """Where files made from the source may be: beside it, or in a folder of this user for its folder."""
+    where = hashlib.blake2b(str(source.parent.resolve()).encode(), digest_size=8).hexdigest()
+    private = Path(tempfile.gettempdir()) / f"springtide-{os.getuid()}"
+    if private.exists() and private.stat().st_uid != os.getuid():  # someone else's: do not trust what lies there
+        return [source.parent]
+    return [source.parent, private / where]
+
+
+def _stamp(path: Path) -> dict[str, int]:
+    stat = path.stat()
+    return {"size": stat.st_size, "changed_ns": stat.st_mtime_ns}
+
+
+def _read_header(index: Path) -> dict[str, Any] | None:
+    try:
+        with index.open("rb") as file:
+            found = json.loads(file.read(_HEADER))
+        whole = index.stat().st_size == _HEADER + 16 * found["lines"]
+        return found if whole else None
+    except (FileNotFoundError, PermissionError):
+        return None
+    except (ValueError, KeyError, TypeError):  # not an index of ours, or cut short: make it again
+        return None

@@ -1,0 +1,120 @@
+"""One administrator a job: what is new with it, the most urgent first, and the same not twice."""
+
+from dataclasses import replace
+
+import pytest
+
+from springtide import errors
+from springtide.brain.decide import algorithms
+from springtide.brain.decide.triggers import Administrator, Event, EventKind
+from springtide.domain.core.roles import Role, RoleKind
+from springtide.domain.plan.view import Finding, Trouble
+from tests.unit.planning import views
+
+SERVER = Role(RoleKind.SERVER, 1)
+
+
+def finding(trouble, role=SERVER):
+    return Finding(trouble=trouble, role=role, why="seen")
+
+
+def administrator():
+    return Administrator("job", period_s=10.0)
+
+
+def kinds(*shown):
+    """Which events views at these times raise."""
+    one = administrator()
+    events = [one.shown(view, at=at) for at, view in shown]
+    return [event.kind if event else None for event in events]
+
+
+def test_a_life_from_its_creation_on():
+    running = replace(views.running(), profiles=())
+    assert kinds(
+        (0.0, views.waiting()), (1.0, views.waiting()), (2.0, running), (5.0, views.running()), (6.0, views.running()),
+        (15.0, views.running()),
+    ) == [EventKind.CREATED, None, None, EventKind.ITERATING, None, EventKind.PERIODIC]  # fmt: skip
+
+
+def test_a_job_that_waits_for_room_is_looked_at_again():
+    one = administrator()
+    assert one.shown(views.waiting(), at=0.0).why == "it is new"
+    assert one.shown(views.waiting(), at=10.0).why == "it still waits for its first shape"
+
+
+def test_a_job_that_runs_already_was_not_created_now():
+    assert kinds((0.0, views.running())) == [EventKind.PERIODIC]
+
+
+def test_memory_comes_before_all_else():
+    troubled = views.running(findings=(finding(Trouble.STRAGGLER), finding(Trouble.MEMORY)))
+    assert kinds((0.0, troubled)) == [EventKind.OOM]
+    assert kinds((0.0, views.waiting(findings=(finding(Trouble.OOM),)))) == [EventKind.OOM]
+
+
+def test_the_same_trouble_is_raised_once_a_period_and_another_at_once():
+    hot = views.running(findings=(finding(Trouble.HOT_SERVER),))
+    both = replace(hot, findings=(*hot.findings, finding(Trouble.STRAGGLER, Role(RoleKind.WORKER, 2))))
+    assert kinds((0.0, hot), (1.0, hot), (2.0, both), (3.0, both), (12.0, both)) == [
+        EventKind.SLOW, None, EventKind.SLOW, None, EventKind.SLOW
+    ]  # fmt: skip
+
+
+def test_a_job_that_slows_down_in_the_same_shape_is_slow():
+    of = views.shape()
+    steady = tuple(views.profile(of, at=float(at)) for at in range(4))
+    late = views.profile(of, at=9.0)
+    late = replace(late, timing=replace(late.timing, total_s=late.timing.total_s * 2))
+    one = administrator()
+    assert one.shown(views.running(profiles=steady), at=0.0).kind is EventKind.PERIODIC
+    event = one.shown(views.running(profiles=(*steady, late)), at=1.0)
+    assert event.kind is EventKind.SLOW and "in the same shape" in event.why
+    other = replace(late, shape=views.shape(workers=9))
+    assert administrator().shown(views.running(profiles=(*steady, other)), at=0.0).kind is EventKind.PERIODIC
+
+
+def event(kind):
+    return Event(kind=kind, job="job", at=0.0, why="seen")
+
+
+@pytest.mark.parametrize(
+    ("kind", "view", "cause"),
+    [
+        (EventKind.CREATED, views.waiting(), "new"),
+        (EventKind.CREATED, views.waiting(features={"model": "wide"}), "new, with features"),
+        (EventKind.ITERATING, views.running(), "sampled"),
+        (EventKind.PERIODIC, views.running(), "adjusting"),
+        (EventKind.SLOW, views.running(findings=(finding(Trouble.HOT_SERVER),)), "hot server"),
+        (EventKind.SLOW, views.running(uses=views.uses(views.shape(), server=0.95)), "too little server CPU"),
+        (EventKind.SLOW, views.running(uses=views.uses(views.shape(), worker=0.95)), "too little worker CPU"),
+        (EventKind.SLOW, views.running(uses=()), "unknown"),
+        (EventKind.OOM, views.running(findings=(finding(Trouble.OOM),)), "server memory"),
+    ],
+)
+def test_each_optimizer_names_the_cause(kind, view, cause):
+    assert algorithms.order(event(kind), view, {}, otherwise="springtide").cause == cause
+
+
+def test_every_type_of_event_has_its_optimizer():
+    assert set(algorithms.OPTIMIZERS) == set(EventKind)
+
+
+def test_the_algorithm_is_looked_for_by_cause_then_by_event():
+    chosen = algorithms.parse(["slow=es", "slow/hot server=dlrover", "oom = static"])
+    hot, other = views.running(findings=(finding(Trouble.HOT_SERVER),)), views.running()
+
+    def policy(kind, view):
+        return algorithms.order(event(kind), view, chosen, otherwise="springtide").policy
+
+    assert policy(EventKind.SLOW, hot) == "dlrover"
+    assert policy(EventKind.SLOW, other) == "es"
+    assert policy(EventKind.OOM, other) == "static"
+    assert policy(EventKind.PERIODIC, other) == "springtide"
+
+
+def test_a_choice_that_cannot_be_read_is_refused():
+    with pytest.raises(errors.UnknownName, match="Did you mean 'slow'"):
+        algorithms.parse(["slwo=es"])
+    with pytest.raises(errors.BadInput, match="EVENT=POLICY"):
+        algorithms.parse(["slow"])

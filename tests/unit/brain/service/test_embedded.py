@@ -1,0 +1,129 @@
+"""The brain in a master's own process: the same policies, a history of its own, and never in the way."""
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import pytest
+
+from springtide import errors
+from springtide.brain.service.embedded import Embedded
+from springtide.domain.core.stages import Stage
+from springtide.domain.plan.plan import Decision, Plan, nothing
+from springtide.domain.plan.view import PastJob
+from springtide.domain.spec.planning_config import PlanningConfig
+from springtide.planning.policy import registry
+from tests.unit.planning import views
+
+CONFIG = PlanningConfig(exact_seconds=0)
+
+
+@asynccontextmanager
+async def embedded(url, config=CONFIG):
+    brain = Embedded(str(url), config, views.AMPLE)
+    try:
+        yield brain
+    finally:
+        await brain.close()
+
+
+def advised(url, view, config=CONFIG):
+    async def ask():
+        async with embedded(url, config) as brain:
+            return await brain.advise(view, epoch=7, now=1000.0)
+
+    return asyncio.run(ask())
+
+
+def test_a_new_job_gets_its_first_plan(tmp_path):
+    advice = advised(tmp_path / "history.db", views.waiting())
+    assert advice.epoch == 7 and advice.plan.stage is Stage.SAMPLING and advice.why == advice.plan.reason
+
+
+def test_jobs_that_ended_are_remembered_for_those_like_them(tmp_path):
+    like = {"model": "wide", "user": "ada", "batch": 512.0}
+
+    async def live():
+        async with embedded(tmp_path / "history.db") as first:
+            for at in range(6):
+                past = PastJob(name=f"job-{at}", features=like, shape=views.shape(workers=6), ended_at=float(at))
+                await first.conclude(past)
+        async with embedded(tmp_path / "history.db") as second:
+            return await second.advise(views.waiting(features=like), epoch=0, now=1000.0)
+
+    advice = asyncio.run(live())
+    assert advice.plan.shape.workers == 6
+
+
+def test_a_job_that_stays_as_it_is_hears_its_own_reason(monkeypatch):
+    said = nothing("none of 2 jobs is to be changed", "job: a sample is under way", "other: too", "all is well")
+    monkeypatch.setitem(registry.POLICIES, "said", lambda view, config: said)
+    advice = advised("", views.running(), PlanningConfig(policy="said"))
+    assert advice.plan is None and advice.why == "a sample is under way" and advice.notes == ("all is well",)
+
+
+def test_a_plan_that_was_refused_is_the_reason(monkeypatch):
+    wild = Plan(job="job", shape=views.shape(workers=999), reason="more")
+    monkeypatch.setitem(registry.POLICIES, "wild", lambda view, config: Decision(plans=(wild,), why="wild"))
+    advice = advised("", views.running(), PlanningConfig(policy="wild"))
+    assert advice.plan is None and "not within the job's bounds" in advice.why
+
+
+def test_a_broken_history_is_said_and_plans_are_made_without(tmp_path):
+    path = tmp_path / "history.db"
+    path.write_text("no database " * 100)
+    advice = advised(path, views.waiting())
+    assert advice.plan is not None and "without history" in advice.notes[0] and "not a database" in advice.notes[0]
+
+
+def test_a_job_that_cannot_be_remembered_is_said(tmp_path):
+    path = tmp_path / "history.db"
+    path.write_text("no database " * 100)
+
+    async def end():
+        async with embedded(path) as brain:
+            await brain.conclude(PastJob(name="job"))
+
+    with pytest.raises(errors.HistoryUnavailable):
+        asyncio.run(end())
+
+
+def test_without_a_url_nothing_is_kept(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    async def end():
+        async with embedded("") as brain:
+            await brain.conclude(PastJob(name="job"))
+
+    asyncio.run(end())
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_policy_that_nobody_knows_is_an_error_of_ours():
+    with pytest.raises(errors.UnknownName, match="springtide"):
+        advised("", views.waiting(), PlanningConfig(policy="springtied"))
+
+
+def test_calls_at_once_take_turns_and_the_loop_goes_on(monkeypatch, tmp_path):
+    at_work = 0
+
+    def slow(view, config):
+        nonlocal at_work
+        at_work += 1
+        assert at_work == 1
+        gate.wait(5)
+        at_work -= 1
+        return nothing("slept")
+
+    import threading
+
+    gate = threading.Event()
+    monkeypatch.setitem(registry.POLICIES, "slow", slow)
+
+    async def ask():
+        async with embedded(tmp_path / "history.db", PlanningConfig(policy="slow")) as brain:
+            asked = [asyncio.create_task(brain.advise(views.running(), epoch=n, now=1.0)) for n in range(3)]
+            await asyncio.sleep(0)  # the loop is free while they think
+            gate.set()
+            return [advice.epoch for advice in await asyncio.gather(*asked)]
+
+    assert asyncio.run(ask()) == [0, 1, 2]

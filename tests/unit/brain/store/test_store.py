@@ -1,0 +1,250 @@
+"""The brain's database on SQLite: made, brought up to date, shared, and never trusted."""
+
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from dataclasses import replace
+
+import pytest
+import sqlalchemy as sa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from springtide import errors
+from springtide.brain.decide.cluster_state import Live
+from springtide.brain.decide.triggers import Administrator
+from springtide.brain.store import migrate, persistence, rows, schema, store
+from springtide.domain.plan.view import PastJob
+from tests.architecture import sources
+from tests.unit.planning import views
+
+
+def past(name="wide", **more):
+    fields = {
+        "user": "ada", "features": {"model": "wide", "batch": 512.0}, "initial": views.shape(workers=1),
+        "shape": views.shape(), "ended_at": 1000.0, "throughput": 321.5, "facts": views.FACTS,
+    }  # fmt: skip
+    return PastJob(name=name, **(fields | more))
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "history.db"
+
+
+@pytest.fixture
+def opened(path):
+    with closing(store.open_store(str(path))) as found:
+        yield found
+
+
+def test_what_is_remembered_is_read_back(opened):
+    opened.remember(past())
+    opened.remember(past("deep", finished=False, ended_at=2000.0, shape=None, throughput=None, facts=None))
+    assert opened.history() == store.History(
+        jobs=(past(), past("deep", finished=False, ended_at=2000.0, shape=None, throughput=None, facts=None))
+    )
+    assert opened.count() == 2
+
+
+def test_a_job_told_twice_is_kept_once(opened):
+    opened.remember(past())
+    opened.remember(past())
+    assert opened.count() == 1
+
+
+def test_the_newest_are_read_and_the_oldest_come_first(opened):
+    for at in (3.0, 1.0, 2.0):
+        opened.remember(past(ended_at=at))
+    assert [job.ended_at for job in opened.history(newest=2).jobs] == [2.0, 3.0]
+
+
+def test_opening_again_changes_nothing(path, opened):
+    opened.remember(past())
+    with closing(store.open_store(f"sqlite:///{path}")) as again:
+        assert again.history().jobs == (past(),)
+        assert versions(path) == [schema.HEAD]
+
+
+def test_migrations_make_the_tables_that_the_code_knows(path, opened):
+    from alembic.autogenerate import compare_metadata
+    from alembic.migration import MigrationContext
+
+    engine = sa.create_engine(f"sqlite:///{path}", poolclass=sa.NullPool)
+    with engine.connect() as connection:
+        assert compare_metadata(MigrationContext.configure(connection), schema.metadata) == []
+
+
+def test_the_newest_migration_is_the_version_that_the_code_names():
+    from alembic.config import Config
+    from alembic.script import ScriptDirectory
+
+    config = Config()
+    config.set_main_option("script_location", str(sources.ROOT / "springtide" / "brain" / "migrations"))
+    config.set_main_option("path_separator", "os")
+    assert ScriptDirectory.from_config(config).get_current_head() == schema.HEAD
+
+
+def test_a_database_of_a_newer_springtide_is_refused(path, opened):
+    with closing(sqlite3.connect(path)) as file, file:
+        file.execute(f"UPDATE {migrate.VERSION_TABLE} SET version_num = '9999'")
+    with pytest.raises(errors.BadInput, match=r"'9999'.*written by a newer one"):
+        store.open_store(str(path))
+
+
+def test_a_file_that_is_no_database_is_said(path):
+    path.write_text("not a database at all, but long enough to look like one" * 10)
+    with pytest.raises(errors.HistoryUnavailable, match=r"file is not a database"):
+        store.open_store(str(path))
+
+
+def test_a_folder_that_cannot_be_made_is_said(path):
+    path.write_text("a file where a folder should be")
+    with pytest.raises(errors.HistoryUnavailable):
+        store.open_store(str(path / "deeper" / "history.db"))
+
+
+def test_databases_that_nobody_knows_are_refused():
+    with pytest.raises(errors.UnknownName, match="mysql"):
+        store.open_store("mysql://here/brain")
+    with pytest.raises(errors.BadInput, match="no URL"):
+        store.open_store("")
+
+
+@pytest.mark.extra("psycopg")
+def test_a_password_is_not_shown():
+    with pytest.raises(errors.HistoryUnavailable) as caught:
+        store.open_store("postgresql://ada:sesame@127.0.0.1:1/brain")
+    assert "sesame" not in str(caught.value)
+
+
+def test_postgresql_without_its_driver_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(errors.MissingExtra, match=r"springtide\[brain\]"):
+        store.open_store("postgresql://ada@127.0.0.1/brain")
+
+
+GARBAGE = {
+    "name": [None, "", 7, b"\xff"], "outcome": ["perhaps", 1], "ended_at": ["soon", float("inf")],
+    "throughput": ["fast"], "features": ["{", "[]", '{"a": []}', 3], "shape": ['{"workers": 0}', "null!", "{}"],
+    "initial": ['{"workers": "many", "servers": 1, "worker_cpu": 1, "server_cpu": 1}'],
+    "need": ['{"rows": -1}'], "facts": ['{"dim": 0}'],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("column", "value"), [(column, value) for column, all in GARBAGE.items() for value in all])
+def test_a_row_that_makes_no_sense_is_skipped(column, value):
+    assert rows.past_of(rows.row_of(past())) == past()
+    assert rows.past_of(rows.row_of(past()) | {column: value}) is None
+
+
+def test_garbage_in_the_file_is_skipped_and_counted(path, opened):
+    opened.remember(past())
+    with closing(sqlite3.connect(path)) as file, file:
+        for at, shape in enumerate(("not json", b"\x00\xff", 12.5, '{"workers": -3}')):
+            file.execute(
+                "INSERT INTO past_jobs (name, owner, outcome, ended_at, shape) VALUES ('bad', '', 'finished', ?, ?)",
+                (at, shape),
+            )
+        file.execute("UPDATE past_jobs SET shape = CAST(x'ff7b' AS TEXT) WHERE name = 'bad' AND ended_at = 0")
+    assert opened.history() == store.History(jobs=(past(),), unreadable=4)
+
+
+def test_a_job_that_no_database_could_hold_is_refused(opened):
+    for bad in (past(""), past(ended_at=float("nan"))):
+        with pytest.raises(errors.BadInput):
+            opened.remember(bad)
+
+
+TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=8)
+
+
+@st.composite
+def pasts(draw):
+    return PastJob(
+        name=draw(TEXT.filter(bool)), user=draw(TEXT), ended_at=draw(st.floats(-1e12, 1e12)),
+        features=draw(st.dictionaries(TEXT, TEXT | st.floats(allow_nan=False, allow_infinity=False), max_size=3)),
+        initial=draw(st.none() | views.shapes()), shape=draw(st.none() | views.shapes()), finished=draw(st.booleans()),
+        throughput=draw(st.none() | st.floats(allow_nan=False, allow_infinity=False)),
+        facts=draw(st.none() | st.just(views.FACTS)),
+    )  # fmt: skip
+
+
+@given(job=pasts())
+def test_any_past_job_becomes_a_row_and_comes_back(job):
+    assert rows.past_of(rows.row_of(job)) == job
+
+
+def test_any_past_job_goes_through_sql_and_comes_back():
+    with closing(store.open_store("sqlite://")) as opened:
+
+        @given(job=pasts())
+        @settings(max_examples=20)
+        def check(job):
+            job = replace(job, name=f"{opened.count()} {job.name}")
+            opened.remember(job)
+            assert job in opened.history(newest=100_000).jobs
+
+        check()
+
+
+def test_numbers_that_are_none_are_left_out(opened):
+    opened.remember(past(throughput=float("nan"), features={"a": float("inf"), "b": 1, "c\0": "\ud800"}))
+    (found,) = opened.history().jobs
+    assert found.throughput is None and found.features == {"b": 1.0, "c\N{REPLACEMENT CHARACTER}": "?"}
+
+
+def test_a_new_file_that_another_process_is_writing_is_waited_for(path, monkeypatch):
+    other = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    other.execute("begin immediate")
+    waited = []
+    monkeypatch.setattr(store.time, "sleep", lambda seconds: (waited.append(seconds), other.execute("rollback")))
+    with closing(store.open_store(str(path))) as opened:
+        assert waited and opened.count() == 0
+    other.close()
+
+
+WRITER = """
+import sys
+from springtide.brain.store import store
+from springtide.domain.plan.view import PastJob
+opened = store.open_store(sys.argv[1])
+for number in range(40):
+    opened.remember(PastJob(name=f"{sys.argv[2]}-{number}", ended_at=float(number)))
+    opened.history()
+opened.close()
+"""
+
+
+@pytest.mark.process
+def test_two_processes_make_and_write_one_file_at_once(path):
+    writers = [
+        subprocess.Popen([sys.executable, "-c", WRITER, str(path), name], cwd=sources.ROOT, stderr=subprocess.PIPE)
+        for name in ("one", "two")
+    ]
+    for writer in writers:
+        assert writer.communicate(timeout=240)[1] == b"" and writer.returncode == 0
+    with closing(store.open_store(str(path))) as opened:
+        assert opened.count() == 80 and opened.history().unreadable == 0
+
+
+def versions(path):
+    with closing(sqlite3.connect(path)) as file:
+        return [version for (version,) in file.execute(f"SELECT version_num FROM {migrate.VERSION_TABLE}")]
+
+
+def test_one_brain_at_a_time_serves_from_a_database(path):
+    with closing(store.open_store(str(path))) as first, closing(store.open_store(str(path))) as second:
+        first.claim()
+        first.claim()
+        with pytest.raises(errors.BadInput, match="another brain"):
+            second.claim()
+        first.close()
+        second.claim()
+
+
+def test_one_job_with_a_number_that_no_column_holds_is_refused_by_name():
+    live = Live(view=views.running(), epoch=2**63, seen_at=0.0, administrator=Administrator("job", period_s=1.0))
+    with pytest.raises(errors.BadInput, match="epoch 9223372036854775808"):
+        persistence.row_of(live)

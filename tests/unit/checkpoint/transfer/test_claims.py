@@ -1,0 +1,179 @@
+"""One run owns the place of its checkpoints: another one is refused, unless it goes on from what lies there."""
+
+import os
+import subprocess
+import threading
+
+import msgspec
+import pytest
+
+from springtide import errors
+from springtide.checkpoint.format import storage
+from springtide.checkpoint.transfer import claims
+from springtide.checkpoint.transfer.claims import Claim
+from tests.unit.checkpoint import stores
+
+SCHEMES = ["folder", "file", "memory"]
+
+
+def place_at(tmp_path, scheme="folder"):
+    folder = tmp_path / "place"
+    return storage.Folder(folder) if scheme == "folder" else storage.Remote(f"{scheme}://{folder}")
+
+
+def claim(run, **more):
+    return Claim(run=run, job="counts", host="elsewhere", **more)
+
+
+def owner(place):
+    found = claims.all_of(place)
+    return found[max(found)]
+
+
+@pytest.fixture
+def process():
+    """A process that lives as long as the test lets it."""
+    with subprocess.Popen(["sleep", "1000"]) as sleeping:
+        yield sleeping
+        sleeping.kill()
+
+
+def kept_by(pid, run="run1"):
+    """A claim of a run of this machine whose master is that process, and whose agent is not this one."""
+    return Claim(
+        run=run, job="counts", host="here", space=claims._process_space(), master=claims._process(pid),
+        agent=claims.Process(os.getpid(), 1),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_the_first_run_owns_a_place_and_the_second_is_told_whose_it_is(tmp_path, scheme):
+    place, first = place_at(tmp_path, scheme), claim("run1")
+    assert claims.take(place, first) == claims.take(place, first) == "claim-000001.json"
+    with pytest.raises(errors.BadInput, match=r"belongs to run run1 of job 'counts' \(on elsewhere.* --checkpoint-url"):
+        claims.take(place, claim("run2"), option="--checkpoint-url")
+    assert claims.all_of(place) == {1: first}, "the first one's is as it was"
+
+
+def test_of_runs_that_begin_at_the_same_moment_one_owns_the_place(tmp_path):
+    for attempt in range(20):
+        folder, start, won, refused = tmp_path / f"{attempt}", threading.Barrier(4), [], []
+
+        def begin(run, folder=folder, start=start, won=won, refused=refused):
+            start.wait()
+            try:
+                claims.take(storage.Folder(folder), claim(run))
+                won.append(run)
+            except errors.BadInput:
+                refused.append(run)
+
+        threads = [threading.Thread(target=begin, args=(f"run{number}",)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(won) == 1 and len(refused) == 3 and owner(storage.Folder(folder)).run == won[0]
+
+
+def test_the_next_master_of_a_run_owns_its_place_still(tmp_path):
+    place = place_at(tmp_path)
+    claims.take(place, claim("run1", at=1.0))
+    assert claims.take(place, claim("run1", at=2.0)) == "claim-000001.json"
+    assert owner(place).at == 2.0
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_run_that_goes_on_takes_the_place_over_and_the_one_before_keeps_out_for_good(tmp_path, scheme):
+    place = place_at(tmp_path, scheme)
+    claims.take(place, claim("run1"))
+    made = stores.publish(tmp_path / "place", 7, stores.save(stores.store(), tmp_path / "place", 7))
+    if scheme == "memory":
+        place.write(made.name, (tmp_path / "place" / made.name).read_bytes())
+    with pytest.raises(errors.BadInput, match=r"has checkpoints of another run.* --resume"):
+        claims.take(place, claim("run2"))
+    with pytest.raises(errors.BadInput, match=r"has checkpoints of another run.* --resume"):
+        claims.take(place, claim("run2", resumed_run="run0"))
+    assert claims.take(place, claim("run2", resumed_run="run1")) == "claim-000002.json"
+    with pytest.raises(errors.BadInput, match="was taken over by run run2 of job 'counts'"):
+        claims.take(place, claim("run1"))
+    assert owner(place).run == "run2"
+    assert claims.take(place, claim("run3", resumed_run="run1")) == "claim-000003.json", "run2 left no checkpoint"
+
+
+def test_a_run_that_still_runs_is_not_taken_over_and_one_that_was_killed_is(tmp_path, process, monkeypatch):
+    monkeypatch.setattr(claims, "PATIENCE_S", 0.2)
+    place = place_at(tmp_path)
+    claims.take(place, kept_by(process.pid))
+    stores.publish(tmp_path / "place", 7, stores.save(stores.store(), tmp_path / "place", 7))
+    follower = claim("run2", resumed_run="run1")
+    with pytest.raises(errors.BadInput, match=f"process {process.pid}, since .* still runs"):
+        claims.take(place, follower)
+    process.kill()
+    process.wait()
+    assert claims.take(place, follower) == "claim-000002.json"
+
+
+def test_a_place_without_checkpoints_is_free_again_once_its_run_is_known_to_be_over(tmp_path, process):
+    place, mine = place_at(tmp_path), kept_by(process.pid)
+    claims.take(place, mine)
+    process.kill()
+    process.wait()
+    assert claims.take(place, claim("run2")) == "claim-000002.json"
+    claims.release(place, "run1")
+    assert owner(place).run == "run2", "another's is not given up"
+    claims.release(place, "run2")
+    assert owner(place).run == "run1"
+
+
+def test_a_run_whose_agent_will_start_another_master_is_not_over(tmp_path, process):
+    living = claims._process(os.getpid())
+    place, first = place_at(tmp_path), kept_by(process.pid)
+    claims.take(place, Claim(run="run1", job="counts", space=first.space, master=first.master, agent=living))
+    process.kill()
+    process.wait()
+    with pytest.raises(errors.BadInput, match="may still run"):
+        claims.take(place, claim("run2"))
+
+
+def test_a_place_with_checkpoints_stays_the_runs_when_it_is_over(tmp_path):
+    place = place_at(tmp_path)
+    claims.take(place, claim("run1"))
+    stores.publish(tmp_path / "place", 7, stores.save(stores.store(), tmp_path / "place", 7))
+    claims.release(place, "run1")
+    assert owner(place).run == "run1"
+
+
+def test_a_claim_that_cannot_be_read_is_somebodys(tmp_path, monkeypatch):
+    monkeypatch.setattr(claims, "PATIENCE_S", 0.2)
+    place = place_at(tmp_path)
+    place.write("claim-000001.json", b"")
+    with pytest.raises(errors.BadInput, match=r"claim-000001.json there cannot be read.* delete that file"):
+        claims.take(place, claim("run1"))
+
+
+def test_a_claim_that_was_deleted_is_made_again_unless_another_run_has_the_place(tmp_path):
+    place = place_at(tmp_path)
+    claims.take(place, claim("run1"))
+    stores.publish(tmp_path / "place", 7, stores.save(stores.store(), tmp_path / "place", 7))
+    place.remove("claim-000001.json")
+    assert claims.take(place, claim("run1")) == "claim-000001.json"
+
+
+def test_a_damaged_claim_of_long_ago_keeps_nobody_waiting(tmp_path, monkeypatch):
+    monkeypatch.setattr(claims.time, "sleep", lambda _: pytest.fail("nothing is to be waited for"))
+    place = place_at(tmp_path)
+    place.write("claim-000001.json", b"")
+    place.write("claim-000002.json", msgspec.json.encode(claim("run2")))
+    assert claims.take(place, claim("run2")) == "claim-000002.json"
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can be two users")
+def test_a_process_of_another_user_that_proc_does_not_show_may_still_run(tmp_path, process, monkeypatch):
+    first = kept_by(process.pid)
+    monkeypatch.setattr(claims, "_process", lambda pid: None)
+    assert first.is_over(), "a process that we could signal would be shown"
+    child = os.fork()
+    if not child:
+        os.setresuid(65534, 65534, 65534)
+        os._exit(0 if first.is_running() and not first.is_over() else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

@@ -1,0 +1,128 @@
+"""`springtide brain`: mistakes are said in one line, and what is inside is shown."""
+
+import json
+import logging
+
+import msgspec
+import pytest
+
+from springtide import errors
+from springtide.brain.service import messages
+from springtide.cli import app
+from springtide.cli.cluster import brain
+from springtide.domain.core.shape import Capacity
+from springtide.domain.plan.view import PastJob
+from tests.unit.planning import views
+
+
+@pytest.fixture(autouse=True)
+def _own_logging():
+    """A command logs to standard error, which a test has for itself."""
+    before, level = logging.root.handlers[:], logging.root.level
+    yield
+    logging.root.handlers[:] = before
+    logging.root.setLevel(level)
+
+
+MISTAKES = [
+    (("status",), "no brain has served from"),
+    (("serve", "--policy", "sprintide"), "Did you mean 'springtide'?"),
+    (("serve", "--on", "slow"), "wanted EVENT=POLICY"),
+    (("serve", "--on", "slwo=es"), "Did you mean 'slow'?"),
+    (("serve", "--capacity", "many"), "wanted CORES or CORES,SIZE"),
+    (("serve", "--capacity", "-1"), "wanted neither below 0"),
+    (("serve", "--capacity", "0"), "no job can begin with that; wanted more than 0 of each"),
+    (("serve", "--period", "0"), "wanted seconds, more than 0"),
+    (("serve", "--planning", "roh=1"), "Did you mean 'rho'?"),
+    (("serve", "--planning", "rho"), "wanted NAME=VALUE"),
+    (("serve", "--planning", "rho=much"), "'much' is no value of rho; wanted a number"),
+    (("serve", "--planning", "prices.cpu=-1"), "wanted neither below 0"),
+    (("serve", "--planning", "prices.gpu=1"), "no planning setting named"),
+    (("serve", "--planning", "prices=1", "--planning", "prices.cpu=1"), "Did you mean 'prices.cpu'?"),
+    (("serve", "--planning", "priority=remainign"), "Did you mean 'remaining'?"),
+    (("serve", "--planning", "least_gain=nan"), "wanted a number, 0 or more"),
+    (("serve", "--planning", "seed=-1"), "wanted a whole number from 0"),
+    (("serve", "--planning", "data_workers=maxpt"), "Did you mean 'maxtp'?"),
+    (("serve", "--tls", "/dev/null/tls"), "cannot make certificates in /dev/null/tls"),
+    (("serve", "--listen", "here"), "wanted host:port"),
+    (("serve", "--database", "mysql://x/y"), "no database named 'mysql'"),
+    (("serve", "--secret-file", "nowhere"), "cannot read the brain's secret"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "said"), MISTAKES, ids=[" ".join(one[0]) for one in MISTAKES])
+def test_a_mistake_is_said_without_a_traceback(arguments, said, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert app.main(["brain", *arguments]) == app.BAD_USAGE
+    err = capsys.readouterr().err
+    assert said in err and "Traceback" not in err
+
+
+def test_a_secret_that_is_too_short_is_refused(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "short").write_text("abcd")
+    assert app.main(["brain", "serve", "--secret-file", "short"]) == app.BAD_USAGE
+    assert "has 2 bytes; wanted 16 or more" in capsys.readouterr().err
+
+
+def test_planning_is_set_by_name():
+    found = brain.parse_planning(["rho=1", "prices.cpu=2", "similar=5", "steps.workers=1"], "es")
+    assert (found.policy, found.rho, found.prices.cpu, found.similar, found.steps.workers) == ("es", 1.0, 2.0, 5, 1)
+    assert brain.parse_planning([], "springtide").extra_workers == 0
+    assert brain.parse_planning(["between_changes=5"], "es").between_changes_s == 5.0
+    with pytest.raises(errors.UnknownName, match="policy"):  # it has an option of its own
+        brain.parse_planning(["policy=es"], "springtide")
+
+
+def test_capacity_is_cores_and_perhaps_memory():
+    assert brain.parse_capacity("64") == Capacity(cpu=64.0, memory=float("inf"))
+    assert brain.parse_capacity("1.5,2G") == Capacity(cpu=1.5, memory=2.0 * 2**30)
+    assert brain.parse_capacity("").cpu >= 1
+
+
+def test_a_status_says_what_was_decided_and_why_in_80_columns():
+    job = messages.LiveJob(
+        name="train@0a1b", user="ada", stage="adjusting", shape=views.shape(), seen_s=3.0, event="slow",
+        cause="hot server", policy="springtide", why="server-0 has more to do than it can " * 4,
+        promised=views.shape(workers=6),
+    )  # fmt: skip
+    status = messages.BrainStatus(
+        address="127.0.0.1:7790", pid=7, up_s=61.0, database="sqlite:///a.db", held=Capacity(cpu=40.0, memory=2**33),
+        capacity=Capacity(cpu=64.0, memory=float("inf")), executors=2, executor_pids=(8, 9), jobs=(job,), past=1234,
+        policies={"otherwise": "springtide", "oom": "dlrover"}, unreadable=2, trouble="the disk is full",
+    )  # fmt: skip
+    lines = brain.status_lines(status)
+    text = " ".join(" ".join(lines).split())
+    assert max(map(len, lines)) <= 80
+    for said in (
+        "1 live jobs, 1,234 past ones", "40 of 64 cores, memory 8G works", "2 of 2 executors", "oom: dlrover",
+        "2 past jobs that make no sense", "the disk is full", "slow (hot server), asked springtide", "becomes 6",
+    ):  # fmt: skip
+        assert said in text
+    bounded = msgspec.structs.replace(status, capacity=Capacity(cpu=64.0, memory=2**38))
+    assert "holds   40 of 64 cores, memory 8G of 256G" in brain.status_lines(bounded)
+
+
+def test_a_history_is_read_without_a_brain(tmp_path, capsys):
+    from springtide.brain.store import store
+
+    path = tmp_path / "history.db"
+    for named in (str(path), f"sqlite:///{path}"):
+        assert app.main(["brain", "history", "--database", named]) == app.BAD_USAGE and not path.exists()
+    opened = store.open_store(str(path))
+    opened.remember(PastJob(name="wide", shape=views.shape(), ended_at=1e9))
+    opened.close()
+    assert app.main(["brain", "history", "--database", str(path), "--json"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "wide" in lines[1] and json.loads(lines[-1])["total"] == 1
+
+
+def test_past_jobs_are_listed_with_their_outcome():
+    past = (PastJob(name="wide", shape=views.shape(), ended_at=0.0), PastJob(name="deep", finished=False, ended_at=9e8))
+    lines = brain.history_lines(messages.Recalled(jobs=past, unreadable=1, total=40))
+    assert lines[1].endswith("finished 4 x 4 CPU         2 x 8 CPU")
+    assert lines[2].split()[-3:] == ["failed", "-", "-"]
+    assert max(map(len, lines)) <= 80
+    odd = brain.history_lines(messages.Recalled(jobs=(PastJob(name="odd", ended_at=1e300),)))
+    assert odd[1].startswith("1e+300")
+    assert lines[-1] == "2 of 40 past jobs; 1 of them make no sense"

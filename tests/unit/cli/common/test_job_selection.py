@@ -1,0 +1,217 @@
+"""Commands on jobs that are over or were killed, from what their runs have left behind."""
+
+import json
+import os
+
+import msgspec
+import pytest
+
+from springtide.cli import app
+from springtide.domain.spec.job_spec import Blame, Phase
+from springtide.rpc.messages.messages import JobStatus
+from springtide.telemetry import events, logs, run_registry
+from springtide.telemetry.run_registry import RunCard
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / ".springtide" / "runs"
+
+
+def past(folder, name, *, began_at, status=None, told=(), agent_pid=1, agent_start=-1):
+    """A run that is over; without a status, one whose agent was killed."""
+    files = logs.make_run(folder, name)
+    card = RunCard(name=name, script="train.py", began_at=began_at, agent_pid=agent_pid, agent_start=agent_start)
+    run_registry.write_card(files, card)
+    story = events.EventLog(files.events)
+    for kind, fields in told:
+        story.write(kind, **fields)
+    if status is not None:
+        story.write("ended", status=msgspec.to_builtins(status))
+    story.close()
+    return files
+
+
+FAILED = JobStatus(
+    name="train", phase=Phase.FAILED, why="ValueError: no (train.py:3)", elapsed_s=3.0, blame=Blame.USER,
+    shards_done=2, shards_total=55, decision="fail", decision_why="the script raised",
+)  # fmt: skip
+FINISHED = JobStatus(name="good", phase=Phase.FINISHED, why="all workers are done", elapsed_s=3.0, samples=1234)
+
+
+def output(capsys, *arguments, code=0):
+    """Run a command; lines of its output, all of at most 80 columns."""
+    assert app.main([*arguments]) == code
+    lines = capsys.readouterr().out.splitlines()
+    assert all(len(line) <= 80 for line in lines if not line.startswith("{"))
+    return lines
+
+
+def test_the_newest_job_is_meant_unless_one_is_named(folder, capsys):
+    past(folder, "train", began_at=100.0, status=FAILED)
+    past(folder, "good", began_at=200.0, status=FINISHED)
+    assert output(capsys, "status")[0].startswith("job good finished in 3.0 s")
+    lines = output(capsys, "status", "train", "--json")
+    assert lines[0] == "ValueError: no (train.py:3)"
+    assert "(2 of 55 shards)" in lines[1] and "decided fail: the script raised" in lines
+    found = json.loads(lines[-1])
+    assert (found["job"], found["running"], found["exit_code"], found["shards_total"]) == ("train", False, 1, 55)
+
+
+def test_the_second_run_of_a_name_is_called_as_other_commands_call_it(folder, capsys):
+    past(folder, "train", began_at=100.0, status=FAILED)
+    again = msgspec.structs.replace(FINISHED, name="train", staleness=18, staleness_p50=5)
+    past(folder, "train", began_at=200.0, status=again)
+    first, second, *rest = output(capsys, "status")
+    assert first.startswith("job train-2 finished") and second == "staleness 5 pushes at the median, 18 at most"
+    assert "stale" not in " ".join(rest)
+
+
+@pytest.mark.parametrize("phase", [Phase.FINISHED, Phase.STOPPED, Phase.FAILED])
+@pytest.mark.parametrize("trouble", ["", "checkpoint 8 was not completed: no room"])
+def test_what_is_saved_of_a_job_that_is_over_is_told_once(folder, capsys, phase, trouble):
+    ended = msgspec.structs.replace(FINISHED, phase=phase, checkpoint=7, checkpoint_trouble=trouble)
+    past(folder, "good", began_at=100.0, status=ended)
+    (saved,) = [line for line in output(capsys, "status") if line.startswith("saved ")]
+    assert "checkpoint 7" in saved
+
+
+def test_the_rate_of_a_job_that_is_over_is_the_same_to_people_and_to_scripts(folder, capsys):
+    ended = msgspec.structs.replace(FINISHED, trained_s=2.0, samples_per_s=99.0)
+    past(folder, "good", began_at=100.0, status=ended)
+    first, *_, last = output(capsys, "status", "--json")
+    assert "617 samples/s" in first and json.loads(last)["samples_per_s"] == 617.0
+
+
+def test_all_jobs_are_listed_newest_first(folder, capsys):
+    past(folder, "train", began_at=100.0, status=FAILED)
+    past(folder, "good", began_at=200.0, status=FINISHED)
+    lines = output(capsys, "status", "--all", "--json")
+    assert [line.split()[:2] for line in lines[1:3]] == [["good", "finished"], ["train", "failed"]]
+    assert [each["job"] for each in json.loads(lines[-1])["jobs"]] == ["good", "train"]
+
+
+def test_a_misspelt_job_is_answered_with_the_nearest(folder, capsys):
+    past(folder, "train", began_at=100.0, status=FAILED)
+    for verb in (["status"], ["events"], ["explain"], ["stop"], ["logs"], ["scale", "--workers", "2"]):
+        assert app.main([*verb, "trian"]) == 2
+        assert "no job named 'trian'. Did you mean 'train'?" in capsys.readouterr().err
+
+
+def test_where_there_are_no_jobs_it_says_how_to_start_one(folder, capsys):
+    assert app.main(["status"]) == 2
+    assert "start one with `springtide run train.py`" in capsys.readouterr().err
+
+
+def test_a_job_that_is_over_cannot_be_steered(folder, capsys):
+    past(folder, "good", began_at=200.0, status=FINISHED)
+    assert app.main(["scale", "good", "--workers", "2"]) == 2
+    assert "job good does not run: finished" in capsys.readouterr().err
+    assert app.main(["stop", "good"]) == 2
+
+
+def test_a_job_whose_agent_was_killed_is_not_taken_for_a_running_one(folder, capsys):
+    told = [("phase", {"phase": "running", "why": "all there", "samples": 7})]
+    past(folder, "train", began_at=100.0, told=told, agent_pid=os.getpid(), agent_start=1)
+    lines = output(capsys, "status", "--json")
+    assert lines[0] == "the command that ran it was killed, and the job with it (it was running)"
+    assert json.loads(lines[-1])["samples"] == 7
+
+
+def test_a_job_whose_agent_was_killed_names_the_checkpoint_to_go_on_from(folder, capsys):
+    told = [
+        ("phase", {"phase": "running", "why": "all there", "samples": 0}),
+        ("checkpoint", {"number": 1, "outcome": "complete", "samples": 900}),
+        ("checkpoint", {"number": 2, "outcome": "failed", "why": "disk full"}),
+    ]
+    past(folder, "train", began_at=100.0, told=told, agent_pid=os.getpid(), agent_start=1)
+    shown = "\n".join(output(capsys, "status"))
+    assert "900 samples" in shown and "saved   checkpoint 1, which --resume goes on from" in shown
+
+
+def test_events_tells_all_and_explain_what_has_a_reason(folder, capsys):
+    told = [
+        ("joined", {"role": "worker-1", "pid": 9}),
+        ("phase", {"phase": "running", "why": "all servers are ready"}),
+        ("exited", {"role": "worker-1", "how": "worker-1 (pid 9) was killed by SIGKILL"}),
+        ("fenced", {"role": "worker-1", "incarnation": 0, "why": "it was killed"}),
+        ("decision", {"what": "relaunch worker-1", "why": "it was killed; 2 relaunches are left"}),
+        ("unreadable", {"role": "worker-0", "shard": 3, "first": 0, "offset": 20, "error": "OSError: gone"}),
+        ("poisoned", {"shards": ["samples 20 to 30 of shard 3"]}),
+        ("master_replaced", {"why": "master (pid 7) was killed by SIGKILL", "term": 2, "seconds": 0.61}),
+        ("lost", {"role": "server-0", "incarnation": 0, "why": "killed"}),
+        (
+            "ready",
+            {
+                "role": "server-0",
+                "checkpoint": 3,
+                "where": "ckpt",
+                "samples_again": 64_000,
+                "unusable": ["checkpoint 4 in ckpt cannot be used: a.seg is missing"],
+            },
+        ),
+        ("shorten", {"role": "worker-1", "shard": 5, "why": "worker-1 would need 9 s: others take the rest"}),
+        ("shorten", {"role": "worker-1", "shard": 6, "why": "worker-1 would need 9 s: others take the rest"}),
+        ("finished", {"role": "worker-0", "incarnation": 0}),
+        ("fenced", {"role": "worker-0", "incarnation": 0, "why": "its script has ended"}),
+        ("exited", {"role": "worker-0", "how": "worker-0 (pid 8) exited with status 0"}),
+    ]
+    past(folder, "train", began_at=100.0, told=told, status=FAILED)
+    lines = output(capsys, "events", "--json")
+    assert len(json.loads(lines[-1])["events"]) == 16 and any("pid=9" in line for line in lines)
+    lines = output(capsys, "explain", "--json")
+    story = [each["what"] for each in json.loads(lines[-1])["story"]]
+    assert story == [
+        "the job is running: all servers are ready",
+        "worker-1 (pid 9) was killed by SIGKILL",
+        "relaunch worker-1: it was killed; 2 relaunches are left",
+        "worker-0 could not read shard 3 from 20 on: OSError: gone",
+        "given up: samples 20 to 30 of shard 3",
+        "master (pid 7) was killed by SIGKILL; a new master (term 2) listened 0.6 s later",
+        "checkpoint 4 in ckpt cannot be used: a.seg is missing; "
+        "server-0 is back with its slots of checkpoint 3 in ckpt; 64,000 samples are trained again",
+        "worker-1 would need 9 s: others take the rest",
+    ]
+
+
+def test_explain_says_when_a_job_planned_by_itself_and_why(folder, capsys):
+    away = "planned without the brain: no brain at 10.0.0.5:7790 after 2 s"
+    fields = {"outcome": "nothing", "why": "it has its size", "stage": "adjusting"}
+    told = [("plan", {**fields, "notes": ["1 of 1 jobs"]}), ("plan", {**fields, "notes": [away]})]
+    past(folder, "train", began_at=100.0, told=told, status=FAILED)
+    story = [each["what"] for each in json.loads(output(capsys, "explain", "--json")[-1])["story"]]
+    assert story == [
+        "left as it is: it has its size [adjusting]",
+        f"left as it is: it has its size [adjusting]; {away}",
+    ]
+
+
+def test_logs_shows_the_last_lines_of_a_role(folder, capsys):
+    files = past(folder, "train", began_at=100.0, status=FAILED)
+    (files.logs / "worker-0.log").write_text("".join(f"line {number}\n" for number in range(30)))
+    (files.logs / "worker-1.log").write_text("")
+    assert output(capsys, "logs", "train", "worker-0", "--lines", "2")[1:] == ["line 28", "line 29"]
+    lines = output(capsys, "logs", "--json")
+    assert "(empty)" in lines and len(json.loads(lines[-1])["logs"]["worker-0"]) == 20
+    assert app.main(["logs", "train", "worker-2"]) == 2
+    assert "Did you mean 'worker-1'?" in capsys.readouterr().err
+
+
+def test_a_story_that_is_being_written_is_read_up_to_its_last_whole_line(tmp_path):
+    path = tmp_path / "events.jsonl"
+    path.write_text('{"at":1.0,"event":"a"}\n{"at":2.0,"ev')
+    assert [event["event"] for event in events.read(path)] == ["a"]
+    assert events.read(tmp_path / "none.jsonl") == []
+
+
+def test_far_more_workers_than_cores_are_refused_unless_one_is_sure(folder, capsys, monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    past(folder, "train", began_at=100.0)
+    assert app.main(["scale", "--data-workers", "9999"]) == 2
+    assert "9999 data workers: this machine has 2 cores" in capsys.readouterr().err
+    assert app.main(["scale", "--workers", "1000"]) != 0
+    said = capsys.readouterr().err
+    assert "1000 workers: this machine has 2 cores" in said and "--yes" in said
+    assert app.main(["scale", "--workers", "1000", "--yes"]) != 0
+    assert "does not run" in capsys.readouterr().err, "it is over, but the number is taken"

@@ -1,0 +1,41 @@
+"""Options that belong together, declared in a file of their own."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import typer
+from typer.testing import CliRunner
+
+from springtide.cli.common.option_groups import taking
+
+
+@dataclass(frozen=True, kw_only=True)
+class Colours:
+    red: Annotated[int, typer.Option(min=0, max=255, help="How red.")] = 7
+    blue: Annotated[str | None, typer.Option(help="How blue.")] = None
+
+
+app = typer.Typer()
+
+
+@app.command()
+@taking(colours=Colours)
+def paint(wall: str, coats: Annotated[int, typer.Option(help="How often.")] = 1, *, colours: Colours) -> int:
+    """Paint a wall."""
+    print(wall, coats, colours)
+    return 0
+
+
+def run(*words):
+    return CliRunner().invoke(app, list(words))
+
+
+def test_the_command_gets_them_as_one_value():
+    assert run("north", "--coats", "2", "--red", "9").output.strip() == "north 2 Colours(red=9, blue=None)"
+    assert run("north").output.strip() == "north 1 Colours(red=7, blue=None)"
+
+
+def test_they_are_checked_and_shown_like_its_own():
+    shown = run("--help").output
+    assert "Paint a wall." in shown and all(word in shown for word in ("--coats", "--red", "How blue."))
+    assert run("north", "--red", "300").exit_code == 2

@@ -1,0 +1,194 @@
+"""What a user says about a stream, and what is shown of how a job keeps up with it."""
+
+import http.client
+import json
+import socket
+import threading
+import urllib.error
+import urllib.request
+
+import msgspec
+import pytest
+
+from springtide import errors
+from springtide.cli import app
+from springtide.cli.common import stream_options
+from springtide.cli.common.render import line_of, picture
+from springtide.cli.show.dashboard import Feed
+from springtide.dashboard import server as serving
+from springtide.domain.spec.job_spec import Phase
+from springtide.domain.spec.online_job import OnlinePoint, OnlineState
+from springtide.rpc.messages.messages import JobStatus
+from springtide.telemetry import run_registry
+from springtide.telemetry.time_series import Series
+from tests.unit.cli.common.test_job_selection import folder, output, past  # noqa: F401 - folder is a fixture
+
+STATE = OnlineState(
+    lag_s=75.0, slo_lag_s=1200.0, backlog=12_345, arriving=800.0, trained=790.0, utilization=0.92, capacity=900.0,
+    forecast=1000.0, high=1200.0, forecast_why="like the last days", fewest=1, most=4, backups=1,
+    why="3 workers stay: 800 samples/s come", alert="cannot keep up: 5,000 samples/s come", scalings=3, hours=24.0,
+    violation=0.026, lag_min=2204.0, down_min=1.5, worker_hours=242.0, late=7, corrupt=1, lag_p50_s=0.4, lag_p99_s=2.0,
+    unkept=5, unkept_why="256 MiB are kept",
+)  # fmt: skip
+ENDED = JobStatus(name="clicks", phase=Phase.STOPPED, why="stopped by Ctrl-C", elapsed_s=30.0, online=STATE)
+
+
+def test_the_options_are_those_of_run_and_reach_it(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert app.main(["run", "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert all(option in shown for option in ("--online", "--min-workers", "--max-workers", "--slo-lag"))
+    (tmp_path / "train.py").write_text("")
+    assert app.main(["run", "train.py", "--min-workers", "3", "--max-workers", "2"]) == 2
+    assert "min 3, max 2: wanted no more at least than at most" in capsys.readouterr().err
+    assert app.main(["run", "train.py", "--slo-lag", "soon"]) == 2
+    assert app.main(["run", "train.py", "--online", "atuo"]) == 2
+    assert "Did you mean 'auto'?" in capsys.readouterr().err
+
+
+def test_a_status_says_how_it_keeps_up_in_80_columns(folder, capsys):  # noqa: F811
+    past(folder, "clicks", began_at=100.0, status=ENDED)
+    lines = output(capsys, "status", "clicks", "--json")
+    text = " ".join(" ".join(lines).split())
+    for said in (
+        "lag 75 s of 20.0 min promised, 12,345 samples wait", "1,000/s forecast (at most 1,200)",
+        "1 to 4 workers, 1 of them backups: 3 workers stay", "ALERT cannot keep up",
+        "lag above the promise 2.60% of the time", "2,204 min", "242.0 worker-hours",
+        "letters 7 late, 1 corrupt; 5 of them left no dead letter: 256 MiB are kept",
+    ):  # fmt: skip
+        assert said in text
+    assert json.loads(lines[-1])["online"]["violation"] == 0.026
+
+
+def test_a_line_and_the_picture_have_the_lag():
+    running = msgspec.structs.replace(ENDED, phase=Phase.RUNNING, samples=10, shards_total=4)
+    assert "4 partitions" in line_of(running) and "shards" not in line_of(running)
+    assert "lag 75 s ALERT" in line_of(running) and len(line_of(running)) <= 80
+    assert picture(running) is not None
+
+
+def test_figures_of_a_job_that_is_over_are_still_told(folder, capsys):  # noqa: F811
+    past(folder, "clicks", began_at=100.0, status=ENDED)
+    assert app.main(["metrics", "clicks", "--json"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert 'springtide_stream_lag_seconds{job_name="clicks",run="clicks"} 75' in lines
+    assert json.loads(lines[-1])["metrics"]["springtide_stream_worker_hours"] == [{"labels": {}, "value": 242.0}]
+
+
+def test_top_of_a_job_that_is_over_is_its_last_line(folder, capsys):  # noqa: F811
+    past(folder, "clicks", began_at=100.0, status=ENDED)
+    assert output(capsys, "top", "clicks", "--once")[-1].startswith("  30.0 s  stopped")
+
+
+@pytest.fixture
+def page(folder):  # noqa: F811
+    """Where a dashboard of a job is served."""
+    told = [("online", {"workers": 2, "why": "all is well"}), ("alert", {"why": "cannot keep up"})]
+    files = past(folder, "clicks", began_at=100.0, status=ENDED, told=told)
+    series = Series(files.online, OnlinePoint, most=10)
+    common = {"arriving": 5.0, "trained": 5.0, "lag_s": 0.5, "backlog": 2.0, "workers": 2, "wanted": 2}
+    series.add(OnlinePoint(at=100.0, **common), OnlinePoint(at=115.0, **common))
+    files.forecast.write_text('{"at": 100, "step_s": 600, "mean": [1], "high": [2]}')
+    (run,) = run_registry.find(folder)
+    server = serving.serve(Feed(run), host="127.0.0.1", port=0)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_address[1]}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def fetched(url):
+    with urllib.request.urlopen(url, timeout=60) as reply:
+        return reply.headers, reply.read()
+
+
+def test_the_page_has_all_it_needs_in_it(page):
+    headers, body = fetched(page + "/")
+    assert (
+        headers["Content-Type"].startswith("text/html") and "default-src 'none'" in headers["Content-Security-Policy"]
+    )
+    assert b"src=" not in body and b"@import" not in body and b"innerHTML" not in body
+
+
+def test_its_data_are_the_status_new_points_the_forecast_and_the_story(page):
+    data = json.loads(fetched(page + "/data.json?since=100")[1])
+    assert [point["at"] for point in data["points"]] == [115.0] and data["status"]["online"]["backlog"] == 12_345
+    assert data["forecast"]["high"] == [2] and data["job"] == "clicks" and not data["running"]
+    said = [each["what"] for each in data["story"]]
+    assert "2 workers are left as they are: all is well" in said and "ALERT: cannot keep up" in said
+
+
+@pytest.mark.parametrize(("path", "code"), [("/../secret", 404), ("/data.json?since=now", 503)])
+def test_anything_else_is_refused(page, path, code):
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        fetched(page + path)
+    with caught.value as refused:
+        assert refused.code == code
+
+
+def answer(page, *hosts, path="/data.json"):
+    """Code and text for a request with these Host headers."""
+    link = http.client.HTTPConnection(page.removeprefix("http://"), timeout=60)
+    try:
+        link.putrequest("GET", path, skip_host=True)
+        for host in hosts:
+            link.putheader("Host", host)
+        link.endheaders()
+        reply = link.getresponse()
+        return reply.status, reply.read().decode()
+    finally:
+        link.close()
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost:8080", "LOCALHOST", "[::1]:80", socket.gethostname()])
+def test_the_page_is_given_under_the_names_of_this_machine(page, host):
+    assert answer(page, host)[0] == 200
+
+
+@pytest.mark.parametrize(
+    "hosts",
+    [
+        ("rebound.example",), ("rebound.example:80",), ("127.0.0.1.rebound.example",), ("localhost.rebound.example",),
+        ("10.0.0.7",), ("",), (), ("localhost", "rebound.example"), ("[",), ("localhost@rebound.example",),
+    ],
+)  # fmt: skip
+def test_a_strangers_name_that_means_this_machine_is_refused(page, hosts):
+    for path in ("/", "/data.json"):
+        code, said = answer(page, *hosts, path=path)
+        assert code == 421 and "this page is served for 127.0.0.1" in said and "clicks" not in said
+
+
+@pytest.mark.parametrize(
+    ("asked", "host", "ours"),
+    [
+        ("10.0.0.7:8080", "0.0.0.0", True),
+        ("[fe80::1]", "::", True),
+        ("rebound.example", "0.0.0.0", False),
+        ("train.example:80", "train.example", True),
+        ("Train.Example", "train.example", True),
+        ("10.0.0.7", "train.example", False),
+        ("10.0.0.7", "10.0.0.7", True),
+    ],
+)
+def test_a_page_for_others_is_served_under_its_name_and_its_numbers(asked, host, ours):
+    assert serving.is_ours(asked, host, serving.names_of(host)) is ours
+
+
+def test_a_port_that_is_taken_is_said(page):
+    with pytest.raises(errors.BadInput, match=r"cannot listen on 127\.0\.0\.1"):
+        serving.serve(lambda since: b"", host="127.0.0.1", port=int(page.rpartition(":")[2]))
+
+
+@pytest.mark.parametrize(
+    ("length", "said"), [(0.31, "0.3 s"), (45.0, "45 s"), (210.0, "3.5 min"), (7560.0, "2.1 h")]
+)  # fmt: skip
+def test_lengths_of_time_are_short(length, said):
+    assert stream_options.duration(length) == said
+
+
+@pytest.mark.parametrize("host", ["no.such.host.invalid", "192.0.2.77"])
+def test_a_host_that_is_not_ours_is_not_blamed_on_the_port(host):
+    with pytest.raises(errors.BadInput, match=f"--host {host}: no address of this machine"):
+        serving.serve(lambda since: b"", host=host, port=0)

@@ -1,0 +1,81 @@
+"""`springtide plan` shows what a policy would do, from a run or from a file; `explain` tells what planning said."""
+
+import json
+import pathlib
+
+import pytest
+
+from springtide.cli.app import main
+from springtide.cli.show import events
+from springtide.telemetry import logs, planner_views, run_registry
+
+EXAMPLE = pathlib.Path(__file__).parents[4] / "examples" / "plan_job.yaml"
+
+
+@pytest.fixture(autouse=True)
+def yaml():
+    pytest.importorskip("yaml")
+
+
+def test_a_file_is_planned_within_80_columns_and_as_json(capsys):
+    assert main(["plan", str(EXAMPLE), "--json"]) == 0
+    *lines, last = capsys.readouterr().out.splitlines()
+    said = json.loads(last)
+    (job,) = said["jobs"]
+    assert said["policy"] == "springtide"
+    assert job["model"]["fitted"] and job["model"]["coefficients"]["grad"] > 0
+    (chosen,) = [one for one in job["candidates"] if one["chosen"]]
+    assert chosen["shape"] == job["plan"]["shape"]
+    assert max(map(len, lines[1:])) <= 80
+    assert any(line.strip().startswith("->") for line in lines)
+    assert any("measure next" in line for line in lines)
+
+
+def test_another_policy_may_be_asked(capsys):
+    assert main(["plan", str(EXAMPLE), "--policy", "static", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert said["policy"] == "static"
+    assert said["jobs"][0]["plan"] is None
+    assert main(["plan", str(EXAMPLE), "--policy", "statik"]) == 2
+    assert "Did you mean 'static'" in capsys.readouterr().err
+
+
+def test_a_run_is_planned_by_what_its_planner_was_shown_last(tmp_path, capsys):
+    files = logs.make_run(tmp_path, "ads")
+    run_registry.write_card(
+        files, run_registry.RunCard(name="ads", script="train.py", began_at=1.0, agent_pid=1, agent_start=-1)
+    )
+    assert main(["plan", "ads", "--logs", str(tmp_path)]) == 2
+    assert "nobody plans for it" in capsys.readouterr().err
+    planner_views.write(files.view, planner_views.read(EXAMPLE))
+    assert main(["plan", "ads", "--logs", str(tmp_path)]) == 0
+    assert "plan    " in capsys.readouterr().out
+
+
+def test_a_file_that_does_not_fit_is_refused_with_its_line(tmp_path, capsys):
+    path = tmp_path / "job.yaml"
+    path.write_text(EXAMPLE.read_text().replace("stage: adjusting", "stage: resting"))
+    assert main(["plan", str(path)]) == 2
+    assert "jobs[0].stage" in (said := capsys.readouterr().err)
+    assert f"{path}:22" in said
+    assert "wanted one of waiting, sampling" in said
+    path.write_text(EXAMPLE.read_text().replace("{policy: springtide", "{priority: remainign, policy: springtide"))
+    assert main(["plan", str(path)]) == 2
+    assert "no priority named 'remainign'. Did you mean 'remaining'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("outcome", "said"),
+    [
+        ("taken", "planned: 2 workers, 1,200 samples/s expected: faster [optimizing]"),
+        ("refused", "a plan (2 workers) was refused: faster [optimizing]"),
+        ("nothing", "left as it is: faster [optimizing]"),
+        ("done", "the plan is carried out: 2 workers"),
+    ],
+)
+def test_explain_says_what_was_planned_and_what_became_of_it(outcome, said):
+    event = {
+        "event": "plan", "at": 1.0, "outcome": outcome, "shape": "2 workers", "why": "faster", "stage": "optimizing",
+        "throughput": 1200.0,
+    }  # fmt: skip
+    assert events.sentence(event) == said

@@ -1,0 +1,243 @@
+"""What a job looks like while it runs and when it is over."""
+
+import io
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from springtide.cli.common import data_worker_status, exit_status, render
+from springtide.cli.show import live_view, status
+from springtide.domain.core.roles import Role, RoleKind
+from springtide.domain.data.data_workers import FeedState
+from springtide.domain.spec.job_spec import Blame, Phase
+from springtide.rpc.messages.messages import JobStatus, MemberView
+from springtide.telemetry.logs import SCRIPT_RAISED, make_run
+
+STATUS = JobStatus(
+    name="train",
+    phase=Phase.RUNNING,
+    why="",
+    elapsed_s=12.34,
+    trained_s=10.0,
+    samples=1_234_567,
+    samples_per_s=98_765.4,
+    loss=0.45678,
+    metrics={"auc": 0.78901},
+    shards_done=1234,
+    shards_leased=2,
+    shards_total=5678,
+    members=(
+        MemberView(Role(RoleKind.SERVER, 0), alive=True, joined=True),
+        MemberView(Role(RoleKind.WORKER, 0), alive=True, joined=True),
+        MemberView(Role(RoleKind.WORKER, 1), alive=False, joined=False),
+    ),
+)
+
+
+def test_a_line_has_what_matters_in_80_columns():
+    whole = msgspec.structs.replace(STATUS, workers_alive=2, workers_wanted=2)
+    assert render.line_of(whole) == "  12.3 s  running  shards 1234/5678  98.8k/s  loss 0.4568  auc 0.7890"
+    many = msgspec.structs.replace(whole, metrics={"auc": 0.5, "best_auc": 0.6, "test_auc": 0.7})
+    assert len(render.line_of(many)) <= 80 and "auc 0.5000" in render.line_of(many)
+
+
+def test_a_line_says_who_is_missing_before_it_says_how_good_the_model_is():
+    assert render.line_of(STATUS) == "  12.3 s  running  shards 1234/5678  98.8k/s  loss 0.4568  workers 1/2"
+    served = msgspec.structs.replace(STATUS, workers_alive=2, workers_wanted=2, servers_alive=1, servers_wanted=3)
+    assert render.line_of(served).endswith("loss 0.4568  servers 1/3")
+    assert "/3" not in render.line_of(msgspec.structs.replace(served, phase=Phase.FAILED))
+
+
+def test_epochs_are_told_as_how_many_there_are_not_as_where_it_is():
+    assert status.shards(msgspec.structs.replace(STATUS, epochs=2)) == "1,234 of 5,678 done, 2 in work, 2 epochs"
+    assert "epoch" not in status.shards(STATUS)
+
+
+def test_a_short_line_says_more():
+    quiet = msgspec.structs.replace(STATUS, shards_done=1, shards_total=2, metrics={}, loss=None, samples_per_s=9)
+    assert render.line_of(quiet) == "  12.3 s  running  shards 1/2  1.2M samples  9/s  workers 1/2"
+
+
+def test_counts_are_whole_numbers_and_measures_have_places():
+    shown = {name: render.show(name, value) for name, value in {"lost": 0.0, "counted": 1.0, "test_auc": 1.0}.items()}
+    assert shown == {"lost": "0", "counted": "1", "test_auc": "1.0000"}
+    assert (render.show("repeated", 12345.0), render.show("ctr", 0.25)) == ("12,345", "0.2500")
+
+
+def test_a_job_that_drains_says_whose_script_still_runs():
+    workers = [MemberView(Role(RoleKind.WORKER, rank), True, True, state="joined") for rank in range(2)]
+    draining = msgspec.structs.replace(STATUS, phase=Phase.DRAINING, members=tuple(workers[:1]), metrics={})
+    assert "script" not in render.line_of(draining), "leases are still being trained"
+    ending = msgspec.structs.replace(draining, shards_leased=0)
+    assert "worker-0's script still runs" in render.line_of(ending)
+    both = msgspec.structs.replace(ending, members=tuple(workers))
+    assert "2 scripts still run" in render.line_of(both)
+
+
+@given(
+    st.dictionaries(st.text("abc_", min_size=1, max_size=12), st.floats(0, 1), max_size=6),
+    st.integers(0, 10**12), st.integers(0, 10**7), st.floats(0, 1e6), st.sampled_from(Phase),
+)  # fmt: skip
+def test_no_line_is_wider_than_80_columns(metrics, samples, shards, elapsed, phase):
+    shown = msgspec.structs.replace(
+        STATUS, metrics=metrics, samples=samples, shards_done=shards, shards_total=shards,
+        elapsed_s=elapsed, phase=phase,
+    )  # fmt: skip
+    assert len(render.line_of(shown)) <= 80
+
+
+DECIDED = msgspec.structs.replace(
+    STATUS, term=2, relaunches=1, workers_alive=1, workers_wanted=2, decision="relaunch worker-1 as incarnation 1",
+    decision_why="worker-1 (pid 4711) was killed by SIGKILL for want of memory; its memory is doubled from 1G to 2G",
+)  # fmt: skip
+
+
+def test_a_decision_and_its_reason_are_said_once_in_80_columns(tmp_path, capsys):
+    shown = live_view.PlainView(Console(), [], live_view.Follow(make_run(tmp_path, "train")))
+    shown.update(DECIDED)
+    shown.update(DECIDED)
+    lines = capsys.readouterr().err.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert " ".join(lines).count("relaunch worker-1") == 1 and "doubled from 1G to 2G" in lines[1]
+
+
+def test_checkpoints_that_fail_are_told_when_that_begins_and_when_it_is_over(tmp_path, capsys):
+    shown = live_view.PlainView(Console(), [], live_view.Follow(make_run(tmp_path, "train")))
+    troubles = [f"checkpoint {number} was not completed: no space left" for number in (4, 5, 6)]
+    for number, trouble in enumerate(["", *troubles, "", ""]):
+        saved = 3 if trouble else 3 + number
+        shown.update(msgspec.structs.replace(STATUS, checkpoint=saved, checkpoint_trouble=trouble))
+    told = [line for line in capsys.readouterr().err.splitlines() if "saved" in line]
+    assert told == [
+        "  12.3 s  saved: checkpoint 3; checkpoint 4 was not completed: no space left",
+        "  12.3 s  saved: checkpoint 7 is complete, checkpoints are well again",
+    ]
+    console = Console(file=io.StringIO(), width=80, force_terminal=False)
+    console.print(render.picture(msgspec.structs.replace(STATUS, checkpoint_trouble=troubles[0])))
+    assert "no checkpoint; checkpoint 4 was not completed" in console.file.getvalue()
+
+
+def test_the_live_picture_has_the_last_decision_and_why():
+    console = Console(file=io.StringIO(), width=80, force_terminal=False)
+    console.print(render.picture(DECIDED))
+    text = console.file.getvalue()
+    assert max(map(len, text.splitlines())) <= 80
+    assert "1/2, 1 relaunched" in text and "decided" in text and "1G to 2G" in text and "(running, term 2)" in text
+
+
+def test_the_live_picture_fits_80_columns():
+    console = Console(file=io.StringIO(), width=80, force_terminal=False)
+    console.print(render.picture(STATUS))
+    lines = console.file.getvalue().splitlines()
+    assert max(map(len, lines)) <= 80
+    text = "\n".join(lines)
+    for part in (
+        "train (running)",
+        "1,234,567",
+        "98,765 samples/s",
+        "1/2",
+        "1/1",
+        "0.4568",
+        "auc",
+        "0.7890",
+        "1234/5678",
+    ):
+        assert part in text
+
+
+def test_the_scripts_output_is_followed_up_to_its_traceback(tmp_path):
+    files = make_run(tmp_path, "train")
+    follow = live_view.Follow(files)
+    assert follow.lines() == []
+    log = files.log_of(Role(RoleKind.WORKER, 0))
+    log.write_text("epoch 1\nepo")
+    assert follow.lines() == ["epoch 1"]
+    with log.open("a") as file:
+        file.write(f"ch 2\n{SCRIPT_RAISED}\nTraceback\n")
+    assert follow.lines() == ["epoch 2"]
+    with log.open("a") as file:
+        file.write("more of it\n")
+    assert follow.lines() == []
+
+
+def test_the_outcome_of_a_failure_begins_with_the_error(tmp_path):
+    files = {"logs": str(tmp_path)}
+    failed = JobStatus(
+        name="train",
+        phase=Phase.FAILED,
+        why="ValueError: no (train.py:3)",
+        elapsed_s=1.0,
+        blame=Blame.USER,
+        detail="Trace",
+    )
+    assert exit_status.text(failed, files).splitlines()[0] == "ValueError: no (train.py:3)"
+    assert "Trace" not in exit_status.text(failed, files) and "Trace" in exit_status.text(failed, files, debug=True)
+    assert exit_status.exit_code(failed) == 1
+    assert exit_status.as_object(failed, files)["exit_code"] == 1 and exit_status.as_object(failed, files)[
+        "logs"
+    ] == str(tmp_path)
+
+
+def test_exit_codes_say_who_is_to_blame():
+    def code(phase, blame=Blame.NONE):
+        return exit_status.exit_code(JobStatus(name="train", phase=phase, why="", elapsed_s=1.0, blame=blame))
+
+    assert code(Phase.FINISHED) == 0
+    assert code(Phase.FAILED, Blame.USER) == 1
+    assert code(Phase.FAILED, Blame.INFRASTRUCTURE) == 3
+    assert code(Phase.STOPPED) == 130
+
+
+def test_a_status_says_who_feeds_and_how_full_queues_are():
+    feed = FeedState(queued=3, room=8, waited_s=1.0, looped_s=10.0)
+    fed = msgspec.structs.replace(
+        STATUS, data_workers_alive=1, data_workers_wanted=2, data_workers_why="asked", feed=feed
+    )  # fmt: skip
+    assert data_worker_status.shown(fed) == "1/2 data workers, 3 of 8 batches ready, waited 10% of the time; asked"
+    assert "3 of 8 batches ready" in drawn(fed)
+    none = msgspec.structs.replace(STATUS, data_workers_why="too little to pay for them")
+    assert (
+        data_worker_status.shown(none) == "none: too little to pay for them" and data_worker_status.shown(STATUS) == ""
+    )
+    assert "too little" not in drawn(none)
+
+
+def drawn(status):
+    """The picture as text."""
+    console = Console(file=io.StringIO(), width=80)
+    console.print(render.picture(status))
+    return console.file.getvalue()
+
+
+def test_a_job_whose_checkpoints_failed_says_so_at_its_end():
+    trouble = "checkpoint 1 was not completed: server-0.0: cannot write to /full: No space left on device"
+    done = JobStatus(name="train", phase=Phase.FINISHED, why="", elapsed_s=1.0, checkpoint_trouble=trouble)
+    told = " ".join(exit_status.text(done, {}).split())
+    assert told.endswith(f"saved no checkpoint; {trouble}")
+    assert "saved" not in exit_status.text(msgspec.structs.replace(done, checkpoint_trouble=""), {})
+    stopped = msgspec.structs.replace(done, phase=Phase.STOPPED, checkpoint=7, checkpoint_trouble="")
+    assert "saved   checkpoint 7, which --resume goes on from" in exit_status.text(stopped, {}).splitlines()
+    failed = msgspec.structs.replace(stopped, phase=Phase.FAILED, why="no room left")
+    assert "saved   checkpoint 7, which --resume goes on from" in exit_status.text(failed, {}).splitlines()
+
+
+def test_a_job_that_trained_nothing_says_what_its_script_left_out():
+    done = JobStatus(name="train", phase=Phase.FINISHED, why="", elapsed_s=1.0)
+    assert "nothing was trained: the script never looped" in exit_status.text(done, {})
+    assert "nothing" not in exit_status.text(msgspec.structs.replace(done, samples=10, shards_total=1), {})
+
+
+def test_a_job_that_gave_up_samples_says_which_and_how_to_train_without_them():
+    failed = JobStatus(name="train", phase=Phase.FAILED, why="", elapsed_s=1.0, poisoned=("samples 0 to 64: no",))
+    told = exit_status.text(failed, {}).splitlines()
+    assert told[-2:] == [
+        "given up: samples 0 to 64: no",
+        "mend what cannot be read, or train without it: --poison skip",
+    ]
+
+
+def test_the_speed_of_a_run_that_goes_on_from_another_is_its_own():
+    status = msgspec.structs.replace(STATUS, samples=60_000, samples_before=48_000, trained_s=10.0)
+    assert exit_status.numbers(status).endswith(" 1,200 samples/s")

@@ -1,0 +1,430 @@
+"""Leases go todo -> leased -> done; the tail waits, the dead give back, late words change nothing, cards must agree."""
+
+import dataclasses
+
+import pytest
+
+from springtide import errors
+from springtide.data.ledger.pass_registry import Book
+from springtide.domain.data.leases import Failure, Grant, Holder, LeaseKey, Nothing, Progress, Totals, Wish
+from springtide.domain.data.samples import DatasetCard
+from springtide.domain.data.streams import Seen, StreamCard
+
+CARD = DatasetCard(samples=100, batch_size=10, shard_batches=4, epochs=2)  # 3 shards an epoch: 40, 40, 20
+MANY = DatasetCard(samples=100_000, batch_size=10, shard_batches=16)  # 625 shards of 160
+A, B = Holder(0), Holder(1)
+
+
+def through(*grants):
+    """The words of a holder that has trained all of these."""
+    return [Progress(grant.shard, grant.first, grant.end, grant.end) for grant in grants]
+
+
+def test_alone_shards_are_handed_out_whole_in_order_of_the_epochs():
+    book = Book(workers=1)
+    assert book.lease(A, CARD, 16, 0.0) == (
+        Grant(0, 0, 0, 0, 40), Grant(1, 0, 1, 0, 40), Grant(2, 0, 2, 0, 20),
+        Grant(3, 1, 0, 0, 40), Grant(4, 1, 1, 0, 40), Grant(5, 1, 2, 0, 20),
+    )  # fmt: skip
+
+
+def test_no_call_gets_more_than_sixteen_leases_or_half_a_fair_share():
+    book = Book(workers=2)
+    assert len(book.lease(A, MANY, 99, 0.0)) == 16
+    while not isinstance(grants := book.lease(A, MANY, 16, 0.0), Nothing):
+        left = book.todo_samples + sum(grant.end - grant.first for grant in grants)
+        assert sum(grant.end - grant.first for grant in grants) <= max(10, left // 4 + 160)
+    assert sum(lease.end - lease.first for _, _, lease in book.leases()) == 100_000
+
+
+def test_an_idle_worker_waits_while_another_holds_a_lease():
+    book = Book(workers=1)
+    grants = book.lease(A, CARD, 16, 0.0)
+    assert book.lease(B, CARD, 1, 0.0) is Nothing.WAIT
+    assert book.lease(A, CARD, 1, 0.0) is Nothing.END  # the rest is its own: no one to wait for
+    assert book.report(A, through(*grants), 0.0).freed
+    assert book.lease(B, CARD, 1, 0.0) is Nothing.END
+    assert book.totals() == Totals(total=6, leased=0, done=6, samples=200, samples_done=200)
+
+
+def test_words_said_twice_or_by_another_change_nothing():
+    book = Book(workers=1)
+    (grant,) = book.lease(A, CARD, 1, 0.0)
+    before = book.changes
+    book.lease(B, CARD, 1, 0.0)
+    assert book.report(B, [Progress(0, 0, 20, 40)], 0.0).revoked == (LeaseKey(0, 0),)
+    assert book.report(B, [Progress(99, 0, 20, 40)], 0.0).revoked == (LeaseKey(99, 0),)
+    assert book.totals().samples_done == 0
+    book.report(A, through(grant), 0.0)
+    said = book.changes
+    assert not book.report(A, through(grant), 0.0).freed
+    assert (book.totals().done, book.changes) == (1, said)
+    assert said > before
+
+
+def test_a_fenced_worker_gives_back_what_it_had_not_reported_and_is_told_so():
+    book = Book(workers=1)
+    book.lease(A, CARD, 1, 0.0)
+    book.report(A, [Progress(0, 0, 25, 40)], 0.0)  # two whole batches
+    assert book.fence(0, 0) == 1
+    assert book.report(A, [Progress(0, 0, 40, 40)], 0.0).fenced
+    assert book.lease(A, CARD, 1, 0.0) is Nothing.FENCED
+    assert book.lease(B, CARD, 1, 0.0) == (Grant(0, 0, 0, 20, 40, returned=True),)
+    assert book.totals().samples_done == 20
+
+
+def test_what_a_lost_worker_had_begun_is_handed_out_before_what_it_had_not_and_before_fresh_shards():
+    book = Book(workers=2)
+    first, second, third = book.lease(A, MANY, 3, 0.0)
+    assert not any(one.returned for one in (first, second, third))
+    book.report(A, [Progress(second.shard, second.first, 10, second.end)], 0.0)
+    book.fence(0, 0)
+    mine = book.lease(B, MANY, 4, 0.0)
+    assert [one.shard for one in mine] == [second.shard, first.shard, third.shard, 3]
+    assert [one.returned for one in mine] == [True, True, True, False]
+    assert mine[0].first == 10
+    assert book.lease(B, MANY, 4, 0.0, known=[]) == mine, "an answer that was lost says it again"
+    again = Book.from_state(book.to_state())
+    assert again.lease(B, MANY, 4, 0.0, known=[]) == mine, "and so does the next master's"
+    book.fence(1, 0)
+    third_of_all = book.lease(Holder(2), MANY, 1, 0.0)
+    assert third_of_all[0].shard == second.shard, "what came from another is gone on with first"
+
+
+def test_a_new_life_of_a_worker_ends_the_one_before():
+    book = Book(workers=1)
+    book.lease(A, CARD, 1, 0.0)
+    assert book.lease(Holder(0, 1), CARD, 1, 0.0) == (Grant(0, 0, 0, 0, 40, returned=True),)
+    assert book.report(A, [Progress(0, 0, 40, 40)], 0.0).fenced
+
+
+def test_a_lease_that_nobody_names_expires():
+    book = Book(workers=1, lease_s=30)
+    book.lease(A, CARD, 2, 0.0)
+    book.report(A, [Progress(0, 0, 10, 40)], 20.0)
+    assert book.expired(31.0) == (LeaseKey(1, 0),)
+    assert book.take_back(book.expired(31.0)) == 1
+    assert book.report(A, [Progress(1, 0, 10, 40)], 32.0).revoked == (LeaseKey(1, 0),)
+    assert book.lease(B, CARD, 1, 32.0) == (Grant(1, 0, 1, 0, 40, returned=True),)
+
+
+def test_an_answer_that_was_lost_is_given_again():
+    book = Book(workers=1)
+    first = book.lease(A, CARD, 2, 0.0)
+    changes = book.changes
+    assert book.lease(A, CARD, 2, 0.0, known=[]) == first
+    assert book.lease(A, CARD, 2, 0.0, known=[LeaseKey(0, 0)]) == first[1:]
+    assert book.changes == changes
+
+
+def test_a_slow_worker_gets_smaller_leases_of_the_same_shards():
+    book = Book(workers=2)
+    book.resize(0, 2)
+    book.resize(1, 1)
+    assert book.lease(A, MANY, 1, 0.0) == (Grant(0, 0, 0, 0, 40),)
+    assert book.lease(B, MANY, 2, 0.0) == (Grant(0, 0, 0, 40, 120), Grant(0, 0, 0, 120, 160))
+    book.resize(0, 0)
+    assert book.lease(A, MANY, 1, 0.0) == (Grant(1, 0, 1, 0, 160),)
+
+
+def test_a_wish_is_repeated_until_the_holder_answers_with_an_end():
+    book = Book(workers=1)
+    book.lease(A, CARD, 1, 0.0)
+    assert book.wish(Wish(0, 0, 15))
+    assert book.report(A, [Progress(0, 0, 0, 40)], 0.0).wishes == (Wish(0, 0, 20),)
+    assert book.report(A, [], 0.0).wishes == (Wish(0, 0, 20),)
+    assert not book.wish(Wish(0, 0, 30)), "a wish for less is there already"
+    answered = book.report(A, [Progress(0, 0, 10, 30)], 0.0)
+    assert answered.freed and answered.wishes == ()
+    assert book.lease(B, CARD, 1, 0.0) == (Grant(0, 0, 0, 30, 40, returned=True),)
+
+
+def test_what_cannot_be_read_is_tried_again_last_and_given_up_after_three_times():
+    book = Book(workers=1, max_failures=3)
+    card = dataclasses.replace(CARD, epochs=1)
+    for _ in range(3):
+        grants = book.lease(A, card, 16, 0.0)
+        assert grants[-1].shard == 0 or len(grants) == 3
+        assert book.fail(A, Failure(0, grants[0].first if len(grants) == 3 else grants[-1].first, 20, "bad disk"))
+        book.report(A, through(*(grant for grant in grants if grant.shard)), 0.0)
+    assert book.lease(A, card, 1, 0.0) is Nothing.END
+    assert not book.fail(B, Failure(0, 0, 20, "not mine"))
+    (given_up,) = book.poisoned()
+    assert str(given_up) == "samples 20 to 40 of shard 0 (epoch 0) could not be read, tried 3 times: bad disk"
+    book.report(A, [Progress(0, 0, 20, 20)], 0.0)  # what came before the failure is trained
+    assert book.totals() == Totals(total=3, leased=0, done=2, poisoned=1, samples=100, samples_done=80)
+
+
+def unreadable(book, holder, card):
+    """The holder takes what it gets and cannot read it; what it got."""
+    grants = book.lease(holder, card, 1, 0.0)
+    for grant in () if isinstance(grants, Nothing) else grants:
+        assert book.fail(holder, Failure(grant.shard, grant.first, grant.first, "bad mount"))
+    return grants
+
+
+def test_what_one_worker_cannot_read_goes_to_another_before_it_comes_back():
+    book, card = Book(workers=2), dataclasses.replace(CARD, epochs=1, samples=40)
+    book.report(B, through(*book.lease(B, card, 1, 0.0)), 0.0)
+    while not isinstance(unreadable(book, A, card), Nothing):
+        assert not book.hopeless
+    assert unreadable(book, A, card) is Nothing.WAIT and book.todo_samples
+    while not isinstance(grants := book.lease(B, card, 1, 0.0), Nothing):
+        book.report(B, through(*grants), 0.0)
+    assert grants is Nothing.END and not book.poisoned() and book.samples_done == 40
+
+
+def test_who_reads_nothing_does_not_run_through_the_data_while_another_can():
+    book, card = Book(workers=2), dataclasses.replace(CARD, epochs=1, samples=4000)
+    assert book.lease(B, card, 1, 0.0)
+    assert [unreadable(book, A, card) is Nothing.WAIT for _ in range(5)] == [False] * 3 + [True] * 2
+    again = Holder(A.rank, A.incarnation + 1)
+    assert not isinstance(unreadable(book, again, card), Nothing), "another life may have a better disk"
+    book.fence(B.rank, B.incarnation)
+    assert all(not isinstance(unreadable(book, again, card), Nothing) for _ in range(5)), "there is nobody else"
+
+
+def test_data_is_hopeless_when_everybody_who_is_there_or_to_come_has_failed_to_read_it():
+    book, card = Book(workers=2), dataclasses.replace(CARD, epochs=1, samples=4000)
+    for _ in range(4):
+        unreadable(book, A, card)
+    assert not book.hopeless, "the other may read it"
+    assert unreadable(book, A, card) is Nothing.WAIT
+    unreadable(book, B, card)
+    assert book.hopeless
+    assert Book.from_state(book.to_state()).hopeless
+
+
+def test_a_second_pass_goes_on_with_new_numbers_and_a_new_worker_finds_it():
+    book = Book(workers=1)
+    book.report(A, through(*book.lease(A, CARD, 16, 0.0)), 0.0)
+    following = dataclasses.replace(CARD, first_epoch=2)
+    assert book.lease(A, following, 1, 0.0) == (Grant(6, 2, 0, 0, 40),)
+    assert book.epochs == 4
+    again = Holder(1, 3)
+    assert book.lease(again, CARD, 1, 0.0) is Nothing.END
+    assert book.lease(again, following, 1, 0.0) == (Grant(7, 2, 1, 0, 40),)
+
+
+def test_workers_with_different_data_are_told_so():
+    book = Book(workers=2)
+    book.lease(A, CARD, 1, 0.0)
+    wrong = dataclasses.replace(CARD, samples=99)
+    with pytest.raises(
+        errors.BadInput, match="worker-1 shows a data set with samples=99, other workers one with samples=100"
+    ):
+        book.lease(B, wrong, 1, 0.0)
+
+
+def test_an_empty_data_set_is_over_at_once():
+    assert Book(workers=1).lease(A, DatasetCard(samples=0, batch_size=10), 1, 0.0) is Nothing.END
+
+
+def test_a_job_that_stops_hands_out_nothing_more_even_of_what_comes_back():
+    book = Book(workers=2)
+    grants = book.lease(A, CARD, 1, 0.0)
+    book.close()
+    assert book.lease(B, CARD, 1, 0.0) is Nothing.END
+    book.fence(0, 0)
+    assert book.lease(B, CARD, 1, 0.0) is Nothing.END
+    assert grants and book.totals().leased == 0
+
+
+def test_in_lockstep_every_rank_gets_every_shard():
+    book, card = Book(workers=2), dataclasses.replace(CARD, in_step=True)
+    first = [book.lease(holder, card, 16, 0.0) for holder in (A, B)]
+    assert first == [(Grant(0, 0, 0, 0, 40),)] * 2
+    book.report(A, [Progress(0, 0, 40, 40)], 0.0)
+    assert (book.totals().leased, book.totals().done) == (1, 0)
+    for _ in range(2):
+        book.report(B, [Progress(0, 0, 40, 40)], 0.0)
+    assert (book.totals().leased, book.totals().done) == (0, 1)
+    with pytest.raises(errors.BadInput, match="its next one is 1"):
+        book.report(A, [Progress(2, 0, 20, 20)], 0.0)
+    with pytest.raises(errors.BadInput, match="worker-2 is not in the bsp group of 2"):
+        book.lease(Holder(2), card, 1, 0.0)
+    while not isinstance(grants := book.lease(A, card, 1, 0.0), Nothing):
+        book.report(A, through(*grants), 0.0)
+    assert grants is Nothing.END
+
+
+def test_in_lockstep_ranks_may_have_gaps_and_keep_what_they_have_done_in_another_group():
+    book, card = Book(workers=2), dataclasses.replace(CARD, in_step=True)
+    book.regroup([0, 1])
+    (grant,) = {book.lease(holder, card, 1, 0.0) for holder in (A, B)}
+    for holder in (A, B):
+        book.report(holder, through(*grant), 0.0)
+    (ahead,) = book.lease(B, card, 1, 0.0)
+    book.regroup([1, 4])  # worker-0 has left while 2 and 3 were on their way out
+    late = Holder(4)
+    assert book.lease(late, card, 1, 0.0) == (ahead,), "a newcomer begins with what not all have finished"
+    assert not book.report(A, through(ahead), 0.0).fenced and book.totals().done == 1, "who has left has no say"
+    for holder in (B, late):
+        book.report(holder, through(ahead), 0.0)
+    assert book.totals().done == 2
+    again = Book.from_state(book.to_state())
+    assert again.lease(Holder(4, 1), card, 1, 0.0) == again.lease(B, card, 1, 0.0) != Nothing.END
+    with pytest.raises(errors.BadInput, match="worker-0 is not in the bsp group of 2"):
+        again.lease(A, card, 1, 0.0)
+    again.check()
+
+
+def test_in_lockstep_a_group_goes_back_to_the_sample_that_its_checkpoint_notes():
+    book, card = Book(workers=2), dataclasses.replace(CARD, in_step=True)
+    for _ in range(2):
+        grants = [book.lease(holder, card, 1, 0.0) for holder in (A, B)]
+        for holder, each in zip((A, B), grants, strict=True):
+            book.report(holder, through(*each), 0.0)
+    note = book.note(1, 20)
+    assert note.samples == 60 and book.note(1, 40) == book.note(2, 0) and book.note(1, 40).samples == 80
+    assert book.samples_done == 80 and book.restore(note) == 20
+    assert (book.samples_done, book.era, book.totals().done) == (60, 1, 1)
+    assert book.lease(A, card, 1, 0.0) == (Grant(1, 0, 1, 0, 40),), "where in it the group was, its leader knows"
+    book.check()
+    other = Book(workers=3)
+    other.resume(note)
+    assert other.samples_done == 60 and Book.from_state(other.to_state()).samples_done == 60
+    assert [other.lease(Holder(rank), card, 1, 0.0) for rank in range(3)] == [(Grant(1, 0, 1, 0, 40),)] * 3
+
+
+def test_a_book_that_goes_back_hands_out_again_what_the_note_does_not_have():
+    book = Book(workers=1)
+    one, two = book.lease(A, CARD, 2, 0.0)
+    book.report(A, [*through(one), Progress(two.shard, 0, 20, 40)], 0.0)
+    note = book.note()
+    book.report(A, through(two), 0.0)
+    book.report(A, through(*book.lease(A, CARD, 1, 0.0)), 0.0)
+    assert book.samples_done == 100
+    assert book.restore(note) == 40
+    assert (book.samples_done, book.era, book.leases()) == (60, 1, ())
+    assert book.lease(A, CARD, 2, 0.0) == (Grant(1, 0, 1, 20, 40, returned=True), Grant(2, 0, 2, 0, 20))
+    book.check()
+
+
+def test_words_of_an_earlier_era_do_not_count_though_the_same_lease_is_given_again():
+    book = Book(workers=1)
+    note = book.note()
+    (grant,) = book.lease(A, CARD, 1, 0.0)
+    book.restore(note)
+    assert book.lease(A, CARD, 1, 0.0, [LeaseKey(0, 0)], era=0) == (grant,)
+    assert book.report(A, through(grant), 0.0, era=0).revoked == (LeaseKey(0, 0),)
+    assert book.samples_done == 0
+    assert book.lease(A, CARD, 1, 0.0, [LeaseKey(0, 0)], era=0) == (grant,)  # granted again: it knows nothing yet
+    book.report(A, through(grant), 0.0, era=1)
+    assert book.samples_done == 40
+
+
+def test_the_end_is_told_only_when_a_checkpoint_has_all_of_the_pass():
+    book = Book(workers=1, saves=True)
+    grants = book.lease(A, CARD, 16, 0.0)
+    early = book.note()
+    assert book.lease(A, CARD, 1, 0.0) is Nothing.WAIT
+    book.report(A, through(*grants), 0.0)
+    assert book.waits_to_end and book.lease(A, CARD, 1, 0.0) is Nothing.WAIT
+    book.keep(early)
+    assert book.waits_to_end
+    book.keep(book.note())
+    assert not book.waits_to_end and book.lease(A, CARD, 1, 0.0) is Nothing.END
+    book.restore(early)  # the last checkpoint turned out to be torn
+    assert book.samples_done == 0
+    again = book.lease(A, CARD, 16, 0.0)
+    book.report(A, through(*again), 0.0)
+    assert book.lease(A, CARD, 1, 0.0) is Nothing.WAIT
+    book.close()
+    assert book.lease(A, CARD, 1, 0.0) is Nothing.END
+
+
+def test_what_could_not_be_read_since_the_note_is_tried_again():
+    book = Book(workers=1, max_failures=1)
+    note = book.note()
+    book.lease(A, CARD, 1, 0.0)
+    assert book.fail(A, Failure(0, 0, 10, "bad"))
+    assert book.poisoned()
+    book.restore(note)
+    assert not book.poisoned()
+    assert book.lease(A, CARD, 1, 0.0) == (Grant(0, 0, 0, 0, 40),)
+    book.check()
+
+
+def test_a_pass_that_was_opened_after_the_note_begins_anew():
+    book = Book(workers=1)
+    note = book.note()
+    book.report(A, through(*book.lease(A, CARD, 16, 0.0)), 0.0)
+    later = dataclasses.replace(CARD, first_epoch=2)
+    book.report(A, through(*book.lease(A, later, 16, 0.0)), 0.0)
+    assert book.restore(note) == 400
+    assert len(book.lease(A, later, 16, 0.0)) == len(book.lease(A, CARD, 16, 0.0)) == 6
+    book.check()
+
+
+def test_where_the_data_ends_stays_known_when_a_book_goes_back():
+    endless = dataclasses.replace(CARD, samples=2**20, epochs=1, endless=True)
+    book = Book(workers=1)
+    book.lease(A, endless, 1, 0.0)
+    note = book.note()
+    book.lease(A, endless, 2, 0.0)
+    assert book.end(A, endless, 90)
+    book.restore(note)
+    book.check()
+    assert book.totals().samples == 90
+    assert book.lease(A, endless, 16, 0.0) == (
+        Grant(0, 0, 0, 0, 40, returned=True), Grant(1, 0, 1, 0, 40), Grant(2, 0, 2, 0, 10),
+    )  # fmt: skip
+
+
+def streamed(id):
+    """A card of a stream that says this of itself."""
+    return DatasetCard(samples=0, batch_size=10, shard_batches=1, stream=StreamCard(url="log:///clicks", id=id))
+
+
+@pytest.mark.parametrize("in_step", [False, True])
+def test_a_stream_that_was_made_anew_is_refused_by_the_book_that_goes_on_from_a_checkpoint(in_step):
+    before, now = (dataclasses.replace(streamed(id), in_step=in_step) for id in ("first", "second"))
+    book, again = Book(workers=1), Book(workers=1)
+    book.lease(A, before, 1, 0.0, seen=(Seen(0, 0, 40),))
+    again.resume(book.note())
+    with pytest.raises(errors.StreamReplaced, match="its id is second, that of what was read is first"):
+        again.lease(A, now, 1, 0.0, seen=(Seen(0, 0, 90),))
+    again.lease(A, before, 1, 0.0, seen=(Seen(0, 0, 90),))
+
+
+def test_a_stream_that_nobody_could_name_is_known_by_whoever_can():
+    book = Book(workers=2)
+    book.lease(A, streamed(""), 1, 0.0, seen=(Seen(0, 0, 40),))
+    book.lease(B, streamed("first"), 1, 0.0)
+    book.lease(Holder(0, 1), streamed(""), 1, 0.0)
+    with pytest.raises(errors.StreamReplaced):
+        book.lease(Holder(1, 1), streamed("second"), 1, 0.0)
+
+
+def test_a_life_that_begins_with_a_later_epoch_opens_the_pass_of_that_epoch():
+    passes = [DatasetCard(samples=40, batch_size=10, shard_batches=2, first_epoch=epoch) for epoch in range(4)]
+    book, card = Book(workers=1), passes[0]
+    for card in passes[:3]:
+        while not isinstance(grants := book.lease(Holder(0), card, 1, 0.0), Nothing):
+            book.report(Holder(0), [Progress(one.shard, one.first, one.end, one.end) for one in grants], 0.0)
+            if card is passes[2]:
+                break
+    (rest,) = book.lease(Holder(0, 1), passes[2], 1, 0.0)
+    assert (rest.epoch, rest.first, rest.returned) == (2, 0, False) and rest.shard == 5
+    assert book.lease(Holder(1, 0), passes[1], 1, 0.0) is Nothing.END, "another may look at an earlier one"
+    (new,) = book.lease(Holder(0, 2), passes[3], 1, 0.0)
+    assert (new.epoch, new.shard) == (3, 6), "nobody had opened it: the life before was lost on the way there"
+    with pytest.raises(errors.BadInput, match="batch_size=5"):
+        book.lease(Holder(2, 0), dataclasses.replace(passes[2], batch_size=5), 1, 0.0)
+    book.check()
+
+
+@pytest.mark.parametrize("in_step", [False, True])
+def test_a_pass_that_was_cut_short_is_told_from_one_that_is_over(in_step):
+    first = DatasetCard(samples=40, batch_size=10, shard_batches=2, in_step=in_step)
+    second = dataclasses.replace(first, first_epoch=1)
+    book = Book(workers=1)
+    while not isinstance(grants := book.lease(Holder(0), first, 1, 0.0), Nothing):
+        book.report(Holder(0), [Progress(one.shard, one.first, one.end, one.end) for one in grants], 0.0)
+    assert not book.is_cut_short(first)
+    (grant,) = book.lease(Holder(0), second, 1, 0.0)
+    book.close()
+    book.report(Holder(0), [Progress(grant.shard, 0, grant.end, grant.end)], 0.0)
+    assert book.lease(Holder(0), second, 1, 0.0) is Nothing.END
+    assert book.is_cut_short(second) and not book.is_cut_short(first)

@@ -1,0 +1,106 @@
+"""Partitions are shared evenly, by number and by traffic, and those that need not move stay."""
+
+import collections
+
+import hypothesis.strategies as st
+from hypothesis import given, settings
+
+from springtide.data.partition_assign import UNEVEN, assign
+
+
+def test_all_partitions_go_to_the_workers_that_are_there():
+    found = assign(range(5), {}, [3, 7])
+    assert sorted(collections.Counter(found.owners.values()).values()) == [2, 3]
+    assert found.why == "5 partitions, 2 workers: 5 that were nobody's are given to them"
+
+
+def test_nothing_moves_while_each_has_its_part():
+    owners = {0: 1, 1: 0, 2: 1, 3: 0}
+    found = assign(range(4), owners, [0, 1])
+    assert found.owners == owners and found.why.endswith("each has its part")
+
+
+def test_a_new_worker_is_given_its_part_and_no_other_partition_moves():
+    owners = {partition: partition % 2 for partition in range(8)}
+    found = assign(range(8), owners, [0, 1, 2, 3]).owners
+    assert all(count == 2 for count in collections.Counter(found.values()).values())
+    assert sum(found[one] != owners[one] for one in range(8)) == 4
+
+
+def test_what_a_lost_worker_had_is_shared_by_the_others_and_they_keep_their_own():
+    owners = {partition: partition % 3 for partition in range(9)}
+    found = assign(range(9), owners, [0, 2]).owners
+    assert all(found[one] == owners[one] for one in range(9) if owners[one] != 1)
+    assert sorted(collections.Counter(found.values()).values()) == [4, 5]
+
+
+def test_a_slow_worker_keeps_its_quietest_partition_and_the_others_share_the_rest():
+    owners = {partition: partition % 3 for partition in range(9)}
+    found = assign(range(9), owners, [0, 1, 2], {1: 5.0, 4: 2.0, 7: 3.0}, slow=[1])
+    counts = collections.Counter(found.owners.values())
+    assert [one for one, rank in found.owners.items() if rank == 1] == [4] and counts == {0: 4, 2: 4, 1: 1}
+    assert all(found.owners[one] == owners[one] for one in range(9) if owners[one] != 1)
+    assert found.why == "9 partitions, 3 workers: 2 of slow workers go to others"
+    again = assign(range(9), found.owners, [0, 1, 2], slow=[1])
+    assert again.owners == found.owners and again.why.endswith("each has its part")
+
+
+def test_a_worker_that_is_fast_again_gets_its_part_back():
+    owners = {0: 0, 1: 1, 2: 2, 3: 0, 4: 2, 5: 0, 6: 2}
+    found = assign(range(7), owners, [0, 1, 2]).owners
+    assert sorted(collections.Counter(found.values()).values()) == [2, 2, 3]
+
+
+def test_where_all_are_slow_nobody_is():
+    owners = {partition: partition % 2 for partition in range(4)}
+    assert assign(range(4), owners, [0, 1], slow=[0, 1]).owners == owners
+
+
+def test_what_is_nobodys_does_not_go_to_a_slow_worker():
+    assert assign(range(4), {0: 1}, [0, 1], slow=[1]).owners == {0: 1, 1: 0, 2: 0, 3: 0}
+
+
+def test_without_workers_partitions_are_nobodys():
+    assert assign(range(3), {0: 1}, []) == ({}, "no worker asks for partitions")
+
+
+def test_busy_partitions_do_not_stay_together():
+    rates = {0: 100.0, 1: 100.0, 2: 1.0, 3: 1.0}
+    found = assign(range(4), {0: 0, 1: 0, 2: 1, 3: 1}, [0, 1], rates)
+    assert found.owners[0] != found.owners[1]
+    assert "2 are exchanged, since the busiest has 2.0 times the mean traffic" in found.why
+    assert assign(range(4), found.owners, [0, 1], rates).owners == found.owners
+
+
+def test_a_partition_with_most_of_the_traffic_gets_quiet_neighbours():
+    rates = {0: 100.0, **dict.fromkeys(range(1, 4), 30.0), **dict.fromkeys(range(4, 8), 1.0)}
+    found = assign(range(8), {one: int(one >= 4) for one in range(8)}, [0, 1], rates).owners
+    alone = found[0]
+    assert sum(rates[one] for one in range(8) if found[one] == alone) <= 104
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    partitions=st.integers(0, 40),
+    ranks=st.sets(st.integers(0, 9), min_size=1),
+    chance=st.randoms(use_true_random=False),
+)
+def test_whatever_was_before_numbers_are_even_moves_are_few_and_the_next_look_moves_nothing(partitions, ranks, chance):
+    owners = {one: chance.randrange(10) for one in range(partitions) if chance.random() < 0.8}
+    found = assign(range(partitions), owners, ranks).owners
+    assert found.keys() == set(range(partitions))
+    counts = [sum(rank == owner for owner in found.values()) for rank in ranks]
+    assert max(counts) - min(counts) <= 1
+    had = [sum(rank == owner for owner in owners.values()) for rank in ranks]
+    least, more = divmod(partitions, len(ranks))
+    keeps = sum(min(have, least + (place < more)) for place, have in enumerate(sorted(had, reverse=True)))
+    assert sum(found[one] == owners.get(one) for one in found) == keeps, "fewest moves"
+    assert assign(range(partitions), found, ranks).owners == found
+    rates = {one: chance.random() ** 4 for one in range(partitions)}
+    later = assign(range(partitions), found, ranks, rates).owners
+    again = [sum(rank == owner for owner in later.values()) for rank in ranks]
+    assert max(again) - min(again) <= 1
+    loads = {rank: sum(rates[one] for one in later if later[one] == rank) for rank in ranks}
+    mean = sum(loads.values()) / len(loads)
+    if max(loads.values()) <= UNEVEN * mean:
+        assert assign(range(partitions), later, ranks, rates).owners == later

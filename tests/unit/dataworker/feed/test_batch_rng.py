@@ -1,0 +1,87 @@
+"""Random numbers by name: the same for the same batch, and nothing of the process's own changes."""
+
+import random
+
+import numpy as np
+import pytest
+import torch
+
+from springtide.dataworker.feed import batch_rng
+
+
+def drawn():
+    return torch.rand(3).tolist(), np.random.rand(2).tolist(), random.random()
+
+
+def test_the_same_name_gives_the_same_numbers_and_others_give_others():
+    def under(seed, name):
+        with batch_rng.seeded(seed, name):
+            return drawn()
+
+    assert under(1, (0, 0, 8, 4)) == under(1, (0, 0, 8, 4))
+    numbers = {str(under(seed, name)) for seed in (-1, 0, 1) for name in ((0, 1), (1, 0), (1, 0, 0))}
+    assert len(numbers) == 9
+
+
+def test_the_process_goes_on_with_its_own_numbers_afterwards():
+    torch.manual_seed(5), np.random.seed(5), random.seed(5)
+    undisturbed = drawn(), drawn()
+    torch.manual_seed(5), np.random.seed(5), random.seed(5)
+    first = drawn()
+    with batch_rng.seeded(1, (2,)):
+        drawn()
+    assert (first, drawn()) == undisturbed
+
+
+@pytest.mark.parametrize("before", [0, 1, 2])
+@pytest.mark.parametrize("inside", [0, 1, 2])
+def test_numpys_normal_deviates_come_in_pairs_and_none_is_lost_or_lent(before, inside):
+    """It keeps the second of a pair for the next call."""
+
+    def own(count):
+        return [np.random.randn() for _ in range(count)]
+
+    np.random.seed(8)
+    undisturbed = own(before + 6)
+    np.random.seed(8)
+    had = own(before)
+    alike = []
+    for _ in range(3):
+        with batch_rng.seeded(1, (2,)):
+            alike.append(own(inside))
+        had += own(2)
+    assert had == undisturbed
+    assert alike[0] == alike[1] == alike[2]
+
+
+def test_another_generator_of_numpys_is_put_back_too():
+    kept = np.random.get_bit_generator()
+    try:
+        np.random.set_bit_generator(np.random.PCG64(3))
+        expected = np.random.rand(4).tolist()
+        np.random.set_bit_generator(np.random.PCG64(3))
+        found = np.random.rand(2).tolist()
+        with batch_rng.seeded(1, (2,)):
+            torch.rand(1)
+        assert found + np.random.rand(2).tolist() == expected
+    finally:
+        np.random.set_bit_generator(kept)
+
+
+def test_a_batch_without_a_name_draws_from_the_process():
+    torch.manual_seed(5)
+    expected = torch.rand(3).tolist()
+    torch.manual_seed(5)
+    with batch_rng.seeded(1, None):
+        assert torch.rand(3).tolist() == expected
+
+
+def test_a_strand_goes_on_where_it_was_left():
+    with batch_rng.seeded(3, (1,)):
+        together = [torch.rand(1).item() for _ in range(4)]
+    strand, apart = batch_rng.Strand(3, (1,)), []
+    for _ in range(2):
+        with strand.on():
+            apart += [torch.rand(1).item() for _ in range(2)]
+        torch.rand(7)
+    assert apart == together

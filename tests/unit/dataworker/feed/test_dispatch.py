@@ -1,0 +1,164 @@
+"""The moves of dispatch one by one; whole histories are in tests/property/test_dispatch.py."""
+
+from springtide.dataworker.feed import dispatch
+from springtide.dataworker.feed.dispatch import Assign, Dispatch, Drop, Fate, Release
+
+
+def with_workers(*names, room=8):
+    book = Dispatch(room=room)
+    for name in names:
+        book.joined(name, at=0.0)
+    return book
+
+
+def want(book, *steps, at=0.0):
+    return [order for step in steps for order in book.wanted(step, at=at)]
+
+
+def test_steps_go_to_all_workers_in_turn_and_no_further_ahead_than_they_may():
+    book = with_workers("a", "b")
+    orders = want(book, *range(8))
+    assert [order.worker for order in orders] == ["a", "b"] * dispatch.AHEAD
+    assert book.space == 0
+
+
+def test_an_answer_makes_room_at_its_worker():
+    book = with_workers("a")
+    want(book, *range(5))
+    assert book.made("a", 0, at=1.0) == [Assign("a", 3)]
+    assert book.steps[0].fate is Fate.MADE
+
+
+def test_steps_of_a_lost_worker_go_to_others_before_later_ones():
+    book = with_workers("a", "b")
+    want(book, *range(8))
+    assert book.lost("a", at=0.1) == []
+    assert book.made("b", 1, at=0.2) == [Assign("b", 0)]
+    assert book.made("b", 3, at=0.3) == [Assign("b", 2)]
+
+
+def test_a_worker_that_leaves_gets_no_more_and_is_released_after_its_last_answer():
+    book = with_workers("a")
+    want(book, 0, 1)
+    assert book.leaving("a", at=0.0) == []
+    assert want(book, 2) == []
+    assert book.made("a", 0, at=1.0) == []
+    assert book.made("a", 1, at=2.0) == [Release("a")]
+    assert book.joined("b", at=2.0) == [Assign("b", 2)]
+
+
+def test_the_second_answer_to_a_step_changes_nothing():
+    book = with_workers("a", "b")
+    want(book, 0)
+    book.lost("a", at=0.0)
+    book.made("b", 0, at=1.0)
+    assert not book.awaits(0)
+    assert book.made("a", 0, at=2.0) == []
+    book.taken(0, at=3.0)
+    assert book.made("b", 0, at=4.0) == [] and not book.steps
+
+
+def test_a_step_that_raises_is_tried_by_another_worker_then_reported():
+    book = with_workers("a", "b")
+    want(book, 0)
+    assert book.failed("a", 0, "ValueError: row 7", at=0.1) == [Assign("b", 0)]
+    assert book.failed("b", 0, "ValueError: row 7", at=0.2) == []
+    assert book.steps[0].fate is Fate.FAILED and book.steps[0].why == "ValueError: row 7"
+
+
+def test_a_step_that_raises_waits_for_a_busy_worker_that_has_not_tried_it():
+    book = with_workers("a", "b")
+    want(book, *range(6))
+    assert book.failed("a", 0, "x", at=0.1) == []
+    assert book.made("b", 1, at=0.2) == [Assign("b", 0)]
+
+
+def test_a_step_that_waits_for_another_worker_holds_up_no_other_step():
+    book = with_workers("a", "b")
+    want(book, *range(7))
+    assert book.failed("a", 0, "x", at=0.1) == [Assign("a", 6)]
+
+
+def test_where_there_is_one_worker_it_tries_again():
+    book = with_workers("a")
+    want(book, 0)
+    assert book.failed("a", 0, "x", at=0.1) == [Assign("a", 0)]
+
+
+def test_a_step_that_workers_die_of_is_reported_in_the_end():
+    book = with_workers()
+    want(book, 0, 1)
+    for number in range(dispatch.DEATHS):
+        book.joined(f"w{number}", at=0.0)
+        book.lost(f"w{number}", at=0.0)
+    assert book.steps[0].fate is Fate.FAILED and "died" in book.steps[0].why
+    assert book.steps[1].fate is Fate.WAITING  # it was never in the making
+
+
+def test_so_it_is_where_a_worker_that_hangs_has_it_too():
+    book = with_workers("hangs")
+    want(book, 0)
+    for number in range(dispatch.DEATHS):
+        assert book.joined(f"w{number}", at=100.0) == [Assign(f"w{number}", 0)]
+        last = book.lost(f"w{number}", at=100.0)
+    assert book.steps[0].fate is Fate.FAILED and last == [Drop("hangs", 0)]
+
+
+def test_an_idle_worker_takes_over_from_a_slow_one_and_the_first_answer_wins():
+    book = with_workers("slow", "quick")
+    want(book, 0, 1)
+    book.made("quick", 1, at=0.1)
+    assert book.look(at=0.12) == []  # not overdue yet
+    assert book.look(at=0.5) == [Assign("quick", 0)]
+    assert book.made("quick", 0, at=0.6) == [Drop("slow", 0)]
+    book.taken(0, at=0.6)
+    assert book.dropped("slow", 0, at=5.0) == []
+    assert book.workers["slow"].mean_s == 5.0
+
+
+def test_a_slow_worker_that_is_known_gets_one_step_at_a_time():
+    book = with_workers("slow", "quick")
+    want(book, 0, 1)
+    book.made("quick", 1, at=0.1)
+    book.made("slow", 0, at=5.0)
+    orders = want(book, *range(2, 8), at=5.0)
+    assert sum(order.worker == "slow" for order in orders) == 1
+    assert sum(order.worker == "quick" for order in orders) == dispatch.AHEAD
+
+
+def test_equal_workers_do_not_repeat_each_others_steps():
+    book = with_workers("a", "b")
+    want(book, 0, 1)
+    book.made("a", 0, at=1.0)
+    assert [order for at in (1.1, 1.5, 2.0, 2.4) for order in book.look(at=at)] == []
+
+
+def test_what_nobody_may_ever_answer_is_overdue_also_where_it_was_given_to_nobody():
+    book = with_workers("a")
+    want(book, *range(5))
+    book.made("a", 0, at=1.0)
+    late = 1.0 + dispatch.PATIENCE_S
+    assert not book.overdue(1, at=late) and not book.overdue(4, at=late)
+    assert book.overdue(1, at=late + 6) and book.overdue(4, at=late + 6)
+    assert not book.overdue(0, at=late + 6)
+    book.joined("b", at=late + 6)
+    assert not book.overdue(4, at=late + 6)
+
+
+def test_what_a_worker_died_of_is_waited_for_longer():
+    book = with_workers("a", "b")
+    want(book, 0)
+    book.lost("a", at=0.0)
+    late = dispatch.PATIENCE_S + 10
+    assert not book.overdue(0, at=late) and book.overdue(0, at=6 * late)
+
+
+def test_room_follows_workers_and_memory():
+    def room(workers, batch_bytes):
+        return dispatch.fitting_room(8, workers=workers, most_bytes=1000, batch_bytes=batch_bytes)
+
+    assert room(2, None) == 2
+    assert room(2, 10) == 8
+    assert room(16, 10) == 32
+    assert room(16, 100) == 10
+    assert room(16, 5000) == 1

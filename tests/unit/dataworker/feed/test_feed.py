@@ -1,0 +1,438 @@
+"""A trainer and its data workers in one process: what is wanted comes once, in order, whoever is there to make it."""
+
+import contextlib
+import functools
+import gc
+import threading
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import torch
+
+from springtide import errors
+from springtide.data.source import Unreadable
+from springtide.dataworker.feed import connections
+from springtide.dataworker.feed.feed import Feed, Wanted
+from springtide.dataworker.feed.stage import Pipeline, Stage
+from springtide.dataworker.feed.worker import Serving
+from springtide.dataworker.transport import channel, messages, shared_memory
+from springtide.domain.data.data_workers import BatchName
+from tests.waiting import until
+
+SECRET = b"s" * 32
+PATIENCE_S = 60.0
+
+
+class Pair(NamedTuple):
+    x: torch.Tensor
+    y: torch.Tensor
+
+
+def doubled(indices):
+    return torch.from_numpy(indices) * 2
+
+
+def serve(*runs, stage=0, **options):
+    return Serving(Pipeline(tuple(Stage(f"s{n}", run) for n, run in enumerate(runs))), stage, SECRET, **options)
+
+
+def batches(count, size=4):
+    return [
+        Wanted(np.arange(n * size, (n + 1) * size), BatchName(epoch=0, shard=0, first=n * size, samples=size))
+        for n in range(count)
+    ]
+
+
+def none_of_it(indices):
+    raise AssertionError("the trainer made a batch that it should have been fed")
+
+
+class Fed:
+    """A feed and its data workers, all closed at the end."""
+
+    def __init__(self, *servings, **options):
+        self.feed = Feed(SECRET, **options)
+        self.servings = []
+        for serving in servings:
+            self.add(serving)
+
+    def add(self, serving):
+        self.servings.append(serving)
+        before = self.feed.state.workers
+        self.feed.attach(f"dw-{len(self.servings)}", serving.address)
+        until(lambda: self.feed.state.workers > before)
+        return serving
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.feed.close()
+        for serving in self.servings:
+            serving.close()
+
+
+def firsts(made):
+    return [int(one[0]) for one in made]
+
+
+def test_batches_come_in_order_from_several_workers():
+    both = threading.Barrier(2)
+
+    def met():
+        """Neither is through with its first batch before the other has begun with one: none makes all of them."""
+        first = iter([both.wait])
+        return lambda indices: (next(first, lambda _: None)(PATIENCE_S), doubled(indices))[1]
+
+    with Fed(serve(met()), serve(met())) as fed:
+        made = list(fed.feed.read(batches(40), none_of_it))
+        assert firsts(made) == [8 * n for n in range(40)]
+        state = fed.feed.state
+        assert (state.made, state.taken, state.queued, state.workers) == (40, 40, 0, 2)
+        assert all(serving.made for serving in fed.servings)
+
+
+def test_a_second_pass_uses_the_same_workers_and_late_answers_of_the_first_are_dropped():
+    with Fed(serve(doubled)) as fed:
+        early = fed.feed.read(batches(20), none_of_it)
+        assert int(next(early)[0]) == 0
+        early.close()
+        assert firsts(fed.feed.read(batches(5), none_of_it)) == [0, 8, 16, 24, 32]
+
+
+def test_with_nobody_attached_the_trainer_makes_them_itself():
+    with Fed() as fed:
+        assert firsts(fed.feed.read(batches(3), doubled)) == [0, 8, 16]
+        assert fed.feed.state.room == 0 and fed.feed.state.read_s > 0
+
+
+def test_what_is_queued_when_data_workers_are_no_longer_trusted_is_made_here():
+    own = []
+    with Fed(serve(lambda indices: doubled(indices) + 1), room=4) as fed:
+        reading = fed.feed.read(batches(12), lambda indices: own.append(int(indices[0])) or doubled(indices))
+        wrong = [next(reading), next(reading)]
+        until(lambda: fed.feed.state.queued > 0)
+        fed.feed.refuse()
+        made = list(reading)
+    assert firsts(wrong) == [1, 9]
+    assert firsts(made) == [8 * n for n in range(2, 12)]
+    assert own == [4 * n for n in range(2, 12)]
+
+
+def test_workers_are_used_from_when_they_come_and_not_while_the_trainer_wants_none():
+    own = []
+    wants = True
+    with Fed() as fed:
+        reading = fed.feed.read(batches(12), lambda i: own.append(1) or doubled(i), fed=lambda: wants)
+        made = [next(reading), next(reading)]
+        fed.add(serve(doubled))
+        made += [next(reading) for _ in range(3)]
+        wants = False
+        made += list(reading)
+    assert firsts(made) == [8 * n for n in range(12)]
+    assert 2 <= len(own) < 12
+
+
+def test_a_batch_without_indices_keeps_its_place_and_nothing_beyond_it_is_wanted_early():
+    asked = []
+
+    def wanted():
+        for one in [*batches(2), Wanted(np.empty(0, np.int64), None), *batches(1)]:
+            asked.append(len(one.indices))
+            yield one
+
+    with Fed(serve(doubled)) as fed:
+        reading = fed.feed.read(wanted(), none_of_it)
+        next(reading), next(reading)
+        assert asked == [4, 4, 0]
+        assert next(reading) is None
+        assert int(next(reading)[0]) == 0
+        assert next(reading, "end") == "end"
+
+
+def test_a_poison_batch_is_tried_again_and_stands_in_its_place():
+    tried = []
+
+    def poisoned(indices):
+        if 8 in indices:
+            tried.append(1)
+            raise ValueError("row 8 is torn")
+        return doubled(indices)
+
+    with Fed(serve(poisoned), serve(poisoned)) as fed:
+        made = list(fed.feed.read(batches(5), none_of_it))
+    assert isinstance(made[2], Unreadable) and "ValueError: row 8 is torn" in made[2].error
+    assert firsts(made[:2] + made[3:]) == [0, 8, 24, 32]
+    assert len(tried) == 2
+
+
+def test_what_cannot_be_sent_is_told_by_name():
+    with Fed(serve(lambda indices: {"rows": object()})) as fed:
+        (made,) = fed.feed.read(batches(1), none_of_it)
+    assert "batch['rows'] is of type builtins.object" in made.error
+
+
+def test_an_unknown_type_is_made_here_once_and_known_from_then_on():
+    def pair(indices):
+        return Pair(doubled(indices), torch.ones(1))
+
+    own = []
+    with Fed(serve(pair), room=1) as fed:
+        made = list(fed.feed.read(batches(6), lambda indices: own.append(1) or pair(indices)))
+    assert all(isinstance(one, Pair) for one in made) and len(own) == 1
+
+
+def test_whoever_makes_a_batch_it_has_the_same_random_numbers_and_the_trainers_stay_its_own():
+    def noisy(indices):
+        return torch.rand(3), np.random.rand(2), torch.from_numpy(indices)
+
+    torch.manual_seed(7)
+    before = torch.random.get_rng_state()
+    with Fed() as fed:
+        own = list(fed.feed.read(batches(4), noisy))
+        assert torch.equal(before, torch.random.get_rng_state())
+    with Fed(serve(noisy)) as fed:
+        theirs = list(fed.feed.read(batches(4), none_of_it))
+    for one, other in zip(own, theirs, strict=True):
+        assert torch.equal(one[0], other[0]) and np.array_equal(one[1], other[1])
+    assert not torch.equal(own[0][0], own[1][0])
+
+
+def test_a_worker_that_is_closed_loses_nothing():
+    with Fed(serve(doubled), serve(doubled)) as fed:
+        reading = fed.feed.read(batches(60), doubled)
+        made = [next(reading) for _ in range(10)]
+        fed.servings[0].close()
+        made += [next(reading) for _ in range(10)]
+        fed.servings[1].close()
+        made += list(reading)
+    assert firsts(made) == [8 * n for n in range(60)]
+
+
+def test_a_worker_that_drains_answers_what_it_has_and_is_done():
+    with Fed(serve(doubled), serve(doubled)) as fed:
+        reading = fed.feed.read(batches(60), none_of_it)
+        made = [next(reading) for _ in range(10)]
+        fed.servings[0].drain()
+        made += list(reading)
+        assert fed.servings[0].done.wait(PATIENCE_S)
+        assert not fed.servings[1].done.is_set()
+        until(lambda: fed.feed.state.workers == 1)
+    assert firsts(made) == [8 * n for n in range(60)]
+
+
+def test_a_worker_that_is_detached_finishes_and_is_asked_no_more():
+    with Fed(serve(doubled), serve(doubled)) as fed:
+        reading = fed.feed.read(batches(60), none_of_it)
+        made = [next(reading) for _ in range(10)]
+        fed.feed.detach("dw-1")
+        until(lambda: fed.servings[0].trainers == 0)
+        before = fed.servings[0].made
+        made += list(reading)
+        assert fed.servings[0].made == before
+    assert firsts(made) == [8 * n for n in range(60)]
+
+
+def test_an_idle_worker_takes_over_from_one_that_hangs():
+    held = threading.Event()
+
+    def hangs(indices):
+        held.wait(PATIENCE_S)
+        return doubled(indices)
+
+    with Fed(serve(hangs), serve(doubled)) as fed:
+        assert firsts(fed.feed.read(batches(12), none_of_it)) == [8 * n for n in range(12)]
+        held.set()
+
+
+def test_a_trainer_that_takes_none_is_owed_no_more_than_its_memory_allows():
+    with Fed(serve(lambda indices: torch.zeros(250_000)), room=100, most_bytes=5_500_000) as fed:
+        reading = fed.feed.read(batches(200), none_of_it)
+        for _ in range(20):
+            next(reading)
+        room = fed.feed.state.room
+        assert 2 <= room <= 5
+        until(lambda: fed.feed.state.queued == room - 1)  # it has one in its hand
+        assert fed.servings[0].made <= 20 + room
+        reading.close()
+
+
+def test_what_the_trainers_own_code_raises_is_raised_when_its_data_workers_are_gone():
+    held = threading.Event()
+
+    def torn(indices):
+        raise ValueError("torn")
+
+    with Fed(serve(lambda indices: held.wait(PATIENCE_S) and doubled(indices))) as fed:
+        reading = fed.feed.read(batches(5), torn)
+        closing = threading.Thread(target=fed.servings[0].close)  # waits for the batch in the making
+        closing.start()
+        with pytest.raises(ValueError, match="torn"):
+            list(reading)
+        held.set()
+        closing.join()
+
+
+def test_the_wait_for_a_batch_can_be_bounded():
+    held = threading.Event()
+    with Fed(serve(lambda indices: held.wait(PATIENCE_S) and doubled(indices))) as fed:
+        reading = fed.feed.read(batches(1), none_of_it, timeout_s=0.05)
+        with pytest.raises(TimeoutError, match=r"0\.05 s"):
+            next(reading)
+        held.set()
+
+
+def test_what_a_trainer_asks_for_besides_goes_to_the_first_stage():
+    class Keeping:
+        def __call__(self, indices):
+            return doubled(indices)
+
+        def keeping(self, indices, asks):
+            return doubled(indices), list(asks)
+
+    with Fed(serve(Keeping())) as fed:
+        fed.feed.asks = lambda name: (3, 5)
+        assert [one[1] for one in fed.feed.read(batches(2), none_of_it)] == [[3, 5]] * 2
+
+
+@pytest.fixture
+def far(monkeypatch):
+    """Trainers and data workers as if on different hosts."""
+    monkeypatch.setattr(connections, "connect", functools.partial(channel.connect, shared=False))
+
+
+def test_batches_come_from_other_hosts_also_where_the_data_set_uses_its_memory_again(far):
+    kept = torch.zeros(100_000)
+
+    def again(indices):
+        return kept.fill_(int(indices[0]))
+
+    with Fed(serve(again)) as fed:
+        made = list(fed.feed.read(batches(30), none_of_it))
+        assert all(bool((one == 4 * n).all()) for n, one in enumerate(made))
+
+
+def test_a_trainer_that_does_not_read_what_it_asked_for_holds_up_no_other(far):
+    serving = serve(lambda indices: torch.zeros(2_000_000))
+    deaf = channel.connect(serving.address, SECRET, shared=False)
+    for step in range(10):
+        ask = messages.Ask(step, np.arange(4).tobytes(), None)
+        deaf.send(messages.number(ask), ask)
+    with Fed(serving) as fed:
+        assert len(list(fed.feed.read(batches(10), none_of_it))) == 10
+        assert serving.made < 20  # the deaf one gets what is under way, and no more
+    deaf.close()
+
+
+def test_a_trainer_that_asks_for_too_much_or_talks_nonsense_is_hung_up_on():
+    held = threading.Event()
+    serving = serve(lambda indices: held.wait(PATIENCE_S))
+    for word, count in ((messages.Ask(0, np.arange(4).tobytes(), None), 100), (messages.Failed(0, "?"), 1)):
+        caller = channel.connect(serving.address, SECRET)
+        with contextlib.suppress(OSError):
+            for _ in range(count):
+                caller.send(messages.number(word), word)
+        with pytest.raises(EOFError):
+            caller.recv()
+        caller.close()
+    held.set()
+    serving.close()
+
+
+def test_two_trainers_are_served_in_turn():
+    serving = serve(doubled)
+    with Fed(serving) as one, Fed() as other:
+        other.feed.attach("dw", serving.address)
+        until(lambda: other.feed.state.workers)
+        first, second = one.feed.read(batches(20), none_of_it), other.feed.read(batches(20), none_of_it)
+        pairs = list(zip(first, second, strict=True))
+        assert [firsts(pair) for pair in pairs] == [[8 * n, 8 * n] for n in range(20)]
+        next(first, None), next(second, None)
+
+
+def test_a_stage_in_the_middle_passes_on_what_it_is_asked_and_makes_it_itself_when_alone():
+    calls = []
+
+    def first(indices):
+        calls.append(threading.current_thread())
+        return doubled(indices)
+
+    def second(made):
+        return made + 1
+
+    last = serve(first, second, stage=1)
+    before = serve(first, second, stage=0)
+    with Fed(last) as fed:
+        assert firsts(fed.feed.read(batches(3), none_of_it)) == [1, 9, 17]
+        assert before.made == 0 and last.made == 3
+        last.attach("first-0", before.address)
+        until(lambda: last._before.workers)  # that the other has let it in does not mean that it knows yet
+        assert firsts(fed.feed.read(batches(20), none_of_it)) == [8 * n + 1 for n in range(20)]
+        assert before.made >= 20
+        before.close()
+        assert firsts(fed.feed.read(batches(3), none_of_it)) == [1, 9, 17]
+
+
+def test_nonsense_is_refused_by_name():
+    with pytest.raises(errors.BadInput, match="stage 1 of a pipeline of 1"):
+        serve(doubled, stage=1)
+    with pytest.raises(errors.BadInput, match="a queue of 0 batches"):
+        Feed(SECRET, room=0)
+
+
+def test_a_worker_of_another_job_is_left_alone():
+    stranger = Serving(Pipeline((Stage("s", doubled),)), 0, b"x" * 32)
+    with Fed() as fed:
+        fed.feed.attach("dw", stranger.address)
+        assert firsts(fed.feed.read(batches(2), doubled)) == [0, 8]
+        assert fed.feed.state.workers == 0
+    stranger.close()
+
+
+def test_a_feed_that_is_dropped_leaves_no_thread():
+    before = threading.active_count()
+    serving = serve(doubled)
+    Feed(SECRET).attach("dw", serving.address)  # nobody has it any more
+    gc.collect()
+    serving.close()
+    until(lambda: threading.active_count() == before)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_batch_too_large_for_a_message_is_told_of_and_the_next_ones_come(monkeypatch, shared):
+    monkeypatch.setattr(connections, "connect", functools.partial(channel.connect, shared=shared))
+    monkeypatch.setattr(channel, "MAX_PAYLOAD", 1 << 16)
+
+    def large_once(indices):
+        return torch.zeros(100_000) if 8 in indices else doubled(indices)
+
+    with Fed(serve(large_once)) as fed:
+        made = list(fed.feed.read(batches(5), none_of_it))
+    assert isinstance(made[2], Unreadable) and "bytes" in made[2].error
+    assert firsts(made[:2] + made[3:]) == [0, 8, 24, 32]
+
+
+def test_a_trainer_that_cannot_be_answered_is_hung_up_on_and_calls_again(monkeypatch):
+    take, failed = shared_memory.Outgoing.take, []
+
+    def no_descriptors(self, size):
+        if not failed:
+            failed.append(size)
+            raise OSError(24, "Too many open files")
+        return take(self, size)
+
+    monkeypatch.setattr(shared_memory.Outgoing, "take", no_descriptors)
+    with Fed(serve(lambda indices: torch.full((10_000,), int(indices[0])))) as fed:
+        made = list(fed.feed.read(batches(4), lambda indices: torch.full((10_000,), int(indices[0]))))
+        until(lambda: fed.feed.state.workers == 1)
+    assert failed and [int(one[0]) for one in made] == [0, 4, 8, 12]
+
+
+def test_an_error_with_letters_that_no_message_can_carry_is_told():
+    def torn(indices):
+        raise FileNotFoundError("no file named a\udcff")
+
+    with Fed(serve(torn)) as fed:
+        made = list(fed.feed.read(batches(2), none_of_it))
+    assert all("no file named a\\udcff" in one.error for one in made)

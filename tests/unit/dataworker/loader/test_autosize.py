@@ -1,0 +1,50 @@
+"""How many data workers a loader has by itself: none for cheap batches, more while the loop waits."""
+
+from springtide.dataworker.loader.autosize import Autosize
+from springtide.domain.data.data_workers import FeedState
+
+
+def run(cores, *, make_s, train_s, seconds=120.0):
+    """A loop on a virtual clock: data workers make batches at once, the loop waits for what they cannot make."""
+    sizer, workers, said = Autosize(cores, every_s=3.0), 0, []
+    at = read = waited = 0.0
+    made = taken = 0
+    while at < seconds:
+        if workers == 0:
+            read += make_s
+            at += make_s + train_s
+        else:
+            step = max(train_s, make_s / workers)
+            waited += step - train_s
+            at += step
+            made += 1
+        taken += 1
+        full = workers > 0 and make_s / workers < train_s
+        state = FeedState(
+            made=made, taken=taken, queued=8 if full else 0, room=8 if workers else 0, workers=workers,
+            read_s=read, waited_s=waited, looped_s=at,
+        )  # fmt: skip
+        target = sizer.told(at, state)
+        if target is not None and target.data_workers != workers:
+            workers = target.data_workers
+            said.append((workers, target.why))
+    return workers, said
+
+
+def test_cheap_batches_need_no_data_workers():
+    workers, said = run(8, make_s=0.001, train_s=0.1)
+    assert (workers, said) == (0, [])
+
+
+def test_costly_batches_get_as_many_as_keep_the_loop_busy():
+    workers, said = run(16, make_s=0.2, train_s=0.05)
+    assert 4 <= workers <= 6, said
+
+
+def test_a_machine_of_one_core_has_none_to_give():
+    assert run(1, make_s=0.2, train_s=0.05)[0] == 0
+
+
+def test_there_are_never_more_than_cores_beside_the_loop():
+    workers, said = run(4, make_s=0.4, train_s=0.02)
+    assert workers == 3, said

@@ -1,0 +1,107 @@
+"""The process that data workers are forked off: it ends with its loader, and the package with it."""
+
+import os
+import pathlib
+import socket
+import subprocess
+import sys
+
+import psutil
+import pytest
+
+from springtide.dataworker.processes import fork_server, job_package
+from tests.waiting import until
+
+
+def test_a_loader_that_died_with_news_unread_leaves_no_package(tmp_path, monkeypatch):
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    folder = tmp_path / "package"
+    folder.mkdir()
+
+    def load(*_, **__):
+        fork_server.send(theirs, fork_server.Ended(0, 0))
+        ours.close()  # the kernel resets a connection that is closed with something unread
+
+    monkeypatch.setattr(job_package, "load", load)
+    monkeypatch.setattr(os, "_exit", lambda status: None)
+    fork_server.send(ours, fork_server.Begin(str(folder), b"s" * 32, 0, os.getppid()))
+    with theirs:
+        fork_server.main(os.dup(theirs.fileno()))
+    assert not folder.exists()
+
+
+TRAINER = """
+import os
+import pathlib
+import sys
+import threading
+import time
+
+from torch.utils import data
+
+from springtide.data import ElasticLoader
+
+folder = pathlib.Path(sys.argv[1])
+
+
+def load():
+    while not (folder / "go").exists():
+        time.sleep(0.01)
+    return Slow()
+
+
+class Slow(data.Dataset):
+    # there at once here, and in the fork server when the file is there
+    def __len__(self):
+        return 100
+
+    def __getitem__(self, index):
+        return index
+
+    def __reduce__(self):
+        return load, ()
+
+
+loader = ElasticLoader(Slow(), batch_size=10, num_workers=1, seed=1)
+threading.Thread(target=list, args=(loader,), daemon=True).start()
+while getattr(loader._staff, "_nursery", None) is None or loader._staff._nursery.pid is None:
+    time.sleep(0.01)
+if sys.argv[2] == "with a fork":  # which has the trainer's end of the socket too
+    fork = os.fork()
+    if not fork:
+        threading.Event().wait()
+    print(fork, flush=True)
+print(loader._staff._nursery.pid, loader._staff._folder, flush=True)
+threading.Event().wait()
+"""
+
+
+def trainer(tmp_path, how):
+    script = tmp_path / "train.py"
+    script.write_text(TRAINER)
+    return subprocess.Popen(
+        [sys.executable, script, tmp_path, how], stdout=subprocess.PIPE, text=True,
+        env={**os.environ, "PYTHONPATH": str(pathlib.Path(__file__).parents[4])},
+    )  # fmt: skip
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("how", ["while it loads", "with a fork"])
+def test_a_fork_server_ends_with_its_program_also_while_it_loads_a_data_set(tmp_path, how):
+    if how == "with a fork":
+        (tmp_path / "go").touch()
+    with trainer(tmp_path, how) as program, program.stdout as said:
+        fork = psutil.Process(int(said.readline())) if how == "with a fork" else None
+        pid, folder = said.readline().split()
+        server = psutil.Process(int(pid))
+        if fork is not None:  # it has loaded, and has a data worker
+            until(server.children)
+        program.kill()
+        program.wait()
+        try:
+            until(lambda: not server.is_running(), "the end of the fork server")
+        finally:
+            for left in (server, fork):
+                if left is not None and left.is_running():
+                    left.kill()
+    assert not pathlib.Path(folder).exists()

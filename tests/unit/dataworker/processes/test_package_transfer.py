@@ -1,0 +1,142 @@
+"""The files of a package, from a trainer by the master to a data worker, each with a disk of its own."""
+
+import asyncio
+import os
+
+import pytest
+
+from springtide import errors
+from springtide.checkpoint.transfer import file_server
+from springtide.dataworker.processes import job_package, package_transfer
+from springtide.master.data import packages
+from springtide.master.data.packages import Packaging
+from springtide.rpc.messages import messages
+
+SECRET = b"a job's own secret"
+
+
+def written(folder, *, arrays=b"", code=b"code"):
+    """A package's files, as bytes: nothing here looks into them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / package_transfer.ARRAYS).write_bytes(arrays)
+    (folder / package_transfer.CODE).write_bytes(code)
+    (folder / package_transfer.CONTENTS).write_bytes(b"s" * package_transfer.SEAL_BYTES + b"listed" + code[:4])
+    return package_transfer.sealed_in(folder)
+
+
+class Wire:
+    """Asks a master's keeping, and counts what went by."""
+
+    def __init__(self, folder):
+        self.keeping, self.asked = Packaging(folder), []
+
+    def __call__(self, request):
+        self.asked.append(type(request).__name__)
+        return asyncio.run(self.keeping.answer(request))
+
+
+def test_a_package_comes_whole_by_the_master_to_a_host_that_sees_neither_disk(tmp_path, monkeypatch):
+    monkeypatch.setattr(file_server, "PART_BYTES", 1000)
+    monkeypatch.setattr(packages, "PART_BYTES", 700)
+    arrays = os.urandom(3500)
+    sealed = written(tmp_path / "trainer", arrays=arrays)
+    wire = Wire(tmp_path / "master")
+    package_transfer.send(wire, tmp_path / "trainer", sealed)
+    with package_transfer.at_hand(wire, str(tmp_path / "nowhere"), sealed) as folder:
+        assert (folder / package_transfer.ARRAYS).read_bytes() == arrays
+        assert package_transfer.sealed_in(folder) == sealed
+    assert not folder.exists(), "what was mapped from it stays, the files do not"
+    assert wire.asked.count("PackagePart") == 4 + 1 + 1 and wire.asked.count("PackageAsk") == 5 + 1 + 1
+
+
+def test_where_all_see_one_disk_nothing_is_sent(tmp_path):
+    sealed = written(tmp_path / "run" / "package")
+    wire = Wire(tmp_path / "run" / "package")
+    package_transfer.send(wire, tmp_path / "run" / "package", sealed)
+    with package_transfer.at_hand(wire, str(tmp_path / "run" / "package"), sealed) as folder:
+        assert folder == tmp_path / "run" / "package"
+    assert wire.asked == ["PackageWritten"]
+
+
+def test_another_package_at_the_same_place_is_not_taken_for_this_one(tmp_path):
+    old = written(tmp_path / "trainer", code=b"old!")
+    wire = Wire(tmp_path / "master")
+    package_transfer.send(wire, tmp_path / "trainer", old)
+    new = written(tmp_path / "trainer", code=b"new!")
+    with (
+        pytest.raises(errors.MissingFile, match="does not have that package"),
+        package_transfer.at_hand(wire, "/none", new),
+    ):
+        pass
+    package_transfer.send(wire, tmp_path / "trainer", new)
+    with package_transfer.at_hand(wire, str(tmp_path / "nowhere"), new) as folder:
+        assert (folder / package_transfer.CODE).read_bytes() == b"new!"
+
+
+def test_what_was_changed_on_the_way_is_refused(tmp_path):
+    sealed = written(tmp_path / "trainer")
+    wire = Wire(tmp_path / "master")
+
+    def garbling(request):
+        if isinstance(request, messages.PackagePart) and request.name == package_transfer.CODE:
+            request = messages.PackagePart(request.name, 0, b"evil", True, request.checksum)
+        return wire(request)
+
+    with pytest.raises(errors.BadInput, match="another sum"):
+        package_transfer.send(garbling, tmp_path / "trainer", sealed)
+
+
+def test_what_is_too_large_for_the_wire_is_refused_but_not_where_nothing_need_be_sent(tmp_path, monkeypatch):
+    monkeypatch.setattr(package_transfer, "MOST_BYTES", 1000)
+    sealed = written(tmp_path / "trainer", arrays=bytes(2000))
+    package_transfer.send(Wire(tmp_path / "trainer"), tmp_path / "trainer", sealed)
+    with pytest.raises(errors.BadInput, match="keep samples in files"):
+        package_transfer.send(Wire(tmp_path / "master"), tmp_path / "trainer", sealed)
+
+
+def test_a_master_that_was_replaced_in_the_middle_is_sent_it_from_the_begin(tmp_path, monkeypatch):
+    monkeypatch.setattr(file_server, "PART_BYTES", 1000)
+    arrays = os.urandom(3500)
+    sealed = written(tmp_path / "trainer", arrays=arrays)
+    wire = Wire(tmp_path / "master")
+
+    def losing(request):
+        if len(wire.asked) == 3:
+            wire.keeping = Packaging(tmp_path / "master")  # of the next master, which knows of nothing
+        return wire(request)
+
+    package_transfer.send(losing, tmp_path / "trainer", sealed)
+    assert (tmp_path / "master" / package_transfer.ARRAYS).read_bytes() == arrays
+    assert package_transfer.sealed_in(tmp_path / "master") == sealed
+
+
+def test_names_that_are_no_files_of_a_package_are_refused(tmp_path):
+    wire = Wire(tmp_path)
+    for request in (messages.PackagePart("../secret", 0, b"", True), messages.PackageAsk("", "../secret")):
+        with pytest.raises(errors.BadInput, match="no "):
+            wire(request)
+
+
+def test_too_much_for_the_wire_is_a_word_to_the_user(tmp_path):
+    with pytest.raises(errors.BadInput, match=r"takes 9\.0 GB in memory.*numpy\.memmap"):
+        Wire(tmp_path)(messages.PackageWritten("seal", ((package_transfer.ARRAYS, 9 << 30),)))
+
+
+def test_a_folder_that_cannot_be_written_to_is_replaced_by_one_of_this_host(tmp_path):
+    (tmp_path / "file").write_text("")
+    with package_transfer.writable(str(tmp_path / "file" / "package")) as folder:
+        assert folder.is_dir() and tmp_path not in folder.parents
+    assert not folder.exists()
+    with package_transfer.writable(str(tmp_path / "package")) as folder:
+        assert folder == tmp_path / "package"
+
+
+def test_a_seal_is_still_checked_where_it_is_put_together(tmp_path):
+    sealed = written(tmp_path / "trainer")
+    wire = Wire(tmp_path / "master")
+    package_transfer.send(wire, tmp_path / "trainer", sealed)
+    with (
+        package_transfer.at_hand(wire, "/none", sealed) as folder,
+        pytest.raises(errors.BadInput, match="seal does not fit"),
+    ):
+        job_package.load(folder, secret=SECRET)

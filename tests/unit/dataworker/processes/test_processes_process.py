@@ -1,0 +1,90 @@
+"""A data worker's process: who it is, what it waits for, whom it takes from."""
+
+import threading
+
+import msgspec
+import pytest
+
+from springtide import errors
+from springtide.dataworker.processes import __main__
+from springtide.domain.data.data_workers import stage_of
+from springtide.rpc.messages import messages
+from springtide.rpc.messages.data_workers import Feeder, Feeders, Package, feeds
+
+
+def test_the_lowest_rank_runs_the_last_stage_and_every_stage_has_someone_as_soon_as_can_be():
+    assert [stage_of(rank, 1) for rank in range(3)] == [0, 0, 0]
+    assert [stage_of(rank, 3) for rank in range(6)] == [2, 1, 0, 2, 1, 0]
+    roster = Feeders(1, 3, tuple(Feeder(f"d{rank}", f"host:{rank}", rank) for rank in range(3)))
+    assert [each.name for each in feeds(roster, stage=1, stages=2)] == ["d0", "d2"]
+    assert [each.name for each in feeds(roster, stage=0, stages=2)] == ["d1"]
+
+
+class Serves:
+    """In place of what serves batches: whom it takes from."""
+
+    made, state = 3, None
+
+    def __init__(self):
+        self.before = {}
+
+    def attach(self, name, address):
+        self.before[name] = address
+
+    def detach(self, name):
+        del self.before[name]
+
+
+def test_a_stage_in_the_middle_follows_those_before_it():
+    roster, serving = __main__.Roster(), Serves()
+    assert roster.beat().feeders == 0
+    roster.take(Feeders(4, 2, (Feeder("d0", "host:0", 0), Feeder("d1", "host:1", 1))))
+    roster.follow(serving, 1, 2)
+    assert serving.before == {"d1": "host:1"}
+    roster.take(Feeders(5, 4, (Feeder("d0", "host:0", 0), Feeder("d3", "host:3", 3))))
+    assert serving.before == {"d3": "host:3"}
+    assert roster.beat().feeders == 5 and roster.beat().report.counters == {"made": 3.0}
+
+
+def test_the_first_stage_takes_from_nobody():
+    roster, serving = __main__.Roster(), Serves()
+    roster.follow(serving, 0, 1)
+    roster.take(Feeders(1, 1, (Feeder("d0", "host:0", 0),)))
+    assert serving.before == {}
+
+
+class Asked:
+    """In place of the channel to the master."""
+
+    def __init__(self, answer):
+        self.answer = answer
+
+    def ask(self, request):
+        return self.answer()
+
+
+def test_it_waits_for_the_package_or_until_it_is_not_wanted_any_more():
+    packaged = Package("whole", 2)
+    found = messages.Found(msgspec.msgpack.encode(packaged))
+    assert __main__.await_package(Asked(lambda: found), __main__.Leaving()) == packaged
+    never, leaving = threading.Event(), __main__.Leaving()
+    leaving.heed(messages.Pulse(drain=True))
+    assert __main__.await_package(Asked(never.wait), leaving) is None
+    never.set()
+
+
+def test_a_master_that_is_lost_while_it_waits_is_an_error():
+    def gone():
+        raise errors.MasterUnreachable("gone")
+
+    with pytest.raises(errors.MasterUnreachable):
+        __main__.await_package(Asked(gone), __main__.Leaving())
+
+
+def test_the_masters_word_ends_it_at_once_or_in_order():
+    drains, stops, fenced = __main__.Leaving(), __main__.Leaving(), __main__.Leaving()
+    __main__.hear(messages.Pulse(drain=True), drains, __main__.Roster())
+    __main__.hear(messages.Pulse(stop=True), stops, __main__.Roster())
+    __main__.hear(messages.Pulse(fenced=True), fenced, __main__.Roster())
+    assert (drains.drain.is_set(), drains.over.is_set()) == (True, False)
+    assert stops.over.is_set() and fenced.over.is_set() and fenced.drain.is_set()

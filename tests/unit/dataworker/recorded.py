@@ -1,0 +1,50 @@
+"""Forwards that are recorded and split, and run with what a data worker would send."""
+
+import pickle
+
+import cloudpickle
+import torch
+
+from springtide.dataworker.split.recorder import pytree, stateless
+from springtide.dataworker.split.recorder.call_recorder import CallBook, Recorder
+from springtide.dataworker.split.search.split import split
+
+
+def record(model, calls):
+    """The torch calls of these calls of a model; the last one's with their values."""
+    book, logs = CallBook(), []
+    names = {id(one): name for name, one in (*model.named_parameters(), *model.named_buffers())}
+    for at, (args, kwargs) in enumerate(calls):
+        given, _ = pytree.flatten((args, kwargs))
+        recorder = Recorder(
+            book, given, known=lambda one: names.get(id(one), ""), modules=dict(model.named_modules()),
+            keep=at == len(calls) - 1,
+        )  # fmt: skip
+        with stateless.heard_by(recorder.call_marked), recorder:
+            made = model(*args, **kwargs)
+        logs.append(recorder.finish())
+        del made
+    return book, logs
+
+
+def splitting(model, calls, **options):
+    """A model's forward in two, by what it did in these calls."""
+    return split(*record(model, calls), **options)
+
+
+def sent(divided, call):
+    """What data workers make of a call's inputs: the stages as they come out of a package, values as of a message."""
+    made, _ = pytree.flatten(call)
+    for stage in pickle.loads(cloudpickle.dumps(divided.stages)):
+        made = stage.run(made)
+        if made is None:
+            return None
+    return [one.clone() if isinstance(one, torch.Tensor) else one for one in made]
+
+
+def answered(divided, forward, call, *, crossing=None, check=False):
+    """What forward gives with what data workers have made of a call, and how it was answered."""
+    crossing = sent(divided, call) if crossing is None else crossing
+    given, _ = pytree.flatten(call)
+    copies = [one.clone() if isinstance(one, torch.Tensor) else one for one in given]
+    return divided.answering.run(forward, *call, crossing, pristine=copies.__getitem__, check=check)

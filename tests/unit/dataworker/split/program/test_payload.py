@@ -1,0 +1,112 @@
+"""What of a batch travels: the results of the moved part, and only the leaves that a trainer still needs."""
+
+import operator
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import torch
+
+from springtide.dataworker.split.program import arguments, payload
+from springtide.domain.data.samples import Batch
+
+IDS, LABELS = torch.arange(8).reshape(4, 2), torch.arange(4.0)
+
+
+class Pair(NamedTuple):
+    ids: torch.Tensor
+    labels: torch.Tensor
+
+
+@dataclass(frozen=True)
+class Clicks:
+    ids: torch.Tensor
+    labels: torch.Tensor
+
+
+@pytest.mark.parametrize(
+    ("batch", "path"),
+    [
+        ((IDS, LABELS), (("item", 0),)),
+        ([IDS, LABELS], (("item", 0),)),
+        (Pair(IDS, LABELS), (("item", 0),)),
+        (Clicks(IDS, LABELS), (("attr", "ids"),)),
+        ({"ids": IDS, "labels": LABELS}, (("item", "ids"),)),
+        (OrderedDict(ids=IDS, labels=LABELS), (("item", "ids"),)),
+        (Batch({"sparse": [IDS, LABELS]}, LABELS), (("item", 0), ("item", "sparse"), ("item", 0))),
+        (IDS, ()),
+    ],
+)
+def test_one_leaf_is_left_behind_and_the_rest_is_the_same(batch, path):
+    stripped = payload.replaced(batch, {path: lambda leaf: payload.Left.of(5, leaf)})
+    assert type(stripped) is type(batch) or not path
+    before, after = _flat(batch), _flat(stripped)
+    assert [leaf for leaf in after if leaf is not LABELS] == [payload.Left(5, (4, 2), "int64")]
+    assert len(after) == len(before) and any(leaf is IDS for leaf in before)
+    back = payload.filled(stripped, lambda left: IDS if left.number == 5 else None)
+    assert type(back) is type(batch) and all(map(operator.is_, _flat(back), before))
+    assert payload.filled(batch, lambda left: None) is batch
+
+
+def _flat(tree):
+    if isinstance(tree, payload.Left | torch.Tensor):
+        return [tree]
+    parts = tree.values() if isinstance(tree, dict) else vars(tree).values() if isinstance(tree, Clicks) else tree
+    return [leaf for part in parts for leaf in _flat(part)]
+
+
+def fetch(indices):
+    return [IDS[indices], LABELS[indices]]
+
+
+def doubled(leaves):
+    return [leaves[0] * 2] if len(leaves[0]) > 1 else None
+
+
+def first(**changes):
+    batch = payload.First(fetch)(np.arange(4))["batch"]
+    given = {
+        "call": arguments.trace(batch, (batch.x,), {}), "run": doubled, "left": ((0, (("item", 0),)),),
+    }  # fmt: skip
+    return payload.First(fetch, **(given | changes))
+
+
+def test_without_a_split_a_batch_travels_as_the_loop_knows_it():
+    assert type(payload.First(fetch)(np.arange(4))["batch"]) is Batch
+
+
+def test_the_moved_part_is_run_and_what_it_alone_reads_stays():
+    made = first()(np.arange(3))
+    assert made["batch"].x == payload.Left(0, (3, 2), "int64") and torch.equal(made["batch"].y, LABELS[:3])
+    assert torch.equal(made["crossing"][0], IDS[:3] * 2)
+
+
+def test_a_leaf_that_is_asked_for_travels():
+    made = first().keeping(np.arange(3), (0,))
+    assert torch.equal(made["batch"].x, IDS[:3]) and "crossing" in made
+
+
+def test_a_batch_of_another_kind_travels_whole():
+    assert "crossing" not in (made := first()(np.arange(1))) and torch.equal(made["batch"].x, IDS[:1])
+
+
+def test_what_the_moved_part_raises_is_told_and_the_batch_travels_whole():
+    made = first(run=lambda leaves: leaves[0].no_such_thing)(np.arange(3))
+    assert "no_such_thing" in made["unsplit"] and torch.equal(made["batch"].x, IDS[:3])
+
+
+def test_what_the_data_set_raises_goes_through():
+    with pytest.raises(IndexError):
+        first()(np.array([99]))
+
+
+def test_a_later_stage_goes_on_with_crossings_and_leaves_the_rest_alone():
+    made = first(run=None)(np.arange(3))
+    assert torch.equal(made["crossing"][0], IDS[:3])
+    further = payload.Later(doubled)(made)
+    assert torch.equal(further["crossing"][0], IDS[:3] * 2) and further["batch"] is made["batch"]
+    whole = payload.First(fetch)(np.arange(3))
+    assert payload.Later(doubled)(whole) is whole
+    assert "unsplit" in payload.Later(doubled)(first(run=None)(np.arange(1)))

@@ -1,0 +1,90 @@
+"""Distinct integers of data workers' programs are those of torch.unique, to the bit."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from springtide.dataworker.split.program import unique
+from springtide.dataworker.split.search.split import Split
+from tests.unit.dataworker.recorded import answered, splitting
+
+LEAST, MOST = -(1 << 63), (1 << 63) - 1
+
+
+def drawn(seed, shape, low, high, dtype=torch.int64):
+    return torch.randint(low, high, shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def torchs(tensor, *options):
+    return torch.ops.aten._unique2.default(tensor, True, *options)
+
+
+def same(found, wanted):
+    return all(
+        a.dtype == b.dtype and a.stride() == b.stride() and torch.equal(a, b)
+        for a, b in zip(found, wanted, strict=True)
+    )
+
+
+@pytest.mark.parametrize("counts", [False, True])
+@pytest.mark.parametrize("inverse", [False, True])
+@pytest.mark.parametrize("tensor", [
+    drawn(1, (64, 40), -50, 700), drawn(2, (64, 40), LEAST, MOST), drawn(3, (3000,), 0, 1 << 40),
+    drawn(4, (40, 64), 0, 1 << 30).t(), drawn(5, (2048,), -9, 1 << 30, torch.int32), drawn(6, (5000,), 4, 5),
+    torch.cat([drawn(7, (3000,), 0, 1 << 14), torch.tensor([MOST, LEAST, MOST])]), drawn(8, (6000,), 0, 99)[::3],
+], ids=["buckets", "hashes", "ids", "turned", "int32", "one value", "outliers", "strided"])  # fmt: skip
+def test_it_is_what_torch_gives(tensor, inverse, counts):
+    assert same(unique.unique2(tensor, True, inverse, counts), torchs(tensor, inverse, counts))
+
+
+@pytest.mark.parametrize("tensor", [
+    torch.rand(2000), drawn(1, (2000,), 0, 2, torch.bool), drawn(2, (2000,), 0, 9, torch.int16), drawn(3, (7,), 0, 5),
+    torch.empty(0, 3, dtype=torch.int64), torch.tensor(3),
+], ids=["floats", "bool", "int16", "few", "none", "a scalar"])  # fmt: skip
+def test_what_it_is_not_made_for_goes_to_torch(tensor):
+    assert same(unique.unique2(tensor, True, True, True), torchs(tensor, True, True))
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    seeds=st.integers(0, 1 << 30),
+    ranges=st.lists(st.tuples(st.integers(LEAST, MOST), st.integers(0, 63)), min_size=1, max_size=4),
+)
+def test_any_mixture_of_ranges(seeds, ranges):
+    parts = [drawn(seeds, (700,), begin, min(MOST, begin + (1 << bits))) for begin, bits in ranges if begin < MOST]
+    tensor = torch.cat([*parts, drawn(seeds, (1100,), 0, 9)])
+    assert same(unique.unique2(tensor, True, True, True), torchs(tensor, True, True))
+
+
+class Hashed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rows = nn.Embedding(100, 2)
+
+    def forward(self, ids):
+        there, places = torch.unique(ids * 7919 % 100, return_inverse=True)
+        return self.rows(there)[places].sum()
+
+
+def test_a_split_runs_it_on_data_workers(monkeypatch):
+    model = Hashed()
+    calls = [((drawn(seed, (64, 30), 0, 5000),), {}) for seed in range(3)]
+    made = splitting(model, calls)
+    assert isinstance(made, Split), made.explanation.text()
+    ids, times = drawn(3, (90, 30), 0, 5000), []
+    native = unique._native.distinct
+    monkeypatch.setattr(unique._native, "distinct", lambda *given: times.append(1) or native(*given))
+    given, answers = answered(made, model.forward, ((ids,), {}))
+    assert torch.equal(given, model(ids)) and answers.complete and times
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"return_inverse": True}, {"return_counts": True}, {"sorted": False}, {"dim": 1}]
+)
+def test_it_takes_the_arguments_of_torch_unique(options):
+    tensor = drawn(5, (64, 30), 0, 90)
+    found, wanted = unique.unique(tensor, **options), torch.unique(tensor, **options)
+    as_list = lambda made: list(made) if isinstance(made, tuple) else [made]  # noqa: E731
+    assert type(found) is type(wanted) and same(as_list(found), as_list(wanted))

@@ -1,0 +1,267 @@
+"""A split forward gives what the user's own gives, bit by bit; recording it changes nothing."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from springtide.dataworker.split.recorder import pytree
+from springtide.dataworker.split.recorder.bit_compare import same
+from springtide.dataworker.split.search.split import Split, Unsplit
+from springtide_lab.bench.dataworkers import text_clicks
+from tests.unit.dataworker import programs_to_split as programs
+from tests.unit.dataworker.programs_to_split import batch
+from tests.unit.dataworker.recorded import answered, sent, splitting
+
+CALLS = [batch(64, 1), batch(64, 2), batch(17, 3)]
+
+
+def moved(divided):
+    return {name for group in divided.explanation.moved for name in group.operations}
+
+
+def stayed(divided):
+    return {name for group in divided.explanation.stayed for name in group.operations}
+
+
+def everything(model):
+    """All that a user could see of a model, by name: tensors as (object, copy), anything else as it is."""
+    found = {}
+    for path, part in model.named_modules():
+        found |= {f"{path} {name}": value for name, value in vars(part).items() if not isinstance(value, dict)}
+        for name, one in (*part._parameters.items(), *part._buffers.items()):
+            found[f"{path} {name} is"] = one
+            found[f"{path} {name} grad"] = None if one is None else one.grad
+    return found
+
+
+def trained(model, forward):
+    """The model's state after some steps of Adam, and all that forward gave."""
+    torch.manual_seed(11)
+    optimizer, given = torch.optim.Adam(model.parameters(), lr=0.05), []
+    for step in range(6):
+        optimizer.zero_grad()
+        made = forward(batch(20 + step, step))
+        made["loss"].backward()
+        optimizer.step()
+        given += [made["loss"].detach(), made["score"].detach()]
+    return [*given, *model.state_dict().values()]
+
+
+def trains_alike(model, divided, *, complete=True):
+    own, ours = copy.deepcopy(model), copy.deepcopy(model)
+    wanted = trained(own, lambda call: own(*call[0], **call[1]))
+    done = []
+
+    def forward(call):
+        made, answers = answered(divided, ours.forward, call)
+        done.append(answers.complete)
+        return made
+
+    given = trained(ours, forward)
+    return all(map(same, given, wanted)) and (all(done) or not complete)
+
+
+@pytest.fixture(scope="module")
+def crosses():
+    torch.manual_seed(5)
+    model = programs.Crosses().train()
+    before = everything(model)
+    divided = splitting(model, CALLS)
+    return model, divided, before, everything(model)
+
+
+def test_recording_leaves_a_model_as_it_is(crosses):
+    _, _, before, after = crosses
+    assert before.keys() == after.keys() and all(
+        was is after[name] or was == after[name] for name, was in before.items()
+    )
+
+
+def test_hashes_crosses_buckets_and_unique_move_out_of_the_middle_of_a_module(crosses):
+    _, divided, *_ = crosses
+    assert isinstance(divided, Split), divided.explanation.text()
+    assert {"remainder", "bucketize", "unique", "cat", "setitem", "log1p"} <= moved(divided)
+    assert {"linear", "dropout", "batch_norm", "embedding", "embedding_bag"} <= stayed(divided)
+    assert divided.explanation.recorded == 3 and divided.explanation.compared == 4
+    assert divided.needs == {2}, "labels alone are still read"
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 63, 64, 65, 333])
+def test_batches_of_any_size_give_the_same_bits(crosses, size):
+    model, divided, *_ = crosses
+    own, call = copy.deepcopy(model).eval(), batch(size, 7)
+    model.eval()
+    try:
+        wanted = own(*call[0], **call[1])
+        given, answers = answered(divided, model.forward, call)
+    finally:
+        model.train()
+    assert answers.complete and same(wanted["score"], given["score"]) and same(wanted["loss"], given["loss"])
+
+
+def test_steps_of_adam_end_at_the_same_parameters_and_buffers(crosses):
+    assert trains_alike(*crosses[:2])
+
+
+@pytest.mark.parametrize("kind", [programs.Branches, programs.Counting, programs.Arrays, programs.OneHot])
+def test_whatever_stands_in_the_middle_of_forward_its_beginning_moves(kind):
+    torch.manual_seed(5)
+    model = kind().train()
+    divided = splitting(model, CALLS)
+    assert isinstance(divided, Split), divided.explanation.text()
+    assert {"mul", "add", "remainder"} <= moved(divided)
+    assert trains_alike(model, divided)
+
+
+def test_a_number_that_forward_branches_on_crosses():
+    model = programs.Branches().train()
+    divided = splitting(model, CALLS)
+    assert "item" in moved(divided) and isinstance(sent(divided, batch(9))[-1], int)
+    assert [group.text for group in divided.explanation.stayed if group.why.startswith("its arguments")] == [
+        "hashed = hashed % 800"
+    ]
+
+
+def test_a_batch_of_another_kind_is_not_for_the_stage(crosses):
+    _, divided, *_ = crosses
+    (ids, dense), kwargs = batch(8)
+    run = divided.stages[0].run
+    assert run([ids.int(), dense, kwargs["label"]]) is None and "torch.int32" in run.why
+    assert run([ids[:, 0], dense, kwargs["label"]]) is None
+    assert run([ids, dense.requires_grad_(), kwargs["label"]]) is None and "requires grad" in run.why
+    assert run([ids, dense.detach(), kwargs["label"]]) is not None
+
+
+def test_another_machine_does_not_run_what_may_round_otherwise(crosses):
+    _, divided, *_ = crosses
+    run = copy.copy(divided.stages[0].run)
+    run.machine = "another"
+    assert run(pytree.flatten(batch(8))[0]) is None and "may round otherwise" in run.why
+
+
+def test_a_result_that_is_cheaper_to_make_than_to_send_stays():
+    divided = splitting(programs.OneHot().train(), [batch(512, 1), batch(512, 2)])
+    assert isinstance(divided, Split)
+    assert divided.explanation.cut_bytes < 3 * divided.explanation.raw_bytes < 512 * 1000 * 4
+    reasons = {group.why for group in divided.explanation.stayed if "one_hot" in group.operations}
+    assert len(reasons) == 1 and "cheaper to make than to send" in reasons.pop()
+    assert "minimum cut" in divided.explanation.why
+
+
+class Uniques(programs.Base):
+    def forward(self, ids, dense, *, label):
+        unique, inverse = torch.unique(ids % 1000, return_inverse=True)
+        return self.score(self.table((unique * 31 % 1000)[inverse]), dense, label)
+
+
+def test_moved_calls_are_grouped_by_device_into_stages_and_all_workers_cut_alike():
+    torch.manual_seed(5)
+    model = Uniques().train()
+    label = lambda call: "cuda" if call.name == "torch.unique" else "cpu"  # noqa: E731
+    divided = splitting(model, [batch(32, 1), batch(32, 2)], label=label)
+    assert isinstance(divided, Split), divided.explanation.text()
+    assert [stage.device for stage in divided.stages] == ["cpu", "cuda", "cpu"]
+    assert trains_alike(model, divided)
+    again = splitting(model, [batch(32, 21), batch(32, 22), batch(32, 23)], label=label)
+    assert again.digest == divided.digest != splitting(model, [batch(32, 1), batch(32, 2)]).digest
+
+
+class Summing(programs.Base):
+    def forward(self, ids, dense, *, label):
+        rows = self.table(ids * 3 % 1000)
+        return self.score(rows, torch.exp(dense) / torch.exp(dense).sum(), label)
+
+
+def test_sums_are_added_up_by_as_many_threads_as_in_the_trainer():
+    model = Summing().train()
+    divided = splitting(model, [batch(64, 1), batch(64, 2)])
+    assert "sum" in moved(divided) and divided.threads == torch.get_num_threads()
+    assert splitting(Uniques().train(), [batch(64, 1), batch(64, 2)]).threads == 0
+
+
+class Product(programs.Base):
+    def forward(self, ids, dense, *, label):
+        return self.score(self.table(ids * 3 % 1000), dense @ torch.ones(3, 3), label)
+
+
+def test_products_of_matrices_stay_since_their_last_bits_depend_on_the_machine():
+    divided = splitting(Product().train(), [batch(64, 1), batch(64, 2)])
+    (why,) = [group.why for group in divided.explanation.stayed if "matmul" in group.operations]
+    assert "product of matrices" in why and "remainder" in moved(divided)
+
+
+class Drawing(programs.Base):
+    def forward(self, ids, dense, *, label):
+        noisy = (dense + torch.rand_like(dense)) * 2
+        return self.score(self.table(ids * 3 % 1000), noisy, label)
+
+
+def test_what_is_drawn_at_random_and_what_is_made_of_it_stays():
+    model = Drawing().train()
+    divided = splitting(model, [batch(64, 1), batch(64, 2)])
+    reasons = {group.why for group in divided.explanation.stayed if "rand_like" in group.operations}
+    assert reasons == {"random numbers"} and moved(divided) == {"mul", "remainder"}
+    assert trains_alike(model, divided)
+
+
+class Large(programs.Base):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("rows", torch.arange(1 << 18))
+
+    def forward(self, ids, dense, *, label):
+        return self.score(self.table(self.rows[ids % (1 << 18)] % 1000), dense, label)
+
+
+def test_a_constant_too_large_to_compare_with_every_batch_keeps_what_reads_it():
+    divided = splitting(Large().train(), [batch(64, 1), batch(64, 2)])
+    (why,) = [group.why for group in divided.explanation.stayed if "getitem" in group.operations]
+    assert "buffer rows, too large" in why
+
+
+class Writing(programs.Base):
+    def forward(self, ids, dense, *, label):
+        _, before = torch.unique(ids * 3 % 1000, return_inverse=True)
+        ids.add_(1)
+        return self.score(self.table((ids + before) % 1000), dense, label)
+
+
+def test_what_is_made_of_an_input_after_forward_has_written_to_it_stays():
+    model = Writing().train()
+    divided = splitting(model, [batch(64, 1), batch(64, 2)])
+    assert isinstance(divided, Split) and moved(divided) == {"mul", "remainder", "unique"}
+
+
+def test_a_model_that_comes_with_this_package_is_split_like_any_other():
+    drawn = text_clicks.Clicks(64)
+    model = text_clicks.Model(8)
+    calls = [(text_clicks.collate([drawn[at] for at in range(first, first + 8)])[:2], {}) for first in (0, 8, 16)]
+    assert {"bucketize", "unique", "remainder"} <= moved(splitting(model, calls))
+
+
+def test_a_model_without_anything_stateless_says_so_with_its_line():
+    calls = [((torch.ones(4, 3),), {}), ((torch.ones(2, 3),), {})]
+    refused = splitting(nn.Linear(3, 1), calls)
+    assert isinstance(refused, Unsplit) and "nothing can move: linear" in refused.explanation.why
+
+
+def test_the_story_names_each_guard_in_80_columns_and_is_plain_values_too(crosses):
+    _, divided, *_ = crosses
+    told = divided.explanation.text()
+    assert max(map(len, told.splitlines())) <= 80
+    for words in (
+        "Moves to data workers:",
+        "Stays with the trainer:",
+        "Over the cut:",
+        "Time:",
+        "Guards,",
+        "edges (36",
+    ):
+        assert words in told
+    assert "programs_to_split.py:36: arguments 2654435761, 17, 1000" in told
+    assert "any other bit in it" in told and "the loop writing to its batch" in " ".join(told.split())
+    plain = divided.explanation.to_json()
+    assert any(guard["what"].startswith("arguments 5, 0") for guard in plain["guards"])
+    assert all(guard["breaks"] for guard in plain["guards"]) and 0 <= plain["moved_share"] <= 1

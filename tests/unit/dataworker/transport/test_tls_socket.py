@@ -1,0 +1,138 @@
+"""Batches from data workers by TLS: whole, both ways at once, and not for those without certificates."""
+
+import contextlib
+import datetime
+import pathlib
+import select
+import socket
+import ssl
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+
+from springtide import errors
+from springtide.dataworker.transport import channel, codec, listener, tls_socket
+from springtide.platforms.agent import credentials
+from springtide.rpc.transport import auth, pending
+
+SECRET = b"a job's secret"
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    root = tmp_path_factory.mktemp("tls")
+    for job in ("mine", "other"):
+        credentials.lay_out(credentials.make(job, at=datetime.datetime.now(datetime.UTC)), root / job)
+    return root
+
+
+@contextlib.contextmanager
+def listening(root: pathlib.Path, role: str = "data-worker") -> Iterator[listener.Listener]:
+    with contextlib.closing(listener.Listener(SECRET, certificates=str(root / "mine" / role))) as made:
+        yield made
+
+
+@contextlib.contextmanager
+def sides(root: pathlib.Path, *, shared: bool = False) -> Iterator[tuple[channel.Channel, channel.Channel]]:
+    with listening(root) as made:
+        caller = channel.connect(made.address, SECRET, shared=shared, certificates=str(root / "mine/worker"))
+        accepted = made.accept()
+        with contextlib.closing(caller), contextlib.closing(accepted):
+            yield caller, accepted
+
+
+def test_words_and_batches_go_both_ways_at_once(root: pathlib.Path) -> None:
+    with sides(root) as (caller, accepted), ThreadPoolExecutor(2) as pool:
+        assert not caller.local
+        sent = {"x": torch.arange(300_000), "t": ["b" * 100] * 99, "none": torch.empty(0)}
+        for _ in range(3):
+            sending = [pool.submit(each.send, 7, {"step": 3}, codec.pack(sent)) for each in (caller, accepted)]
+            for receiver in (caller, accepted):
+                kind, fields, payload = receiver.recv({})
+                assert (kind, fields) == (7, {"step": 3}) and payload is not None
+                came = payload.tree()
+                assert torch.equal(came["x"], sent["x"]) and came["t"] == sent["t"] and not len(came["none"])
+            for each in sending:
+                each.result()
+
+
+@pytest.mark.parametrize("listens", [False, True])
+def test_what_another_implementation_of_tls_says_is_understood_and_the_other_way_round(
+    root: pathlib.Path, listens: bool
+) -> None:
+    folder = root / "mine" / "data-worker"
+    theirs = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT if listens else ssl.PROTOCOL_TLS_SERVER)
+    theirs.check_hostname, theirs.verify_mode = False, ssl.CERT_REQUIRED
+    theirs.load_verify_locations(folder / "ca.crt")
+    theirs.load_cert_chain(folder / "tls.crt", folder / "tls.key")
+    words = bytes(range(256)) * 4000
+    ends = socket.socketpair()
+
+    def other() -> bytes:
+        with theirs.wrap_socket(ends[1], server_side=not listens) as there:  # as a server it sends tickets first
+            there.sendall(words)
+            got = b""
+            while len(got) < len(words):
+                got += there.recv(1 << 20)
+            return got
+
+    with ThreadPoolExecutor(1) as pool, contextlib.closing(ends[0]):
+        theirs_got = pool.submit(other)
+        ours = tls_socket.SecureSocket(ends[0], str(folder), listens=listens)
+        assert ours.recv(len(words)) == words
+        ours.sendall(words)
+        assert theirs_got.result() == words
+        assert ours.recv(1) == b"", "closed"
+
+
+def test_a_poll_tells_of_every_message(root: pathlib.Path) -> None:
+    with sides(root) as (caller, accepted):
+        for number in range(20):
+            caller.send(number, ["a" * 40_000] if number % 2 else None)
+        ready = select.poll()
+        ready.register(accepted.fileno(), select.POLLIN)
+        for number in range(20):
+            assert ready.poll(10_000)
+            assert accepted.recv().kind == number
+        assert not ready.poll(0)
+
+
+def test_within_a_host_batches_still_go_through_shared_memory(root: pathlib.Path) -> None:
+    with sides(root, shared=True) as (caller, accepted):
+        assert caller.local and accepted.local
+
+
+def test_strangers_are_turned_away_and_hold_up_nobody(root: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with listening(root) as made:
+        host, port = made.address.split(":")
+        with monkeypatch.context() as patched:
+            patched.setattr(pending, "DEADLINE_S", 0.3)
+            for first in (b"", b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\x40\x00", bytes(50_000)):
+                with socket.create_connection((host, int(port)), timeout=20) as stranger, contextlib.suppress(OSError):
+                    stranger.sendall(first)
+                    while stranger.recv(4096):
+                        pass
+        with pytest.raises(auth.Rejected, match="certificate is not good"):
+            channel.connect(made.address, SECRET, certificates=str(root / "other/worker"))
+        with monkeypatch.context() as patched, pytest.raises((auth.Rejected, OSError, EOFError)):
+            patched.setattr(pending, "DEADLINE_S", 1.0)
+            channel.connect(made.address, SECRET)
+        with pytest.raises(errors.BadInput, match="No such file"):
+            channel.connect(made.address, SECRET, certificates=str(root / "nowhere"))
+        with contextlib.closing(channel.connect(made.address, SECRET, certificates=str(root / "mine/worker"))):
+            made.accept().close()
+
+
+def test_a_caller_speaks_to_data_workers_only(root: pathlib.Path) -> None:
+    with listening(root, "server") as made, pytest.raises(auth.Rejected, match="for a server; a data-worker was"):
+        channel.connect(made.address, SECRET, certificates=str(root / "mine/worker"))
+
+
+def test_one_that_hangs_up_is_noticed_by_who_waits(root: pathlib.Path) -> None:
+    with sides(root) as (caller, accepted), ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(accepted.recv)
+        caller.close()
+        with pytest.raises(EOFError):
+            waiting.result()

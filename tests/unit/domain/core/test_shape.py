@@ -1,0 +1,101 @@
+"""Shapes that make sense, what they take and cost, and words for those that do not."""
+
+import math
+
+import pytest
+
+from springtide import errors
+from springtide.domain.core import shape
+from springtide.domain.core.shape import GIB, Bounds, Capacity, MemoryNeed, Prices, Shape
+
+SMALL = Shape(workers=1, servers=1, worker_cpu=1.0, server_cpu=1.0)
+LARGE = Shape(workers=8, servers=4, worker_cpu=4.0, server_cpu=2.0, worker_memory=2 * GIB, server_memory=8 * GIB)
+
+
+def test_a_shape_takes_what_its_roles_take_together():
+    assert LARGE.cpu == 40.0
+    assert LARGE.memory == 48 * GIB
+    assert shape.cost(LARGE, Prices(cpu=1.0, memory=0.5)) == 64.0
+
+
+def test_a_shape_says_what_it_is():
+    assert str(LARGE) == "8 workers (4 CPU, 2G), 4 servers (2 CPU, 8G)"
+    assert str(SMALL) == "1 worker (1 CPU), 1 server (1 CPU)"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"workers": 0}, {"servers": 0}, {"worker_cpu": 0.0}, {"worker_cpu": math.nan}, {"server_cpu": math.inf},
+        {"worker_memory": -1}, {"server_memory": -1},
+    ],
+)  # fmt: skip
+def test_a_shape_that_cannot_be_is_refused(wrong):
+    with pytest.raises(errors.BadInput, match=r"shape: .*wanted"):
+        Shape(**{"workers": 1, "servers": 1, "worker_cpu": 1.0, "server_cpu": 1.0, **wrong})
+
+
+def test_contradictory_bounds_are_refused():
+    with pytest.raises(errors.BadInput, match="workers from 8 to 1; the least is above the most"):
+        Bounds(least=LARGE, most=SMALL)
+    with pytest.raises(errors.BadInput, match="takes more than the quota, 1 cores"):
+        Bounds(least=SMALL, most=LARGE, quota=Capacity(cpu=1.0, memory=math.inf))
+    with pytest.raises(errors.BadInput, match="worker_step 0"):
+        Bounds(least=SMALL, most=LARGE, worker_step=0)
+    with pytest.raises(errors.BadInput, match="cpu_step"):
+        Bounds(least=SMALL, most=LARGE, cpu_step=math.nan)
+
+
+def test_bounds_list_what_there_is_to_choose_from():
+    bounds = Bounds(least=SMALL, most=LARGE, worker_step=3)
+    assert bounds.workers == (1, 4, 7, 8)
+    assert bounds.servers == (1, 2, 3, 4)
+    assert bounds.worker_cpus == (1.0, 1.5, 2.0, 3.0, 4.0)
+    assert Bounds(least=SMALL, most=LARGE, cpu_step=0.5).server_cpus == (1.0, 1.5, 2.0)
+
+
+def test_large_numbers_of_roles_go_by_larger_steps():
+    assert shape.counts(1, 18, None) == (*range(1, 17), 18)
+    assert shape.counts(15, 45, None) == (15, 16, 18, 20, 22, 24, 26, 28, 30, 32, 36, 40, 44, 45)
+
+
+@pytest.mark.parametrize(
+    ("least", "most", "step", "wanted"),
+    [
+        (0.3, 0.9, None, (0.3, 0.375, 0.5, 0.75, 0.9)),
+        (1.0, 1.0, None, (1.0,)),
+        (0.1, 0.4, 0.1, (0.1, 0.2, 0.3, 0.4)),
+        (1.0, 2.2, 0.5, (1.0, 1.5, 2.0, 2.2)),
+    ],
+)
+def test_sizes_go_from_the_least_to_the_most(least, most, step, wanted):
+    assert shape.sizes(least, most, step) == wanted
+
+
+def test_bounds_hold_what_lies_within_them_and_within_the_quota():
+    bounds = Bounds(least=SMALL, most=LARGE, quota=Capacity(cpu=20.0, memory=math.inf))
+    assert bounds.holds(SMALL)
+    assert not bounds.holds(LARGE)
+    assert not bounds.holds(Shape(workers=9, servers=1, worker_cpu=1.0, server_cpu=1.0))
+
+
+def test_sums_of_fractions_reach_a_limit_without_passing_it():
+    assert Capacity(cpu=0.4, memory=0).holds(Shape(workers=3, servers=1, worker_cpu=0.1, server_cpu=0.1))
+
+
+def test_servers_share_the_memory_of_rows():
+    need = MemoryNeed(worker=GIB, server=100, rows=1001)
+    assert [need.of_server(servers) for servers in (1, 2, 3)] == [1101, 601, 434]
+
+
+@pytest.mark.parametrize("wrong", [{"cpu": -1.0}, {"memory": -0.1}, {"cpu": math.nan}, {"cpu": 0.0, "memory": 0.0}])
+def test_prices_below_nothing_are_refused(wrong):
+    with pytest.raises(errors.BadInput, match="prices"):
+        Prices(**wrong)
+
+
+def test_capacity_and_need_below_nothing_are_refused():
+    with pytest.raises(errors.BadInput, match="capacity"):
+        Capacity(cpu=math.nan, memory=1.0)
+    with pytest.raises(errors.BadInput, match="memory need"):
+        MemoryNeed(rows=-1)

@@ -1,0 +1,136 @@
+"""What a job may become on a machine or a cluster, and what it begins with."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from springtide import errors
+from springtide.domain.core.shape import Shape
+from springtide.domain.plan import capacity as room
+from springtide.domain.plan.capacity import Capacity, bounds, first_shape
+from springtide.domain.spec.elastic_job import Quota, RoleWish
+from springtide.domain.spec.plan_rules import PlanRules
+
+GIB = 2.0**30
+COUNTS = st.none() | st.integers(1, 8)
+
+
+def machine(cores, memory=8 * GIB, **more):
+    return Capacity(cpu=float(cores), memory=memory, node_cpu=float(cores), node_memory=memory, own=True, **more)
+
+
+def cluster(nodes, cores, **more):
+    return Capacity(cpu=float(nodes * cores), memory=nodes * 8 * GIB, node_cpu=cores, node_memory=8 * GIB, **more)
+
+
+@given(
+    cores=st.integers(1, 256), workers=COUNTS, servers=COUNTS, cpu=st.none() | st.floats(0.1, 4), holds=st.booleans(),
+    quota=st.none() | st.floats(0.2, 300), memory=st.none() | st.integers(32, 8192),
+)  # fmt: skip
+def test_there_is_always_a_first_shape_within_bounds_that_keep_to_what_was_fixed(
+    cores, workers, servers, cpu, holds, quota, memory
+):
+    size = None if memory is None else f"{memory}M"
+    wishes = RoleWish(count=workers, cpu=cpu, memory=size), RoleWish(count=servers, cpu=cpu, memory=size)
+    try:
+        limits = bounds(machine(cores, holds=holds), *wishes, Quota(cpu=quota))
+    except errors.BadInput as error:
+        assert quota is not None and (workers or servers or cpu or memory) and "raise the quota" in str(error)
+        return
+    first = first_shape(limits)
+    assert limits.holds(first)
+    assert workers is None or limits.least.workers == limits.most.workers == workers
+    assert servers is None or limits.least.servers == limits.most.servers == servers
+    assert cpu is None or first.worker_cpu == first.server_cpu == cpu
+    assert first.worker_memory == first.server_memory == (memory or 0) << 20
+    asked_for_more = workers or servers or cpu or not holds or (quota or 0) > cores
+    assert limits.quota.cpu <= cores + 1e-9 or asked_for_more
+    PlanRules(bounds=limits, resize=holds)
+
+
+@given(
+    nodes=st.integers(1, 50), cores=st.sampled_from([1.0, 4.0, 64.0]), low=COUNTS, more=st.integers(0, 8),
+    begin=st.integers(0, 8), holds=st.booleans(), quota=st.none() | st.floats(4, 300),
+)  # fmt: skip
+def test_bounds_of_the_spec_bound_what_is_planned_and_a_role_fits_one_node(
+    nodes, cores, low, more, begin, holds, quota
+):
+    low = low or 1
+    workers = RoleWish(min=low, max=low + more, start=min(low + begin, low + more))
+    try:
+        limits = bounds(cluster(nodes, cores, holds=holds), workers, RoleWish(max=3), Quota(cpu=quota))
+    except errors.BadInput as error:
+        assert quota is not None and "raise the quota" in str(error)
+        return
+    first = first_shape(limits, workers=workers.start)
+    assert limits.holds(first)
+    assert limits.least.workers == low and limits.most.workers <= low + more and limits.most.servers <= 3
+    assert limits.most.worker_cpu <= max(cores, limits.least.worker_cpu)
+    assert limits.most.server_cpu <= cores and first_shape(limits, small=True).server_cpu <= 1.0
+    assert quota is None or limits.quota.cpu == quota or not holds
+
+
+def test_a_quota_holds_beyond_the_nodes_there_are_since_more_may_come():
+    limits = bounds(cluster(2, 4.0), RoleWish(), RoleWish(), Quota(cpu=100.0))
+    assert limits.quota.cpu == 100.0 and limits.most.workers > 8
+    none_yet = bounds(Capacity(cpu=0, memory=0), RoleWish(), RoleWish(), Quota())
+    assert none_yet.quota.cpu == room.UNKNOWN_CPU and none_yet.most.server_cpu <= room.UNKNOWN_NODE
+    assert first_shape(none_yet, small=True) == Shape(workers=1, servers=1, worker_cpu=1.0, server_cpu=1.0)
+    PlanRules(bounds=none_yet)
+
+
+def test_two_cores_begin_with_a_core_each_and_may_have_three_workers():
+    limits = bounds(machine(2), RoleWish(), RoleWish(), Quota())
+    assert first_shape(limits) == Shape(workers=1, servers=1, worker_cpu=1.0, server_cpu=1.0)
+    assert (limits.most.workers, limits.most.servers, limits.quota.cpu) == (3, 2, 2.0)
+    assert limits.worker_cpus == (0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+
+
+def test_servers_that_were_asked_for_leave_a_worker_less_than_its_usual_share():
+    limits = bounds(machine(1), RoleWish(), RoleWish(count=2), Quota())
+    assert first_shape(limits) == Shape(workers=1, servers=2, worker_cpu=0.6, server_cpu=0.2)
+
+
+def test_without_limits_only_numbers_are_open():
+    limits = bounds(machine(2, holds=False), RoleWish(), RoleWish(), Quota())
+    assert limits.least.worker_cpu == limits.most.worker_cpu and limits.most.workers == 2
+
+
+@pytest.mark.parametrize(
+    ("workers", "quota", "said"),
+    [
+        (RoleWish(cpu=8.0), Quota(), "workers.cpu 8 .*the largest node has 4 cores"),
+        (RoleWish(memory="16G"), Quota(), "workers.memory 16G .*the largest node has 8G"),
+        (RoleWish(), Quota(cpu=0.1), r"wanted 0\.2 or more"),
+        (RoleWish(), Quota(memory="4G"), "give workers.memory and servers.memory too"),
+    ],
+)
+def test_what_no_node_could_hold_and_quotas_that_cannot_be_are_refused(workers, quota, said):
+    with pytest.raises(errors.BadInput, match=said):
+        room.check(cluster(3, 4.0), workers, RoleWish(), quota)
+
+
+def test_a_quota_beyond_this_machine_is_refused():
+    with pytest.raises(errors.BadInput, match="this machine has 2 cores"):
+        room.check(machine(2), RoleWish(), RoleWish(), Quota(cpu=3.0))
+
+
+def test_roles_that_were_asked_for_beyond_the_quota_are_refused():
+    with pytest.raises(errors.BadInput, match=r"take 8\.2 cores, the quota is 4 cores; raise the quota"):
+        bounds(cluster(3, 4.0), RoleWish(count=8, cpu=1.0), RoleWish(), Quota(cpu=4.0))
+
+
+def test_a_first_server_on_a_cluster_is_small_and_none_takes_a_whole_node():
+    limits = bounds(cluster(10, 64.0), RoleWish(), RoleWish(), Quota())
+    assert limits.most.server_cpu > 1.0 and first_shape(limits, small=True).server_cpu == 1.0
+    tiny = bounds(cluster(3, 1.0), RoleWish(), RoleWish(), Quota())
+    assert tiny.most.worker_cpu == tiny.most.server_cpu == 0.8
+
+
+def test_more_processes_than_this_machine_has_memory_for_are_refused():
+    with pytest.raises(errors.BadInput, match=r"100000 workers and 1 servers: this machine has 8G .* 256 processes"):
+        room.check(machine(2), RoleWish(count=100_000), RoleWish(count=1), Quota())
+    with pytest.raises(errors.BadInput, match="1 workers and 300 servers"):
+        room.check(machine(2), RoleWish(), RoleWish(min=300), Quota())
+    room.check(machine(2), RoleWish(count=200), RoleWish(count=50), Quota())
+    room.check(cluster(1, 2), RoleWish(count=100_000), RoleWish(), Quota())  # which may get more nodes

@@ -1,0 +1,40 @@
+import pytest
+
+from springtide import errors
+from springtide.domain.spec.elastic_job import ElasticJob, Patience, RoleWish
+
+
+def test_a_job_needs_nothing_but_a_script():
+    job = ElasticJob(script="train.py")
+    assert job.workers == RoleWish() and job.quota.cpu is None
+
+
+@pytest.mark.parametrize(
+    ("wish", "said"),
+    [
+        ({"count": 0}, "count 0"),
+        ({"count": 2, "max": 3}, "beside min, max or start"),
+        ({"min": 3, "max": 2}, "min 3, max 2"),
+        ({"start": 4, "max": 2}, "start 4: wanted a number from 1 to 2"),
+    ],
+)
+def test_numbers_that_contradict_each_other_are_refused(wish, said):
+    with pytest.raises(errors.BadInput, match=said):
+        RoleWish(**wish)
+
+
+def test_a_job_without_a_script_is_refused():
+    with pytest.raises(errors.BadInput, match="script"):
+        ElasticJob(script="")
+
+
+@pytest.mark.parametrize("seed", [-1, 2**63, 10**22])
+def test_a_seed_that_servers_could_not_be_told_is_refused(seed):
+    with pytest.raises(errors.BadInput, match=f"seed={seed}: wanted a whole number from 0 to"):
+        ElasticJob(script="train.py", seed=seed)
+
+
+def test_a_silence_shorter_than_two_heartbeats_is_refused():
+    with pytest.raises(errors.BadInput, match=r"silence_s 5 .* heartbeat_s 20 .* lost between two of its heartbeats"):
+        Patience(silence_s=5.0, heartbeat_s=20.0)
+    Patience(silence_s=2.0, heartbeat_s=1.0)

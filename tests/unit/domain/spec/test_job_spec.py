@@ -1,0 +1,60 @@
+"""Jobs, roles and sizes as plain values."""
+
+import pytest
+
+from springtide import errors
+from springtide.domain.core import resources
+from springtide.domain.core.roles import RANKED, Placement, Role, RoleExit, RoleKind, parse_role
+from springtide.domain.spec.job_spec import JobSpec, Phase
+
+
+@pytest.mark.parametrize("kind", RoleKind)
+def test_a_role_is_read_back_from_its_name(kind):
+    role = Role(kind, 12 if kind in RANKED else 0)
+    assert parse_role(str(role)) == role
+
+
+@pytest.mark.parametrize("name", ["", "worker", "worker-", "worker-x", "worker-²", "master-0", "nobody-1", "-1"])
+def test_a_name_that_no_role_has_is_none(name):
+    assert parse_role(name) is None
+
+
+def test_roles_print_as_their_logs_are_called():
+    assert str(Role(RoleKind.WORKER, 1)) == "worker-1"
+    assert str(Role(RoleKind.MASTER)) == "master"
+    assert (
+        str(RoleExit(role=Role(RoleKind.SERVER, 0), pid=5, signal="SIGKILL"))
+        == "server-0 (pid 5) was killed by SIGKILL"
+    )
+    assert str(RoleExit(role=Role(RoleKind.SERVER, 0), pid=5, code=2)) == "server-0 (pid 5) exited with status 2"
+    told = RoleExit(role=Role(RoleKind.SERVER, 0), pid=5, code=1, error="OSError: disk full")
+    assert str(told) == "server-0 (pid 5) exited with status 1: OSError: disk full"
+
+
+def test_a_placement_names_only_servers_that_exist():
+    laid = Placement(epoch=1, servers=2, server_of_slot=(0, 1) * 32)
+    assert laid.slots_of(1)[:3] == (1, 3, 5)
+    with pytest.raises(errors.BadInput, match=r"outside 0\.\.1"):
+        Placement(epoch=1, servers=2, server_of_slot=(0, 2) * 32)
+    with pytest.raises(errors.BadInput, match="65 slots"):
+        Placement(epoch=1, servers=1, server_of_slot=(0,) * 65)
+
+
+def test_a_job_needs_one_of_each():
+    with pytest.raises(errors.BadInput, match="0 servers and 1 workers"):
+        JobSpec(name="job", servers=0)
+    assert Phase.FAILED.over and not Phase.DRAINING.over
+
+
+@pytest.mark.parametrize(
+    ("cores", "given", "sizes"),
+    [
+        (2, {}, (1, 1, 2)),
+        (4, {}, (1, 2, 2)),
+        (16, {"workers": 4, "servers": 2}, (2, 4, 4)),
+        (2, {"workers": 5}, (1, 5, 1)),
+    ],
+)
+def test_cores_are_shared_by_the_workers(cores, given, sizes):
+    found = resources.size_locally(cores, **given)
+    assert (found.servers, found.workers, found.threads_per_worker) == sizes

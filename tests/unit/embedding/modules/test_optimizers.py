@@ -1,0 +1,102 @@
+"""torch optimizers become table kernels: the same updates, the schedulers' rates, and refusals that say what to do."""
+
+import pytest
+import torch
+from torch import nn
+
+import springtide
+from springtide import errors
+from springtide.embedding.modules import optimizers
+
+EXACT = {
+    "sgd": lambda p: torch.optim.SGD(p, lr=0.1),
+    "sgd with decay": lambda p: torch.optim.SGD(p, lr=0.1, weight_decay=0.01),
+    "sgd with momentum": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
+    "sgd with nesterov": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True),
+    "adagrad": lambda p: torch.optim.Adagrad(p, lr=0.1, lr_decay=0.1, initial_accumulator_value=0.2),
+    "adam": lambda p: torch.optim.Adam(p, lr=0.01, betas=(0.8, 0.95)),
+    "adamw": lambda p: torch.optim.AdamW(p, lr=0.01, weight_decay=0.1),
+    "rmsprop": lambda p: torch.optim.RMSprop(p, lr=0.01, alpha=0.9),
+}
+
+
+@pytest.mark.parametrize("kind", EXACT)
+def test_where_every_row_is_touched_updates_are_torchs(make_pair, kind):
+    torch.manual_seed(0)
+    pair = make_pair(nn.Sequential(nn.EmbeddingBag(6, 4, mode="sum"), nn.Linear(4, 1)), EXACT[kind])
+    for _ in range(6):
+        ids = torch.cat([torch.arange(6).view(3, 2), torch.randint(0, 6, (4, 2))])
+        pair.train(lambda model, ids=ids: model(ids).sin().sum())
+        pair.assert_same(1e-5)
+
+
+def test_sparse_adam_is_torchs_on_any_rows(make_pair):
+    torch.manual_seed(0)
+    pair = make_pair(
+        nn.Sequential(nn.EmbeddingBag(9, 4, mode="sum", sparse=True)),
+        lambda p: torch.optim.SparseAdam(list(p), lr=0.01),
+    )
+    for _ in range(10):
+        ids = torch.randint(0, 9, (3, 2))
+        pair.train(lambda model, ids=ids: model(ids).pow(2).sum())
+        pair.assert_same(1e-5)
+
+
+def test_schedulers_change_the_rate_of_tables(make_pair):
+    pair = make_pair(nn.Sequential(nn.EmbeddingBag(6, 4, mode="sum")))
+    schedulers = [
+        torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+        for optimizer in (pair.served.optimizer, pair.plain_optimizer)
+    ]
+    ids = torch.tensor([[1, 2], [3, 3]])
+    for _ in range(4):
+        pair.train(lambda model: model(ids).pow(2).sum())
+        for scheduler in schedulers:
+            scheduler.step()
+    pair.assert_same()
+
+
+def test_each_parameter_group_has_its_rate(make_pair):
+    def groups(parameters):
+        first, second = parameters
+        return torch.optim.SGD([{"params": [first], "lr": 0.5}, {"params": [second], "weight_decay": 0.1}], lr=0.1)
+
+    pair = make_pair(nn.ModuleList([nn.EmbeddingBag(4, 2, mode="sum"), nn.EmbeddingBag(4, 2, mode="sum")]), groups)
+    ids = torch.arange(4).view(2, 2)
+    for _ in range(3):
+        pair.train(lambda model: model[0](ids).pow(2).sum() + model[1](ids).pow(2).sum())
+    pair.assert_same()
+
+
+def test_a_module_may_name_its_own_optimizer_and_rate(make_served):
+    served = make_served(
+        nn.ModuleDict(
+            {
+                "a": springtide.EmbeddingBag(2, optimizer="ftrl", lr=0.3),
+                "b": springtide.EmbeddingBag(2, optimizer="sparse_adam"),
+                "c": springtide.EmbeddingBag(2),
+            }
+        )
+    )
+    assert [table.spec.optim.kind for table in served.tables] == ["ftrl", "adam", "sgd"]
+    for step in (1, 2):
+        assert sorted(served.rates.now(served.stepped)) == [(0, 0.3, 0.0, 0), (1, 0.1, 0.0, step), (2, 0.1, 0.0, 0)]
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda p: torch.optim.LBFGS(p), "LBFGS has no kernel on servers .*rowwise_adagrad.*bsp"),
+        (lambda p: torch.optim.Adam(p, amsgrad=True), "Adam with amsgrad=True has no kernel"),
+        (lambda p: torch.optim.RMSprop(p, momentum=0.9), "RMSprop with momentum=0.9"),
+        (lambda p: torch.optim.SGD(p, lr=0.1, maximize=True), "SGD with maximize=True"),
+    ],
+)
+def test_what_has_no_kernel_is_refused(make_served, make, says):
+    with pytest.raises(errors.BadInput, match=says):
+        make_served(nn.Sequential(nn.EmbeddingBag(4, 2)), make)
+
+
+def test_an_unknown_name_gets_a_suggestion():
+    with pytest.raises(errors.UnknownName, match="Did you mean 'adagrad'"):
+        optimizers.named("adagard")

@@ -1,0 +1,287 @@
+"""The scheduler's face: what it refuses, and single cases with a known answer."""
+
+import numpy as np
+import pytest
+
+from springtide import errors
+from springtide.data import shards
+from springtide.embedding.schedule import scheduler as allocate
+from springtide.embedding.schedule import sync_plan
+
+
+def batch(*ids, table=0):
+    return [allocate.Feature(table, np.array(ids, dtype=np.int64))], len(ids)
+
+
+def keys(listed):
+    return listed[1].tolist()
+
+
+def scheduler(**changed):
+    return allocate.Scheduler(
+        allocate.Settings(**{"workers": 2, "capacity_rows": 10, "policy": "contiguous", **changed})
+    )
+
+
+@pytest.mark.parametrize(("samples", "workers"), [(7, 3), (10, 4), (24, 5), (3, 3)])
+def test_runs_are_those_of_a_group_without_a_schedule(samples, workers):
+    ranks = scheduler(workers=workers).schedule(*batch(*range(samples))).rank_of_sample
+    parts = [shards.rank_part(samples, rank=rank, workers=workers) for rank in range(workers)]
+    assert ranks.tolist() == [rank for rank, part in enumerate(parts) for _ in range(part.stop - part.start)]
+
+
+def test_a_row_that_one_worker_trains_again_and_again_is_never_sent():
+    of = scheduler()
+    first = of.schedule(*batch(1, 2))
+    again = [of.schedule(*batch(1, 2)) for _ in range(3)]
+    assert sync_plan.traffic(first.plans).transmissions == 2  # both rows are pulled once
+    assert all(sync_plan.traffic(done.plans).transmissions == 0 for done in again)
+    assert [keys(plan.hold_hit) for plan in again[-1].plans] == [[1], [2]]
+
+
+def test_a_row_that_another_worker_trains_next_is_written_back_and_pulled():
+    of = scheduler()
+    of.schedule(*batch(1, 2))
+    swapped = of.schedule(*batch(2, 1)).plans
+    assert [keys(plan.write_back) for plan in swapped] == [[1], [2]]
+    assert [keys(plan.drop) for plan in swapped] == [[1], [2]]
+    assert [keys(plan.hold_pull) for plan in swapped] == [[2], [1]]
+
+
+def test_a_planned_row_is_written_back_though_the_batch_at_hand_does_not_name_it():
+    of = scheduler()
+    of.schedule(*batch(1, 2))
+    of.schedule(*batch(3, 4))  # 1 rests in the first worker's cache
+    assert keys(of.schedule(*batch(3, 1)).plans[0].write_back) == [1]
+
+
+def test_with_p2p_a_row_goes_straight_to_the_one_who_trains_it_next():
+    of = scheduler(p2p="rows")
+    of.schedule(*batch(1, 2))
+    plans = of.schedule(*batch(3, 1)).plans
+    assert [(peer, keys(rows)) for peer, rows in plans[0].sends] == [(1, [1])]
+    assert [(peer, keys(rows)) for peer, rows in plans[1].receives] == [(0, [1])]
+    assert not keys(plans[0].write_back) and not keys(plans[1].hold_pull)
+    assert sync_plan.traffic(plans).transmissions == 2  # row 3 is pulled, row 1 sent
+
+
+def test_with_p2p_a_row_that_several_train_goes_to_the_servers_all_the_same():
+    of = scheduler(p2p="rows")
+    of.schedule(*batch(1, 2))
+    plans = of.schedule(*batch(1, 1)).plans
+    assert keys(plans[0].write_back) == [1] and keys(plans[0].pass_hit) == [1] and keys(plans[1].pass_pull) == [1]
+    assert not plans[0].sends and of.cached(0)[1].tolist() == []
+
+
+def ends(listed):
+    return [(peer, keys(rows)) for peer, rows in listed]
+
+
+def test_with_gradients_the_owner_of_a_row_that_others_train_too_keeps_it_and_sums():
+    of = scheduler(p2p="gradients")
+    of.schedule(*batch(1, 2))
+    owner, other = of.schedule(*batch(1, 1)).plans
+    assert keys(owner.hold_hit) == [1] and ends(owner.value_sends) == [(1, [1])]
+    assert ends(owner.gradient_receives) == [(1, [1])] and ends(other.gradient_sends) == [(0, [1])]
+    assert other.gradients == owner.gradients == 0 and of.cached(0)[1].tolist() == [1]
+    assert sync_plan.traffic([owner, other]).transmissions == 2
+
+
+def test_with_gradients_a_row_that_nobody_has_gets_a_home_and_homes_are_shared_out():
+    of = scheduler(p2p="gradients", workers=3)
+    features = [allocate.Feature(table, np.array([1, 1, 5])) for table in (0, 1)]
+    first, second, third = of.schedule(features, 3).plans
+    assert first.hold_pull[0].tolist() == [0] and second.hold_pull[0].tolist() == [1]
+    assert first.pass_pull[0].tolist() == [1] and second.pass_pull[0].tolist() == [0]
+    assert first.gradients == second.gradients == 0 and third.sent == 0
+
+
+def test_with_gradients_the_owner_outside_sends_the_row_to_one_and_its_value_to_the_others():
+    of = scheduler(p2p="gradients", workers=3)
+    of.schedule(*batch(7, 8, 9))
+    plans = of.schedule(*batch(9, 9, 8)).plans
+    assert ends(plans[2].sends) == [(0, [9])] and ends(plans[2].value_sends) == [(1, [9])]
+    assert 9 in keys(plans[2].drop) and ends(plans[1].gradient_sends) == [(0, [9])]
+
+
+def test_where_many_workers_train_a_row_the_servers_sum():
+    of = scheduler(p2p="gradients", p2p_trainers=2, workers=3)
+    plans = of.schedule(*batch(1, 1, 1)).plans
+    assert [plan.gradients for plan in plans] == [1, 1, 1] and not any(plan.sent for plan in plans)
+
+
+def test_the_row_trained_longest_ago_is_evicted_and_written_back():
+    of = scheduler(workers=1, capacity_rows=2)
+    for ids in ((1,), (2,), (1,)):
+        of.schedule(*batch(*ids))
+    plan = of.schedule(*batch(3)).plans[0]
+    assert keys(plan.drop) == keys(plan.write_back) == [2]
+
+
+def test_the_row_trained_least_often_is_evicted_by_the_other_order():
+    of = scheduler(workers=1, capacity_rows=2, order="lfu")
+    for ids in ((1,), (1,), (2,)):
+        of.schedule(*batch(*ids))
+    assert keys(of.schedule(*batch(3)).plans[0].drop) == [2]
+
+
+def test_a_batch_larger_than_the_cache_passes_what_does_not_fit():
+    plan = scheduler(workers=1, capacity_rows=1).schedule(*batch(1, 2, 3)).plans[0]
+    assert keys(plan.hold_pull) == [1] and keys(plan.pass_pull) == [2, 3]
+
+
+def test_after_a_flush_nothing_is_written_back_twice():
+    of = scheduler()
+    of.schedule(*batch(1, 2))
+    of.flushed(1)
+    plans = of.schedule(*batch(2, 1)).plans
+    assert [keys(plan.write_back) for plan in plans] == [[], []]
+
+
+def test_a_flush_that_is_heard_of_late_leaves_what_the_next_step_trains():
+    of = scheduler()
+    of.schedule(*batch(1, 2))
+    of.schedule(*batch(1, 3))
+    of.flushed(1)
+    dirty = {int(key): bool(d) for worker in (0, 1) for _, key, d in zip(*of.cached(worker), strict=True)}
+    assert dirty == {1: True, 2: False, 3: True}
+
+
+def test_without_a_known_next_batch_every_trained_row_is_written_back():
+    of = scheduler(on_demand=False)
+    of.schedule(*batch(1, 2))
+    assert [keys(plan.write_back) for plan in of.schedule(*batch(3, 4)).plans] == [[1], [2]]
+
+
+def test_ids_that_are_the_same_as_float32_are_told_apart():
+    ids = (2**24, 2**24 + 1, -(2**53), -(2**53) - 1, 2**63 - 1, -(2**63))
+    assert scheduler().schedule(*batch(*ids)).distinct == 6
+
+
+def test_the_same_id_in_two_tables_is_two_rows():
+    features = [allocate.Feature(table, np.array([7, 8])) for table in (0, 1)]
+    assert scheduler().schedule(features, 2).distinct == 4
+
+
+def test_tables_that_are_not_cached_are_not_planned():
+    features = [allocate.Feature(table, np.array([7, 8])) for table in (0, 1)]
+    assert scheduler(tables=(1,)).schedule(features, 2).distinct == 2
+
+
+def test_only_scored_tables_draw_a_sample_to_a_worker():
+    of = scheduler(policy="laia")
+    both = [allocate.Feature(table, np.array([5, 6])) for table in (0, 1)]
+    first = of.schedule(both, 2).rank_of_sample.tolist()
+    crossed = [allocate.Feature(0, np.array([5, 6])), allocate.Feature(1, np.array([6, 5]))]
+    assert of.schedule(crossed, 2, scored=[1]).rank_of_sample.tolist() == first[::-1]
+
+
+def stream(of, steps, *, workers, each=32):
+    """Table 0 has three ids, as often as one another; table 1 a new one for every sample."""
+    random = np.random.default_rng(7)
+    for step in range(steps):
+        samples = workers * each
+        new = np.arange(samples) + step * samples
+        of.schedule([allocate.Feature(0, random.integers(0, 3, samples)), allocate.Feature(1, new)], samples)
+
+
+def test_a_table_of_a_few_ids_is_frequent_and_one_of_many_is_not():
+    of = scheduler(workers=4, policy="laia", capacity_rows=1000, profile_every=1)
+    stream(of, 10, workers=4)
+    assert of.infrequency(0) < 0.1 and of.infrequency(1) == 1.0 and of.infrequency(99) == 1.0
+
+
+def test_what_is_no_longer_frequent_is_forgotten_on_an_endless_stream():
+    of = scheduler(workers=4, policy="laia", capacity_rows=1000, profile_every=1)
+    stream(of, 5, workers=4)
+    for step in range(100):
+        fresh = np.arange(128) + 10_000 + step * 128
+        of.schedule([allocate.Feature(0, fresh), allocate.Feature(1, fresh)], 128)
+    assert of.infrequency(0) == 1.0
+
+
+def test_the_table_of_highest_degree_is_the_one_that_is_scored():
+    of = scheduler(policy="laia", capacity_rows=1000, profile_every=1)
+    stream(of, 5, workers=2)
+    first = [allocate.Feature(0, np.array([0, 1])), allocate.Feature(1, np.array([-5, -6]))]
+    ranks = of.schedule(first, 2).rank_of_sample.tolist()
+    crossed = [allocate.Feature(0, np.array([1, 0])), allocate.Feature(1, np.array([-6, -5]))]
+    assert of.schedule(crossed, 2, best_tables=1).rank_of_sample.tolist() == ranks[::-1]
+
+
+def test_with_no_table_to_score_batches_stay_even():
+    of = scheduler(workers=4, policy="laia")
+    assert np.bincount(of.schedule(*batch(*range(40)), best_tables=0).rank_of_sample).tolist() == [10] * 4
+
+
+@pytest.mark.parametrize("threads", [2, 3, 8])
+def test_threads_share_the_work_and_come_to_one_answer(threads):
+    def ranks():
+        of = scheduler(workers=5, policy="laia", capacity_rows=200, threads=threads)
+        random = np.random.default_rng(3)
+        seen = []
+        for _ in range(5):
+            features = [allocate.Feature(table, random.zipf(1.3, 83) % 500) for table in range(6)]
+            done = of.schedule(features, 83)
+            seen.append(done.rank_of_sample.tolist())
+            assert np.bincount(done.rank_of_sample, minlength=5).tolist() == [17, 17, 17, 16, 16]
+        return seen, [of.cached(worker)[1].tolist() for worker in range(5)]
+
+    assert ranks() == ranks()
+
+
+def test_ties_are_broken_by_seed_and_not_by_rank():
+    def first_ranks(seed):
+        return scheduler(workers=8, policy="laia", seed=seed).schedule(*batch(*range(64))).rank_of_sample.tolist()
+
+    assert first_ranks(1) == first_ranks(1) != first_ranks(2)
+    assert len(set(first_ranks(1)[:16])) > 4
+
+
+def test_128_workers_are_scheduled_and_129_refused():
+    assert len(scheduler(workers=128, policy="laia").schedule(*batch(*range(256))).plans) == 128
+    with pytest.raises(errors.BadInput, match="1 to 128 workers, got 129"):
+        scheduler(workers=129)
+
+
+@pytest.mark.parametrize(
+    "features, samples, says",
+    [
+        ([allocate.Feature(3, np.array([1, 2]))], 3, "feature 0 .table 3. has 2 ids for 3 samples"),
+        ([allocate.Feature(0, np.array([1, 2]), np.array([0, 2]))], 2, "offsets must rise"),
+        ([allocate.Feature(0, np.array([1, 2]), np.array([0, 3, 2]))], 2, "offsets must rise"),
+        ([allocate.Feature(0, np.array([1, 2]), np.array([1, 1, 2]))], 2, "offsets must rise"),
+    ],
+)
+def test_features_that_do_not_fit_the_batch_are_refused(features, samples, says):
+    of = scheduler()
+    with pytest.raises(errors.BadInput, match=says):
+        of.schedule(features, samples)
+    assert of.step == 0
+
+
+@pytest.mark.parametrize(
+    "changed, says",
+    [
+        ({"policy": "laja"}, "laia"),
+        ({"order": "fifo"}, "lru"),
+        ({"capacity_rows": -1}, "capacity_rows=-1"),
+        ({"threads": 0}, "1 to 256 threads"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(changed, says):
+    with pytest.raises(errors.BadInput, match=says):
+        scheduler(**changed)
+
+
+def test_a_flush_of_a_step_that_never_was_is_refused():
+    with pytest.raises(errors.BadInput, match="only 0 steps"):
+        scheduler().flushed(1)
+
+
+def test_cleared_caches_are_empty_and_steps_go_on():
+    of = scheduler()
+    of.schedule(*batch(1, 2))
+    of.clear()
+    done = of.schedule(*batch(1, 2))
+    assert done.step == 2 and [keys(plan.hold_pull) for plan in done.plans] == [[1], [2]]

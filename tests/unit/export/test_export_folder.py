@@ -1,0 +1,115 @@
+"""Exports are written and read again, whole or as what changed; damage and gaps are told."""
+
+import msgspec
+import pytest
+import torch
+from torch import nn
+
+from springtide import errors, export
+from springtide.export import export_folder, row_index, table_file
+from tests.unit.export.exports import exported
+
+
+def rows(**keys):
+    return {int(key[1:]): [float(value)] * 4 for key, value in keys.items()}
+
+
+def table_of(found):
+    return dict(zip(found.tables["ids"].keys.tolist(), found.tables["ids"].rows.tolist(), strict=True))
+
+
+class Plain(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.bag = nn.EmbeddingBag(6, 4, mode="sum")
+        self.twin = nn.Embedding(6, 4)
+        self.top = nn.Linear(4, 1)
+
+
+@pytest.mark.parametrize("format", table_file.FORMATS)
+@pytest.mark.parametrize("scheme", ["", "memory://"])
+def test_an_export_and_a_delta_after_it_are_read_as_one(tmp_path, format, scheme):
+    url = f"{scheme}{tmp_path}/exports"
+    old, new = rows(k0=1, k3=2, k4=3), rows(k0=1, k3=2.5, k5=4)
+    exported(tmp_path, 1, old, url=url, format=format)
+    card = exported(tmp_path, 2, new, url=url, format=format, since=1)
+
+    assert (card.rows, card.tables[0].removed) == (2, 1)
+    assert export_folder.numbers(url) == [2, 1]
+    for number, made in ((1, old), (None, new)):
+        found = export.read(url, number)
+        assert table_of(found) == made
+        assert found.dense["top.weight"].tolist() == [[float(number or 2)] * 4] and found.left_out == ("steps",)
+    assert not list(tmp_path.glob("exports/.export-*")), "nothing is left of what was on its way"
+
+
+def test_a_plain_model_is_filled_in_every_place_of_a_table(tmp_path):
+    exported(tmp_path, 1, rows(k0=1, k3=3))
+    plain = Plain()
+    before = plain.bag.weight[1].tolist()
+    export.into(plain, str(tmp_path / "exports"))
+
+    assert plain.bag.weight[3].tolist() == plain.twin.weight[3].tolist() == [3, 3, 3, 3]
+    assert plain.bag.weight[1].tolist() == before
+    assert plain.top.weight.tolist() == [[1, 1, 1, 1]]
+
+
+def test_a_model_of_another_shape_is_refused_and_not_changed(tmp_path):
+    exported(tmp_path, 1, rows(k0=1, k5=3))
+    small = Plain()
+    small.twin = nn.Embedding(4, 4)
+    before = small.bag.weight.tolist()
+
+    with pytest.raises(errors.BadInput, match=r"ids up to 5; the model's 'twin' is \(4, 4\)"):
+        export.into(small, str(tmp_path / "exports"))
+    assert small.bag.weight.tolist() == before
+    with pytest.raises(errors.BadInput, match="no table at 'bag'"):
+        export.into(nn.Linear(2, 1), str(tmp_path / "exports"))
+
+
+def test_damage_gaps_and_half_an_export_are_told(tmp_path):
+    url = str(tmp_path / "exports")
+    with pytest.raises(errors.MissingFile, match="no exports at"):
+        export.read(url)
+    exported(tmp_path, 1, rows(k0=1))
+    with pytest.raises(errors.MissingFile, match=r"no export 7 at .*; exports there: 1"):
+        export.read(url, 7)
+    (tmp_path / "exports" / "export-000009").mkdir()
+    assert export_folder.numbers(url) == [1]
+    content = tmp_path / "exports" / "export-000001" / "table-0.safetensors"
+    content.write_bytes(content.read_bytes()[:-1] + b"!")
+    with pytest.raises(errors.BadInput, match="torn or was changed"):
+        export.read(url)
+
+
+def test_what_cannot_be_built_on_is_said_and_leaves_no_card(tmp_path):
+    url = str(tmp_path / "exports")
+    exported(tmp_path, 1, rows(k0=1))
+    index = tmp_path / "exports" / "export-000001" / row_index.NAME
+    whole = index.read_bytes()
+    for content, match in ((whole[:-1] + b"?", "torn"), (b"?" + whole[1:], "checksum"), (whole[:2], "torn")):
+        index.write_bytes(content)
+        with pytest.raises(row_index.Damaged, match=match):
+            exported(tmp_path, 2, rows(k0=2), since=1)
+        assert export_folder.numbers(url) == [1]
+    index.unlink()
+    with pytest.raises(row_index.Damaged, match=r"no index.*without --since"):
+        exported(tmp_path, 2, rows(k0=2), since=1)
+
+
+def test_an_export_of_the_first_format_is_read_but_not_built_on(tmp_path):
+    url = str(tmp_path / "exports")
+    card = exported(tmp_path, 1, rows(k0=1))
+    older = msgspec.structs.replace(card, version=1, slots=0, index_crc=None)
+    export_folder.publish(export_folder.place_for(url, 1), older)
+    assert table_of(export.read(url)) == rows(k0=1)
+    with pytest.raises(row_index.Damaged, match="no index"):
+        exported(tmp_path, 2, rows(k0=2), since=1)
+    assert torch.equal(export.read(url).dense["top.bias"], torch.zeros(1))
+
+
+def test_what_changed_since_the_checkpoint_itself_is_refused_and_its_export_stays(tmp_path):
+    exported(tmp_path, 1, {7: [1.0] * 4})
+    with pytest.raises(errors.SpringtideError, match="--since 1: the checkpoint is 1"):
+        exported(tmp_path, 1, {7: [1.0] * 4}, since=1)
+    assert export.read(str(tmp_path / "exports"), 1).tables

@@ -1,0 +1,42 @@
+"""The gate of a job with bounded staleness: no push is staler than the bound, nobody is kept out for ever."""
+
+import random
+
+import pytest
+
+from springtide.domain.data.leases import Holder
+from springtide.job.group.staleness_gate import Gate
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_no_push_is_staler_than_the_bound_and_everyone_comes_to_its_turn(seed):
+    print("seed", seed)
+    chance = random.Random(seed)
+    workers, bound = [Holder(rank) for rank in range(chance.randint(1, 6))], chance.randint(0, 7)
+    gate, applied, read, pushes = Gate(), 0, {}, dict.fromkeys(workers, 0)
+    for _ in range(600):
+        who = chance.choice(workers)
+        if who not in read:
+            if gate.admit(who, bound):
+                read[who] = applied
+        elif chance.random() < 1 / (1 + who.rank):  # some are slow
+            assert applied - read.pop(who) <= bound
+            applied += 1
+            pushes[who] += 1
+            assert gate.leave(who)
+    assert min(pushes.values()) > 0, pushes
+
+
+def test_with_a_bound_of_all_others_everyone_is_inside_at_once():
+    gate = Gate()
+    assert all(gate.admit(Holder(rank), 3) for rank in range(4))
+
+
+def test_one_that_is_lost_makes_room_and_is_no_longer_waited_for():
+    gate, first, second, third = Gate(), Holder(0), Holder(1), Holder(2)
+    assert gate.admit(first, 0)
+    assert not gate.admit(second, 0) and not gate.admit(third, 0)
+    assert gate.leave(second)  # it waited
+    assert gate.leave(first)  # it computed
+    assert gate.admit(third, 0)
+    assert not gate.leave(first), "leaving twice changes nothing"

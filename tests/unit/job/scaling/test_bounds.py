@@ -1,0 +1,147 @@
+"""Bounds that are changed while a job runs: plans keep to them, and what is outside comes in."""
+
+from dataclasses import replace
+
+import msgspec
+import pytest
+
+from springtide import errors
+from springtide.domain.core.shape import Bounds, Capacity, Shape
+from springtide.domain.core.stages import Stage
+from springtide.domain.data.data_workers import FeedRules, StageTarget
+from springtide.domain.spec.job_spec import JobSpec
+from springtide.domain.spec.plan_rules import PlanRules
+from springtide.job.core import events
+from springtide.job.scaling import bounds, plan_state
+from springtide.job.state import JobState
+from springtide.master.core import journal_entries
+from springtide.master.core.record import Record
+
+BOUNDS = Bounds(
+    least=Shape(workers=1, servers=1, worker_cpu=0.5, server_cpu=0.2),
+    most=Shape(workers=4, servers=2, worker_cpu=1.0, server_cpu=1.0),
+    quota=Capacity(cpu=6.0, memory=2.0**40),
+)
+SPEC = JobSpec(name="job", workers=3, worker_cpu=0.5, server_cpu=0.5, planning=PlanRules(bounds=BOUNDS))
+
+
+def counts(state, name):
+    bounds = plan_state.bounds_of(state)
+    return getattr(bounds.least, name), getattr(bounds.most, name)
+
+
+def rebound(state, workers=None, servers=None):
+    return state.handle(events.Rebound(workers, servers, "the spec was changed"), at=2.0)
+
+
+def test_plans_keep_to_new_bounds_and_the_others_stay():
+    state = JobState(SPEC)
+    (decided,) = rebound(state, workers=(2, 9))
+    assert decided.what == "plan with 2 to 9 workers"
+    assert counts(state, "workers") == (2, 9) and counts(state, "servers") == (1, 2)
+    rebound(state, servers=(2, 5))
+    assert counts(state, "workers") == (2, 9) and counts(state, "servers") == (2, 5)
+
+
+def test_bounds_above_the_quota_are_the_users_to_answer_for():
+    state = JobState(SPEC)
+    rebound(state, workers=(20, 20))
+    assert plan_state.bounds_of(state).quota.cpu == pytest.approx(20 * 0.5 + 0.2)
+
+
+def test_cores_of_data_workers_are_not_planned_for_workers_and_servers():
+    state = JobState(SPEC)  # 3 workers and a server of 0.5 cores each: 2 of 6
+    assert plan_state.bounds_of(state).quota.cpu == 6.0
+    state.handle(events.DataWorkersScaled(2, 1.5, "they pay"), at=1.0)
+    assert plan_state.bounds_of(state).quota.cpu == pytest.approx(3.0)
+    state.handle(events.DataWorkersScaled(3, 1.5, "more pay"), at=2.0)
+    assert plan_state.bounds_of(state).quota.cpu == pytest.approx(2.0), "what workers and servers have is theirs"
+    stages = (StageTarget(1, 0.5), StageTarget(2, 1.0))
+    state.handle(events.DataWorkersScaled(3, 1.0, "two stages", stages=stages), at=3.0)
+    assert plan_state.bounds_of(state).quota.cpu == pytest.approx(3.5)
+    state.handle(events.DataWorkersScaled(0, None, "they do not pay"), at=4.0)
+    assert plan_state.bounds_of(state).quota.cpu == 6.0
+
+
+def test_data_workers_asked_for_with_the_job_have_their_cores_before_they_are_there():
+    def left(**rules):
+        return plan_state.bounds_of(JobState(replace(SPEC, feeding=FeedRules(**rules)))).quota.cpu
+
+    assert left(workers=2, cpu=1.5) == pytest.approx(3.0)
+    assert left(workers=1) == pytest.approx(5.0), "one without a limit counts for a core"
+    assert left() == left(workers=0) == 6.0
+
+
+def test_refused_data_workers_leave_their_cores_to_the_plan():
+    state = JobState(replace(SPEC, feeding=FeedRules(workers=2, cpu=1.0)))
+    state.handle(events.DataWorkersRefused("worker-0: a lock cannot be pickled"), at=1.0)
+    assert plan_state.bounds_of(state).quota.cpu == 6.0
+
+
+def test_a_number_set_by_hand_is_open_again():
+    state = JobState(SPEC)
+    state.handle(events.Scaled(2, "by hand", pinned=True), at=1.0)
+    assert counts(state, "workers") == (2, 2)
+    rebound(state, servers=(1, 2))
+    assert counts(state, "workers") == (2, 2), "bounds of servers say nothing of workers"
+    rebound(state, workers=(1, 3))
+    assert counts(state, "workers") == (1, 3)
+
+
+@pytest.mark.parametrize(("limits", "wanted"), [((1, 2), 2), ((5, 8), 5), ((1, 3), None)])
+def test_a_job_outside_of_them_comes_in_and_is_not_pinned(limits, wanted):
+    state = JobState(SPEC)
+    rebound(state, workers=limits)
+    for move in bounds.moves(state, "why"):
+        state.handle(move, at=3.0)
+    assert state.workers == (wanted or 3) and not state.planned.pinned
+    assert counts(state, "workers") == limits
+    assert bounds.moves(state, "why") == []
+
+
+def test_workers_of_low_priority_do_not_count():
+    state = JobState(SPEC)
+    state.handle(events.Scaled(4, "lent", extra=1), at=1.0)
+    rebound(state, workers=(1, 2))
+    assert bounds.moves(state, "why") == [events.Scaled(3, "why", extra=1)]
+
+
+def test_servers_come_in_too_but_not_those_of_a_bsp_group():
+    state = JobState(SPEC)
+    rebound(state, servers=(2, 3))
+    assert bounds.moves(state, "why") == [events.ServersScaled(2, "why")]
+    state.handle(events.InStep(), at=3.0)
+    assert bounds.moves(state, "why") == []
+
+
+def test_a_plan_for_other_bounds_is_dropped_and_late_advice_refused():
+    state = JobState(SPEC)
+    state.handle(events.PlanTaken(BOUNDS.most, Stage.ADJUSTING, "more"), at=1.0)
+    epoch = state.planned.epoch
+    rebound(state, workers=(1, 2))
+    assert state.planned.target is None and state.planned.epoch > epoch
+
+
+def test_what_had_no_room_within_other_bounds_is_not_asked_for_again():
+    state = JobState(SPEC)
+    state.short.workers, state.short.servers = 2, 1
+    rebound(state, workers=(1, 3))
+    assert (state.short.workers, state.short.servers) == (0, 1)
+
+
+@pytest.mark.parametrize("limits", [(0, 2), (3, 2)])
+def test_bounds_that_cannot_be_change_nothing(limits):
+    state = JobState(SPEC)
+    with pytest.raises(errors.BadInput, match="bounds: workers from"):
+        rebound(state, workers=limits)
+    assert counts(state, "workers") == (1, 4)
+
+
+def test_the_next_master_goes_by_them():
+    record = Record(SPEC)
+    event = events.Rebound((2, 9), None, "the spec was changed")
+    entry = journal_entries.decode(journal_entries.encode(journal_entries.happened(event, 1.0)))
+    assert journal_entries.event_of(entry) == event
+    record.happen(event, 1.0)
+    assert counts(Record.from_bytes(record.to_bytes()).state, "workers") == (2, 9)
+    assert msgspec.convert(msgspec.to_builtins(event), type=events.Rebound) == event

@@ -1,0 +1,231 @@
+"""Data workers come, feed, leave and die, and the job goes on whatever becomes of them."""
+
+import dataclasses
+
+import msgspec
+import pytest
+
+from springtide import errors
+from springtide.domain.core.roles import Role, RoleExit, RoleKind
+from springtide.domain.data.data_workers import StageTarget, spread
+from springtide.domain.spec.job_spec import Phase
+from springtide.job.core import actions, events
+from springtide.job.core.nodes import NodeState
+from springtide.job.scaling import data_workers
+from springtide.job.state import JobState
+from tests.unit.job.test_state import WORKERS, exited, killed, started, tick, want
+
+DATA = [Role(RoleKind.DATA_WORKER, rank) for rank in range(4)]
+
+
+def fed(count=2, cpu=1.0, **spec):
+    """A job with data workers that feed, at 2 s."""
+    state = started(**spec)
+    state.handle(events.DataWorkersScaled(count, cpu, "asked"), at=2)
+    for role in DATA[:count]:
+        come(state, role)
+    return state
+
+
+def come(state, role, incarnation=0, at=2.0):
+    state.handle(events.Joined(role, incarnation), at=at)
+    state.handle(events.Ready(role, f"host:{role.rank}.{incarnation}", incarnation), at=at)
+    state.check()
+
+
+def names(state):
+    return [each.name for each in data_workers.roster(state)]
+
+
+def states(state):
+    return [node.state for node in data_workers.of(state)]
+
+
+def test_a_role_of_data_workers_prints_as_its_log_is_called():
+    assert [str(role) for role in DATA[:2]] == ["data-worker-0", "data-worker-1"]
+
+
+def test_a_job_has_none_until_it_is_told_to():
+    state = started()
+    assert not data_workers.of(state) and not data_workers.roster(state) and state.feeding.epoch == 0
+
+
+def test_they_are_wanted_with_their_cores_and_feed_once_they_are_ready():
+    state = started(worker_memory=2**30)
+    (decided,) = state.handle(events.DataWorkersScaled(2, 0.5, "queues are empty"), at=2)
+    assert decided.what == "scale from 0 to 2 data workers of 0.5 CPU: add data-worker-0, data-worker-1"
+    assert decided.why == "queues are empty"
+    assert [(want(state, role).cpu, want(state, role).memory) for role in DATA[:2]] == [(0.5, 2**30)] * 2
+    state.handle(events.Joined(DATA[0]), at=3)
+    assert names(state) == []  # it has no address yet
+    epoch = state.feeding.epoch
+    state.handle(events.Ready(DATA[0], "host:1"), at=4)
+    assert names(state) == ["data-worker-0.0"] and state.feeding.epoch == epoch + 1
+    state.handle(events.Ready(DATA[0], "host:1"), at=5)  # said again
+    assert state.feeding.epoch == epoch + 1
+    state.check()
+
+
+def test_other_cores_are_for_those_that_run_and_nobody_is_started_again():
+    state = fed()
+    (decided,) = state.handle(events.DataWorkersScaled(2, 2.0, "linear so far"), at=3)
+    assert decided.what == "scale from 2 to 2 data workers of 2 CPU: nobody comes or goes"
+    assert [(want(state, role).cpu, want(state, role).incarnation) for role in DATA[:2]] == [(2.0, 0)] * 2
+
+
+def test_the_highest_ranks_leave_when_all_they_made_is_fetched():
+    state = fed(3)
+    (decided,) = state.handle(events.DataWorkersScaled(1, 1.0, "queues are full"), at=3)
+    assert decided.what.endswith("drain data-worker-1, data-worker-2")
+    assert names(state) == ["data-worker-0.0"] and want(state, DATA[2]) is not None  # it still hands out
+    state.handle(exited(DATA[2], 0), at=4)
+    assert want(state, DATA[2]) is None and not state.relaunches
+    state.check()
+
+
+def test_one_that_does_not_leave_in_time_is_ended():
+    state = fed(2, drain_s=5)
+    state.handle(events.DataWorkersScaled(1, 1.0, "less"), at=3)
+    for role in (*WORKERS[:2], *[node.role for node in state.nodes.values()]):
+        state.handle(events.Heard(role), at=8)
+    tick(state, at=8.5)
+    assert states(state) == [NodeState.JOINED, NodeState.GONE] and want(state, DATA[1]) is None
+
+
+def test_a_rank_that_has_left_comes_back_as_its_next_life():
+    state = fed(2)
+    state.handle(events.DataWorkersScaled(1, 1.0, "less"), at=3)
+    state.handle(events.DataWorkersScaled(2, 1.0, "more"), at=3)  # the first still drains: another rank comes
+    assert [str(each.role) for each in state.wanted()][-3:] == ["data-worker-0", "data-worker-1", "data-worker-2"]
+    state.handle(exited(DATA[1], 0), at=4)
+    state.handle(events.DataWorkersScaled(3, 1.0, "more"), at=5)
+    assert want(state, DATA[1]).incarnation == 1
+    state.check()
+
+
+def test_a_lost_one_is_started_again_and_trainers_hear_of_it():
+    state = fed(2)
+    epoch = state.feeding.epoch
+    (decided,) = state.handle(killed(DATA[1]), at=3)
+    assert decided.what == "relaunch data-worker-1 as incarnation 1"
+    assert names(state) == ["data-worker-0.0"] and state.feeding.epoch == epoch + 1
+    come(state, DATA[1], 1, at=4)
+    assert names(state) == ["data-worker-0.0", "data-worker-1.1"]
+
+
+def test_a_silent_one_is_lost():
+    state = fed(1, silence_s=10)
+    for role in (*WORKERS[:2], Role(RoleKind.SERVER, 0), Role(RoleKind.SERVER, 1)):
+        state.handle(events.Heard(role), at=12)
+    done = tick(state, at=12.5)
+    assert [action.what for action in done] == ["relaunch data-worker-0 as incarnation 1"]
+
+
+def test_after_too_many_failures_the_job_goes_on_without_and_says_so():
+    state = fed(2, relaunches=2)
+    for life in range(2):
+        state.handle(killed(DATA[0], life), at=3 + life)
+        come(state, DATA[0], life + 1, at=3.5 + life)
+    (decided,) = state.handle(killed(DATA[0], 2), at=6)
+    assert decided.what == "go on without data workers: workers read for themselves"
+    assert "relaunched 2 times already" in decided.why
+    assert state.phase is Phase.RUNNING and state.feeding.wanted == 0 and not data_workers.roster(state)
+    assert states(state) == [NodeState.GONE, NodeState.DRAINING]
+    state.check()
+    with pytest.raises(errors.BadInput, match="goes on without data workers"):
+        state.handle(events.DataWorkersScaled(1, 1.0, "tuning"), at=7)
+    state.handle(events.DataWorkersScaled(1, 1.0, "asked", pinned=True), at=7)  # the user may
+    assert state.feeding.wanted == 1 and not state.feeding.given_up
+    state.check()
+
+
+def test_one_that_never_calls_in_is_started_again_not_the_end_of_the_job():
+    state = started(join_s=5)
+    state.handle(events.DataWorkersScaled(1, None, "asked"), at=1)
+    for role in (*WORKERS[:2], Role(RoleKind.SERVER, 0), Role(RoleKind.SERVER, 1)):
+        state.handle(events.Heard(role), at=7)
+    tick(state, at=7)
+    assert state.phase is Phase.RUNNING and want(state, DATA[0]).incarnation == 1
+
+
+def test_where_nothing_can_be_handed_to_them_they_are_not_wanted_any_more():
+    state = fed(2)
+    (decided,) = state.handle(events.DataWorkersRefused("worker-0: the data set cannot be pickled"), at=3)
+    assert decided.why == "worker-0: the data set cannot be pickled"
+    assert state.handle(events.DataWorkersRefused("worker-1: the same"), at=3) == []
+    assert state.feeding.given_up == "worker-0: the data set cannot be pickled"
+    state.check()
+
+
+def test_nobody_waits_for_them_at_the_end():
+    state = fed(2)
+    state.handle(events.Finished(WORKERS[0]), at=3)
+    done = state.handle(events.Finished(WORKERS[1]), at=3)  # it keeps no checkpoints
+    assert any(isinstance(action, actions.Conclude) for action in done) and state.phase is Phase.FINISHED
+
+
+def test_one_lost_while_the_job_drains_is_not_started_again():
+    state = fed(1)
+    state.handle(events.StopAsked("Ctrl-C"), at=3)
+    assert state.handle(killed(DATA[0]), at=4) == [] and want(state, DATA[0]) is None
+    with pytest.raises(errors.BadInput, match="is draining"):
+        state.handle(events.DataWorkersScaled(2, 1.0, "asked"), at=5)
+
+
+def test_a_bsp_group_that_goes_back_takes_no_data_worker_along():
+    state = fed(1)
+    state.group, state.in_step = {0: 0, 1: 0}, True
+    state.handle(events.Saved(3), at=3)
+    state.handle(events.GroupLost("rows"), at=4)
+    assert names(state) == ["data-worker-0.0"]
+
+
+def test_impossible_numbers_are_refused_and_change_nothing():
+    state = fed(1)
+    for count in (-1, data_workers.MOST + 1):
+        with pytest.raises(errors.BadInput, match="wanted 0 to"):
+            state.handle(events.DataWorkersScaled(count, None, "asked"), at=3)
+    assert state.feeding.wanted == 1
+
+
+def test_a_master_that_takes_over_knows_them():
+    state = fed(2)
+    state.handle(killed(DATA[0]), at=3)
+    again = msgspec.msgpack.decode(msgspec.msgpack.encode(state), type=JobState)
+    assert dataclasses.asdict(again) == dataclasses.asdict(state)
+
+
+def test_each_stage_has_ranks_of_its_own_and_changes_without_the_others():
+    state = started()
+    stages = (StageTarget(2, 0.5), StageTarget(1, 1.0))  # ranks 1 and 3 read, rank 0 goes on from there
+    (decided,) = state.handle(events.DataWorkersScaled(3, 1.0, "cut in two", stages=stages), at=2)
+    assert "(stages: 2 of 0.5 CPU, 1 of 1 CPU): add data-worker-1, data-worker-3, data-worker-0" in decided.what
+    assert [want(state, DATA[rank]).cpu for rank in (0, 1, 3)] == [1.0, 0.5, 0.5]
+    for rank in (0, 1, 3):
+        come(state, DATA[rank])
+    fewer = (StageTarget(1, 0.5), StageTarget(2, 1.0))
+    (decided,) = state.handle(events.DataWorkersScaled(3, 1.0, "the second is the limit", stages=fewer), at=3)
+    assert "add data-worker-2, drain data-worker-3" in decided.what
+    state.check()
+
+
+def test_a_data_worker_without_room_is_missed_in_its_own_stage():
+    state = started()
+    stages = (StageTarget(1, 0.5), StageTarget(1, 1.0))
+    state.handle(events.DataWorkersScaled(2, 1.0, "cut in two", stages=stages), at=2)
+    state.handle(events.Gone(RoleExit(role=DATA[1], pid=0, code=None, unplaced="no room")), at=3)
+    assert state.feeding.stages == (StageTarget(0, 0.5), StageTarget(1, 1.0)) and state.feeding.wanted == 1
+    assert state.feeding.more(1, "room again") == events.DataWorkersScaled(2, 1.0, "room again", stages=stages)
+    state.check()
+
+
+def test_stages_that_do_not_add_up_are_refused():
+    state = started()
+    with pytest.raises(errors.BadInput, match="3 data workers, but of stages"):
+        state.handle(events.DataWorkersScaled(3, 1.0, "wrong", stages=(StageTarget(1, 1.0), StageTarget(1, 1.0))), at=2)
+
+
+def test_so_many_over_stages_later_ones_first():
+    assert spread(3, 1.0, 1) == ()
+    assert [one.workers for one in spread(1, 1.0, 2)] == [0, 1]
+    assert [one.workers for one in spread(5, 1.0, 3)] == [1, 2, 2]

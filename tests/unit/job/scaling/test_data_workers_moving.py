@@ -1,0 +1,100 @@
+"""A data worker that its host takes away, or that moves to a better one: another feeds before it leaves."""
+
+import pytest
+
+from springtide.domain.core.roles import RoleExit, RoleKind
+from springtide.domain.data.data_workers import spread
+from springtide.job.core import events
+from springtide.job.core.nodes import NodeState
+from springtide.job.scaling import evictions
+from tests.unit.job.scaling.test_data_workers import DATA, come, fed, names, states
+from tests.unit.job.test_state import exited, killed, want
+
+WHY = "there is room beside its trainers"
+
+
+def leaving(state, role, incarnation=0):
+    event = events.Leaving(role, incarnation, WHY)
+    matters = evictions.matters(state, event)
+    done = state.handle(event, at=5.0) if matters else []
+    state.check()
+    return done, evictions.free(state, event)
+
+
+def test_another_comes_and_the_first_feeds_until_then():
+    state = fed(2)
+    epoch = state.feeding.epoch
+    (decided,), free = leaving(state, DATA[0])
+    assert (decided.what, decided.why) == ("data-worker-2 in place of data-worker-0, which feeds until then", WHY)
+    assert not free and want(state, DATA[2]).cpu == want(state, DATA[0]).cpu == 1.0
+    state.handle(events.Joined(DATA[2]), at=6)
+    assert names(state) == ["data-worker-0.0", "data-worker-1.0"] and state.feeding.epoch == epoch
+    state.handle(events.Ready(DATA[2], "better:2"), at=7)
+    assert names(state) == ["data-worker-1.0", "data-worker-2.0"] and state.draining(DATA[0])
+    assert state.feeding.epoch == epoch + 1 and leaving(state, DATA[0]) == ([], False)
+    state.handle(exited(DATA[0], 0), at=8)
+    state.check()
+    assert states(state) == [NodeState.GONE, NodeState.JOINED, NodeState.JOINED] and leaving(state, DATA[0])[1]
+    assert state.feeding.wanted == 2 and not any(node.incarnation for node in state.of_kind(RoleKind.DATA_WORKER))
+
+
+def test_what_is_said_again_changes_nothing():
+    state = fed(1)
+    leaving(state, DATA[0])
+    assert leaving(state, DATA[0]) == ([], False)
+    assert len(states(state)) == 2
+
+
+def test_one_that_is_lost_before_the_other_feeds_is_not_started_again():
+    state = fed(1)
+    leaving(state, DATA[0])
+    assert state.handle(killed(DATA[0]), at=6) == []
+    state.check()
+    assert want(state, DATA[0]) is None and leaving(state, DATA[0])[1]
+    come(state, DATA[1], at=7)
+    assert names(state) == ["data-worker-1.0"]
+
+
+def test_one_that_is_lost_while_it_comes_is_started_again_and_the_first_feeds_on():
+    state = fed(1)
+    leaving(state, DATA[0])
+    state.handle(killed(DATA[1]), at=6)
+    state.check()
+    assert names(state) == ["data-worker-0.0"] and want(state, DATA[1]).incarnation == 1
+    come(state, DATA[1], 1, at=7)
+    assert names(state) == ["data-worker-1.1"]
+
+
+def test_where_there_is_no_place_for_another_the_first_stays():
+    state = fed(1)
+    leaving(state, DATA[0])
+    (decided,) = state.handle(events.Gone(RoleExit(role=DATA[1], pid=0, unplaced="no node took it")), at=6)
+    assert decided.what == "data-worker-0 goes on: there is no place for data-worker-1"
+    state.check()
+    assert state.feeding.wanted == 1 and names(state) == ["data-worker-0.0"]
+    assert not state.node(DATA[0]).replaced
+
+
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_another_number_meanwhile_is_the_number_there_is_in_the_end(count):
+    state = fed(2)
+    leaving(state, DATA[0])
+    state.handle(events.DataWorkersScaled(count, 1.0, "asked"), at=6)
+    state.check()
+    for role in DATA:
+        if want(state, role) is not None and not state.draining(role):
+            come(state, role, state.node(role).incarnation, at=7)
+    assert len(names(state)) == count and "data-worker-0.0" not in names(state)
+
+
+def test_another_of_the_same_stage_comes():
+    state = fed(4)
+    state.handle(events.DataWorkersScaled(4, 1.0, "two stages", stages=spread(4, 1.0, 2)), at=3)
+    (decided,), _ = leaving(state, DATA[1])
+    assert decided.what.startswith("data-worker-5 in place of data-worker-1")
+
+
+def test_at_the_end_of_a_job_nobody_comes_any_more():
+    state = fed(1)
+    state.handle(events.StopAsked("enough"), at=4)
+    assert leaving(state, DATA[0]) == ([], True)

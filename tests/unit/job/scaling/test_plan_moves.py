@@ -1,0 +1,246 @@
+"""A plan becomes moves: one at a time, never beyond the quota, and never for ever."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from springtide import errors
+from springtide.domain.core.roles import Role, RoleExit, RoleKind
+from springtide.domain.core.shape import Bounds, Capacity, Shape
+from springtide.domain.core.stages import Stage
+from springtide.domain.data.leases import Holder
+from springtide.domain.spec.job_spec import JobSpec
+from springtide.domain.spec.plan_rules import PlanRules
+from springtide.job.core import events
+from springtide.job.scaling import plan_moves, plan_state
+from springtide.job.state import JobState
+
+MOST = Shape(workers=6, servers=4, worker_cpu=4.0, server_cpu=4.0)
+LEAST = Shape(workers=1, servers=1, worker_cpu=0.1, server_cpu=0.1)
+SMALL = Shape(workers=1, servers=1, worker_cpu=0.5, server_cpu=0.5)
+SHAPES = st.builds(
+    Shape, workers=st.integers(1, 6), servers=st.integers(1, 4), worker_cpu=st.sampled_from([0.1, 0.5, 1.0, 4.0]),
+    server_cpu=st.sampled_from([0.1, 0.5, 1.0, 4.0]), worker_memory=st.sampled_from([0, 1 << 30]),
+    server_memory=st.sampled_from([0, 1 << 30]),
+)  # fmt: skip
+
+CORES = st.builds(lambda shape: replace(shape, worker_memory=0, server_memory=0), SHAPES)
+
+
+def running(quota=8.0, sync="async", *, overlap=False, brain=""):
+    """A small job, all of which is there."""
+    bounds = Bounds(least=LEAST, most=MOST, quota=Capacity(cpu=quota, memory=2**40))
+    rules = PlanRules(bounds=bounds, overlap=overlap, brain=brain)
+    spec = JobSpec(name="job", worker_cpu=0.5, server_cpu=0.5, sync=sync, planning=rules)
+    state = JobState(spec)
+    come(state)
+    return state
+
+
+def come(state):
+    """Everyone who is awaited joins, everyone who drains leaves."""
+    for name, node in list(state.nodes.items()):
+        if node.state == "expected":
+            state.handle(events.Joined(node.role, node.incarnation, 1), at=1.0)
+        if node.role.kind is RoleKind.SERVER and node.state == "joined" and not node.address:
+            state.handle(events.Ready(node.role, name, node.incarnation), at=1.0)
+    for node in list(state.nodes.values()):
+        if node.state == "draining" and node.role.kind is RoleKind.WORKER:
+            state.handle(events.Finished(node.role, node.incarnation), at=1.0)
+            state.handle(events.Gone(RoleExit(role=node.role, pid=1, code=0, incarnation=node.incarnation)), at=1.0)
+        elif node.state == "draining":
+            state.handle(events.Emptied(node.role), at=1.0)
+    state.check()
+
+
+def carry_out(state, target, **more):
+    """All moves of a plan; the shapes on the way."""
+    state.handle(events.PlanTaken(target, Stage.ADJUSTING, "because", **more), at=2.0)
+    shapes = []
+    for _ in range(20):
+        move = plan_moves.next_move(state)
+        if move is None:
+            return shapes
+        state.handle(move, at=3.0)
+        shapes.append(plan_state.shape_of(state))
+        come(state)
+        assert plan_state.unsettled(state, moving=0) == ""
+    raise AssertionError("a plan never ends")
+
+
+@given(now=CORES, target=CORES, servers_first=st.booleans())
+def test_no_shape_on_the_way_takes_more_than_the_quota(now, target, servers_first):
+    quota = Capacity(cpu=max(now.cpu, target.cpu), memory=max(now.memory, target.memory))
+    for _ in range(5):
+        some = plan_moves.next_fields(now, target, quota, servers_first=servers_first)
+        if some is None:
+            break
+        now = plan_moves.changed(now, target, some)
+        assert quota.holds(now)
+    assert now == target
+
+
+def test_where_a_change_may_overlap_nobody_is_held_back_before_those_to_come_are_there():
+    target = Shape(workers=3, servers=1, worker_cpu=0.2, server_cpu=0.4)
+    shapes = carry_out(running(quota=1.0, overlap=True), target)
+    assert (shapes[0].workers, shapes[0].worker_cpu) == (3, 0.5)
+    assert shapes[-1] == target
+    shapes = carry_out(running(quota=1.0), target)
+    assert (shapes[0].workers, shapes[0].worker_cpu) == (1, 0.2)
+
+
+@given(target=SHAPES)
+def test_a_plan_is_carried_out_whatever_it_is(target):
+    state = running(quota=100.0)
+    carry_out(state, target)
+    assert plan_state.shape_of(state) == target
+    assert state.planned.target is None and state.planned.stage is Stage.ADJUSTING
+    active = [node for node in state.nodes.values() if node.active]
+    assert {(node.cpu, node.memory or 0) for node in active if node.role.kind is RoleKind.WORKER} == {
+        (target.worker_cpu, target.worker_memory)
+    }
+    assert {node.cpu for node in active if node.role.kind is RoleKind.SERVER} == {target.server_cpu}
+
+
+@given(before=CORES, target=CORES)
+def test_beside_others_no_shape_on_the_way_takes_more_than_both_ends(before, target):
+    state = running(quota=100.0, brain="host:1")
+    carry_out(state, before)
+    for shape in carry_out(state, target):
+        assert shape.cpu <= max(before.cpu, target.cpu) * (1 + 1e-9)
+
+
+def test_workers_of_low_priority_come_last_and_go_first():
+    state = running()
+    target = replace(SMALL, workers=2)
+    assert carry_out(state, target, extra_workers=2) == [target] * 3  # workers, those beside them, the end
+    assert (state.workers, state.planned.extra) == (4, 2)
+    assert {str(role.role) for role in state.wanted() if role.low} == {"worker-2", "worker-3"}
+    state.handle(events.PlanTaken(replace(SMALL, workers=3), Stage.ADJUSTING, "they are needed"), at=5.0)
+    state.handle(plan_moves.next_move(state), at=5.0)
+    assert (state.workers, state.planned.extra) == (2, 0)
+    come(state)
+    state.handle(plan_moves.next_move(state), at=6.0)
+    assert state.workers == 3 and not any(role.low for role in state.wanted())
+
+
+def test_a_user_who_scales_by_hand_gets_workers_of_usual_priority():
+    state = running()
+    carry_out(state, SMALL, extra_workers=1)
+    state.handle(events.Scaled(2, "asked by the user", pinned=True), at=5.0)
+    come(state)
+    assert state.planned.extra == 0 and plan_state.shape_of(state).workers == 2
+    assert [role.low for role in state.wanted() if role.role.kind is RoleKind.WORKER] == [False, False]
+
+
+def test_one_of_low_priority_that_is_lost_is_so_in_its_next_life():
+    state = running()
+    carry_out(state, SMALL, extra_workers=1)
+    state.handle(events.Gone(RoleExit(role=Role(RoleKind.WORKER, 1), pid=1, signal="SIGKILL")), at=5.0)
+    (low,) = (role for role in state.wanted() if role.low)
+    assert (low.role.rank, low.incarnation) == (1, 1)
+    state.check()
+
+
+def test_workers_come_before_servers_unless_servers_hold_the_job_up():
+    target = Shape(workers=2, servers=2, worker_cpu=0.5, server_cpu=0.5)
+    assert [s.servers for s in carry_out(running(), target)] == [1, 2, 2]
+    assert [s.workers for s in carry_out(running(), target, servers_first=True)] == [1, 2, 2]
+
+
+def test_a_server_may_have_more_than_the_others():
+    state = running()
+    carry_out(state, Shape(workers=1, servers=2, worker_cpu=0.5, server_cpu=0.5), cpus=((1, 1.5),))
+    assert [node.cpu for node in state.of_kind(RoleKind.SERVER)] == [0.5, 1.5]
+
+
+def test_a_server_that_never_comes_ends_the_plan_with_a_reason():
+    state = running()
+    target = Shape(workers=1, servers=2, worker_cpu=0.5, server_cpu=0.5)
+    state.handle(events.PlanTaken(target, Stage.ADJUSTING, "because"), at=2.0)
+    state.handle(plan_moves.next_move(state), at=3.0)
+    state.handle(events.Late(Role(RoleKind.SERVER, 1), 0, 400.0), at=400.0)
+    end = plan_moves.next_move(state)
+    assert isinstance(end, events.PlanEnded) and "1 is what came of 2" in end.why
+    (said,) = state.handle(end, at=401.0)
+    assert "drop the plan" in said.what and state.planned.target is None
+    assert plan_moves.next_move(state) is None
+
+
+def test_whoever_scales_by_hand_is_not_overruled():
+    state = running()
+    target = Shape(workers=3, servers=1, worker_cpu=0.5, server_cpu=0.5)
+    state.handle(events.PlanTaken(target, Stage.ADJUSTING, "because"), at=2.0)
+    epoch = state.planned.epoch
+    state.handle(events.Scaled(2, "asked by the user", pinned=True), at=3.0)
+    assert state.planned.target is None and state.planned.epoch > epoch
+    bounds = plan_state.bounds_of(state)
+    assert (bounds.least.workers, bounds.most.workers) == (2, 2)
+    assert (bounds.least.servers, bounds.most.servers) == (1, 4)
+
+
+def test_what_a_user_sets_by_hand_may_be_more_than_the_quota():
+    state = running(quota=1.0)
+    state.handle(events.Scaled(6, "asked by the user", pinned=True), at=3.0)
+    assert plan_state.bounds_of(state).quota.cpu >= 6 * 0.1 + 0.1
+
+
+def test_servers_that_a_guard_adds_drop_the_plan_and_stay():
+    state = running()
+    state.handle(
+        events.PlanTaken(Shape(workers=3, servers=1, worker_cpu=0.5, server_cpu=0.5), Stage.ADJUSTING, "x"), at=2.0
+    )
+    state.handle(events.ServersScaled(2, "memory would run out"), at=3.0)
+    assert state.planned.target is None and state.servers_wanted == 2
+
+
+def test_a_bsp_group_keeps_its_servers_and_gets_other_cores_and_workers():
+    state = running(sync="bsp")
+    bounds = plan_state.bounds_of(state)
+    assert (bounds.least.servers, bounds.most.servers) == (1, 1)
+    assert (bounds.least.workers, bounds.most.workers) == (LEAST.workers, MOST.workers)
+    carry_out(state, Shape(workers=2, servers=1, worker_cpu=1.0, server_cpu=0.25))
+    assert [node.cpu for node in state.nodes.values()] == [0.25, 1.0, 1.0]
+    state.handle(events.Scaled(2, "by hand", pinned=True), at=9.0)
+    bounds = plan_state.bounds_of(state)
+    assert bounds.least.workers == bounds.most.workers == 2, "what the user has set stays"
+
+
+def test_a_bsp_group_is_settled_when_it_is_formed_of_all_its_workers():
+    state = running(sync="bsp")
+    state.handle(events.Formed((Holder(0, 0),), "all are there"), at=2.0)
+    assert not plan_state.unsettled(state, moving=0)
+    state.handle(events.Scaled(2, "the plan", planned=True), at=3.0)
+    come(state)
+    assert "1 of 2 workers are in the bsp group" in plan_state.unsettled(state, moving=0)
+    state.handle(events.Formed((Holder(0, 0), Holder(1, 0)), "one more"), at=4.0)
+    assert not plan_state.unsettled(state, moving=0)
+
+
+def test_roles_to_come_have_what_the_plan_gives_them():
+    state = running()
+    carry_out(state, Shape(workers=1, servers=1, worker_cpu=1.0, server_cpu=0.25))
+    state.handle(events.Scaled(2, "by hand"), at=5.0)
+    assert state.nodes["worker-1"].wanted.cpu == 1.0
+    state.handle(events.Gone(RoleExit(role=Role(RoleKind.WORKER, 0), pid=1, signal="SIGKILL")), at=6.0)
+    assert state.nodes["worker-0"].wanted.cpu == 1.0  # its next life too
+
+
+def test_nothing_is_settled_while_someone_is_awaited_drains_or_is_lost():
+    state = running()
+    assert plan_state.unsettled(state, moving=0) == ""
+    assert "slots" in plan_state.unsettled(state, moving=3)
+    state.handle(events.Scaled(2, "by hand"), at=5.0)
+    assert "awaited" in plan_state.unsettled(state, moving=0)
+    come(state)
+    state.handle(events.Scaled(1, "by hand"), at=6.0)
+    assert "drains" in plan_state.unsettled(state, moving=0)
+
+
+def test_a_job_that_drains_takes_no_plan():
+    state = running()
+    state.handle(events.StopAsked("enough"), at=2.0)
+    with pytest.raises(errors.BadInput, match="draining"):
+        state.handle(events.PlanTaken(SMALL, Stage.ADJUSTING, "because"), at=3.0)

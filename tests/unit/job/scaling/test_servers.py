@@ -1,0 +1,92 @@
+"""Servers that are replaced: by one that is ready, or, when they are far too slow, by their peers at once."""
+
+from springtide.domain.core.roles import Role, RoleExit, RoleKind
+from springtide.domain.spec.job_spec import JobSpec
+from springtide.job.core import actions, events
+from springtide.job.scaling import servers
+from springtide.job.state import JobState
+
+
+def training(**spec):
+    """A job of two servers and a worker."""
+    state = JobState(JobSpec(name="job", servers=2, **spec))
+    for kind, ranks in ((RoleKind.SERVER, 2), (RoleKind.WORKER, 1)):
+        for rank in range(ranks):
+            state.handle(events.Joined(Role(kind, rank), pid=rank + 1), at=0.0)
+    for rank in range(2):
+        state.handle(events.Ready(Role(RoleKind.SERVER, rank), f"host:{rank}"), at=0.0)
+    return state
+
+
+def become_ready(state, rank):
+    role = Role(RoleKind.SERVER, rank)
+    state.handle(events.Joined(role, pid=10 + rank), at=2.0)
+    state.handle(events.Ready(role, f"host:{rank}"), at=2.0)
+    state.check()
+
+
+def test_a_replaced_server_keeps_its_slots_until_another_is_ready():
+    state = training()
+    state.handle(events.ServerReplaced(1, "its machine is slow"), at=1.0)
+
+    assert servers.staying(state.nodes) == (0, 1)
+    become_ready(state, 2)
+    assert servers.staying(state.nodes) == (0, 2)
+
+
+def test_one_that_is_far_too_slow_has_none_from_then_on():
+    state = training()
+    (told,) = state.handle(events.ServerReplaced(1, "its machine is very slow", at_once=True), at=1.0)
+
+    assert told == actions.Decided(
+        "replace server-1 by server-2, its slots go to its peers at once", "its machine is very slow"
+    )
+    assert servers.staying(state.nodes) == (0,)
+    state.check()
+    become_ready(state, 2)
+    assert servers.staying(state.nodes) == (0, 2)
+
+
+def test_it_is_kept_when_nobody_comes_in_its_place():
+    state = training(join_s=5.0)
+    state.handle(events.ServerReplaced(1, "its machine is very slow", at_once=True), at=1.0)
+    for event in state.due(at=7.0):
+        state.handle(event, at=7.0)
+
+    assert servers.staying(state.nodes) == (0, 1)
+    state.check()
+
+
+def test_a_server_in_anothers_place_has_as_much_as_that():
+    state = training(server_cpu=1.0, server_memory=1 << 30)
+    state.nodes["server-1"].memory = 2 << 30
+    state.handle(events.ServerReplaced(1, "its machine is slow"), at=1.0)
+
+    assert (state.nodes["server-2"].cpu, state.nodes["server-2"].memory) == (1.0, 2 << 30)
+
+
+def kill(state, rank, *, oom, at=3.0):
+    """A server is killed; what was decided about it."""
+    role = Role(RoleKind.SERVER, rank)
+    life = state.nodes[str(role)].incarnation
+    ended = RoleExit(role=role, pid=rank + 1, signal="SIGKILL", incarnation=life, oom=oom)
+    told = state.handle(events.Gone(ended), at=at)
+    state.check()
+    return [action.what for action in told if isinstance(action, actions.Decided)]
+
+
+def test_after_a_kill_for_want_of_memory_there_are_twice_as_many_servers():
+    state = training(server_memory=1 << 30)
+    state.handle(events.Saved(1), at=1.0)
+
+    again, more = kill(state, 1, oom=True)
+    assert again.startswith("relaunch server-1 as incarnation 1") and more.startswith("scale from 2 to 4 servers: add ")
+    assert [state.nodes[f"server-{rank}"].memory for rank in (1, 2)] == [2 << 30, 1 << 30]
+    assert len(kill(state, 0, oom=True)) == 1, "more are on their way already"
+
+
+def test_after_any_other_kill_there_are_as_many_as_before():
+    state = training(server_memory=1 << 30)
+    state.handle(events.Saved(1), at=1.0)
+
+    assert len(kill(state, 1, oom=False)) == 1 and state.servers_wanted == 2

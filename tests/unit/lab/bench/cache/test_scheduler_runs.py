@@ -1,0 +1,46 @@
+"""A scheduler driven over a stream."""
+
+import numpy as np
+
+from springtide.embedding.schedule import budget
+from springtide_lab.bench.cache import id_streams, schedule, scheduler_runs
+
+
+def driven(**changed):
+    stream = id_streams.make("zipf-1.05", samples=8 * 64)
+    choose = changed.pop("choose", None)
+    chosen = scheduler_runs.settings(stream, workers=4, **changed)
+    return scheduler_runs.drive(scheduler_runs.features(stream, batch=64), chosen, warmup=3, choose=choose)
+
+
+def test_vanilla_training_sends_more_than_laia_with_a_plan():
+    vanilla = driven(policy="random", on_demand=False)
+    assert driven().transmissions < driven(on_demand=False).transmissions < vanilla.transmissions
+
+
+def test_the_largest_worker_is_never_below_the_mean():
+    assert driven().imbalance >= 1.0
+
+
+def test_steps_of_the_warm_up_do_not_count():
+    assert len(driven().seconds) == len(driven().took) == 5
+
+
+def test_the_chooser_hears_what_schedules_took_and_is_obeyed():
+    heard = []
+
+    def choose(history):
+        heard.append(len(history))
+        return 7
+
+    kept = driven(choose=choose)
+    assert heard == list(range(8)) and (kept.units == 7).all()
+
+
+def test_an_adaptive_drive_gets_the_plan_s_time_and_a_share_of_the_allocation_s():
+    static = driven()
+    stream = id_streams.make("zipf-1.05", samples=8 * 64)
+    batches = scheduler_runs.features(stream, batch=64)
+    given, kept = schedule.adaptive(batches, scheduler_runs.settings(stream, workers=4), static, share=0.5, warmup=3)
+    assert given > max(np.quantile([t.rest_s for t in static.took], 0.5), 0)
+    assert kept.units.max() <= 26 and isinstance(kept.took[0], budget.Took)

@@ -1,0 +1,62 @@
+import pytest
+
+from springtide_lab.bench.core import harness
+
+
+def contestant(name, figures, log, closed):
+    values = iter(figures)
+
+    def measure():
+        log.append(name)
+        return next(values)
+
+    return harness.Contestant(name=name, measure=measure, close=lambda: closed.append(name))
+
+
+def test_contestants_take_turns_forwards_and_backwards_and_the_warm_up_does_not_count():
+    log, closed = [], []
+    ours = contestant("ours", [99, 10, 12, 14], log, closed)
+    peer = contestant("peer", [1, 5, 4, 7], log, closed)
+    rounds = harness.alternate([ours, peer], rounds=3)
+    assert log == ["peer", "ours", "ours", "peer", "peer", "ours", "ours", "peer"]
+    assert rounds.figures == {"ours": [10, 12, 14], "peer": [5, 4, 7]}
+    assert rounds.count == 3
+    assert closed == ["ours", "peer"]
+
+
+def test_a_ratio_is_the_median_of_neighbouring_rounds_with_its_quartiles():
+    rounds = harness.Rounds(figures={"ours": [10, 12, 14], "peer": [5, 4, 7]})
+    ratio = rounds.ratio("ours", "peer")
+    assert (ratio.value, ratio.low, ratio.high) == (2, 2, 2.5)
+    assert rounds.median("ours") == 12
+    assert str(ratio) == "2.00 (2.00-2.50)"
+
+
+def test_contestants_are_closed_when_one_of_them_fails():
+    log, closed = [], []
+
+    def fail():
+        raise RuntimeError("no")
+
+    with pytest.raises(RuntimeError):
+        harness.alternate(
+            [contestant("ours", [1], log, closed), harness.Contestant(name="bad", measure=fail)], rounds=1
+        )
+    assert closed == ["ours"]
+
+
+def test_a_rate_counts_all_repetitions():
+    calls = []
+    measure = harness.rate(lambda: calls.append(1), units=10, seconds=0.0)
+    assert measure() > 0
+    assert len(calls) == 1
+
+
+def test_no_rounds_are_no_ratio():
+    with pytest.raises(ValueError, match="no rounds"):
+        harness.spread([])
+
+
+def test_cycle_begins_again():
+    following = harness.cycle([1, 2])
+    assert [following() for _ in range(5)] == [1, 2, 1, 2, 1]

@@ -1,0 +1,20 @@
+import threading
+
+from springtide_lab.bench.core import machine
+
+
+def test_a_watch_tells_own_work_from_that_of_others():
+    with machine.Watch(settle_s=0.0) as watch:
+        deadline = threading.Event()
+        deadline.wait(0.05)
+    box = watch.box()
+    assert box.cores >= 1 and box.memory_gib > 0 and box.cpu
+    assert box.others_during is None or 0 <= box.others_during <= 1
+
+
+def test_a_box_where_others_work_is_not_idle():
+    start = machine.Moment(at=0.0, busy=0.0, steal=0.0, ours=0.0)
+    end = machine.Moment(at=10.0, busy=10.0, steal=0.5, ours=4.0)
+    others, steal = machine._shares(start, end)
+    assert others > 0 and steal > 0
+    assert machine._shares(start, None) is None

@@ -1,0 +1,51 @@
+import sys
+
+import pytest
+
+from springtide_lab.bench.core import peers
+
+ECHO = """
+import line
+def start(options):
+    print("a library that talks")
+    if options.get("broken"):
+        raise RuntimeError("no such kernel")
+    return (lambda request: {{"figure": options["base"] + request.get("add", 0)}}), {{"echo": "1"}}
+line.serve(start)
+"""
+
+
+@pytest.fixture
+def echo(tmp_path, monkeypatch):
+    (tmp_path / "echo.py").write_text(ECHO.format())
+    (tmp_path / "dies.py").write_text("import sys\nprint('out of luck', file=sys.stderr)\nsys.exit(3)\n")
+    monkeypatch.setattr(peers, "SCRIPTS", tmp_path)
+
+
+@pytest.mark.process
+def test_a_worker_answers_rounds_until_it_is_closed(echo):
+    with peers.Worker("echo", options={"base": 5}) as worker:
+        assert worker.versions == {"echo": "1"}
+        assert worker.figure() == 5
+        assert worker.figure(add=2) == 7
+        worker.close()
+
+
+@pytest.mark.process
+def test_an_error_of_the_peer_is_told_and_the_process_ends(echo):
+    with pytest.raises(peers.PeerFailed, match="no such kernel"):
+        peers.Worker("echo", options={"broken": True})
+
+
+@pytest.mark.process
+def test_a_peer_that_dies_leaves_its_last_words(echo):
+    with pytest.raises(peers.PeerFailed, match="code 3: out of luck"):
+        peers.Worker("dies", options={})
+
+
+def test_an_environment_that_is_there_is_not_made_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / ".venv"))
+    folder = tmp_path / peers.FOLDER
+    folder.mkdir()
+    (folder / "installed.txt").write_text("\n".join((peers.versions.TORCH, *peers.versions.PEERS)))
+    assert peers.environment() == folder / "bin" / "python"

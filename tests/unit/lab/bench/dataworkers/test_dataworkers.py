@@ -1,0 +1,49 @@
+"""What `bench dataworkers` and `bench transfer` make of their rounds."""
+
+from springtide_lab.bench.core import harness
+from springtide_lab.bench.dataworkers import dataworkers, transfer
+
+TOLD = {"wanted": 0, "decisions": 5, "why": "too little to pay for them"}
+
+
+def rounds(**figures):
+    return harness.Rounds(figures={name.replace("_", " "): values for name, values in figures.items()})
+
+
+def judged(told=TOLD, **changes):
+    paces = {
+        "in_process": [10.0] * 3, "DataLoader": [12.0] * 3, "data_set": [15.0] * 3, "automatic": [24.0] * 3,
+        "fake_data": [30.0] * 3, "a_core_alone": [25.0] * 3,
+    } | changes  # fmt: skip
+    cpu = {name.replace("_", " "): [0.01] * 3 for name in paces if name != "a_core_alone"}
+    cheap = rounds(auto=[0.0101] * 3, off=[0.01] * 3)
+    result = dataworkers.judge(rounds(**paces), cpu, "60 operations move", (cheap, told))
+    return {goal.id: goal for goal in result.goals}
+
+
+def test_the_ideal_is_the_lesser_of_a_core_alone_and_fake_data():
+    assert judged()["vs_ideal"].value == 24 / 25
+    assert judged(fake_data=[24.5] * 3)["vs_ideal"].value == round(24 / 24.5, 4)
+
+
+def test_all_goals_are_ratios_of_neighbouring_rounds():
+    goals = judged(automatic=[30.0, 24.0, 21.0], data_set=[20.0, 16.0, 14.0])
+    assert goals["vs_dataset_split"].value == 1.5 and goals["vs_dataset_split"].met
+    assert goals["overhead_when_cheap"].value == 1.01 and goals["overhead_when_cheap"].met
+
+
+def test_a_tuner_that_wants_data_workers_for_a_cheap_job_has_no_overhead_to_show():
+    goal = judged({**TOLD, "wanted": 2})["overhead_when_cheap"]
+    assert goal.value is None and not goal.met and "wanted 2 data workers" in goal.why
+
+
+def test_a_transfer_is_held_to_the_raw_way_of_its_kind():
+    ways = {transfer.SHM: [900.0], transfer.RAW_SHM: [1000.0], transfer.TCP: [300.0], transfer.RAW_TCP: [400.0]}
+    trained = {f"{transfer.TCP}, half a core": [13.0], f"{transfer.SINGLY_TCP}, half a core": [10.0]}
+    cpu = {name: [0.001] for name in (*ways, *trained)}
+    result = transfer.judge(harness.Rounds(figures=ways), {"half a core": harness.Rounds(figures=trained)}, cpu)
+    assert [(goal.id, goal.value, goal.met) for goal in result.goals] == [
+        ("shm_vs_raw_copy", 0.9, True),
+        ("tcp_vs_raw", 0.75, False),
+    ]
+    assert result.details["fused_vs_singly"] == {"half a core": 1.3}

@@ -1,0 +1,66 @@
+import pathlib
+
+import numpy as np
+import torch
+
+from springtide.domain.data.data_workers import FeedState, FeedTarget
+from springtide.planning.dataworkers.tuning.observation import Cores, Told
+from springtide_lab.bench.dataworkers import dataworkers_walk
+from springtide_lab.bench.dataworkers.walk import clicks, picture
+
+
+class Paper:
+    """Stands for the processes: as fast as Fig. 13's job, 1 batch a second for each CPU, of which it could take 23."""
+
+    def __init__(self) -> None:
+        self.now, self.trainer = (0, 0.0), 8.0
+        self.turned: list[tuple[int, float, float]] = []
+
+    def mark(self) -> None:
+        pass
+
+    def words(self) -> list[Told]:
+        workers, cpu = self.now
+        could = min(23.0, 23.0 * self.trainer / 2.9)
+        steps = min(could, workers * cpu) if workers else 4.0
+        waited = 1.0 - steps / could if workers else 0.0
+        took = FeedState(
+            made=int(1e6 * steps) if workers else 0, taken=int(1e6 * steps), workers=workers, looped_s=1e6,
+            waited_s=1e6 * waited, read_s=0.0 if workers else 8e5,
+        )  # fmt: skip
+        return [Told(1e9, FeedState()), Told(1e9 + 1e6, took)]
+
+    def cores(self) -> Cores:
+        workers, cpu = self.now
+        free = 40.0 - self.trainer - workers * cpu
+        return Cores(workers, cpu, 0.0, self.trainer, min(self.trainer, 2.9), free, 8.0)
+
+    def carry_out(self, target: FeedTarget) -> bool:
+        before = (self.now, self.trainer)
+        self.now = (target.data_workers, target.data_worker_cpu or 0.0)
+        self.trainer = target.trainer_cpu or self.trainer
+        self.turned.append((*self.now, self.trainer))
+        return before != (self.now, self.trainer)
+
+
+def test_the_walk_is_the_papers_where_the_job_is() -> None:
+    crew = Paper()
+    taken = dataworkers_walk.walk(crew, 1e-3, most=40, say=lambda _: None)
+    assert [cpu for workers, cpu, _ in crew.turned if workers == 1] == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert max(workers for workers, _, _ in crew.turned) >= 3
+    assert crew.turned[-1][1:] == (8.0, 3.0)
+    assert any("2 cores" in one.why and "back to 3" in one.why for one in taken)
+
+
+def test_a_batch_of_clicks_is_the_same_whoever_makes_it() -> None:
+    indices = np.arange(5000, 5000 + clicks.BATCH)
+    first, again = clicks.Clicks()(indices), clicks.Clicks()(indices)
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    assert first["places"].shape == (clicks.BATCH, clicks.WORDS + len(clicks.CROSSES))
+    assert torch.equal(first["ids"][first["places"]].flatten().unique(), first["ids"])
+
+
+def test_the_walk_can_be_drawn(tmp_path: pathlib.Path) -> None:
+    taken = dataworkers_walk.walk(Paper(), 1e-3, most=4, say=lambda _: None)
+    picture.draw(taken, tmp_path / "walk.png")
+    assert (tmp_path / "walk.png").stat().st_size > 1000

@@ -1,0 +1,63 @@
+"""Where pods go, who makes room, and why not."""
+
+from springtide_lab.kubernetes.control import pod_placement
+from springtide_lab.kubernetes.objects import quantities
+
+
+def node(name, cpu="2", **spec):
+    return {
+        "metadata": {"name": name, "labels": {"disk": "ssd" if name == "a" else "hdd"}},
+        "spec": spec,
+        "status": {"allocatable": {"cpu": cpu, "memory": "4Gi", "pods": "10"}},
+    }
+
+
+def pod(name, cpu, priority=0, node_name="", **spec):
+    container = {"name": "m", "resources": {"requests": {"cpu": cpu}}}
+    body = {"containers": [container], "priority": priority, **({"nodeName": node_name} if node_name else {}), **spec}
+    return {"metadata": {"name": name, "creationTimestamp": name}, "spec": body, "status": {}}
+
+
+def bound(decided):
+    return [(each["metadata"]["name"], where) for each, where in decided.bind]
+
+
+def test_pods_go_to_the_emptiest_node_that_takes_them():
+    decided = pod_placement.place(
+        [pod("x", "1"), pod("y", "1"), pod("z", "500m")], [pod("old", "1", node_name="a")], [node("a"), node("b")]
+    )
+    assert bound(decided) == [("x", "b"), ("y", "a"), ("z", "b")]
+
+
+def test_selectors_and_taints_keep_pods_away_and_the_reasons_are_counted():
+    tainted = node("b", taints=[{"key": "spot", "value": "yes", "effect": "NoSchedule"}])
+    picky = pod("x", "1", nodeSelector={"disk": "tape"})
+    decided = pod_placement.place([picky], [], [node("a"), tainted])
+    assert decided.nowhere[0][1] == (
+        "0/2 nodes are available: 1 node(s) didn't match Pod's node affinity/selector, "
+        "1 node(s) had untolerated taint {spot: yes}."
+    )
+    bears = pod("y", "1", nodeSelector={"disk": "hdd"}, tolerations=[{"key": "spot", "operator": "Exists"}])
+    assert bound(pod_placement.place([bears], [], [node("a"), tainted])) == [("y", "b")]
+
+
+def test_the_fewest_pods_of_lower_priority_make_room():
+    here = [pod("low", "1", 1, "a"), pod("lower", "1", 0, "a"), pod("high", "2", 9, "b")]
+    decided = pod_placement.place([pod("new", "1", 5)], here, [node("a"), node("b")])
+    assert [(victim["metadata"]["name"], winner["metadata"]["name"]) for victim, winner in decided.victims] == [
+        ("lower", "new")
+    ]
+    modest = pod("modest", "1", 5, preemptionPolicy="Never")
+    assert not pod_placement.place([modest], here, [node("a"), node("b")]).victims
+
+
+def test_quantities_are_read_as_written():
+    assert [quantities.number(each) for each in ("500m", "2", "1.5Gi", "1e3", "10M", 3)] == [
+        0.5,
+        2,
+        1.5 * 2**30,
+        1e3,
+        1e7,
+        3,
+    ]
+    assert not quantities.is_quantity("2 G")

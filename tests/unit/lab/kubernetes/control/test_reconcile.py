@@ -1,0 +1,56 @@
+"""What a controller manager would do to a namespace, where there is none."""
+
+from springtide.platforms.k8s.api.kinds import CLAIMS, CONFIG_MAPS, DISRUPTION_BUDGETS, ELASTIC_JOBS, PODS
+from springtide_lab.kubernetes.control import reconcile
+from springtide_lab.kubernetes.control.reconcile import Count, Delete, Let
+
+NODES = {"node-1"}
+
+
+def thing(name, *, owner="", holds=(), going=False, **fields):
+    metadata = {"name": name, "namespace": "n", "uid": f"uid-{name}", "resourceVersion": "1", "finalizers": list(holds)}
+    if owner:
+        metadata["ownerReferences"] = [{"uid": f"uid-{owner}"}]
+    if going:
+        metadata["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    return {"metadata": metadata, **fields}
+
+
+def decide(*there, leaving=False):
+    return reconcile.decide(there, nodes=NODES, leaving=leaving)
+
+
+def test_what_is_owned_goes_with_its_owner_and_not_before():
+    job, code = (ELASTIC_JOBS, thing("job")), (CONFIG_MAPS, thing("code", owner="job"))
+    assert decide(job, code) == []
+    assert decide(code) == [Delete(*code)]
+
+
+def test_an_owner_that_waits_goes_after_what_it_owns():
+    owner, owned = (CONFIG_MAPS, thing("a", holds=("foregroundDeletion", "x/y"), going=True)), thing("b", owner="a")
+    assert decide(owner, (CONFIG_MAPS, owned)) == [Delete(CONFIG_MAPS, owned)]
+    assert decide(owner) == [Let(*owner, ("x/y",))]
+
+
+def test_pods_of_a_node_that_is_gone_go_by_force():
+    here, lost = (thing(node, spec={"nodeName": node}) for node in ("node-1", "node-2"))
+    assert decide((PODS, here), (PODS, lost), (PODS, thing("new", spec={}))) == [Delete(PODS, lost, 0)]
+
+
+def test_a_claim_stays_as_long_as_a_pod_has_it():
+    claim = (CLAIMS, thing("c", holds=("kubernetes.io/pvc-protection",), going=True))
+    user = thing("p", spec={"volumes": [{"persistentVolumeClaim": {"claimName": "c"}}]})
+    assert decide(claim, (PODS, user)) == []
+    assert decide(claim) == [Let(*claim, ())]
+
+
+def test_a_namespace_that_is_to_go_is_emptied():
+    left, going = (CONFIG_MAPS, thing("a")), (CONFIG_MAPS, thing("b", going=True))
+    assert decide(left, going, leaving=True) == [Delete(*left)]
+
+
+def test_a_budget_is_counted_once():
+    budget = thing("b", spec={"minAvailable": 0, "selector": {"matchLabels": {}}})
+    (step,) = decide((DISRUPTION_BUDGETS, budget))
+    assert isinstance(step, Count) and step.status["disruptionsAllowed"] == 0
+    assert decide((DISRUPTION_BUDGETS, {**budget, "status": step.status})) == []

@@ -1,0 +1,63 @@
+"""Patches of every kind, and server-side apply with owners."""
+
+import copy
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given, settings
+
+from springtide_lab.kubernetes.api.status_errors import Refused
+from springtide_lab.kubernetes.objects import patches, server_side_apply
+
+KEYS = {"containers": "name", "conditions": "type"}
+
+
+def test_a_strategic_patch_goes_into_lists_by_their_keys():
+    pod = {"spec": {"containers": [{"name": "a", "image": "1"}, {"name": "b"}], "args": [1]}}
+    patch = {"spec": {"containers": [{"name": "a", "image": "2"}, {"name": "b", "$patch": "delete"}, {"name": "c"}]}}
+    assert patches.strategic(pod, patch)["spec"]["containers"] == [{"name": "a", "image": "2"}, {"name": "c"}]
+    assert patches.strategic({"finalizers": ["x"]}, {"finalizers": ["y"]}) == {"finalizers": ["x", "y"]}
+    assert patches.strategic({"args": [1]}, {"args": [2]}) == {"args": [2]}
+
+
+def test_a_json_patch_that_tests_wrong_or_points_nowhere_is_refused():
+    assert patches.json_patch({"a": [1, 2]}, [{"op": "add", "path": "/a/-", "value": 3}]) == {"a": [1, 2, 3]}
+    assert patches.json_patch({"a": 1}, [{"op": "move", "from": "/a", "path": "/b"}]) == {"b": 1}
+    for bad in (
+        {"op": "test", "path": "/a", "value": 2},
+        {"op": "remove", "path": "/x"},
+        {"op": "add", "path": "/x/y", "value": 1},
+    ):
+        with pytest.raises(Refused):
+            patches.json_patch({"a": 1}, [bad])
+
+
+JSON = st.recursive(
+    st.booleans() | st.integers() | st.text(max_size=2),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from("abc"), inner, max_size=3),
+    max_leaves=3,
+)
+OBJECT = st.dictionaries(st.sampled_from("abc"), JSON, max_size=3)
+
+
+@settings(max_examples=25)
+@given(OBJECT, OBJECT)
+def test_a_merge_changes_nothing_in_place_and_twice_is_as_once(target, patch):
+    before = copy.deepcopy(target)
+    once = patches.merge(target, patch)
+    assert target == before and patches.merge(once, patch) == once
+
+
+def apply(target, wish, manager, force=False):
+    return server_side_apply.apply(target, wish, manager, force=force, at="now", key_of=KEYS)
+
+
+def test_what_a_manager_no_longer_applies_goes_and_what_another_owns_is_a_conflict():
+    item = apply({"metadata": {}}, {"spec": {"a": 1, "b": 2, "containers": [{"name": "m", "image": "1"}]}}, "one")
+    item = apply(item, {"spec": {"c": 3, "containers": [{"name": "n"}]}}, "two")
+    assert [each["name"] for each in item["spec"]["containers"]] == ["m", "n"]
+    with pytest.raises(Refused, match="conflict with"):
+        apply(item, {"spec": {"a": 9}}, "two")
+    item = apply(item, {"spec": {"a": 9, "c": 3}}, "two", force=True)
+    item = apply(item, {"spec": {"b": 2}}, "one")
+    assert item["spec"] == {"a": 9, "b": 2, "c": 3}

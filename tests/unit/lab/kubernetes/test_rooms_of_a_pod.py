@@ -1,0 +1,94 @@
+"""Hosts files, environments, statuses and tables: what pods and people are shown."""
+
+import pytest
+
+from springtide_lab.kubernetes.api import tables
+from springtide_lab.kubernetes.api.status_errors import Refused
+from springtide_lab.kubernetes.kubelet import environment, hosts_file, node_server, pod_status
+from springtide_lab.kubernetes.kubelet.pod_status import State
+from springtide_lab.kubernetes.objects import selectors
+from springtide_lab.kubernetes.objects.kinds import PODS, Column
+
+
+def test_names_of_services_stand_for_their_pods():
+    service = {
+        "metadata": {"name": "ctr", "namespace": "n"},
+        "spec": {"selector": {"job": "ctr"}, "publishNotReadyAddresses": True},
+    }
+    pod = {
+        "metadata": {"name": "ctr-master", "namespace": "n", "labels": {"job": "ctr"}},
+        "spec": {"hostname": "ctr-master", "subdomain": "ctr"},
+        "status": {"podIP": "127.8.0.1", "phase": "Running"},
+    }
+    lines = hosts_file.text("n", [service], [pod]).splitlines()
+    assert "127.8.0.1 ctr.n.svc.cluster.local ctr.n.svc ctr.n ctr" in lines
+    assert "127.8.0.1 ctr-master.ctr.n.svc.cluster.local ctr-master.ctr.n.svc ctr-master.ctr.n ctr-master.ctr" in lines
+    over = {**pod, "status": {**pod["status"], "phase": "Failed"}}
+    assert "127.8.0.1" not in hosts_file.text("n", [service], [over])
+
+
+def test_variables_refer_to_each_other_and_to_the_pod():
+    pod = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": []}, "status": {"podIP": "1.2.3.4"}}
+    container = {
+        "name": "m",
+        "resources": {"limits": {"memory": "1Gi"}},
+        "env": [
+            {"name": "A", "value": "x"},
+            {"name": "B", "value": "$(A)-$$(A)-$(NONE)"},
+            {"name": "C", "valueFrom": {"fieldRef": {"fieldPath": "metadata.labels['a']"}}},
+            {"name": "D", "valueFrom": {"resourceFieldRef": {"resource": "limits.memory", "divisor": "1Mi"}}},
+        ],
+    }
+    found = environment.variables(pod, container, lambda *_: None)
+    assert found == {"A": "x", "B": "x-$(A)-$(NONE)", "C": "b", "D": "1024"}
+    container["envFrom"] = [{"secretRef": {"name": "s"}}]
+    with pytest.raises(environment.Missing, match='secret "s" not found'):
+        environment.variables(pod, container, lambda *_: None)
+
+
+@pytest.mark.parametrize(
+    ("states", "phase"),
+    [
+        ([State(name="a")], "Pending"),
+        ([State(name="a", started_at=1.0)], "Running"),
+        ([State(name="a", started_at=1.0, ended_at=2.0)], "Succeeded"),
+        ([State(name="a", started_at=1.0, ended_at=2.0, code=1)], "Failed"),
+        ([State(name="a", started_at=1.0, ended_at=2.0, code=1), State(name="b", started_at=1.0)], "Running"),
+        ([State(name="a", started_at=1.0, ended_at=2.0, code=1).again("CrashLoopBackOff", "")], "Running"),
+    ],
+)
+def test_a_pods_phase_follows_from_its_containers(states, phase):
+    assert pod_status.phase("Never", [], states) == phase
+
+
+@pytest.mark.parametrize(("policy", "code", "phase"), [
+    ("Always", 0, "Running"), ("Always", 3, "Running"), ("OnFailure", 0, "Succeeded"), ("OnFailure", 3, "Running"),
+])  # fmt: skip
+def test_a_pod_whose_container_is_to_be_started_again_is_not_over(policy, code, phase):
+    ended = State(name="main", image="x", waiting="", started_at=1.0, ended_at=2.0, code=code)
+    assert pod_status.phase(policy, [], [ended]) == phase
+
+
+def test_a_table_shows_what_a_definition_asks_for():
+    item = {"status": {"conditions": [{"type": "Ready", "status": "True"}], "n": 3}, "metadata": {"name": "a"}}
+    ready = Column("Ready", "string", '.status.conditions[?(@.type=="Ready")].status')
+    assert tables.cell(item, ready, 0.0) == "True"
+    assert tables.cell(item, Column("N", "integer", ".status.n"), 0.0) == 3
+    assert tables.cell(item, Column("X", "string", ".status.x.y"), 0.0) is None
+    assert [tables.ago("2026-01-01T00:00:00Z", 1767225600.0 + s) for s in (5, 200, 7200, 300000)] == [
+        "5s",
+        "3m20s",
+        "120m",
+        "3d",
+    ]
+
+
+def test_selectors_take_what_they_say():
+    fits = selectors.by_labels("a=1,b!=2,c in (x, y),d,!e")
+    assert fits({"a": "1", "c": "x", "d": ""}) and not fits({"a": "1", "c": "x", "d": "", "e": ""})
+    with pytest.raises(Refused, match="field label not supported"):
+        selectors.by_fields(PODS, "spec.odd=1")
+
+
+def test_the_tail_of_a_log_begins_at_a_line():
+    assert [node_server.start_of_tail(b"a\nbb\nc\n", count) for count in (0, 1, 2, 9)] == [7, 5, 2, 0]

@@ -1,0 +1,160 @@
+"""What users ask for by the cluster is done once, said once, and lost by no trouble on the way."""
+
+import asyncio
+
+import pytest
+
+from springtide import errors
+from springtide.domain.spec.job_spec import Phase
+from springtide.launch.k8s import edited_spec, pod_requests
+from springtide.platforms.k8s.api import watch as watching
+from springtide.rpc.messages import messages
+from springtide.telemetry import logs
+from tests.unit.platforms.k8s import making
+from tests.waiting import soon
+
+STATUS = messages.JobStatus(name="ctr", phase=Phase.RUNNING, why="", elapsed_s=1.0, workers_wanted=2, servers_wanted=1)
+
+
+class Cluster:
+    """Keeps what is said; the first of them fail."""
+
+    def __init__(self, *troubles):
+        self.troubles, self.said = list(troubles), {}
+
+    async def patch(self, kind, name, body, *, subresource):
+        if self.troubles:
+            raise self.troubles.pop(0)
+        self.said[name] = body["status"]["phase"]
+
+
+class Statuses:
+    generation = 0
+
+
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch):
+    monkeypatch.setattr(pod_requests, "PAUSES_S", (0.0,))
+
+
+@pytest.fixture
+def files(tmp_path):
+    return logs.RunFiles(tmp_path)
+
+
+def asks(cluster, files, *troubles, spec=None):
+    made = pod_requests.Asks(cluster, making.job(spec=spec), files, None, Statuses())
+    made.status, made.asked = STATUS, []
+    left = list(troubles)
+
+    async def ask(request):
+        if left:
+            raise left.pop(0)
+        made.asked.append(request)
+        return messages.Ok()
+
+    made.ask = ask
+    return made
+
+
+def plan(name, **spec):
+    return {"metadata": {"name": name, "creationTimestamp": name}, "spec": {"job": "ctr", **spec}}
+
+
+async def beside(work, true):
+    task = asyncio.create_task(work)
+    try:
+        await soon(true)
+    finally:
+        task.cancel()
+        await asyncio.wait({task})
+
+
+def test_a_plan_waits_for_a_master_that_is_away_and_for_an_api_that_does_not_answer(files):
+    async def work():
+        cluster = Cluster(errors.ClusterUnreachable("503"), errors.ClusterUnreachable("503"))
+        away = (errors.MasterUnreachable("it starts"), errors.ClusterUnreachable("?"), OSError("reset"))
+        made = asks(cluster, files, *away)
+        made.user_plan(plan("a", workers=3))
+        made.user_plan(plan("b", workers=4))
+        await beside(made.keep_plans(), lambda: len(cluster.said) == 2)
+        assert cluster.said == {"a": "Superseded", "b": "Applied"}
+        assert [each.workers for each in made.asked] == [4], "said again, not done again"
+
+    asyncio.run(work())
+
+
+def test_what_the_master_refuses_is_rejected_at_once(files):
+    async def work():
+        cluster = Cluster()
+        made = asks(cluster, files, errors.BadInput("too many"))
+        made.user_plan(plan("a", workers=3))
+        await beside(made.keep_plans(), lambda: cluster.said)
+        assert cluster.said == {"a": "Rejected"} and made.asked == []
+
+    asyncio.run(work())
+
+
+def test_a_changed_spec_waits_for_the_master_too(files):
+    async def work():
+        made = asks(Cluster(), files, errors.MasterUnreachable("it starts"))
+        made._latest = making.job(spec={"workers": {"count": 5}}).job
+        made._changed.set()
+        await beside(made.keep_numbers(), lambda: made.asked)
+        assert made.asked[0].workers == 5
+
+    asyncio.run(work())
+
+
+class Watched(Cluster):
+    """Shows one job, as it is."""
+
+    def __init__(self, spec):
+        super().__init__()
+        self._spec = spec
+
+    async def watch(self, kind, *, fields):
+        yield watching.Change("added", making.body(spec=self._spec))
+        await asyncio.Event().wait()
+
+
+class Agent:
+    def stop(self, why):
+        raise AssertionError(why)
+
+
+def lived(files, spec, true):
+    """What an agent asks of the master that it finds, when the job's spec is this."""
+
+    async def work():
+        made = asks(Watched(spec), files, spec=spec)
+        made.agent = Agent()
+        made.begin()
+        keeping = asyncio.create_task(made.keep_spec())
+        await beside(made.keep_numbers(), lambda: true(made))
+        await beside(asyncio.sleep(0), lambda: True)
+        keeping.cancel()
+        await asyncio.wait({keeping})
+        return made.asked
+
+    return asyncio.run(work())
+
+
+def test_what_was_edited_while_no_agent_was_there_is_asked_of_the_next_master_once(files):
+    before, edited = {"workers": {"count": 2}}, {"workers": {"count": 5}, "dataWorkers": "3"}
+    assert lived(files, before, lambda made: made._heeded == made._latest) == []
+    files.journal.touch()  # its master has begun, and its pod is lost
+    (asked,) = lived(files, edited, lambda made: made.asked and made._heeded == made._latest)
+    assert (asked.workers, asked.data_workers) == (5, 3)
+    assert lived(files, edited, lambda made: made._heeded == made._latest) == [], "the one after it has nothing to ask"
+
+
+def test_a_spec_that_was_edited_before_any_master_began_is_simply_the_spec(files):
+    lived(files, {"workers": {"count": 2}}, lambda made: True)
+    assert lived(files, {"workers": {"count": 5}}, lambda made: made._heeded == made._latest) == []
+
+
+def test_what_cannot_be_read_of_the_spec_before_is_said_and_costs_no_more(files, caplog):
+    files.journal.touch()
+    files.heeded.write_text("{")
+    assert edited_spec.read(files, making.job().job) == making.job().job and "is not known" in caplog.text

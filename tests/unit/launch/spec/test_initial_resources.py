@@ -1,0 +1,181 @@
+"""What is made of what was given of a job's size, and of what was not."""
+
+import asyncio
+import threading
+
+import pytest
+
+from springtide import errors
+from springtide.brain.service.embedded import Embedded
+from springtide.domain.core.shape import UNBOUNDED, Shape
+from springtide.domain.core.stages import Stage
+from springtide.domain.plan.capacity import Capacity
+from springtide.domain.plan.view import PastJob
+from springtide.domain.spec.elastic_job import ElasticJob, Quota, RoleWish
+from springtide.launch.spec import initial_resources
+from springtide.planning.policy import registry
+
+GIB = 2.0**30
+
+
+def start(cores=2, say=lambda _: None, trouble="", history="", own=True, nodes=1, **spec):
+    job = ElasticJob(script="train.py", name="train", **spec)
+    room = Capacity(
+        cpu=float(nodes * cores), memory=nodes * 8 * GIB, node_cpu=float(cores), node_memory=8 * GIB, own=own,
+        holds=not trouble, trouble=trouble,
+    )  # fmt: skip
+    return initial_resources.start(job, room, history=history, say=say)
+
+
+def test_a_job_whose_size_is_open_begins_small_and_plans():
+    begun = start()
+    assert (begun.workers, begun.servers, begun.worker_cpu, begun.threads) == (1, 1, 1.0, 1)
+    assert begun.planning.on and begun.planning.stage is Stage.SAMPLING
+    assert begun.planning.config.total_cpu == 2.0 and begun.planning.features["script"] == "train.py"
+    assert begun.planning.overlap and not start(quota=Quota(cpu=1.5)).planning.overlap
+
+
+def test_what_is_fixed_is_pinned_and_the_rest_is_planned():
+    begun = start(workers=RoleWish(count=2))
+    limits = begun.planning.bounds
+    assert begun.workers == limits.least.workers == limits.most.workers == 2
+    assert limits.most.servers > 1
+
+
+@pytest.mark.parametrize(
+    "spec", [{"workers": RoleWish(count=2), "servers": RoleWish(count=2)}, {"plan": False}, {"sync": "bsp"}]
+)
+def test_a_job_whose_numbers_are_fixed_that_says_so_or_is_bsp_does_not_plan(spec):
+    begun = start(**spec)
+    assert not begun.planning.on and begun.worker_cpu is None
+
+
+def test_planning_can_be_asked_for_where_only_cores_are_open():
+    assert start(workers=RoleWish(count=2), servers=RoleWish(count=1), plan=True).planning.on
+    assert start(sync="bsp", plan=True).planning.on
+
+
+def test_where_cores_cannot_be_held_only_numbers_are_planned_and_that_is_said():
+    said = []
+    begun = start(say=said.append, trouble="no permission")
+    assert "no permission" in said[0] and begun.worker_cpu is begun.server_cpu is None
+    assert begun.planning.on and not begun.planning.resize
+
+
+def test_settings_go_where_they_belong():
+    begun = start(
+        planning={
+            "policy": "es",
+            "sample_s": "5",
+            "between_changes": "7",
+            "cpu_step": "0.25",
+            "window": "2",
+            "sample_steps": "9",
+        }
+    )
+    rules = begun.planning
+    assert (rules.config.policy, rules.config.sample_s, rules.config.between_changes_s) == ("es", 5.0, 7.0)
+    assert (rules.bounds.cpu_step, rules.window_s, rules.config.sample_steps) == (0.25, 2.0, 9)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "why"),
+    [
+        ("sampel_s", "5", "Did you mean 'sample_s'"),
+        ("sample_s", "often", "wanted a number"),
+        ("sample_s", "nan", "wanted a number, 0 or more"),
+        ("window_s", "-1", "wanted a number above 0"),
+        ("rho", "inf", "wanted a number"),
+        ("seed", "-1", "wanted a whole number from 0"),
+        ("policy", "sprintide", "Did you mean 'springtide'"),
+        ("priority", "remainin", "Did you mean 'remaining'"),
+        ("priority", "3", "no priority named '3'"),  # its own weight is a field of the spec
+        ("data_workers", "maxpt", "Did you mean 'maxtp'"),
+        ("key", "ab", "no planning setting named 'key'"),
+        ("why", "so", "no planning setting named 'why'"),
+    ],
+)
+@pytest.mark.parametrize("plan", [True, False])
+def test_settings_that_make_no_sense_are_refused_whether_anyone_plans_or_not(name, value, why, plan):
+    with pytest.raises(errors.BadInput, match=why):
+        start(planning={name: value}, plan=plan)
+
+
+def test_whose_gain_counts_for_how_much_can_be_set_beside_the_weight_of_the_job():
+    rules = start(planning={"priority": "given"}, priority=2.5).planning
+    assert (rules.config.priority, rules.priority) == ("given", 2.5)
+
+
+def test_settings_of_planning_that_change_nothing_are_told_of():
+    said = []
+    assert not start(plan=False, planning={"rho": "1"}, say=said.append).planning.on
+    assert said == ["nobody plans for this job: rho of its planning changes nothing"]
+
+
+def test_more_cores_than_there_are_are_refused():
+    with pytest.raises(errors.BadInput, match="2 cores"):
+        start(quota=Quota(cpu=3.0))
+
+
+def test_a_job_begins_as_jobs_like_it_ended(tmp_path):
+    history = str(tmp_path / "history.db")
+    begun = start(history=history)
+    assert begun.planning.stage is Stage.SAMPLING and not (tmp_path / "history.db").exists()
+    final = Shape(workers=2, servers=1, worker_cpu=0.7, server_cpu=0.6)
+    seen = {"tables": 2.0, "dim": 64.0, "dense_bytes": 1e5, "batch": 512.0, "samples": 1e6}  # once it ran
+    past = PastJob(
+        name="train", user=begun.planning.user, features={**begun.planning.features, "sync": "async", **seen},
+        initial=final, shape=final, ended_at=1e9,
+    )  # fmt: skip
+
+    async def remember():
+        brain = Embedded(history, begun.planning.config, UNBOUNDED)
+        await brain.conclude(past)
+        await brain.close()
+
+    asyncio.run(remember())
+    again = start(history=history)
+    assert (again.workers, again.servers, again.worker_cpu, again.server_cpu) == (2, 1, 0.7, 0.6)
+    assert again.planning.stage is Stage.OPTIMIZING and "warm start" in again.planning.why
+
+
+def test_a_policy_that_never_answers_keeps_no_job_from_beginning(tmp_path, monkeypatch):
+    gate = threading.Event()
+    monkeypatch.setitem(registry.POLICIES, "hangs", lambda view, config: gate.wait())
+    monkeypatch.setattr(initial_resources, "ASK_S", 0.2)
+    (tmp_path / "history.db").touch()
+    begun = start(history=str(tmp_path / "history.db"), planning={"policy": "hangs"})
+    gate.set()
+    assert begun.workers == 1 and "nobody could be asked (no answer)" in begun.planning.why
+
+
+def test_a_brain_whose_secret_is_nowhere_is_the_users_to_mend(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(errors.BadInput, match="the brain's secret"):
+        start(brain="localhost:7999")
+
+
+def test_a_brain_that_is_away_is_done_without(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / ".springtide/brain").mkdir(parents=True)
+    (tmp_path / ".springtide/brain/secret").write_text("ab" * 32)
+    begun = start(brain="127.0.0.1:9")
+    assert begun.workers == 1 and begun.planning.brain == "127.0.0.1:9"
+
+
+def test_a_job_begins_with_what_it_is_told_to_begin_with():
+    begun = start(cores=8, workers=RoleWish(start=3, min=2, max=5), servers=RoleWish(max=2))
+    assert begun.workers == 3 and begun.planning.bounds.least.workers == 2 and begun.planning.bounds.most.servers == 2
+
+
+def test_a_cluster_is_planned_for_slower_and_nothing_beyond_its_nodes_is_taken_meanwhile():
+    begun = start(own=False, nodes=4, cores=4, priority=2.5)
+    assert not begun.planning.overlap and begun.planning.config.sample_s == 60.0
+    assert begun.planning.bounds.quota.cpu == 16.0 and begun.planning.priority == 2.5
+
+
+def test_a_job_that_nobody_plans_for_is_kept_within_its_quota_and_its_bounds():
+    begun = start(cores=8, sync="bsp", workers=RoleWish(min=3), quota=Quota(cpu=2.0))
+    assert begun.workers == 3 and begun.workers * begun.worker_cpu + begun.servers * begun.server_cpu <= 2.0
+    with pytest.raises(errors.BadInput, match="raise the quota"):
+        start(workers=RoleWish(count=2, cpu=1.0), servers=RoleWish(count=1, cpu=1.0), quota=Quota(cpu=2.0))

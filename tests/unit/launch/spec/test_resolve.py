@@ -1,0 +1,92 @@
+"""From what a user wrote down to a plan that an agent can carry out."""
+
+import pathlib
+
+import pytest
+
+from springtide import errors
+from springtide.domain.plan.capacity import Capacity
+from springtide.domain.spec.elastic_job import ElasticJob, Following, Keeping, Patience, Quota, RoleWish, TableWish
+from springtide.launch.spec import resolve as resolving
+
+GIB = 2.0**30
+CLUSTER = Capacity(cpu=32.0, memory=64 * GIB, node_cpu=8.0, node_memory=16 * GIB)
+
+
+def resolve(capacity=CLUSTER, code=None, **spec):
+    return resolving.resolve(ElasticJob(**{"script": "train.py", **spec}), capacity, code=code)
+
+
+def test_a_script_is_all_that_is_needed():
+    plan = resolve(script="models/Train_CTR.py")
+    assert plan.spec.name == "train_ctr" and plan.script == "models/Train_CTR.py"
+    assert plan.spec.planning.on and plan.spec.planning.bounds.quota.cpu == 32.0
+    assert plan.spec.checkpoints.every_s == 30.0 and plan.spec.feeding.cores == 32.0
+
+
+def test_what_was_said_is_what_the_job_is():
+    plan = resolve(
+        name="ctr", arguments=("--epochs", "3"), environment={"KEY": "x"}, data={"train": "s3://clicks"},
+        tables={"user": TableWish(ttl=5)}, workers=RoleWish(count=2, cpu=1.0, memory="2G"),
+        servers=RoleWish(count=3, memory="4Gi"), data_workers="2", poison="skip", quota=Quota(cpu=12.0), sync="bsp",
+        cache="10%", seed=7, recovery="partial", relaunches=2, patience=Patience(join_s=60, grace_s=5),
+        guards=False, stragglers={"window": 9}, checkpoints=Keeping(every_s=5, url="s3://keep/"),
+        following=Following(slo_lag="5m"),
+    )  # fmt: skip
+    spec = plan.spec
+    assert (spec.workers, spec.servers, spec.worker_cpu, spec.worker_memory) == (2, 3, 1.0, 2 << 30)
+    assert (spec.server_memory, spec.sync, spec.seed, spec.recovery, spec.relaunches) == (
+        4 << 30,
+        "bsp",
+        7,
+        "partial",
+        2,
+    )
+    assert (spec.join_s, plan.grace_s, spec.stragglers.window_s, spec.guards.memory) == (60, 5, 9, False)
+    assert (spec.checkpoints.every_s, spec.checkpoints.url, spec.cache.share) == (5, "s3://keep", 0.1)
+    assert (spec.feeding.workers, spec.feeding.poison, spec.feeding.cores) == (2, "skip", 12.0)
+    assert spec.online.rules.slo_lag_s == 300 and plan.environment == {"KEY": "x"}
+    assert plan.settings == {"data": '{"train": "s3://clicks"}', "tables": '{"user": {"ttl": 5}}'}
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ({"workers": RoleWish(cpu=9.0)}, "the largest node has 8 cores"),
+        ({"data_worker_cpu": 9.0}, "dataWorkerCpu 9 .*the largest node has 8 cores"),
+        ({"following": Following(export_to="x")}, "on clusters nobody exports beside the job"),
+        ({"stragglers": {"windw": 3}}, "Did you mean 'window'"),
+        ({"cache": "lots"}, "cache 'lots'"),
+        ({"allocation": "laja"}, "Did you mean 'laia'"),
+        ({"resume": "nowhere"}, "no checkpoint there|nowhere"),
+    ],
+)
+def test_what_cannot_be_is_refused(spec, said):
+    with pytest.raises(errors.UserError, match=said):
+        resolve(**spec)
+
+
+def test_a_script_is_looked_for_where_the_code_is(tmp_path):
+    (tmp_path / "train.py").write_text("")
+    assert resolve(code=tmp_path).script == "train.py"
+    with pytest.raises(errors.MissingFile, match=f"Did you mean {tmp_path}/train.py"):
+        resolve(code=tmp_path, script="trian.py")
+
+
+def test_a_job_is_named_after_its_script(tmp_path):
+    assert resolving.name_of(tmp_path / "Train_DLRM v2.py") == "train_dlrm-v2"
+    assert resolving.name_of(tmp_path / "---.py") == "job"
+
+
+def test_a_spec_and_a_folder_are_no_scripts(tmp_path):
+    (tmp_path / "job.yaml").touch()
+    with pytest.raises(errors.BadInput, match=r"not a training script; run it with: springtide submit .*/job\.yaml"):
+        resolving.find_script(tmp_path / "job.yaml")
+    with pytest.raises(FileNotFoundError, match="is a directory; give the training script in it"):
+        resolving.find_script(pathlib.Path(tmp_path))
+
+
+def test_a_job_that_is_resolved_again_is_the_same_to_a_brain():
+    job = ElasticJob(script="train.py")
+    keys = [resolving.resolve(job, CLUSTER, code=None, key=key).spec.planning.key for key in ("uid-1", "uid-1", "", "")]
+    assert keys[0] == keys[1] == "uid-1" and keys[2] != keys[3]

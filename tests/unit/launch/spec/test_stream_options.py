@@ -1,0 +1,63 @@
+"""What a job may do about a stream, by its spec."""
+
+import pytest
+
+from springtide import errors
+from springtide.domain.core import durations
+from springtide.domain.spec.elastic_job import ElasticJob, Following, RoleWish
+from springtide.launch.spec.stream_options import online_of
+
+
+def given(workers=None, servers=None, resume="", **following):
+    job = ElasticJob(
+        script="train.py", workers=workers or RoleWish(), servers=servers or RoleWish(), resume=resume,
+        following=Following(**following),
+    )  # fmt: skip
+    return online_of(job, cores=8)
+
+
+def test_workers_follow_a_stream_unless_their_number_was_given():
+    assert given().on and given().rules.most == 8 and given().servers_follow
+    assert not given(workers=RoleWish(count=3)).on
+    bounded = given(workers=RoleWish(start=3, min=2, max=6))
+    assert bounded.on and (bounded.rules.fewest, bounded.rules.most) == (2, 6)
+    assert not given(on=False).on
+    assert not given(servers=RoleWish(count=2)).servers_follow
+    assert not given(servers=RoleWish(max=2)).servers_follow
+
+
+def test_times_are_read_as_people_write_them():
+    read = [durations.seconds("slo_lag", text) for text in ("20m", "90s", "1.5h", "30", "250ms")]
+    assert read == [1200, 90, 5400, 30, 0.25]
+    assert given(slo_lag="5m").rules.slo_lag_s == 300
+
+
+@pytest.mark.parametrize(
+    ("following", "said"),
+    [
+        ({"slo_lag": "soon"}, "slo_lag soon: wanted a time above 0, such as 90s"),
+        ({"slo_lag": "0"}, "wanted a time above 0"),
+        ({"settings": {"evry": "3"}}, "no online setting named 'evry'"),
+        ({"settings": {"every": "often"}}, "--online-setting every=often"),
+        ({"settings": {"lag_price": "-1"}}, "lag_price=-1.0: wanted a number of 0 or more"),
+        ({"settings": {"late_price": "nan"}}, "late_price=nan: wanted a number of 0 or more"),
+        ({"settings": {"history": "nowhere.jsonl"}}, "nowhere.jsonl: no such file"),
+        ({"settings": {"speedup": "0"}}, "wanted numbers above 0"),
+        ({"export_every": "5m"}, "export_every 5m: no place for exports is given; give export_to too"),
+        ({"metrics_port": 70000}, "metrics_port 70000: wanted 0 to 65535"),
+    ],
+)
+def test_a_mistake_is_one_error_with_what_to_do(following, said):
+    with pytest.raises(errors.UserError, match=said):
+        given(**following)
+
+
+def test_settings_by_name_change_the_rules():
+    job = given(settings={"every": "30", "start_s": "5", "forecaster": "last-day", "lag_price": "3"})
+    assert (job.every_s, job.rules.start_s, job.forecaster, job.rules.lag_price) == (30, 5, "last-day", 3)
+
+
+def test_a_run_that_goes_on_from_another_knows_its_traffic(tmp_path):
+    (tmp_path / "traffic.jsonl").write_text("")
+    assert given(resume=str(tmp_path)).history == str(tmp_path / "traffic.jsonl")
+    assert given(resume=str(tmp_path / "other")).history == given(resume="s3://bucket/run").history == ""

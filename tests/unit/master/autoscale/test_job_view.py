@@ -1,0 +1,185 @@
+"""What planning is shown of a job is what its master knows, and no more."""
+
+import msgspec
+import pytest
+
+from springtide import errors
+from springtide.domain.core.roles import Life, Role, RoleExit, RoleKind, RoleUsage
+from springtide.domain.core.shape import Bounds, Capacity, Shape
+from springtide.domain.data.leases import Holder
+from springtide.domain.data.samples import DatasetCard
+from springtide.domain.model import outline
+from springtide.domain.plan.view import Trouble
+from springtide.domain.spec.job_spec import JobSpec
+from springtide.domain.spec.plan_rules import PlanRules
+from springtide.job.core import events
+from springtide.job.scaling import plan_state
+from springtide.master.autoscale import job_view
+from springtide.master.autoscale.profiler import Watching
+from springtide.master.core import journal_entries
+from springtide.master.core.record import Record
+from springtide.planning.guards import oom
+from springtide.rpc.messages.messages import Report
+
+WORKER, SERVER = Role(RoleKind.WORKER, 0), Role(RoleKind.SERVER, 0)
+BOUNDS = Bounds(
+    least=Shape(workers=1, servers=1, worker_cpu=0.1, server_cpu=0.1),
+    most=Shape(workers=4, servers=4, worker_cpu=4.0, server_cpu=4.0, worker_memory=2**40, server_memory=2**40),
+    quota=Capacity(cpu=8.0, memory=2**42),
+)
+RULES = PlanRules(bounds=BOUNDS, settle_s=1.0, window_s=2.0, warm_up_steps=5)
+CARD = DatasetCard(samples=1000, batch_size=8, epochs=3)
+
+
+class Quiet:
+    """Guards that have found nothing."""
+
+    ahead, refused = (), None
+
+
+def begun(card=CARD, **spec):
+    """A record of a job that trains."""
+    given = dict(worker_cpu=0.5, server_cpu=0.5, planning=RULES)
+    record = Record(JobSpec(name="job", **(given | spec)))
+    record.happen(events.Joined(SERVER), 1.0)
+    record.happen(events.Ready(SERVER, "here"), 1.0)
+    record.happen(events.Joined(WORKER), 2.0)
+    record.lease(journal_entries.Lease(Holder(0, 0), card, 1, 2.0, ()))
+    return record
+
+
+def sources(record, watching=None, guards=Quiet, usage=None):
+    watching = watching or Watching(RULES)
+    if watching.era is None:
+        watching.look(plan_state.shape_of(record.state), list(record.state.nodes.values()), {}, at=3.0)
+    return job_view.Sources(name="job-2", record=record, watching=watching, guards=guards, usage=usage or {})
+
+
+def test_facts_come_from_the_models_outline_and_the_data_sets_card():
+    record = begun()
+    made = outline.Outline(
+        tables=(outline.TableOutline(name="a", paths=("a", "b"), rows=10, dim=16),),
+        dense=(outline.DenseOutline(name="w", shape=(3, 5), dtype="float32", table=0, first=0, chunks=1),),
+    )
+    record.share(outline.SHARED_KEY, msgspec.msgpack.encode(made))
+    view = job_view.view(sources(record), now=4.0)
+    assert (view.facts.dense_bytes, view.facts.dim, view.facts.batch) == (60.0, 32.0, 8)
+    assert view.features["tables"] == 1.0 and view.features["sync"] == "async"
+    assert (view.samples_done, view.samples_total) == (0.0, 3000.0)
+
+
+def test_workers_in_step_share_a_batch_and_are_no_more_than_it_has_samples():
+    together = DatasetCard(samples=1000, batch_size=3, in_step=True)
+    view = job_view.view(sources(begun(card=together, sync="bsp")), now=4.0)
+    assert (view.facts.group, view.facts.batch, view.bounds.most.workers) == (3, 3, 3)
+    assert view.features["sync"] == "bsp" and view.bounds.most.servers == 1
+    view = job_view.view(sources(begun()), now=4.0)
+    assert (view.facts.group, view.bounds.most.workers) == (0, BOUNDS.most.workers)
+
+
+def test_workers_in_step_are_no_more_than_share_the_smallest_rest_of_the_data():
+    uneven = DatasetCard(samples=1026, batch_size=8, shard_batches=16, in_step=True)
+    record = begun(card=uneven, sync="bsp")
+    view = job_view.view(sources(record), now=4.0)
+    assert (view.facts.group, view.bounds.most.workers) == (8, 2)
+    record.book.check_group(view.bounds.most.workers)
+    with pytest.raises(errors.BadInput, match="share a batch of 2 samples"):
+        record.book.check_group(view.bounds.most.workers + 1)
+
+
+@pytest.mark.parametrize("told", [b"", b"\xc1", b"\x01"])
+def test_a_model_that_is_not_told_or_garbled_is_no_reason_to_fail(told):
+    record = begun()
+    record.share(outline.SHARED_KEY, told)
+    assert job_view.view(sources(record), now=4.0).facts.dim == 1.0
+
+
+def test_a_job_that_has_not_shown_its_data_or_is_not_all_there_is_not_shown():
+    record = Record(JobSpec(name="job", worker_cpu=0.5, server_cpu=0.5, planning=RULES))
+    assert job_view.view(sources(record), now=4.0) is None
+    whole = sources(begun())
+    whole.watching.look(None, [], {}, at=5.0)
+    assert job_view.view(whole, now=6.0) is None
+
+
+def test_memory_is_needed_only_where_it_has_limits():
+    usage = {WORKER: RoleUsage(role=WORKER, memory=1000)}
+    assert job_view.need(sources(begun(), usage=usage)) == job_view.NO_NEED
+
+    class Ahead(Quiet):
+        ahead = (
+            oom.Forecast(
+                server=0, law="steady", static=90.0, live_at_end=900.0, peak=0, limit=1, until=1, crosses_at=None
+            ),
+        )
+
+    limited = sources(begun(worker_memory=2**30, server_memory=2**30), guards=Ahead, usage=usage)
+    need = job_view.need(limited)
+    assert (need.worker, need.server, need.rows) == (1150, 100, 1350)
+
+
+def test_a_role_that_was_killed_for_want_of_memory_is_a_finding_until_something_was_changed():
+    record = begun(worker_memory=2**30)
+    record.happen(events.Gone(RoleExit(role=WORKER, pid=0, signal="SIGKILL", oom=True)), 5.0)
+    found = job_view.findings(sources(record), now=6.0)
+    assert [(one.trouble, str(one.role)) for one in found] == [(Trouble.OOM, "worker-0")]
+    record.happen(events.Scaled(2, "by hand"), 7.0)
+    assert job_view.findings(sources(record), now=8.0) == ()
+
+
+def test_what_a_guard_could_not_do_is_a_finding_for_a_while():
+    class Refused(Quiet):
+        refused = (10.0, events.ServersScaled(3, "memory would run out"), "it trains in step")
+
+    here = sources(begun(), guards=Refused)
+    (found,) = job_view.findings(here, now=20.0)
+    assert (found.trouble, found.servers) == (Trouble.MEMORY, 3)
+    assert job_view.findings(here, now=200.0) == ()
+
+
+def test_how_long_roles_took_to_start_is_watched():
+    record = Record(JobSpec(name="job", worker_cpu=0.5, server_cpu=0.5, planning=RULES))
+    watching = Watching(RULES)
+    nodes = list(record.state.nodes.values())
+    watching.look(None, nodes, {}, at=1.0)
+    record.happen(events.Joined(SERVER), 3.0)
+    record.happen(events.Joined(WORKER), 6.0)
+    watching.look(None, nodes, {}, at=6.0)
+    assert {(one.kind, one.cpu) for one in watching.launches} == {(RoleKind.WORKER, 0.5), (RoleKind.SERVER, 0.5)}
+    assert all(one.seconds == 6.0 for one in watching.launches)
+    watching.look(None, nodes, {}, at=9.0)
+    assert len(watching.launches) == 2
+
+
+def test_what_was_measured_in_a_shape_is_kept_when_the_job_gets_another():
+    watching = Watching(RULES)
+    first = Shape(workers=1, servers=1, worker_cpu=0.5, server_cpu=0.5)
+    second = Shape(workers=1, servers=1, worker_cpu=1.0, server_cpu=0.5)
+    steps = 0
+    for at in range(20):
+        watching.look(first if at < 10 else second, [], {WORKER: RoleUsage(role=WORKER, cpu_s=0.25 * at)}, at=float(at))
+        steps += 10
+        watching.heard(WORKER, 0, Report(step=steps, samples=8 * steps, seconds={"total": float(at)}), at=float(at))
+    shapes = [one.shape for one in watching.window(8).profiles()]
+    assert set(shapes) == {first, second} and shapes == sorted(shapes, key=lambda shape: shape.worker_cpu)
+    assert watching.cpu_used(Life(WORKER, 0)) == pytest.approx(0.25)
+    assert watching.cpu_used(Life(SERVER, 0)) is None
+
+
+def test_cores_that_servers_use_are_counted_once_workers_are_past_their_first_steps():
+    watching = Watching(RULES)
+    shape = Shape(workers=1, servers=1, worker_cpu=0.5, server_cpu=0.5)
+    busy_s = 0.0
+    for at in range(20):  # for ten seconds data is read and the first steps are slow: the server has nothing to do
+        busy_s += 0.3 if at > 10 else 0.0
+        watching.look(shape, [], {SERVER: RoleUsage(role=SERVER, cpu_s=busy_s)}, at=float(at))
+        steps = 1 if at < 10 else 10 * at
+        watching.heard(WORKER, 0, Report(step=steps, samples=8 * steps, seconds={"total": float(at)}), at=float(at))
+    assert watching.cpu_used(Life(SERVER, 0)) == pytest.approx(0.3)
+
+
+def test_reports_are_not_counted_while_the_job_changes():
+    watching = Watching(RULES)
+    watching.look(None, [], {}, at=1.0)
+    watching.heard(WORKER, 0, Report(step=5, samples=5), at=2.0)
+    assert watching.window(1).profiles() == ()

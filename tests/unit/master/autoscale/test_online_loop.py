@@ -1,0 +1,394 @@
+"""The closed loop of an online job, with a clock that stands still and a planner that says what it is told."""
+
+import asyncio
+import contextlib
+from dataclasses import replace
+
+import msgspec
+import numpy as np
+import pytest
+
+from springtide import errors
+from springtide.data.ledger.pass_registry import Book
+from springtide.domain.core.roles import Life, Role, RoleKind
+from springtide.domain.data.online_view import OnlineRules, Scaling
+from springtide.domain.data.streams import PartitionView, Steps, StreamUse
+from springtide.domain.spec.job_spec import JobSpec
+from springtide.domain.spec.online_job import OnlineJob, OnlinePoint, TrafficStep
+from springtide.job.core import events
+from springtide.master.autoscale.forecast import Foresight
+from springtide.master.autoscale.online_loop import Online
+from springtide.master.autoscale.stream_stats import Streams
+from springtide.master.core import waiters
+from springtide.master.core.context import Doors
+from springtide.master.core.record import Record
+from springtide.planning.online.forecast.traffic import Forecast
+from springtide.planning.online.scaling import decision
+from springtide.rpc.messages.messages import Report
+from springtide.telemetry.logs import RunFiles
+from springtide.telemetry.time_series import Series, read
+from tests.unit.master.autoscale.test_loop import RULES
+
+WALL, BATCH = 1_700_000_000.0, 10
+ONLINE = OnlineJob(on=True, rules=OnlineRules(fewest=1, most=4), servers_follow=True)
+
+
+class Says:
+    """A forecaster in the hands of a test."""
+
+    trouble = ""
+    asked = 0
+
+    async def forecast(self, history, steps, *, at):
+        self.asked += 1
+        mean = np.full(steps, history.values[-1])
+        return Forecast(
+            step_s=history.step_s, mean=mean, low=mean, high=2 * mean, member="a test", why="as the last step"
+        )  # fmt: skip
+
+    async def close(self):
+        self.trouble = "closed"
+
+
+class World:
+    """A job whose workers tell what a test says of them."""
+
+    def __init__(self, tmp_path, monkeypatch, job=ONLINE, *, workers=1, record=None, at=0.0, **spec):
+        self.now, self.files, self.told, self.views = at, RunFiles(tmp_path), [], []
+        self.answer = lambda view: Scaling(workers=view.workers, why="all is well")
+        self.record = record or Record(JobSpec(name="clicks", workers=workers, online=job, **spec))
+        self.happen = lambda event: self.record.happen(event, self.now)
+        doors = Doors(
+            record=self.record, changed=waiters.Turnstile(), happen=self.happen,
+            kept=lambda entry: contextlib.nullcontext(), tell=lambda kind, **fields: self.told.append((kind, fields)),
+        )  # fmt: skip
+        self.forecasts = Says()
+        foresight = Foresight(job, self.forecasts, self.files, wall=WALL + at, at=at)
+        points = Series(self.files.online, OnlinePoint, most=100)
+        self.online = Online(doors, Streams(wall=WALL + at, at=at), foresight, points)
+        self.trained, self.end, self.came = {}, 0.0, []
+        monkeypatch.setattr(Online, "reads", True)
+        monkeypatch.setattr(Online, "_batch", BATCH)
+        monkeypatch.setattr(decision, "decide", self.decide)
+        monkeypatch.setattr(decision, "due", lambda view, rules, planned_at: True)
+        for rank in range(self.record.state.servers_wanted):
+            self.join(Role(RoleKind.SERVER, rank), address=f"host:{rank}")
+        self.arrive()
+
+    def decide(self, view, rules):
+        self.views.append(view)
+        return self.answer(view)
+
+    def join(self, role, address=""):
+        life = self.record.state.node(role).incarnation
+        with contextlib.suppress(Exception):
+            self.happen(events.Joined(role, life, 1))
+        if address:
+            self.happen(events.Ready(role, address, life))
+
+    def arrive(self):
+        """All that are awaited come."""
+        for wanted in self.record.state.wanted():
+            self.join(wanted.role, f"host:{wanted.role.rank}" if wanted.role.kind is RoleKind.SERVER else "")
+
+    def go(self, seconds, *, traffic, pace=100.0, paces=None, step_s=1.0, filled=1.0):
+        """Time passes: so much comes, and workers train what they can of it, in batches so full."""
+        self.filled = filled
+
+        async def run():
+            left = seconds
+            while left > 0:
+                self.now += step_s
+                left -= step_s
+                self.end += traffic * step_s
+                self.came.append((self.end, self.now))
+                self.work(step_s, pace, paces or {})
+                self.online.tick(self.now, moving=0)
+                while self.online._asking is not None:
+                    await asyncio.sleep(0)
+
+        asyncio.run(run())
+
+    def work(self, step_s, pace, paces):
+        alive = [node for node in self.record.state.of_kind(RoleKind.WORKER) if node.state == "joined"]
+        waiting = self.end - sum(done for done, _, _ in self.trained.values())
+        for place, node in enumerate(alive):
+            life = Life(node.role, node.incarnation)
+            done, busy, waited = self.trained.get(life, (0.0, 0.0, 0.0))
+            own = paces.get(node.role.rank, pace)
+            some = min(waiting / (len(alive) - place), own * step_s)
+            waiting -= some
+            self.trained[life] = (done + some, busy + some / own, waited + step_s - some / own)
+            total = sum(done for done, _, _ in self.trained.values())
+            oldest = next((at for end, at in self.came if end > total), 0.0)
+            view = PartitionView(0, int(total), int(self.end), WALL + oldest)
+            done, busy, waited = self.trained[life]
+            size = self.filled * BATCH
+            steps = Steps(done / size, done, busy, done * size, busy * size)
+            use = StreamUse(partitions=(view,), records=int(done), busy_s=busy, waited_s=waited, steps=steps)
+            self.online.heard(life, Report(step=int(done / size), stream=use), at=self.now)
+
+    @property
+    def kinds(self):
+        return [kind for kind, _ in self.told]
+
+
+@pytest.fixture
+def world(tmp_path, monkeypatch):
+    return World(tmp_path, monkeypatch)
+
+
+def test_it_sees_what_comes_what_waits_and_what_a_worker_can_do(world):
+    world.go(200, traffic=80)
+    view = world.views[-1]
+    assert view.workers == 1 and view.arrivals == pytest.approx(80, rel=0.05)
+    assert view.utilization == pytest.approx(0.8, rel=0.05)
+    assert view.capacity == pytest.approx((0, 100, 200, 300, 400), rel=0.05)
+    state = world.online.status(world.now)
+    assert state.lag_s <= 2 and state.violation == 0 and state.worker_hours == pytest.approx(200 / 3600, rel=0.05)
+
+
+def test_more_workers_come_with_a_reason_and_servers_follow_in_proportion(world):
+    world.answer = lambda view: Scaling(workers=3, why="more is expected")
+    world.go(40, traffic=80)
+    assert (world.record.state.workers, world.record.state.servers_wanted) == (3, 3)
+    assert "more is expected" in world.online.status(world.now).why
+    assert world.online.status(world.now).scalings == 1
+    world.arrive()
+    world.go(20, traffic=80)
+    assert world.record.state.workers == 3 and world.views[-1].workers == 3
+
+
+def test_servers_follow_within_the_bounds_that_the_user_gave_since(world):
+    world.happen(events.Rebound(None, (1, 2), "the spec was changed"))
+    world.answer = lambda view: Scaling(workers=3, why="more is expected")
+    world.go(40, traffic=80)
+    assert (world.record.state.workers, world.record.state.servers_wanted) == (3, 2)
+
+
+def test_more_workers_than_can_share_a_batch_are_refused_with_a_reason(world, monkeypatch):
+    def refuse(book, workers):
+        raise errors.BadInput(f"{workers} workers cannot share a batch")
+
+    monkeypatch.setattr(Book, "check_group", refuse)
+    world.answer = lambda view: Scaling(workers=3, why="more is expected")
+    world.go(40, traffic=80)
+    assert world.record.state.workers == 1 and world.online.status(world.now).scalings == 0
+    assert world.online.status(world.now).why == "more is expected; not now: 3 workers cannot share a batch"
+    assert sum(kind == "online" and "not now" in fields["why"] for kind, fields in world.told) == 1
+
+
+def test_nothing_new_is_begun_while_a_change_is_under_way(world):
+    world.answer = lambda view: Scaling(workers=view.workers + 1, why="more")
+    world.go(60, traffic=80)
+    assert world.record.state.workers == 2  # worker-1 has not come yet
+    assert world.views[-1].pausing
+    world.arrive()
+    world.go(20, traffic=80)
+    assert world.record.state.workers == 3
+
+
+def test_how_long_a_worker_takes_to_start_is_learned(world):
+    world.answer = lambda view: Scaling(workers=2, why="more")
+    world.go(65, traffic=80)
+    world.arrive()
+    world.go(20, traffic=80)
+    rules = world.online._rules()
+    assert rules.start_s == pytest.approx(40, abs=15) and rules.most == 4
+
+
+def test_cores_that_planning_began_with_are_let_go(tmp_path, monkeypatch):
+    world = World(tmp_path, monkeypatch, planning=RULES, worker_cpu=0.5, server_cpu=0.5)
+    world.go(3, traffic=80)
+    assert {size.cpu for size in world.record.state.planned.sizes.values()} == {2.0}
+    changed = world.record.state.planned.epoch
+    world.go(3, traffic=80)
+    assert world.record.state.planned.epoch == changed
+
+
+def test_doing_nothing_has_its_reason_and_is_said_once(world):
+    world.answer = lambda view: Scaling(workers=1, why=f"{view.arrivals:.0f} samples/s come")
+    world.go(300, traffic=50)
+    said = [fields["why"] for kind, fields in world.told if kind == "online"]
+    assert said[0].startswith("nobody has trained for long enough") and len(said) == 2
+    assert "samples/s come" in said[1]
+
+
+def test_a_number_set_by_hand_stays(world):
+    world.answer = lambda view: Scaling(workers=4, why="more")
+    world.happen(events.Scaled(2, "by hand", pinned=True))
+    world.arrive()
+    world.go(100, traffic=80)
+    assert world.record.state.workers == 2 and "set by hand" in world.online.status(world.now).why
+
+
+def test_bounds_that_are_changed_hold_and_open_a_number_set_by_hand(world):
+    world.answer = lambda view: Scaling(workers=4, why="more")
+    world.happen(events.Scaled(2, "by hand", pinned=True))
+    world.happen(events.Rebound((1, 3), None, "the spec was changed"))
+    world.arrive()
+    world.go(100, traffic=80)
+    assert world.record.state.workers == 3
+    assert (status := world.online.status(world.now)).most == 3 and status.fewest == 1
+
+
+def test_that_nobody_keeps_up_is_an_alert_told_once_and_so_is_its_end(world):
+    alert = "cannot keep up: {:.0f} samples/s come"
+    world.answer = lambda view: Scaling(workers=4, why="all there are", alert=alert.format(view.at))
+    world.go(40, traffic=900)
+    world.arrive()
+    world.go(60, traffic=900)
+    assert world.kinds.count("alert") == 1 and "alert_over" not in world.kinds
+    assert world.online.status(world.now).alert.startswith("cannot keep up")
+    world.answer = lambda view: Scaling(workers=4, why="less comes")
+    world.go(60, traffic=90)
+    assert world.kinds.count("alert") == world.kinds.count("alert_over") == 1
+    assert not world.online.status(world.now).alert
+
+
+def test_that_dead_letters_are_only_counted_is_told_once_whatever_becomes_of_the_master(tmp_path, monkeypatch):
+    world = World(tmp_path, monkeypatch, workers=2)
+
+    def refuse(world, rank, letters):
+        use = StreamUse(corrupt=letters + 5, unkept=letters, unkept_why=f"the box of {rank} is full")
+        world.online.heard(Life(Role(RoleKind.WORKER, rank), 0), Report(step=1, stream=use), at=world.now)
+
+    refuse(world, 0, 0)
+    assert not world.told
+    refuse(world, 1, 3)
+    refuse(world, 0, 4)
+    assert world.told == [("letters_not_kept", {"role": "worker-1", "why": "the box of 1 is full"})]
+    state = world.online.status(world.now)
+    assert (state.corrupt, state.unkept, state.unkept_why) == (17, 7, "the box of 1 is full")
+    after = World(tmp_path, monkeypatch, record=world.record)
+    refuse(after, 0, 9)
+    assert "letters_not_kept" not in after.kinds
+
+
+def test_what_waits_too_long_breaks_the_promise(tmp_path, monkeypatch):
+    job = OnlineJob(on=True, rules=OnlineRules(most=1, slo_lag_s=30.0))
+    world = World(tmp_path, monkeypatch, job)
+    world.go(400, traffic=200)
+    state = world.online.status(world.now)
+    assert state.lag_s > 100 and state.violation > 0.5 and state.backlog == pytest.approx(40_000, rel=0.1)
+    assert state.lag_min > 0 and state.down_min == 0
+
+
+def test_a_slow_worker_gets_a_backup_and_loses_it_when_it_is_fast_again(tmp_path, monkeypatch):
+    world = World(tmp_path, monkeypatch, workers=3)
+    world.go(150, traffic=1000, paces={1: 30.0})
+    assert world.record.state.workers == 4 and world.online.status(world.now).backups == 1
+    why = next(fields["why"] for kind, fields in world.told if kind == "backup")
+    assert "worker-1 trains 30 samples/s" in why
+    world.arrive()
+    assert all(view.workers == 3 for view in world.views)
+    world.go(400, traffic=1000)
+    assert world.record.state.workers == 3 and world.online.status(world.now).backups == 0
+
+
+def test_a_slow_worker_of_a_job_whose_number_is_given_gets_no_backup_and_none_is_claimed(tmp_path, monkeypatch):
+    world = World(tmp_path, monkeypatch, workers=3, job=replace(ONLINE, on=False))
+    world.go(150, traffic=1000, paces={1: 30.0})
+    state = world.online.status(world.now)
+    assert (world.record.state.workers, state.backups, state.fewest, state.most) == (3, 0, 3, 3)
+    (told,) = [fields for kind, fields in world.told if kind == "backup"]
+    assert told["workers"] == 0 and "worker-1 trains 30 samples/s" in told["why"]
+    assert "no backup, the number of workers was given (--workers, or --online off)" in told["why"]
+
+
+def test_a_backup_that_there_is_no_room_for_is_not_counted_and_said(tmp_path, monkeypatch):
+    most_are_there = replace(ONLINE, rules=replace(ONLINE.rules, fewest=3, most=3))
+    world = World(tmp_path, monkeypatch, workers=3, job=most_are_there)
+    world.go(150, traffic=1000, paces={1: 30.0})
+    state = world.online.status(world.now)
+    assert (world.record.state.workers, state.backups) == (3, 0)
+    assert "no room for 1 more for slow workers: 3 are the most" in state.why
+
+
+def test_batches_that_were_cut_short_only_say_what_a_worker_can_do_at_least(world):
+    world.go(40, traffic=60, pace=40.0, filled=0.2)
+    assert world.views[-1].capacity[1] == pytest.approx(40, rel=0.1)  # steps were all alike: nothing better is known
+    world.go(100, traffic=200, pace=100.0)
+    assert world.views[-1].capacity[1] == pytest.approx(100, rel=0.3)
+
+
+def test_a_worker_that_mostly_rests_is_not_believed_to_be_as_quick_as_it_looks(world):
+    world.go(60, traffic=99, pace=100.0)
+    world.go(200, traffic=50, pace=1000.0)
+    assert world.views[-1].capacity[1] == pytest.approx(100, rel=0.1)
+
+
+def test_a_master_that_takes_over_knows_what_was_learned_and_what_came(tmp_path, monkeypatch):
+    world = World(tmp_path, monkeypatch)
+    world.go(1900, traffic=80, step_s=5.0)
+    known = world.online.status(world.now)
+    snapshot = Record.from_bytes(world.record.to_bytes())
+    later = World(tmp_path, monkeypatch, record=snapshot, at=world.now + 3)
+    state = later.online.status(later.now)
+    assert state.hours == pytest.approx(known.hours, abs=0.01)
+    later.go(30, traffic=80)
+    assert later.views[0].capacity[1] == pytest.approx(100, rel=0.05)
+    assert "as the last step" in later.views[0].outlook.why and later.forecasts.asked == 1
+    assert later.views[0].outlook.mean[0] == pytest.approx(80, rel=0.05)
+
+
+def test_traffic_of_another_run_can_be_given(tmp_path, monkeypatch):
+    given = tmp_path / "before.jsonl"
+    steps = [TrafficStep(at=WALL - 600 * n, seconds=600, samples=600 * 42.0) for n in range(200, 0, -1)]
+    given.write_bytes(b"".join(msgspec.json.encode(step) + b"\n" for step in steps))
+    world = World(tmp_path, monkeypatch, OnlineJob(on=True, rules=OnlineRules(most=2), history=str(given)))
+    world.go(40, traffic=80)
+    assert world.views[0].outlook.mean[0] == pytest.approx(42)
+    assert len(read(world.files.traffic, TrafficStep)) == 200
+
+
+def test_without_a_past_the_last_minutes_are_taken_to_go_on_and_that_is_said(world):
+    world.go(40, traffic=80)
+    assert world.views[-1].outlook.mean[0] == pytest.approx(80, rel=0.1)
+    assert "nothing is known yet" in world.views[-1].outlook.why
+
+
+def test_a_day_in_minutes_looks_like_a_day(tmp_path, monkeypatch):
+    world = World(tmp_path, monkeypatch, OnlineJob(on=True, rules=OnlineRules(most=2), speedup=288.0))
+    world.go(100, traffic=2880, pace=5760, step_s=0.25)
+    view = world.views[-1]
+    assert view.arrivals == pytest.approx(2880, rel=0.05) and view.capacity[1] == pytest.approx(5760, rel=0.05)
+    assert view.outlook.mean[0] == pytest.approx(2880, rel=0.05) and view.backlog < 288 * 2880
+    kept = read(world.files.traffic, TrafficStep)[-1]
+    assert kept.samples / kept.seconds == pytest.approx(2880, rel=0.05)
+    assert len(read(world.files.traffic, TrafficStep)) == pytest.approx(48, abs=2)
+    assert world.online.status(world.now).hours == pytest.approx(8, rel=0.05)
+
+
+def test_points_of_the_run_are_there_for_the_dashboard(world):
+    world.go(100, traffic=80)
+    points = read(world.files.online, OnlinePoint)
+    assert len(points) == pytest.approx(100 / 15, abs=2)
+    assert points[-1].arriving == pytest.approx(80, rel=0.05) and points[-1].workers == 1
+    assert points[-1].at == pytest.approx(WALL + world.now, abs=20)
+
+
+def test_a_planner_that_fails_changes_nothing_but_the_reason(world):
+    def broken(view):
+        raise ZeroDivisionError("no capacity")
+
+    world.answer = broken
+    world.go(40, traffic=80)
+    assert world.record.state.workers == 1
+    assert "could not be decided: ZeroDivisionError" in world.online.status(world.now).why
+
+
+def test_time_without_training_while_it_is_scaled_is_downtime(tmp_path, monkeypatch):
+    world = World(tmp_path, monkeypatch)
+    world.go(30, traffic=80)
+    world.happen(events.Scaled(2, "more", planned=True))
+    world.go(20, traffic=80, pace=1e-9)
+    assert world.online.status(world.now).down_min * 60 == pytest.approx(17, abs=3)
+    world.arrive()
+    world.go(20, traffic=80)
+    assert world.online.status(world.now).down_min * 60 < 21
+
+
+def test_the_forecaster_is_let_go(world):
+    asyncio.run(world.online.close())
+    assert world.forecasts.trouble == "closed"

@@ -1,0 +1,448 @@
+"""Checkpoints as the master runs them, with servers that really write: what is complete, abandoned or failed."""
+
+import asyncio
+import json
+
+import msgspec
+import pytest
+
+from springtide import errors
+from springtide.checkpoint.format import reader
+from springtide.checkpoint.format.storage import Folder
+from springtide.checkpoint.transfer.claims import Claim
+from springtide.data.ledger.snapshot import BookNote
+from springtide.domain.core.roles import Role, RoleExit, RoleKind
+from springtide.domain.data.leases import Progress
+from springtide.domain.data.samples import DatasetCard
+from springtide.domain.model.checkpoints import CheckpointRules, Lineage
+from springtide.domain.spec.job_spec import JobSpec, Phase
+from springtide.embedding.placement.placement import even
+from springtide.master import dispatcher
+from springtide.master.checkpoint.round import Saving
+from springtide.master.core.record import Record
+from springtide.rpc.messages import messages
+from springtide.server import checkpoints, restore
+from springtide.telemetry.events import EventLog
+from tests.unit.checkpoint import stores
+from tests.unit.master.test_dispatcher import Clock, everyone
+
+CARD = DatasetCard(samples=40, batch_size=10, shard_batches=1)  # four shards
+RULES = CheckpointRules(every_s=30.0)
+OTHER = Claim(run="run2", job="job")
+"""Of another run."""
+
+
+class Server:
+    """A server with a real store that saves as its process would."""
+
+    def __init__(self, rank, servers, folder, life):
+        self.store, self.hurried = stores.store(), False
+        owners = even(stores.SLOTS, servers).server_of_slot
+        self.owns = lambda slot: owners[slot] == rank
+        self.saver = checkpoints.Saver(self, folder, life, run=stores.RUN, rest=lambda _: None)
+
+
+class Job:
+    """A desk with everyone joined, and servers."""
+
+    def __init__(self, master, clock, peers, folder, servers):
+        self.master, self.clock, self.peers, self.folder = master, clock, peers, folder
+        self.servers = [Server(rank, servers, folder, f"server-{rank}.0") for rank in range(servers)]
+        self.asked = [(0, 0)] * servers
+
+    def ask(self, name, request):
+        return self.master.handle(self.peers[name], request)
+
+    async def order(self, rank):
+        """What a server is told to write."""
+        order = await asyncio.wait_for(self.ask(f"server-{rank}", messages.SaveRequest(*self.asked[rank])), 5)
+        assert isinstance(order, messages.Save)
+        self.asked[rank] = order.term, order.number, order.part
+        return order
+
+    async def save(self, *ranks):
+        """These servers write what is asked for; until the master has dealt with it."""
+        for rank in ranks or range(len(self.servers)):
+            said = self.servers[rank].saver.save(await self.order(rank))
+            await self.ask(f"server-{rank}", said)
+        await self.published()
+
+    async def published(self):
+        while self.master.rounds._tasks:
+            await asyncio.gather(*self.master.rounds._tasks)
+
+    async def train(self, *, shards=1):
+        """The worker trains some shards."""
+        for _ in range(shards):
+            leased = await self.ask("worker-0", messages.LeaseRequest(CARD))
+            grant = leased.grants[0]
+            for server in self.servers:
+                stores.train(server.store, range(50), batch=(0, grant.shard, grant.first, grant.end - grant.first))
+            word = Progress(grant.shard, grant.first, grant.end, grant.end)
+            await self.ask("worker-0", messages.Heartbeat(progress=(word,)))
+
+    def tick(self, seconds=0.0):
+        self.clock.now += seconds
+        self.master.tick()
+
+    def told(self):
+        lines = (self.folder.parent / "events.jsonl").read_text().splitlines()
+        return [event for event in map(json.loads, lines) if event["event"] == "checkpoint"]
+
+    @property
+    def outcomes(self):
+        return [(event["number"], event["outcome"]) for event in self.told()]
+
+
+def with_job(test, tmp_path, *, servers=2, rules=RULES, claim=stores.CLAIM, **spec):
+    """Run an async test with a job that keeps checkpoints."""
+
+    async def run():
+        story, clock = EventLog(tmp_path / "events.jsonl"), Clock()
+        try:
+            made = JobSpec(name="job", servers=servers, slots=stores.SLOTS, seed=5, checkpoints=rules, **spec)
+            folder = tmp_path / "checkpoints"
+            master = dispatcher.Desk(Record(made), story, clock, saving=Saving(rules, folder, claim))
+            master.rounds.resume()
+            await test(Job(master, clock, await everyone(master, servers=servers), folder, servers))
+        finally:
+            story.close()
+
+    asyncio.run(run())
+
+
+def test_the_first_one_begins_with_training_and_is_complete_when_all_servers_have_written(tmp_path):
+    async def test(job):
+        job.tick()
+        assert job.master.rounds.saving.round is None, "nothing is trained yet"
+        await job.train()
+        job.tick()
+        await job.save(0)
+        assert job.outcomes == []
+        await job.save(1)
+        assert job.outcomes == [(1, "complete")] and job.told()[0]["full"]
+        found = reader.latest(str(job.folder)).manifest
+        assert found.number == 1 and found.samples == 10 and found.job == "job"
+        assert job.master.status().checkpoint == 1
+
+    with_job(test, tmp_path)
+
+
+def test_the_next_begins_after_the_interval_and_is_incremental(tmp_path):
+    async def test(job):
+        await job.train()
+        job.tick()
+        await job.save()
+        job.tick(29)
+        assert job.master.rounds.saving.round is None
+        job.tick(2)
+        assert (await job.order(0)).base == 1
+        job.asked[0] = (1, 1)
+        await job.save()
+        assert job.outcomes == [(1, "complete"), (2, "complete")] and not job.told()[1]["full"]
+
+    with_job(test, tmp_path)
+
+
+def test_the_ledger_is_noted_before_the_slots_are_copied(tmp_path):
+    async def test(job):
+        await job.train()
+        job.tick()
+        await job.train()  # after the note, before the copies
+        await job.save()
+        found = reader.latest(str(job.folder)).manifest
+        note = msgspec.msgpack.decode(found.ledger, type=BookNote)
+        assert note.ledgers[0].samples_done == 10
+        again = stores._native.Store(slots=stores.SLOTS, seed=5)
+        restore.restore(again, str(job.folder), 1, range(stores.SLOTS))
+        assert [run[0] for run in again.applied(0)] == [0, 1], "the slots have more than the ledger, never less"
+
+    with_job(test, tmp_path)
+
+
+def test_a_disk_that_takes_no_more_is_told_and_the_job_goes_on(tmp_path):
+    async def test(job):
+        await job.train()
+        job.tick()
+        order = await job.order(0)
+        said = messages.Saved(order.term, order.number, error="cannot write to /data: No space left on device")
+        await job.ask("server-0", said)
+        assert job.outcomes == [(1, "failed")]
+        assert "No space left on device" in job.master.status().checkpoint_trouble
+        assert job.master.state.phase is Phase.RUNNING
+        job.tick(3)
+        await job.save()
+        assert job.outcomes[-1] == (2, "complete") and not job.master.status().checkpoint_trouble
+
+    with_job(test, tmp_path)
+
+
+def test_the_end_of_data_is_told_after_a_checkpoint_that_has_it(tmp_path):
+    async def test(job):
+        await job.train(shards=3)
+        job.tick()
+        await job.save()
+        await job.train()
+        asked = asyncio.create_task(job.ask("worker-0", messages.LeaseRequest(CARD)))
+        order = await job.order(0)
+        assert order.hurry and not asked.done()
+        job.asked[0] = (1, 1)
+        await job.save()
+        assert isinstance(await asked, messages.End)
+
+    with_job(test, tmp_path)
+
+
+def test_the_end_of_data_is_told_without_one_when_none_can_be_written(tmp_path):
+    async def test(job):
+        await job.train(shards=4)
+        asked = asyncio.create_task(job.ask("worker-0", messages.LeaseRequest(CARD)))
+        order = await job.order(1)
+        await job.ask("server-1", messages.Saved(order.term, order.number, error="disk full"))
+        assert isinstance(await asked, messages.End)
+        assert [event["outcome"] for event in job.told()] == ["failed", "skipped"]
+
+    with_job(test, tmp_path)
+
+
+def test_one_whose_server_is_lost_is_abandoned_and_said(tmp_path):
+    async def test(job):
+        await job.train()
+        job.tick()
+        await job.save(0)
+        ended = RoleExit(role=Role(RoleKind.SERVER, 1), pid=3, signal="SIGKILL")
+        await job.ask("agent", messages.Exited(ended))
+        job.tick()
+        assert job.outcomes == [(1, "abandoned")]
+        assert "server-1.0 was lost" in job.told()[0]["why"]
+        assert reader.latest(str(job.folder)).manifest is None
+
+    with_job(test, tmp_path)
+
+
+def test_one_that_began_before_the_ledger_went_back_is_abandoned_whoever_was_lost(tmp_path):
+    """A server that came after it began is lost; its slots come from the one before, and lack what the note has."""
+
+    async def test(job):
+        await job.train()
+        job.tick()
+        note = job.master.record.book.note()
+        await job.save()
+        await job.train()
+        job.tick(31)
+        await job.save(0)
+        job.master.record.book.restore(note)
+        await job.save(1)
+        assert job.outcomes == [(1, "complete"), (2, "abandoned")]
+        assert "went back" in job.told()[1]["why"]
+        assert reader.numbers(Folder(job.folder)) == [1]
+
+    with_job(test, tmp_path)
+
+
+def test_one_that_is_given_up_while_it_is_published_is_found_by_nobody(tmp_path):
+    async def test(job):
+        await job.train()
+        job.tick()
+        note = job.master.record.book.note()
+        await job.save(0)
+        await job.ask("server-1", job.servers[1].saver.save(await job.order(1)))
+        job.master.record.book.restore(note)
+        await job.published()
+        assert job.outcomes == [(1, "abandoned")] and reader.numbers(Folder(job.folder)) == []
+
+    with_job(test, tmp_path)
+
+
+def test_a_job_that_is_stopped_ends_after_its_last_checkpoint(tmp_path):
+    async def test(job):
+        await job.train(shards=2)
+        job.tick()
+        await job.save()
+        await job.train()
+        await job.ask("agent", messages.Stop("stopped by Ctrl-C"))
+        await job.ask("worker-0", messages.Finish())
+        assert job.master.state.phase is Phase.DRAINING and job.master.status().saving_last
+        await job.save()
+        assert job.master.state.phase is Phase.STOPPED
+        assert reader.latest(str(job.folder)).manifest.samples == 30
+
+    with_job(test, tmp_path)
+
+
+def test_a_job_that_nothing_was_trained_of_ends_at_once(tmp_path):
+    async def test(job):
+        await job.ask("agent", messages.Stop("stopped by Ctrl-C"))
+        await job.ask("worker-0", messages.Finish())
+        assert job.master.state.phase is Phase.STOPPED and job.outcomes == []
+
+    with_job(test, tmp_path)
+
+
+def test_a_last_one_that_fails_does_not_keep_the_job_from_ending(tmp_path):
+    async def test(job):
+        await job.train()
+        await job.ask("agent", messages.Stop("stopped by Ctrl-C"))
+        await job.ask("worker-0", messages.Finish())
+        order = await job.order(0)
+        await job.ask("server-0", messages.Saved(order.term, order.number, error="disk full"))
+        assert job.master.state.phase is Phase.STOPPED
+        assert "disk full" in job.master.state.last_save
+
+    with_job(test, tmp_path)
+
+
+def test_the_last_one_is_copied_to_the_url_before_the_job_ends(tmp_path):
+    url = f"file://{tmp_path}/copy"
+
+    async def test(job):
+        await job.train()
+        job.tick()
+        await job.save()
+        await job.ask("agent", messages.Stop("stopped by Ctrl-C"))
+        await job.ask("worker-0", messages.Finish())
+        assert job.master.state.phase is Phase.DRAINING
+        await job.master.rounds.uploading._task
+        assert job.master.state.phase is Phase.STOPPED
+        assert job.master.status().uploaded == 1
+        assert reader.latest(url).manifest.samples == 10
+
+    with_job(test, tmp_path, rules=CheckpointRules(every_s=30, url=url))
+
+
+def test_copies_are_made_now_and_then_and_a_failure_is_told(tmp_path):
+    (tmp_path / "file").write_text("")
+
+    async def test(job):
+        await job.train()
+        job.tick()
+        await job.save()
+        assert job.master.rounds.uploading._task is None
+        job.tick(101)
+        await job.master.rounds.uploading._task
+        assert "could not be copied" in job.master.status().checkpoint_trouble
+        assert job.master.state.phase is Phase.RUNNING
+
+    with_job(test, tmp_path, rules=CheckpointRules(every_s=1000, url=f"file://{tmp_path}/file", upload_every_s=100))
+
+
+def test_objects_of_workers_are_in_the_manifest_and_their_last_states_too(tmp_path):
+    async def test(job):
+        await job.train()
+        await job.ask("worker-0", messages.Heartbeat(objects={"schedule": b"early"}))
+        job.tick()
+        await job.save()
+        assert reader.latest(str(job.folder)).manifest.objects == {0: {"schedule": b"early"}}
+        await job.ask("agent", messages.Stop("stopped by Ctrl-C"))
+        await job.ask("worker-0", messages.Finish(objects={"schedule": b"late"}))
+        assert job.master.state.phase is Phase.DRAINING, "nothing was trained since, but the schedule has moved"
+        await job.save()
+        assert job.master.state.phase is Phase.STOPPED
+        assert reader.latest(str(job.folder)).manifest.objects == {0: {"schedule": b"late"}}
+        resumed = CheckpointRules(every_s=30, resume=str(job.folder), resume_number=2, resume_run=stores.RUN)
+        other = EventLog(tmp_path / "other.jsonl")
+        try:
+            spec = JobSpec(name="job", workers=3, slots=stores.SLOTS, seed=5, checkpoints=resumed)
+            successor = dispatcher.Desk(
+                Record(spec), other, job.clock, saving=Saving(resumed, tmp_path / "other", OTHER)
+            )
+            successor.rounds.resume()
+            assert successor.record.objects_for(0) == successor.record.objects_for(2) == {"schedule": b"late"}
+            before = reader.latest(str(job.folder)).manifest.samples
+            assert successor.status().samples_before == Record.from_bytes(successor.record.to_bytes()).samples_before
+            assert successor.status().samples_before == before > 0
+        finally:
+            other.close()
+
+    with_job(test, tmp_path)
+
+
+def test_only_the_last_few_are_kept(tmp_path):
+    async def test(job):
+        for _ in range(4):
+            await job.train()
+            job.tick(31)
+            await job.save()
+        assert reader.numbers(job.master.rounds.saving._place) == [4, 3]
+
+    with_job(test, tmp_path)
+
+
+def test_a_master_that_takes_over_goes_on_with_what_is_complete(tmp_path):
+    async def test(job):
+        await job.train()
+        job.tick()
+        await job.save()
+        job.tick(31)
+        await job.order(0)
+        (job.folder / "server-0.0-000002.run1.part").write_bytes(b"")
+        story = EventLog(tmp_path / "events.jsonl")
+        successor = dispatcher.Desk(
+            job.master.record, story, job.clock, term=2, saving=Saving(RULES, job.folder, stores.CLAIM, term=2)
+        )
+        successor.take_over()
+        assert successor.rounds.saving.last.number == 1
+        assert job.outcomes[-1] == (2, "abandoned")
+        job.master = successor
+        job.tick()
+        await job.save()
+        assert job.outcomes[-1] == (3, "complete")
+        assert not job.told()[-1]["full"], "servers go on with increments"
+        story.close()
+
+    with_job(test, tmp_path)
+
+
+def test_after_a_segment_file_was_deleted_the_next_one_is_full_and_can_be_gone_on_from(tmp_path):
+    async def test(job):
+        await job.train()
+        job.tick()
+        await job.save()
+        (job.folder / "server-1.0-000001.run1.seg").unlink()
+        await job.train()
+        job.tick(31)
+        await job.save()
+        told = job.told()[-1]
+        assert told["outcome"] == "complete" and "server-1.0-000001.run1.seg" in told["why"]
+        found = reader.latest(str(job.folder))
+        assert found.manifest.number == 2 and not found.troubles
+
+    with_job(test, tmp_path)
+
+
+def test_another_run_goes_on_from_it(tmp_path):
+    async def first(job):
+        await job.train()
+        job.tick()
+        await job.save()
+        await job.train(shards=2)
+        job.tick(31)
+        await job.save()
+
+    async def second(job):
+        assert job.master.record.book.samples_done == 30
+        leased = await job.ask("worker-0", messages.LeaseRequest(CARD))
+        assert [grant.shard for grant in leased.grants] == [3]
+
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    with_job(first, tmp_path / "a")
+    where = str(tmp_path / "a" / "checkpoints")
+    rules = CheckpointRules(every_s=30, resume=where, resume_number=2, resume_run=stores.RUN)
+    with_job(second, tmp_path / "b", servers=3, rules=rules, claim=OTHER)
+    with pytest.raises(errors.BadInput, match="checkpoints of another run"):
+        with_job(second, tmp_path / "a", claim=OTHER)
+
+
+def test_servers_bring_their_slots_back_before_they_are_ready(tmp_path):
+    async def test():
+        rules = CheckpointRules(every_s=30, resume="/somewhere", resume_number=7, resume_run=stores.RUN)
+        spec = JobSpec(name="job", servers=2, slots=64, checkpoints=rules)
+        story = EventLog(tmp_path / "events.jsonl")
+        master = dispatcher.Desk(Record(spec), story, Clock(), saving=Saving(rules, tmp_path / "new", OTHER))
+        welcome = await master.handle(dispatcher.Peer(address="s"), messages.JoinServer(1, 3))
+        assert welcome.restore == messages.Restore("/somewhere", 7, tuple(range(32, 64)), Lineage("run2", "run1", 7))
+        assert welcome.checkpoints == str(tmp_path / "new")
+        story.close()
+
+    asyncio.run(test())

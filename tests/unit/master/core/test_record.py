@@ -1,0 +1,276 @@
+"""A record rebuilt from its journal is the record: random histories, with and without a snapshot on the way."""
+
+import asyncio
+import contextlib
+import random
+
+import msgspec
+import pytest
+
+from springtide import errors
+from springtide.checkpoint.format.manifest import Manifest
+from springtide.domain.core.roles import Role, RoleExit, RoleKind
+from springtide.domain.data.epochs import EpochPlace
+from springtide.domain.data.leases import Failure, Holder, Progress
+from springtide.domain.data.samples import DatasetCard
+from springtide.domain.spec.job_spec import JobSpec, Phase
+from springtide.job.core import events
+from springtide.master import dispatcher, main
+from springtide.master.core.journal import Journal
+from springtide.master.core.record import DONE, Record
+from springtide.master.servers import recovery
+from springtide.rpc.messages import messages
+from springtide.rpc.transport.listener import Peer
+from springtide.telemetry.events import EventLog
+
+SPEC = JobSpec(name="job", workers=3, relaunches=1000, silence_s=1e9, join_s=1e9, worker_memory=2**30)
+CARD = DatasetCard(samples=5000, batch_size=10, shard_batches=4)
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+class Members:
+    """Workers, a server and an agent that do whatever comes into their heads."""
+
+    def __init__(self, master, clock, seed):
+        self.master, self.clock, self.chance = master, clock, random.Random(seed)
+        self.agent, self.peers, self.held = Peer(address="agent"), {}, {}
+        self.notes = {}
+        """Of checkpoints, by number."""
+
+    async def begin(self):
+        await self.master.handle(self.agent, messages.JoinAgent(1))
+        server = Peer(address="server")
+        await self.master.handle(server, messages.JoinServer(0, 2))
+        await self.master.handle(server, messages.ServerReady("host:1"))
+
+    async def read_manifest(self, where, number, lineage):
+        """In place of the one on disk."""
+        ledger = msgspec.msgpack.encode(self.notes[number])
+        return Manifest(
+            job="job", run="run", number=number, begun_at=0.0, completed_at=0.0, slots=64, seed=0, ledger=ledger
+        )
+
+    async def act(self):
+        """One thing; refusals are part of life."""
+        self.clock.now += self.chance.uniform(0, 0.2)
+        wanted = [each for each in self.master.state.wanted() if each.role.kind is RoleKind.WORKER]
+        if not wanted:
+            return
+        if self.chance.random() < 0.03:
+            self.notes[len(self.notes) + 1] = self.master.record.book.note()
+            self.master._happen(events.Saved(len(self.notes)))
+        if self.notes and self.chance.random() < 0.03:
+            await self.lose_server()
+        each = self.chance.choice(wanted)
+        with contextlib.suppress(errors.SpringtideError):
+            await self.do(each.role, each.incarnation)
+
+    async def lose_server(self):
+        """It dies; its next life brings back any of the checkpoints, or dies at it."""
+        role = Role(RoleKind.SERVER, 0)
+        life = self.master.state.node(role).incarnation
+        await self.master.handle(self.agent, messages.Exited(RoleExit(role=role, pid=2, code=1, incarnation=life)))
+        server = Peer(address="server")
+        await self.master.handle(server, messages.JoinServer(0, 3 + life, life + 1))
+        if self.chance.random() < 0.2:
+            await self.lose_server()
+        else:
+            number = self.chance.choice(list(self.notes))
+            await self.master.handle(server, messages.ServerReady(f"host:{2 + life}", number, "a folder"))
+
+    async def do(self, role, incarnation):
+        holder = Holder(role.rank, incarnation)
+        peer = self.peers.get(holder)
+        if peer is None:
+            peer = self.peers[holder] = Peer(address=str(holder))
+            await self.master.handle(peer, messages.JoinWorker(role.rank, 100 + role.rank, incarnation))
+        mine = self.held.setdefault(holder, {})
+        rare = ["exit", "scale", "share", "claim", "fail", "tick", "epoch"]
+        kind = self.chance.choice(["lease"] * 5 + ["beat"] * 8 + rare)
+        match kind:
+            case "lease":
+                words = tuple(mine.values())
+                reply = await self.master.handle(
+                    peer,
+                    messages.LeaseRequest(CARD, words, (), self.chance.randint(1, 4), era=self.master.record.book.era),
+                )
+                for grant in getattr(reply, "grants", ()):
+                    mine[grant.shard, grant.first] = Progress(grant.shard, grant.first, grant.first, grant.end)
+            case "beat":
+                for key, word in list(mine.items()):
+                    offset = min(word.end, word.offset + self.chance.choice([0, 10, 20, 40]))
+                    mine[key] = word._replace(offset=offset)
+                era = self.master.record.book.era - (self.chance.random() < 0.1)
+                objects = {"schedule": bytes([self.chance.randrange(256)])} if self.chance.random() < 0.3 else {}
+                place = EpochPlace(0, 0, self.chance.randrange(3)) if objects else None
+                await self.master.handle(
+                    peer, messages.Heartbeat(None, tuple(mine.values()), era=era, objects=objects, place=place)
+                )
+                self.held[holder] = {key: word for key, word in mine.items() if word.offset < word.end}
+            case "epoch":
+                begun = messages.EpochBegun(EpochPlace(self.chance.randrange(4), 0, 0), {"schedule": b"begun"})
+                await self.master.handle(peer, begun)
+            case "exit":
+                how = self.chance.choice([{"signal": "SIGKILL"}, {"signal": "SIGKILL", "oom": True}, {"code": 0}])
+                ended = RoleExit(role=role, pid=1, incarnation=incarnation, **how)
+                await self.master.handle(self.agent, messages.Exited(ended))
+            case "scale":
+                await self.master.handle(Peer(address="cli"), messages.Scale(self.chance.randint(1, 5)))
+            case "share":
+                await self.master.handle(peer, messages.Share("key", bytes([self.chance.randrange(256)])))
+            case "claim":
+                key = f"thing {self.chance.randrange(3)}"
+                if self.master.record.once.get(key) in (None, DONE):
+                    reply = await self.master.handle(peer, messages.Claim(key))
+                    if reply.yours and self.chance.random() < 0.5:
+                        await self.master.handle(peer, messages.Settle(key))
+            case "fail":
+                if mine:
+                    word = self.chance.choice(list(mine.values()))
+                    failure = Failure(word.shard, word.first, word.offset, "OSError: no")
+                    await self.master.handle(peer, messages.Heartbeat(None, (), (failure,)))
+            case "tick":
+                self.master.tick()
+
+
+def settled(record):
+    """A record as bytes, without what no journal keeps: when each was heard last."""
+    copy = Record.from_bytes(record.to_bytes())
+    for node in copy.state.nodes.values():
+        node.heard_at = 0.0
+    copy.book.renew(0.0)
+    copy.last_at = 0.0
+    copy.book.check()
+    return copy.to_bytes()
+
+
+@pytest.mark.parametrize("snapshots", [0, 40])
+def test_the_journal_gives_the_record_back(tmp_path, seed, snapshots, monkeypatch):
+    async def test():
+        story = EventLog(tmp_path / "events.jsonl")
+        kinds, returns = set(), 0
+        for history in range(15):
+            clock, path = Clock(), tmp_path / f"{history}.db"
+            journal = Journal(path, term=1, now=0.0)
+            master = dispatcher.Desk(Record(SPEC), story, clock, journal)
+            members = Members(master, clock, seed + history)
+            monkeypatch.setattr(recovery, "read_manifest", members.read_manifest)
+            await members.begin()
+            for turn in range(190):
+                await members.act()
+                if snapshots and turn % snapshots == snapshots - 1:
+                    journal.save(master.record.to_bytes())
+            kinds |= {type(each).__name__ for each in master.record.book.passes}
+            returns += master.record.book.era
+            journal.close()
+            again = Journal(path, term=2, now=0.0)
+            snapshot, kept = again.read()
+            assert kept and bool(snapshot) == bool(snapshots)
+            assert settled(main.rebuild(SPEC, snapshot, kept)) == settled(master.record), f"history {history}"
+            again.close()
+        assert kinds and returns > 10
+        story.close()
+
+    asyncio.run(test())
+
+
+def test_a_new_master_takes_over_and_the_late_word_of_a_dead_worker_changes_nothing(tmp_path):
+    async def test():
+        story = EventLog(tmp_path / "events.jsonl")
+        journal = Journal(tmp_path / "journal.db", term=1, now=0.0)
+        first = main.open_desk(SPEC, story, journal)
+        members = Members(first, Clock(), 0)
+        await members.begin()
+        peer = Peer(address="worker-0")
+        await first.handle(peer, messages.JoinWorker(0, 7))
+        leased = await first.handle(peer, messages.LeaseRequest(CARD))
+        journal.close()  # killed: nothing more is said
+
+        journal = Journal(tmp_path / "journal.db", term=2, now=0.0)
+        second = main.open_desk(SPEC, story, journal)
+        assert second.status().decision == "took over as master number 2"
+        assert (second.status().phase, second.status().shards_leased, second.status().term) == (Phase.RUNNING, 1, 2)
+        peer = Peer(address="worker-0")
+        await second.handle(peer, messages.JoinWorker(0, 7))
+        again = await second.handle(peer, messages.LeaseRequest(CARD))  # it never heard the answer
+        assert again == leased
+        agent = Peer(address="agent")
+        await second.handle(agent, messages.JoinAgent(1))
+        ended = RoleExit(role=Role(RoleKind.WORKER, 0), pid=7, signal="SIGKILL")
+        await second.handle(agent, messages.Exited(ended))
+        assert second.status().shards_leased == 0
+        (grant,) = leased.grants
+        word = Progress(grant.shard, grant.first, grant.end, grant.end)
+        assert (await second.handle(peer, messages.Heartbeat(None, (word,)))).fenced
+        with pytest.raises(errors.Fenced):
+            await second.handle(peer, messages.LeaseRequest(CARD))
+        assert second.status().shards_done == 0
+        journal.close()
+        story.close()
+
+    asyncio.run(test())
+
+
+def test_a_master_that_was_superseded_says_nothing_more(tmp_path):
+    async def test():
+        story = EventLog(tmp_path / "events.jsonl")
+        old = Journal(tmp_path / "journal.db", term=1, now=0.0)
+        master = main.open_desk(SPEC, story, old)
+        new = Journal(tmp_path / "journal.db", term=2, now=0.0)
+        asked = asyncio.create_task(master.handle(Peer(address="server-0"), messages.JoinServer(0, 7)))
+        await asyncio.wait_for(master.over.wait(), 10)
+        assert not asked.done()
+        asked.cancel()
+        await asyncio.gather(asked, return_exceptions=True)
+        assert new.read() == (None, [])
+        old.close()
+        new.close()
+        story.close()
+
+    asyncio.run(test())
+
+
+def test_what_must_be_done_once_is_done_by_another_when_its_doer_is_lost():
+    record = Record(SPEC)
+    one, two = Holder(0, 0), Holder(1, 0)
+    assert record.claim("weights", one) is True
+    assert record.claim("weights", one) is True  # asked again over a new connection
+    assert record.claim("weights", two) is None
+    for role in (Role(RoleKind.WORKER, 0), Role(RoleKind.WORKER, 1)):
+        record.happen(events.Joined(role), 0.0)
+    record.happen(events.Gone(RoleExit(role=Role(RoleKind.WORKER, 0), pid=0, signal="SIGKILL")), 1.0)
+    assert record.claim("weights", two) is True
+    record.settle("weights", one)  # the word of the one that was lost
+    assert record.once["weights"] == two
+    record.settle("weights", two)
+    assert record.claim("weights", Holder(0, 1)) is False
+
+
+def test_a_worker_gets_its_own_objects_back_and_a_new_one_those_of_the_lowest_rank():
+    record = Record(SPEC)
+    assert record.objects_for(0) == {}
+    record.remember(2, {"schedule": b"of 2", "counter": b"of 2"})
+    record.remember(1, {"schedule": b"of 1"})
+    assert record.objects_for(2) == {"schedule": b"of 2", "counter": b"of 2"}
+    assert record.objects_for(1) == {"schedule": b"of 1", "counter": b"of 2"}
+    assert record.objects_for(7) == {"schedule": b"of 1", "counter": b"of 2"}
+
+
+def test_a_worker_that_is_added_begins_where_the_others_are_though_one_of_its_rank_was_there_before():
+    async def test():
+        record = Record(JobSpec(name="job", workers=2))
+        for rank, epoch in ((0, 1), (1, 1)):
+            record.remember(rank, {"schedule": b"early"}, EpochPlace(epoch, epoch, epoch + 1))
+        record.happen(events.Scaled(1, "a test"), 1.0)
+        assert record.place_for(1).epoch == 1, "it is still there"
+        record.remember(0, {"schedule": b"late"}, EpochPlace(5, 5, 6))
+        record.happen(events.Scaled(2, "a test"), 2.0)
+        assert record.place_for(1).epoch == 5 and record.objects_for(1) == {"schedule": b"late"}
+
+    asyncio.run(test())

@@ -1,0 +1,279 @@
+"""Data workers at the master: they join, trainers hear of them, tuning has its way, and a new master knows it all."""
+
+import asyncio
+import dataclasses
+
+import msgspec
+import pytest
+
+from springtide import errors
+from springtide.cli.common import exit_status
+from springtide.domain.core.roles import Role, RoleExit, RoleKind, RoleUsage
+from springtide.domain.data.data_workers import BatchName, FeedRules, FeedState, LeftOut
+from springtide.domain.spec.job_spec import JobSpec
+from springtide.job.scaling import data_workers
+from springtide.master import dispatcher
+from springtide.master import status as standing
+from springtide.master.core.journal import Journal
+from springtide.master.core.progress import Tally
+from springtide.master.core.record import Record
+from springtide.master.main import rebuild
+from springtide.rpc.messages import messages
+from springtide.rpc.messages.data_workers import PACKAGE_KEY, Package
+from springtide.rpc.transport.listener import Peer
+from springtide.telemetry.events import EventLog
+from tests.unit.master.test_dispatcher import CARD, Clock, everyone, with_desk
+
+FIXED = FeedRules(workers=2, cpu=0.5)
+AUTO = FeedRules(every_s=10.0, cores=8.0)
+BEAT = messages.Heartbeat()
+
+
+async def training(master, clock):
+    """Everyone is there and a lease is out."""
+    peers = await everyone(master)
+    await master.handle(peers["worker-0"], messages.LeaseRequest(CARD))
+    master.tick()
+    return peers
+
+
+async def come(master, rank=0, incarnation=0, address="host:9"):
+    peer = Peer(address="data")
+    welcome = await master.handle(peer, messages.JoinDataWorker(rank, 5, incarnation))
+    await master.handle(peer, messages.DataWorkerReady(address))
+    return peer, welcome
+
+
+async def wanted(master, peers):
+    outlook = await master.handle(peers["agent"], messages.Look())
+    return [str(each.role) for each in outlook.wanted if each.role.kind is RoleKind.DATA_WORKER]
+
+
+def test_a_fixed_number_is_wanted_once_training_has_begun(tmp_path):
+    async def test(master, clock):
+        peers = await everyone(master)
+        master.tick()
+        assert await wanted(master, peers) == []
+        await master.handle(peers["worker-0"], messages.LeaseRequest(CARD))
+        master.tick()
+        assert await wanted(master, peers) == ["data-worker-0", "data-worker-1"]
+        status = master.status()
+        assert (status.data_workers_alive, status.data_workers_wanted) == (0, 2)
+        assert status.data_workers_why == "asked for with the job"
+        master.tick()
+        assert master.state.feeding.epoch == 1
+
+    with_desk(test, tmp_path, feeding=FIXED)
+
+
+def test_a_job_without_them_wants_none_until_the_user_says_so(tmp_path):
+    async def test(master, clock):
+        peers = await training(master, clock)
+        assert await wanted(master, peers) == []
+        await master.handle(peers["worker-0"], messages.Scale(data_workers=1))
+        assert await wanted(master, peers) == ["data-worker-0"]
+
+    with_desk(test, tmp_path)
+
+
+def test_workers_hear_who_feeds_and_only_when_that_is_news(tmp_path):
+    async def test(master, clock):
+        peers = await training(master, clock)
+        worker = peers["worker-0"]
+        pulse = await master.handle(worker, BEAT)
+        assert pulse.feeders.wanted == 2 and pulse.feeders.members == ()
+        _, welcome = await come(master)
+        assert welcome.package == str(tmp_path / "package") and welcome.job == "job"
+        news = (await master.handle(worker, messages.Heartbeat(feeders=pulse.feeders.epoch))).feeders
+        assert [(each.name, each.address) for each in news.members] == [("data-worker-0.0", "host:9")]
+        assert (await master.handle(worker, messages.Heartbeat(feeders=news.epoch))).feeders is None
+        killed = RoleExit(role=Role(RoleKind.DATA_WORKER, 0), pid=5, signal="SIGKILL")
+        await master.handle(peers["agent"], messages.Exited(killed))
+        assert (await master.handle(worker, messages.Heartbeat(feeders=news.epoch))).feeders.members == ()
+
+    with_desk(test, tmp_path, feeding=FIXED)
+
+
+def test_a_data_worker_waits_for_the_package_and_is_told_to_drain(tmp_path):
+    async def test(master, clock):
+        peers = await training(master, clock)
+        peer = Peer(address="data")
+        await master.handle(peer, messages.JoinDataWorker(1, 5))
+        waiting = asyncio.create_task(master.handle(peer, messages.Lookup(PACKAGE_KEY)))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        await master.handle(peers["worker-0"], messages.Share(PACKAGE_KEY, b"it is there"))
+        assert (await waiting).value == b"it is there"
+        assert not (await master.handle(peer, BEAT)).drain
+        await master.handle(peers["worker-0"], messages.Scale(data_workers=1))
+        assert (await master.handle(peer, BEAT)).drain
+        with pytest.raises(errors.BadInput, match="may not ask for LeaseRequest"):
+            await master.handle(peer, messages.LeaseRequest(CARD))
+
+    with_desk(test, tmp_path, feeding=FIXED)
+
+
+def test_one_that_was_given_up_hears_so(tmp_path):
+    async def test(master, clock):
+        peers = await training(master, clock)
+        peer, _ = await come(master)
+        killed = RoleExit(role=Role(RoleKind.DATA_WORKER, 0), pid=5, signal="SIGKILL")
+        await master.handle(peers["agent"], messages.Exited(killed))
+        assert (await master.handle(peer, BEAT)).fenced
+        with pytest.raises(errors.Fenced):
+            await master.handle(peer, messages.DataWorkerReady("host:9"))
+
+    with_desk(test, tmp_path, feeding=FIXED)
+
+
+def test_a_trainer_that_cannot_be_fed_ends_it_with_its_reason(tmp_path):
+    async def test(master, clock):
+        peers = await training(master, clock)
+        await master.handle(peers["worker-0"], messages.Unfed("an IterableDataset has no indices"))
+        assert await wanted(master, peers) == []
+        assert master.status().data_workers_why == "worker-0: an IterableDataset has no indices"
+        clock.now += 100
+        master.tick()
+        assert await wanted(master, peers) == []
+
+    with_desk(test, tmp_path, feeding=FIXED)
+
+
+def test_samples_that_were_left_out_are_told_by_index(tmp_path):
+    async def test(master, clock):
+        peers = await training(master, clock)
+        left_out = LeftOut(BatchName(0, 3, 8, 4), (17, 19), "ValueError: broken")
+        for _ in range(2):  # a batch that is trained again counts once
+            await master.handle(peers["worker-0"], messages.TrainedWithout(left_out))
+        again = Record.from_bytes(master.record.to_bytes())
+        for record in (master.record, again):
+            status = standing.status_of(record, Tally(), {}, term=1, now=clock.now)
+            assert (status.left_out, status.samples_left_out) == ((left_out,), 2)
+            assert status.decision == "train without samples 17, 19 (shard 3, epoch 0)"
+            assert status.decision_why == "worker-0: ValueError: broken"
+        assert exit_status.left_out(status) == [
+            "without 2 samples that could not be made (--poison skip):",
+            "  samples 17, 19 (shard 3, epoch 0): ValueError: broken",
+        ]
+
+    with_desk(test, tmp_path)
+
+
+def test_a_job_that_could_make_no_sample_at_all_has_failed(tmp_path):
+    async def test(master, clock):
+        await training(master, clock)
+        assert master.record.all_left_out() == ""
+        master.record.leave_out(LeftOut(BatchName(0, 3, 8, 4), (17, 19), "ValueError: broken"))
+        said = "none of 2 samples could be made; samples 17, 19 (shard 3, epoch 0): ValueError: broken"
+        assert master.record.all_left_out() == said
+
+    with_desk(test, tmp_path)
+
+
+def feed(steps, *, read_share):
+    """The words of a trainer after so many steps of a tenth of a second."""
+    return FeedState(taken=steps, looped_s=0.1 * steps, read_s=0.1 * steps * read_share)
+
+
+async def train(master, clock, peers, seconds, *, read_share):
+    """A trainer's reports and the agent's measurements, a second apart."""
+    for _ in range(seconds):
+        clock.now += 1.0
+        report = messages.Report(step=1, samples=1, feed=feed(int(clock.now * 10), read_share=read_share))
+        await master.handle(peers["worker-0"], messages.Heartbeat(report))
+        usage = RoleUsage(role=Role(RoleKind.WORKER, 0), cpu_s=clock.now)
+        await master.handle(peers["agent"], messages.Look((usage,)))
+        master.tick()
+
+
+def test_where_reading_takes_much_of_a_step_tuning_begins_with_one_for_the_trainer(tmp_path):
+    async def test(master, clock):
+        peers = await training(master, clock)
+        await train(master, clock, peers, 9, read_share=0.6)
+        assert await wanted(master, peers) == []
+        await train(master, clock, peers, 4, read_share=0.6)
+        assert await wanted(master, peers) == ["data-worker-0"]
+        assert "60%" in master.status().data_workers_why
+        assert master.status().feed.taken == int(clock.now * 10)
+
+    with_desk(test, tmp_path, feeding=AUTO, silence_s=1e9)
+
+
+@pytest.mark.parametrize("packaged", [False, True])
+def test_no_data_worker_is_late_while_trainers_find_out_what_it_is_to_run(tmp_path, packaged):
+    async def test(master, clock):
+        peers = await training(master, clock)
+        await train(master, clock, peers, 13, read_share=0.6)
+        if packaged:
+            await master.handle(peers["worker-0"], messages.Share(PACKAGE_KEY, msgspec.msgpack.encode(Package("it"))))
+        await train(master, clock, peers, 70, read_share=0.6)
+        assert await wanted(master, peers) == ([] if packaged else ["data-worker-0"])
+        await train(master, clock, peers, 270, read_share=0.6)
+        assert await wanted(master, peers) == [], "it has had its time"
+
+    with_desk(test, tmp_path, feeding=AUTO, silence_s=1e9)
+
+
+def test_data_workers_stay_below_what_a_brain_gives_them_and_it_is_told_of_them(tmp_path):
+    async def test(master, clock):
+        peers = await training(master, clock)
+        master.autoscale.data_cores = 0.0
+        await train(master, clock, peers, 13, read_share=0.6)
+        assert await wanted(master, peers) == [] and "no cores are free (0)" in master.status().data_workers_why
+        assert master.autoscale.fed is None
+        master.autoscale.data_cores = 2.0
+        await train(master, clock, peers, 10, read_share=0.6)
+        assert await wanted(master, peers) == ["data-worker-0"]
+        told = master.autoscale.fed
+        assert (told.trainers, told.least) == (1, 1.0) and told.capable > told.speed > 0
+        await train(master, clock, peers, 10, read_share=0.3)
+        assert master.autoscale.fed is told, "cores of one that does not feed yet say nothing of what they bring"
+        await master.handle(peers["worker-0"], messages.Scale(data_workers=3))
+        master.tick()
+        assert master.autoscale.fed is None, "what the user has fixed is nobody's to share out"
+
+    with_desk(test, tmp_path, feeding=AUTO, silence_s=1e9)
+
+
+def test_where_it_takes_little_none_are_started_and_the_reason_is_told(tmp_path):
+    async def test(master, clock):
+        peers = await training(master, clock)
+        await train(master, clock, peers, 13, read_share=0.01)
+        assert await wanted(master, peers) == [] and "too little" in master.status().data_workers_why
+        await train(master, clock, peers, 30, read_share=0.01)
+        told = [line for line in (tmp_path / "events.jsonl").read_text().splitlines() if '"feeding"' in line]
+        assert len(told) == 2, "each reason once"
+
+    with_desk(test, tmp_path, feeding=AUTO, silence_s=1e9)
+
+
+def test_what_the_user_has_set_by_hand_tuning_leaves_alone(tmp_path):
+    async def test(master, clock):
+        peers = await training(master, clock)
+        await master.handle(peers["worker-0"], messages.Scale(data_workers=3))
+        await train(master, clock, peers, 30, read_share=0.6)
+        assert len(await wanted(master, peers)) == 3
+
+    with_desk(test, tmp_path, feeding=AUTO, silence_s=1e9)
+
+
+def test_a_master_that_takes_over_goes_on_with_the_tuning(tmp_path):
+    spec = JobSpec(name="job", feeding=dataclasses.replace(AUTO, cpu=1.0), silence_s=1e9)
+
+    async def first():
+        clock, story = Clock(), EventLog(tmp_path / "events.jsonl")
+        journal = Journal(tmp_path / "journal.db", term=1, now=0.0)
+        master = dispatcher.Desk(Record(spec), story, clock, journal)
+        peers = await training(master, clock)
+        await train(master, clock, peers, 13, read_share=0.6)
+        await come(master)
+        await journal.committed()
+        snapshot, kept = journal.read()
+        story.close()
+        journal.close()
+        return master.record, rebuild(spec, snapshot, kept)
+
+    before, after = asyncio.run(first())
+    assert after.state.feeding == before.state.feeding and after.state.feeding.wanted == 1
+    assert after.shared == before.shared and len(after.shared) == 1
+    assert [(each.name, each.address) for each in data_workers.roster(after.state)] == [("data-worker-0.0", "host:9")]

@@ -1,0 +1,224 @@
+"""Partitions of a stream, as the master hands them out, takes them from the lost and the many, and notes their cuts."""
+
+import asyncio
+import dataclasses
+
+from springtide.domain.core.roles import Role, RoleExit, RoleKind
+from springtide.domain.data.leases import Grant, Progress, Wish
+from springtide.domain.data.samples import DatasetCard
+from springtide.domain.data.streams import FAR, Cut, PartitionView, Seen, StreamCard, StreamUse
+from springtide.domain.spec.job_spec import JobSpec
+from springtide.master import dispatcher
+from springtide.master.autoscale.online_loop import Online
+from springtide.master.core import journal_entries
+from springtide.master.core.record import Record
+from springtide.master.data import leases, partitions
+from springtide.rpc.messages import messages
+from tests.unit.master.test_dispatcher import Clock, everyone, with_desk
+
+CARD = DatasetCard(samples=0, batch_size=10, stream=StreamCard(url="log:///tmp/clicks"))
+FOUR = tuple(Seen(partition, 0, 100) for partition in range(4))
+
+
+class Kept(list):
+    """A journal in memory, of a desk whose record is made again from it."""
+
+    since_snapshot, idle, stuck = 0, True, ""
+
+    async def committed(self):
+        pass
+
+    async def tried(self):
+        return True
+
+
+def ask(progress=(), seen=FOUR, era=0):
+    return messages.LeaseRequest(CARD, tuple(progress), most=99, era=era, seen=seen)
+
+
+def words(grants, trained=0):
+    return [Progress(grant.shard, grant.first, grant.first + trained, grant.end) for grant in grants]
+
+
+def test_what_was_handed_out_cut_and_given_to_others_is_the_same_for_a_master_that_takes_over(tmp_path):
+    journal = Kept()
+
+    async def run():
+        story = dispatcher.EventLog(tmp_path / "events.jsonl")
+        master = dispatcher.Desk(Record(JobSpec(name="job", workers=1)), story, Clock(), journal)
+        worker = (await everyone(master))["worker-0"]
+        leased = await master.handle(worker, ask())
+        assert leased.grants == tuple(Grant(number, 0, number, 0, FAR) for number in range(4))
+        asked = (Cut(0, 0, 7), Cut(3, 0, 13), Cut(9, 0, 1))
+        assert await master.handle(worker, messages.CutRequest(asked)) == messages.CutsNoted(asked[:2])
+        assert await master.handle(worker, messages.CutRequest(asked, era=1)) == messages.CutsNoted(())
+        await master.handle(worker, messages.Heartbeat(None, tuple(words(leased.grants, 20))))
+        await master.handle(worker, ask(words(leased.grants, 20), (*FOUR, Seen(4, 0, 5, final=True))))
+        lines = len(journal)
+        await master.handle(worker, messages.CutRequest(asked))
+        assert len(journal) == lines, "what is known is not written again"
+        story.close()
+        return master
+
+    master = asyncio.run(run())
+    again = Record(JobSpec(name="job", workers=1))
+    for line in journal:
+        again.apply(journal_entries.decode(line))
+    for one in (master.record.book, again.book):
+        one.renew(0.0)
+    assert again.book.to_state() == master.record.book.to_state()
+    assert Record.from_bytes(again.to_bytes()).book.to_state() == again.book.to_state()
+    (flow,) = again.book.flows()
+    assert flow.partitions[0].cuts == [7] and flow.partitions[4].end == 5
+
+
+def test_a_lease_below_known_cuts_comes_with_them(tmp_path, monkeypatch):
+    monkeypatch.setattr(leases, "HOLD_S", 0.01)
+
+    async def test(master, clock):
+        peers = await everyone(master, workers=2)
+        first = await master.handle(peers["worker-0"], ask())
+        assert len(first.grants) == 2
+        await master.handle(peers["worker-0"], messages.CutRequest((Cut(0, 0, 7),)))
+        clock.now = 40.0  # nobody has named its leases for long
+        master.tick()
+        await master.handle(peers["worker-0"], messages.Heartbeat())
+        leased = await master.handle(peers["worker-1"], ask())
+        assert Cut(0, 0, 7) in leased.cuts
+
+    with_desk(test, tmp_path, workers=2, heartbeat_s=60)
+
+
+async def one_reads_all(master, clock):
+    """Of two workers one does not read; the other one, and its four leases."""
+    peers = await everyone(master, workers=2)
+    zero, one = peers["worker-0"], peers["worker-1"]
+    mine = (await master.handle(zero, ask())).grants
+    clock.now = partitions.PATIENCE_S + 1
+    master.tick()
+    clock.now += partitions.PATIENCE_S + 1
+    master.tick()
+    mine += (await master.handle(zero, ask(words(mine)))).grants
+    assert len(mine) == 4, "the other one does not read"
+    return zero, one, mine
+
+
+def test_a_worker_that_comes_later_is_given_its_part_by_those_that_hear_of_it_with_their_heartbeat(tmp_path):
+    async def test(master, clock):
+        zero, one, mine = await one_reads_all(master, clock)
+        waiting = asyncio.create_task(master.handle(one, ask()))
+        await asyncio.sleep(0)
+        clock.now += 1
+        master.tick()
+        pulse = await master.handle(zero, messages.Heartbeat(None, tuple(words(mine, 20))))
+        assert len(pulse.truncate) == 2 and not waiting.done()
+        assert "2 go to those that have fewer" in master.status().decision_why
+        ended = [Progress(wish.shard, wish.first, 20, 30) for wish in pulse.truncate]
+        await master.handle(zero, messages.Heartbeat(None, tuple(ended)))
+        got = (await waiting).grants
+        assert [(grant.shard, grant.first) for grant in got] == [(wish.shard, 30) for wish in pulse.truncate]
+        clock.now += 1
+        master.tick()
+        assert len(master.record.book.flows()[0].held[1]) == 2
+
+    with_desk(test, tmp_path, workers=2, heartbeat_s=60)
+
+
+def test_a_slow_worker_gives_its_partitions_to_others_but_one_and_gets_some_long_after_it_was_slow(
+    tmp_path, monkeypatch
+):
+    async def test(master, clock):
+        zero, one, mine = await one_reads_all(master, clock)
+        monkeypatch.setattr(Online, "slow", (0,))
+        monkeypatch.setattr(partitions, "SLOW_S", 5.0)
+        waiting = asyncio.create_task(master.handle(one, ask()))
+        await asyncio.sleep(0)
+        clock.now += 1
+        master.tick()
+        pulse = await master.handle(zero, messages.Heartbeat(None, tuple(words(mine, 20))))
+        assert len(pulse.truncate) == 3 and "3 of slow workers go to others" in master.status().decision_why
+        ended = [Progress(wish.shard, wish.first, 20, 30) for wish in pulse.truncate]
+        left = [one for one in words(mine, 20) if one.shard not in {wish.shard for wish in pulse.truncate}]
+        await master.handle(zero, messages.Heartbeat(None, (*left, *ended)))
+        await waiting
+        flow = master.record.book.flows()[0]
+        monkeypatch.setattr(Online, "slow", ())
+        for later_s, owned in ((4, 1), (2, 2)):
+            clock.now += later_s
+            master.tick()
+            assert [one.owner for one in flow.partitions.values()].count(0) == owned
+
+    with_desk(test, tmp_path, workers=2, heartbeat_s=60)
+
+
+def test_what_a_lost_worker_had_goes_to_the_others_at_once(tmp_path):
+    async def test(master, clock):
+        peers = await everyone(master, workers=2)
+        mine = (await master.handle(peers["worker-0"], ask())).grants
+        await master.handle(peers["worker-1"], ask())
+        lost = RoleExit(role=Role(RoleKind.WORKER, 1), pid=2, signal="SIGKILL")
+        master.tick()
+        waiting = asyncio.create_task(master.handle(peers["worker-0"], ask(words(mine))))
+        await asyncio.sleep(0)
+        assert not waiting.done(), "each has its part"
+        await master.handle(peers["agent"], messages.Exited(lost))
+        more = await waiting
+        assert {grant.shard for grant in (*mine, *more.grants)} == {0, 1, 2, 3}, "without another tick"
+        assert "2 that were nobody's" in master.status().decision_why
+
+
+def test_what_no_worker_has_had_yet_is_left_to_those_that_are_slow_to_begin(tmp_path, monkeypatch):
+    monkeypatch.setattr(leases, "HOLD_S", 0.01)
+
+    async def test(master, clock):
+        peers = await everyone(master, workers=2)
+        mine = (await master.handle(peers["worker-0"], ask())).grants
+        master.tick()
+        clock.now = partitions.PATIENCE_S - 0.1
+        master.tick()
+        assert await master.handle(peers["worker-0"], ask(words(mine))) == messages.Wait()
+        clock.now += partitions.LOOK_S
+        master.tick()
+        assert (await master.handle(peers["worker-0"], messages.Heartbeat(None, tuple(words(mine))))).hurry
+        more = await master.handle(peers["worker-0"], ask(words(mine)))
+        assert {grant.shard for grant in (*mine, *more.grants)} == {0, 1, 2, 3}
+
+    with_desk(test, tmp_path, workers=2, heartbeat_s=60)
+
+
+def test_busy_partitions_are_spread_over_workers_once_their_traffic_is_known(tmp_path, monkeypatch):
+    async def test(master, clock):
+        peers = await everyone(master, workers=2)
+        grants = {name: (await master.handle(peers[name], ask())).grants for name in ("worker-0", "worker-1")}
+        busy = {grant.nth for grant in grants["worker-0"]}
+        for now in (0.0, 70.0, 140.0):
+            for name, mine in grants.items():
+                views = tuple(PartitionView(one.nth, 0, int(now) * (50 if one.nth in busy else 1), 0.0) for one in mine)
+                beat = messages.Heartbeat(messages.Report(stream=StreamUse(partitions=views)), tuple(words(mine)))
+                await master.handle(peers[name], beat)
+            clock.now = now
+            master.record.book.renew(now)
+            master.tick()
+        pulse = await master.handle(peers["worker-0"], messages.Heartbeat(None, tuple(words(grants["worker-0"]))))
+        assert len(pulse.truncate) == 1 and isinstance(pulse.truncate[0], Wish)
+        assert "exchanged" in master.status().decision_why
+
+    with_desk(test, tmp_path, workers=2, heartbeat_s=600)
+
+
+def test_ranks_of_a_group_are_given_the_same_of_a_stream_and_a_batch_that_is_not_full_when_it_has_waited(tmp_path):
+    card = dataclasses.replace(CARD, in_step=True, shard_batches=2)
+
+    async def test(master, clock):
+        peers = await everyone(master, workers=2)
+        zero, one = peers["worker-0"], peers["worker-1"]
+        request = messages.LeaseRequest(card, seen=(Seen(0, 0, 35), Seen(1, 0, 4)))
+        first = await master.handle(zero, request)
+        assert first.grants == (Grant(0, 0, 0, 0, 20),)
+        assert await master.handle(one, request) == first
+        assert (await master.handle(zero, request)).grants == (Grant(1, 0, 0, 20, 30),)
+        assert await master.handle(zero, request) == messages.Wait()
+        clock.now += leases.LINGER_S
+        assert (await master.handle(zero, request)).grants == (Grant(2, 0, 0, 30, 35),)
+
+    with_desk(test, tmp_path, workers=2, heartbeat_s=60, sync="bsp")

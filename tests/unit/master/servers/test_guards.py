@@ -1,0 +1,123 @@
+"""The master's guards, given servers' reports: what is taken for a slow machine, and what is not yet."""
+
+import asyncio
+
+import pytest
+
+from springtide.domain.core.roles import Role, RoleKind, RoleUsage
+from springtide.job.core import events
+from springtide.master.core.progress import Tally
+from springtide.master.servers.guards import Guards
+from springtide.rpc.messages.messages import Report
+from tests.unit.master.servers.test_recovery import Job
+
+KEYS = 10_000.0  # a second, of each server
+USUAL, SLOW = 20_000.0, 400_000.0  # nanoseconds a key: with these keys at work all the time, the slow one with threads
+
+
+class Watch:
+    """Guards over the two servers of a job, with a report a second of each."""
+
+    def __init__(self, folder):
+        self.job, self.tally, self.happened, self.now = Job(folder), Tally(), [], 0.0
+        self.sums = {0: [0.0, 0.0], 1: [0.0, 0.0]}
+        asyncio.run(self.job.begin())
+        self.guards = Guards(self.job.desk.record, self.job.desk._rollout, self.happened.append)
+        self.job.story.close()
+
+    def second(self, *ns_a_key):
+        """A second in which the servers took so long a key."""
+        self.now += 1.0
+        for rank, ns in enumerate(ns_a_key):
+            self.sums[rank][0] += KEYS
+            self.sums[rank][1] += KEYS * ns
+            keys, total = self.sums[rank]
+            self.tally.reports[Role(RoleKind.SERVER, rank)] = Report(counters={"pulled_keys": keys, "lookup_ns": total})
+        self.guards.look(self.tally, {}, self.now)
+
+
+@pytest.fixture
+def watch(tmp_path):
+    return Watch(tmp_path)
+
+
+@pytest.mark.parametrize("in_step", [False, True])
+def test_a_server_that_is_slower_by_far_in_two_reports_is_replaced_at_once(watch, in_step):
+    watch.job.desk.record.state.in_step = in_step
+    for _ in range(8):
+        watch.second(USUAL, USUAL)
+    watch.second(USUAL, SLOW)
+    assert not watch.happened
+    watch.second(USUAL, SLOW)
+    (event,) = watch.happened
+    assert isinstance(event, events.ServerReplaced) and event.rank == 1
+
+
+def test_one_slow_second_is_no_reason_for_anything(watch):
+    for second in range(30):
+        watch.second(USUAL, SLOW if second % 10 == 9 else USUAL)
+    assert not watch.happened
+
+
+def test_the_first_seconds_at_work_say_nothing(watch):
+    for _ in range(3):
+        watch.second(USUAL, SLOW)
+    for _ in range(20):
+        watch.second(USUAL, USUAL)
+    assert not watch.happened
+
+
+@pytest.mark.parametrize("in_step", [False, True])
+def test_a_server_that_its_machine_cuts_short_is_replaced_at_once_by_what_its_agent_has_measured(watch, in_step):
+    watch.job.desk.record.state.in_step = in_step
+    nodes = {rank: watch.job.desk.record.state.node(Role(RoleKind.SERVER, rank)) for rank in (0, 1)}
+    for node in nodes.values():
+        node.cpu = 0.7
+
+    def measured(at, *cpu_and_throttled):
+        usage = {
+            nodes[rank].role: RoleUsage(role=nodes[rank].role, cpu_s=cpu, throttled_s=throttled)
+            for rank, (cpu, throttled) in enumerate(cpu_and_throttled)
+        }
+        watch.guards.glance(usage, at)
+
+    measured(0.0, (5.0, 1.0), (5.0, 1.0))
+    measured(0.2, (5.1, 1.0), (5.1, 1.0))
+    measured(0.4, (5.2, 1.0), (5.15, 1.1))
+    assert not watch.happened
+    measured(0.6, (5.3, 1.0), (5.154, 1.3))
+    (event,) = watch.happened
+    assert isinstance(event, events.ServerReplaced) and (event.rank, event.at_once) == (1, True)
+
+
+def test_a_quarter_of_a_quota_takes_four_periods_to_be_sure_of(watch):
+    nodes = [watch.job.desk.record.state.node(Role(RoleKind.SERVER, rank)) for rank in (0, 1)]
+    for node in nodes:
+        node.cpu = 0.4
+
+    def measured(at, cpu, throttled):
+        healthy, slow = (node.role for node in nodes)
+        usage = {
+            healthy: RoleUsage(role=healthy, cpu_s=at / 4),
+            slow: RoleUsage(role=slow, cpu_s=cpu, throttled_s=throttled),
+        }
+        watch.guards.glance(usage, at)
+
+    measured(0.0, 1.0, 0.0)
+    measured(0.2, 1.02, 0.2)
+    assert not watch.happened
+    measured(0.4, 1.04, 0.4)
+    (event,) = watch.happened
+    assert isinstance(event, events.ServerReplaced) and event.rank == 1
+
+
+def test_memory_of_a_bsp_group_is_looked_after_too(watch, monkeypatch):
+    watch.job.desk.record.state.in_step = True
+    monkeypatch.setattr(watch.job.desk._rollout, "bytes_on", lambda rank: 80e6)
+    grown = Report(counters={"rows": 1e6, "table_bytes": 90e6})
+    watch.tally.reports = {Role(RoleKind.SERVER, rank): grown for rank in (0, 1)}
+    roles = [Role(RoleKind.SERVER, rank) for rank in (0, 1)]
+    usage = {role: RoleUsage(role=role, memory=150_000_000, memory_limit=200_000_000) for role in roles}
+    watch.guards.look(watch.tally, usage, 40.0)
+    (event,) = watch.happened
+    assert isinstance(event, events.ServersScaled) and event.servers > 2 and "memory would run out" in event.why

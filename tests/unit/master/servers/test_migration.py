@@ -1,0 +1,168 @@
+"""Servers hear of goals as soon as there are any: the master keeps their heartbeats until then."""
+
+import asyncio
+import time
+
+from springtide.domain.core.roles import Role, RoleKind
+from springtide.job.core import events
+from springtide.job.core.nodes import NodeState
+from springtide.rpc.messages import messages
+from tests.unit.master.servers.test_recovery import Job
+
+
+def run(job, work):
+    async def body():
+        await job.begin()
+        await work()
+
+    asyncio.run(body())
+    job.story.close()
+
+
+def test_a_heartbeat_without_news_is_answered_after_its_time(tmp_path):
+    job = Job(tmp_path, heartbeat_s=0.1)
+
+    async def work():
+        began = time.monotonic()
+        pulse = await job.ask("server-0", messages.Heartbeat())
+        assert pulse.goal is None and time.monotonic() - began >= 0.1
+
+    run(job, work)
+
+
+def test_a_goal_is_told_with_the_heartbeat_that_waits(tmp_path):
+    job = Job(tmp_path, heartbeat_s=60.0)
+
+    async def work():
+        waiting = asyncio.create_task(job.ask("server-1", messages.Heartbeat()))
+        await asyncio.sleep(0)
+        job.desk._happen(events.ServerReplaced(1, "its machine is very slow", at_once=True))
+        job.desk.tick()
+        async with asyncio.timeout(30.0):
+            goal = (await waiting).goal
+        assert goal.hurry and [parcel.server for parcel in goal.parcels] == [0]
+        assert goal.parcels[0].slots == job.desk.record.placement.slots_of(1)
+
+    run(job, work)
+
+
+def test_nobody_waits_while_a_server_is_away(tmp_path):
+    job = Job(tmp_path, heartbeat_s=60.0)
+
+    async def work():
+        waiting = asyncio.create_task(job.ask("server-0", messages.Heartbeat()))
+        await asyncio.sleep(0)
+        await job.kill()
+        job.desk.tick()
+        async with asyncio.timeout(30.0):
+            await waiting
+        assert job.desk.state.node(Role(RoleKind.SERVER, 1)).incarnation == 1
+
+    run(job, work)
+
+
+def test_slots_that_reach_a_server_after_it_was_told_to_leave_are_moved_on(tmp_path):
+    job = Job(tmp_path, heartbeat_s=0.01)
+
+    async def goal_of(server):
+        async with asyncio.timeout(30.0):
+            while not ((goal := (await job.ask(server, messages.Heartbeat())).goal) and goal.parcels):
+                job.desk.tick()
+        return goal.parcels
+
+    async def work():
+        job.desk._happen(events.ServersScaled(1, "asked by a test"))
+        job.desk.tick()
+        (parcel,) = await goal_of("server-1")
+        await job.ask("server-0", messages.SlotsMoved((3, 4), 1))  # under way when it was told to leave, told late
+        await job.ask("server-1", messages.SlotsMoved(parcel.slots, 0))
+        (rest,) = await goal_of("server-1")
+        assert (rest.server, rest.slots) == (0, (3, 4))
+
+    run(job, work)
+
+
+def test_a_server_leaves_only_when_it_has_said_that_it_takes_no_more_slots(tmp_path):
+    """A goal from before may still bring it some: they would be gone with it."""
+    job = Job(tmp_path, heartbeat_s=0.01)
+    leaver = Role(RoleKind.SERVER, 1)
+
+    async def heard(**holding):
+        pulse = await job.ask("server-1", messages.Heartbeat(holding=messages.Holding(0, **holding)))
+        job.desk._rollout.worker_goes_by(0, 0, job.desk.record.epoch)
+        job.desk.tick()
+        return pulse.goal
+
+    async def work():
+        job.desk._happen(events.ServersScaled(1, "asked by a test"))
+        job.desk.tick()
+        await job.ask("server-1", messages.SlotsMoved(job.desk.record.placement.slots_of(1), 0))
+        goal = await heard()
+        assert goal.leave and job.desk.state.node(leaver).state is NodeState.DRAINING
+        await heard(closed=True)
+        assert job.desk.state.node(leaver).state is NodeState.GONE
+
+    run(job, work)
+
+
+def test_a_server_that_its_host_takes_away_is_free_only_when_it_takes_no_more_slots(tmp_path):
+    job = Job(tmp_path, heartbeat_s=0.01)
+    leaver = Role(RoleKind.SERVER, 1)
+
+    async def free(**holding):
+        pulse = await job.ask("server-1", messages.Heartbeat(holding=messages.Holding(0, **holding)))
+        job.desk._rollout.worker_goes_by(0, 0, job.desk.record.epoch)
+        job.desk.tick()
+        farewell = await job.ask("server-1", messages.Leaving(leaver, 0, "its pod is being evicted"))
+        job.desk.tick()
+        return farewell.free, pulse.goal is not None and pulse.goal.leave
+
+    async def work():
+        assert await free() == (False, False)
+        await job.ask("server-1", messages.SlotsMoved(job.desk.record.placement.slots_of(1), 0))
+        assert await free() == (False, False), "it has none, but a goal from before may still bring it some"
+        assert await free() == (False, True), "it was told to leave, and has not said that it does"
+        assert await free(closed=True) == (True, True)
+        assert job.desk.state.node(leaver).state is NodeState.GONE
+
+    run(job, work)
+
+
+def test_nothing_more_goes_to_a_server_that_is_to_leave(tmp_path):
+    job = Job(tmp_path, heartbeat_s=0.01)
+
+    async def work():
+        rollout = job.desk._rollout
+        rollout._goal, rollout.calling.moves = {0: 1}, True  # as if server-1 were to have more
+        assert [parcel.slots for parcel in rollout.goal_for(Role(RoleKind.SERVER, 0)).parcels] == [(0,)]
+        job.desk._happen(events.ServersScaled(1, "asked by a test"))
+        job.desk.tick()
+        assert rollout.moving == 0 and not rollout.goal_for(Role(RoleKind.SERVER, 0)).parcels
+
+    run(job, work)
+
+
+def test_a_group_that_begins_anew_waits_until_slots_have_moved_and_its_workers_know_where_they_are(tmp_path):
+    """A server that got its first slots in the middle of a step would know nothing of it."""
+    job = Job(tmp_path, heartbeat_s=0.01, sync="bsp")
+
+    async def work():
+        record, slots = job.desk.record, job.desk.record.placement.slots_of(1)
+        record.begun = False  # as after a return to the checkpoint: nobody has trained anything
+        job.desk._happen(events.ServersScaled(1, "asked by a test"))
+        job.desk.tick()
+        async with asyncio.timeout(30.0):
+            while not job.desk._rollout.moving:
+                await asyncio.sleep(0)
+        forming = asyncio.create_task(job.ask("worker-0", messages.Form(fresh=True, idle=True)))
+        await asyncio.sleep(0)
+        goal = job.desk._rollout.goal_for(Role(RoleKind.SERVER, 1))
+        assert [parcel.slots for parcel in goal.parcels] == [slots] and not forming.done()
+        await job.ask("server-1", messages.SlotsMoved(slots, 0))
+        await asyncio.sleep(0)
+        assert not forming.done() and job.desk._rollout.moving == 0
+        await job.ask("worker-0", messages.Heartbeat(epoch=record.epoch))
+        async with asyncio.timeout(30.0):
+            assert (await forming).at_rest
+
+    run(job, work)

@@ -1,0 +1,129 @@
+"""Which shape each job gets."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from springtide.domain.core.roles import RoleKind
+from springtide.domain.core.shape import Capacity, Prices, Shape
+from springtide.domain.plan.profile import ModelFacts
+from springtide.domain.plan.view import Launch
+from springtide.domain.spec.planning_config import PlanningConfig
+from springtide.planning.allocate import choose
+from springtide.planning.allocate.options import Bid
+from springtide.planning.allocate.priorities import Standing
+from springtide.planning.perf_model import equations
+from springtide.planning.perf_model.shape_columns import columns
+
+FACTS = ModelFacts(dense_bytes=1e6, bandwidth=1e9, dim=416, batch=512)
+JOB = equations.Coefficients(grad=2e-4, upd=5e-3, sync=2.0, emb=1e-8, beta=0.01)
+AMPLE = Capacity(cpu=1e6, memory=1e15)
+CONFIG = PlanningConfig()
+FAST_START = tuple(Launch(kind=kind, cpu=4, memory=0, seconds=5) for kind in (RoleKind.WORKER, RoleKind.SERVER))
+
+
+def shape(workers=2, servers=1, worker_cpu=4.0, server_cpu=4.0):
+    return Shape(workers=workers, servers=servers, worker_cpu=worker_cpu, server_cpu=server_cpu)
+
+
+def bid(name="a", now=None, samples_left=1e8, job=JOB, workers=range(1, 17), servers=(1, 2, 4, 8), launches=FAST_START):
+    now = now or shape()
+    shapes = columns([shape(workers=w, servers=s) for w in workers for s in servers])
+    many = equations.Shapes(*shapes[:4])
+    speed = equations.throughput(job, FACTS, now)
+    return Bid(
+        job=name, now=now, throughput_now=speed, shapes=shapes, throughput=equations.throughput(job, FACTS, many),
+        standing=Standing(samples_left=samples_left, throughput=speed), launches=launches,
+    )  # fmt: skip
+
+
+def test_a_job_with_room_to_grow_gets_what_pays_and_the_plan_says_why():
+    (plan,) = choose.choose([bid()], AMPLE, CONFIG).plans
+    assert plan.shape.workers > 2
+    assert plan.gain > 0.05 * bid().throughput_now
+    assert plan.cost == pytest.approx(plan.shape.cpu)
+    assert "RE" in plan.reason and "samples/s" in plan.reason and str(plan.shape) not in plan.reason
+
+
+def test_a_gain_that_would_not_be_paid_back_before_the_end_changes_nothing():
+    slow = tuple(replace(launch, seconds=600) for launch in FAST_START)
+    nearly_done = bid(samples_left=bid().throughput_now * 60, launches=slow)
+    decision = choose.choose([nearly_done], AMPLE, CONFIG)
+    assert decision.plans == ()
+    assert "pay for itself" in decision.why
+    assert choose.choose([bid(launches=slow)], AMPLE, CONFIG).plans  # with a long way to go it is
+
+
+def test_a_small_gain_is_not_worth_a_change():
+    best = choose.choose([bid()], AMPLE, CONFIG).plans[0].shape
+    assert choose.choose([bid(now=best)], AMPLE, CONFIG).plans == ()
+    near = replace(best, workers=best.workers - 1)
+    kept = choose.choose([bid(now=near)], AMPLE, CONFIG)
+    assert all(plan.gain >= CONFIG.least_gain * plan.throughput * 0.5 for plan in kept.plans)
+
+
+def test_resources_that_bring_next_to_nothing_are_given_back_without_being_asked_for():
+    stuck = replace(JOB, beta=5.0, emb=0.0, sync=0.0, upd=1e-6)  # neither cores nor servers make it faster
+    wasteful = shape(workers=2, servers=8)
+    (plan,) = choose.choose([bid(now=wasteful, job=stuck, workers=(2,))], AMPLE, CONFIG).plans
+    assert plan.shape.servers == 1
+    assert plan.throughput == pytest.approx(bid(now=wasteful, job=stuck).throughput_now, rel=0.02)
+
+
+def test_where_there_is_not_enough_the_job_that_ends_first_grows_first():
+    short, long = bid("short", samples_left=1e8), bid("long", samples_left=1e10)
+    tight = Capacity(cpu=60, memory=1e15)
+    chosen = choose.choose([long, short], tight, CONFIG)
+    assert chosen.plan_for("short").shape.cpu > 30
+    last = choose.choose([long, short], tight, replace(CONFIG, rho=-2.5, priority="remaining_now"))
+    assert last.plan_for("long").shape.cpu > 30
+
+
+def test_a_cluster_smaller_than_its_jobs_gets_no_plan_and_a_reason():
+    decision = choose.choose([bid(workers=(2, 3), servers=(1,))], Capacity(cpu=2, memory=0), CONFIG)
+    assert decision.plans == ()
+    assert "there are 2 cores" in decision.why
+
+
+def test_nothing_to_choose_for_is_said():
+    assert choose.choose([], AMPLE, CONFIG).why == "no job is ready to be changed"
+
+
+def test_the_gap_of_the_greedy_is_told():
+    decision = choose.choose([bid("a"), bid("b"), bid("c")], Capacity(cpu=70, memory=1e15), CONFIG)
+    assert any("the greedy leaves" in note for note in decision.notes)
+
+
+def test_workers_change_before_servers_where_servers_take_long_to_come():
+    slow_servers = (
+        Launch(kind=RoleKind.WORKER, cpu=4, memory=0, seconds=5),
+        Launch(kind=RoleKind.SERVER, cpu=4, memory=0, seconds=900),
+    )
+    left = bid().throughput_now * 1500
+    (plan,) = choose.choose([bid(samples_left=left, launches=slow_servers)], AMPLE, CONFIG).plans
+    assert plan.shape.servers == 1 and plan.shape.workers > 2
+    (plan,) = choose.choose([bid(samples_left=left)], AMPLE, CONFIG).plans
+    assert plan.shape.servers > 1  # they pay once they come soon
+
+
+@given(
+    jobs=st.lists(st.tuples(st.integers(1, 8), st.integers(1, 4), st.floats(1e4, 1e9)), min_size=1, max_size=5),
+    spare=st.floats(0, 200),
+    rho=st.sampled_from([-2.5, 0.0, 2.5, 50.0]),
+)
+@settings(max_examples=30, deadline=None)
+def test_no_choice_is_ever_over_capacity(jobs, spare, rho):
+    bids = [
+        bid(f"job-{at}", now=shape(workers=w, servers=s), samples_left=left) for at, (w, s, left) in enumerate(jobs)
+    ]
+    capacity = Capacity(cpu=sum(one.now.cpu for one in bids) + spare, memory=1e12)
+    decision = choose.choose(bids, capacity, PlanningConfig(rho=rho, exact_seconds=0))
+    shapes = {one.job: one.now for one in bids} | {plan.job: plan.shape for plan in decision.plans}
+    assert sum(each.cpu for each in shapes.values()) <= capacity.cpu * (1 + 1e-6)
+
+
+def test_free_resources_are_no_division_by_nothing():
+    decision = choose.choose([bid()], AMPLE, PlanningConfig(prices=Prices(cpu=0.0, memory=1.0)))
+    assert decision.plans[0].shape.workers > 2

@@ -1,0 +1,63 @@
+"""Whose gain counts for how much."""
+
+import numpy as np
+import pytest
+
+from springtide import errors
+from springtide.planning.allocate import priorities
+from springtide.planning.allocate.priorities import Standing
+
+SHORT = Standing(samples_left=1_000.0, throughput=10.0, waited_s=10.0, given=1.0)
+LONG = Standing(samples_left=50_000.0, throughput=10.0, waited_s=900.0, given=4.0)
+SPEEDS = np.array([10.0, 20.0])
+
+
+def weights(name, rho, epsilon=1e-3):
+    weigh = priorities.priority(name)
+    return [weigh(job, SPEEDS, rho, epsilon)[0] for job in (SHORT, LONG)]
+
+
+@pytest.mark.parametrize("name", ["remaining", "remaining_now"])
+def test_as_rho_goes_to_nothing_all_jobs_weigh_the_same(name):
+    for rho in (1e-3, 1e-6, 0.0):
+        short, long = weights(name, rho)
+        assert np.exp(short) == pytest.approx(1.0, abs=20 * rho)
+        assert np.exp(long) == pytest.approx(1.0, abs=20 * rho)
+
+
+@pytest.mark.parametrize("name", ["remaining", "remaining_now"])
+def test_a_large_rho_puts_the_job_that_ends_first_before_all_others(name):
+    gaps = [np.subtract(*weights(name, rho)) for rho in (0.5, 2.5, 10.0, 1e6)]
+    assert gaps == sorted(gaps) and gaps[0] > 0
+    assert np.exp(-gaps[-1]) == 0.0  # nothing the other gains can outweigh it
+
+
+@pytest.mark.parametrize("name", ["remaining", "remaining_now"])
+def test_below_nothing_the_job_that_ends_last_comes_first(name):
+    short, long = weights(name, -2.5)
+    assert long > short
+
+
+def test_the_weight_is_that_of_eqn_14():
+    (weight, faster) = np.exp(priorities.remaining(SHORT, SPEEDS, 2.5, 0.5))
+    assert weight == pytest.approx(1 / (100 + 0.5) ** 2.5)
+    assert faster == pytest.approx(1 / (50 + 0.5) ** 2.5)
+
+
+def test_epsilon_keeps_a_job_at_its_very_end_from_weighing_without_bounds():
+    done = Standing(samples_left=0.0, throughput=10.0)
+    assert np.isfinite(priorities.remaining(done, SPEEDS, 2.5, 1.0)).all()
+    assert np.isfinite(priorities.remaining(done, SPEEDS, 2.5, 0.0)).all()
+    assert np.isfinite(priorities.remaining(SHORT, np.zeros(2), 2.5, 1.0)).all()
+
+
+def test_other_preferences_look_at_the_user_or_at_the_wait():
+    assert weights("equal", 2.5) == [0.0, 0.0]
+    assert weights("given", 2.5) == pytest.approx([0.0, np.log(4.0)])
+    short, long = weights("waiting", 1.0)
+    assert long > short
+
+
+def test_a_preference_nobody_knows_is_answered_with_the_nearest():
+    with pytest.raises(errors.UnknownName, match="Did you mean 'remaining'"):
+        priorities.priority("remaning")

@@ -1,0 +1,99 @@
+"""Machines for data workers: no machine is over its cores, what can be local is, and moving never makes it worse."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from springtide.planning.dataworkers.cluster import node_placement
+from springtide.planning.dataworkers.cluster.node_placement import Machine, Seat, Want
+
+NAMES = [f"m{place}" for place in range(4)]
+
+
+@st.composite
+def clusters(draw):
+    machines = [
+        Machine(name=name, cpu=float(draw(st.integers(0, 20))), distributed=draw(st.integers(0, 2))) for name in NAMES
+    ]
+    wants = [
+        Want(
+            job=f"job-{place}", cpu=float(draw(st.integers(0, 25))), size=float(draw(st.integers(1, 8))),
+            homes=tuple(draw(st.lists(st.sampled_from(NAMES), unique=True, max_size=2))),
+        )
+        for place in range(draw(st.integers(0, 5)))
+    ]  # fmt: skip
+    seats = {
+        (f"job-{draw(st.integers(0, 6))}", draw(st.sampled_from([*NAMES, "gone"]))): float(draw(st.integers(1, 20)))
+        for _ in range(draw(st.integers(0, 8)))
+    }
+    return wants, machines, [Seat(job=job, machine=machine, cpu=cpu) for (job, machine), cpu in seats.items()]
+
+
+@given(clusters())
+def test_no_machine_is_over_its_cores_and_nobody_has_more_than_wanted(case):
+    wants, machines, now = case
+    found = node_placement.place(wants, machines, now)
+    for machine in machines:
+        assert sum(seat.cpu for seat in found.seats if seat.machine == machine.name) <= machine.cpu + 1e-6
+    for want in wants:
+        has = sum(seat.cpu for seat in found.seats if seat.job == want.job)
+        assert has + found.missing.get(want.job, 0.0) == pytest.approx(want.cpu)
+    free = sum(machine.cpu for machine in machines) - sum(seat.cpu for seat in found.seats)
+    assert free < 1e-6 or not found.missing, "cores were left over while someone wanted some"
+
+
+@given(clusters())
+def test_nobody_is_elsewhere_while_there_is_room_beside_its_trainer(case):
+    wants, machines, now = case
+    found = node_placement.place(wants, machines, now)
+    for want in wants:
+        away = any(seat.job == want.job and seat.machine not in want.homes for seat in found.seats)
+        for home in want.homes:
+            used = sum(seat.cpu for seat in found.seats if seat.machine == home)
+            (cpu,) = [machine.cpu for machine in machines if machine.name == home]
+            assert not away or used >= cpu - 1e-6
+
+
+@given(clusters())
+def test_placing_again_moves_nothing_to_a_worse_place(case):
+    wants, machines, now = case
+    once = node_placement.place(wants, machines, now)
+    again = node_placement.place(wants, machines, once.seats)
+    assert again.local(wants) >= once.local(wants) - 1e-6
+    assert sum(seat.cpu for seat in again.seats) == pytest.approx(sum(seat.cpu for seat in once.seats))
+
+
+def test_local_cores_come_first_then_the_quietest_machine():
+    machines = [
+        Machine(name="home", cpu=4), Machine(name="loud", cpu=32, distributed=2), Machine(name="quiet", cpu=8),
+    ]  # fmt: skip
+    found = node_placement.place([Want(job="a", cpu=14, homes=("home",), size=8)], machines)
+    assert {seat.machine: seat.cpu for seat in found.seats} == {"home": 4, "quiet": 8, "loud": 2}
+
+
+def test_it_goes_home_when_there_is_room_and_away_from_noise():
+    machines = [Machine(name="home", cpu=6), Machine(name="loud", cpu=32, distributed=2), Machine(name="quiet", cpu=8)]
+    want = Want(job="a", cpu=8, homes=("home",))
+    found = node_placement.place([want], machines, [Seat(job="a", machine="loud", cpu=8)])
+    assert {seat.machine: seat.cpu for seat in found.seats} == {"home": 6, "quiet": 2}
+    assert found.moved == 8
+
+
+def test_who_goes_home_makes_room_for_another_to_go_home():
+    machines = [Machine(name=name, cpu=cpu) for name, cpu in (("m0", 1.0), ("m1", 1.0), ("m2", 2.0))]
+    wants = [Want(job="a", cpu=1, homes=("m1",)), Want(job="b", cpu=1, homes=("m0",))]
+    found = node_placement.place(wants, machines, [Seat(job="b", machine="m1", cpu=1)])
+    assert {seat.job: seat.machine for seat in found.seats} == {"a": "m1", "b": "m0"}
+
+
+def test_what_is_elsewhere_and_loudest_is_given_up_first():
+    machines = [Machine(name="home", cpu=4), Machine(name="loud", cpu=8, distributed=1), Machine(name="quiet", cpu=8)]
+    now = [Seat(job="a", machine=name, cpu=4) for name in ("home", "loud", "quiet")]
+    found = node_placement.place([Want(job="a", cpu=8, homes=("home",))], machines, now)
+    assert {seat.machine: seat.cpu for seat in found.seats} == {"home": 4, "quiet": 4}
+    assert found.moved == 0
+
+
+def test_smaller_data_workers_fill_fragments():
+    assert Seat(job="a", machine="m", cpu=19).workers(8) == (8, 8, 3)
+    assert Seat(job="a", machine="m", cpu=3).workers(8) == (3,)

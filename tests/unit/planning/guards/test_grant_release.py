@@ -1,0 +1,32 @@
+"""What was granted to a server goes back when it was not needed for a good while, and not before."""
+
+from hypothesis import given
+from hypothesis import strategies as some
+
+from springtide.planning.guards import grant_release
+from springtide.planning.guards.grant_release import Extra, eased
+
+
+def extra(limit: float = 4.0, usual: float = 1.0, most: float = 0.5, watched_s: float = grant_release.CALM_S) -> Extra:
+    return Extra(limit=limit, usual=usual, most=most, watched_s=watched_s)
+
+
+def test_a_server_that_needs_no_more_than_others_gets_what_they_have():
+    assert eased(extra()) == 1.0
+
+
+def test_one_that_needs_a_part_of_it_keeps_that_part_and_room():
+    assert eased(extra(most=2.0)) == 2.0 * grant_release.ROOM
+
+
+def test_nothing_is_taken_back_too_soon_or_for_little_or_from_one_that_was_granted_nothing():
+    assert eased(extra(watched_s=grant_release.CALM_S - 1)) is None
+    assert eased(extra(most=2.5)) is None
+    assert eased(extra(limit=1.0)) is None
+
+
+@given(some.floats(0.1, 64), some.floats(0.1, 64), some.floats(0, 64))
+def test_a_lower_limit_is_lower_and_neither_below_what_others_have_nor_near_what_it_used(limit, usual, most):
+    lower = eased(extra(limit=limit, usual=usual, most=most))
+
+    assert lower is None or (usual <= lower < limit and lower >= grant_release.ROOM * most)

@@ -1,0 +1,141 @@
+"""First the cause, then the cure: load above its peers' is hot, slow without it is the machine."""
+
+from hypothesis import given
+from hypothesis import strategies as some
+
+from springtide.domain.spec.guard_rules import GuardRules
+from springtide.planning.guards import hot_servers
+from springtide.planning.guards.hot_servers import Cause, Pace
+
+RULES = GuardRules()
+
+
+def causes(*paces: Pace) -> list[Cause]:
+    return [verdict.cause for verdict in hot_servers.judge(paces, RULES)]
+
+
+def pace(rank: int, keys_s: float = 2e6, ns_a_key: float = 100, cpu: float = 0.5, limit: float | None = 1.0) -> Pace:
+    return Pace(rank=rank, keys_s=keys_s, ns_a_key=ns_a_key, cpu=cpu, cpu_limit=limit)
+
+
+def test_equal_servers_are_left_alone():
+    assert causes(pace(0), pace(1), pace(2)) == [Cause.NONE] * 3
+
+
+def test_a_throttled_server_is_slow_whether_or_not_it_has_a_limit():
+    assert causes(pace(0), pace(1, ns_a_key=3000, cpu=0.03, limit=None)) == [Cause.NONE, Cause.SLOW]
+    assert causes(pace(0, limit=None), pace(1, ns_a_key=500, cpu=0.25, limit=0.25)) == [Cause.NONE, Cause.SLOW]
+
+
+def test_a_server_with_more_load_and_no_processor_to_spare_is_hot():
+    (_, _, hot) = hot_servers.judge([pace(0), pace(1), pace(2, keys_s=4e6, ns_a_key=400, cpu=0.95)], RULES)
+
+    assert hot.cause is Cause.HOT
+    assert "server-2 has 2.0 times its peers' load and takes 4.0 times as long a key" in hot.why
+
+
+def test_more_load_with_processors_to_spare_is_no_trouble():
+    assert causes(pace(0), pace(1, keys_s=4e6, cpu=0.3)) == [Cause.NONE, Cause.NONE]
+
+
+def test_a_server_that_is_hardly_at_work_holds_nobody_up():
+    slow, loaded = pace(1, keys_s=50_000, ns_a_key=2000, limit=None), pace(1, keys_s=1e5, limit=None)
+
+    assert causes(pace(0, keys_s=50_000), slow) == [Cause.NONE, Cause.NONE]
+    assert causes(pace(0, keys_s=10_000), loaded) == [Cause.NONE, Cause.NONE]
+    assert "at work for 10% of the time only" in hot_servers.judge([pace(0, keys_s=50_000), slow], RULES)[1].why
+
+
+def test_without_a_limit_a_server_is_hot_only_if_it_is_at_work_nearly_all_the_time():
+    busy, loaded = pace(1, keys_s=9e6, limit=None), pace(1, keys_s=4e6, limit=None)
+
+    assert causes(pace(0), busy) == [Cause.NONE, Cause.HOT]
+    assert causes(pace(0), loaded) == [Cause.NONE, Cause.NONE]  # at work for 40% of the time: others wait for nothing
+
+
+def test_a_server_that_is_slower_by_far_is_found_by_the_last_report_alone():
+    verdict = hot_servers.far_behind([pace(0), pace(1, keys_s=3e5, ns_a_key=1500)], RULES)
+
+    assert verdict is not None and (verdict.rank, verdict.cause, verdict.sure) == (1, Cause.SLOW, True)
+    assert hot_servers.far_behind([pace(0), pace(1, keys_s=6e5, ns_a_key=500)], RULES) is None
+    assert hot_servers.far_behind([pace(0)], RULES) is None
+
+
+def relief(heaviest, *, limit=1.0, per_worker=0.6, workers=4):
+    hot = pace(1, keys_s=4e6, cpu=0.9, limit=limit)
+    return hot_servers.relieve(
+        hot, [pace(0, cpu=0.3), hot], RULES, heaviest=heaviest, per_worker=per_worker, workers=workers
+    )
+
+
+def test_slots_of_a_hot_server_move_if_that_can_level_loads():
+    assert relief(0.1).cpu is None and "slots can be spread" in relief(0.1).why
+    assert relief(0.8, limit=None).cpu is None  # nothing to raise
+
+
+def test_a_hot_server_with_one_heavy_slot_gets_the_cpu_that_all_workers_need_of_it():
+    given = relief(0.7)
+
+    assert given.cpu is not None and abs(given.cpu - 0.9 / 1.2 * 0.6 * 4) < 1e-9
+    assert "its heaviest slot alone has 2.3 times the load of a peer" in given.why
+    assert relief(0.7, per_worker=0.1).cpu == 1.5  # half as much again at least
+    assert relief(0.7, workers=1000).cpu == RULES.most_cpu
+    assert relief(0.7, limit=32.0).cpu is None
+
+
+def test_a_single_server_has_no_peers():
+    (verdict,) = hot_servers.judge([pace(0, ns_a_key=1e6)], RULES)
+
+    assert verdict.cause is Cause.NONE and "no peer" in verdict.why
+
+
+@given(some.lists(some.tuples(some.floats(0, 1e7), some.floats(1, 1e6), some.floats(0, 4)), min_size=1, max_size=8))
+def test_never_are_all_servers_hot_nor_all_slow(given_paces):
+    paces = [pace(i, *one) for i, one in enumerate(given_paces)]
+
+    assert set(causes(*paces)) not in ({Cause.HOT}, {Cause.SLOW})
+
+
+def quota(
+    rank: int, cpu: float = 0.5, due: float = 0.7, throttled: float = 0.0, seconds: float = 0.4
+) -> hot_servers.Quota:
+    return hot_servers.Quota(rank=rank, cpu=cpu, due=due, throttled=throttled, seconds=seconds)
+
+
+def test_a_server_whose_machine_gives_it_less_than_its_due_is_slow_for_certain():
+    verdict = hot_servers.cut_short([quota(0), quota(1, cpu=0.02, throttled=1.0)], RULES)
+
+    assert verdict is not None and (verdict.rank, verdict.cause, verdict.sure) == (1, Cause.SLOW, True)
+    assert "server-1 gets 0.02 of the 0.7 CPUs that it is to have" in verdict.why
+
+
+def test_a_server_that_is_throttled_at_its_own_limit_or_has_nothing_to_do_is_not_cut_short():
+    assert hot_servers.cut_short([quota(0), quota(1, cpu=0.7, throttled=1.0)], RULES) is None
+    assert hot_servers.cut_short([quota(0), quota(1, cpu=0.01)], RULES) is None
+    assert (
+        hot_servers.cut_short([quota(0), quota(1, cpu=0.3, throttled=0.6)], RULES) is None
+    )  # in bursts, its due in each
+
+
+def test_a_period_that_began_before_anyone_looked_does_not_count():
+    """It may have had all its due before: with one period of 0.1 s in view nothing is certain, with two it is."""
+    assert hot_servers.cut_short([quota(0), quota(1, cpu=0.0, throttled=1.0, seconds=0.1)], RULES) is None
+    assert hot_servers.cut_short([quota(0), quota(1, cpu=0.3, throttled=1.0, seconds=0.2)], RULES) is None
+    assert hot_servers.cut_short([quota(0), quota(1, cpu=0.02, throttled=1.0, seconds=0.2)], RULES) is not None
+
+
+@given(
+    due=some.floats(0.05, 4.0), begun=some.floats(0.0, 0.1), periods=some.integers(1, 5), spent=some.floats(0.0, 1.0)
+)
+def test_a_server_that_has_its_due_in_every_period_is_never_cut_short_whenever_one_looks(due, begun, periods, spent):
+    """It uses each quota up as soon as it can, or not: the first period began `begun` ago, some of it was used then."""
+    seconds = periods * hot_servers.PERIOD_S - begun
+    if seconds <= 0:
+        return
+    used = due * hot_servers.PERIOD_S * (periods - spent)  # `spent` of the first quota had gone before the first look
+    seen = quota(1, cpu=used / seconds, due=due, throttled=periods * hot_servers.PERIOD_S / seconds, seconds=seconds)
+    assert hot_servers.cut_short([quota(0), seen], RULES) is None
+
+
+def test_where_all_are_cut_short_nobody_could_take_their_slots():
+    assert hot_servers.cut_short([quota(0, cpu=0.02, throttled=1.0), quota(1, cpu=0.02, throttled=1.0)], RULES) is None

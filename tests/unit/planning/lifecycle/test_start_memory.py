@@ -1,0 +1,56 @@
+"""The memory that a new job begins with."""
+
+import numpy as np
+import pytest
+
+from springtide.domain.core.shape import GIB, MemoryNeed
+from springtide.domain.plan.view import PastJob
+from springtide.planning.lifecycle import similarity, start_memory, warm_start
+
+
+def past(kind, rows, at=0, model="wd"):
+    need = MemoryNeed(worker=3 * GIB, server=GIB, rows=int(rows * GIB))
+    return PastJob(name=f"{kind}-{at}", features={"kind": kind, "model": model}, need=need, ended_at=float(at))
+
+
+def kinds(count=60, seed=0):
+    """Jobs of twelve kinds; how much one needs is its kind's, between 4 and 256 GiB."""
+    random = np.random.default_rng(seed)
+    sizes = 2.0 ** random.uniform(2, 8, size=12)
+    return sizes, [past(f"kind-{which}", sizes[which], at) for at, which in enumerate(random.integers(12, size=count))]
+
+
+def alike(ones, others):
+    codes = {}
+    return similarity.between(similarity.coded(ones, codes), similarity.coded(others, codes), (len(ones), len(others)))
+
+
+def foretold(features, history):
+    each = [one.features for one in history]
+    newest = each[-warm_start.BACKTESTED :]
+    told = start_memory.told(history, alike(newest, newest))
+    return start_memory.foretold(history, alike([features], each), told)
+
+
+@pytest.mark.parametrize("which", range(12))
+def test_a_job_of_a_known_kind_gets_what_its_kind_needed_and_a_little_more(which):
+    sizes, history = kinds()
+    need = foretold({"kind": f"kind-{which}", "model": "wd"}, history)
+    assert need.rows / GIB == pytest.approx(start_memory.ROOM * sizes[which], rel=1e-6)
+    assert (need.worker, need.server) == (3 * GIB, GIB)
+
+
+def test_a_job_of_an_unknown_kind_gets_as_much_as_any_like_it_needed():
+    sizes, history = kinds()
+    need = foretold({"kind": "new", "model": "wd"}, history)
+    assert need.rows / GIB >= sizes.max()
+
+
+def test_with_few_past_jobs_the_most_that_any_needed_counts():
+    assert foretold({"kind": "b"}, [past("a", 7), past("b", 2)]).rows == pytest.approx(start_memory.ROOM * 7 * GIB)
+
+
+def test_jobs_that_have_not_told_what_they_needed_teach_nothing():
+    silent = [PastJob(name=str(at), features={"kind": "a"}) for at in range(9)]
+    assert foretold({"kind": "a"}, silent) is None
+    assert foretold({"kind": "a"}, [*silent, past("a", 5)]).rows == pytest.approx(start_memory.ROOM * 5 * GIB)

@@ -1,0 +1,166 @@
+"""Planted coefficients come back, whatever the noise; what cannot be told is named; garbage is refused and says why."""
+
+import math
+from dataclasses import replace
+
+import numpy
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from springtide.domain.plan.profile import TimingSum
+from springtide.planning.perf_model import equations, fit
+from springtide.planning.perf_model.equations import TERMS, Coefficients
+from springtide.planning.perf_model.fit import Fitted
+from springtide.planning.perf_model.profile_table import Refused
+from tests.unit.planning.planted import FACTS, SHAPES, TRUE, profile, profiles
+
+ELSEWHERE = equations.shapes(
+    replace(shape, workers=2 * shape.workers, worker_cpu=0.5 * shape.worker_cpu) for shape in SHAPES
+)
+
+
+@pytest.mark.parametrize("timed", [True, False])
+def test_without_noise_the_planted_coefficients_come_back(timed):
+    found = fit.fit(profiles(timed=timed), FACTS)
+    assert isinstance(found, Fitted)
+    numpy.testing.assert_allclose(found.coefficients.array, TRUE.array, rtol=1e-6)
+    assert found.rmsle < 1e-8 and found.mape < 1e-8 and found.unclear == ()
+    assert fit.leave_one_out(found) < 1e-6
+    assert found.why == "fitted to 10 configurations, off by 0.0% on the average"
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    shares=st.lists(st.floats(0.0, 1.0), min_size=5, max_size=5).filter(lambda shares: sum(shares) > 0.3),
+    deviation=st.floats(0.0, 0.05),
+    seed=st.integers(0, 1000),
+    timed=st.booleans(),
+)
+def test_with_noise_predictions_stay_near_and_nothing_falls_below_zero(shares, deviation, seed, timed):
+    usual = equations.design(FACTS, equations.shapes(SHAPES)).mean(axis=0)
+    true = Coefficients(**dict(zip(TERMS, (0.1 * numpy.array(shares) / usual).tolist(), strict=True)))
+    found = fit.fit(profiles(true=true, deviation=deviation, windows=3, seed=seed, timed=timed), FACTS)
+    assert isinstance(found, Fitted)
+    assert min(found.coefficients.array) >= 0
+    predicted = found.predict(ELSEWHERE)
+    assert numpy.isfinite(predicted).all() and (predicted > 0).all()
+    near = equations.throughput(true, FACTS, ELSEWHERE)
+    assert numpy.abs(predicted / near - 1).max() < 0.02 + 8 * deviation
+
+
+def test_one_odd_configuration_among_ten_is_outvoted():
+    spoiled = [*profiles(SHAPES[:9]), profile(SHAPES[9], noise=10.0)]
+    found = fit.fit(spoiled, FACTS)
+    numpy.testing.assert_allclose(found.predict(ELSEWHERE), equations.throughput(TRUE, FACTS, ELSEWHERE), rtol=0.1)
+
+
+def test_one_odd_window_of_a_configuration_changes_nothing():
+    odd = [profile(shape, noise=50.0) for shape in SHAPES]
+    found = fit.fit([*profiles(windows=2), *odd], FACTS)
+    numpy.testing.assert_allclose(found.coefficients.array, TRUE.array, rtol=1e-6)
+
+
+def test_what_never_changed_cannot_be_told_apart():
+    same_servers = [replace(shape, servers=2, server_cpu=2.0, workers=4) for shape in SHAPES]
+    found = fit.fit(profiles(same_servers, timed=False), FACTS)
+    assert found.unclear == ("upd", "sync", "emb", "beta")
+    assert "cannot tell yet: upd, sync, emb, beta" in found.why
+
+
+def test_terms_that_were_timed_apart_tell_more_than_totals_do():
+    one_server = [replace(shape, servers=1, server_cpu=1.0) for shape in SHAPES]
+    totals, apart = (fit.fit(profiles(one_server, timed=timed), FACTS) for timed in (False, True))
+    assert set(totals.unclear) >= {"upd", "sync"}
+    more_servers = replace(SHAPES[0], workers=16, servers=8, server_cpu=8.0)
+    true = equations.throughput(TRUE, FACTS, more_servers)
+    assert abs(apart.predict(more_servers) / true - 1) < 0.02 < abs(totals.predict(more_servers) / true - 1)
+
+
+def test_constants_are_told_apart_by_term():
+    found = fit.fit(profiles(), FACTS)
+    assert found.betas["other"] == pytest.approx(TRUE.beta, rel=1e-3)
+    assert sum(found.betas.values()) == pytest.approx(found.coefficients.beta)
+    assert fit.fit(profiles(timed=False), FACTS).betas is None
+
+
+def test_a_single_configuration_timed_by_term_gives_a_first_guess():
+    found = fit.fit([profile(SHAPES[3])], FACTS)
+    assert found.predict(SHAPES[3]) == pytest.approx(equations.throughput(TRUE, FACTS, SHAPES[3]), rel=1e-3)
+    assert found.unclear == TERMS
+    assert fit.leave_one_out(found) is None
+
+
+def test_a_job_without_dense_parameters_has_no_part_for_them():
+    facts = replace(FACTS, dense_bytes=0.0)
+    found = fit.fit(profiles(facts=facts), facts)
+    assert found.coefficients.sync == 0.0 and found.uncertainty["sync"] == 0.0
+    assert found.coefficients.grad == pytest.approx(TRUE.grad, rel=1e-6)
+
+
+def test_many_jobs_at_once_are_fitted_as_each_alone():
+    jobs = [(profiles(SHAPES[: 3 + at], deviation=0.03, seed=at), FACTS) for at in range(7)]
+    jobs.insert(3, ([], FACTS))
+    together = fit.fit_many(jobs)
+    for (some, facts), found in zip(jobs, together, strict=True):
+        alone = fit.fit(some, facts)
+        if isinstance(alone, Refused):
+            assert isinstance(found, Refused) and found.why == alone.why == "no usable profile yet"
+        else:
+            numpy.testing.assert_allclose(found.predict(ELSEWHERE), alone.predict(ELSEWHERE), rtol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("timing", "why"),
+    [
+        (TimingSum(), "1 with no steps"),
+        (TimingSum(steps=10), "1 with no time at all"),
+        (TimingSum(steps=10, total_s=math.nan), "1 with times that are no numbers"),
+        (TimingSum(steps=10, total_s=1.0, update_s=math.inf), "1 with times that are no numbers"),
+        (TimingSum(steps=10, total_s=-1.0), "1 with no time at all"),
+        (TimingSum(steps=10, total_s=1.0, lookup_s=-0.5), "1 with times below 0"),
+    ],
+)
+def test_garbage_is_refused_with_a_reason(timing, why):
+    refused = fit.fit([replace(profile(SHAPES[0]), timing=timing)], FACTS)
+    assert isinstance(refused, Refused)
+    assert refused.why == f"no usable profile: {why}" and sum(refused.dropped.values()) == 1
+
+
+def test_garbage_among_good_profiles_is_left_out_and_counted():
+    bad = replace(profile(SHAPES[0]), timing=TimingSum(steps=10, total_s=math.nan))
+    found = fit.fit([bad, *profiles(), bad], FACTS)
+    numpy.testing.assert_allclose(found.coefficients.array, TRUE.array, rtol=1e-6)
+    assert found.table.dropped == {"times that are no numbers": 2}
+
+
+def test_totals_of_too_few_configurations_are_refused():
+    refused = fit.fit(profiles(SHAPES[:2], timed=False, windows=9), FACTS)
+    assert isinstance(refused, Refused) and refused.why.startswith("2 configurations measured, wanted 3")
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(*[st.floats(allow_nan=True, allow_infinity=True, width=32)] * 5), max_size=6))
+def test_whatever_comes_in_a_model_or_a_refusal_comes_out(rows):
+    given_profiles = [
+        replace(
+            profile(SHAPES[at]),
+            timing=TimingSum(
+                steps=3, total_s=row[0], gradient_s=row[1], update_s=row[2], synchronization_s=row[3], lookup_s=row[4]
+            ),
+        )
+        for at, row in enumerate(rows)
+    ]
+    found = fit.fit(given_profiles, FACTS)
+    if isinstance(found, Fitted):
+        assert min(found.coefficients.array) >= 0
+        assert numpy.isfinite(found.predict(ELSEWHERE)).all()
+        assert found.why
+    else:
+        assert found.why
+
+
+def test_information_beyond_all_numbers_tells_nothing():
+    information = numpy.stack([numpy.eye(5), numpy.full((5, 5), numpy.inf)])
+    told = fit._deviations(information, numpy.full((2, 5), 0.2), numpy.ones(2))
+    assert numpy.isfinite(told[0]).all() and numpy.isinf(told[1]).all()

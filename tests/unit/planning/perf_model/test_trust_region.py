@@ -1,0 +1,31 @@
+"""Shapes near those that were measured."""
+
+import pytest
+
+from springtide.domain.core.shape import NO_NEED, Bounds, Capacity, Shape
+from springtide.planning.perf_model import trust_region
+
+NOW = Shape(workers=2, servers=1, worker_cpu=0.7, server_cpu=0.5)
+
+
+def around(step):
+    limits = Bounds(
+        least=Shape(workers=1, servers=1, worker_cpu=0.5, server_cpu=0.2),
+        most=Shape(workers=3, servers=2, worker_cpu=1.0, server_cpu=1.0), cpu_step=step,
+        quota=Capacity(cpu=2.0, memory=2**40),
+    )  # fmt: skip
+    return trust_region.Around({NOW}, NOW, limits, NO_NEED)
+
+
+def test_sizes_go_by_the_steps_of_the_bounds_where_they_have_some():
+    shapes, _ = trust_region.shapes([around(0.1)])
+    for cpus in (shapes.worker_cpu, shapes.server_cpu):
+        assert cpus.tolist() == pytest.approx([round(cpu, 1) for cpu in cpus.tolist()])
+    assert shapes.worker_cpu.min() == 0.5 and shapes.worker_cpu.max() == 1.0
+
+
+def test_what_runs_now_is_among_them_with_steps_or_without():
+    for step in (None, 0.1, 0.3):
+        shapes, _ = trust_region.shapes([around(step)])
+        rows = zip(shapes.workers, shapes.servers, shapes.worker_cpu, shapes.server_cpu, strict=True)
+        assert (2, 1, 0.7, 0.5) in set(rows)

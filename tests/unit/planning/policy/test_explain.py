@@ -1,0 +1,61 @@
+"""What lies behind a decision is shown as it was: model, candidates, the one that was chosen."""
+
+import itertools
+import math
+import pathlib
+from dataclasses import replace
+
+import pytest
+
+from springtide.domain.core.shape import Capacity
+from springtide.domain.plan.plan import nothing
+from springtide.planning.perf_model.fit import Fitted
+from springtide.planning.policy import explain, registry
+from springtide.telemetry import planner_views
+
+EXAMPLE = pathlib.Path(__file__).parents[4] / "examples" / "plan_job.yaml"
+
+
+@pytest.fixture
+def shown():
+    pytest.importorskip("yaml")
+    return planner_views.read(EXAMPLE)
+
+
+def test_the_chosen_shape_and_the_one_that_runs_are_among_the_options_and_marked(shown):
+    decision = registry.load("springtide")(shown.view, shown.config)
+    (one,) = explain.outlooks(shown.view, shown.config, decision)
+    assert isinstance(one.model, Fitted)
+    (chosen,) = [each for each in one.options if each.chosen]
+    (now,) = [each for each in one.options if each.now]
+    assert chosen.shape == decision.plans[0].shape
+    assert chosen.throughput == pytest.approx(decision.plans[0].throughput)
+    assert now.shape == shown.view.jobs[0].shape
+    assert sum(one.shares) == pytest.approx(1.0)
+
+
+def test_of_other_options_none_is_both_cheaper_and_faster_than_another(shown):
+    (one,) = explain.outlooks(shown.view, shown.config, nothing("only looked"))
+    free = [each for each in one.options if not each.now]
+    assert len(free) > 5
+    for cheaper, dearer in itertools.pairwise(free):
+        assert cheaper.cost < dearer.cost and cheaper.throughput < dearer.throughput
+
+
+def test_options_stay_within_the_cluster_and_below_what_cores_can_do(shown):
+    small = replace(shown.view, capacity=Capacity(cpu=14.0, memory=math.inf))
+    (one,) = explain.outlooks(small, shown.config, nothing("only looked"))
+    assert max(each.shape.cpu for each in one.options) <= 14.0
+    measured, job = one.measured, shown.view.jobs[0]
+    worker_pace = measured / sum(use.cpu_used for use in job.uses if use.role.kind == "worker")
+    for each in one.options:
+        assert each.throughput <= worker_pace * each.shape.workers * each.shape.worker_cpu * (1 + 1e-9)
+
+
+def test_a_job_that_was_not_measured_has_no_candidates_and_says_why(shown):
+    bare = replace(shown.view, jobs=(replace(shown.view.jobs[0], profiles=()),))
+    (one,) = explain.outlooks(bare, shown.config, nothing("only looked"))
+    assert not isinstance(one.model, Fitted)
+    assert one.why.startswith("no candidates: ")
+    assert [each.now for each in one.options] == [True]
+    assert one.probe is None

@@ -1,0 +1,127 @@
+"""No policy harms a job, whatever it sees and whatever it answers."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from springtide.domain.core.shape import Capacity
+from springtide.domain.plan.plan import Decision, Plan, nothing
+from springtide.domain.spec.planning_config import PlanningConfig
+from springtide.planning.policy import registry, sanitize
+from tests.unit.planning import views
+
+CONFIG = PlanningConfig(exact_seconds=0)
+UNSHRUNK = (Phase.explicit, Phase.reuse, Phase.generate)  # views are large: making them small takes minutes
+
+
+def checked(decision, view, config=CONFIG):
+    assert decision.why
+    by_name = {job.name: job for job in view.jobs}
+    had, takes = 0.0, 0.0
+    for job in view.jobs:
+        plan = decision.plan_for(job.name)
+        now = job.shape.cpu if job.shape else 0.0
+        had += now
+        takes += sanitize.takes(plan).cpu if plan else now
+    for plan in decision.plans:
+        assert by_name[plan.job].bounds.holds(plan.shape)
+        assert plan.extra_workers <= config.extra_workers
+    assert takes <= max(view.capacity.cpu, had) * (1 + 1e-6)
+
+
+@given(view=views.clusters())
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck), phases=UNSHRUNK)
+def test_whatever_policies_see_their_plans_can_be_carried_out_and_nothing_is_raised(view):
+    for name in registry.POLICIES:
+        decision = registry.load(name)(view, CONFIG)
+        checked(decision, view)
+        assert "failed" not in decision.why, f"{name}: {decision.why}"  # built-in ones understand garbage by themselves
+
+
+@given(view=views.clusters(), wild=st.data())
+@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck), phases=UNSHRUNK)
+def test_a_wild_policy_is_tamed(view, wild):
+    plans = tuple(
+        Plan(
+            job=name, shape=wild.draw(views.shapes()), reason="because", extra_workers=wild.draw(st.integers(0, 9)),
+            server_cpus=((wild.draw(st.integers(-1, 9)), wild.draw(st.floats(0.1, 99))),),
+        )
+        for name in {job.name for job in view.jobs} | {"nobody"}
+    )  # fmt: skip
+    checked(registry.safe(lambda *_: Decision(plans=plans, why="wild"))(view, CONFIG), view)
+
+
+def test_a_policy_that_raises_decides_nothing_and_is_quoted():
+    def broken(view, config):
+        raise ZeroDivisionError("by nothing")
+
+    decision = registry.safe(broken)(views.cluster(views.running()), CONFIG)
+    assert decision == nothing("policy broken failed: ZeroDivisionError: by nothing")
+
+
+def test_a_policy_that_answers_with_something_else_decides_nothing():
+    decision = registry.safe(lambda view, config: {"workers": 4})(views.cluster(views.running()), CONFIG)
+    assert decision.plans == () and "failed: it answered with dict; wanted a Decision" in decision.why
+    listed = registry.safe(lambda *_: Decision(plans=("grow",), why="so"))
+    assert "'grow' among its plans; wanted a Plan" in listed(views.cluster(), CONFIG).why
+
+
+def test_a_policy_that_ends_its_process_decides_nothing():
+    def leaving(view, config):
+        raise SystemExit(3)
+
+    assert registry.safe(leaving)(views.cluster(views.running()), CONFIG) == nothing(
+        "policy leaving failed: SystemExit: 3"
+    )
+
+
+JOB = views.running()
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (lambda: Decision(plans=iter(()), why="so"), "plans are a tuple_iterator; wanted a tuple"),
+        (lambda: Decision(why=7), "its reason is 7"),
+        (lambda: Decision(why="so", notes=None), "its notes are None"),
+        (lambda: Decision(why="so", notes=("fine", 3)), "wanted a tuple of sentences"),
+        (
+            lambda: Decision(plans=(Plan(job=JOB.name, shape=JOB.shape, reason="r", server_cpus=((1,),)),), why="so"),
+            "make no sense: ValueError",
+        ),
+    ],
+)
+def test_a_decision_of_anything_but_what_decisions_are_made_of_does_nothing(answer, said):
+    decision = registry.safe(lambda *_: answer())(views.cluster(JOB), CONFIG)
+    assert decision.plans == () and said in decision.why
+
+
+def test_half_a_worker_is_refused():
+    plan = Plan(job=JOB.name, shape=replace(JOB.shape, workers=JOB.shape.workers + 0.5), reason="r")
+    decision = registry.safe(lambda *_: Decision(plans=(plan,), why="so"))(views.cluster(JOB), CONFIG)
+    assert decision.plans == () and "wanted whole numbers" in decision.notes[0]
+
+
+def test_jobs_shrink_first_so_that_others_may_grow_and_who_comes_too_late_is_told():
+    large, small, late = (views.running(name=name) for name in ("large", "small", "late"))
+    view = views.cluster(large, small, late, capacity=Capacity(cpu=3 * large.shape.cpu, memory=0))
+    plans = (
+        Plan(job="small", shape=replace(small.shape, workers=7), reason="up"),
+        Plan(job="late", shape=replace(small.shape, workers=5), reason="up"),
+        Plan(job="large", shape=replace(large.shape, workers=1), reason="down"),
+    )
+    decision = sanitize.kept(Decision(plans=plans, why="all at once"), view, CONFIG)
+    assert [plan.job for plan in decision.plans] == ["large", "small"]
+    assert "plan for late refused: all jobs would take 100.0 cores" in decision.notes[0]
+
+
+def test_a_plan_out_of_bounds_or_for_nobody_is_refused_by_name():
+    plans = (
+        Plan(job="job", shape=replace(views.shape(), workers=49), reason="more"),
+        Plan(job="nobody", shape=views.shape(), reason="who?"),
+    )
+    decision = sanitize.kept(Decision(plans=plans, why="x"), views.cluster(views.running()), CONFIG)
+    assert decision.plans == ()
+    assert "not within the job's bounds" in decision.notes[0] and "no such job" in decision.notes[1]

@@ -1,0 +1,43 @@
+"""The secret and the certificates that an agent draws: whole or not there, so that the next agent may take them."""
+
+import pytest
+
+from springtide.platforms.agent import agent, credentials
+from springtide.rpc.transport import tls
+from springtide.telemetry import logs
+
+
+@pytest.fixture
+def files(tmp_path):
+    return logs.make_run(tmp_path, "train")
+
+
+def test_the_next_agent_keeps_the_secret_and_only_its_owner_can_read_it(files):
+    agent.write_secret(files, keep=True)
+    drawn = files.secret.read_text()
+    agent.write_secret(files, keep=True)
+    assert files.secret.read_text() == drawn and len(bytes.fromhex(drawn)) == 32
+    assert files.secret.stat().st_mode & 0o077 == 0
+
+
+def test_an_agent_that_dies_while_it_writes_leaves_nothing_that_could_be_taken_for_whole(files, monkeypatch):
+    class Dies(BaseException):
+        """As by SIGKILL: nobody tidies up."""
+
+    def dies(*_):
+        raise Dies
+
+    with monkeypatch.context() as patched:
+        patched.setattr(agent.secrets, "token_hex", dies)
+        with pytest.raises(Dies):
+            agent.write_secret(files, keep=True)
+    with monkeypatch.context() as patched:
+        of_role = credentials.of_role
+        patched.setattr(credentials, "of_role", lambda made, role: dies() if role == "server" else of_role(made, role))
+        with pytest.raises(Dies):
+            agent.write_certificates("train", files)
+    assert not files.secret.exists() and not files.tls.exists()
+    agent.write_secret(files, keep=True)
+    agent.write_certificates("train", files)
+    assert files.secret.read_text()
+    assert [tls.identity(files.certificates(role)).role for role in credentials.ROLES] == list(credentials.ROLES)

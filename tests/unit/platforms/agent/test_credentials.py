@@ -1,0 +1,90 @@
+"""Certificates of a job: made in memory, checked by both sides of a connection, renewed in time."""
+
+import datetime
+import pathlib
+import ssl
+
+import pytest
+
+from springtide import errors
+from springtide.platforms.agent import credentials
+from springtide.rpc.transport import tls
+
+NOW = datetime.datetime.now(datetime.UTC)
+DAY = datetime.timedelta(days=1)
+
+
+@pytest.fixture(scope="module")
+def files() -> dict[str, bytes]:
+    return credentials.make("ads/ctr 7", at=NOW)
+
+
+def folder(root: pathlib.Path, files: dict[str, bytes], role: str = "worker") -> str:
+    credentials.lay_out(files, root)
+    return str(credentials.folder_of(root, role))
+
+
+def test_a_certificate_says_of_which_job_and_role_it_is(files: dict[str, bytes], tmp_path: pathlib.Path) -> None:
+    assert tls.identity(folder(tmp_path, files, "server")) == ("ads/ctr 7", "server")
+
+
+def test_a_process_sees_its_own_key_and_nobody_has_the_authoritys(
+    files: dict[str, bytes], tmp_path: pathlib.Path
+) -> None:
+    own = pathlib.Path(folder(tmp_path, files))
+    assert sorted(path.name for path in own.iterdir()) == ["ca.crt", "tls.crt", "tls.key"]
+    assert all(path.stat().st_mode & 0o077 == 0 for path in own.iterdir())
+    assert sorted(name for name in files if name.endswith(".key")) == sorted(
+        f"{role}.key" for role in credentials.ROLES
+    )
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(credentials.ROLES)
+
+
+def test_renewed_files_are_taken_up_without_a_restart(tmp_path: pathlib.Path) -> None:
+    own = folder(tmp_path, credentials.make("first", at=NOW))
+    assert tls.identity(own).job == "first"
+    folder(tmp_path, credentials.make("second", at=NOW))
+    assert tls.identity(own).job == "second"
+
+
+def test_files_that_cannot_be_used_are_named_with_the_reason(files: dict[str, bytes], tmp_path: pathlib.Path) -> None:
+    with pytest.raises(errors.BadInput, match=r"cannot be used: .*No such file"):
+        tls.identity(str(tmp_path / "nothing"))
+    expired = folder(tmp_path / "expired", credentials.make("old", at=NOW - 60 * DAY, life=30 * DAY))
+    with pytest.raises(errors.BadInput, match=r"ca\.crt vouches for now: certificate has expired"):
+        tls.identity(expired)
+    mixed = pathlib.Path(folder(tmp_path / "mixed", files))
+    (mixed / "tls.key").write_bytes(files["server.key"])
+    with pytest.raises(errors.BadInput, match="key values mismatch"):
+        tls.identity(str(mixed))
+    strange = pathlib.Path(folder(tmp_path / "strange", files))
+    (strange / "ca.crt").write_bytes(credentials.make("other", at=NOW)["ca.crt"])
+    with pytest.raises(errors.BadInput, match="vouches for now"):
+        tls.identity(str(strange))
+
+
+def test_another_job_and_another_role_are_refused(files: dict[str, bytes], tmp_path: pathlib.Path) -> None:
+    own = folder(tmp_path, files)
+    mine = {"subjectAltName": (("DNS", "somewhere"), ("URI", "springtide:ads%2Fctr%207/master"))}
+    assert tls.check(mine, own, "master") == ("ads/ctr 7", "master")
+    assert tls.check(mine, own) == ("ads/ctr 7", "master")
+    with pytest.raises(tls.auth.Rejected, match="for a master; a server was called"):
+        tls.check(mine, own, "server")
+    with pytest.raises(tls.auth.Rejected, match="for the job 'b'"):
+        tls.check({"subjectAltName": (("URI", "springtide:b/master"),)}, own)
+    for nameless in ({}, None, {"subjectAltName": (("URI", "springtide:"), ("URI", "https://b/master"))}):
+        with pytest.raises(tls.auth.Rejected, match="names no process"):
+            tls.check(nameless, own)
+
+
+def test_a_role_that_nobody_has_is_refused(files: dict[str, bytes]) -> None:
+    with pytest.raises(errors.UnknownName):
+        credentials.of_role(files, "wroker")
+
+
+def test_what_openssl_says_becomes_a_sentence() -> None:
+    error = ssl.SSLError(1, "[SSL: WRONG_VERSION_NUMBER]")
+    error.reason = "WRONG_VERSION_NUMBER"
+    assert "does not speak TLS" in tls.explain(error)
+    error.reason = "TLSV1_ALERT_UNKNOWN_CA"
+    assert "unknown ca" in tls.explain(error)

@@ -1,0 +1,260 @@
+"""Keeping a master running, on a platform that is a script: which master listens, hangs or dies is up to the test."""
+
+import asyncio
+
+import pytest
+
+from springtide import errors
+from springtide.domain.core.roles import Life, RoleExit
+from springtide.platforms.agent import master_keeper
+from springtide.platforms.agent.api import Launch
+from springtide.platforms.awake import AwakeClock
+from springtide.rpc.transport import master_file
+from springtide.rpc.transport.master_file import Whereabouts
+from springtide.telemetry import logs
+from tests.full_disks import no_file_longer_than
+from tests.waiting import soon
+
+LOST = errors.MasterUnreachable("lost the connection")
+
+
+class Scripted:
+    """A platform whose masters do what `play(self, term)` says."""
+
+    def __init__(self, files, play):
+        self.files, self.play = files, play
+        self.terms, self.killed, self.alive = [], [], {}
+
+    def start(self, launch, on_exit):
+        term = launch.life.incarnation
+        assert not self.alive, "two masters at once"
+        self.terms.append(term)
+        self.alive[term] = on_exit
+        self.play(self, term)
+        return 100 + term
+
+    def listen(self, term):
+        master_file.write(self.files.master, Whereabouts(term=term, pid=100 + term, address=f"here:{term}"))
+
+    def die(self, term, **how):
+        on_exit = self.alive.pop(term)
+        on_exit(RoleExit(role=master_keeper.MASTER, incarnation=term, pid=100 + term, **how))
+
+    def stop(self, life, *, kill):
+        if life.incarnation in self.alive:
+            assert kill
+            self.killed.append(life.incarnation)
+            self.die(life.incarnation, signal="SIGKILL")
+
+
+@pytest.fixture
+def kept(tmp_path, monkeypatch):
+    """Make a keeper over a script; pauses are recorded, not made."""
+    files = logs.make_run(tmp_path, "train")
+    monkeypatch.setattr(master_keeper, "PAUSES_S", (0.0,))
+    monkeypatch.setattr(master_keeper, "DYING_S", 0.01)
+
+    def make(play, next_term=None, **more):
+        platform, launch = Scripted(files, play), lambda life: Launch(life=life, module="none")
+        more = {"awake": AwakeClock(), **more}
+        return platform, master_keeper.Keeper(platform, files, launch, next_term or master_keeper.counting(), **more)
+
+    return make
+
+
+def test_each_master_has_a_higher_term_and_is_known_by_it(kept):
+    platform, keep = kept(Scripted.listen)
+
+    async def play():
+        assert (await keep.start()).address == "here:1"
+        platform.die(1, signal="SIGKILL")
+        assert (await keep.replace(LOST)).address == "here:2"
+        assert keep.why_replaced == "master (pid 101) was killed by SIGKILL"
+
+    asyncio.run(play())
+    assert platform.terms == [1, 2] and platform.killed == []
+
+
+def test_a_master_that_hangs_is_killed_before_the_next_is_started(kept):
+    platform, keep = kept(Scripted.listen)
+
+    async def play():
+        await keep.start()
+        assert (await keep.replace(errors.MasterUnreachable("silent for 3 s"))).address == "here:2"
+
+    asyncio.run(play())
+    assert platform.killed == [1]
+    assert keep.why_replaced == "silent for 3 s, and it was killed"
+
+
+def test_one_that_dies_before_it_listens_is_followed_by_another(kept):
+    platform, keep = kept(lambda self, term: self.die(term, code=1) if term in (2, 3) else self.listen(term))
+
+    async def play():
+        await keep.start()
+        platform.die(1, signal="SIGKILL")
+        assert (await keep.replace(LOST)).address == "here:4"
+
+    asyncio.run(play())
+    assert platform.terms == [1, 2, 3, 4]
+
+
+def test_masters_that_die_at_once_again_and_again_fail_the_job_with_the_reason_from_their_log(kept):
+    platform, keep = kept(lambda self, term: self.listen(term) if term == 1 else self.die(term, code=1))
+    platform.files.log_of(master_keeper.MASTER).write_text(
+        "Traceback\nsqlite3.DatabaseError: file is not a database\n\n"
+    )
+
+    async def play():
+        await keep.start()
+        platform.die(1, signal="SIGKILL")
+        await keep.replace(LOST)
+
+    with pytest.raises(errors.JobFailed) as failed:
+        asyncio.run(play())
+    assert "exited with status 1" in str(failed.value)
+    assert str(failed.value).endswith("ends: sqlite3.DatabaseError: file is not a database")
+    assert len(platform.terms) == master_keeper.SHORT_LIVES
+
+
+def test_a_first_master_that_has_no_room_to_write_says_so_at_once(kept):
+    _, keep = kept(lambda self, term: self.die(term, code=1), disk_s=600.0)
+    with (
+        no_file_longer_than(0),
+        pytest.raises(errors.MasterUnreachable, match=r"Nothing can be written to .*choose another with --logs"),
+    ):
+        asyncio.run(keep.start())
+
+
+def test_a_first_master_that_cannot_listen_says_why(kept):
+    def refuse(self, term):
+        master_file.write(self.files.master, Whereabouts(term=term, error="port 1 is taken", kind="PortTaken"))
+
+    _, keep = kept(refuse)
+    with pytest.raises(errors.PortTaken, match="port 1 is taken"):
+        asyncio.run(keep.start())
+
+
+def test_a_life_is_named_for_its_role_and_number():
+    assert str(Life(master_keeper.MASTER, 2)) == "master.2"
+
+
+def test_the_platform_gives_the_numbers_of_masters_and_none_goes_down(kept):
+    given = iter([7, 9, 8])
+
+    async def next_term():
+        return next(given)
+
+    platform, keep = kept(Scripted.listen, next_term)
+
+    async def play():
+        await keep.start()
+        platform.die(7, signal="SIGKILL")
+        await keep.replace(LOST)
+        platform.die(9, signal="SIGKILL")
+        await keep.replace(LOST)
+
+    with pytest.raises(errors.JobFailed, match="number 8; number 9 has been"):
+        asyncio.run(play())
+    assert platform.terms == [7, 9]
+
+
+def test_a_keeper_that_another_has_replaced_starts_no_master(kept):
+    async def next_term():
+        raise errors.Fenced("another agent has the job")
+
+    platform, keep = kept(Scripted.listen, next_term)
+    with pytest.raises(errors.Fenced):
+        asyncio.run(keep.start())
+    assert platform.terms == []
+
+
+def test_a_platform_that_does_not_answer_is_asked_again_for_a_number(kept):
+    answers = [1, errors.ClusterUnreachable("it restarts"), errors.Conflict("somebody else was quicker"), 2]
+
+    async def next_term():
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    platform, keep = kept(Scripted.listen, next_term)
+
+    async def play():
+        await keep.start()
+        platform.die(1, signal="SIGKILL")
+        assert (await keep.replace(LOST)).term == 2
+
+    asyncio.run(play())
+    assert platform.terms == [1, 2]
+
+
+def test_a_full_disk_is_waited_for_before_the_next_master_is_started(kept, monkeypatch):
+    monkeypatch.setattr(master_keeper, "ROOM_LOOK_S", 0.01)
+    said = []
+    platform, keep = kept(Scripted.listen, disk_s=60.0, say=said.append)
+
+    async def play():
+        await keep.start()
+        platform.die(1, signal="SIGKILL")
+        with no_file_longer_than(0):
+            replacing = asyncio.create_task(keep.replace(LOST))
+            await soon(lambda: said, "it is said")
+            assert platform.terms == [1] and "takes no files" in said[0]
+        assert (await replacing).address == "here:2"
+
+    asyncio.run(play())
+    assert platform.terms == [1, 2]
+
+
+def test_masters_that_find_no_room_for_their_journal_are_followed_by_others_until_there_is_some(kept, monkeypatch):
+    monkeypatch.setattr(master_keeper, "ROOM_LOOK_S", 0.0)
+    last = master_keeper.SHORT_LIVES + 3
+
+    def no_room(self, term):
+        if 1 < term < last:
+            said = Whereabouts(term=term, error="no room left to write journal.db", kind="DiskFull")
+            master_file.write(self.files.master, said)
+        else:
+            self.listen(term)
+
+    platform, keep = kept(no_room, disk_s=60.0)
+
+    async def play():
+        await keep.start()
+        platform.die(1, signal="SIGKILL")
+        assert (await keep.replace(LOST)).term == last
+
+    asyncio.run(play())
+
+
+def test_a_disk_with_too_little_room_for_a_journal_fails_the_job_when_the_time_is_over(kept):
+    def no_room(self, term):
+        self.listen(1)
+        if term > 1:
+            said = Whereabouts(term=term, error="no room left to write journal.db", kind="DiskFull")
+            master_file.write(self.files.master, said)
+
+    platform, keep = kept(no_room, disk_s=0.0)
+
+    async def play():
+        await keep.start()
+        platform.die(1, signal="SIGKILL")
+        with pytest.raises(errors.DiskFull, match=r"no room left to write journal[.]db"):
+            await keep.replace(LOST)
+
+    asyncio.run(play())
+
+
+def test_a_disk_that_stays_full_fails_the_job_when_the_time_is_over(kept, monkeypatch):
+    monkeypatch.setattr(master_keeper, "ROOM_LOOK_S", 0.01)
+    platform, keep = kept(Scripted.listen, disk_s=0.02)
+
+    async def play():
+        await keep.start()
+        platform.die(1, signal="SIGKILL")
+        with no_file_longer_than(0), pytest.raises(errors.JobFailed, match=r"takes no files .* for 0[.]02 s"):
+            await keep.replace(LOST)
+
+    asyncio.run(play())
+    assert platform.terms == [1]

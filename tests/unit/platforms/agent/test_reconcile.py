@@ -1,0 +1,139 @@
+"""Bringing what runs to what is wanted."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from springtide.domain.core.roles import Life, Role, RoleKind, WantedRole
+from springtide.platforms.agent.reconcile import POLITE_S, End, Hold, Lost, Reconciler, Start
+
+
+def worker(rank, incarnation=0, after_s=0.0):
+    return WantedRole(role=Role(RoleKind.WORKER, rank), incarnation=incarnation, after_s=after_s)
+
+
+def life(rank, incarnation=0):
+    return Life(Role(RoleKind.WORKER, rank), incarnation)
+
+
+def test_what_is_wanted_and_does_not_run_is_started_once():
+    reconciler = Reconciler()
+    assert reconciler.steps([worker(0), worker(1)], [], at=0.0) == [Start(worker(0)), Start(worker(1))]
+    assert reconciler.steps([worker(0), worker(1)], [life(0), life(1)], at=0.1) == []
+
+
+def test_other_limits_are_for_the_same_process_and_said_once():
+    reconciler, more = Reconciler(), WantedRole(role=Role(RoleKind.WORKER, 0), cpu=2.0)
+    reconciler.steps([worker(0)], [], at=0.0)
+    assert reconciler.steps([worker(0)], [life(0)], at=0.1) == []
+    assert reconciler.steps([more], [life(0)], at=0.2) == [Hold(more)]
+    assert reconciler.steps([more], [life(0)], at=0.3) == []
+
+
+def test_an_incarnation_that_has_ended_is_not_started_again_but_the_next_is():
+    reconciler = Reconciler()
+    reconciler.steps([worker(0)], [], at=0.0)
+    assert reconciler.steps([worker(0)], [], at=1.0) == []
+    assert reconciler.steps([worker(0, 1)], [], at=1.1) == [Start(worker(0, 1))]
+    assert reconciler.steps([worker(0)], [life(0, 1)], at=1.2) == [
+        End(life(0, 1), kill=False, why="incarnation 0 takes its place")
+    ], "a master that wants an older life gets none started"
+
+
+def test_a_relaunch_waits_from_the_first_look_that_names_it():
+    reconciler = Reconciler()
+    later = worker(0, 1, after_s=2.0)
+    assert reconciler.steps([later], [], at=10.0) == []
+    assert reconciler.steps([later], [], at=11.9) == []
+    assert reconciler.steps([later], [], at=12.0) == [Start(later)]
+
+
+def test_what_is_not_wanted_is_asked_to_end_and_then_killed():
+    reconciler = Reconciler()
+    assert reconciler.steps([], [life(0)], at=0.0) == [End(life(0), kill=False, why="it is not wanted any more")]
+    assert reconciler.steps([], [life(0)], at=POLITE_S - 0.1) == []
+    assert reconciler.steps([], [life(0)], at=POLITE_S) == [End(life(0), kill=True, why="it is not wanted any more")]
+
+
+def test_the_next_life_of_a_server_waits_until_the_one_before_is_dead():
+    """They would share memory with the same workers."""
+    reconciler, role = Reconciler(), Role(RoleKind.SERVER, 1)
+    reconciler.steps([WantedRole(role=role)], [], at=0.0)
+    again, hung = WantedRole(role=role, incarnation=1), Life(role, 0)
+    end = End(hung, kill=True, why="incarnation 1 takes its place")
+    assert reconciler.steps([again], [hung], at=1.0) == [end]
+    assert reconciler.steps([again], [hung], at=1.1) == [end]
+    assert reconciler.steps([again], [], at=1.2) == [Start(again)]
+
+
+def test_the_next_life_does_not_wait_for_a_zombie():
+    reconciler = Reconciler()
+    reconciler.steps([worker(0)], [], at=0.0)
+    steps = reconciler.steps([worker(0, 1)], [life(0)], at=1.0)
+    assert steps == [End(life(0), kill=False, why="incarnation 1 takes its place"), Start(worker(0, 1))]
+    assert reconciler.steps([worker(0, 1)], [life(0), life(0, 1)], at=1.1) == []
+
+
+def joined(rank, incarnation=0):
+    return WantedRole(role=Role(RoleKind.WORKER, rank), incarnation=incarnation, joined=True)
+
+
+def test_an_agent_that_takes_over_starts_nobody_who_runs_and_gives_up_who_has_gone_meanwhile():
+    reconciler = Reconciler()
+    wanted = [joined(0), worker(1), joined(2), worker(3)]
+    steps = reconciler.steps(wanted, [life(0), life(1)], at=0.0)
+    assert steps == [Lost(life(2)), Start(worker(3))]
+    assert reconciler.steps(wanted, [life(0), life(1), life(3)], at=0.1) == [], "each is said once"
+
+
+def test_who_was_started_here_and_has_joined_is_not_given_up_its_end_is_told_by_the_platform():
+    reconciler = Reconciler()
+    reconciler.steps([worker(0)], [], at=0.0)
+    assert reconciler.steps([joined(0)], [], at=1.0) == []
+
+
+def test_after_a_take_over_the_next_life_is_started_as_ever():
+    reconciler = Reconciler()
+    assert reconciler.steps([joined(0, 3)], [], at=0.0) == [Lost(life(0, 3))]
+    assert reconciler.steps([worker(0, 4)], [], at=0.1) == [Start(worker(0, 4))]
+
+
+@given(st.sets(st.integers(0, 5)), st.sets(st.integers(0, 5)), st.sets(st.integers(0, 5)))
+def test_after_a_take_over_each_wanted_life_runs_is_started_or_is_given_up(wanted, called_in, running):
+    roles = [joined(rank) if rank in called_in else worker(rank) for rank in sorted(wanted)]
+    steps = Reconciler().steps(roles, [life(rank) for rank in sorted(running)], at=0.0)
+    started = {step.wanted.role.rank for step in steps if isinstance(step, Start)}
+    lost = {step.life.role.rank for step in steps if isinstance(step, Lost)}
+    ended = {step.life.role.rank for step in steps if isinstance(step, End)}
+    assert started == wanted - running - called_in
+    assert lost == (wanted - running) & called_in
+    assert ended == running - wanted
+
+
+looks = st.lists(
+    st.tuples(
+        st.dictionaries(st.integers(0, 2), st.tuples(st.integers(0, 4), st.sampled_from([0.0, 1.5])), max_size=3),
+        st.sets(st.integers(0, 20), max_size=2),
+    ),
+    max_size=30,
+)
+
+
+@given(looks)
+def test_whatever_is_wanted_no_life_is_started_twice_and_the_wanted_stay_unharmed(history):
+    reconciler, running, started = Reconciler(), [], []
+    for at, (wanted, deaths) in enumerate(history):
+        running = [each for number, each in enumerate(running) if number not in deaths]
+        roles = [worker(rank, incarnation, after_s) for rank, (incarnation, after_s) in wanted.items()]
+        lives = {Life(each.role, each.incarnation) for each in roles}
+        for step in reconciler.steps(roles, running, at=float(at)):
+            if isinstance(step, Start):
+                started.append(Life(step.wanted.role, step.wanted.incarnation))
+                running.append(started[-1])
+            else:
+                assert step.life not in lives
+                if step.kill:
+                    running.remove(step.life)
+    assert len(set(started)) == len(started)
+    for rank in range(3):
+        of_rank = [each.incarnation for each in started if each.role.rank == rank]
+        assert of_rank == sorted(of_rank)

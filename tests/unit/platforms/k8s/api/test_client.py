@@ -1,0 +1,226 @@
+"""Against a server that says what the test tells it to."""
+
+import asyncio
+import contextlib
+import json
+
+import pytest
+
+from springtide import errors
+from springtide.platforms.k8s.api import api_errors, kubeconfig
+from springtide.platforms.k8s.api.client import Client
+from springtide.platforms.k8s.api.kinds import ELASTIC_JOBS, LEASES, NODES, PODS
+
+with contextlib.suppress(ImportError):
+    from aiohttp import web
+
+pytestmark = pytest.mark.extra("aiohttp")
+
+
+@pytest.fixture(autouse=True)
+def _short_pauses(monkeypatch):
+    monkeypatch.setattr(api_errors, "FIRST_PAUSE_S", 0.001)
+
+
+class Server:
+    """Answers requests in turn by what is in `plans`; keeps what was asked."""
+
+    def __init__(self):
+        self.plans, self.asked = [], []
+
+    async def answer(self, request):
+        self.asked.append((request.method, request.path_qs, (await request.text()), request.headers))
+        plan = self.plans.pop(0) if self.plans else (200, {})
+        if callable(plan):
+            return await plan(request)
+        status, body, *more = plan
+        return web.json_response(body, status=status, headers=more[0] if more else None)
+
+
+def with_server(work, *, within_s=5.0):
+    async def run():
+        server = Server()
+        app = web.Application()
+        app.router.add_route("*", "/{tail:.*}", server.answer)
+        runner = web.AppRunner(app, shutdown_timeout=0.1)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        port = runner.addresses[0][1]
+        reached = kubeconfig.Access(server=f"http://127.0.0.1:{port}", where="a test", namespace="team", token="t")
+        async with Client(reached, within_s=within_s) as client:
+            try:
+                await work(client, server)
+            finally:
+                await runner.cleanup()
+
+    asyncio.run(run())
+
+
+async def hang_up(request):
+    request.transport.close()
+    return web.Response()
+
+
+def test_paths_bodies_and_who_asks_are_as_the_api_wants_them():
+    async def work(client, server):
+        await client.get(PODS, "ctr")
+        await client.get(NODES, "n1")
+        await client.create(ELASTIC_JOBS, ELASTIC_JOBS.body("ctr", spec={"script": "a.py"}), namespace="other")
+        await client.patch(ELASTIC_JOBS, "ctr", {"status": {"phase": "x"}}, subresource="status")
+        await client.patch(PODS, "p", [{"op": "remove", "path": "/x"}], how="json")
+        await client.delete(PODS, "p", grace_s=0, uid="u", propagation="Background")
+        asked = [(method, path) for method, path, _, _ in server.asked]
+        assert asked == [
+            ("GET", "/api/v1/namespaces/team/pods/ctr"),
+            ("GET", "/api/v1/nodes/n1"),
+            ("POST", "/apis/springtide.dev/v1alpha1/namespaces/other/elasticjobs"),
+            ("PATCH", "/apis/springtide.dev/v1alpha1/namespaces/team/elasticjobs/ctr/status"),
+            ("PATCH", "/api/v1/namespaces/team/pods/p"),
+            ("DELETE", "/api/v1/namespaces/team/pods/p"),
+        ]
+        assert all(headers["Authorization"] == "Bearer t" for *_, headers in server.asked)
+        assert server.asked[3][3]["Content-Type"] == "application/merge-patch+json"
+        assert server.asked[4][3]["Content-Type"] == "application/json-patch+json"
+        options = json.loads(server.asked[5][2])
+        assert options["gracePeriodSeconds"] == 0 and options["preconditions"] == {"uid": "u"}
+
+    with_server(work)
+
+
+def test_a_list_is_read_page_by_page_and_its_items_know_their_kind():
+    async def work(client, server):
+        server.plans = [
+            (200, {"metadata": {"continue": "more"}, "items": [{"metadata": {"name": "a"}}]}),
+            (200, {"metadata": {"resourceVersion": "7"}, "items": [{"metadata": {"name": "b"}}]}),
+        ]
+        listing = await client.list(PODS, labels="springtide.dev/job=ctr")
+        assert [each["metadata"]["name"] for each in listing.items] == ["a", "b"] and listing.version == "7"
+        assert listing.items[0]["kind"] == "Pod"
+        assert "continue=more" in server.asked[1][1] and "labelSelector=springtide.dev/job%3Dctr" in server.asked[1][1]
+
+    with_server(work)
+
+
+def test_a_server_in_trouble_is_asked_again():
+    async def work(client, server):
+        server.plans = [(500, {}), (429, {}, {"Retry-After": "0"}), hang_up, (200, {"metadata": {"name": "x"}})]
+        assert (await client.get(PODS, "x"))["metadata"]["name"] == "x"
+        assert len(server.asked) == 4
+
+    with_server(work)
+
+
+def test_what_was_created_perhaps_is_not_created_again():
+    async def work(client, server):
+        server.plans = [(429, {}, {"Retry-After": "0"}), hang_up]
+        with pytest.raises(errors.ClusterUnreachable, match="may have been done or not"):
+            await client.create(PODS, PODS.body("x"))
+        assert len(server.asked) == 2  # 429: it was not begun
+
+    with_server(work)
+
+
+def test_an_ended_token_is_read_anew_once():
+    async def work(client, server):
+        server.plans = [(401, {}), (200, {}), (401, {}), (401, {"message": "who"})]
+        await client.get(PODS, "x")
+        with pytest.raises(errors.Forbidden, match="log in"):
+            await client.get(PODS, "x")
+
+    with_server(work)
+
+
+def test_conflicts_and_the_missing_are_told_at_once():
+    async def work(client, server):
+        server.plans = [(409, {"reason": "Conflict", "message": "m"}), (404, {"message": "none"})]
+        with pytest.raises(errors.Conflict):
+            await client.update(LEASES, LEASES.body("l"))
+        with pytest.raises(errors.NotFound, match="none"):
+            await client.delete(PODS, "x")
+
+    with_server(work)
+
+
+def test_nobody_there_is_told_with_what_to_check_after_the_deadline():
+    async def work():
+        async with Client(kubeconfig.Access(server="http://127.0.0.1:9", where="context 'c'"), within_s=0.05) as client:
+            with pytest.raises(errors.ClusterUnreachable, match="Check that the address is right"):
+                await client.get(PODS, "x")
+
+    asyncio.run(work())
+
+
+def test_kinds_and_their_parts_are_discovered():
+    async def work(client, server):
+        known = {"resources": [{"name": "pods"}, {"name": "pods/resize"}]}
+        server.plans = [(200, known), (200, known), (404, {})]
+        assert await client.has(PODS, "resize")
+        assert not await client.has(PODS, "magic")
+        assert not await client.has(ELASTIC_JOBS)
+        assert server.asked[2][1] == "/apis/springtide.dev/v1alpha1"
+
+    with_server(work)
+
+
+def stream(*lines, break_off=False):
+    async def answer(request):
+        response = web.StreamResponse()
+        await response.prepare(request)
+        for line in lines:
+            await response.write((line if isinstance(line, str) else json.dumps(line)).encode() + b"\n")
+        if break_off:
+            request.transport.close()
+        return response
+
+    return answer
+
+
+def pod(name, version, uid="u"):
+    return {"metadata": {"name": name, "namespace": "team", "uid": uid, "resourceVersion": str(version)}}
+
+
+def test_a_watch_resumes_after_a_break_and_reads_anew_after_410():
+    async def work(client, server):
+        server.plans = [
+            (200, {"metadata": {"resourceVersion": "5"}, "items": [pod("a", 4)]}),
+            stream(
+                {"type": "ADDED", "object": pod("b", 6)}, {"type": "BOOKMARK", "object": pod("", 8)}, break_off=True
+            ),
+            stream({"type": "MODIFIED", "object": pod("a", 9)}),
+            stream({"type": "ERROR", "object": {"code": 410}}),
+            (200, {"metadata": {"resourceVersion": "20"}, "items": [pod("b", 15, uid="other")]}),
+            (410, {"message": "too old"}),
+            (200, {"metadata": {"resourceVersion": "30"}, "items": [pod("b", 15, uid="other"), pod("c", 29)]}),
+        ]
+        seen = []
+        async for change in client.watch(PODS):
+            seen.append((change.what, change.thing.get("metadata", {}).get("name", "")))
+            if seen[-1] == ("added", "c"):
+                break
+        assert seen == [
+            ("added", "a"), ("synced", ""), ("added", "b"), ("changed", "a"),
+            ("gone", "a"), ("gone", "b"), ("added", "b"), ("added", "c"),
+        ]  # fmt: skip
+        assert "resourceVersion=5" in server.asked[1][1] and "resourceVersion=8" in server.asked[2][1]
+
+    with_server(work)
+
+
+def test_a_watch_that_may_not_be_is_told():
+    async def work(client, server):
+        server.plans = [(403, {"message": "no"})]
+        with pytest.raises(errors.Forbidden):
+            async for _ in client.watch(PODS):
+                pass
+
+    with_server(work)
+
+
+def test_logs_come_line_by_line_however_they_are_cut():
+    async def work(client, server):
+        server.plans = [stream("one", "two")]
+        assert [line async for line in client.logs("p", lines=2, follow=True)] == ["one", "two"]
+        assert "follow=true" in server.asked[0][1] and "tailLines=2" in server.asked[0][1]
+
+    with_server(work)

@@ -1,0 +1,76 @@
+import math
+
+import msgspec
+import pytest
+
+from springtide.domain.spec.job_spec import Blame, Phase
+from springtide.platforms.k8s.job import job_status
+from springtide.rpc.messages import messages
+
+RUNNING = messages.JobStatus(
+    name="ctr", phase=Phase.RUNNING, why="all servers are ready", elapsed_s=12.5, samples=1000, samples_per_s=123.456,
+    loss=0.5, metrics={"auc": 0.7}, workers_alive=3, workers_wanted=4, servers_alive=2, servers_wanted=2,
+    decision="scale from 3 to 4 workers", decision_why="faster",
+)  # fmt: skip
+
+
+def said(status):
+    return {each.type: each.status for each in job_status.conditions(status)}
+
+
+def test_people_see_the_few_figures_that_matter():
+    fields = job_status.fields(RUNNING, generation=7)
+    assert (fields["phase"], fields["workers"], fields["servers"]) == ("Running", "3/4", "2/2")
+    assert (fields["samplesPerSecond"], fields["observedGeneration"]) == (123.5, 7)
+    assert fields["decision"] == "scale from 3 to 4 workers: faster"
+
+
+def test_programs_read_back_the_whole_status():
+    failed = msgspec.structs.replace(RUNNING, phase=Phase.FAILED, blame=Blame.USER, detail="Traceback ...")
+    for status in (RUNNING, failed):
+        fields = msgspec.json.decode(msgspec.json.encode(job_status.fields(status, generation=1)))
+        assert job_status.read(fields, "ctr", 5.0) == status
+    for unread in ({}, {"report": {"nonsense": 1}}):
+        new = job_status.read(unread, "ctr", 5.0)
+        assert (new.name, new.phase, new.elapsed_s) == ("ctr", Phase.STARTING, 5.0)
+        assert "does it run?" in new.why
+
+
+@pytest.mark.parametrize(
+    ("since", "expected"),
+    [
+        ({"phase": "Stopped", "message": "its master did not come back"}, (Phase.STOPPED, "its master did not come")),
+        ({"message": "no master: no node takes it"}, (Phase.RUNNING, "no master: no node takes it")),
+    ],
+)
+def test_what_the_operator_says_of_a_job_without_a_master_is_not_hidden_by_the_masters_last_words(since, expected):
+    fields = job_status.fields(RUNNING, generation=1) | since
+    fields["conditions"] = [{"type": "MasterRunning", "status": "False"}]
+    found = job_status.read(fields, "ctr", 5.0)
+    assert (found.phase, found.why[: len(expected[1])], found.samples) == (*expected, RUNNING.samples)
+
+
+def test_what_json_cannot_say_is_left_out():
+    fields = job_status.fields(msgspec.structs.replace(RUNNING, loss=math.nan, metrics={"a": math.inf}), generation=1)
+    assert fields["loss"] is None and fields["report"]["loss"] is None and fields["report"]["metrics"] == {"a": None}
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"phase": Phase.STARTING, "workers_alive": 0}, (False, True, False, False)),
+        ({}, (True, True, True, False)),
+        ({"workers_alive": 4}, (True, False, False, False)),
+        ({"workers_wanted": 3, "lacks": "1 worker fewer than wanted"}, (True, False, True, False)),
+        ({"phase": Phase.DRAINING}, (False, True, False, False)),
+        ({"phase": Phase.FINISHED}, (False, False, False, True)),
+    ],
+)
+def test_conditions_say_what_is_so(changes, expected):
+    found = said(msgspec.structs.replace(RUNNING, **changes))
+    assert tuple(found[kind] for kind in ("Ready", "Progressing", "Degraded", "Finished")) == expected
+
+
+def test_want_of_room_is_the_message():
+    fields = job_status.fields(msgspec.structs.replace(RUNNING, lacks="1 worker fewer"), generation=1)
+    assert fields["message"] == "1 worker fewer"

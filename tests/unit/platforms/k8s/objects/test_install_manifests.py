@@ -1,0 +1,138 @@
+import base64
+import dataclasses
+import datetime
+
+import pytest
+
+from springtide.brain.service import certificates
+from springtide.platforms.k8s.api import kinds
+from springtide.platforms.k8s.client import install
+from springtide.platforms.k8s.objects import install_manifests, objects, rbac
+from tests.architecture import sources
+from tests.unit.platforms.k8s import making
+
+PLAN = install_manifests.Plan(image="springtide:1")
+BRAINY = install_manifests.Plan(
+    image="springtide:1", database="postgresql://b:pw@db/brain", brain_secret="ab", brain_capacity="64,256G"
+)
+
+
+def of_kind(plan, kind):
+    return [body for body in install_manifests.everything(plan) if body["kind"] == kind]
+
+
+def grants(granted, wanted):
+    """Whether some rights cover a rule: nobody can grant more than they have."""
+    for group in wanted["apiGroups"]:
+        for resource in wanted["resources"]:
+            for verb in wanted["verbs"]:
+                if not any(
+                    group in each["apiGroups"] and resource in each["resources"] and verb in each["verbs"]
+                    for each in granted
+                ):
+                    return False
+    return True
+
+
+@pytest.mark.parametrize("only", ["", "ads"])
+def test_the_operator_may_give_masters_their_rights_without_special_leave(only):
+    (role,) = [
+        each
+        for each in install_manifests.operator_rights(install_manifests.Plan(image="i", only=only))
+        if "rules" in each
+    ]
+    for rule in objects.rights(making.job())["rules"]:
+        assert grants(role["rules"], rule), rule
+    verbs = {verb for rule in role["rules"] for verb in rule["verbs"]}
+    assert not verbs & {"*", "escalate", "bind", "impersonate", "deletecollection"}
+    assert not any("*" in rule["apiGroups"] + rule["resources"] for rule in role["rules"])
+
+
+def test_the_operator_reads_no_secret():
+    secrets = [each for each in rbac.OPERATOR if each.resource == "secrets"]
+    assert [each.verbs for each in secrets] == [("create",)]
+
+
+def test_every_right_has_its_reason():
+    assert all(each.why for each in (*rbac.OPERATOR, *rbac.EDIT, *rbac.VIEW))
+
+
+def test_the_page_for_those_who_run_clusters_has_every_right():
+    page = (sources.ROOT / "docs" / "design" / "kubernetes.md").read_text()
+    for each in rbac.OPERATOR:
+        group = f" ({each.group})" if each.group else ""
+        assert f"| `{each.resource}`{group} | {', '.join(each.verbs)} | {each.why} |" in page
+
+
+def test_in_one_namespace_it_has_no_rights_beyond():
+    plan = install_manifests.Plan(image="i", only="ads")
+    assert [each["kind"] for each in install_manifests.operator_rights(plan)] == ["Role", "RoleBinding"]
+    assert all(each["metadata"]["namespace"] == "ads" for each in install_manifests.operator_rights(plan))
+    assert not any("nodes" in rule["resources"] for rule in install_manifests.operator_rights(plan)[0]["rules"])
+    assert "ads" in install_manifests.operator_deployment(plan)["spec"]["template"]["spec"]["containers"][0]["command"]
+
+
+def test_whoever_may_edit_a_namespace_may_submit_jobs_there():
+    edit, view = install_manifests.user_roles()
+    assert edit["metadata"]["labels"]["rbac.authorization.k8s.io/aggregate-to-edit"] == "true"
+    assert view["metadata"]["labels"]["rbac.authorization.k8s.io/aggregate-to-view"] == "true"
+    assert all(set(rule["verbs"]) <= {"get", "list", "watch"} for rule in view["rules"])
+
+
+@pytest.mark.parametrize("plan", [PLAN, BRAINY], ids=["alone", "with a brain"])
+def test_no_pod_of_ours_may_do_anything_on_its_node(plan):
+    for body in of_kind(plan, "Deployment"):
+        spec = body["spec"]["template"]["spec"]
+        assert spec["securityContext"]["runAsNonRoot"]
+        assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        for container in spec["containers"]:
+            assert container["securityContext"]["readOnlyRootFilesystem"]
+            assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+        labels = body["spec"]["template"]["metadata"]["labels"]
+        assert body["spec"]["selector"]["matchLabels"].items() <= labels.items()
+
+
+def test_a_brain_is_found_by_its_service_and_its_database_is_on_no_command_line():
+    (secret,) = of_kind(BRAINY, "Secret")
+    assert base64.b64decode(secret["data"]["database"]).decode() == BRAINY.database
+    operator, brain = (install_manifests.operator_deployment(BRAINY), install_manifests.brain_deployment(BRAINY))
+    assert "springtide-brain.springtide.svc:7790" in operator["spec"]["template"]["spec"]["containers"][0]["command"]
+    container = brain["spec"]["template"]["spec"]["containers"][0]
+    assert "DATABASE" not in str(container["command"]), "the kubelet would put its value there"
+    source = {"secretKeyRef": {"name": "springtide-brain", "key": "database"}}
+    assert {"name": "SPRINGTIDE_BRAIN_DATABASE", "valueFrom": source} in container["env"]
+    assert brain["spec"]["replicas"] == 2
+    (service,) = of_kind(BRAINY, "Service")
+    assert service["spec"]["selector"].items() <= brain["spec"]["template"]["metadata"]["labels"].items()
+    assert not of_kind(PLAN, "Service")
+
+
+def test_definitions_come_before_what_needs_them_and_the_operator_last():
+    order = [body["kind"] for body in install_manifests.everything(BRAINY)]
+    assert order[0] == "Namespace" and order[-1] == "Deployment"
+    assert order.index("CustomResourceDefinition") < order.index("ClusterRole")
+
+
+def test_all_that_is_installed_is_of_a_known_kind():
+    assert all(isinstance(install.kind_of(body), kinds.Kind) for body in install_manifests.everything(BRAINY))
+
+
+def test_a_brain_with_certificates_and_the_operator_each_see_their_own():
+    files = certificates.make(at=datetime.datetime.now(datetime.UTC))
+    plan = dataclasses.replace(BRAINY, brain_files=files)
+    (kept,) = [each for each in of_kind(plan, "Secret") if each["metadata"]["name"] == install_manifests.BRAIN_TLS]
+    assert {name: base64.b64decode(part) for name, part in kept["data"].items()} == files
+    for body, role, command in (
+        (install_manifests.brain_deployment(plan), "brain", "--tls"),
+        (install_manifests.operator_deployment(plan), "master", "--brain-tls"),
+    ):
+        spec = body["spec"]["template"]["spec"]
+        (container,) = spec["containers"]
+        assert container["command"][container["command"].index(command) + 1] == install_manifests.TLS_FOLDER
+        assert install_manifests.TLS_FOLDER in [each["mountPath"] for each in container["volumeMounts"]]
+        (volume,) = [each["secret"] for each in spec["volumes"] if each["name"] == "brain-tls"]
+        assert {each["key"] for each in volume["items"]} == {"ca.crt", f"{role}.crt", f"{role}.key"}
+    assert not install_manifests.brain_certificates(BRAINY)
+    assert "--tls" not in str(install_manifests.brain_deployment(BRAINY)) + str(
+        install_manifests.operator_deployment(BRAINY)
+    )

@@ -1,0 +1,231 @@
+import dataclasses
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from springtide import errors
+from springtide.domain.plan.scale_plan import PodWish
+from springtide.platforms.k8s.api import quantities
+from springtide.platforms.k8s.objects import names, objects, pods
+from tests.unit.platforms.k8s.making import SITE, job
+
+WORKER = PodWish(role="worker", rank=0, incarnation=1, cpu=1.5, memory=2 << 30)
+SERVER = PodWish(role="server", rank=2, cpu=2.0, memory=1 << 30)
+
+
+def environment(pod):
+    (container,) = pod["spec"]["containers"]
+    return {each["name"]: each.get("value", each.get("valueFrom")) for each in container["env"]}
+
+
+def mounts(pod):
+    (container,) = pod["spec"]["containers"]
+    return {each["mountPath"]: each["name"] for each in container["volumeMounts"]}
+
+
+def all_pods(given):
+    return [pods.master_pod(given, SITE), pods.pod_of(given, WORKER, SITE), pods.pod_of(given, SERVER, SITE)]
+
+
+def test_a_worker_runs_the_script_and_finds_its_master_by_name():
+    pod = pods.pod_of(job(spec={"script": "train.py", "arguments": ["--lr", "0.1"]}), WORKER, SITE)
+    (container,) = pod["spec"]["containers"]
+    assert pod["metadata"]["name"] == "ctr-worker-0-1"
+    assert container["command"] == ["python", "-m", "springtide.worker.runner", "train.py"]
+    told = environment(pod)
+    assert told["SPRINGTIDE_ARGUMENTS"] == '["--lr", "0.1"]'
+    assert told["SPRINGTIDE_MASTER"] == "ctr-master.ctr.ads.svc:7700"
+    assert told["SPRINGTIDE_HOST"] == {"fieldRef": {"fieldPath": "status.podIP"}}
+    assert (told["SPRINGTIDE_MEMBER"], told["SPRINGTIDE_INCARNATION"]) == ("worker-0", "1")
+    assert told["OMP_NUM_THREADS"] == "2"
+    assert container["resources"]["limits"] == {"cpu": "1500m", "memory": "2Gi"} == container["resources"]["requests"]
+
+
+def test_every_pod_has_the_variables_of_the_secrets_that_the_job_names():
+    for pod in all_pods(job(spec={"kubernetes": {"environmentSecrets": ["keys", "more"]}})):
+        (container,) = pod["spec"]["containers"]
+        assert container["envFrom"] == [{"secretRef": {"name": "keys"}}, {"secretRef": {"name": "more"}}]
+
+
+def test_shipped_code_is_unpacked_before_the_role_begins():
+    pod = pods.pod_of(job(annotations={names.CODE: "ctr-code"}), WORKER, SITE)
+    (container,) = pod["spec"]["containers"]
+    assert container["command"][:4] == ["python", "-m", pods.UNPACK_MODULE, "springtide.worker.runner"]
+    assert {"name": "archive", "configMap": {"name": "ctr-code"}} in pod["spec"]["volumes"]
+    assert mounts(pod)[names.ARCHIVE] == "archive"
+
+
+def test_no_pod_may_do_anything_on_its_node():
+    for pod in all_pods(job()):
+        spec, (container,) = pod["spec"], pod["spec"]["containers"]
+        assert spec["securityContext"]["runAsNonRoot"] and spec["securityContext"]["runAsUser"] == pods.USER
+        assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]},
+        }  # fmt: skip
+        assert spec["automountServiceAccountToken"] is False
+
+
+def test_only_the_master_has_an_account():
+    master, worker, server = all_pods(job())
+    assert master["spec"]["serviceAccountName"] == "ctr-master" and mounts(master)[names.ACCOUNT] == "account"
+    for pod in (worker, server):
+        assert "serviceAccountName" not in pod["spec"] and names.ACCOUNT not in mounts(pod)
+
+
+def test_a_role_sees_the_keys_of_its_own_kind_only():
+    for pod, kind in zip(all_pods(job()), ("master", "worker", "server"), strict=True):
+        (volume,) = [each for each in pod["spec"]["volumes"] if each["name"] == "credentials"]
+        keys = {item["key"] for item in volume["secret"]["items"]}
+        assert {f"{kind}.crt", f"{kind}.key", "ca.crt", "secret"} <= keys
+        assert "ca.key" not in keys and len([key for key in keys if key.endswith(".key")]) == 1
+
+
+def test_without_tls_there_are_no_keys():
+    pod = pods.pod_of(job(spec={"kubernetes": {"tls": False}}), WORKER, SITE)
+    (volume,) = [each for each in pod["spec"]["volumes"] if each["name"] == "credentials"]
+    assert [item["key"] for item in volume["secret"]["items"]] == ["secret"]
+    assert "SPRINGTIDE_TLS" not in environment(pod)
+
+
+def test_what_the_user_says_of_pods_reaches_all_of_them():
+    wish = {
+        "priorityClass": "batch", "schedulerName": "volcano", "nodeSelector": {"pool": "cpu"},
+        "tolerations": [{"key": "spot", "operator": "Exists"}], "affinity": {"nodeAffinity": {}},
+        "volumes": [{"name": "data", "hostPath": {"path": "/data"}}],
+        "volumeMounts": [{"name": "data", "mountPath": "/data"}], "imagePullSecrets": ["registry"],
+        "imagePullPolicy": "Always", "labels": {"team": "ads"}, "annotations": {"note": "x"}, "graceS": 7,
+    }  # fmt: skip
+    for pod in all_pods(job(spec={"image": "mine:2", "environment": {"A": "b"}, "kubernetes": wish})):
+        spec, (container,) = pod["spec"], pod["spec"]["containers"]
+        assert (spec["priorityClassName"], spec["schedulerName"]) == ("batch", "volcano")
+        assert spec["nodeSelector"] == {"pool": "cpu"} and spec["affinity"] == {"nodeAffinity": {}}
+        assert {"key": "spot", "operator": "Exists"} in spec["tolerations"]
+        assert spec["imagePullSecrets"] == [{"name": "registry"}] and mounts(pod)["/data"] == "data"
+        assert (container["image"], container["imagePullPolicy"]) == ("mine:2", "Always")
+        assert pod["metadata"]["labels"]["team"] == "ads" and pod["metadata"]["annotations"]["note"] == "x"
+        assert spec["terminationGracePeriodSeconds"] == 7 and environment(pod)["A"] == "b"
+
+
+def test_a_users_labels_and_variables_cannot_make_a_pod_somebody_elses():
+    spec = {"environment": {"SPRINGTIDE_MEMBER": "worker-9"}, "kubernetes": {"labels": {names.JOB: "other"}}}
+    for pod in all_pods(job(spec=spec)):
+        assert pod["metadata"]["labels"][names.JOB] == "ctr"
+        assert environment(pod)["SPRINGTIDE_MEMBER"] != "worker-9"
+
+
+def test_a_worker_beyond_the_quota_gives_way():
+    low = PodWish(role="worker", rank=3, cpu=1.0, low=True)
+    by_class = pods.pod_of(job(spec={"kubernetes": {"lowPriorityClass": "spare"}}), low, SITE)
+    assert by_class["spec"]["priorityClassName"] == "spare"
+    assert by_class["spec"]["containers"][0]["resources"]["requests"]["cpu"] == "1000m"
+    without = pods.pod_of(job(), low, SITE)["spec"]["containers"][0]["resources"]
+    assert (without["requests"]["cpu"], without["limits"]["cpu"]) == ("10m", "1000m")
+
+
+def test_a_lost_node_is_left_soon_unless_the_user_says_otherwise():
+    soon = pods.pod_of(job(), SERVER, SITE)["spec"]["tolerations"]
+    assert {each["key"]: each["tolerationSeconds"] for each in soon} == {
+        "node.kubernetes.io/not-ready": 30, "node.kubernetes.io/unreachable": 30,
+    }  # fmt: skip
+    own = {"key": "node.kubernetes.io/not-ready", "operator": "Exists", "effect": "NoExecute"}
+    said = pods.pod_of(job(spec={"kubernetes": {"tolerations": [own]}}), SERVER, SITE)["spec"]["tolerations"]
+    assert [each["key"] for each in said].count("node.kubernetes.io/not-ready") == 1
+
+
+def test_everything_belongs_to_the_job():
+    spec = {"kubernetes": {"runVolume": {"size": "1Gi", "shared": True, "storageClass": "fast"}}}
+    given = job(spec=spec)
+    made = [thing for _, thing in objects.of_job(given)]
+    made += [objects.budget(given, 3), objects.secret(given, {"secret": b"x"}), *all_pods(given)]
+    for thing in made:
+        (owner,) = thing["metadata"]["ownerReferences"]
+        assert (owner["uid"], owner["controller"], owner["blockOwnerDeletion"]) == ("u-1", True, False)
+        assert thing["metadata"]["namespace"] == "ads" and thing["metadata"]["labels"][names.JOB] == "ctr"
+
+
+def test_the_volume_of_a_run_is_mounted_by_the_master_and_by_all_if_shared():
+    alone, shared = (
+        job(spec={"kubernetes": {"runVolume": {"size": "1Gi"}}}),
+        job(spec={"kubernetes": {"runVolume": {"claim": "mine", "shared": True}}}),
+    )
+
+    def run_volumes(given):
+        return [next(each for each in pod["spec"]["volumes"] if each["name"] == "run") for pod in all_pods(given)]
+
+    own = {"name": "run", "persistentVolumeClaim": {"claimName": "ctr-run"}}
+    theirs = {"name": "run", "persistentVolumeClaim": {"claimName": "mine"}}
+    scratch = {"name": "run", "emptyDir": {}}
+    assert run_volumes(alone) == [own, scratch, scratch]
+    assert run_volumes(shared) == [theirs] * 3
+    assert objects.claim(alone)["spec"]["accessModes"] == ["ReadWriteOnce"]
+    assert not any(thing["kind"] == "PersistentVolumeClaim" for _, thing in objects.of_job(shared))
+
+
+def test_a_master_may_create_nothing_and_touch_no_pod():
+    for rule in objects.rights(job())["rules"]:
+        assert "create" not in rule["verbs"] and "delete" not in rule["verbs"] and "*" not in rule["verbs"]
+        assert "secrets" not in rule["resources"]
+        if "pods" in rule["resources"]:
+            assert rule["verbs"] == ["get", "list", "watch"]
+
+
+@pytest.mark.parametrize(("servers", "stay"), [(0, 0), (1, 0), (2, 1), (5, 4)])
+def test_nodes_are_emptied_of_one_server_at_a_time(servers, stay):
+    assert objects.budget(job(), servers)["spec"]["minAvailable"] == stay
+
+
+@given(
+    st.from_regex(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?", fullmatch=True),
+    st.sampled_from(["worker", "server", "data-worker"]),
+    st.integers(0, 9999),
+    st.integers(0, 99999),
+)
+def test_a_pods_name_fits_into_a_label_and_its_labels_say_whose_it_is(name, role, rank, incarnation):
+    entry = PodWish(role=role, rank=rank, incarnation=incarnation)
+    pod = pods.pod_of(job(name), entry, SITE)
+    assert len(pod["metadata"]["name"]) <= 63 and len(pod["spec"]["hostname"]) <= 63
+    assert names.life_of(pod) == entry.life
+
+
+@given(st.floats(0.01, 500), st.integers(1, 1 << 50))
+def test_quantities_are_read_as_they_were_written(cores, size):
+    assert quantities.read(quantities.cpu(cores)) == pytest.approx(cores, abs=0.0006)
+    assert quantities.read(quantities.memory(size)) == size
+
+
+def test_a_quantity_that_is_none_is_refused():
+    with pytest.raises(errors.BadInput, match="quantity 'lots'"):
+        quantities.read("lots")
+
+
+def test_labels_and_annotations_of_a_job_are_its_pods_too_but_for_those_of_tools():
+    marks = {"team": "ads", "cost.example.com/center": "7", "app.kubernetes.io/instance": "other", "note": "job"}
+    own = {"kubectl.kubernetes.io/last-applied-configuration": "{}", names.CODE: "", "owner": "me"}
+    given = job(labels=marks, annotations=own, spec={"kubernetes": {"labels": {"note": "pod"}}})
+    for pod in all_pods(given):
+        labels = pod["metadata"]["labels"]
+        assert (labels["team"], labels["cost.example.com/center"], labels["note"]) == ("ads", "7", "pod")
+        assert labels["app.kubernetes.io/instance"] == "ctr"
+        assert set(pod["metadata"]["annotations"]) & set(own) == {"owner"}
+
+
+def test_a_pod_that_nobody_limits_does_not_take_every_core_of_its_node():
+    told = environment(pods.pod_of(job(), replace(WORKER, cpu=None), SITE))
+    assert told["OMP_NUM_THREADS"] == "4"
+    own = job(spec={"environment": {"OMP_NUM_THREADS": "16"}})
+    assert environment(pods.pod_of(own, replace(WORKER, cpu=None), SITE))["OMP_NUM_THREADS"] == "16"
+
+
+def test_only_the_master_has_what_the_clusters_brain_knows_it_by():
+    site = dataclasses.replace(SITE, brain="springtide-brain:7790", brain_tls=True)
+    master = pods.master_pod(job(), site)
+    assert environment(master)["SPRINGTIDE_BRAIN_TLS"] == names.BRAIN_TLS
+    assert mounts(master)[names.BRAIN_TLS] == "brain-tls"
+    (volume,) = [each for each in master["spec"]["volumes"] if each["name"] == "brain-tls"]
+    assert volume["secret"]["secretName"] == objects.brain_certificates(job(), {})["metadata"]["name"]
+    own_brain = pods.master_pod(job(spec={"brain": "mine:1"}), site)
+    for pod in (pods.pod_of(job(), WORKER, site), own_brain, pods.master_pod(job(), SITE)):
+        assert names.BRAIN_TLS not in mounts(pod) and "SPRINGTIDE_BRAIN_TLS" not in environment(pod)

@@ -1,0 +1,71 @@
+from hypothesis import given
+from hypothesis import strategies as st
+
+from springtide.domain.plan.scale_plan import PlanStatus, PodState
+from springtide.domain.spec import schema
+from springtide.platforms.k8s.client import capacity
+from springtide.platforms.k8s.objects import job_object
+from springtide.platforms.k8s.operator import job_view, status_reports
+from tests.unit.platforms.k8s import making
+
+KEYS = st.sampled_from("abc")
+JSON = st.recursive(st.integers(0, 3), lambda inner: st.dictionaries(KEYS, inner, max_size=3), max_leaves=8)
+OBJECTS = st.dictionaries(KEYS, JSON, max_size=3)
+
+
+def merged(old, patch):
+    """As RFC 7386 says."""
+    if not isinstance(patch, dict):
+        return patch
+    found = dict(old) if isinstance(old, dict) else {}
+    for key, value in patch.items():
+        if value is None:
+            found.pop(key, None)
+        else:
+            found[key] = merged(found.get(key), value)
+    return found
+
+
+@given(OBJECTS, OBJECTS)
+def test_a_merge_patch_makes_the_one_of_the_other(old, new):
+    assert merged(old, job_object.merge_patch(old, new)) == new
+
+
+def test_pods_that_are_gone_leave_the_plans_status_and_what_others_wrote_stays():
+    old = PlanStatus(phase="Applied", pods={"a": PodState(phase="Running"), "b": PodState(phase="Running")})
+    new = PlanStatus(phase="Applied", pods={"a": PodState(phase="Running")})
+    before = {**schema.plain_of(old), "masters": "own words"}
+    assert status_reports.plan_patch(before, new) == {"pods": {"b": None}}
+    assert status_reports.plan_patch(before, old) is None
+    assert job_view.read_status(before) == old
+
+
+def test_a_message_names_the_first_few_pods_that_do_not_run():
+    states = {f"w{n}": PodState(phase="Pending", why="Unschedulable: 0/3 nodes") for n in range(5)}
+    said = status_reports.pods_message({**states, "s": PodState(phase="Running")})
+    assert said.startswith("1 of 6 pods run; w0 Pending (Unschedulable: 0/3 nodes)") and said.endswith("and 2 more")
+    assert status_reports.pods_message({"s": PodState(phase="Running")}) == ""
+
+
+def node(name, cpu, memory, *, taints=(), **labels):
+    status = {"allocatable": {"cpu": cpu, "memory": memory}}
+    return {"metadata": {"name": name, "labels": labels}, "spec": {"taints": list(taints)}, "status": status}
+
+
+def test_a_job_may_use_the_nodes_that_its_selector_and_tolerations_let_it():
+    spot = {"key": "spot", "value": "yes", "effect": "NoSchedule"}
+    soft = {"key": "busy", "effect": "PreferNoSchedule"}
+    nodes = [
+        node("a", "4", "16Gi", pool="cpu"),
+        node("b", "7500m", "32Gi", pool="cpu", taints=[spot]),
+        node("c", "64", "1Ti", pool="gpu"),
+        node("d", "2", "8Gi", pool="cpu", taints=[soft]),
+    ]
+    here = {"nodeSelector": {"pool": "cpu"}}
+    plain = capacity.room_for(making.job(spec={"kubernetes": here}), nodes)
+    assert (plain.nodes, plain.cpu, plain.node_cpu, plain.memory) == (2, 6.0, 4.0, 24 << 30)
+    bears = {**here, "tolerations": [{"key": "spot", "operator": "Equal", "value": "yes"}]}
+    assert capacity.room_for(making.job(spec={"kubernetes": bears}), nodes).cpu == 13.5
+    anything = {"tolerations": [{"operator": "Exists"}]}
+    assert capacity.room_for(making.job(spec={"kubernetes": anything}), nodes).nodes == 4
+    assert capacity.room_for(making.job(), []).cpu == 0

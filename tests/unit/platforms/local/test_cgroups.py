@@ -1,0 +1,110 @@
+"""Making and removing control groups, on a made-up tree; `tests/process/test_limits.py` has the real ones."""
+
+import os
+import pathlib
+
+import pytest
+
+from springtide.domain.core.resources import Limits
+from springtide.platforms.local import cgroups
+from springtide.telemetry.host.cgroup_hierarchy import Hierarchy
+
+LIMITS = Limits(cpu=0.5, memory=64 << 20)
+
+
+@pytest.fixture
+def said():
+    return []
+
+
+def v1(folder):
+    folders = {name: folder / name for name in ("cpu", "cpuacct", "memory")}
+    for each in folders.values():
+        each.mkdir()
+    return Hierarchy(1, folders)
+
+
+def v2(folder, handed_on=""):
+    (folder / "cgroup.subtree_control").write_text(handed_on)
+    return Hierarchy(2, {"cpu": folder, "memory": folder})
+
+
+def test_a_quota_takes_a_group_in_each_hierarchy_and_counting_alone_leaves_the_cpu_share_as_it_is(tmp_path, said):
+    groups = cgroups.Groups(said.append, v1(tmp_path))
+    assert {folder.parent.parent.name for folder in groups.make("worker-0", LIMITS).folders()} == {
+        "cpu", "cpuacct", "memory",
+    }  # fmt: skip
+    counting = groups.make("worker-1", Limits())
+    assert {folder.parent.parent.name for folder in counting.folders()} == {"cpuacct", "memory"}
+    assert said == []
+
+
+def test_all_folders_are_named_for_this_process_and_none_is_left(tmp_path, said):
+    found = v1(tmp_path)
+    groups = cgroups.Groups(said.append, found)
+    one, two = groups.make("worker-0", Limits()), groups.make("worker-0.1", Limits())
+    [base] = {folder.parent.name for folder in one.folders()}
+    assert base.startswith(cgroups.name_of(os.getpid()) + "-")
+    groups.remove(one)
+    assert not any(folder.exists() for folder in one.folders())
+    assert all(folder.exists() for folder in two.folders())
+    groups.close()
+    assert groups.folders() == [] and not list(tmp_path.rglob("springtide-*"))
+
+
+def test_where_it_is_not_permitted_it_says_so_once_and_goes_on(tmp_path, said):
+    found = Hierarchy(1, {"cpu": tmp_path / "none", "memory": tmp_path / "none"})
+    groups = cgroups.Groups(said.append, found)
+    assert groups.make("worker-0", Limits()) is None and said == []
+    assert groups.make("worker-0", LIMITS) is None
+    assert groups.make("worker-1", LIMITS) is None
+    [line] = said
+    assert line.startswith("no limits: ") and "No such file or directory" in line and "systemd-run" in line
+
+
+def test_without_control_groups_it_says_so_too(said):
+    assert cgroups.Groups(said.append, Hierarchy()).make("worker-0", LIMITS) is None
+    assert "there is no control group for cpu here" in said[0]
+
+
+def test_version_2_hands_on_the_controllers_that_are_asked_for(tmp_path, said):
+    found = v2(tmp_path, "memory cpu")
+    groups = cgroups.Groups(said.append, found)
+    first = groups.make("probe", Limits())  # a kernel would make the files of a group with it
+    assert first is None
+    [base] = tmp_path.glob("springtide-*")
+    (base / "cgroup.subtree_control").write_text("")
+    group = groups.make("worker-0", LIMITS)
+    assert group.folders() == (base / "worker-0",) and said == []
+    assert (base / "cgroup.subtree_control").read_text() == "+cpu +memory"
+
+
+def test_two_agents_of_one_process_do_not_share_a_group(tmp_path, said):
+    found = v1(tmp_path)
+    one, two = (cgroups.Groups(said.append, found).make("worker-0", Limits()) for _ in range(2))
+    assert not set(one.folders()) & set(two.folders())
+
+
+def test_a_dead_agents_groups_are_removed_by_the_next(tmp_path, said):
+    found = v1(tmp_path)
+    dead = f"springtide-{os.getpid()}-1-1"  # this process has another start time
+    for folder in found.folders.values():
+        (folder / dead / "worker-0").mkdir(parents=True)
+        (folder / "springtide-of-someone").mkdir()
+    alive = tmp_path / "memory" / f"{cgroups.name_of(os.getppid())}-1"
+    alive.mkdir()
+    cgroups.Groups(said.append, found)
+    assert {path.name for path in tmp_path.rglob("springtide-*")} == {"springtide-of-someone", alive.name}
+
+
+def test_a_dead_agents_groups_that_another_removes_meanwhile_are_no_trouble(tmp_path, monkeypatch):
+    gone = tmp_path / f"springtide-{os.getpid()}-1-1"
+    monkeypatch.setattr(cgroups, "bases_in", lambda parent: [gone])
+    assert cgroups.remove_stale(tmp_path) == [gone]
+
+
+def test_a_process_has_one_name_for_life():
+    mine = cgroups.name_of(os.getpid())
+    start = pathlib.Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19]
+    assert mine == f"springtide-{os.getpid()}-{start}"
+    assert cgroups.name_of(2**22 + 1) == ""

@@ -1,0 +1,198 @@
+"""A channel and a listener over a real socket: secrets, waiting requests, forks, garbage."""
+
+import asyncio
+import contextlib
+import multiprocessing
+import os
+import socket
+import threading
+
+import pytest
+
+from springtide import errors
+from springtide.domain.core.roles import Role, RoleKind
+from springtide.domain.data.leases import Progress
+from springtide.rpc.messages import messages
+from springtide.rpc.transport import channel, listener
+
+SECRET = b"a secret of thirty-two bytes...."
+WORD = Progress(shard=7, first=0, offset=1, end=2)
+
+
+class Desk:
+    """Answers a few requests; `gate` holds back Lookup."""
+
+    def __init__(self):
+        self.gate = asyncio.Event()
+        self.beats = []
+        self.lost = threading.Event()
+
+    async def handle(self, peer, request):
+        match request:
+            case messages.JoinWorker():
+                peer.role = Role(RoleKind.WORKER, request.rank)
+                return messages.Ok()
+            case messages.Lookup():
+                await self.gate.wait()
+                return messages.Found(b"value")
+            case messages.Share():
+                self.gate.set()
+                return messages.Ok()
+            case messages.Heartbeat():
+                self.beats.append(request)
+                return messages.Pulse(drain=len(self.beats) > 1)
+            case messages.Scale():
+                return messages.Found(b"value" * 2**22)  # more than a frame may have
+            case messages.Stop():
+                raise errors.BadInput("no stopping here")
+            case _:
+                raise ZeroDivisionError("a bug")
+
+
+@contextlib.contextmanager
+def serving():
+    """A desk behind a listener in a thread of its own; yields both, with the address."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+
+    async def start():
+        desk = Desk()
+        server = listener.Listener(SECRET, desk.handle, lambda peer: desk.lost.set())
+        return desk, server, await server.start("127.0.0.1", 0)
+
+    desk, server, address = asyncio.run_coroutine_threadsafe(start(), loop).result()
+    try:
+        yield desk, address
+    finally:
+        asyncio.run_coroutine_threadsafe(server.close(), loop).result()
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+@contextlib.contextmanager
+def connected(address, secret=SECRET):
+    link = channel.Channel(address, secret, connect_timeout_s=20)
+    try:
+        yield link
+    finally:
+        link.close()
+
+
+def test_a_waiting_request_holds_up_no_other():
+    with serving() as (_, address), connected(address) as link:
+        found = []
+        waiter = threading.Thread(target=lambda: found.append(link.ask(messages.Lookup("key"))))
+        waiter.start()
+        assert link.ask(messages.Share("key", b"value")) == messages.Ok()
+        waiter.join()
+        assert found == [messages.Found(b"value")]
+
+
+def test_a_wrong_secret_is_turned_away():
+    with serving() as (_, address), pytest.raises(errors.MasterUnreachable, match="wrong secret"):
+        channel.Channel(address, b"another", connect_timeout_s=20)
+
+
+def test_no_one_there_is_said_with_address_and_time():
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{unused.getsockname()[1]}"
+        with pytest.raises(errors.MasterUnreachable, match=f"no master at {address} after 0.1 s"):
+            channel.Channel(address, SECRET, connect_timeout_s=0.1)
+
+
+def test_a_refusal_is_raised_as_the_error_it_names_and_a_bug_as_job_failed():
+    with serving() as (_, address), connected(address) as link:
+        with pytest.raises(errors.BadInput, match="no stopping here"):
+            link.ask(messages.Stop("why"))
+        with pytest.raises(errors.JobFailed, match="failed on StatusRequest: ZeroDivisionError"):
+            link.ask(messages.StatusRequest())
+
+
+def test_an_answer_that_fits_into_no_frame_is_refused_instead_of_being_waited_for():
+    with serving() as (_, address), connected(address) as link:
+        with pytest.raises(errors.JobFailed, match="over the control plane's limit"):
+            link.ask(messages.Scale(2))
+        assert link.ask(messages.Share("key", b"value")) == messages.Ok()
+
+
+def test_heartbeats_carry_what_they_are_given_and_bring_the_pulse():
+    with serving() as (desk, address), connected(address) as link:
+        drained = threading.Event()
+        link.start_heartbeat(
+            0.01, lambda: messages.Heartbeat(None, (WORD,)), lambda pulse: drained.set() if pulse.drain else None
+        )
+        assert drained.wait(20)
+        assert desk.beats[0].progress == (WORD,)
+
+
+def test_garbage_on_the_port_harms_no_one():
+    with serving() as (_, address), connected(address) as link:
+        host, port = address.split(":")
+        for garbage in (b"GET / HTTP/1.0\r\n\r\n", b"\xff" * 100, b"\0\0\0\x05hello", b""):
+            with socket.create_connection((host, int(port))) as stranger, contextlib.suppress(ConnectionResetError):
+                stranger.sendall(garbage)
+                stranger.shutdown(socket.SHUT_WR)
+                while stranger.recv(4096):
+                    pass  # the challenge, then the listener hangs up
+        assert link.ask(messages.Share("key", b"")) == messages.Ok()
+
+
+def child(link, answers):
+    try:
+        link.ask(messages.Share("key", b""))
+    except errors.JobFailed as error:
+        answers.put(str(error))
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_may_not_call_and_does_not_keep_the_connection_open():
+    with serving() as (desk, address), connected(address) as link:
+        link.ask(messages.JoinWorker(0, os.getpid()))
+        context = multiprocessing.get_context("fork")
+        answers = context.SimpleQueue()
+        hold = context.Event()
+        calling = context.Process(target=child, args=(link, answers))
+        sleeping = context.Process(target=hold.wait)
+        calling.start()
+        sleeping.start()
+        assert "forked from a worker" in answers.get()
+        calling.join()
+        link.close()
+        assert desk.lost.wait(20), "the sleeping child keeps the connection alive"
+        hold.set()
+        sleeping.join()
+        answers.close()
+        for process in (calling, sleeping):
+            process.close()
+
+
+def test_a_master_that_goes_away_is_named():
+    with contextlib.ExitStack() as stack:
+        with serving() as (_, address):
+            link = stack.enter_context(connected(address))
+            link.ask(messages.Share("key", b""))
+        with pytest.raises(errors.MasterUnreachable, match=f"lost the connection to the master at {address}"):
+            link.ask(messages.Share("key", b""))
+
+
+def test_a_pulse_that_brings_news_is_answered_at_once(monkeypatch):
+    slept, answers = [], iter([messages.Pulse(), messages.Pulse(drain=True), messages.Pulse()])
+
+    async def sleep(seconds):
+        slept.append(round(seconds, 1))
+
+    class Master:
+        async def ask(self, request):
+            if (answer := next(answers, None)) is None:
+                raise errors.MasterUnreachable("gone")
+            return answer
+
+    member = object.__new__(channel.Channel)
+    member._reunion = Master()
+    monkeypatch.setattr(channel.asyncio, "sleep", sleep)
+    gone = threading.Event()
+    asyncio.run(member._beat(7.0, messages.Heartbeat, lambda pulse: pulse.drain, gone.set))
+    assert slept == [7.0, 7.0, 0, 7.0] and gone.is_set()

@@ -1,0 +1,274 @@
+"""The control plane over TLS: members of the job get in, nobody else does, and nothing can be read on the way."""
+
+import asyncio
+import datetime
+import pathlib
+import socket
+import ssl
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from springtide import errors
+from springtide.platforms.agent import credentials
+from springtide.rpc.messages import messages
+from springtide.rpc.transport import addresses, connection, frames, listener, pending, tls
+
+SECRET = b"s" * 32
+NOW = datetime.datetime.now(datetime.UTC)
+WORD = "a-word-that-nobody-may-read"
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """Certificates of this job, of another, and of this one when it was long ago."""
+    root = tmp_path_factory.mktemp("tls")
+    credentials.lay_out(credentials.make("mine", at=NOW), root / "mine")
+    credentials.lay_out(credentials.make("other", at=NOW), root / "other")
+    expired = credentials.make("mine", at=NOW - datetime.timedelta(days=9), life=datetime.timedelta(days=1))
+    credentials.lay_out(expired, root / "expired")
+    return root
+
+
+class Proxy:
+    """Passes bytes on and keeps them."""
+
+    def __init__(self, to: str) -> None:
+        self.to, self.seen = to, bytearray()
+        self.over = asyncio.Event()
+
+    async def start(self) -> str:
+        self.server = await asyncio.start_server(self.serve, "127.0.0.1", 0)
+        return f"127.0.0.1:{self.server.sockets[0].getsockname()[1]}"
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        far = await asyncio.open_connection(*addresses.parse(self.to))
+        await asyncio.gather(self.pump(reader, far[1]), self.pump(far[0], writer))
+        await asyncio.gather(connection.hang_up(far[1]), connection.hang_up(writer))
+        self.server.close()
+        self.over.set()
+
+    async def pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(65536):
+            self.seen += data
+            writer.write(data)
+        writer.close()
+
+
+async def handle(_: listener.Peer, request: messages.Request) -> messages.Reply:
+    assert isinstance(request, messages.Share)
+    return messages.Found(request.value)
+
+
+def meeting(work: Callable[[str], Awaitable[None]], certificates: str) -> None:
+    """Run `work` against a listener with these certificates."""
+
+    async def run() -> None:
+        served = listener.Listener(SECRET, handle, lambda _: None, certificates=certificates)
+        address = await served.start("127.0.0.1", 0)
+        try:
+            async with asyncio.timeout(60):
+                await work(address)
+        finally:
+            await served.close()
+
+    asyncio.run(run())
+
+
+async def ask(address: str, certificates: str, role: str = "master") -> messages.Reply:
+    link = await connection.connect(address, SECRET, within_s=20, certificates=certificates, role=role)
+    try:
+        return await link.ask(messages.Share("key", WORD.encode() * 1000))
+    finally:
+        await link.close()
+
+
+@pytest.mark.parametrize("secure", [False, True])
+def test_with_tls_a_proxy_reads_nothing_and_without_it_everything(root: pathlib.Path, secure: bool) -> None:
+    async def work(address: str) -> None:
+        proxy = Proxy(address)
+        reply = await ask(await proxy.start(), str(root / "mine/worker") if secure else "")
+        await proxy.over.wait()
+        assert reply == messages.Found(WORD.encode() * 1000)
+        assert (WORD.encode() in proxy.seen) is not secure
+        assert len(proxy.seen) > 2 * len(WORD) * 1000
+        assert not secure or b"mine" not in proxy.seen
+
+    meeting(work, str(root / "mine/master") if secure else "")
+
+
+@pytest.mark.parametrize(
+    ("certificates", "why"),
+    [("other/worker", "certificate is not good"), ("expired/worker", "cannot be used"), ("", "needs SPRINGTIDE_TLS")],
+)
+def test_a_caller_of_another_job_or_time_or_without_certificate_is_told_why(
+    root: pathlib.Path, certificates: str, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not certificates:
+        monkeypatch.setattr(pending, "DEADLINE_S", 0.2)  # both wait for the other's first word
+
+    async def work(address: str) -> None:
+        with pytest.raises(errors.SpringtideError, match=why):
+            await connection.connect(
+                address,
+                SECRET,
+                within_s=20 if certificates else 1,
+                certificates=str(root / certificates) if certificates else "",
+            )
+
+    meeting(work, str(root / "mine/master"))
+
+
+def test_a_listener_of_another_role_is_not_spoken_to(root: pathlib.Path) -> None:
+    async def work(address: str) -> None:
+        with pytest.raises(errors.MasterUnreachable, match="for a worker; a master was called"):
+            await ask(address, str(root / "mine/worker"))
+        assert isinstance(await ask(address, str(root / "mine/server"), role="worker"), messages.Found)
+
+    meeting(work, str(root / "mine/worker"))
+
+
+def test_a_caller_whose_certificate_is_of_another_authority_gets_no_further_than_the_handshake(
+    root: pathlib.Path,
+) -> None:
+    async def work(address: str) -> None:
+        host, port = addresses.parse(address)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE  # one that does not care whom it calls
+        for shown in ("", str(root / "other/worker")):
+            if shown:
+                context.load_cert_chain(f"{shown}/tls.crt", f"{shown}/tls.key")
+            with pytest.raises((ssl.SSLError, ConnectionError, asyncio.IncompleteReadError)):
+                reader, writer = await asyncio.open_connection(host, port, ssl=context, server_hostname="")
+                try:
+                    await reader.readexactly(1)
+                finally:
+                    writer.transport.abort()
+        assert isinstance(await ask(address, str(root / "mine/worker")), messages.Found)
+
+    meeting(work, str(root / "mine/master"))
+
+
+def test_a_listener_without_tls_is_recognized(root: pathlib.Path) -> None:
+    async def work(address: str) -> None:
+        with pytest.raises(errors.MasterUnreachable, match="does not speak TLS"):
+            await ask(address, str(root / "mine/worker"))
+
+    meeting(work, "")
+
+
+def test_garbage_silence_and_half_a_handshake_cost_their_sender_the_connection(
+    root: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pending, "DEADLINE_S", 0.2)
+    hello = client_hello(str(root / "mine/worker"))
+
+    async def work(address: str) -> None:
+        host, port = addresses.parse(address)
+        plain = frames.pack(messages.Answer(messages.VERSION, b"n" * 32, b"p" * 32))
+        for sent in (b"", plain, b"GET / HTTP/1.1\r\n\r\n", hello[:40], hello, hello[:-1] + b"x", bytes(100_000)):
+            reader, writer = await asyncio.open_connection(host, port)
+            writer.write(sent)
+            while True:  # it ends by itself, whatever is said on the way
+                try:
+                    if not await reader.read(65536):
+                        break
+                except ConnectionError:
+                    break
+            writer.transport.abort()
+        assert isinstance(await ask(address, str(root / "mine/worker")), messages.Found)
+
+    meeting(work, str(root / "mine/master"))
+
+
+def client_hello(folder: str) -> bytes:
+    """The first bytes of a handshake."""
+    came, going = ssl.MemoryBIO(), ssl.MemoryBIO()
+    calling = tls.connecting(folder)["ssl"].wrap_bio(came, going)
+    with pytest.raises(ssl.SSLWantReadError):
+        calling.do_handshake()
+    return going.read()
+
+
+def test_older_versions_of_tls_are_refused(root: pathlib.Path) -> None:
+    async def work(address: str) -> None:
+        host, port = addresses.parse(address)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+        context.maximum_version = ssl.TLSVersion.TLSv1_2
+        with pytest.raises((ssl.SSLError, ConnectionError)):
+            await asyncio.open_connection(host, port, ssl=context, server_hostname="")
+
+    meeting(work, str(root / "mine/master"))
+
+
+def test_a_certificate_that_is_renewed_is_shown_to_the_next_caller(tmp_path: pathlib.Path) -> None:
+    credentials.lay_out(credentials.make("mine", at=NOW), tmp_path)
+
+    async def work(address: str) -> None:
+        first = await shown(address, str(tmp_path / "worker"))
+        assert await shown(address, str(tmp_path / "worker")) == first
+        credentials.lay_out(credentials.make("mine", at=NOW), tmp_path)  # another authority even: both take it up
+        assert await shown(address, str(tmp_path / "worker")) != first
+
+    meeting(work, str(tmp_path / "master"))
+
+
+async def shown(address: str, folder: str) -> bytes:
+    reader, writer = await asyncio.open_connection(*addresses.parse(address), **tls.connecting(folder))
+    await reader.readexactly(1)
+    certificate = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+    writer.transport.abort()
+    assert isinstance(writer.get_extra_info("socket").family, socket.AddressFamily)
+    assert certificate
+    return bytes(certificate)
+
+
+def test_megabytes_go_both_ways(root: pathlib.Path) -> None:
+    async def work(address: str) -> None:
+        link = await connection.connect(address, SECRET, within_s=20, certificates=str(root / "mine/worker"))
+        sent = [bytes([number]) * (3 << 20) for number in range(4)]
+        replies = await asyncio.gather(*(link.ask(messages.Share("key", each)) for each in sent))
+        await link.close()
+        assert replies == [messages.Found(each) for each in sent]
+
+    meeting(work, str(root / "mine/master"))
+
+
+def test_a_caller_that_is_stopped_does_not_hold_up_a_listener_that_closes(root: pathlib.Path) -> None:
+    async def work() -> None:
+        served = listener.Listener(SECRET, handle, lambda _: None, certificates=str(root / "mine/master"))
+        address = await served.start("127.0.0.1", 0)
+        reader, writer = await asyncio.open_connection(
+            *addresses.parse(address), **tls.connecting(str(root / "mine/worker"))
+        )
+        await reader.readexactly(1)  # it has been let in
+        writer.transport.pause_reading()  # and hears nothing any more
+        async with asyncio.timeout(15):  # asyncio by itself would wait for 30
+            await served.close()
+        writer.transport.abort()
+
+    asyncio.run(work())
+
+
+def test_a_connection_by_tls_may_be_closed_twice(root: pathlib.Path) -> None:
+    async def work(address: str) -> None:
+        own = await connection.connect(address, SECRET, within_s=10, certificates=str(root / "mine" / "worker"))
+        await own.close()
+        await own.close()
+
+    meeting(work, str(root / "mine" / "master"))
+
+
+def test_files_that_are_unfit_for_a_while_cost_a_running_process_nothing(tmp_path: pathlib.Path) -> None:
+    credentials.lay_out(credentials.make("mine", at=NOW), tmp_path)
+    folder = credentials.folder_of(tmp_path, "worker")
+    known = tls.connecting(str(folder))["ssl"]
+    key = pathlib.Path(folder) / tls.KEY
+    kept = key.read_bytes()
+    key.write_bytes(b"half of a k")
+    assert tls.connecting(str(folder))["ssl"] is known
+    key.write_bytes(kept)
+    assert tls.identity(str(folder)).role == "worker"

@@ -1,0 +1,198 @@
+"""Two servers keep copies of each other's files, over real sockets: either's folder may go, and nothing is lost."""
+
+import contextlib
+import shutil
+
+import pytest
+
+from springtide import errors
+from springtide.checkpoint.format import reader, writer
+from springtide.checkpoint.format.storage import Folder
+from springtide.checkpoint.transfer import upload
+from springtide.domain.model.checkpoints import Buddy
+from springtide.rpc.messages import messages
+from springtide.server import checkpoints, restore
+from springtide.server import mirror as mirroring
+from tests.unit.checkpoint import stores
+
+SECRET = b"of this job"
+
+
+class Role:
+    """A server that owns the slots of one parity."""
+
+    def __init__(self, rank):
+        self.store, self.hurried = stores.store(), False
+        self.owns = lambda slot: slot % 2 == rank
+        stores.train(self.store, range(rank, 500, 2))
+
+
+class Pair:
+    """Two servers of one job, each with a folder of its own, that save as their processes would."""
+
+    def __init__(self, folder):
+        self.folder, self.manifest = folder, None
+        self.roles = [Role(0), Role(1)]
+        self.taking = [mirroring.Taking(folder / f"server-{rank}", SECRET, "127.0.0.1") for rank in (0, 1)]
+        self.savers = [self.saver(rank) for rank in (0, 1)]
+
+    def saver(self, rank, secret=SECRET):
+        life = f"server-{rank}.0"
+        mirror = mirroring.Mirror(self.folder, f"server-{rank}", life, secret, run=stores.RUN)
+        return checkpoints.Saver(
+            self.roles[rank], self.folder, life, run=stores.RUN, mirror=mirror, rest=lambda _: None
+        )
+
+    def save(self, number, *, buddies=None):
+        """A checkpoint: what the servers said."""
+        base = self.manifest.number if self.manifest else 0
+        named = [Buddy(f"server-{1 - rank}", self.taking[1 - rank].address) for rank in (0, 1)]
+        orders = [messages.Save(1, number, base, buddy=buddy) for buddy in (named if buddies is None else buddies)]
+        said = [saver.save(order) for saver, order in zip(self.savers, orders, strict=True)]
+        self.manifest = stores.publish(
+            self.folder, number, [one.written for one in said], previous=self.manifest
+        )  # fmt: skip
+        return said
+
+    def restored(self, number):
+        """A store with all slots, and what was read from mirrors."""
+        store = stores._native.Store(slots=stores.SLOTS, seed=5)
+        done = restore.restore(store, str(self.folder), number, range(stores.SLOTS))
+        return stores.contents(store), done.spared
+
+    def contents(self):
+        """All rows of both."""
+        rows, applied = {}, [None] * stores.SLOTS
+        for rank, role in enumerate(self.roles):
+            some, seen = stores.contents(role.store)
+            rows |= some
+            applied[rank::2] = seen[rank::2]
+        return rows, applied
+
+
+@pytest.fixture
+def pair(tmp_path, monkeypatch):
+    monkeypatch.setattr(mirroring, "CONNECT_S", 60.0)
+    made = Pair(tmp_path)
+    with contextlib.ExitStack() as stack:
+        for taking in made.taking:
+            stack.enter_context(taking)
+        yield made
+
+
+def owned(pair):
+    """Rows of each server lie in the slots that it owns, as a client's would."""
+    for rank, role in enumerate(pair.roles):
+        for slot in range(stores.SLOTS):
+            if slot % 2 != rank:
+                role.store.clear_slot(slot)
+
+
+@pytest.mark.parametrize("lost", ["server-0", "server-1"])
+def test_either_folder_may_go_and_increments_are_in_the_mirror_too(pair, lost):
+    owned(pair)
+    assert all(not said.unmirrored for said in pair.save(1))
+    for role in pair.roles:
+        stores.train(role.store, range(0, 500, 7))
+    owned(pair)
+    pair.save(2)
+    now = pair.contents()
+    assert pair.manifest.mirrored and pair.restored(2) == (now, {})
+    shutil.rmtree(pair.folder / lost)
+    contents, spared = pair.restored(2)
+    assert contents == now
+    assert {name.partition("/")[0] for name in spared} == {lost} and len(spared) == 2
+    assert reader.latest(str(pair.folder)).manifest.number == 2, "nothing is missing that was not kept twice"
+
+
+def test_a_second_part_of_a_checkpoint_is_in_the_mirror_too(pair):
+    owned(pair)
+    orders = [
+        messages.Save(1, 1, part=part, slots=tuple(range(stores.SLOTS)),
+                      buddy=Buddy("server-1", pair.taking[1].address))
+        for part in (0, 1)
+    ]  # fmt: skip
+    said = [pair.savers[0].save(order) for order in orders]
+    assert not any(one.unmirrored for one in said)
+    files = ("server-0.0+1-000001.run1.seg", "server-0.0-000001.run1.seg")
+    assert sorted(said[1].written.mirrored) == sorted(path.name for path in (pair.folder / "server-1").iterdir())
+    assert tuple(sorted(said[1].written.mirrored)) == files
+
+
+def test_a_damaged_image_is_read_from_its_mirror_too(pair):
+    owned(pair)
+    pair.save(1)
+    path = pair.folder / "server-0" / "server-0.0-000001.run1.seg"
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    contents, spared = pair.restored(1)
+    assert contents == pair.contents() and "its checksum does not fit" in spared["server-0/server-0.0-000001.run1.seg"]
+
+
+def test_a_buddy_whose_folder_went_gets_all_that_the_next_increment_follows(pair):
+    owned(pair)
+    pair.save(1)
+    shutil.rmtree(pair.folder / "server-1")
+    pair.savers[1] = pair.saver(1)
+    pair.save(2)
+    names = sorted(path.name for path in (pair.folder / "server-1").iterdir())
+    assert names == ["server-0.0-000001.run1.seg", "server-0.0-000002.run1.seg", "server-1.0-000002.run1.seg"]
+    shutil.rmtree(pair.folder / "server-0")
+    assert pair.restored(2)[0] == pair.contents()
+
+
+def test_no_buddy_or_one_that_is_gone_leaves_a_checkpoint_without_a_mirror_and_says_why(pair, monkeypatch):
+    owned(pair)
+    with monkeypatch.context() as hasty:
+        hasty.setattr(mirroring, "CONNECT_S", 0.5)
+        first, second = pair.save(1, buddies=[None, Buddy("server-0", "127.0.0.1:1")])
+    assert first.unmirrored == "there is no other server to keep a copy"
+    assert second.unmirrored == "server-0 cannot be reached at 127.0.0.1:1"
+    assert not pair.manifest.mirrored and pair.restored(1) == (pair.contents(), {})
+    assert not any(said.unmirrored for said in pair.save(2)), "the next one has it"
+    assert pair.manifest.mirrored and {file.mirror.partition("/")[0] for file in pair.manifest.files} == {
+        "server-0",
+        "server-1",
+    }
+
+
+def test_a_stranger_leaves_nothing_at_a_server(pair):
+    pair.savers[0] = pair.saver(0, secret=b"of another job")
+    first, _ = pair.save(1)
+    assert "server-1" in first.unmirrored
+    assert not (pair.folder / "server-1" / "server-0.0-000001.run1.seg").exists()
+
+
+def test_files_that_no_checkpoint_needs_go_from_both_folders(pair):
+    owned(pair)
+    for number in (1, 2, 3):
+        for role in pair.roles:
+            stores.train(role.store, range(500))
+        owned(pair)
+        pair.save(number)
+    keep = [pair.manifest]
+    needed = {name for file in pair.manifest.files for name in (file.name, file.mirror)}
+    (pair.folder / "server-0" / "server-1.0-000002.run1.part").write_bytes(b"half a copy")
+    writer.drop_unneeded(Folder(pair.folder), keep)
+    assert set(Folder(pair.folder).names()) == needed | {pair.manifest.name}
+
+
+def test_a_copy_at_a_url_has_each_file_once_though_a_folder_went(pair, tmp_path):
+    owned(pair)
+    pair.save(1)
+    shutil.rmtree(pair.folder / "server-1")
+    there = f"file://{tmp_path}/copy"
+    assert upload.upload(pair.folder, there, 1, stores.CLAIM, keep=2).files == 2
+    found = reader.latest(there)
+    assert found.manifest.number == 1 and not found.troubles
+    assert [file.name for file in found.manifest.files] == ["server-0.0-000001.run1.seg", "server-1.0-000001.run1.seg"]
+
+
+def test_a_server_answers_nothing_that_is_for_the_master(pair):
+    link = mirroring.channel.Channel(pair.taking[0].address, SECRET, connect_timeout_s=60.0)
+    try:
+        with pytest.raises(errors.BadInput, match="for the master"):
+            link.ask(messages.StatusRequest())
+    finally:
+        link.close()

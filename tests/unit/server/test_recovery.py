@@ -1,0 +1,103 @@
+"""The next life of a server has the slots of the newest checkpoint that is whole, from wherever that can be read."""
+
+import shutil
+
+import pytest
+
+from springtide import errors
+from springtide.domain.model.checkpoints import Lineage
+from springtide.rpc.messages import messages
+from springtide.server import recovery
+from springtide.server.recovery import Source
+from tests.unit.checkpoint import stores
+
+SLOTS = tuple(range(10, 40))
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """Two checkpoints of a store, and what was in it at each."""
+    store, folder, held = stores.store(), tmp_path / "local", {}
+    folder.mkdir()
+    for number in (1, 2):
+        stores.train(store, range(500 * number), batch=(0, number, 0, 4))
+        stores.publish(folder, number, stores.save(store, folder, number, life=f"server-0.{number}"))
+        held[number] = part(store)
+    return folder, held
+
+
+def part(store):
+    """Rows and identities of the slots in question."""
+    rows, applied = stores.contents(store)
+    slot_of = {key: int(store.slot_of(stores.TABLE.id, stores.np.array([key]))[0]) for key in rows}
+    return {key: row for key, row in rows.items() if slot_of[key] in SLOTS}, [applied[slot] for slot in SLOTS]
+
+
+def empty():
+    return stores._native.Store(slots=stores.SLOTS, seed=5)
+
+
+def spoil(path):
+    """Other bytes in the middle of every image."""
+    content = bytearray(path.read_bytes())
+    content[100::200] = bytes(value ^ 0xFF for value in content[100::200])
+    path.write_bytes(content)
+
+
+def test_slots_come_back_with_their_identities_and_no_others(saved):
+    folder, held = saved
+    store = empty()
+    assert recovery.bring_back(store, messages.Restore(str(folder), 2, SLOTS, stores.LINEAGE)) == Source(str(folder), 2)
+    assert part(store) == held[2]
+    assert all(store.applied(slot) == [] for slot in range(stores.SLOTS) if slot not in SLOTS)
+
+
+def test_a_damaged_checkpoint_is_left_for_the_one_before_and_nothing_of_it_stays(saved, caplog):
+    folder, held = saved
+    spoil(folder / "server-0.2-000002.run1.seg")
+    store = empty()
+    source = recovery.bring_back(store, messages.Restore(str(folder), 2, SLOTS, stores.LINEAGE))
+    assert (source.where, source.number) == (str(folder), 1) and part(store) == held[1]
+    (said,) = source.unusable
+    assert said.startswith(f"checkpoint 2 in {folder} cannot be used: the image of slot") and "damaged" in said
+    assert said in caplog.text
+
+
+def test_a_checkpoint_of_another_run_is_refused_though_it_has_the_number_that_is_wanted(saved):
+    folder, _ = saved
+    with pytest.raises(errors.JobFailed, match="it is of run run1 of job 'test'; this is run run2"):
+        recovery.bring_back(empty(), messages.Restore(str(folder), 2, SLOTS, Lineage("run2")))
+
+
+def test_a_run_that_went_on_from_another_may_restore_that_one_up_to_where_it_left_it(saved):
+    folder, held = saved
+    store = empty()
+    source = recovery.bring_back(store, messages.Restore(str(folder), 2, SLOTS, Lineage("run2", "run1", 1)))
+    assert source.number == 1 and part(store) == held[1]
+    assert "it is of run run1, which this job left at checkpoint 1" in source.unusable[0]
+
+
+def test_without_the_folder_storage_is_read(saved, tmp_path):
+    folder, held = saved
+    shutil.move(folder, tmp_path / "storage")
+    store = empty()
+    wanted = messages.Restore(str(folder), 2, SLOTS, stores.LINEAGE, fallback=f"file://{tmp_path / 'storage'}")
+    source = recovery.bring_back(store, wanted)
+    assert (source.where, source.number) == (wanted.fallback, 2) and part(store) == held[2]
+    assert [said.split(":")[0] for said in source.unusable] == [f"checkpoint 2 in {folder} cannot be used"]
+
+
+def test_where_nothing_is_whole_everything_that_was_tried_is_told(saved):
+    folder, _ = saved
+    for path in folder.glob("*.seg"):
+        path.unlink()
+    with pytest.raises(errors.JobFailed, match=r"no checkpoint has its slots: .*checkpoint 2.*checkpoint 1"):
+        recovery.bring_back(empty(), messages.Restore(str(folder), 2, SLOTS, stores.LINEAGE))
+
+
+def test_a_server_without_slots_learns_the_tables_and_brings_nothing_back(saved):
+    folder, _ = saved
+    for number, tables in ((2, [stores.TABLE.name]), (7, [])):  # one that cannot be read is no reason to fail
+        store = empty()
+        assert recovery.bring_back(store, messages.Restore(str(folder), number, (), stores.LINEAGE)) == Source("", 0)
+        assert [spec.name for spec in store.tables()] == tables and store.rows() == 0

@@ -1,0 +1,103 @@
+"""What a planner was shown survives the way to a file and back; files by hand are read forgivingly, or refused."""
+
+import json
+import math
+
+import pytest
+
+from springtide import errors
+from springtide.domain.core.roles import Role, RoleKind
+from springtide.domain.core.shape import Bounds, Capacity, Shape
+from springtide.domain.plan.profile import ModelFacts, Profile, TimingSum
+from springtide.domain.plan.view import ClusterView, Finding, JobView, Launch, PastJob, RoleUse, Trouble
+from springtide.domain.spec.planning_config import PlanningConfig
+from springtide.telemetry import planner_views
+from springtide.telemetry.planner_views import Shown
+
+SMALL = Shape(workers=1, servers=1, worker_cpu=0.5, server_cpu=0.25)
+LARGE = Shape(workers=4, servers=2, worker_cpu=2.0, server_cpu=1.0)
+FACTS = ModelFacts(dense_bytes=4e5, bandwidth=4e9, dim=400.0, batch=512)
+
+
+def whole() -> Shown:
+    timing = TimingSum(steps=100, samples=51200, total_s=math.nan, gradient_s=math.inf)
+    job = JobView(
+        name="ads", facts=FACTS, bounds=Bounds(least=SMALL, most=LARGE), features={"user": "eve", "tables": 26.0},
+        shape=SMALL, profiles=(Profile(shape=SMALL, batch=512, timing=timing, at=12.5),),
+        uses=(RoleUse(role=Role(RoleKind.SERVER, 1), cpu_used=0.2, cpu=0.25),),
+        findings=(Finding(trouble=Trouble.MEMORY, role=Role(RoleKind.SERVER, 0), why="rows grow", servers=2),),
+    )  # fmt: skip
+    view = ClusterView(
+        now=20.0, capacity=Capacity(cpu=math.inf, memory=2.0**34), jobs=(job,),
+        history=(PastJob(name="old", facts=FACTS),),
+        launches=(Launch(kind=RoleKind.WORKER, cpu=0.5, memory=0, seconds=3.0),),
+    )  # fmt: skip
+    return Shown(view=view, config=PlanningConfig(policy="static", rho=1.0))
+
+
+def test_what_was_shown_comes_back_whole_numbers_that_are_none_too(tmp_path):
+    path = tmp_path / "view.json"
+    planner_views.write(path, whole())
+    found = planner_views.read(path)
+    timing = found.view.jobs[0].profiles[0].timing
+    assert math.isnan(timing.total_s) and timing.gradient_s == math.inf
+    assert repr(found) == repr(whole())  # NaN is not equal to itself; its repr is
+    assert [each.name for each in tmp_path.iterdir()] == ["view.json"]
+
+
+def by_hand(tmp_path, **changes):
+    job = {
+        "name": "ads", "facts": {"dense_bytes": "4e5", "bandwidth": 4e9, "dim": 400, "batch": 512},
+        "bounds": {"least": {"workers": 1, "servers": 1, "worker_cpu": 0.5, "server_cpu": 0.25},
+                   "most": {"workers": 4, "servers": 2, "worker_cpu": 2, "server_cpu": 1, "server_memory": "2G"}},
+        **changes,
+    }  # fmt: skip
+    path = tmp_path / "job.json"
+    path.write_text(json.dumps({"jobs": [job]}, indent=1))
+    return path
+
+
+def test_a_file_by_hand_may_leave_out_what_has_a_default_and_write_sizes_with_units(tmp_path):
+    shown = planner_views.read(by_hand(tmp_path, last_change_at=7.0))
+    job = shown.view.jobs[0]
+    assert job.facts.dense_bytes == 4e5
+    assert job.bounds.most.server_memory == 2**31
+    assert shown.view.capacity.cpu == math.inf
+    assert shown.view.now == 7.0
+    assert shown.config == PlanningConfig()
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"shpae": None}, "no field named 'shpae'. Did you mean 'shape'?"),
+        ({"shape": {"workers": 1}}, "a Shape needs servers, worker_cpu, server_cpu too"),
+        ({"shape": {"workers": 0, "servers": 1, "worker_cpu": 1, "server_cpu": 1}}, "wanted at least one of each"),
+        ({"priority": "high"}, "jobs[0].priority"),
+        ({"profiles": {}}, "wanted a list"),
+        ({"facts": 3}, "wanted the fields of a ModelFacts"),
+        ({"bounds": {"least": {}, "most": {}}}, "jobs[0].bounds.least"),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_is_named_with_file_and_field(tmp_path, changes, said):
+    with pytest.raises(errors.BadInput) as raised:
+        planner_views.read(by_hand(tmp_path, **changes))
+    assert said in str(raised.value)
+    assert str(tmp_path / "job.json") in str(raised.value)
+
+
+def test_the_line_is_named_too(tmp_path):
+    pytest.importorskip("yaml")
+    path = by_hand(tmp_path, priority=-1)
+    with pytest.raises(errors.BadInput, match=r"job\.json:3: jobs\[0\]: job ads: priority -1"):
+        planner_views.read(path)
+
+
+def test_two_jobs_of_one_name_and_a_file_that_is_not_there_are_refused(tmp_path):
+    path = by_hand(tmp_path)
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps({"jobs": content["jobs"] * 2}))
+    with pytest.raises(errors.BadInput, match="two jobs have one name"):
+        planner_views.read(path)
+    with pytest.raises(errors.MissingFile, match="plan_job"):
+        planner_views.read(tmp_path / "none.yaml")

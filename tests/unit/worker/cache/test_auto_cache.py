@@ -1,0 +1,164 @@
+"""The lowest rank finds out whether a cache pays: it watches, tries a schedule on paper, begins, and looks again."""
+
+import dataclasses
+from collections import deque
+
+import pytest
+
+from springtide.domain.plan.profile import StepTiming
+from springtide.planning.guards.cache_benefit import Risk
+from springtide.worker.cache import auto_cache
+from springtide.worker.cache.auto_cache import Deciding, Sent, Surroundings
+
+RISK = Risk(workers=4, deaths=0, watched_s=100.0, checkpoint_s=30.0, saved_once=True, return_s=5.0)
+AROUND = Surroundings(risk=RISK, read_s=0.001, moved=0)
+FIRST = auto_cache.COLD + auto_cache.WATCHED  # steps of the first look
+
+
+def step(total_s=0.1, waited_s=0.06):
+    times = dict.fromkeys(("data_s", "forward_s", "backward_s", "gradient_s", "update_s", "synchronization_s"), 0.0)
+    return StepTiming(
+        samples=1, total_s=total_s, pull_wait_s=waited_s / 2, push_wait_s=waited_s / 2, lookup_s=0.0, **times
+    )
+
+
+class Paper:
+    """Spares half of what is sent once it is warm."""
+
+    def __init__(self, with_caches=100):
+        self.with_caches, self.seen = with_caches, 0
+
+    def look(self, features, samples):
+        self.seen += 1
+        return Sent(200 if self.seen <= auto_cache.TRIED // 2 else self.with_caches, 200)
+
+
+def watch(one, times, count, *, on=False):
+    """So many steps; the wishes that came of them."""
+    wishes = []
+    for _ in range(count):
+        times.append(times[-1])
+        if one.trying:
+            one.look([], 10)
+        one.stepped(on=on)
+        wishes.append(one.wish)
+    return [wish for wish in wishes if wish is not None]
+
+
+def made(times, around=AROUND, paper=None, trip_s=0.0):
+    return Deciding(times, lambda: around, lambda: paper or Paper(), lambda: trip_s)
+
+
+def begun(times, **how):
+    """One that has just wished for a cache."""
+    one = made(times, **how)
+    assert watch(one, times, FIRST + auto_cache.TRIED + 1) == [True]
+    return one
+
+
+def test_a_group_that_waits_begins_after_a_schedule_on_paper_and_keeps_a_cache_that_helps():
+    times = deque([step()], maxlen=4096)
+    one = made(times)
+    assert watch(one, times, FIRST) == [] and one.trying
+    assert watch(one, times, auto_cache.TRIED + 1) == [True]
+    assert "spares 50% of the bytes" in one.why
+    times.append(step(total_s=0.07))
+    assert watch(one, times, auto_cache.WARM + auto_cache.WATCHED + 1, on=True) == []
+    assert "a step took 100.0 ms without a cache and 70.0 ms with it" in one.why
+
+
+def test_a_cache_that_made_steps_longer_is_given_up_and_what_it_cost_is_remembered():
+    times = deque([step()], maxlen=4096)
+    one = begun(times)
+    times.append(step(total_s=0.13))
+    assert watch(one, times, auto_cache.WARM + auto_cache.WATCHED + 1, on=True) == [False]
+    assert "130.0 ms with it" in one.why
+    times.append(step())
+    assert watch(one, times, 2 * auto_cache.AGAIN + auto_cache.WATCHED + auto_cache.TRIED + 2) == []
+    assert "costs 30%: 0% of a step gained" in one.why, "half of the 60 ms that it was dearer than reckoned"
+
+
+def test_a_cache_that_does_not_pay_is_tried_ever_more_seldom():
+    times = deque([step()], maxlen=4096)
+    one, waits = begun(times), []
+    for _ in range(7):
+        times.append(step(total_s=0.1001))
+        assert watch(one, times, auto_cache.WARM + auto_cache.WATCHED + 1, on=True) == [False]
+        one._unseen_s, rested = 0.0, 0
+        times.append(step())
+        while watch(one, times, 1) != [True]:
+            rested += 1
+        waits.append(rested - auto_cache.WATCHED - auto_cache.TRIED)
+    assert waits == [pytest.approx(auto_cache.AGAIN * times, abs=4) for times in (2, 4, 8, 16, 16, 16, 16)]
+
+
+def test_a_cache_that_paid_once_is_given_up_when_it_does_no_more():
+    times = deque([step()], maxlen=4096)
+    one = begun(times)
+    times.append(step(total_s=0.07))
+    assert watch(one, times, auto_cache.WARM + 2 * auto_cache.AGAIN, on=True) == [] and one.pays
+    assert one.why.count("a step took") == 1 and "spares 50%" in one.why
+    times.append(step(total_s=0.12))
+    assert watch(one, times, auto_cache.AGAIN, on=True) == [False]
+    assert "120.0 ms with it" in one.why
+
+
+def test_steps_that_become_longer_while_everyone_schedules_on_paper_are_the_price_of_it():
+    times = deque([step()], maxlen=4096)
+    one = made(times)
+    watch(one, times, FIRST)
+    times.append(step(total_s=0.128))
+    assert watch(one, times, auto_cache.TRIED + 1) == []
+    assert "spares 50% of the bytes and costs 28%: 2% of a step gained" in one.why
+
+
+def test_round_trips_that_stay_and_bytes_of_tables_that_are_not_cached_are_not_spared():
+    times = deque([step()], maxlen=4096)
+    one = begun(times, trip_s=0.004)
+    assert "12% round trips that stay" in one.why and "24% of a step gained" in one.why
+    times = deque([step()])
+    one = made(times)
+    one._surroundings = lambda: dataclasses.replace(AROUND, moved=500 * len(times))
+    assert watch(one, times, FIRST + auto_cache.TRIED + 1) == [True]
+    assert "spares 20% of the bytes" in one.why, "100 of the 500 that this rank moved a step"
+
+
+def test_one_odd_step_in_eight_is_no_measure():
+    times = deque([step()], maxlen=4096)
+    one = begun(times)
+    times.append(step(total_s=0.07))
+    watch(one, times, auto_cache.WARM + auto_cache.WATCHED - 3, on=True)
+    times.extend(step(total_s=9.0) for _ in range(3))
+    watch(one, times, 1, on=True)
+    times.append(step(total_s=0.07))
+    assert watch(one, times, 5, on=True) == [] and one.pays
+
+
+@pytest.mark.parametrize(
+    ("timing", "paper", "why"),
+    [
+        (step(waited_s=0.002), None, "a cache could not spare more"),
+        (step(), Paper(with_caches=195), "wanted 5% net"),
+        (step(), Paper(with_caches=260), "spares -30% of the bytes"),
+    ],
+)
+def test_a_group_that_would_not_gain_goes_on_as_it_is_and_is_looked_at_again_later(timing, paper, why):
+    times = deque([timing], maxlen=4096)
+    one = made(times, paper=paper)
+    assert watch(one, times, FIRST + auto_cache.TRIED + 1) == []
+    assert why in one.why and not one.trying
+    times.append(step())
+    assert any(one.trying or watch(one, times, 1) for _ in range(auto_cache.AGAIN + auto_cache.WATCHED + 1))
+
+
+def test_a_new_group_hears_again_what_was_decided_but_one_of_another_size_finds_out_anew():
+    times = deque([step()], maxlen=4096)
+    one = made(times)
+    one.regrouped()
+    assert one.wish is None
+    watch(one, times, FIRST + auto_cache.TRIED + 2)
+    one.regrouped()
+    assert one.wish is True
+    one._surroundings = lambda: dataclasses.replace(AROUND, risk=dataclasses.replace(RISK, workers=5))
+    one.regrouped()
+    assert one.wish is None and not one.pays

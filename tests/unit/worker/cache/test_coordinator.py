@@ -1,0 +1,325 @@
+"""A group that shares out its batches by a schedule: every sample is trained once, and the model is that of runs."""
+
+import itertools
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import Dataset, TensorDataset
+
+import springtide as st
+from springtide.domain.model.cache_rules import CacheUse
+from springtide.worker.bsp import allreduce_header
+from springtide.worker.bsp.group import Place
+from springtide.worker.cache.coordinator import Sharing
+from springtide.worker.cache.sample_allocation import NOT_YET, Allotted, Allotting
+from springtide.worker.input.batches import Handed
+from tests.unit.worker import clicks, ranks
+
+BATCH = 20
+
+
+def train(group, *, samples=200, epochs=1, model_of=clicks.make, optimizer=torch.optim.SGD, **options):
+    """What each rank has had of the samples, batch by batch, its losses, and the model in the end."""
+
+    made = [model_of(samples=samples) for _ in range(group.workers)]  # here: threads share torch's seed
+
+    def work(job):
+        model, dataset = made[job.rank]
+        x, y = dataset.tensors
+        numbered = TensorDataset(torch.cat([x, torch.arange(samples)[:, None]], dim=1), y)
+        model, optimizer_, batches = job.prepare(
+            model,
+            optimizer(model.parameters(), lr=0.1),
+            numbered,
+            batch_size=BATCH,
+            epochs=epochs,
+            shuffle=False,
+            **options,
+        )
+        had, losses = [], []
+        for x, y in batches:
+            had.append(x[:, -1].tolist())
+            optimizer_.zero_grad()
+            loss = clicks.loss_of(model, x[:, :-1], y)
+            loss.backward()
+            optimizer_.step()
+            losses.append(loss.item())
+        job.finish()
+        sharing = job._wired.step.sharing
+        return had, losses, model.state_dict(), sharing
+
+    return group.run(work)
+
+
+@pytest.mark.parametrize("allocation", ["laia", "random"])
+@pytest.mark.parametrize("samples", [200, 193])
+def test_every_sample_of_a_batch_is_trained_by_one_rank_in_even_parts(allocation, samples):
+    with ranks.Group(workers=3, servers=2) as group:
+        found = train(group, samples=samples, epochs=2, cache="off", allocation=allocation)
+    batches = list(zip(*(had for had, _, _, _ in found), strict=True))
+    assert len(batches) == 2 * -(-samples // BATCH)
+    for parts in batches:
+        assert max(map(len, parts)) - min(map(len, parts)) <= 1
+    for epoch in (batches[: len(batches) // 2], batches[len(batches) // 2 :]):
+        assert sorted(one for parts in epoch for part in parts for one in part) == list(range(samples))
+    chain = itertools.chain.from_iterable
+    runs = [sorted(chain(parts)) == list(chain(map(sorted, parts))) for parts in batches]
+    assert not all(runs[3:]), "they are no runs of the batch"
+
+
+def test_the_model_is_that_of_runs_to_rounding():
+    states = []
+    for allocation in ("contiguous", "random"):
+        with ranks.Group(workers=2) as group:
+            found = train(group, cache="off", allocation=allocation)
+        states.append(found[0][2])
+        for name, value in found[1][2].items():
+            assert torch.equal(value, found[0][2][name]), "ranks have the same model"
+    for name, value in states[0].items():
+        torch.testing.assert_close(states[1][name], value, atol=1e-5, rtol=1e-4)
+
+
+class Computed(clicks.Clicks):
+    """Looks up ids that it computes itself."""
+
+    def forward(self, ids):
+        return super().forward((ids * 7 + 1) % clicks.ROWS)
+
+
+def computed(**options):
+    torch.manual_seed(1)
+    _, dataset = clicks.make(**options)
+    return Computed(), dataset
+
+
+def test_ids_that_the_model_computes_cannot_be_scheduled_and_it_says_so_and_goes_on(caplog):
+    with ranks.Group(workers=2) as group:
+        found = train(group, model_of=computed, cache="off", allocation="laia")
+    assert "samples are shared out in runs: the ids of every table are computed inside the model" in caplog.text
+    for had, _, _, sharing in found:
+        assert len(had) == 10 and not sharing.allotting.on and not sharing.allotting.wholes
+
+
+class Admitting(clicks.Clicks):
+    """Has a table besides whose rows servers admit by themselves, so that no cache may keep them."""
+
+    def __init__(self):
+        super().__init__()
+        self.rare = st.EmbeddingBag(1, min_count=2, init="zeros")
+
+    def forward(self, ids):
+        return super().forward(ids) + self.rare(ids).squeeze(1)
+
+
+def admitting(**options):
+    _, dataset = clicks.make(**options)
+    torch.manual_seed(2)
+    return Admitting(), dataset
+
+
+def test_a_table_that_no_cache_may_keep_is_trained_beside_those_that_are_kept():
+    states = []
+    for cache in ("off", "64M"):
+        with ranks.Group(workers=2) as group:
+            found = train(group, model_of=admitting, cache=cache, allocation="random")
+        assert [len(had) for had, _, _, _ in found] == [10, 10]
+        states.append(found[0][2])
+    for name, value in states[0].items():
+        torch.testing.assert_close(states[1][name], value, atol=1e-5, rtol=1e-4)
+
+
+class Shaky(Dataset):
+    """Gives every rank other ids for the same samples."""
+
+    def __init__(self, rank):
+        self.chance = torch.Generator().manual_seed(rank)
+
+    def __len__(self):
+        return 200
+
+    def batch(self, indices):
+        ids = torch.randint(0, clicks.ROWS, (len(indices), clicks.FIELDS), generator=self.chance)
+        return ids, torch.from_numpy(indices % 2).float()
+
+
+def test_ranks_that_read_different_samples_find_out_before_anything_is_lost(caplog):
+    models = [clicks.make()[0] for _ in range(3)]
+
+    def work(job):
+        model = models[job.rank]
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        data = Shaky(job.rank)
+        model, optimizer, batches = job.prepare(
+            model, optimizer, data, batch_size=BATCH, cache="off", allocation="laia"
+        )
+        losses = clicks.train(model, optimizer, batches)
+        job.finish()
+        return len(losses)
+
+    with ranks.Group(workers=3) as group:
+        assert group.run(work) == [10, 10, 10]
+    assert caplog.text.count("ranks have read different samples under the same numbers") == 3
+
+
+def test_accumulated_gradients_end_the_schedule_and_give_the_model_of_runs(caplog):
+    states = []
+    for allocation in ("contiguous", "laia"):
+        models = [clicks.make() for _ in range(2)]
+
+        def work(job, models=models, allocation=allocation):
+            model, dataset = models[job.rank]
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            model, optimizer, batches = job.prepare(
+                model, optimizer, dataset, batch_size=BATCH, cache="off", allocation=allocation
+            )
+            for number, (x, y) in enumerate(batches):
+                clicks.loss_of(model, x, y).backward()
+                if number < 4 or number % 2:
+                    optimizer.step()
+                    optimizer.zero_grad()
+            job.finish()
+            return model.state_dict()
+
+        with ranks.Group(workers=2) as group:
+            states.append(group.run(work)[0])
+    assert "gradients are accumulated over several batches" in caplog.text
+    for name, value in states[0].items():
+        torch.testing.assert_close(states[1][name], value, atol=1e-5, rtol=1e-4)
+
+
+class Basket(Dataset):
+    """Samples with one to three ids, and their own number."""
+
+    def __len__(self):
+        return 200
+
+    def __getitem__(self, index):
+        return [(index * 13 + i * i) % 40 for i in range(1 + index % 3)], index
+
+
+def collate(samples):
+    ids = torch.tensor([each for one, _ in samples for each in one])
+    ends = torch.tensor([len(one) for one, _ in samples]).cumsum(0)
+    return {"ids": ids, "offsets": torch.cat([torch.zeros(1, dtype=torch.int64), ends[:-1]]),
+            "number": torch.tensor([number for _, number in samples])}  # fmt: skip
+
+
+def test_bags_of_several_ids_are_scheduled_too_and_read_again_for_the_rank_that_gets_them():
+    def work(job):
+        model = nn.EmbeddingBag(40, 2, mode="sum")
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        model, optimizer, batches = job.prepare(
+            model,
+            optimizer,
+            Basket(),
+            batch_size=BATCH,
+            shuffle=False,
+            collate_fn=collate,
+            cache="off",
+            allocation="laia",
+        )
+        had = []
+        for batch in batches:
+            had.append(batch["number"].tolist())
+            model(batch["ids"], batch["offsets"]).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        job.finish()
+        return had, job._wired.step.sharing.allotting
+
+    with ranks.Group(workers=2) as group:
+        (first, _), (second, _) = group.run(work)
+    for one, other in zip(first, second, strict=True):
+        assert len(one) == len(other) == BATCH // 2
+    assert sorted(itertools.chain.from_iterable(first + second)) == list(range(200))
+    assert any(sorted(one) != list(range(min(one), min(one) + 10)) for one in first[4:])
+
+
+def test_where_one_rank_hears_of_the_end_sooner_the_schedule_ends_for_all_and_no_data_set_is_blamed(caplog):
+    lookups = SimpleNamespace(fixed=False, settled=True, computed=set)
+    pair = []
+    for rank in range(2):
+        talk = SimpleNamespace(words=[], sums=[])
+        allotting = Allotting(
+            lookups, [0], lambda place, tables: SimpleNamespace(effort_within=lambda seconds: 1), None
+        )
+        sharing = Sharing(talk, allotting, None, save_due=lambda: False)
+        sharing.restart(Place(rank, 2, 1))
+        allotting.hear(allreduce_header.heard(allreduce_header.said(allreduce_header.Words(ready=True), [0]), [0], 1))
+        coming = Handed(None, None, plan=Allotted(None, None, 77, 0)) if rank else None
+        sharing.hand_out(Handed(None, None, following=lambda coming=coming: coming), 5)
+        sharing.speak()
+        pair.append((sharing, talk))
+    sums = [a + b for a, b in zip(*(talk.words for _, talk in pair), strict=True)]
+    for sharing, talk in pair:
+        assert sharing.allotting.on
+        talk.sums = sums
+        sharing.listen(5)
+        assert not sharing.allotting.on and sharing.allotting.wholes, "it may begin again"
+    assert not caplog.records
+
+
+class Counting:
+    """Decides nothing, and counts the steps that it is told of."""
+
+    why, wish, trying, steps = "", None, False, 0
+
+    def stepped(self, *, on):
+        self.steps += 1
+
+
+def test_where_nothing_was_asked_for_a_whole_pass_without_reads_in_its_middle_comes_first():
+    place, deciding = Place(0, 1, 0), Counting()
+    allotting = SimpleNamespace(place=place, on=False, tables=(0,), restart=lambda place: None)
+    sharing = Sharing(None, allotting, None, save_due=lambda: False)
+    sharing.decide_by(deciding, at_once=False)
+
+    def step(number):
+        sharing.hand_out(Handed(None, None), number)
+        sharing.check_read([0])  # its own rows
+        sharing.stepped(number)
+
+    step(1)
+    sharing.end_pass(place, early=False)
+    sharing.check_read([0])  # between passes
+    assert deciding.steps == 0
+    step(2)
+    assert deciding.steps == 1
+    sharing.check_read([7])  # a checkpoint's own table, which no worker keeps rows of
+    step(3)
+    assert deciding.steps == 2
+    sharing.check_read([0])
+    step(4)
+    assert deciding.steps == 2
+
+
+@pytest.mark.parametrize(
+    ("on", "pays", "in_pass", "why", "passing"),
+    [
+        (True, True, True, "it spares 30%", False),
+        (False, False, True, "it spares 30%", False),  # not enough
+        (False, True, True, "", False),  # about to begin
+        (False, True, False, "no pass is under way", True),
+    ],
+)
+def test_what_is_said_of_a_cache_that_was_found_to_pay_is_no_reason_for_having_none(on, pays, in_pass, why, passing):
+    allotting = SimpleNamespace(place=Place(0, 1, 0), on=on, why="" if on else NOT_YET)
+    sharing = Sharing(None, allotting, SimpleNamespace(use=CacheUse), save_due=lambda: False)
+    sharing.decide_by(SimpleNamespace(pays=pays, why="it spares 30%"), at_once=True)
+    if in_pass:
+        sharing.hand_out(Handed(None, None), 1)
+    assert sharing.use() == CacheUse(on=on, why=why, passing=passing)
+
+
+def test_a_cache_that_was_asked_for_is_off_for_now_until_it_begins_and_for_good_where_it_cannot():
+    allotting = SimpleNamespace(place=Place(0, 1, 0), on=False, why=NOT_YET)
+    sharing = Sharing(None, allotting, SimpleNamespace(use=CacheUse), save_due=lambda: False, why="asked for: 10%")
+    assert sharing.use() == CacheUse(why="no pass is under way", passing=True)
+    sharing.hand_out(Handed(None, None), 1)
+    assert sharing.use() == CacheUse(why=NOT_YET, passing=True)
+    allotting.on, allotting.why = True, ""
+    assert sharing.use() == CacheUse(on=True, why="asked for: 10%")
+    allotting.on, allotting.why = False, "gradients are accumulated"
+    assert sharing.use() == CacheUse(why="gradients are accumulated")

@@ -1,0 +1,88 @@
+"""Copies of rows in an async job: within their bytes, as old as allowed, and told."""
+
+import types
+
+import numpy as np
+import pytest
+
+from springtide import errors
+from springtide.domain.model import cache_rules
+from springtide.domain.model.tables import TableSpec
+from springtide.embedding.lookup.table_client import TableClient
+from springtide.worker.cache import stale_cache
+
+
+def served(number, rows=0, **spec):
+    spec = TableSpec(id=number, name=f"table {number}", dim=4, **spec)
+    return types.SimpleNamespace(spec=spec, name=spec.name, request=types.SimpleNamespace(rows=rows))
+
+
+def begin(rules, *tables):
+    kept = stale_cache.for_async(rules, max_staleness=None)
+    client = TableClient(TableClient.local(slots=64).backend, behind=kept.wrap)
+    client.declare([table.spec for table in tables])
+    kept.keep(tables)
+    return kept, client
+
+
+def read(client, keys):
+    part = client.dense(0, keys, 4)
+    client.pull([part])
+    return part.rows()
+
+
+def test_rows_are_kept_within_a_share_of_all_rows_or_within_bytes():
+    for size, table in (("10%", served(0, rows=100)), (1000, served(0))):
+        kept, client = begin(cache_rules.rules(size), table)
+        for first in range(0, 100, 5):
+            read(client, range(first, first + 5))
+        use = kept.use()
+        assert use.on and 0 < use.rows <= 20 and use.size <= 1600, use
+        assert use.pulled == 100 and use.hits == 0
+        read(client, range(95, 100))
+        assert kept.use().hits == 5
+
+
+def test_rows_that_are_read_outside_a_step_are_those_of_the_servers():
+    tables = TableClient.local(slots=64)
+    kept = stale_cache.for_async(cache_rules.rules("64K", staleness=100), max_staleness=None)
+    client = TableClient(tables.backend, behind=kept.wrap)
+    for each in (tables, client):
+        each.declare([served(0).spec])
+    kept.keep([served(0)])
+    before = read(client, [7]).copy()
+    part = tables.dense(0, [7], 4)
+    part.grads()[:] = -1.0
+    tables.push([part], step=1, hyper=[(0, 1.0, 0.0, 0)]).wait()
+    assert (read(client, [7]) == before).all()  # a copy, for a step
+    assert (client.read("table 0", np.array([7])) == tables.read("table 0", np.array([7]))).all()
+    assert (client.read("table 0", np.array([7])) == before + 1).all()
+
+
+def test_a_share_of_tables_without_a_row_count_is_refused_with_what_to_do():
+    with pytest.raises(errors.BadInput, match="table 0 has no row count: give a size in bytes"):
+        begin(cache_rules.rules("10%"), served(0))
+
+
+def test_tables_that_servers_admit_or_drop_rows_of_by_themselves_are_left_out_and_named():
+    kept, client = begin(cache_rules.rules("64K"), served(0), served(1, min_count=2))
+    read(client, [1, 2])
+    assert "no rows of table 1, which servers admit or drop by themselves" in kept.use().why
+    assert kept.use().rows == 2
+
+
+def test_nothing_is_kept_unless_a_size_is_asked_for():
+    for rules in (
+        cache_rules.CacheRules(),
+        cache_rules.rules("auto"),
+        cache_rules.rules("off"),
+        cache_rules.rules("0%"),
+    ):
+        assert stale_cache.for_async(rules, max_staleness=None) is None
+
+
+def test_a_bound_on_pushes_and_a_cache_are_not_for_one_job():
+    with pytest.raises(errors.BadInput, match="Use one or the other"):
+        stale_cache.for_async(cache_rules.rules("64M"), max_staleness=2)
+    with pytest.raises(errors.BadInput, match="rows that lack -1 trainings"):
+        cache_rules.rules("64M", staleness=-1)

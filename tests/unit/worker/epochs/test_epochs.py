@@ -1,0 +1,412 @@
+"""Epochs over several lives of a worker: each begins where the one before was, with the rates of that epoch."""
+
+import copy
+import gc
+import re
+import sys
+import types
+import weakref
+
+import msgspec
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import IterableDataset, TensorDataset
+
+from springtide import config, errors
+from springtide.domain.data.epochs import EpochPlace
+from springtide.domain.data.leases import Holder, Nothing
+from springtide.domain.spec.job_spec import JobSpec
+from springtide.master.core.record import Record
+from springtide.rpc.messages.messages import End, Leased
+from springtide.worker.job import Job
+from springtide.worker.link import master_link
+
+SAMPLES, BATCH = 12, 4
+BATCHES = SAMPLES // BATCH
+
+
+pytestmark = pytest.mark.filterwarnings("ignore:Detected call of")  # a schedule that is stepped first in an epoch
+
+
+class Killed(Exception):
+    """This life ends here."""
+
+
+class LifeLink(master_link.AloneLink):
+    """One life of a worker; the record, with its book, outlives it."""
+
+    def __init__(self, record, life):
+        super().__init__(config.load({"report_every_s": 60.0}, environ={}))
+        self._record, self._holder = record, Holder(0, life)
+
+    def join(self):
+        record = self._record
+        place, objects = record.place_for(0), record.objects_for(0)
+        return msgspec.structs.replace(super().join(), place=place, lived=0 in record.places, objects=objects)
+
+    def keep_objects(self, states, place):
+        self._record.remember(0, states, place)
+
+    def begin_epoch(self, place, states):
+        self._record.remember(0, states, place)
+
+    def die(self):
+        """The last heartbeat has told what was trained."""
+        self.hands.give_back()
+        self._record.book.report(self._holder, self.hands.words().progress, at=0.0)
+
+    def lease(self, card, most, seen=()):
+        if self.draining:
+            return End()
+        book, words = self._record.book, self.hands.words()
+        book.report(self._holder, words.progress, at=0.0)
+        if self.hands.ends is not None:
+            book.end(self._holder, card, self.hands.ends)
+        self.hands.told(words)
+        answer = book.lease(self._holder, card, most, at=0.0, known=[(one.shard, one.first) for one in words.progress])
+        if isinstance(answer, Nothing):
+            return End()
+        self.hands.take(card, answer)
+        return Leased(answer)
+
+
+class Worker:
+    """A worker that is started again and again."""
+
+    def __init__(self):
+        self.record, self.lives = Record(JobSpec(name="job")), 0
+
+    def start(self):
+        self.lives += 1
+        return Job(config.load(environ={}), LifeLink(self.record, self.lives))
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter(torch.arange(SAMPLES).reshape(-1, 1, 1))
+
+
+def prepared(job, *, data=None, schedule=None, register=False, lr=1.0, **options):
+    """What a script has before its loop."""
+    model = nn.Sequential(nn.Linear(1, 1), nn.BatchNorm1d(1))
+    own = torch.optim.SGD(model.parameters(), lr=lr)
+    schedule = (schedule or (lambda own: torch.optim.lr_scheduler.StepLR(own, step_size=1, gamma=0.5)))(own)
+    if register:
+        job.register(schedule)
+    data = TensorDataset(torch.arange(float(SAMPLES)).reshape(-1, 1)) if data is None else data
+    model, optimizer, batches = job.prepare(model, own, data, batch_size=BATCH, **options)
+    return model, optimizer, schedule, batches
+
+
+def step(model, optimizer, x):
+    optimizer.zero_grad()
+    model(x[0].float() if isinstance(x, list | tuple) else x[:, 0].float()).mean().backward()
+    optimizer.step()
+
+
+def run(worker, *, epochs=4, top=False, die=None, by="job.epochs", leave=None, **options):
+    """One life: what its loop saw, as (epoch, epoch by the data, rate, repeated). It dies at `die`: (epoch, batch)."""
+    job = worker.start()
+    model, optimizer, scheduler, batches = prepared(job, **options)
+    seen, after = [], []
+    try:
+        for epoch in job.epochs(epochs) if by == "job.epochs" else range(epochs):
+            if top and epoch:
+                scheduler.step()
+            for number, x in enumerate(batches):
+                if (epoch, number) == die:
+                    raise Killed
+                seen.append((epoch, batches.epoch, optimizer.param_groups[0]["lr"], batches.repeated))
+                step(model, optimizer, x)
+                if (epoch, number) == leave:
+                    job._link.draining = True
+            if (epoch, "after") == die:
+                raise Killed
+            after.append(epoch)
+            if not top:
+                scheduler.step()
+    except Killed:
+        pass
+    except SystemExit as end:
+        assert end.code == 0
+        after.append("ended")
+    job._link.die()
+    return seen, after
+
+
+def undisturbed(**options):
+    """What the loop of a worker that nothing happens to sees."""
+    return run(Worker(), **options)[0]
+
+
+WAYS = [{"register": True}, {}, {"top": True}, {"top": True, "register": True}]
+
+
+@pytest.mark.parametrize("options", WAYS)
+@pytest.mark.parametrize("die", [(2, 1), (2, 0), (3, 2), (0, 1)])
+def test_a_next_life_begins_in_the_epoch_of_the_last_one_at_its_rate(options, die):
+    worker = Worker()
+    before, _ = run(worker, die=die, **options)
+    seen, after = run(worker, **options)
+    assert after == list(range(die[0], 4)), "finished epochs are not gone through again"
+    assert before + seen == undisturbed(**options), "no batch is lost or repeated, and every rate is that of its epoch"
+
+
+def test_every_rate_is_that_of_its_epoch_through_many_lives():
+    worker, seen = Worker(), []
+    for die in [(0, 2), (1, 1), (1, 1), (2, 1), (3, 0)]:
+        seen += run(worker, die=die)[0]
+    assert seen + run(worker)[0] == undisturbed()
+
+
+def test_a_life_that_ended_behind_its_loop_enters_the_epoch_again_with_a_batch_that_trains_nothing():
+    worker = Worker()
+    before, _ = run(worker, die=(1, "after"))
+    seen, after = run(worker)
+    assert seen[0] == (1, 1, 0.5, True), "what follows the loop has not been done: it gets a batch for it"
+    assert before + seen[1:] == undisturbed() and after == [1, 2, 3]
+
+
+def test_a_repeated_batch_changes_neither_weights_nor_buffers():
+    worker = Worker()
+    run(worker, epochs=1, die=(0, "after"))
+    job = worker.start()
+    model, optimizer, _, batches = prepared(job)
+    before = copy.deepcopy(model.state_dict())
+    for x in batches:
+        assert batches.repeated
+        step(model, optimizer, x)
+        assert any(param.grad is not None for param in model.parameters())
+    assert not batches.repeated
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, before[name]), name
+    assert all(param.grad is None for param in model.parameters()), "nothing of it is left for the next step"
+
+
+def test_with_all_epochs_done_the_last_is_entered_again_so_that_its_names_are_there():
+    worker = Worker()
+    whole, _ = run(worker, epochs=2)
+    seen, after = run(worker, epochs=2)
+    assert after == [1] and [repeated for *_, repeated in seen] == [True]
+    more, after = run(worker, epochs=4)
+    assert after == [2, 3], "a resumed run with more epochs goes on behind them"
+    assert whole + more == undisturbed()
+
+
+@pytest.mark.parametrize("options", WAYS)
+def test_a_plain_loop_that_cannot_be_continued_gets_a_batch_of_each_finished_epoch(options, caplog):
+    worker = Worker()
+    before, _ = run(worker, by="range", die=(2, 1), **options)
+    seen, after = run(worker, by="range", **options)
+    assert [(epoch, by_data, repeated) for epoch, by_data, _, repeated in seen[:2]] == [(0, 0, True), (1, 1, True)]
+    assert before + seen[2:] == undisturbed(by="range", **options) and after == [0, 1, 2, 3]
+    assert "epochs before 2 were trained before this worker was started" in caplog.text
+
+
+@pytest.mark.parametrize("by", ["job.epochs", "range"])
+def test_a_worker_that_was_asked_to_leave_keeps_its_place_and_begins_no_other_epoch(by):
+    worker = Worker()
+    before, after = run(worker, by=by, leave=(1, 0))
+    assert after == ([0, 1] if by == "job.epochs" else [0, 1, "ended"])
+    seen, _ = run(worker, by="job.epochs")
+    assert before + seen == undisturbed(), "the rest of the epoch, at its own rate: what followed the loop is not kept"
+
+
+def test_two_loops_in_an_epoch_are_both_gone_on_with():
+    worker, seen = Worker(), []
+
+    def life(die=None):
+        job = worker.start()
+        model, optimizer, scheduler, batches = prepared(job)
+        try:
+            for epoch in job.epochs(3):
+                for turn in "first", "second":
+                    for number, x in enumerate(batches):
+                        if (epoch, turn, number) == die:
+                            raise Killed
+                        if not batches.repeated:
+                            seen.append((epoch, turn, optimizer.param_groups[0]["lr"]))
+                        step(model, optimizer, x)
+                    scheduler.step()
+        except Killed:
+            job._link.die()
+
+    life()
+    expected, worker = seen, Worker()
+    seen = []
+    life((1, "second", 1))
+    life((2, "first", 2))
+    life()
+    assert seen == expected
+
+
+def test_an_iterable_data_set_goes_on_in_its_epoch():
+    worker = Worker()
+    before, _ = run(worker, data=Stream(), die=(1, 1))
+    seen, after = run(worker, data=Stream())
+    assert after == [1, 2, 3] and before + seen == undisturbed(data=Stream())
+
+
+def test_epochs_are_counted_over_the_whole_job():
+    job = Worker().start()
+    prepared(job)
+    assert list(job.epochs(2)) == [0, 1]
+    assert list(job.epochs(5)) == [2, 3, 4] and list(job.epochs(5)) == []
+
+
+def test_what_makes_no_sense_is_refused():
+    job = Worker().start()
+    with pytest.raises(errors.BadInput, match="epochs"):
+        job.epochs(1.5)
+    running = job.epochs(3)
+    next(running)
+    with pytest.raises(errors.BadInput, match="inside another"):
+        job.epochs(3)
+    running.close()
+    other = Worker().start()
+    prepared(other, epochs=3)
+    with pytest.raises(errors.BadInput, match=re.escape("Leave epochs= out of job.prepare")):
+        other.epochs(3)
+
+
+def test_a_loop_over_several_epochs_tells_the_epoch_it_is_in():
+    worker = Worker()
+    job = worker.start()
+    model, optimizer, _, batches = prepared(job, epochs=3)
+    assert batches.epoch == 0 and len(batches) == 3 * BATCHES
+    for number, x in enumerate(batches):
+        if number == BATCHES + 1:
+            assert batches.epoch == 1
+            job._link.die()
+            break
+        step(model, optimizer, x)
+    job = worker.start()
+    _, _, _, batches = prepared(job, epochs=3)
+    assert next(batches.epoch for _ in batches) == 1
+
+
+def by_hand(own):
+    """Not a scheduler: what a script does to the groups itself."""
+
+    class Halving:
+        def step(self):
+            own.param_groups[0]["lr"] *= 0.5
+
+    return Halving()
+
+
+def test_rates_that_the_script_sets_by_hand_are_kept_too():
+    worker = Worker()
+    before, _ = run(worker, die=(2, 1), schedule=by_hand)
+    assert before + run(worker, schedule=by_hand)[0] == undisturbed(schedule=by_hand)
+
+
+def test_schedulers_are_found_where_a_script_has_them():
+    class Odd:
+        """Does something when an attribute is read."""
+
+        def __getattr__(self, name):
+            raise AssertionError(name)
+
+    job = Worker().start()
+    _, optimizer, _first, _ = prepared(job)
+    second = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+    third = torch.optim.lr_scheduler.ConstantLR(optimizer.own)
+    registered = job.register(torch.optim.lr_scheduler.LinearLR(optimizer))
+    foreign = torch.optim.lr_scheduler.StepLR(torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=1.0), 1)
+
+    def loop(trainer, schedulers, odd):
+        job._tracker.schedules.look(sys._getframe())
+
+    loop(types.SimpleNamespace(schedule=second), {"own": third, "theirs": foreign, "known": registered}, Odd())
+    assert set(job._tracker.schedules.state_dict()["schedules"]) == {"trainer.schedule", "schedulers.own", "_first"}
+
+
+def test_looking_for_them_keeps_nothing_alive():
+    class Large:
+        pass
+
+    job = Worker().start()
+    prepared(job)
+
+    def loop():
+        large = Large()
+        gone = weakref.ref(large)
+        job._tracker.schedules.look(sys._getframe())
+        del large
+        gc.collect()
+        return gone() is None
+
+    assert loop()
+
+
+def test_a_resumed_script_with_other_rates_keeps_them(caplog):
+    worker = Worker()
+    run(worker, die=(2, 1))
+    seen, _ = run(worker, lr=0.1)
+    assert [rate for epoch, _, rate, _ in seen if epoch == 2] == [0.1, 0.1]
+    assert "the script sets other learning rates" in caplog.text
+
+
+def test_an_error_in_the_epoch_of_the_restart_says_so():
+    worker = Worker()
+    run(worker, die=(2, 1))
+    job = worker.start()
+    model, optimizer, _, batches = prepared(job)
+    told = []
+    for _ in job.epochs(4):
+        for x in batches:
+            told.append(job._link.started_late)
+            step(model, optimizer, x)
+    assert told == ["restarted in epoch 2"] * 2 + [""] * BATCHES
+
+
+def test_a_new_rank_begins_at_the_place_of_the_furthest():
+    record = Record(JobSpec(name="job"))
+    record.remember(0, {"schedule": b"of 0"}, EpochPlace(3, 3, 4))
+    record.remember(1, {"schedule": b"of 1"}, EpochPlace(4, 4, 5))
+    record.remember(2, {"schedule": b"of 2"}, EpochPlace(4, 4, 5))
+    assert record.place_for(5) == EpochPlace(4, 4, 5) and record.objects_for(5) == {"schedule": b"of 1"}
+    assert record.place_for(0) == EpochPlace(3, 3, 4) and record.objects_for(0) == {"schedule": b"of 0"}
+    record.remember(1, {"schedule": b"late"}, EpochPlace(3, 3, 4))
+    assert record.objects_for(1) == {"schedule": b"of 1"}, "a heartbeat that was overtaken changes nothing"
+
+
+class Mixed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rows, self.dense = nn.EmbeddingBag(50, 4, mode="sum"), nn.Linear(4, 1)
+
+    def forward(self, x):
+        return self.dense(self.rows(x)).squeeze(1)
+
+
+@pytest.mark.parametrize(
+    ("sync", "options"), [("async", {}), ("async", {"accumulate": 2}), ("async", {"max_staleness": 0}), ("bsp", {}),
+                          ("bsp", {"reduction": "batch-order"})],
+)  # fmt: skip
+def test_a_worker_for_whom_nothing_is_left_gets_a_batch_that_nobody_applies(served_job, sync, options):
+    job = served_job(servers=2, sync=sync)
+    model = Mixed()
+    own = torch.optim.Adagrad(model.parameters(), lr=0.5)
+    data = TensorDataset(torch.arange(40).reshape(-1, 1), torch.ones(40))
+    model, optimizer, batches = job.prepare(model, own, data, batch_size=8, **options)
+    before = copy.deepcopy(model.state_dict())
+    job._link.lease = lambda *_: End()  # others have trained all of it
+
+    def losses():
+        for x, y in batches:
+            optimizer.zero_grad()
+            loss = nn.functional.mse_loss(model(x), y)
+            loss.backward()
+            if batches.completes_step:
+                optimizer.step()
+            yield loss.item()
+
+    assert len(list(losses())) == 1 and job._wired.step.count == 0
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, before[name]), name
+    del job._link.lease
+    assert len(list(losses())) > 1 and job._wired.step.count > 1, "and the next epoch is trained as ever"
+    job.finish()

@@ -1,0 +1,91 @@
+"""A program run in a prepared job: by itself, or with batches that come through the pipeline of data workers."""
+
+import struct
+
+import cloudpickle
+
+import springtide
+from springtide import errors
+from springtide.data import source as sources
+from springtide.dataworker.transport import codec
+from springtide.domain.data.data_workers import BatchName
+
+
+class Run:
+    """One program. What a data worker would make is made here, of a copy that was pickled, and packed as a message."""
+
+    def __init__(self, program, monkeypatch, *, fed, job=None):
+        """`program`: makes one, with `model`, `data`, `optimizer()`, `before`, `loss` and `after`."""
+        self.fed, self.number, self.wrong = fed, 0, ""
+        self.program = program()
+        self.package = self.made = None
+        monkeypatch.setattr(sources.Source, "read", lambda source, indices, *, tolerant=False: map(self.read, indices))
+        self.job = job or springtide.join(master="", seed=1)
+        optimizer = self.program.optimizer()
+        self.model, self.optimizer, self.batches = self.job.prepare(
+            self.program.model, optimizer, self.program.data, batch_size=self.program.batch_size,
+            epochs=self.program.epochs, shuffle=False,
+        )  # fmt: skip
+        self.splitting = self.job._splitting
+        self.splitting.when_wrong = self.stop
+        if fed:
+            self.splitting.watch()
+
+    def stop(self, why):
+        self.wrong = why
+
+    def read(self, indices):
+        if not len(indices):
+            return None
+        self.number += 1
+        if self.fed and self.splitting.ready and self.made is None:
+            try:
+                self.made = self.splitting.make()
+            except errors.BadInput:  # a job does without data workers then
+                self.fed = False
+                return self.splitting.own(indices)
+            self.package = cloudpickle.loads(cloudpickle.dumps(self.made.pipeline))
+        if self.package is None or self.wrong:
+            return self.splitting.own(indices)
+        name = BatchName(0, 0, self.number, len(indices))
+        tree = self.package.stages[0].run.keeping(indices, self.splitting.asks(name))
+        for stage in self.package.stages[1:]:
+            tree = stage.run(tree)
+        message = codec.pack(tree).copied()
+        return self.splitting.receive(codec.unpack(message.header, message.keep[0], self.made.types), indices, name)
+
+    def run(self):
+        """Losses, the model in the end, and whatever else the program is judged by."""
+        losses = []
+        for number, batch in enumerate(self.batches):
+            self.program.before(number)
+            self.optimizer.zero_grad()
+            loss = self.program.loss(self.model, batch)
+            loss.backward()
+            self.optimizer.step()
+            self.program.after(number)
+            losses.append(loss.item())
+        state = {name: value.clone() for name, value in self.model.state_dict().items()}
+        return losses, state, self.program.outside()
+
+    @property
+    def told(self):
+        """What became of the split, for who reads a failure."""
+        forward = self.splitting._forward
+        used = (forward.split_calls, forward.whole_calls) if forward is not None else None
+        return f"{self.made.told if self.made is not None else 'not made'}; {used}; {self.wrong}"
+
+
+def difference(ours, theirs):
+    """In what two runs are not the same, to the bit; "": they are."""
+    for at, (one, other) in enumerate(zip(ours[0], theirs[0], strict=True)):
+        if struct.pack("d", one) != struct.pack("d", other):
+            return f"loss {at} is {one}, not {other}"
+    for name, value in theirs[1].items():
+        if not same_bits(ours[1][name], value):
+            return f"{name} differs"
+    return "" if all(map(same_bits, ours[2], theirs[2])) else "what is kept outside differs"
+
+
+def same_bits(one, other):
+    return one.dtype == other.dtype and one.shape == other.shape and one.numpy().tobytes() == other.numpy().tobytes()

@@ -1,0 +1,224 @@
+"""A batch in parts: every sample once, one name for all parts of a sum, and a sum is trained whole or not at all."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as some
+
+import springtide as st
+from springtide import config, errors
+from springtide.data import shards, source
+from springtide.domain.data.leases import Grant
+from springtide.domain.data.samples import DatasetCard
+from springtide.rpc.messages import messages
+from springtide.worker.input import accumulation, batch_plan, batches, lease_prefetch
+from springtide.worker.input.batches import PAUSED, Handed
+from springtide.worker.link import master_link
+from springtide.worker.link.lease_tracker import Claim, Hands
+from springtide.worker.step.push_identity import Trained
+from tests.unit.worker import clicks
+
+PARTS = 4
+
+
+def order(begin, end, *, first=0, shard=0):
+    indices = np.arange(begin, end)
+    return batch_plan.Order(
+        indices=indices,
+        ranges=(batch_plan.SampleRange(epoch=0, shard=shard, first=begin, count=end - begin),),
+        claim=Claim(shard, first, begin, end),
+    )
+
+
+def handed(*several):
+    return [Handed(one, int(one.indices[0])) for one in several]
+
+
+@given(samples=some.integers(1, 300), size=some.integers(1, 9), accumulate=some.integers(1, 5), drop=some.booleans())
+def test_parts_cover_every_sample_once_and_a_sum_has_the_name_that_its_batch_has(samples, size, accumulate, drop):
+    card = DatasetCard(samples=samples, batch_size=size * accumulate, shard_batches=3, drop_last=drop)
+    alone = master_link.AloneLink(config.load(environ={}))
+    wanted = batch_plan.leased(lease_prefetch.Direct(alone.lease), alone.hands, card)
+    seen, sums, trained = [], [], Trained()
+    for part in accumulation.split(wanted, size):
+        assert 0 < part.samples == len(part.indices) <= size
+        seen += part.indices.tolist()
+        trained.add(Handed(part, None))
+        if part.last:
+            alone.hands.acknowledge([part.claim])
+            sums.append(trained)
+            trained = Trained()
+    assert trained.ranges == [] and len(seen) == len(set(seen)) == card.samples_used
+    for one in sums:
+        (claim,) = one.claims
+        whole = shards.size(card, claim.shard)
+        assert one.ranges == [(whole, claim.shard, claim.begin, claim.end - claim.begin)]
+        assert one.samples == claim.end - claim.begin
+
+
+def test_parts_of_a_batch_are_handed_out_together_and_a_pause_passes():
+    first, second = accumulation.parts_of(order(0, 7), 4), accumulation.parts_of(order(7, 9), 4)
+    given = [*handed(*first), PAUSED, *handed(*second)]
+    assert [(one.batch, one.order.last) for one in accumulation.complete(given) if one is not PAUSED] == [
+        (0, False), (4, True), (7, True),
+    ]  # fmt: skip
+    assert list(accumulation.complete(given))[2] is PAUSED
+
+
+@given(missing=some.sets(some.integers(0, 11)), ends=some.booleans())
+def test_of_a_batch_that_lacks_a_part_the_loop_sees_nothing(missing, ends):
+    all_parts = [part for at in range(3) for part in accumulation.parts_of(order(8 * at, 8 * at + 8), 2)]
+    feed = [one for number, one in enumerate(handed(*all_parts)) if number not in missing]
+    feed = feed if ends else [*feed, PAUSED]
+    whole = [at for at in range(3) if not missing & set(range(4 * at, 4 * at + 4))]
+    got = [one.batch for one in accumulation.complete(feed) if one is not PAUSED]
+    assert got == [8 * at + 2 * part for at in whole for part in range(4)]
+
+
+@given(empty=some.sets(some.integers(0, 7)))
+def test_parts_of_which_nothing_can_be_trained_are_passed_over_and_their_batch_keeps_its_name(empty):
+    all_parts = [part for at in range(2) for part in accumulation.parts_of(order(8 * at, 8 * at + 8), 2)]
+    feed = [
+        Handed(one, None, empty=True) if number in empty else Handed(one, number)
+        for number, one in enumerate(all_parts)
+    ]  # fmt: skip
+    got = list(accumulation.complete(feed))
+    assert [one.batch for one in got if not one.empty] == sorted(set(range(8)) - empty)
+    for first in (0, 8):
+        mine = [one for one in got if first <= one.order.ranges[0].first < first + 8]
+        assert [one.order.last for one in mine] == [*[False] * (len(mine) - 1), True]
+        assert len(mine) == 1 or not any(one.empty for one in mine)
+        trained = Trained()
+        for one in mine:
+            trained.add(one)
+        assert trained.ranges == [(0, 0, first, 8)] and trained.claims == [Claim(0, 0, first, first + 8)]
+
+
+def test_a_batch_with_an_unreadable_part_goes_back_as_a_whole():
+    class Broken(torch.utils.data.Dataset):
+        def __len__(self):
+            return 32
+
+        def __getitem__(self, index):
+            if index == 13:
+                raise OSError("bad block")
+            return torch.tensor(index)
+
+    hands, card = Hands(), DatasetCard(samples=32, batch_size=8, shuffle=False, shard_batches=4)
+    grants = [Grant(shard=0, epoch=0, nth=0, first=0, end=32)]
+
+    def ask(card, most):
+        if not grants:
+            return messages.Wait()
+        hands.take(card, [grants.pop()])
+        return messages.Leased(())
+
+    wanted = accumulation.split(batch_plan.leased(lease_prefetch.Direct(ask), hands, card), 2)
+    reader = source.open_source(Broken(), batch_size=2)
+    got = []
+    for one in accumulation.complete(batches.read(reader, wanted, hands)):
+        if one is PAUSED:
+            break
+        got += one.batch.tolist()
+    assert got == list(range(8))
+    (failure,) = hands.words().failures
+    assert failure.offset == 8  # not 12: the sum begins there
+
+
+@pytest.mark.parametrize("clip", [None, 0.05])
+def test_a_loop_that_steps_where_it_is_told_trains_as_pytorch_does(served_job, clip):
+    results = []
+    for served in (None, st.join(), served_job(servers=2)):
+        model, dataset = clicks.make(samples=190)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+        data = clicks.plain(dataset, 20)
+        if served is not None:
+            model, optimizer, data = served.prepare(
+                model, optimizer, dataset, batch_size=20, accumulate=PARTS, shuffle=False,
+                **({} if served.alone else {"max_staleness": 0}),
+            )  # fmt: skip
+        losses = []
+        for number, (x, y) in enumerate(data):
+            loss = clicks.loss_of(model, x, y) / PARTS
+            loss.backward()
+            losses.append(loss.item())
+            completes = number % PARTS == PARTS - 1 or number == 9
+            assert served is None or data.completes_step == completes
+            if completes:
+                if clip:
+                    torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
+                optimizer.step()
+                optimizer.zero_grad()
+        results.append((losses, model.state_dict()))
+    for losses, state in results[1:]:
+        assert losses == pytest.approx(results[0][0], abs=1e-6)
+        for name, value in results[0][1].items():
+            assert torch.allclose(value, state[name], atol=1e-6), name
+
+
+@pytest.mark.parametrize("alone", [True, False])
+@pytest.mark.parametrize("left", [0, 1])
+def test_a_sum_that_the_loop_has_left_is_not_in_the_next_one(served_job, alone, left):
+    """`left`: passes that end in the middle of their first sum, before one that is whole."""
+    model, dataset = clicks.make(samples=80)
+    model, optimizer, data = (st.join() if alone else served_job()).prepare(
+        model, torch.optim.SGD(model.parameters(), lr=0.5), dataset, batch_size=20, accumulate=2, shuffle=False,
+        **({} if alone else {"max_staleness": 0}),
+    )  # fmt: skip
+    for breaks in [True] * left + [False]:
+        for x, y in data:
+            clicks.loss_of(model, x, y).backward()
+            if breaks:
+                break
+            if data.completes_step:
+                optimizer.step()
+                optimizer.zero_grad()
+    plain, _ = clicks.make(samples=80)
+    own = torch.optim.SGD(plain.parameters(), lr=0.5)
+    for number, (x, y) in enumerate(clicks.plain(dataset, 20)):
+        clicks.loss_of(plain, x, y).backward()
+        if number % 2:
+            own.step()
+            own.zero_grad()
+    for name, value in plain.state_dict().items():
+        assert torch.allclose(value, model.state_dict()[name], atol=1e-6), name
+
+
+def test_a_step_in_the_middle_of_a_sum_is_refused():
+    model, dataset = clicks.make()
+    model, optimizer, data = st.join().prepare(
+        model, torch.optim.SGD(model.parameters(), lr=0.1), dataset, batch_size=20, accumulate=2
+    )
+    with pytest.raises(errors.BadInput, match=r"Step where batches\.completes_step"):
+        clicks.train(model, optimizer, data)
+
+
+@pytest.mark.parametrize(("accumulate", "sync"), [(0, "async"), (-1, "async"), (2, "bsp")])
+def test_numbers_of_batches_a_step_that_cannot_be_are_refused(served_job, accumulate, sync):
+    model, dataset = clicks.make()
+    with pytest.raises(errors.BadInput, match=f"accumulate={accumulate}"):
+        served_job(sync=sync).prepare(
+            model, torch.optim.SGD(model.parameters(), lr=0.1), dataset, accumulate=accumulate
+        )
+
+
+@pytest.mark.parametrize("accumulate", [1, 2, 3])
+def test_an_iterable_is_summed_alike_too(accumulate):
+    class Numbers(torch.utils.data.IterableDataset):
+        def __iter__(self):
+            return iter([(torch.tensor([n % 50, 1, 2]), torch.tensor(1.0)) for n in range(37)])
+
+    model, _ = clicks.make()
+    model, optimizer, data = st.join().prepare(
+        model, torch.optim.SGD(model.parameters(), lr=0.1), Numbers(), batch_size=4, accumulate=accumulate
+    )
+    samples, steps = 0, 0
+    for x, y in data:
+        clicks.loss_of(model, x, y).backward()
+        samples += len(x)
+        if data.completes_step:
+            optimizer.step()
+            optimizer.zero_grad()
+            steps += 1
+    assert (samples, steps) == (37, -(-10 // accumulate))

@@ -1,0 +1,254 @@
+import numpy as np
+import pytest
+import torch
+from torch.utils import data
+
+from springtide import config, errors
+from springtide.data import source
+from springtide.domain.data.leases import Grant, Progress
+from springtide.domain.data.samples import Batch, DatasetCard, SampleRange
+from springtide.rpc.messages import messages
+from springtide.worker.input import batch_plan, batches, lease_prefetch
+from springtide.worker.input.bad_samples import Rest
+from springtide.worker.link import master_link
+from springtide.worker.link.lease_tracker import Claim, Hands
+from springtide.worker.link.step_timer import Meter
+from springtide.worker.step.push_identity import Trained
+
+
+class Diary:
+    """A follower that writes down what it is told."""
+
+    def __init__(self, hands=None):
+        self.entries = []
+        self.hands = hands
+
+    def hand_out(self, now, following):
+        if self.hands:
+            self.hands.acknowledge([now.order.claim])
+        self.entries.append(("hand", number(now), None if following is None else number(following)))
+
+    def taken_back(self):
+        self.entries.append("back")
+
+    def pause(self):
+        self.entries.append("pause")
+
+    def skip(self, now):
+        self.hands.acknowledge([now.order.claim])
+        self.entries.append(("skip", now.order.ranges[0].first))
+
+    def close_pass(self, *, early):
+        self.entries.append("left" if early else "close")
+        if self.hands:
+            self.hands.give_back()
+
+
+def number(handed):
+    return int(handed.batch.y[0])
+
+
+def feed_of(count, batch_size, **options):
+    opened = source.open_source(
+        data.TensorDataset(torch.arange(count), torch.arange(count)), batch_size=batch_size, shuffle=False, **options
+    )
+    alone = master_link.AloneLink(config.load(environ={}))
+
+    def feed(passes):
+        card = DatasetCard(samples=count, batch_size=batch_size, shuffle=False, first_epoch=passes)
+        return batches.read(opened, batch_plan.leased(lease_prefetch.Direct(alone.lease), alone.hands, card))
+
+    feed.hands = alone.hands
+    return feed
+
+
+def loop(feed, *, ahead):
+    diary = Diary(getattr(feed, "hands", None))
+    return batches.Batches(feed, diary, Meter(), ahead=ahead, length=None), diary
+
+
+def test_the_follower_hears_of_each_batch_and_the_one_after():
+    over, diary = loop(feed_of(6, 2), ahead=True)
+    assert [batch.y.tolist() for batch in over] == [[0, 1], [2, 3], [4, 5]]
+    hands = [("hand", 0, 2), "back", ("hand", 2, 4), "back", ("hand", 4, None), "back", "pause", "close"]
+    assert diary.entries == hands
+
+
+def test_without_reading_ahead_no_batch_is_read_before_it_is_wanted():
+    over, diary = loop(feed_of(4, 2), ahead=False)
+    assert [type(batch) for batch in over] == [Batch, Batch]
+    assert diary.entries == [("hand", 0, None), "back", ("hand", 2, None), "back", "close"]
+
+
+def test_a_second_loop_is_the_next_epoch():
+    over, _ = loop(feed_of(4, 2), ahead=True)
+    epochs = [over.epoch for _ in range(2) for _ in over]
+    assert epochs == [0, 0, 1, 1]
+
+
+def test_leaving_a_loop_early_closes_the_pass():
+    over, diary = loop(feed_of(8, 2), ahead=True)
+    for _ in over:
+        break
+    assert diary.entries[-1] == "left"
+    assert len(list(over)) == 4
+
+
+def test_two_loops_at_once_are_refused():
+    over, _ = loop(feed_of(8, 2), ahead=True)
+    running = iter(over)
+    next(running)
+    with pytest.raises(errors.BadInput, match="iterated over already"):
+        iter(over)
+    running.close()
+
+
+def test_a_pause_reports_what_is_done_and_asks_again():
+    def feed(_):
+        order = batch_plan.Order(indices=np.arange(1), ranges=())
+        yield batches.PAUSED
+        yield batches.Handed(batch_plan.Order(indices=order.indices, ranges=RANGE), Batch(torch.ones(1), torch.ones(1)))
+        yield batches.PAUSED
+
+    over, diary = loop(feed, ahead=True)
+    assert len(list(over)) == 1
+    assert diary.entries == ["pause", ("hand", 1, None), "back", "pause", "close"]
+
+
+RANGE = (SampleRange(epoch=0, shard=0, first=0, count=1),)
+
+
+def test_the_length_is_told_where_it_is_known():
+    assert len(batches.Batches(feed_of(4, 2), Diary(), Meter(), ahead=False, length=2)) == 2
+    with pytest.raises(TypeError, match="len\\(batches\\) is not known"):
+        len(loop(feed_of(4, 2), ahead=False)[0])
+
+
+def test_readers_in_other_processes_give_the_same_batches():
+    over, diary = loop(feed_of(40, 3, num_workers=2), ahead=True)
+    assert [y for batch in over for y in batch.y.tolist()] == list(range(40))
+    assert diary.entries[-1] == "close"
+
+
+class Scratched(data.Dataset):
+    """A data set with one sample that cannot be read."""
+
+    def __len__(self):
+        return 12
+
+    def __getitem__(self, index):
+        if index == 5:
+            raise OSError("bad sector")
+        return index, index
+
+
+@pytest.mark.parametrize("readers", [0, 2])
+def test_a_batch_that_cannot_be_read_ends_its_lease_and_the_others_go_on(readers):
+    opened = source.open_source(Scratched(), batch_size=2, shuffle=False, num_workers=readers)
+    card = DatasetCard(samples=12, batch_size=2, shuffle=False, shard_batches=4)
+    answers = iter([messages.Leased((Grant(0, 0, 0, 0, 8), Grant(1, 0, 1, 0, 4)))])
+    hands = Hands()
+
+    def ask(card, most):
+        answer = next(answers, messages.End())
+        if isinstance(answer, messages.Leased):
+            hands.take(card, answer.grants)
+        return answer
+
+    wanted = batch_plan.leased(lease_prefetch.Direct(ask), hands, card)
+    read = []
+    for handed in batches.read(opened, wanted, hands):
+        if handed is not batches.PAUSED:
+            read.append(handed.batch.y.tolist())
+            hands.acknowledge([handed.order.claim])
+    assert read == [[0, 1], [2, 3], [8, 9], [10, 11]], "4 to 8 are another's now, though 6 and 7 could be read"
+    words = hands.words()
+    assert words.progress == (Progress(0, 0, 4, 4), Progress(1, 0, 4, 4))
+    assert [(one.shard, one.first, one.offset) for one in words.failures] == [(0, 0, 4)]
+    assert words.failures[0].error.startswith("OSError: bad sector (test_batches.py:")
+
+
+@pytest.mark.parametrize("readers", [0, 2])
+def test_a_job_that_drains_trains_nothing_more_of_what_was_read_ahead_and_gives_it_back(readers):
+    opened = source.open_source(data.TensorDataset(torch.arange(16)), batch_size=2, shuffle=False, num_workers=readers)
+    card = DatasetCard(samples=16, batch_size=2, shuffle=False, shard_batches=8)
+    answers = iter([messages.Leased((Grant(0, 0, 0, 0, 16),))])
+    hands, stops = Hands(), []
+
+    def ask(card, most):
+        answer = next(answers, messages.End())
+        if isinstance(answer, messages.Leased):
+            hands.take(card, answer.grants)
+        return answer
+
+    wanted = batch_plan.leased(lease_prefetch.Direct(ask), hands, card, draining=lambda: bool(stops))
+    read = []
+    for handed in batches.read(opened, wanted, hands, draining=lambda: bool(stops)):
+        read.append(handed.batch[0].tolist())
+        hands.acknowledge([handed.order.claim])
+        if len(read) == 2:
+            stops.append("Ctrl-C")
+    assert read == [[0, 1], [2, 3]]
+    hands.give_back()
+    assert hands.words().progress == (Progress(0, 0, 4, 4),)
+
+
+def test_alone_what_the_reader_raises_ends_the_loop():
+    opened = source.open_source(Scratched(), batch_size=2, shuffle=False)
+    alone = master_link.AloneLink(config.load(environ={}))
+    card = DatasetCard(samples=12, batch_size=2, shuffle=False)
+    with pytest.raises(OSError, match="bad sector"):
+        list(batches.read(opened, batch_plan.leased(lease_prefetch.Direct(alone.lease), alone.hands, card)))
+
+
+def test_samples_are_counted_in_whatever_collate_made():
+    assert batches.samples_in({"a": ["text", torch.zeros(3, 2)]}) == 3
+    assert batches.samples_in("text") == 0
+
+
+class Skipping:
+    """A reader that leaves samples out: those under `good`."""
+
+    def __init__(self, good):
+        self.good = good
+
+    def read(self, wanted, *, tolerant=False):
+        for one in wanted:
+            kept = np.flatnonzero(one >= self.good)
+            part = torch.from_numpy(one[kept])
+            yield Rest(Batch(part, part) if len(kept) else None, kept) if len(one) else None
+
+
+@pytest.mark.parametrize("ahead", [True, False])
+def test_a_batch_of_which_nothing_is_left_is_passed_over_and_counts_as_trained(ahead):
+    alone = master_link.AloneLink(config.load(environ={}))
+    card = DatasetCard(samples=9, batch_size=3, shuffle=False)
+
+    def feed(_):
+        return batches.read(Skipping(good=5), batch_plan.leased(lease_prefetch.Direct(alone.lease), alone.hands, card))
+
+    feed.hands = alone.hands
+    over, diary = loop(feed, ahead=ahead)
+    assert [batch.y.tolist() for batch in over] == [[5], [6, 7, 8]]
+    assert diary.entries[0] == ("skip", 0) and diary.entries[-1] == "close"
+
+
+def test_what_is_left_of_a_batch_keeps_its_name_and_its_places():
+    order = batch_plan.order_of(
+        Grant(shard=0, epoch=0, nth=0, first=0, end=8), Claim(0, 0, 0, 8), np.arange(10, 18), 1, 2
+    )
+    (handed,) = batches.read(Skipping(good=15), [order])
+    assert handed.order.indices.tolist() == [15, 16, 17] and handed.order.places.tolist() == [5, 6, 7]
+    assert (handed.order.ranges, handed.order.share) == (order.ranges, order.share)
+    (none,) = batches.read(Skipping(good=99), [order])
+    assert none.empty and none.order.ranges == order.ranges
+    with pytest.raises(errors.UnreadableSample, match="no rank can do without"):
+        list(batches.read(Skipping(good=99), [order], plain=False))
+
+
+def test_a_borrowed_sample_counts_for_nothing():
+    order = batch_plan.order_of(Grant(shard=0, epoch=0, nth=0, first=0, end=8), Claim(0, 0, 0, 8), np.arange(8), 1, 2)
+    own, none = Trained(), Trained()
+    own.add(batches.Handed(order, None))
+    none.add(batches.Handed(batch_plan.without(order, np.empty(0, dtype=np.int64), whole=False, borrowed=True), None))
+    assert (own.share, none.share) == (0.5, 0.0) and own.samples == none.samples == 4

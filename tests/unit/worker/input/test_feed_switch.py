@@ -1,0 +1,424 @@
+"""A worker that is fed, and not: batches come in order, whoever makes them, and the change is at any batch."""
+
+import dataclasses
+import re
+import tempfile
+import threading
+from unittest.mock import Mock
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from springtide import config, errors
+from springtide.data import source as sources
+from springtide.data.source import Unreadable
+from springtide.dataworker.feed.feed import Wanted
+from springtide.dataworker.feed.worker import Serving
+from springtide.dataworker.processes import job_package
+from springtide.domain.data.data_workers import BatchName, FeedRules
+from springtide.rpc.messages.data_workers import PACKAGE_KEY, Feeder, Feeders
+from springtide.worker.input.feed_switch import Feeding, refuse
+from springtide.worker.link import master_link
+from springtide.worker.link.subscriptions import FeedersFollower
+from springtide.worker.split.controller import Fed, Splitting
+from tests.waiting import until
+
+SECRET = b"a secret of thirty-two bytes ...."[:32]
+
+
+class Numbers(torch.utils.data.Dataset):
+    """Sample i is i."""
+
+    broken = -1
+
+    def __len__(self):
+        return 1000
+
+    def __getitem__(self, index):
+        if index == self.broken:
+            raise ValueError(f"sample {index} is broken")
+        return torch.tensor([index])
+
+
+class Master(master_link.AloneLink):
+    """A link whose master wants data workers."""
+
+    def __init__(self):
+        super().__init__(config.Settings())
+        self.feeders, self.told, self.epoch = FeedersFollower(), [], 0
+        self.noted = []
+        self.refused, self.packaged = threading.Event(), threading.Event()
+
+    def follow_feeders(self, call):
+        self.feeders.follow(call)
+
+    def note(self, what, why):
+        self.noted.append((what, why))
+
+    def trained_without(self, left_out):
+        self.noted.append(left_out)
+
+    def unfed(self, why):
+        self.told.append(why)
+        self.refused.set()
+
+    def share(self, key, value):
+        super().share(key, value)
+        self.packaged.set()
+
+    def want(self, *members, wanted=1):
+        self.epoch += 1
+        self.feeders.take(Feeders(self.epoch, wanted, tuple(members)))
+
+
+@pytest.fixture
+def worker(tmp_path):
+    """A worker over Numbers, and its master."""
+    made = []
+
+    def make(dataset=None, collate_fn=None, **rules):
+        master = Master()
+        rules = FeedRules(**({"split": "off"} | rules))
+        welcome = config_welcome(master, rules, tmp_path)
+        source = sources.open_source(dataset or Numbers(), batch_size=4, collate_fn=collate_fn)
+        splitting = Splitting(nn.Linear(1, 1), source, mode="off")
+        made.append(Feeding(source, splitting, master, welcome))
+        return made[-1], master
+
+    yield make
+    for each in made:
+        each.close()
+
+
+def config_welcome(master, rules, folder):
+    return msgspec.structs.replace(master.join(), feeding=rules, package=str(folder / "package"), secret=SECRET)
+
+
+def wants(count, first=0):
+    return [
+        Wanted(np.arange(4 * k, 4 * k + 4), BatchName(0, 0, 4 * k, 4)) for k in range(first, first + count)
+    ]  # fmt: skip
+
+
+def numbers(one):
+    batch = one.batch if isinstance(one, Fed) else one
+    return batch.flatten().tolist()
+
+
+def looped(feeding, wanted):
+    """What a loop over these gets."""
+    got = []
+    for one in feeding.read(wanted):
+        got.append(one)
+        feeding.between_batches()
+    return got
+
+
+def test_without_data_workers_it_reads_for_itself(worker):
+    feeding, _ = worker()
+    got = list(feeding.read(wants(5)))
+    assert [numbers(one) for one in got] == [one.indices.tolist() for one in wants(5)]
+    assert feeding.state.taken == 5 and feeding.state.made == 0 and feeding.state.read_s > 0
+    assert feeding.state.looped_s >= feeding.state.read_s
+
+
+def test_a_job_without_data_workers_tells_nothing_of_them(worker):
+    feeding, _ = worker(workers=0)
+    list(feeding.read(wants(2)))
+    assert feeding.state is None
+
+
+def test_it_is_fed_from_the_batch_after_they_are_there_and_reads_for_itself_after_they_have_left(worker, tmp_path):
+    feeding, master = worker()
+    reading = feeding.read(iter(wants(200)))
+    got = [next(reading)]
+    master.want()
+    feeding.between_batches()  # here the package is begun
+    assert master.packaged.wait(20)
+    serving = Serving(job_package.load(tmp_path / "package", secret=SECRET), 0, SECRET)
+    try:
+        until(lambda: feeding._packaged is not None)
+        master.want(Feeder("data-worker-0.0", serving.address))
+        until(lambda: feeding.fed)
+        got += [next(reading) for _ in range(20)]
+        assert isinstance(got[-1], Fed) and serving.made > 0 and feeding.state.workers == 1
+        master.want(wanted=0)
+        got += list(reading)
+    finally:
+        serving.close()
+    assert [numbers(one) for one in got] == [one.indices.tolist() for one in wants(200)]
+    assert isinstance(got[1], torch.Tensor | Fed) and isinstance(got[-1], torch.Tensor)
+    state = feeding.state
+    assert state.taken == 200 and 0 < state.made < 200
+
+
+def test_pauses_keep_their_place_while_it_is_fed(worker, tmp_path):
+    feeding, master = worker()
+    pause = Wanted(np.empty(0, dtype=np.int64), None)
+    serving = fed(feeding, master, tmp_path)
+    try:
+        got = list(feeding.read([*wants(3), pause, *wants(2, first=3), pause]))
+    finally:
+        serving.close()
+    assert [None if one is None else numbers(one) for one in got] == [
+        *[one.indices.tolist() for one in wants(3)], None, *[one.indices.tolist() for one in wants(2, first=3)], None
+    ]  # fmt: skip
+
+
+def fed(feeding, master, folder, **serving):
+    """A data worker that feeds it."""
+    master.want()
+    feeding.between_batches()
+    assert master.packaged.wait(20)
+    made = Serving(job_package.load(folder / "package", secret=SECRET), 0, SECRET, **serving)
+    until(lambda: feeding._packaged is not None)
+    master.want(Feeder("data-worker-0.0", made.address))
+    until(lambda: feeding.fed)
+    return made
+
+
+def test_what_cannot_be_made_is_told_in_its_place_or_raised_where_nobody_else_can_try(worker, tmp_path):
+    broken = Numbers()
+    broken.broken = 6
+    feeding, master = worker(broken)
+    serving = fed(feeding, master, tmp_path)
+    try:
+        got = list(feeding.read(wants(3), tolerant=True))
+        assert isinstance(got[1], Unreadable) and "sample 6 is broken" in got[1].error
+        assert numbers(got[0]) == [0, 1, 2, 3] and numbers(got[2]) == [8, 9, 10, 11]
+        reading = feeding.read(wants(3))
+        assert numbers(next(reading)) == [0, 1, 2, 3]
+        with pytest.raises(ValueError, match="sample 6 is broken"):
+            next(reading)
+    finally:
+        serving.close()
+
+
+@pytest.mark.parametrize("by_others", [True, False])
+def test_poison_is_skipped_and_reported_by_its_index_where_the_job_allows_it(worker, tmp_path, by_others):
+    broken = Numbers()
+    broken.broken = 6
+    feeding, master = worker(broken, poison="skip")
+    serving = fed(feeding, master, tmp_path) if by_others else None
+    try:
+        for tolerant in (True, False):
+            first, rest, last = feeding.read(wants(3), tolerant=tolerant)
+            assert [numbers(first), numbers(rest.batch), numbers(last)] == [[0, 1, 2, 3], [4, 5, 7], [8, 9, 10, 11]]
+            assert rest.kept.tolist() == [0, 1, 3] and not rest.borrowed
+    finally:
+        if serving is not None:
+            serving.close()
+    told = master.noted[-2:]
+    assert [(each.indices, each.batch) for each in told] == [((6,), wants(3)[1].name)] * 2
+    assert all(each.error.startswith("ValueError: sample 6 is broken (test_feed_switch.py:") for each in told)
+    handed = [what for what, _ in master.noted[:-2]]
+    assert handed == (["hand reading and collating to data workers"] if by_others else [])
+
+
+def test_without_that_the_index_is_named_in_the_error(worker):
+    broken = Numbers()
+    broken.broken = 6
+    feeding, master = worker(broken)
+    got = list(feeding.read(wants(3), tolerant=True))
+    assert got[1].error.startswith("sample 6: ValueError: sample 6 is broken") and not master.noted
+
+
+class Broken(Numbers):
+    """Samples before `good` cannot be made."""
+
+    good = 1000
+
+    def __getitem__(self, index):
+        if index < self.good:
+            raise ValueError("no such disk")
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize("tolerant", [True, False])
+def test_a_batch_of_which_nothing_is_left_is_nothing_and_all_of_it_is_reported(worker, tolerant):
+    feeding, master = worker(Broken(), poison="skip")
+    (one,) = feeding.read(wants(1), tolerant=tolerant)
+    assert one.batch is None and not len(one.kept)
+    (told,) = master.noted
+    assert (told.batch, told.indices) == (wants(1)[0].name, (0, 1, 2, 3))
+    assert told.error.startswith("ValueError: no such disk")
+
+
+def test_samples_that_can_only_not_be_made_together_are_all_left_out(worker):
+    class Ragged(Numbers):
+        def __getitem__(self, index):
+            return torch.zeros(1 + index)
+
+    feeding, master = worker(Ragged(), poison="skip")
+    (one,) = feeding.read(wants(1), tolerant=True)
+    assert one.batch is None and master.noted[0].indices == (0, 1, 2, 3)
+    assert "stack expects each tensor to be equal size" in master.noted[0].error
+
+
+def test_a_rank_with_nothing_left_of_its_part_borrows_a_sample_of_the_group(worker):
+    broken = Broken()
+    broken.good = 6
+    feeding, master = worker(broken, poison="skip")
+    own = wants(1)[0]
+    group = Wanted(np.arange(8), BatchName(0, 0, 0, 8))
+    (one,) = feeding.read([own._replace(group=group)])
+    assert numbers(one.batch) == [6] and one.borrowed
+    assert master.noted[0].indices == (0, 1, 2, 3) and master.noted[0].batch == own.name
+
+
+def test_where_the_group_has_nothing_left_either_all_ranks_report_its_whole_batch(worker):
+    feeding, master = worker(Broken(), poison="skip")
+    group = Wanted(np.arange(8), BatchName(0, 0, 0, 8))
+    parts = [one._replace(group=group) for one in wants(2)]
+    assert [one.batch for one in feeding.read(parts)] == [None, None]
+    assert [(each.batch, each.indices) for each in master.noted] == [(group.name, tuple(range(8)))] * 2
+
+
+def test_a_data_set_that_cannot_travel_is_refused_and_read_here(worker):
+    stuck = Numbers()
+    stuck.handle = threading.Lock()
+    feeding, master = worker(stuck)
+    master.want()
+    got = looped(feeding, wants(3))
+    assert [numbers(one) for one in got] == [one.indices.tolist() for one in wants(3)]
+    assert master.refused.wait(20)
+    assert "lock" in master.told[0].lower()
+    assert not feeding.fed
+
+
+class OwnBatch:
+    """A batch of the user's own class."""
+
+    def __init__(self, samples):
+        self.x = torch.stack(samples)
+
+
+class OwnTensor(torch.Tensor):
+    """A tensor of the user's own class."""
+
+
+@dataclasses.dataclass
+class Summed:
+    """A batch whose class sets more than its fields."""
+
+    x: torch.Tensor
+
+    def __post_init__(self):
+        self.total = self.x.sum()
+
+
+def marked_tensor(samples):
+    x = torch.stack(samples)
+    x.source = "clicks"
+    return x
+
+
+@pytest.mark.parametrize(
+    ("collate_fn", "why"),
+    [
+        (OwnBatch, r"batch is of type .*\.OwnBatch; wanted tensors"),
+        (lambda samples: [torch.stack(samples).as_subclass(OwnTensor)], r"batch\[0\] .*a plain tensor, not a subclass"),
+        (lambda samples: {"x": torch.stack(samples).to_sparse()}, r"batch\['x'\] .*torch\.sparse_coo.*in forward\(\)"),
+        (lambda samples: Summed(torch.stack(samples)), "attributes that __post_init__ sets would be lost"),
+        (marked_tensor, r"attributes of its own \(source\), which would be lost"),
+    ],
+)
+def test_batches_that_cannot_be_sent_are_made_here_and_no_data_worker_is_asked_for_one(worker, collate_fn, why):
+    feeding, master = worker(collate_fn=collate_fn)
+    master.want()
+    got = looped(feeding, wants(3))
+    assert len(got) == 3 and type(got[0]) is type(collate_fn([torch.zeros(1)]))
+    assert master.refused.wait(20)
+    assert re.search(why, master.told[0]) and not master.packaged.is_set()
+
+
+@pytest.mark.parametrize("tolerant", [True, False])
+def test_a_single_batch_that_cannot_be_sent_is_made_here_and_that_is_said_once(worker, tmp_path, tolerant):
+    def collate(samples):
+        stacked = torch.stack(samples)
+        return stacked.to_sparse() if int(stacked[0]) in (4, 8) else stacked
+
+    feeding, master = worker(collate_fn=collate)
+    serving = fed(feeding, master, tmp_path)
+    try:
+        got = list(feeding.read(wants(4), tolerant=tolerant))
+    finally:
+        serving.close()
+    assert [one.batch.to_dense().flatten().tolist() for one in got] == [one.indices.tolist() for one in wants(4)]
+    ((what, why),) = master.noted[1:]
+    assert what == "make batches here that data workers cannot" and "torch.sparse_coo" in why
+
+
+def test_a_package_that_can_be_written_nowhere_is_refused_and_batches_read_here(worker, tmp_path, monkeypatch):
+    (tmp_path / "package").write_text("no folder")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "package"))
+    feeding, master = worker()
+    master.want()
+    assert len(looped(feeding, wants(3))) == 3
+    assert master.refused.wait(20) and "cannot be written" in master.told[0]
+
+
+def test_looking_for_poison_draws_no_random_numbers_of_the_loop(worker):
+    class Noisy(Numbers):
+        broken = 2
+
+        def __getitem__(self, index):
+            torch.rand(3)
+            return super().__getitem__(index)
+
+    feeding, _ = worker(Noisy(), poison="skip")
+    failed, before = Unreadable("torn"), torch.get_rng_state()
+    assert numbers(feeding._answer(failed, wants(1)[0], True, False).batch) == [0, 1, 3]
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_program_that_was_split_otherwise_is_not_fed(worker):
+    feeding, master = worker()
+    other, _ = worker()
+    other._link = master  # the second worker of the same job
+    master.claim = lambda key: key not in master._shared
+    master.want()
+    feeding.between_batches()
+    assert master.packaged.wait(20)
+    master._shared = {key: value.replace(b"whole", b"other") for key, value in master._shared.items()}
+    other._heed(Feeders(9, 1))
+    other.between_batches()
+    until(lambda: other._unfed)
+    assert "split otherwise" in other._unfed and not other.fed
+
+
+def test_where_there_are_no_indices_the_master_hears_why(worker):
+    master = Master()
+    refuse(master, "no indices")
+    master.want(wanted=0)
+    assert not master.told
+    master.want()
+    assert master.refused.wait(20) and master.told == ["no indices"]
+
+
+def test_a_master_that_has_gone_is_no_reason_to_fail(worker):
+    master = Master()
+    asked = threading.Event()
+
+    def gone(why):
+        asked.set()
+        raise errors.MasterUnreachable("gone")
+
+    master.unfed = gone
+    refuse(master, "no indices")
+    master.want()
+    assert asked.wait(20)
+
+
+def test_a_package_that_cannot_be_delivered_is_told_and_nothing_waits_for_it(worker, monkeypatch):
+    feeding, master = worker()
+    settled = []
+    monkeypatch.setattr(master, "settle", settled.append)
+    monkeypatch.setattr(master, "deliver", Mock(side_effect=errors.BadInput("far too large for the wire")))
+    master.want()
+    assert len(looped(feeding, wants(2))) == 2
+    assert master.refused.wait(20) and "far too large" in master.told[0]
+    assert settled == [PACKAGE_KEY], "checkpoints begin only when all that is done once is done"

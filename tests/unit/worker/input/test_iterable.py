@@ -1,0 +1,129 @@
+"""An IterableDataset is shared by leases: readers skip, and whoever finds the end tells."""
+
+import itertools
+
+import pytest
+import torch
+from torch.utils import data
+
+from springtide import config, errors
+from springtide.data import source
+from springtide.data.ledger.pass_registry import Book
+from springtide.domain.data.leases import Holder, Nothing
+from springtide.domain.data.samples import DatasetCard
+from springtide.rpc.messages import messages
+from springtide.worker.input import bad_samples, batches, iterable
+from springtide.worker.link import master_link
+from springtide.worker.link.lease_tracker import Hands
+
+CARD = DatasetCard(samples=0, batch_size=2)
+
+
+class Numbers(data.IterableDataset):
+    def __init__(self, count):
+        self.count, self.iterations = count, 0
+
+    def __iter__(self):
+        self.iterations += 1
+        return iter([(torch.tensor(i), torch.tensor(i)) for i in range(self.count)])
+
+
+class Worker:
+    """A link to a book that several workers share."""
+
+    def __init__(self, book, rank):
+        self.book, self.holder, self.hands, self.draining = book, Holder(rank), Hands(), False
+
+    def lease(self, card, most):
+        words = self.hands.words()
+        self.book.report(self.holder, words.progress, 0.0)
+        self.hands.told(words)
+        if self.hands.ends is not None:
+            self.book.end(self.holder, card, self.hands.ends)
+        answer = self.book.lease(self.holder, card, 1, 0.0)
+        if isinstance(answer, Nothing):
+            return messages.Wait() if answer is Nothing.WAIT else messages.End()
+        self.hands.take(card, answer)
+        return messages.Leased(answer)
+
+
+def share(count, workers, epochs=1):
+    """Everyone reads in turns; the samples that were trained, with the identities they had."""
+    book = Book(workers=workers)
+    everyone = [Worker(book, rank) for rank in range(workers)]
+    opened = source.open_source(Numbers(count), batch_size=2)
+    feeds = [iterable.leased(opened, CARD, range(epochs), one, alone=True) for one in everyone]
+    trained, names = [], []
+    while feeds:
+        for feed, one in list(zip(feeds, everyone, strict=False)):
+            handed = next(feed, None)
+            if handed is None:
+                at = feeds.index(feed)
+                del feeds[at], everyone[at]
+            elif handed is not batches.PAUSED:
+                trained += [(handed.order.epoch, int(n)) for n in handed.batch.y]
+                names += [(part.shard, part.first) for part in handed.order.ranges]
+                one.hands.acknowledge([handed.order.claim])
+        book.check()
+    return trained, names, book
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize("count", [0, 1, 13, 32, 33, 64, 200])
+def test_workers_share_an_iterable_and_train_each_sample_once(workers, count):
+    trained, names, book = share(count, workers, epochs=2)
+    assert sorted(trained) == [(epoch, n) for epoch in range(2) for n in range(count)]
+    assert len(set(names)) == len(names) == 2 * -(-count // 2)
+    totals = book.totals()
+    assert totals.done == totals.total == 2 * -(-count // 32)
+    assert totals.samples == totals.samples_done == 4 * -(-count // 2)
+
+
+def test_a_reader_goes_on_where_it_is_and_begins_again_for_what_lies_behind():
+    numbers = Numbers(10)
+    reader = iterable.Reader(source.open_source(numbers, batch_size=2))
+    read = [reader.read(place) for place in (0, 1, 3, 3, 1, 5, 9, 4)]
+    assert [None if item is None else item[1].tolist() for item in read] == [
+        [0, 1], [2, 3], [6, 7], [6, 7], [2, 3], None, None, [8, 9],
+    ]  # fmt: skip
+    assert reader.length == 5
+    assert numbers.iterations == 4
+
+
+def test_why_nothing_can_be_left_out_of_an_iterable_is_told_with_its_error():
+    class Torn(Numbers):
+        def __iter__(self):
+            yield from itertools.islice(super().__iter__(), 5)
+            raise ValueError("line 5 is torn")
+
+    reader = iterable.Reader(bad_samples.telling(source.open_source(Torn(10), batch_size=2)))
+    assert reader.read(1)[1].tolist() == [2, 3]
+    with pytest.raises(
+        errors.UnreadableSample, match=r"^ValueError: line 5 is torn \(test_iterable.py:\d+\): of an I"
+    ) as told:
+        reader.read(2)
+    assert "mini-batch 2" in str(told.value) and isinstance(told.value.__cause__, ValueError)
+
+
+def test_alone_an_iterable_is_read_once():
+    numbers = Numbers(100)
+    alone = master_link.AloneLink(config.load(environ={}))
+    feed = iterable.leased(source.open_source(numbers, batch_size=2), CARD, range(1), alone, alone=True)
+    seen = []
+    for handed in feed:
+        if handed is not batches.PAUSED:
+            seen += handed.batch.y.tolist()
+            alone.hands.acknowledge([handed.order.claim])
+    assert seen == list(range(100))
+    assert numbers.iterations == 1
+
+
+def test_what_an_iterable_can_promise_is_said_once(caplog):
+    iterable.say_once.cache_clear()
+    for _ in range(2):
+        feed = iterable.leased(
+            source.open_source(Numbers(2), batch_size=2), CARD, range(1), Worker(Book(workers=1), 0), alone=False
+        )
+        list(itertools.islice(feed, 1))
+        feed.close()
+    assert [record.message.split(":")[0] for record in caplog.records] == ["an IterableDataset"]

@@ -1,0 +1,130 @@
+"""A worker asks ahead for as much as it will need, once at a time."""
+
+import threading
+
+from springtide.domain.data.leases import Grant
+from springtide.domain.data.samples import DatasetCard
+from springtide.rpc.messages import messages
+from springtide.worker.input import lease_prefetch
+from springtide.worker.link.lease_tracker import Hands
+
+CARD = DatasetCard(samples=100_000, batch_size=10, shard_batches=10)  # shards of 100 samples
+
+
+class Master:
+    """Grants what it is asked for, and writes down how much that was."""
+
+    def __init__(self, hands):
+        self.hands, self.asked, self.shard = hands, [], 0
+
+    def __call__(self, card, most):
+        self.asked.append(most)
+        self.hands.told(self.hands.words())
+        grants = [Grant(self.shard + n, 0, self.shard + n, 0, 100) for n in range(most)]
+        self.shard += most
+        self.hands.take(card, grants)
+        return messages.Leased(tuple(grants))
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+def test_an_answer_that_is_late_is_waited_for_in_turns_and_asked_for_once():
+    asked, answer = [], threading.Event()
+
+    def ask(card, most):
+        asked.append(card)
+        answer.wait(10)
+        return messages.End()
+
+    ahead = lease_prefetch.Ahead(ask, Hands(), patience_s=0.001)
+    assert [ahead.more(CARD), ahead.more(CARD)] == [messages.Wait(), messages.Wait()]
+    answer.set()
+    while (got := ahead.more(CARD)) == messages.Wait():
+        pass
+    assert got == messages.End()
+    assert asked == [CARD]
+    ahead.close()
+
+
+def test_twelve_seconds_of_work_at_the_pace_of_late_are_kept_in_hand():
+    hands, clock = Hands(), Clock()
+    hands.open(CARD)
+    master = Master(hands)
+    ahead = lease_prefetch.Ahead(master, hands, patience_s=60, clock=clock)
+    assert isinstance(ahead.more(CARD), messages.Leased)
+    lead = []
+    for _ in range(600):  # 60 s at 100 samples a second
+        clock.now += 0.1
+        claimed = hands.claim(10)
+        assert claimed is not None, "the loop would have had to wait"
+        hands.acknowledge(claimed[1:])
+        ahead.keep_up(CARD, 10)
+        if ahead._asked:
+            ahead._asked.result(60)
+        lead.append(hands.unclaimed)
+    assert min(lead[50:]) >= 1100 and max(lead) <= 1400
+    assert max(master.asked) <= lease_prefetch.MOST
+    ahead.close()
+
+
+def test_with_tiny_shards_the_number_of_leases_is_bounded():
+    hands, clock = Hands(), Clock()
+    hands.open(CARD)
+    ahead = lease_prefetch.Ahead(Master(hands), hands, patience_s=60, clock=clock)
+    ahead.more(CARD)
+    for _ in range(50):  # 10,000 samples a second: twelve seconds would be 1,200 leases
+        clock.now += 0.1
+        for _ in range(10):
+            while not (claimed := hands.claim(100)):
+                ahead.more(CARD)
+            hands.acknowledge(claimed[1:])
+        ahead.keep_up(CARD, 1000)
+        if ahead._asked:
+            ahead._asked.result(60)
+        assert len(hands) <= lease_prefetch.MOST_HELD
+    ahead.close()
+
+
+def test_after_the_end_it_does_not_ask_while_it_has_work():
+    hands, clock, asked = Hands(), Clock(), []
+    hands.open(CARD)
+    hands.take(CARD, [Grant(0, 0, 0, 0, 100)])
+
+    def ask(card, most):
+        asked.append(most)
+        return messages.End()
+
+    ahead = lease_prefetch.Ahead(ask, hands, patience_s=60, clock=clock)
+    for _ in range(10):
+        hands.claim(10)
+        clock.now += 1
+        ahead.keep_up(CARD, 10)
+        if ahead._asked:
+            ahead._asked.result(60)
+    assert len(asked) == 1
+    assert ahead.more(CARD) == messages.End()
+    ahead.close()
+
+
+def test_when_it_hurries_one_more_is_asked_for_however_much_is_in_hand():
+    hands, clock = Hands(), Clock()
+    hands.open(CARD)
+    master = Master(hands)
+    ahead = lease_prefetch.Ahead(master, hands, patience_s=60, clock=clock)
+    hands.take(CARD, [Grant(1000 + n, 0, n, 0, 100) for n in range(40)])
+    hurried = []
+    for second in range(6):
+        clock.now = float(second)
+        hands.heed((), (), hurry=second == 3)
+        ahead.keep_up(CARD, 10)
+        if ahead._asked is not None:
+            ahead._asked.result()
+            hurried.append(second)
+    assert hurried and hurried[0] == 3
+    assert master.asked[0] == 1
+    ahead.close()

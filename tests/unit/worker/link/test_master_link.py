@@ -1,0 +1,105 @@
+"""The link of a script that trains alone, and how a worker finds its master."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from springtide import config, errors
+from springtide.domain.core.roles import Placement
+from springtide.domain.data.epochs import EpochPlace
+from springtide.domain.data.samples import DatasetCard
+from springtide.rpc.messages import messages
+from springtide.rpc.messages.messages import End, Report
+from springtide.worker.link import master_link
+
+
+def test_alone_a_worker_gets_all_shards_and_then_the_end():
+    alone = master_link.AloneLink(config.Settings(seed=7, slots=64))
+    welcome = alone.join()
+    assert (welcome.rank, welcome.workers, welcome.servers, welcome.seed, welcome.slots) == (0, 1, (), 7, 64)
+    card = DatasetCard(samples=100, batch_size=10, shard_batches=4, epochs=2)
+    counts = []
+    alone.hands.open(card)
+    while not isinstance(alone.lease(card, 1), End):
+        lease, claim = alone.hands.claim(100)
+        counts.append(lease.end - lease.first)
+        alone.hands.acknowledge([claim])
+    assert counts == [40, 40, 20] * 2
+
+
+def test_alone_there_is_no_one_to_wait_for():
+    alone = master_link.AloneLink(config.Settings())
+    alone.barrier("weights")
+    alone.share("address", b"here")
+    assert alone.lookup("address") == b"here"
+    with pytest.raises(errors.UnknownName, match="Did you mean 'address'"):
+        alone.lookup("adress")
+    alone.report(Report(samples=5))
+    assert alone.latest.samples == 5
+    alone.finish()
+
+
+def test_a_worker_that_is_only_told_the_end_was_not_needed(monkeypatch):
+    answers = [messages.Wait(), messages.End(), messages.Leased(()), messages.End()]
+    master = SimpleNamespace(ask=lambda _: answers.pop(0), own_host="here")
+    monkeypatch.setattr(master_link.channel, "for_member", lambda *_: master)
+    worker = master_link.MasterLink(config.Settings(secret="00"), rank=1)
+    card = DatasetCard(samples=100, batch_size=10)
+    told = []
+    while answers:
+        worker.lease(card, 1)
+        told.append(worker.unneeded)
+    assert told == [False, True, False, False]
+
+
+def test_the_secret_is_read_from_its_file(tmp_path):
+    (tmp_path / "secret").write_text("00ff\n")
+    assert config.job_secret(config.Settings(secret_file=str(tmp_path / "secret"))) == b"\x00\xff"
+    assert config.job_secret(config.Settings(secret="0a")) == b"\n"
+    with pytest.raises(errors.BadInput, match=r"cannot read the job's secret from .*nowhere"):
+        config.job_secret(config.Settings(secret_file=str(tmp_path / "nowhere")))
+    with pytest.raises(errors.BadInput, match="is not hex"):
+        config.job_secret(config.Settings(secret="xyz"))
+
+
+def test_addresses_of_servers_and_their_lives_go_together():
+    welcome = messages.Welcome(
+        job="job", rank=0, workers=1, servers=("host:1", "host:2"), slots=64, seed=0, sync="async", heartbeat_s=1.0,
+        placement=Placement(epoch=1, servers=2, server_of_slot=(0,) * 64), lives=(0, 1),
+    )  # fmt: skip
+    now = master_link.whereabouts_now(welcome, messages.Servers(("host:9", "", "host:3"), (1, 2, 0)))
+    assert (now.servers, now.lives) == (("host:9", "host:2", "host:3"), (1, 1, 0))
+    assert master_link.whereabouts_now(now, messages.Servers(("host:1",), (0,))) == now
+
+
+def test_states_are_told_with_every_heartbeat_until_a_master_has_answered(monkeypatch):
+    monkeypatch.setattr(
+        master_link.channel, "for_member", lambda *_: SimpleNamespace(ask=asked.append, own_host="here")
+    )
+    asked, place = [], EpochPlace(2, 2, 3)
+    worker = master_link.MasterLink(config.Settings(secret="00"), rank=1)
+    worker.keep_objects({"schedule": b"early"}, place)
+    for _ in range(2):  # the master died before it could answer the first
+        beat = worker._beat()
+        assert (beat.objects, beat.place) == ({"schedule": b"early"}, place)
+    worker.keep_objects({"schedule": b"late"}, place)
+    worker._take_pulse(messages.Pulse())
+    assert worker._beat().objects == {"schedule": b"late"}, "the answer was to the one before"
+    worker._take_pulse(messages.Pulse())
+    assert worker._beat().objects == {}
+    worker.keep_objects({"schedule": b"late"}, place)
+    worker.begin_epoch(EpochPlace(3, 3, 3), {"schedule": b"next"})
+    assert asked == [messages.EpochBegun(EpochPlace(3, 3, 3), {"schedule": b"next"})]
+    assert worker._beat().objects == {}, "what was taken before is not told after it"
+
+
+def test_a_worker_that_is_told_that_its_pass_is_cut_short_leaves(monkeypatch):
+    answers = [messages.End(), messages.End(stop=True)]
+    master = SimpleNamespace(ask=lambda _: answers.pop(0), own_host="here")
+    monkeypatch.setattr(master_link.channel, "for_member", lambda *_: master)
+    worker = master_link.MasterLink(config.Settings(secret="00"), rank=1)
+    told = []
+    while answers:
+        worker.lease(DatasetCard(samples=100, batch_size=10), 1)
+        told.append(worker.draining)
+    assert told == [False, True]

@@ -1,0 +1,78 @@
+import pytest
+import torch
+
+from springtide.worker.link.optimizer import JobOptimizer
+from springtide.worker.step import local_dense
+
+
+@pytest.fixture
+def own():
+    return torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=0.5)
+
+
+@pytest.fixture
+def applied():
+    return []
+
+
+@pytest.fixture
+def optimizer(own, applied):
+    return JobOptimizer(own, applied.append, fixed=False)
+
+
+def test_hooks_of_a_step_run_around_it(optimizer, applied):
+    seen = []
+    optimizer.register_step_pre_hook(lambda *_: seen.append(("before", len(applied))))
+    optimizer.register_step_post_hook(lambda *_: seen.append(("after", len(applied))))
+    optimizer.step()
+    assert seen == [("before", 0), ("after", 1)]
+
+
+def test_the_profiler_shows_steps_by_name(optimizer):
+    with torch.profiler.profile() as profile:
+        optimizer.zero_grad()
+        optimizer.step()
+    names = {event.key for event in profile.key_averages()}
+    assert {"Optimizer.step#JobOptimizer.step", "Optimizer.zero_grad#JobOptimizer.zero_grad"} <= names
+
+
+def test_zero_grad_drops_gradients_or_fills_them_with_zeros(optimizer, own):
+    (param,) = own.param_groups[0]["params"]
+    param.grad = torch.ones(2)
+    optimizer.zero_grad(set_to_none=False)
+    assert param.grad.tolist() == [0, 0]
+    optimizer.zero_grad()
+    assert param.grad is None
+
+
+class Counting(torch.optim.SGD):
+    steps = 0
+
+    def step(self, closure=None):
+        self.steps += 1
+        return super().step(closure)
+
+
+def test_torchs_own_optimizers_are_stepped_only_where_they_have_a_gradient(own):
+    assert not local_dense.has_work(own, set())
+    (param,) = own.param_groups[0]["params"]
+    param.grad = torch.ones(2)
+    assert local_dense.has_work(own, set())
+    assert not local_dense.has_work(own, {id(param)})  # a table's: the store has trained it
+
+
+def test_gradients_of_tables_are_left_where_they_are_when_there_is_nothing_else_to_train(own, applied):
+    (table,) = own.param_groups[0]["params"]
+    table.grad, before = torch.ones(2), table.detach().clone()
+    local_dense.LocalDense([], None).update([JobOptimizer(own, applied.append, fixed=False)], [table])
+    assert table.grad.tolist() == [1, 1]
+    assert table.equal(before)
+
+
+def test_an_optimizer_that_someone_wrote_or_watches_is_stepped_always(own, applied):
+    counting = Counting([torch.nn.Parameter(torch.ones(2))], lr=0.5)
+    dense = local_dense.LocalDense([], None)
+    dense.update([JobOptimizer(counting, applied.append, fixed=False)], [])
+    assert counting.steps == 1
+    own.register_step_post_hook(lambda *_: None)
+    assert local_dense.has_work(own, set())

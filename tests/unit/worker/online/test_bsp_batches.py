@@ -1,0 +1,174 @@
+"""Ranks of a bsp group read the same batches of a stream, and each trains its part of them."""
+
+import numpy as np
+import pytest
+import torch
+
+from springtide import errors
+from springtide.data.ledger.pass_registry import Book
+from springtide.data.stream.dataset import stream
+from springtide.data.stream.log.layout import Settings
+from springtide.data.stream.log.stream import create
+from springtide.domain.data.leases import Holder, Nothing
+from springtide.rpc.messages.messages import End, Leased, Wait
+from springtide.worker.bsp.group import Place
+from springtide.worker.input.batches import PAUSED
+from springtide.worker.link.lease_tracker import Hands
+from springtide.worker.online.bsp_batches import InStep
+from springtide.worker.online.stream_setup import card_of
+
+BATCH = 8
+
+
+class GroupLink:
+    """A rank's link to a book that all ranks share; what `master.data.leases` does, without waiting."""
+
+    def __init__(self, book, rank):
+        self.book, self.rank, self.hands, self.draining = book, rank, Hands(), False
+
+    def lease(self, card, most, seen=()):
+        words = self.hands.words()
+        holder = Holder(self.rank)
+        self.book.report(holder, words.progress, 0.0)
+        self.hands.told(words)
+        answer = self.book.lease(holder, card, most, 0.0, seen=self.book.news(card, seen))
+        if answer is Nothing.WAIT:
+            convoy = self.book.convoy(card)
+            stretch, _ = convoy.choose(seen, lingered=True)
+            if stretch is not None and self.book.plan(self.rank, convoy.base, stretch):
+                answer = self.book.lease(holder, card, most, 0.0)
+        if isinstance(answer, Nothing):
+            return Wait() if answer is Nothing.WAIT else End()
+        self.hands.take(card, answer)
+        return Leased(answer)
+
+
+@pytest.fixture
+def log(tmp_path):
+    made = create(tmp_path / "log", Settings(partitions=2))
+    yield made
+    made.close()
+
+
+def append(log, partition, numbers, *, size=8):
+    writer = log.writer()
+    body = b"".join(int(number).to_bytes(size, "little") for number in numbers)
+    writer.append(partition, body, size * np.arange(1, len(numbers) + 1, dtype=np.int64))
+    writer.close()
+
+
+def decode(bodies):
+    return torch.from_numpy(np.frombuffer(b"".join(bodies), dtype=np.int64).copy())
+
+
+def ranks(log, workers, **options):
+    """One `InStep` a rank, over one book."""
+    book, dataset = Book(workers=workers), stream(f"log://{log.folder}", decode=decode, **options)
+    card = card_of(dataset, BATCH, "bsp", epochs=1, scaling=None, workers=workers)
+    for rank in range(workers):
+        book.report(Holder(rank), (), 0.0)  # all are there from the beginning
+    return [
+        InStep(dataset, log, card, GroupLink(book, rank), lambda rank=rank: Place(rank, workers, 1))
+        for rank in range(workers)
+    ]
+
+
+def everything(feeds):
+    """What each rank is handed until the stream is over, claims acknowledged as by a step."""
+    found = []
+    for feed in feeds:
+        handed = []
+        for one in feed.batches():
+            if one is not PAUSED:
+                feed.link.hands.acknowledge([one.order.claim])
+                feed.use.trained([one.order.claim])
+                handed.append(one)
+        found.append(handed)
+    return found
+
+
+def test_each_record_is_in_one_ranks_part_and_parts_of_a_batch_make_up_the_whole(log):
+    append(log, 0, range(20))
+    append(log, 1, range(100, 133))
+    log.seal()
+    feeds = ranks(log, 2)
+    first, second = everything(feeds)
+    assert [one.order.claim for one in first] == [one.order.claim for one in second]
+    assert all(a.order.share + b.order.share == 1 for a, b in zip(first, second, strict=True))
+    numbers = torch.cat([one.batch for one in (*first, *second)]).tolist()
+    assert sorted(set(numbers)) == [*range(20), *range(100, 133)]
+    rest = [one for one in first if one.batch.tolist() == [132]]
+    assert len(numbers) == 54 and rest[0].order.share == 0.5, "a rest of one record is trained by both, for half each"
+    assert feeds[0].report().records + feeds[1].report().records == 54
+
+
+def test_records_that_cannot_be_trained_are_left_out_by_all_alike_and_told_by_one(log, tmp_path):
+    append(log, 0, range(6))
+    append(log, 0, [7], size=16)
+    append(log, 0, range(8, 9))
+    append(log, 1, range(3), size=16)  # a batch of which nothing can be trained
+    log.seal()
+    feeds = ranks(log, 2, max_record_bytes=12)
+    first, second = everything(feeds)
+    numbers = torch.cat([one.batch for one in (*first, *second)]).tolist()
+    assert sorted(numbers) == [0, 1, 2, 3, 4, 5, 8]
+    assert [len(one.batch) for one in first] == [3] and [len(one.batch) for one in second] == [4]
+    assert [feed.report().oversized for feed in feeds] == [4, 0]
+
+
+def test_a_schedule_gets_whole_batches_and_takes_any_part_of_the_last_ones(log):
+    append(log, 0, range(3 * BATCH))
+    append(log, 0, [7], size=16)  # not trained, and no record of any batch
+    append(log, 0, range(100, 100 + BATCH - 1))
+    log.seal()
+    _, feed = ranks(log, 2, max_record_bytes=12)
+    feed.wholes = lambda: True
+    first, *_, last = handed = [one for one in feed.read() if one is not PAUSED]
+    assert all(one.whole for one in handed)
+    assert first.batch.tolist() == list(range(BATCH)) and first.order.places.tolist() == [4, 5, 6, 7]
+    numbers = [number for one in handed for number in one.order.whole.tolist()]
+    assert numbers == list(range(4 * BATCH - 1)), "what can be trained is numbered through"
+    assert feed.pick(last.batch, last.order.whole, np.array([0, 3]), jagged=False).tolist() == [100, 103]
+    assert feed.fetch(handed[1].order.whole[-2:]).tolist() == [14, 15]
+
+
+def test_what_is_told_of_a_batch_is_told_when_the_loop_gets_it(log):
+    append(log, 0, range(3 * BATCH))
+    log.seal()
+    (feed,) = ranks(log, 1)
+    feed.ahead = lambda read: iter(list(read))  # all of it is read before the loop gets any
+    batches = feed.batches()
+    for number in range(3):
+        handed = next(batches)
+        assert feed.report().partitions[0].trained == number * BATCH
+        feed.use.trained([handed.order.claim])
+        assert feed.report().records == (number + 1) * BATCH
+
+
+def test_a_loop_pauses_while_no_records_come(log):
+    (feed,) = ranks(log, 1)
+    batches = feed.batches()
+    assert next(batches) is PAUSED
+    append(log, 1, range(BATCH))
+    handed = next(batches)
+    assert handed.batch.tolist() == list(range(BATCH)) and handed.order.share == 1.0
+    assert [(view.partition, view.trained, view.end) for view in feed.report().partitions] == [(0, 0, 0), (1, 0, 8)]
+    batches.close()
+
+
+def test_a_stream_that_cannot_be_reached_for_a_while_is_waited_for(log, monkeypatch):
+    append(log, 0, range(BATCH))
+    log.seal()
+    (feed,) = ranks(log, 1)
+    reader, away = log.open(), ["one", "two"]
+    poll = reader.poll
+
+    def polled(timeout_s, most):
+        if away:
+            raise errors.StreamUnreachable(f"no broker answers: {away.pop()}")
+        return poll(timeout_s, most)
+
+    monkeypatch.setattr(log, "open", lambda: reader)
+    monkeypatch.setattr(reader, "poll", polled)
+    ((handed,),) = everything([feed])
+    assert handed.batch.tolist() == list(range(BATCH)) and not away

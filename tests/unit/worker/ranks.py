@@ -1,0 +1,109 @@
+"""A bsp group of several ranks in one process, a thread each, with real servers and a real gloo between them.
+
+In: what each rank does with its `Job`. Out: what each has returned, by rank; the first error of any of them.
+"""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import msgspec
+import numpy as np
+
+from springtide import _native, config
+from springtide.domain.core.roles import Placement
+from springtide.domain.data.data_workers import FeedRules
+from springtide.domain.model import cache_rules
+from springtide.rpc.messages.messages import Formed
+from springtide.worker.job import Job
+from springtide.worker.link import master_link
+
+SLOTS = 64
+SECRET = b"a secret of this test"
+UNFED = FeedRules(workers=0)
+
+
+class Meeting:
+    """Where the ranks of a group wait for one another."""
+
+    def __init__(self, workers):
+        self.workers = workers
+        self.barrier = threading.Barrier(workers)
+        self.given, self.more = {}, threading.Condition()
+
+
+class RankLink(master_link.AloneLink):
+    """One rank: it is leased every shard, as the others are, and forms a group with them."""
+
+    def __init__(self, settings, rank, meeting, addresses, rules, feeding):
+        super().__init__(settings)
+        self.rank, self.meeting, self.addresses, self.rules = rank, meeting, addresses, rules
+        self.feeding, self.left_out = feeding, []
+
+    def join(self):
+        owners = tuple(slot % len(self.addresses) for slot in range(SLOTS))
+        placement = Placement(epoch=1, servers=len(self.addresses), server_of_slot=owners)
+        return msgspec.structs.replace(
+            super().join(), rank=self.rank, workers=self.meeting.workers, servers=tuple(self.addresses),
+            placement=placement, slots=SLOTS, sync="bsp", secret=SECRET,
+            cache=self.rules, feeding=self.feeding,
+        )  # fmt: skip
+
+    def trained_without(self, left_out):
+        self.left_out.append(left_out)
+
+    def form(self, asked):
+        self.meeting.barrier.wait(60)
+        ranks = tuple(range(self.meeting.workers))
+        return Formed(asked.generation + 1, ranks, 0, first=asked.fresh, over=asked.resting)
+
+    def meet(self, asked):
+        with self.meeting.more:
+            given = self.meeting.given.setdefault(asked.generation, {})
+            given.update(asked.given)
+            self.meeting.more.notify_all()
+            assert self.meeting.more.wait_for(lambda: given.keys() >= set(asked.wanted), 60)
+            return dict(given)
+
+
+class Group:
+    """`Group(workers=2, servers=2).run(work)` calls work(job) in every rank; `stores` are the servers'."""
+
+    def __init__(self, workers, servers=1, *, rules=cache_rules.OFF, feeding=UNFED, **settings):
+        self.rules, self.feeding = rules, feeding
+        self.settings = config.load({"report_every_s": 60.0, **settings}, environ={})
+        self.workers, self.stores, self._servers, self._addresses = workers, [], [], []
+        owners = np.array([slot % servers for slot in range(SLOTS)], dtype=np.uint16)
+        for index in range(servers):
+            options = _native.ServerOptions()
+            options.secret, options.index, options.workers = SECRET, index, workers
+            self.stores.append(_native.Store(slots=SLOTS, seed=self.settings.seed))
+            server = _native.Server(self.stores[-1], options)
+            server.set_placement(1, owners)
+            host, port = server.start()
+            self._addresses.append(f"{host}:{port}")
+            self._servers.append(server)
+
+    def run(self, work):
+        """What work(job) returns, by rank."""
+        meeting = Meeting(self.workers)
+        jobs = [
+            Job(self.settings, RankLink(self.settings, rank, meeting, self._addresses, self.rules, self.feeding))
+            for rank in range(self.workers)
+        ]
+
+        def one(job):
+            try:
+                return work(job)
+            except BaseException:
+                meeting.barrier.abort()
+                raise
+
+        with ThreadPoolExecutor(self.workers) as threads:
+            return list(threads.map(one, jobs))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for server in self._servers:
+            server.stop(1.0)

@@ -1,0 +1,320 @@
+"""From a watched loop to stages for data workers and back: batches that come with crossings train alike, to the bit."""
+
+import dataclasses
+
+import cloudpickle
+import numpy as np
+import pytest
+import torch
+
+import springtide
+from springtide.data import source as sources
+from springtide.dataworker.split.program import arguments, moved_program, payload
+from springtide.dataworker.split.program.payload import Left
+from springtide.dataworker.split.search import split
+from springtide.dataworker.split.search.report import Explanation
+from springtide.dataworker.transport import codec
+from springtide.embedding.lookup import id_routes
+from springtide.worker.split.controller import Fed, Splitting
+from springtide.worker.split.lazy_leaf import Absent
+from springtide.worker.split.loop_watcher import BATCHES
+from tests.unit.worker import hashed
+
+BATCH = 8
+CALL = arguments.Call(tuple(arguments.Leaf(id_routes.Route((("item", place),))) for place in (0, 1)), ())
+
+
+class Training:
+    """A loop alone, whose batches are made here or come through the pipeline, as `fed(number of the batch)` says."""
+
+    def __init__(
+        self,
+        monkeypatch,
+        fed=lambda number: False,
+        epochs=2,
+        touch=lambda batch: None,
+        job=None,
+        model=None,
+        dataset=None,
+        **options,
+    ):
+        self.fed, self.number, self.touch = fed, 0, touch
+        self.made = self.package = None
+        training = self
+
+        def read(source, indices, *, tolerant=False):
+            for one in indices:
+                yield training.read(source, one)
+
+        monkeypatch.setattr(sources.Source, "read", read)
+        self.job = job or springtide.join(master="", seed=1)
+        model = model or hashed.make()
+        optimizer = torch.optim.Adagrad(model.parameters(), lr=0.1)
+        self.model, self.optimizer, self.batches = self.job.prepare(
+            model, optimizer, dataset or hashed.data(), batch_size=BATCH, epochs=epochs, **options
+        )
+        self.splitting = self.job._splitting
+        self.splitting.watch()
+
+    def read(self, source, indices):
+        if not len(indices):
+            return None
+        self.number += 1
+        if self.splitting.ready and self.made is None:
+            self.made = self.splitting.make()
+            self.package = cloudpickle.loads(cloudpickle.dumps(self.made.pipeline))
+        if self.made is None or not self.fed(self.number):
+            return self.splitting.own(indices)
+        return self.splitting.receive(carried(self.package(indices), self.made.types), indices)
+
+    def run(self):
+        losses = []
+        for batch in self.batches:
+            raw, dense, y = batch
+            self.touch(batch)
+            losses.append(hashed.step(self.model, self.optimizer, raw, dense, y))
+        return losses, {name: value.clone() for name, value in self.model.state_dict().items()}
+
+
+def carried(tree, types):
+    """As it comes out of a connection."""
+    message = codec.pack(tree).copied()
+    return codec.unpack(message.header, message.keep[0], types)
+
+
+def same(ours, theirs):
+    return ours[0] == theirs[0] and all(torch.equal(ours[1][name], theirs[1][name]) for name in theirs[1])
+
+
+@pytest.fixture
+def plain(monkeypatch):
+    return Training(monkeypatch).run()
+
+
+@pytest.mark.parametrize(
+    "fed",
+    [lambda number: True, lambda number: number % 2 == 0, lambda number: number % 5 < 3, lambda number: number > 20],
+)
+def test_fed_or_not_and_switching_at_any_batch_trains_the_same_model(monkeypatch, plain, fed):
+    training = Training(monkeypatch, fed)
+    assert same(training.run(), plain)
+    fed_batches = sum(fed(number) for number in range(BATCHES + 1, training.number + 1))
+    assert training.splitting._forward.split_calls == fed_batches > 0
+    assert training.splitting._forward.whole_calls == training.splitting.reread == 0
+
+
+def test_what_moved_is_told_and_what_only_it_reads_stays_behind(monkeypatch):
+    training = Training(monkeypatch, lambda number: number % 4 > 0)
+    training.run()
+    assert training.made.moved and training.splitting._forward.split_calls > 15
+    assert "operations of forward() move" in training.made.told and "the loop stood still" in training.made.told
+    assert training.package(np.arange(BATCH))["batch"][0] == Left(0, (BATCH, 3), "int64")
+
+
+class Baskets(torch.utils.data.Dataset):
+    """Sample i is a basket of items; a batch has a list of them, with one tensor for each basket or for each item."""
+
+    def __init__(self, *, each_item):
+        self.each_item = each_item
+
+    def __len__(self):
+        return 124  # the last batch has fewer than the others
+
+    def __getitem__(self, index):
+        return torch.arange(5 - index % 5) * 7 + index, float(index % 3)
+
+    def collate(self, samples):
+        baskets = [ids for ids, _ in samples]
+        items = list(torch.cat(baskets).split(1)) if self.each_item else baskets
+        return items, torch.tensor([len(ids) for ids in baskets]), torch.tensor([y for _, y in samples])
+
+
+class OfLists(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.items = torch.nn.Embedding(hashed.ROWS, 1)
+
+    def forward(self, items, sizes):
+        values = self.items(torch.cat(items) * 31 % hashed.ROWS).squeeze(1)
+        of = torch.repeat_interleave(torch.arange(len(sizes)), sizes)
+        return torch.zeros(len(sizes)).index_add(0, of, values)
+
+
+@pytest.mark.parametrize("each_item", [True, False], ids=["a list of another length each time", "shorter at the end"])
+def test_batches_with_lists_of_tensors_are_trained_whatever_their_length(monkeypatch, each_item):
+    def trained(fed):
+        torch.manual_seed(0)
+        model, dataset = OfLists(), Baskets(each_item=each_item)
+        training = Training(monkeypatch, fed, model=model, dataset=dataset, collate_fn=dataset.collate, shuffle=False)
+        losses = []
+        for items, sizes, y in training.batches:
+            training.optimizer.zero_grad()
+            loss = torch.nn.functional.mse_loss(training.model(items, sizes), y)
+            loss.backward()
+            training.optimizer.step()
+            losses.append(loss.item())
+        return (losses, training.model.state_dict()), training
+
+    plain, _ = trained(lambda number: False)
+    found, training = trained(lambda number: True)
+    assert same(found, plain) and len(found[0]) == 2 * 16
+    assert training.made is not None
+    if each_item:
+        assert "not called alike with every batch (test_controller.py:" in training.made.why
+
+
+def test_rows_of_crossings_are_found_before_the_model_asks(monkeypatch):
+    training = Training(monkeypatch, lambda number: True)
+    training.run()
+    lookups = training.job._wired.step._lookups
+    assert lookups.hits == training.splitting._forward.split_calls - 1
+
+
+def test_rows_of_crossings_are_asked_for_a_batch_ahead_where_servers_have_them(monkeypatch, served_job):
+    training = Training(monkeypatch, lambda number: number % 3 > 0, job=served_job())
+    step = training.job._wired.step
+    ahead = []
+    training.touch = lambda batch: ahead.append(step._expected is not None and bool(step._expected[1].calls))
+    training.run()
+    fed = training.splitting._forward.split_calls
+    assert step._lookups.hits == fed - 2  # the second was here already when the first showed where its ids are
+    assert fed - 3 <= sum(ahead) <= fed
+
+
+def test_what_only_the_moved_part_reads_stays_behind(monkeypatch):
+    training = Training(monkeypatch, lambda number: True)
+    training.run()
+    tree = training.package(np.arange(4))
+    raw, dense, y = tree["batch"]
+    assert raw == Left(0, (4, 3), "int64") and type(dense) is type(y) is torch.Tensor
+    fed = training.splitting.receive(tree, np.arange(4))
+    assert type(fed.batch[0]) is Absent and torch.equal(fed.batch[0].clone(), hashed.data()[:4][0])
+
+
+def test_a_leaf_that_the_loop_reads_travels(monkeypatch):
+    training = Training(monkeypatch, lambda number: True, touch=lambda batch: batch[0].sum())
+    training.run()
+    assert training.splitting.reread == 0 and type(training.package(np.arange(4))["batch"][0]) is torch.Tensor
+
+
+def test_a_leaf_that_is_wanted_later_is_read_again_and_then_asked_for(monkeypatch, plain):
+    training = Training(monkeypatch, lambda number: True)
+    training.touch = lambda batch: batch[0].sum() if training.number > 20 else None
+    assert same(training.run(), plain)
+    assert training.splitting.reread == 10 and training.splitting.asks(None) == (0,)
+    assert type(training.package.stages[0].run.keeping(np.arange(4), (0,))["batch"][0]) is torch.Tensor
+
+
+def test_a_batch_that_the_moved_part_does_not_fit_comes_whole(monkeypatch):
+    training = Training(monkeypatch)
+    training.run()
+    first = training.package.stages[0].run
+    (kind,) = {one for one in first.run.kinds.values() if one.dtype is torch.int64}
+    other = dataclasses.replace(kind, dtype=torch.int32)
+    first.run.kinds = {number: other if one == kind else one for number, one in first.run.kinds.items()}
+    assert set(first(np.arange(4))) == {"batch", "unsplit"}
+
+
+def test_a_moved_part_that_fits_no_batch_is_no_split(monkeypatch, plain):
+    monkeypatch.setattr(payload.First, "made", lambda self, batch, asked: {"batch": batch, "unsplit": "it is odd"})
+    training = Training(monkeypatch)
+    assert same(training.run(), plain)
+    assert not training.made.moved and training.made.why == "the moved part does not run by itself: it is odd"
+
+
+def test_a_moved_part_that_raises_leaves_it_to_the_trainer(monkeypatch, plain, caplog):
+    def breaks(batch):
+        if training.number == 20:
+            monkeypatch.setattr(moved_program.MovedProgram, "__call__", lambda self, leaves: [1 / 0])
+
+    training = Training(monkeypatch, lambda number: True, touch=breaks)
+    assert same(training.run(), plain)
+    assert "ZeroDivisionError" in caplog.text
+
+
+def test_after_it_is_dropped_the_own_forward_trains_what_still_comes(monkeypatch, plain):
+    training = Training(monkeypatch, lambda number: True)
+    training.touch = lambda batch: training.splitting.drop("others cut otherwise") if training.number == 20 else None
+    assert same(training.run(), plain)
+    assert "forward" not in vars(training.model)
+
+
+def test_two_stages_of_a_split_are_stages_of_the_package(monkeypatch, plain):
+    def label(call):
+        return "cuda" if call.name.endswith("remainder") else "cpu"
+
+    whole = split.split
+    monkeypatch.setattr(split, "split", lambda *given, **more: whole(*given, **more, label=label))
+    training = Training(monkeypatch, lambda number: True)
+    assert same(training.run(), plain)
+    assert [stage.name for stage in training.package.stages] == ["read", "forward-1"]
+
+
+def test_a_split_that_fails_leaves_the_data_set_alone_to_move(monkeypatch, plain, caplog):
+    def fails(*given, **more):
+        raise RuntimeError("no such operator")
+
+    monkeypatch.setattr(split, "split", fails)
+    training = Training(monkeypatch, lambda number: True)
+    assert same(training.run(), plain)
+    assert not training.made.moved and "no such operator" in caplog.text
+    assert set(training.package(np.arange(4))) == {"batch"}
+    assert training.made.told.startswith(
+        "only the data set moves, forward() stays whole: the search for a split failed"
+    )
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_finding_out_what_moves_draws_no_random_numbers_of_the_loop(monkeypatch, enabled):
+    if not enabled:
+        monkeypatch.setattr(split, "split", lambda *_, **__: split.Unsplit(Explanation(why="so")))
+    training = Training(monkeypatch)
+    splitting, same_after = training.splitting, []
+    make, source = splitting.make, splitting._source
+
+    def noisy(indices):
+        torch.rand(1)
+        return source.fetch(indices)
+
+    def looked_at():
+        before = torch.get_rng_state()
+        made = make()
+        same_after.append(torch.equal(torch.get_rng_state(), before))
+        return made
+
+    monkeypatch.setattr(splitting, "make", looked_at)
+    monkeypatch.setattr(splitting, "_source", dataclasses.replace(source, fetch=noisy))
+    training.run()
+    assert same_after == [True] and training.made.moved is enabled
+
+
+def test_time_in_the_part_that_could_move_is_known_before_and_after(monkeypatch):
+    training = Training(monkeypatch, lambda number: number > 10)
+    seen = []
+    training.touch = lambda batch: seen.append(training.splitting.stateless_s)
+    training.run()
+    assert seen[BATCHES] > 0 and 0 < seen[8] < seen[9] and seen[10] == seen[-1]
+
+
+def test_equal_programs_have_equal_digests_and_others_do_not():
+    def digest(*, named=False):
+        model = hashed.make()
+        splitting = Splitting(model, sources.open_source(hashed.data(), batch_size=BATCH))
+        splitting.watch()
+        for first in range(0, BATCHES * BATCH, BATCH):
+            handed = type("Handed", (), {})()
+            handed.batch = splitting.own(np.arange(first, first + BATCH)).batch
+            handed.crossing, handed.order = None, type("Order", (), {"indices": np.arange(first, first + BATCH)})
+            raw, dense, _ = splitting.hand_out(handed)
+            model(raw, dense=dense) if named else model(raw, dense)
+            splitting.taken_back()
+        return splitting.make().digest
+
+    assert digest() == digest() != digest(named=True)
+
+
+def test_a_batch_made_here_has_no_crossings():
+    splitting = Splitting(hashed.make(), sources.open_source(hashed.data()), mode="off")
+    assert splitting.ready and splitting.make().why
+    fed = splitting.own(np.arange(3))
+    assert isinstance(fed, Fed) and fed.crossing is None and len(fed.batch[0]) == 3

@@ -1,0 +1,104 @@
+"""A script under observation: what is told of one that trains, and of those that do not."""
+
+import sys
+
+import msgspec
+import pytest
+
+from springtide.dataworker.split.search.script_report import ScriptReport
+from springtide.worker import explain_split
+from springtide.worker.job import Job
+
+BEGIN = """
+import torch
+from torch import nn
+import springtide as st
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.top = nn.Linear(3, 1)
+
+    def forward(self, x):
+        return self.top(x).squeeze(1)
+
+model = Net()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+data = torch.utils.data.TensorDataset(torch.rand(200, 3), torch.rand(200))
+"""
+LOOP = """
+model, optimizer, batches = st.join().prepare(model, optimizer, data, batch_size=10)
+for x, y in batches:
+    optimizer.zero_grad()
+    nn.functional.mse_loss(model(x), y).backward()
+    optimizer.step()
+"""
+
+
+class Ended(BaseException):
+    """Instead of the end of the process."""
+
+
+@pytest.fixture
+def told(tmp_path, monkeypatch):
+    """What is reported of a script with this text."""
+    monkeypatch.setattr(sys, "argv", [])
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(Job, "witness", None)
+
+    def run(text):
+        script, report = tmp_path / "train.py", tmp_path / "report.json"
+        script.write_text(text)
+
+        def end(status):
+            raise Ended
+
+        with pytest.raises(Ended):
+            explain_split.main(str(report), [str(script)], end)
+        return msgspec.json.decode(report.read_bytes(), type=ScriptReport)
+
+    return run
+
+
+def test_a_script_that_raises_is_told_with_its_line(told):
+    found = told("rows = 3\nraise ValueError('no such column')\n")
+    assert (found.error, found.blame) == ("ValueError: no such column (train.py:2)", "script")
+    assert "Traceback" in found.trace
+
+
+def test_a_script_that_leaves_is_told_with_its_status(told):
+    assert told("import sys\nsys.exit(3)\n").error == "it left with exit status 3"
+
+
+def test_a_script_without_prepare_has_nothing_to_split(told):
+    found = told(BEGIN)
+    assert "never called job.prepare" in found.error and found.blame == "usage"
+
+
+def test_an_iterable_cannot_be_asked_for_samples(told):
+    iterable = (
+        "class Endless(torch.utils.data.IterableDataset):\n    def __iter__(self):\n        return iter([])\n"
+        "data = Endless()\n"
+    )
+    found = told(BEGIN + iterable + LOOP)
+    assert not found.error and "IterableDataset" in found.why
+
+
+@pytest.mark.parametrize("size", [10, 25], ids=["a long loop", "a short one"])
+def test_a_loop_that_never_calls_its_model_is_told_so(told, size):
+    loop = LOOP.replace("batch_size=10", f"batch_size={size}")
+    found = told(BEGIN + loop.replace("model(x)", "x.sum(1).requires_grad_()"))
+    assert not found.error and "not called in training mode" in found.why and found.read_s > 0
+
+
+def test_an_argument_that_the_loop_computes_is_told_with_the_line_of_the_call(told):
+    text = BEGIN + LOOP.replace("model(x)", "model(x * 2)")
+    line = text.splitlines().index("    nn.functional.mse_loss(model(x * 2), y).backward()") + 1
+    found = told(text)
+    assert f"argument 1 of model(...) is no leaf of the batch: the loop has computed it (train.py:{line})" in found.why
+    assert found.called == f"train.py:{line}" and found.split is None
+
+
+def test_too_short_a_loop_is_told_from_what_was_seen(told):
+    found = told(BEGIN + LOOP.replace("batch_size=10", "batch_size=100"))
+    assert not found.error and "fewer than 4 batches" in found.why

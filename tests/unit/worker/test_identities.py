@@ -1,0 +1,153 @@
+"""What slots remember of a loop: every batch that was handed out and pushed, stepped on or not, on every server."""
+
+import pytest
+import torch
+
+from springtide import _native, errors
+from tests.unit.worker import clicks
+from tests.unit.worker.conftest import SLOTS
+
+SAMPLES = 200
+
+
+def prepared(job, **options):
+    model, dataset = clicks.make(samples=SAMPLES)
+    settings = {"batch_size": 20, "shuffle": False, **options}
+    return job.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1), dataset, **settings)
+
+
+def remembered(job):
+    """Ranges of samples, the same at every slot of its owner."""
+    return [run for run in all_remembered(job) if run[0] != _native.FIRST_VALUES]
+
+
+def all_remembered(job):
+    owned = [job.stores[slot % len(job.stores)].applied(slot) for slot in range(SLOTS)]
+    assert all(one == owned[0] for one in owned), "slots have different histories"
+    return owned[0]
+
+
+def shards(count):
+    """The first `count` shards, whole: so small a data set has a shard a batch."""
+    return [(0, 0, count - 1, None)]
+
+
+def first_values(tables):
+    """What stands for the first values of the first `tables` tables."""
+    return (_native.FIRST_VALUES, 0, _native.FIRST_VALUES, tables)
+
+
+@pytest.mark.parametrize("servers", [1, 2])
+def test_every_batch_of_every_epoch_is_remembered_by_every_slot(served_job, servers):
+    job = served_job(servers=servers)
+    clicks.train(*prepared(job, epochs=2))
+    assert remembered(job) == shards(20)
+
+
+@pytest.mark.parametrize(("sync", "tables"), [("async", 4), ("bsp", 3)])
+def test_every_slot_remembers_that_it_has_the_first_values_of_all_tables(served_job, sync, tables):
+    job = served_job(servers=2, sync=sync)
+    prepared(job, sync=sync)
+    assert all_remembered(job) == [first_values(tables)], "the embeddings, and async the dense parameters"
+
+
+def test_a_second_pass_is_not_taken_for_the_first(served_job):
+    job = served_job()
+    model, optimizer, batches = prepared(job)
+    clicks.train(model, optimizer, batches)
+    weights = model.mlp[0].weight.detach().clone()
+    clicks.train(model, optimizer, batches)
+    assert not torch.equal(weights, model.mlp[0].weight), "the second pass was skipped as if it had been trained"
+    assert remembered(job) == shards(20)
+
+
+def test_batches_accumulated_into_one_step_have_one_name(served_job):
+    job = served_job(servers=2)
+    model, optimizer, batches = prepared(job, accumulate=3)
+    for x, y in batches:  # ten batches: the last sum has one
+        clicks.loss_of(model, x, y).backward()
+        if batches.completes_step:
+            optimizer.step()
+            optimizer.zero_grad()
+    assert remembered(job) == shards(4)
+
+
+def test_gradients_that_wait_for_a_later_batch_are_refused_and_what_to_do_is_said(served_job):
+    model, _, batches = prepared(served_job())
+    with pytest.raises(errors.BadInput, match="accumulate=4"):
+        for x, y in batches:
+            clicks.loss_of(model, x, y).backward()
+
+
+def test_gradients_of_a_model_without_tables_are_seen_too(served_job):
+    torch.manual_seed(0)
+    model = torch.nn.Linear(3, 1)
+    dataset = torch.utils.data.TensorDataset(torch.randn(60, 3), torch.randn(60, 1))
+    model, _, batches = served_job().prepare(model, torch.optim.SGD(model.parameters(), lr=0.1), dataset, batch_size=20)
+    with pytest.raises(errors.BadInput, match="accumulate=4"):
+        for x, y in batches:
+            (model(x) - y).square().mean().backward()
+
+
+@pytest.mark.parametrize("to_none", [True, False])
+def test_without_tables_too_a_batch_is_passed_over_by_zero_grad(served_job, to_none):
+    job, model = served_job(), torch.nn.Linear(3, 1)
+    dataset = torch.utils.data.TensorDataset(torch.randn(60, 3), torch.randn(60, 1))
+    model, optimizer, batches = job.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1), dataset, batch_size=20)
+    for x, y in batches:
+        (model(x) - y).square().mean().backward()
+        optimizer.zero_grad(set_to_none=to_none)
+    assert remembered(job) == shards(3)
+
+
+def test_a_batch_that_the_loop_passes_over_is_named_by_itself(served_job):
+    job = served_job()
+    model, optimizer, batches = prepared(job)
+    for number, (x, y) in enumerate(batches):
+        optimizer.zero_grad()
+        if number % 2:
+            continue
+        clicks.loss_of(model, x, y).backward()
+        if number % 3:
+            optimizer.zero_grad()  # thought better of it
+        else:
+            optimizer.step()
+    assert remembered(job) == shards(10)
+
+
+def test_a_step_that_was_skipped_is_named_all_the_same(served_job):
+    job = served_job()
+    model, optimizer, batches = prepared(job)
+    before = model.mlp[0].weight.detach().clone()
+    for x, y in batches:
+        optimizer.zero_grad()
+        clicks.loss_of(model, x, y).backward()
+        optimizer.found_inf = torch.tensor(1.0)  # what torch.amp.GradScaler leaves for an optimizer that unscales
+        optimizer.step()
+    assert torch.equal(before, model.mlp[0].weight)
+    assert remembered(job) == shards(10)
+
+
+def test_a_batch_in_hand_when_the_loop_is_left_is_not_named(served_job):
+    job = served_job()
+    model, optimizer, batches = prepared(job)
+    for number, (x, y) in enumerate(batches):
+        if number == 4:
+            break
+        optimizer.zero_grad()
+        clicks.loss_of(model, x, y).backward()
+        optimizer.step()
+    assert remembered(job) == shards(4)
+
+
+def test_with_identities_off_nothing_is_remembered(served_job):
+    job = served_job(identities=False)
+    losses = clicks.train(*prepared(job))
+    assert len(losses) == 10
+    assert remembered(job) == []
+
+
+def test_in_step_the_step_is_the_identity(served_job):
+    job = served_job(sync="bsp")
+    clicks.train(*prepared(job))
+    assert remembered(job) == []

@@ -1,0 +1,84 @@
+"""Whatever kind of data set it is: a batch's name always means the same samples, and all of them come once."""
+
+import random
+
+import numpy as np
+import pytest
+import torch
+from torch.utils import data
+
+from springtide.data import source
+from springtide.data.ledger.pass_registry import Book
+from springtide.domain.data.leases import Holder
+from springtide.domain.data.samples import DatasetCard
+from springtide.worker.input import batch_plan, batches, lease_prefetch
+from springtide.zoo.readers.criteo import CriteoTsv
+from springtide.zoo.readers.parquet import ParquetClicks
+from tests.unit.worker.input.test_iterable import Worker
+
+SAMPLES, BATCH = 230, 4
+
+
+class Listed(data.Dataset):
+    def __len__(self):
+        return SAMPLES
+
+    def __getitem__(self, index):
+        return index, index
+
+
+def mapped(folder):
+    return Listed(), lambda batch: batch.x.tolist()
+
+
+def tensors(folder):
+    return data.TensorDataset(torch.arange(SAMPLES), torch.zeros(SAMPLES)), lambda batch: batch.x.tolist()
+
+
+def text(folder):
+    path = folder / "day.txt"
+    path.write_text("".join(f"0\t{n}" + "\t" * 38 + "\n" for n in range(SAMPLES)))
+    return CriteoTsv(path), lambda batch: torch.expm1(batch.x.dense[:, 0]).round().int().tolist()
+
+
+def columns(folder):
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    table = pyarrow.table({"click": np.zeros(SAMPLES), "n": np.arange(SAMPLES, dtype=np.float32)})
+    parquet.write_table(table, folder / "log.parquet", row_group_size=33)
+    read = ParquetClicks(folder / "log.parquet", label="click", dense=["n"], sparse=[])
+    return read, lambda batch: batch.x.dense[:, 0].int().tolist()
+
+
+@pytest.mark.parametrize("kind", [mapped, tensors, text, columns])
+@pytest.mark.parametrize("seed", range(3))
+def test_every_sample_comes_once_though_workers_die(tmp_path, kind, seed):
+    dataset, samples_of = kind(tmp_path)
+    opened = source.open_source(dataset, batch_size=BATCH)
+    card = DatasetCard(samples=SAMPLES, batch_size=BATCH, shard_batches=4, seed=seed)
+    book, chance, names = Book(workers=3), random.Random(seed), {}
+    lives, feeds = dict.fromkeys(range(3), 0), {}
+
+    def born(rank):
+        worker = Worker(book, rank)
+        worker.holder = Holder(rank, lives[rank])
+        wanted = batch_plan.leased(lease_prefetch.Direct(worker.lease), worker.hands, card)
+        feeds[rank] = worker, batches.read(opened, wanted, worker.hands)
+
+    for rank in lives:
+        born(rank)
+    while feeds:
+        rank = chance.choice(list(feeds))
+        worker, feed = feeds[rank]
+        handed = next(feed, None)
+        if handed is None:
+            del feeds[rank]
+        elif handed is not batches.PAUSED:
+            (name,) = handed.order.ranges
+            assert names.setdefault(name, samples_of(handed.batch)) == samples_of(handed.batch)
+            worker.hands.acknowledge([handed.order.claim])
+        if chance.random() < 0.03:  # what it had not reported is trained again, under the same name
+            book.fence(rank, lives[rank])
+            lives[rank] += 1
+            born(rank)
+        book.check()
+    assert sorted(n for samples in names.values() for n in samples) == list(range(SAMPLES)), f"seed {seed}"

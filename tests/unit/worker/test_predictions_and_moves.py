@@ -1,0 +1,71 @@
+"""A model predicts the same, bit for bit, wherever its slots lie: they move at rest, all of them and back."""
+
+import pytest
+import torch
+from torch import nn
+
+from springtide.server.server import ServerRole
+from springtide_lab.bench.core import served_worker
+
+ROWS = 600
+
+
+class Clicks(nn.Module):
+    """Two tables, pooled in two ways, under a dense layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.users = nn.EmbeddingBag(ROWS, 8, mode="sum")
+        self.items = nn.EmbeddingBag(ROWS, 4, mode="mean")
+        self.top = nn.Linear(12, 1)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.top(torch.cat([self.users(ids[:, :3]), self.items(ids[:, 3:])], dim=1)).squeeze(1)
+
+
+@pytest.fixture
+def servers():
+    owners = served_worker.placement(2)
+    roles = [
+        ServerRole(index=i, slots=served_worker.SLOTS, seed=3, workers=1, secret=served_worker.SECRET) for i in range(3)
+    ]
+    for role in roles:
+        role.place(owners)
+        role.start()
+    yield roles
+    while roles:  # a server goes with its last reference
+        roles.pop().stop(0)
+
+
+def test_a_fixed_batch_is_predicted_bit_for_bit_the_same_before_and_after_a_migration_at_rest(servers):
+    torch.manual_seed(11)
+    ids, labels = torch.randint(0, ROWS, (512, 6)), torch.rand(512).round()
+    job = served_worker.job([role.address for role in servers[:2]])
+    model = Clicks()
+    optimizer = torch.optim.Adagrad(model.parameters(), lr=0.1)
+    model, optimizer, batches = job.prepare(
+        model, optimizer, torch.utils.data.TensorDataset(ids, labels), batch_size=32, epochs=2
+    )
+    feed = iter(batches)
+
+    def train(steps: int) -> None:
+        model.train()
+        for x, y in (next(feed) for _ in range(steps)):
+            optimizer.zero_grad()
+            nn.functional.binary_cross_entropy_with_logits(model(x), y).backward()
+            optimizer.step()
+
+    def predict() -> torch.Tensor:
+        model.eval()
+        with torch.no_grad():
+            return model(ids[:100]).clone()
+
+    train(8)
+    before = predict()
+    for source, target in ((0, 2), (1, 2), (2, 1), (1, 0)):
+        handed = servers[source].hand_over(servers[source].owned(), target, servers[target].address)
+        assert handed.moved and not handed.why and not servers[source].owned()
+        assert torch.equal(predict(), before), f"after all slots of server-{source} went to server-{target}"
+    train(8)
+    assert not torch.equal(predict(), before), "predictions are read from the servers, not remembered"
+    job.finish()

@@ -1,0 +1,58 @@
+"""Whatever a program computes, and whatever its loop does to hidden state, fed by data workers it trains the same."""
+
+from dataclasses import dataclass
+
+import hypothesis
+import pytest
+
+from tests.unit.worker.fed_runs import Run, difference
+from tests.unit.worker.random_programs import RandomProgram, recipes
+
+ANY = [one for one in hypothesis.HealthCheck if one.name != "return_value"]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What training a program alone, and fed by data workers, gave."""
+
+    difference: str = ""
+    error: str = ""
+    """What both raised."""
+    answered: int = 0
+    """Batches of which calls in forward() were answered."""
+    gave_up: str = ""
+    """Why data workers were given up in the middle."""
+
+
+def compare(recipe):
+    with pytest.MonkeyPatch.context() as patch:
+        _, theirs, error = run(recipe, patch, fed=False)
+        fed, ours, other = run(recipe, patch, fed=True)
+    if error or other:
+        return Comparison("" if error == other else f"{other} instead of {error}", error)
+    forward = fed.splitting._forward
+    why = difference(ours, theirs)
+    return Comparison(why and f"{why}; {fed.told}", "", forward.split_calls if forward is not None else 0, fed.wrong)
+
+
+def run(recipe, patch, *, fed):
+    """The run, what it gave, and what it raised."""
+    made = Run(lambda: RandomProgram(recipe), patch, fed=fed)
+    try:
+        return made, made.run(), ""
+    except Exception as error:
+        return made, None, f"{type(error).__name__}: {str(error).splitlines()[0][:60]}"
+
+
+@hypothesis.settings(max_examples=12, deadline=None, suppress_health_check=ANY)
+@hypothesis.given(recipes())
+def test_a_program_drawn_at_random_trains_the_same_model_whoever_makes_its_batches(recipe):
+    assert not (why := compare(recipe).difference), why
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(7200)
+@hypothesis.settings(max_examples=3000, deadline=None, suppress_health_check=ANY)
+@hypothesis.given(recipes())
+def test_many_programs_drawn_at_random_train_the_same_model_whoever_makes_their_batches(recipe):
+    assert not (why := compare(recipe).difference), why

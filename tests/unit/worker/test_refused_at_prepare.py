@@ -1,0 +1,67 @@
+"""What `job.prepare` cannot use is refused before anything is made of it: what was given, what is wanted."""
+
+import pytest
+import torch
+from torch import nn
+
+import springtide as st
+from springtide import errors
+from tests.unit.worker import clicks
+
+
+def sgd(model):
+    return torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda model, opt, data: (nn.DataParallel(model), opt, data), "wrapped in DataParallel"),
+        (lambda model, opt, data: (model.state_dict(), opt, data), "model is a OrderedDict: wanted a torch.nn.Module"),
+        (lambda model, opt, data: (model, [], data), "no optimizer was given"),
+        (lambda model, opt, data: (model, ["adam"], data), "wanted a torch.optim.Optimizer"),
+        (lambda model, opt, data: (model, torch.optim.LBFGS(model.parameters()), data), "LBFGS evaluates the loss"),
+        (lambda model, opt, data: (model, torch.optim.Rprop(model.parameters()), data), "no kernel on servers"),
+        (lambda model, opt, data: (model, None, data), "optimizer is a NoneType: wanted a torch.optim.Optimizer"),
+        (lambda model, opt, data: (model, torch.optim.SGD, data), "optimizer is a type: wanted a torch.optim.Optim"),
+        (lambda model, opt, data: (model, {"a": opt}, data), "optimizer is a dict: wanted a torch.optim.Optimizer"),
+        (lambda model, opt, data: (model, opt, 7), "cannot train from a int"),
+        (
+            lambda model, opt, data: (on_meta := model.to("meta"), sgd(on_meta), data),
+            "'mlp.0.weight' is on the meta dev",
+        ),
+    ],
+)
+def test_what_cannot_be_prepared_is_refused_with_what_to_do(change, words):
+    model, dataset = clicks.make()
+    with pytest.raises(errors.BadInput, match=words):
+        st.join().prepare(*change(model, sgd(model), dataset))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"sync": "asink"}, "Did you mean 'async'"),
+        ({"sync": True}, "no sync mode named True"),
+        ({"scaling": "globalbatch"}, "Did you mean 'global_batch'"),
+        ({"epochs": 0}, "epochs=0"),
+        ({"batch_size": -1}, "batch_size=-1"),
+        ({"batch_size": "16"}, "batch_size='16': wanted a whole number"),
+        ({"batch_size": True}, "batch_size=True: wanted a whole number"),
+        ({"epochs": 1.5}, "epochs=1.5: wanted a whole number"),
+        ({"seed": "x"}, "seed='x': wanted a whole number"),
+        ({"accumulate": 1.5}, "accumulate=1.5: wanted a whole number"),
+        ({"num_workers": -1}, "num_workers=-1: wanted a whole number of reader processes"),
+        ({"collate_fn": 3}, "collate_fn=3: wanted a function"),
+        ({"shuffle": "no"}, "shuffle='no': wanted True or False"),
+        ({"drop_last": "no"}, "drop_last='no': wanted True or False"),
+        ({"cache_staleness": "x"}, "cache_staleness='x': wanted a whole number"),
+        ({"batch_size": 201, "drop_last": True}, "200 samples do not fill one batch of 201. Lower batch_size"),
+        ({"max_staleness": -1}, "max_staleness=-1"),
+        ({"max_staleness": 1.5}, "max_staleness=1.5: wanted a whole number of pushes"),
+    ],
+)
+def test_options_that_mean_nothing_are_refused(options, words):
+    model, dataset = clicks.make()
+    with pytest.raises(errors.BadInput, match=words):
+        st.join().prepare(model, sgd(model), dataset, **options)

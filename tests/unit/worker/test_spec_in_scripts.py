@@ -1,0 +1,54 @@
+"""What a script has of its job's spec: data sets by name, and tables as they are to be."""
+
+import json
+
+import pytest
+import torch
+
+import springtide as st
+from springtide import errors
+from springtide.domain.spec import script_settings
+from springtide.domain.spec.elastic_job import ElasticJob, TableWish
+from tests.unit.worker import clicks
+
+
+def told(**spec):
+    return script_settings.told(ElasticJob(script="train.py", **spec))
+
+
+def test_data_sets_are_found_by_their_names():
+    job = st.join(**told(data={"train": "s3://clicks/2026", "test": "/mnt/test"}))
+    assert job.data["train"] == "s3://clicks/2026" and dict(job.data) == {
+        "train": "s3://clicks/2026",
+        "test": "/mnt/test",
+    }
+    with pytest.raises(errors.BadInput, match="Did you mean 'train'"):
+        job.data["trian"]
+    assert st.join().data.get("train", "local.csv") == "local.csv"
+    with pytest.raises(errors.BadInput, match=r"the job was given no data; write `data: \{train: PATH_OR_URL\}`"):
+        st.join().data["train"]
+
+
+def test_tables_are_what_the_spec_says_over_what_the_script_says():
+    model, dataset = clicks.make(sparse=False)
+    names = [
+        name for name, module in model.named_modules() if isinstance(module, torch.nn.EmbeddingBag | torch.nn.Embedding)
+    ]
+    wish = TableWish(ttl=7, min_count=2, capacity_rows=50, dtype="bfloat16")
+    job = st.join(**told(tables={names[0]: wish}))
+    model, _, _ = job.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1), dataset)
+    (table,) = model.get_submodule(names[0]).springtide_binding.tables
+    assert (table.spec.ttl, table.spec.min_count, table.spec.capacity_rows, table.spec.dtype) == (7, 2, 50, "bfloat16")
+
+
+def test_a_table_that_the_model_has_not_is_told_with_those_it_has():
+    model, dataset = clicks.make(sparse=False)
+    job = st.join(**told(tables={"usr": TableWish(ttl=1)}))
+    with pytest.raises(errors.UnknownName, match="the job's spec names it"):
+        job.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1), dataset)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", json.dumps({"user": {"tll": 1}})])
+def test_settings_that_are_no_such_thing_are_refused(text):
+    with pytest.raises(errors.BadInput):
+        script_settings.tables_of(text)
