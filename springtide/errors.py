@@ -8,6 +8,7 @@ SpringtideError
 │   │   └── MalformedRecord     a line of a data file that cannot be read
 │   ├── MissingFile        a path that does not exist (nearest name given)
 │   ├── MissingExtra       an optional dependency that is not installed
+│   ├── MissingLab         a command of the lab, which is not installed
 │   ├── StreamShrunk       a stream that ends before what was read of it
 │   ├── StreamReplaced     a stream that was made anew since it was read
 │   ├── PortTaken          an address someone else listens on
@@ -79,6 +80,15 @@ class MissingExtra(UserError, ImportError):
         """`then`: a command besides."""
         also = f", then `{then}`" if then else ""
         super().__init__(f"{what} needs `pip install 'springtide[{extra}]'`{also}")
+
+
+class MissingLab(UserError, ImportError):
+    """A command of the lab, which is not installed."""
+
+    def __init__(self, command: str) -> None:
+        super().__init__(
+            f"`springtide {command}` needs the lab, a package of its own: `pip install ./lab` in a checkout"
+        )
 
 
 class StreamShrunk(UserError):

@@ -3,10 +3,12 @@
 In: options. Out: each hands over to its own file, imported when it is called. Next: `cli.app` lists them beside others.
 """
 
+import importlib.util
 from typing import Annotated
 
 import typer
 
+from springtide import errors
 from springtide.cli.common.options import RUNS, Debug, Json, Runs
 
 app = typer.Typer(rich_markup_mode=None)
@@ -34,6 +36,7 @@ def bench(
     debug: Debug = False,
 ) -> int:
     """Run a benchmark: ours and a peer alternately in one run, the ratio last."""
+    _need_lab("bench")
     from springtide.cli.lab import bench as verb
 
     return verb.bench(name, quick=quick, out=out, as_json=as_json, delays=delay or (), ids=ids)
@@ -195,7 +198,13 @@ def reproduce(
     debug: Debug = False,
 ) -> int:
     """A paper's figures from this code, in simulation, beside the paper's own, each with its goal."""
+    _need_lab("reproduce")
     from springtide.cli.lab import reproduce as verb
 
     wish = verb.Wish(seeds=seeds, jobs=jobs, quick=quick, ids=ids, trace=trace, metrics=tuple(metric or ()))
     return verb.reproduce(name, wish, out=out, as_json=as_json)
+
+
+def _need_lab(command: str) -> None:
+    if importlib.util.find_spec("springtide_lab") is None:
+        raise errors.MissingLab(command)

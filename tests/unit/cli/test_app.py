@@ -65,6 +65,13 @@ def test_a_file_that_is_something_else_is_told_and_not_traced_back(tmp_path, mon
     assert said in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("command", [["bench", "store"], ["reproduce", "herald"]])
+def test_without_the_lab_its_commands_say_where_it_is(capsys, monkeypatch, command):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert app.main(command) == 2
+    assert "pip install ./lab" in capsys.readouterr().err
+
+
 def test_an_unknown_benchmark_is_answered_with_the_nearest(capsys):
     assert app.main(["bench", "stor"]) == 2
     assert "Did you mean 'store'?" in capsys.readouterr().err
