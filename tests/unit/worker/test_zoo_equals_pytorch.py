@@ -9,7 +9,7 @@ from torch import nn
 
 from springtide import zoo
 
-STEPS, BATCH = 200, 16
+STEPS, BATCH = 60, 16
 OPTIMIZERS = ("SGD", "Adagrad", "SparseAdam")
 # At 0.02 Adagrad makes a step of +-0.02 of a rounding error: there plain PyTorch with dense gradients, with sparse ones
 # and in float64 part from each other by 5e-4 after 200 steps of the MMoE ranker.
