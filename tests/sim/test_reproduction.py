@@ -15,6 +15,7 @@ from springtide_lab.reproduce.dlrover_rm import clusterdays, figures_days, rows,
 from tests.architecture import sources
 
 
+@pytest.mark.soak
 def test_the_tiny_version_gives_every_row_with_its_seeds_or_its_reason(capsys, tmp_path):
     assert app.main(["reproduce", "dlrover-rm", "--quick", "--json", "--out", str(tmp_path / "figures")]) == 0
     lines = capsys.readouterr().out.splitlines()
