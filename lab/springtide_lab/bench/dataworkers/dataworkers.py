@@ -41,15 +41,14 @@ def bench(options: Options) -> report.Result:
     with contextlib.ExitStack() as stack:
         folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
         with futures.ThreadPoolExecutor() as pool:  # a process takes seconds until it has imported torch
-            ways = (OURS, DATASET, LOADER)
+            ways = (OURS, DATASET, LOADER, FAKE)
             starting = {way: pool.submit(trainer, stack, way, folder / way, cores, sizes) for way in ways}
             trainers = {way: one.result() for way, one in starting.items()}
-            asked = {way: pool.submit(trainers[way].ask, "round", what="split") for way in (OURS, DATASET)}
+            asked = {way: pool.submit(trainers[way].ask, "round", what="split") for way in (OURS, DATASET, FAKE)}
             moved = {way: one.result()["moved"] for way, one in asked.items()}
-            packages = {OURS: OURS, DATASET: DATASET, FAKE: OURS}
             begun = {
-                way: pool.submit(worker, stack, folder / package, cores, sizes, fake=way == FAKE)
-                for way, package in packages.items()
+                way: pool.submit(worker, stack, folder / way, cores, sizes, fake=way == FAKE)
+                for way in (OURS, DATASET, FAKE)
             }
             making = {way: one.result() for way, one in begun.items()}
         cpu: dict[str, list[float]] = {}
