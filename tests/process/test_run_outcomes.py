@@ -83,6 +83,7 @@ def test_a_script_that_cannot_train_says_why_first(tmp_path, text, first):
     assert code == 1 and out[0].startswith(first)
 
 
+@pytest.mark.soak
 def test_a_script_that_never_joins_is_stopped_after_the_timeout(tmp_path):
     running.script(tmp_path, "import threading\nthreading.Event().wait()\n")
     with running.springtide("run", "train.py", "--timeout", "15", folder=tmp_path) as job:

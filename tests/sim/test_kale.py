@@ -174,6 +174,7 @@ def test_goals_are_met_or_missed_by_what_was_measured():
     assert [row.met for row in other][:4] == [True, False, True, True], "nothing by nothing is no worse"
 
 
+@pytest.mark.soak
 def test_the_tiny_version_prints_and_draws(capsys, tmp_path):
     assert app.main(["reproduce", "herald", "--trace", "x.csv"]) == 2
     assert "springtide reproduce goldminer and kale" in capsys.readouterr().err
