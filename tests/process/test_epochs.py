@@ -121,7 +121,12 @@ def held(folder, what, *ranks):
 
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(
-    ("loop", "sync", "registered"), [("job.epochs", "async", True), ("plain", "async", False), ("plain", "bsp", True)]
+    ("loop", "sync", "registered"),
+    [
+        ("job.epochs", "async", True),
+        ("plain", "async", False),
+        pytest.param("plain", "bsp", True, marks=pytest.mark.soak),
+    ],
 )
 def test_a_killed_worker_and_a_resumed_run_go_on_in_the_epoch_they_were_in(tmp_path, loop, sync, registered):
     write(tmp_path, loop, registered=registered)
