@@ -41,14 +41,15 @@ def bench(options: Options) -> report.Result:
     with contextlib.ExitStack() as stack:
         folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
         with futures.ThreadPoolExecutor() as pool:  # a process takes seconds until it has imported torch
-            ways = (OURS, DATASET, LOADER, FAKE)
+            ways = (OURS, DATASET, LOADER)
             starting = {way: pool.submit(trainer, stack, way, folder / way, cores, sizes) for way in ways}
             trainers = {way: one.result() for way, one in starting.items()}
-            asked = {way: pool.submit(trainers[way].ask, "round", what="split") for way in (OURS, DATASET, FAKE)}
+            asked = {way: pool.submit(trainers[way].ask, "round", what="split") for way in (OURS, DATASET)}
             moved = {way: one.result()["moved"] for way, one in asked.items()}
+            packages = {OURS: OURS, DATASET: DATASET, FAKE: OURS}
             begun = {
-                way: pool.submit(worker, stack, folder / way, cores, sizes, fake=way == FAKE)
-                for way in (OURS, DATASET, FAKE)
+                way: pool.submit(worker, stack, folder / package, cores, sizes, fake=way == FAKE)
+                for way, package in packages.items()
             }
             making = {way: one.result() for way, one in begun.items()}
         cpu: dict[str, list[float]] = {}
@@ -56,7 +57,7 @@ def bench(options: Options) -> report.Result:
         for way in (INSIDE, LOADER, DATASET, OURS, FAKE):
             feeders = [making[way].ask("round", what="address")["address"]] if way in making else []
             training = trainers.get(way, trainers[OURS])
-            one = functools.partial(pace, training, cpu.setdefault(way, []), feeders, seconds)
+            one = functools.partial(pace, training, cpu.setdefault(way, []), feeders, seconds, fake=way == FAKE)
             contestants.append(harness.Contestant(name=way, measure=one))
         alone = functools.partial(making[OURS].figure, what="alone", seconds=seconds)
         contestants.append(harness.Contestant(name=LINEAR, measure=alone))
@@ -85,9 +86,9 @@ def _process(script: str, options: dict[str, Any]) -> peers.Worker:
     return peers.Worker(script, options=options, environment=config.child_environment({}, {}))
 
 
-def pace(training: peers.Worker, cpu: list[float], feeders: list[str], seconds: float) -> float:
+def pace(training: peers.Worker, cpu: list[float], feeders: list[str], seconds: float, *, fake: bool) -> float:
     """Steps a second, fed by these or by nobody; what was queued before is trained first."""
-    answer = training.ask("round", what="train", seconds=seconds, warm=WARM, addresses=feeders)
+    answer = training.ask("round", what="train", seconds=seconds, warm=WARM, addresses=feeders, fake=fake)
     if bool(feeders) != bool(answer["made"]):
         raise peers.PeerFailed(f"{answer['made']} of {answer['steps']} batches came from {len(feeders)} data workers")
     cpu.append(answer["cpu_s"])

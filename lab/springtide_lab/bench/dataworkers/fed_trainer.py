@@ -1,9 +1,9 @@
 """The trainer of `bench dataworkers`, held to one core: a plain loop over `batches`, wherever these are made.
 
 Options: way, folder, core, other (where readers of a DataLoader run), batch, samples, hidden. A round: {"what":
-"split"} -> what moves; {"what": "train", "seconds", "warm", "addresses"} -> steps a second, CPU and blocked seconds a
-step, batches made by data workers. way: "in process", "DataLoader", "data set", "automatic"; "off" and "auto": a job
-whose preprocessing is cheap, without data workers and with the tuner deciding every second.
+"split"} -> what moves; {"what": "train", "seconds", "warm", "addresses", "fake"} -> steps a second, CPU and blocked
+seconds a step, batches made by data workers. way: "in process", "DataLoader", "data set", "automatic"; "off" and
+"auto": a job whose preprocessing is cheap, without data workers and with the tuner deciding every second.
 """
 
 import os
@@ -20,7 +20,6 @@ import text_clicks
 import torch
 
 CHEAP = ("off", "auto")
-FAKE = "fake data"  # batches that cost a data worker nothing, all the same one
 
 
 class Trainer:
@@ -28,14 +27,10 @@ class Trainer:
 
     def __init__(self, options: dict[str, Any]) -> None:
         from springtide.domain.data.data_workers import FeedRules
-        from springtide.worker.split import controller
         from springtide_lab.bench.dataworkers import fed_job
 
         way = options["way"]
-        if way == FAKE:
-            controller.CHECKED = sys.maxsize  # compared with what forward() makes, they would be given up
-        rules = {"data set": FeedRules(workers=1, split="off"), "auto": FeedRules()}
-        rules |= dict.fromkeys(("automatic", FAKE), FeedRules(workers=1))
+        rules = {"data set": FeedRules(workers=1, split="off"), "automatic": FeedRules(workers=1), "auto": FeedRules()}
         self.job = fed_job.FedJob(rules.get(way, FeedRules(workers=0)), pathlib.Path(options["folder"]))
         torch.manual_seed(0)
         model: Any = (text_clicks.PlainModel if way in CHEAP else text_clicks.Model)(options["hidden"])
@@ -61,12 +56,21 @@ class Trainer:
         made = self.job._splitting.make()
         return {"moved": made.explanation.summary if made.explanation is not None else made.why}
 
+    def compare(self, some: bool) -> None:
+        """Whether some of the batches of data workers are compared, as in every job."""
+        from springtide.worker.split import controller
+
+        if self.job._splitting is not None:
+            self.job._splitting._every = controller.CHECKED if some else sys.maxsize
+
     def train(self, request: dict[str, Any]) -> dict[str, Any]:
         """Some steps that do not count, then some seconds that do."""
         if "addresses" in request:
             self.job.told.feed(request["addresses"])
+        self.compare(False)  # with what forward() makes: fake batches, of which some may be queued, would be given up
         for _ in range(request["warm"]):
             next(self.steps)
+        self.compare(not request.get("fake"))
         made, before, began, times = self.made(), resource.getrusage(resource.RUSAGE_SELF), time.perf_counter(), 0
         ready = ready_s()
         while (took := time.perf_counter() - began) < request["seconds"] or not times:
