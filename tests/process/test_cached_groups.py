@@ -31,7 +31,7 @@ def told(job):
     return [str(event["what"]) for event in job.story if event["event"] == "decision"]
 
 
-@pytest.mark.soak  # in CI: test_bsp_groups.py, and caches in unit tests to the bit
+@pytest.mark.soak  # CI has kills of groups without a cache, and caches without kills
 @pytest.mark.timeout(400)
 def test_a_lost_worker_takes_a_caching_group_back_to_its_checkpoint_and_scaling_flushes_first(tmp_path):
     def hurt(job):

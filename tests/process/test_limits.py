@@ -17,7 +17,7 @@ import pytest
 
 from springtide.domain.core.resources import Limits
 from springtide.domain.core.roles import Life, Role, RoleKind
-from springtide.platforms.agent.api import Launch
+from springtide.platforms.agent.platform_api import Launch
 from springtide.platforms.local import cgroups
 from springtide.platforms.local import platform as local
 from springtide.telemetry import logs
@@ -267,7 +267,7 @@ TWO_WORKERS = """
 import asyncio, pathlib, sys
 from springtide.domain.core.roles import Life, Role, RoleKind
 from springtide.domain.core.resources import Limits
-from springtide.platforms.agent.api import Launch
+from springtide.platforms.agent.platform_api import Launch
 from springtide.platforms.local.platform import LocalPlatform
 from springtide.telemetry import logs
 

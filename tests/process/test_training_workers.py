@@ -88,7 +88,7 @@ def saved(folder):
         return dict(state)
 
 
-@pytest.mark.soak  # in CI: test_bsp_checkpoints.py, and batch_order/ to the bit
+@pytest.mark.soak  # in CI: several ranks in one process (tests/unit/worker/bsp/batch_order)
 def test_three_ranks_in_step_make_the_model_that_one_process_makes(tmp_path):
     running.script(tmp_path, IN_STEP)
     alone(tmp_path)
