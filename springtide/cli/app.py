@@ -20,7 +20,7 @@ from springtide.cli.job import remote_commands
 from springtide.cli.lab import commands as trying
 from springtide.cli.show import commands as watching
 from springtide.cli.stream import commands as streams
-from springtide.telemetry import output, redacting
+from springtide.telemetry import output, redactor
 
 BAD_USAGE, INFRASTRUCTURE, INTERRUPTED = 2, 3, 130
 
@@ -270,8 +270,8 @@ def main(arguments: list[str] | None = None) -> int:
         return INTERRUPTED
     except errors.SpringtideError as error:
         if debug:
-            print(redacting.redact(traceback.format_exc()), file=sys.stderr)
-        print(redacting.redact(f"error: {error}"), file=sys.stderr)
+            print(redactor.redact(traceback.format_exc()), file=sys.stderr)
+        print(redactor.redact(f"error: {error}"), file=sys.stderr)
         return BAD_USAGE if isinstance(error, errors.UserError) else INFRASTRUCTURE
     except BrokenPipeError:
         sys.stderr.close()  # whoever read us has left: nothing more to say, not even at exit

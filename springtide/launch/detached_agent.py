@@ -22,7 +22,7 @@ from springtide.domain.spec.elastic_job import ElasticJob
 from springtide.launch import local_job
 from springtide.launch.spec import resolve
 from springtide.platforms.agent import agent
-from springtide.telemetry import logs, redacting, run_registry
+from springtide.telemetry import logs, redactor, run_registry
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,7 +98,7 @@ def tell(out: BinaryIO, answer: Answer) -> None:
 
 def say(line: str) -> None:
     """Into the log; before there is one, to the terminal."""
-    print(redacting.redact(line), file=sys.stderr, flush=True)
+    print(redactor.redact(line), file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

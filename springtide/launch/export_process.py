@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from springtide import config, errors
 from springtide.checkpoint.format.storage import place_of
 from springtide.domain.model.checkpoints import CheckpointRules
-from springtide.telemetry import logs, redacting
+from springtide.telemetry import logs, redactor
 
 if TYPE_CHECKING:
     from springtide.export.continuous import Following
@@ -44,7 +44,7 @@ def follow(
             wait_s, said = every_s, ""
         except (errors.BadInput, OSError) as error:  # a checkpoint that was deleted while it was read: there is a newer
             if str(error) != said:
-                print(redacting.redact(f"no export: {error}"), file=sys.stderr, flush=True)
+                print(redactor.redact(f"no export: {error}"), file=sys.stderr, flush=True)
             card, wait_s, said = None, min(every_s, AGAIN_S), str(error)
         if card is not None:
             what = "whole" if card.since is None else f"since {card.since}"

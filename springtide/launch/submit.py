@@ -20,7 +20,7 @@ from springtide.launch import job_lookup
 from springtide.launch.detached_agent import Answer
 from springtide.launch.job_lookup import Where
 from springtide.launch.spec import resolve
-from springtide.telemetry import redacting
+from springtide.telemetry import redactor
 from springtide.telemetry.run_registry import RunCard
 
 Say = Callable[[str], None]
@@ -65,7 +65,7 @@ def to_cluster(job: ElasticJob, where: Where, *, code: pathlib.Path | None, say:
         resolve.find_script(code / job.script)
     name = job_lookup.load(where.platform, job_lookup.SUBMITTERS).submit(job, code, where.options, say) or job.name
     card = RunCard(
-        name=name, script=job.script, arguments=redacting.redact_arguments(job.arguments), began_at=time.time(),
+        name=name, script=job.script, arguments=redactor.redact_arguments(job.arguments), began_at=time.time(),
         platform=where.platform, where=dict(where.options),
     )  # fmt: skip
     job_lookup.note(pathlib.Path(where.folder), card)

@@ -35,7 +35,7 @@ from springtide.master.core.record import Record
 from springtide.master.dispatcher import Desk
 from springtide.rpc.transport import addresses, master_file
 from springtide.rpc.transport.listener import Listener
-from springtide.telemetry import events, logs, planner_views, redacting
+from springtide.telemetry import events, logs, planner_views, redactor
 from springtide.telemetry.metrics_server import Exposing
 
 log = logging.getLogger(__name__)
@@ -54,7 +54,7 @@ def main(arguments: list[str]) -> int:
     gc.set_threshold(20_000, 20, 100)  # leases and nodes live long: looking through all of them often only costs time
     logs.log_to_stderr(debug=settings.debug)
     spec_text = logs.RunFiles(pathlib.Path(root)).spec.read_bytes()
-    redacting.remember(spec_text.decode())
+    redactor.remember(spec_text.decode())
     spec = msgspec.json.decode(spec_text, type=JobSpec)
     secret = config.job_secret(settings)
     at = Listening(host, int(port), addresses.advertised(host, settings.host), settings.tls)

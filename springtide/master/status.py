@@ -18,7 +18,7 @@ from springtide.master.core.progress import Tally
 from springtide.master.core.record import Record
 from springtide.master.data.data_workers import Feeding
 from springtide.rpc.messages.messages import JobStatus, MemberView, Report
-from springtide.telemetry.redacting import redact
+from springtide.telemetry.redactor import redact
 
 MOST_SHOWN = 20  # of the batches that were trained in part: a status is sent ten times a second
 

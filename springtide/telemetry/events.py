@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from springtide import errors, private_files
-from springtide.telemetry import redacting
+from springtide.telemetry import redactor
 
 BEGIN = b'{"at":'
 """How every line begins."""
@@ -36,7 +36,7 @@ class EventLog:
 
     def write(self, kind: str, **fields: Any) -> None:
         """Append one event with the time of day; credentials in it are hidden."""
-        told = redacting.redact_all(msgspec.to_builtins(fields))
+        told = redactor.redact_all(msgspec.to_builtins(fields))
         line = msgspec.json.encode({"at": round(time.time(), 3), "event": kind, **told})
         self._unwritten.append(line + b"\n")
         if len(self._unwritten) > MOST_UNWRITTEN:

@@ -26,7 +26,7 @@ from springtide.domain.core.resources import Limits
 from springtide.domain.core.roles import parse_role
 from springtide.domain.spec.job_spec import JobSpec, Phase
 from springtide.platforms.agent.agent import Agent
-from springtide.platforms.agent.api import Platform
+from springtide.platforms.agent.platform_api import Platform
 from springtide.platforms.agent.run_plan import RunPlan
 from springtide.platforms.local.fork_server_client import WarmStarts
 from springtide.platforms.local.platform import LocalPlatform

@@ -23,8 +23,8 @@ from springtide.domain.core.roles import Life, RoleExit
 from springtide.domain.spec.job_spec import JobSpec
 from springtide.platforms.agent import master_keeper, role_launch
 from springtide.platforms.agent.agent import Agent
-from springtide.platforms.agent.api import Launch
 from springtide.platforms.agent.composite import TwoPlaces
+from springtide.platforms.agent.platform_api import Launch
 from springtide.platforms.local.platform import LocalPlatform, exit_of
 from springtide.rpc.messages import messages
 from springtide.telemetry import logs

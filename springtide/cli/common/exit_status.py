@@ -12,7 +12,7 @@ import msgspec
 from springtide.cli.common.render import saving_of, show, wrap
 from springtide.domain.spec.job_spec import Blame, Phase
 from springtide.rpc.messages.messages import JobStatus
-from springtide.telemetry import redacting
+from springtide.telemetry import redactor
 
 OK, USER_CODE, INFRASTRUCTURE, INTERRUPTED = 0, 1, 3, 130
 
@@ -58,7 +58,7 @@ def text(status: JobStatus, places: Mapping[str, str], *, debug: bool = False) -
     elif status.phase is not Phase.FINISHED and status.checkpoint:
         lines.append(f"saved   checkpoint {status.checkpoint}, which --resume goes on from")
     lines += [f"{what:<7} {place}" for what, place in places.items()]
-    return redacting.redact("\n".join(lines))
+    return redactor.redact("\n".join(lines))
 
 
 def called(status: JobStatus, run: str) -> JobStatus:
@@ -104,4 +104,4 @@ def as_object(status: JobStatus, places: Mapping[str, str]) -> dict[str, Any]:
     plain.pop("type", None)
     if status.phase.over:
         plain["samples_per_s"] = rate(status)
-    return {**redacting.redact_all(plain), "exit_code": exit_code(status), **places}
+    return {**redactor.redact_all(plain), "exit_code": exit_code(status), **places}

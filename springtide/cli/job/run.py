@@ -26,7 +26,7 @@ from springtide.launch import local_job
 from springtide.launch.spec import resolve
 from springtide.platforms.local import job_handle
 from springtide.rpc.messages import messages
-from springtide.telemetry import logs, output, redacting
+from springtide.telemetry import logs, output, redactor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +122,7 @@ async def _run(begun: local_job.Begun, witness: Witness | None) -> messages.JobS
 
 def said(line: str) -> None:
     """What a user should know before the view is there."""
-    print("\n".join(wrap(redacting.redact(line))), file=sys.stderr)
+    print("\n".join(wrap(redactor.redact(line))), file=sys.stderr)
 
 
 def job_of(options: RunOptions) -> ElasticJob:

@@ -26,7 +26,7 @@ from springtide.launch.job_lookup import Where
 from springtide.launch.spec import resolve, spec_reader
 from springtide.launch.spec.spec_reader import Read
 from springtide.platforms.agent.run_plan import RunPlan
-from springtide.telemetry import redacting
+from springtide.telemetry import redactor
 
 FILE, OPTION, DEFAULT = "spec", "--name", "default"
 ELSEWHERE = (KubernetesWish, RayWish)
@@ -92,7 +92,7 @@ def rehearse(found: Read, where: Where, *, named: bool, as_json: bool) -> int:
         shown_job: dict[str, Any] = schema.to_plain(job)
         shown_job["spec"] = {name: shown_value(name, value) for name, value in shown_job["spec"].items()}
         plain = {"job": job.name, "object": shown_job, "origins": origins, "resolved": resolved}
-        print(msgspec.json.encode(redacting.redact_all(msgspec.to_builtins(plain))).decode())
+        print(msgspec.json.encode(redactor.redact_all(msgspec.to_builtins(plain))).decode())
     return 0
 
 
@@ -100,10 +100,10 @@ def shown_value(path: str, value: Any) -> Any:
     """A value of a spec as it may be shown."""
     if path.endswith("environment") and isinstance(value, Mapping):
         hidden = {name: redaction.HIDDEN for name in value if redaction.is_secret_variable(name)}
-        return redacting.redact_all({**value, **hidden})
+        return redactor.redact_all({**value, **hidden})
     if path.endswith("arguments") and isinstance(value, list | tuple):
-        return redacting.redact_arguments(value)
-    return redacting.redact_all(value)
+        return redactor.redact_arguments(value)
+    return redactor.redact_all(value)
 
 
 def leaves(job: ElasticJob, found: Read, *, named: bool) -> Iterator[tuple[str, Any, str]]:

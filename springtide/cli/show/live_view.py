@@ -21,7 +21,7 @@ from springtide.domain.core.roles import Role, RoleKind
 from springtide.platforms.agent.agent import RunPlan
 from springtide.rpc.messages.messages import JobStatus
 from springtide.telemetry.logs import SCRIPT_RAISED, RunFiles
-from springtide.telemetry.redacting import redact
+from springtide.telemetry.redactor import redact
 
 LINE_EVERY_S = 2.0
 

@@ -25,7 +25,7 @@ import msgspec
 from springtide import _native, errors
 from springtide.dataworker.transport import codec, handshake, shared_memory
 from springtide.dataworker.transport.tls_socket import SecureSocket
-from springtide.rpc.transport import addresses, pending
+from springtide.rpc.transport import addresses, handshake_limits
 from springtide.rpc.transport.frames import BadFrame
 
 HEAD = struct.Struct("<4sBBHIIQI")
@@ -311,12 +311,12 @@ def connect(
     With `certificates` (a folder, `rpc.transport.tls`) by TLS, except within this host.
     OSError when nobody listens there, `Rejected` when it is not a process of this job.
     """
-    plain = socket.create_connection(addresses.parse(address), timeout=pending.DEADLINE_S)
+    plain = socket.create_connection(addresses.parse(address), timeout=handshake_limits.DEADLINE_S)
     sock: socket.socket | SecureSocket = plain
     try:
         if certificates:
             sock = SecureSocket(plain, certificates, listens=False)
-            sock.settimeout(pending.DEADLINE_S)
+            sock.settimeout(handshake_limits.DEADLINE_S)
         name = handshake.call(sock, secret)
         if shared and name and (near := _reach(name, secret)) is not None:
             sock.close()
@@ -331,7 +331,7 @@ def connect(
 def _reach(name: str, secret: bytes) -> socket.socket | None:
     """The listener's Unix socket, if it is on this host."""
     near = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    near.settimeout(pending.DEADLINE_S)
+    near.settimeout(handshake_limits.DEADLINE_S)
     try:
         near.connect("\0" + name)
     except OSError:

@@ -1,7 +1,8 @@
 """Where data workers are called: a TCP port, and for callers of this host a Unix socket besides.
 
 In: whoever connects. Out: a `Channel` for each that has proved itself (dataworker/transport/handshake.py). A handshake
-has a thread of its own, so that nobody holds up another, and limits in number and time (`rpc.transport.pending`).
+has a thread of its own, so that nobody holds up another, and limits in number and time
+(`rpc.transport.handshake_limits`).
 """
 
 import contextlib
@@ -16,7 +17,7 @@ import weakref
 from springtide import errors
 from springtide.dataworker.transport import channel, handshake
 from springtide.dataworker.transport.tls_socket import SecureSocket
-from springtide.rpc.transport import addresses, pending
+from springtide.rpc.transport import addresses, handshake_limits
 
 _open: "weakref.WeakSet[Listener]" = weakref.WeakSet()
 
@@ -46,7 +47,7 @@ class Listener:
         self.port = int(self._tcp.getsockname()[1])
         self.address = addresses.join(host, self.port)
         self._proved: queue.SimpleQueue[channel.Channel | None] = queue.SimpleQueue()
-        self._pending = pending.PendingHandshakes()
+        self._pending = handshake_limits.PendingHandshakes()
         self._waker, self._wake = socket.socketpair()
         self._closed = False
         self._thread = threading.Thread(target=self._listen, name="batch-listener", daemon=True)
@@ -102,7 +103,7 @@ class Listener:
             try:
                 if self._certificates and plain.family != socket.AF_UNIX:
                     sock = SecureSocket(plain, self._certificates, listens=True)
-                sock.settimeout(pending.DEADLINE_S)
+                sock.settimeout(handshake_limits.DEADLINE_S)
                 name = self._name if sock.family != socket.AF_UNIX else ""
                 if handshake.receive(sock, self._secret, name, proved=limits.close):
                     self._proved.put(channel.Channel(sock))

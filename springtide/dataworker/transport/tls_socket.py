@@ -10,7 +10,7 @@ import socket
 from typing import Any
 
 from springtide import _native, errors
-from springtide.rpc.transport import auth, pending
+from springtide.rpc.transport import auth, handshake_limits
 
 
 class SecureSocket:
@@ -21,7 +21,7 @@ class SecureSocket:
         self._sock = sock
         role = "" if listens else "data-worker"
         try:
-            self._tls = _native.SecureSocket(sock.fileno(), certificates, listens, role, pending.DEADLINE_S)
+            self._tls = _native.SecureSocket(sock.fileno(), certificates, listens, role, handshake_limits.DEADLINE_S)
         except errors.ServerUnreachable as error:
             raise auth.Rejected(str(error)) from error
 

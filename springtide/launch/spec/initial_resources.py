@@ -30,7 +30,7 @@ from springtide.domain.spec.planning_config import PlanningConfig
 from springtide.launch.spec import field_overrides
 from springtide.master.autoscale import adviser_factory
 from springtide.planning.policy import acceptance
-from springtide.telemetry import redacting
+from springtide.telemetry import redactor
 
 SAMPLE_S = BETWEEN_S = 20.0  # roles of one machine start within seconds, where those of a cluster take a minute
 ASK_S = 10.0  # for a first shape; a job that is told none begins small
@@ -129,7 +129,7 @@ def rules_of(job: ElasticJob, capacity: Capacity, limits: Bounds, *, history: st
         brain=brain, brain_secret_file=own_settings.brain_secret_file, brain_tls=own_settings.brain_tls,
         features={
             "script": pathlib.PurePath(job.script).name, "job": job.name,
-            "arguments": " ".join(redacting.redact_arguments(job.arguments)),
+            "arguments": " ".join(redactor.redact_arguments(job.arguments)),
         },
     )  # fmt: skip
     return changed(rules, job.planning)

@@ -27,8 +27,8 @@ from springtide.domain.core.resources import Limits
 from springtide.domain.core.roles import Life, RoleExit, RoleKind, RoleUsage, WantedRole
 from springtide.domain.spec.job_spec import Blame, Phase
 from springtide.platforms.agent import credentials, master_keeper, reconcile, role_launch, waiting
-from springtide.platforms.agent.api import Launch, Platform
 from springtide.platforms.agent.master_keeper import START_S, Keeper, NextTerm
+from springtide.platforms.agent.platform_api import Launch, Platform
 from springtide.platforms.agent.reconcile import POLITE_S
 from springtide.platforms.agent.run_plan import RunPlan as RunPlan
 from springtide.platforms.agent.waiting import Result
@@ -36,7 +36,7 @@ from springtide.platforms.awake import AwakeClock
 from springtide.rpc.messages import messages
 from springtide.rpc.transport import connection
 from springtide.rpc.transport.master_file import Whereabouts
-from springtide.telemetry import events, logs, redacting, run_registry
+from springtide.telemetry import events, logs, redactor, run_registry
 
 log = logging.getLogger(__name__)
 
@@ -61,8 +61,8 @@ class Agent:
         next_term: NextTerm | None = None,
     ) -> None:
         self.plan, self._files, self._platform, self._say = plan, files, platform, say
-        redacting.remember(
-            msgspec.json.encode(plan.spec).decode(), *redacting.option_pairs(plan.arguments), *plan.settings.values(),
+        redactor.remember(
+            msgspec.json.encode(plan.spec).decode(), *redactor.option_pairs(plan.arguments), *plan.settings.values(),
             variables=plan.environment,
         )  # fmt: skip
         self._secret = pathlib.Path(plan.secret_file) if plan.secret_file else files.secret
@@ -371,7 +371,7 @@ def write_card(plan: RunPlan, files: logs.RunFiles) -> None:
     pid = os.getpid()
     before = run_registry.read_card(files) if plan.adopt else None
     card = run_registry.RunCard(
-        name=plan.spec.name, script=plan.script, arguments=redacting.redact_arguments(plan.arguments),
+        name=plan.spec.name, script=plan.script, arguments=redactor.redact_arguments(plan.arguments),
         began_at=time.time() if before is None else before.began_at,
         agent_pid=pid, agent_start=run_registry.start_of(pid) or 0,
     )  # fmt: skip

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 
 from springtide.domain.core.resources import Limits, Usage
 from springtide.domain.core.roles import Life, RoleExit, RoleKind
-from springtide.platforms.agent.api import Launch, Platform
+from springtide.platforms.agent.platform_api import Launch, Platform
 
 
 class TwoPlaces:

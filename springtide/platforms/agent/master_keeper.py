@@ -15,7 +15,7 @@ from typing import Any
 from springtide import errors
 from springtide.domain.core.roles import Life, Role, RoleExit, RoleKind
 from springtide.platforms.agent import waiting
-from springtide.platforms.agent.api import Launch, Platform
+from springtide.platforms.agent.platform_api import Launch, Platform
 from springtide.platforms.agent.waiting import Result
 from springtide.platforms.awake import AwakeClock
 from springtide.rpc.messages import messages

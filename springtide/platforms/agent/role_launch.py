@@ -2,7 +2,7 @@
 
 In: `platforms.agent.agent` for each life it starts; whoever makes pods from a plan asks the same. Out: a command and
 what goes into its environment, so that a role cannot tell which platform started it. Next:
-`platforms.agent.api.Launch`.
+`platforms.agent.platform_api.Launch`.
 """
 
 import json

@@ -17,7 +17,7 @@ from typing import BinaryIO
 from springtide import config
 from springtide.domain.core.resources import Limits, Usage
 from springtide.domain.core.roles import Life, RoleExit, RoleKind
-from springtide.platforms.agent.api import Launch
+from springtide.platforms.agent.platform_api import Launch
 from springtide.platforms.local.fork_server_client import Fork, WarmStarts
 from springtide.platforms.local.process_group import Watched
 from springtide.telemetry import events, logs

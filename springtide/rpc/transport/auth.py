@@ -12,7 +12,7 @@ import msgspec
 
 from springtide import errors
 from springtide.rpc.messages import messages
-from springtide.rpc.transport import frames, pending
+from springtide.rpc.transport import frames, handshake_limits
 
 NONCE_BYTES = 32
 
@@ -33,8 +33,8 @@ async def challenge(
 ) -> None:
     """Listener's part: returns once the caller has proved itself and been told which master this is.
 
-    `rpc.transport.pending` limits how long that may take. A proof for one `plane` is none for another: peers of a job
-    have their own (`worker.online.shuffling`).
+    `rpc.transport.handshake_limits` limits how long that may take. A proof for one `plane` is none for another: peers
+    of a job have their own (`worker.online.shuffling`).
     """
     nonce = secrets.token_bytes(NONCE_BYTES)
     writer.write(frames.pack(messages.Challenge(messages.VERSION, nonce)))
@@ -55,7 +55,7 @@ async def challenge(
 
 async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, secret: bytes, *, plane: str = "") -> int:
     """Caller's part: returns once both sides have proved themselves; the master's term. TimeoutError: too late."""
-    async with asyncio.timeout(pending.DEADLINE_S):
+    async with asyncio.timeout(handshake_limits.DEADLINE_S):
         return await _answer(reader, writer, secret, plane)
 
 

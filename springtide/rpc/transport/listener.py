@@ -17,7 +17,7 @@ from springtide import errors
 from springtide.domain.core.roles import Role
 from springtide.rpc.messages import messages
 from springtide.rpc.transport import addresses, auth, connection, frames, tls
-from springtide.rpc.transport.pending import PendingHandshakes
+from springtide.rpc.transport.handshake_limits import PendingHandshakes
 
 log = logging.getLogger(__name__)
 _decoder = msgspec.msgpack.Decoder(messages.Call)

@@ -21,7 +21,7 @@ import urllib.parse
 from typing import Any, NamedTuple
 
 from springtide import errors
-from springtide.rpc.transport import auth, pending
+from springtide.rpc.transport import auth, handshake_limits
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ def connecting(folder: str) -> dict[str, Any]:
     """What `asyncio.open_connection` is told besides the address; `check_stream` comes next."""
     if not folder:
         return {}
-    return {"ssl": _load(folder).caller, "server_hostname": "", "ssl_handshake_timeout": pending.DEADLINE_S}
+    return {"ssl": _load(folder).caller, "server_hostname": "", "ssl_handshake_timeout": handshake_limits.DEADLINE_S}
 
 
 async def admit(writer: asyncio.StreamWriter, folder: str) -> None:
@@ -74,7 +74,7 @@ async def admit(writer: asyncio.StreamWriter, folder: str) -> None:
     if not folder:
         return
     try:
-        await writer.start_tls(_load(folder).listener, ssl_handshake_timeout=pending.DEADLINE_S)
+        await writer.start_tls(_load(folder).listener, ssl_handshake_timeout=handshake_limits.DEADLINE_S)
         check_stream(writer, folder)
     except BaseException as error:
         writer.transport.abort()

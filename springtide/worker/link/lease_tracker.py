@@ -15,7 +15,7 @@ from typing import NamedTuple
 from springtide.domain.data.leases import Failure, Grant, LeaseKey, Progress, Wish
 from springtide.domain.data.samples import DatasetCard
 from springtide.domain.data.streams import Cut
-from springtide.telemetry.redacting import redact
+from springtide.telemetry.redactor import redact
 
 
 class Claim(NamedTuple):

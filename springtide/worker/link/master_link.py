@@ -40,7 +40,7 @@ from springtide.rpc.messages.messages import Feeders as Feeders
 from springtide.rpc.messages.shuffling import Shufflers
 from springtide.rpc.transport import channel
 from springtide.telemetry.host.own_usage import OwnUsage
-from springtide.telemetry.redacting import redact
+from springtide.telemetry.redactor import redact
 from springtide.worker.link.lease_tracker import Hands, Words
 from springtide.worker.link.local_link import AloneLink as AloneLink
 from springtide.worker.link.subscriptions import FeedersFollower, ShufflersFollower, SlotsFollower

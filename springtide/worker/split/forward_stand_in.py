@@ -1,6 +1,6 @@
 """Something in the place of a model's forward(): hooks, `state_dict` and copies of the model stay as they were.
 
-In: a model. It is put into the instance, and taken out again by `remove`. Next: recording.py, split_forward.py.
+In: a model. It is put into the instance, and taken out again by `remove`. Next: forward_recorder.py, split_forward.py.
 """
 
 import abc

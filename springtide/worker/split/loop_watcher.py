@@ -1,7 +1,7 @@
 """Watches some batches of a loop: which of their leaves become arguments of model(...), which the loop reads itself.
 
-In: batches as they go out, calls of the model. Out: a `Call`, the torch calls of some forwards (recording.py), leaves
-that the loop touches; or the reason why there is no such thing. Next: controller.py makes the split of it.
+In: batches as they go out, calls of the model. Out: a `Call`, the torch calls of some forwards (forward_recorder.py),
+leaves that the loop touches; or the reason why there is no such thing. Next: controller.py makes the split of it.
 
 Until data workers are wanted it only looks, at real batches (`begin(looking=True)`). Then, from the second batch on,
 the model's arguments are stand-ins (lazy_leaf.py) with the real tensors behind them: so whoever touches one outside the
@@ -22,7 +22,7 @@ from torch import nn
 from springtide import errors
 from springtide.dataworker.split.program import arguments, payload
 from springtide.worker.split import lazy_leaf
-from springtide.worker.split.recording import Recording
+from springtide.worker.split.forward_recorder import Recording
 
 BATCHES = 4
 """Batches that are watched: one for the arguments, the others for what is done with their leaves."""

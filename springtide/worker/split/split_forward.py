@@ -19,8 +19,8 @@ from springtide.dataworker.split.recorder import bit_compare, pytree
 from springtide.dataworker.split.search.split import Split
 from springtide.embedding.lookup import id_routes
 from springtide.worker.split import lazy_leaf
+from springtide.worker.split.forward_recorder import surrounded
 from springtide.worker.split.forward_stand_in import ForwardStandIn
-from springtide.worker.split.recording import surrounded
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from springtide import errors
 from springtide.domain.core.resources import Limits
 from springtide.domain.core.roles import Life, Role, RoleKind
 from springtide.domain.spec.job_spec import Phase
-from springtide.platforms.agent.api import Launch
+from springtide.platforms.agent.platform_api import Launch
 from springtide.platforms.k8s.api.kinds import ELASTIC_JOBS, LEASES, PODS, SCALE_PLANS
 from springtide.platforms.k8s.job import lease as leases
 from springtide.platforms.k8s.job.lease import Lease

@@ -7,7 +7,7 @@ import tempfile
 import pytest
 
 from springtide.domain.core.roles import Life, Role, RoleKind
-from springtide.platforms.agent.api import Launch
+from springtide.platforms.agent.platform_api import Launch
 from springtide.platforms.ray_cluster.job import role_actor
 from springtide.platforms.ray_cluster.job.role_actor import Holder
 

@@ -17,7 +17,7 @@ from typing import Any
 from springtide.domain.core.resources import Limits, Usage
 from springtide.domain.core.roles import Life, RoleExit
 from springtide.domain.plan.scale_plan import PlanStatus, PodState, PodWish
-from springtide.platforms.agent.api import Launch
+from springtide.platforms.agent.platform_api import Launch
 from springtide.platforms.k8s.api.client import Client
 from springtide.platforms.k8s.api.kinds import PODS, SCALE_PLANS, Object
 from springtide.platforms.k8s.api.watch import Change

@@ -13,7 +13,7 @@ from ray.experimental import internal_kv
 
 from springtide.platforms.ray_cluster.job import job_order
 from springtide.rpc.messages import messages
-from springtide.telemetry import events, logs, redacting
+from springtide.telemetry import events, logs, redactor
 
 KEPT = 50
 """Jobs that are over; older ones are forgotten."""
@@ -44,7 +44,7 @@ def fresh(wanted: job_order.Order) -> Record:
     """Of a job that is submitted now."""
     plan = wanted.plan
     return Record(
-        name=wanted.name, script=plan.script, arguments=redacting.redact_arguments(plan.arguments),
+        name=wanted.name, script=plan.script, arguments=redactor.redact_arguments(plan.arguments),
         began_at=wanted.began_at, run_folder=wanted.run_folder,
     )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Roles as actors of a Ray cluster, behind `platforms.agent.api`. Lives in a steward's event loop.
+"""Roles as actors of a Ray cluster, behind `platforms.agent.platform_api`. Lives in a steward's event loop.
 
 In: `Launch`es of roles from `platforms.agent.agent`; the master is elsewhere (`platforms.agent.composite`). Out: exits
 as they happen, and what roles print in the run's own logs. Each role is one detached actor (`holder`) that is asked for
@@ -23,7 +23,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from springtide.domain.core.resources import Limits, Usage
 from springtide.domain.core.roles import Life, RoleExit, RoleKind
 from springtide.platforms.agent import ask_master
-from springtide.platforms.agent.api import Launch
+from springtide.platforms.agent.platform_api import Launch
 from springtide.platforms.ray_cluster.cluster import cluster, node_drain
 from springtide.platforms.ray_cluster.job import data_worker_moves, exit_status, job_order, node_choice
 from springtide.platforms.ray_cluster.job.role_actor import Holder, News, Started

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 
 from springtide import errors
 from springtide.domain.core.roles import RoleExit
-from springtide.platforms.agent.api import Launch
+from springtide.platforms.agent.platform_api import Launch
 from springtide.platforms.local.platform import LocalPlatform
 from springtide.telemetry import logs
 

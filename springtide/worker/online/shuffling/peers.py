@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from springtide import errors
-from springtide.rpc.transport import addresses, auth, frames, pending, tls
+from springtide.rpc.transport import addresses, auth, frames, handshake_limits, tls
 from springtide.worker.link.lease_tracker import Claim
 from springtide.worker.online.shuffling import peer_messages
 from springtide.worker.online.shuffling.record_run import Run
@@ -66,7 +66,7 @@ class Peers:
         self._known: dict[str, str] = {}
         self._dialing: dict[str, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._pending = pending.PendingHandshakes()
+        self._pending = handshake_limits.PendingHandshakes()
         self._descriptors: set[int] = set()
         self._closed = False
         self._loop = asyncio.new_event_loop()
@@ -157,7 +157,7 @@ class Peers:
     async def _call(self, name: str, address: str) -> None:
         """One connection to a peer, from its first word to its last. EOFError when it ends."""
         host, port = addresses.parse(address)
-        async with asyncio.timeout(pending.DEADLINE_S):
+        async with asyncio.timeout(handshake_limits.DEADLINE_S):
             connecting = tls.connecting(self._certificates)
             reader, writer = await asyncio.open_connection(host, port, limit=BUFFER, **connecting)
         with self._noted(writer):
@@ -196,7 +196,7 @@ class Peers:
                 async with self._pending.handshake():
                     await tls.admit(writer, self._certificates)
                     await auth.challenge(reader, writer, self._secret, 0, plane=peer_messages.PLANE)
-                async with asyncio.timeout(pending.DEADLINE_S):
+                async with asyncio.timeout(handshake_limits.DEADLINE_S):
                     hello = await frames.read(reader, peer_messages.from_caller, limit=frames.MAX_HANDSHAKE_BYTES)
                 if not isinstance(hello, peer_messages.Hello):
                     raise frames.BadFrame(f"expected a name, got {type(hello).__name__}")

@@ -7,7 +7,7 @@ import pytest
 from springtide import errors
 from springtide.domain.core.roles import Life, RoleExit
 from springtide.platforms.agent import master_keeper
-from springtide.platforms.agent.api import Launch
+from springtide.platforms.agent.platform_api import Launch
 from springtide.platforms.awake import AwakeClock
 from springtide.rpc.transport import master_file
 from springtide.rpc.transport.master_file import Whereabouts

@@ -13,7 +13,7 @@ from springtide.data.stream.records import Records
 from springtide.domain.data.leases import Grant
 from springtide.domain.data.samples import DatasetCard
 from springtide.platforms.agent import credentials
-from springtide.rpc.transport import frames, pending
+from springtide.rpc.transport import frames, handshake_limits
 from springtide.worker.link.lease_tracker import Claim, Hands
 from springtide.worker.online.shuffling import Run, Unit, peer_messages, peers
 from springtide.worker.online.shuffling.peers import Peers
@@ -225,11 +225,11 @@ def test_a_forked_child_holds_no_connection_open():
 
 
 def test_workers_meet_however_many_strangers_call(monkeypatch):
-    monkeypatch.setattr(pending, "MOST", 8)
-    monkeypatch.setattr(pending, "DEADLINE_S", 600.0)
+    monkeypatch.setattr(handshake_limits, "MOST", 8)
+    monkeypatch.setattr(handshake_limits, "DEADLINE_S", 600.0)
     with worker("worker-0") as one, strangers(one.way.address, 50) as made, worker("worker-1") as other:
         meet(one, other)
         assert is_dropped(made[0]) and not is_dropped(made[-1], PAUSE_S)
-    monkeypatch.setattr(pending, "DEADLINE_S", 0.3)
+    monkeypatch.setattr(handshake_limits, "DEADLINE_S", 0.3)
     with worker("worker-0") as one:
         assert is_dropped_while_it_drips(one.way.address)

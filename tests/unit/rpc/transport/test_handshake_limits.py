@@ -4,15 +4,15 @@ import asyncio
 import threading
 
 from springtide.rpc.messages import messages
-from springtide.rpc.transport import connection, listener, pending
+from springtide.rpc.transport import connection, handshake_limits, listener
 from tests.unit.rpc.strangers import PAUSE_S, is_dropped, is_dropped_while_it_drips, strangers
 
 SECRET = b"a secret of thirty-two bytes...."
 
 
 def test_the_oldest_gives_way_and_those_who_are_through_do_not(monkeypatch):
-    monkeypatch.setattr(pending, "MOST", 2)
-    limits, dropped = pending.PendingHandshakes(), []
+    monkeypatch.setattr(handshake_limits, "MOST", 2)
+    limits, dropped = handshake_limits.PendingHandshakes(), []
     with limits.limited(lambda: dropped.append("through")):
         pass
     with limits.limited(lambda: dropped.append("first")), limits.limited(lambda: dropped.append("second")):
@@ -23,8 +23,8 @@ def test_the_oldest_gives_way_and_those_who_are_through_do_not(monkeypatch):
 
 
 def test_one_deadline_is_for_the_whole_of_a_handshake(monkeypatch):
-    limits, dropped = pending.PendingHandshakes(), threading.Event()
-    monkeypatch.setattr(pending, "DEADLINE_S", 1e-3)
+    limits, dropped = handshake_limits.PendingHandshakes(), threading.Event()
+    monkeypatch.setattr(handshake_limits, "DEADLINE_S", 1e-3)
     with limits.limited(dropped.set):
         while (left := limits.drop_overdue()) is not None:
             assert left <= 1e-3
@@ -48,8 +48,8 @@ def meeting(work):
 
 
 def test_a_master_serves_members_whatever_strangers_do(monkeypatch):
-    monkeypatch.setattr(pending, "MOST", 8)
-    monkeypatch.setattr(pending, "DEADLINE_S", 600.0)
+    monkeypatch.setattr(handshake_limits, "MOST", 8)
+    monkeypatch.setattr(handshake_limits, "DEADLINE_S", 600.0)
 
     async def work(address):
         member = await connection.connect(address, SECRET, within_s=60)
@@ -66,7 +66,7 @@ def test_a_master_serves_members_whatever_strangers_do(monkeypatch):
 
 
 def test_a_byte_now_and_then_does_not_keep_a_stranger_with_a_master(monkeypatch):
-    monkeypatch.setattr(pending, "DEADLINE_S", 0.3)
+    monkeypatch.setattr(handshake_limits, "DEADLINE_S", 0.3)
 
     async def work(address):
         assert await asyncio.to_thread(is_dropped_while_it_drips, address)
