@@ -62,9 +62,16 @@ for x in loop:
 def job_of(folder, *, computes="accelerator", **where):
     (folder / "train.py").write_text(SCRIPT)
     spec = JobSpec(
-        name="auto", workers=2, servers=1, sync="bsp", slots=64, heartbeat_s=0.5, silence_s=30.0,
-        checkpoints=CheckpointRules(every_s=5.0), cache=cache_rules.rules("auto"),
-    )  # fmt: skip
+        name="auto",
+        workers=2,
+        servers=1,
+        sync="bsp",
+        slots=64,
+        heartbeat_s=0.5,
+        silence_s=30.0,
+        checkpoints=CheckpointRules(every_s=5.0),
+        cache=cache_rules.rules("auto"),
+    )
     arguments = [str(folder), "256", str(BATCHES), computes]
     if where:
         return HostedJob(folder / "train.py", arguments, spec=spec, folder=where["hosts"].disk / "runs", **where)

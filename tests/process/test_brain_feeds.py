@@ -35,23 +35,47 @@ def _held():
 
 def spec(name, brain, folder):
     rules = PlanRules(
-        bounds=Bounds(least=SIZE, most=SIZE, quota=Capacity(cpu=CAPACITY, memory=2**40)), brain=brain, key=name,
-        brain_secret_file=str(__main__.secret_file(folder)), every_s=0.5, settle_s=0.1, window_s=1.0, warm_up_steps=1,
+        bounds=Bounds(least=SIZE, most=SIZE, quota=Capacity(cpu=CAPACITY, memory=2**40)),
+        brain=brain,
+        key=name,
+        brain_secret_file=str(__main__.secret_file(folder)),
+        every_s=0.5,
+        settle_s=0.1,
+        window_s=1.0,
+        warm_up_steps=1,
         config=PlanningConfig(sample_s=1.0, between_changes_s=0.3),
-    )  # fmt: skip
+    )
     return JobSpec(
-        name=name, workers=1, servers=1, worker_cpu=1.0, server_cpu=0.5, heartbeat_s=0.1, silence_s=10.0, seed=8,
-        relaunches=1000, planning=rules, feeding=FeedRules(cpu=EACH, cores=CAPACITY, every_s=4.0),
-    )  # fmt: skip
+        name=name,
+        workers=1,
+        servers=1,
+        worker_cpu=1.0,
+        server_cpu=0.5,
+        heartbeat_s=0.1,
+        silence_s=10.0,
+        seed=8,
+        relaunches=1000,
+        planning=rules,
+        feeding=FeedRules(cpu=EACH, cores=CAPACITY, every_s=4.0),
+    )
 
 
 @pytest.mark.parametrize(("metric", "favoured"), [("maxtp", "light"), ("fair", "heavy")])
 def test_cores_that_two_jobs_leave_go_to_whom_the_brains_metric_says_and_counts_stay_exact(tmp_path, metric, favoured):
     other = next(name for name in SAMPLE_S if name != favoured)
     brain = running.springtide(
-        "brain", "serve", "--listen", "127.0.0.1:0", "--capacity", f"{CAPACITY:g},64G", "--policy", "static",
-        "--planning", f"data_workers={metric}", folder=tmp_path,
-    )  # fmt: skip
+        "brain",
+        "serve",
+        "--listen",
+        "127.0.0.1:0",
+        "--capacity",
+        f"{CAPACITY:g},64G",
+        "--policy",
+        "static",
+        "--planning",
+        f"data_workers={metric}",
+        folder=tmp_path,
+    )
     with brain as served, contextlib.ExitStack() as stack:
         where = served.wait_for("brain: serving at ").split("serving at ")[1].split(";")[0]
         ids, jobs = counting.draw(np.random.default_rng(8), BATCHES * BATCH), {}

@@ -65,9 +65,16 @@ def test_five_hundred_masters_are_answered_in_time(tmp_path):
         memory = process.memory_info().rss
     assert len(status.jobs) == MASTERS and status.held.cpu <= CORES and sum(one.cpu for one in shapes) <= CORES
     found = {
-        "masters": MASTERS, "consults": len(waits), "per_s": len(waits) / SECONDS, "decisions": status.decisions,
-        "wait_p50_s": statistics.median(waits), "wait_p99_s": statistics.quantiles(waits, n=100)[98],
-        "wait_max_s": max(waits), "last_decision_s": status.decision_s, "brain_cpu_share": own / SECONDS,
-        "executor_cpu_share": executors / SECONDS, "brain_mb": memory / 2**20,
-    }  # fmt: skip
+        "masters": MASTERS,
+        "consults": len(waits),
+        "per_s": len(waits) / SECONDS,
+        "decisions": status.decisions,
+        "wait_p50_s": statistics.median(waits),
+        "wait_p99_s": statistics.quantiles(waits, n=100)[98],
+        "wait_max_s": max(waits),
+        "last_decision_s": status.decision_s,
+        "brain_cpu_share": own / SECONDS,
+        "executor_cpu_share": executors / SECONDS,
+        "brain_mb": memory / 2**20,
+    }
     print("\n" + json.dumps({name: round(value, 3) for name, value in found.items()}))

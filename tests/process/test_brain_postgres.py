@@ -71,8 +71,9 @@ def test_it_is_made_once_and_what_is_remembered_is_read_back(url):
         opened.remember(past("deep\0", finished=False, throughput=float("nan"), ended_at=2000.0))
         found = opened.history().jobs
         assert found == (
-            past(), past("deep\N{REPLACEMENT CHARACTER}", finished=False, throughput=None, ended_at=2000.0)
-        )  # fmt: skip
+            past(),
+            past("deep\N{REPLACEMENT CHARACTER}", finished=False, throughput=None, ended_at=2000.0),
+        )
 
 
 def test_any_past_job_goes_through_sql_and_comes_back(url):

@@ -54,9 +54,16 @@ if not job.leaving:
 
 def spec(**more):
     given = dict(
-        workers=2, servers=2, sync="bsp", heartbeat_s=0.1, silence_s=30.0, relaunches=1000, backoff_s=0.0, slots=64,
+        workers=2,
+        servers=2,
+        sync="bsp",
+        heartbeat_s=0.1,
+        silence_s=30.0,
+        relaunches=1000,
+        backoff_s=0.0,
+        slots=64,
         checkpoints=CheckpointRules(every_s=0.5),
-    )  # fmt: skip
+    )
     return JobSpec(name="steps", **(given | more))
 
 

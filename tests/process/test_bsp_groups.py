@@ -73,8 +73,11 @@ def test_a_group_that_loses_a_rank_makes_the_model_that_one_process_makes(tmp_pa
     script = tmp_path / running.script(tmp_path, MODEL)
     subprocess.run(
         [sys.executable, script],
-        cwd=tmp_path, check=True, timeout=600, env={"PYTHONPATH": str(running.ROOT), "PATH": "/usr/bin:/bin"},
-    )  # fmt: skip
+        cwd=tmp_path,
+        check=True,
+        timeout=600,
+        env={"PYTHONPATH": str(running.ROOT), "PATH": "/usr/bin:/bin"},
+    )
     expected = dict(np.load(tmp_path / "state.npz"))
     (tmp_path / "state.npz").unlink()
     script.write_text(MODEL.replace('"state.npz"', repr(str(tmp_path / "state.npz"))))

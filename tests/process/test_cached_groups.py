@@ -16,9 +16,17 @@ pytestmark = pytest.mark.process
 
 def spec(**more):
     given = dict(
-        workers=2, servers=2, sync="bsp", heartbeat_s=0.1, silence_s=30.0, relaunches=1000, backoff_s=0.0, slots=64,
-        checkpoints=CheckpointRules(every_s=0.5), cache=cache_rules.rules("4K", allocation="laia"),
-    )  # fmt: skip
+        workers=2,
+        servers=2,
+        sync="bsp",
+        heartbeat_s=0.1,
+        silence_s=30.0,
+        relaunches=1000,
+        backoff_s=0.0,
+        slots=64,
+        checkpoints=CheckpointRules(every_s=0.5),
+        cache=cache_rules.rules("4K", allocation="laia"),
+    )
     return JobSpec(name="cached", **(given | more))
 
 
@@ -55,9 +63,7 @@ def test_a_lost_worker_takes_a_caching_group_back_to_its_checkpoint_and_scaling_
 @pytest.mark.timeout(600)
 def test_lost_servers_and_masters_of_a_caching_group_count_every_occurrence_once(tmp_path):
     def hurt(job):
-        kill_together(
-            job, ["server-0"], ["server-1", "worker-0"], ["master", "worker-1"], ["worker-0", "worker-1"]
-        )  # fmt: skip
+        kill_together(job, ["server-0"], ["server-1", "worker-0"], ["master", "worker-1"], ["worker-0", "worker-1"])
 
     _, wrong = count(tmp_path, 3, batches=6000, hurt=hurt)
     assert not wrong, wrong

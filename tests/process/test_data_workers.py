@@ -163,9 +163,13 @@ def test_two_stages_whose_data_workers_are_killed_and_added(workers, feed, rng):
     first = Crew(workers, lambda *_: None, lambda *_: None, rng, stage=0)
     first.resize(2)
     last = Crew(
-        workers, feed.attach, feed.detach, rng,
-        stage=1, before=[started.address for started in first.running.values()],
-    )  # fmt: skip
+        workers,
+        feed.attach,
+        feed.detach,
+        rng,
+        stage=1,
+        before=[started.address for started in first.running.values()],
+    )
     last.resize(2)
     until(lambda: feed.state.workers == 2)
     got = []

@@ -28,9 +28,7 @@ def job_of(folder, producer, online=QUICK):
 
 def scaled(job, workers):
     """Whether it was decided to have so many."""
-    return any(
-        event["event"] == "decision" and f"to {workers} workers" in str(event["what"]) for event in job.story
-    )  # fmt: skip
+    return any(event["event"] == "decision" and f"to {workers} workers" in str(event["what"]) for event in job.story)
 
 
 @pytest.mark.timeout(400)

@@ -22,9 +22,15 @@ def test_a_disk_that_is_full_for_a_while_costs_checkpoints_and_nothing_else(tmp_
     script = counting.write(tmp_path, ids)
     with disks.disk(tmp_path / "disk", "8m") as small:
         spec = JobSpec(
-            name="full", workers=2, servers=2, slots=128, heartbeat_s=0.2, relaunches=100, backoff_s=0.0,
+            name="full",
+            workers=2,
+            servers=2,
+            slots=128,
+            heartbeat_s=0.2,
+            relaunches=100,
+            backoff_s=0.0,
             checkpoints=CheckpointRules(every_s=0.5, folder=str(small)),
-        )  # fmt: skip
+        )
         with LocalCluster(script, [tmp_path, 1, BATCH, 0.02], spec=spec, folder=tmp_path / "runs") as job:
             job.until(lambda status: status.checkpoint and status.samples)
             disks.fill(small / "others")
@@ -48,9 +54,15 @@ def test_a_server_lost_before_any_checkpoint_is_complete_costs_time_and_nothing_
     with disks.disk(tmp_path / "disk", "8m") as small:
         disks.fill(small / "others")
         spec = JobSpec(
-            name="early", workers=2, servers=2, slots=128, heartbeat_s=0.2, relaunches=100, backoff_s=0.0,
+            name="early",
+            workers=2,
+            servers=2,
+            slots=128,
+            heartbeat_s=0.2,
+            relaunches=100,
+            backoff_s=0.0,
             checkpoints=CheckpointRules(every_s=0.5, folder=str(small)),
-        )  # fmt: skip
+        )
         with LocalCluster(script, [tmp_path, 1, BATCH, 0.01], spec=spec, folder=tmp_path / "runs") as job:
             before = job.until(lambda status: status.samples > 40 * BATCH and status.checkpoint_trouble)
             job.kill("server-1")

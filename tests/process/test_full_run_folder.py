@@ -17,9 +17,16 @@ BATCH = 32
 def spec_of(tmp_path, **others):
     """Checkpoints are elsewhere: they have tests of their own."""
     return JobSpec(
-        name="full", workers=2, servers=1, slots=64, heartbeat_s=0.1, relaunches=100, backoff_s=0.0,
-        checkpoints=CheckpointRules(every_s=0.5, folder=str(tmp_path / "checkpoints")), **others,
-    )  # fmt: skip
+        name="full",
+        workers=2,
+        servers=1,
+        slots=64,
+        heartbeat_s=0.1,
+        relaunches=100,
+        backoff_s=0.0,
+        checkpoints=CheckpointRules(every_s=0.5, folder=str(tmp_path / "checkpoints")),
+        **others,
+    )
 
 
 def test_a_full_disk_is_waited_for_whatever_dies_meanwhile(tmp_path):

@@ -108,9 +108,14 @@ def test_without_the_guard_the_same_job_is_killed_for_its_memory_and_recovers(tm
 @pytest.mark.parametrize(("sync", "workers"), [("async", 2), ("bsp", 1)])  # gradients of a group are means: one counts
 def test_a_server_on_a_slow_machine_is_replaced(tmp_path, limited, sync, workers):
     spec = JobSpec(
-        name="slow", servers=2, workers=workers, sync=sync, server_cpu=1.0, checkpoints=CheckpointRules(every_s=5.0),
+        name="slow",
+        servers=2,
+        workers=workers,
+        sync=sync,
+        server_cpu=1.0,
+        checkpoints=CheckpointRules(every_s=5.0),
         slots=256,
-    )  # fmt: skip
+    )
     script = tmp_path / running.script(tmp_path, SCRIPT)
     with LocalCluster(script, [tmp_path, 300_000, 8, 16, 0.01, 0.01], spec=spec, folder=tmp_path) as job:
         job.until(lambda status: status.samples > 20_000)

@@ -117,9 +117,13 @@ def trained(folder, *, workers, changes=90, lies=False, made=10, seen=lambda job
     script = folder / "train.py"
     script.write_text(SCRIPT)
     rules = JobSpec(
-        name="hostile", workers=1, servers=1, heartbeat_s=0.1, seed=3,
+        name="hostile",
+        workers=1,
+        servers=1,
+        heartbeat_s=0.1,
+        seed=3,
         feeding=FeedRules(workers=workers, split="verify" if workers else "auto"),
-    )  # fmt: skip
+    )
     arguments = [folder, 0.2, changes, "lies" if lies else "plain"]
     with LocalCluster(script, arguments, spec=rules, folder=folder) as job:
         if workers:

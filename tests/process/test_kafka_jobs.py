@@ -41,9 +41,16 @@ def fill(url, count, *, partitions, first=0):
 def job_of(folder, url, *, pause_s, servers=1, until="now", script=stream_counting.SCRIPT):
     """Two workers, until where the topic ends now."""
     spec = JobSpec(
-        name="kafka", workers=2, servers=servers, heartbeat_s=0.2, relaunches=1000, backoff_s=0.0,
-        drain_s=10, slots=128, checkpoints=CheckpointRules(every_s=0.5),
-    )  # fmt: skip
+        name="kafka",
+        workers=2,
+        servers=servers,
+        heartbeat_s=0.2,
+        relaunches=1000,
+        backoff_s=0.0,
+        drain_s=10,
+        slots=128,
+        checkpoints=CheckpointRules(every_s=0.5),
+    )
     (folder / "count.py").write_text(script)
     arguments = [folder, BATCH, pause_s, {"linger_s": 0.2, "until": until, "url": url}]
     return LocalCluster(folder / "count.py", arguments, spec=spec, folder=folder / "runs")

@@ -41,9 +41,15 @@ def test_a_trainer_that_waits_lends_its_unused_cores_and_the_job_becomes_faster_
     ids = counting.draw(np.random.default_rng(8), BATCHES * BATCH)
     script = counting.write(tmp_path, ids, READING_SLOWLY)
     rules = JobSpec(
-        name="lending", workers=1, servers=1, worker_cpu=2.0, heartbeat_s=0.1, seed=8, relaunches=1000,
+        name="lending",
+        workers=1,
+        servers=1,
+        worker_cpu=2.0,
+        heartbeat_s=0.1,
+        seed=8,
+        relaunches=1000,
         feeding=FeedRules(cpu=0.5, cores=3.2, every_s=4.0),
-    )  # fmt: skip
+    )
     with LocalCluster(script, [tmp_path, 1, BATCH, 0.0], spec=rules, folder=tmp_path) as job:
         job.until(lambda status: told(job, "no cores are free, and trainers that wait"), within_s=200)
         lent = job.until(lambda status: quota(job.pids()["worker-0"]) < 2.0)

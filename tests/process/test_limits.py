@@ -300,8 +300,10 @@ def test_where_groups_are_read_only_as_in_a_container_it_says_so_once_and_goes_o
         pytest.skip(f"needs a view of its own on the file system: {error}")
     done = subprocess.run(
         ["unshare", "--mount", "sh", "-ec", READ_ONLY, "sh", sys.executable, "-c", TWO_WORKERS, str(tmp_path)],
-        cwd=running.ROOT, capture_output=True, text=True,
-    )  # fmt: skip
+        cwd=running.ROOT,
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stderr
     said, codes = done.stdout.splitlines()
     assert said.startswith("no limits: ") and "Read-only file system" in said and codes == "0 0"

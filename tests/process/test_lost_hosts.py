@@ -50,16 +50,26 @@ def test_hosts_go_off_one_after_the_other_the_masters_too_and_nothing_is_lost_or
     url = f"file://{tmp_path}/copies" if "url" in kept else ""
     rules = CheckpointRules(every_s=0.5, mirror="mirror" in kept, url=url, upload_every_s=1.0)
     spec = JobSpec(
-        name="apart", workers=2, servers=2, heartbeat_s=0.2, silence_s=10.0, relaunches=1000, backoff_s=0.0, slots=128,
+        name="apart",
+        workers=2,
+        servers=2,
+        heartbeat_s=0.2,
+        silence_s=10.0,
+        relaunches=1000,
+        backoff_s=0.0,
+        slots=128,
         checkpoints=rules,
-    )  # fmt: skip
+    )
     with hosts.Hosts(["one", "two", "three", "four", "five"], tmp_path) as found:
         places, arguments = Places(found), [tmp_path, 1, BATCH, 0.005]
         with HostedJob(script, arguments, hosts=found, spec=spec, folder=tmp_path / "runs", place=places) as job:
             for lost in range(4):
                 saved, copied = job.status.checkpoint, job.status.uploaded
-                job.until(lambda status, saved=saved, copied=copied: job.over or (status.checkpoint >= saved + 2
-                          and (status.uploaded > copied or not url)))  # fmt: skip
+                job.until(
+                    lambda status, saved=saved, copied=copied: (
+                        job.over or (status.checkpoint >= saved + 2 and (status.uploaded > copied or not url))
+                    )
+                )
                 if job.over:
                     break  # of a slow machine's workers the fast ones have trained it all meanwhile
                 server = f"server-{chance.randrange(2)}"

@@ -36,9 +36,16 @@ def run(folder, seed, losses, *, batches):
     ids = counting.draw(np.random.default_rng(seed), batches * BATCH - 5)
     script = counting.write(folder, ids)
     spec = JobSpec(
-        name="counts", workers=1, servers=2, heartbeat_s=0.2, relaunches=1000, backoff_s=0.0, slots=128, seed=seed,
+        name="counts",
+        workers=1,
+        servers=2,
+        heartbeat_s=0.2,
+        relaunches=1000,
+        backoff_s=0.0,
+        slots=128,
+        seed=seed,
         checkpoints=CheckpointRules(every_s=0.5, mirror=True),
-    )  # fmt: skip
+    )
     with LocalCluster(script, [folder, 1, BATCH, 0.3], spec=spec, folder=folder / "runs") as job:
         for role in losses:
             saved = job.status.checkpoint

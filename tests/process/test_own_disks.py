@@ -27,9 +27,16 @@ def begin(folder, seed, *, batches, servers=2, workers=2, pause=0.01, **rules):
     ids = counting.draw(np.random.default_rng(seed), batches * BATCH - 5)
     script = counting.write(folder, ids)
     spec = JobSpec(
-        name="counts", workers=workers, servers=servers, heartbeat_s=0.2, relaunches=1000, backoff_s=0.0, slots=128,
-        seed=seed, checkpoints=CheckpointRules(every_s=0.5, **rules),
-    )  # fmt: skip
+        name="counts",
+        workers=workers,
+        servers=servers,
+        heartbeat_s=0.2,
+        relaunches=1000,
+        backoff_s=0.0,
+        slots=128,
+        seed=seed,
+        checkpoints=CheckpointRules(every_s=0.5, **rules),
+    )
     hosts = own_disks.Hosts(folder / "hosts")
     arguments = [folder, 1, BATCH, pause]
     return ids, hosts, own_disks.Cluster(hosts, script, arguments, spec=spec, folder=folder / "runs")
@@ -122,8 +129,11 @@ def test_hosts_processes_and_masters_lost_one_after_the_other_lose_and_repeat_no
     with cluster as job:
         for _ in range(6):
             saved, copied = job.status.checkpoint, job.status.uploaded
-            job.until(lambda status, saved=saved, copied=copied: status.checkpoint >= saved + 2
-                      and (status.uploaded > copied or "url" not in kept))  # fmt: skip
+            job.until(
+                lambda status, saved=saved, copied=copied: (
+                    status.checkpoint >= saved + 2 and (status.uploaded > copied or "url" not in kept)
+                )
+            )
             role = f"server-{chance.randrange(3)}"
             before = len(ready(job, role))
             if chance.random() < 0.3:

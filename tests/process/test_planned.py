@@ -29,14 +29,27 @@ def spec(**more):
             most=Shape(workers=2, servers=2, worker_cpu=most, server_cpu=most),
             quota=Capacity(cpu=4.0, memory=2**40),
         ),
-        resize=held, every_s=0.2, settle_s=0.1, window_s=1.0, warm_up_steps=1,
+        resize=held,
+        every_s=0.2,
+        settle_s=0.1,
+        window_s=1.0,
+        warm_up_steps=1,
         config=PlanningConfig(policy="tests.process.steps_policy:steps", between_changes_s=0.3, extra_workers=0),
-    )  # fmt: skip
+    )
     cpu = 1.0 if held else None
     return JobSpec(
-        name="planned", worker_cpu=cpu, server_cpu=cpu, planning=rules, slots=128, heartbeat_s=0.2, silence_s=10.0,
-        relaunches=1000, backoff_s=0.0, checkpoints=CheckpointRules(every_s=1.0), **more,
-    )  # fmt: skip
+        name="planned",
+        worker_cpu=cpu,
+        server_cpu=cpu,
+        planning=rules,
+        slots=128,
+        heartbeat_s=0.2,
+        silence_s=10.0,
+        relaunches=1000,
+        backoff_s=0.0,
+        checkpoints=CheckpointRules(every_s=1.0),
+        **more,
+    )
 
 
 def outcomes(job):

@@ -34,9 +34,15 @@ def world():
 def plan_of(folder, ids, *, name, pause_s=0.1, workers=2, servers=2, **others):
     script = counting.write(folder, ids)
     spec = JobSpec(
-        name=name, workers=workers, servers=servers, slots=64, heartbeat_s=0.2, relaunches=50, backoff_s=0.1,
+        name=name,
+        workers=workers,
+        servers=servers,
+        slots=64,
+        heartbeat_s=0.2,
+        relaunches=50,
+        backoff_s=0.1,
         **{"checkpoints": CheckpointRules(every_s=1.0), **others},
-    )  # fmt: skip
+    )
     return RunPlan(spec=spec, script=str(script), arguments=(str(folder), str(EPOCHS), str(BATCH), str(pause_s)))
 
 
@@ -257,9 +263,13 @@ def said(folder, *command):
     """What a command says for scripts, run in that folder."""
     code = "import sys; from springtide.cli.app import main; sys.exit(main())"
     done = subprocess.run(
-        [sys.executable, "-c", code, *command, "--json"], cwd=folder, capture_output=True, text=True, timeout=240,
+        [sys.executable, "-c", code, *command, "--json"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=240,
         env=ray_cluster.environment(),
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -282,9 +292,13 @@ arguments = ({str(tmp_path)!r}, "1", "20", "0.1")
 springtide.ray.run("count.py", name="inside", arguments=arguments, workers=one, servers=one, on_status=seen)
 """
     done = subprocess.run(
-        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=240,
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=240,
         env=ray_cluster.environment(),
-    )  # fmt: skip
+    )
     assert "KeyboardInterrupt" in done.stderr, done.stderr
     ended = world.do("status", "inside")
     assert (ended.phase, ended.why) == ("stopped", "stopped by its program: KeyboardInterrupt")

@@ -17,8 +17,19 @@ pytestmark = [
     pytest.mark.process,
     pytest.mark.skipif(os.geteuid() != 0 or shutil.which("unshare") is None, reason="namespaces need root and unshare"),
 ]
-CONTAINER = ("unshare", "--mount", "--pid", "--ipc", "--fork", "--kill-child", "--mount-proc", "sh", "-c",
-             'mount -t tmpfs none /dev/shm && exec "$@"', "sh")  # fmt: skip
+CONTAINER = (
+    "unshare",
+    "--mount",
+    "--pid",
+    "--ipc",
+    "--fork",
+    "--kill-child",
+    "--mount-proc",
+    "sh",
+    "-c",
+    'mount -t tmpfs none /dev/shm && exec "$@"',
+    "sh",
+)
 """Mounts, processes and shared memory of its own; the network is the host's: the same address, the same ports."""
 
 SERVER = """

@@ -27,9 +27,15 @@ NOTICES_QUICKLY = dict(silence_s=SILENCE_S, server_silence_s=SILENCE_S)
 def spec(**more):
     """A job that saves often and never gives up."""
     given = dict(
-        workers=2, servers=2, heartbeat_s=0.2, relaunches=1000, backoff_s=0.0, drain_s=10, slots=128,
+        workers=2,
+        servers=2,
+        heartbeat_s=0.2,
+        relaunches=1000,
+        backoff_s=0.0,
+        drain_s=10,
+        slots=128,
         checkpoints=CheckpointRules(every_s=0.5),
-    )  # fmt: skip
+    )
     return JobSpec(name="counts", **(given | more))
 
 
@@ -191,9 +197,13 @@ def test_a_resumed_job_that_loses_a_server_before_its_own_first_checkpoint_goes_
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "counts").write_text("no folder: it gets no checkpoint of its own")
     rules = CheckpointRules(
-        every_s=0.5, folder=str(tmp_path / "full"), resume=where, resume_number=number,
-        resume_run=reader.read(where, number).run, numbers_after=number,
-    )  # fmt: skip
+        every_s=0.5,
+        folder=str(tmp_path / "full"),
+        resume=where,
+        resume_number=number,
+        resume_run=reader.read(where, number).run,
+        numbers_after=number,
+    )
     with LocalCluster(
         script, [tmp_path, 1, BATCH, 0.25], spec=spec(checkpoints=rules), folder=tmp_path / "more"
     ) as job:

@@ -25,9 +25,13 @@ def spec(**more):
 def settled(job, servers):
     """Wait until so many servers have all slots, and no other server is left."""
     job.until(
-        lambda status: status.servers_alive == servers and status.servers_wanted == servers and not status.slots_moving
-        and owners(job) == servers
-    )  # fmt: skip
+        lambda status: (
+            status.servers_alive == servers
+            and status.servers_wanted == servers
+            and not status.slots_moving
+            and owners(job) == servers
+        )
+    )
 
 
 def at_rest(job, servers, status):

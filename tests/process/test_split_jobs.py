@@ -96,9 +96,15 @@ def test_a_job_of_two_stages_counts_once_whichever_stage_loses_a_data_worker(tmp
     ids = counting.draw(np.random.default_rng(4), 3 * BATCHES * BATCH - 5)
     script = counting.write(tmp_path, ids, HASHING)
     rules = JobSpec(
-        name="stages", workers=1, servers=1, heartbeat_s=0.1, backoff_s=0.0, seed=4, relaunches=1000,
+        name="stages",
+        workers=1,
+        servers=1,
+        heartbeat_s=0.1,
+        backoff_s=0.0,
+        seed=4,
+        relaunches=1000,
         feeding=FeedRules(workers=4, split="stages"),
-    )  # fmt: skip
+    )
     with LocalCluster(script, [tmp_path, 1, BATCH, 0.05], spec=rules, folder=tmp_path) as job:
         job.until(lambda status: status.feed is not None and status.feed.workers == 2)  # those of the last stage
         for rank in (0, 1, 2, 3, 1):
@@ -136,9 +142,15 @@ def test_tuning_gives_the_slower_of_two_stages_more_data_workers_and_counts_stay
     ids = counting.draw(np.random.default_rng(5), 20 * BATCHES * BATCH - 5)
     script = counting.write(tmp_path, ids, READING_SLOWLY)
     rules = JobSpec(
-        name="tuned", workers=1, servers=1, heartbeat_s=0.1, backoff_s=0.0, seed=5, relaunches=1000,
+        name="tuned",
+        workers=1,
+        servers=1,
+        heartbeat_s=0.1,
+        backoff_s=0.0,
+        seed=5,
+        relaunches=1000,
         feeding=FeedRules(cpu=0.5, cores=6.0, split="stages", every_s=2.0),
-    )  # fmt: skip
+    )
     with LocalCluster(script, [tmp_path, 1, BATCH, 0.002], spec=rules, folder=tmp_path) as job:
         job.until(lambda status: any(first >= 4 for first, _ in numbers(job)), within_s=240)
         wanted = numbers(job)[-1]

@@ -22,9 +22,17 @@ SILENCE_S = 2.0
 def spec(**more):
     """A job that notices quickly, and never gives up."""
     given = dict(
-        workers=2, servers=2, heartbeat_s=0.2, silence_s=SILENCE_S, server_silence_s=SILENCE_S, relaunches=1000,
-        backoff_s=0.0, drain_s=10, slots=128, checkpoints=CheckpointRules(every_s=0.5),
-    )  # fmt: skip
+        workers=2,
+        servers=2,
+        heartbeat_s=0.2,
+        silence_s=SILENCE_S,
+        server_silence_s=SILENCE_S,
+        relaunches=1000,
+        backoff_s=0.0,
+        drain_s=10,
+        slots=128,
+        checkpoints=CheckpointRules(every_s=0.5),
+    )
     return JobSpec(name="stream", **(given | more))
 
 

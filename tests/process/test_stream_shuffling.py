@@ -34,9 +34,17 @@ def job_of(folder, *, workers=3, pause_s=0.05, shuffle="advanced", silence_s=30.
     """One that notes which worker has taken a batch from which."""
     (folder / "count.py").write_text(NOTING + stream_counting.SCRIPT)
     spec = JobSpec(
-        name="shuffled", workers=workers, servers=1, heartbeat_s=0.2, silence_s=silence_s,
-        relaunches=1000, backoff_s=0.0, drain_s=10, slots=64, checkpoints=CheckpointRules(every_s=0.5),
-    )  # fmt: skip
+        name="shuffled",
+        workers=workers,
+        servers=1,
+        heartbeat_s=0.2,
+        silence_s=silence_s,
+        relaunches=1000,
+        backoff_s=0.0,
+        drain_s=10,
+        slots=64,
+        checkpoints=CheckpointRules(every_s=0.5),
+    )
     arguments = [folder, BATCH, pause_s, {"linger_s": 0.2, "shuffle": shuffle}]
     return LocalCluster(folder / "count.py", arguments, spec=spec, folder=folder / "runs")
 

@@ -65,17 +65,29 @@ def test_a_job_with_tls_counts_exactly_with_a_killed_server_and_shows_nothing_on
     script = counting.SCRIPT.replace("self.small", f"self.{name}").replace("small.weight", f"{name}.weight")
     counting.write(tmp_path, ids, script)
     spec = JobSpec(
-        name="secret-counts", workers=2, servers=2, heartbeat_s=0.2, backoff_s=0.0, slots=128,
+        name="secret-counts",
+        workers=2,
+        servers=2,
+        heartbeat_s=0.2,
+        backoff_s=0.0,
+        slots=128,
         checkpoints=CheckpointRules(every_s=0.5, mirror=True),
-    )  # fmt: skip
+    )
     try:
         sniffer = Sniffer(name.encode(), b"secret-counts", end)
     except PermissionError:
         pytest.skip("only root may listen to a network")
-    with contextlib.closing(sniffer), LocalCluster(
-        tmp_path / "count.py", [tmp_path, 1, BATCH, 0.5], spec=spec, folder=tmp_path / "runs",
-        tls=True, settings={"shared_memory": "0"},
-    ) as job:  # fmt: skip
+    with (
+        contextlib.closing(sniffer),
+        LocalCluster(
+            tmp_path / "count.py",
+            [tmp_path, 1, BATCH, 0.5],
+            spec=spec,
+            folder=tmp_path / "runs",
+            tls=True,
+            settings={"shared_memory": "0"},
+        ) as job,
+    ):
         job.until(lambda status: status.checkpoint and status.samples > 0)
         assert (job.files.tls / "worker/tls.key").stat().st_mode & 0o077 == 0
         assert job.kill("server-1")

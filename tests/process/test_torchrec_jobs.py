@@ -111,9 +111,17 @@ def test_collections_count_every_id_once_though_a_worker_and_a_server_are_killed
     expected = draw(tmp_path, np.random.default_rng(3))
     (tmp_path / "train.py").write_text(SCRIPT)
     spec = JobSpec(
-        name="bags", workers=2, servers=2, sync=sync, heartbeat_s=0.1, silence_s=30.0, relaunches=1000, backoff_s=0.0,
-        slots=64, checkpoints=CheckpointRules(every_s=0.5),
-    )  # fmt: skip
+        name="bags",
+        workers=2,
+        servers=2,
+        sync=sync,
+        heartbeat_s=0.1,
+        silence_s=30.0,
+        relaunches=1000,
+        backoff_s=0.0,
+        slots=64,
+        checkpoints=CheckpointRules(every_s=0.5),
+    )
     arguments = [tmp_path, ROWS, BATCH, 0.25]
     with LocalCluster(tmp_path / "train.py", arguments, spec=spec, folder=tmp_path / "runs") as job:
         job.until(lambda status: status.samples > 0)

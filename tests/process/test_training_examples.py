@@ -20,8 +20,12 @@ def test_an_example_prints_what_it_says(path):
     text = path.read_text()
     assert len(text.splitlines()) < 80
     run = subprocess.run(
-        [sys.executable, path], capture_output=True, text=True, timeout=240, cwd=path.parents[1],
+        [sys.executable, path],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        cwd=path.parents[1],
         env={"PYTHONPATH": str(path.parents[1]), "PATH": "/usr/bin:/bin"},
-    )  # fmt: skip
+    )
     assert run.returncode == 0, run.stderr
     assert run.stdout.splitlines() == expected(text)

@@ -72,8 +72,11 @@ if job.rank == 0:
 def alone(folder, *arguments):
     subprocess.run(
         [sys.executable, "train.py", *arguments],
-        cwd=folder, check=True, timeout=600, env={"PYTHONPATH": str(running.ROOT), "PATH": "/usr/bin:/bin"},
-    )  # fmt: skip
+        cwd=folder,
+        check=True,
+        timeout=600,
+        env={"PYTHONPATH": str(running.ROOT), "PATH": "/usr/bin:/bin"},
+    )
 
 
 def together(folder, *arguments, servers, workers):

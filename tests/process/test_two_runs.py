@@ -24,9 +24,16 @@ class Started:
         folder.mkdir()
         self.folder, self.ids = folder, counting.draw(np.random.default_rng(seed), 150 * BATCH - 5)
         spec = JobSpec(
-            name="counts", workers=1, servers=2, heartbeat_s=0.2, relaunches=1000, backoff_s=0.0, slots=64, seed=seed,
+            name="counts",
+            workers=1,
+            servers=2,
+            heartbeat_s=0.2,
+            relaunches=1000,
+            backoff_s=0.0,
+            slots=64,
+            seed=seed,
             checkpoints=rules,
-        )  # fmt: skip
+        )
         script = counting.write(folder, self.ids)
         self.job = LocalCluster(script, [folder, 1, BATCH, 0.1], spec=spec, folder=folder / "runs")
 

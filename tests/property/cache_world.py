@@ -113,9 +113,7 @@ class World:
         order = self.chance.sample(range(SAMPLES), SAMPLES)
         shares = [sorted(order[rank :: len(self.ranks)]) for rank in range(len(self.ranks))]
         batch = self.batches[step]
-        self.dealt[step] = [
-            [tuple(at for at in share if key in batch[at]) for key in range(KEYS)] for share in shares
-        ]  # fmt: skip
+        self.dealt[step] = [[tuple(at for at in share if key in batch[at]) for key in range(KEYS)] for share in shares]
         keys = [[key for key in range(KEYS) if dealt[key]] for dealt in self.dealt[step]]
         self.plans[step] = self.planner.plan(step, keys)
 

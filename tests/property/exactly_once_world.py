@@ -112,9 +112,7 @@ class World:
     def __init__(self, seed: int, *, dropped: str = "") -> None:
         assert not dropped or dropped in RULES
         self.chance, self.dropped = random.Random(seed), dropped
-        self.touched = {
-            name: tuple(slot for slot in SLOTS if self.chance.random() < 0.6) for name in ALL_BATCHES
-        }  # fmt: skip
+        self.touched = {name: tuple(slot for slot in SLOTS if self.chance.random() < 0.6) for name in ALL_BATCHES}
         self.stores = {0: new_store(), 1: new_store()}
         self.fresh = itertools.count(2)
         self.epoch = 0

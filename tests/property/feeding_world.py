@@ -166,11 +166,23 @@ class Staged:
             )
         last = stages[-1]
         return FeedSeen(
-            at=at, trainers=1, data_workers=last.workers, data_worker_cpu=last.cpu, data_worker_cpu_used=last.cpu_used,
-            trainer_cpu=0.0, trainer_cpu_used=0.0, steps_per_s=self._noisy(steps), made_per_s=last.made_per_s,
-            capable_per_s=last.capable_per_s, fill=last.fill, wait_share=last.wait_share,
-            own_share=0.0 if fed else 1.0 - steps / self.capable, free_cpu=held, share_cpu=8.0, stages=tuple(stages),
-        )  # fmt: skip
+            at=at,
+            trainers=1,
+            data_workers=last.workers,
+            data_worker_cpu=last.cpu,
+            data_worker_cpu_used=last.cpu_used,
+            trainer_cpu=0.0,
+            trainer_cpu_used=0.0,
+            steps_per_s=self._noisy(steps),
+            made_per_s=last.made_per_s,
+            capable_per_s=last.capable_per_s,
+            fill=last.fill,
+            wait_share=last.wait_share,
+            own_share=0.0 if fed else 1.0 - steps / self.capable,
+            free_cpu=held,
+            share_cpu=8.0,
+            stages=tuple(stages),
+        )
 
     def order(self, target: FeedTarget) -> None:
         self.stages = target.stages

@@ -131,9 +131,7 @@ class StreamWorld(exactly_once_world.World):
         super().__init__(seed)
         assert not dropped or dropped in RULES
         self.dropped, self.chance = dropped, random.Random(seed)
-        self.touched = {
-            name: tuple(slot for slot in SLOTS if self.chance.random() < 0.6) for name in ALL_RECORDS
-        }  # fmt: skip
+        self.touched = {name: tuple(slot for slot in SLOTS if self.chance.random() < 0.6) for name in ALL_RECORDS}
         self.void = {name for name in ALL_RECORDS if self.chance.random() < 0.2}
         """Records that cannot be trained: they touch nothing."""
         self.touched |= dict.fromkeys(self.void, ())
@@ -242,8 +240,11 @@ class StreamWorld(exactly_once_world.World):
             np.zeros(len(push.keys), dtype=np.uint16),
             np.array([KEYS[key] for key in push.keys], dtype=np.int64),
             np.full(len(push.keys), -1.0, dtype=np.float32),
-            HYPER, [(0, run.shard, run.begin, run.end - run.begin)], mask, unique=True,
-        )  # fmt: skip
+            HYPER,
+            [(0, run.shard, run.begin, run.end - run.begin)],
+            mask,
+            unique=True,
+        )
         if stats.torn:
             self.tears += 1
             flow = self.book.flows()[0]

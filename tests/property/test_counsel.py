@@ -17,15 +17,24 @@ from tests.unit.planning import views
 
 ANY = st.floats()
 plans = st.builds(
-    Plan, job=st.text(max_size=9), shape=views.shapes(), reason=st.text(min_size=1, max_size=9),
-    gain=st.floats(allow_nan=False), cost=st.floats(0, 1e9), throughput=st.none() | st.floats(allow_nan=False),
-    stage=st.none() | st.sampled_from(Stage), extra_workers=st.integers(0, 9),
+    Plan,
+    job=st.text(max_size=9),
+    shape=views.shapes(),
+    reason=st.text(min_size=1, max_size=9),
+    gain=st.floats(allow_nan=False),
+    cost=st.floats(0, 1e9),
+    throughput=st.none() | st.floats(allow_nan=False),
+    stage=st.none() | st.sampled_from(Stage),
+    extra_workers=st.integers(0, 9),
     server_cpus=st.lists(st.tuples(st.integers(0, 9), st.floats(0.1, 9)), max_size=2).map(tuple),
-)  # fmt: skip
+)
 advices = st.builds(
-    Advice, epoch=st.integers(0, 2**40), why=st.text(min_size=1, max_size=9), plan=st.none() | plans,
+    Advice,
+    epoch=st.integers(0, 2**40),
+    why=st.text(min_size=1, max_size=9),
+    plan=st.none() | plans,
     notes=st.lists(st.text(max_size=9), max_size=2).map(tuple),
-)  # fmt: skip
+)
 requests = st.one_of(
     st.builds(messages.Consult, view=views.jobs("job"), epoch=st.integers(0, 2**40), now=ANY, key=st.text(max_size=9)),
     st.builds(messages.Conclude, past=pasts(), key=st.text(max_size=9)),

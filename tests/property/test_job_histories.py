@@ -23,9 +23,16 @@ BOUNDS = Bounds(
     quota=Capacity(cpu=100.0, memory=2**40),
 )
 SPEC = JobSpec(
-    name="job", servers=2, workers=2, join_s=40, silence_s=8, relaunches=3, worker_memory=2**30, drain_s=20,
+    name="job",
+    servers=2,
+    workers=2,
+    join_s=40,
+    silence_s=8,
+    relaunches=3,
+    worker_memory=2**30,
+    drain_s=20,
     planning=PlanRules(bounds=BOUNDS, resize=False),
-)  # fmt: skip
+)
 TICK = None
 
 

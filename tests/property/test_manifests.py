@@ -121,7 +121,14 @@ def test_chains_hold_whatever_servers_say(data):
         if covered.missing:
             continue
         previous = manifest.Manifest(
-            job="j", run="run1", number=number, begun_at=0, completed_at=0, slots=SLOTS, seed=0,
-            files=covered.files, chains=covered.chains,
-        )  # fmt: skip
+            job="j",
+            run="run1",
+            number=number,
+            begun_at=0,
+            completed_at=0,
+            slots=SLOTS,
+            seed=0,
+            files=covered.files,
+            chains=covered.chains,
+        )
         manifest.check(previous)

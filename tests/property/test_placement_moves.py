@@ -51,9 +51,11 @@ alike = st.dictionaries(
 )
 """A server twice as large in both: with other proportions no layout may satisfy bytes and requests at once."""
 capacities = st.dictionaries(
-    st.integers(0, 7), st.builds(lambda cpu, memory: Capacity(cpu=cpu, memory=memory), amounts, amounts), min_size=1,
+    st.integers(0, 7),
+    st.builds(lambda cpu, memory: Capacity(cpu=cpu, memory=memory), amounts, amounts),
+    min_size=1,
     max_size=5,
-)  # fmt: skip
+)
 zipf = st.tuples(st.integers(0, 2**31), st.sampled_from([0.0, 0.5, 0.9])).map(
     lambda pair: [
         SlotLoad(bytes=float(b), requests=float(r))
@@ -134,11 +136,14 @@ few_slots = st.lists(st.integers(1, 4), min_size=9, max_size=9)
 @given(
     st.lists(st.integers(0, 2), min_size=9, max_size=9),
     st.dictionaries(
-        st.integers(0, 3), st.builds(lambda cpu, memory: Capacity(cpu=cpu, memory=memory), amounts, amounts),
-        min_size=1, max_size=3,
+        st.integers(0, 3),
+        st.builds(lambda cpu, memory: Capacity(cpu=cpu, memory=memory), amounts, amounts),
+        min_size=1,
+        max_size=3,
     ),
-    few_slots, st.one_of(st.none(), few_slots),
-)  # fmt: skip
+    few_slots,
+    st.one_of(st.none(), few_slots),
+)
 def test_small_cases_take_the_fewest_moves_there_are(old, servers, sizes, asked):
     load = [SlotLoad(bytes=float(b), requests=float(r)) for b, r in zip(sizes, asked or sizes, strict=True)]
     best = fewest(old, servers, load)
@@ -159,9 +164,11 @@ def by_a_solver(problem):
     low = np.r_[np.ones(slots), np.full(2 * servers, 1.0 - problem.tolerance)]
     high = np.r_[np.ones(slots), np.full(2 * servers, 1.0 + problem.tolerance)]
     found = optimize.milp(
-        costs.ravel(), integrality=np.ones(costs.size), bounds=optimize.Bounds(0, 1),
+        costs.ravel(),
+        integrality=np.ones(costs.size),
+        bounds=optimize.Bounds(0, 1),
         constraints=optimize.LinearConstraint(np.vstack([once, *held]), low - 1e-9, high + 1e-9),
-    )  # fmt: skip
+    )
     return round(found.fun) if found.success else None
 
 

@@ -35,8 +35,15 @@ INITS = [
 def specs(table_id: int) -> st.SearchStrategy[tables.TableSpec]:
     return st.builds(
         lambda dim, dtype, init, optim, min_count, ttl, capacity: tables.TableSpec(
-            id=table_id, name=f"t{table_id}", dim=dim, dtype=dtype, init=init, optim=optim,
-            min_count=min_count, ttl=ttl, capacity_rows=capacity,
+            id=table_id,
+            name=f"t{table_id}",
+            dim=dim,
+            dtype=dtype,
+            init=init,
+            optim=optim,
+            min_count=min_count,
+            ttl=ttl,
+            capacity_rows=capacity,
         ),
         st.sampled_from([1, 3, 8, 16, 17, 40, 64]),
         st.sampled_from(tables.DTYPES),
@@ -45,7 +52,7 @@ def specs(table_id: int) -> st.SearchStrategy[tables.TableSpec]:
         st.sampled_from([0, 0, 1, 2, 3]),
         st.sampled_from([0, 0, 1, 4]),
         st.sampled_from([0, 0, 64, 200, 3000]),
-    )  # fmt: skip
+    )
 
 
 CALLS = st.lists(

@@ -26,9 +26,17 @@ from springtide.sim.world import models, parameters, workload
 MODEL = models.MODELS["widedeep"]
 LONGEST_S = 4_000.0  # the slowest of 400 took 2,125
 USUAL = Rates(
-    kill_worker=60, kill_server=60, kill_master=40, evict=30, cut_off=60, slow_worker=60, slow_server=40,
-    full_memory=15, scale_workers=60, scale_servers=60,
-)  # fmt: skip
+    kill_worker=60,
+    kill_server=60,
+    kill_master=40,
+    evict=30,
+    cut_off=60,
+    slow_worker=60,
+    slow_server=40,
+    full_memory=15,
+    scale_workers=60,
+    scale_servers=60,
+)
 
 
 @dataclass(frozen=True)
@@ -44,18 +52,27 @@ def setup_of(chance: random.Random, seed: int, *, batches: tuple[int, int]) -> S
     shape = replace(MODEL.tuned, workers=chance.randint(1, 5), servers=chance.randint(1, 4))
     job = workload.one(parameters.testbed(), MODEL, requested=shape, steps=chance.randint(*batches))
     return Setup(
-        job=job, shape=shape, seed=seed, stride_s=chance.choice([0.0, 0.3, 1.0]), relaunches=10**6,
-        save_every_s=chance.choice([5.0, 20.0, 60.0]), planning=planning_of(chance),
+        job=job,
+        shape=shape,
+        seed=seed,
+        stride_s=chance.choice([0.0, 0.3, 1.0]),
+        relaunches=10**6,
+        save_every_s=chance.choice([5.0, 20.0, 60.0]),
+        planning=planning_of(chance),
         weather=Weather(late_s=chance.choice([0.001, 0.02, 0.2]), lost=chance.choice([0.0, 0.01, 0.05])),
         data_weather=DataWeather(
-            late_s=chance.choice([0.0, 0.01, 0.3]), twice=chance.choice([0.0, 0.05]),
-            later_s=chance.choice([1.0, 30.0, 100.0]), broken=chance.choice([0.0, 0.1]),
+            late_s=chance.choice([0.0, 0.01, 0.3]),
+            twice=chance.choice([0.0, 0.05]),
+            later_s=chance.choice([1.0, 30.0, 100.0]),
+            broken=chance.choice([0.0, 0.1]),
         ),
         disks=Disks(
-            save_s=chance.choice([0.1, 2.0, 8.0]), restore_s=chance.choice([0.1, 3.0]),
-            move_s=chance.choice([0.01, 0.3]), freeze_s=chance.choice([0.001, 0.2]),
+            save_s=chance.choice([0.1, 2.0, 8.0]),
+            restore_s=chance.choice([0.1, 3.0]),
+            move_s=chance.choice([0.01, 0.3]),
+            freeze_s=chance.choice([0.001, 0.2]),
         ),
-    )  # fmt: skip
+    )
 
 
 class Whims:
@@ -77,9 +94,11 @@ class Whims:
             return {"plan": "yes"}
         most = 10**4 if kind == "huge" else 6
         shape = Shape(
-            workers=self._chance.randint(1, most), servers=self._chance.randint(1, 4),
-            worker_cpu=self._chance.choice([1.0, 2.0, 4.0]), server_cpu=self._chance.choice([2.0, 8.0, 16.0]),
-        )  # fmt: skip
+            workers=self._chance.randint(1, most),
+            servers=self._chance.randint(1, 4),
+            worker_cpu=self._chance.choice([1.0, 2.0, 4.0]),
+            server_cpu=self._chance.choice([2.0, 8.0, 16.0]),
+        )
         plan = Plan(job="another" if kind == "wrong job" else view.name, shape=shape, reason="a whim")
         stale = epoch - 1 if kind == "stale" else epoch
         return Advice(epoch=stale, why="a whim", plan=None if kind == "nothing" else plan)
@@ -98,9 +117,12 @@ def planning_of(chance: random.Random) -> PlanRules:
     least = Shape(workers=1, servers=1, worker_cpu=0.5, server_cpu=2.0)
     most = Shape(workers=8, servers=4, worker_cpu=8.0, server_cpu=32.0)
     return PlanRules(
-        bounds=shapes.Bounds(least=least, most=most, quota=shapes.Capacity(cpu=200.0, memory=2.0**50)), every_s=1.0,
-        settle_s=0.5, window_s=1.0, config=PlanningConfig(between_changes_s=3.0, exact_seconds=0.0),
-    )  # fmt: skip
+        bounds=shapes.Bounds(least=least, most=most, quota=shapes.Capacity(cpu=200.0, memory=2.0**50)),
+        every_s=1.0,
+        settle_s=0.5,
+        window_s=1.0,
+        config=PlanningConfig(between_changes_s=3.0, exact_seconds=0.0),
+    )
 
 
 def rates_of(chance: random.Random) -> Rates:

@@ -121,8 +121,11 @@ def test_the_walk_of_resnet18_is_that_of_the_papers_figure():
 
 def test_rows_hold_every_figure_or_its_reason(found, tmp_path):
     all_rows = [
-        *rows.table(found), *rows.bounds(SMALL, found, [0, 1]), *rows.use(found), *rows_job.rows(tmp_path),
-    ]  # fmt: skip
+        *rows.table(found),
+        *rows.bounds(SMALL, found, [0, 1]),
+        *rows.use(found),
+        *rows_job.rows(tmp_path),
+    ]
     assert all(one.ours is not None or one.why for one in all_rows)
     by = {one.what: one for one in all_rows}
     assert by["No DW (HW C/G): fragmentation"].ours == 0

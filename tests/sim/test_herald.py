@@ -70,7 +70,7 @@ def test_the_native_scheduler_counts_what_plain_caches_with_versions_count(share
     plain = plain_caches.count(batches, stream.rows, workers=8, capacity=capacity, skip=4)
     native = counts.count(
         batches, Settings(workers=8, capacity_rows=capacity, policy="random", on_demand=False), skip=4
-    )  # fmt: skip
+    )
     assert native.pushes == pytest.approx(plain.pushes, rel=0.01)  # other random parts of the same batches
     assert native.pulls == pytest.approx(plain.pulls, rel=0.01)
 
@@ -127,8 +127,12 @@ def test_rows_on_times_name_their_costs_or_what_would_measure_them():
 def test_costs_and_figures_that_nobody_published_are_missing(tmp_path):
     assert step_time.costs(tmp_path / "cache.json") is None
     assert all(one.ours is None and "publish" in one.why for one in rows_timed.measured(tmp_path))
-    published = {"details": {"necessary_s": 0.02, "goodput": 0.9}, "quick": False, "date": "2026-11-16",
-                 "goals": [{"id": "vs_het_1gbit", "value": 1.5, "target": 1.09}]}  # fmt: skip
+    published = {
+        "details": {"necessary_s": 0.02, "goodput": 0.9},
+        "quick": False,
+        "date": "2026-11-16",
+        "goals": [{"id": "vs_het_1gbit", "value": 1.5, "target": 1.09}],
+    }
     (tmp_path / "cache.json").write_text(json.dumps(published))
     cost = step_time.costs(tmp_path / "cache.json")
     assert cost is not None and cost.necessary_s == 0.02 and "2026-11-16" in cost.source

@@ -152,15 +152,21 @@ def test_a_model_is_worse_the_longer_it_lags_behind_a_truth_that_turns():
 
 def compared(name, ours, hpa):
     figures = {
-        ("A", OURS): np.tile(ours, (3, 1)), ("A", "HPA"): np.tile(hpa, (3, 1)), ("A", "Kale"): np.tile(hpa, (3, 1)),
-        ("A", comparison.CLAIRVOYANT): np.tile(ours, (3, 1)), ("B", OURS): np.tile(ours, (3, 1)) * (1, 1, 0, 1),
+        ("A", OURS): np.tile(ours, (3, 1)),
+        ("A", "HPA"): np.tile(hpa, (3, 1)),
+        ("A", "Kale"): np.tile(hpa, (3, 1)),
+        ("A", comparison.CLAIRVOYANT): np.tile(ours, (3, 1)),
+        ("B", OURS): np.tile(ours, (3, 1)) * (1, 1, 0, 1),
         ("B", "HPA"): np.tile(hpa, (3, 1)),
-    }  # fmt: skip
+    }
     tuned = tuning.Tuned(scheme="", settings=None, tried=1, figures=np.asarray([hpa]))
     return Compared(
-        name=name, days=3, figures=figures, tuned={("A", scheme): tuned for scheme in ("HPA", "Kale", "Madu")},
+        name=name,
+        days=3,
+        figures=figures,
+        tuned={("A", scheme): tuned for scheme in ("HPA", "Kale", "Madu")},
         on_tuning_days={"A": np.tile(ours, (3, 1))},
-    )  # fmt: skip
+    )
 
 
 def test_goals_are_met_or_missed_by_what_was_measured():
@@ -168,8 +174,13 @@ def test_goals_are_met_or_missed_by_what_was_measured():
     assert all(row.met is not False for row in good) and sum(row.met is True for row in good) == 10
     bad = rows.goals(compared(rows.PAPERS_SHAPE, np.array([0.03, 400, 80, 440]), np.array([0.01, 1000, 100, 450])))
     missed = [row.what for row in bad if row.met is False]
-    assert missed == ["ours: violation, %", "ours / HPA: lag", "ours / HPA: downtime", "ours / HPA: worker-hours",
-                      "ours / Kale: violation"]  # fmt: skip
+    assert missed == [
+        "ours: violation, %",
+        "ours / HPA: lag",
+        "ours / HPA: downtime",
+        "ours / HPA: worker-hours",
+        "ours / Kale: violation",
+    ]
     other = rows.goals(compared("wc98", np.array([0.0, 1001, 60, 400]), np.array([0.0, 1000, 100, 450])))
     assert [row.met for row in other][:4] == [True, False, True, True], "nothing by nothing is no worse"
 

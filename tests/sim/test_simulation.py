@@ -240,8 +240,9 @@ def test_an_oracle_that_knows_how_long_pods_pend_ends_short_jobs_sooner_and_long
     slow_pods = replace(CALM, pending_s_a_core=WORLD.pending_s_a_core, pending_spread=0.0)
     for samples, share in ((512 * 20_000, 0.9), (512 * 5e6, 1.0)):
         job = tuned(samples=float(samples))
-        plain, soonest = (finish(job, one, slow_pods).jct_s for one in (oracle.oracle([job]),
-                                                                        oracle.soonest([job], slow_pods)))  # fmt: skip
+        plain, soonest = (
+            finish(job, one, slow_pods).jct_s for one in (oracle.oracle([job]), oracle.soonest([job], slow_pods))
+        )
         assert soonest <= share * plain + 1
 
 

@@ -62,9 +62,12 @@ class Operator:
         spaces = () if everywhere else (cluster.namespace,)
         site = replace(SITE, brain="springtide-brain:7790", brain_tls=True) if brainy else SITE
         self._options = process.Options(
-            site=site, namespaces=spaces, kubeconfig=kubeconfig, brain_secret="ab" if brainy else "",
+            site=site,
+            namespaces=spaces,
+            kubeconfig=kubeconfig,
+            brain_secret="ab" if brainy else "",
             brain_files={"ca.crt": b"a", "tls.crt": b"b", "tls.key": b"c"} if brainy else {},
-        )  # fmt: skip
+        )
         self._up, self._trouble = threading.Event(), None
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), name="operator")
 

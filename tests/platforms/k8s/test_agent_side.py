@@ -141,9 +141,19 @@ def test_what_is_started_is_in_the_plan_and_exits_are_read_from_pods(job):
             assert plan["metadata"]["annotations"]["springtide.dev/term"] == "1"
             for life in WORKERS:
                 await client.create(PODS, pod(life))
-            killed = {"phase": "Failed", "containerStatuses": [
-                {"name": "c", "image": "i", "imageID": "", "ready": False, "restartCount": 0,
-                 "state": {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}}]}  # fmt: skip
+            killed = {
+                "phase": "Failed",
+                "containerStatuses": [
+                    {
+                        "name": "c",
+                        "image": "i",
+                        "imageID": "",
+                        "ready": False,
+                        "restartCount": 0,
+                        "state": {"terminated": {"exitCode": 137, "reason": "OOMKilled"}},
+                    }
+                ],
+            }
             await client.patch(PODS, "ctr-worker-0-0", {"status": killed}, subresource="status")
             await waiting.soon(lambda: len(exits) == 1)
             await client.delete(PODS, "ctr-worker-1-0", grace_s=0)

@@ -12,9 +12,14 @@ from tests.platforms.k8s.conftest import Cluster
 
 def test_what_was_installed_is_found_can_be_installed_again_and_goes(cluster: Cluster) -> None:
     plan = install_manifests.Plan(
-        image="springtide:1", namespace=cluster.namespace, only=cluster.namespace, database="postgresql://b:pw@db/b",
-        brain_secret="ab", brain_capacity="64", brain_files={"ca.crt": b"a", "brain.crt": b"b", "brain.key": b"c"},
-    )  # fmt: skip
+        image="springtide:1",
+        namespace=cluster.namespace,
+        only=cluster.namespace,
+        database="postgresql://b:pw@db/b",
+        brain_secret="ab",
+        brain_capacity="64",
+        brain_files={"ca.crt": b"a", "brain.crt": b"b", "brain.key": b"c"},
+    )
     objects = [body for body in install_manifests.everything(plan) if body["kind"] != "Namespace"]
 
     async def work(client: Client) -> None:

@@ -138,9 +138,11 @@ def test_the_story_is_found_among_other_lines_of_a_log():
 
 def test_logs_are_what_processes_say_without_the_story_that_a_masters_pod_prints_too(monkeypatch):
     said = [
-        LogLine("master", "serving"), LogLine("master", '{"at":1.0,"event":"joined"}'),
-        LogLine("master", '{"other":1}'), LogLine("worker-0", '{"at":1.0,"event":"of the user"}'),
-    ]  # fmt: skip
+        LogLine("master", "serving"),
+        LogLine("master", '{"at":1.0,"event":"joined"}'),
+        LogLine("master", '{"other":1}'),
+        LogLine("worker-0", '{"at":1.0,"event":"of the user"}'),
+    ]
     monkeypatch.setattr(job_handle.pod_logs, "read", lambda *_, **__: iter(said))
     shown = job_handle.KubernetesReach("ctr", {}).logs([], lines=5, follow=False)
     assert list(shown) == [said[0], said[2], said[3]]

@@ -12,9 +12,11 @@ from tests.platforms.k8s.whole import Whole
 from tests.process import counting
 
 pytestmark = [
-    pytest.mark.process, pytest.mark.extra("aiohttp", "cryptography", "kopf"), pytest.mark.timeout(600),
+    pytest.mark.process,
+    pytest.mark.extra("aiohttp", "cryptography", "kopf"),
+    pytest.mark.timeout(600),
     pytest.mark.soak,
-]  # fmt: skip
+]
 
 ANNOUNCED = "Preempted in favor of a pod of higher priority"
 QUICKLY = {"settle_s": "0.2", "window_s": "0.5", "every_s": "0.5", "between_changes_s": "1"}
@@ -41,9 +43,12 @@ def beside(emulated, cluster):
 def announce(whole, pod):
     """What a scheduler says of a pod that it is going to delete."""
     told = {
-        "type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler", "message": ANNOUNCED,
+        "type": "DisruptionTarget",
+        "status": "True",
+        "reason": "PreemptionByScheduler",
+        "message": ANNOUNCED,
         "lastTransitionTime": "2026-01-01T00:00:00Z",
-    }  # fmt: skip
+    }
 
     async def tell(client):
         conditions = (await client.get(kinds.PODS, pod))["status"].get("conditions", [])
@@ -113,11 +118,18 @@ def test_a_worker_that_its_node_cannot_make_larger_is_replaced_by_one_elsewhere(
     """For ever (Infeasible), or for now (Deferred): for a time it is waited then, and no longer."""
     ids, large = counting.draw(rng, 40_000), whole.signs / "large"
     job = whole.submit(
-        "refused", ids, workers=RoleWish(count=1), servers=RoleWish(count=1), data_workers="off", plan=True,
-        files={"sizes.py": SIZES.format(sign=str(large))}, checkpoints=Keeping(every_s=1.0), guards=False,
+        "refused",
+        ids,
+        workers=RoleWish(count=1),
+        servers=RoleWish(count=1),
+        data_workers="off",
+        plan=True,
+        files={"sizes.py": SIZES.format(sign=str(large))},
+        checkpoints=Keeping(every_s=1.0),
+        guards=False,
         planning={"policy": "sizes:by_a_sign"} | QUICKLY,
         kubernetes=wish(grace_s=60, resize_s=2.0),
-    )  # fmt: skip
+    )
 
     def cores(pod):
         found = whole.cluster.run(lambda client: client.get(kinds.PODS, pod))

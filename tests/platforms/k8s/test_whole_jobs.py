@@ -14,8 +14,10 @@ from tests.platforms.k8s.whole import GIB, Whole
 from tests.process import counting
 
 pytestmark = [
-    pytest.mark.process, pytest.mark.extra("aiohttp", "cryptography", "kopf"), pytest.mark.timeout(600),
-]  # fmt: skip
+    pytest.mark.process,
+    pytest.mark.extra("aiohttp", "cryptography", "kopf"),
+    pytest.mark.timeout(600),
+]
 
 NODE = (4.0, 8 * GIB)
 
@@ -39,9 +41,16 @@ def begun(status):
 def test_a_job_is_trained_once_whatever_happens_to_its_pods_its_master_and_the_operator(whole, rng):
     ids = counting.draw(rng, 8_000)
     job = whole.submit(
-        "hurt", ids, workers=RoleWish(count=1), servers=RoleWish(count=1), data_workers="off", relaunches=50,
-        checkpoints=Keeping(every_s=1.0), kubernetes=wish(), pause_s=0.5,
-    )  # fmt: skip
+        "hurt",
+        ids,
+        workers=RoleWish(count=1),
+        servers=RoleWish(count=1),
+        data_workers="off",
+        relaunches=50,
+        checkpoints=Keeping(every_s=1.0),
+        kubernetes=wish(),
+        pause_s=0.5,
+    )
     whole.until(job, begun)
 
     whole.operator.kill()
@@ -73,9 +82,15 @@ def test_a_job_is_trained_once_whatever_happens_to_its_pods_its_master_and_the_o
 def test_servers_hand_over_when_a_node_is_drained_and_nothing_is_lost(whole, rng):
     ids = counting.draw(rng, 24_000)
     job = whole.submit(
-        "drained", ids, workers=RoleWish(count=2), servers=RoleWish(count=2), data_workers="off", relaunches=50,
-        checkpoints=Keeping(every_s=1.0), kubernetes=wish(grace_s=60),
-    )  # fmt: skip
+        "drained",
+        ids,
+        workers=RoleWish(count=2),
+        servers=RoleWish(count=2),
+        data_workers="off",
+        relaunches=50,
+        checkpoints=Keeping(every_s=1.0),
+        kubernetes=wish(grace_s=60),
+    )
     whole.until(job, lambda status: begun(status) and status.workers_alive == 2)
     victim = next(node for node, pods in whole.nodes().items() if any("server" in pod for pod in pods))
     with contextlib.suppress(TimeoutError):  # on a busy machine it goes on behind our back
@@ -91,9 +106,15 @@ def test_servers_hand_over_when_a_node_is_drained_and_nothing_is_lost(whole, rng
 def test_a_lost_node_takes_pods_with_it_and_others_are_made_elsewhere(whole, rng):
     ids = counting.draw(rng, 8_000)
     job = whole.submit(
-        "lost", ids, workers=RoleWish(count=2), servers=RoleWish(count=2), data_workers="off", relaunches=50,
-        checkpoints=Keeping(every_s=1.0), kubernetes=wish(),
-    )  # fmt: skip
+        "lost",
+        ids,
+        workers=RoleWish(count=2),
+        servers=RoleWish(count=2),
+        data_workers="off",
+        relaunches=50,
+        checkpoints=Keeping(every_s=1.0),
+        kubernetes=wish(),
+    )
     whole.until(job, lambda status: begun(status) and status.workers_alive == 2)
     nodes = whole.nodes()
     victim = next(node for node, pods in nodes.items() if "lost-master" not in pods and pods)
@@ -110,9 +131,13 @@ def test_a_lost_node_takes_pods_with_it_and_others_are_made_elsewhere(whole, rng
 def test_pods_that_no_node_takes_leave_a_smaller_job_that_says_so(whole, rng):
     ids = counting.draw(rng, 12_000)
     job = whole.submit(
-        "large", ids, workers=RoleWish(count=3, cpu=3.0), servers=RoleWish(count=1, cpu=0.2), data_workers="off",
+        "large",
+        ids,
+        workers=RoleWish(count=3, cpu=3.0),
+        servers=RoleWish(count=1, cpu=0.2),
+        data_workers="off",
         kubernetes=wish(pending_s=5.0),
-    )  # fmt: skip
+    )
     status = whole.until(job, lambda status: status.workers_wanted == 2 and status.samples)
     assert "1 worker fewer than wanted" in status.lacks and "Insufficient cpu" in status.lacks
     thing = job.read()
@@ -128,9 +153,13 @@ def test_pods_that_no_node_takes_leave_a_smaller_job_that_says_so(whole, rng):
 def test_a_master_pod_without_a_volume_that_is_lost_begins_the_job_anew(whole, rng):
     ids = counting.draw(rng, 4_000)
     job = whole.submit(
-        "anew", ids, workers=RoleWish(count=1), servers=RoleWish(count=1), data_workers="off",
+        "anew",
+        ids,
+        workers=RoleWish(count=1),
+        servers=RoleWish(count=1),
+        data_workers="off",
         kubernetes=KubernetesWish(pending_s=60.0, grace_s=5),
-    )  # fmt: skip
+    )
     whole.until(job, lambda status: status.samples > 100)
     whole.delete("anew-master", grace_s=0)
     whole.until(job, lambda status: status.term > 1 and status.samples > 0)
@@ -146,7 +175,7 @@ def test_a_job_that_is_stopped_by_its_spec_drains_and_says_so(whole, rng):
     ids = counting.draw(rng, 8_000)
     job = whole.submit(
         "stopped", ids, workers=RoleWish(count=1), servers=RoleWish(count=1), data_workers="off", kubernetes=wish()
-    )  # fmt: skip
+    )
     whole.until(job, lambda status: status.samples > 100)
     job.ask(messages.Stop("enough"))
     ended = whole.until(job, lambda status: status.phase.over, "its end")

@@ -14,9 +14,13 @@ def played(truth, *, seed=9, rules=None):
     days, peak = day.days(8, seed=seed), 3.2 * truth.most(1)
     before = np.asarray([peak * days.at((0.5 - back) / 144) for back in range(7 * 144, 0, -1)])
     return play(
-        lambda now: peak * days.at(now * SPEEDUP / 86_400), before, truth, rules or OnlineRules(most=4),
-        speedup=SPEEDUP, seed=seed,
-    )  # fmt: skip
+        lambda now: peak * days.at(now * SPEEDUP / 86_400),
+        before,
+        truth,
+        rules or OnlineRules(most=4),
+        speedup=SPEEDUP,
+        seed=seed,
+    )
 
 
 @pytest.mark.parametrize(

@@ -73,8 +73,19 @@ def publish(folder, number, written, *, previous=None, ledger=b"ledger", run=RUN
     covered = cover.cover(SLOTS, previous, [written] if isinstance(written, Written) else written)
     assert not covered.missing
     made = manifest.Manifest(
-        job="test", run=run, number=number, begun_at=float(number), completed_at=number + 0.5, slots=SLOTS, seed=5,
-        tables=(TABLE,), ledger=ledger, files=covered.files, chains=covered.chains, apart=covered.apart, **more,
-    )  # fmt: skip
+        job="test",
+        run=run,
+        number=number,
+        begun_at=float(number),
+        completed_at=number + 0.5,
+        slots=SLOTS,
+        seed=5,
+        tables=(TABLE,),
+        ledger=ledger,
+        files=covered.files,
+        chains=covered.chains,
+        apart=covered.apart,
+        **more,
+    )
     writer.publish(Folder(folder), made)
     return made

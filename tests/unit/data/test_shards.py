@@ -75,5 +75,13 @@ def test_rank_parts_cover_a_batch_evenly(count, workers):
 
 def test_shards_have_256_batches_or_as_many_as_leave_64_shards():
     assert [shards.batches_a_shard(count) for count in (0, 1, 64, 127, 128, 1000, 16_383, 16_384, 10**9)] == [
-        1, 1, 1, 1, 2, 8, 128, 256, 256,
-    ]  # fmt: skip
+        1,
+        1,
+        1,
+        1,
+        2,
+        8,
+        128,
+        256,
+        256,
+    ]

@@ -17,9 +17,12 @@ def record(model, calls):
     for at, (args, kwargs) in enumerate(calls):
         given, _ = pytree.flatten((args, kwargs))
         recorder = Recorder(
-            book, given, known=lambda one: names.get(id(one), ""), modules=dict(model.named_modules()),
+            book,
+            given,
+            known=lambda one: names.get(id(one), ""),
+            modules=dict(model.named_modules()),
             keep=at == len(calls) - 1,
-        )  # fmt: skip
+        )
         with stateless.heard_by(recorder.call_marked), recorder:
             made = model(*args, **kwargs)
         logs.append(recorder.finish())

@@ -37,8 +37,10 @@ class Hosts:
         self.master = Folder(folder / "master")
         self.disks = [Disk(folder / f"host-{rank}", f"node-{rank}") for rank in (0, 1)]
         self.roles, self.manifest, self.awaited = [Role(0), Role(1)], None, ()
-        self.taking = [mirroring.Taking(disk.folder / f"server-{rank}", SECRET, "127.0.0.1")
-                       for rank, disk in enumerate(self.disks)]  # fmt: skip
+        self.taking = [
+            mirroring.Taking(disk.folder / f"server-{rank}", SECRET, "127.0.0.1")
+            for rank, disk in enumerate(self.disks)
+        ]
         self.addresses = {f"server-{rank}": taking.address for rank, taking in enumerate(self.taking)}
         self.savers = [self.saver(rank, mirror=mirror) for rank in (0, 1)]
 
@@ -81,8 +83,10 @@ class Hosts:
 
 
 def part(store):
-    return [sorted((key, tuple(row)) for key, row in zip(*map(list, store.scan(stores.TABLE.id, slot)), strict=True))
-            for slot in OWN], [store.applied(slot) for slot in OWN]  # fmt: skip
+    return [
+        sorted((key, tuple(row)) for key, row in zip(*map(list, store.scan(stores.TABLE.id, slot)), strict=True))
+        for slot in OWN
+    ], [store.applied(slot) for slot in OWN]
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ PLAIN = Outline(
         DenseOutline(name="top.bias", shape=(1,), dtype="float32", table=9, first=1, chunks=1),
     ),
     in_workers=("steps",),
-)  # fmt: skip
+)
 """Of a model with one table of dim 4 in two places, and a linear layer on top."""
 
 

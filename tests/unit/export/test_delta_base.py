@@ -8,9 +8,15 @@ from springtide.export import delta_base, export_folder
 
 def card(number, *, samples=0, step=0):
     return export_folder.Card(
-        job="train", number=number, samples=samples, step=step, made_at=0.0, format="safetensors", tables=(),
+        job="train",
+        number=number,
+        samples=samples,
+        step=step,
+        made_at=0.0,
+        format="safetensors",
+        tables=(),
         dense_crc=0,
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ def test_tables_and_dense_tensors_are_put_together_from_slots(tmp_path):
         tables=(TableOutline(name="ids", paths=("bag",), rows=0),),
         dense=(DenseOutline(name="w", shape=(3, 3), dtype="bfloat16", table=stores.TABLE.id, first=0, chunks=3),),
         in_workers=("steps",),
-    )  # fmt: skip
+    )
     seen = []
     manifest = outlined(tmp_path, store, outline)
     exporter.make(Folder(tmp_path), manifest, str(tmp_path / "out"), format="safetensors", progress=seen.append)

@@ -35,10 +35,17 @@ def job(*tried, **more):
     """A job in the last of these shapes, in which it is for a while."""
     profiles = tuple(measured(shape, at=100.0 * (place + 1)) for place, shape in enumerate(tried))
     given = dict(
-        name="job", facts=FACTS, bounds=Bounds(least=LEAST, most=MOST, quota=Capacity(cpu=40, memory=1e12)),
-        shape=tried[-1], started_at=0.0, last_change_at=100.0 * len(tried) - 70, stage=Stage.SAMPLING,
-        samples_total=1e9, profiles=profiles, uses=views.uses(tried[-1]),
-    )  # fmt: skip
+        name="job",
+        facts=FACTS,
+        bounds=Bounds(least=LEAST, most=MOST, quota=Capacity(cpu=40, memory=1e12)),
+        shape=tried[-1],
+        started_at=0.0,
+        last_change_at=100.0 * len(tried) - 70,
+        stage=Stage.SAMPLING,
+        samples_total=1e9,
+        profiles=profiles,
+        uses=views.uses(tried[-1]),
+    )
     return JobView(**(given | more))
 
 
@@ -76,9 +83,17 @@ def test_arrays_say_the_same_as_one_by_one_beside_jobs_at_their_own_pace():
 
 
 def test_the_fit_finds_the_job_in_its_profiles_beside_others():
-    shapes = [Shape(workers=w, servers=p, worker_cpu=a, server_cpu=b)
-              for w, p, a, b in ((1, 1, 1.0, 1.0), (2, 1, 1.0, 2.0), (4, 2, 2.0, 1.0), (8, 2, 1.0, 4.0),
-                                 (16, 4, 2.0, 1.0), (2, 4, 4.0, 2.0))]  # fmt: skip
+    shapes = [
+        Shape(workers=w, servers=p, worker_cpu=a, server_cpu=b)
+        for w, p, a, b in (
+            (1, 1, 1.0, 1.0),
+            (2, 1, 1.0, 2.0),
+            (4, 2, 2.0, 1.0),
+            (8, 2, 1.0, 4.0),
+            (16, 4, 2.0, 1.0),
+            (2, 4, 4.0, 2.0),
+        )
+    ]
     together = [measured(shape, at=0.0) for shape in shapes]
     alone = fit.fit(planted.profiles(), planted.FACTS)
     group, other = fit.fit_many([(together, FACTS), (planted.profiles(), planted.FACTS)])

@@ -31,9 +31,14 @@ def profile(of, *, at=0.0, steps=200, truth=TRUE):
     gradient, update, sync, lookup, constant = equations.terms(truth, FACTS, of)
     total = gradient + update + sync + lookup + constant
     timing = TimingSum(
-        steps=steps, samples=steps * FACTS.batch, total_s=steps * total, gradient_s=steps * (gradient + constant),
-        update_s=steps * update, synchronization_s=steps * sync, lookup_s=steps * lookup,
-    )  # fmt: skip
+        steps=steps,
+        samples=steps * FACTS.batch,
+        total_s=steps * total,
+        gradient_s=steps * (gradient + constant),
+        update_s=steps * update,
+        synchronization_s=steps * sync,
+        lookup_s=steps * lookup,
+    )
     return Profile(shape=of, batch=FACTS.batch, timing=timing, at=at)
 
 
@@ -54,10 +59,17 @@ def running(of=None, *, tried=(), name="job", **more):
     of = of or shape()
     profiles = tuple(profile(one, at=float(at)) for at, one in enumerate(tried))
     fields = {
-        "name": name, "facts": FACTS, "bounds": BOUNDS, "shape": of, "started_at": 0.0, "last_change_at": 100.0,
-        "stage": Stage.ADJUSTING, "samples_total": 1e9, "uses": uses(of),
+        "name": name,
+        "facts": FACTS,
+        "bounds": BOUNDS,
+        "shape": of,
+        "started_at": 0.0,
+        "last_change_at": 100.0,
+        "stage": Stage.ADJUSTING,
+        "samples_total": 1e9,
+        "uses": uses(of),
         "profiles": (*profiles, profile(of, at=200.0)),
-    }  # fmt: skip
+    }
     return JobView(**(fields | more))
 
 
@@ -76,10 +88,13 @@ NUMBERS = st.floats(0, 1e6) | ODD
 @st.composite
 def shapes(draw):
     return Shape(
-        workers=draw(st.integers(1, 60)), servers=draw(st.integers(1, 20)), worker_cpu=draw(st.floats(0.1, 40)),
-        server_cpu=draw(st.floats(0.1, 40)), worker_memory=draw(st.integers(0, 8)) * GIB,
+        workers=draw(st.integers(1, 60)),
+        servers=draw(st.integers(1, 20)),
+        worker_cpu=draw(st.floats(0.1, 40)),
+        server_cpu=draw(st.floats(0.1, 40)),
+        worker_memory=draw(st.integers(0, 8)) * GIB,
         server_memory=draw(st.integers(0, 8)) * GIB,
-    )  # fmt: skip
+    )
 
 
 @st.composite
@@ -87,9 +102,11 @@ def profiles(draw):
     of = draw(shapes())
     if draw(st.booleans()):
         return profile(of, at=draw(st.floats(0, 1e4)), steps=draw(st.integers(0, 300)))
-    timing = TimingSum(steps=draw(st.integers(0, 5)), samples=draw(st.integers(0, 999)), **{
-        each: draw(NUMBERS) for each in ("total_s", "gradient_s", "update_s", "synchronization_s", "lookup_s")
-    })  # fmt: skip
+    timing = TimingSum(
+        steps=draw(st.integers(0, 5)),
+        samples=draw(st.integers(0, 999)),
+        **{each: draw(NUMBERS) for each in ("total_s", "gradient_s", "update_s", "synchronization_s", "lookup_s")},
+    )
     cores = {each: draw(st.none() | NUMBERS) for each in ("worker_cores", "server_cores")}
     return Profile(shape=of, batch=512, timing=timing, at=draw(NUMBERS), **cores)
 
@@ -98,44 +115,73 @@ def profiles(draw):
 def jobs(draw, name):
     of = draw(st.none() | shapes())
     roles = st.builds(Role, st.sampled_from([RoleKind.WORKER, RoleKind.SERVER]), st.integers(0, 20))
-    used = st.builds(RoleUse, role=roles, cpu_used=NUMBERS, cpu=NUMBERS, memory_used=st.integers(0, 1 << 40),
-                     memory=st.integers(0, 1 << 40))  # fmt: skip
-    found = st.builds(Finding, trouble=st.sampled_from(list(Trouble)), role=roles, why=st.just("seen"),
-                      servers=st.none() | st.integers(-1, 99))  # fmt: skip
+    used = st.builds(
+        RoleUse,
+        role=roles,
+        cpu_used=NUMBERS,
+        cpu=NUMBERS,
+        memory_used=st.integers(0, 1 << 40),
+        memory=st.integers(0, 1 << 40),
+    )
+    found = st.builds(
+        Finding,
+        trouble=st.sampled_from(list(Trouble)),
+        role=roles,
+        why=st.just("seen"),
+        servers=st.none() | st.integers(-1, 99),
+    )
     own = list(draw(st.lists(profiles(), max_size=3)))
     if of is not None and draw(st.booleans()):
         own.append(profile(of, at=draw(st.floats(0, 2e3))))
     bounds = draw(st.sampled_from([BOUNDS, replace(BOUNDS, quota=Capacity(cpu=20, memory=1e11))]))
     return JobView(
-        name=name, facts=FACTS, bounds=bounds, shape=of, requested=draw(st.none() | shapes()),
-        need=MemoryNeed(rows=draw(st.integers(0, 1 << 40))), stage=draw(st.sampled_from(list(Stage))),
-        started_at=draw(st.none() | NUMBERS), last_change_at=draw(st.none() | NUMBERS),
+        name=name,
+        facts=FACTS,
+        bounds=bounds,
+        shape=of,
+        requested=draw(st.none() | shapes()),
+        need=MemoryNeed(rows=draw(st.integers(0, 1 << 40))),
+        stage=draw(st.sampled_from(list(Stage))),
+        started_at=draw(st.none() | NUMBERS),
+        last_change_at=draw(st.none() | NUMBERS),
         samples_done=draw(st.floats(0, 1e9)),
-        samples_total=draw(st.none() | NUMBERS), profiles=tuple(own), uses=tuple(draw(st.lists(used, max_size=4))),
-        findings=tuple(draw(st.lists(found, max_size=2))), features={"model": draw(st.sampled_from(["a", "b", ""]))},
+        samples_total=draw(st.none() | NUMBERS),
+        profiles=tuple(own),
+        uses=tuple(draw(st.lists(used, max_size=4))),
+        findings=tuple(draw(st.lists(found, max_size=2))),
+        features={"model": draw(st.sampled_from(["a", "b", ""]))},
         launches=tuple(draw(st.lists(launches(), max_size=2))),
-    )  # fmt: skip
+    )
 
 
 def launches():
-    return st.builds(Launch, kind=st.sampled_from([RoleKind.WORKER, RoleKind.SERVER]), cpu=NUMBERS, memory=st.just(0),
-                     seconds=NUMBERS)  # fmt: skip
+    return st.builds(
+        Launch,
+        kind=st.sampled_from([RoleKind.WORKER, RoleKind.SERVER]),
+        cpu=NUMBERS,
+        memory=st.just(0),
+        seconds=NUMBERS,
+    )
 
 
 @st.composite
 def clusters(draw):
     past = st.builds(
-        PastJob, name=st.just("past"),
+        PastJob,
+        name=st.just("past"),
         features=st.dictionaries(st.sampled_from(["model", "x"]), NUMBERS | st.text(max_size=2)),
-        shape=st.none() | shapes(), finished=st.booleans(), ended_at=NUMBERS,
-    )  # fmt: skip
+        shape=st.none() | shapes(),
+        finished=st.booleans(),
+        ended_at=NUMBERS,
+    )
     count = draw(st.integers(0, 4))
     return ClusterView(
         now=draw(st.floats(0, 1e4) | st.just(math.nan)),
         capacity=Capacity(cpu=draw(st.floats(0, 2000)), memory=draw(st.sampled_from([0.0, 1e11, 1e15]))),
         jobs=tuple(draw(jobs(f"job-{at}")) for at in range(count)),
-        history=tuple(draw(st.lists(past, max_size=10))), launches=tuple(draw(st.lists(launches(), max_size=2))),
-    )  # fmt: skip
+        history=tuple(draw(st.lists(past, max_size=10))),
+        launches=tuple(draw(st.lists(launches(), max_size=2))),
+    )
 
 
 def speed(of, truth=TRUE):

@@ -87,9 +87,11 @@ def test_a_role_is_told_where_things_are_on_its_own_node(tmp_path):
     launch = Launch(life=LIFE, module="m", settings=settings, environment=environment, given={"MINE": "1"})
     told = role_actor.told_where(launch, tmp_path, "10.0.0.7", {"OMP_NUM_THREADS"})
     assert told.settings == {
-        "member": "worker-0", "host": "10.0.0.7",
-        "master_file": str(tmp_path / "master.json"), "secret_file": str(tmp_path / "secret"),
-    }  # fmt: skip
+        "member": "worker-0",
+        "host": "10.0.0.7",
+        "master_file": str(tmp_path / "master.json"),
+        "secret_file": str(tmp_path / "secret"),
+    }
     assert told.given == {"PYTHONUNBUFFERED": "1", "MINE": "1"}, "what the job sets itself stays as it is"
     sealed = role_actor.told_where(Launch(life=LIFE, module="m", settings={"tls": "/steward/tls"}), tmp_path, "::1")
     assert sealed.settings["tls"] == str(tmp_path / "tls")

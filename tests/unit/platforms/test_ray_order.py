@@ -13,9 +13,7 @@ from springtide.domain.spec.job_spec import JobSpec
 from springtide.platforms.agent.run_plan import RunPlan
 from springtide.platforms.ray_cluster.job import exit_status, job_order, master_terms
 
-LIVES = st.builds(
-    Life, st.builds(Role, st.sampled_from(RANKED), st.integers(0, 999)), st.integers(0, 999)
-)  # fmt: skip
+LIVES = st.builds(Life, st.builds(Role, st.sampled_from(RANKED), st.integers(0, 999)), st.integers(0, 999))
 NAMES = st.from_regex(r"[a-z0-9]([a-z0-9._-]{0,20}[a-z0-9])?", fullmatch=True)
 WORKER = Life(Role(RoleKind.WORKER, 1), 2)
 
@@ -38,8 +36,11 @@ def test_servers_are_spread_and_workers_go_where_there_is_room():
     assert server == {"num_cpus": 0.5, "memory": 1 << 30, "scheduling_strategy": "SPREAD"}
     worker = job_order.needs(RoleKind.WORKER, Limits(), {"worker": {"fast_disk": 1.0, "GPU": 2}})
     assert worker == {
-        "num_cpus": 0.8, "num_gpus": 2, "resources": {"fast_disk": 1.0}, "scheduling_strategy": "DEFAULT",
-    }  # fmt: skip
+        "num_cpus": 0.8,
+        "num_gpus": 2,
+        "resources": {"fast_disk": 1.0},
+        "scheduling_strategy": "DEFAULT",
+    }
 
 
 def test_a_cluster_has_what_its_nodes_have_and_its_largest_node_bounds_a_role():

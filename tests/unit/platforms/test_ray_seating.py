@@ -91,8 +91,16 @@ def test_it_is_said_once_and_a_node_that_was_asked_for_in_vain_is_left_until_it_
 def test_jobs_that_are_trained_on_several_nodes_or_fed_from_others_make_them_noisy():
     from springtide.platforms.ray_cluster.job import job_order
 
-    where = {"springtide/a/worker-0.0": "x", "springtide/a/worker-1.2": "y", "springtide/a/server-0.0": "z",
-             "springtide/b/worker-0.0": "x", "springtide/mine/worker-0.0": "x", "springtide/mine/worker-1.0": "z",
-             "springtide/b/data-worker-0.0": "x", "springtide/b/data-worker-1.0": "y", "springtide/a": "z",
-             "other": "x"}  # fmt: skip
+    where = {
+        "springtide/a/worker-0.0": "x",
+        "springtide/a/worker-1.2": "y",
+        "springtide/a/server-0.0": "z",
+        "springtide/b/worker-0.0": "x",
+        "springtide/mine/worker-0.0": "x",
+        "springtide/mine/worker-1.0": "z",
+        "springtide/b/data-worker-0.0": "x",
+        "springtide/b/data-worker-1.0": "y",
+        "springtide/a": "z",
+        "other": "x",
+    }
     assert job_order.noise("mine", where) == {"x": 1, "y": 2}

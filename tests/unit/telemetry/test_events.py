@@ -43,8 +43,12 @@ def test_what_a_full_disk_did_not_take_is_written_when_there_is_room(tmp_path):
     whole = [line for line in path.read_text().splitlines() if line.endswith("}")]
     told = [json.loads(line) for line in whole]
     assert [one.get("what", one["event"]) for one in told] == [
-        "joined", "decision 0", "decision 1", "decision 2", "phase"
-    ]  # fmt: skip
+        "joined",
+        "decision 0",
+        "decision 1",
+        "decision 2",
+        "phase",
+    ]
     assert len(path.read_text().splitlines()) == 6, "what was written of the first line stands alone"
 
 

@@ -17,20 +17,42 @@ from springtide.telemetry import metrics_server
 from springtide.telemetry.metrics_server import Exposing
 
 ONLINE = OnlineState(
-    lag_s=3.5, slo_lag_s=1200, backlog=70, arriving=20.0, trained=21.0, utilization=0.8, forecast=25.0, late=4,
-    violation=0.026, lag_min=2204.0, down_min=0.0, worker_hours=242.0,
-)  # fmt: skip
+    lag_s=3.5,
+    slo_lag_s=1200,
+    backlog=70,
+    arriving=20.0,
+    trained=21.0,
+    utilization=0.8,
+    forecast=25.0,
+    late=4,
+    violation=0.026,
+    lag_min=2204.0,
+    down_min=0.0,
+    worker_hours=242.0,
+)
 WORKER = MemberView(
-    role=Role(RoleKind.WORKER, 1), alive=True, joined=True,
+    role=Role(RoleKind.WORKER, 1),
+    alive=True,
+    joined=True,
     usage=RoleUsage(role=Role(RoleKind.WORKER, 1), incarnation=0, cpu_s=12.5, memory=1000),
-)  # fmt: skip
+)
 SERVER = MemberView(
     role=Role(RoleKind.SERVER, 0), alive=True, joined=True, report=Report(counters={"rows": 7.0, "evicted": 3.0})
 )
 STATUS = JobStatus(
-    name="clicks", phase=Phase.RUNNING, why="", elapsed_s=5.0, samples=90, workers_alive=2, workers_wanted=3,
-    metrics={"auc": 0.71}, staleness=18, staleness_p50=5, members=(WORKER, SERVER), online=ONLINE,
-)  # fmt: skip
+    name="clicks",
+    phase=Phase.RUNNING,
+    why="",
+    elapsed_s=5.0,
+    samples=90,
+    workers_alive=2,
+    workers_wanted=3,
+    metrics={"auc": 0.71},
+    staleness=18,
+    staleness_p50=5,
+    members=(WORKER, SERVER),
+    online=ONLINE,
+)
 LINE = re.compile(r'[a-z_]+\{([a-z_]+="[^"\n]*",?)+\} -?[0-9.e+-]+')
 
 

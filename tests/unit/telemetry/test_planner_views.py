@@ -22,16 +22,22 @@ FACTS = ModelFacts(dense_bytes=4e5, bandwidth=4e9, dim=400.0, batch=512)
 def whole() -> Shown:
     timing = TimingSum(steps=100, samples=51200, total_s=math.nan, gradient_s=math.inf)
     job = JobView(
-        name="ads", facts=FACTS, bounds=Bounds(least=SMALL, most=LARGE), features={"user": "eve", "tables": 26.0},
-        shape=SMALL, profiles=(Profile(shape=SMALL, batch=512, timing=timing, at=12.5),),
+        name="ads",
+        facts=FACTS,
+        bounds=Bounds(least=SMALL, most=LARGE),
+        features={"user": "eve", "tables": 26.0},
+        shape=SMALL,
+        profiles=(Profile(shape=SMALL, batch=512, timing=timing, at=12.5),),
         uses=(RoleUse(role=Role(RoleKind.SERVER, 1), cpu_used=0.2, cpu=0.25),),
         findings=(Finding(trouble=Trouble.MEMORY, role=Role(RoleKind.SERVER, 0), why="rows grow", servers=2),),
-    )  # fmt: skip
+    )
     view = ClusterView(
-        now=20.0, capacity=Capacity(cpu=math.inf, memory=2.0**34), jobs=(job,),
+        now=20.0,
+        capacity=Capacity(cpu=math.inf, memory=2.0**34),
+        jobs=(job,),
         history=(PastJob(name="old", facts=FACTS),),
         launches=(Launch(kind=RoleKind.WORKER, cpu=0.5, memory=0, seconds=3.0),),
-    )  # fmt: skip
+    )
     return Shown(view=view, config=PlanningConfig(policy="static", rho=1.0))
 
 
@@ -47,11 +53,14 @@ def test_what_was_shown_comes_back_whole_numbers_that_are_none_too(tmp_path):
 
 def by_hand(tmp_path, **changes):
     job = {
-        "name": "ads", "facts": {"dense_bytes": "4e5", "bandwidth": 4e9, "dim": 400, "batch": 512},
-        "bounds": {"least": {"workers": 1, "servers": 1, "worker_cpu": 0.5, "server_cpu": 0.25},
-                   "most": {"workers": 4, "servers": 2, "worker_cpu": 2, "server_cpu": 1, "server_memory": "2G"}},
+        "name": "ads",
+        "facts": {"dense_bytes": "4e5", "bandwidth": 4e9, "dim": 400, "batch": 512},
+        "bounds": {
+            "least": {"workers": 1, "servers": 1, "worker_cpu": 0.5, "server_cpu": 0.25},
+            "most": {"workers": 4, "servers": 2, "worker_cpu": 2, "server_cpu": 1, "server_memory": "2G"},
+        },
         **changes,
-    }  # fmt: skip
+    }
     path = tmp_path / "job.json"
     path.write_text(json.dumps({"jobs": [job]}, indent=1))
     return path
@@ -78,7 +87,7 @@ def test_a_file_by_hand_may_leave_out_what_has_a_default_and_write_sizes_with_un
         ({"facts": 3}, "wanted the fields of a ModelFacts"),
         ({"bounds": {"least": {}, "most": {}}}, "jobs[0].bounds.least"),
     ],
-)  # fmt: skip
+)
 def test_what_does_not_fit_is_named_with_file_and_field(tmp_path, changes, said):
     with pytest.raises(errors.BadInput) as raised:
         planner_views.read(by_hand(tmp_path, **changes))

@@ -23,9 +23,13 @@ class Run:
         self.job = job or springtide.join(master="", seed=1)
         optimizer = self.program.optimizer()
         self.model, self.optimizer, self.batches = self.job.prepare(
-            self.program.model, optimizer, self.program.data, batch_size=self.program.batch_size,
-            epochs=self.program.epochs, shuffle=False,
-        )  # fmt: skip
+            self.program.model,
+            optimizer,
+            self.program.data,
+            batch_size=self.program.batch_size,
+            epochs=self.program.epochs,
+            shuffle=False,
+        )
         self.splitting = self.job._splitting
         self.splitting.when_wrong = self.stop
         if fed:

@@ -48,9 +48,12 @@ def main():
     deadline = begun + options.seconds
     while time.monotonic() < deadline:
         settings = hypothesis.settings(
-            max_examples=ROUND, deadline=None, database=None, suppress_health_check=ANY,
+            max_examples=ROUND,
+            deadline=None,
+            database=None,
+            suppress_health_check=ANY,
             phases=[hypothesis.Phase.generate],
-        )  # fmt: skip
+        )
         draw = hypothesis.given(recipes())(lambda recipe: train_one(recipe, counts, deadline))
         with contextlib.redirect_stderr(io.StringIO()):  # the job's own words
             hypothesis.seed(seed)(settings(draw))()

@@ -110,28 +110,42 @@ class Model(nn.Module):
     def whole(self, place):
         """A whole number of a place."""
         return {
-            "attribute": lambda: self.number, "dict": lambda: self.items["number"], "list": lambda: self.several[1],
-            "dataclass": lambda: self.settings.number, "namespace": lambda: self.space.number,
-            "class": lambda: self.shift, "global": lambda: GLOBAL, "shared": lambda: SHARED["number"],
-            "closure": lambda: self.read(), "environment": lambda: int(os.environ.get("RANDOM_PROGRAM", "3")),
-            "counter": lambda: self.counter.tick() // 7, "chance": lambda: int(random.random() < 0.2),
-            "numpy chance": lambda: int(np.random.rand() < 0.2), "mode": lambda: int(torch.is_grad_enabled()),
-        }[place]()  # fmt: skip
+            "attribute": lambda: self.number,
+            "dict": lambda: self.items["number"],
+            "list": lambda: self.several[1],
+            "dataclass": lambda: self.settings.number,
+            "namespace": lambda: self.space.number,
+            "class": lambda: self.shift,
+            "global": lambda: GLOBAL,
+            "shared": lambda: SHARED["number"],
+            "closure": lambda: self.read(),
+            "environment": lambda: int(os.environ.get("RANDOM_PROGRAM", "3")),
+            "counter": lambda: self.counter.tick() // 7,
+            "chance": lambda: int(random.random() < 0.2),
+            "numpy chance": lambda: int(np.random.rand() < 0.2),
+            "mode": lambda: int(torch.is_grad_enabled()),
+        }[place]()
 
     def floating(self, place):
         """A real number of a place."""
         return {
-            "attribute": lambda: self.real, "deep": lambda: self.items["deep"][0]["real"],
-            "dataclass": lambda: self.settings.real, "namespace": lambda: self.space.real,
-            "shared": lambda: SHARED["real"], "trained": lambda: float(self.top.bias.detach()),
-        }[place]()  # fmt: skip
+            "attribute": lambda: self.real,
+            "deep": lambda: self.items["deep"][0]["real"],
+            "dataclass": lambda: self.settings.real,
+            "namespace": lambda: self.space.real,
+            "shared": lambda: SHARED["real"],
+            "trained": lambda: float(self.top.bias.detach()),
+        }[place]()
 
     def tensor(self, place):
         """A tensor of a place."""
         return {
-            "buffer": lambda: self.edges, "array": lambda: torch.from_numpy(self.array), "held": lambda: self.held[0],
-            "made": lambda: torch.linspace(0, 1, 6), "trained": lambda: self.top.weight.detach()[0].sort().values,
-        }[place]()  # fmt: skip
+            "buffer": lambda: self.edges,
+            "array": lambda: torch.from_numpy(self.array),
+            "held": lambda: self.held[0],
+            "made": lambda: torch.linspace(0, 1, 6),
+            "trained": lambda: self.top.weight.detach()[0].sort().values,
+        }[place]()
 
     def hash(self, x, step):
         """One step over whole numbers."""
@@ -308,24 +322,67 @@ CHANGES = {
     "autocast": lambda p, v: p.how.add("autocast"),
     "plainly": lambda p, v: p.how.clear(),
 }
-WHOLES = ("attribute", "dict", "list", "dataclass", "namespace", "class", "global", "shared", "closure", "environment",
-          "counter", "chance", "numpy chance", "mode")  # fmt: skip
+WHOLES = (
+    "attribute",
+    "dict",
+    "list",
+    "dataclass",
+    "namespace",
+    "class",
+    "global",
+    "shared",
+    "closure",
+    "environment",
+    "counter",
+    "chance",
+    "numpy chance",
+    "mode",
+)
 FLOATS = ("attribute", "deep", "dataclass", "namespace", "shared", "trained")
 TENSORS = ("buffer", "array", "held", "made", "trained")
 CHANGED_BY = {
-    "attribute": ("attribute", "real attribute"), "dict": ("dict",), "list": ("list",), "deep": ("deep",),
-    "dataclass": ("dataclass", "dataclass real", "dataclass replaced"), "namespace": ("namespace",),
-    "class": ("class",), "global": ("global",), "shared": ("shared",), "closure": ("closure",),
-    "environment": ("environment",), "array": ("array",), "held": ("held replaced", "held by numpy"),
+    "attribute": ("attribute", "real attribute"),
+    "dict": ("dict",),
+    "list": ("list",),
+    "deep": ("deep",),
+    "dataclass": ("dataclass", "dataclass real", "dataclass replaced"),
+    "namespace": ("namespace",),
+    "class": ("class",),
+    "global": ("global",),
+    "shared": ("shared",),
+    "closure": ("closure",),
+    "environment": ("environment",),
+    "array": ("array",),
+    "held": ("held replaced", "held by numpy"),
     "buffer": ("buffer in place", "buffer by data", "buffer by numpy", "buffer swapped", "buffer replaced"),
-    "trained": ("frozen",), "mode": ("call without gradients",), "inner": (
-        "inner replaced", "inner changed", "inner patched", "inner class", "hook"),
-    "parts": ("part replaced", "inner class"), "marked": ("words",), "norm": ("eval of a part",),
-    "gain": ("gain", "gradient of a buffer"), "drop": ("evaluate",), "log": ("gradient of the batch",),
-}  # fmt: skip
+    "trained": ("frozen",),
+    "mode": ("call without gradients",),
+    "inner": ("inner replaced", "inner changed", "inner patched", "inner class", "hook"),
+    "parts": ("part replaced", "inner class"),
+    "marked": ("words",),
+    "norm": ("eval of a part",),
+    "gain": ("gain", "gradient of a buffer"),
+    "drop": ("evaluate",),
+    "log": ("gradient of the batch",),
+}
 """What changes something that a step reads, by the name of the step or of the place."""
-HASHES = ("multiply", "add", "inner", "parts", "mask", "count up", "view", "branch", "unique", "order", "places",
-          "numpy", "marked", "keep", "columns")  # fmt: skip
+HASHES = (
+    "multiply",
+    "add",
+    "inner",
+    "parts",
+    "mask",
+    "count up",
+    "view",
+    "branch",
+    "unique",
+    "order",
+    "places",
+    "numpy",
+    "marked",
+    "keep",
+    "columns",
+)
 COMPUTES = ("log", "scale", "tensor", "mean", "drop", "norm", "noise", "clamp", "gain", "still")
 EXTRAS = ("through", "hook", "outputs", "penalty")
 

@@ -43,10 +43,17 @@ class RankLink(master_link.AloneLink):
         owners = tuple(slot % len(self.addresses) for slot in range(SLOTS))
         placement = Placement(epoch=1, servers=len(self.addresses), server_of_slot=owners)
         return msgspec.structs.replace(
-            super().join(), rank=self.rank, workers=self.meeting.workers, servers=tuple(self.addresses),
-            placement=placement, slots=SLOTS, sync="bsp", secret=SECRET,
-            cache=self.rules, feeding=self.feeding,
-        )  # fmt: skip
+            super().join(),
+            rank=self.rank,
+            workers=self.meeting.workers,
+            servers=tuple(self.addresses),
+            placement=placement,
+            slots=SLOTS,
+            sync="bsp",
+            secret=SECRET,
+            cache=self.rules,
+            feeding=self.feeding,
+        )
 
     def trained_without(self, left_out):
         self.left_out.append(left_out)

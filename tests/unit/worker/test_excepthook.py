@@ -42,15 +42,18 @@ def test_so_is_one_that_we_found_by_an_error_of_others(capsys):
     assert said.startswith("error: cannot read the job's secret from /nowhere") and "Traceback" not in said
 
 
-@pytest.mark.parametrize("text", [
-    "raise ValueError('mine')",
-    "raise errors.JobFailed('the job cannot go on')",
-    "raise errors.UnreadableSample('sample 3 cannot be made')",
-    "raise errors.BadInput('no such column') from KeyError('age')",
-    "class Mine:\n    def __fspath__(self):\n        raise OSError('my own')\n"
-    "config.job_secret(config.Settings(secret_file=Mine()))",
-    "try:\n    {}['age']\nexcept KeyError:\n    raise errors.BadInput('while something else was wrong')",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "text",
+    [
+        "raise ValueError('mine')",
+        "raise errors.JobFailed('the job cannot go on')",
+        "raise errors.UnreadableSample('sample 3 cannot be made')",
+        "raise errors.BadInput('no such column') from KeyError('age')",
+        "class Mine:\n    def __fspath__(self):\n        raise OSError('my own')\n"
+        "config.job_secret(config.Settings(secret_file=Mine()))",
+        "try:\n    {}['age']\nexcept KeyError:\n    raise errors.BadInput('while something else was wrong')",
+    ],
+)
 def test_everything_else_has_its_traceback(capsys, text):
     excepthook.show_briefly()
     sys.excepthook(*raised(text))

@@ -7,8 +7,19 @@ from tests.unit.worker.fed_runs import Run, difference
 from tests.unit.worker.hostile_programs import PROGRAMS
 
 assert hostile_forwards and hostile_loops and hostile_data, "they fill PROGRAMS"
-SPLIT = {"Plain", "StraightThrough", "GradientReversal", "HookInForward", "InPlaceOnOwnMemory", "CountsCallsElsewhere",
-         "KeepsWhatItMade", "DictOfInputs", "RareBranchOnChance", "FrozenAndUnfrozen", "CalledTwice"}  # fmt: skip
+SPLIT = {
+    "Plain",
+    "StraightThrough",
+    "GradientReversal",
+    "HookInForward",
+    "InPlaceOnOwnMemory",
+    "CountsCallsElsewhere",
+    "KeepsWhatItMade",
+    "DictOfInputs",
+    "RareBranchOnChance",
+    "FrozenAndUnfrozen",
+    "CalledTwice",
+}
 """Those of which something must move for all that: nothing that moves is touched by what they do."""
 
 

@@ -54,10 +54,13 @@ class Open(nn.Module):
 
 
 STATE = {
-    "one.keys": torch.tensor([7, -1]), "one.rows": torch.ones(2, 2),
-    "many.a.keys": torch.tensor([5]), "many.a.rows": torch.full((1, 2), 2.0),
-    "many.b.keys": torch.tensor([2**62]), "many.b.rows": torch.full((1, 3), 3.0),
-}  # fmt: skip
+    "one.keys": torch.tensor([7, -1]),
+    "one.rows": torch.ones(2, 2),
+    "many.a.keys": torch.tensor([5]),
+    "many.a.rows": torch.full((1, 2), 2.0),
+    "many.b.keys": torch.tensor([2**62]),
+    "many.b.rows": torch.full((1, 3), 3.0),
+}
 
 
 def test_tables_without_a_row_count_begin_with_what_was_loaded_before_they_are_prepared():

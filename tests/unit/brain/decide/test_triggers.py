@@ -32,9 +32,13 @@ def kinds(*shown):
 def test_a_life_from_its_creation_on():
     running = replace(views.running(), profiles=())
     assert kinds(
-        (0.0, views.waiting()), (1.0, views.waiting()), (2.0, running), (5.0, views.running()), (6.0, views.running()),
+        (0.0, views.waiting()),
+        (1.0, views.waiting()),
+        (2.0, running),
+        (5.0, views.running()),
+        (6.0, views.running()),
         (15.0, views.running()),
-    ) == [EventKind.CREATED, None, None, EventKind.ITERATING, None, EventKind.PERIODIC]  # fmt: skip
+    ) == [EventKind.CREATED, None, None, EventKind.ITERATING, None, EventKind.PERIODIC]
 
 
 def test_a_job_that_waits_for_room_is_looked_at_again():
@@ -57,8 +61,12 @@ def test_the_same_trouble_is_raised_once_a_period_and_another_at_once():
     hot = views.running(findings=(finding(Trouble.HOT_SERVER),))
     both = replace(hot, findings=(*hot.findings, finding(Trouble.STRAGGLER, Role(RoleKind.WORKER, 2))))
     assert kinds((0.0, hot), (1.0, hot), (2.0, both), (3.0, both), (12.0, both)) == [
-        EventKind.SLOW, None, EventKind.SLOW, None, EventKind.SLOW
-    ]  # fmt: skip
+        EventKind.SLOW,
+        None,
+        EventKind.SLOW,
+        None,
+        EventKind.SLOW,
+    ]
 
 
 def test_a_job_that_slows_down_in_the_same_shape_is_slow():

@@ -52,15 +52,33 @@ LIES = {
         [1, {"type": "Counsel", "advice": {"epoch": 3, "why": "so", "plan": {"job": "job", "shape": "huge"}}}]
     ),
     "no workers": msgspec.msgpack.encode(
-        [1, {"type": "Counsel", "advice": {"epoch": 3, "why": "so", "plan": {
-            "job": "job", "reason": "more", "shape": SHAPE | {"workers": 0}}}}]
+        [
+            1,
+            {
+                "type": "Counsel",
+                "advice": {
+                    "epoch": 3,
+                    "why": "so",
+                    "plan": {"job": "job", "reason": "more", "shape": SHAPE | {"workers": 0}},
+                },
+            },
+        ]
     ),
     "cores that are no number": msgspec.msgpack.encode(
-        [1, {"type": "Counsel", "advice": {"epoch": 3, "why": "so", "plan": {
-            "job": "job", "reason": "more", "shape": SHAPE | {"worker_cpu": float("nan")}}}}]
+        [
+            1,
+            {
+                "type": "Counsel",
+                "advice": {
+                    "epoch": 3,
+                    "why": "so",
+                    "plan": {"job": "job", "reason": "more", "shape": SHAPE | {"worker_cpu": float("nan")}},
+                },
+            },
+        ]
     ),
     "no reason": msgspec.msgpack.encode([1, {"type": "Counsel", "advice": {"epoch": 3, "why": ""}}]),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("body", LIES.values(), ids=LIES)

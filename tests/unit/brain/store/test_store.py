@@ -22,9 +22,14 @@ from tests.unit.planning import views
 
 def past(name="wide", **more):
     fields = {
-        "user": "ada", "features": {"model": "wide", "batch": 512.0}, "initial": views.shape(workers=1),
-        "shape": views.shape(), "ended_at": 1000.0, "throughput": 321.5, "facts": views.FACTS,
-    }  # fmt: skip
+        "user": "ada",
+        "features": {"model": "wide", "batch": 512.0},
+        "initial": views.shape(workers=1),
+        "shape": views.shape(),
+        "ended_at": 1000.0,
+        "throughput": 321.5,
+        "facts": views.FACTS,
+    }
     return PastJob(name=name, **(fields | more))
 
 
@@ -126,11 +131,16 @@ def test_postgresql_without_its_driver_says_what_to_install(monkeypatch):
 
 
 GARBAGE = {
-    "name": [None, "", 7, b"\xff"], "outcome": ["perhaps", 1], "ended_at": ["soon", float("inf")],
-    "throughput": ["fast"], "features": ["{", "[]", '{"a": []}', 3], "shape": ['{"workers": 0}', "null!", "{}"],
+    "name": [None, "", 7, b"\xff"],
+    "outcome": ["perhaps", 1],
+    "ended_at": ["soon", float("inf")],
+    "throughput": ["fast"],
+    "features": ["{", "[]", '{"a": []}', 3],
+    "shape": ['{"workers": 0}', "null!", "{}"],
     "initial": ['{"workers": "many", "servers": 1, "worker_cpu": 1, "server_cpu": 1}'],
-    "need": ['{"rows": -1}'], "facts": ['{"dim": 0}'],
-}  # fmt: skip
+    "need": ['{"rows": -1}'],
+    "facts": ['{"dim": 0}'],
+}
 
 
 @pytest.mark.parametrize(("column", "value"), [(column, value) for column, all in GARBAGE.items() for value in all])
@@ -163,12 +173,16 @@ TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=8
 @st.composite
 def pasts(draw):
     return PastJob(
-        name=draw(TEXT.filter(bool)), user=draw(TEXT), ended_at=draw(st.floats(-1e12, 1e12)),
+        name=draw(TEXT.filter(bool)),
+        user=draw(TEXT),
+        ended_at=draw(st.floats(-1e12, 1e12)),
         features=draw(st.dictionaries(TEXT, TEXT | st.floats(allow_nan=False, allow_infinity=False), max_size=3)),
-        initial=draw(st.none() | views.shapes()), shape=draw(st.none() | views.shapes()), finished=draw(st.booleans()),
+        initial=draw(st.none() | views.shapes()),
+        shape=draw(st.none() | views.shapes()),
+        finished=draw(st.booleans()),
         throughput=draw(st.none() | st.floats(allow_nan=False, allow_infinity=False)),
         facts=draw(st.none() | st.just(views.FACTS)),
-    )  # fmt: skip
+    )
 
 
 @given(job=pasts())

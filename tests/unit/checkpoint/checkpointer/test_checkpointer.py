@@ -84,8 +84,9 @@ def test_two_saves_in_a_row_both_persist_or_the_first_is_told_before_the_second_
                 one, two = (saver.save(number, {"x": torch.full((50_000,), number)}) for number in (step, step + 1))
                 at_once = one.outcome
                 assert [one.wait(), two.wait()] in (
-                    [Outcome.PERSISTED, Outcome.PERSISTED], [at_once, Outcome.PERSISTED]
-                )  # fmt: skip
+                    [Outcome.PERSISTED, Outcome.PERSISTED],
+                    [at_once, Outcome.PERSISTED],
+                )
                 found = Checkpointer(place["url"] / when_busy, memory=place["memory"] / "none").load(step + 1)
                 assert found and torch.equal(found.state["x"], torch.full((50_000,), step + 1))
 

@@ -42,10 +42,16 @@ def test_any_changed_byte_of_a_head_is_found(at: int, by: int) -> None:
 def test_views_strides_and_odd_sizes_are_copied_exactly(tmp_path: pathlib.Path) -> None:
     base = torch.randn(50, 40, generator=torch.Generator().manual_seed(1))
     state = {
-        "transposed": base.t(), "strided": base[::3, 1::2], "expanded": torch.ones(1).expand(4, 5), "empty": base[:0],
-        "scalar": torch.tensor(3.5), "bool": base > 0, "half": base.half(), "conj": torch.complex(base, base).conj(),
+        "transposed": base.t(),
+        "strided": base[::3, 1::2],
+        "expanded": torch.ones(1).expand(4, 5),
+        "empty": base[:0],
+        "scalar": torch.tensor(3.5),
+        "bool": base > 0,
+        "half": base.half(),
+        "conj": torch.complex(base, base).conj(),
         "large": torch.arange(3 * state_memory.PIECE // 8 + 5),
-    }  # fmt: skip
+    }
     head, back, _ = state_image.read(io.BytesIO(filled(tmp_path / "a.image", state)))
 
     assert head.step == 7

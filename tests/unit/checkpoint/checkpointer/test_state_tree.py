@@ -30,10 +30,16 @@ tensors = some.builds(
 )
 keys = some.one_of(some.text(max_size=4), some.integers(), some.tuples(some.integers(-9, 9), some.booleans()))
 leaves = some.one_of(
-    some.none(), some.booleans(), some.integers(), some.floats(allow_nan=False), some.text(max_size=8),
-    some.binary(max_size=8), tensors, some.sampled_from(DTYPES),
+    some.none(),
+    some.booleans(),
+    some.integers(),
+    some.floats(allow_nan=False),
+    some.text(max_size=8),
+    some.binary(max_size=8),
+    tensors,
+    some.sampled_from(DTYPES),
     some.builds(torch.Size, some.lists(some.integers(0, 5))),
-)  # fmt: skip
+)
 states = some.recursive(
     leaves,
     lambda inner: some.one_of(
@@ -101,9 +107,15 @@ def test_tied_tensors_are_kept_once_and_stay_tied() -> None:
 def test_tensors_that_begin_at_one_place_are_the_same_only_if_they_show_the_same() -> None:
     base = torch.complex(torch.arange(6.0), torch.ones(6))
     state = {
-        "whole": base, "part": base[:3], "other shape": base.view(2, 3), "other numbers": torch.view_as_real(base),
-        "every second": base[::2], "conjugated": base.conj(), "negated": torch._neg_view(base), "again": base[:],
-    }  # fmt: skip
+        "whole": base,
+        "part": base[:3],
+        "other shape": base.view(2, 3),
+        "other numbers": torch.view_as_real(base),
+        "every second": base[::2],
+        "conjugated": base.conj(),
+        "negated": torch._neg_view(base),
+        "again": base[:],
+    }
     taken = state_tree.take_apart(state)
     back = state_tree.put_together(taken.skeleton, taken.tensors)
 

@@ -25,8 +25,10 @@ def test_a_file_goes_with_the_last_manifest_that_names_it(tmp_path):
     assert writer.drop_unneeded(Folder(tmp_path), [second, third]) == ["manifest-000001.ckpt"]
     assert "server-0.0-000001.run1.seg" in names(tmp_path)  # the second builds on it
     assert set(writer.drop_unneeded(Folder(tmp_path), [third])) == {
-        "manifest-000002.ckpt", "server-0.0-000001.run1.seg", "server-0.0-000002.run1.seg",
-    }  # fmt: skip
+        "manifest-000002.ckpt",
+        "server-0.0-000001.run1.seg",
+        "server-0.0-000002.run1.seg",
+    }
     assert reader.latest(str(tmp_path)).manifest == third
 
 

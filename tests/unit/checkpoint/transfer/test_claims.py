@@ -41,9 +41,13 @@ def process():
 def kept_by(pid, run="run1"):
     """A claim of a run of this machine whose master is that process, and whose agent is not this one."""
     return Claim(
-        run=run, job="counts", host="here", space=claims._process_space(), master=claims._process(pid),
+        run=run,
+        job="counts",
+        host="here",
+        space=claims._process_space(),
+        master=claims._process(pid),
         agent=claims.Process(os.getpid(), 1),
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)

@@ -7,7 +7,7 @@ from springtide.checkpoint.transfer.upload_split import shares
 def manifest(*files, apart):
     return Manifest(
         job="j", run="run1", number=1, begun_at=0.0, completed_at=0.0, slots=0, seed=0, files=files, apart=apart
-    )  # fmt: skip
+    )
 
 
 OWN = File("server-0/server-0.0-000001.run1.seg", "server-0.0", 10, "server-1/server-0.0-000001.run1.seg")

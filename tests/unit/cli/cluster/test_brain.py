@@ -82,22 +82,45 @@ def test_capacity_is_cores_and_perhaps_memory():
 
 def test_a_status_says_what_was_decided_and_why_in_80_columns():
     job = messages.LiveJob(
-        name="train@0a1b", user="ada", stage="adjusting", shape=views.shape(), seen_s=3.0, event="slow",
-        cause="hot server", policy="springtide", why="server-0 has more to do than it can " * 4,
+        name="train@0a1b",
+        user="ada",
+        stage="adjusting",
+        shape=views.shape(),
+        seen_s=3.0,
+        event="slow",
+        cause="hot server",
+        policy="springtide",
+        why="server-0 has more to do than it can " * 4,
         promised=views.shape(workers=6),
-    )  # fmt: skip
+    )
     status = messages.BrainStatus(
-        address="127.0.0.1:7790", pid=7, up_s=61.0, database="sqlite:///a.db", held=Capacity(cpu=40.0, memory=2**33),
-        capacity=Capacity(cpu=64.0, memory=float("inf")), executors=2, executor_pids=(8, 9), jobs=(job,), past=1234,
-        policies={"otherwise": "springtide", "oom": "dlrover"}, unreadable=2, trouble="the disk is full",
-    )  # fmt: skip
+        address="127.0.0.1:7790",
+        pid=7,
+        up_s=61.0,
+        database="sqlite:///a.db",
+        held=Capacity(cpu=40.0, memory=2**33),
+        capacity=Capacity(cpu=64.0, memory=float("inf")),
+        executors=2,
+        executor_pids=(8, 9),
+        jobs=(job,),
+        past=1234,
+        policies={"otherwise": "springtide", "oom": "dlrover"},
+        unreadable=2,
+        trouble="the disk is full",
+    )
     lines = brain.status_lines(status)
     text = " ".join(" ".join(lines).split())
     assert max(map(len, lines)) <= 80
     for said in (
-        "1 live jobs, 1,234 past ones", "40 of 64 cores, memory 8G works", "2 of 2 executors", "oom: dlrover",
-        "2 past jobs that make no sense", "the disk is full", "slow (hot server), asked springtide", "becomes 6",
-    ):  # fmt: skip
+        "1 live jobs, 1,234 past ones",
+        "40 of 64 cores, memory 8G works",
+        "2 of 2 executors",
+        "oom: dlrover",
+        "2 past jobs that make no sense",
+        "the disk is full",
+        "slow (hot server), asked springtide",
+        "becomes 6",
+    ):
         assert said in text
     bounded = msgspec.structs.replace(status, capacity=Capacity(cpu=64.0, memory=2**38))
     assert "holds   40 of 64 cores, memory 8G of 256G" in brain.status_lines(bounded)

@@ -34,9 +34,16 @@ def past(folder, name, *, began_at, status=None, told=(), agent_pid=1, agent_sta
 
 
 FAILED = JobStatus(
-    name="train", phase=Phase.FAILED, why="ValueError: no (train.py:3)", elapsed_s=3.0, blame=Blame.USER,
-    shards_done=2, shards_total=55, decision="fail", decision_why="the script raised",
-)  # fmt: skip
+    name="train",
+    phase=Phase.FAILED,
+    why="ValueError: no (train.py:3)",
+    elapsed_s=3.0,
+    blame=Blame.USER,
+    shards_done=2,
+    shards_total=55,
+    decision="fail",
+    decision_why="the script raised",
+)
 FINISHED = JobStatus(name="good", phase=Phase.FINISHED, why="all workers are done", elapsed_s=3.0, samples=1234)
 
 

@@ -24,12 +24,34 @@ from springtide.telemetry.time_series import Series
 from tests.unit.cli.common.test_job_selection import folder, output, past  # noqa: F401 - folder is a fixture
 
 STATE = OnlineState(
-    lag_s=75.0, slo_lag_s=1200.0, backlog=12_345, arriving=800.0, trained=790.0, utilization=0.92, capacity=900.0,
-    forecast=1000.0, high=1200.0, forecast_why="like the last days", fewest=1, most=4, backups=1,
-    why="3 workers stay: 800 samples/s come", alert="cannot keep up: 5,000 samples/s come", scalings=3, hours=24.0,
-    violation=0.026, lag_min=2204.0, down_min=1.5, worker_hours=242.0, late=7, corrupt=1, lag_p50_s=0.4, lag_p99_s=2.0,
-    unkept=5, unkept_why="256 MiB are kept",
-)  # fmt: skip
+    lag_s=75.0,
+    slo_lag_s=1200.0,
+    backlog=12_345,
+    arriving=800.0,
+    trained=790.0,
+    utilization=0.92,
+    capacity=900.0,
+    forecast=1000.0,
+    high=1200.0,
+    forecast_why="like the last days",
+    fewest=1,
+    most=4,
+    backups=1,
+    why="3 workers stay: 800 samples/s come",
+    alert="cannot keep up: 5,000 samples/s come",
+    scalings=3,
+    hours=24.0,
+    violation=0.026,
+    lag_min=2204.0,
+    down_min=1.5,
+    worker_hours=242.0,
+    late=7,
+    corrupt=1,
+    lag_p50_s=0.4,
+    lag_p99_s=2.0,
+    unkept=5,
+    unkept_why="256 MiB are kept",
+)
 ENDED = JobStatus(name="clicks", phase=Phase.STOPPED, why="stopped by Ctrl-C", elapsed_s=30.0, online=STATE)
 
 
@@ -51,11 +73,15 @@ def test_a_status_says_how_it_keeps_up_in_80_columns(folder, capsys):  # noqa: F
     lines = output(capsys, "status", "clicks", "--json")
     text = " ".join(" ".join(lines).split())
     for said in (
-        "lag 75 s of 20.0 min promised, 12,345 samples wait", "1,000/s forecast (at most 1,200)",
-        "1 to 4 workers, 1 of them backups: 3 workers stay", "ALERT cannot keep up",
-        "lag above the promise 2.60% of the time", "2,204 min", "242.0 worker-hours",
+        "lag 75 s of 20.0 min promised, 12,345 samples wait",
+        "1,000/s forecast (at most 1,200)",
+        "1 to 4 workers, 1 of them backups: 3 workers stay",
+        "ALERT cannot keep up",
+        "lag above the promise 2.60% of the time",
+        "2,204 min",
+        "242.0 worker-hours",
         "letters 7 late, 1 corrupt; 5 of them left no dead letter: 256 MiB are kept",
-    ):  # fmt: skip
+    ):
         assert said in text
     assert json.loads(lines[-1])["online"]["violation"] == 0.026
 
@@ -150,10 +176,18 @@ def test_the_page_is_given_under_the_names_of_this_machine(page, host):
 @pytest.mark.parametrize(
     "hosts",
     [
-        ("rebound.example",), ("rebound.example:80",), ("127.0.0.1.rebound.example",), ("localhost.rebound.example",),
-        ("10.0.0.7",), ("",), (), ("localhost", "rebound.example"), ("[",), ("localhost@rebound.example",),
+        ("rebound.example",),
+        ("rebound.example:80",),
+        ("127.0.0.1.rebound.example",),
+        ("localhost.rebound.example",),
+        ("10.0.0.7",),
+        ("",),
+        (),
+        ("localhost", "rebound.example"),
+        ("[",),
+        ("localhost@rebound.example",),
     ],
-)  # fmt: skip
+)
 def test_a_strangers_name_that_means_this_machine_is_refused(page, hosts):
     for path in ("/", "/data.json"):
         code, said = answer(page, *hosts, path=path)
@@ -181,9 +215,7 @@ def test_a_port_that_is_taken_is_said(page):
         serving.serve(lambda since: b"", host="127.0.0.1", port=int(page.rpartition(":")[2]))
 
 
-@pytest.mark.parametrize(
-    ("length", "said"), [(0.31, "0.3 s"), (45.0, "45 s"), (210.0, "3.5 min"), (7560.0, "2.1 h")]
-)  # fmt: skip
+@pytest.mark.parametrize(("length", "said"), [(0.31, "0.3 s"), (45.0, "45 s"), (210.0, "3.5 min"), (7560.0, "2.1 h")])
 def test_lengths_of_time_are_short(length, said):
     assert stream_options.duration(length) == said
 

@@ -8,8 +8,17 @@ from springtide.checkpoint.format.storage import Folder
 from springtide.cli.job import checkpoints
 from tests.unit.checkpoint import stores
 
-COMPLETE = {"at": 1.5, "event": "checkpoint", "number": 1, "outcome": "complete", "full": True, "bytes": 2**20,
-            "seconds": 0.25, "samples": 100, "begun_at": 1.0}  # fmt: skip
+COMPLETE = {
+    "at": 1.5,
+    "event": "checkpoint",
+    "number": 1,
+    "outcome": "complete",
+    "full": True,
+    "bytes": 2**20,
+    "seconds": 0.25,
+    "samples": 100,
+    "begun_at": 1.0,
+}
 FAILED = {"at": 2.0, "event": "checkpoint", "number": 2, "outcome": "failed", "why": "server-0.0: disk full"}
 
 
@@ -18,8 +27,9 @@ def test_each_checkpoint_has_its_line_with_what_became_of_it(tmp_path):
     copied = {"at": 3.0, "event": "uploaded", "number": 1, "outcome": "complete", "url": "s3://bucket/job"}
     found = checkpoints.listed([COMPLETE | {"where": str(tmp_path)}, FAILED, copied])
     assert [(one["number"], one["kind"], one["outcome"], one["kept"]) for one in found] == [
-        (1, "full", "complete", True), (2, "", "failed", False),
-    ]  # fmt: skip
+        (1, "full", "complete", True),
+        (2, "", "failed", False),
+    ]
     assert found[0]["uploaded"] == "s3://bucket/job"
     shown = "\n".join(checkpoints.text("train", found))
     assert "disk full" in shown and " 1M " in shown and "s3://bucket/job" in shown

@@ -75,7 +75,12 @@ def test_a_file_that_does_not_fit_is_refused_with_its_line(tmp_path, capsys):
 )
 def test_explain_says_what_was_planned_and_what_became_of_it(outcome, said):
     event = {
-        "event": "plan", "at": 1.0, "outcome": outcome, "shape": "2 workers", "why": "faster", "stage": "optimizing",
+        "event": "plan",
+        "at": 1.0,
+        "outcome": outcome,
+        "shape": "2 workers",
+        "why": "faster",
+        "stage": "optimizing",
         "throughput": 1200.0,
-    }  # fmt: skip
+    }
     assert events.sentence(event) == said

@@ -78,20 +78,33 @@ def test_a_job_that_drains_says_whose_script_still_runs():
 
 @given(
     st.dictionaries(st.text("abc_", min_size=1, max_size=12), st.floats(0, 1), max_size=6),
-    st.integers(0, 10**12), st.integers(0, 10**7), st.floats(0, 1e6), st.sampled_from(Phase),
-)  # fmt: skip
+    st.integers(0, 10**12),
+    st.integers(0, 10**7),
+    st.floats(0, 1e6),
+    st.sampled_from(Phase),
+)
 def test_no_line_is_wider_than_80_columns(metrics, samples, shards, elapsed, phase):
     shown = msgspec.structs.replace(
-        STATUS, metrics=metrics, samples=samples, shards_done=shards, shards_total=shards,
-        elapsed_s=elapsed, phase=phase,
-    )  # fmt: skip
+        STATUS,
+        metrics=metrics,
+        samples=samples,
+        shards_done=shards,
+        shards_total=shards,
+        elapsed_s=elapsed,
+        phase=phase,
+    )
     assert len(render.line_of(shown)) <= 80
 
 
 DECIDED = msgspec.structs.replace(
-    STATUS, term=2, relaunches=1, workers_alive=1, workers_wanted=2, decision="relaunch worker-1 as incarnation 1",
+    STATUS,
+    term=2,
+    relaunches=1,
+    workers_alive=1,
+    workers_wanted=2,
+    decision="relaunch worker-1 as incarnation 1",
     decision_why="worker-1 (pid 4711) was killed by SIGKILL for want of memory; its memory is doubled from 1G to 2G",
-)  # fmt: skip
+)
 
 
 def test_a_decision_and_its_reason_are_said_once_in_80_columns(tmp_path, capsys):
@@ -194,7 +207,7 @@ def test_a_status_says_who_feeds_and_how_full_queues_are():
     feed = FeedState(queued=3, room=8, waited_s=1.0, looped_s=10.0)
     fed = msgspec.structs.replace(
         STATUS, data_workers_alive=1, data_workers_wanted=2, data_workers_why="asked", feed=feed
-    )  # fmt: skip
+    )
     assert data_worker_status.shown(fed) == "1/2 data workers, 3 of 8 batches ready, waited 10% of the time; asked"
     assert "3 of 8 batches ready" in drawn(fed)
     none = msgspec.structs.replace(STATUS, data_workers_why="too little to pay for them")

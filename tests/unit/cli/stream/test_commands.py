@@ -104,14 +104,34 @@ def test_a_day_of_a_trace_is_replayed_faster(tmp_path: Path, capsys: pytest.Capt
     hours = "\n".join(f"{hour * 3600},{1000 + hour}" for hour in range(60))
     (tmp_path / "trace.csv").write_text(f"at,count\n{hours}\n")
     out, _ = said(
-        capsys, "produce", f"log://{tmp_path}/log", "--generator", "counter", "--trace", f"{tmp_path}/trace.csv",
-        "--day", "1", "--speedup", "864000", "--peak", "10000", "--json",
-    )  # fmt: skip
+        capsys,
+        "produce",
+        f"log://{tmp_path}/log",
+        "--generator",
+        "counter",
+        "--trace",
+        f"{tmp_path}/trace.csv",
+        "--day",
+        "1",
+        "--speedup",
+        "864000",
+        "--peak",
+        "10000",
+        "--json",
+    )
     assert 900 < json.loads(out.splitlines()[-1])["records"] <= 1000
     _, wrong = said(
-        capsys, "produce", f"log://{tmp_path}/log", "--generator", "counter", "--trace", f"{tmp_path}/trace.csv",
-        "--day", "9", code=2,
-    )  # fmt: skip
+        capsys,
+        "produce",
+        f"log://{tmp_path}/log",
+        "--generator",
+        "counter",
+        "--trace",
+        f"{tmp_path}/trace.csv",
+        "--day",
+        "9",
+        code=2,
+    )
     assert "has 2.5 days" in wrong
 
 

@@ -23,9 +23,13 @@ def through(*grants):
 def test_alone_shards_are_handed_out_whole_in_order_of_the_epochs():
     book = Book(workers=1)
     assert book.lease(A, CARD, 16, 0.0) == (
-        Grant(0, 0, 0, 0, 40), Grant(1, 0, 1, 0, 40), Grant(2, 0, 2, 0, 20),
-        Grant(3, 1, 0, 0, 40), Grant(4, 1, 1, 0, 40), Grant(5, 1, 2, 0, 20),
-    )  # fmt: skip
+        Grant(0, 0, 0, 0, 40),
+        Grant(1, 0, 1, 0, 40),
+        Grant(2, 0, 2, 0, 20),
+        Grant(3, 1, 0, 0, 40),
+        Grant(4, 1, 1, 0, 40),
+        Grant(5, 1, 2, 0, 20),
+    )
 
 
 def test_no_call_gets_more_than_sixteen_leases_or_half_a_fair_share():
@@ -368,8 +372,10 @@ def test_where_the_data_ends_stays_known_when_a_book_goes_back():
     book.check()
     assert book.totals().samples == 90
     assert book.lease(A, endless, 16, 0.0) == (
-        Grant(0, 0, 0, 0, 40, returned=True), Grant(1, 0, 1, 0, 40), Grant(2, 0, 2, 0, 10),
-    )  # fmt: skip
+        Grant(0, 0, 0, 0, 40, returned=True),
+        Grant(1, 0, 1, 0, 40),
+        Grant(2, 0, 2, 0, 10),
+    )
 
 
 def streamed(id):

@@ -156,9 +156,12 @@ def test_what_is_due_never_shrinks(rates: list[float], moments: list[float]) -> 
 
 def test_traces_that_are_none_are_refused_with_their_line() -> None:
     cases = (
-        (["a,b", "x,1"], "line 2"), (["0,1", "0,2"], "must rise"), (["0,1", "1,-2"], "0 or more"), (["0,1"], "two are"),
+        (["a,b", "x,1"], "line 2"),
+        (["0,1", "0,2"], "must rise"),
+        (["0,1", "1,-2"], "0 or more"),
+        (["0,1"], "two are"),
         (["0,1", "1"], "line 2"),
-    )  # fmt: skip
+    )
     for lines, said in cases:
         with pytest.raises(errors.BadInput, match=said):
             traffic.read_trace(lines, "t.csv")

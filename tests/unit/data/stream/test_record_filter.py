@@ -78,9 +78,13 @@ KINDS = st.sampled_from(["good", "late", "broken", "large", "foreign", "short"])
 @given(st.lists(KINDS, max_size=12), st.integers(0, 12))
 def test_a_record_has_the_same_fate_whatever_others_are_with_it(kinds: list[str], cut: int) -> None:
     makers = {
-        "good": lambda i: sealed(i), "late": lambda i: sealed(i, at=1.0), "broken": broken,
-        "large": lambda i: b"l" * 100, "foreign": lambda i: b"%08d" % i, "short": lambda i: b"s",
-    }  # fmt: skip
+        "good": lambda i: sealed(i),
+        "late": lambda i: sealed(i, at=1.0),
+        "broken": broken,
+        "large": lambda i: b"l" * 100,
+        "foreign": lambda i: b"%08d" % i,
+        "short": lambda i: b"s",
+    }
     records = Records.of([makers[kind](i) for i, kind in enumerate(kinds)], appended_at=1000.0)
     whole = record_filter.batch_of(0, records, RULES, INTS)
     parts = [record_filter.batch_of(0, part, RULES, INTS) for part in (records[:cut], records[cut:])]
@@ -109,9 +113,15 @@ def test_letters_go_to_a_folder_as_lines(tmp_path: Path) -> None:
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     assert [line["offset"] for line in lines] == [0, 1, 0] and box.lost == 0
     assert lines[0] == {
-        "partition": 1, "offset": 0, "why": "late", "detail": "why", "appended_at": 5.0, "event_at": None,
-        "bytes": 10, "body": "/////////////w==",
-    }  # fmt: skip
+        "partition": 1,
+        "offset": 0,
+        "why": "late",
+        "detail": "why",
+        "appended_at": 5.0,
+        "event_at": None,
+        "bytes": 10,
+        "body": "/////////////w==",
+    }
 
 
 def test_a_full_box_counts_what_it_could_not_keep(tmp_path: Path) -> None:

@@ -14,14 +14,19 @@ BODIES = [b"one", b"", b"three", b"44"]
 
 @st.composite
 def runs(draw: st.DrawFn) -> Records:
-    bodies = draw(st.lists(st.binary(max_size=20), max_size=12)) if draw(st.booleans()) else draw(
-        st.integers(1, 9).flatmap(lambda n: st.lists(st.binary(min_size=n, max_size=n), max_size=12))
-    )  # fmt: skip
+    bodies = (
+        draw(st.lists(st.binary(max_size=20), max_size=12))
+        if draw(st.booleans())
+        else draw(st.integers(1, 9).flatmap(lambda n: st.lists(st.binary(min_size=n, max_size=n), max_size=12)))
+    )
     gaps = draw(st.lists(st.integers(1, 3), min_size=len(bodies), max_size=len(bodies)))
     first = draw(st.integers(0, 2**60))
     micros = st.integers(1_700_000_000_000_000, 1_700_000_000_000_000 + 2**33)
-    times = draw(st.lists(st.one_of(micros.map(lambda us: us / 1e6), st.floats(0, 2e9)), min_size=len(bodies),
-                          max_size=len(bodies)))  # fmt: skip
+    times = draw(
+        st.lists(
+            st.one_of(micros.map(lambda us: us / 1e6), st.floats(0, 2e9)), min_size=len(bodies), max_size=len(bodies)
+        )
+    )
     dense = draw(st.booleans())
     offsets = [first + i if dense else first + sum(gaps[:i]) for i in range(len(bodies))]
     return Records.of(bodies, offsets=offsets, appended_at=times)

@@ -21,9 +21,15 @@ def run(cores, *, make_s, train_s, seconds=120.0):
         taken += 1
         full = workers > 0 and make_s / workers < train_s
         state = FeedState(
-            made=made, taken=taken, queued=8 if full else 0, room=8 if workers else 0, workers=workers,
-            read_s=read, waited_s=waited, looped_s=at,
-        )  # fmt: skip
+            made=made,
+            taken=taken,
+            queued=8 if full else 0,
+            room=8 if workers else 0,
+            workers=workers,
+            read_s=read,
+            waited_s=waited,
+            looped_s=at,
+        )
         target = sizer.told(at, state)
         if target is not None and target.data_workers != workers:
             workers = target.data_workers

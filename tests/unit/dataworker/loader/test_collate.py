@@ -55,11 +55,16 @@ def same(ours, theirs):
         assert ours == theirs
 
 
-@pytest.mark.parametrize("dataset", [
-    Squares(), InOneGo(), data.Subset(Squares(), range(5, 15)),
-    data.TensorDataset(torch.arange(20), torch.rand(20, 3), torch.arange(20) > 4),
-    [{"a": index, "b": "text"} for index in range(20)],
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "dataset",
+    [
+        Squares(),
+        InOneGo(),
+        data.Subset(Squares(), range(5, 15)),
+        data.TensorDataset(torch.arange(20), torch.rand(20, 3), torch.arange(20) > 4),
+        [{"a": index, "b": "text"} for index in range(20)],
+    ],
+)
 def test_a_batch_is_the_one_that_a_data_loader_makes(dataset):
     theirs = list(data.DataLoader(dataset, batch_size=4))[1]
     same(made(dataset, 4, 5, 6, 7).batch, theirs)

@@ -35,13 +35,16 @@ def random_sampler(**given):
     return data.RandomSampler(range(50), **given)
 
 
-@pytest.mark.parametrize("make", [
-    lambda: random_sampler(),
-    lambda: random_sampler(generator=torch.Generator().manual_seed(3)),
-    lambda: random_sampler(replacement=True, num_samples=40),
-    lambda: data.WeightedRandomSampler([1.0] * 50, 40),
-    lambda: data.DistributedSampler(range(50), num_replicas=2, rank=1, seed=4),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: random_sampler(),
+        lambda: random_sampler(generator=torch.Generator().manual_seed(3)),
+        lambda: random_sampler(replacement=True, num_samples=40),
+        lambda: data.WeightedRandomSampler([1.0] * 50, 40),
+        lambda: data.DistributedSampler(range(50), num_replicas=2, rank=1, seed=4),
+    ],
+)
 def test_it_goes_on_in_another_process_with_the_batches_that_would_have_come(make):
     order = OwnSampler(make(), batch_size=4, seed=9)
     order.set_epoch(1)

@@ -256,10 +256,13 @@ class Odd:
     """A batch that only this process knows."""
 
 
-@pytest.mark.parametrize(("given", "said"), [
-    (dict(dataset=Locked()), "cannot pickle '_thread.lock'"),
-    (dict(collate_fn=lambda samples: Odd()), "batch is of type tests.unit.dataworker.loader.test_loader.Odd"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (dict(dataset=Locked()), "cannot pickle '_thread.lock'"),
+        (dict(collate_fn=lambda samples: Odd()), "batch is of type tests.unit.dataworker.loader.test_loader.Odd"),
+    ],
+)
 def test_where_data_workers_cannot_help_it_says_so_once_and_makes_batches_here(given, said, caplog):
     alone = loader(num_workers=2, **given)
     assert (len(list(alone)), len(list(alone))) == (6, 6)
@@ -267,26 +270,29 @@ def test_where_data_workers_cannot_help_it_says_so_once_and_makes_batches_here(g
     assert said in caplog.text
 
 
-@pytest.mark.parametrize(("given", "said"), [
-    (dict(num_workers=-1), "num_workers=-1: wanted 0 or more"),
-    (dict(num_workers="many"), "num_workers='many'"),
-    (dict(batch_size=0), "batch_size=0"),
-    (dict(batch_size=0, sampler=[1]), "batch_size=0"),
-    (dict(batch_size=2.0), "batch_size=2.0: wanted a whole number"),
-    (dict(batch_size="4"), "batch_size='4'"),
-    (dict(batch_size=True), "batch_size=True"),
-    (dict(multiprocessing_context="threads"), "multiprocessing_context='threads': wanted one of"),
-    (dict(batch_sampler=[[1]], shuffle=True), "batch_sampler= makes the batches"),
-    (dict(sampler=[1], shuffle=True), "sampler= decides the order"),
-    (dict(batch_size=None, drop_last=True), "batch_size=None makes no batches"),
-    (dict(dataset=Counting(), shuffle=True), "Counting is an IterableDataset"),
-    (dict(dataset=Counting(), on_error="skip"), "needs a data set with indices"),
-    (dict(dataset=iter([])), "has no len"),
-    (dict(on_error="ignore"), "on_error='ignore'"),
-    (dict(timeout=-1), "timeout=-1"),
-    (dict(prefetch_factor=0), "prefetch_factor=0"),
-    (dict(rank=1), "rank=1, world=None"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (dict(num_workers=-1), "num_workers=-1: wanted 0 or more"),
+        (dict(num_workers="many"), "num_workers='many'"),
+        (dict(batch_size=0), "batch_size=0"),
+        (dict(batch_size=0, sampler=[1]), "batch_size=0"),
+        (dict(batch_size=2.0), "batch_size=2.0: wanted a whole number"),
+        (dict(batch_size="4"), "batch_size='4'"),
+        (dict(batch_size=True), "batch_size=True"),
+        (dict(multiprocessing_context="threads"), "multiprocessing_context='threads': wanted one of"),
+        (dict(batch_sampler=[[1]], shuffle=True), "batch_sampler= makes the batches"),
+        (dict(sampler=[1], shuffle=True), "sampler= decides the order"),
+        (dict(batch_size=None, drop_last=True), "batch_size=None makes no batches"),
+        (dict(dataset=Counting(), shuffle=True), "Counting is an IterableDataset"),
+        (dict(dataset=Counting(), on_error="skip"), "needs a data set with indices"),
+        (dict(dataset=iter([])), "has no len"),
+        (dict(on_error="ignore"), "on_error='ignore'"),
+        (dict(timeout=-1), "timeout=-1"),
+        (dict(prefetch_factor=0), "prefetch_factor=0"),
+        (dict(rank=1), "rank=1, world=None"),
+    ],
+)
 def test_what_does_not_fit_together_is_refused(given, said):
     with pytest.raises(errors.BadInput, match=said):
         loader(**given)

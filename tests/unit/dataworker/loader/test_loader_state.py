@@ -22,11 +22,14 @@ def test_what_is_written_is_read_back(epoch, done, mark, seed):
     assert loader_state.read(state, KIND) == (Place(epoch, done, mark), seed)
 
 
-@pytest.mark.parametrize(("other", "said"), [
-    (Kind(unit="samples", samples=99, shuffle=True), "samples=100, and is loaded into one with samples=99"),
-    (Kind(unit="samples", samples=100, shuffle=False), "shuffle=True"),
-    (Kind(unit="batches", samples=None, shuffle=False), "unit='samples'"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        (Kind(unit="samples", samples=99, shuffle=True), "samples=100, and is loaded into one with samples=99"),
+        (Kind(unit="samples", samples=100, shuffle=False), "shuffle=True"),
+        (Kind(unit="batches", samples=None, shuffle=False), "unit='samples'"),
+    ],
+)
 def test_a_state_of_other_data_is_refused(other, said):
     with pytest.raises(errors.BadInput, match=said):
         loader_state.read(loader_state.written(KIND, Place(0, 0), 0), other)

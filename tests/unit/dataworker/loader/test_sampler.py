@@ -43,15 +43,23 @@ def test_any_batch_can_be_computed_alone():
 sizes = st.integers(min_value=0, max_value=90)
 
 
-@given(samples=sizes, batch=st.integers(1, 6), worlds=st.lists(st.integers(1, 5), min_size=2, max_size=2),
-       stops=st.integers(0, 20), shuffle=st.booleans(), seed=st.integers(-(2**40), 2**40))  # fmt: skip
+@given(
+    samples=sizes,
+    batch=st.integers(1, 6),
+    worlds=st.lists(st.integers(1, 5), min_size=2, max_size=2),
+    stops=st.integers(0, 20),
+    shuffle=st.booleans(),
+    seed=st.integers(-(2**40), 2**40),
+)
 def test_ranks_share_every_sample_once_also_when_their_number_changes_on_the_way(
     samples, batch, worlds, stops, shuffle, seed
 ):
     seen, place = [], Place(2, 0)
     before, after = worlds
-    orders = [Order(samples=samples, batch_size=batch, shuffle=shuffle, seed=seed, rank=rank, world=before)
-              for rank in range(before)]  # fmt: skip
+    orders = [
+        Order(samples=samples, batch_size=batch, shuffle=shuffle, seed=seed, rank=rank, world=before)
+        for rank in range(before)
+    ]
     rounds = [list(order.batches(place)) for order in orders]
     reached = place
     for drawn in rounds:

@@ -80,9 +80,11 @@ def trainer(tmp_path, how):
     script = tmp_path / "train.py"
     script.write_text(TRAINER)
     return subprocess.Popen(
-        [sys.executable, script, tmp_path, how], stdout=subprocess.PIPE, text=True,
+        [sys.executable, script, tmp_path, how],
+        stdout=subprocess.PIPE,
+        text=True,
         env={**os.environ, "PYTHONPATH": str(pathlib.Path(__file__).parents[4])},
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.process

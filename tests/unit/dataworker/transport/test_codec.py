@@ -76,9 +76,21 @@ def same(one: Any, other: Any) -> bool:
 
 
 DTYPES = [
-    torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.int32, torch.int16, torch.int8,
-    torch.uint8, torch.bool, torch.complex64, torch.uint16, torch.uint32, torch.float8_e4m3fn,
-]  # fmt: skip
+    torch.float32,
+    torch.float64,
+    torch.bfloat16,
+    torch.float16,
+    torch.int64,
+    torch.int32,
+    torch.int16,
+    torch.int8,
+    torch.uint8,
+    torch.bool,
+    torch.complex64,
+    torch.uint16,
+    torch.uint32,
+    torch.float8_e4m3fn,
+]
 
 
 @st.composite

@@ -75,8 +75,9 @@ def payload(message: codec.Message) -> bytearray:
 SHAPES = st.lists(st.integers(0, 3), max_size=3)
 TENSORS = st.builds(
     lambda shape, dtype: torch.arange(int(np.prod(shape, dtype=int))).reshape(shape).to(dtype),
-    SHAPES, st.sampled_from([torch.int64, torch.float32, torch.bool, torch.bfloat16]),
-)  # fmt: skip
+    SHAPES,
+    st.sampled_from([torch.int64, torch.float32, torch.bool, torch.bfloat16]),
+)
 TREES = st.recursive(
     TENSORS,
     lambda inner: st.one_of(

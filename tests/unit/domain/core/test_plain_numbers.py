@@ -96,9 +96,14 @@ def test_options_of_prepare(number, fraction):
     def trained(number, fraction):
         torch.manual_seed(2)
         return train(
-            [nn.EmbeddingBag(20, 4)], batch_size=number(8), accumulate=number(1), epochs=number(2), seed=number(3),
-            num_workers=number(0), clip=fraction(0.5),
-        )  # fmt: skip
+            [nn.EmbeddingBag(20, 4)],
+            batch_size=number(8),
+            accumulate=number(1),
+            epochs=number(2),
+            seed=number(3),
+            num_workers=number(0),
+            clip=fraction(0.5),
+        )
 
     same(trained(number, fraction), trained(int, float))
 
@@ -164,9 +169,14 @@ def test_steps_of_a_checkpointer(number, tmp_path):
 @both
 def test_options_of_a_stream(number, fraction, tmp_path):
     given = st.stream(
-        f"log://{tmp_path}", decode=Fixed({"ids": ("i8", number(2))}), start=fraction(2.5), linger_s=fraction(0.5),
-        max_record_bytes=number(64), max_lateness_s=fraction(1.5), queue=(number(2), number(8)),
-    )  # fmt: skip
+        f"log://{tmp_path}",
+        decode=Fixed({"ids": ("i8", number(2))}),
+        start=fraction(2.5),
+        linger_s=fraction(0.5),
+        max_record_bytes=number(64),
+        max_lateness_s=fraction(1.5),
+        queue=(number(2), number(8)),
+    )
     assert given.card.start == "2.5" and given.queue == (2, 8) and type(given.max_record_bytes) is int
     settings = Settings(partitions=number(2), segment_bytes=number(4096), retain_s=fraction(60.0))
     assert create(tmp_path / "log", settings).partitions() == 2
@@ -182,10 +192,18 @@ def numeric(kind):
 
 
 KINDS = [
-    elastic_job.RoleWish, elastic_job.Quota, elastic_job.TableWish, elastic_job.Keeping, elastic_job.Following,
-    elastic_job.Patience, elastic_job.ElasticJob, platform_options.KubernetesWish, platform_options.RayWish, JobSpec,
+    elastic_job.RoleWish,
+    elastic_job.Quota,
+    elastic_job.TableWish,
+    elastic_job.Keeping,
+    elastic_job.Following,
+    elastic_job.Patience,
+    elastic_job.ElasticJob,
+    platform_options.KubernetesWish,
+    platform_options.RayWish,
+    JobSpec,
     LogSpec,
-]  # fmt: skip
+]
 FIELDS = [(kind, *found) for kind in KINDS for found in numeric(kind)]
 
 
@@ -202,9 +220,12 @@ def test_every_number_of_a_spec(kind, name, wanted, default):
 
 def test_a_whole_spec_with_numbers_of_numpy_is_written_down():
     job = elastic_job.ElasticJob(
-        script="train.py", workers=elastic_job.RoleWish(count=np.int64(4), cpu=np.float32(0.5)), seed=np.int64(3),
-        stragglers={"window": np.float64(20.0)}, patience=elastic_job.Patience(tries=np.int32(2)),
-    )  # fmt: skip
+        script="train.py",
+        workers=elastic_job.RoleWish(count=np.int64(4), cpu=np.float32(0.5)),
+        seed=np.int64(3),
+        stragglers={"window": np.float64(20.0)},
+        patience=elastic_job.Patience(tries=np.int32(2)),
+    )
     assert schema.from_plain(msgspec.json.decode(msgspec.json.encode(schema.to_plain(job)))) == job
 
 

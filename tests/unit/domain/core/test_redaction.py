@@ -56,10 +56,15 @@ def test_ordinary_texts_stay_as_they_are(text):
 
 
 def test_known_values_are_hidden_wherever_they_stand():
-    known = redaction.secrets_of_variables({
-        "WANDB_KEY": MARK, "DATABASE": "mysql://u:pass%2Fword@db/x", "HOME": "/home/someone", "API_KEY": "short",
-        "GOOGLE_CREDENTIALS": "/a/file.json",
-    })  # fmt: skip
+    known = redaction.secrets_of_variables(
+        {
+            "WANDB_KEY": MARK,
+            "DATABASE": "mysql://u:pass%2Fword@db/x",
+            "HOME": "/home/someone",
+            "API_KEY": "short",
+            "GOOGLE_CREDENTIALS": "/a/file.json",
+        }
+    )
     assert known == {MARK, "pass%2Fword", "pass%252Fword"}
     assert redact(f"the store said {MARK}!", known) == "the store said hidden!"
 

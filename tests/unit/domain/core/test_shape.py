@@ -26,10 +26,15 @@ def test_a_shape_says_what_it_is():
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"workers": 0}, {"servers": 0}, {"worker_cpu": 0.0}, {"worker_cpu": math.nan}, {"server_cpu": math.inf},
-        {"worker_memory": -1}, {"server_memory": -1},
+        {"workers": 0},
+        {"servers": 0},
+        {"worker_cpu": 0.0},
+        {"worker_cpu": math.nan},
+        {"server_cpu": math.inf},
+        {"worker_memory": -1},
+        {"server_memory": -1},
     ],
-)  # fmt: skip
+)
 def test_a_shape_that_cannot_be_is_refused(wrong):
     with pytest.raises(errors.BadInput, match=r"shape: .*wanted"):
         Shape(**{"workers": 1, "servers": 1, "worker_cpu": 1.0, "server_cpu": 1.0, **wrong})

@@ -11,8 +11,11 @@ def test_a_cache_is_given_in_bytes_or_as_a_share_of_the_rows_or_left_open():
     assert cache_rules.rules("auto").auto and not cache_rules.rules("auto").off
     assert cache_rules.rules("off").off and cache_rules.rules(0).off and cache_rules.rules("0%").off
     assert [cache_rules.words(cache_rules.rules(text)) for text in ("auto", "off", "64M", "10%")] == [
-        "auto", "off", "64M", "10%",
-    ]  # fmt: skip
+        "auto",
+        "off",
+        "64M",
+        "10%",
+    ]
 
 
 def test_what_is_not_given_stays_what_the_job_says():

@@ -24,9 +24,14 @@ def cluster(nodes, cores, **more):
 
 
 @given(
-    cores=st.integers(1, 256), workers=COUNTS, servers=COUNTS, cpu=st.none() | st.floats(0.1, 4), holds=st.booleans(),
-    quota=st.none() | st.floats(0.2, 300), memory=st.none() | st.integers(32, 8192),
-)  # fmt: skip
+    cores=st.integers(1, 256),
+    workers=COUNTS,
+    servers=COUNTS,
+    cpu=st.none() | st.floats(0.1, 4),
+    holds=st.booleans(),
+    quota=st.none() | st.floats(0.2, 300),
+    memory=st.none() | st.integers(32, 8192),
+)
 def test_there_is_always_a_first_shape_within_bounds_that_keep_to_what_was_fixed(
     cores, workers, servers, cpu, holds, quota, memory
 ):
@@ -49,9 +54,14 @@ def test_there_is_always_a_first_shape_within_bounds_that_keep_to_what_was_fixed
 
 
 @given(
-    nodes=st.integers(1, 50), cores=st.sampled_from([1.0, 4.0, 64.0]), low=COUNTS, more=st.integers(0, 8),
-    begin=st.integers(0, 8), holds=st.booleans(), quota=st.none() | st.floats(4, 300),
-)  # fmt: skip
+    nodes=st.integers(1, 50),
+    cores=st.sampled_from([1.0, 4.0, 64.0]),
+    low=COUNTS,
+    more=st.integers(0, 8),
+    begin=st.integers(0, 8),
+    holds=st.booleans(),
+    quota=st.none() | st.floats(4, 300),
+)
 def test_bounds_of_the_spec_bound_what_is_planned_and_a_role_fits_one_node(
     nodes, cores, low, more, begin, holds, quota
 ):

@@ -76,10 +76,16 @@ def test_a_profile_takes_any_timing_and_facts_do_not():
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"rho": math.inf}, {"epsilon": 0.0}, {"total_cpu": -1.0}, {"least_gain": math.nan}, {"busy_server": 1.5},
-        {"similar": 0}, {"smoothing": 1.0}, {"exact_seconds": -1.0},
+        {"rho": math.inf},
+        {"epsilon": 0.0},
+        {"total_cpu": -1.0},
+        {"least_gain": math.nan},
+        {"busy_server": 1.5},
+        {"similar": 0},
+        {"smoothing": 1.0},
+        {"exact_seconds": -1.0},
     ],
-)  # fmt: skip
+)
 def test_settings_that_make_no_sense_are_refused(wrong):
     with pytest.raises(errors.BadInput, match=f"planning: {next(iter(wrong))}"):
         PlanningConfig(**wrong)

@@ -154,9 +154,12 @@ def test_mistakes_are_told_all_at_once():
 
 def test_text_is_taken_as_it_is_written_and_numbers_as_people_mean_them():
     written = {
-        "script": Scalar("train.py", "train.py"), "dataWorkers": Scalar("off", False), "seed": Scalar("1e3", "1e3"),
-        "environment": {"VERSION": Scalar("1.10", 1.1)}, "servers": {"count": Scalar("2", 2)},
-    }  # fmt: skip
+        "script": Scalar("train.py", "train.py"),
+        "dataWorkers": Scalar("off", False),
+        "seed": Scalar("1e3", "1e3"),
+        "environment": {"VERSION": Scalar("1.10", 1.1)},
+        "servers": {"count": Scalar("2", 2)},
+    }
     job, problems = schema.check(written)
     assert not problems
     assert (job.data_workers, job.seed, job.environment["VERSION"]) == ("off", 1000, "1.10")

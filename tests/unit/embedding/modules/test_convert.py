@@ -27,8 +27,10 @@ def test_tables_are_named_by_their_place_and_numbered_in_order():
         )
     )
     assert [(table.name, table.spec.id, table.spec.dim, table.request.rows) for table in served] == [
-        ("a", 0, 2, 5), ("b.1", 1, 3, 7), ("c", 2, 4, 0),
-    ]  # fmt: skip
+        ("a", 0, 2, 5),
+        ("b.1", 1, 3, 7),
+        ("c", 2, 4, 0),
+    ]
     assert [table.initial is None for table in served] == [False, False, True]
 
 

@@ -46,9 +46,10 @@ def test_bytes_are_those_of_every_list_of_the_plans(p2p):
         for name, size in (("hold_pull", "image"), ("write_back", "image"), ("pass_pull", "value")):
             sent += sum(KEY + getattr(SIZES[int(table)], size) for table in getattr(plan, name)[0])
         given = {
-            (int(table), int(key)) for _, (tables, keys) in plan.gradient_sends
+            (int(table), int(key))
+            for _, (tables, keys) in plan.gradient_sends
             for table, key in zip(tables, keys, strict=True)
-        }  # fmt: skip
+        }
         for name in ("pass_pull", "pass_hit"):
             pairs = zip(*getattr(plan, name), strict=True)
             sent += sum(KEY + SIZES[int(t)].value for t, key in pairs if (int(t), int(key)) not in given)

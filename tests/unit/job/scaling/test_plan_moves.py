@@ -21,10 +21,14 @@ MOST = Shape(workers=6, servers=4, worker_cpu=4.0, server_cpu=4.0)
 LEAST = Shape(workers=1, servers=1, worker_cpu=0.1, server_cpu=0.1)
 SMALL = Shape(workers=1, servers=1, worker_cpu=0.5, server_cpu=0.5)
 SHAPES = st.builds(
-    Shape, workers=st.integers(1, 6), servers=st.integers(1, 4), worker_cpu=st.sampled_from([0.1, 0.5, 1.0, 4.0]),
-    server_cpu=st.sampled_from([0.1, 0.5, 1.0, 4.0]), worker_memory=st.sampled_from([0, 1 << 30]),
+    Shape,
+    workers=st.integers(1, 6),
+    servers=st.integers(1, 4),
+    worker_cpu=st.sampled_from([0.1, 0.5, 1.0, 4.0]),
+    server_cpu=st.sampled_from([0.1, 0.5, 1.0, 4.0]),
+    worker_memory=st.sampled_from([0, 1 << 30]),
     server_memory=st.sampled_from([0, 1 << 30]),
-)  # fmt: skip
+)
 
 CORES = st.builds(lambda shape: replace(shape, worker_memory=0, server_memory=0), SHAPES)
 

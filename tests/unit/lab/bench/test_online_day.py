@@ -32,12 +32,21 @@ def test_the_days_before_end_where_the_day_begins():
 
 def test_the_figures_are_those_of_the_job_beside_as_many_workers_all_day():
     state = OnlineState(
-        lag_s=1.0, slo_lag_s=1200.0, backlog=0, arriving=1.0, trained=1.0, utilization=0.5, hours=24.0, violation=0.01,
-        worker_hours=48.0, down_min=0.0, records=10,
-    )  # fmt: skip
+        lag_s=1.0,
+        slo_lag_s=1200.0,
+        backlog=0,
+        arriving=1.0,
+        trained=1.0,
+        utilization=0.5,
+        hours=24.0,
+        violation=0.01,
+        worker_hours=48.0,
+        down_min=0.0,
+        records=10,
+    )
     point = OnlinePoint(
         at=0.0, arriving=100.0, trained=90.0, lag_s=0.0, backlog=0.0, workers=1, wanted=1, forecast=110.0, high=120.0
-    )  # fmt: skip
+    )
     result = closed_loop.told(state, [point], 0, 500.0, "x.png", 300.0)
     goals = {goal.id: goal for goal in result.goals}
     assert goals["online_violation"].met and goals["online_lost_or_repeated"].met

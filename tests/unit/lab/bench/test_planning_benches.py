@@ -30,9 +30,14 @@ def planted(tried, *, twice_as_slow=(), pace=FREE):
         step_s = max(sum(terms), facts.batch * shape.workers / core_speed.ceiling_of(pace, shape))
         step_s *= 2.0 if shape in twice_as_slow else 1.0
         timing = TimingSum(
-            steps=1, samples=facts.batch, total_s=step_s, gradient_s=terms[0], update_s=terms[1],
-            synchronization_s=terms[2], lookup_s=terms[3],
-        )  # fmt: skip
+            steps=1,
+            samples=facts.batch,
+            total_s=step_s,
+            gradient_s=terms[0],
+            update_s=terms[1],
+            synchronization_s=terms[2],
+            lookup_s=terms[3],
+        )
         profile = Profile(shape=shape, batch=facts.batch, timing=timing, at=0.0)
         speed = facts.batch * shape.workers / step_s
         found.append(

@@ -61,9 +61,15 @@ def test_a_pods_phase_follows_from_its_containers(states, phase):
     assert pod_status.phase("Never", [], states) == phase
 
 
-@pytest.mark.parametrize(("policy", "code", "phase"), [
-    ("Always", 0, "Running"), ("Always", 3, "Running"), ("OnFailure", 0, "Succeeded"), ("OnFailure", 3, "Running"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("policy", "code", "phase"),
+    [
+        ("Always", 0, "Running"),
+        ("Always", 3, "Running"),
+        ("OnFailure", 0, "Succeeded"),
+        ("OnFailure", 3, "Running"),
+    ],
+)
 def test_a_pod_whose_container_is_to_be_started_again_is_not_over(policy, code, phase):
     ended = State(name="main", image="x", waiting="", started_at=1.0, ended_at=2.0, code=code)
     assert pod_status.phase(policy, [], [ended]) == phase

@@ -21,9 +21,14 @@ GIB = 2.0**30
 def start(cores=2, say=lambda _: None, trouble="", history="", own=True, nodes=1, **spec):
     job = ElasticJob(script="train.py", name="train", **spec)
     room = Capacity(
-        cpu=float(nodes * cores), memory=nodes * 8 * GIB, node_cpu=float(cores), node_memory=8 * GIB, own=own,
-        holds=not trouble, trouble=trouble,
-    )  # fmt: skip
+        cpu=float(nodes * cores),
+        memory=nodes * 8 * GIB,
+        node_cpu=float(cores),
+        node_memory=8 * GIB,
+        own=own,
+        holds=not trouble,
+        trouble=trouble,
+    )
     return initial_resources.start(job, room, history=history, say=say)
 
 
@@ -124,9 +129,13 @@ def test_a_job_begins_as_jobs_like_it_ended(tmp_path):
     final = Shape(workers=2, servers=1, worker_cpu=0.7, server_cpu=0.6)
     seen = {"tables": 2.0, "dim": 64.0, "dense_bytes": 1e5, "batch": 512.0, "samples": 1e6}  # once it ran
     past = PastJob(
-        name="train", user=begun.planning.user, features={**begun.planning.features, "sync": "async", **seen},
-        initial=final, shape=final, ended_at=1e9,
-    )  # fmt: skip
+        name="train",
+        user=begun.planning.user,
+        features={**begun.planning.features, "sync": "async", **seen},
+        initial=final,
+        shape=final,
+        ended_at=1e9,
+    )
 
     async def remember():
         brain = Embedded(history, begun.planning.config, UNBOUNDED)

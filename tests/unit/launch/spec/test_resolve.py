@@ -26,13 +26,27 @@ def test_a_script_is_all_that_is_needed():
 
 def test_what_was_said_is_what_the_job_is():
     plan = resolve(
-        name="ctr", arguments=("--epochs", "3"), environment={"KEY": "x"}, data={"train": "s3://clicks"},
-        tables={"user": TableWish(ttl=5)}, workers=RoleWish(count=2, cpu=1.0, memory="2G"),
-        servers=RoleWish(count=3, memory="4Gi"), data_workers="2", poison="skip", quota=Quota(cpu=12.0), sync="bsp",
-        cache="10%", seed=7, recovery="partial", relaunches=2, patience=Patience(join_s=60, grace_s=5),
-        guards=False, stragglers={"window": 9}, checkpoints=Keeping(every_s=5, url="s3://keep/"),
+        name="ctr",
+        arguments=("--epochs", "3"),
+        environment={"KEY": "x"},
+        data={"train": "s3://clicks"},
+        tables={"user": TableWish(ttl=5)},
+        workers=RoleWish(count=2, cpu=1.0, memory="2G"),
+        servers=RoleWish(count=3, memory="4Gi"),
+        data_workers="2",
+        poison="skip",
+        quota=Quota(cpu=12.0),
+        sync="bsp",
+        cache="10%",
+        seed=7,
+        recovery="partial",
+        relaunches=2,
+        patience=Patience(join_s=60, grace_s=5),
+        guards=False,
+        stragglers={"window": 9},
+        checkpoints=Keeping(every_s=5, url="s3://keep/"),
         following=Following(slo_lag="5m"),
-    )  # fmt: skip
+    )
     spec = plan.spec
     assert (spec.workers, spec.servers, spec.worker_cpu, spec.worker_memory) == (2, 3, 1.0, 2 << 30)
     assert (spec.server_memory, spec.sync, spec.seed, spec.recovery, spec.relaunches) == (

@@ -108,10 +108,10 @@ def test_code_is_where_the_file_is_or_where_it_says():
         ("kind: Job\nspec: {script: t.py}", "job.yaml:1:7: kind: got 'Job', wanted ElasticJob"),
         ("apiVersion: v1\nspec: {script: t.py}", "job.yaml:1:13: apiVersion: got 'v1', wanted springtide.dev/v1alpha1"),
         ("metadata: {name: Mine}\nspec: {script: t.py}", "job.yaml:1:18: metadata.name: job name 'Mine'"),
-        ("metadata: ctr\nspec: {script: t.py}", "job.yaml:1:11: metadata: got \"ctr\", wanted a mapping"),
+        ("metadata: ctr\nspec: {script: t.py}", 'job.yaml:1:11: metadata: got "ctr", wanted a mapping'),
         ("metadata: {name: ctr}\nscript: t.py", "job.yaml:1:1: got nothing as spec"),
     ],
-)  # fmt: skip
+)
 def test_a_mistake_has_its_line_and_column_and_what_to_do(text, said):
     assert mistakes(text)[0].startswith(said)
 
@@ -119,8 +119,12 @@ def test_a_mistake_has_its_line_and_column_and_what_to_do(text, said):
 def test_mistakes_are_told_together_in_the_order_of_the_file():
     told = mistakes("seed: x\nscript: t.py\nsync: bsb\nworkers:\n  cpu: lots\nseed: 4\nquotas: {}\n")
     assert [line.split(": ")[0] for line in told] == [
-        "job.yaml:1:7", "job.yaml:3:7", "job.yaml:5:8", "job.yaml:6:1", "job.yaml:7:1",
-    ]  # fmt: skip
+        "job.yaml:1:7",
+        "job.yaml:3:7",
+        "job.yaml:5:8",
+        "job.yaml:6:1",
+        "job.yaml:7:1",
+    ]
     many = mistakes("script: t.py\n" + "".join(f"f{number}: 1\n" for number in range(30)))
     assert len(many) == spec_reader.SHOWN + 1 and many[-1] == "and 10 more mistakes"
 

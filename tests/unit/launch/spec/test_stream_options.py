@@ -10,9 +10,12 @@ from springtide.launch.spec.stream_options import online_of
 
 def given(workers=None, servers=None, resume="", **following):
     job = ElasticJob(
-        script="train.py", workers=workers or RoleWish(), servers=servers or RoleWish(), resume=resume,
+        script="train.py",
+        workers=workers or RoleWish(),
+        servers=servers or RoleWish(),
+        resume=resume,
         following=Following(**following),
-    )  # fmt: skip
+    )
     return online_of(job, cores=8)
 
 

@@ -33,9 +33,14 @@ SMALL = Shape(workers=1, servers=1, worker_cpu=0.5, server_cpu=0.5)
 LARGER = Shape(workers=2, servers=1, worker_cpu=0.4, server_cpu=0.6)
 CONFIG = PlanningConfig(sample_steps=50, sample_s=20.0, between_changes_s=5.0, extra_workers=0)
 RULES = PlanRules(
-    bounds=Bounds(least=LEAST, most=MOST, quota=Capacity(cpu=2.0, memory=2**40)), config=CONFIG, settle_s=1.0,
-    window_s=2.0, warm_up_steps=5, user="ada", features={"script": "train.py"},
-)  # fmt: skip
+    bounds=Bounds(least=LEAST, most=MOST, quota=Capacity(cpu=2.0, memory=2**40)),
+    config=CONFIG,
+    settle_s=1.0,
+    window_s=2.0,
+    warm_up_steps=5,
+    user="ada",
+    features={"script": "train.py"},
+)
 
 
 class Says:

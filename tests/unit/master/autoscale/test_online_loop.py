@@ -44,7 +44,7 @@ class Says:
         mean = np.full(steps, history.values[-1])
         return Forecast(
             step_s=history.step_s, mean=mean, low=mean, high=2 * mean, member="a test", why="as the last step"
-        )  # fmt: skip
+        )
 
     async def close(self):
         self.trouble = "closed"
@@ -59,9 +59,12 @@ class World:
         self.record = record or Record(JobSpec(name="clicks", workers=workers, online=job, **spec))
         self.happen = lambda event: self.record.happen(event, self.now)
         doors = Doors(
-            record=self.record, changed=waiters.Turnstile(), happen=self.happen,
-            kept=lambda entry: contextlib.nullcontext(), tell=lambda kind, **fields: self.told.append((kind, fields)),
-        )  # fmt: skip
+            record=self.record,
+            changed=waiters.Turnstile(),
+            happen=self.happen,
+            kept=lambda entry: contextlib.nullcontext(),
+            tell=lambda kind, **fields: self.told.append((kind, fields)),
+        )
         self.forecasts = Says()
         foresight = Foresight(job, self.forecasts, self.files, wall=WALL + at, at=at)
         points = Series(self.files.online, OnlinePoint, most=100)

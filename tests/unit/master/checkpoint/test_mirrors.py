@@ -39,9 +39,7 @@ def test_an_order_names_where_the_buddys_present_life_listens():
     buddies.listens(server(1), 1, says("host:21"))
     assert buddies.known(lives)
     named = {rank: buddies.named(ORDER, server(rank), lives).buddy for rank in lives}
-    assert named == {
-        0: Buddy("server-1", "host:21"), 1: Buddy("server-4", "host:14"), 4: Buddy("server-0", "host:10")
-    }  # fmt: skip
+    assert named == {0: Buddy("server-1", "host:21"), 1: Buddy("server-4", "host:14"), 4: Buddy("server-0", "host:10")}
     assert buddies.named(ORDER, server(0), {0: "server-0.0"}).buddy is None
 
 

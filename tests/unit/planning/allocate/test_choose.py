@@ -34,9 +34,14 @@ def bid(name="a", now=None, samples_left=1e8, job=JOB, workers=range(1, 17), ser
     many = equations.Shapes(*shapes[:4])
     speed = equations.throughput(job, FACTS, now)
     return Bid(
-        job=name, now=now, throughput_now=speed, shapes=shapes, throughput=equations.throughput(job, FACTS, many),
-        standing=Standing(samples_left=samples_left, throughput=speed), launches=launches,
-    )  # fmt: skip
+        job=name,
+        now=now,
+        throughput_now=speed,
+        shapes=shapes,
+        throughput=equations.throughput(job, FACTS, many),
+        standing=Standing(samples_left=samples_left, throughput=speed),
+        launches=launches,
+    )
 
 
 def test_a_job_with_room_to_grow_gets_what_pays_and_the_plan_says_why():

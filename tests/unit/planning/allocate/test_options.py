@@ -66,9 +66,13 @@ def bid(name, drawn):
     )
     here = float(drawn.uniform(10, 1000))
     return Bid(
-        job=name, now=now, throughput_now=here, shapes=shapes, throughput=drawn.uniform(10, 3000, count),
+        job=name,
+        now=now,
+        throughput_now=here,
+        shapes=shapes,
+        throughput=drawn.uniform(10, 3000, count),
         standing=Standing(samples_left=float(drawn.uniform(1e3, 1e6)), throughput=here),
-    )  # fmt: skip
+    )
 
 
 def test_a_job_is_weighed_as_if_it_were_alone():
@@ -78,7 +82,10 @@ def test_a_job_is_weighed_as_if_it_were_alone():
     for at, one in enumerate(bids):
         alone, count = options.considered([one], config), int(together.there[at].sum())
         assert alone.there.all() and alone.cost.shape == (1, count) and alone.stays[0] == together.stays[at]
-        for mine, other in (*zip(alone.shapes, together.shapes, strict=True), (alone.cost, together.cost),
-                            (alone.effective, together.effective)):  # fmt: skip
+        for mine, other in (
+            *zip(alone.shapes, together.shapes, strict=True),
+            (alone.cost, together.cost),
+            (alone.effective, together.effective),
+        ):
             assert (mine[0] == other[at, :count]).all()
         assert (np.diff(alone.cost[0]) >= 0).all()

@@ -13,17 +13,21 @@ CONFIG = PlanningConfig()
 @st.composite
 def shapes(draw, most=64):
     return Shape(
-        workers=draw(st.integers(1, most)), servers=draw(st.integers(1, most)),
-        worker_cpu=draw(st.floats(0.1, 64)), server_cpu=draw(st.floats(0.1, 64)),
-        worker_memory=draw(st.integers(0, 1 << 36)), server_memory=draw(st.integers(0, 1 << 36)),
-    )  # fmt: skip
+        workers=draw(st.integers(1, most)),
+        servers=draw(st.integers(1, most)),
+        worker_cpu=draw(st.floats(0.1, 64)),
+        server_cpu=draw(st.floats(0.1, 64)),
+        worker_memory=draw(st.integers(0, 1 << 36)),
+        server_memory=draw(st.integers(0, 1 << 36)),
+    )
 
 
 @st.composite
 def bounds(draw):
     one, other = draw(shapes()), draw(shapes())
-    least, most = ({name: pick(getattr(one, name), getattr(other, name)) for name in Shape.__slots__}
-                   for pick in (min, max))  # fmt: skip
+    least, most = (
+        {name: pick(getattr(one, name), getattr(other, name)) for name in Shape.__slots__} for pick in (min, max)
+    )
     low = Shape(**least)
     more = draw(st.floats(1.0, 10.0))
     return Bounds(least=low, most=Shape(**most), quota=Capacity(cpu=low.cpu * more, memory=low.memory * more))

@@ -68,12 +68,18 @@ shares = st.floats(0.0, 1.0)
 @settings(max_examples=25, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate])
 @given(
     coefficients=st.builds(
-        Coefficients, grad=shares.map(lambda x: x * 4e-4), upd=shares.map(lambda x: x / 25),
-        sync=shares.map(lambda x: x * 4), emb=shares.map(lambda x: x * 2e-7), beta=st.floats(1e-4, 0.01),
+        Coefficients,
+        grad=shares.map(lambda x: x * 4e-4),
+        upd=shares.map(lambda x: x / 25),
+        sync=shares.map(lambda x: x * 4),
+        emb=shares.map(lambda x: x * 2e-7),
+        beta=st.floats(1e-4, 0.01),
     ),
     prices=st.builds(Prices, cpu=st.floats(0.1, 2.0), memory=st.floats(0.0, 0.5)),
     need=st.builds(
-        MemoryNeed, worker=st.integers(0, 6).map(lambda g: g * GIB), server=st.integers(0, 3).map(lambda g: g * GIB),
+        MemoryNeed,
+        worker=st.integers(0, 6).map(lambda g: g * GIB),
+        server=st.integers(0, 3).map(lambda g: g * GIB),
         rows=st.integers(0, 40).map(lambda g: g * GIB),
     ),
     quota=st.sampled_from([math.inf, 12.0, 20.0]),
@@ -82,7 +88,7 @@ shares = st.floats(0.0, 1.0)
     now=st.sampled_from([None, LEAST, Shape(workers=3, servers=2, worker_cpu=2.0, server_cpu=1.0)]),
     horizon_s=st.sampled_from([math.inf, 600.0]),
     pace=st.sampled_from([pareto.NO_LIMIT, (900.0, math.inf), (math.inf, 1500.0), (3000.0, 4000.0)]),
-)  # fmt: skip
+)
 def test_the_front_is_that_of_brute_force(
     coefficients, prices, need, quota, memory, least_server, now, horizon_s, pace
 ):
@@ -90,9 +96,16 @@ def test_the_front_is_that_of_brute_force(
         least=replace(LEAST, server_memory=least_server), most=MOST, quota=Capacity(cpu=quota, memory=memory)
     )
     ask = Ask(
-        coefficients=coefficients, facts=FACTS, bounds=bounds, now=now, need=need, prices=prices, launches=LAUNCHES,
-        horizon_s=horizon_s, pace=pace,
-    )  # fmt: skip
+        coefficients=coefficients,
+        facts=FACTS,
+        bounds=bounds,
+        now=now,
+        need=need,
+        prices=prices,
+        launches=LAUNCHES,
+        horizon_s=horizon_s,
+        pace=pace,
+    )
     found = pareto.front_of(ask)
     assert found.how == "exact"
     mine = list(zip(found.cost.tolist(), found.gain.tolist(), strict=True))
@@ -167,8 +180,13 @@ def test_a_space_too_large_to_be_listed_is_made_coarser_without_the_extra(monkey
 @pytest.mark.extra("pymoo")
 @pytest.mark.filterwarnings("ignore")
 def test_evolution_finds_nothing_that_the_whole_list_does_not_equal_or_beat():
-    ask = Ask(coefficients=TRUE, facts=FACTS, bounds=BOUNDS, need=MemoryNeed(worker=GIB, server=GIB, rows=20 * GIB),
-              pace=(3000.0, 4000.0))  # fmt: skip
+    ask = Ask(
+        coefficients=TRUE,
+        facts=FACTS,
+        bounds=BOUNDS,
+        need=MemoryNeed(worker=GIB, server=GIB, rows=20 * GIB),
+        pace=(3000.0, 4000.0),
+    )
     true, found = pareto.listed([ask])[0], nsga2.front(ask, population=40, generations=25)
     assert found.how == "evolved" and len(found) > 5
     for price, gain in zip(found.cost, found.gain, strict=True):
@@ -179,9 +197,12 @@ def test_evolution_finds_nothing_that_the_whole_list_does_not_equal_or_beat():
 
 
 WIDE = replace(
-    BOUNDS, most=Shape(workers=40, servers=14, worker_cpu=16.0, server_cpu=16.0, worker_memory=64 * GIB,
-                       server_memory=32 * GIB), quota=Capacity(cpu=120.0, memory=900.0 * GIB),
-)  # fmt: skip
+    BOUNDS,
+    most=Shape(
+        workers=40, servers=14, worker_cpu=16.0, server_cpu=16.0, worker_memory=64 * GIB, server_memory=32 * GIB
+    ),
+    quota=Capacity(cpu=120.0, memory=900.0 * GIB),
+)
 
 
 def without_a_rough_look(ask):
@@ -201,27 +222,43 @@ def without_a_rough_look(ask):
 
 def drawn(random):
     """What any job may be like: no two have anything in common."""
-    least = Shape(workers=int(random.integers(1, 4)), servers=int(random.integers(1, 3)),
-                  worker_cpu=float(random.uniform(0.5, 2)), server_cpu=float(random.uniform(0.5, 2)),
-                  server_memory=int(random.integers(0, 2)) * 3 * GIB)  # fmt: skip
-    most = replace(WIDE.most, workers=int(random.integers(5, 40)), servers=int(random.integers(3, 14)),
-                   worker_cpu=float(random.uniform(2, 16)))  # fmt: skip
+    least = Shape(
+        workers=int(random.integers(1, 4)),
+        servers=int(random.integers(1, 3)),
+        worker_cpu=float(random.uniform(0.5, 2)),
+        server_cpu=float(random.uniform(0.5, 2)),
+        server_memory=int(random.integers(0, 2)) * 3 * GIB,
+    )
+    most = replace(
+        WIDE.most,
+        workers=int(random.integers(5, 40)),
+        servers=int(random.integers(3, 14)),
+        worker_cpu=float(random.uniform(2, 16)),
+    )
     quota = Capacity(
         cpu=float(random.choice([60.0, 200.0, math.inf])), memory=float(random.choice([300 * GIB, math.inf]))
     )
     return Ask(
         coefficients=Coefficients(
-            grad=float(random.uniform(0, 1e-3)), upd=float(random.uniform(0, 0.05)), sync=float(random.uniform(0, 3)),
-            emb=float(random.choice([0.0, random.uniform(0, 2e-6)])), beta=float(random.uniform(1e-4, 0.02)),
+            grad=float(random.uniform(0, 1e-3)),
+            upd=float(random.uniform(0, 0.05)),
+            sync=float(random.uniform(0, 3)),
+            emb=float(random.choice([0.0, random.uniform(0, 2e-6)])),
+            beta=float(random.uniform(1e-4, 0.02)),
         ),
         facts=replace(FACTS, batch=int(random.integers(64, 4096))),
         bounds=Bounds(least=least, most=most, quota=quota),
-        need=MemoryNeed(worker=int(random.integers(0, 9 * GIB)), server=int(random.integers(0, 2 * GIB)),
-                        rows=int(random.integers(0, 60 * GIB))),
+        need=MemoryNeed(
+            worker=int(random.integers(0, 9 * GIB)),
+            server=int(random.integers(0, 2 * GIB)),
+            rows=int(random.integers(0, 60 * GIB)),
+        ),
         prices=Prices(cpu=float(random.uniform(0.1, 2)), memory=float(random.choice([0.0, random.uniform(0, 0.5)]))),
-        pace=(float(random.choice([math.inf, random.uniform(50, 5000)])),
-              float(random.choice([math.inf, random.uniform(50, 5000)]))),
-    )  # fmt: skip
+        pace=(
+            float(random.choice([math.inf, random.uniform(50, 5000)])),
+            float(random.choice([math.inf, random.uniform(50, 5000)])),
+        ),
+    )
 
 
 def test_the_rough_look_leaves_out_nothing_that_is_on_a_front():

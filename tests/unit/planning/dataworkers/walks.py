@@ -9,10 +9,22 @@ from springtide.planning.dataworkers.tuning.tuner_state import Tuning
 
 def seen(**fields: Any) -> FeedSeen:
     usual: dict[str, Any] = dict(
-        at=0.0, trainers=1, data_workers=0, data_worker_cpu=0.0, data_worker_cpu_used=0.0, trainer_cpu=0.0,
-        trainer_cpu_used=0.0, steps_per_s=10.0, made_per_s=0.0, capable_per_s=100.0, fill=0.0, wait_share=0.0,
-        own_share=0.9, free_cpu=16.0, share_cpu=8.0,
-    )  # fmt: skip
+        at=0.0,
+        trainers=1,
+        data_workers=0,
+        data_worker_cpu=0.0,
+        data_worker_cpu_used=0.0,
+        trainer_cpu=0.0,
+        trainer_cpu_used=0.0,
+        steps_per_s=10.0,
+        made_per_s=0.0,
+        capable_per_s=100.0,
+        fill=0.0,
+        wait_share=0.0,
+        own_share=0.9,
+        free_cpu=16.0,
+        share_cpu=8.0,
+    )
     return FeedSeen(**{**usual, **fields})
 
 

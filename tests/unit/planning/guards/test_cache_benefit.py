@@ -9,8 +9,15 @@ from springtide.planning.guards.cache_benefit import Measured, Risk
 
 RISK = Risk(workers=4, deaths=0, watched_s=600.0, checkpoint_s=30.0, saved_once=True, return_s=10.0)
 BUSY = Measured(
-    step_s=0.1, waited_s=0.06, trips_s=0.002, saved=0.5, slower_s=0.001, unseen_s=0.0, beside_s=0.011, risk=RISK,
-)  # fmt: skip
+    step_s=0.1,
+    waited_s=0.06,
+    trips_s=0.002,
+    saved=0.5,
+    slower_s=0.001,
+    unseen_s=0.0,
+    beside_s=0.011,
+    risk=RISK,
+)
 
 
 def but(**changed):

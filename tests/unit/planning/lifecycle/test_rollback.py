@@ -23,9 +23,10 @@ def windows(of, pace, *, first, count=4, noise=0.0, seed=0):
     for at in range(count):
         one = views.profile(of, at=first + 10.0 * at)
         factor = float(np.exp(random.normal(0.0, noise))) / pace
-        timing = replace(one.timing, **{
-            name: getattr(one.timing, name) * factor for name in ("total_s", "gradient_s", "update_s", "lookup_s")
-        })  # fmt: skip
+        timing = replace(
+            one.timing,
+            **{name: getattr(one.timing, name) * factor for name in ("total_s", "gradient_s", "update_s", "lookup_s")},
+        )
         found.append(replace(one, timing=timing))
     return found
 
@@ -63,7 +64,7 @@ def test_chance_alone_sends_nobody_back(seed):
         job(1.3 * views.speed(NOW) / views.speed(TWICE), 1.0, was=TWICE),  # a third faster, for twice the money
         replace(job(), bounds=Bounds(least=NOW, most=NOW, quota=Capacity(cpu=1e6, memory=1e15))),
     ],
-)  # fmt: skip
+)
 def test_a_job_stays_where_that_is_not_certain_not_worth_it_or_not_allowed(stays):
     assert rollback.back(stays, CONFIG) is None
 

@@ -66,7 +66,7 @@ def test_sampling_gives_the_sizes_of_dlrovers_table(worker, server, workers, wor
 def test_a_sample_must_be_long_enough_and_changes_are_a_minute_apart():
     short = views.running(
         SAMPLE, stage=Stage.SAMPLING, last_change_at=None, started_at=980.0, profiles=(views.profile(SAMPLE, steps=40),)
-    )  # fmt: skip
+    )
     assert "sampled for 40 steps in 1 windows and 20 s; wanted 100 in 3 windows, or 60 s" in planned(short)
     assert planned(short, now=1050.0).shape.workers > 1
     changed = replace(short, last_change_at=980.0)

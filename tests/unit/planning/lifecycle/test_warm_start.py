@@ -27,8 +27,9 @@ def shape(workers, servers=4):
 
 
 def job(user="ann", features=None, **more):
-    return JobView(name="new", user=user, features=LIKE if features is None else features, facts=FACTS,
-                   bounds=BOUNDS, **more)  # fmt: skip
+    return JobView(
+        name="new", user=user, features=LIKE if features is None else features, facts=FACTS, bounds=BOUNDS, **more
+    )
 
 
 def past(name, workers, user="ann", features=None, at=0.0, servers=4):
@@ -42,9 +43,11 @@ def seasons(seed, count=120):
         kind = int(generator.integers(3))
         batch = float(generator.choice([256, 512, 1024]))
         features = {
-            "model": ("widedeep", "xdeepfm", "dcn")[kind], "batch": batch, "source": f"table-{generator.integers(9)}",
+            "model": ("widedeep", "xdeepfm", "dcn")[kind],
+            "batch": batch,
+            "source": f"table-{generator.integers(9)}",
             "rows": float(generator.integers(1_000, 100_000)),
-        }  # fmt: skip
+        }
         workers = (24, 8, 15)[kind] * (batch / 512) ** 0.5 + generator.normal(0, 0.4)
         one = past(f"job-{at}", max(1, round(workers)), f"user-{generator.integers(20)}", features, at, (8, 2, 5)[kind])
         made.append(one)
@@ -169,8 +172,12 @@ def test_the_backtest_finds_what_tells_and_comes_near_the_final_shape(seed):
     near = []
     for one in new:
         started = warm_start.start(job(one.user, one.features), known, CONFIG).shape
-        near.append([min(a, b) / max(a, b) for a, b in (
-            (started.workers, one.shape.workers), (started.servers, one.shape.servers))])  # fmt: skip
+        near.append(
+            [
+                min(a, b) / max(a, b)
+                for a, b in ((started.workers, one.shape.workers), (started.servers, one.shape.servers))
+            ]
+        )
     workers, servers = np.mean(near, axis=0)
     assert workers >= 0.92 and servers >= 0.85
 

@@ -96,7 +96,7 @@ def test_where_cores_bound_everything_the_equations_allow_at_least_that():
     shapes = [
         shape(workers=w, servers=p, worker_cpu=a, server_cpu=b)
         for w, p, a, b in ((1, 1, 0.4, 0.2), (1, 1, 0.8, 0.1), (2, 1, 0.3, 0.05), (3, 2, 0.3, 0.2), (2, 2, 0.5, 0.1))
-    ]  # fmt: skip
+    ]
     measured = [by_cores(one, pace) for one in shapes]
     found = fit.fit(measured, FACTS, pace)
     assert found.mape < 0.01

@@ -11,9 +11,10 @@ NOW = Shape(workers=2, servers=1, worker_cpu=0.7, server_cpu=0.5)
 def around(step):
     limits = Bounds(
         least=Shape(workers=1, servers=1, worker_cpu=0.5, server_cpu=0.2),
-        most=Shape(workers=3, servers=2, worker_cpu=1.0, server_cpu=1.0), cpu_step=step,
+        most=Shape(workers=3, servers=2, worker_cpu=1.0, server_cpu=1.0),
+        cpu_step=step,
         quota=Capacity(cpu=2.0, memory=2**40),
-    )  # fmt: skip
+    )
     return trust_region.Around({NOW}, NOW, limits, NO_NEED)
 
 

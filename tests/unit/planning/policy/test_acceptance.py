@@ -25,12 +25,17 @@ USES = (
     RoleUse(role=Role(RoleKind.SERVER, 0), cpu_used=0.5, cpu=1.0, memory_used=1 << 30),
 )
 JOB = JobView(
-    name="job", facts=ModelFacts(dense_bytes=1, bandwidth=1, dim=1, batch=1), shape=NOW, last_change_at=0.0, uses=USES,
+    name="job",
+    facts=ModelFacts(dense_bytes=1, bandwidth=1, dim=1, batch=1),
+    shape=NOW,
+    last_change_at=0.0,
+    uses=USES,
     bounds=Bounds(
-        least=Shape(workers=1, servers=1, worker_cpu=0.1, server_cpu=0.1), most=MOST,
+        least=Shape(workers=1, servers=1, worker_cpu=0.1, server_cpu=0.1),
+        most=MOST,
         quota=Capacity(cpu=8.0, memory=1 << 36),
     ),
-)  # fmt: skip
+)
 BETTER = Shape(workers=3, servers=1, worker_cpu=1.0, server_cpu=1.0)
 
 
@@ -92,20 +97,31 @@ def forged(kind, **values):
 
 
 GARBAGE = st.one_of(
-    st.none(), st.integers(), st.floats(), st.text(max_size=3), st.just(math.nan), st.just(math.inf), st.booleans(),
-    st.builds(Liar), st.lists(st.integers(), max_size=2), st.just(10**400),
-)  # fmt: skip
+    st.none(),
+    st.integers(),
+    st.floats(),
+    st.text(max_size=3),
+    st.just(math.nan),
+    st.just(math.inf),
+    st.booleans(),
+    st.builds(Liar),
+    st.lists(st.integers(), max_size=2),
+    st.just(10**400),
+)
 SHAPES = st.builds(
     lambda *values: forged(Shape, **dict(zip(Shape.__slots__, values, strict=True))), *[GARBAGE] * len(Shape.__slots__)
 )
 PLANS = st.builds(
     lambda shape, *values: forged(Plan, **dict(zip(Plan.__slots__, ("job", shape, *values), strict=True))),
-    SHAPES | GARBAGE, *[GARBAGE] * (len(Plan.__slots__) - 2),
-)  # fmt: skip
+    SHAPES | GARBAGE,
+    *[GARBAGE] * (len(Plan.__slots__) - 2),
+)
 ADVICE = st.builds(
     lambda plan, why, epoch: forged(Advice, epoch=epoch, why=why, plan=plan, notes=()),
-    PLANS | GARBAGE, st.just("because") | GARBAGE, st.just(3) | GARBAGE,
-)  # fmt: skip
+    PLANS | GARBAGE,
+    st.just("because") | GARBAGE,
+    st.just(3) | GARBAGE,
+)
 
 
 @given(ADVICE | GARBAGE)
@@ -118,17 +134,29 @@ def test_garbage_is_refused_in_a_sentence_and_raises_nothing(advice):
 
 NUMBERS = st.builds(
     lambda *v: forged(Shape, **dict(zip(Shape.__slots__, v, strict=True))),
-    st.integers(-2, 20), st.integers(-2, 20), st.floats(-1, 50) | st.just(math.nan), st.floats(-1, 50),
-    st.integers(-5, 1 << 35), st.integers(-5, 1 << 35),
-)  # fmt: skip
+    st.integers(-2, 20),
+    st.integers(-2, 20),
+    st.floats(-1, 50) | st.just(math.nan),
+    st.floats(-1, 50),
+    st.integers(-5, 1 << 35),
+    st.integers(-5, 1 << 35),
+)
 
 
 @given(NUMBERS, st.integers(0, 3), st.lists(st.tuples(st.integers(-1, 5), st.floats(-1, 50)), max_size=2))
 def test_what_is_taken_is_within_bounds_and_quota(shape, extra, cpus):
     made = forged(
-        Plan, job="job", shape=shape, reason="x", gain=0.0, cost=0.0, throughput=None, stage=None, extra_workers=extra,
+        Plan,
+        job="job",
+        shape=shape,
+        reason="x",
+        gain=0.0,
+        cost=0.0,
+        throughput=None,
+        stage=None,
+        extra_workers=extra,
         server_cpus=tuple(cpus),
-    )  # fmt: skip
+    )
     if said(made) == "":
         assert JOB.bounds.holds(shape) and extra == 0
         assert shape.cpu + sum(cpu - shape.server_cpu for _, cpu in cpus) <= 8.0 + 1e-6

@@ -23,8 +23,10 @@ def installed(tmp_path, monkeypatch):
     folder = tmp_path / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
     folder.mkdir()
     (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n")
-    lines = [f"[{group}]\n" + "".join(f"{name} = {value}\n" for name, value in points.items())
-             for group, points in project["entry-points"].items()]  # fmt: skip
+    lines = [
+        f"[{group}]\n" + "".join(f"{name} = {value}\n" for name, value in points.items())
+        for group, points in project["entry-points"].items()
+    ]
     (folder / "entry_points.txt").write_text("\n".join(lines))
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.syspath_prepend(str(EXAMPLE))

@@ -45,11 +45,14 @@ def test_whatever_policies_see_their_plans_can_be_carried_out_and_nothing_is_rai
 def test_a_wild_policy_is_tamed(view, wild):
     plans = tuple(
         Plan(
-            job=name, shape=wild.draw(views.shapes()), reason="because", extra_workers=wild.draw(st.integers(0, 9)),
+            job=name,
+            shape=wild.draw(views.shapes()),
+            reason="because",
+            extra_workers=wild.draw(st.integers(0, 9)),
             server_cpus=((wild.draw(st.integers(-1, 9)), wild.draw(st.floats(0.1, 99))),),
         )
         for name in {job.name for job in view.jobs} | {"nobody"}
-    )  # fmt: skip
+    )
     checked(registry.safe(lambda *_: Decision(plans=plans, why="wild"))(view, CONFIG), view)
 
 

@@ -35,9 +35,11 @@ def test_only_workers_are_told_the_scripts_arguments():
 
 def test_what_a_role_is_told_are_settings_that_it_reads_back():
     there = role_launch.Directions(
-        master="ctr-master.ctr.default.svc:7700", secret_file="/run/springtide/credentials/secret", host="10.1.2.3",
+        master="ctr-master.ctr.default.svc:7700",
+        secret_file="/run/springtide/credentials/secret",
+        host="10.1.2.3",
         patience_s=role_launch.PATIENCE_S,
-    )  # fmt: skip
+    )
     told = role_launch.settings_of(Life(Role(RoleKind.SERVER, 3), 2), there, report_usage=True)
     read = config.load(environ={config.PREFIX + name.upper(): value for name, value in told.items()})
     assert (read.member, read.incarnation, read.host) == ("server-3", 2, "10.1.2.3")

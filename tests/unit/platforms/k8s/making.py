@@ -28,9 +28,12 @@ def pod(name, given, *, phase="Running", role="worker", rank=0, incarnation=0, u
     if role != "master":
         labels |= {names.RANK: str(rank), names.INCARNATION: str(incarnation)}
     metadata = {
-        "name": name, "namespace": given.namespace, "uid": uid or f"u-{name}", "labels": labels,
+        "name": name,
+        "namespace": given.namespace,
+        "uid": uid or f"u-{name}",
+        "labels": labels,
         "ownerReferences": [job_object.owner(given)],
-    }  # fmt: skip
+    }
     if deleted_at:
         metadata["deletionTimestamp"] = deleted_at
     return {"metadata": metadata, "spec": {"containers": [{"name": role}]}, "status": {"phase": phase, **status}}

@@ -63,9 +63,13 @@ def by_name(objects):
 def test_chart_and_install_agree(database, only):
     values = {"image": "registry/springtide:9", "namespace": "tide", "database": database, "only": only}
     plan = install_manifests.Plan(
-        image=values["image"], namespace="tide", only=only, database=database, brain_secret="ab" if database else "",
+        image=values["image"],
+        namespace="tide",
+        only=only,
+        database=database,
+        brain_secret="ab" if database else "",
         brain_capacity="64" if database else "",
-    )  # fmt: skip
+    )
     wanted = [each for each in install_manifests.everything(plan) if each["kind"] != "Namespace"]
     assert by_name(rendered(values)) == by_name(wanted)
 

@@ -32,8 +32,10 @@ def v2(folder, handed_on=""):
 def test_a_quota_takes_a_group_in_each_hierarchy_and_counting_alone_leaves_the_cpu_share_as_it_is(tmp_path, said):
     groups = cgroups.Groups(said.append, v1(tmp_path))
     assert {folder.parent.parent.name for folder in groups.make("worker-0", LIMITS).folders()} == {
-        "cpu", "cpuacct", "memory",
-    }  # fmt: skip
+        "cpu",
+        "cpuacct",
+        "memory",
+    }
     counting = groups.make("worker-1", Limits())
     assert {folder.parent.parent.name for folder in counting.folders()} == {"cpuacct", "memory"}
     assert said == []

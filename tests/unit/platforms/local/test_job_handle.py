@@ -43,9 +43,11 @@ def test_logs_are_followed_until_the_job_is_over_with_roles_that_join(tmp_path, 
 
     monkeypatch.setattr(job_handle.time, "sleep", meanwhile)
     assert list(reach.logs([], lines=2, follow=True)) == [
-        LogLine("worker-0", "line 3"), LogLine("worker-0", "line 4"), LogLine("worker-0", "last words"),
+        LogLine("worker-0", "line 3"),
+        LogLine("worker-0", "line 4"),
+        LogLine("worker-0", "last words"),
         LogLine("worker-1", "joined"),
-    ]  # fmt: skip
+    ]
 
 
 def test_logs_of_one_role_are_its_own(tmp_path):

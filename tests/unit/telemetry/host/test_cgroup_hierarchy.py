@@ -24,8 +24,10 @@ def test_version_1_where_the_controllers_are_there(tmp_path):
     sys = tmp_path / "sys"
     assert found.version == 1
     assert found.folders == {
-        "cpu": sys / "cpu,cpuacct", "cpuacct": sys / "cpu,cpuacct", "memory": sys / "memory/jobs/a",
-    }  # fmt: skip
+        "cpu": sys / "cpu,cpuacct",
+        "cpuacct": sys / "cpu,cpuacct",
+        "memory": sys / "memory/jobs/a",
+    }
 
 
 def test_a_container_sees_a_part_of_the_tree_as_the_whole(tmp_path):

@@ -9,9 +9,14 @@ from springtide.worker.bsp import allreduce_header
 TABLES = (3, 5, 8)
 SAID = st.builds(
     allreduce_header.Words,
-    flush=st.booleans(), empty=st.booleans(), last=st.booleans(), ready=st.booleans(), paper=st.booleans(),
-    digest=st.integers(0, 2**32 - 1), refused=st.frozensets(st.sampled_from(TABLES)),
-)  # fmt: skip
+    flush=st.booleans(),
+    empty=st.booleans(),
+    last=st.booleans(),
+    ready=st.booleans(),
+    paper=st.booleans(),
+    digest=st.integers(0, 2**32 - 1),
+    refused=st.frozensets(st.sampled_from(TABLES)),
+)
 
 
 def together(said):

@@ -202,8 +202,11 @@ class Basket(Dataset):
 def collate(samples):
     ids = torch.tensor([each for one, _ in samples for each in one])
     ends = torch.tensor([len(one) for one, _ in samples]).cumsum(0)
-    return {"ids": ids, "offsets": torch.cat([torch.zeros(1, dtype=torch.int64), ends[:-1]]),
-            "number": torch.tensor([number for _, number in samples])}  # fmt: skip
+    return {
+        "ids": ids,
+        "offsets": torch.cat([torch.zeros(1, dtype=torch.int64), ends[:-1]]),
+        "number": torch.tensor([number for _, number in samples]),
+    }
 
 
 def test_bags_of_several_ids_are_scheduled_too_and_read_again_for_the_rank_that_gets_them():

@@ -12,9 +12,18 @@ from springtide.worker.input.batch_plan import Order
 from springtide.worker.input.batches import Handed
 
 READY = Verdict(
-    flush=False, empty=False, torn=False, last=False, ready=True, alike=True, go=False, stop=False, paper=False,
-    effort=3, refused=frozenset({1}),
-)  # fmt: skip
+    flush=False,
+    empty=False,
+    torn=False,
+    last=False,
+    ready=True,
+    alike=True,
+    go=False,
+    stop=False,
+    paper=False,
+    effort=3,
+    refused=frozenset({1}),
+)
 
 
 class Whole:
@@ -37,9 +46,11 @@ def allotting(begun):
 def scheduled(samples, mine, turn):
     """A batch of which a schedule gave this rank these samples."""
     order = Order(
-        indices=np.array(mine), ranges=(SampleRange(epoch=0, shard=0, first=0, count=len(mine)),),
-        whole=np.arange(samples), places=np.array(mine),
-    )  # fmt: skip
+        indices=np.array(mine),
+        ranges=(SampleRange(epoch=0, shard=0, first=0, count=len(mine)),),
+        whole=np.arange(samples),
+        places=np.array(mine),
+    )
     made = Scheduled(1, np.zeros(samples, dtype=np.int32), ())
     return Handed(order, mine, plan=Allotted(list(range(samples)), made, 1, turn))
 

@@ -383,9 +383,15 @@ class Mixed(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("sync", "options"), [("async", {}), ("async", {"accumulate": 2}), ("async", {"max_staleness": 0}), ("bsp", {}),
-                          ("bsp", {"reduction": "batch-order"})],
-)  # fmt: skip
+    ("sync", "options"),
+    [
+        ("async", {}),
+        ("async", {"accumulate": 2}),
+        ("async", {"max_staleness": 0}),
+        ("bsp", {}),
+        ("bsp", {"reduction": "batch-order"}),
+    ],
+)
 def test_a_worker_for_whom_nothing_is_left_gets_a_batch_that_nobody_applies(served_job, sync, options):
     job = served_job(servers=2, sync=sync)
     model = Mixed()

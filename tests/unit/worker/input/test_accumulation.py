@@ -61,8 +61,10 @@ def test_parts_of_a_batch_are_handed_out_together_and_a_pause_passes():
     first, second = accumulation.parts_of(order(0, 7), 4), accumulation.parts_of(order(7, 9), 4)
     given = [*handed(*first), PAUSED, *handed(*second)]
     assert [(one.batch, one.order.last) for one in accumulation.complete(given) if one is not PAUSED] == [
-        (0, False), (4, True), (7, True),
-    ]  # fmt: skip
+        (0, False),
+        (4, True),
+        (7, True),
+    ]
     assert list(accumulation.complete(given))[2] is PAUSED
 
 
@@ -82,7 +84,7 @@ def test_parts_of_which_nothing_can_be_trained_are_passed_over_and_their_batch_k
     feed = [
         Handed(one, None, empty=True) if number in empty else Handed(one, number)
         for number, one in enumerate(all_parts)
-    ]  # fmt: skip
+    ]
     got = list(accumulation.complete(feed))
     assert [one.batch for one in got if not one.empty] == sorted(set(range(8)) - empty)
     for first in (0, 8):
@@ -135,9 +137,14 @@ def test_a_loop_that_steps_where_it_is_told_trains_as_pytorch_does(served_job, c
         data = clicks.plain(dataset, 20)
         if served is not None:
             model, optimizer, data = served.prepare(
-                model, optimizer, dataset, batch_size=20, accumulate=PARTS, shuffle=False,
+                model,
+                optimizer,
+                dataset,
+                batch_size=20,
+                accumulate=PARTS,
+                shuffle=False,
                 **({} if served.alone else {"max_staleness": 0}),
-            )  # fmt: skip
+            )
         losses = []
         for number, (x, y) in enumerate(data):
             loss = clicks.loss_of(model, x, y) / PARTS
@@ -163,9 +170,14 @@ def test_a_sum_that_the_loop_has_left_is_not_in_the_next_one(served_job, alone, 
     """`left`: passes that end in the middle of their first sum, before one that is whole."""
     model, dataset = clicks.make(samples=80)
     model, optimizer, data = (st.join() if alone else served_job()).prepare(
-        model, torch.optim.SGD(model.parameters(), lr=0.5), dataset, batch_size=20, accumulate=2, shuffle=False,
+        model,
+        torch.optim.SGD(model.parameters(), lr=0.5),
+        dataset,
+        batch_size=20,
+        accumulate=2,
+        shuffle=False,
         **({} if alone else {"max_staleness": 0}),
-    )  # fmt: skip
+    )
     for breaks in [True] * left + [False]:
         for x, y in data:
             clicks.loss_of(model, x, y).backward()

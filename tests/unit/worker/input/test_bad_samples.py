@@ -34,9 +34,7 @@ def train(job, **options):
     model = nn.EmbeddingBag(SAMPLES, 1, mode="sum", sparse=True)
     nn.init.zeros_(model.weight)
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    model, optimizer, batches = job.prepare(
-        model, optimizer, Numbers(), batch_size=BATCH, shuffle=False, **options
-    )  # fmt: skip
+    model, optimizer, batches = job.prepare(model, optimizer, Numbers(), batch_size=BATCH, shuffle=False, **options)
     loops = 0
     for x in batches:
         optimizer.zero_grad()
@@ -47,9 +45,16 @@ def train(job, **options):
     return BATCH * model.state_dict()["weight"][:, 0], loops, job._link.left_out
 
 
-@pytest.mark.parametrize("options", [
-    {"cache": "off"}, {"cache": "off", "allocation": "laia"}, {"cache": "50%", "allocation": "laia"}, {},
-], ids=["runs", "scheduled", "cached", "as it comes"])  # fmt: skip
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"cache": "off"},
+        {"cache": "off", "allocation": "laia"},
+        {"cache": "50%", "allocation": "laia"},
+        {},
+    ],
+    ids=["runs", "scheduled", "cached", "as it comes"],
+)
 def test_every_other_sample_is_trained_once_and_the_ranks_stay_together(options):
     rules = FeedRules(workers=0, poison="skip")
     with ranks.Group(workers=2, feeding=rules) as group:

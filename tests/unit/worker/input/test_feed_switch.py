@@ -98,9 +98,7 @@ def config_welcome(master, rules, folder):
 
 
 def wants(count, first=0):
-    return [
-        Wanted(np.arange(4 * k, 4 * k + 4), BatchName(0, 0, 4 * k, 4)) for k in range(first, first + count)
-    ]  # fmt: skip
+    return [Wanted(np.arange(4 * k, 4 * k + 4), BatchName(0, 0, 4 * k, 4)) for k in range(first, first + count)]
 
 
 def numbers(one):
@@ -164,8 +162,11 @@ def test_pauses_keep_their_place_while_it_is_fed(worker, tmp_path):
     finally:
         serving.close()
     assert [None if one is None else numbers(one) for one in got] == [
-        *[one.indices.tolist() for one in wants(3)], None, *[one.indices.tolist() for one in wants(2, first=3)], None
-    ]  # fmt: skip
+        *[one.indices.tolist() for one in wants(3)],
+        None,
+        *[one.indices.tolist() for one in wants(2, first=3)],
+        None,
+    ]
 
 
 def fed(feeding, master, folder, **serving):

@@ -84,8 +84,15 @@ def test_a_reader_goes_on_where_it_is_and_begins_again_for_what_lies_behind():
     reader = iterable.Reader(source.open_source(numbers, batch_size=2))
     read = [reader.read(place) for place in (0, 1, 3, 3, 1, 5, 9, 4)]
     assert [None if item is None else item[1].tolist() for item in read] == [
-        [0, 1], [2, 3], [6, 7], [6, 7], [2, 3], None, None, [8, 9],
-    ]  # fmt: skip
+        [0, 1],
+        [2, 3],
+        [6, 7],
+        [6, 7],
+        [2, 3],
+        None,
+        None,
+        [8, 9],
+    ]
     assert reader.length == 5
     assert numbers.iterations == 4
 

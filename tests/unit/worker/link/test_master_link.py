@@ -64,9 +64,17 @@ def test_the_secret_is_read_from_its_file(tmp_path):
 
 def test_addresses_of_servers_and_their_lives_go_together():
     welcome = messages.Welcome(
-        job="job", rank=0, workers=1, servers=("host:1", "host:2"), slots=64, seed=0, sync="async", heartbeat_s=1.0,
-        placement=Placement(epoch=1, servers=2, server_of_slot=(0,) * 64), lives=(0, 1),
-    )  # fmt: skip
+        job="job",
+        rank=0,
+        workers=1,
+        servers=("host:1", "host:2"),
+        slots=64,
+        seed=0,
+        sync="async",
+        heartbeat_s=1.0,
+        placement=Placement(epoch=1, servers=2, server_of_slot=(0,) * 64),
+        lives=(0, 1),
+    )
     now = master_link.whereabouts_now(welcome, messages.Servers(("host:9", "", "host:3"), (1, 2, 0)))
     assert (now.servers, now.lives) == (("host:9", "host:2", "host:3"), (1, 1, 0))
     assert master_link.whereabouts_now(now, messages.Servers(("host:1",), (0,))) == now

@@ -48,8 +48,11 @@ def test_a_topic_has_partitions_and_they_have_bounds(stream):
     mocked.fill(stream, {2: numbered(30)})
     assert stream.partitions() == 4
     assert [(seen.partition, seen.start, seen.end, seen.final) for seen in stream.bounds()] == [
-        (0, 0, 0, False), (1, 0, 0, False), (2, 0, 30, False), (3, 0, 0, False),
-    ]  # fmt: skip
+        (0, 0, 0, False),
+        (1, 0, 0, False),
+        (2, 0, 30, False),
+        (3, 0, 0, False),
+    ]
     assert [seen.start for seen in stream.bounds("latest")] == [0, 0, 30, 0]
 
 
@@ -166,10 +169,16 @@ def test_what_the_user_says_of_sasl_and_tls_reaches_consumers_and_producers_as_i
     from springtide.data.stream.kafka.stream import open_url
 
     said = {
-        "security.protocol": "SASL_SSL", "sasl.mechanism": "SCRAM-SHA-512", "sasl.username": "me",
-        "sasl.password": "tide=high", "ssl.ca.location": "/etc/ca.pem", "ssl.certificate.location": "/etc/me.pem",
-        "ssl.key.location": "/etc/me.key", "ssl.key.password": "low", "enable.ssl.certificate.verification": "false",
-    }  # fmt: skip
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "SCRAM-SHA-512",
+        "sasl.username": "me",
+        "sasl.password": "tide=high",
+        "ssl.ca.location": "/etc/ca.pem",
+        "ssl.certificate.location": "/etc/me.pem",
+        "ssl.key.location": "/etc/me.key",
+        "ssl.key.password": "low",
+        "enable.ssl.certificate.verification": "false",
+    }
     file = tmp_path / "client.properties"
     file.write_text("".join(f"{name}={value}\n" for name, value in said.items() if name != "ssl.ca.location"))
     reached = {}

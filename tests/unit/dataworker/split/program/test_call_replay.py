@@ -58,8 +58,10 @@ def check(model, found, *calls, complete=True):
             given, answers = answered(found, ours.forward, copy.deepcopy(one), check=checked)
             assert answers.complete is complete and not answers.differs, answers.why
             mine, theirs = pytree.flatten(wanted)[0], pytree.flatten(given)[0]
-            assert all(type(two) is type(one) and (one == two if not isinstance(one, torch.Tensor) else same(one, two))
-                       for one, two in zip(mine, theirs, strict=True))  # fmt: skip
+            assert all(
+                type(two) is type(one) and (one == two if not isinstance(one, torch.Tensor) else same(one, two))
+                for one, two in zip(mine, theirs, strict=True)
+            )
             for each in (mine, theirs):
                 torch.autograd.backward(
                     [one.sum() for one in each if isinstance(one, torch.Tensor) and one.requires_grad]
@@ -140,11 +142,12 @@ def test_what_is_not_what_data_workers_have_made_shows_when_it_is_checked():
 
 
 CHANGES = {
-    "a number": (lambda model: setattr(model, "made", lambda model, ids: ((ids * 7 + 4) % 11).float()),
-                 r"add of test_call_replay.py:\d+ is called with 4, not 3"),
-    "another path": (lambda model: setattr(model, "made", lambda model, ids: (ids % 11).float()),
-                     "called with 11"),
-}  # fmt: skip
+    "a number": (
+        lambda model: setattr(model, "made", lambda model, ids: ((ids * 7 + 4) % 11).float()),
+        r"add of test_call_replay.py:\d+ is called with 4, not 3",
+    ),
+    "another path": (lambda model: setattr(model, "made", lambda model, ids: (ids % 11).float()), "called with 11"),
+}
 
 
 @pytest.mark.parametrize(("change", "why"), CHANGES.values(), ids=CHANGES.keys())

@@ -68,8 +68,10 @@ def doubled(leaves):
 def first(**changes):
     batch = payload.First(fetch)(np.arange(4))["batch"]
     given = {
-        "call": arguments.trace(batch, (batch.x,), {}), "run": doubled, "left": ((0, (("item", 0),)),),
-    }  # fmt: skip
+        "call": arguments.trace(batch, (batch.x,), {}),
+        "run": doubled,
+        "left": ((0, (("item", 0),)),),
+    }
     return payload.First(fetch, **(given | changes))
 
 

@@ -30,19 +30,36 @@ def same(found, wanted):
 
 @pytest.mark.parametrize("counts", [False, True])
 @pytest.mark.parametrize("inverse", [False, True])
-@pytest.mark.parametrize("tensor", [
-    drawn(1, (64, 40), -50, 700), drawn(2, (64, 40), LEAST, MOST), drawn(3, (3000,), 0, 1 << 40),
-    drawn(4, (40, 64), 0, 1 << 30).t(), drawn(5, (2048,), -9, 1 << 30, torch.int32), drawn(6, (5000,), 4, 5),
-    torch.cat([drawn(7, (3000,), 0, 1 << 14), torch.tensor([MOST, LEAST, MOST])]), drawn(8, (6000,), 0, 99)[::3],
-], ids=["buckets", "hashes", "ids", "turned", "int32", "one value", "outliers", "strided"])  # fmt: skip
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        drawn(1, (64, 40), -50, 700),
+        drawn(2, (64, 40), LEAST, MOST),
+        drawn(3, (3000,), 0, 1 << 40),
+        drawn(4, (40, 64), 0, 1 << 30).t(),
+        drawn(5, (2048,), -9, 1 << 30, torch.int32),
+        drawn(6, (5000,), 4, 5),
+        torch.cat([drawn(7, (3000,), 0, 1 << 14), torch.tensor([MOST, LEAST, MOST])]),
+        drawn(8, (6000,), 0, 99)[::3],
+    ],
+    ids=["buckets", "hashes", "ids", "turned", "int32", "one value", "outliers", "strided"],
+)
 def test_it_is_what_torch_gives(tensor, inverse, counts):
     assert same(unique.unique2(tensor, True, inverse, counts), torchs(tensor, inverse, counts))
 
 
-@pytest.mark.parametrize("tensor", [
-    torch.rand(2000), drawn(1, (2000,), 0, 2, torch.bool), drawn(2, (2000,), 0, 9, torch.int16), drawn(3, (7,), 0, 5),
-    torch.empty(0, 3, dtype=torch.int64), torch.tensor(3),
-], ids=["floats", "bool", "int16", "few", "none", "a scalar"])  # fmt: skip
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.rand(2000),
+        drawn(1, (2000,), 0, 2, torch.bool),
+        drawn(2, (2000,), 0, 9, torch.int16),
+        drawn(3, (7,), 0, 5),
+        torch.empty(0, 3, dtype=torch.int64),
+        torch.tensor(3),
+    ],
+    ids=["floats", "bool", "int16", "few", "none", "a scalar"],
+)
 def test_what_it_is_not_made_for_goes_to_torch(tensor):
     assert same(unique.unique2(tensor, True, True, True), torchs(tensor, True, True))
 

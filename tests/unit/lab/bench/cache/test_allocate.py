@@ -50,8 +50,10 @@ def test_a_file_of_ids_stands_in_for_the_streams(tmp_path):
 
 
 def test_goals_take_the_worst_comparison_of_like_with_like():
-    of = {way.name: allocation_schemes.Sent(pull=p, push=0, p2p=0, largest=1, hit_rate=0, allocate_p50_ms=1)
-          for way, p in zip(allocation_schemes.WAYS, (20, 18, 10, 8, 9.5, 7.9, 6), strict=True)}  # fmt: skip
+    of = {
+        way.name: allocation_schemes.Sent(pull=p, push=0, p2p=0, largest=1, hit_rate=0, allocate_p50_ms=1)
+        for way, p in zip(allocation_schemes.WAYS, (20, 18, 10, 8, 9.5, 7.9, 6), strict=True)
+    }
     quality = [
         allocate_quality.Quality(stream="s", workers=2, p2p="off", ours=value, laia=0.5, bound=0.5)
         for value in (0.95, 0.93)

@@ -71,9 +71,17 @@ def work(name, address, group, rank):
         TableSpec(id=at, name=f"t{at}", dim=DIM, init=Init(kind="zeros"), optim=OptimSpec(kind="sgd")) for at in (0, 1)
     )
     mine = cache_systems.Rank(
-        rank=rank, workers=RANKS, client=client, group=group, batches=made, starts=starts, first_table=0, dim=DIM,
-        lr=LR, capacity=12,
-    )  # fmt: skip
+        rank=rank,
+        workers=RANKS,
+        client=client,
+        group=group,
+        batches=made,
+        starts=starts,
+        first_table=0,
+        dim=DIM,
+        lr=LR,
+        capacity=12,
+    )
     system = cache.SYSTEMS[name](mine)
     trained = np.zeros(sum(ROWS))
     for step in range(STEPS):
@@ -97,7 +105,7 @@ def test_every_way_reads_the_latest_version_of_every_row(name):
     with contextlib.ExitStack() as stack:
         role = stack.enter_context(
             ServerRole(index=0, slots=served_worker.SLOTS, seed=0, workers=RANKS, secret=served_worker.SECRET)
-        )  # fmt: skip
+        )
         role.place(served_worker.placement(1))
         host, _, port = role.address.rpartition(":")
         group = Threads()

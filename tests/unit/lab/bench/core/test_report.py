@@ -7,9 +7,15 @@ from springtide_lab import bench
 from springtide_lab.bench.core import harness, machine, report
 
 BOX = machine.Box(
-    cpu="Abacus", cores=2, memory_gib=24.0, load_before=0.0, others_before=0.0, others_during=0.5, steal_during=0.0,
+    cpu="Abacus",
+    cores=2,
+    memory_gib=24.0,
+    load_before=0.0,
+    others_before=0.0,
+    others_during=0.5,
+    steal_during=0.0,
     idle=False,
-)  # fmt: skip
+)
 
 
 def result(**more):

@@ -12,9 +12,13 @@ def rounds(**figures):
 
 def judged(told=TOLD, **changes):
     paces = {
-        "in_process": [10.0] * 3, "DataLoader": [12.0] * 3, "data_set": [15.0] * 3, "automatic": [24.0] * 3,
-        "fake_data": [30.0] * 3, "a_core_alone": [25.0] * 3,
-    } | changes  # fmt: skip
+        "in_process": [10.0] * 3,
+        "DataLoader": [12.0] * 3,
+        "data_set": [15.0] * 3,
+        "automatic": [24.0] * 3,
+        "fake_data": [30.0] * 3,
+        "a_core_alone": [25.0] * 3,
+    } | changes
     cpu = {name.replace("_", " "): [0.01] * 3 for name in paces if name != "a_core_alone"}
     cheap = rounds(auto=[0.0101] * 3, off=[0.01] * 3)
     result = dataworkers.judge(rounds(**paces), cpu, "60 operations move", (cheap, told))

@@ -25,9 +25,13 @@ class Paper:
         steps = min(could, workers * cpu) if workers else 4.0
         waited = 1.0 - steps / could if workers else 0.0
         took = FeedState(
-            made=int(1e6 * steps) if workers else 0, taken=int(1e6 * steps), workers=workers, looped_s=1e6,
-            waited_s=1e6 * waited, read_s=0.0 if workers else 8e5,
-        )  # fmt: skip
+            made=int(1e6 * steps) if workers else 0,
+            taken=int(1e6 * steps),
+            workers=workers,
+            looped_s=1e6,
+            waited_s=1e6 * waited,
+            read_s=0.0 if workers else 8e5,
+        )
         return [Told(1e9, FeedState()), Told(1e9 + 1e6, took)]
 
     def cores(self) -> Cores:

@@ -26,13 +26,16 @@ def feds(draw):
         cpu = draw(st.integers(0, 40))
         found.append(
             Fed(
-                name=f"job-{place}", gpus=draw(st.integers(1, 8)), capable=capable, cpu=float(cpu),
+                name=f"job-{place}",
+                gpus=draw(st.integers(1, 8)),
+                capable=capable,
+                cpu=float(cpu),
                 speed=draw(st.integers(0, 1000)) / 1000 * capable,
                 gain=draw(st.none() | st.integers(0, 1000).map(lambda part: part / 1000)),
                 steps_left=draw(st.floats(0, 1e6)),
                 least=float(draw(st.integers(0, 3))),
             )
-        )  # fmt: skip
+        )
     return found
 
 

@@ -23,9 +23,16 @@ def jobs(draw):
         name, gpus = f"job-{number}", draw(st.sampled_from([1, 2, 4, 8]))
         speed = min(1.0, cpu * rate / gpus)
         found.append(
-            Fed(name=name, gpus=gpus, speed=speed, capable=1.0, cpu=float(cpu), least=float(gpus),
-                steps_left=draw(st.floats(1.0, 500.0)))
-        )  # fmt: skip
+            Fed(
+                name=name,
+                gpus=gpus,
+                speed=speed,
+                capable=1.0,
+                cpu=float(cpu),
+                least=float(gpus),
+                steps_left=draw(st.floats(1.0, 500.0)),
+            )
+        )
         trainers[name] = Trainers(gpus, float(draw(st.integers(1, 8))), draw(st.booleans()))
     return found, trainers
 

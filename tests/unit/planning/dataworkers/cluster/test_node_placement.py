@@ -17,11 +17,13 @@ def clusters(draw):
     ]
     wants = [
         Want(
-            job=f"job-{place}", cpu=float(draw(st.integers(0, 25))), size=float(draw(st.integers(1, 8))),
+            job=f"job-{place}",
+            cpu=float(draw(st.integers(0, 25))),
+            size=float(draw(st.integers(1, 8))),
             homes=tuple(draw(st.lists(st.sampled_from(NAMES), unique=True, max_size=2))),
         )
         for place in range(draw(st.integers(0, 5)))
-    ]  # fmt: skip
+    ]
     seats = {
         (f"job-{draw(st.integers(0, 6))}", draw(st.sampled_from([*NAMES, "gone"]))): float(draw(st.integers(1, 20)))
         for _ in range(draw(st.integers(0, 8)))
@@ -65,8 +67,10 @@ def test_placing_again_moves_nothing_to_a_worse_place(case):
 
 def test_local_cores_come_first_then_the_quietest_machine():
     machines = [
-        Machine(name="home", cpu=4), Machine(name="loud", cpu=32, distributed=2), Machine(name="quiet", cpu=8),
-    ]  # fmt: skip
+        Machine(name="home", cpu=4),
+        Machine(name="loud", cpu=32, distributed=2),
+        Machine(name="quiet", cpu=8),
+    ]
     found = node_placement.place([Want(job="a", cpu=14, homes=("home",), size=8)], machines)
     assert {seat.machine: seat.cpu for seat in found.seats} == {"home": 4, "quiet": 8, "loud": 2}
 

@@ -100,8 +100,9 @@ def test_a_day_that_is_played_in_minutes_is_measured_by_a_few_heartbeats():
 
 @given(
     st.dictionaries(st.integers(1, 6), st.tuples(st.floats(1, 1e4), st.floats(0, 9 * FADES_S)), min_size=1),
-    st.integers(1, 12), st.sampled_from(["async", "sync"]),
-)  # fmt: skip
+    st.integers(1, 12),
+    st.sampled_from(["async", "sync"]),
+)
 def test_beyond_the_largest_seen_nobody_gains_more_than_in_proportion(seen, most, kind):
     known = Learned(seen={workers: Measured(*one) for workers, one in seen.items()})
     found, largest = known.capacity(max(most, *seen), now=1, at=9 * FADES_S, kind=kind), max(seen)

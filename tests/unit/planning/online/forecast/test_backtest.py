@@ -16,9 +16,10 @@ PAST = traffic_made.days(20)
 def knows(history, steps):
     """It has seen the future."""
     at = next(
-        start for start in range(len(history.values), len(PAST.values))
+        start
+        for start in range(len(history.values), len(PAST.values))
         if (PAST.values[start - len(history.values) : start] == history.values).all()
-    )  # fmt: skip
+    )
     came = PAST.values[at : at + steps]
     return Forecast(step_s=STEP_S, mean=came, low=came, high=came, member="knows", why="")
 

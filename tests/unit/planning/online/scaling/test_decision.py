@@ -21,9 +21,15 @@ def outlook(*traffic, spread=1.1):
 
 def view(**changes):
     usual = OnlineView(
-        at=0.0, workers=4, backlog=0.0, lag_s=0.0, arrivals=250.0, utilization=0.6, outlook=outlook(*[250.0] * 48),
+        at=0.0,
+        workers=4,
+        backlog=0.0,
+        lag_s=0.0,
+        arrivals=250.0,
+        utilization=0.6,
+        outlook=outlook(*[250.0] * 48),
         capacity=CAPACITY,
-    )  # fmt: skip
+    )
     return replace(usual, **changes)
 
 
@@ -122,9 +128,12 @@ def test_on_a_broad_day_workers_are_added_to_catch_up_that_a_steep_one_does_with
 
 @settings(deadline=None, max_examples=30)
 @given(
-    st.integers(1, 8), st.floats(0, 1e6), st.lists(st.floats(0, 2000), min_size=1, max_size=60), st.floats(0, 2000),
+    st.integers(1, 8),
+    st.floats(0, 1e6),
+    st.lists(st.floats(0, 2000), min_size=1, max_size=60),
+    st.floats(0, 2000),
     st.sampled_from([0.0, 30.0, 600.0]),
-)  # fmt: skip
+)
 def test_whatever_comes_a_decision_is_within_bounds_and_has_a_reason(workers, backlog, traffic, arrivals, pause_s):
     said = decide(
         view(workers=workers, backlog=backlog, arrivals=arrivals, outlook=outlook(*traffic)),

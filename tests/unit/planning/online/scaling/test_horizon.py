@@ -24,9 +24,13 @@ def planned(traffic, *, workers, backlog=0.0, doing=PAUSING, at=None) -> Plan:
     versions = np.atleast_2d(np.asarray(traffic, dtype=float))
     shares = np.full(len(versions), 1 / len(versions))
     jobs = Jobs(
-        step_s=STEP_S, traffic=versions[None], shares=shares, workers=np.array([workers]), backlog=np.array([backlog]),
+        step_s=STEP_S,
+        traffic=versions[None],
+        shares=shares,
+        workers=np.array([workers]),
+        backlog=np.array([backlog]),
         capacity=CAPACITY[None],
-    )  # fmt: skip
+    )
     return plan(jobs, fewest=1, prices=at or prices(), doing=doing)[0]
 
 
@@ -94,9 +98,13 @@ def test_many_jobs_are_planned_as_one_by_one():
     traffic, workers = chance.uniform(50, 750, (5, 2, 20)), chance.integers(1, 9, 5)
     many = Prices(slo_s=SLO_S, lag=np.full(5, LAG), late=np.full(5, LATE), change=np.full(5, CHANGE))
     jobs = Jobs(
-        step_s=STEP_S, traffic=traffic, shares=np.full(2, 0.5), workers=workers, backlog=np.arange(5) * 1e5,
+        step_s=STEP_S,
+        traffic=traffic,
+        shares=np.full(2, 0.5),
+        workers=workers,
+        backlog=np.arange(5) * 1e5,
         capacity=np.tile(CAPACITY, (5, 1)),
-    )  # fmt: skip
+    )
     found = plan(jobs, fewest=1, prices=many, doing=PAUSING)
     for job, one in enumerate(found):
         alone = planned(traffic[job], workers=int(workers[job]), backlog=job * 1e5)

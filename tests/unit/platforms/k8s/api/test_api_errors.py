@@ -44,11 +44,17 @@ def test_pauses_grow_up_to_a_bound_and_are_never_shorter_than_the_server_asks():
 @pytest.mark.parametrize(
     ("status", "reason", "kind"),
     [
-        (0, "", errors.ClusterUnreachable), (401, "", errors.Forbidden), (403, "", errors.Forbidden),
-        (404, "", errors.NotFound), (409, "Conflict", errors.Conflict), (409, "AlreadyExists", errors.AlreadyThere),
-        (410, "Gone", errors.Conflict), (422, "Invalid", errors.ClusterRefused), (503, "", errors.ClusterUnreachable),
+        (0, "", errors.ClusterUnreachable),
+        (401, "", errors.Forbidden),
+        (403, "", errors.Forbidden),
+        (404, "", errors.NotFound),
+        (409, "Conflict", errors.Conflict),
+        (409, "AlreadyExists", errors.AlreadyThere),
+        (410, "Gone", errors.Conflict),
+        (422, "Invalid", errors.ClusterRefused),
+        (503, "", errors.ClusterUnreachable),
     ],
-)  # fmt: skip
+)
 def test_each_refusal_is_an_error_that_says_what_was_asked(status, reason, kind):
     error = api_errors.error_of(refusal(status, reason=reason, message="because"), "get pods ctr", "https://c")
     assert type(error) is kind and "get pods ctr" in str(error) and "because" in str(error)

@@ -199,9 +199,15 @@ def test_a_watch_resumes_after_a_break_and_reads_anew_after_410():
             if seen[-1] == ("added", "c"):
                 break
         assert seen == [
-            ("added", "a"), ("synced", ""), ("added", "b"), ("changed", "a"),
-            ("gone", "a"), ("gone", "b"), ("added", "b"), ("added", "c"),
-        ]  # fmt: skip
+            ("added", "a"),
+            ("synced", ""),
+            ("added", "b"),
+            ("changed", "a"),
+            ("gone", "a"),
+            ("gone", "b"),
+            ("added", "b"),
+            ("added", "c"),
+        ]
         assert "resourceVersion=5" in server.asked[1][1] and "resourceVersion=8" in server.asked[2][1]
 
     with_server(work)

@@ -40,10 +40,13 @@ def test_a_kill_at_the_memory_limit_is_told_as_such(how):
 @pytest.mark.parametrize(
     "how",
     [
-        {"taken": "Evicted"}, {"taken": "Preempting", "code": 137}, {"deleted": True, "code": 143},
-        {"deleted": True, "code": 137}, {"conditions": [{"type": "DisruptionTarget", "status": "True"}], "code": 137},
+        {"taken": "Evicted"},
+        {"taken": "Preempting", "code": 137},
+        {"deleted": True, "code": 143},
+        {"deleted": True, "code": 137},
+        {"conditions": [{"type": "DisruptionTarget", "status": "True"}], "code": 137},
     ],
-)  # fmt: skip
+)
 def test_what_the_cluster_takes_away_is_evicted_whatever_its_exit_status(how):
     found = ended("Failed", **how)
     assert found.evicted and not found.oom
@@ -90,9 +93,10 @@ def test_a_neighbour_in_the_pod_neither_hides_our_container_nor_keeps_it_from_en
     ours = {"name": "worker", "state": {"terminated": {"exitCode": 3}}}
     sidecar = {"name": "istio-proxy", "state": {"running": {}}}
     pod = {
-        "metadata": {"labels": {"springtide.dev/role": "worker"}}, "spec": {"restartPolicy": "Never"},
+        "metadata": {"labels": {"springtide.dev/role": "worker"}},
+        "spec": {"restartPolicy": "Never"},
         "status": {"phase": "Running", "containerStatuses": [sidecar, ours]},
-    }  # fmt: skip
+    }
     assert exit_status.ended(pod) and exit_status.exit_of(pod, LIFE, asked=False).code == 3
     pod["status"]["containerStatuses"][1] = {"name": "worker", "state": {"running": {}}}
     assert not exit_status.ended(pod) and exit_status.here(pod)

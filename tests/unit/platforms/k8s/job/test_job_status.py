@@ -8,10 +8,21 @@ from springtide.platforms.k8s.job import job_status
 from springtide.rpc.messages import messages
 
 RUNNING = messages.JobStatus(
-    name="ctr", phase=Phase.RUNNING, why="all servers are ready", elapsed_s=12.5, samples=1000, samples_per_s=123.456,
-    loss=0.5, metrics={"auc": 0.7}, workers_alive=3, workers_wanted=4, servers_alive=2, servers_wanted=2,
-    decision="scale from 3 to 4 workers", decision_why="faster",
-)  # fmt: skip
+    name="ctr",
+    phase=Phase.RUNNING,
+    why="all servers are ready",
+    elapsed_s=12.5,
+    samples=1000,
+    samples_per_s=123.456,
+    loss=0.5,
+    metrics={"auc": 0.7},
+    workers_alive=3,
+    workers_wanted=4,
+    servers_alive=2,
+    servers_wanted=2,
+    decision="scale from 3 to 4 workers",
+    decision_why="faster",
+)
 
 
 def said(status):

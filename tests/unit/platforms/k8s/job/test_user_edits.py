@@ -4,9 +4,7 @@ from springtide.domain.spec.job_spec import Phase
 from springtide.platforms.k8s.job import user_edits
 from springtide.rpc.messages import messages
 
-STATUS = messages.JobStatus(
-    name="ctr", phase=Phase.RUNNING, why="", elapsed_s=1.0, workers_wanted=4, servers_wanted=2
-)  # fmt: skip
+STATUS = messages.JobStatus(name="ctr", phase=Phase.RUNNING, why="", elapsed_s=1.0, workers_wanted=4, servers_wanted=2)
 SHAPE = Shape(workers=1, servers=1, worker_cpu=0.5, server_cpu=0.2)
 
 

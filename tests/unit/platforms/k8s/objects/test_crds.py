@@ -58,15 +58,22 @@ def test_every_field_of_a_job_is_in_its_schema_with_its_words():
 def test_a_job_as_we_write_it_is_taken():
     job = spelling.from_spec(
         {
-            "script": "train.py", "arguments": ["--epochs", "3"], "workers": {"min": 2, "max": 8, "memory": "4G"},
-            "dataWorkers": 2, "tables": {"user": {"ttl": 100}}, "checkpoints": {"everyS": 10, "url": "s3://b/c"},
+            "script": "train.py",
+            "arguments": ["--epochs", "3"],
+            "workers": {"min": 2, "max": 8, "memory": "4G"},
+            "dataWorkers": 2,
+            "tables": {"user": {"ttl": 100}},
+            "checkpoints": {"everyS": 10, "url": "s3://b/c"},
             "kubernetes": {
-                "tolerations": [{"key": "spot", "operator": "Exists"}], "nodeSelector": {"pool": "cpu"},
-                "affinity": {"nodeAffinity": {}}, "runVolume": {"size": "1Gi"}, "keepS": 60,
+                "tolerations": [{"key": "spot", "operator": "Exists"}],
+                "nodeSelector": {"pool": "cpu"},
+                "affinity": {"nodeAffinity": {}},
+                "runVolume": {"size": "1Gi"},
+                "keepS": 60,
             },
         },
         "ctr",
-    )  # fmt: skip
+    )
     assert refusals(crds.elastic_jobs(), spelling.to_plain(job)) == []
 
 

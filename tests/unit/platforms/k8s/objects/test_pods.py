@@ -63,8 +63,10 @@ def test_no_pod_may_do_anything_on_its_node():
         assert spec["securityContext"]["runAsNonRoot"] and spec["securityContext"]["runAsUser"] == pods.USER
         assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
         assert container["securityContext"] == {
-            "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]},
-        }  # fmt: skip
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
         assert spec["automountServiceAccountToken"] is False
 
 
@@ -92,12 +94,19 @@ def test_without_tls_there_are_no_keys():
 
 def test_what_the_user_says_of_pods_reaches_all_of_them():
     wish = {
-        "priorityClass": "batch", "schedulerName": "volcano", "nodeSelector": {"pool": "cpu"},
-        "tolerations": [{"key": "spot", "operator": "Exists"}], "affinity": {"nodeAffinity": {}},
+        "priorityClass": "batch",
+        "schedulerName": "volcano",
+        "nodeSelector": {"pool": "cpu"},
+        "tolerations": [{"key": "spot", "operator": "Exists"}],
+        "affinity": {"nodeAffinity": {}},
         "volumes": [{"name": "data", "hostPath": {"path": "/data"}}],
-        "volumeMounts": [{"name": "data", "mountPath": "/data"}], "imagePullSecrets": ["registry"],
-        "imagePullPolicy": "Always", "labels": {"team": "ads"}, "annotations": {"note": "x"}, "graceS": 7,
-    }  # fmt: skip
+        "volumeMounts": [{"name": "data", "mountPath": "/data"}],
+        "imagePullSecrets": ["registry"],
+        "imagePullPolicy": "Always",
+        "labels": {"team": "ads"},
+        "annotations": {"note": "x"},
+        "graceS": 7,
+    }
     for pod in all_pods(job(spec={"image": "mine:2", "environment": {"A": "b"}, "kubernetes": wish})):
         spec, (container,) = pod["spec"], pod["spec"]["containers"]
         assert (spec["priorityClassName"], spec["schedulerName"]) == ("batch", "volcano")
@@ -128,8 +137,9 @@ def test_a_worker_beyond_the_quota_gives_way():
 def test_a_lost_node_is_left_soon_unless_the_user_says_otherwise():
     soon = pods.pod_of(job(), SERVER, SITE)["spec"]["tolerations"]
     assert {each["key"]: each["tolerationSeconds"] for each in soon} == {
-        "node.kubernetes.io/not-ready": 30, "node.kubernetes.io/unreachable": 30,
-    }  # fmt: skip
+        "node.kubernetes.io/not-ready": 30,
+        "node.kubernetes.io/unreachable": 30,
+    }
     own = {"key": "node.kubernetes.io/not-ready", "operator": "Exists", "effect": "NoExecute"}
     said = pods.pod_of(job(spec={"kubernetes": {"tolerations": [own]}}), SERVER, SITE)["spec"]["tolerations"]
     assert [each["key"] for each in said].count("node.kubernetes.io/not-ready") == 1

@@ -140,11 +140,15 @@ def test_a_pod_of_an_earlier_job_is_waited_for():
 
 ENTRIES = st.lists(
     st.builds(
-        PodWish, role=st.sampled_from(["worker", "server", "data-worker"]), rank=st.integers(0, 3),
-        incarnation=st.integers(0, 2), cpu=st.sampled_from([None, 0.5, 2.0]),
+        PodWish,
+        role=st.sampled_from(["worker", "server", "data-worker"]),
+        rank=st.integers(0, 3),
+        incarnation=st.integers(0, 2),
+        cpu=st.sampled_from([None, 0.5, 2.0]),
     ),
-    unique_by=lambda each: (each.role, each.rank, each.incarnation), max_size=6,
-)  # fmt: skip
+    unique_by=lambda each: (each.role, each.rank, each.incarnation),
+    max_size=6,
+)
 
 
 @given(ENTRIES, ENTRIES, st.lists(st.sampled_from(["Pending", "Running", "Succeeded", "Failed"]), min_size=6))

@@ -38,12 +38,13 @@ def test_a_pace_is_the_better_of_both_phases_and_the_slow_one_would_be_as_quick_
 def test_every_case_is_shown_beside_both_baselines_and_the_papers_figures_stand_apart():
     outcomes = [
         straggler.Outcome(
-            case=case, runs=(run(case.slow, 1.1 * run(case.slow, 1).ideal_s),),
+            case=case,
+            runs=(run(case.slow, 1.1 * run(case.slow, 1).ideal_s),),
             parts=Baseline(slow=case.slow, took_s=110.0, ideal_s=50.0),
             restart=Baseline(slow=case.slow, took_s=55.0, ideal_s=50.0),
         )
         for case in (straggler.HARD, *straggler.MODELS)
-    ]  # fmt: skip
+    ]
     told = straggler.judge(outcomes, Delays.of({"pull": 0, "start": 0, "save": 55, "load": 0}))
     assert [(goal.id, goal.value, goal.met) for goal in told.goals] == [("jct_vs_ideal", 1.1, True)]
     shown = {row[0]: row[2:] for row in told.rows}

@@ -13,10 +13,18 @@ SCENE = Scene(name="few", partitions=4, workers=2, capacity=100.0, load=0.5, beg
 def told(strategy, waiting, sent=0):
     times, waiting = np.arange(len(waiting)) * 1.0, np.array(waiting) * 1.0
     return Told(
-        strategy=strategy, times=times, lag_s=np.zeros((2, len(waiting))), waiting=waiting, trained=1,
-        read_bytes=1000, sent_bytes=sent,
-        forwarded=0, came_home=0, cpu_s=0.0, late_s=0.0,
-    )  # fmt: skip
+        strategy=strategy,
+        times=times,
+        lag_s=np.zeros((2, len(waiting))),
+        waiting=waiting,
+        trained=1,
+        read_bytes=1000,
+        sent_bytes=sent,
+        forwarded=0,
+        came_home=0,
+        cpu_s=0.0,
+        late_s=0.0,
+    )
 
 
 def test_one_partition_gets_ten_times_as_much_while_the_burst_lasts():
