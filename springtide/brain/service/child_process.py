@@ -24,10 +24,14 @@ async def start(module: str) -> Process:
 
 
 async def end(process: Process) -> None:
-    """Kill it, if it lives, and wait for it."""
+    """Kill the process, if it lives, and reap it, also when the caller is cancelled meanwhile."""
     with contextlib.suppress(ProcessLookupError):
         process.kill()
+    exited = asyncio.ensure_future(process.wait())
     try:
-        await process.wait()
-    finally:  # also when this is called off: pipes are closed now, not when they are collected
+        await asyncio.shield(exited)
+    except asyncio.CancelledError:
+        await exited  # soon: SIGKILL is sent. An event loop that closes before would leave a zombie
+        raise
+    finally:  # pipes are closed now, not when they are collected
         getattr(process, "_transport").close()  # noqa: B009 - there is no public way

@@ -8,6 +8,7 @@ import signal
 import pytest
 
 from springtide import errors
+from springtide.brain.service import child_process
 from springtide.brain.service.executor import Task
 from springtide.brain.service.executor_pool import Pool
 from springtide.domain.plan.plan import nothing
@@ -103,3 +104,16 @@ def test_an_executor_that_cannot_be_started_is_started_later(monkeypatch):
             return await one.decide(task("static"))
 
     assert asyncio.run(run()).why and refused
+
+
+def test_a_process_that_is_being_ended_is_reaped_when_its_caller_is_cancelled():
+    async def run():
+        process = await child_process.start("springtide.brain.service.executor")
+        ending = asyncio.create_task(child_process.end(process))
+        await asyncio.sleep(0)
+        ending.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await ending
+        return process.returncode
+
+    assert asyncio.run(run()) == -signal.SIGKILL
