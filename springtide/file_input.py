@@ -14,7 +14,7 @@ Trail = tuple[str | int, ...]
 """The way to a place in a file: names and numbers."""
 
 
-class Place:
+class InputFile:
     """A file, for messages about what is in it."""
 
     def __init__(self, path: pathlib.Path, text: str) -> None:

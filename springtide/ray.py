@@ -21,7 +21,7 @@ from springtide import errors
 from springtide.domain.spec.elastic_job import ElasticJob
 from springtide.launch import ray_job
 from springtide.launch.spec import spec_reader
-from springtide.platforms.ray_cluster.job.job_handle import RayReach
+from springtide.platforms.ray_cluster.job.job_handle import RayJobHandle
 from springtide.rpc.messages import messages
 
 LOOK_S = 0.5
@@ -43,7 +43,7 @@ def run(
     machine. Ctrl-C, or an exception of `on_status`, drains the job, waits for it, and is raised; once more kills it.
     """
     wanted, folder = job_of(job, fields)
-    reach = RayReach(ray_job.submit(wanted, folder, {"address": address} if address else {}, print))
+    reach = RayJobHandle(ray_job.submit(wanted, folder, {"address": address} if address else {}, print))
     try:
         while reach.running():
             on_status(reach.status())
@@ -54,7 +54,7 @@ def run(
         raise
 
 
-def drain(reach: RayReach, why: str) -> None:
+def drain(reach: RayJobHandle, why: str) -> None:
     """Have workers finish the batch in hand, and wait for the end; an impatient user kills it."""
     try:
         with contextlib.suppress(errors.SpringtideError):

@@ -40,7 +40,7 @@ brain:
 ONLY = "{{ .Values.only }}"
 
 
-def plan(*, brain: bool, only: str = ONLY) -> install_manifests.Plan:
+def plan(*, brain: bool, only: str = ONLY) -> install_manifests.InstallPlan:
     """What is installed, with marks for what a user of the chart says."""
     given = dict(image="{{ .Values.image }}", namespace="{{ .Release.Namespace }}", only=only)
     if brain:
@@ -48,7 +48,7 @@ def plan(*, brain: bool, only: str = ONLY) -> install_manifests.Plan:
             database="-", brain_secret="-", brain_replicas=REPLICAS,
             brain_capacity=CAPACITY,
         )  # fmt: skip
-    return install_manifests.Plan(**given)
+    return install_manifests.InstallPlan(**given)
 
 
 def template(*objects: dict[str, Any]) -> str:

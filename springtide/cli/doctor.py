@@ -19,7 +19,7 @@ import typer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class HostCheck:
     """What one check found."""
 
     what: str
@@ -44,47 +44,47 @@ def doctor(*, as_json: bool) -> int:
     return 3 if missing else 0
 
 
-def check_python() -> Finding:
+def check_python() -> HostCheck:
     """The interpreter."""
-    return Finding(what="python", state="ok", found=f"{platform.python_version()} ({sys.executable})")
+    return HostCheck(what="python", state="ok", found=f"{platform.python_version()} ({sys.executable})")
 
 
-def check_system() -> Finding:
+def check_system() -> HostCheck:
     """The machine."""
     cores = len(os.sched_getaffinity(0))
     memory_gb = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    return Finding(what="machine", state="ok", found=f"{platform.platform()}, {cores} cores, {memory_gb:.0f} GiB")
+    return HostCheck(what="machine", state="ok", found=f"{platform.platform()}, {cores} cores, {memory_gb:.0f} GiB")
 
 
-def check_springtide() -> Finding:
+def check_springtide() -> HostCheck:
     """Ourselves."""
     from springtide import __file__ as where
     from springtide import __version__
 
-    return Finding(what="springtide", state="ok", found=f"{__version__} ({pathlib.Path(where).parent})")
+    return HostCheck(what="springtide", state="ok", found=f"{__version__} ({pathlib.Path(where).parent})")
 
 
-def check_native() -> Finding:
+def check_native() -> HostCheck:
     """The compiled core."""
     try:
         native = importlib.import_module("springtide._native")
     except ImportError as error:
         fix = "run `make env` in the checkout, or reinstall with `pip install --force-reinstall springtide`"
-        return Finding(what="native core", state="missing", found=str(error), fix=fix)
-    return Finding(what="native core", state="ok", found=str(native.__file__))
+        return HostCheck(what="native core", state="missing", found=str(error), fix=fix)
+    return HostCheck(what="native core", state="ok", found=str(native.__file__))
 
 
-def check_torch() -> Finding:
+def check_torch() -> HostCheck:
     """PyTorch."""
     try:
         torch = importlib.import_module("torch")
     except ImportError as error:
         fix = "pip install torch --index-url https://download.pytorch.org/whl/cpu"
-        return Finding(what="torch", state="missing", found=str(error), fix=fix)
-    return Finding(what="torch", state="ok", found=f"{torch.__version__}, {torch.get_num_threads()} threads")
+        return HostCheck(what="torch", state="missing", found=str(error), fix=fix)
+    return HostCheck(what="torch", state="ok", found=f"{torch.__version__}, {torch.get_num_threads()} threads")
 
 
-def check_packages() -> Finding:
+def check_packages() -> HostCheck:
     """Other things we import."""
     names = ("numpy", "msgspec", "typer", "rich")
     versions, missing = [], []
@@ -94,52 +94,52 @@ def check_packages() -> Finding:
         except importlib.metadata.PackageNotFoundError:
             missing.append(name)
     if missing:
-        return Finding(
+        return HostCheck(
             what="packages", state="missing", found=", ".join(missing), fix=f"pip install {' '.join(missing)}"
         )
-    return Finding(what="packages", state="ok", found=", ".join(versions))
+    return HostCheck(what="packages", state="ok", found=", ".join(versions))
 
 
-def check_compiler() -> Finding:
+def check_compiler() -> HostCheck:
     """A compiler, needed only to build from source."""
     found = shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
     if found:
-        return Finding(what="compiler", state="ok", found=found)
-    return Finding(
+        return HostCheck(what="compiler", state="ok", found=found)
+    return HostCheck(
         what="compiler", state="slow", found="none (needed only to build from source)",
         fix="apt-get install g++, or your system's C++20 compiler",
     )  # fmt: skip
 
 
-def check_huge_pages() -> Finding:
+def check_huge_pages() -> HostCheck:
     """Huge pages, which double the rate of lookups in large tables."""
     path = pathlib.Path("/sys/kernel/mm/transparent_hugepage/enabled")
     try:
         text = path.read_text().strip()
     except OSError as error:
-        return Finding(
+        return HostCheck(
             what="huge pages", state="slow", found=f"cannot tell: {error.strerror}", fix="none on this system"
         )
     if "[never]" in text:
         fix = f"echo madvise | sudo tee {path}"
-        return Finding(
+        return HostCheck(
             what="huge pages", state="slow", found="off: lookups in large tables take twice as long", fix=fix
         )
-    return Finding(what="huge pages", state="ok", found=text)
+    return HostCheck(what="huge pages", state="ok", found=text)
 
 
-def check_ports() -> Finding:
+def check_ports() -> HostCheck:
     """Whether roles can talk to one another on this machine."""
     try:
         with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()[:2]):
             port = server.getsockname()[1]
     except OSError as error:
         fix = "check the loopback interface (`ip link set lo up`) and the sandbox's rules"
-        return Finding(what="ports", state="missing", found=f"127.0.0.1 cannot be used: {error}", fix=fix)
-    return Finding(what="ports", state="ok", found=f"127.0.0.1 takes connections (tried {port})")
+        return HostCheck(what="ports", state="missing", found=f"127.0.0.1 cannot be used: {error}", fix=fix)
+    return HostCheck(what="ports", state="ok", found=f"127.0.0.1 takes connections (tried {port})")
 
 
-def check_limits() -> Finding:
+def check_limits() -> HostCheck:
     """Whether `springtide run --cpu ... --memory ...` can hold processes to limits."""
     from springtide.domain.core.resources import Limits
     from springtide.platforms.local import cgroups
@@ -154,24 +154,24 @@ def check_limits() -> Finding:
     groups.close()
     if said:
         why = said[0].removeprefix("no limits: ").partition(";")[0]
-        return Finding(what="limits", state="slow", found=f"--cpu and --memory do nothing: {why}", fix=cgroups.HINT)
-    return Finding(what="limits", state="ok", found=f"control groups, version {found.version}")
+        return HostCheck(what="limits", state="slow", found=f"--cpu and --memory do nothing: {why}", fix=cgroups.HINT)
+    return HostCheck(what="limits", state="ok", found=f"control groups, version {found.version}")
 
 
-def check_run_folder() -> Finding:
+def check_run_folder() -> HostCheck:
     """Whether logs can be written where `springtide run` puts them."""
     folder = pathlib.Path.cwd()
     free_gb = shutil.disk_usage(folder).free / 2**30
     if not os.access(folder, os.W_OK):
         fix = "run from a folder of yours, or give --logs DIR"
-        return Finding(what="run folder", state="missing", found=f"{folder} cannot be written to", fix=fix)
+        return HostCheck(what="run folder", state="missing", found=f"{folder} cannot be written to", fix=fix)
     if free_gb < 1:
         fix = "free some space, or give --logs DIR on another disk"
-        return Finding(what="run folder", state="slow", found=f"{folder}: only {free_gb:.2f} GiB free", fix=fix)
-    return Finding(what="run folder", state="ok", found=f"{folder}: {free_gb:.0f} GiB free")
+        return HostCheck(what="run folder", state="slow", found=f"{folder}: only {free_gb:.2f} GiB free", fix=fix)
+    return HostCheck(what="run folder", state="ok", found=f"{folder}: {free_gb:.0f} GiB free")
 
 
-CHECKS: tuple[Callable[[], Finding], ...] = (
+CHECKS: tuple[Callable[[], HostCheck], ...] = (
     check_springtide,
     check_python,
     check_system,

@@ -13,7 +13,7 @@ from springtide.checkpoint.format import reader
 from springtide.checkpoint.format.manifest import Manifest
 from springtide.checkpoint.format.storage import Place
 from springtide.export import export_folder, exporter, row_index
-from springtide.export.export_folder import Card
+from springtide.export.export_folder import ExportCard
 from springtide.export.table_file import Format
 
 log = logging.getLogger(__name__)
@@ -21,7 +21,7 @@ WHOLE_EVERY = 12  # who reads a delta must read all before it, back to a whole o
 KEPT_WHOLE = 2  # a reader that has just found the newest but one must be able to read it
 
 
-def builds_on(cards: Sequence[Card]) -> int | None:
+def builds_on(cards: Sequence[ExportCard]) -> int | None:
     """Which export the next one is to build on; None: it is to be whole. `cards` are those there are, oldest first."""
     for since, card in enumerate(reversed(cards), start=1):
         if card.since is None:
@@ -29,13 +29,13 @@ def builds_on(cards: Sequence[Card]) -> int | None:
     return None
 
 
-def outdated(cards: Sequence[Card]) -> list[int]:
+def outdated(cards: Sequence[ExportCard]) -> list[int]:
     """Exports that nobody needs any more. `cards` are those there are, oldest first."""
     whole = [place for place, card in enumerate(cards) if card.since is None]
     return [card.number for card in cards[: whole[-KEPT_WHOLE]]] if len(whole) > KEPT_WHOLE else []
 
 
-class Following:
+class ContinuousExport:
     """Exports of one job at one URL. Whoever follows next goes on with what is there."""
 
     def __init__(
@@ -55,7 +55,7 @@ class Following:
             else 0.0
         )
 
-    def once(self, progress: Callable[[int], None] = lambda slot: None) -> Card | None:
+    def once(self, progress: Callable[[int], None] = lambda slot: None) -> ExportCard | None:
         """Export the newest checkpoint; None when there is none, or it is exported already."""
         found = self._newest()
         if found.manifest is None:
@@ -85,11 +85,11 @@ class Following:
             export_folder.remove(self._url, number)
         return card
 
-    def _make(self, place: Place, manifest: Manifest, since: int | None, progress: Callable[[int], None]) -> Card:
+    def _make(self, place: Place, manifest: Manifest, since: int | None, progress: Callable[[int], None]) -> ExportCard:
         """What changed since an earlier export, which someone else may have made; if it cannot be built on, all."""
         try:
             return exporter.make(place, manifest, self._url, format=self._format, since=since, progress=progress)
-        except row_index.Damaged as error:
+        except row_index.UnusableBase as error:
             log.warning("the next export is whole: %s", error)
         return exporter.make(place, manifest, self._url, format=self._format, progress=progress)
 

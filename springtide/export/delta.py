@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from springtide.export.model import Keys, Table
+from springtide.export.model import ExportedTable, Keys
 from springtide.export.row_index import Sums
 
 
@@ -17,7 +17,7 @@ from springtide.export.row_index import Sums
 class TableDelta:
     """Lay `changed` over the older table, then take `removed` away."""
 
-    changed: Table
+    changed: ExportedTable
     removed: Keys
 
 
@@ -30,13 +30,13 @@ def between(old: Keys, old_sums: Sums, new: Keys, new_sums: Sums) -> tuple[npt.N
     return differs, old[_positions(new, old) < 0]
 
 
-def apply(old: Table, delta: TableDelta) -> Table:
+def apply(old: ExportedTable, delta: TableDelta) -> ExportedTable:
     """The newer table."""
     stays = (_positions(delta.changed.keys, old.keys) < 0) & (_positions(delta.removed, old.keys) < 0)
     keys = np.concatenate([old.keys[stays], delta.changed.keys])
     rows = np.concatenate([old.rows[stays], delta.changed.rows])
     order = np.argsort(keys, kind="stable")
-    return Table(delta.changed.outline, delta.changed.dtype, keys[order], rows[order])
+    return ExportedTable(delta.changed.outline, delta.changed.dtype, keys[order], rows[order])
 
 
 def _positions(among: Keys, keys: Keys) -> Keys:

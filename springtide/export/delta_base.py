@@ -11,18 +11,18 @@ from dataclasses import dataclass
 from typing import Literal
 
 from springtide import errors
-from springtide.export.export_folder import Card
+from springtide.export.export_folder import ExportCard
 
 
 @dataclass(frozen=True, slots=True)
-class Since:
+class DeltaBase:
     """A moment of a job."""
 
     unit: Literal["export", "step", "samples"]
     count: int
 
 
-def parse(text: str) -> Since:
+def parse(text: str) -> DeltaBase:
     """`7`: an export; `step:12000` and `samples:1_000_000`: how far the job was."""
     found = re.fullmatch(r"(?:(step|samples):)?(\d[\d_]*)", text.strip())
     if found is None:
@@ -32,14 +32,14 @@ def parse(text: str) -> Since:
     count = int(found[2].replace("_", ""))
     match found[1]:
         case "step":
-            return Since("step", count)
+            return DeltaBase("step", count)
         case "samples":
-            return Since("samples", count)
+            return DeltaBase("samples", count)
         case _:
-            return Since("export", count)
+            return DeltaBase("export", count)
 
 
-def base(since: Since, cards: Sequence[Card], *, before: int) -> int:
+def base(since: DeltaBase, cards: Sequence[ExportCard], *, before: int) -> int:
     """The newest export up to that moment, older than checkpoint `before`; MissingFile if there is none.
 
     Of a moment by steps or samples: an export says itself which it is.
@@ -59,5 +59,5 @@ def base(since: Since, cards: Sequence[Card], *, before: int) -> int:
     )
 
 
-def _reached(card: Card, unit: str) -> int:
+def _reached(card: ExportCard, unit: str) -> int:
     return card.step if unit == "step" else card.samples

@@ -46,7 +46,7 @@ class TableFile(msgspec.Struct, frozen=True, kw_only=True):
     """Of the file; 0: not told, by an earlier version."""
 
 
-class Card(msgspec.Struct, frozen=True, kw_only=True):
+class ExportCard(msgspec.Struct, frozen=True, kw_only=True):
     """What an export holds."""
 
     version: int = VERSION
@@ -100,7 +100,7 @@ def _begun(url: str) -> list[int]:
     return [int(match[1]) for match in found if match]
 
 
-class Summed:
+class ChecksummedFile:
     """A file that is written to, with the checksum and the length of what was."""
 
     def __init__(self, file: BinaryIO) -> None:
@@ -128,9 +128,9 @@ class Summed:
 
 @contextlib.contextmanager
 def writing(place: Folder | Remote, name: str) -> Iterator[Any]:
-    """A new file, written from front to back: a `Summed`, which is as good as a BinaryIO to whoever only writes."""
+    """A new file for sequential writes; yields a `ChecksummedFile`."""
     with place.create(name) as file:
-        yield Summed(file)
+        yield ChecksummedFile(file)
 
 
 def write_dense(place: Folder | Remote, dense: dict[str, Any]) -> int:
@@ -141,12 +141,12 @@ def write_dense(place: Folder | Remote, dense: dict[str, Any]) -> int:
     return zlib.crc32(packed.getvalue())
 
 
-def publish(place: Folder | Remote, card: Card) -> None:
+def publish(place: Folder | Remote, card: ExportCard) -> None:
     """All else is there: from now on this is an export."""
     place.write(CARD, msgspec.json.format(msgspec.json.encode(card)))
 
 
-def is_whole(url: str, card: Card) -> bool:
+def is_whole(url: str, card: ExportCard) -> bool:
     """Whether its files have the sizes that the card says. Their bytes are compared when they are read."""
     place = place_for(url, card.number)
     return all(table.bytes and place.size(table.file) == table.bytes for table in card.tables)
@@ -162,11 +162,11 @@ def remove(url: str, number: int) -> None:
         place.path.rmdir()
 
 
-def read_card(url: str, number: int) -> Card:
+def read_card(url: str, number: int) -> ExportCard:
     """The card of an export."""
     place = place_for(url, number)
     try:
-        card = msgspec.json.decode(place.read(CARD), type=Card)
+        card = msgspec.json.decode(place.read(CARD), type=ExportCard)
     except FileNotFoundError:
         known = ", ".join(map(str, numbers(url))) or "none"
         raise errors.MissingFile(f"no export {number} at {url}; exports there: {known}") from None
@@ -177,21 +177,21 @@ def read_card(url: str, number: int) -> Card:
     return card
 
 
-def read_table(url: str, card: Card, table: TableFile) -> TableDelta:
+def read_table(url: str, card: ExportCard, table: TableFile) -> TableDelta:
     """One table's rows, in the order of their keys; in a full export nothing is removed."""
     content = _checked(url, card, table.file, table.crc)
     keys, rows, removed = unpack(card.format, content, table.dim)
     return TableDelta(in_order(table.outline, table.dtype, keys, rows), np.sort(removed))
 
 
-def read_dense(url: str, card: Card) -> dict[str, Any]:
+def read_dense(url: str, card: ExportCard) -> dict[str, Any]:
     """The dense tensors."""
     content = _checked(url, card, DENSE, card.dense_crc)
     dense: dict[str, Any] = torch.load(io.BytesIO(content), weights_only=True)
     return dense
 
 
-def _checked(url: str, card: Card, file: str, crc: int) -> bytes:
+def _checked(url: str, card: ExportCard, file: str, crc: int) -> bytes:
     place = place_for(url, card.number)
     content = place.read(file)
     if zlib.crc32(content) != crc:

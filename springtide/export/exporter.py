@@ -16,13 +16,13 @@ from springtide.checkpoint.format.storage import Folder, Place, Remote
 from springtide.domain.model.outline import TableOutline
 from springtide.domain.model.tables import TableSpec
 from springtide.export import delta, export_folder, row_index, scratch_folder, table_file
-from springtide.export.export_folder import Card, TableFile
+from springtide.export.export_folder import ExportCard, TableFile
 from springtide.export.row_spool import Spool, TableSpool
 from springtide.export.slot_rows import DenseParts, SlotRows, outline_of, specs_of
 from springtide.export.table_file import Format
 
 
-def why_not_on(url: str, base: Card, manifest: Manifest, tables: list[TableSpec]) -> str:
+def why_not_on(url: str, base: ExportCard, manifest: Manifest, tables: list[TableSpec]) -> str:
     """Why what changed since that export cannot be told; empty: it can."""
     if base.index_crc is None or export_folder.place_for(url, base.number).size(row_index.NAME) is None:
         return "it has no index: another export was built on it, or an earlier version made it"
@@ -36,11 +36,11 @@ def why_not_on(url: str, base: Card, manifest: Manifest, tables: list[TableSpec]
 def make(
     place: Place, manifest: Manifest, url: str, *, format: Format, since: int | None = None,
     progress: Callable[[int], None] = lambda slot: None,
-) -> Card:  # fmt: skip
+) -> ExportCard:  # fmt: skip
     """Export this checkpoint; `progress` is told of every slot. Damaged when nothing can be built on `since`."""
     table_file.check(format)
     if since is not None and since >= manifest.number:
-        raise row_index.Damaged(
+        raise row_index.UnusableBase(
             f"--since {since}: the checkpoint is {manifest.number}, so nothing can have changed since. "
             "Wait for a newer one, or leave out --since"
         )
@@ -48,7 +48,9 @@ def make(
     specs = specs_of(place, manifest, outline)
     base = None if since is None else export_folder.read_card(url, since)
     if base is not None and (why := why_not_on(url, base, manifest, specs)):
-        raise row_index.Damaged(f"export {since} at {url} cannot be built on: {why}. Make a whole one, without --since")
+        raise row_index.UnusableBase(
+            f"export {since} at {url} cannot be built on: {why}. Make a whole one, without --since"
+        )
     there = export_folder.place_for(url, manifest.number)
     there.remove(export_folder.CARD)  # an export made again is none until it is whole
     with contextlib.ExitStack() as stack:
@@ -65,7 +67,7 @@ def make(
             _write(there, i, part, spec, table, format)
             for i, (part, spec, table) in enumerate(zip(outline.tables, specs, tables, strict=True))
         )
-    card = Card(
+    card = ExportCard(
         job=manifest.job, number=manifest.number, since=since, samples=manifest.samples, step=manifest.step,
         made_at=time.time(), format=format, tables=written, dense_crc=export_folder.write_dense(there, dense.tensors()),
         left_out=outline.in_workers, slots=manifest.slots, index_crc=out.crc,
@@ -76,7 +78,7 @@ def make(
 
 def _sort_out(
     slot_rows: SlotRows, slots: int, specs: list[TableSpec], tables: list[TableSpool], dense: DenseParts,
-    old: row_index.IndexReader | None, out: export_folder.Summed, progress: Callable[[int], None],
+    old: row_index.IndexReader | None, out: export_folder.ChecksummedFile, progress: Callable[[int], None],
 ) -> None:  # fmt: skip
     """Every slot once: what is new or has changed goes to the tables, all keys and sums into the new index."""
     index = row_index.IndexWriter(out)

@@ -1,7 +1,7 @@
 """Reads exports back, and puts them into plain PyTorch models.
 
-In: a URL with exports. Out: an `export.model.Model`, deltas laid over what they build on; or the user's own model,
-its `nn.Embedding`, `nn.EmbeddingBag` and dense parameters filled.
+In: a URL with exports. Out: an `export.model.ExportedModel`, deltas laid over what they build on; or the user's own
+model, its `nn.Embedding`, `nn.EmbeddingBag` and dense parameters filled.
 """
 
 from dataclasses import replace
@@ -12,10 +12,10 @@ from torch import nn
 
 from springtide import errors
 from springtide.export import delta, export_folder
-from springtide.export.model import Model
+from springtide.export.model import ExportedModel
 
 
-def read(url: str, number: int | None = None) -> Model:
+def read(url: str, number: int | None = None) -> ExportedModel:
     """The export of that number, or the newest one."""
     if number is None:
         known = export_folder.numbers(url)
@@ -29,7 +29,7 @@ def read(url: str, number: int | None = None) -> Model:
         part = export_folder.read_table(url, card, one)
         older = base.tables.get(one.outline.name) if base else None
         tables[one.outline.name] = delta.apply(older, part) if older else part.changed
-    return Model(
+    return ExportedModel(
         job=card.job,
         number=card.number,
         samples=card.samples,
@@ -39,7 +39,7 @@ def read(url: str, number: int | None = None) -> Model:
     )
 
 
-def into(model: nn.Module, url: str, number: int | None = None) -> Model:
+def into(model: nn.Module, url: str, number: int | None = None) -> ExportedModel:
     """Fill a plain model: every table's rows into its modules, dense tensors by name. Nothing is changed on error.
 
     Rows that the job never held keep the values that the model has. What the export does not hold (`left_out`: buffers
@@ -64,7 +64,7 @@ def into(model: nn.Module, url: str, number: int | None = None) -> Model:
     return replace(found, tables=found.tables)
 
 
-def _weights(model: nn.Module, found: Model) -> list[tuple[Any, torch.Tensor, torch.Tensor]]:
+def _weights(model: nn.Module, found: ExportedModel) -> list[tuple[Any, torch.Tensor, torch.Tensor]]:
     """For every module with a table: its weight, the rows to set, their values."""
     weights = []
     for name, table in found.tables.items():

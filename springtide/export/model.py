@@ -16,7 +16,7 @@ Rows = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Table:
+class ExportedTable:
     """The rows of one table, in the order of their keys. A key that is not there was never trained."""
 
     outline: TableOutline
@@ -27,7 +27,7 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Model:
+class ExportedModel:
     """All of it."""
 
     job: str
@@ -35,14 +35,14 @@ class Model:
     """Of the checkpoint it comes from."""
     samples: int
     """Trained by then."""
-    tables: dict[str, Table] = field(default_factory=dict)
+    tables: dict[str, ExportedTable] = field(default_factory=dict)
     dense: dict[str, Any] = field(default_factory=dict)
     """Torch tensors by the name they have in the model's state_dict()."""
     left_out: tuple[str, ...] = ()
     """Names of the model's state that no server holds as trained."""
 
 
-def in_order(outline: TableOutline, dtype: str, keys: Keys, rows: Rows) -> Table:
+def in_order(outline: TableOutline, dtype: str, keys: Keys, rows: Rows) -> ExportedTable:
     """A table with its rows sorted by key."""
     order = np.argsort(keys, kind="stable")
-    return Table(outline, dtype, np.ascontiguousarray(keys[order]), np.ascontiguousarray(rows[order]))
+    return ExportedTable(outline, dtype, np.ascontiguousarray(keys[order]), np.ascontiguousarray(rows[order]))

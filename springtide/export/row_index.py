@@ -32,7 +32,7 @@ class Sink(Protocol):
         ...
 
 
-class Damaged(errors.BadInput):
+class UnusableBase(errors.BadInput):
     """An index that is not what the card says: nothing can be built on it."""
 
 
@@ -76,12 +76,12 @@ class IndexReader:
         self._place, self._crc, self._seen = place, crc, 0
         size = place.size(NAME)
         if size is None or size < 4 * parts:
-            raise Damaged(f"{place.where}/{NAME} is {'missing' if size is None else 'torn'}")
+            raise UnusableBase(f"{place.where}/{NAME} is {'missing' if size is None else 'torn'}")
         tail = place.read(NAME, size - 4 * parts)
         self._counts: Counts = np.frombuffer(tail, dtype=np.uint32)
         self._end = size - 4 * parts
         if len(tail) != 4 * parts or 16 * int(self._counts.sum(dtype=np.int64)) != self._end:
-            raise Damaged(f"{place.where}/{NAME} is torn")
+            raise UnusableBase(f"{place.where}/{NAME} is torn")
         self._tail = tail
         self._at = self._part = 0
         self._ahead, self._used = b"", 0
@@ -98,13 +98,13 @@ class IndexReader:
     def close(self) -> None:
         """After the last part: whether all of it was as it was written."""
         if zlib.crc32(self._tail, self._seen) != self._crc:
-            raise Damaged(f"{self._place.where}/{NAME} was changed: its checksum is not the card's")
+            raise UnusableBase(f"{self._place.where}/{NAME} was changed: its checksum is not the card's")
 
     def _take(self, size: int) -> bytes:
         while len(self._ahead) - self._used < size:
             block = self._place.read(NAME, self._at, min(max(BLOCK_BYTES, size), self._end - self._at))
             if not block:
-                raise Damaged(f"{self._place.where}/{NAME} is torn")
+                raise UnusableBase(f"{self._place.where}/{NAME} is torn")
             self._seen = zlib.crc32(block, self._seen)
             self._at += len(block)
             self._ahead, self._used = self._ahead[self._used :] + block, 0

@@ -25,7 +25,7 @@ from springtide.platforms.agent import agent
 from springtide.telemetry import logs, redactor, run_registry
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
+class SubmitReply(msgspec.Struct, frozen=True, kw_only=True):
     """What the one who submits is told."""
 
     run: str = ""
@@ -43,16 +43,16 @@ def main() -> int:
         job = schema.from_plain(msgspec.json.decode(sys.stdin.buffer.read()))
         begun = begin(job, folder)
     except errors.SpringtideError as error:
-        tell(out, Answer(trouble=str(error), blame_user=isinstance(error, errors.UserError)))
+        tell(out, SubmitReply(trouble=str(error), blame_user=isinstance(error, errors.UserError)))
         return 2
     turn_to(begun.files.logs / "agent.log")
     logs.log_to_stderr()
-    tell(out, Answer(run=begun.files.root.name))
+    tell(out, SubmitReply(run=begun.files.root.name))
     asyncio.run(local_job.attend(begun, say=say, seen=lambda _: None, hang_up=False))
     return 0
 
 
-def begin(job: ElasticJob, folder: pathlib.Path) -> local_job.Begun:
+def begin(job: ElasticJob, folder: pathlib.Path) -> local_job.PreparedRun:
     """Check it, make its folder and leave its card; no two of one name run at once."""
     name = job.name or resolve.name_of(job.script)
     plan = local_job.resolved(job, folder, code=pathlib.Path(), say=say)
@@ -63,7 +63,7 @@ def begin(job: ElasticJob, folder: pathlib.Path) -> local_job.Begun:
                     f"job {name} runs already, as {run.job}: stop it with `springtide stop {run.job}`, or give another "
                     "name (--name)"
                 )
-        begun = local_job.Begun(job=job, plan=plan, files=logs.make_run(folder, name))
+        begun = local_job.PreparedRun(job=job, plan=plan, files=logs.make_run(folder, name))
         agent.write_card(plan, begun.files)
     return begun
 
@@ -90,7 +90,7 @@ def turn_to(path: pathlib.Path) -> None:
         os.dup2(nothing.fileno(), 0)
 
 
-def tell(out: BinaryIO, answer: Answer) -> None:
+def tell(out: BinaryIO, answer: SubmitReply) -> None:
     """The one line, and no more. Whoever submitted may have left meanwhile; the job goes on."""
     with contextlib.suppress(BrokenPipeError), out:
         out.write(msgspec.json.encode(answer) + b"\n")

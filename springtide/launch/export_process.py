@@ -17,7 +17,7 @@ from springtide.domain.model.checkpoints import CheckpointRules
 from springtide.telemetry import logs, redactor
 
 if TYPE_CHECKING:
-    from springtide.export.continuous import Following
+    from springtide.export.continuous import ContinuousExport
 
 AGAIN_S = 5.0  # after one that failed
 LAST_S = 120.0  # for the last export, after the job has ended
@@ -29,10 +29,10 @@ def follow(
 ) -> int:  # fmt: skip
     """Export what is newest every so often, until told to end by a signal or the event; then once more."""
     from springtide.export import table_file
-    from springtide.export.continuous import Following
+    from springtide.export.continuous import ContinuousExport
 
     also = place_of(copies) if copies else None
-    following = Following(place_of(where), url, format=table_file.format_named(format), copies=also)
+    following = ContinuousExport(place_of(where), url, format=table_file.format_named(format), copies=also)
     ended = ended or threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ended.set())
@@ -53,7 +53,7 @@ def follow(
             return 1 if said else 0
 
 
-def first_wait_s(following: "Following", every_s: float) -> float:
+def first_wait_s(following: "ContinuousExport", every_s: float) -> float:
     """Until the next export is due by the newest that is there; the usual time when that cannot be read."""
     try:
         return following.due_s(every_s, now=time.time())

@@ -1,7 +1,8 @@
 """Which job a command means, on whatever platform: by the cards that `run` and `submit` leave, or by options.
 
-In: a name, or none for the newest, and a `Where`. Out: a `Reach`. Platforms other than this machine are loaded when
-they are asked for. Next: `cli.show.status`, `cli.show.events`, `cli.job.scale_stop`, `cli.job.logs`, `cli.show.top`.
+In: a name, or none for the newest, and a `JobLocation`. Out: a `JobHandle`. Platforms other than this machine are
+loaded when they are asked for. Next: `cli.show.status`, `cli.show.events`, `cli.job.scale_stop`, `cli.job.logs`,
+`cli.show.top`.
 """
 
 import importlib
@@ -11,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from springtide import errors, private_files
-from springtide.platforms.agent.job_handle import Reach
-from springtide.platforms.local.job_handle import LocalReach
+from springtide.platforms.agent.job_handle import JobHandle
+from springtide.platforms.local.job_handle import LocalJobHandle
 from springtide.telemetry import run_registry
 from springtide.telemetry.logs import RunFiles
 
@@ -26,7 +27,7 @@ WORDS = {"ray": "the Ray platform", "k8s": "the Kubernetes platform"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Where:
+class JobLocation:
     """Where jobs are looked for."""
 
     platform: str = ""
@@ -50,7 +51,7 @@ class Where:
         return self.platform not in ("", "local")
 
 
-def find(name: str | None, where: Where) -> Reach:
+def find(name: str | None, where: JobLocation) -> JobHandle:
     """The job of that name, or the newest one."""
     if where.remote:
         reach = load(where.platform, REACHES)
@@ -62,12 +63,12 @@ def find(name: str | None, where: Where) -> Reach:
                     f"{where.platform}`"
                 )
             name = known[0]
-        found: Reach = reach.open_job(name, where.options)
+        found: JobHandle = reach.open_job(name, where.options)
         return found
     return reached(pick(name, where.folder, only_here=where.platform == "local"))
 
 
-def every(where: Where) -> list[Reach]:
+def every(where: JobLocation) -> list[JobHandle]:
     """All jobs there, the newest first."""
     if where.remote:
         reach = load(where.platform, REACHES)
@@ -99,11 +100,11 @@ def pick(name: str | None, folder: str, *, only_here: bool = False) -> run_regis
     raise errors.UnknownName("job", name, [run.job for run in found])
 
 
-def reached(run: run_registry.Run) -> Reach:
+def reached(run: run_registry.Run) -> JobHandle:
     """The job of a card."""
     if run.here:
-        return LocalReach(run)
-    found: Reach = load(run.card.platform, REACHES).open_job(run.card.name, run.card.where)
+        return LocalJobHandle(run)
+    found: JobHandle = load(run.card.platform, REACHES).open_job(run.card.name, run.card.where)
     return found
 
 

@@ -17,7 +17,7 @@ from springtide.launch import local_capacity
 from springtide.launch.export_process import Exporter
 from springtide.launch.spec import resolve
 from springtide.platforms.agent.agent import Agent, RunPlan
-from springtide.platforms.local.fork_server_client import WarmStarts
+from springtide.platforms.local.fork_server_client import ForkServerClient
 from springtide.platforms.local.platform import LocalPlatform
 from springtide.rpc.messages import messages
 from springtide.telemetry import logs
@@ -29,7 +29,7 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Begun:
+class PreparedRun:
     """A job that has its folder; nothing of it runs yet."""
 
     job: ElasticJob
@@ -46,18 +46,18 @@ def resolved(job: ElasticJob, runs: pathlib.Path, *, code: pathlib.Path, say: Sa
     return plan
 
 
-def begin(job: ElasticJob, runs: pathlib.Path, *, code: pathlib.Path, say: Say) -> Begun:
+def begin(job: ElasticJob, runs: pathlib.Path, *, code: pathlib.Path, say: Say) -> PreparedRun:
     """Check all of it, then make its folder."""
     plan = resolved(job, runs, code=code, say=say)
-    return Begun(job=replace(job, name=plan.spec.name), plan=plan, files=logs.make_run(runs, plan.spec.name))
+    return PreparedRun(job=replace(job, name=plan.spec.name), plan=plan, files=logs.make_run(runs, plan.spec.name))
 
 
 async def attend(
-    begun: Begun, *, say: Say, seen: Callable[[messages.JobStatus], None], hang_up: bool = True
+    begun: PreparedRun, *, say: Say, seen: Callable[[messages.JobStatus], None], hang_up: bool = True
 ) -> messages.JobStatus:
     """Run it to its end; `seen` gets every status. A first signal drains, a second kills; without `hang_up` the end of
     the terminal is none."""
-    warm = WarmStarts(after_s=WARM_AFTER_S)
+    warm = ForkServerClient(after_s=WARM_AFTER_S)
     agent = Agent(begun.plan, begun.files, LocalPlatform(begun.files, say, warm=warm), say)
     loop = asyncio.get_running_loop()
     interrupts = 0
@@ -89,7 +89,7 @@ async def attend(
             await exporter.end()
 
 
-def exporter_of(begun: Begun) -> Exporter | None:
+def exporter_of(begun: PreparedRun) -> Exporter | None:
     """Who exports the model while it trains, if that is wished."""
     following = begun.job.following
     if not following.export_to:

@@ -17,8 +17,8 @@ from springtide import errors
 from springtide.domain.spec import schema
 from springtide.domain.spec.elastic_job import ElasticJob
 from springtide.launch import job_lookup
-from springtide.launch.detached_agent import Answer
-from springtide.launch.job_lookup import Where
+from springtide.launch.detached_agent import SubmitReply
+from springtide.launch.job_lookup import JobLocation
 from springtide.launch.spec import resolve
 from springtide.telemetry import redactor
 from springtide.telemetry.run_registry import RunCard
@@ -26,7 +26,7 @@ from springtide.telemetry.run_registry import RunCard
 Say = Callable[[str], None]
 
 
-def submit(job: ElasticJob, where: Where, *, code: pathlib.Path | None = None, say: Say = lambda _: None) -> str:
+def submit(job: ElasticJob, where: JobLocation, *, code: pathlib.Path | None = None, say: Say = lambda _: None) -> str:
     """Submit a job; its name. `code`: folder with the script, shipped where that is needed; None: an image has it."""
     if code is not None and not code.is_dir():
         raise errors.MissingFile(f"workingDir {code}: no such folder; wanted the one with {job.script}")
@@ -37,7 +37,7 @@ def submit(job: ElasticJob, where: Where, *, code: pathlib.Path | None = None, s
     return here(job, where, code=code or pathlib.Path())
 
 
-def here(job: ElasticJob, where: Where, *, code: pathlib.Path) -> str:
+def here(job: ElasticJob, where: JobLocation, *, code: pathlib.Path) -> str:
     """Start an agent that goes on when this process ends."""
     runs = pathlib.Path(where.folder).absolute()
     agent = subprocess.Popen(
@@ -51,13 +51,13 @@ def here(job: ElasticJob, where: Where, *, code: pathlib.Path) -> str:
         line = agent.stdout.readline()
     if not line:
         raise errors.JobFailed("the agent of the job ended before it had begun; what it said is above")
-    answer = msgspec.json.decode(line, type=Answer)
+    answer = msgspec.json.decode(line, type=SubmitReply)
     if not answer.run:
         raise errors.BadInput(answer.trouble) if answer.blame_user else errors.JobFailed(answer.trouble)
     return answer.run
 
 
-def to_cluster(job: ElasticJob, where: Where, *, code: pathlib.Path | None, say: Say) -> str:
+def to_cluster(job: ElasticJob, where: JobLocation, *, code: pathlib.Path | None, say: Say) -> str:
     """Hand it over, and leave a card of it here."""
     job = job if job.name else replace(job, name=cluster_name(resolve.name_of(job.script)))
     resolve.check_exports(job, elsewhere=True)

@@ -29,7 +29,7 @@ from springtide.domain.core.shape import UNBOUNDED, Capacity
 from springtide.domain.plan.profile import Profile
 from springtide.domain.plan.view import ClusterView, JobView, Launch, PastJob
 from springtide.domain.spec.planning_config import PlanningConfig
-from springtide.file_input import Place, Trail
+from springtide.file_input import InputFile, Trail
 from springtide.telemetry import events
 
 LEFT_OUT: Mapping[type, Mapping[str, float]] = {Capacity: {"cpu": math.inf, "memory": math.inf}, Profile: {"at": 0.0}}
@@ -82,7 +82,7 @@ def _plain(value: Any) -> Any:
 def read(path: pathlib.Path) -> Shown:
     """What the file shows."""
     text = file_input.read(path, what="a view of jobs in YAML or JSON", hint="examples/plan_job.yaml is one")
-    place = Place(path, text)
+    place = InputFile(path, text)
     found = _made(place, (), file_input.parse(path, text, what="a job"), _File)
     now = found.now if found.now is not None else max((_last(job) for job in found.jobs), default=0.0)
     try:
@@ -99,7 +99,7 @@ def _last(job: JobView) -> float:
     return max(at for at in known if at is not None)
 
 
-def _made(place: Place, trail: Trail, value: Any, wanted: Any) -> Any:
+def _made(place: InputFile, trail: Trail, value: Any, wanted: Any) -> Any:
     """The value as what is wanted there: a dataclass, several, or a plain one."""
     if isinstance(wanted, types.UnionType) or typing.get_origin(wanted) is typing.Union:
         if value is None and types.NoneType in typing.get_args(wanted):
@@ -131,7 +131,7 @@ def _number(trail: Trail, value: Any, wanted: Any) -> Any:
     return float(value)
 
 
-def _noun(place: Place, trail: Trail, value: Any, wanted: type) -> Any:
+def _noun(place: InputFile, trail: Trail, value: Any, wanted: type) -> Any:
     if not isinstance(value, Mapping):
         raise place.fail(trail, f"wanted the fields of {_name(wanted)}, got {file_input.kind(value)}")
     known = {each.name: each for each in dataclasses.fields(wanted)}

@@ -28,7 +28,7 @@ from springtide.domain.spec.job_spec import JobSpec, Phase
 from springtide.platforms.agent.agent import Agent
 from springtide.platforms.agent.platform_api import Platform
 from springtide.platforms.agent.run_plan import RunPlan
-from springtide.platforms.local.fork_server_client import WarmStarts
+from springtide.platforms.local.fork_server_client import ForkServerClient
 from springtide.platforms.local.platform import LocalPlatform
 from springtide.rpc.messages import messages
 from springtide.rpc.transport import connection, master_file
@@ -43,7 +43,7 @@ DEATH_S = 10.0  # a killed process that the kernel holds in a call is not waited
 class LocalCluster:
     """One job. Names of roles are those of their logs: `worker-0`, `server-1`, `master`."""
 
-    warm: ClassVar[WarmStarts | None] = None
+    warm: ClassVar[ForkServerClient | None] = None
     """What workers and servers of all jobs are forked from, where a test session has made one."""
 
     def __init__(
@@ -54,7 +54,7 @@ class LocalCluster:
         spec: JobSpec,
         folder: pathlib.Path,
         grace_s: float = 30.0,
-        warm: WarmStarts | None = None,
+        warm: ForkServerClient | None = None,
         **more: Any,
     ) -> None:
         """`warm`: for this job alone; whoever made it closes it. `more`: other fields of the `RunPlan`."""

@@ -45,7 +45,7 @@ class FaultPlan:
 
 
 @dataclass(slots=True)
-class Faults:
+class FaultInjector:
     """Does what a plan says, one fault at a time, until the job is over."""
 
     plan: FaultPlan

@@ -23,8 +23,8 @@ from springtide.domain.core.roles import Life, RoleExit
 from springtide.domain.spec.job_spec import JobSpec
 from springtide.platforms.agent import master_keeper, role_launch
 from springtide.platforms.agent.agent import Agent
-from springtide.platforms.agent.composite import TwoPlaces
-from springtide.platforms.agent.platform_api import Launch
+from springtide.platforms.agent.composite import CompositePlatform
+from springtide.platforms.agent.platform_api import RoleLaunch
 from springtide.platforms.local.platform import LocalPlatform, exit_of
 from springtide.rpc.messages import messages
 from springtide.telemetry import logs
@@ -38,7 +38,7 @@ MASTER = "the-master"
 
 
 @dataclass(slots=True)
-class Running:
+class HostedRole:
     """A role's process on a host, and the one here that waits for it."""
 
     waits: "subprocess.Popen[bytes]"
@@ -55,11 +55,11 @@ class HostPlatform:
     files: logs.RunFiles
     secret: pathlib.Path
     place: Callable[[Life], str]
-    lives: dict[Life, Running] = field(default_factory=dict)
+    lives: dict[Life, HostedRole] = field(default_factory=dict)
     _told: Callable[[RoleExit], None] | None = None
     _untold: list[RoleExit] = field(default_factory=list)
 
-    def start(self, launch: Launch, on_exit: Callable[[RoleExit], None]) -> int:
+    def start(self, launch: RoleLaunch, on_exit: Callable[[RoleExit], None]) -> int:
         """On its host, where the secret is put first."""
         host, life = self.place(launch.life), launch.life
         self._told = on_exit
@@ -79,7 +79,7 @@ class HostPlatform:
             )  # fmt: skip
         pid = first_child(waits.pid)
         pidfd = os.pidfd_open(waits.pid)
-        self.lives[life] = Running(waits, pid, pidfd, host)
+        self.lives[life] = HostedRole(waits, pid, pidfd, host)
         asyncio.get_running_loop().add_reader(pidfd, self._ended, life)
         return pid
 
@@ -201,7 +201,7 @@ class HostedJob(LocalCluster):
     async def _work(self) -> messages.JobStatus:
         terms = master_keeper.counting()  # a cluster keeps count itself
         while True:
-            self._platform = TwoPlaces(LocalPlatform(self.files), self.far)
+            self._platform = CompositePlatform(LocalPlatform(self.files), self.far)
             self._agent = Agent(self._plan, self.files, self._platform, next_term=terms)
             self._attending = asyncio.create_task(self._agent.run(self._look))
             try:

@@ -1,8 +1,8 @@
 """A Ray cluster of several nodes on this machine, in a process of its own, with jobs of ours: for tests, benchmarks.
 
 Ray leaves threads and files in the process that it is used in, and warns as it likes; a process of its own takes all of
-it along. In: `RayWorld.do("submit", plan)` and so on, calls of `World`'s methods, one at a time, over pipes. Out: what
-they return, or their error. Nodes are real raylets; taking one away kills all of its processes.
+it along. In: `RayWorld.do("submit", plan)` and so on, calls of `RayTestCluster`'s methods, one at a time, over pipes.
+Out: what they return, or their error. Nodes are real raylets; taking one away kills all of its processes.
 
     with RayWorld(nodes=2) as world:
         job = world.do("submit", RunPlan(...))
@@ -64,7 +64,7 @@ class RayWorld:
         self._answer()
 
     def do(self, method: str, *arguments: Any, **named: Any) -> Any:
-        """Call a method of the `World`."""
+        """Call a method of the `RayTestCluster`."""
         self._pipe.send((method, arguments, named))
         return self._answer()
 
@@ -92,7 +92,7 @@ class RayWorld:
         return answer
 
 
-class World:
+class RayTestCluster:
     """The cluster from inside: a head, and nodes that may be taken away."""
 
     def __init__(self, nodes: int, *, clients: bool = False) -> None:
@@ -273,10 +273,10 @@ class World:
         assert where is not None
         os.kill(where.pid, signal.SIGKILL)
 
-    def _reach(self, name: str) -> job_handle.Reach:
-        from springtide.platforms.ray_cluster.job.job_handle import RayReach
+    def _reach(self, name: str) -> job_handle.JobHandle:
+        from springtide.platforms.ray_cluster.job.job_handle import RayJobHandle
 
-        return RayReach(name)
+        return RayJobHandle(name)
 
 
 class _Somebody:
@@ -299,7 +299,7 @@ def serve(nodes: int, clients: bool, pipe: "connection.Connection[Any, Any]") ->
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     world = None
     try:
-        world = World(nodes, clients=clients)
+        world = RayTestCluster(nodes, clients=clients)
         pipe.send((True, None))
         while True:
             method, arguments, named = pipe.recv()

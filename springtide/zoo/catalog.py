@@ -81,7 +81,7 @@ def _history(draws: _Draws, tables: Sequence[int]) -> Example:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class ZooModel:
     """A model of the zoo."""
 
     build: Callable[..., nn.Module]
@@ -94,20 +94,20 @@ class Entry:
 
 _CLICK_TABLES = (SMALL_TABLE,) * 26
 
-MODELS: dict[str, Entry] = {
-    "widedeep": Entry(build=WideDeep, tables=_CLICK_TABLES, draw=_click),
-    "deepfm": Entry(build=DeepFM, tables=_CLICK_TABLES, draw=_click),
-    "xdeepfm": Entry(build=XDeepFM, tables=_CLICK_TABLES, draw=_click),
-    "dcn": Entry(build=DCN, tables=_CLICK_TABLES, draw=_click),
-    "dcnv2": Entry(build=DCNv2, tables=_CLICK_TABLES, draw=_click),
-    "dlrm": Entry(build=DLRM, tables=_CLICK_TABLES, draw=_click),
-    "ncf": Entry(build=NCF, tables=(SMALL_TABLE, SMALL_TABLE), draw=_pair),
-    "din": Entry(build=DIN, tables=(SMALL_TABLE, SMALL_TABLE, 100), draw=_history),
-    "mmoe": Entry(build=MMoE, tables=(SMALL_TABLE,) * 37, draw=_rank),
+MODELS: dict[str, ZooModel] = {
+    "widedeep": ZooModel(build=WideDeep, tables=_CLICK_TABLES, draw=_click),
+    "deepfm": ZooModel(build=DeepFM, tables=_CLICK_TABLES, draw=_click),
+    "xdeepfm": ZooModel(build=XDeepFM, tables=_CLICK_TABLES, draw=_click),
+    "dcn": ZooModel(build=DCN, tables=_CLICK_TABLES, draw=_click),
+    "dcnv2": ZooModel(build=DCNv2, tables=_CLICK_TABLES, draw=_click),
+    "dlrm": ZooModel(build=DLRM, tables=_CLICK_TABLES, draw=_click),
+    "ncf": ZooModel(build=NCF, tables=(SMALL_TABLE, SMALL_TABLE), draw=_pair),
+    "din": ZooModel(build=DIN, tables=(SMALL_TABLE, SMALL_TABLE, 100), draw=_history),
+    "mmoe": ZooModel(build=MMoE, tables=(SMALL_TABLE,) * 37, draw=_rank),
 }
 
 
-def entry(name: str) -> Entry:
+def entry(name: str) -> ZooModel:
     """The model of this name; case, dashes and the like do not matter."""
     plain = "".join(letter for letter in name.lower() if letter.isalnum())
     if plain not in MODELS:

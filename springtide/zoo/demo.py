@@ -1,7 +1,7 @@
 """What `make demo` trains: a click log of known best AUC and a model sized for two cores and about a minute.
 
-In: nothing, or a number of samples. Out: `log()` (train and test part) and `model(tables)`. Batch 512, Adagrad at
-0.05 and one pass bring it to within about 0.01 of the best AUC; `docs/zoo.md` has the figures. `Counted` tells whether
+In: nothing, or a number of samples. Out: `log()` (train and test part) and `model(tables)`. Batch 512, Adagrad at 0.05
+and one pass bring it to within about 0.01 of the best AUC; `docs/zoo.md` has the figures. `CountedModel` tells whether
 every sample was trained once, whatever happened meanwhile.
 """
 
@@ -52,7 +52,7 @@ def model(name: str = "widedeep", *, sparse: bool = True) -> nn.Module:
     raise errors.UnknownName("model of the demo", name, ("widedeep", "xdeepfm"))
 
 
-class Counted(nn.Module):
+class CountedModel(nn.Module):
     """A model and, beside it, a table that counts how often each first id was trained.
 
     Its rows begin at zero and are trained by SGD at rate 1 on a loss that falls by one an occurrence: so a row holds a

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 
-class Steps:
+class StepLog:
     """Writes down when a worker's steps were done; without a folder it does nothing."""
 
     def __init__(self, folder: str | None, rank: int) -> None:

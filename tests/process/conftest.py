@@ -10,13 +10,13 @@ from springtide.domain.core.resources import Limits
 from springtide.domain.spec.job_spec import JobSpec
 from springtide.platforms.agent import role_launch
 from springtide.platforms.agent.run_plan import RunPlan
-from springtide.platforms.local.fork_server_client import WarmStarts
+from springtide.platforms.local.fork_server_client import ForkServerClient
 from springtide.testing.cluster import LocalCluster
 
 
 @pytest.fixture(autouse=True, scope="session")
 def _warm_starts():
-    LocalCluster.warm = WarmStarts(besides=["PYTEST_CURRENT_TEST"])
+    LocalCluster.warm = ForkServerClient(besides=["PYTEST_CURRENT_TEST"])
     plan = RunPlan(spec=JobSpec(name="any"), script="train.py")
     LocalCluster.warm.begin(config.child_environment({}, role_launch.environment_of(plan, Limits())))
     yield

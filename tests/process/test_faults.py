@@ -5,7 +5,7 @@ import pytest
 
 from springtide.domain.spec.job_spec import JobSpec, Phase
 from springtide.testing.cluster import LocalCluster
-from springtide.testing.faults import FaultPlan, Faults
+from springtide.testing.faults import FaultInjector, FaultPlan
 from tests.process import counting
 
 pytestmark = pytest.mark.process
@@ -47,7 +47,7 @@ def test_one_fault_of_every_kind_loses_and_repeats_nothing(tmp_path):
         done = []
         for kind in ("stop worker", "scale"):
             plan = FaultPlan(seed=4, silence_s=SILENCE_S, pause_s=(0.1, 0.5), kinds={kind: 1})
-            done += Faults(plan, job).run(at_most=1)
+            done += FaultInjector(plan, job).run(at_most=1)
         return done
 
     _, done, wrong = run(tmp_path, 1, batches=1500, pause_s=0.25, hurt=hurt)
@@ -96,7 +96,12 @@ def test_sums_of_several_batches_are_trained_once_and_whole_under_random_faults(
     plan = FaultPlan(seed=seed, silence_s=SILENCE_S, pause_s=(0.5, 2.0))
     script = counting.summing(counting.SCRIPT, parts)
     _, done, wrong = run(
-        tmp_path, seed, batches=1500, epochs=2, script_text=script, hurt=lambda job: Faults(plan, job).run(at_most=8)
+        tmp_path,
+        seed,
+        batches=1500,
+        epochs=2,
+        script_text=script,
+        hurt=lambda job: FaultInjector(plan, job).run(at_most=8),
     )
     print(f"{parts} batches a step: {done}")
     assert not wrong, (done, wrong)
@@ -109,7 +114,12 @@ def test_twenty_faults_and_more_lose_and_repeat_nothing(tmp_path, seed):
     plan = FaultPlan(seed=seed, silence_s=SILENCE_S, pause_s=(0.5, 3.0))
     early = seed % 3 == 0  # faults from the first moment on, while everyone is still joining
     _, done, wrong = run(
-        tmp_path, seed, batches=3000, pause_s=0.15, early=early, hurt=lambda job: Faults(plan, job).run(at_most=24)
+        tmp_path,
+        seed,
+        batches=3000,
+        pause_s=0.15,
+        early=early,
+        hurt=lambda job: FaultInjector(plan, job).run(at_most=24),
     )
     print(f"seed {seed}: {done}")
     assert not wrong, (done, wrong)

@@ -41,7 +41,7 @@ def test_a_full_disk_is_waited_for_whatever_dies_meanwhile(tmp_path):
         told = job.until(lambda status: "journal.db since" in status.disk_trouble)
         assert told.phase is Phase.RUNNING
         (run,) = run_registry.find(small)
-        assert "free some space" in job_handle.LocalReach(run).status().disk_trouble, "`springtide status` says it"
+        assert "free some space" in job_handle.LocalJobHandle(run).status().disk_trouble, "`springtide status` says it"
         job.kill("worker-1")
         assert job.status.phase is Phase.RUNNING
         (small / "others").unlink()

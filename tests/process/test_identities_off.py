@@ -5,7 +5,7 @@ import pytest
 
 from springtide.domain.spec.job_spec import Phase
 from springtide.testing.cluster import LocalCluster
-from springtide.testing.faults import FaultPlan, Faults
+from springtide.testing.faults import FaultInjector, FaultPlan
 from tests.process import counting, test_faults
 
 pytestmark = [pytest.mark.process, pytest.mark.soak]
@@ -22,7 +22,7 @@ def test_killed_workers_repeat_batches_only_where_these_have_no_names(tmp_path, 
     arguments = [tmp_path, 1, test_faults.BATCH, 0.005]
     with LocalCluster(script, arguments, spec=test_faults.spec(seed=1), folder=tmp_path / "runs") as job:
         job.until(lambda status: status.samples > 0)
-        done = Faults(plan, job).run(at_most=6)
+        done = FaultInjector(plan, job).run(at_most=6)
         assert job.wait().phase is Phase.FINISHED
     wrong = counting.differences(tmp_path, ids, epochs=1, batch=test_faults.BATCH)
     print(done, f"off by {len(wrong)} rows")

@@ -17,7 +17,7 @@ import pytest
 
 from springtide.domain.core.resources import Limits
 from springtide.domain.core.roles import Life, Role, RoleKind
-from springtide.platforms.agent.platform_api import Launch
+from springtide.platforms.agent.platform_api import RoleLaunch
 from springtide.platforms.local import cgroups
 from springtide.platforms.local import platform as local
 from springtide.telemetry import logs
@@ -48,7 +48,7 @@ def statement(text):
 async def run_one(platform, *, text, limits, on_start=lambda pid: None, on_usage=lambda usage: None):
     """Start one process and wait for its end: how it ended, seconds, and what it took shortly before."""
     ended = asyncio.get_running_loop().create_future()
-    launch = Launch(life=WORKER, module="timeit", arguments=statement(text), limits=limits)
+    launch = RoleLaunch(life=WORKER, module="timeit", arguments=statement(text), limits=limits)
     began = time.monotonic()
     on_start(platform.start(launch, ended.set_result))
     usage = None

@@ -46,7 +46,7 @@ def read_by_us(folder):
 def status(folder):
     """What `springtide status` goes by."""
     (run,) = run_registry.find(folder / ".springtide/runs")
-    return job_handle.LocalReach(run).status()
+    return job_handle.LocalJobHandle(run).status()
 
 
 def all_was_trained(folder):

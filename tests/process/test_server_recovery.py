@@ -13,7 +13,7 @@ from springtide.checkpoint.format.manifest import number_in, number_of
 from springtide.domain.model.checkpoints import CheckpointRules
 from springtide.domain.spec.job_spec import JobSpec, Phase
 from springtide.testing.cluster import LocalCluster
-from springtide.testing.faults import WITH_SERVERS, FaultPlan, Faults
+from springtide.testing.faults import WITH_SERVERS, FaultInjector, FaultPlan
 from tests.process import counting
 
 pytestmark = pytest.mark.process
@@ -126,7 +126,12 @@ def test_servers_workers_and_masters_that_die_lose_and_repeat_nothing(tmp_path, 
     plan = FaultPlan(seed=seed, silence_s=SILENCE_S, pause_s=(0.5, 4.0), kinds=WITH_SERVERS, most_workers=3)
     more = NOTICES_QUICKLY | (dict(servers=3) if seed % 2 else {})
     _, done, wrong = run(
-        tmp_path, seed, batches=2500, epochs=1 + seed % 2, hurt=lambda job: Faults(plan, job).run(at_most=20), **more
+        tmp_path,
+        seed,
+        batches=2500,
+        epochs=1 + seed % 2,
+        hurt=lambda job: FaultInjector(plan, job).run(at_most=20),
+        **more,
     )
     print(f"seed {seed}: {done}")
     assert not wrong, (done, wrong)

@@ -10,7 +10,7 @@ from springtide.checkpoint.format import reader
 from springtide.domain.model.checkpoints import CheckpointRules
 from springtide.domain.spec.job_spec import JobSpec, Phase
 from springtide.testing.cluster import LocalCluster
-from springtide.testing.faults import WITH_SERVERS, FaultPlan, Faults
+from springtide.testing.faults import WITH_SERVERS, FaultInjector, FaultPlan
 from tests.process import counting, stream_counting
 
 pytestmark = pytest.mark.process
@@ -110,7 +110,7 @@ def test_random_faults_lose_and_repeat_no_record_also_of_sums(tmp_path, seed):
     producer = stream_counting.Producer(tmp_path, partitions=4, seed=seed)
     with job_of(tmp_path, parts=1 + seed % 3) as job:
         with appending(producer, 30):
-            done = Faults(plan, job).run(at_most=15)
+            done = FaultInjector(plan, job).run(at_most=15)
         producer.seal()
         status = job.wait()
     print(f"seed {seed}: {done}")

@@ -63,7 +63,7 @@ def install(
 
     if brain and not capacity:
         raise errors.BadInput("--brain without --capacity: say what all jobs together may take, such as 640,2560G")
-    plan = install_manifests.Plan(
+    plan = install_manifests.InstallPlan(
         image=image or default_image(), namespace=namespace, only=only, database=brain, brain_capacity=capacity,
         brain_secret=secrets.token_hex(32) if brain else "", brain_replicas=replicas,
         brain_files=certificates.make(at=datetime.datetime.now(datetime.UTC)) if brain else {},
@@ -103,7 +103,7 @@ def uninstall(
     from springtide.platforms.k8s.client import install
     from springtide.platforms.k8s.objects import install_manifests
 
-    plan = install_manifests.Plan(
+    plan = install_manifests.InstallPlan(
         image="-", namespace=namespace, only=only, database="-", brain_capacity="-", brain_files={"-": b""}
     )
     objects = install_manifests.everything(plan)
@@ -177,7 +177,7 @@ def operator(
         tls.identity(brain_tls)  # a mistake is said now
         parts = (tls.AUTHORITY, tls.CERTIFICATE, tls.KEY)
         files = {part: (pathlib.Path(brain_tls) / part).read_bytes() for part in parts}
-    options = process.Options(
+    options = process.OperatorOptions(
         site=Site(image=image or default_image(), brain=brain, brain_tls=bool(brain_tls), scheduler=scheduler),
         namespaces=tuple(namespace or ()), kubeconfig=kubeconfig, context=context, brain_secret=secret,
         brain_files=files, health=health,

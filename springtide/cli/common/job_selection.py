@@ -1,21 +1,21 @@
 """Which job a command means, and where it is looked for.
 
-In: options that commands have in common. Out: a `Reach` (any platform), or the run folder of a job of this machine.
+In: options that commands have in common. Out: a `JobHandle` (any platform), or the run folder of a job of this machine.
 Next: `launch.job_lookup`; `cli.show.status`, `cli.show.events`, `cli.job.scale_stop`, `cli.job.logs`, `cli.show.top`.
 """
 
 from springtide import errors
 from springtide.launch import job_lookup
-from springtide.launch.job_lookup import Where
+from springtide.launch.job_lookup import JobLocation
 from springtide.telemetry import run_registry
 
 
-def where_of(folder: str, *, platform: str = "", **options: str) -> Where:
+def where_of(folder: str, *, platform: str = "", **options: str) -> JobLocation:
     """Where to look; an option that only one platform has names it."""
     given = {name: value for name, value in options.items() if value}
     if not platform and given:
         platform = "ray" if set(given) == {"address"} else "k8s" if "address" not in given else ""
-    return Where(platform=platform, options=given, folder=folder)
+    return JobLocation(platform=platform, options=given, folder=folder)
 
 
 def pick(name: str | None, folder: str) -> run_registry.Run:

@@ -9,7 +9,7 @@ import typer
 from springtide import errors
 
 if TYPE_CHECKING:
-    from springtide.launch.job_lookup import Where
+    from springtide.launch.job_lookup import JobLocation
 
 Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks, and log more.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on the last line of standard output.")]
@@ -79,7 +79,7 @@ class WhereOptions:
     kubeconfig: Annotated[str, typer.Option(help="Which one.", metavar="FILE")] = ""
     folder: Runs = RUNS
 
-    def where(self) -> "Where":
+    def where(self) -> "JobLocation":
         """As one value."""
         from springtide.cli.common import job_selection
 

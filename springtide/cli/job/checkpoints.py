@@ -73,7 +73,7 @@ def at_place(place: Place, *, verify: bool = False) -> list[dict[str, Any]]:
     return found
 
 
-class State(NamedTuple):
+class CheckpointState(NamedTuple):
     """A checkpoint as it lies there now."""
 
     manifest: Manifest | None
@@ -91,18 +91,20 @@ class State(NamedTuple):
         return shown | damaged | ({"why": self.why} if self.why else {})
 
 
-def state_of(place: Place, number: int, *, verify: bool) -> State | None:
+def state_of(place: Place, number: int, *, verify: bool) -> CheckpointState | None:
     """Whether a checkpoint can be used, by the sizes of its files or by all their bytes; None: there is none."""
     try:
         manifest = reader.known(place, number)
         if verify and manifest.apart:
-            return State(manifest, f"not verified: files are on the disks of {', '.join(sorted(manifest.apart))}")
+            return CheckpointState(
+                manifest, f"not verified: files are on the disks of {', '.join(sorted(manifest.apart))}"
+            )
         if verify:
             reader.verify(place, manifest, range(manifest.slots))
-        return State(manifest, verified=verify)
+        return CheckpointState(manifest, verified=verify)
     except (errors.BadInput, OSError) as error:
         gone = number not in reader.numbers(place)  # a newer one has taken its place meanwhile
-        return None if gone else State(None, str(error))
+        return None if gone else CheckpointState(None, str(error))
 
 
 def listed(story: Sequence[Event], *, verify: bool = False) -> list[dict[str, Any]]:

@@ -16,7 +16,7 @@ import msgspec
 
 from springtide.cli.common import exit_status
 from springtide.cli.job import run as running
-from springtide.cli.job.demo_faults import Saboteur
+from springtide.cli.job.demo_faults import DemoFaults
 from springtide.domain.spec.job_spec import Phase
 from springtide.platforms.local.job_handle import places_of
 from springtide.rpc.messages.messages import JobStatus
@@ -45,7 +45,7 @@ def _demo(servers: int, workers: int, samples: int, *, kill: bool, as_json: bool
         debug=debug,
     )
     trained, worker, server = samples - samples // 10, f"worker-{workers - 1}", f"server-{servers - 1}"
-    saboteur = Saboteur(samples=trained, servers=servers, worker=worker, server=server, steps=steps) if kill else None
+    saboteur = DemoFaults(samples=trained, servers=servers, worker=worker, server=server, steps=steps) if kill else None
     status, files = running.execute(options, saboteur)
     print(
         text(status, files, script, saboteur)
@@ -57,7 +57,7 @@ def _demo(servers: int, workers: int, samples: int, *, kill: bool, as_json: bool
     return exit_status.exit_code(status)
 
 
-def text(status: JobStatus, files: RunFiles, script: str, saboteur: Saboteur | None = None) -> str:
+def text(status: JobStatus, files: RunFiles, script: str, saboteur: DemoFaults | None = None) -> str:
     """What came of it, and what to try next."""
     auc, best = status.metrics.get("test_auc"), status.metrics.get("best_auc")
     lines = [f"trained {status.samples:,} clicks in {status.trained_s:.1f} s: {rate(status):,.0f} samples/s"]

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from springtide import errors
-from springtide.platforms.local.job_handle import LocalReach
+from springtide.platforms.local.job_handle import LocalJobHandle
 from springtide.rpc.messages import messages
 from springtide.rpc.messages.messages import JobStatus
 from springtide.rpc.transport import master_file
@@ -31,7 +31,7 @@ MASTER = "the master"
 
 
 @dataclass(slots=True)
-class Saboteur:
+class DemoFaults:
     """Adds a server, kills one worker, one server and one master on the way. A witness of `cli.job.run.execute`."""
 
     samples: int
@@ -109,7 +109,7 @@ def one_more(files: RunFiles, servers: int) -> None:
     """`springtide scale --servers N`. The demo goes on without, where the job ends meanwhile."""
     with contextlib.suppress(errors.SpringtideError, OSError, StopIteration):
         run = next(run for run in run_registry.find(files.root.parent) if run.files.root == files.root)
-        LocalReach(run).ask(messages.Scale(None, servers, "one more, to show it"))
+        LocalJobHandle(run).ask(messages.Scale(None, servers, "one more, to show it"))
 
 
 def living(files: RunFiles, role: str) -> int:

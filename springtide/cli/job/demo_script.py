@@ -15,7 +15,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 import springtide as st
 from springtide.zoo import ClickLog, demo
-from springtide.zoo.demo_steps import Steps
+from springtide.zoo.demo_steps import StepLog
 from springtide.zoo.metrics import StreamingAUC
 
 
@@ -27,14 +27,14 @@ def main() -> None:
 
     torch.manual_seed(0)
     widedeep = demo.model()  # WideDeep: 26 fields, each with a table of 8 floats a row and one of weights
-    model = demo.Counted(widedeep)  #
+    model = demo.CountedModel(widedeep)  #
     optimizers = [
         torch.optim.Adagrad(widedeep.parameters(), lr=options.lr),
         torch.optim.SGD(model.seen.parameters(), lr=1.0),  #
     ]
     model, optimizers, batches = job.prepare(model, optimizers, train, batch_size=options.batch_size)  # <- served
 
-    progress, steps = StreamingAUC(), Steps(options.steps, job.rank)  #
+    progress, steps = StreamingAUC(), StepLog(options.steps, job.rank)  #
     for step, (x, y) in enumerate(batches):
         for optimizer in optimizers:
             optimizer.zero_grad()

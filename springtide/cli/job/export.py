@@ -105,7 +105,7 @@ def chosen_manifest(place: Place, checkpoint: int | None, *, before: int | None 
     return found.manifest
 
 
-def show(card: "export_folder.Card", url: str) -> None:
+def show(card: "export_folder.ExportCard", url: str) -> None:
     """A table of the tables."""
     from springtide.export.export_folder import folder_name
 

@@ -10,11 +10,11 @@ import msgspec
 
 from springtide import errors
 from springtide.launch import job_lookup
-from springtide.launch.job_lookup import Where
-from springtide.platforms.agent.job_handle import Reach
+from springtide.launch.job_lookup import JobLocation
+from springtide.platforms.agent.job_handle import JobHandle
 
 
-def logs(name: str | None, role: str | None, where: Where, *, lines: int, follow: bool, as_json: bool) -> int:
+def logs(name: str | None, role: str | None, where: JobLocation, *, lines: int, follow: bool, as_json: bool) -> int:
     """Print the logs of one role, or of all."""
     reach = job_lookup.find(name, where)
     known = reach.roles()
@@ -24,7 +24,7 @@ def logs(name: str | None, role: str | None, where: Where, *, lines: int, follow
     return followed(reach, chosen, lines, as_json=as_json) if follow else tails(reach, chosen, lines, as_json=as_json)
 
 
-def tails(reach: Reach, chosen: list[str], lines: int, *, as_json: bool) -> int:
+def tails(reach: JobHandle, chosen: list[str], lines: int, *, as_json: bool) -> int:
     """The last lines of each."""
     found: dict[str, list[str]] = {each: [] for each in (chosen or reach.roles())}
     for each, some in itertools.groupby(reach.logs(chosen, lines=lines, follow=False), key=lambda line: line.role):
@@ -37,7 +37,7 @@ def tails(reach: Reach, chosen: list[str], lines: int, *, as_json: bool) -> int:
     return 0
 
 
-def followed(reach: Reach, chosen: list[str], lines: int, *, as_json: bool) -> int:
+def followed(reach: JobHandle, chosen: list[str], lines: int, *, as_json: bool) -> int:
     """Line by line, as they come."""
     count = 0
     try:

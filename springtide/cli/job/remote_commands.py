@@ -120,7 +120,7 @@ def scale(
     """
     from springtide.cli.job import scale_stop as verb
 
-    wanted = verb.Wanted(workers=workers, servers=servers, data_workers=data_workers)
+    wanted = verb.ScaleTarget(workers=workers, servers=servers, data_workers=data_workers)
     return verb.scale(job, wanted, at.where(), as_json=as_json, sure=sure)
 
 

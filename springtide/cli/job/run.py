@@ -108,7 +108,7 @@ def execute(options: RunOptions, witness: Witness | None = None) -> tuple[messag
     return asyncio.run(_run(begun, witness)), begun.files
 
 
-async def _run(begun: local_job.Begun, witness: Witness | None) -> messages.JobStatus:
+async def _run(begun: local_job.PreparedRun, witness: Witness | None) -> messages.JobStatus:
     shown = live_view.open_view(begun.plan, begun.files)
 
     def seen(status: messages.JobStatus) -> None:

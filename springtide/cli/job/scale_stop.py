@@ -11,7 +11,7 @@ import msgspec
 
 from springtide import errors
 from springtide.launch import job_lookup
-from springtide.launch.job_lookup import Where
+from springtide.launch.job_lookup import JobLocation
 from springtide.rpc.messages import messages
 
 LOOK_S = 0.2
@@ -24,7 +24,7 @@ def most_workers() -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class ScaleTarget:
     """How many of each kind; None leaves them."""
 
     workers: int | None = None
@@ -37,7 +37,7 @@ class Wanted:
         return {name: count for name, count in asdict(self).items() if count is not None}
 
 
-def scale(name: str | None, wanted: Wanted, where: Where, *, as_json: bool, sure: bool = False) -> int:
+def scale(name: str | None, wanted: ScaleTarget, where: JobLocation, *, as_json: bool, sure: bool = False) -> int:
     """Ask for so many; new ones join and surplus ones drain while the others train on."""
     if not wanted.said:
         raise errors.BadInput("say how many: --workers N, --servers N, --data-workers N, or several of these")
@@ -63,7 +63,7 @@ def words(kind: str, count: int) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
-def stop(name: str | None, where: Where, *, wait: bool, as_json: bool) -> int:
+def stop(name: str | None, where: JobLocation, *, wait: bool, as_json: bool) -> int:
     """Drain a job: workers finish the batch in hand. With `wait`, until it is over."""
     reach = job_lookup.find(name, where)
     reach.ask(messages.Stop("stopped by `springtide stop`"))

@@ -22,9 +22,9 @@ from springtide.domain.spec.elastic_job import ElasticJob
 from springtide.domain.spec.platform_options import KubernetesWish, RayWish
 from springtide.launch import job_lookup, local_capacity, local_job
 from springtide.launch import submit as submitting
-from springtide.launch.job_lookup import Where
+from springtide.launch.job_lookup import JobLocation
 from springtide.launch.spec import resolve, spec_reader
-from springtide.launch.spec.spec_reader import Read
+from springtide.launch.spec.spec_reader import ParsedSpec
 from springtide.platforms.agent.run_plan import RunPlan
 from springtide.telemetry import redactor
 
@@ -34,7 +34,7 @@ ELSEWHERE = (KubernetesWish, RayWish)
 
 
 def submit(
-    spec: str, where: Where, *, name: str, follow: bool, dry_run: bool, as_json: bool, debug: bool = False
+    spec: str, where: JobLocation, *, name: str, follow: bool, dry_run: bool, as_json: bool, debug: bool = False
 ) -> int:  # fmt: skip
     """Check the spec, then hand it over; the exit code."""
     found = spec_reader.read(pathlib.Path(spec))
@@ -56,7 +56,7 @@ def submit(
     return 0
 
 
-def followed(name: str, where: Where, *, as_json: bool, debug: bool) -> int:
+def followed(name: str, where: JobLocation, *, as_json: bool, debug: bool) -> int:
     """Look on until it ends; Ctrl-C only ends the looking."""
     reach = job_lookup.find(name, where)
     try:
@@ -71,7 +71,7 @@ def followed(name: str, where: Where, *, as_json: bool, debug: bool) -> int:
     return exit_status.exit_code(status)
 
 
-def rehearse(found: Read, where: Where, *, named: bool, as_json: bool) -> int:
+def rehearse(found: ParsedSpec, where: JobLocation, *, named: bool, as_json: bool) -> int:
     """Say what the job would be, and where each value comes from."""
     job = found.job if found.job.name else replace(found.job, name=resolve.name_of(found.job.script))
     plan = None
@@ -106,7 +106,7 @@ def shown_value(path: str, value: Any) -> Any:
     return redactor.redact_all(value)
 
 
-def leaves(job: ElasticJob, found: Read, *, named: bool) -> Iterator[tuple[str, Any, str]]:
+def leaves(job: ElasticJob, found: ParsedSpec, *, named: bool) -> Iterator[tuple[str, Any, str]]:
     """Every value that says something, with its origin."""
 
     def walk(value: Any, path: schema.Path, given: bool) -> Iterator[tuple[str, Any, str]]:
@@ -125,7 +125,7 @@ def leaves(job: ElasticJob, found: Read, *, named: bool) -> Iterator[tuple[str, 
     yield from walk(job, (), False)
 
 
-def words(plan: RunPlan | None, where: Where) -> list[str]:
+def words(plan: RunPlan | None, where: JobLocation) -> list[str]:
     """What is made of what was left open."""
     if plan is None:
         return [f"what is open is filled in on {where.platform}, by what it has then"]

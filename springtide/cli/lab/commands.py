@@ -201,7 +201,7 @@ def reproduce(
     _need_lab("reproduce")
     from springtide.cli.lab import reproduce as verb
 
-    wish = verb.Wish(seeds=seeds, jobs=jobs, quick=quick, ids=ids, trace=trace, metrics=tuple(metric or ()))
+    wish = verb.ReproduceOptions(seeds=seeds, jobs=jobs, quick=quick, ids=ids, trace=trace, metrics=tuple(metric or ()))
     return verb.reproduce(name, wish, out=out, as_json=as_json)
 
 

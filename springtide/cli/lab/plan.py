@@ -42,10 +42,10 @@ def plan(source: str | None, *, policy: str | None, folder: str, as_json: bool) 
     path = found(source, folder)
     if is_spec(path):
         from springtide.cli.job import submit
-        from springtide.launch.job_lookup import Where
+        from springtide.launch.job_lookup import JobLocation
         from springtide.launch.spec import spec_reader
 
-        return submit.rehearse(spec_reader.read(path), Where(folder=folder), named=False, as_json=as_json)
+        return submit.rehearse(spec_reader.read(path), JobLocation(folder=folder), named=False, as_json=as_json)
     shown = planner_views.read(path)
     config = shown.config if policy is None else replace(shown.config, policy=policy)
     field_overrides.check_names(config)

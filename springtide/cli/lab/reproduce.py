@@ -20,7 +20,7 @@ Write = Callable[[pathlib.Path], list[pathlib.Path]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class ReproduceOptions:
     """What the user asked for; None: as the paper has it."""
 
     seeds: int | None = None
@@ -31,14 +31,14 @@ class Wish:
     metrics: tuple[str, ...] = ()
 
 
-class Paper(NamedTuple):
+class Reproduction(NamedTuple):
     """One reproduction: seeds, what it says of itself and how it writes pictures come from its function."""
 
-    rows: Callable[[range, Wish], tuple[list[Row], dict[str, Any], Write]]
+    rows: Callable[[range, ReproduceOptions], tuple[list[Row], dict[str, Any], Write]]
     seeds: int = 3
 
 
-def reproduce(name: str, wish: Wish, *, out: str | None, as_json: bool) -> int:
+def reproduce(name: str, wish: ReproduceOptions, *, out: str | None, as_json: bool) -> int:
     """Reproduce one paper."""
     if name not in PAPERS:
         raise errors.UnknownName("reproduction", name, PAPERS)
@@ -76,7 +76,7 @@ def _say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def _dlrover_rm(seeds: range, wish: Wish) -> tuple[list[Row], dict[str, Any], Write]:
+def _dlrover_rm(seeds: range, wish: ReproduceOptions) -> tuple[list[Row], dict[str, Any], Write]:
     from springtide_lab.reproduce.dlrover_rm import reproduction
 
     count = wish.jobs or (QUICK_JOBS if wish.quick else 500)
@@ -84,7 +84,7 @@ def _dlrover_rm(seeds: range, wish: Wish) -> tuple[list[Row], dict[str, Any], Wr
     return found, {"jobs": count}, lambda folder: reproduction.write(folder, found, seen, list(seeds))
 
 
-def _herald(seeds: range, wish: Wish) -> tuple[list[Row], dict[str, Any], Write]:
+def _herald(seeds: range, wish: ReproduceOptions) -> tuple[list[Row], dict[str, Any], Write]:
     from springtide_lab.reproduce.herald import preset, reproduction
 
     size = preset.QUICK if wish.quick else preset.Size()
@@ -95,7 +95,7 @@ def _herald(seeds: range, wish: Wish) -> tuple[list[Row], dict[str, Any], Write]
     return found, said, lambda folder: reproduction.write(folder, found)
 
 
-def _goldminer(seeds: range, wish: Wish) -> tuple[list[Row], dict[str, Any], Write]:
+def _goldminer(seeds: range, wish: ReproduceOptions) -> tuple[list[Row], dict[str, Any], Write]:
     from springtide_lab.reproduce.goldminer import reproduction
     from springtide_lab.reproduce.goldminer.simulation.trace import JOBS, Preset
 
@@ -107,7 +107,7 @@ def _goldminer(seeds: range, wish: Wish) -> tuple[list[Row], dict[str, Any], Wri
     return found, said, lambda folder: reproduction.write(folder, found, preset, seeds[0])
 
 
-def _kale(seeds: range, wish: Wish) -> tuple[list[Row], dict[str, Any], Write]:
+def _kale(seeds: range, wish: ReproduceOptions) -> tuple[list[Row], dict[str, Any], Write]:
     from springtide_lab.reproduce.kale import auc, reproduction
 
     traces = () if wish.quick and wish.trace is None else reproduction.found_traces(wish.trace)
@@ -119,9 +119,9 @@ def _kale(seeds: range, wish: Wish) -> tuple[list[Row], dict[str, Any], Write]:
     return found.rows, said, lambda folder: reproduction.write(folder, found)
 
 
-PAPERS: dict[str, Paper] = {
-    "dlrover-rm": Paper(_dlrover_rm),
-    "herald": Paper(_herald),
-    "goldminer": Paper(_goldminer, seeds=10),
-    "kale": Paper(_kale, seeds=20),
+PAPERS: dict[str, Reproduction] = {
+    "dlrover-rm": Reproduction(_dlrover_rm),
+    "herald": Reproduction(_herald),
+    "goldminer": Reproduction(_goldminer, seeds=10),
+    "kale": Reproduction(_kale, seeds=20),
 }

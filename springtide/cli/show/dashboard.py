@@ -14,7 +14,7 @@ from springtide.cli.common import exit_status, job_selection
 from springtide.cli.show import events as story
 from springtide.dashboard import server as serving
 from springtide.domain.spec.online_job import OnlinePoint
-from springtide.platforms.local.job_handle import LocalReach, places_of
+from springtide.platforms.local.job_handle import LocalJobHandle, places_of
 from springtide.telemetry import events, time_series
 from springtide.telemetry.run_registry import Run
 
@@ -25,7 +25,7 @@ STATUS_S = 0.5  # several browsers that look at one job ask its master once
 def dashboard(name: str | None, *, folder: str, host: str, port: int) -> int:
     """Serve it."""
     run = job_selection.pick(name, folder)
-    server = serving.serve(Feed(run), host=host, port=port)
+    server = serving.serve(DashboardData(run), host=host, port=port)
     shown = f"http://{server.server_address[0]!s}:{server.server_address[1]}"
     print(f"job {run.job}: {shown} (Ctrl-C ends the page, not the job)", flush=True)
     try:
@@ -37,7 +37,7 @@ def dashboard(name: str | None, *, folder: str, host: str, port: int) -> int:
     return 0
 
 
-class Feed:
+class DashboardData:
     """What the page is told of one run."""
 
     def __init__(self, run: Run) -> None:
@@ -59,7 +59,7 @@ class Feed:
 
     def _look(self) -> dict[str, Any]:
         if time.monotonic() > self._asked_at + STATUS_S:
-            status = LocalReach(self._run).status()
+            status = LocalJobHandle(self._run).status()
             plain = exit_status.as_object(status, places_of(self._run.files))
             self._status = {name: value for name, value in plain.items() if name != "members"}
             self._asked_at = time.monotonic()

@@ -12,14 +12,14 @@ import msgspec
 from springtide.cli.common.render import wrap
 from springtide.domain.plan.advice import WITHOUT_BRAIN
 from springtide.launch import job_lookup
-from springtide.launch.job_lookup import Where
+from springtide.launch.job_lookup import JobLocation
 
 Event = dict[str, Any]
 INDENT = " " * 11
 AT_ONCE_S = 1.0  # a loss and the decision about it are events of one moment
 
 
-def events(name: str | None, where: Where, *, as_json: bool) -> int:
+def events(name: str | None, where: JobLocation, *, as_json: bool) -> int:
     """Print every event of a job."""
     reach = job_lookup.find(name, where)
     story, began_at = reach.story(), reach.card.began_at
@@ -30,7 +30,7 @@ def events(name: str | None, where: Where, *, as_json: bool) -> int:
     return 0
 
 
-def explain(name: str | None, where: Where, *, as_json: bool) -> int:
+def explain(name: str | None, where: JobLocation, *, as_json: bool) -> int:
     """Print what was decided and why."""
     reach = job_lookup.find(name, where)
     card = reach.card

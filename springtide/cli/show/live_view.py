@@ -26,7 +26,7 @@ from springtide.telemetry.redactor import redact
 LINE_EVERY_S = 2.0
 
 
-class View(Protocol):
+class JobDisplay(Protocol):
     """Shows a job while it runs. A context manager: open while the job runs."""
 
     def update(self, status: JobStatus) -> None:
@@ -44,7 +44,7 @@ class View(Protocol):
     ) -> None: ...
 
 
-def open_view(plan: RunPlan, files: RunFiles) -> View:
+def open_view(plan: RunPlan, files: RunFiles) -> JobDisplay:
     """The view that fits standard error."""
     console = Console(stderr=True, highlight=False)  # honours NO_COLOR and TERM
     spec = plan.spec
@@ -61,7 +61,7 @@ def open_view(plan: RunPlan, files: RunFiles) -> View:
         heading += f", {count(spec.feeding.workers, 'data worker')}"
     if spec.worker_memory is not None:
         heading += f", memory {show_memory(spec.worker_memory)} each"
-    follow = Follow(files)
+    follow = WorkerOutput(files)
     chosen = LiveView if console.is_terminal and not console.is_dumb_terminal else PlainView
     return chosen(console, [heading, f"logs {files.logs}"], follow)
 
@@ -71,7 +71,7 @@ def count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-class Follow:
+class WorkerOutput:
     """New lines of worker 0's output, up to the traceback of a script that raised."""
 
     def __init__(self, files: RunFiles) -> None:
@@ -98,7 +98,7 @@ class Follow:
 class PlainView:
     """Plain lines."""
 
-    def __init__(self, console: Console, heading: list[str], follow: Follow) -> None:
+    def __init__(self, console: Console, heading: list[str], follow: WorkerOutput) -> None:
         self._heading, self._follow = heading, follow
         self._next_at = 0.0
         self._last = self._shown = self._decision = self._trouble = self._disk = ""
@@ -157,7 +157,7 @@ class PlainView:
 class LiveView:
     """Redrawn in place at the foot of the terminal; the script's own output scrolls above it."""
 
-    def __init__(self, console: Console, heading: list[str], follow: Follow) -> None:
+    def __init__(self, console: Console, heading: list[str], follow: WorkerOutput) -> None:
         self._console, self._heading, self._follow = console, heading, follow
         self._live = Live(console=console, refresh_per_second=8, transient=False)
 

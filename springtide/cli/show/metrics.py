@@ -6,11 +6,11 @@ In: a job, by `launch.job_lookup`. Out: Prometheus' text format; `--json` puts t
 import msgspec
 
 from springtide.launch import job_lookup
-from springtide.launch.job_lookup import Where
+from springtide.launch.job_lookup import JobLocation
 from springtide.master import metrics as gauges
 
 
-def metrics(name: str | None, where: Where, *, as_json: bool) -> int:
+def metrics(name: str | None, where: JobLocation, *, as_json: bool) -> int:
     """Print them."""
     reach = job_lookup.find(name, where)
     status = reach.status()

@@ -16,12 +16,12 @@ from springtide.domain.core.resources import show_memory
 from springtide.domain.core.roles import RoleKind
 from springtide.domain.spec.job_spec import Phase
 from springtide.launch import job_lookup
-from springtide.launch.job_lookup import Where
-from springtide.platforms.agent.job_handle import Reach
+from springtide.launch.job_lookup import JobLocation
+from springtide.platforms.agent.job_handle import JobHandle
 from springtide.rpc.messages.messages import JobStatus, MemberView
 
 
-def status(name: str | None, where: Where, *, every: bool, as_json: bool) -> int:
+def status(name: str | None, where: JobLocation, *, every: bool, as_json: bool) -> int:
     """Show one job, the newest unless it is named; or all."""
     if every:
         shown = [(reach, status_of(reach)) for reach in job_lookup.every(where)]
@@ -37,7 +37,7 @@ def status(name: str | None, where: Where, *, every: bool, as_json: bool) -> int
     return 0
 
 
-def status_of(reach: Reach) -> JobStatus:
+def status_of(reach: JobHandle) -> JobStatus:
     """How a job is; one that cannot be asked now is listed all the same."""
     try:
         return reach.status()
@@ -45,7 +45,7 @@ def status_of(reach: Reach) -> JobStatus:
         return JobStatus(name=reach.name, phase=Phase.STARTING, why=f"no answer: {error}", elapsed_s=0.0)
 
 
-def row(reach: Reach, job: JobStatus) -> str:
+def row(reach: JobHandle, job: JobStatus) -> str:
     """One job on one line."""
     age = short_time(time.time() - reach.card.began_at)
     return columns(reach.name, job.phase, age, f"{job.samples:,}", job.why.splitlines()[0] if job.why else "")
@@ -56,7 +56,7 @@ def columns(name: str, state: str, age: str, samples: str, why: str) -> str:
     return f"{name:<20} {state:<9} {age:>5} {samples:>9}  {why}"[:WIDTH].rstrip()
 
 
-def text(reach: Reach, job: JobStatus) -> str:
+def text(reach: JobHandle, job: JobStatus) -> str:
     """One job, in full."""
     if job.phase.over:
         lines = wrap(exit_status.text(exit_status.called(job, reach.name), reach.places))
@@ -142,7 +142,7 @@ def member_row(member: MemberView) -> str:
     return line.rstrip()
 
 
-def as_object(reach: Reach, job: JobStatus) -> dict[str, Any]:
+def as_object(reach: JobHandle, job: JobStatus) -> dict[str, Any]:
     """A job for scripts."""
     plain = exit_status.as_object(job, reach.places)
     if job.phase is not Phase.FINISHED and not job.phase.over:

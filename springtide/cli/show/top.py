@@ -15,15 +15,15 @@ from springtide.cli.common import exit_status
 from springtide.cli.common.render import line_of, picture
 from springtide.cli.show import status
 from springtide.launch import job_lookup
-from springtide.launch.job_lookup import Where
-from springtide.platforms.agent.job_handle import Reach
+from springtide.launch.job_lookup import JobLocation
+from springtide.platforms.agent.job_handle import JobHandle
 from springtide.rpc.messages.messages import JobStatus
 
 EVERY_S = 0.5
 LINE_EVERY_S = 2.0
 
 
-def top(name: str | None, where: Where, *, once: bool = False) -> int:
+def top(name: str | None, where: JobLocation, *, once: bool = False) -> int:
     """Show it; of a job that is over, how it ended."""
     reach = job_lookup.find(name, where)
     if once:
@@ -39,7 +39,7 @@ def top(name: str | None, where: Where, *, once: bool = False) -> int:
     return 0
 
 
-def watch(reach: Reach, console: Console) -> None:
+def watch(reach: JobHandle, console: Console) -> None:
     """Show a job while it runs: drawn on a terminal, else line by line."""
     if not console.is_terminal or console.is_dumb_terminal:
         while (status := look(reach)) is not None:
@@ -52,7 +52,7 @@ def watch(reach: Reach, console: Console) -> None:
             time.sleep(EVERY_S)
 
 
-def look(reach: Reach) -> JobStatus | None:
+def look(reach: JobHandle) -> JobStatus | None:
     """How it is; None: it is over. A master that is being replaced is waited for."""
     while reach.running():
         try:

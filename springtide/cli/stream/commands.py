@@ -28,7 +28,7 @@ Size = Annotated[str | None, typer.Option(help="Bytes that a partition keeps, su
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Records:
+class RecordOptions:
     """Which records are produced."""
 
     file: Annotated[str | None, typer.Option("--from", help="A record a line of it.", metavar="FILE")] = None
@@ -45,7 +45,7 @@ class Records:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Flow:
+class PaceOptions:
     """How fast they come."""
 
     rate: Annotated[float | None, typer.Option(help="Records a second.  [default: as fast as they go]")] = None
@@ -57,7 +57,7 @@ class Flow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Into:
+class TargetOptions:
     """What they are appended to."""
 
     partitions: Annotated[int | None, typer.Option(min=1, help="Of a log that is made, or grown.")] = None
@@ -79,12 +79,12 @@ Examples:
   springtide produce kafka://localhost:9092/clicks --from clicks.jsonl
 """,
 )
-@taking(which=Records, flow=Flow, into=Into)
+@taking(which=RecordOptions, flow=PaceOptions, into=TargetOptions)
 def produce(
     url: Url,
-    which: Records = Records(),  # noqa: B008 - frozen
-    flow: Flow = Flow(),  # noqa: B008 - frozen
-    into: Into = Into(),  # noqa: B008 - frozen
+    which: RecordOptions = RecordOptions(),  # noqa: B008 - frozen
+    flow: PaceOptions = PaceOptions(),  # noqa: B008 - frozen
+    into: TargetOptions = TargetOptions(),  # noqa: B008 - frozen
     as_json: Json = False,
     debug: Debug = False,
 ) -> int:

@@ -27,14 +27,14 @@ from springtide.domain.core import durations
 from springtide.domain.core.resources import parse_memory, show_memory
 
 if TYPE_CHECKING:
-    from springtide.cli.stream.commands import Flow, Into, Records
+    from springtide.cli.stream.commands import PaceOptions, RecordOptions, TargetOptions
 
 GENERATORS = ("clicks", "counter")
 DEFAULT_PARTITIONS = 4
 DAY_S = 86400.0
 
 
-def produce(url: str, which: "Records", flow: "Flow", into: "Into", *, as_json: bool) -> int:
+def produce(url: str, which: "RecordOptions", flow: "PaceOptions", into: "TargetOptions", *, as_json: bool) -> int:
     """Append until done or until Ctrl-C, and tell what was appended."""
     maker, pace = maker_of(which), pace_of(flow)
     mixed = Mixed(late=which.late, corrupt=which.corrupt, oversized=which.oversized, seed=which.seed)
@@ -56,7 +56,7 @@ def produce(url: str, which: "Records", flow: "Flow", into: "Into", *, as_json: 
     return 130 if done.interrupted else 0
 
 
-def maker_of(which: "Records") -> Maker:
+def maker_of(which: "RecordOptions") -> Maker:
     """What makes the records."""
     if (which.file is None) == (which.generator is None):
         raise errors.BadInput("give --from FILE or --generator NAME: one of them says where records come from")
@@ -75,7 +75,7 @@ def maker_of(which: "Records") -> Maker:
     raise errors.UnknownName("generator", str(which.generator), GENERATORS)
 
 
-def pace_of(flow: "Flow") -> traffic.Pace:
+def pace_of(flow: "PaceOptions") -> traffic.Pace:
     """When records are due."""
     if flow.trace is None:
         changed = {"--speedup": flow.speedup != 1.0, "--peak": flow.peak is not None, "--day": flow.day is not None}
@@ -97,7 +97,7 @@ def pace_of(flow: "Flow") -> traffic.Pace:
     return traffic.Along(trace, speedup=flow.speedup, peak=flow.peak)
 
 
-def open_or_make(url: str, into: "Into") -> Stream:
+def open_or_make(url: str, into: "TargetOptions") -> Stream:
     """The stream; a log that is not there is made, one with fewer partitions than asked for grows."""
     given = {
         "retain_bytes": None if into.retain is None else parse_memory(into.retain),

@@ -17,7 +17,7 @@ from springtide.launch.k8s import pod_job
 from springtide.platforms.k8s.api.client import Client
 from springtide.platforms.k8s.api.kinds import ELASTIC_JOBS, PODS
 from springtide.platforms.k8s.job import job_status
-from springtide.platforms.k8s.job.lease import Lease
+from springtide.platforms.k8s.job.lease import JobLease
 from springtide.platforms.k8s.job.status_writer import StatusWriter
 from springtide.platforms.k8s.objects import job_object, names
 from springtide.platforms.k8s.objects.job_object import JobObject
@@ -76,7 +76,7 @@ async def read(client: Client, name: str) -> JobObject | None:
 async def hold(client: Client, job: JobObject, stop: asyncio.Event) -> int:
     """Take the Lease, and run the job as long as it is ours."""
     pod = await client.get(PODS, names.master(job.name))
-    lease = Lease(client, names.master(job.name), pod["metadata"]["uid"])
+    lease = JobLease(client, names.master(job.name), pod["metadata"]["uid"])
 
     async def alive(holder: str) -> bool:
         masters = await client.list(PODS, labels=f"{names.JOB}={job.name},{names.ROLE}=master")

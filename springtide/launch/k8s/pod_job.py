@@ -20,14 +20,14 @@ from springtide.domain.plan.capacity import Capacity
 from springtide.domain.spec.elastic_job import ElasticJob
 from springtide.domain.spec.job_spec import Phase
 from springtide.launch.k8s.pod_output import Output
-from springtide.launch.k8s.pod_requests import Asks
+from springtide.launch.k8s.pod_requests import UserRequests
 from springtide.launch.spec import resolve
 from springtide.platforms.agent.agent import Agent, RunPlan, blame_of
-from springtide.platforms.agent.composite import TwoPlaces
+from springtide.platforms.agent.composite import CompositePlatform
 from springtide.platforms.k8s.api.client import Client
 from springtide.platforms.k8s.api.kinds import SCALE_PLANS
 from springtide.platforms.k8s.job import job_status
-from springtide.platforms.k8s.job.lease import Lease
+from springtide.platforms.k8s.job.lease import JobLease
 from springtide.platforms.k8s.job.platform import KubernetesPlatform
 from springtide.platforms.k8s.job.status_writer import StatusWriter
 from springtide.platforms.k8s.objects import names
@@ -45,13 +45,13 @@ AGAIN_S = 5.0
 class PodJob:
     """Of one agent's life."""
 
-    def __init__(self, client: Client, job: JobObject, lease: Lease) -> None:
+    def __init__(self, client: Client, job: JobObject, lease: JobLease) -> None:
         self._client, self._job, self._lease = client, job, lease
         self._settings = config.load()
         self.files = logs.RunFiles(pathlib.Path(names.RUN) / job.name)
         self._statuses = StatusWriter(client, job.name)
         self._statuses.generation = job.generation
-        self._asks = Asks(client, job, self.files, self._settings, self._statuses)
+        self._asks = UserRequests(client, job, self.files, self._settings, self._statuses)
         self._platform = KubernetesPlatform(
             client, job.name, pending_s=job.job.kubernetes.pending_s, resize_s=job.job.kubernetes.resize_s,
             notice=self._asks.notice, user_plan=self._asks.user_plan,
@@ -130,7 +130,7 @@ class PodJob:
     async def _attend(self, plan: RunPlan) -> None:
         near = LocalPlatform(self.files, log.info)
         agent = Agent(
-            plan, self.files, TwoPlaces(near, self._platform), log.info, next_term=self._next_term
+            plan, self.files, CompositePlatform(near, self._platform), log.info, next_term=self._next_term
         )  # fmt: skip
         self._asks.agent = agent
         output = Output(self.files)

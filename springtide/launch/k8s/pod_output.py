@@ -16,7 +16,7 @@ from springtide.telemetry import logs
 LOOK_S = 0.2
 
 
-class Follower:
+class LogFollower:
     """One file; `old`: whether to print what is in it already."""
 
     def __init__(self, path: pathlib.Path, out: TextIO, *, old: bool) -> None:
@@ -43,8 +43,8 @@ class Output:
 
     def __init__(self, files: logs.RunFiles, out: TextIO = sys.stdout) -> None:
         self._followers = [
-            Follower(files.events, out, old=True),
-            Follower(files.log_of(Role(RoleKind.MASTER)), out, old=False),
+            LogFollower(files.events, out, old=True),
+            LogFollower(files.log_of(Role(RoleKind.MASTER)), out, old=False),
         ]
 
     async def keep(self) -> None:

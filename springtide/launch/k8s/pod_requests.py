@@ -39,7 +39,7 @@ PAUSES_S = (1.0, 2.0, 5.0, 10.0, 30.0)
 """Until a plan is tried again that the master or the cluster could not take in, by how often."""
 
 
-class Asks:
+class UserRequests:
     """Of one job."""
 
     def __init__(
@@ -54,7 +54,7 @@ class Asks:
         self._statuses = statuses
         self.agent: Agent | None = None
         self.status: messages.JobStatus | None = None
-        self._wishes: dict[str, user_edits.Wish] = {}
+        self._wishes: dict[str, user_edits.UserPlan] = {}
         self._answers: dict[str, Object] = {}
         """What is to be said of plans, until it is said."""
         self._news = asyncio.Event()
@@ -107,7 +107,7 @@ class Asks:
         except errors.TemporaryError as error:
             log.warning("ScalePlans %s are not answered: %s", ", ".join(self._answers), error)
 
-    async def _do(self, wish: user_edits.Wish) -> None:
+    async def _do(self, wish: user_edits.UserPlan) -> None:
         if wish.plan is None:
             self._answer(wish, user_edits.REJECTED, wish.trouble)
             return
@@ -120,7 +120,7 @@ class Asks:
         else:
             self._answer(wish, user_edits.APPLIED, "the master has taken it; the job's status tells how far it is")
 
-    def _answer(self, wish: user_edits.Wish, phase: str, message: str) -> None:
+    def _answer(self, wish: user_edits.UserPlan, phase: str, message: str) -> None:
         """It is done once, however often it must be said."""
         self._wishes.pop(wish.name, None)
         at = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,8 +1,8 @@
 """What a job begins with when its user leaves that open, and by which rules it plans from there.
 
-In: an `ElasticJob` and what its platform has. Out: a `Start`: a first shape with `PlanRules`, or what `size_locally`
-says where nothing is to be planned. A brain or a history that knows similar jobs is asked for the first shape. Next:
-`launch.spec.resolve`.
+In: an `ElasticJob` and what its platform has. Out: an `InitialSizes`: a first shape with `PlanRules`, or what
+`size_locally` says where nothing is to be planned. A brain or a history that knows similar jobs is asked for the first
+shape. Next: `launch.spec.resolve`.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Start:
+class InitialSizes:
     """How a job begins."""
 
     workers: int
@@ -52,7 +52,7 @@ class Start:
     planning: PlanRules
 
 
-def start(job: ElasticJob, capacity: Capacity, *, history: str = "", key: str = "", say: Say) -> Start:
+def start(job: ElasticJob, capacity: Capacity, *, history: str = "", key: str = "", say: Say) -> InitialSizes:
     """Sizes, and rules if the job is to plan for itself. `history`: of past jobs, unless the job names one."""
     room.check(capacity, job.workers, job.servers, job.quota)
     limits = room.bounds(capacity, job.workers, job.servers, job.quota)
@@ -73,7 +73,7 @@ def start(job: ElasticJob, capacity: Capacity, *, history: str = "", key: str = 
     small = room.first_shape(rules.bounds, **begin, small=not capacity.own)
     shape, rules = warm(job, small, rules)
     held = capacity.holds
-    return Start(
+    return InitialSizes(
         workers=shape.workers, servers=shape.servers, threads=math.ceil(limits.most.worker_cpu), planning=rules,
         worker_cpu=shape.worker_cpu if held else job.workers.cpu,
         server_cpu=shape.server_cpu if held else job.servers.cpu,
@@ -87,7 +87,7 @@ def planned(job: ElasticJob) -> bool:
     return job.plan if job.plan is not None else open_numbers and job.sync == "async"
 
 
-def fixed(job: ElasticJob, capacity: Capacity) -> Start:
+def fixed(job: ElasticJob, capacity: Capacity) -> InitialSizes:
     """Sizes of a job that nobody plans for: what was given, else a usual size within bounds and quota."""
     cores = max(1, math.floor(capacity.node_cpu or capacity.cpu or 1))
     usual = resources.size_locally(
@@ -102,7 +102,7 @@ def fixed(job: ElasticJob, capacity: Capacity) -> Start:
         if capacity.holds:
             worker_cpu, server_cpu = shape.worker_cpu, shape.server_cpu
     threads = usual.threads_per_worker if worker_cpu is None else max(1, math.ceil(worker_cpu))
-    return Start(
+    return InitialSizes(
         workers=workers, servers=servers, worker_cpu=worker_cpu, server_cpu=server_cpu,
         threads=min(usual.threads_per_worker, threads), planning=PlanRules(),
     )  # fmt: skip

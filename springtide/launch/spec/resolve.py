@@ -92,7 +92,7 @@ def feeds(job: ElasticJob, capacity: Capacity) -> FeedRules:
     )
 
 
-def guards(job: ElasticJob, sizes: initial_resources.Start) -> GuardRules:
+def guards(job: ElasticJob, sizes: initial_resources.InitialSizes) -> GuardRules:
     """A hot server gets no more cores than a plan could give it."""
     rules, bounds = GuardRules(memory=job.guards, servers=job.guards), sizes.planning.bounds
     return replace(rules, most_cpu=bounds.most.server_cpu) if bounds is not None else rules

@@ -27,7 +27,7 @@ TEXT_TAGS = {"tag:yaml.org,2002:" + kind for kind in ("str", "timestamp", "value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Read:
+class ParsedSpec:
     """What a file says."""
 
     job: ElasticJob
@@ -73,7 +73,7 @@ class _Tree:
         return _Mark(1, 1)
 
 
-def read(path: pathlib.Path) -> Read:
+def read(path: pathlib.Path) -> ParsedSpec:
     """The job of a file; one error with everything that is wrong in it."""
     hint = f"{nearest(path)}docs/spec.md tells what is in it"
     return parse(file_input.read(path, what="the spec of a job", hint=hint, most_bytes=MOST_BYTES), path)
@@ -88,7 +88,7 @@ def nearest(path: pathlib.Path) -> str:
     return f"there is {', '.join(found[:3])}; " if found else ""
 
 
-def parse(text: str, path: pathlib.Path) -> Read:
+def parse(text: str, path: pathlib.Path) -> ParsedSpec:
     """The job of a text that was in `path`."""
     tree = _Tree()
     plain = _plain(_document(text, path), (), tree, ())
@@ -98,7 +98,7 @@ def parse(text: str, path: pathlib.Path) -> Read:
         raise errors.BadInput(_list(path, told))
     metadata = plain.get("metadata")
     namespace = metadata.get("namespace") if isinstance(metadata, dict) else None
-    return Read(
+    return ParsedSpec(
         job=job, path=path, namespace=namespace.text if isinstance(namespace, Scalar) else "",
         given=frozenset(_bare(each) for each in tree.values), folder=path.parent / job.working_dir,
     )  # fmt: skip

@@ -27,8 +27,8 @@ from springtide.domain.core.resources import Limits
 from springtide.domain.core.roles import Life, RoleExit, RoleKind, RoleUsage, WantedRole
 from springtide.domain.spec.job_spec import Blame, Phase
 from springtide.platforms.agent import credentials, master_keeper, reconcile, role_launch, waiting
-from springtide.platforms.agent.master_keeper import START_S, Keeper, NextTerm
-from springtide.platforms.agent.platform_api import Launch, Platform
+from springtide.platforms.agent.master_keeper import START_S, MasterSupervisor, NextTerm
+from springtide.platforms.agent.platform_api import Platform, RoleLaunch
 from springtide.platforms.agent.reconcile import POLITE_S
 from springtide.platforms.agent.run_plan import RunPlan as RunPlan
 from springtide.platforms.agent.waiting import Result
@@ -67,7 +67,7 @@ class Agent:
         )  # fmt: skip
         self._secret = pathlib.Path(plan.secret_file) if plan.secret_file else files.secret
         self._awake = AwakeClock()
-        self._keeper = Keeper(
+        self._keeper = MasterSupervisor(
             platform, files, self._master_launch, next_term or master_keeper.counting(), awake=self._awake,
             disk_s=plan.spec.disk_s, say=say,
         )  # fmt: skip
@@ -249,16 +249,16 @@ class Agent:
         lives = [life for life in self._platform.running() if life.role.kind is not RoleKind.MASTER]
         for step in self._reconciler.steps(wanted, lives, at=self._awake.now()):
             match step:
-                case reconcile.Start(each):
+                case reconcile.StartRole(each):
                     self._platform.start(self._role_launch(each), self._ended)
-                case reconcile.Hold(each):
+                case reconcile.ResizeRole(each):
                     limits = Limits(cpu=each.cpu, memory=each.memory, low=each.low)
                     held = self._platform.hold(Life(each.role, each.incarnation), limits)
                     log.info("%s: %s %s", each.role, limits, "from now on" if held else "from its next life on")
-                case reconcile.End(life, kill, why):
+                case reconcile.StopRole(life, kill, why):
                     log.info("%s %s: %s", "killing" if kill else "ending", life, why)
                     self._platform.stop(life, kill=kill)
-                case reconcile.Lost(life):
+                case reconcile.LostRole(life):
                     log.info("%s is gone: it ended while no agent looked", life)
                     self._ended(RoleExit(role=life.role, incarnation=life.incarnation, pid=0, evicted=True))
 
@@ -278,23 +278,23 @@ class Agent:
             )  # fmt: skip
         return self._measured
 
-    def _role_launch(self, wanted: WantedRole) -> Launch:
+    def _role_launch(self, wanted: WantedRole) -> RoleLaunch:
         limits = Limits(cpu=wanted.cpu, memory=wanted.memory, low=wanted.low)
         file = str(self._files.master.absolute())
-        there = role_launch.Directions(
+        there = role_launch.RoleEndpoints(
             master=self._where.address, master_file=file, secret_file=str(self._secret.absolute()),
             patience_s=role_launch.PATIENCE_S if self.plan.adopt else None,
         )  # fmt: skip
         return self._launch(Life(wanted.role, wanted.incarnation), there, limits)
 
-    def _master_launch(self, life: Life) -> Launch:
-        there = role_launch.Directions(host=self.plan.advertise, secret_file=str(self._secret.absolute()))
+    def _master_launch(self, life: Life) -> RoleLaunch:
+        there = role_launch.RoleEndpoints(host=self.plan.advertise, secret_file=str(self._secret.absolute()))
         return self._launch(life, there, Limits())
 
-    def _launch(self, life: Life, there: role_launch.Directions, limits: Limits) -> Launch:
+    def _launch(self, life: Life, there: role_launch.RoleEndpoints, limits: Limits) -> RoleLaunch:
         plan, kind = self.plan, life.role.kind
         there = replace(there, tls=self._files.certificates(kind))
-        return Launch(
+        return RoleLaunch(
             life=life, module=role_launch.module_of(kind), limits=limits,
             arguments=role_launch.arguments_of(kind, plan, root=str(self._files.root)),
             settings=role_launch.settings_of(

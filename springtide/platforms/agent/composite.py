@@ -9,16 +9,16 @@ from collections.abc import Callable, Mapping
 
 from springtide.domain.core.resources import Limits, Usage
 from springtide.domain.core.roles import Life, RoleExit, RoleKind
-from springtide.platforms.agent.platform_api import Launch, Platform
+from springtide.platforms.agent.platform_api import Platform, RoleLaunch
 
 
-class TwoPlaces:
+class CompositePlatform:
     """`near` runs masters, `far` all others."""
 
     def __init__(self, near: Platform, far: Platform) -> None:
         self._near, self._far = near, far
 
-    def start(self, launch: Launch, on_exit: Callable[[RoleExit], None]) -> int:
+    def start(self, launch: RoleLaunch, on_exit: Callable[[RoleExit], None]) -> int:
         """Where it belongs."""
         return self._of(launch.life).start(launch, on_exit)
 

@@ -14,7 +14,7 @@ from springtide.rpc.messages import messages
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Card:
+class JobSummary:
     """What is known of a job however it is doing."""
 
     script: str
@@ -32,7 +32,7 @@ class LogLine(NamedTuple):
     """Without its line end."""
 
 
-class Reach(Protocol):
+class JobHandle(Protocol):
     """One job. Nothing here waits for long, but for `logs` that are followed; all of it may be called again."""
 
     @property
@@ -46,7 +46,7 @@ class Reach(Protocol):
         ...
 
     @property
-    def card(self) -> Card:
+    def card(self) -> JobSummary:
         """What it runs, and since when."""
         ...
 

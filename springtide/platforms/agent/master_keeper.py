@@ -15,7 +15,7 @@ from typing import Any
 from springtide import errors
 from springtide.domain.core.roles import Life, Role, RoleExit, RoleKind
 from springtide.platforms.agent import waiting
-from springtide.platforms.agent.platform_api import Launch, Platform
+from springtide.platforms.agent.platform_api import Platform, RoleLaunch
 from springtide.platforms.agent.waiting import Result
 from springtide.platforms.awake import AwakeClock
 from springtide.rpc.messages import messages
@@ -52,11 +52,11 @@ def counting(first: int = 1) -> NextTerm:
     return next_term
 
 
-class Keeper:
+class MasterSupervisor:
     """One master at a time. The one before is dead when the next is started."""
 
     def __init__(
-        self, platform: Platform, files: logs.RunFiles, launch: Callable[[Life], Launch], next_term: NextTerm, *,
+        self, platform: Platform, files: logs.RunFiles, launch: Callable[[Life], RoleLaunch], next_term: NextTerm, *,
         awake: AwakeClock, disk_s: float = 0.0, say: Callable[[str], None] = lambda _: None,
     ) -> None:  # fmt: skip
         """`disk_s`: how long a full disk is waited for. `say` gets what the user should know."""

@@ -13,7 +13,7 @@ from springtide.domain.core.roles import Life, RoleExit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Launch:
+class RoleLaunch:
     """A process to start: `python -m module arguments`."""
 
     life: Life
@@ -31,7 +31,7 @@ class Launch:
 class Platform(Protocol):
     """A place to run roles. On this host they end with their agent, however it ends; on others they outlive it."""
 
-    def start(self, launch: Launch, on_exit: Callable[[RoleExit], None]) -> int:
+    def start(self, launch: RoleLaunch, on_exit: Callable[[RoleExit], None]) -> int:
         """Start a role; its process id. `on_exit` is called once, in the agent's event loop."""
         ...
 

@@ -14,14 +14,14 @@ POLITE_S = 5.0  # between asking a role to end and ending it
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class StartRole:
     """Start this life of a role."""
 
     wanted: WantedRole
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class StopRole:
     """Ask a process to end, or end it."""
 
     life: Life
@@ -30,20 +30,20 @@ class End:
 
 
 @dataclass(frozen=True, slots=True)
-class Hold:
+class ResizeRole:
     """Let a process that runs have other limits."""
 
     wanted: WantedRole
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
+class LostRole:
     """This life has joined, does not run, and was not started here: it ended while no agent looked."""
 
     life: Life
 
 
-Step = Start | End | Hold | Lost
+Step = StartRole | StopRole | ResizeRole | LostRole
 
 
 @dataclass(slots=True)
@@ -72,7 +72,7 @@ class Reconciler:
             wanted = (each.cpu, each.memory)
             if life in running and self.limits.setdefault(life, wanted) != wanted:
                 self.limits[life] = wanted
-                yield Hold(each)
+                yield ResizeRole(each)
 
     def _starts(self, lives: dict[Life, WantedRole], running: list[Life], at: float) -> Iterable[Step]:
         for life, each in lives.items():
@@ -82,11 +82,11 @@ class Reconciler:
             started = self.newest.get(life.role, -1)
             if life.incarnation > started and each.joined:  # a second process must never pass for it
                 self.newest[life.role] = life.incarnation
-                yield Lost(life)
+                yield LostRole(life)
             elif life.incarnation > started and at >= since + each.after_s:
                 self.newest[life.role] = life.incarnation
                 self.limits[life] = (each.cpu, each.memory)
-                yield Start(each)
+                yield StartRole(each)
 
     def _ends(self, lives: dict[Life, WantedRole], running: list[Life], at: float) -> Iterable[Step]:
         self.asked_at = {life: when for life, when in self.asked_at.items() if life in running}
@@ -97,12 +97,12 @@ class Reconciler:
             now = wanted_roles.get(life.role)
             why = "it is not wanted any more" if now is None else f"incarnation {now} takes its place"
             if now is not None and superseded(life, Life(life.role, now)):
-                yield End(life, kill=True, why=why)
+                yield StopRole(life, kill=True, why=why)
             elif life not in self.asked_at:
                 self.asked_at[life] = at
-                yield End(life, kill=False, why=why)
+                yield StopRole(life, kill=False, why=why)
             elif at >= self.asked_at[life] + POLITE_S:
-                yield End(life, kill=True, why=why)
+                yield StopRole(life, kill=True, why=why)
 
 
 def superseded(life: Life, by: Life) -> bool:

@@ -2,7 +2,7 @@
 
 In: `platforms.agent.agent` for each life it starts; whoever makes pods from a plan asks the same. Out: a command and
 what goes into its environment, so that a role cannot tell which platform started it. Next:
-`platforms.agent.platform_api.Launch`.
+`platforms.agent.platform_api.RoleLaunch`.
 """
 
 import json
@@ -29,7 +29,7 @@ MODULES = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Directions:
+class RoleEndpoints:
     """Where a role finds its job, and where it is found."""
 
     master: str = ""
@@ -60,7 +60,7 @@ def arguments_of(kind: RoleKind, plan: RunPlan, *, root: str = "") -> tuple[str,
 
 
 def settings_of(
-    life: Life, there: Directions, *, debug: bool = False, report_usage: bool = False,
+    life: Life, there: RoleEndpoints, *, debug: bool = False, report_usage: bool = False,
     script: Mapping[str, str] | None = None, arguments: Sequence[str] = (),
 ) -> dict[str, str]:  # fmt: skip
     """Fields of `config.Settings`; as `SPRINGTIDE_NAME` they make up the environment. `script`: those that only

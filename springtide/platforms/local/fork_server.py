@@ -1,10 +1,10 @@
 """An interpreter with its imports behind it that becomes workers on request: `python -m ...warm_process torch`.
 
-In: what to import; its standard input, a socket on which `platforms.local.fork_server_client` asks for a `Birth` at a
-time, with three files: the role's log, a pipe for its end, and one that lets it begin. Out: a fork each, whose process
-id and pidfd are the answer, and whose wait status is written to its pipe when it has ended. A fork goes on as `python
--m MODULE ...` would after seconds of imports, and ends when this process does. Nothing here starts a thread: forks
-would not have it.
+In: what to import; its standard input, a socket on which `platforms.local.fork_server_client` asks for a `ForkRequest`
+at a time, with three files: the role's log, a pipe for its end, and one that lets it begin. Out: a fork each, whose
+process id and pidfd are the answer, and whose wait status is written to its pipe when it has ended. A fork goes on as
+`python -m MODULE ...` would after seconds of imports, and ends when this process does. Nothing here starts a thread:
+forks would not have it.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ READY = b"ready"
 LARGEST = 1 << 20  # bytes of a request: an environment and a command line take less
 
 
-class Birth(msgspec.Struct, frozen=True, kw_only=True):
+class ForkRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A process to become."""
 
     module: str
@@ -41,7 +41,7 @@ class Birth(msgspec.Struct, frozen=True, kw_only=True):
     priority: int = 0
 
 
-class Born(msgspec.Struct, frozen=True, kw_only=True):
+class ForkReply(msgspec.Struct, frozen=True, kw_only=True):
     """The answer; the pidfd comes with it."""
 
     pid: int = 0
@@ -49,7 +49,7 @@ class Born(msgspec.Struct, frozen=True, kw_only=True):
     """Why it must not begin, or why there is none."""
 
 
-class Nest:
+class ForkServer:
     """Forks and reaps."""
 
     def __init__(self, asked: socket.socket) -> None:
@@ -57,7 +57,7 @@ class Nest:
         self._children: dict[int, tuple[int, int]] = {}
         """By pidfd: process id, and the pipe for its end."""
 
-    def serve(self) -> Birth | None:
+    def serve(self) -> ForkRequest | None:
         """Until nobody is there to ask: None. In a fork: what it is to become."""
         while True:
             ready, _, _ = select.select([self._asked.fileno(), *self._children], [], [])
@@ -68,11 +68,11 @@ class Nest:
             request, files, _, _ = socket.recv_fds(self._asked, LARGEST, 3)
             if not request:
                 return None
-            birth = msgspec.msgpack.decode(request, type=Birth)
+            birth = msgspec.msgpack.decode(request, type=ForkRequest)
             if not self._fork(birth, *files):
                 return birth
 
-    def _fork(self, birth: Birth, log: int, ending: int, gate: int) -> bool:
+    def _fork(self, birth: ForkRequest, log: int, ending: int, gate: int) -> bool:
         """False in the child, once it is in its place and may begin."""
         parent = os.getpid()
         try:
@@ -82,7 +82,7 @@ class Nest:
         except OSError as problem:  # as many processes as there may be: those that run go on
             for file in (log, ending, gate):
                 os.close(file)
-            self._asked.send(msgspec.msgpack.encode(Born(error=str(problem))))
+            self._asked.send(msgspec.msgpack.encode(ForkReply(error=str(problem))))
             return True
         if not pid:
             self._leave_nest(log, ending, parent)
@@ -98,7 +98,7 @@ class Nest:
         os.close(log)
         os.close(gate)
         self._children[pidfd] = (pid, ending)
-        socket.send_fds(self._asked, [msgspec.msgpack.encode(Born(pid=pid, error=error))], [pidfd])
+        socket.send_fds(self._asked, [msgspec.msgpack.encode(ForkReply(pid=pid, error=error))], [pidfd])
         return True
 
     def _leave_nest(self, log: int, ending: int, parent: int) -> None:
@@ -122,7 +122,7 @@ class Nest:
         os.close(pidfd)
 
 
-def settle(birth: Birth, pid: int) -> None:
+def settle(birth: ForkRequest, pid: int) -> None:
     """Put a child where it belongs, before it runs anything."""
     os.setpgid(pid, birth.process_group)
     for folder in birth.folders:
@@ -132,7 +132,7 @@ def settle(birth: Birth, pid: int) -> None:
         os.setpriority(os.PRIO_PROCESS, pid, birth.priority)
 
 
-def become(birth: Birth) -> None:
+def become(birth: ForkRequest) -> None:
     """Run the module as `python -m` does, with nothing random that another fork has too."""
     config.become(birth.environment)
     random.seed()
@@ -153,7 +153,7 @@ def main(modules: list[str]) -> None:
     gc.collect()
     gc.freeze()  # else a fork's first collection would write to, and so copy, every page
     asked.send(READY)
-    birth = Nest(asked).serve()
+    birth = ForkServer(asked).serve()
     if birth is not None:
         become(birth)
 

@@ -20,7 +20,7 @@ import msgspec
 
 from springtide import config
 from springtide.platforms.local import fork_server
-from springtide.platforms.local.fork_server import READY, Birth, Born
+from springtide.platforms.local.fork_server import READY, ForkReply, ForkRequest
 
 IMPORTS = (
     "torch",
@@ -38,7 +38,7 @@ IMPORTS = (
 ANSWER_S = 5.0  # a fork takes 10 ms; one that does not answer for so long is stopped or dead
 
 
-class Fork:
+class ForkedProcess:
     """A process that was forked for us: as much of `subprocess.Popen` as its owner needs."""
 
     def __init__(self, pid: int, pidfd: int, ending: int) -> None:
@@ -63,7 +63,7 @@ class Fork:
         return self._returned
 
 
-class WarmStarts:
+class ForkServerClient:
     """One such interpreter. Close it; its forks end with it."""
 
     def __init__(self, *, after_s: float = 0.0, besides: Collection[str] = ()) -> None:
@@ -101,10 +101,10 @@ class WarmStarts:
     def start(
         self, module: str, arguments: Sequence[str], environment: Mapping[str, str], log: int, *,
         process_group: int, folders: Sequence[str] = (), priority: int = 0,
-    ) -> Fork | None:  # fmt: skip
+    ) -> ForkedProcess | None:  # fmt: skip
         """A fork that runs `python -m module arguments`. None where there can be none, or the interpreter does not
         answer: it is asked no more then, and what it has forked goes on."""
-        birth = Birth(
+        birth = ForkRequest(
             module=module, arguments=arguments, environment=environment, process_group=process_group, folders=folders,
             priority=priority,
         )  # fmt: skip
@@ -113,7 +113,7 @@ class WarmStarts:
         try:
             socket.send_fds(self._asking, [msgspec.msgpack.encode(birth)], [log, told, waits])
             answer, files, _, _ = socket.recv_fds(self._asking, fork_server.LARGEST, 1)
-            born = msgspec.msgpack.decode(answer, type=Born)
+            born = msgspec.msgpack.decode(answer, type=ForkReply)
             if not born.error:
                 os.write(gate, b"1")
         except (OSError, msgspec.DecodeError):  # if it forks all the same, that process finds its gate closed and ends
@@ -126,7 +126,7 @@ class WarmStarts:
         if not files:
             os.close(ending)
             return None
-        fork = Fork(born.pid, files[0], ending)
+        fork = ForkedProcess(born.pid, files[0], ending)
         if born.error:
             fork.wait()
             return None

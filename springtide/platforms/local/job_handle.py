@@ -1,6 +1,6 @@
 """Jobs of this machine, reached through their run folders: the master by its file, all else by what lies there.
 
-In: a folder of runs. Out: `Reach`es: a reply of a running master, or the last status from the story of a job that is
+In: a folder of runs. Out: `JobHandle`s: a reply of a running master, or the last status from the story of a job that is
 over. Next: `launch.job_lookup`.
 """
 
@@ -15,7 +15,7 @@ import msgspec
 from springtide import errors
 from springtide.domain.spec.job_spec import Blame, Phase
 from springtide.platforms.agent import ask_master
-from springtide.platforms.agent.job_handle import Card, LogLine
+from springtide.platforms.agent.job_handle import JobSummary, LogLine
 from springtide.rpc.messages import messages
 from springtide.telemetry import events, logs, run_registry
 from springtide.telemetry.host import disk_room
@@ -28,7 +28,7 @@ def places_of(files: logs.RunFiles) -> dict[str, str]:
     return {"logs": str(files.logs), "events": str(files.events)}
 
 
-class LocalReach:
+class LocalJobHandle:
     """One run."""
 
     platform = "local"
@@ -42,10 +42,10 @@ class LocalReach:
         return self.run.job
 
     @property
-    def card(self) -> Card:
+    def card(self) -> JobSummary:
         """From its folder."""
         card = self.run.card
-        return Card(script=card.script, arguments=card.arguments, began_at=card.began_at)
+        return JobSummary(script=card.script, arguments=card.arguments, began_at=card.began_at)
 
     @property
     def places(self) -> dict[str, str]:
@@ -92,22 +92,22 @@ class LocalReach:
 
     def logs(self, roles: Sequence[str], *, lines: int, follow: bool) -> Iterator[LogLine]:
         """From the log files."""
-        tails: dict[str, Tail] = {}
+        tails: dict[str, LogTail] = {}
         for role in roles or self.roles():
-            tails[role] = Tail(self.run.files.logs / f"{role}.log")
+            tails[role] = LogTail(self.run.files.logs / f"{role}.log")
             yield from (LogLine(role, text) for text in tails[role].last(lines))
         while follow:
             running = self.run.running  # before the last look: what it wrote until its end is read by it
             for role in roles or self.roles():
                 if role not in tails:
-                    tails[role] = Tail(self.run.files.logs / f"{role}.log")
+                    tails[role] = LogTail(self.run.files.logs / f"{role}.log")
                 yield from (LogLine(role, text) for text in tails[role].more())
             if not running:
                 return
             time.sleep(LOOK_S)
 
 
-class Tail:
+class LogTail:
     """A log file that grows; what is read is read once."""
 
     def __init__(self, path: pathlib.Path) -> None:

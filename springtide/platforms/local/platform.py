@@ -1,6 +1,6 @@
 """Roles as processes of this machine: a log file each, one process group, all gone when the agent is gone.
 
-In: `Launch`es from `platforms.agent.agent`. Out: exits, told in the agent's event loop as they happen (pidfd), with
+In: `RoleLaunch`es from `platforms.agent.agent`. Out: exits, told in the agent's event loop as they happen (pidfd), with
 their cause; what each process takes. `platforms.local.cgroups` holds them to their limits where the kernel lets us.
 """
 
@@ -17,9 +17,9 @@ from typing import BinaryIO
 from springtide import config
 from springtide.domain.core.resources import Limits, Usage
 from springtide.domain.core.roles import Life, RoleExit, RoleKind
-from springtide.platforms.agent.platform_api import Launch
-from springtide.platforms.local.fork_server_client import Fork, WarmStarts
-from springtide.platforms.local.process_group import Watched
+from springtide.platforms.agent.platform_api import RoleLaunch
+from springtide.platforms.local.fork_server_client import ForkedProcess, ForkServerClient
+from springtide.platforms.local.process_group import GuardedProcessGroup
 from springtide.telemetry import events, logs
 from springtide.telemetry.host import usage
 from springtide.telemetry.host.cgroup_files import Group
@@ -32,10 +32,10 @@ WARMED_UP = (RoleKind.WORKER, RoleKind.DATA_WORKER, RoleKind.SERVER)  # a master
 
 
 @dataclass(slots=True)
-class Running:
+class RunningRole:
     """A started process."""
 
-    process: "subprocess.Popen[bytes] | Fork"
+    process: "subprocess.Popen[bytes] | ForkedProcess"
     pidfd: int
     limits: Limits
     group: Group | None
@@ -48,16 +48,16 @@ class LocalPlatform:
     """Starts roles here. Use within a running event loop, and close it. `say` gets what the user should know."""
 
     def __init__(
-        self, files: logs.RunFiles, say: Callable[[str], None] = lambda _: None, *, warm: WarmStarts | None = None
+        self, files: logs.RunFiles, say: Callable[[str], None] = lambda _: None, *, warm: ForkServerClient | None = None
     ) -> None:
         """`warm`: what to fork workers and servers from where it suits; whoever made it closes it."""
         self._files = files
         self._warm = warm
-        self._running: dict[Life, Running] = {}
-        self._watched = Watched(say)
+        self._running: dict[Life, RunningRole] = {}
+        self._watched = GuardedProcessGroup(say)
         self._watched.replace_dead_watchdogs()
 
-    def start(self, launch: Launch, on_exit: Callable[[RoleExit], None]) -> int:
+    def start(self, launch: RoleLaunch, on_exit: Callable[[RoleExit], None]) -> int:
         """Start a role in the watchdog's process group, its output going to its log."""
         path = self._files.log_of(launch.life.role)
         group = self._watched.make_group(str(launch.life), launch.limits)
@@ -69,8 +69,8 @@ class LocalPlatform:
             raise events.as_disk_error(error, path) from error
         if group is not None:
             self._watched.groups.admit(group, process.pid, launch.limits)
-        pidfd = os.dup(process.pidfd) if isinstance(process, Fork) else os.pidfd_open(process.pid)
-        self._running[launch.life] = Running(process, pidfd, launch.limits, group, on_exit, began)
+        pidfd = os.dup(process.pidfd) if isinstance(process, ForkedProcess) else os.pidfd_open(process.pid)
+        self._running[launch.life] = RunningRole(process, pidfd, launch.limits, group, on_exit, began)
         asyncio.get_running_loop().add_reader(pidfd, self._ended, launch.life)
         return process.pid
 
@@ -117,7 +117,7 @@ class LocalPlatform:
         """As `close`: the watchdog would see to it anyway."""
         self.close()
 
-    def _spawn(self, launch: Launch, group: Group | None, log: BinaryIO) -> "subprocess.Popen[bytes]":
+    def _spawn(self, launch: RoleLaunch, group: Group | None, log: BinaryIO) -> "subprocess.Popen[bytes]":
         """A new interpreter."""
         process = subprocess.Popen(
             [*within(group), sys.executable, "-m", launch.module, *launch.arguments],
@@ -131,7 +131,7 @@ class LocalPlatform:
             os.setpriority(os.PRIO_PROCESS, process.pid, NICEST)  # it has one thread yet, and all others follow it
         return process
 
-    def _fork(self, launch: Launch, group: Group | None, log: BinaryIO) -> Fork | None:
+    def _fork(self, launch: RoleLaunch, group: Group | None, log: BinaryIO) -> ForkedProcess | None:
         """One that has its imports behind it. Not under a memory limit: what forks share is not in their account."""
         environment = environment_of(launch)
         if self._warm is None or launch.life.role.kind not in WARMED_UP or launch.limits.memory is not None:
@@ -163,7 +163,7 @@ class LocalPlatform:
         running.on_exit(replace(ended, error=error))
 
 
-def environment_of(launch: Launch, *, parent: int = 0) -> dict[str, str]:
+def environment_of(launch: RoleLaunch, *, parent: int = 0) -> dict[str, str]:
     """All variables of a process to start; a fork has another `parent`, and ends with that by itself."""
     settings = {**launch.settings, "parent": str(parent)} if parent else launch.settings
     return config.child_environment(settings, launch.environment, launch.given)
@@ -181,12 +181,12 @@ def within(group: Group | None) -> list[str]:
     return ["/bin/sh", "-c", ENTER, "sh", str(len(folders)), *folders]
 
 
-def usage_of(running: Running) -> Usage:
+def usage_of(running: RunningRole) -> Usage:
     """What a process takes now; what a fork shares with others counts as its own."""
     if running.group is None:
         return usage.of_process(running.process.pid)
     counted = running.group.usage()
-    if isinstance(running.process, Fork):
+    if isinstance(running.process, ForkedProcess):
         own = usage.of_process(running.process.pid)
         counted = replace(counted, memory=max(counted.memory, own.memory), peak=max(counted.peak, own.peak))
     return counted

@@ -22,7 +22,7 @@ DYING_S = 2.0  # the kernel keeps a group as long as one of its processes is on 
 RETRY_S = 1.0  # after a watchdog could not be started: the machine has no process or no memory left for it
 
 
-class Watched:
+class GuardedProcessGroup:
     """`number` is that of the process group. `say` gets what the user should know. Close it by `kill`."""
 
     def __init__(self, say: Callable[[str], None]) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 
 from springtide import errors, file_input
 from springtide.domain.core.shape import GIB, Shape
-from springtide.file_input import Place, kind
+from springtide.file_input import InputFile, kind
 from springtide.sim.world import models, workload
 from springtide.sim.world.parameters import World
 from springtide.sim.world.world import Job
@@ -45,7 +45,7 @@ class Trace:
 def read(path: pathlib.Path) -> Trace:
     """A trace file."""
     text = file_input.read(path, what="a trace in YAML or JSON", hint="`springtide simulate --example` prints one")
-    place = Place(path, text)
+    place = InputFile(path, text)
     data = file_input.parse(path, text, what="a trace")
     if not isinstance(data, dict):
         raise place.fail((), f"wanted the sections {' and '.join(SECTIONS)}, got {kind(data)}")
@@ -68,7 +68,7 @@ def read(path: pathlib.Path) -> Trace:
 ROOMS = ("nodes", "node_cpu", "node_memory", "job_cpu")
 
 
-def _world(place: Place, changes: Any) -> World:
+def _world(place: InputFile, changes: Any) -> World:
     if not isinstance(changes, Mapping):
         raise place.fail(("world",), f"wanted names and numbers, got {kind(changes)}")
     known = {each.name for each in fields(World)}
@@ -82,7 +82,7 @@ def _world(place: Place, changes: Any) -> World:
     return replace(World(), **changes)
 
 
-def _job(place: Place, world: World, index: int, entry: Any) -> Job:
+def _job(place: InputFile, world: World, index: int, entry: Any) -> Job:
     trail = ("jobs", index)
     if not isinstance(entry, Mapping):
         raise place.fail(trail, f"wanted a job's fields, got {kind(entry)}")
@@ -98,7 +98,7 @@ def _job(place: Place, world: World, index: int, entry: Any) -> Job:
     return _filled(world, models.model(entry["model"]), index, entry)
 
 
-def _check(place: Place, trail: tuple[str | int, ...], value: Any) -> None:
+def _check(place: InputFile, trail: tuple[str | int, ...], value: Any) -> None:
     name = str(trail[-1])
     if name in WORDS:
         if not isinstance(value, str) or not value:

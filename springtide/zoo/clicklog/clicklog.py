@@ -1,6 +1,6 @@
 """Pure. A click log whose truth is known: sample i is a function of (spec, i), so any slice can be made anywhere.
 
-In: `LogSpec`, indices. Out: `Rows`, made in blocks that stay in the cache. The population is in `clickworld`, the
+In: `LogSpec`, indices. Out: `ClickRows`, made in blocks that stay in the cache. The population is in `clickworld`, the
 planted truth in `truth`, the best possible AUC in `oracle`; `clickdata` makes data sets of it.
 """
 
@@ -23,7 +23,7 @@ _STREAM_USER, _STREAM_ITEM, _STREAM_CONTEXT, _STREAM_DENSE, _STREAM_LABEL, _STRE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rows:
+class ClickRows:
     """Samples of a click log."""
 
     time_s: NDArray[np.float64]
@@ -60,11 +60,11 @@ class Generator:
             task.bias = truth.centre(task.logit(draw, start), weight, task.rate)
             weight = task.probability(task.logit(draw, start))
 
-    def rows(self, index: Index) -> Rows:
+    def rows(self, index: Index) -> ClickRows:
         """The samples with these indices, in this order."""
         index = np.ascontiguousarray(index, dtype=np.int64)
         n, spec = len(index), self.spec
-        rows = Rows(
+        rows = ClickRows(
             time_s=index / spec.events_per_s,
             users=np.empty(n, dtype=np.int64),
             sparse=np.empty((n, len(spec.cardinalities)), dtype=np.int64),
@@ -78,7 +78,7 @@ class Generator:
             self._fill(rows, slice(start, min(start + _BLOCK, n)), index)
         return rows
 
-    def between(self, start: int, stop: int) -> Rows:
+    def between(self, start: int, stop: int) -> ClickRows:
         """Samples start .. stop - 1."""
         return self.rows(np.arange(start, stop, dtype=np.int64))
 
@@ -93,7 +93,7 @@ class Generator:
             out[start : start + _BLOCK] = self.clicks.probability(logit)
         return out
 
-    def _fill(self, rows: Rows, block: slice, index: Index) -> None:
+    def _fill(self, rows: ClickRows, block: slice, index: Index) -> None:
         event = index[block]
         ids = self._room(len(event))
         draw = self._draw(event, ids)
@@ -112,7 +112,7 @@ class Generator:
         luck = counter_rng.uniforms(event, self.world.stream(_STREAM_CONVERSION))
         rows.conversion[block] = clicked & (luck < converts)
 
-    def _draw(self, event: Index, ids: NDArray[np.int32]) -> truth.Draw:
+    def _draw(self, event: Index, ids: NDArray[np.int32]) -> truth.EventDraw:
         """Draw users, items, contexts and counters of these events; their ids go to `ids` [fields, events]."""
         world = self.world
         users = world.laws[population.USER_FIELD].ranks(counter_rng.bits(event, world.stream(_STREAM_USER)))
@@ -127,7 +127,7 @@ class Generator:
         for column in range(min(4, self.spec.dense)):  # these tell of the user: 0.6 and 0.8 keep the variance at 1
             dense[column] *= np.float32(0.8)
             dense[column] += np.float32(0.6) * world.users[:, column].take(users, mode="clip")
-        return truth.Draw(users=users, items=items, contexts=contexts, match=match, dense=dense)
+        return truth.EventDraw(users=users, items=items, contexts=contexts, match=match, dense=dense)
 
     def _room(self, events: int) -> NDArray[np.int32]:
         return np.empty((len(self.world.kinds), events), dtype=np.int32)

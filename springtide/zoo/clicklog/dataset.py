@@ -21,7 +21,7 @@ from springtide.zoo import metrics
 from springtide.zoo.batches import Batch, ClickBatch, HistoryBatch, PairBatch, RankBatch
 from springtide.zoo.clicklog import best_auc as oracle
 from springtide.zoo.clicklog import population
-from springtide.zoo.clicklog.clicklog import Generator, Rows
+from springtide.zoo.clicklog.clicklog import ClickRows, Generator
 from springtide.zoo.clicklog.spec import RANK_FIELDS, LogSpec
 from springtide.zoo.readers import array_files
 
@@ -41,30 +41,30 @@ class _Shaper:
             self._histories = population.histories(generator.world)
             self._categories = population.categories(generator.world)
 
-    def columns(self, rows: Rows) -> Columns:
+    def columns(self, rows: ClickRows) -> Columns:
         """Inputs by name, labels as "y", the truth as "probability"."""
         made = _KINDS[self.kind](self, rows)
         return {**made, "probability": rows.probability}
 
-    def click(self, rows: Rows) -> Columns:
+    def click(self, rows: ClickRows) -> Columns:
         return {"dense": rows.dense, "sparse": rows.sparse, "y": rows.click}
 
-    def rank(self, rows: Rows) -> Columns:
+    def rank(self, rows: ClickRows) -> Columns:
         return {"sparse": rows.sparse, "y": np.stack([rows.click, rows.conversion], axis=1)}
 
-    def pair(self, rows: Rows) -> Columns:
+    def pair(self, rows: ClickRows) -> Columns:
         return {"user": rows.sparse[:, 0].copy(), "item": rows.sparse[:, 1].copy(), "y": rows.click}
 
-    def rating(self, rows: Rows) -> Columns:
+    def rating(self, rows: ClickRows) -> Columns:
         return {**self.pair(rows), "y": rows.rating.astype(np.float32)}
 
-    def history(self, rows: Rows) -> Columns:
+    def history(self, rows: ClickRows) -> Columns:
         items = np.concatenate([rows.sparse[:, 1:2] + 1, self._histories[rows.users]], axis=1)
         user = rows.sparse[:, 0].copy()
         return {"user": user, "items": items, "categories": self._categories[items], "y": rows.click}
 
 
-_KINDS: dict[str, Callable[[_Shaper, Rows], Columns]] = {
+_KINDS: dict[str, Callable[[_Shaper, ClickRows], Columns]] = {
     "click": _Shaper.click,
     "rank": _Shaper.rank,
     "pair": _Shaper.pair,

@@ -1,6 +1,6 @@
 """Pure. Who the users and items of a generated click log are, and what the fields say of them.
 
-In: `LogSpec`. Out: `World`: latent vectors, attributes that follow from them (so that fields correlate as in real
+In: `LogSpec`. Out: `Population`: latent vectors, attributes that follow from them (so that fields correlate as in real
 logs), popularity and the histories of users. Next: `truth` (who clicks), `clicklog` (the events).
 """
 
@@ -27,7 +27,7 @@ def field_kinds(fields: int) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class World:
+class Population:
     """The population behind a click log."""
 
     spec: LogSpec
@@ -46,7 +46,7 @@ class World:
         return counter_rng.key(self.spec.seed, *parts)
 
 
-def make(spec: LogSpec) -> World:
+def make(spec: LogSpec) -> Population:
     """Plant the population."""
     kinds = field_kinds(len(spec.cardinalities))
     n_users, n_items = spec.cardinalities[:2]
@@ -64,10 +64,12 @@ def make(spec: LogSpec) -> World:
             direction = _direction(counter_rng.key(spec.seed, 7, (field - 2) // len(_CYCLE)))
             shown = _attribute(latent[kind], direction, laws[field], counter_rng.key(spec.seed, 4, field))
             values.append(names[shown])
-    return World(spec=spec, kinds=kinds, users=latent["user"], items=latent["item"], values=tuple(values), laws=laws)
+    return Population(
+        spec=spec, kinds=kinds, users=latent["user"], items=latent["item"], values=tuple(values), laws=laws
+    )
 
 
-def choose(world: World, users: Index, event: Index, stream: int) -> tuple[Index, Floats]:
+def choose(world: Population, users: Index, event: Index, stream: int) -> tuple[Index, Floats]:
     """The item rank each user meets, and how well it suits them (standard deviation near 1).
 
     Of two items drawn by popularity the better match is taken `taste` of the time.
@@ -82,7 +84,7 @@ def choose(world: World, users: Index, event: Index, stream: int) -> tuple[Index
     return np.where(takes_one, one, two), np.where(takes_one, match_one, match_two)
 
 
-def histories(world: World) -> NDArray[np.int64]:
+def histories(world: Population) -> NDArray[np.int64]:
     """For each user rank the items seen before, as item id + 1, padded with 0: [users, history]."""
     size, longest = world.spec.cardinalities[USER_FIELD], world.spec.history
     users = np.repeat(np.arange(size, dtype=np.int64), longest)
@@ -94,7 +96,7 @@ def histories(world: World) -> NDArray[np.int64]:
     return seen
 
 
-def categories(world: World) -> NDArray[np.int64]:
+def categories(world: Population) -> NDArray[np.int64]:
     """Category id + 1 of item id + 1; 0 of 0."""
     table = np.zeros(world.spec.cardinalities[ITEM_FIELD] + 1, dtype=np.int64)
     table[world.values[ITEM_FIELD] + 1] = world.values[CATEGORY_FIELD] + 1

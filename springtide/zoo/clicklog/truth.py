@@ -1,11 +1,11 @@
 """Pure. The planted logistic truth: how likely an event is clicked (or converts), and how that turns with time.
 
-In: `World`, `Draw` (an event's ids, counters, match). Out: logits. Next: `clicklog` draws labels from them, `oracle`
-the best AUC.
+In: `Population`, `EventDraw` (an event's ids, counters, match). Out: logits. Next: `clicklog` draws labels from them,
+`oracle` the best AUC.
 
 Every weight is r cos(phase + speed * hours): at any hour a normal with the same spread, and over a lag it forgets
-itself as exp(-(drift * lag)^2 / 2), the speeds being normal with standard deviation `drift_per_hour`. The match of
-user and item turns likewise, each user at a speed of their own.
+itself as exp(-(drift * lag)^2 / 2), the speeds being normal with standard deviation `drift_per_hour`. The match of user
+and item turns likewise, each user at a speed of their own.
 """
 
 from dataclasses import dataclass
@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 
 from springtide.zoo.clicklog import counter_rng
 from springtide.zoo.clicklog.counter_rng import Floats, Index
-from springtide.zoo.clicklog.population import LATENT, World
+from springtide.zoo.clicklog.population import LATENT, Population
 
 Ranks = NDArray[np.int32] | NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Draw:
+class EventDraw:
     """Events before anyone clicked."""
 
     users: Index
@@ -37,7 +37,7 @@ class Draw:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Weights:
+class DriftingWeights:
     """Weights that turn with time."""
 
     size: Floats
@@ -70,7 +70,7 @@ class _Still:
 class Truth:
     """One task's planted weights; `task` 0 is the click, 1 the conversion."""
 
-    def __init__(self, world: World, task: int, rate: float) -> None:
+    def __init__(self, world: Population, task: int, rate: float) -> None:
         spec = world.spec
         self._world = world
         each = spec.field_strength / np.sqrt(len(world.kinds))
@@ -89,7 +89,7 @@ class Truth:
         self.rate = rate
         self.bias = 0.0
 
-    def logit(self, draw: Draw, hours: Floats) -> Floats:
+    def logit(self, draw: EventDraw, hours: Floats) -> Floats:
         """The true logit of each event if it happened at these hours."""
         logit = self._drifting(draw, hours) if self._still is None else self._standing(draw, self._still)
         logit += np.float32(self.bias)
@@ -111,7 +111,7 @@ class Truth:
             dense=self._dense.at(slice(None), 0.0),
         )
 
-    def _standing(self, draw: Draw, still: _Still) -> Floats:
+    def _standing(self, draw: EventDraw, still: _Still) -> Floats:
         logit = still.user.take(draw.users, mode="clip")
         logit += still.item.take(draw.items, mode="clip")
         for field, rank in draw.contexts.items():
@@ -121,7 +121,7 @@ class Truth:
             logit += weight * column
         return logit
 
-    def _drifting(self, draw: Draw, hours: Floats) -> Floats:
+    def _drifting(self, draw: EventDraw, hours: Floats) -> Floats:
         world = self._world
         ranks = {"user": draw.users, "item": draw.items}
         logit = self._turned_match(draw, hours)
@@ -133,7 +133,7 @@ class Truth:
             logit += self._dense.at(slice(which, which + 1), hours) * column
         return logit
 
-    def _turned_match(self, draw: Draw, hours: Floats) -> Floats:
+    def _turned_match(self, draw: EventDraw, hours: Floats) -> Floats:
         """The user's vector turns from the one it had at hour 0 towards another one."""
         angle = self._turn.take(draw.users, mode="clip") * hours
         other = self._other.take(draw.users, axis=0, mode="clip")
@@ -156,8 +156,8 @@ def centre(logit: Floats, weight: NDArray[np.float64], rate: float) -> float:
     return (low + high) / 2
 
 
-def _weights(count: int, spread: float, drift: float, stream: int) -> Weights:
+def _weights(count: int, spread: float, drift: float, stream: int) -> DriftingWeights:
     one, two, speed = counter_rng.normals(np.arange(count, dtype=np.int64), stream, 3)
-    return Weights(
+    return DriftingWeights(
         size=np.float32(spread) * np.hypot(one, two), phase=np.arctan2(two, one), speed=np.float32(drift) * speed
     )

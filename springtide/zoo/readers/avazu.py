@@ -43,7 +43,7 @@ class AvazuCsv(text_records.TextRecords):
         )
         super().__init__(path, form, on_malformed=on_malformed)
 
-    def _parse(self, cut: Cells) -> text_records.Parsed:
+    def _parse(self, cut: Cells) -> text_records.ParsedColumns:
         label = read_label(cut, _CLICK, "click")
         stamp, bad = cut.integers(slice(_HOUR, _HOUR + 1))
         hour = stamp[:, 0] % 100
@@ -53,4 +53,4 @@ class AvazuCsv(text_records.TextRecords):
         ids = np.concatenate([hour[:, None] + 1, cut.ids(slice(_FIRST, None))], axis=1)
         sparse = ids if self.tables is None else string_hash.fold(ids, np.asarray(self.tables))
         dense = np.stack([np.sin(angle), np.cos(angle)], axis=1).astype(np.float32)
-        return text_records.Parsed(x={"dense": dense, "sparse": sparse}, y=label)
+        return text_records.ParsedColumns(x={"dense": dense, "sparse": sparse}, y=label)

@@ -41,7 +41,7 @@ class CriteoTsv(text_records.TextRecords):
         )
         super().__init__(path, form, on_malformed=on_malformed)
 
-    def _parse(self, cut: Cells) -> text_records.Parsed:
+    def _parse(self, cut: Cells) -> text_records.ParsedColumns:
         label = read_label(cut, 0, "label")
         numbers, bad = cut.integers(slice(1, 1 + DENSE))
         for column in range(DENSE):
@@ -51,7 +51,7 @@ class CriteoTsv(text_records.TextRecords):
         dense = np.sign(numbers) * np.log1p(np.abs(numbers))
         ids = cut.ids(slice(1 + DENSE, None))
         sparse = ids if self.tables is None else string_hash.fold(ids, np.asarray(self.tables))
-        return text_records.Parsed(x={"dense": dense.astype(np.float32), "sparse": sparse}, y=label)
+        return text_records.ParsedColumns(x={"dense": dense.astype(np.float32), "sparse": sparse}, y=label)
 
 
 def read_label(cut: Cells, column: int, name: str) -> NDArray[np.float32]:

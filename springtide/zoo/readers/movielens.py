@@ -56,7 +56,7 @@ class MovieLens(text_records.TextRecords):
         )
         super().__init__(path, form, on_malformed=on_malformed)
 
-    def _parse(self, cut: Cells) -> text_records.Parsed:
+    def _parse(self, cut: Cells) -> text_records.ParsedColumns:
         for between in set(range(max(self._cells))) - set(self._cells):
             cut.complain(~cut.empty(between), between, "what is between two colons", "nothing")
         ids = []
@@ -75,4 +75,4 @@ class MovieLens(text_records.TextRecords):
         wrong = bad[:, 0] | cut.empty(column) | (stars[:, 0] < 0) | (stars[:, 0] > 5)
         cut.complain(wrong, column, "rating", "0 to 5 stars")
         y = stars[:, 0] if self._liked is None else stars[:, 0] >= self._liked
-        return text_records.Parsed(x={"user": ids[0], "item": ids[1]}, y=y.astype(np.float32))
+        return text_records.ParsedColumns(x={"user": ids[0], "item": ids[1]}, y=y.astype(np.float32))

@@ -1,8 +1,8 @@
 """Where the lines of a text file are, found once and kept beside it: random access to records of any length.
 
-In: a path. Out: `Lines`: the file mapped, and the place of each line. The index is a file `.NAME.KIND.index`, written
-under another name and renamed; in a folder that cannot be written it goes to the user's temporary folder. A file that
-has changed since is indexed again. A `.gz` is unpacked once, likewise. Next: `text_records`.
+In: a path. Out: `IndexedText`: the file mapped, and the place of each line. The index is a file `.NAME.KIND.index`,
+written under another name and renamed; in a folder that cannot be written it goes to the user's temporary folder. A
+file that has changed since is indexed again. A `.gz` is unpacked once, likewise. Next: `text_records`.
 """
 
 import errno
@@ -33,7 +33,7 @@ Check = Callable[[NDArray[np.uint8], Places, Places], dict[int, str]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lines:
+class IndexedText:
     """A mapped text file and its lines."""
 
     path: Path
@@ -46,7 +46,7 @@ class Lines:
     """The first of them, with line numbers."""
 
 
-def lines_of(path: str | Path, kind: str, *, header: bool, check: Check | None) -> Lines:
+def lines_of(path: str | Path, kind: str, *, header: bool, check: Check | None) -> IndexedText:
     """Index the lines of a file, leaving out those that `check` finds fault with. `kind` names format and policy."""
     source = file_errors.existing(path)
     text_file = _unpacked(source)
@@ -102,12 +102,12 @@ def _blocks(text: NDArray[np.uint8]) -> Iterator[tuple[Places, Places]]:
         yield starts, ends - returns
 
 
-def _opened(source: Path, text_file: Path, index: Path, found: dict[str, Any], header: bool) -> Lines:
+def _opened(source: Path, text_file: Path, index: Path, found: dict[str, Any], header: bool) -> IndexedText:
     if found["lines"] == 0:
         hint = f"; {found['skipped']} were skipped, the first: {found['problems'][0]}" if found["skipped"] else ""
         raise errors.BadInput(f"{source} has no records{' after its header, the first line' if header else ''}{hint}")
     places = np.memmap(index, dtype=np.int64, mode="r", offset=_HEADER, shape=(found["lines"], 2))
-    return Lines(
+    return IndexedText(
         path=source,
         text=_mapped(text_file),
         places=places,

@@ -24,7 +24,7 @@ POLICIES = ("fail", "skip")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parsed:
+class ParsedColumns:
     """Lines as columns."""
 
     x: dict[str, NDArray[np.generic]]
@@ -41,7 +41,7 @@ class Format:
     columns: int
     names: tuple[str, ...]
     """The header's cells, where the first line is one; cells are found by their place all the same."""
-    parse: Callable[[cells.Cells], Parsed]
+    parse: Callable[[cells.Cells], ParsedColumns]
     """Makes columns, and notes in `Cells.problems` the lines it cannot read."""
     make: Callable[..., Batch]
     """The batch of the columns."""
@@ -142,7 +142,7 @@ class TextRecords(Dataset[tuple[Batch, Tensor]]):
                     f"place, not by their name. Write them in this order: {', '.join(self._form.names)}"
                 )
 
-    def _found(self, path: str | Path) -> text_lines.Lines:
+    def _found(self, path: str | Path) -> text_lines.IndexedText:
         check = self._faults if self._on_malformed == "skip" else None
         kind = f"{self._form.name}-{self._on_malformed}"
         return text_lines.lines_of(path, kind, header=self._form.header, check=check)

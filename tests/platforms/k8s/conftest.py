@@ -30,7 +30,7 @@ from springtide.platforms.k8s.api.kinds import (
     PODS,
     PRIORITY_CLASSES,
     SERVICE_ACCOUNTS,
-    Kind,
+    ObjectKind,
 )
 from springtide_lab.kubernetes.api.server import ApiServer
 from springtide_lab.kubernetes.control import controllers
@@ -97,12 +97,12 @@ def real_kubeconfig() -> Iterator[str]:
             asyncio.run(_remove_all(path, before))
 
 
-async def _first_look(path: str) -> tuple[set[tuple[Kind, str]], bool]:
+async def _first_look(path: str) -> tuple[set[tuple[ObjectKind, str]], bool]:
     async with Client.open(path) as client:
         return await _of_ours(client), await controllers.is_missing(client)
 
 
-async def _of_ours(client: Client) -> set[tuple[Kind, str]]:
+async def _of_ours(client: Client) -> set[tuple[ObjectKind, str]]:
     return {
         (kind, item["metadata"]["name"])
         for kind in OF_THE_CLUSTER
@@ -111,7 +111,7 @@ async def _of_ours(client: Client) -> set[tuple[Kind, str]]:
     }
 
 
-async def _remove_all(path: str, before: set[tuple[Kind, str]]) -> None:
+async def _remove_all(path: str, before: set[tuple[ObjectKind, str]]) -> None:
     """Namespaces first, and wait for them: what is in them needs its definitions until then."""
     async with Client.open(path) as client:
 
@@ -153,7 +153,7 @@ async def _furnished(client: Client, namespace: str) -> None:
     """A namespace that was just made has its account and the server's certificate a little later."""
     await client.create(NAMESPACES, {"metadata": {"name": namespace, "labels": LABELS}})
 
-    async def is_there(kind: Kind, name: str) -> bool:
+    async def is_there(kind: ObjectKind, name: str) -> bool:
         with contextlib.suppress(errors.NotFound):
             return bool(await client.get(kind, name))
         return False

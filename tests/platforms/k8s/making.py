@@ -7,7 +7,7 @@ from typing import Any
 
 from springtide import errors
 from springtide.platforms.k8s.api.client import Client
-from springtide.platforms.k8s.api.kinds import DEFINITIONS, ELASTIC_JOBS, SCALE_PLANS, Kind
+from springtide.platforms.k8s.api.kinds import DEFINITIONS, ELASTIC_JOBS, SCALE_PLANS, ObjectKind
 from springtide.platforms.k8s.objects import crds
 from tests import waiting
 
@@ -30,7 +30,7 @@ async def define_ours(client: Client) -> None:
         await waiting.soon(partial(client.has, kind), kind.plural)
 
 
-def widgets() -> tuple[Object, Kind]:
+def widgets() -> tuple[Object, ObjectKind]:
     """The definition of a kind of its own, and that kind."""
     group = f"t{secrets.token_hex(3)}.springtide.dev"
     spec = {
@@ -64,4 +64,4 @@ def widgets() -> tuple[Object, Kind]:
     body = DEFINITIONS.body(
         f"widgets.{group}", spec={"group": group, "names": names, "scope": "Namespaced", "versions": [version]}
     )
-    return body, Kind(f"{group}/v1", "Widget", "widgets")
+    return body, ObjectKind(f"{group}/v1", "Widget", "widgets")

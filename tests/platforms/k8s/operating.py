@@ -26,7 +26,7 @@ async def installed(client: Client, cluster: Cluster, folder: pathlib.Path, *, e
     namespaces."""
     strict = {"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "restricted"}}}
     await client.patch(kinds.NAMESPACES, cluster.namespace, strict)  # all pods from here on are ours
-    plan = install_manifests.Plan(
+    plan = install_manifests.InstallPlan(
         image="springtide:test", namespace=cluster.namespace, only="" if everywhere else cluster.namespace
     )
     objects = [body for body in install_manifests.everything(plan) if body["kind"] not in ("Namespace", "Deployment")]
@@ -61,7 +61,7 @@ class Operator:
         """`brainy`: the cluster has a brain with TLS."""
         spaces = () if everywhere else (cluster.namespace,)
         site = replace(SITE, brain="springtide-brain:7790", brain_tls=True) if brainy else SITE
-        self._options = process.Options(
+        self._options = process.OperatorOptions(
             site=site,
             namespaces=spaces,
             kubeconfig=kubeconfig,

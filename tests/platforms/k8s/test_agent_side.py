@@ -10,10 +10,10 @@ from springtide import errors
 from springtide.domain.core.resources import Limits
 from springtide.domain.core.roles import Life, Role, RoleKind
 from springtide.domain.spec.job_spec import Phase
-from springtide.platforms.agent.platform_api import Launch
+from springtide.platforms.agent.platform_api import RoleLaunch
 from springtide.platforms.k8s.api.kinds import ELASTIC_JOBS, LEASES, PODS, SCALE_PLANS
 from springtide.platforms.k8s.job import lease as leases
-from springtide.platforms.k8s.job.lease import Lease
+from springtide.platforms.k8s.job.lease import JobLease
 from springtide.platforms.k8s.job.platform import KubernetesPlatform
 from springtide.platforms.k8s.job.status_writer import StatusWriter
 from springtide.platforms.k8s.objects import names
@@ -50,7 +50,7 @@ async def somebody(holder):
 
 
 def launch(life, **limits):
-    return Launch(life=life, module="m", limits=Limits(**limits))
+    return RoleLaunch(life=life, module="m", limits=Limits(**limits))
 
 
 def pod(life, **status):
@@ -74,7 +74,7 @@ async def until_plan(client, expected, **first):
 
 def test_terms_rise_over_all_agents_and_the_one_before_is_fenced(job):
     async def work(client):
-        first, second = Lease(client, "ctr-master", "pod-1"), Lease(client, "ctr-master", "pod-2")
+        first, second = JobLease(client, "ctr-master", "pod-1"), JobLease(client, "ctr-master", "pod-2")
         await first.take(somebody)
         assert [await first.next_term(), await first.next_term()] == [1, 2]
         with pytest.raises(TimeoutError):
@@ -84,7 +84,7 @@ def test_terms_rise_over_all_agents_and_the_one_before_is_fenced(job):
         assert await second.next_term() == 3
         with pytest.raises(errors.Fenced, match="pod-2"):
             await first.next_term()
-        again = Lease(client, "ctr-master", "pod-2")  # the same pod, its container started again
+        again = JobLease(client, "ctr-master", "pod-2")  # the same pod, its container started again
         await again.take(somebody)
         assert await again.next_term() == 4
 
@@ -93,10 +93,10 @@ def test_terms_rise_over_all_agents_and_the_one_before_is_fenced(job):
 
 def test_a_lease_that_was_not_renewed_for_long_is_free(job, monkeypatch):
     async def work(client):
-        await Lease(client, "ctr-master", "pod-1").take(nobody)
+        await JobLease(client, "ctr-master", "pod-1").take(nobody)
         monkeypatch.setattr(leases, "LOOK_S", 0.01)
         ours = itertools.count(0.0, leases.LASTS_S / 2)  # what passes here between two looks
-        second = Lease(client, "ctr-master", "pod-2", clock=lambda: next(ours))
+        second = JobLease(client, "ctr-master", "pod-2", clock=lambda: next(ours))
         await second.take(somebody)
         assert await second.next_term() == 1
 
@@ -107,7 +107,7 @@ def test_whoever_finds_another_in_the_lease_has_lost_it(job, monkeypatch):
     monkeypatch.setattr(leases, "RENEW_S", 0.01)
 
     async def work(client):
-        first, second = Lease(client, "ctr-master", "pod-1"), Lease(client, "ctr-master", "pod-2")
+        first, second = JobLease(client, "ctr-master", "pod-1"), JobLease(client, "ctr-master", "pod-2")
         await first.take(nobody)
         keeping = asyncio.create_task(first.keep())
         await second.take(nobody)

@@ -11,7 +11,7 @@ from tests.platforms.k8s.conftest import Cluster
 
 
 def test_what_was_installed_is_found_can_be_installed_again_and_goes(cluster: Cluster) -> None:
-    plan = install_manifests.Plan(
+    plan = install_manifests.InstallPlan(
         image="springtide:1",
         namespace=cluster.namespace,
         only=cluster.namespace,
@@ -47,7 +47,7 @@ def test_what_was_installed_is_found_can_be_installed_again_and_goes(cluster: Cl
 
 
 def test_a_namespace_that_is_there_stays_as_it_is(cluster: Cluster) -> None:
-    plan = install_manifests.Plan(image="springtide:1", namespace=cluster.namespace)
+    plan = install_manifests.InstallPlan(image="springtide:1", namespace=cluster.namespace)
 
     async def work(client: Client) -> None:
         before = await client.get(kinds.NAMESPACES, cluster.namespace)
@@ -61,7 +61,7 @@ def test_a_namespace_that_is_there_stays_as_it_is(cluster: Cluster) -> None:
 
 
 def test_a_cluster_without_us_is_told_apart(cluster: Cluster) -> None:
-    async def work(client: Client) -> list[install.Finding]:
+    async def work(client: Client) -> list[install.InstallCheck]:
         return await install.examine(client, cluster.namespace)
 
     found = {each.what: each for each in cluster.run(work)}

@@ -8,7 +8,7 @@ import pytest
 
 from springtide import errors
 from springtide.platforms.k8s.api.client import Client
-from springtide.platforms.k8s.api.kinds import CONFIG_MAPS, DEFINITIONS, PODS, Kind
+from springtide.platforms.k8s.api.kinds import CONFIG_MAPS, DEFINITIONS, PODS, ObjectKind
 from tests import waiting
 from tests.platforms.k8s import making
 from tests.platforms.k8s.conftest import Cluster
@@ -17,7 +17,7 @@ SOON_S = 60.0
 
 
 @asynccontextmanager
-async def defined(client: Client) -> AsyncIterator[Kind]:
+async def defined(client: Client) -> AsyncIterator[ObjectKind]:
     """A kind of its own, as long as it is needed."""
     body, kind = making.widgets()
     await client.create(DEFINITIONS, body)

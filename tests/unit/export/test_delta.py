@@ -7,7 +7,7 @@ from hypothesis import strategies as some
 from springtide.domain.model.outline import TableOutline
 from springtide.export import delta
 from springtide.export.delta import TableDelta
-from springtide.export.model import Table, in_order
+from springtide.export.model import ExportedTable, in_order
 from springtide.export.row_index import sums_of
 
 OUTLINE = TableOutline(name="items", paths=("items",), rows=0)
@@ -15,15 +15,15 @@ rows = some.floats(width=32, allow_nan=True)
 tables = some.dictionaries(some.integers(-(2**63), 2**63 - 1), rows, max_size=12)
 
 
-def table(content: dict[int, float]) -> Table:
+def table(content: dict[int, float]) -> ExportedTable:
     keys = np.array(list(content), dtype=np.int64)
     values = np.array([[value, 1.0] for value in content.values()], dtype=np.float32).reshape(-1, 2)
     return in_order(OUTLINE, "float32", keys, values)
 
 
-def between(old: Table, new: Table) -> TableDelta:
+def between(old: ExportedTable, new: ExportedTable) -> TableDelta:
     differs, removed = delta.between(old.keys, sums_of(old.rows), new.keys, sums_of(new.rows))
-    return TableDelta(Table(OUTLINE, "float32", new.keys[differs], new.rows[differs]), removed)
+    return TableDelta(ExportedTable(OUTLINE, "float32", new.keys[differs], new.rows[differs]), removed)
 
 
 @given(tables, tables)

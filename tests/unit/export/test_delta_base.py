@@ -7,7 +7,7 @@ from springtide.export import delta_base, export_folder
 
 
 def card(number, *, samples=0, step=0):
-    return export_folder.Card(
+    return export_folder.ExportCard(
         job="train",
         number=number,
         samples=samples,
@@ -23,7 +23,7 @@ def card(number, *, samples=0, step=0):
     ("text", "meant"), [("7", ("export", 7)), ("step:500", ("step", 500)), ("samples:1_000_000", ("samples", 10**6))]
 )
 def test_a_number_is_an_export_and_a_word_says_what_else(text, meant):
-    assert delta_base.parse(text) == delta_base.Since(*meant)
+    assert delta_base.parse(text) == delta_base.DeltaBase(*meant)
 
 
 @pytest.mark.parametrize("text", ["", "steps:4", "step:", "-1", "samples:x", "7.5"])

@@ -89,11 +89,11 @@ def test_what_cannot_be_built_on_is_said_and_leaves_no_card(tmp_path):
     whole = index.read_bytes()
     for content, match in ((whole[:-1] + b"?", "torn"), (b"?" + whole[1:], "checksum"), (whole[:2], "torn")):
         index.write_bytes(content)
-        with pytest.raises(row_index.Damaged, match=match):
+        with pytest.raises(row_index.UnusableBase, match=match):
             exported(tmp_path, 2, rows(k0=2), since=1)
         assert export_folder.numbers(url) == [1]
     index.unlink()
-    with pytest.raises(row_index.Damaged, match=r"no index.*without --since"):
+    with pytest.raises(row_index.UnusableBase, match=r"no index.*without --since"):
         exported(tmp_path, 2, rows(k0=2), since=1)
 
 
@@ -103,7 +103,7 @@ def test_an_export_of_the_first_format_is_read_but_not_built_on(tmp_path):
     older = msgspec.structs.replace(card, version=1, slots=0, index_crc=None)
     export_folder.publish(export_folder.place_for(url, 1), older)
     assert table_of(export.read(url)) == rows(k0=1)
-    with pytest.raises(row_index.Damaged, match="no index"):
+    with pytest.raises(row_index.UnusableBase, match="no index"):
         exported(tmp_path, 2, rows(k0=2), since=1)
     assert torch.equal(export.read(url).dense["top.bias"], torch.zeros(1))
 

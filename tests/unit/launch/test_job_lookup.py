@@ -8,7 +8,7 @@ import pytest
 from springtide import errors
 from springtide.cli.common.job_selection import where_of
 from springtide.launch import job_lookup
-from springtide.launch.job_lookup import Where
+from springtide.launch.job_lookup import JobLocation
 from springtide.telemetry import logs, run_registry
 from springtide.telemetry.run_registry import RunCard
 
@@ -41,19 +41,19 @@ def test_the_card_of_a_job_says_where_it_is(tmp_path, ray):
     local(tmp_path, "train", 1.0)
     card = RunCard(name="ctr", script="t.py", began_at=2.0, platform="ray", where={"address": "10.0.0.5:6379"})
     job_lookup.note(tmp_path, card)
-    where = Where(folder=str(tmp_path))
+    where = JobLocation(folder=str(tmp_path))
     newest = job_lookup.find(None, where)
     assert (newest.platform, newest.name, newest.where) == ("ray", "ctr", {"address": "10.0.0.5:6379"})
     assert job_lookup.find("train", where).platform == "local"
     assert [each.platform for each in job_lookup.every(where)] == ["ray", "local"]
-    here = Where(folder=str(tmp_path), platform="local")
+    here = JobLocation(folder=str(tmp_path), platform="local")
     assert job_lookup.find(None, here).name == "train" and len(job_lookup.every(here)) == 1
     job_lookup.note(tmp_path, RunCard(name="ctr", script="t.py", began_at=3.0, platform="ray"))
     assert job_lookup.find("ctr", where).where == {}
 
 
 def test_a_cluster_that_is_named_is_asked_for_its_jobs(tmp_path, ray):
-    where = Where(folder=str(tmp_path), platform="ray")
+    where = JobLocation(folder=str(tmp_path), platform="ray")
     assert job_lookup.find(None, where).name == "newest" and job_lookup.find("older", where).name == "older"
     assert [each.name for each in job_lookup.every(where)] == ["newest", "older"]
 
@@ -61,15 +61,15 @@ def test_a_cluster_that_is_named_is_asked_for_its_jobs(tmp_path, ray):
 def test_what_is_not_installed_is_named(monkeypatch):
     monkeypatch.setitem(job_lookup.REACHES, "k8s", "no_such_package.reach")
     with pytest.raises(errors.MissingExtra, match=r"springtide\[k8s\]"):
-        job_lookup.find("ctr", Where(platform="k8s"))
+        job_lookup.find("ctr", JobLocation(platform="k8s"))
 
 
 def test_where_no_job_is_it_says_how_to_begin_one(tmp_path, monkeypatch, ray):
     with pytest.raises(errors.MissingFile, match=r"springtide submit job\.yaml"):
-        job_lookup.find(None, Where(folder=str(tmp_path)))
+        job_lookup.find(None, JobLocation(folder=str(tmp_path)))
     monkeypatch.setattr(sys.modules["stand_in_reach"], "names", lambda where: [])
     with pytest.raises(errors.MissingFile, match="--platform ray"):
-        job_lookup.find(None, Where(folder=str(tmp_path), platform="ray"))
+        job_lookup.find(None, JobLocation(folder=str(tmp_path), platform="ray"))
 
 
 def test_an_option_that_only_one_platform_has_names_it():

@@ -8,7 +8,7 @@ import pytest
 from springtide import errors
 from springtide.domain.spec.elastic_job import ElasticJob
 from springtide.launch import detached_agent, job_lookup, submit
-from springtide.launch.job_lookup import Where
+from springtide.launch.job_lookup import JobLocation
 from springtide.platforms.agent import agent
 from springtide.telemetry import run_registry
 
@@ -25,7 +25,7 @@ def cluster(monkeypatch):
 
 def test_a_cluster_gets_the_job_with_a_name_and_a_card_stays_here(tmp_path, cluster):
     (tmp_path / "Train_CTR.py").write_text("")
-    where = Where(platform="k8s", options={"namespace": "ml"}, folder=str(tmp_path / "runs"))
+    where = JobLocation(platform="k8s", options={"namespace": "ml"}, folder=str(tmp_path / "runs"))
     name = submit.submit(ElasticJob(script="Train_CTR.py"), where, code=tmp_path)
     ((job, code, options),) = cluster
     assert name == job.name == "train-ctr" and code == tmp_path and options == {"namespace": "ml"}
@@ -34,13 +34,13 @@ def test_a_cluster_gets_the_job_with_a_name_and_a_card_stays_here(tmp_path, clus
 
 
 def test_what_is_wrong_is_said_before_anything_is_handed_over(tmp_path, cluster):
-    where = Where(platform="k8s", folder=str(tmp_path / "runs"))
+    where = JobLocation(platform="k8s", folder=str(tmp_path / "runs"))
     with pytest.raises(errors.MissingFile, match="no script"):
         submit.submit(ElasticJob(script="train.py"), where, code=tmp_path)
     with pytest.raises(errors.MissingFile, match="no such folder; wanted the one with"):
         submit.submit(ElasticJob(script="train.py"), where, code=tmp_path / "nowhere")
     with pytest.raises(errors.BadInput, match="nothing to run"):
-        submit.submit(ElasticJob(script="train.py", stopped=True), Where(folder=str(tmp_path / "runs")))
+        submit.submit(ElasticJob(script="train.py", stopped=True), JobLocation(folder=str(tmp_path / "runs")))
     assert not cluster and not (tmp_path / "runs").exists()
 
 

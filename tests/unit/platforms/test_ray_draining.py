@@ -33,7 +33,7 @@ def test_roles_of_a_node_that_is_about_to_go_hand_over_and_then_end(monkeypatch)
         del placed[life]
 
     async def work():
-        leaving = node_drain.Draining(lambda: {"b": 0}, lambda: placed, ask, end)
+        leaving = node_drain.NodeDrain(lambda: {"b": 0}, lambda: placed, ask, end)
         for _ in range(50):
             leaving.look()
             await asyncio.sleep(0)
@@ -59,7 +59,7 @@ def test_a_look_that_fails_is_not_the_last(monkeypatch, caplog):
             seen.set()
             return {}
 
-        task = asyncio.create_task(node_drain.Draining(announced, dict, None, None).keep())
+        task = asyncio.create_task(node_drain.NodeDrain(announced, dict, None, None).keep())
         await asyncio.wait_for(seen.wait(), 10)
         task.cancel()
 

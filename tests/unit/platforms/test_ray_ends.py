@@ -35,7 +35,7 @@ def test_an_actor_that_lives_and_cannot_start_its_process_was_not_evicted(tmp_pa
         wanted = SimpleNamespace(name="ctr", pending_s=10.0, resources={})
         roles = platform.RayPlatform(wanted, logs.RunFiles(tmp_path))
         life = Life(Role(RoleKind.WORKER, 0), 0)
-        await roles._tend(platform.Held(life, Full(), ends.append))
+        await roles._tend(platform.ActorEntry(life, Full(), ends.append))
         roles.leave()
 
     asyncio.run(work())
@@ -47,7 +47,7 @@ def test_an_actor_that_lives_and_cannot_start_its_process_was_not_evicted(tmp_pa
 def test_a_steward_that_is_started_again_after_the_end_only_leaves(tmp_path, monkeypatch):
     left = threading.Event()
     status = messages.JobStatus(name="ctr", phase=Phase.FINISHED, why="done", elapsed_s=1.0)
-    record = job_records.Record(name="ctr", script="train.py", began_at=3.0, begun=True, ended_at=5.0, status=status)
+    record = job_records.JobRecord(name="ctr", script="train.py", began_at=3.0, begun=True, ended_at=5.0, status=status)
     monkeypatch.setattr(job_records, "read", lambda name: record)
     monkeypatch.setattr(job_records, "write", lambda record: None)
     monkeypatch.setattr(steward.Steward, "_end_all", lambda self: None)

@@ -7,9 +7,9 @@ import tempfile
 import pytest
 
 from springtide.domain.core.roles import Life, Role, RoleKind
-from springtide.platforms.agent.platform_api import Launch
+from springtide.platforms.agent.platform_api import RoleLaunch
 from springtide.platforms.ray_cluster.job import role_actor
-from springtide.platforms.ray_cluster.job.role_actor import Holder
+from springtide.platforms.ray_cluster.job.role_actor import RoleActor
 
 LIFE = Life(Role(RoleKind.WORKER, 0), 3)
 
@@ -36,9 +36,9 @@ async def everything(held):
 
 def test_a_process_is_started_once_heard_and_seen_to_its_end(node, capsys):
     async def story():
-        held = Holder()
+        held = RoleActor()
         assert await held.who() is None
-        launch = Launch(life=LIFE, module="calendar", arguments=("2026",))
+        launch = RoleLaunch(life=LIFE, module="calendar", arguments=("2026",))
         started = await held.start(launch, {"secret": b"ab"})
         assert await held.start(launch, {}) is started
         found = await held.who()
@@ -56,8 +56,8 @@ def test_a_process_is_started_once_heard_and_seen_to_its_end(node, capsys):
 
 def test_a_process_that_is_killed_is_told_with_its_signal(node):
     async def story():
-        held = Holder()
-        await held.start(Launch(life=LIFE, module="http.server", arguments=("0",)), {})
+        held = RoleActor()
+        await held.start(RoleLaunch(life=LIFE, module="http.server", arguments=("0",)), {})
         await held.end(kill=True)
         try:
             return await everything(held)
@@ -70,8 +70,8 @@ def test_a_process_that_is_killed_is_told_with_its_signal(node):
 
 def test_the_error_that_a_server_ended_with_is_told_with_its_end(node):
     async def story():
-        held = Holder()
-        await held.start(Launch(life=Life(Role(RoleKind.SERVER, 0)), module="timeit", arguments=("1/0",)), {})
+        held = RoleActor()
+        await held.start(RoleLaunch(life=Life(Role(RoleKind.SERVER, 0)), module="timeit", arguments=("1/0",)), {})
         try:
             return await everything(held)
         finally:
@@ -84,7 +84,7 @@ def test_the_error_that_a_server_ended_with_is_told_with_its_end(node):
 def test_a_role_is_told_where_things_are_on_its_own_node(tmp_path):
     settings = {"member": "worker-0", "master_file": "/steward/master.json", "secret_file": "/steward/secret"}
     environment = {"OMP_NUM_THREADS": "4", "PYTHONUNBUFFERED": "1"}
-    launch = Launch(life=LIFE, module="m", settings=settings, environment=environment, given={"MINE": "1"})
+    launch = RoleLaunch(life=LIFE, module="m", settings=settings, environment=environment, given={"MINE": "1"})
     told = role_actor.told_where(launch, tmp_path, "10.0.0.7", {"OMP_NUM_THREADS"})
     assert told.settings == {
         "member": "worker-0",
@@ -93,7 +93,7 @@ def test_a_role_is_told_where_things_are_on_its_own_node(tmp_path):
         "secret_file": str(tmp_path / "secret"),
     }
     assert told.given == {"PYTHONUNBUFFERED": "1", "MINE": "1"}, "what the job sets itself stays as it is"
-    sealed = role_actor.told_where(Launch(life=LIFE, module="m", settings={"tls": "/steward/tls"}), tmp_path, "::1")
+    sealed = role_actor.told_where(RoleLaunch(life=LIFE, module="m", settings={"tls": "/steward/tls"}), tmp_path, "::1")
     assert sealed.settings["tls"] == str(tmp_path / "tls")
 
 

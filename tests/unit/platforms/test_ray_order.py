@@ -55,7 +55,7 @@ def test_a_cluster_has_what_its_nodes_have_and_its_largest_node_bounds_a_role():
 def test_a_role_that_is_none_cannot_ask_for_resources():
     plan = RunPlan(spec=JobSpec(name="a"), script="a.py")
     with pytest.raises(errors.UnknownName, match="Did you mean 'worker'"):
-        job_order.Order(name="a", plan=plan, run_folder="/tmp/a", resources={"workers": {"GPU": 1}})
+        job_order.JobOrder(name="a", plan=plan, run_folder="/tmp/a", resources={"workers": {"GPU": 1}})
 
 
 def test_more_than_one_core_is_asked_for_in_whole_ones():
@@ -100,11 +100,13 @@ def test_a_term_is_never_given_twice(tmp_path):
     async def three(counter):
         return [await counter.next() for _ in range(3)]
 
-    assert asyncio.run(three(master_terms.Counter(tmp_path))) == [1, 2, 3]
-    assert asyncio.run(three(master_terms.Counter(tmp_path))) == [4, 5, 6], "also by a steward that was started again"
+    assert asyncio.run(three(master_terms.TermCounter(tmp_path))) == [1, 2, 3]
+    assert asyncio.run(three(master_terms.TermCounter(tmp_path))) == [4, 5, 6], (
+        "also by a steward that was started again"
+    )
 
 
 def test_a_damaged_count_of_terms_is_no_reason_to_begin_at_one(tmp_path):
     (tmp_path / "term").write_text("many")
     with pytest.raises(errors.JobFailed, match="number of the last master"):
-        asyncio.run(master_terms.Counter(tmp_path).next())
+        asyncio.run(master_terms.TermCounter(tmp_path).next())

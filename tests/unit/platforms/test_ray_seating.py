@@ -80,7 +80,7 @@ def test_it_is_said_once_and_a_node_that_was_asked_for_in_vain_is_left_until_it_
 
     monkeypatch.setattr(data_worker_moves, "AGAIN_S", 0.0)
     world = World(next_at)
-    seen = data_worker_moves.Moving(lambda: world.placed, lambda: nodes({"home": world.free}), world.ask)
+    seen = data_worker_moves.DataWorkerMover(lambda: world.placed, lambda: nodes({"home": world.free}), world.ask)
     world.look(seen, 3)
     assert world.asked == ["data-worker-0"]
     world.free += 1.0

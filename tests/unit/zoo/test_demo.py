@@ -9,7 +9,7 @@ from springtide.zoo import demo
 
 def test_the_counting_table_sees_what_is_lost_and_what_is_repeated():
     train, _ = demo.log(2_000)
-    model = demo.Counted(demo.model())
+    model = demo.CountedModel(demo.model())
     optimizer = torch.optim.SGD(model.seen.parameters(), lr=1.0)
 
     def train_on(part):

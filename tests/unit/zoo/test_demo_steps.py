@@ -4,7 +4,7 @@ from springtide.zoo import demo_steps
 
 
 def test_steps_of_all_workers_count(tmp_path):
-    workers = [demo_steps.Steps(str(tmp_path), rank) for rank in range(2)]
+    workers = [demo_steps.StepLog(str(tmp_path), rank) for rank in range(2)]
     for _ in range(3):
         for worker in workers:
             worker.done()
@@ -16,7 +16,7 @@ def test_steps_of_all_workers_count(tmp_path):
 
 
 def test_without_a_folder_nothing_is_noted():
-    demo_steps.Steps(None, 0).done()
+    demo_steps.StepLog(None, 0).done()
 
 
 def test_the_longest_gap_is_that_which_reaches_into_the_span():

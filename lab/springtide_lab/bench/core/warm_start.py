@@ -13,17 +13,17 @@ from springtide.domain.core.resources import Limits
 from springtide.domain.spec.job_spec import JobSpec
 from springtide.platforms.agent import role_launch
 from springtide.platforms.agent.run_plan import RunPlan
-from springtide.platforms.local.fork_server_client import WarmStarts
+from springtide.platforms.local.fork_server_client import ForkServerClient
 
 WITHIN_S = 60.0
 
 
 @contextlib.contextmanager
-def warmed_up() -> Iterator[WarmStarts]:
+def warmed_up() -> Iterator[ForkServerClient]:
     """For the jobs that are given it."""
     plan = RunPlan(spec=JobSpec(name="bench"), script="train.py")
     environment = config.child_environment({}, role_launch.environment_of(plan, Limits()))
-    with contextlib.closing(WarmStarts()) as warm:
+    with contextlib.closing(ForkServerClient()) as warm:
         warm.begin(environment)
         deadline = time.monotonic() + WITHIN_S
         while not warm.suits(environment) and time.monotonic() < deadline:

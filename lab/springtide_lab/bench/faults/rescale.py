@@ -25,7 +25,7 @@ from springtide.domain.model.checkpoints import CheckpointRules
 from springtide.domain.model.tables import OptimSpec, TableSpec
 from springtide.domain.spec.job_spec import JobSpec
 from springtide.embedding.lookup.specs import native_spec
-from springtide.platforms.local.fork_server_client import WarmStarts
+from springtide.platforms.local.fork_server_client import ForkServerClient
 from springtide.testing.cluster import LocalCluster
 from springtide_lab.bench import Options
 from springtide_lab.bench.core import progress, report, warm_start
@@ -51,7 +51,7 @@ class Span:
     end: float
 
 
-def started(folder: pathlib.Path, sizes: Sizes, spec: JobSpec, warm: WarmStarts | None = None) -> LocalCluster:
+def started(folder: pathlib.Path, sizes: Sizes, spec: JobSpec, warm: ForkServerClient | None = None) -> LocalCluster:
     """The stepping job on these servers."""
     arguments = [str(folder), str(sizes.rows), str(DIM)]
     return LocalCluster(folder / "train.py", arguments, spec=spec, folder=folder / "runs", grace_s=5.0, warm=warm)

@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from springtide.platforms.k8s.api.client import Client
-from springtide.platforms.k8s.api.kinds import NODES, PODS, SERVICES, Kind, key_of
+from springtide.platforms.k8s.api.kinds import NODES, PODS, SERVICES, ObjectKind, key_of
 from springtide_lab.kubernetes.api.status_errors import Json
 
 WATCHED = (PODS, SERVICES, NODES)
@@ -18,8 +18,8 @@ class View:
 
     def __init__(self, client: Client, namespaces: Sequence[str], changed: Callable[[], None]) -> None:
         self._client, self._namespaces, self._changed = client, list(namespaces), changed
-        self._things: dict[Kind, dict[tuple[str, str], Json]] = {kind: {} for kind in WATCHED}
-        self._synced: dict[tuple[Kind, str], asyncio.Event] = {}
+        self._things: dict[ObjectKind, dict[tuple[str, str], Json]] = {kind: {} for kind in WATCHED}
+        self._synced: dict[tuple[ObjectKind, str], asyncio.Event] = {}
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
@@ -60,7 +60,7 @@ class View:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _follow(self, kind: Kind, namespace: str) -> None:
+    async def _follow(self, kind: ObjectKind, namespace: str) -> None:
         things = self._things[kind]
         async for change in self._client.watch(kind, namespace=namespace, everywhere=not namespace):
             if change.what == "synced":

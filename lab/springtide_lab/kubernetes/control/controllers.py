@@ -25,8 +25,8 @@ from springtide.platforms.k8s.api.kinds import (
     NAMESPACES,
     NODES,
     SERVICE_ACCOUNTS,
-    Kind,
     Object,
+    ObjectKind,
 )
 from springtide_lab.kubernetes.control import reconcile
 
@@ -114,7 +114,7 @@ class Rounds:
             await client.create(CONFIG_MAPS, CONFIG_MAPS.body("kube-root-ca.crt", namespace, data=data))
 
 
-async def contents(client: Client, kind: Kind, namespace: str) -> list[Object]:
+async def contents(client: Client, kind: ObjectKind, namespace: str) -> list[Object]:
     """All of a kind, where the server has it."""
     try:
         return (await client.list(kind, namespace=namespace)).items

@@ -7,18 +7,18 @@ does them, and looks again.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from springtide.platforms.k8s.api.kinds import CLAIMS, DISRUPTION_BUDGETS, PODS, Kind, Object
+from springtide.platforms.k8s.api.kinds import CLAIMS, DISRUPTION_BUDGETS, PODS, Object, ObjectKind
 from springtide_lab.kubernetes.control import garbage_collector, namespaces
 
 FOREGROUND, IN_USE = "foregroundDeletion", "kubernetes.io/pvc-protection"
-Found = Sequence[tuple[Kind, Object]]
+Found = Sequence[tuple[ObjectKind, Object]]
 
 
 @dataclass(frozen=True, slots=True)
 class Delete:
     """It has no owner any more, or no node, or no namespace."""
 
-    kind: Kind
+    kind: ObjectKind
     thing: Object
     grace_s: int | None = None
 
@@ -27,7 +27,7 @@ class Delete:
 class Let:
     """Nothing that we know of holds it any more: these finalizers stay."""
 
-    kind: Kind
+    kind: ObjectKind
     thing: Object
     holds: tuple[str, ...]
 
@@ -36,7 +36,7 @@ class Let:
 class Count:
     """A budget's figures."""
 
-    kind: Kind
+    kind: ObjectKind
     thing: Object
     status: Object
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 
 import springtide
 from springtide.domain.core.resources import Limits
-from springtide.platforms.local.process_group import Watched
+from springtide.platforms.local.process_group import GuardedProcessGroup
 from springtide.telemetry.host.cgroup_files import Group, kill_members
 from springtide_lab.kubernetes.kubelet import container_entry
 
@@ -116,7 +116,7 @@ class Machine:
     def __init__(self, folder: pathlib.Path) -> None:
         self._roots = folder / "roots"
         self._roots.mkdir(parents=True, exist_ok=True)
-        self._watched = Watched(log.warning)
+        self._watched = GuardedProcessGroup(log.warning)
         self._containers: dict[int, Container] = {}
         self._number = 0
         self._pipes: set[int] = set()

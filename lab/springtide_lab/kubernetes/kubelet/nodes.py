@@ -12,13 +12,13 @@ import urllib.parse
 
 from springtide import errors
 from springtide.platforms.k8s.api.client import Client
-from springtide.platforms.k8s.api.kinds import LEASES, NODES, Kind
+from springtide.platforms.k8s.api.kinds import LEASES, NODES, ObjectKind
 from springtide_lab.kubernetes.api.object_lifecycle import stamp
 from springtide_lab.kubernetes.api.status_errors import Json
 from springtide_lab.kubernetes.control.pod_placement import OWN_TAINT
 
 HOST = "127.0.0.1"
-ENDPOINT_SLICES = Kind("discovery.k8s.io/v1", "EndpointSlice", "endpointslices")
+ENDPOINT_SLICES = ObjectKind("discovery.k8s.io/v1", "EndpointSlice", "endpointslices")
 LEASE_NAMESPACE = "kube-node-lease"
 PODS_AT_MOST = 110
 ARCHITECTURE = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())

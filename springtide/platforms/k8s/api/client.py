@@ -19,7 +19,7 @@ from springtide import errors
 from springtide.platforms.k8s.api import api_errors
 from springtide.platforms.k8s.api import kubeconfig as access
 from springtide.platforms.k8s.api import watch as watching
-from springtide.platforms.k8s.api.kinds import PODS, Kind, Object
+from springtide.platforms.k8s.api.kinds import PODS, Object, ObjectKind
 
 WITHIN_S = 30.0  # an API server that restarts is back sooner
 ONE_TRY_S = 10.0  # for one answer: a hanging connection costs no more than this
@@ -78,13 +78,13 @@ class Client:
 
     # ---- objects ----
 
-    async def get(self, kind: Kind, name: str, *, namespace: str = "", subresource: str = "") -> Object:
+    async def get(self, kind: ObjectKind, name: str, *, namespace: str = "", subresource: str = "") -> Object:
         """One object."""
         path = kind.path(self._space(kind, namespace), name, subresource)
         return await self._ask("GET", path, f"get {kind} {name}")
 
     async def list(
-        self, kind: Kind, *, namespace: str = "", labels: str = "", fields: str = "", everywhere: bool = False
+        self, kind: ObjectKind, *, namespace: str = "", labels: str = "", fields: str = "", everywhere: bool = False
     ) -> Listing:
         """All objects that match, page by page."""
         path = kind.path("" if everywhere else self._space(kind, namespace))
@@ -100,7 +100,7 @@ class Client:
                 return Listing(items, page["metadata"].get("resourceVersion", ""))
             query["continue"] = following
 
-    async def create(self, kind: Kind, body: Object, *, namespace: str = "", dry_run: bool = False) -> Object:
+    async def create(self, kind: ObjectKind, body: Object, *, namespace: str = "", dry_run: bool = False) -> Object:
         """A new object; `AlreadyThere` if its name is taken."""
         space = self._space(kind, namespace or body["metadata"].get("namespace", ""))
         name = body["metadata"].get("name", "")
@@ -108,7 +108,7 @@ class Client:
         path = kind.path(space)
         return await self._ask("POST", path, f"create {kind} {name}", query=query, body=body, repeatable=dry_run)
 
-    async def update(self, kind: Kind, body: Object, *, subresource: str = "", dry_run: bool = False) -> Object:
+    async def update(self, kind: ObjectKind, body: Object, *, subresource: str = "", dry_run: bool = False) -> Object:
         """Put an object in the place of the one that was read; `Conflict` if another was quicker."""
         space, name = self._space(kind, body["metadata"].get("namespace", "")), body["metadata"]["name"]
         query = {"dryRun": "All"} if dry_run else {}
@@ -116,9 +116,16 @@ class Client:
         return await self._ask("PUT", path, f"update {kind} {name}", query=query, body=body)
 
     async def patch(
-        self, kind: Kind, name: str, body: Object | Sequence[Object], *, namespace: str = "", subresource: str = "",
-        how: How = "merge", dry_run: bool = False,
-    ) -> Object:  # fmt: skip
+        self,
+        kind: ObjectKind,
+        name: str,
+        body: Object | Sequence[Object],
+        *,
+        namespace: str = "",
+        subresource: str = "",
+        how: How = "merge",
+        dry_run: bool = False,
+    ) -> Object:
         """Change parts of an object; with `metadata.resourceVersion` in it, `Conflict` if another was quicker."""
         path = kind.path(self._space(kind, namespace), name, subresource)
         query = {"dryRun": "All"} if dry_run else {}
@@ -129,7 +136,7 @@ class Client:
         )  # fmt: skip
 
     async def delete(
-        self, kind: Kind, name: str, *, namespace: str = "", grace_s: int | None = None, propagation: str = "",
+        self, kind: ObjectKind, name: str, *, namespace: str = "", grace_s: int | None = None, propagation: str = "",
         uid: str = "", version: str = "",
     ) -> None:  # fmt: skip
         """Delete an object, if it is still the one meant (`uid`, `version`); `NotFound` if it is gone."""
@@ -143,7 +150,7 @@ class Client:
         path = kind.path(self._space(kind, namespace), name)
         await self._ask("DELETE", path, f"delete {kind} {name}", body=body)
 
-    async def post(self, kind: Kind, name: str, subresource: str, body: Object, *, namespace: str = "") -> Object:
+    async def post(self, kind: ObjectKind, name: str, subresource: str, body: Object, *, namespace: str = "") -> Object:
         """A subresource that is asked for something: pods/NAME/eviction, pods/NAME/binding."""
         path = kind.path(self._space(kind, namespace), name, subresource)
         return await self._ask("POST", path, f"post {kind} {name} ({subresource})", body=body, repeatable=False)
@@ -154,7 +161,7 @@ class Client:
         """Of the server, such as v1.33.1."""
         return str((await self._ask("GET", "/version", "ask for the version")).get("gitVersion", ""))
 
-    async def has(self, kind: Kind, subresource: str = "") -> bool:
+    async def has(self, kind: ObjectKind, subresource: str = "") -> bool:
         """Whether the API has this kind, or this part of it."""
         base = kind.path().rpartition("/")[0]
         try:
@@ -167,8 +174,8 @@ class Client:
     # ---- streams ----
 
     def watch(
-        self, kind: Kind, *, namespace: str = "", labels: str = "", fields: str = "", everywhere: bool = False
-    ) -> AsyncIterator[watching.Change]:
+        self, kind: ObjectKind, *, namespace: str = "", labels: str = "", fields: str = "", everywhere: bool = False
+    ) -> AsyncIterator[watching.ObjectChange]:
         """What there is, then whatever changes, for ever: see `platforms.k8s.api.watch`."""
         space = "" if everywhere else self._space(kind, namespace)
         return watching.changes(self, kind, space, labels=labels, fields=fields, everywhere=everywhere)
@@ -195,7 +202,7 @@ class Client:
                 async for line in self._lines(path, what, query, silence_s, anew=anew):
                     yield line
                 return
-            except Unknown as error:  # the token may have ended
+            except Unauthenticated as error:  # the token may have ended
                 if anew:
                     raise self._error(error.refusal, what) from None
 
@@ -211,7 +218,7 @@ class Client:
             ) as response:  # fmt: skip
                 if response.status >= 400:
                     refusal = api_errors.read(response.status, await response.read())
-                    raise Unknown(refusal) if refusal.status == 401 else self._error(refusal, what)
+                    raise Unauthenticated(refusal) if refusal.status == 401 else self._error(refusal, what)
                 rest = b""
                 async for chunk in response.content.iter_any():
                     *whole, rest = (rest + chunk).split(b"\n")
@@ -272,11 +279,11 @@ class Client:
     def _error(self, refusal: api_errors.Refusal, what: str) -> errors.SpringtideError:
         return api_errors.error_of(refusal, f"{what} ({self.access.where})", self.access.server)
 
-    def _space(self, kind: Kind, namespace: str) -> str:
+    def _space(self, kind: ObjectKind, namespace: str) -> str:
         return (namespace or self.namespace) if kind.namespaced else ""
 
 
-class Unknown(Exception):
+class Unauthenticated(Exception):
     """The server does not know who asks."""
 
     def __init__(self, refusal: api_errors.Refusal) -> None:

@@ -15,7 +15,7 @@ Object = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class ObjectKind:
     """One kind of object."""
 
     api: str
@@ -40,28 +40,30 @@ class Kind:
         return {"apiVersion": self.api, "kind": self.kind, "metadata": metadata, **fields}
 
 
-PODS = Kind("v1", "Pod", "pods")
-SERVICES = Kind("v1", "Service", "services")
-SECRETS = Kind("v1", "Secret", "secrets")
-CONFIG_MAPS = Kind("v1", "ConfigMap", "configmaps")
-SERVICE_ACCOUNTS = Kind("v1", "ServiceAccount", "serviceaccounts")
-CLAIMS = Kind("v1", "PersistentVolumeClaim", "persistentvolumeclaims")
-EVENTS = Kind("v1", "Event", "events")
-NAMESPACES = Kind("v1", "Namespace", "namespaces", namespaced=False)
-NODES = Kind("v1", "Node", "nodes", namespaced=False)
-DEPLOYMENTS = Kind("apps/v1", "Deployment", "deployments")
-ROLES = Kind("rbac.authorization.k8s.io/v1", "Role", "roles")
-ROLE_BINDINGS = Kind("rbac.authorization.k8s.io/v1", "RoleBinding", "rolebindings")
-CLUSTER_ROLES = Kind("rbac.authorization.k8s.io/v1", "ClusterRole", "clusterroles", namespaced=False)
-CLUSTER_ROLE_BINDINGS = Kind(
+PODS = ObjectKind("v1", "Pod", "pods")
+SERVICES = ObjectKind("v1", "Service", "services")
+SECRETS = ObjectKind("v1", "Secret", "secrets")
+CONFIG_MAPS = ObjectKind("v1", "ConfigMap", "configmaps")
+SERVICE_ACCOUNTS = ObjectKind("v1", "ServiceAccount", "serviceaccounts")
+CLAIMS = ObjectKind("v1", "PersistentVolumeClaim", "persistentvolumeclaims")
+EVENTS = ObjectKind("v1", "Event", "events")
+NAMESPACES = ObjectKind("v1", "Namespace", "namespaces", namespaced=False)
+NODES = ObjectKind("v1", "Node", "nodes", namespaced=False)
+DEPLOYMENTS = ObjectKind("apps/v1", "Deployment", "deployments")
+ROLES = ObjectKind("rbac.authorization.k8s.io/v1", "Role", "roles")
+ROLE_BINDINGS = ObjectKind("rbac.authorization.k8s.io/v1", "RoleBinding", "rolebindings")
+CLUSTER_ROLES = ObjectKind("rbac.authorization.k8s.io/v1", "ClusterRole", "clusterroles", namespaced=False)
+CLUSTER_ROLE_BINDINGS = ObjectKind(
     "rbac.authorization.k8s.io/v1", "ClusterRoleBinding", "clusterrolebindings", namespaced=False
 )
-DISRUPTION_BUDGETS = Kind("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets")
-PRIORITY_CLASSES = Kind("scheduling.k8s.io/v1", "PriorityClass", "priorityclasses", namespaced=False)
-LEASES = Kind("coordination.k8s.io/v1", "Lease", "leases")
-DEFINITIONS = Kind("apiextensions.k8s.io/v1", "CustomResourceDefinition", "customresourcedefinitions", namespaced=False)
-ELASTIC_JOBS = Kind(f"{GROUP}/{VERSION}", "ElasticJob", "elasticjobs")
-SCALE_PLANS = Kind(f"{GROUP}/{VERSION}", "ScalePlan", "scaleplans")
+DISRUPTION_BUDGETS = ObjectKind("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets")
+PRIORITY_CLASSES = ObjectKind("scheduling.k8s.io/v1", "PriorityClass", "priorityclasses", namespaced=False)
+LEASES = ObjectKind("coordination.k8s.io/v1", "Lease", "leases")
+DEFINITIONS = ObjectKind(
+    "apiextensions.k8s.io/v1", "CustomResourceDefinition", "customresourcedefinitions", namespaced=False
+)
+ELASTIC_JOBS = ObjectKind(f"{GROUP}/{VERSION}", "ElasticJob", "elasticjobs")
+SCALE_PLANS = ObjectKind(f"{GROUP}/{VERSION}", "ScalePlan", "scaleplans")
 
 KNOWN = (
     PODS, SERVICES, SECRETS, CONFIG_MAPS, SERVICE_ACCOUNTS, CLAIMS, EVENTS, NAMESPACES, NODES, DEPLOYMENTS, ROLES,
@@ -70,7 +72,7 @@ KNOWN = (
 )  # fmt: skip
 
 
-def kind_of(manifest: Mapping[str, Any]) -> Kind | None:
+def kind_of(manifest: Mapping[str, Any]) -> ObjectKind | None:
     """The kind that a manifest is of, if it is one of these."""
     wanted = (manifest.get("apiVersion"), manifest.get("kind"))
     return next((each for each in KNOWN if (each.api, each.kind) == wanted), None)

@@ -1,6 +1,6 @@
 """What there is of a kind, and whatever changes: a watch that goes on where it was when its connection breaks.
 
-In: `client.Client.watch`. Out: `Change`s: first all there is, then `synced`, then what happens. A server that has
+In: `client.Client.watch`. Out: `ObjectChange`s: first all there is, then `synced`, then what happens. A server that has
 forgotten the version to go on from (410) is asked for everything anew, and the difference is told as changes: nobody
 who reads them need know. Objects are told once per version, and one made anew under an old name as gone, then added.
 """
@@ -15,7 +15,7 @@ import msgspec
 
 from springtide import errors
 from springtide.platforms.k8s.api import api_errors
-from springtide.platforms.k8s.api.kinds import Kind, Object, key_of
+from springtide.platforms.k8s.api.kinds import Object, ObjectKind, key_of
 
 if TYPE_CHECKING:
     from springtide.platforms.k8s.api.client import Client
@@ -29,7 +29,7 @@ What = Literal["added", "changed", "gone", "synced"]
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class ObjectChange:
     """Something happened to an object; `synced`: all there was has been told."""
 
     what: What
@@ -37,12 +37,12 @@ class Change:
 
 
 @dataclass(slots=True)
-class Known:
+class KnownObjects:
     """What the reader of a watch has been told. Pure."""
 
     things: dict[tuple[str, str], Object] = field(default_factory=dict)
 
-    def relisted(self, items: Iterable[Object]) -> list[Change]:
+    def relisted(self, items: Iterable[Object]) -> list[ObjectChange]:
         """All there is: what that changes."""
         now = {key_of(item): item for item in items}
         told = [self._gone(key) for key in [key for key in self.things if key not in now]]
@@ -50,28 +50,28 @@ class Known:
             told += self.seen(item)
         return told
 
-    def seen(self, thing: Object) -> list[Change]:
+    def seen(self, thing: Object) -> list[ObjectChange]:
         """An object as it is: what that changes."""
         key = key_of(thing)
         before = self.things.get(key)
         self.things[key] = thing
         if before is None:
-            return [Change("added", thing)]
+            return [ObjectChange("added", thing)]
         if identity(before) != identity(thing):
-            return [Change("gone", before), Change("added", thing)]
+            return [ObjectChange("gone", before), ObjectChange("added", thing)]
         same = version(before) == version(thing) != ""
-        return [] if same else [Change("changed", thing)]
+        return [] if same else [ObjectChange("changed", thing)]
 
-    def deleted(self, thing: Object) -> list[Change]:
+    def deleted(self, thing: Object) -> list[ObjectChange]:
         """An object that is gone: its last state."""
         before = self.things.get(key_of(thing))
         if before is None or identity(before) != identity(thing):
             return []
         del self.things[key_of(thing)]
-        return [Change("gone", thing)]
+        return [ObjectChange("gone", thing)]
 
-    def _gone(self, key: tuple[str, str]) -> Change:
-        return Change("gone", self.things.pop(key))
+    def _gone(self, key: tuple[str, str]) -> ObjectChange:
+        return ObjectChange("gone", self.things.pop(key))
 
 
 def identity(thing: Object) -> str:
@@ -89,10 +89,10 @@ class Stale(Exception):
 
 
 async def changes(
-    client: "Client", kind: Kind, space: str, *, labels: str, fields: str, everywhere: bool
-) -> AsyncIterator[Change]:
+    client: "Client", kind: ObjectKind, space: str, *, labels: str, fields: str, everywhere: bool
+) -> AsyncIterator[ObjectChange]:
     """For ever. What can only be mended by a person (no right, no such kind) is raised."""
-    known, synced, since, failures = Known(), False, "", 0
+    known, synced, since, failures = KnownObjects(), False, "", 0
     while True:
         try:
             if not since:
@@ -101,7 +101,7 @@ async def changes(
                     yield change
                 since = listing.version
                 if not synced:
-                    yield Change("synced", {})
+                    yield ObjectChange("synced", {})
                     synced = True
             query = ({"labelSelector": labels} if labels else {}) | ({"fieldSelector": fields} if fields else {})
             query |= {"watch": "true", "allowWatchBookmarks": "true", "timeoutSeconds": str(LASTS_S)}
@@ -140,7 +140,7 @@ def read(line: bytes, since: str) -> tuple[tuple[str, Object], str]:
     return (what, thing), version(thing) or since
 
 
-def told(known: Known, what: str, thing: Object) -> list[Change]:
+def told(known: KnownObjects, what: str, thing: Object) -> list[ObjectChange]:
     """What a reader learns of an event."""
     if what == "BOOKMARK":
         return []

@@ -13,7 +13,7 @@ from springtide.platforms.k8s.objects.job_object import JobObject
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Room:
+class NodeCapacity:
     """What there is."""
 
     nodes: int = 0
@@ -23,7 +23,7 @@ class Room:
     node_memory: int = 0
 
 
-def room_for(job: JobObject, nodes: Iterable[Mapping[str, Any]]) -> Room:
+def room_for(job: JobObject, nodes: Iterable[Mapping[str, Any]]) -> NodeCapacity:
     """Of all nodes where its pods could run; other pods are not counted."""
     wish = job.job.kubernetes
     cpus, memories = [], []
@@ -33,8 +33,8 @@ def room_for(job: JobObject, nodes: Iterable[Mapping[str, Any]]) -> Room:
             cpus.append(quantities.read(offered.get("cpu", 0)))
             memories.append(int(quantities.read(offered.get("memory", 0))))
     if not cpus:
-        return Room()
-    return Room(
+        return NodeCapacity()
+    return NodeCapacity(
         nodes=len(cpus), cpu=sum(cpus), memory=sum(memories), node_cpu=max(cpus), node_memory=max(memories)
     )  # fmt: skip
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from springtide import errors
 from springtide.platforms.k8s.api import kinds
 from springtide.platforms.k8s.api.client import Client
-from springtide.platforms.k8s.api.kinds import Kind, Object
+from springtide.platforms.k8s.api.kinds import Object, ObjectKind
 from springtide.platforms.k8s.objects import install_manifests
 
 READY_S = 30.0
@@ -62,7 +62,7 @@ async def remove(
             say(f"{kind.kind} {name}: was not there")
 
 
-def kind_of(body: Object) -> Kind:
+def kind_of(body: Object) -> ObjectKind:
     """Of one of our own objects."""
     found = kinds.kind_of(body)
     if found is None:
@@ -71,7 +71,7 @@ def kind_of(body: Object) -> Kind:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class InstallCheck:
     """One thing that was looked at."""
 
     what: str
@@ -79,27 +79,31 @@ class Finding:
     said: str
 
 
-async def examine(client: Client, namespace: str) -> list[Finding]:
+async def examine(client: Client, namespace: str) -> list[InstallCheck]:
     """Whether everything is there that jobs need."""
-    found = [Finding(what="api server", well=True, said=f"{client.access.server} {await client.version()}".strip())]
+    found = [
+        InstallCheck(what="api server", well=True, said=f"{client.access.server} {await client.version()}".strip())
+    ]
     known = True
     for kind in (kinds.ELASTIC_JOBS, kinds.SCALE_PLANS):
         has = await client.has(kind)
         known = known and has
-        found.append(Finding(what=str(kind), well=has, said="known" if has else "not known: springtide k8s install"))
+        found.append(
+            InstallCheck(what=str(kind), well=has, said="known" if has else "not known: springtide k8s install")
+        )
     found.append(await deployment(client, install_manifests.OPERATOR, namespace, needed=True))
     found.append(await deployment(client, install_manifests.BRAIN, namespace, needed=False))
     resize = await client.has(kinds.PODS, "resize")
     said = "pods get other CPU and memory while they run" if resize else "pods are replaced where sizes change"
-    found.append(Finding(what="in-place resize", well=True, said=said))
+    found.append(InstallCheck(what="in-place resize", well=True, said=said))
     if known:
         jobs = (await client.list(kinds.ELASTIC_JOBS, everywhere=True)).items
         running = sum((each.get("status") or {}).get("phase") == "Running" for each in jobs)
-        found.append(Finding(what="jobs", well=True, said=f"{len(jobs)}, of which {running} run"))
+        found.append(InstallCheck(what="jobs", well=True, said=f"{len(jobs)}, of which {running} run"))
     return found
 
 
-async def deployment(client: Client, name: str, namespace: str, *, needed: bool) -> Finding:
+async def deployment(client: Client, name: str, namespace: str, *, needed: bool) -> InstallCheck:
     """How one of ours is doing."""
     what = name.removeprefix("springtide-")
     try:
@@ -108,9 +112,9 @@ async def deployment(client: Client, name: str, namespace: str, *, needed: bool)
         said = f"no Deployment {name} in {namespace}" + (
             ": springtide k8s install" if needed else "; masters plan alone"
         )
-        return Finding(what=what, well=not needed, said=said)
+        return InstallCheck(what=what, well=not needed, said=said)
     ready = (body.get("status") or {}).get("readyReplicas", 0)
     wanted = body["spec"].get("replicas", 1) if name == install_manifests.OPERATOR else 1  # other brains stand by
     image = body["spec"]["template"]["spec"]["containers"][0]["image"]
     hint = "" if ready >= wanted else f"; see kubectl -n {namespace} describe deployment {name}"
-    return Finding(what=what, well=ready >= wanted, said=f"{ready} of {wanted} ready, image {image}{hint}")
+    return InstallCheck(what=what, well=ready >= wanted, said=f"{ready} of {wanted} ready, image {image}{hint}")

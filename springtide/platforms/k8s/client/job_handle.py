@@ -1,4 +1,4 @@
-"""A job on a Kubernetes cluster as commands see it: `platforms.agent.job_handle.Reach`, by the API alone.
+"""A job on a Kubernetes cluster as commands see it: `platforms.agent.job_handle.JobHandle`, by the API alone.
 
 In: its name and where the cluster is. Out: its status from the ElasticJob, its story from the master pod's log, logs of
 its pods; it is scaled by a ScalePlan of the user's and stopped by its spec. No connection to the job itself is needed.
@@ -16,7 +16,7 @@ import msgspec
 from springtide import errors
 from springtide.domain.plan.scale_plan import ScalePlan
 from springtide.domain.spec import schema
-from springtide.platforms.agent.job_handle import Card, LogLine
+from springtide.platforms.agent.job_handle import JobSummary, LogLine
 from springtide.platforms.k8s.api.client import Client
 from springtide.platforms.k8s.api.kinds import ELASTIC_JOBS, SCALE_PLANS, Object
 from springtide.platforms.k8s.client import pod_logs
@@ -32,9 +32,9 @@ AGAIN_S = 0.2
 Result = TypeVar("Result")
 
 
-def open_job(name: str, where: Mapping[str, str]) -> "KubernetesReach":
+def open_job(name: str, where: Mapping[str, str]) -> "KubernetesJobHandle":
     """The job of that name."""
-    reach = KubernetesReach(name, where)
+    reach = KubernetesJobHandle(name, where)
     try:
         reach.read()
     except errors.NotFound:
@@ -74,7 +74,7 @@ def opened(where: Mapping[str, str]) -> Client:
     return Client.open(where.get("kubeconfig", ""), where.get("context", ""), where.get("namespace", ""))
 
 
-class KubernetesReach:
+class KubernetesJobHandle:
     """One job."""
 
     platform = "k8s"
@@ -87,11 +87,11 @@ class KubernetesReach:
         return run(self._where, lambda client: client.get(ELASTIC_JOBS, self.name))
 
     @property
-    def card(self) -> Card:
+    def card(self) -> JobSummary:
         """What it runs, and since when."""
         thing = self.read()
         spec = thing["spec"]
-        return Card(script=spec["script"], arguments=tuple(spec.get("arguments") or ()), began_at=began_at(thing))
+        return JobSummary(script=spec["script"], arguments=tuple(spec.get("arguments") or ()), began_at=began_at(thing))
 
     @property
     def places(self) -> dict[str, str]:

@@ -39,7 +39,7 @@ def read(open_client: Open, job: str, wanted: Sequence[str], *, lines: int, foll
     """The last lines of each, then, followed, whatever comes."""
     came: queue.Queue[LogLine | Exception | None] = queue.Queue()
     loop = asyncio.new_event_loop()
-    reader = Reader(open_client, job, wanted, lines, follow, came.put)
+    reader = PodLogReader(open_client, job, wanted, lines, follow, came.put)
 
     def work() -> None:
         try:
@@ -63,7 +63,7 @@ def read(open_client: Open, job: str, wanted: Sequence[str], *, lines: int, foll
         thread.join()
 
 
-class Reader:
+class PodLogReader:
     """Reads the logs of one job's pods."""
 
     def __init__(

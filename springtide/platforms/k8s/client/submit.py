@@ -17,7 +17,7 @@ from springtide.domain.core import redaction
 from springtide.domain.spec import schema
 from springtide.domain.spec.elastic_job import ElasticJob
 from springtide.platforms.k8s.api.client import Client
-from springtide.platforms.k8s.api.kinds import CONFIG_MAPS, ELASTIC_JOBS, SECRETS, Kind, Object
+from springtide.platforms.k8s.api.kinds import CONFIG_MAPS, ELASTIC_JOBS, SECRETS, Object, ObjectKind
 from springtide.platforms.k8s.client import code_archive
 from springtide.platforms.k8s.job import job_status
 from springtide.platforms.k8s.objects import job_object, names
@@ -38,7 +38,7 @@ async def _submit(job: ElasticJob, archive: bytes | None, where: Mapping[str, st
                 f"the cluster ({client.access.where}) does not know ElasticJobs; `springtide k8s install` sets it up"
             )
         await check_free(client, job.name)
-        beside: list[tuple[Kind, str]] = []
+        beside: list[tuple[ObjectKind, str]] = []
         try:
             job = await ship_credentials(client, job, beside)
             body = schema.to_plain(replace(job, working_dir=""), namespace=client.namespace)
@@ -92,7 +92,7 @@ async def ship(client: Client, job: str, archive: bytes) -> str:
     return str(made["metadata"]["name"])
 
 
-async def ship_credentials(client: Client, job: ElasticJob, beside: list[tuple[Kind, str]]) -> ElasticJob:
+async def ship_credentials(client: Client, job: ElasticJob, beside: list[tuple[ObjectKind, str]]) -> ElasticJob:
     """The job without the variables that look like credentials: they are in a Secret of its own, which is noted."""
     hidden = {name: value for name, value in job.environment.items() if redaction.is_secret_variable(name)}
     hidden |= {name: value for name, value in job.environment.items() if redaction.redact(value) != value}

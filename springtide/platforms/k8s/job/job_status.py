@@ -10,7 +10,7 @@ import msgspec
 
 from springtide.domain.spec.job_spec import Blame, Phase
 from springtide.platforms.k8s.api.kinds import Object
-from springtide.platforms.k8s.objects.job_object import FAILED, STOPPED, SUCCEEDED, Condition
+from springtide.platforms.k8s.objects.job_object import FAILED, STOPPED, SUCCEEDED, JobCondition
 from springtide.rpc.messages import messages
 
 PHASES = {
@@ -48,7 +48,7 @@ def fields(status: messages.JobStatus, *, generation: int) -> Object:
     }
 
 
-def conditions(status: messages.JobStatus) -> list[Condition]:
+def conditions(status: messages.JobStatus) -> list[JobCondition]:
     """Ready: it trains. Progressing: it starts, changes or drains. Degraded: it has less than it should. Finished."""
     phase, over = status.phase, status.phase.over
     all_there = (
@@ -59,15 +59,15 @@ def conditions(status: messages.JobStatus) -> list[Condition]:
     lacking = status.disk_trouble or status.lacks or ("" if all_there or not running else "some roles are away")
     trains = running and status.workers_alive > 0
     return [
-        Condition(
+        JobCondition(
             type="Ready", status=trains, reason="Trains" if trains else PHASES[phase], message=clipped(status.why)
         ),
-        Condition(type="Progressing", status=changing, reason="Changes" if changing else "Settled"),
-        Condition(
+        JobCondition(type="Progressing", status=changing, reason="Changes" if changing else "Settled"),
+        JobCondition(
             type="Degraded", status=bool(lacking) and not over, reason="Lacks" if lacking else "Whole",
             message=clipped(lacking),
         ),
-        Condition(type="Finished", status=over, reason=PHASES[phase], message=clipped(status.why) if over else ""),
+        JobCondition(type="Finished", status=over, reason=PHASES[phase], message=clipped(status.why) if over else ""),
     ]  # fmt: skip
 
 

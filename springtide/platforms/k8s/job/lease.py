@@ -32,7 +32,7 @@ def now() -> datetime.datetime:
     return datetime.datetime.now(datetime.UTC)
 
 
-class Lease:
+class JobLease:
     """Of one job. `holder` names this agent, and stays the same when its container is started again."""
 
     def __init__(self, client: Client, name: str, holder: str, clock: Callable[[], float] = time.monotonic) -> None:
@@ -43,7 +43,7 @@ class Lease:
 
     async def take(self, alive: Alive) -> None:
         """Wait until it is free: never held, ours from before, run out, or its holder's pod is gone."""
-        watched = Watched()
+        watched = ObservedLease()
         while True:
             lease = await self._client.get(LEASES, self.name)
             holder = lease["spec"].get("holderIdentity") or ""
@@ -99,7 +99,7 @@ class Lease:
         await self._client.update(LEASES, {**lease, "spec": spec})
 
 
-class Watched:
+class ObservedLease:
     """A Lease of another, by the clock of whoever waits for it: clocks of two machines need not agree.
 
     It has run out when it was seen unchanged for as long as it lasts.

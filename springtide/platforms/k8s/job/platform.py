@@ -17,10 +17,10 @@ from typing import Any
 from springtide.domain.core.resources import Limits, Usage
 from springtide.domain.core.roles import Life, RoleExit
 from springtide.domain.plan.scale_plan import PlanStatus, PodState, PodWish
-from springtide.platforms.agent.platform_api import Launch
+from springtide.platforms.agent.platform_api import RoleLaunch
 from springtide.platforms.k8s.api.client import Client
 from springtide.platforms.k8s.api.kinds import PODS, SCALE_PLANS, Object
-from springtide.platforms.k8s.api.watch import Change
+from springtide.platforms.k8s.api.watch import ObjectChange
 from springtide.platforms.k8s.job import exit_status
 from springtide.platforms.k8s.job.plan_writer import PlanWriter, status_of
 from springtide.platforms.k8s.objects import names
@@ -36,7 +36,7 @@ OnExit = Callable[[RoleExit], None]
 
 
 @dataclass(slots=True)
-class Entry:
+class PodEntry:
     """A life that was started and has not ended."""
 
     wish: PodWish
@@ -75,7 +75,7 @@ class KubernetesPlatform:
         self.writer = PlanWriter(client, job)
         self.status = PlanStatus()
         """What the operator says of the plan."""
-        self._entries: dict[Life, Entry] = {}
+        self._entries: dict[Life, PodEntry] = {}
         self._pods: dict[str, Object] = {}
         self._found: tuple[PodWish, ...] = ()
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -118,7 +118,7 @@ class KubernetesPlatform:
 
     # ---- the verbs of a platform ----
 
-    def start(self, launch: Launch, on_exit: OnExit) -> int:
+    def start(self, launch: RoleLaunch, on_exit: OnExit) -> int:
         """Want a pod for it; it has no process id here."""
         role, limits = launch.life.role, launch.limits
         wish = PodWish(
@@ -186,8 +186,8 @@ class KubernetesPlatform:
 
     # ---- what is seen ----
 
-    def _add(self, wish: PodWish, on_exit: OnExit) -> Entry:
-        entry = Entry(wish=wish, name=wish.pod_name(self.job), on_exit=on_exit, since=self._clock())
+    def _add(self, wish: PodWish, on_exit: OnExit) -> PodEntry:
+        entry = PodEntry(wish=wish, name=wish.pod_name(self.job), on_exit=on_exit, since=self._clock())
         self._entries[wish.life] = entry
         self.writer.pods[entry.name] = wish
         return entry
@@ -211,7 +211,7 @@ class KubernetesPlatform:
                 fresh[change.thing["metadata"]["name"]] = change.thing
             self._take(change)
 
-    def _take(self, change: Change) -> None:
+    def _take(self, change: ObjectChange) -> None:
         if change.what in ("added", "changed"):
             self._pods[change.thing["metadata"]["name"]] = change.thing
             self._seen(change.thing)
@@ -245,7 +245,7 @@ class KubernetesPlatform:
         self.writer.change()
         entry.on_exit(ended)
 
-    def _tell_notice(self, entry: Entry, why: str) -> None:
+    def _tell_notice(self, entry: PodEntry, why: str) -> None:
         if not entry.noticed:
             entry.noticed = True
             self._notice(entry.wish.life, why)
@@ -265,7 +265,7 @@ class KubernetesPlatform:
                 elif said is not None and not entry.asked:
                     self._resized(entry, said)
 
-    def _resized(self, entry: Entry, said: PodState) -> None:
+    def _resized(self, entry: PodEntry, said: PodState) -> None:
         """What its node makes of another size: what it refuses is had elsewhere, what it puts off only after a time."""
         if said.resized in REFUSED:
             self._tell_notice(entry, f"its limits change, and its node cannot: {said.why or said.resized}")
@@ -291,6 +291,6 @@ class KubernetesPlatform:
                     why = f"its limits change, and its node has had no room for that for {self._resize_s:g} s"
                     self._tell_notice(entry, why)
 
-    def _was_never_made(self, entry: Entry, at: float) -> bool:
+    def _was_never_made(self, entry: PodEntry, at: float) -> bool:
         """Once the operator has seen a plan without it, it will not make it any more."""
         return self.status.observed_generation >= entry.unlisted or at - entry.since > UNSEEN_S

@@ -20,7 +20,7 @@ APPLIED, REJECTED, SUPERSEDED = "Applied", "Rejected", "Superseded"
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class UserPlan:
     """A user's plan that nobody has answered yet."""
 
     name: str
@@ -30,7 +30,7 @@ class Wish:
     """Why it cannot be read."""
 
 
-def open_wish(thing: Object) -> Wish | None:
+def open_wish(thing: Object) -> UserPlan | None:
     """A plan that awaits an answer; None: it has one, or is being deleted."""
     metadata = thing["metadata"]
     if (thing.get("status") or {}).get("phase") or "deletionTimestamp" in metadata:
@@ -39,13 +39,13 @@ def open_wish(thing: Object) -> Wish | None:
     try:
         plan = schema.made(ScalePlan, thing["spec"])
         if plan.workers is plan.servers is plan.data_workers is None:
-            return Wish(name, at, None, "it says no number: wanted workers, servers or dataWorkers")
-        return Wish(name, at, plan)
+            return UserPlan(name, at, None, "it says no number: wanted workers, servers or dataWorkers")
+        return UserPlan(name, at, plan)
     except errors.BadInput as error:
-        return Wish(name, at, None, str(error))
+        return UserPlan(name, at, None, str(error))
 
 
-def newest(wishes: Iterable[Wish]) -> tuple[Wish | None, list[Wish]]:
+def newest(wishes: Iterable[UserPlan]) -> tuple[UserPlan | None, list[UserPlan]]:
     """The one to be done, and those that it makes void: what is wanted last is wanted."""
     ordered = sorted(wishes, key=lambda wish: (wish.made_at, wish.name))
     return (ordered[-1], ordered[:-1]) if ordered else (None, [])

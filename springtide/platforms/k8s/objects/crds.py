@@ -105,7 +105,13 @@ def all_definitions() -> list[Object]:
 
 
 def _definition(
-    kind: kinds.Kind, short: str, spec: Object, status: Object, columns: list[Object], rules: list[Object], words: str
+    kind: kinds.ObjectKind,
+    short: str,
+    spec: Object,
+    status: Object,
+    columns: list[Object],
+    rules: list[Object],
+    words: str,
 ) -> Object:
     schema = {
         "type": "object",

@@ -1,7 +1,7 @@
 """Pure. All that `springtide k8s install` puts into a cluster, as the API takes it; the Helm chart is made of the same.
 
-In: what the installer was told (`Plan`). Out: a list of objects, in the order in which they must be made: namespace,
-definitions, accounts and rights, the brain if one is wanted, the operator.
+In: what the installer was told (`InstallPlan`). Out: a list of objects, in the order in which they must be made:
+namespace, definitions, accounts and rights, the brain if one is wanted, the operator.
 """
 
 import base64
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from springtide.platforms.k8s.api import kinds
-from springtide.platforms.k8s.api.kinds import Kind, Object
+from springtide.platforms.k8s.api.kinds import Object, ObjectKind
 from springtide.platforms.k8s.objects import crds, pods, rbac
 
 NAMESPACE = "springtide"
@@ -20,7 +20,7 @@ TLS_FOLDER = "/run/springtide/brain-tls"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class InstallPlan:
     """What is to be installed."""
 
     image: str
@@ -42,7 +42,7 @@ class Plan:
     """
 
 
-def everything(plan: Plan) -> list[Object]:
+def everything(plan: InstallPlan) -> list[Object]:
     """In order."""
     found = [namespace(plan)] if plan.namespace != "default" else []
     found += [*crds.all_definitions(), *user_roles(), account(plan), *operator_rights(plan)]
@@ -51,19 +51,19 @@ def everything(plan: Plan) -> list[Object]:
     return [*found, operator_deployment(plan)]
 
 
-def namespace(plan: Plan) -> Object:
+def namespace(plan: InstallPlan) -> Object:
     """The operator's. Its pods keep to the strictest of the cluster's own standards."""
     body = _object(kinds.NAMESPACES, plan.namespace)
     body["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] = "restricted"
     return body
 
 
-def account(plan: Plan) -> Object:
+def account(plan: InstallPlan) -> Object:
     """Of the operator."""
     return _object(kinds.SERVICE_ACCOUNTS, OPERATOR, plan.namespace)
 
 
-def operator_rights(plan: Plan) -> list[Object]:
+def operator_rights(plan: InstallPlan) -> list[Object]:
     """What it may do, and that it may."""
     subject = {"kind": "ServiceAccount", "name": OPERATOR, "namespace": plan.namespace}
     role, binding = (
@@ -86,7 +86,7 @@ def user_roles() -> list[Object]:
     return found
 
 
-def operator_deployment(plan: Plan) -> Object:
+def operator_deployment(plan: InstallPlan) -> Object:
     """One operator: a second one would do no harm and no good."""
     command = ["springtide", "k8s", "operator", "--image", plan.image]
     command += ["--health", f"http://0.0.0.0:{HEALTH_PORT}/healthz"]
@@ -109,14 +109,14 @@ def operator_deployment(plan: Plan) -> Object:
     return _deployment(plan, OPERATOR, "operator", spec, replicas=1, strategy={"type": "Recreate"})
 
 
-def brain_secret(plan: Plan) -> Object:
+def brain_secret(plan: InstallPlan) -> Object:
     """What the brain is reached with, and where it keeps what it knows."""
     values = {"secret": plan.brain_secret, "database": plan.database}
     data = {name: base64.b64encode(value.encode()).decode() for name, value in values.items()}
     return _object(kinds.SECRETS, BRAIN, plan.namespace) | {"type": "Opaque", "data": data}
 
 
-def brain_certificates(plan: Plan) -> list[Object]:
+def brain_certificates(plan: InstallPlan) -> list[Object]:
     """By which the brain and masters know each other, where they are to: a secret of their own, made once."""
     if not plan.brain_files:
         return []
@@ -124,14 +124,14 @@ def brain_certificates(plan: Plan) -> list[Object]:
     return [_object(kinds.SECRETS, BRAIN_TLS, plan.namespace) | {"type": "Opaque", "data": data}]
 
 
-def brain_service(plan: Plan) -> Object:
+def brain_service(plan: InstallPlan) -> Object:
     """By which masters find it."""
     port = {"name": "brain", "port": BRAIN_PORT, "targetPort": "brain"}
     spec = {"selector": _selector("brain"), "ports": [port]}
     return _object(kinds.SERVICES, BRAIN, plan.namespace) | {"spec": spec}
 
 
-def brain_deployment(plan: Plan) -> Object:
+def brain_deployment(plan: InstallPlan) -> Object:
     """Several brains over one database: one serves, the others stand by; the service leads to the one that is ready."""
     command = ["springtide", "brain", "serve", "--standby", "--listen", f"0.0.0.0:{BRAIN_PORT}"]
     command += ["--health", f"0.0.0.0:{BRAIN_HEALTH_PORT}"]
@@ -154,7 +154,7 @@ def brain_deployment(plan: Plan) -> Object:
 
 
 def _deployment(
-    plan: Plan, name: str, component: str, spec: Object, *, replicas: int, strategy: Object | None = None
+    plan: InstallPlan, name: str, component: str, spec: Object, *, replicas: int, strategy: Object | None = None
 ) -> Object:
     labels = {"app.kubernetes.io/name": "springtide", **_selector(component)}
     body: Object = {
@@ -195,7 +195,7 @@ def _container(name: str, image: str, command: list[str], *, cpu: str, memory: s
     }  # fmt: skip
 
 
-def _brain_volumes(plan: Plan, role: str, below: str) -> list[Object]:
+def _brain_volumes(plan: InstallPlan, role: str, below: str) -> list[Object]:
     """The brain's secret and, of its certificates, those of one role."""
     items = [{"key": "secret", "path": "secret"}]
     found = [{"name": "brain-secret", "secret": {"secretName": BRAIN, "defaultMode": 0o440, "items": items}}]
@@ -210,7 +210,7 @@ def _selector(component: str) -> dict[str, str]:
     return {"app.kubernetes.io/part-of": "springtide", "app.kubernetes.io/component": component}
 
 
-def _object(kind: Kind, name: str, space: str = "") -> Object:
+def _object(kind: ObjectKind, name: str, space: str = "") -> Object:
     body = kind.body(name, space)
     body["metadata"]["labels"] = {"app.kubernetes.io/name": "springtide", "app.kubernetes.io/part-of": "springtide"}
     return body

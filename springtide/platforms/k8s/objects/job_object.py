@@ -96,7 +96,7 @@ def owner(job: JobObject) -> Object:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Condition:
+class JobCondition:
     """One thing that is so or not, and why."""
 
     type: str
@@ -108,7 +108,7 @@ class Condition:
 
 
 def with_conditions(
-    before: Sequence[Mapping[str, Any]], said: Iterable[Condition], *, at: str, generation: int
+    before: Sequence[Mapping[str, Any]], said: Iterable[JobCondition], *, at: str, generation: int
 ) -> list[Object]:
     """All conditions, with these set; the time of a change is kept where nothing has changed."""
     found = {str(each.get("type")): dict(each) for each in before}

@@ -14,7 +14,7 @@ from springtide.platforms.k8s.objects import names
 from springtide.platforms.k8s.objects.job_object import JobObject, owned
 
 
-def of_job(job: JobObject) -> list[tuple[kinds.Kind, Object]]:
+def of_job(job: JobObject) -> list[tuple[kinds.ObjectKind, Object]]:
     """All that can be made from the job alone, in order; its secret is made of chance, and its budget of its plan."""
     made = [
         (kinds.SERVICES, service(job)),
@@ -119,5 +119,5 @@ def budget(job: JobObject, servers: int) -> Object:
     return _object(kinds.DISRUPTION_BUDGETS, job, names.budget(job.name)) | {"spec": spec}
 
 
-def _object(kind: kinds.Kind, job: JobObject, name: str) -> Object:
+def _object(kind: kinds.ObjectKind, job: JobObject, name: str) -> Object:
     return {"apiVersion": kind.api, "kind": kind.kind, "metadata": owned(job, name)}

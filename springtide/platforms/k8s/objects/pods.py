@@ -119,7 +119,7 @@ def resources_of(job: JobObject, entry: PodWish) -> Object:
 
 def environment(job: JobObject, site: Site, life: Life, *, cpu: float | None = None) -> list[Object]:
     """What a role is told, the user's variables last: these may set anything but what makes the job one."""
-    there = role_launch.Directions(
+    there = role_launch.RoleEndpoints(
         master=names.master_address(job.name, job.namespace), secret_file=f"{names.CREDENTIALS}/secret",
         tls=names.CREDENTIALS if job.job.kubernetes.tls else "", patience_s=PATIENCE_S,
     )  # fmt: skip

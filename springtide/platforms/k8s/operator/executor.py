@@ -19,13 +19,13 @@ from springtide.domain.spec import schema
 from springtide.platforms.agent import credentials
 from springtide.platforms.k8s.api import kinds
 from springtide.platforms.k8s.api.client import Client
-from springtide.platforms.k8s.api.kinds import Kind, Object
+from springtide.platforms.k8s.api.kinds import Object, ObjectKind
 from springtide.platforms.k8s.objects import job_object, names, objects
 from springtide.platforms.k8s.objects.job_object import JobObject
 from springtide.platforms.k8s.objects.pods import Site
 from springtide.platforms.k8s.operator import cleanup, job_view, master_pod, pod_plan, pod_states, status_reports, steps
-from springtide.platforms.k8s.operator.job_view import View
-from springtide.platforms.k8s.operator.status_reports import News, Outcome
+from springtide.platforms.k8s.operator.job_view import OperatorView
+from springtide.platforms.k8s.operator.status_reports import JobNotice, StepOutcome
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ class NameTaken(errors.ClusterRefused):
     """An object of that name belongs to somebody else."""
 
 
-class Hands:
+class Executor:
     """Acts on one cluster. `nodes` is kept by whoever watches them."""
 
     def __init__(
@@ -79,7 +79,7 @@ class Hands:
         refused_s = master_pod.LOOK_AGAIN_S if outcome.taken else REFUSED_S
         return steps.sooner(decided.again_s, refused_s if refused else None, 3600.0)
 
-    def _view(self, job: JobObject, pods: Sequence[Object], plan: Object | None) -> View:
+    def _view(self, job: JobObject, pods: Sequence[Object], plan: Object | None) -> OperatorView:
         own, foreign = job_view.sorted_out(pods, job.uid)
         asked, fault = None, ""
         ours = plan is not None and any(
@@ -91,7 +91,7 @@ class Hands:
             except errors.BadInput as error:
                 fault = str(error)
         nodes = tuple(self.nodes.values())
-        return View(
+        return OperatorView(
             job=job, site=self._site, at=time.time(), pods=own, foreign=foreign, plan=asked, plan_fault=fault,
             plan_generation=int(plan["metadata"].get("generation", 0)) if plan is not None else 0,
             plan_status=job_view.read_status((plan or {}).get("status") or {}) if ours else job_view.read_status({}),
@@ -99,18 +99,18 @@ class Hands:
         )  # fmt: skip
 
     @staticmethod
-    def _decide(seen: View) -> steps.Decided:
+    def _decide(seen: OperatorView) -> steps.OperatorSteps:
         alone_s = cleanup.left_alone_s(seen)
         if cleanup.stopped_early(seen) or alone_s == 0:
             return cleanup.of_stopped(seen)
         first = cleanup.decide(seen) if seen.job.over else master_pod.decide(seen)
         second = pod_plan.decide(seen)
         again_s = steps.sooner(first.again_s, second.again_s, alone_s)
-        return steps.Decided(steps=(*first.steps, *second.steps), again_s=again_s)
+        return steps.OperatorSteps(steps=(*first.steps, *second.steps), again_s=again_s)
 
     # ---- acting ----
 
-    async def _do(self, seen: View, todo: Sequence[steps.Step]) -> Outcome:
+    async def _do(self, seen: OperatorView, todo: Sequence[steps.Step]) -> StepOutcome:
         pods: dict[str, PodState] = {}
         made: dict[str, int] = {}
         budget = master = None
@@ -142,9 +142,11 @@ class Hands:
             pods[step.entry.pod_name(seen.job.name)] = state
             if state.phase != pod_states.REFUSED:
                 made[str(step.entry.life.role)] = step.entry.incarnation
-        return Outcome(pods=pods, made=made, budget=budget, master=master, master_refused=refused, taken=taken)
+        return StepOutcome(pods=pods, made=made, budget=budget, master=master, master_refused=refused, taken=taken)
 
-    async def _prepare_or_make(self, seen: View, step: steps.Prepare | steps.MakeMaster) -> tuple[int, int] | None:
+    async def _prepare_or_make(
+        self, seen: OperatorView, step: steps.Prepare | steps.MakeMaster
+    ) -> tuple[int, int] | None:
         if isinstance(step, steps.Prepare):
             await self._prepare(seen)
             return None
@@ -152,7 +154,7 @@ class Hands:
         log.info("%s: master's pod %d is made", seen.job.name, step.number)
         return step.number, step.in_a_row
 
-    async def _make(self, seen: View, step: steps.MakePod) -> PodState:
+    async def _make(self, seen: OperatorView, step: steps.MakePod) -> PodState:
         async with self._room:
             try:
                 await self._create(kinds.PODS, step.pod, seen.job)
@@ -161,7 +163,7 @@ class Hands:
             log.info("%s is made", step.pod["metadata"]["name"])
             return PodState(phase=pod_states.PENDING)
 
-    async def _create(self, kind: Kind, body: Object, job: JobObject) -> bool:
+    async def _create(self, kind: ObjectKind, body: Object, job: JobObject) -> bool:
         """Make an object unless it is there; `NameTaken` if one of this name belongs to somebody else."""
         try:
             await self._client.create(kind, body, namespace=job.namespace)
@@ -176,7 +178,7 @@ class Hands:
                 ) from None
             return False
 
-    async def _prepare(self, seen: View) -> None:
+    async def _prepare(self, seen: OperatorView) -> None:
         job = seen.job
         for kind, body in objects.of_job(job):
             made = await self._create(kind, body, job)
@@ -194,7 +196,7 @@ class Hands:
             with contextlib.suppress(errors.AlreadyThere):
                 await self._client.create(kinds.SECRETS, body, namespace=job.namespace)
         status = status_reports.plan_status(
-            seen, Outcome()
+            seen, StepOutcome()
         )  # what nodes offer: the master wants to know it at its start
         if change := status_reports.plan_patch({}, status):
             body = {"status": change}
@@ -202,7 +204,7 @@ class Hands:
                 kinds.SCALE_PLANS, job.name, body, namespace=job.namespace, subresource="status"
             )  # fmt: skip
 
-    async def _take_away(self, seen: View, step: steps.DeletePod | steps.EvictPod) -> None:
+    async def _take_away(self, seen: OperatorView, step: steps.DeletePod | steps.EvictPod) -> None:
         space = seen.job.namespace
         log.info("%s goes: %s", step.name, step.why)
         with contextlib.suppress(errors.NotFound, errors.Conflict):
@@ -218,7 +220,7 @@ class Hands:
             except errors.ClusterUnreachable as error:  # the budget does not allow it now: 429
                 log.info("%s stays for now: %s", step.name, error)
 
-    async def _resize(self, seen: View, step: steps.ResizePod) -> PodState:
+    async def _resize(self, seen: OperatorView, step: steps.ResizePod) -> PodState:
         state = pod_states.state_of(seen.pods[step.name])
         change = {"spec": {"containers": [{"name": step.container, "resources": step.resources}]}}
         try:
@@ -232,7 +234,7 @@ class Hands:
         log.info("%s is to have %s", step.name, step.resources.get("limits"))
         return PodState(phase=state.phase, why=state.why, resized="Proposed")
 
-    async def _set_budget(self, seen: View, servers: int) -> int | None:
+    async def _set_budget(self, seen: OperatorView, servers: int) -> int | None:
         body = objects.budget(seen.job, servers)
         name, change = body["metadata"]["name"], {"spec": {"minAvailable": body["spec"]["minAvailable"]}}
         try:
@@ -245,7 +247,7 @@ class Hands:
 
     # ---- saying ----
 
-    async def _report(self, seen: View, thing: Object, plan: Object | None, outcome: Outcome) -> None:
+    async def _report(self, seen: OperatorView, thing: Object, plan: Object | None, outcome: StepOutcome) -> None:
         status = status_reports.plan_status(seen, outcome)
         if plan is not None and (change := status_reports.plan_patch(plan.get("status") or {}, status)):
             with contextlib.suppress(errors.NotFound):
@@ -280,7 +282,7 @@ class Hands:
         for each in status_reports.news(thing.get("status") or {}, change):
             await self._tell(thing, each)
 
-    async def _tell(self, thing: Object, news: News) -> None:
+    async def _tell(self, thing: Object, news: JobNotice) -> None:
         """An event of the job: `kubectl describe` shows it. That it cannot be told is no reason to stop."""
         metadata, now = thing["metadata"], pod_states.stamp(time.time())
         body = {
@@ -298,7 +300,7 @@ class Hands:
         except errors.SpringtideError as error:
             log.warning("no event %s for %s: %s", news.reason, metadata["name"], error)
 
-    async def _found(self, kind: Kind, name: str, namespace: str) -> Object | None:
+    async def _found(self, kind: ObjectKind, name: str, namespace: str) -> Object | None:
         try:
             return await self._client.get(kind, name, namespace=namespace)
         except errors.NotFound:

@@ -18,7 +18,7 @@ from springtide.platforms.k8s.operator.pod_states import Pod
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class View:
+class OperatorView:
     """One job."""
 
     job: JobObject

@@ -1,14 +1,14 @@
 """Pure. Whether a job needs a master's pod made, or taken away; and what its pod says of itself.
 
-In: a `View`. Out: steps, and the condition `MasterRunning`. A container that fails is started again by its kubelet,
-with the journal still there; the pod is made anew only when it is lost, later each time it does not last.
+In: an `OperatorView`. Out: steps, and the condition `MasterRunning`. A container that fails is started again by its
+kubelet, with the journal still there; the pod is made anew only when it is lost, later each time it does not last.
 """
 
 from springtide.platforms.k8s.objects import names, pods
-from springtide.platforms.k8s.objects.job_object import Condition
+from springtide.platforms.k8s.objects.job_object import JobCondition
 from springtide.platforms.k8s.operator import pod_states
-from springtide.platforms.k8s.operator.job_view import View
-from springtide.platforms.k8s.operator.steps import Decided, DeletePod, MakeMaster, Prepare
+from springtide.platforms.k8s.operator.job_view import OperatorView
+from springtide.platforms.k8s.operator.steps import DeletePod, MakeMaster, OperatorSteps, Prepare
 
 PAUSES_S = (0.0, 0.0, 10.0, 20.0, 40.0, 80.0, 160.0, 300.0)
 """Before the next master, by how many in a row did not last: one that was lost is replaced at once."""
@@ -20,7 +20,7 @@ LOOK_AGAIN_S = 2.0
 RUNNING = "MasterRunning"
 
 
-def decide(view: View) -> Decided:
+def decide(view: OperatorView) -> OperatorSteps:
     """For a job that is not over."""
     pod = view.master
     if pod is None:
@@ -28,27 +28,27 @@ def decide(view: View) -> Decided:
     name, uid = pod["metadata"]["name"], pod["metadata"]["uid"]
     if pod_states.ended(pod):
         gone = DeletePod(name, uid, 0, f"it has ended before the job: {pod_states.why(pod) or 'without a word'}")
-        return Decided(steps=(gone,), again_s=LOOK_AGAIN_S)
+        return OperatorSteps(steps=(gone,), again_s=LOOK_AGAIN_S)
     if pod_states.ending(pod):
         overdue_s = pod_states.overdue_s(pod, at=view.at)
         if overdue_s >= OVERDUE_S:
-            return Decided(steps=(DeletePod(name, uid, 0, "its node does not answer"),), again_s=LOOK_AGAIN_S)
-        return Decided(again_s=max(1.0, OVERDUE_S - overdue_s))
-    return Decided()
+            return OperatorSteps(steps=(DeletePod(name, uid, 0, "its node does not answer"),), again_s=LOOK_AGAIN_S)
+        return OperatorSteps(again_s=max(1.0, OVERDUE_S - overdue_s))
+    return OperatorSteps()
 
 
-def _make(view: View) -> Decided:
+def _make(view: OperatorView) -> OperatorSteps:
     if names.master(view.job.name) in view.foreign:
-        return Decided(again_s=LOOK_AGAIN_S)
+        return OperatorSteps(again_s=LOOK_AGAIN_S)
     wait_s = pause_s(view)
     if wait_s > 0:
-        return Decided(again_s=wait_s)
+        return OperatorSteps(again_s=wait_s)
     number = int(view.job.status.get("masters") or 0) + 1
     pod = pods.master_pod(view.job, view.site, number=number)
-    return Decided(steps=(Prepare(), MakeMaster(pod, number, in_a_row(view) + (number > 1))))
+    return OperatorSteps(steps=(Prepare(), MakeMaster(pod, number, in_a_row(view) + (number > 1))))
 
 
-def in_a_row(view: View) -> int:
+def in_a_row(view: OperatorView) -> int:
     """Masters that did not last, up to now; one that did makes it a new count."""
     made_at = view.job.status.get("masterMadeAt")
     if not made_at or view.at - pod_states.seconds(made_at) >= LASTED_S:
@@ -56,7 +56,7 @@ def in_a_row(view: View) -> int:
     return int(view.job.status.get("mastersInARow") or 0)
 
 
-def pause_s(view: View) -> float:
+def pause_s(view: OperatorView) -> float:
     """Seconds until the next master may be made."""
     made_at = view.job.status.get("masterMadeAt")
     if not made_at:
@@ -66,31 +66,31 @@ def pause_s(view: View) -> float:
     return max(0.0, PAUSES_S[min(row, len(PAUSES_S) - 1)] - since_s)
 
 
-def condition(view: View, made: bool, refused: str) -> Condition:
+def condition(view: OperatorView, made: bool, refused: str) -> JobCondition:
     """What to say of the master now."""
     pod = view.master
     if refused:
-        return Condition(type=RUNNING, status=False, reason="Refused", message=f"no master: {refused}")
+        return JobCondition(type=RUNNING, status=False, reason="Refused", message=f"no master: {refused}")
     if made:
-        return Condition(type=RUNNING, status=False, reason="Made", message="the master's pod was made")
+        return JobCondition(type=RUNNING, status=False, reason="Made", message="the master's pod was made")
     if pod is None:
         return _absent(view)
     if pod_states.ending(pod) or pod_states.ended(pod):
         why = pod_states.why(pod) or pod_states.why_ending(pod)
-        return Condition(
+        return JobCondition(
             type=RUNNING, status=False, reason="Lost", message=f"the master's pod goes; {why}".rstrip("; ")
         )
     if pod_states.state_of(pod).phase == pod_states.RUNNING and not pod_states.reason(pod):
-        return Condition(type=RUNNING, status=True, reason="Running", message="")
+        return JobCondition(type=RUNNING, status=True, reason="Running", message="")
     reason = pod_states.reason(pod) or "Pending"
     said = pod_states.why(pod) or "waits for a node, or for its image"
-    return Condition(type=RUNNING, status=False, reason=reason, message=f"the master's pod: {said}")
+    return JobCondition(type=RUNNING, status=False, reason=reason, message=f"the master's pod: {said}")
 
 
-def _absent(view: View) -> Condition:
+def _absent(view: OperatorView) -> JobCondition:
     if names.master(view.job.name) in view.foreign:
         said = f"a pod {names.master(view.job.name)} of another job of this name is still there"
-        return Condition(type=RUNNING, status=False, reason="NameTaken", message=said)
+        return JobCondition(type=RUNNING, status=False, reason="NameTaken", message=said)
     due = pod_states.stamp(view.at + pause_s(view))
     said = f"the master's pod is made anew at {due}: {in_a_row(view) + 1} in a row did not last"
-    return Condition(type=RUNNING, status=False, reason="Waiting", message=said)
+    return JobCondition(type=RUNNING, status=False, reason="Waiting", message=said)

@@ -1,8 +1,8 @@
 """Pure. What must be done so that a job's pods become those of its master's plan.
 
-In: a `View`. Out: steps. Each life of a role is made once: a pod that somebody deletes is not made again, it is `Gone`,
-and the master wants the next life. Pods that have ended stay for their logs, the newest lives of each role. Nodes that
-are about to be taken away are left before that: pods are evicted, so that they drain.
+In: an `OperatorView`. Out: steps. Each life of a role is made once: a pod that somebody deletes is not made again, it
+is `Gone`, and the master wants the next life. Pods that have ended stay for their logs, the newest lives of each role.
+Nodes that are about to be taken away are left before that: pods are evicted, so that they drain.
 """
 
 from collections.abc import Mapping
@@ -11,14 +11,14 @@ from springtide.domain.core.roles import RoleKind
 from springtide.domain.plan.scale_plan import PodState, PodWish, ScalePlan
 from springtide.platforms.k8s.objects import names, pods
 from springtide.platforms.k8s.operator import pod_states
-from springtide.platforms.k8s.operator.job_view import View
+from springtide.platforms.k8s.operator.job_view import OperatorView
 from springtide.platforms.k8s.operator.master_pod import LOOK_AGAIN_S, OVERDUE_S
 from springtide.platforms.k8s.operator.pod_states import Pod
 from springtide.platforms.k8s.operator.steps import (
-    Decided,
     DeletePod,
     EvictPod,
     MakePod,
+    OperatorSteps,
     ResizePod,
     SetBudget,
     Step,
@@ -31,11 +31,11 @@ SETTLED = ("Infeasible", "Unsupported")
 """Answers to a change of resources that stay the same until something else is wanted."""
 
 
-def decide(view: View) -> Decided:
+def decide(view: OperatorView) -> OperatorSteps:
     """What is missing, what is too much, what must change."""
     plan = wanted(view)
     if plan is None:
-        return Decided()
+        return OperatorSteps()
     steps: list[Step] = []
     if (servers := _servers(plan)) != view.plan_status.budget:
         steps.append(SetBudget(servers))
@@ -55,17 +55,17 @@ def decide(view: View) -> Decided:
             else:
                 steps.append(MakePod(entry, pods.pod_of(view.job, entry, view.site)))
     overdue = [_overdue_in_s(view, pod) for pod in view.roles.values()]
-    return Decided(steps=tuple(steps), again_s=sooner(again_s, *overdue))
+    return OperatorSteps(steps=tuple(steps), again_s=sooner(again_s, *overdue))
 
 
-def wanted(view: View) -> ScalePlan | None:
+def wanted(view: OperatorView) -> ScalePlan | None:
     """The plan to go by; of a job that is over: no pods at all; None: leave everything as it is."""
     if view.job.over:
         return ScalePlan(job=view.job.name, origin="master")
     return view.plan
 
 
-def was_made(view: View, entry: PodWish) -> bool:
+def was_made(view: OperatorView, entry: PodWish) -> bool:
     """Whether this life, or a later one of the role, was made before."""
     return view.plan_status.made.get(str(entry.life.role), -1) >= entry.incarnation
 
@@ -74,13 +74,13 @@ def _servers(plan: ScalePlan) -> int:
     return sum(entry.role == RoleKind.SERVER for entry in plan.pods)
 
 
-def _kills(view: View, plan: ScalePlan) -> list[Step]:
+def _kills(view: OperatorView, plan: ScalePlan) -> list[Step]:
     """Those that hang, or must make room at once."""
     found = [view.roles[name] for name in plan.kill if name in view.roles]
     return [_delete(pod, 0, "the master wants it to end at once") for pod in found if not pod_states.ended(pod)]
 
 
-def _surplus(view: View, plan: ScalePlan) -> list[Step]:
+def _surplus(view: OperatorView, plan: ScalePlan) -> list[Step]:
     """Whatever is not in the plan; and whatever should have been gone long ago."""
     steps: list[Step] = []
     listed, killed = set(plan.names), set(plan.kill)
@@ -106,7 +106,7 @@ def _old_ends(roles: Mapping[str, Pod], listed: set[str]) -> list[Step]:
     return [_delete(roles[name], 0, f"it has ended, as {KEPT_LIVES} later ones have") for name in old]
 
 
-def _leaving(view: View, plan: ScalePlan) -> list[Step]:
+def _leaving(view: OperatorView, plan: ScalePlan) -> list[Step]:
     """Pods on nodes that are about to go."""
     steps: list[Step] = []
     for name in plan.names:
@@ -118,7 +118,7 @@ def _leaving(view: View, plan: ScalePlan) -> list[Step]:
     return steps
 
 
-def _resize(view: View, entry: PodWish, pod: Pod) -> list[Step]:
+def _resize(view: OperatorView, entry: PodWish, pod: Pod) -> list[Step]:
     """Other resources for a pod that runs, unless it was said that they cannot be had."""
     if pod_states.ended(pod) or pod_states.ending(pod):
         return []
@@ -131,7 +131,7 @@ def _resize(view: View, entry: PodWish, pod: Pod) -> list[Step]:
     return [ResizePod(entry.pod_name(view.job.name), entry.role, pod_states.with_added(asked, pod))]
 
 
-def _overdue_in_s(view: View, pod: Pod) -> float | None:
+def _overdue_in_s(view: OperatorView, pod: Pod) -> float | None:
     """When a pod that is ending will be overdue."""
     if not pod_states.ending(pod):
         return None
@@ -142,7 +142,7 @@ def _delete(pod: Pod, grace_s: int, why: str) -> DeletePod:
     return DeletePod(pod["metadata"]["name"], pod["metadata"]["uid"], grace_s, why)
 
 
-def state_of(view: View, entry: PodWish) -> PodState:
+def state_of(view: OperatorView, entry: PodWish) -> PodState:
     """What to say of one entry, before anything is done."""
     name = entry.pod_name(view.job.name)
     pod = view.pods.get(name)

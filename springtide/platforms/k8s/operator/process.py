@@ -18,8 +18,8 @@ from springtide.platforms.k8s.api.client import Client
 from springtide.platforms.k8s.objects import names
 from springtide.platforms.k8s.objects.pods import Site
 from springtide.platforms.k8s.operator import job_view
-from springtide.platforms.k8s.operator.executor import Hands
-from springtide.platforms.k8s.operator.work_queue import Desk
+from springtide.platforms.k8s.operator.executor import Executor
+from springtide.platforms.k8s.operator.work_queue import WorkQueue
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ HASTE_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class OperatorOptions:
     """What an operator is told at its start."""
 
     site: Site
@@ -48,7 +48,7 @@ class Options:
     """Where to say that it is alive, such as http://0.0.0.0:8080/healthz."""
 
 
-async def run(options: Options, stop: asyncio.Event, ready: asyncio.Event | None = None) -> None:
+async def run(options: OperatorOptions, stop: asyncio.Event, ready: asyncio.Event | None = None) -> None:
     """Look after jobs until told to stop."""
     try:
         import kopf
@@ -58,10 +58,12 @@ async def run(options: Options, stop: asyncio.Event, ready: asyncio.Event | None
     hasty = kubeconfig.find(options.kubeconfig, options.context)
     async with Client(reached) as client, Client(hasty, within_s=HASTE_S) as quick:
         await check(client)
-        hands = Hands(client, quick, options.site, brain_secret=options.brain_secret, brain_files=options.brain_files)
+        hands = Executor(
+            client, quick, options.site, brain_secret=options.brain_secret, brain_files=options.brain_files
+        )
         hands.can_resize = await client.has(kinds.PODS, "resize")
-        desk = Desk(hands.attend)
-        ears = Ears(desk, hands)
+        desk = WorkQueue(hands.attend)
+        ears = ChangeListener(desk, hands)
         if not options.namespaces:  # before any job is looked at: its master is told at its start what there is
             for node in (await client.list(kinds.NODES)).items:
                 ears.node("ADDED", node)
@@ -80,7 +82,9 @@ async def run(options: Options, stop: asyncio.Event, ready: asyncio.Event | None
         await together(watches, over, desk, stop)
 
 
-async def together(watches: Coroutine[Any, Any, None], over: asyncio.Event, desk: Desk, stop: asyncio.Event) -> None:
+async def together(
+    watches: Coroutine[Any, Any, None], over: asyncio.Event, desk: WorkQueue, stop: asyncio.Event
+) -> None:
     """Watch and work until told to stop, or until one of them fails.
 
     kopf waits for every task of its loop that is younger than itself and cancels it: ours end before.
@@ -106,10 +110,10 @@ async def check(client: Client) -> None:
             raise errors.NotFound(f"the cluster does not know {kind}; run `springtide k8s install` first")
 
 
-class Ears:
+class ChangeListener:
     """Turns changes into notes; what changes nothing for the operator is let pass."""
 
-    def __init__(self, desk: Desk, hands: Hands) -> None:
+    def __init__(self, desk: WorkQueue, hands: Executor) -> None:
         self._desk, self._hands = desk, hands
         self._known: dict[tuple[str, str, str], tuple[Any, ...]] = {}
 
@@ -152,7 +156,7 @@ class Ears:
         self._desk.note((metadata["namespace"], job))
 
 
-def handlers(kopf: Any, ears: Ears, client: Client, *, everywhere: bool) -> Any:
+def handlers(kopf: Any, ears: ChangeListener, client: Client, *, everywhere: bool) -> Any:
     """kopf's registry."""
     registry = kopf.OperatorRegistry()
 
@@ -180,14 +184,14 @@ async def connection(kopf: Any, reached: kubeconfig.Access) -> Any:
     """Who asks, for kopf: the same as for ourselves."""
     headers = await reached.headers(anew=True)
 
-    class Connection(kopf.ConnectionInfo):  # type: ignore[misc]
+    class KopfConnection(kopf.ConnectionInfo):  # type: ignore[misc]
         """With certificates as they were read once."""
 
         def as_ssl_context(self) -> Any:
             """Ours, where there is one."""
             return super().as_ssl_context() if isinstance(reached.verify, bool) else reached.verify
 
-    return Connection(
+    return KopfConnection(
         server=reached.server, token=headers.get("Authorization", "").removeprefix("Bearer ") or None,
         proxy_url=reached.proxy, default_namespace=reached.namespace,
         expiration=datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=LOGIN_S),

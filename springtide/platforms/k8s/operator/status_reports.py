@@ -1,7 +1,8 @@
 """Pure. What the operator says after it has done something: of the plan, of the job, and in events for people.
 
-In: a `View` and what became of each step. Out: parts of statuses that have changed, None where nothing has. The phase
-is the operator's only until the job's master runs; conditions `Accepted`, `MasterRunning`, `PodsRunning` always are.
+In: an `OperatorView` and what became of each step. Out: parts of statuses that have changed, None where nothing has.
+The phase is the operator's only until the job's master runs; conditions `Accepted`, `MasterRunning`, `PodsRunning`
+always are.
 """
 
 from collections.abc import Mapping
@@ -17,13 +18,13 @@ from springtide.platforms.k8s.objects.job_object import (
     FAILED,
     PENDING,
     STOPPED,
-    Condition,
+    JobCondition,
     JobObject,
     merge_patch,
     with_conditions,
 )
 from springtide.platforms.k8s.operator import master_pod, pod_plan, pod_states
-from springtide.platforms.k8s.operator.job_view import View
+from springtide.platforms.k8s.operator.job_view import OperatorView
 
 ACCEPTED, PODS_RUNNING = "Accepted", "PodsRunning"
 SHOWN = 3
@@ -32,7 +33,7 @@ FINE = (pod_states.RUNNING, pod_states.SUCCEEDED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class StepOutcome:
     """What became of the steps."""
 
     pods: Mapping[str, PodState] = field(default_factory=dict)
@@ -48,7 +49,7 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
-class News:
+class JobNotice:
     """An event for people."""
 
     kind: str
@@ -57,7 +58,7 @@ class News:
     message: str
 
 
-def plan_status(view: View, outcome: Outcome) -> PlanStatus:
+def plan_status(view: OperatorView, outcome: StepOutcome) -> PlanStatus:
     """The plan's status now."""
     plan, before = pod_plan.wanted(view), view.plan_status
     room = capacity.room_for(view.job, view.nodes)
@@ -94,7 +95,7 @@ def pods_message(states: Mapping[str, PodState]) -> str:
     return f"{len(states) - len(bad)} of {len(states)} pods run; " + "; ".join(said[:SHOWN]) + more
 
 
-def job_status(view: View, outcome: Outcome, plan: PlanStatus) -> dict[str, Any] | None:
+def job_status(view: OperatorView, outcome: StepOutcome, plan: PlanStatus) -> dict[str, Any] | None:
     """What changes in the job's status; None: nothing."""
     job = view.job
     said, change = [_accepted(job)], {} if job.over else accepted_spec(job)
@@ -110,12 +111,12 @@ def job_status(view: View, outcome: Outcome, plan: PlanStatus) -> dict[str, Any]
     return _changed(job, change, said, view.at)
 
 
-def _accepted(job: JobObject) -> Condition:
+def _accepted(job: JobObject) -> JobCondition:
     if not job.fault:
-        return Condition(type=ACCEPTED, status=True, reason="Valid")
+        return JobCondition(type=ACCEPTED, status=True, reason="Valid")
     generation = (job.status.get(ACCEPTED_SPEC) or {}).get("generation")
     words = f"{job.fault}; the job goes on by its spec of before (generation {generation})"
-    return Condition(type=ACCEPTED, status=False, reason="Invalid", message=words)
+    return JobCondition(type=ACCEPTED, status=False, reason="Invalid", message=words)
 
 
 def accepted_spec(job: JobObject) -> dict[str, Any]:
@@ -126,7 +127,7 @@ def accepted_spec(job: JobObject) -> dict[str, Any]:
     return {ACCEPTED_SPEC: merge_patch(known, {"generation": job.generation, "spec": spec})}
 
 
-def _before_master(job: JobObject, master: Condition) -> dict[str, Any]:
+def _before_master(job: JobObject, master: JobCondition) -> dict[str, Any]:
     """While no master runs, the operator speaks for the job."""
     change: dict[str, Any] = {}
     if job.phase in ("", PENDING):
@@ -137,18 +138,18 @@ def _before_master(job: JobObject, master: Condition) -> dict[str, Any]:
     return change
 
 
-def _pods_condition(plan: PlanStatus) -> Condition:
+def _pods_condition(plan: PlanStatus) -> JobCondition:
     bad = [state for state in plan.pods.values() if state.phase not in FINE]
     if not bad:
-        return Condition(type=PODS_RUNNING, status=True, reason="Running")
+        return JobCondition(type=PODS_RUNNING, status=True, reason="Running")
     reasons = [state.why.partition(":")[0] for state in bad if state.why]
     word = next((each for each in reasons if each.isalnum()), bad[0].phase)
-    return Condition(type=PODS_RUNNING, status=False, reason=word, message=plan.message)
+    return JobCondition(type=PODS_RUNNING, status=False, reason=word, message=plan.message)
 
 
 def rejected(status: Mapping[str, Any], generation: int, why: str, at: float) -> Object | None:
     """A spec that makes no sense: a job that has not begun fails; one that runs goes on as it was."""
-    condition = Condition(type=ACCEPTED, status=False, reason="Invalid", message=why)
+    condition = JobCondition(type=ACCEPTED, status=False, reason="Invalid", message=why)
     change: dict[str, Any] = {}
     if status.get("phase") in (None, "", PENDING):
         change = {"phase": FAILED, "message": why, "endedAt": pod_states.stamp(at)}
@@ -160,12 +161,12 @@ def stopped(job: JobObject, why: str, at: float) -> Object | None:
     return _changed(job, {"phase": STOPPED, "message": why, "endedAt": pod_states.stamp(at)}, [], at)
 
 
-def _changed(job: JobObject, change: dict[str, Any], said: list[Condition], at: float) -> Object | None:
+def _changed(job: JobObject, change: dict[str, Any], said: list[JobCondition], at: float) -> Object | None:
     return _difference(job.status, change, said, job.generation, at)
 
 
 def _difference(
-    status: Mapping[str, Any], change: dict[str, Any], said: list[Condition], generation: int, at: float
+    status: Mapping[str, Any], change: dict[str, Any], said: list[JobCondition], generation: int, at: float
 ) -> Object | None:
     old = list(status.get("conditions") or [])
     conditions = with_conditions(old, said, at=pod_states.stamp(at), generation=generation)
@@ -175,7 +176,7 @@ def _difference(
     return changed or None
 
 
-def news(before: Mapping[str, Any], change: Mapping[str, Any]) -> list[News]:
+def news(before: Mapping[str, Any], change: Mapping[str, Any]) -> list[JobNotice]:
     """Events for people: one for each condition that has another reason than before."""
     known = {each["type"]: each for each in before.get("conditions") or []}
     found = []
@@ -187,7 +188,7 @@ def news(before: Mapping[str, Any], change: Mapping[str, Any]) -> list[News]:
             continue  # that a thing is as it should be is no news at first
         calm = each["status"] == "True" or each["reason"] in ("Made", "Pending", "Making")
         words = each["message"] or f"{each['type']}: {each['reason']}"
-        found.append(News("Normal" if calm else "Warning", each["reason"], words))
+        found.append(JobNotice("Normal" if calm else "Warning", each["reason"], words))
     return found
 
 

@@ -78,7 +78,7 @@ Step = Prepare | MakeMaster | MakePod | DeletePod | EvictPod | ResizePod | SetBu
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decided:
+class OperatorSteps:
     """What to do now, and when to look again if nothing happens until then."""
 
     steps: tuple[Step, ...] = ()

@@ -23,7 +23,7 @@ PAUSES_S = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 """After failures in a row."""
 
 
-class Desk:
+class WorkQueue:
     """Keeps the order. `attend` returns seconds until it wants to look again; None: a job that is gone."""
 
     def __init__(self, attend: Callable[[Key], Awaitable[float | None]]) -> None:

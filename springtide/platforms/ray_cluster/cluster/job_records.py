@@ -23,7 +23,7 @@ EVENTS = 5000
 SPACE = job_order.NAMESPACE.encode()
 
 
-class Record(msgspec.Struct, frozen=True, kw_only=True):
+class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One job."""
 
     name: str
@@ -40,16 +40,16 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     logs: dict[str, list[str]] = {}
 
 
-def fresh(wanted: job_order.Order) -> Record:
+def fresh(wanted: job_order.JobOrder) -> JobRecord:
     """Of a job that is submitted now."""
     plan = wanted.plan
-    return Record(
+    return JobRecord(
         name=wanted.name, script=plan.script, arguments=redactor.redact_arguments(plan.arguments),
         began_at=wanted.began_at, run_folder=wanted.run_folder,
     )  # fmt: skip
 
 
-def ended(wanted: job_order.Order, status: messages.JobStatus, files: logs.RunFiles) -> Record:
+def ended(wanted: job_order.JobOrder, status: messages.JobStatus, files: logs.RunFiles) -> JobRecord:
     """Of a job that is over."""
     tails = {path.stem: logs.tail(path, TAIL) for path in sorted(files.logs.glob("*.log"))}
     return msgspec.structs.replace(
@@ -58,7 +58,7 @@ def ended(wanted: job_order.Order, status: messages.JobStatus, files: logs.RunFi
     )  # fmt: skip
 
 
-def write(record: Record) -> None:
+def write(record: JobRecord) -> None:
     """Put it where every program of the cluster finds it."""
     packed = zlib.compress(msgspec.msgpack.encode(record), 1)
     internal_kv._internal_kv_put(_key(record.name), packed, overwrite=True, namespace=SPACE)
@@ -68,7 +68,7 @@ def write(record: Record) -> None:
             internal_kv._internal_kv_del(_key(old.name), namespace=SPACE)
 
 
-def begin(wanted: job_order.Order) -> bool:
+def begin(wanted: job_order.JobOrder) -> bool:
     """Note that a steward begins this job; whether it is the first to do so."""
     before = read(wanted.name)
     if before is not None and before.begun and before.began_at == wanted.began_at:
@@ -77,19 +77,19 @@ def begin(wanted: job_order.Order) -> bool:
     return True
 
 
-def end_of(wanted: job_order.Order) -> messages.JobStatus | None:
+def end_of(wanted: job_order.JobOrder) -> messages.JobStatus | None:
     """How this very job ended; None: it is not over."""
     found = read(wanted.name)
     return found.status if found is not None and found.ended_at and found.began_at == wanted.began_at else None
 
 
-def read(name: str) -> Record | None:
+def read(name: str) -> JobRecord | None:
     """The record of a job; None: the cluster knows none of that name."""
     packed = internal_kv._internal_kv_get(_key(name), namespace=SPACE)
-    return None if packed is None else msgspec.msgpack.decode(zlib.decompress(packed), type=Record)
+    return None if packed is None else msgspec.msgpack.decode(zlib.decompress(packed), type=JobRecord)
 
 
-def every() -> list[Record]:
+def every() -> list[JobRecord]:
     """All jobs, the newest first."""
     names = [key.decode().removeprefix("job:") for key in internal_kv._internal_kv_list(b"job:", namespace=SPACE)]
     found = [record for name in names if (record := read(name)) is not None]

@@ -22,7 +22,7 @@ AGAIN_S = 0.5
 Ask = Callable[[messages.Request], Awaitable[messages.Reply]]
 
 
-class Draining:
+class NodeDrain:
     """Of one job's roles: `placed` says on which node each of them is, `end` ends one."""
 
     def __init__(

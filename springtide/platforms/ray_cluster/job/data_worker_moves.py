@@ -28,7 +28,7 @@ PATIENCE_S = 300.0  # for the other to feed and the first to leave; then the nex
 Placed = Mapping[Life, tuple[str, float]]
 
 
-class Moving:
+class DataWorkerMover:
     """Of one job's data workers: `placed` says where each role is and the cores that it asked for."""
 
     def __init__(self, placed: Callable[[], Placed], nodes: Callable[[], Nodes], ask: Ask) -> None:
@@ -63,7 +63,7 @@ class Moving:
         if any(life.role.kind is RoleKind.DATA_WORKER for life in came):
             del self._tried[found.node]
 
-    async def _until_gone(self, found: node_choice.Move) -> None:
+    async def _until_gone(self, found: node_choice.DataWorkerMove) -> None:
         """Say it once, and wait: the master sees to the rest, and the first stays where there is no place after all."""
         told = False
         while found.life in self._placed():

@@ -1,4 +1,4 @@
-"""A job on a Ray cluster as commands see it: `platforms.agent.job_handle.Reach`.
+"""A job on a Ray cluster as commands see it: `platforms.agent.job_handle.JobHandle`.
 
 In: its name and where the cluster is. Out: answers of its steward while it runs, of its record when it is over. A
 connection to the cluster is made when first needed and ends with the program.
@@ -14,7 +14,7 @@ from ray import exceptions
 
 from springtide import errors
 from springtide.domain.spec.job_spec import Blame, Phase
-from springtide.platforms.agent.job_handle import Card, LogLine
+from springtide.platforms.agent.job_handle import JobSummary, LogLine
 from springtide.platforms.ray_cluster.cluster import cluster, job_records
 from springtide.platforms.ray_cluster.job import job_order
 from springtide.rpc.messages import messages
@@ -23,7 +23,7 @@ ANSWER_S = 30.0
 AGAIN_S = 0.5
 
 
-def open_job(name: str, where: Mapping[str, str]) -> "RayReach":
+def open_job(name: str, where: Mapping[str, str]) -> "RayJobHandle":
     """The job of that name."""
     cluster.connect(where.get("address", ""))
     if job_records.read(name) is None:
@@ -31,7 +31,7 @@ def open_job(name: str, where: Mapping[str, str]) -> "RayReach":
         if not known:
             raise errors.MissingFile(f"no job {name}: this Ray cluster knows none of ours")
         raise errors.UnknownName("job", name, known)
-    return RayReach(name)
+    return RayJobHandle(name)
 
 
 def names(where: Mapping[str, str]) -> list[str]:
@@ -40,7 +40,7 @@ def names(where: Mapping[str, str]) -> list[str]:
     return [record.name for record in job_records.every()]
 
 
-class RayReach:
+class RayJobHandle:
     """One job."""
 
     platform = "ray"
@@ -49,10 +49,10 @@ class RayReach:
         self.name = name
 
     @property
-    def card(self) -> Card:
+    def card(self) -> JobSummary:
         """What it runs, and since when."""
         record = self._record()
-        return Card(script=record.script, arguments=record.arguments, began_at=record.began_at)
+        return JobSummary(script=record.script, arguments=record.arguments, began_at=record.began_at)
 
     @property
     def places(self) -> dict[str, str]:
@@ -109,7 +109,7 @@ class RayReach:
 
     # ---- the steward ----
 
-    def _record(self) -> job_records.Record:
+    def _record(self) -> job_records.JobRecord:
         record = job_records.read(self.name)
         if record is None:
             raise errors.MissingFile(f"job {self.name}: the cluster has forgotten it")

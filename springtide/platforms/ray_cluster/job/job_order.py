@@ -1,6 +1,6 @@
 """Pure. What a job on Ray is: its order, the names of its actors, and what each of them asks of a node.
 
-In: `submitting` writes an `Order`; a steward that Ray starts again is made from the same one. Out: names and Ray
+In: `submitting` writes a `JobOrder`; a steward that Ray starts again is made from the same one. Out: names and Ray
 options for `platform`.
 """
 
@@ -25,7 +25,7 @@ ROLES = ("master", *(str(kind) for kind in RANKED))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
+class JobOrder:
     """A job to be kept."""
 
     name: str

@@ -11,7 +11,7 @@ from springtide import errors
 from springtide.telemetry import events
 
 
-class Counter:
+class TermCounter:
     """The number of the newest master of a run."""
 
     def __init__(self, folder: pathlib.Path) -> None:

@@ -31,7 +31,7 @@ class Nodes:
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class DataWorkerMove:
     """A data worker that would be better off elsewhere."""
 
     life: Life
@@ -45,7 +45,7 @@ def choose(cpu: float, nodes: Nodes) -> str:
     return min(fit, key=lambda node: (*nodes.worth(node), -nodes.free[node], node), default="")
 
 
-def move(placed: Mapping[Life, tuple[str, float]], nodes: Nodes) -> Move | None:
+def move(placed: Mapping[Life, tuple[str, float]], nodes: Nodes) -> DataWorkerMove | None:
     """The first data worker for which a better node has room, of those at the worst places; `placed`: node and cores.
 
     Nobody moves to a place that is as good as its own, so it comes to an end.
@@ -55,5 +55,5 @@ def move(placed: Mapping[Life, tuple[str, float]], nodes: Nodes) -> Move | None:
         best = choose(cpu, nodes)
         if best and nodes.worth(best) < nodes.worth(node):
             where = "beside a trainer" if best in nodes.homes else "where fewer jobs use the network"
-            return Move(life, best, f"there is room for it {where}, on node {best[:8]}")
+            return DataWorkerMove(life, best, f"there is room for it {where}, on node {best[:8]}")
     return None

@@ -1,10 +1,10 @@
 """Roles as actors of a Ray cluster, behind `platforms.agent.platform_api`. Lives in a steward's event loop.
 
-In: `Launch`es of roles from `platforms.agent.agent`; the master is elsewhere (`platforms.agent.composite`). Out: exits
-as they happen, and what roles print in the run's own logs. Each role is one detached actor (`holder`) that is asked for
-news all the time, so that its end, its node's end and its log all come the same way. Data workers go beside their
-trainers where there is room (`seating`), and move there later (`moving`). What Ray cannot place within `pending_s` is
-given up, and the job goes on smaller.
+In: `RoleLaunch`es of roles from `platforms.agent.agent`; the master is elsewhere (`platforms.agent.composite`). Out:
+exits as they happen, and what roles print in the run's own logs. Each role is one detached actor (`holder`) that is
+asked for news all the time, so that its end, its node's end and its log all come the same way. Data workers go beside
+their trainers where there is room (`seating`), and move there later (`moving`). What Ray cannot place within
+`pending_s` is given up, and the job goes on smaller.
 """
 
 import asyncio
@@ -23,10 +23,10 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from springtide.domain.core.resources import Limits, Usage
 from springtide.domain.core.roles import Life, RoleExit, RoleKind
 from springtide.platforms.agent import ask_master
-from springtide.platforms.agent.platform_api import Launch
+from springtide.platforms.agent.platform_api import RoleLaunch
 from springtide.platforms.ray_cluster.cluster import cluster, node_drain
 from springtide.platforms.ray_cluster.job import data_worker_moves, exit_status, job_order, node_choice
-from springtide.platforms.ray_cluster.job.role_actor import Holder, News, Started
+from springtide.platforms.ray_cluster.job.role_actor import RoleActor, RoleOutput, Started
 from springtide.telemetry import logs
 
 log = logging.getLogger(__name__)
@@ -37,13 +37,13 @@ LEAVE_S = 2.0  # to clean up on its node, before its actor is ended
 
 
 @dataclass(slots=True)
-class Held:
+class ActorEntry:
     """One role's actor."""
 
     life: Life
     actor: Any
     on_exit: Callable[[RoleExit], None]
-    launch: Launch | None = None
+    launch: RoleLaunch | None = None
     """None: it was found, and runs already."""
     started: Started | None = None
     asked_to_end: bool = False
@@ -56,36 +56,38 @@ class RayPlatform:
     """Starts roles on Ray. `say` gets what the user should know."""
 
     def __init__(
-        self, wanted: job_order.Order, files: logs.RunFiles, say: Callable[[str], None] = lambda _: None
+        self, wanted: job_order.JobOrder, files: logs.RunFiles, say: Callable[[str], None] = lambda _: None
     ) -> None:  # fmt: skip
         self._order, self._files, self._say = wanted, files, say
-        self._held: dict[Life, Held] = {}
+        self._held: dict[Life, ActorEntry] = {}
         self._known_master = b""
-        leaving = node_drain.Draining(
+        leaving = node_drain.NodeDrain(
             cluster.draining, self._placed, lambda request: ask_master.ask(files, request), self._take
         )  # fmt: skip
-        moves = data_worker_moves.Moving(self._seated, self._nodes, lambda request: ask_master.ask(files, request))
+        moves = data_worker_moves.DataWorkerMover(
+            self._seated, self._nodes, lambda request: ask_master.ask(files, request)
+        )
         watches = (self._tell_where_master_is(), leaving.keep(), moves.keep())
         self._watches = [asyncio.create_task(each) for each in watches]
 
-    def start(self, launch: Launch, on_exit: Callable[[RoleExit], None]) -> int:
+    def start(self, launch: RoleLaunch, on_exit: Callable[[RoleExit], None]) -> int:
         """Make the role's actor; its process id is known later."""
         asked = job_order.needs(launch.life.role.kind, launch.limits, self._order.resources)
         if launch.life.role.kind is RoleKind.DATA_WORKER and (
             node := node_choice.choose(asked["num_cpus"], self._nodes())
         ):
             asked["scheduling_strategy"] = NodeAffinitySchedulingStrategy(node, soft=True, _spill_on_unavailable=True)
-        actor = ray.remote(Holder).options(
+        actor = ray.remote(RoleActor).options(
             name=job_order.holder_of(self._order.name, launch.life), namespace=job_order.NAMESPACE, lifetime="detached",
             max_restarts=0, max_task_retries=0, **asked,
         ).remote()  # fmt: skip
-        self._keep(Held(launch.life, actor, on_exit, launch))
+        self._keep(ActorEntry(launch.life, actor, on_exit, launch))
         return 0
 
     def adopt(self, on_exit: Callable[[RoleExit], None]) -> list[Life]:
         """Take over what runs of this job: the steward before has ended."""
         for life, actor in cluster.holders(self._order.name).items():
-            self._keep(Held(life, actor, on_exit))
+            self._keep(ActorEntry(life, actor, on_exit))
         return list(self._held)
 
     def stop(self, life: Life, *, kill: bool) -> None:
@@ -149,11 +151,11 @@ class RayPlatform:
 
     # ---- one actor ----
 
-    def _keep(self, held: Held) -> None:
+    def _keep(self, held: ActorEntry) -> None:
         self._held[held.life] = held
         held.task = asyncio.create_task(self._tend(held))
 
-    async def _tend(self, held: Held) -> None:
+    async def _tend(self, held: ActorEntry) -> None:
         """From its placing to its end."""
         try:
             ended = await self._begin(held) or await self._follow(held)
@@ -166,7 +168,7 @@ class RayPlatform:
         cluster.kill(held.actor)
         held.on_exit(replace(ended, evicted=True) if held.taken and not ended.clean else ended)
 
-    async def _begin(self, held: Held) -> RoleExit | None:
+    async def _begin(self, held: ActorEntry) -> RoleExit | None:
         """Until its process runs; its end, if it never will."""
         try:
             async with asyncio.timeout(self._order.pending_s):
@@ -180,24 +182,24 @@ class RayPlatform:
         log.info("%s runs on %s (node %s)", held.life, started.host, started.node[:8])
         return None
 
-    async def _start(self, held: Held, launch: Launch) -> Started:
+    async def _start(self, held: ActorEntry, launch: RoleLaunch) -> Started:
         started: Started = await held.actor.start.remote(launch, self._small_files(launch))
         return started
 
-    async def _find(self, held: Held) -> Started | None:
-        found: tuple[Launch, Started] | None = await held.actor.who.remote()
+    async def _find(self, held: ActorEntry) -> Started | None:
+        found: tuple[RoleLaunch, Started] | None = await held.actor.who.remote()
         if found is None:
             return None
         held.launch = found[0]
         await held.actor.put.remote("master.json", self._master())
         return found[1]
 
-    async def _follow(self, held: Held) -> RoleExit:
+    async def _follow(self, held: ActorEntry) -> RoleExit:
         """Take down what it prints until it has ended."""
         away_since: float | None = None
         while True:
             try:
-                news: News = await held.actor.news.remote()
+                news: RoleOutput = await held.actor.news.remote()
             except exceptions.ActorUnavailableError as error:
                 away_since = time.monotonic() if away_since is None else away_since
                 if time.monotonic() >= away_since + AWAY_S:
@@ -214,7 +216,7 @@ class RayPlatform:
                         await held.actor.leave.remote()
                 return news.exit
 
-    def _lost(self, held: Held, error: Exception) -> RoleExit:
+    def _lost(self, held: ActorEntry, error: Exception) -> RoleExit:
         pid = held.started.pid if held.started else 0
         if held.started is None and held.asked_to_end:
             return exit_status.ended(held.life, 0, signal="SIGTERM")
@@ -223,7 +225,7 @@ class RayPlatform:
         log.warning("%s: %s", held.life, exit_status.first_line(error))
         return ended
 
-    def _unplaced(self, held: Held) -> RoleExit:
+    def _unplaced(self, held: ActorEntry) -> RoleExit:
         limits = held.launch.limits if held.launch is not None else Limits()
         asked = job_order.needs(held.life.role.kind, limits, self._order.resources)
         why = f"no node took it within {self._order.pending_s:g} s: {job_order.lacking(asked, cluster.free())}"
@@ -232,7 +234,7 @@ class RayPlatform:
 
     # ---- what a role must know ----
 
-    def _small_files(self, launch: Launch) -> dict[str, bytes]:
+    def _small_files(self, launch: RoleLaunch) -> dict[str, bytes]:
         """By the name that each has in the holder's folder."""
         certificates = pathlib.Path(launch.settings["tls"]).iterdir() if launch.settings.get("tls") else ()
         return {

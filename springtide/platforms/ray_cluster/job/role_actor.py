@@ -1,8 +1,9 @@
 """The actor that holds one process of a job: starts it on its node, prints its log, tells its end, goes with it.
 
-In: a `Launch` and small files (secret, the master's whereabouts) from `platform`. Out: `News`: what it printed since,
-and how it ended. A `LocalPlatform` of its own holds the process to its limits where rights allow, and its watchdog ends
-it, children included, when this actor's process ends, however that is. A holder that nobody asks for long ends itself.
+In: a `RoleLaunch` and small files (secret, the master's whereabouts) from `platform`. Out: `RoleOutput`: what it
+printed since, and how it ended. A `LocalPlatform` of its own holds the process to its limits where rights allow, and
+its watchdog ends it, children included, when this actor's process ends, however that is. A holder that nobody asks for
+long ends itself.
 """
 
 import asyncio
@@ -19,7 +20,7 @@ from dataclasses import dataclass, replace
 
 from springtide import errors
 from springtide.domain.core.roles import RoleExit
-from springtide.platforms.agent.platform_api import Launch
+from springtide.platforms.agent.platform_api import RoleLaunch
 from springtide.platforms.local.platform import LocalPlatform
 from springtide.telemetry import logs
 
@@ -42,28 +43,28 @@ class Started:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class News:
+class RoleOutput:
     """What a process printed since the last news, and how it ended, when all of that has been told."""
 
     said: bytes = b""
     exit: RoleExit | None = None
 
 
-class Holder:
+class RoleActor:
     """One life of a role. All methods are called by the job's steward."""
 
     def __init__(self, lonely_s: float = LONELY_S) -> None:
         self._lonely_s, self._asked_at = lonely_s, time.monotonic()
         self._platform: LocalPlatform | None = None
         self._started: Started | None = None
-        self._launch: Launch | None = None
+        self._launch: RoleLaunch | None = None
         self._exit: RoleExit | None = None
         self._gone = asyncio.Event()
         self._told = 0
         self._folder = pathlib.Path()
         self._watch: asyncio.Task[None] | None = None
 
-    async def start(self, launch: Launch, files: Mapping[str, bytes]) -> Started:
+    async def start(self, launch: RoleLaunch, files: Mapping[str, bytes]) -> Started:
         """Start the process, once."""
         self._asked_at = time.monotonic()
         if self._started is not None:
@@ -81,12 +82,12 @@ class Holder:
         self._watch = asyncio.create_task(self._leave_when_lonely())
         return self._started
 
-    async def who(self) -> tuple[Launch, Started] | None:
+    async def who(self) -> tuple[RoleLaunch, Started] | None:
         """What runs here; None: nothing was started yet."""
         self._asked_at = time.monotonic()
         return None if self._launch is None or self._started is None else (self._launch, self._started)
 
-    async def news(self) -> News:
+    async def news(self) -> RoleOutput:
         """Wait for something to tell, for two seconds at most."""
         self._asked_at = time.monotonic()
         deadline = self._asked_at + NEWS_S
@@ -96,9 +97,9 @@ class Holder:
                 self._told += len(said)
                 sys.stdout.write(said.decode(errors="replace"))
                 sys.stdout.flush()
-                return News(said=said)
+                return RoleOutput(said=said)
             if gone or time.monotonic() >= deadline:
-                return News(exit=self._exit)
+                return RoleOutput(exit=self._exit)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._gone.wait(), LOOK_S)
 
@@ -147,7 +148,7 @@ class Holder:
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
-def told_where(launch: Launch, folder: pathlib.Path, host: str, own: Set[str] = frozenset()) -> Launch:
+def told_where(launch: RoleLaunch, folder: pathlib.Path, host: str, own: Set[str] = frozenset()) -> RoleLaunch:
     """The launch as it is on this node: its own address, files where they are here.
 
     Ray sets OMP_NUM_THREADS by the cores asked for; ours counts, unless it is one of the job's `own` variables.

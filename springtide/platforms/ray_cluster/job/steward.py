@@ -1,6 +1,6 @@
 """The steward of a job: a detached actor that runs its agent and, beside itself, its master. Ray starts it again.
 
-In: an `Order`. Out: answers for `reach`; when the job is over, a record of it (`records`) and its own end. A steward
+In: a `JobOrder`. Out: answers for `reach`; when the job is over, a record of it (`records`) and its own end. A steward
 that is started again finds the run folder, adopts the roles that run (`platform`) and starts a master of a higher term.
 Where that folder is gone with its node, the job begins anew from copies of its checkpoints, or fails and says why.
 """
@@ -21,7 +21,7 @@ from springtide import errors, private_files
 from springtide.domain.spec.job_spec import Blame, Phase
 from springtide.platforms.agent import ask_master
 from springtide.platforms.agent.agent import Agent
-from springtide.platforms.agent.composite import TwoPlaces
+from springtide.platforms.agent.composite import CompositePlatform
 from springtide.platforms.agent.run_plan import RunPlan
 from springtide.platforms.local.platform import LocalPlatform
 from springtide.platforms.ray_cluster.cluster import cluster, job_records, run_cleanup
@@ -38,7 +38,7 @@ LOOK_S = 0.1
 class Steward:
     """Keeps one job. Its methods run beside the agent, which has a thread and an event loop of its own."""
 
-    def __init__(self, wanted: job_order.Order) -> None:
+    def __init__(self, wanted: job_order.JobOrder) -> None:
         self._order = wanted
         self._files = logs.RunFiles(pathlib.Path(wanted.run_folder))
         self._loop = asyncio.new_event_loop()
@@ -119,8 +119,10 @@ class Steward:
 
     async def _run(self) -> messages.JobStatus:
         plan = self._prepared()
-        platform = TwoPlaces(LocalPlatform(self._files, log.info), RayPlatform(self._order, self._files, log.info))
-        term = master_terms.Counter(self._files.root)
+        platform = CompositePlatform(
+            LocalPlatform(self._files, log.info), RayPlatform(self._order, self._files, log.info)
+        )
+        term = master_terms.TermCounter(self._files.root)
         self._agent = Agent(plan, self._files, platform, log.info, next_term=term.next)
         return await self._agent.run(self._seen)
 

@@ -1,7 +1,7 @@
 """Give a job to a Ray cluster: make its steward, and see that it lives.
 
-In: an `Order` from `launch.ray_job`, on a connection that ships the code (`cluster.connect`). Out: nothing; from then
-on the cluster keeps the job, whatever becomes of the program that submitted it.
+In: a `JobOrder` from `launch.ray_job`, on a connection that ships the code (`cluster.connect`). Out: nothing; from
+then on the cluster keeps the job, whatever becomes of the program that submitted it.
 """
 
 import pathlib
@@ -23,7 +23,7 @@ HELLO_S = 300.0  # packages of a runtime_env may be installed first
 CALLS = 16  # that may wait at a steward at the same time
 
 
-def submit(wanted: job_order.Order, runtime_env: Mapping[str, Any] | None = None) -> None:
+def submit(wanted: job_order.JobOrder, runtime_env: Mapping[str, Any] | None = None) -> None:
     """Make the steward and wait for its first word. All actors of the job get the steward's `runtime_env`."""
     refuse_taken(wanted.name)
     job_records.write(job_records.fresh(wanted))
@@ -46,7 +46,7 @@ def submit(wanted: job_order.Order, runtime_env: Mapping[str, Any] | None = None
         )
 
 
-def options_of(wanted: job_order.Order, runtime_env: Mapping[str, Any]) -> dict[str, Any]:
+def options_of(wanted: job_order.JobOrder, runtime_env: Mapping[str, Any]) -> dict[str, Any]:
     """Ray's options for a steward: on the head node if it can be, since without that one there is no cluster."""
     head = cluster.head_node()
     near = scheduling_strategies.NodeAffinitySchedulingStrategy(head, soft=True) if head else "DEFAULT"
@@ -71,12 +71,12 @@ def refuse_taken(name: str) -> None:
     )
 
 
-def order_of(plan: RunPlan, *, run_folder: str = "", **others: Any) -> job_order.Order:
+def order_of(plan: RunPlan, *, run_folder: str = "", **others: Any) -> job_order.JobOrder:
     """An order of now. Without a folder the run has one in the steward's node's place for passing files."""
     name, began_at = plan.spec.name, time.time()
     base = pathlib.PurePosixPath(run_folder or run_cleanup.BASE)
     folder = str(base / f"{name}-{int(began_at * 1000):x}")
-    return job_order.Order(name=name, plan=plan, run_folder=folder, version=__version__, began_at=began_at, **others)
+    return job_order.JobOrder(name=name, plan=plan, run_folder=folder, version=__version__, began_at=began_at, **others)
 
 
 def refused(name: str, error: Exception) -> errors.UserError:

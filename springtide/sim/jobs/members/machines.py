@@ -174,11 +174,11 @@ class Machines:
 
     def _do(self, step: reconcile.Step) -> None:
         match step:
-            case reconcile.Start(wanted):
+            case reconcile.StartRole(wanted):
                 life = Life(wanted.role, wanted.incarnation)
                 self.pending[life] = wanted
                 asyncio.get_running_loop().call_later(self._starts_s(wanted), self._begin, life, wanted)
-            case reconcile.End(life, kill):
+            case reconcile.StopRole(life, kill):
                 if life in self.pending:
                     del self.pending[life]
                     self._exits.append(RoleExit(role=life.role, pid=0, incarnation=life.incarnation, signal="SIGTERM"))
@@ -186,7 +186,7 @@ class Machines:
                     process = self.processes[life]
                     if kill or not process.program.ask_to_end():
                         process.kill(signal="SIGKILL" if kill else "SIGTERM")
-            case reconcile.Hold(wanted):
+            case reconcile.ResizeRole(wanted):
                 if (life := Life(wanted.role, wanted.incarnation)) in self.processes:
                     self.processes[life].cpu = wanted.cpu or 1.0
                     self.processes[life].memory_limit = wanted.memory

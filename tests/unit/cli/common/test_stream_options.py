@@ -14,7 +14,7 @@ from springtide import errors
 from springtide.cli import app
 from springtide.cli.common import stream_options
 from springtide.cli.common.render import line_of, picture
-from springtide.cli.show.dashboard import Feed
+from springtide.cli.show.dashboard import DashboardData
 from springtide.dashboard import server as serving
 from springtide.domain.spec.job_spec import Phase
 from springtide.domain.spec.online_job import OnlinePoint, OnlineState
@@ -116,7 +116,7 @@ def page(folder):  # noqa: F811
     series.add(OnlinePoint(at=100.0, **common), OnlinePoint(at=115.0, **common))
     files.forecast.write_text('{"at": 100, "step_s": 600, "mean": [1], "high": [2]}')
     (run,) = run_registry.find(folder)
-    server = serving.serve(Feed(run), host="127.0.0.1", port=0)
+    server = serving.serve(DashboardData(run), host="127.0.0.1", port=0)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     yield f"http://127.0.0.1:{server.server_address[1]}"

@@ -108,7 +108,7 @@ DECIDED = msgspec.structs.replace(
 
 
 def test_a_decision_and_its_reason_are_said_once_in_80_columns(tmp_path, capsys):
-    shown = live_view.PlainView(Console(), [], live_view.Follow(make_run(tmp_path, "train")))
+    shown = live_view.PlainView(Console(), [], live_view.WorkerOutput(make_run(tmp_path, "train")))
     shown.update(DECIDED)
     shown.update(DECIDED)
     lines = capsys.readouterr().err.splitlines()
@@ -117,7 +117,7 @@ def test_a_decision_and_its_reason_are_said_once_in_80_columns(tmp_path, capsys)
 
 
 def test_checkpoints_that_fail_are_told_when_that_begins_and_when_it_is_over(tmp_path, capsys):
-    shown = live_view.PlainView(Console(), [], live_view.Follow(make_run(tmp_path, "train")))
+    shown = live_view.PlainView(Console(), [], live_view.WorkerOutput(make_run(tmp_path, "train")))
     troubles = [f"checkpoint {number} was not completed: no space left" for number in (4, 5, 6)]
     for number, trouble in enumerate(["", *troubles, "", ""]):
         saved = 3 if trouble else 3 + number
@@ -162,7 +162,7 @@ def test_the_live_picture_fits_80_columns():
 
 def test_the_scripts_output_is_followed_up_to_its_traceback(tmp_path):
     files = make_run(tmp_path, "train")
-    follow = live_view.Follow(files)
+    follow = live_view.WorkerOutput(files)
     assert follow.lines() == []
     log = files.log_of(Role(RoleKind.WORKER, 0))
     log.write_text("epoch 1\nepo")

@@ -43,7 +43,7 @@ def files(tmp_path):
 
 
 def asks(cluster, files, *troubles, spec=None):
-    made = pod_requests.Asks(cluster, making.job(spec=spec), files, None, Statuses())
+    made = pod_requests.UserRequests(cluster, making.job(spec=spec), files, None, Statuses())
     made.status, made.asked = STATUS, []
     left = list(troubles)
 
@@ -114,7 +114,7 @@ class Watched(Cluster):
         self._spec = spec
 
     async def watch(self, kind, *, fields):
-        yield watching.Change("added", making.body(spec=self._spec))
+        yield watching.ObjectChange("added", making.body(spec=self._spec))
         await asyncio.Event().wait()
 
 

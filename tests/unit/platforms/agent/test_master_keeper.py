@@ -7,7 +7,7 @@ import pytest
 from springtide import errors
 from springtide.domain.core.roles import Life, RoleExit
 from springtide.platforms.agent import master_keeper
-from springtide.platforms.agent.platform_api import Launch
+from springtide.platforms.agent.platform_api import RoleLaunch
 from springtide.platforms.awake import AwakeClock
 from springtide.rpc.transport import master_file
 from springtide.rpc.transport.master_file import Whereabouts
@@ -55,9 +55,11 @@ def kept(tmp_path, monkeypatch):
     monkeypatch.setattr(master_keeper, "DYING_S", 0.01)
 
     def make(play, next_term=None, **more):
-        platform, launch = Scripted(files, play), lambda life: Launch(life=life, module="none")
+        platform, launch = Scripted(files, play), lambda life: RoleLaunch(life=life, module="none")
         more = {"awake": AwakeClock(), **more}
-        return platform, master_keeper.Keeper(platform, files, launch, next_term or master_keeper.counting(), **more)
+        return platform, master_keeper.MasterSupervisor(
+            platform, files, launch, next_term or master_keeper.counting(), **more
+        )
 
     return make
 

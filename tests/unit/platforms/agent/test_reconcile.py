@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from springtide.domain.core.roles import Life, Role, RoleKind, WantedRole
-from springtide.platforms.agent.reconcile import POLITE_S, End, Hold, Lost, Reconciler, Start
+from springtide.platforms.agent.reconcile import POLITE_S, LostRole, Reconciler, ResizeRole, StartRole, StopRole
 
 
 def worker(rank, incarnation=0, after_s=0.0):
@@ -17,7 +17,7 @@ def life(rank, incarnation=0):
 
 def test_what_is_wanted_and_does_not_run_is_started_once():
     reconciler = Reconciler()
-    assert reconciler.steps([worker(0), worker(1)], [], at=0.0) == [Start(worker(0)), Start(worker(1))]
+    assert reconciler.steps([worker(0), worker(1)], [], at=0.0) == [StartRole(worker(0)), StartRole(worker(1))]
     assert reconciler.steps([worker(0), worker(1)], [life(0), life(1)], at=0.1) == []
 
 
@@ -25,7 +25,7 @@ def test_other_limits_are_for_the_same_process_and_said_once():
     reconciler, more = Reconciler(), WantedRole(role=Role(RoleKind.WORKER, 0), cpu=2.0)
     reconciler.steps([worker(0)], [], at=0.0)
     assert reconciler.steps([worker(0)], [life(0)], at=0.1) == []
-    assert reconciler.steps([more], [life(0)], at=0.2) == [Hold(more)]
+    assert reconciler.steps([more], [life(0)], at=0.2) == [ResizeRole(more)]
     assert reconciler.steps([more], [life(0)], at=0.3) == []
 
 
@@ -33,9 +33,9 @@ def test_an_incarnation_that_has_ended_is_not_started_again_but_the_next_is():
     reconciler = Reconciler()
     reconciler.steps([worker(0)], [], at=0.0)
     assert reconciler.steps([worker(0)], [], at=1.0) == []
-    assert reconciler.steps([worker(0, 1)], [], at=1.1) == [Start(worker(0, 1))]
+    assert reconciler.steps([worker(0, 1)], [], at=1.1) == [StartRole(worker(0, 1))]
     assert reconciler.steps([worker(0)], [life(0, 1)], at=1.2) == [
-        End(life(0, 1), kill=False, why="incarnation 0 takes its place")
+        StopRole(life(0, 1), kill=False, why="incarnation 0 takes its place")
     ], "a master that wants an older life gets none started"
 
 
@@ -44,14 +44,16 @@ def test_a_relaunch_waits_from_the_first_look_that_names_it():
     later = worker(0, 1, after_s=2.0)
     assert reconciler.steps([later], [], at=10.0) == []
     assert reconciler.steps([later], [], at=11.9) == []
-    assert reconciler.steps([later], [], at=12.0) == [Start(later)]
+    assert reconciler.steps([later], [], at=12.0) == [StartRole(later)]
 
 
 def test_what_is_not_wanted_is_asked_to_end_and_then_killed():
     reconciler = Reconciler()
-    assert reconciler.steps([], [life(0)], at=0.0) == [End(life(0), kill=False, why="it is not wanted any more")]
+    assert reconciler.steps([], [life(0)], at=0.0) == [StopRole(life(0), kill=False, why="it is not wanted any more")]
     assert reconciler.steps([], [life(0)], at=POLITE_S - 0.1) == []
-    assert reconciler.steps([], [life(0)], at=POLITE_S) == [End(life(0), kill=True, why="it is not wanted any more")]
+    assert reconciler.steps([], [life(0)], at=POLITE_S) == [
+        StopRole(life(0), kill=True, why="it is not wanted any more")
+    ]
 
 
 def test_the_next_life_of_a_server_waits_until_the_one_before_is_dead():
@@ -59,17 +61,17 @@ def test_the_next_life_of_a_server_waits_until_the_one_before_is_dead():
     reconciler, role = Reconciler(), Role(RoleKind.SERVER, 1)
     reconciler.steps([WantedRole(role=role)], [], at=0.0)
     again, hung = WantedRole(role=role, incarnation=1), Life(role, 0)
-    end = End(hung, kill=True, why="incarnation 1 takes its place")
+    end = StopRole(hung, kill=True, why="incarnation 1 takes its place")
     assert reconciler.steps([again], [hung], at=1.0) == [end]
     assert reconciler.steps([again], [hung], at=1.1) == [end]
-    assert reconciler.steps([again], [], at=1.2) == [Start(again)]
+    assert reconciler.steps([again], [], at=1.2) == [StartRole(again)]
 
 
 def test_the_next_life_does_not_wait_for_a_zombie():
     reconciler = Reconciler()
     reconciler.steps([worker(0)], [], at=0.0)
     steps = reconciler.steps([worker(0, 1)], [life(0)], at=1.0)
-    assert steps == [End(life(0), kill=False, why="incarnation 1 takes its place"), Start(worker(0, 1))]
+    assert steps == [StopRole(life(0), kill=False, why="incarnation 1 takes its place"), StartRole(worker(0, 1))]
     assert reconciler.steps([worker(0, 1)], [life(0), life(0, 1)], at=1.1) == []
 
 
@@ -81,7 +83,7 @@ def test_an_agent_that_takes_over_starts_nobody_who_runs_and_gives_up_who_has_go
     reconciler = Reconciler()
     wanted = [joined(0), worker(1), joined(2), worker(3)]
     steps = reconciler.steps(wanted, [life(0), life(1)], at=0.0)
-    assert steps == [Lost(life(2)), Start(worker(3))]
+    assert steps == [LostRole(life(2)), StartRole(worker(3))]
     assert reconciler.steps(wanted, [life(0), life(1), life(3)], at=0.1) == [], "each is said once"
 
 
@@ -93,17 +95,17 @@ def test_who_was_started_here_and_has_joined_is_not_given_up_its_end_is_told_by_
 
 def test_after_a_take_over_the_next_life_is_started_as_ever():
     reconciler = Reconciler()
-    assert reconciler.steps([joined(0, 3)], [], at=0.0) == [Lost(life(0, 3))]
-    assert reconciler.steps([worker(0, 4)], [], at=0.1) == [Start(worker(0, 4))]
+    assert reconciler.steps([joined(0, 3)], [], at=0.0) == [LostRole(life(0, 3))]
+    assert reconciler.steps([worker(0, 4)], [], at=0.1) == [StartRole(worker(0, 4))]
 
 
 @given(st.sets(st.integers(0, 5)), st.sets(st.integers(0, 5)), st.sets(st.integers(0, 5)))
 def test_after_a_take_over_each_wanted_life_runs_is_started_or_is_given_up(wanted, called_in, running):
     roles = [joined(rank) if rank in called_in else worker(rank) for rank in sorted(wanted)]
     steps = Reconciler().steps(roles, [life(rank) for rank in sorted(running)], at=0.0)
-    started = {step.wanted.role.rank for step in steps if isinstance(step, Start)}
-    lost = {step.life.role.rank for step in steps if isinstance(step, Lost)}
-    ended = {step.life.role.rank for step in steps if isinstance(step, End)}
+    started = {step.wanted.role.rank for step in steps if isinstance(step, StartRole)}
+    lost = {step.life.role.rank for step in steps if isinstance(step, LostRole)}
+    ended = {step.life.role.rank for step in steps if isinstance(step, StopRole)}
     assert started == wanted - running - called_in
     assert lost == (wanted - running) & called_in
     assert ended == running - wanted
@@ -126,7 +128,7 @@ def test_whatever_is_wanted_no_life_is_started_twice_and_the_wanted_stay_unharme
         roles = [worker(rank, incarnation, after_s) for rank, (incarnation, after_s) in wanted.items()]
         lives = {Life(each.role, each.incarnation) for each in roles}
         for step in reconciler.steps(roles, running, at=float(at)):
-            if isinstance(step, Start):
+            if isinstance(step, StartRole):
                 started.append(Life(step.wanted.role, step.wanted.incarnation))
                 running.append(started[-1])
             else:

@@ -29,12 +29,12 @@ def test_nothing_of_the_spec_nor_of_the_scripts_arguments_is_on_a_command_line()
 
 def test_only_workers_are_told_the_scripts_arguments():
     for kind in (RoleKind.WORKER, RoleKind.SERVER, RoleKind.DATA_WORKER):
-        told = role_launch.settings_of(Life(Role(kind, 0)), role_launch.Directions(), arguments=PLAN.arguments)
+        told = role_launch.settings_of(Life(Role(kind, 0)), role_launch.RoleEndpoints(), arguments=PLAN.arguments)
         assert json.loads(told.get("arguments", "[]")) == (["--epochs", "2"] if kind is RoleKind.WORKER else [])
 
 
 def test_what_a_role_is_told_are_settings_that_it_reads_back():
-    there = role_launch.Directions(
+    there = role_launch.RoleEndpoints(
         master="ctr-master.ctr.default.svc:7700",
         secret_file="/run/springtide/credentials/secret",
         host="10.1.2.3",
@@ -48,7 +48,7 @@ def test_what_a_role_is_told_are_settings_that_it_reads_back():
 
 
 def test_what_is_left_open_is_not_said():
-    told = role_launch.settings_of(Life(Role(RoleKind.WORKER, 0)), role_launch.Directions(master="10.0.0.1:7700"))
+    told = role_launch.settings_of(Life(Role(RoleKind.WORKER, 0)), role_launch.RoleEndpoints(master="10.0.0.1:7700"))
     assert told == {"member": "worker-0", "incarnation": "0", "master": "10.0.0.1:7700", "debug": "0"}
 
 

@@ -62,7 +62,7 @@ def by_name(objects):
 @pytest.mark.parametrize("database", ["", "postgresql://b:pw@db/b"], ids=["alone", "with a brain"])
 def test_chart_and_install_agree(database, only):
     values = {"image": "registry/springtide:9", "namespace": "tide", "database": database, "only": only}
-    plan = install_manifests.Plan(
+    plan = install_manifests.InstallPlan(
         image=values["image"],
         namespace="tide",
         only=only,

@@ -10,7 +10,7 @@ import pytest
 
 import springtide
 from springtide.platforms.local import fork_server_client
-from springtide.platforms.local.fork_server_client import WarmStarts
+from springtide.platforms.local.fork_server_client import ForkServerClient
 from tests.waiting import until
 
 MODULE = """
@@ -28,7 +28,7 @@ def interpreter(tmp_path, monkeypatch):
     (tmp_path / "born.py").write_text(MODULE)
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{pathlib.Path(springtide.__file__).parents[1]}")
     monkeypatch.setattr(fork_server_client, "IMPORTS", ("json",))
-    made = WarmStarts(besides=["COLOUR", "PYTEST_CURRENT_TEST"])
+    made = ForkServerClient(besides=["COLOUR", "PYTEST_CURRENT_TEST"])
     made.begin(os.environ)
     until(lambda: made.suits(os.environ))
     yield made
@@ -101,7 +101,7 @@ def test_nobody_waits_for_an_interpreter_that_still_imports(tmp_path, monkeypatc
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{pathlib.Path(springtide.__file__).parents[1]}")
     monkeypatch.setattr(fork_server_client, "IMPORTS", ("endless",))
     monkeypatch.setattr(fork_server_client, "ANSWER_S", 120.0)
-    made = WarmStarts()
+    made = ForkServerClient()
     made.begin(os.environ)
     began = time.monotonic()
     try:
@@ -113,7 +113,7 @@ def test_nobody_waits_for_an_interpreter_that_still_imports(tmp_path, monkeypatc
 
 def test_nothing_is_begun_for_a_job_that_is_over_soon(tmp_path):
     async def short_job():
-        made = WarmStarts(after_s=60.0)
+        made = ForkServerClient(after_s=60.0)
         assert not made.suits(os.environ)
         made.close()
         return made._process

@@ -5,7 +5,7 @@ import os
 from springtide.domain.spec.job_spec import Phase
 from springtide.platforms.agent.job_handle import LogLine
 from springtide.platforms.local import job_handle
-from springtide.platforms.local.job_handle import LocalReach, Tail
+from springtide.platforms.local.job_handle import LocalJobHandle, LogTail
 from springtide.telemetry import events, logs, run_registry
 from springtide.telemetry.run_registry import RunCard
 
@@ -16,12 +16,12 @@ def reach_of(folder, *, running):
     start = run_registry.start_of(pid) if running else -1
     run_registry.write_card(files, RunCard(name="train", script="t.py", began_at=1.0, agent_pid=pid, agent_start=start))
     (run,) = run_registry.find(folder)
-    return LocalReach(run)
+    return LocalJobHandle(run)
 
 
 def test_a_log_that_grows_is_read_line_by_line_and_once(tmp_path):
     path = tmp_path / "worker-0.log"
-    tail = Tail(path)
+    tail = LogTail(path)
     assert tail.more() == []
     path.write_bytes(b"one\ntwo\nthr")
     assert tail.last(1) == ["two"]

@@ -52,7 +52,7 @@ class Pods:
         self._folder = pathlib.Path(self._stack.enter_context(tempfile.TemporaryDirectory(dir=folder)))
         for each in (folder, self._folder):
             each.chmod(0o755)  # pods are nobody in particular
-        self._job: job_handle.KubernetesReach | None = None
+        self._job: job_handle.KubernetesJobHandle | None = None
         self._line: Line | None = None
         self._seen: messages.JobStatus | None = None
         self._looked_at = 0.0
@@ -69,7 +69,7 @@ class Pods:
             raise
 
     @property
-    def job(self) -> job_handle.KubernetesReach:
+    def job(self) -> job_handle.KubernetesJobHandle:
         """The one that runs."""
         assert self._job is not None
         return self._job
@@ -182,7 +182,7 @@ class Line:
 async def install(client: Client) -> None:
     """Definitions and accounts, as `springtide k8s install` does it."""
     await client.create(NAMESPACES, NAMESPACES.body(SPACE))
-    objects = install_manifests.everything(install_manifests.Plan(image="springtide", namespace=SPACE))
+    objects = install_manifests.everything(install_manifests.InstallPlan(image="springtide", namespace=SPACE))
     skipped = ("Namespace", "Deployment")
     await installing.apply(client, [body for body in objects if body["kind"] not in skipped], lambda _: None)
 
@@ -197,7 +197,7 @@ def operating(kubeconfig: str) -> Iterator[None]:
     async def run() -> None:
         stop, ready = asyncio.Event(), asyncio.Event()
         found.append((asyncio.get_running_loop(), stop))
-        options = process.Options(site=Site(image="springtide"), kubeconfig=kubeconfig)
+        options = process.OperatorOptions(site=Site(image="springtide"), kubeconfig=kubeconfig)
         task = asyncio.create_task(process.run(options, stop, ready))
         waiting = asyncio.create_task(ready.wait())
         await asyncio.wait({task, waiting}, return_when=asyncio.FIRST_COMPLETED)

@@ -19,7 +19,7 @@ histories = st.lists(
 @given(histories)
 def test_a_reader_has_what_the_cluster_has_whether_events_came_or_were_lost(history):
     """`forget`: a stretch of which no event arrives, and then all is read anew."""
-    cluster, known, mirror, lost = {}, watch.Known(), {}, False
+    cluster, known, mirror, lost = {}, watch.KnownObjects(), {}, False
 
     def apply(changes):
         for change in changes:
@@ -51,7 +51,7 @@ def test_a_reader_has_what_the_cluster_has_whether_events_came_or_were_lost(hist
 
 def test_an_event_says_where_to_go_on_from():
     assert watch.read(b'{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"9"}}}', "3")[1] == "9"
-    assert watch.told(watch.Known(), "BOOKMARK", {}) == []
+    assert watch.told(watch.KnownObjects(), "BOOKMARK", {}) == []
 
 
 def test_a_forgotten_version_is_not_an_error_but_another_error_is():

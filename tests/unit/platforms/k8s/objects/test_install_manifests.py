@@ -11,8 +11,8 @@ from springtide.platforms.k8s.objects import install_manifests, objects, rbac
 from tests.architecture import sources
 from tests.unit.platforms.k8s import making
 
-PLAN = install_manifests.Plan(image="springtide:1")
-BRAINY = install_manifests.Plan(
+PLAN = install_manifests.InstallPlan(image="springtide:1")
+BRAINY = install_manifests.InstallPlan(
     image="springtide:1", database="postgresql://b:pw@db/brain", brain_secret="ab", brain_capacity="64,256G"
 )
 
@@ -38,7 +38,7 @@ def grants(granted, wanted):
 def test_the_operator_may_give_masters_their_rights_without_special_leave(only):
     (role,) = [
         each
-        for each in install_manifests.operator_rights(install_manifests.Plan(image="i", only=only))
+        for each in install_manifests.operator_rights(install_manifests.InstallPlan(image="i", only=only))
         if "rules" in each
     ]
     for rule in objects.rights(making.job())["rules"]:
@@ -65,7 +65,7 @@ def test_the_page_for_those_who_run_clusters_has_every_right():
 
 
 def test_in_one_namespace_it_has_no_rights_beyond():
-    plan = install_manifests.Plan(image="i", only="ads")
+    plan = install_manifests.InstallPlan(image="i", only="ads")
     assert [each["kind"] for each in install_manifests.operator_rights(plan)] == ["Role", "RoleBinding"]
     assert all(each["metadata"]["namespace"] == "ads" for each in install_manifests.operator_rights(plan))
     assert not any("nodes" in rule["resources"] for rule in install_manifests.operator_rights(plan)[0]["rules"])
@@ -114,7 +114,7 @@ def test_definitions_come_before_what_needs_them_and_the_operator_last():
 
 
 def test_all_that_is_installed_is_of_a_known_kind():
-    assert all(isinstance(install.kind_of(body), kinds.Kind) for body in install_manifests.everything(BRAINY))
+    assert all(isinstance(install.kind_of(body), kinds.ObjectKind) for body in install_manifests.everything(BRAINY))
 
 
 def test_a_brain_with_certificates_and_the_operator_each_see_their_own():

@@ -12,7 +12,7 @@ AT = 1_800_000_000.0
 def seen(*pods, job=None, at=AT, foreign=(), **status):
     job = job or making.job(status=status)
     own = {each["metadata"]["name"]: each for each in pods}
-    return job_view.View(job=job, site=making.SITE, at=at, pods=own, foreign=frozenset(foreign))
+    return job_view.OperatorView(job=job, site=making.SITE, at=at, pods=own, foreign=frozenset(foreign))
 
 
 def master(**more):
@@ -84,7 +84,7 @@ def waiting(reason, message):
 )
 def test_why_there_is_no_master_yet_is_in_the_jobs_status(status, reason, word):
     found = seen(master(phase="Pending", **status))
-    change = status_reports.job_status(found, status_reports.Outcome(), PlanStatus())
+    change = status_reports.job_status(found, status_reports.StepOutcome(), PlanStatus())
     assert change["phase"] == "Pending" and word in change["message"]
     condition = next(each for each in change["conditions"] if each["type"] == "MasterRunning")
     assert (condition["status"], condition["reason"]) == ("False", reason)
@@ -102,20 +102,20 @@ def test_a_master_that_crashes_again_and_again_is_told_with_its_last_line():
 
 def test_a_refusal_of_the_cluster_is_told():
     change = status_reports.job_status(
-        seen(), status_reports.Outcome(master_refused="exceeded quota: pods=0"), PlanStatus()
+        seen(), status_reports.StepOutcome(master_refused="exceeded quota: pods=0"), PlanStatus()
     )
     assert change["message"] == "no master: exceeded quota: pods=0"
 
 
 def test_the_phase_is_the_masters_once_it_runs():
-    change = status_reports.job_status(seen(master(), phase="Running"), status_reports.Outcome(), PlanStatus())
+    change = status_reports.job_status(seen(master(), phase="Running"), status_reports.StepOutcome(), PlanStatus())
     assert "phase" not in change and "message" not in change
 
 
 def test_nothing_is_written_where_nothing_changed():
-    first = status_reports.job_status(seen(master()), status_reports.Outcome(), PlanStatus())
+    first = status_reports.job_status(seen(master()), status_reports.StepOutcome(), PlanStatus())
     again = seen(master(), at=AT + 60, job=making.job(status=first))
-    assert status_reports.job_status(again, status_reports.Outcome(), PlanStatus()) is None
+    assert status_reports.job_status(again, status_reports.StepOutcome(), PlanStatus()) is None
 
 
 def test_a_job_goes_when_its_time_is_over():
@@ -158,11 +158,11 @@ def test_a_job_that_is_stopped_ends_without_its_master_if_that_does_not_come_bac
 
 
 def test_a_spec_that_is_edited_to_what_cannot_be_is_told_and_the_last_good_one_is_gone_by():
-    first = status_reports.job_status(seen(master()), status_reports.Outcome(), PlanStatus())
+    first = status_reports.job_status(seen(master()), status_reports.StepOutcome(), PlanStatus())
     assert first["accepted"] == {"generation": 1, "spec": {"script": "train.py"}}
     job = making.job(spec={"slots": 1000, "stopped": True}, generation=2, status={"phase": "Running", **first})
     assert job.job.slots != 1000 and job.job.stopped, "that it is to stop is heard all the same"
-    change = status_reports.job_status(seen(master(), job=job), status_reports.Outcome(), PlanStatus())
+    change = status_reports.job_status(seen(master(), job=job), status_reports.StepOutcome(), PlanStatus())
     said = next(each for each in change["conditions"] if each["type"] == "Accepted")
     assert said["status"] == "False" and "power of two" in said["message"] and "generation 1" in said["message"]
     assert "accepted" not in change and "phase" not in change

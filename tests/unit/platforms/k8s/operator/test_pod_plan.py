@@ -16,7 +16,7 @@ def seen(*entries, pods=(), job=JOB, kill=(), **more):
     plan = ScalePlan(job=job.name, origin="master", pods=entries, kill=kill)
     own = {each["metadata"]["name"]: each for each in pods}
     status = more.pop("status", PlanStatus(budget=sum(each.role == "server" for each in entries)))
-    return job_view.View(job=job, site=making.SITE, at=AT, plan=plan, pods=own, plan_status=status, **more)
+    return job_view.OperatorView(job=job, site=making.SITE, at=AT, plan=plan, pods=own, plan_status=status, **more)
 
 
 def running(entry, **more):
@@ -35,7 +35,7 @@ def test_a_life_is_made_once_and_its_end_is_told():
     made = PlanStatus(budget=0, made={"worker-0": 0}, pods={"ctr-worker-0-0": PodState(phase="Running")})
     now = seen(WORKER, status=made)
     assert pod_plan.decide(now).steps == ()
-    status = status_reports.plan_status(now, status_reports.Outcome())
+    status = status_reports.plan_status(now, status_reports.StepOutcome())
     assert status.pods["ctr-worker-0-0"] == PodState(phase="Gone", why="somebody has deleted it")
     assert status.made == {"worker-0": 0}
 
@@ -85,7 +85,7 @@ def test_other_resources_are_asked_for_where_the_cluster_can():
     assert step == ResizePod("ctr-worker-0-0", "worker", {"requests": {"cpu": "2000m"}, "limits": {"cpu": "2000m"}})
     without = seen(more, pods=[running(WORKER)])
     assert pod_plan.decide(without).steps == ()
-    said = status_reports.plan_status(without, status_reports.Outcome()).pods["ctr-worker-0-0"]
+    said = status_reports.plan_status(without, status_reports.StepOutcome()).pods["ctr-worker-0-0"]
     assert said.resized == "Unsupported"
 
 
@@ -96,7 +96,7 @@ def test_resources_that_the_cluster_has_added_stay_and_are_no_reason_to_change_a
     resources["requests"] = {"cpu": "1", "memory": "1Gi", "ephemeral-storage": "1Gi"}
     as_it_is = seen(WORKER, pods=[pod], can_resize=False)
     assert pod_plan.decide(as_it_is).steps == ()
-    assert status_reports.plan_status(as_it_is, status_reports.Outcome()).pods["ctr-worker-0-0"].resized == ""
+    assert status_reports.plan_status(as_it_is, status_reports.StepOutcome()).pods["ctr-worker-0-0"].resized == ""
     more = PodWish(role="worker", rank=0, cpu=2.0)
     (step,) = pod_plan.decide(seen(more, pods=[pod], can_resize=True)).steps
     assert step.resources == {
@@ -172,7 +172,7 @@ def test_what_is_done_brings_about_the_plan_and_is_not_done_twice(entries, befor
                     cluster[name]["spec"]["containers"][0]["resources"] = resources
                 case SetBudget(servers):
                     done["budget"] = servers
-        status = status_reports.plan_status(now, status_reports.Outcome(made=made, **done))
+        status = status_reports.plan_status(now, status_reports.StepOutcome(made=made, **done))
     alive = {name for name, pod in cluster.items() if pod["status"]["phase"] in ("Pending", "Running")}
     assert alive <= {each.pod_name("ctr") for each in entries}
     newest = {str(each.life.role): each.incarnation for each in sorted(entries, key=lambda each: each.incarnation)}

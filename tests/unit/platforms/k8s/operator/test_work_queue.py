@@ -1,7 +1,7 @@
 import asyncio
 
 from springtide.platforms.k8s.operator import work_queue as desks
-from springtide.platforms.k8s.operator.work_queue import Desk
+from springtide.platforms.k8s.operator.work_queue import WorkQueue
 from tests.waiting import soon
 
 
@@ -18,7 +18,7 @@ def test_a_job_that_cannot_be_looked_at_holds_up_no_other(monkeypatch):
                 raise KeyError("an object that nobody thought of")
             other.set()
 
-        desk = Desk(attend)
+        desk = WorkQueue(attend)
         desk.note(("ads", "broken"))
         working = asyncio.create_task(desk.run())
         await soon(lambda: looked)
