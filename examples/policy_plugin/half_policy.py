@@ -10,7 +10,7 @@ springtide reproduce goldminer --metric soonest
 
 from dataclasses import replace
 
-from springtide.domain.plan.plan import Decision, Plan
+from springtide.domain.plan.plan import Decision, ShapePlan
 from springtide.domain.plan.view import ClusterView
 from springtide.domain.spec.planning_config import PlanningConfig
 from springtide.planning.dataworkers.cluster.allocation import Step
@@ -19,7 +19,7 @@ from springtide.planning.dataworkers.cluster.allocation import Step
 def half(view: ClusterView, config: PlanningConfig) -> Decision:
     """Users ask for twice of what they need. What does not fit the job or the cluster, Springtide refuses by itself."""
     plans = tuple(
-        Plan(
+        ShapePlan(
             job=job.name,
             shape=replace(job.requested, workers=max(1, job.requested.workers // 2)),
             reason=f"half of the {job.requested.workers} workers that {job.user or 'its user'} asked for",

@@ -141,14 +141,14 @@ def check_ports() -> HostCheck:
 
 def check_limits() -> HostCheck:
     """Whether `springtide run --cpu ... --memory ...` can hold processes to limits."""
-    from springtide.domain.core.resources import Limits
+    from springtide.domain.core.resources import ProcessLimits
     from springtide.platforms.local import cgroups
     from springtide.telemetry.host import cgroup_hierarchy
 
     found = cgroup_hierarchy.find()
     said: list[str] = []
     groups = cgroups.Groups(said.append, found)
-    group = groups.make("doctor", Limits(cpu=1.0, memory=1 << 30))
+    group = groups.make("doctor", ProcessLimits(cpu=1.0, memory=1 << 30))
     if group is not None:
         groups.remove(group)
     groups.close()

@@ -6,7 +6,7 @@ In: `job.state` and the time. Out: events for it. Heartbeats are not journaled, 
 from typing import TYPE_CHECKING
 
 from springtide.domain.core.roles import RoleKind
-from springtide.domain.spec.job_spec import Phase
+from springtide.domain.spec.job_spec import JobPhase
 from springtide.job.core import events
 from springtide.job.core.nodes import ALIVE, Node, NodeState
 from springtide.job.scaling import unschedulable
@@ -30,7 +30,7 @@ def due(state: "JobState", *, at: float) -> list[events.Event]:
         silent_s = at - node.heard_at
         if node.state is NodeState.EXPECTED and silent_s > state.spec.join_s:
             found.append(events.Late(node.role, node.incarnation, silent_s))
-        if node.state not in ALIVE or state.phase is Phase.STARTING:
+        if node.state not in ALIVE or state.phase is JobPhase.STARTING:
             continue
         leaves = node.role.kind is not RoleKind.SERVER  # by itself: a server goes when its last slot has moved
         if leaves and node.state is NodeState.DRAINING and at - node.drain_since > state.spec.drain_s:

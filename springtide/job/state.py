@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from springtide import errors
 from springtide.domain.core.roles import RANKED, Role, RoleExit, RoleKind, WantedRole
-from springtide.domain.spec.job_spec import Blame, JobSpec, Phase
+from springtide.domain.spec.job_spec import Blame, JobPhase, JobSpec
 from springtide.job import deadlines, invariants
 from springtide.job.core import actions, events
 from springtide.job.core.nodes import ALIVE, Node, NodeState
@@ -22,13 +22,13 @@ from springtide.job.scaling import servers as rollout
 from springtide.job.scaling import workers as scaling
 from springtide.job.scaling.plan_state import Planned
 
-LEGAL: dict[Phase, frozenset[Phase]] = {
-    Phase.STARTING: frozenset({Phase.RUNNING, Phase.DRAINING, Phase.FAILED}),
-    Phase.RUNNING: frozenset({Phase.DRAINING, Phase.FINISHED, Phase.FAILED}),
-    Phase.DRAINING: frozenset({Phase.STOPPED, Phase.FAILED}),
-    Phase.FINISHED: frozenset(),
-    Phase.STOPPED: frozenset(),
-    Phase.FAILED: frozenset(),
+LEGAL: dict[JobPhase, frozenset[JobPhase]] = {
+    JobPhase.STARTING: frozenset({JobPhase.RUNNING, JobPhase.DRAINING, JobPhase.FAILED}),
+    JobPhase.RUNNING: frozenset({JobPhase.DRAINING, JobPhase.FINISHED, JobPhase.FAILED}),
+    JobPhase.DRAINING: frozenset({JobPhase.STOPPED, JobPhase.FAILED}),
+    JobPhase.FINISHED: frozenset(),
+    JobPhase.STOPPED: frozenset(),
+    JobPhase.FAILED: frozenset(),
 }
 
 
@@ -38,7 +38,7 @@ class JobState:
 
     spec: JobSpec
     started_at: float = 0.0
-    phase: Phase = Phase.STARTING
+    phase: JobPhase = JobPhase.STARTING
     why: str = "waiting for servers and workers to join"
     blame: Blame = Blame.NONE
     detail: str = ""
@@ -162,7 +162,7 @@ class JobState:
     @property
     def healing(self) -> bool:
         """Whether a server is away: lost, and its next life not ready yet."""
-        return self.phase is not Phase.STARTING and not self.phase.over and not rollout.all_ready(self.nodes)
+        return self.phase is not JobPhase.STARTING and not self.phase.over and not rollout.all_ready(self.nodes)
 
     def wanted(self) -> tuple[WantedRole, ...]:
         """The processes that must exist now; servers first."""
@@ -171,7 +171,7 @@ class JobState:
 
     def draining(self, role: Role) -> bool:
         """Whether a worker should finish the batch in hand and leave. A bsp group learns of it by its leases."""
-        return self.node(role).state is NodeState.DRAINING or (self.phase is Phase.DRAINING and not self.in_step)
+        return self.node(role).state is NodeState.DRAINING or (self.phase is JobPhase.DRAINING and not self.in_step)
 
     @property
     def saving_last(self) -> bool:
@@ -228,12 +228,12 @@ class JobState:
 
     def run_if_ready(self, at: float) -> None:
         """Begin, if all that must be there are."""
-        if self.phase is not Phase.STARTING:
+        if self.phase is not JobPhase.STARTING:
             return
         joined = [node.state is NodeState.JOINED for node in self.of_kind(RoleKind.WORKER) if node.active]
         if any(joined) and (all(joined) or not self.spec.gang) and rollout.all_ready(self.nodes):
             who = "all workers have" if self.spec.gang else "a worker has"
-            self._move(Phase.RUNNING, f"all servers are ready and {who} joined")
+            self._move(JobPhase.RUNNING, f"all servers are ready and {who} joined")
             for node in self.nodes.values():
                 node.heard_at = at if node.state is NodeState.JOINED else node.heard_at  # heartbeats begin now
 
@@ -243,7 +243,7 @@ class JobState:
         node = self.node(event.role)
         if node.finished or self.fenced(event.role, event.incarnation):
             return []  # said twice, or too late
-        if self.phase is Phase.STARTING:
+        if self.phase is JobPhase.STARTING:
             raise errors.BadInput(f"{event.role} has finished before the job's servers were ready")
         drained = node.state is NodeState.DRAINING
         node.move(NodeState.FINISHED, at=at, why="drained" if drained else "the script ended")
@@ -271,7 +271,7 @@ class JobState:
         if node.state is NodeState.FINISHED:
             node.move(NodeState.GONE, at=at, why=str(ended))
             return self.settle()
-        if self.phase is Phase.DRAINING or node.state is NodeState.DRAINING:
+        if self.phase is JobPhase.DRAINING or node.state is NodeState.DRAINING:
             return [*self._let_go(node, str(ended), at), *self.settle()]
         if ended.clean and node.state is NodeState.EXPECTED:
             return self._fail(
@@ -298,7 +298,7 @@ class JobState:
 
     def _lost_server(self, node: Node, verdict: recovery.Relaunch | recovery.GiveUp, at: float) -> list[actions.Action]:
         """A server's next life, if what it held can be restored."""
-        trained = self.phase is not Phase.STARTING and not node.coming
+        trained = self.phase is not JobPhase.STARTING and not node.coming
         if node.coming and isinstance(verdict, recovery.GiveUp):
             return [self.decide(*rollout.give_up(self, node, verdict.error, at))]
         saves = server_loss.may_begin_anew(self.spec, self.phase)
@@ -321,8 +321,8 @@ class JobState:
         """All go on from the last checkpoint, or begin anew before the first, if the job is to go on at all."""
         if not self.safety.known and not server_loss.may_begin_anew(self.spec, self.phase):
             return self._fail(f"{why}; it had no complete checkpoint yet", Blame.INFRASTRUCTURE)
-        if self.phase is Phase.DRAINING:
-            return self._end(Phase.STOPPED, f"{self.why}; {why}: {self.safety.newest} is what is left")
+        if self.phase is JobPhase.DRAINING:
+            return self._end(JobPhase.STOPPED, f"{self.why}; {why}: {self.safety.newest} is what is left")
         return groups.go_back(self, why, at=at)
 
     def begin_again(self, node: Node, verdict: recovery.Relaunch, after_s: float, at: float) -> None:
@@ -346,19 +346,19 @@ class JobState:
         if self.spec.checkpoints.on and not self.last_save:
             self.last_save = ""
             return []
-        if self.phase is Phase.DRAINING:
-            return self._end(Phase.STOPPED, self.why)
+        if self.phase is JobPhase.DRAINING:
+            return self._end(JobPhase.STOPPED, self.why)
         if self.poisoned:
             return self._fail(self.poisoned, Blame.USER)
         some = f"; {self.untrained} shards were left untrained: the scripts left their loops early"
         left = some if self.untrained else ""
-        return self._end(Phase.FINISHED, f"every worker's script has ended{left}")
+        return self._end(JobPhase.FINISHED, f"every worker's script has ended{left}")
 
     # ---- commands ----
 
     def _scaled(self, event: events.Scaled, at: float) -> list[actions.Action]:
         workers, why = event.workers, event.why
-        if self.phase is Phase.DRAINING:
+        if self.phase is JobPhase.DRAINING:
             raise errors.BadInput(f"job {self.spec.name} is draining: {self.why}")
         change = scaling.change(self.nodes, workers, extra=event.extra)
         change = groups.later(change, self.group) if self.in_step else change
@@ -381,11 +381,11 @@ class JobState:
         return [*fences, self.decide(what, why), *self.settle()]
 
     def _stop_asked(self, why: str, at: float) -> list[actions.Action]:
-        if self.phase is Phase.DRAINING:
+        if self.phase is JobPhase.DRAINING:
             return []
-        if self.phase is Phase.STARTING:
+        if self.phase is JobPhase.STARTING:
             self.last_save = "nothing was trained"
-        self._move(Phase.DRAINING, why)
+        self._move(JobPhase.DRAINING, why)
         waited = [node for node in self.of_kind(RoleKind.WORKER) if node.state is NodeState.EXPECTED]
         fences = [action for node in waited for action in self._let_go(node, "not needed any more", at)]
         return [actions.Drain(why), *fences, *self.settle()]
@@ -415,7 +415,7 @@ class JobState:
         verdict = recovery.after_silence(node, event.silent_s, deadlines.patience_s(self, node), self.spec, at=at)
         if node.role.kind is RoleKind.SERVER:
             return self._lost_server(node, verdict, at)
-        if self.phase is Phase.DRAINING or node.state is NodeState.DRAINING:
+        if self.phase is JobPhase.DRAINING or node.state is NodeState.DRAINING:
             return [*self._let_go(node, "silent while draining", at), *self.settle()]
         return self._replace(node, verdict, at)
 
@@ -428,13 +428,13 @@ class JobState:
 
     def _fail(self, error: str, blame: Blame, trace: str = "") -> list[actions.Action]:
         self.detail = trace
-        return self._end(Phase.FAILED, error, blame)
+        return self._end(JobPhase.FAILED, error, blame)
 
-    def _end(self, phase: Phase, why: str, blame: Blame = Blame.NONE) -> list[actions.Action]:
+    def _end(self, phase: JobPhase, why: str, blame: Blame = Blame.NONE) -> list[actions.Action]:
         self._move(phase, why)
         self.blame = blame
         return [actions.Conclude(phase, why, blame)]
 
-    def _move(self, to: Phase, why: str) -> None:
+    def _move(self, to: JobPhase, why: str) -> None:
         assert to in LEGAL[self.phase], f"job {self.spec.name}: {self.phase} -> {to} is not legal ({why})"
         self.phase, self.why = to, why

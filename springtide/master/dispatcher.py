@@ -19,7 +19,7 @@ from springtide import errors
 from springtide.checkpoint.transfer.claims import Claim
 from springtide.domain.core.roles import Life, Role, RoleKind, RoleUsage
 from springtide.domain.data.epochs import EpochPlace
-from springtide.domain.data.leases import Holder
+from springtide.domain.data.leases import LeaseHolder
 from springtide.domain.model.cache_rules import decided
 from springtide.domain.model.checkpoints import CheckpointRules
 from springtide.domain.spec.job_spec import JobSpec
@@ -232,7 +232,7 @@ class Desk:
             case RoleKind.DATA_WORKER:
                 return await self._feeding.answer(peer.role, peer.incarnation, request)
             case _:
-                return await self._from_worker(peer.role, Holder(peer.role.rank, peer.incarnation), request)
+                return await self._from_worker(peer.role, LeaseHolder(peer.role.rank, peer.incarnation), request)
 
     def lost(self, peer: Peer) -> None:
         """A member's connection has closed: it will be back, or its agent says how it ended, or its silence does."""
@@ -341,7 +341,7 @@ class Desk:
             case _:
                 return await self.rounds.storing.answer(role, request)
 
-    async def _from_worker(self, role: Role, holder: Holder, request: messages.Request) -> messages.Reply:
+    async def _from_worker(self, role: Role, holder: LeaseHolder, request: messages.Request) -> messages.Reply:
         if self.state.fenced(role, holder.incarnation):
             if isinstance(request, messages.Heartbeat):
                 return messages.Pulse(fenced=True)
@@ -377,7 +377,7 @@ class Desk:
                 raise errors.BadInput(f"a worker may not ask for {type(request).__name__}")
         return messages.Ok()
 
-    def _finish(self, role: Role, holder: Holder, request: messages.Finish) -> None:
+    def _finish(self, role: Role, holder: LeaseHolder, request: messages.Finish) -> None:
         self._leasing.words(holder, request.progress, era=request.era)
         self._take_report(role, holder.incarnation, request.report)
         self._remember(holder.rank, request.objects, request.place)
@@ -394,7 +394,7 @@ class Desk:
 
     # ---- shards and reports ----
 
-    async def _heartbeat(self, role: Role, holder: Holder, request: messages.Heartbeat) -> messages.Pulse:
+    async def _heartbeat(self, role: Role, holder: LeaseHolder, request: messages.Heartbeat) -> messages.Pulse:
         self._happen(events.Heard(role, holder.incarnation))
         if self.state.healing:
             with contextlib.suppress(TimeoutError):
@@ -444,8 +444,8 @@ class Desk:
                 self.tell(told.kind, **told.fields)
             if isinstance(action, actions.Fence):
                 self._tally.leave(action.role)
-                self._gate.leave(Holder(action.role.rank, action.incarnation))
-                self._forming.leave(Holder(action.role.rank, action.incarnation))
+                self._gate.leave(LeaseHolder(action.role.rank, action.incarnation))
+                self._forming.leave(LeaseHolder(action.role.rank, action.incarnation))
         if done:
             self._changed.turn()
             self._forming.gather()

@@ -5,7 +5,7 @@ machine hears of it (`events.Joined`), and the story.
 """
 
 from springtide.domain.core.roles import Role, RoleKind
-from springtide.domain.spec.job_spec import Phase
+from springtide.domain.spec.job_spec import JobPhase
 from springtide.job.core import events
 from springtide.job.core.nodes import NodeState
 from springtide.master.checkpoint.schedule import Rounds
@@ -45,7 +45,7 @@ class Joining:
         self._join(peer, role, request)
         waits = record.state.spec.gang
         await self._doors.changed.until(
-            lambda: record.reachable and not (waits and record.state.phase is Phase.STARTING)
+            lambda: record.reachable and not (waits and record.state.phase is JobPhase.STARTING)
         )
         placed, servers = record.placement, record.state.of_kind(RoleKind.SERVER)
         assert placed is not None

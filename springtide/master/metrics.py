@@ -7,7 +7,7 @@ In: a `JobStatus`, of a running job or of one that is over. Out: families for `t
 from typing import Literal
 
 from springtide.domain.core.roles import RANKED
-from springtide.domain.spec.job_spec import Phase
+from springtide.domain.spec.job_spec import JobPhase
 from springtide.domain.spec.online_job import OnlineState
 from springtide.rpc.messages.messages import JobStatus
 from springtide.telemetry import prometheus
@@ -22,7 +22,7 @@ def text(status: JobStatus, *, run: str = "") -> str:
 
 def families(status: JobStatus) -> list[Family]:
     """All figures of a job."""
-    phases = tuple(({"phase": str(phase)}, float(phase is status.phase)) for phase in Phase)
+    phases = tuple(({"phase": str(phase)}, float(phase is status.phase)) for phase in JobPhase)
     found = [
         Family(name="springtide_phase", help="1 for the phase that the job is in.", values=phases),
         *one("springtide_elapsed_seconds", "Since the job began.", status.elapsed_s),

@@ -21,7 +21,7 @@ from typing import Protocol
 from springtide import _native, errors
 from springtide.checkpoint.format.segments import SegmentWriter
 from springtide.checkpoint.transfer.file_server import Copies
-from springtide.domain.model.checkpoints import Piece
+from springtide.domain.model.checkpoints import SlotExtent
 from springtide.embedding.lookup.specs import plain_spec
 from springtide.rpc.messages import messages
 from springtide.server import mirror
@@ -174,7 +174,7 @@ class Saver:
         else:  # it left while it was copied: that may be half of it
             file.take_back(slot)
 
-    def _append(self, file: SegmentWriter, slot: int, since: Chain | None, pace: "Pace") -> Piece:
+    def _append(self, file: SegmentWriter, slot: int, since: Chain | None, pace: "Pace") -> SlotExtent:
         copy, cut = self._copy, since.cut if since else 0
 
         def write(handle: int, at: int) -> tuple[int, int, bool]:
@@ -215,7 +215,7 @@ class Saver:
             return None
 
 
-def grown(since: Chain | None, piece: Piece, number: int, cut: int, file: str) -> Chain:
+def grown(since: Chain | None, piece: SlotExtent, number: int, cut: int, file: str) -> Chain:
     """A slot's chain with one more image, which is in that file."""
     if not piece.since or since is None:
         return Chain(number, cut, (file,), full_bytes=piece.length)

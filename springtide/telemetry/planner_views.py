@@ -25,14 +25,17 @@ import msgspec
 
 from springtide import errors, file_input, private_files
 from springtide.domain.core import resources
-from springtide.domain.core.shape import UNBOUNDED, Capacity
+from springtide.domain.core.shape import UNBOUNDED, ResourceBudget
 from springtide.domain.plan.profile import Profile
-from springtide.domain.plan.view import ClusterView, JobView, Launch, PastJob
+from springtide.domain.plan.view import ClusterView, JobView, LaunchTime, PastJob
 from springtide.domain.spec.planning_config import PlanningConfig
 from springtide.file_input import InputFile, Trail
 from springtide.telemetry import events
 
-LEFT_OUT: Mapping[type, Mapping[str, float]] = {Capacity: {"cpu": math.inf, "memory": math.inf}, Profile: {"at": 0.0}}
+LEFT_OUT: Mapping[type, Mapping[str, float]] = {
+    ResourceBudget: {"cpu": math.inf, "memory": math.inf},
+    Profile: {"at": 0.0},
+}
 """What fields without a default are in a file that does not have them."""
 
 
@@ -51,10 +54,10 @@ class _File:
     now: float | None = None
     """None: when the last of all this happened."""
     planning: PlanningConfig = dataclasses.field(default_factory=PlanningConfig)
-    capacity: Capacity = UNBOUNDED
+    capacity: ResourceBudget = UNBOUNDED
     jobs: tuple[JobView, ...]
     history: tuple[PastJob, ...] = ()
-    launches: tuple[Launch, ...] = ()
+    launches: tuple[LaunchTime, ...] = ()
 
 
 def write(path: pathlib.Path, shown: Shown) -> None:

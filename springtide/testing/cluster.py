@@ -22,9 +22,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from springtide import errors
-from springtide.domain.core.resources import Limits
+from springtide.domain.core.resources import ProcessLimits
 from springtide.domain.core.roles import parse_role
-from springtide.domain.spec.job_spec import JobSpec, Phase
+from springtide.domain.spec.job_spec import JobPhase, JobSpec
 from springtide.platforms.agent.agent import Agent
 from springtide.platforms.agent.platform_api import Platform
 from springtide.platforms.agent.run_plan import RunPlan
@@ -68,7 +68,7 @@ class LocalCluster:
         self._thread = threading.Thread(target=self._run, name=f"springtide-{spec.name}")
         self._agent: Agent | None = None
         self._platform: Platform | None = None
-        self._seen = messages.JobStatus(name=spec.name, phase=Phase.STARTING, why="", elapsed_s=0.0)
+        self._seen = messages.JobStatus(name=spec.name, phase=JobPhase.STARTING, why="", elapsed_s=0.0)
         self._ended: messages.JobStatus | BaseException | None = None
 
     def __enter__(self) -> "LocalCluster":
@@ -150,7 +150,7 @@ class LocalCluster:
             platform = self._platform
             lives = platform.running() if platform is not None else []
             return platform is not None and any(
-                platform.hold(each, Limits(cpu=cpu)) for each in lives if each.role == wanted
+                platform.hold(each, ProcessLimits(cpu=cpu)) for each in lives if each.role == wanted
             )
 
         return asyncio.run_coroutine_threadsafe(hold(), self._loop).result()

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from springtide import config, errors
-from springtide.domain.core.resources import Limits, Usage
+from springtide.domain.core.resources import ProcessLimits, Usage
 from springtide.domain.core.roles import Life, RoleExit
 from springtide.domain.spec.job_spec import JobSpec
 from springtide.platforms.agent import master_keeper, role_launch
@@ -109,7 +109,7 @@ class HostPlatform:
             return False
         return True
 
-    def hold(self, life: Life, limits: Limits) -> bool:
+    def hold(self, life: Life, limits: ProcessLimits) -> bool:
         """No limits here."""
         return False
 
@@ -117,7 +117,7 @@ class HostPlatform:
         """On all hosts."""
         return list(self.lives)
 
-    def usage(self) -> dict[Life, tuple[Usage, Limits]]:
+    def usage(self) -> dict[Life, tuple[Usage, ProcessLimits]]:
         """An agent does not see into other hosts: roles tell it themselves."""
         return {}
 

@@ -6,7 +6,7 @@ cold.
 import pytest
 
 from springtide import config
-from springtide.domain.core.resources import Limits
+from springtide.domain.core.resources import ProcessLimits
 from springtide.domain.spec.job_spec import JobSpec
 from springtide.platforms.agent import role_launch
 from springtide.platforms.agent.run_plan import RunPlan
@@ -18,6 +18,6 @@ from springtide.testing.cluster import LocalCluster
 def _warm_starts():
     LocalCluster.warm = ForkServerClient(besides=["PYTEST_CURRENT_TEST"])
     plan = RunPlan(spec=JobSpec(name="any"), script="train.py")
-    LocalCluster.warm.begin(config.child_environment({}, role_launch.environment_of(plan, Limits())))
+    LocalCluster.warm.begin(config.child_environment({}, role_launch.environment_of(plan, ProcessLimits())))
     yield
     LocalCluster.warm.close()

@@ -7,7 +7,7 @@ import re
 
 import numpy as np
 
-from springtide.domain.spec.job_spec import Phase
+from springtide.domain.spec.job_spec import JobPhase
 from springtide.testing.cluster import LocalCluster
 from tests.process import counting
 
@@ -62,7 +62,7 @@ def count(
         hurt(job)
         counting.hurry(folder)
         status = job.wait()
-    assert status.phase is Phase.FINISHED, status
+    assert status.phase is JobPhase.FINISHED, status
     assert status.samples == counting.told_samples(job) == len(ids)
     counts = dict(np.load(folder / "counts.npz"))
     np.savez(folder / "counts.npz", **{**counts, "small": counts["small"] * BATCH, "rows": counts["rows"] * BATCH})

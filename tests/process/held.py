@@ -2,11 +2,11 @@
 
 import pytest
 
-from springtide.domain.core.resources import Limits
+from springtide.domain.core.resources import ProcessLimits
 from springtide.platforms.local import cgroups
 
 
-def skip_unless(limits: Limits) -> None:
+def skip_unless(limits: ProcessLimits) -> None:
     """Skips the test where a group with these limits cannot be made."""
     said: list[str] = []
     groups = cgroups.Groups(said.append)

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from springtide.domain.core.stages import Stage
-from springtide.domain.plan.plan import Decision, Plan, nothing
+from springtide.domain.core.stages import PlanningStage
+from springtide.domain.plan.plan import Decision, ShapePlan, nothing
 from springtide.planning.perf_model import measurements
 
 NUMBERS = ((1, 1), (2, 1), (2, 2), (1, 2), (1, 1))
@@ -23,7 +23,7 @@ def steps(view, config):
     if job.bounds.least.worker_cpu == job.bounds.most.worker_cpu:
         cpu = {}
     shape = replace(job.shape, workers=workers, servers=servers, **cpu)
-    plan = Plan(job=job.name, shape=shape, reason=f"step {at}: {shape}", stage=Stage.ADJUSTING)
+    plan = ShapePlan(job=job.name, shape=shape, reason=f"step {at}: {shape}", stage=PlanningStage.ADJUSTING)
     return Decision(plans=(plan,), why="the next step")
 
 
@@ -39,5 +39,7 @@ def one_more(view, config):
     (job,) = view.jobs
     if job.extra_workers or measurements.now(job) is None:
         return nothing("not yet, or there already")
-    plan = Plan(job=job.name, shape=job.shape, reason="servers idle", stage=Stage.ADJUSTING, extra_workers=1)
+    plan = ShapePlan(
+        job=job.name, shape=job.shape, reason="servers idle", stage=PlanningStage.ADJUSTING, extra_workers=1
+    )
     return Decision(plans=(plan,), why="one more")

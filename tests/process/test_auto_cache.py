@@ -8,7 +8,7 @@ import pytest
 from springtide.cli.show import events
 from springtide.domain.model import cache_rules
 from springtide.domain.model.checkpoints import CheckpointRules
-from springtide.domain.spec.job_spec import JobSpec, Phase
+from springtide.domain.spec.job_spec import JobPhase, JobSpec
 from springtide.testing import hosts
 from springtide.testing.cluster import LocalCluster
 from springtide.testing.hosted_cluster import HostedJob
@@ -91,7 +91,7 @@ def settled(use):
 
 def finish(folder, job):
     (folder / "hurry").touch()
-    assert job.wait().phase is Phase.FINISHED
+    assert job.wait().phase is JobPhase.FINISHED
 
 
 @pytest.mark.skipif(REFUSED is not None, reason=f"no network of our own here: {REFUSED}")

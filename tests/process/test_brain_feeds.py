@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from springtide.brain.service import __main__
-from springtide.domain.core.resources import Limits
-from springtide.domain.core.shape import Bounds, Capacity, Shape
+from springtide.domain.core.resources import ProcessLimits
+from springtide.domain.core.shape import ResourceBudget, Shape, ShapeBounds
 from springtide.domain.data.data_workers import FeedRules
-from springtide.domain.spec.job_spec import JobSpec, Phase
+from springtide.domain.spec.job_spec import JobPhase, JobSpec
 from springtide.domain.spec.plan_rules import PlanRules
 from springtide.domain.spec.planning_config import PlanningConfig
 from springtide.testing.cluster import LocalCluster
@@ -30,12 +30,12 @@ EACH = 0.5
 
 @pytest.fixture(autouse=True)
 def _held():
-    held.skip_unless(Limits(cpu=1.0))
+    held.skip_unless(ProcessLimits(cpu=1.0))
 
 
 def spec(name, brain, folder):
     rules = PlanRules(
-        bounds=Bounds(least=SIZE, most=SIZE, quota=Capacity(cpu=CAPACITY, memory=2**40)),
+        bounds=ShapeBounds(least=SIZE, most=SIZE, quota=ResourceBudget(cpu=CAPACITY, memory=2**40)),
         brain=brain,
         key=name,
         brain_secret_file=str(__main__.secret_file(folder)),
@@ -94,5 +94,5 @@ def test_cores_that_two_jobs_leave_go_to_whom_the_brains_metric_says_and_counts_
             counting.hurry(tmp_path / name)
         ended = {name: job.wait() for name, job in jobs.items()}
     for name, status in ended.items():
-        assert status.phase is Phase.FINISHED and status.relaunches == 0, status
+        assert status.phase is JobPhase.FINISHED and status.relaunches == 0, status
         assert not counting.differences(tmp_path / name, ids, epochs=1, batch=BATCH)

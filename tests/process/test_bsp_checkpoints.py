@@ -9,7 +9,7 @@ from springtide import export, zoo
 from springtide.checkpoint.format import reader
 from springtide.checkpoint.format.storage import place_of
 from springtide.domain.model.checkpoints import CheckpointRules
-from springtide.domain.spec.job_spec import JobSpec, Phase
+from springtide.domain.spec.job_spec import JobPhase, JobSpec
 from springtide.export import exporter
 from springtide.testing.cluster import LocalCluster
 from springtide.zoo.clicklog.dataset import ClickLog
@@ -149,7 +149,7 @@ def test_going_on_from_a_checkpoint_and_losing_a_server_makes_the_model_of_a_qui
     status, resumed, found = train(
         tmp_path / "second", pause_s=0.1, meanwhile=lose_a_server, workers=workers, checkpoints=rules
     )
-    assert status.phase is Phase.FINISHED and status.samples == 6000, status
+    assert status.phase is JobPhase.FINISHED and status.samples == 6000, status
     for rank in range(workers):
         assert same_then_again(resumed[rank], quiet[rank][manifest.step :])
     same(expected, found)
@@ -174,7 +174,7 @@ def test_a_server_lost_before_any_checkpoint_is_complete_makes_the_model_of_a_qu
         status, found, model = train(
             tmp_path / "second", pause_s=0.03, meanwhile=lose_a_server, workers=2, checkpoints=rules
         )
-    assert status.phase is Phase.FINISHED and status.samples == 6000 and status.checkpoint, status
+    assert status.phase is JobPhase.FINISHED and status.samples == 6000 and status.checkpoint, status
     assert all(losses[-len(whole) :] == whole for losses, whole in zip(found, quiet, strict=True)), "all steps again"
     assert all(len(losses) > len(whole) for losses, whole in zip(found, quiet, strict=True))
     same(expected, model)

@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from springtide.domain.spec.job_spec import JobSpec, Phase
+from springtide.domain.spec.job_spec import JobPhase, JobSpec
 from springtide.testing.cluster import LocalCluster
 from tests.process import group_counting, running
 from tests.process.group_counting import until_back, until_formed
@@ -86,7 +86,7 @@ def test_a_group_that_loses_a_rank_makes_the_model_that_one_process_makes(tmp_pa
         job.kill_each("worker-0")  # the one whose weights all began with
         until_back(job, 1)
         status = job.wait()
-    assert status.phase is Phase.FINISHED, status
+    assert status.phase is JobPhase.FINISHED, status
     found = dict(np.load(tmp_path / "state.npz"))
     for name, value in expected.items():
         np.testing.assert_allclose(found[name], value, atol=1e-5, err_msg=name)

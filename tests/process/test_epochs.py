@@ -11,7 +11,7 @@ import pytest
 
 from springtide.checkpoint.format import reader
 from springtide.domain.model.checkpoints import CheckpointRules
-from springtide.domain.spec.job_spec import JobSpec, Phase
+from springtide.domain.spec.job_spec import JobPhase, JobSpec
 from springtide.testing.cluster import LocalCluster
 
 pytestmark = pytest.mark.process
@@ -151,7 +151,7 @@ def test_a_killed_worker_and_a_resumed_run_go_on_in_the_epoch_they_were_in(tmp_p
         if sync == "bsp":  # a rank hears of it only when the group has trained what it had begun
             (tmp_path / "hold after 3 of 0").unlink()
             (tmp_path / "hold in 4").unlink()
-        assert job.wait().phase is Phase.STOPPED
+        assert job.wait().phase is JobPhase.STOPPED
     manifest = reader.latest(str(job.files.root)).manifest
     assert [manifest.places[rank].epoch for rank in range(2)] == [4 if sync == "bsp" else 3, 4]
     where = str(job.files.checkpoints)
@@ -160,5 +160,5 @@ def test_a_killed_worker_and_a_resumed_run_go_on_in_the_epoch_they_were_in(tmp_p
     for left in tmp_path.glob("hold *"):
         left.unlink()
     with LocalCluster(tmp_path / "train.py", given, spec=spec, folder=tmp_path / "runs") as job:
-        assert job.wait().phase is Phase.FINISHED, job.status.why
+        assert job.wait().phase is JobPhase.FINISHED, job.status.why
     right(tmp_path, share=0.5 if sync == "bsp" else 1.0)  # a group's gradient is the mean of its ranks'

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from springtide.domain.spec.job_spec import JobSpec, Phase
+from springtide.domain.spec.job_spec import JobPhase, JobSpec
 from springtide.testing.cluster import LocalCluster
 from springtide.testing.faults import FaultInjector, FaultPlan
 from tests.process import counting
@@ -31,7 +31,7 @@ def run(folder, seed, *, batches, hurt, pause_s=0.005, epochs=1, early=False, sc
         done = hurt(job)
         counting.hurry(folder)
         status = job.wait()
-    assert status.phase is Phase.FINISHED, (done, status)
+    assert status.phase is JobPhase.FINISHED, (done, status)
     assert status.samples == epochs * len(ids), (done, status)
     return status, done, counting.differences(folder, ids, epochs=epochs, batch=BATCH)
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from springtide.domain.data.data_workers import FeedRules
-from springtide.domain.spec.job_spec import JobSpec, Phase
+from springtide.domain.spec.job_spec import JobPhase, JobSpec
 from springtide.testing.cluster import LocalCluster
 from tests.process import counting, group_counting
 
@@ -30,7 +30,7 @@ def run(folder, seed, *, batches, hurt, pause_s=0.02, epochs=1, script_text=coun
         done = hurt(job)
         counting.hurry(folder)
         status = job.wait()
-    assert status.phase is Phase.FINISHED, (done, status)
+    assert status.phase is JobPhase.FINISHED, (done, status)
     assert status.samples == epochs * len(ids), (done, status)
     return status, done, counting.differences(folder, ids, epochs=epochs, batch=BATCH)
 
@@ -134,9 +134,9 @@ def test_poison_is_reported_with_its_index(tmp_path, policy):
     with LocalCluster(script, [tmp_path, 1, BATCH, 0.01], spec=spec(feeding=rules), folder=tmp_path) as job:
         status = job.wait()
     if policy == "fail":
-        assert status.phase is Phase.FAILED and "sample 4711: AssertionError: poison" in status.why
+        assert status.phase is JobPhase.FAILED and "sample 4711: AssertionError: poison" in status.why
         return
-    assert status.phase is Phase.FINISHED
+    assert status.phase is JobPhase.FINISHED
     assert [each.indices for each in status.left_out] == [(4711,)] and status.samples_left_out == 1
     assert any(str(each.get("what")).startswith("train without sample 4711 (shard ") for each in job.story)
     left = np.delete(ids, 4711, axis=0)
@@ -165,7 +165,7 @@ def test_a_batch_of_which_nothing_can_be_made_is_passed_over_and_named(tmp_path,
         assert job.kill("worker-1")
         counting.hurry(tmp_path)
         status = job.wait()
-    assert status.phase is Phase.FINISHED, status
+    assert status.phase is JobPhase.FINISHED, status
     assert status.samples == len(ids) and status.samples_left_out == len(WHOLE) + len(PART)
     counts = dict(np.load(tmp_path / "counts.npz"))
     if kind == "bsp":  # each occurrence counts by its rank's share of the batch, over what is left of that

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from springtide.domain.data.online_view import OnlineRules
-from springtide.domain.spec.job_spec import Phase
+from springtide.domain.spec.job_spec import JobPhase
 from springtide.domain.spec.online_job import OnlineJob
 from springtide.telemetry import events
 from springtide_lab.bench.stream.online import online_job
@@ -44,7 +44,7 @@ def test_workers_follow_the_traffic_though_the_master_is_killed_in_the_middle_of
         job.until(lambda now: now.online is not None and now.online.capacity is not None)
         producer.seal()
         ended = job.wait()
-    assert ended.phase is Phase.FINISHED and ended.online.scalings >= 1 and ended.online.worker_hours > 0
+    assert ended.phase is JobPhase.FINISHED and ended.online.scalings >= 1 and ended.online.worker_hours > 0
     assert online_job.miscounted(tmp_path, producer.appended) == 0
     why = next(str(event["why"]) for event in job.story if "to 2 workers" in str(event.get("what", "")))
     assert "samples/s come" in why
@@ -61,7 +61,7 @@ def test_traffic_that_ebbs_lets_workers_go(tmp_path):
         job.until(lambda status: status.workers_wanted == 1 and status.workers_alive == 1)
         producer.seal()
         ended = job.wait()
-    assert ended.phase is Phase.FINISHED and online_job.miscounted(tmp_path, producer.appended) == 0
+    assert ended.phase is JobPhase.FINISHED and online_job.miscounted(tmp_path, producer.appended) == 0
 
 
 SLOW = """
@@ -86,7 +86,7 @@ def test_a_forecaster_that_hangs_or_is_killed_costs_nothing_but_its_forecast(tmp
         job.until(lambda status: status.online is not None and "failed" in status.online.forecast_trouble)
         producer.seal()
         ended = job.wait()
-    assert ended.phase is Phase.FINISHED and online_job.miscounted(tmp_path, producer.appended) == 0
+    assert ended.phase is JobPhase.FINISHED and online_job.miscounted(tmp_path, producer.appended) == 0
 
 
 def wait_for_forecaster(job):
@@ -121,7 +121,7 @@ def test_a_time_of_day_that_jumps_scales_nobody(tmp_path, monkeypatch):
             assert job.status.online.lag_s / QUICK.speedup < 30.0
         producer.seal()
         ended = job.wait()
-    assert ended.phase is Phase.FINISHED and ended.workers_wanted == 1
+    assert ended.phase is JobPhase.FINISHED and ended.workers_wanted == 1
     assert not [event for event in events.read(job.files.events) if event["event"] == "alert"]
     assert online_job.miscounted(tmp_path, producer.appended) == 0
 
@@ -148,4 +148,4 @@ def test_a_slow_worker_gets_a_backup_beside_it_until_it_is_fast_again_and_no_rec
         ended = job.wait()
     told = [str(event["why"]) for event in job.story if event["event"] == "backup"]
     assert "worker-1 trains" in told[0] and "no worker is slow any more" in told[-1], told
-    assert ended.phase is Phase.FINISHED and online_job.miscounted(tmp_path, producer.appended) == 0
+    assert ended.phase is JobPhase.FINISHED and online_job.miscounted(tmp_path, producer.appended) == 0

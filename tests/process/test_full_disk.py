@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from springtide.domain.model.checkpoints import CheckpointRules
-from springtide.domain.spec.job_spec import JobSpec, Phase
+from springtide.domain.spec.job_spec import JobPhase, JobSpec
 from springtide.testing.cluster import LocalCluster
 from tests.process import counting, disks
 
@@ -36,12 +36,12 @@ def test_a_disk_that_is_full_for_a_while_costs_checkpoints_and_nothing_else(tmp_
             disks.fill(small / "others")
             before = job.until(lambda status: "No space left" in status.checkpoint_trouble)
             told = job.until(lambda status: status.samples > before.samples + 20 * BATCH)
-            assert told.checkpoint == before.checkpoint and told.phase is Phase.RUNNING
+            assert told.checkpoint == before.checkpoint and told.phase is JobPhase.RUNNING
             (small / "others").unlink()
             job.until(lambda status: status.checkpoint > told.checkpoint and not status.checkpoint_trouble)
             job.kill("server-1")
             status = job.wait()
-    assert status.phase is Phase.FINISHED and status.samples == len(ids), status
+    assert status.phase is JobPhase.FINISHED and status.samples == len(ids), status
     (back,) = [event for event in job.story if event["event"] == "ready" and event.get("checkpoint")]
     assert back["checkpoint"] > told.checkpoint, "from one that was made after there was room again"
     assert not (wrong := counting.differences(tmp_path, ids, epochs=1, batch=BATCH)), wrong
@@ -71,6 +71,6 @@ def test_a_server_lost_before_any_checkpoint_is_complete_costs_time_and_nothing_
             job.until(lambda status: status.checkpoint)
             job.kill("server-0")
             status = job.wait()
-    assert status.phase is Phase.FINISHED and status.samples == len(ids), status
+    assert status.phase is JobPhase.FINISHED and status.samples == len(ids), status
     assert any("no checkpoint is complete yet" in event.get("what", "") for event in job.story)
     assert not (wrong := counting.differences(tmp_path, ids, epochs=1, batch=BATCH)), wrong

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from springtide.domain.model.checkpoints import CheckpointRules
-from springtide.domain.spec.job_spec import JobSpec, Phase
+from springtide.domain.spec.job_spec import JobPhase, JobSpec
 from springtide.platforms.local import job_handle
 from springtide.telemetry import run_registry
 from springtide.testing.cluster import LocalCluster
@@ -39,11 +39,11 @@ def test_a_full_disk_is_waited_for_whatever_dies_meanwhile(tmp_path):
         job.until(lambda status: status.checkpoint and status.samples > 20 * BATCH)
         disks.fill(small / "others")
         told = job.until(lambda status: "journal.db since" in status.disk_trouble)
-        assert told.phase is Phase.RUNNING
+        assert told.phase is JobPhase.RUNNING
         (run,) = run_registry.find(small)
         assert "free some space" in job_handle.LocalJobHandle(run).status().disk_trouble, "`springtide status` says it"
         job.kill("worker-1")
-        assert job.status.phase is Phase.RUNNING
+        assert job.status.phase is JobPhase.RUNNING
         (small / "others").unlink()
         job.until(lambda status: not status.disk_trouble and status.relaunches)
         disks.fill(small / "others")
@@ -54,7 +54,7 @@ def test_a_full_disk_is_waited_for_whatever_dies_meanwhile(tmp_path):
         job.until(lambda status: status.term == 2)
         counting.hurry(tmp_path)
         status = job.wait()
-        assert status.phase is Phase.FINISHED and status.samples == counting.told_samples(job) == len(ids), status
+        assert status.phase is JobPhase.FINISHED and status.samples == counting.told_samples(job) == len(ids), status
     assert not (wrong := counting.differences(tmp_path, ids, epochs=1, batch=BATCH)), wrong
 
 
@@ -67,6 +67,6 @@ def test_a_disk_that_stays_full_fails_the_job_and_is_named(tmp_path):
         job.until(lambda status: status.samples)
         disks.fill(small / "others")
         status = job.wait()
-    assert status.phase is Phase.FAILED
+    assert status.phase is JobPhase.FAILED
     assert status.why.startswith(f"no room left to write {small}/full/journal.db; free some space")
     assert "tried for 1 s (--disk-wait)" in status.why

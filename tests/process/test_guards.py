@@ -8,7 +8,7 @@ import pytest
 
 from springtide.domain.model.checkpoints import CheckpointRules
 from springtide.domain.spec.guard_rules import GuardRules
-from springtide.domain.spec.job_spec import JobSpec, Phase
+from springtide.domain.spec.job_spec import JobPhase, JobSpec
 from springtide.testing.cluster import LocalCluster
 from tests.process import counting, running
 from tests.process.test_limits import limited as limited
@@ -86,7 +86,7 @@ def test_servers_are_added_before_memory_runs_out(tmp_path, limited, sync):
         counting.hurry(tmp_path)
         ended = job.wait()
 
-    assert ended.phase is Phase.FINISHED, ended.why
+    assert ended.phase is JobPhase.FINISHED, ended.why
     assert decided.samples < 0.6 * ended.samples, "there is room for more rows still"
     assert "memory would run out: server-0: rows grow to" in added()[0]
     assert not any("memory" in str(event.get("how", "")) for event in job.story if event["event"] == "exited")
@@ -100,7 +100,7 @@ def test_without_the_guard_the_same_job_is_killed_for_its_memory_and_recovers(tm
 
     assert any("memory" in str(event.get("how", "")) for event in job.story if event["event"] == "exited")
     assert any(text.startswith("scale from 1 to 2 servers") for text in decisions(job)), decisions(job)
-    assert ended.phase is Phase.FINISHED, ended.why
+    assert ended.phase is JobPhase.FINISHED, ended.why
     assert counts_are_exact(tmp_path, 320_000)
 
 
@@ -122,7 +122,7 @@ def test_a_server_on_a_slow_machine_is_replaced(tmp_path, limited, sync, workers
         assert job.throttle("server-1", 0.03)
         ended = job.wait()
 
-    assert ended.phase is Phase.FINISHED, ended.why
+    assert ended.phase is JobPhase.FINISHED, ended.why
     assert any(text.startswith("replace server-1 by server-2") for text in decisions(job)), decisions(job)
     assert any(text.startswith("let server-1 go") for text in decisions(job)), decisions(job)
     assert counts_are_exact(tmp_path, 2_400_000)

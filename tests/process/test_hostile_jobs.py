@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from springtide.domain.data.data_workers import FeedRules
-from springtide.domain.spec.job_spec import JobSpec, Phase
+from springtide.domain.spec.job_spec import JobPhase, JobSpec
 from springtide.testing.cluster import LocalCluster
 from tests.process import counting
 
@@ -133,7 +133,7 @@ def trained(folder, *, workers, changes=90, lies=False, made=10, seen=lambda job
         seen(job)
         (folder / "go-on").touch()
         status = job.wait()
-    assert status.phase is Phase.FINISHED, status
+    assert status.phase is JobPhase.FINISHED, status
     return job, dict(np.load(folder / "model.npz"))
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from springtide.domain.core.roles import Role, RoleKind
 from springtide.domain.data.data_workers import FeedRules
-from springtide.domain.spec.job_spec import JobSpec, Phase
+from springtide.domain.spec.job_spec import JobPhase, JobSpec
 from springtide.testing import hosts
 from springtide.testing.hosted_cluster import HostedJob
 from tests.process import counting, group_counting
@@ -62,7 +62,7 @@ def test_without_a_common_disk_a_worker_the_master_and_the_agent_go_and_every_oc
         job.until(lambda status: status.samples > trained)
         job.replace_agent()
         counting.hurry(tmp_path)
-        assert job.wait().phase is Phase.FINISHED
+        assert job.wait().phase is JobPhase.FINISHED
     assert exact(tmp_path, ids)
     kinds = [event["event"] for event in job.story]
     assert kinds.count("master_replaced") == 1 and "agent_took_over" in kinds
@@ -82,7 +82,7 @@ def test_hosts_that_are_cut_off_from_each_other_for_a_while_lose_and_repeat_noth
             cluster.mend(one, other)
             job.until(lambda status, before=before: status.samples > before + 100)
         counting.hurry(tmp_path)
-        assert job.wait().phase is Phase.FINISHED
+        assert job.wait().phase is JobPhase.FINISHED
     assert exact(tmp_path, ids)
 
 
@@ -105,7 +105,7 @@ def test_a_worker_that_is_cut_off_from_the_master_is_replaced_and_what_it_still_
         cluster.mend("one", "four")
         job.until(lambda status: all(view.joined for view in status.members))
         counting.hurry(tmp_path)
-        assert job.wait().phase is Phase.FINISHED
+        assert job.wait().phase is JobPhase.FINISHED
     assert exact(tmp_path, ids)
 
 
@@ -121,7 +121,7 @@ def test_a_bsp_group_of_several_hosts_meets_again_without_a_common_disk(tmp_path
         before = job.status.samples
         job.until(lambda status: status.relaunches >= 1 and status.samples > before + 100)
         counting.hurry(tmp_path)
-        assert job.wait().phase is Phase.FINISHED
+        assert job.wait().phase is JobPhase.FINISHED
     counts = dict(np.load(tmp_path / "counts.npz"))
     grown = {name: counts[name] * BATCH for name in ("small", "rows")}  # in a group gradients are means
     np.savez(tmp_path / "counts.npz", **{**counts, **grown})

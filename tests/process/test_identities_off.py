@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from springtide.domain.spec.job_spec import Phase
+from springtide.domain.spec.job_spec import JobPhase
 from springtide.testing.cluster import LocalCluster
 from springtide.testing.faults import FaultInjector, FaultPlan
 from tests.process import counting, test_faults
@@ -23,7 +23,7 @@ def test_killed_workers_repeat_batches_only_where_these_have_no_names(tmp_path, 
     with LocalCluster(script, arguments, spec=test_faults.spec(seed=1), folder=tmp_path / "runs") as job:
         job.until(lambda status: status.samples > 0)
         done = FaultInjector(plan, job).run(at_most=6)
-        assert job.wait().phase is Phase.FINISHED
+        assert job.wait().phase is JobPhase.FINISHED
     wrong = counting.differences(tmp_path, ids, epochs=1, batch=test_faults.BATCH)
     print(done, f"off by {len(wrong)} rows")
     assert bool(wrong) is not identities, (done, wrong)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from springtide.domain.model.checkpoints import CheckpointRules
-from springtide.domain.spec.job_spec import JobSpec, Phase
+from springtide.domain.spec.job_spec import JobPhase, JobSpec
 from springtide.testing import kafka_broker
 from springtide.testing.cluster import LocalCluster
 from tests import waiting
@@ -58,7 +58,7 @@ def job_of(folder, url, *, pause_s, servers=1, until="now", script=stream_counti
 
 def check(folder, status, rows):
     """Nothing is missing, nothing is twice."""
-    assert status.phase is Phase.FINISHED, status
+    assert status.phase is JobPhase.FINISHED, status
     assert status.samples == len(rows), status
     assert not (wrong := stream_counting.differences(folder, rows)), wrong
 
@@ -122,5 +122,5 @@ def test_partitions_that_a_topic_gets_while_a_job_runs_are_trained_once_though_w
             job.until(lambda status: status.samples == len(rows) and status.workers_alive == 2)
             job.stop()
             status = job.wait()
-    assert status.phase is Phase.STOPPED and status.samples == len(rows), status
+    assert status.phase is JobPhase.STOPPED and status.samples == len(rows), status
     assert not (wrong := stream_counting.differences(tmp_path, rows)), wrong

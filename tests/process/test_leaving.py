@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from springtide import config
-from springtide.domain.spec.job_spec import JobSpec, Phase
+from springtide.domain.spec.job_spec import JobPhase, JobSpec
 from springtide.platforms.k8s.job import drain
 from springtide.rpc.transport import master_file
 from springtide.testing.cluster import LocalCluster
@@ -48,7 +48,7 @@ def test_they_leave_in_peace(tmp_path, seed, successors):
         assert leave(job, "server-1"), "it has gone, and is free"
         counting.hurry(tmp_path)
         status = job.wait()
-    assert status.phase is Phase.FINISHED and status.samples == len(ids), status
+    assert status.phase is JobPhase.FINISHED and status.samples == len(ids), status
     assert not (wrong := counting.differences(tmp_path, ids, epochs=1, batch=BATCH)), wrong
     assert ("left", "server-1") in told(job) and ("joined", "server-2") in told(job)
     assert all(f"in place of {each}" in decisions(job) for each in successors if each.startswith("worker"))

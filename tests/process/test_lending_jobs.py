@@ -8,9 +8,9 @@ import pathlib
 import numpy as np
 import pytest
 
-from springtide.domain.core.resources import Limits
+from springtide.domain.core.resources import ProcessLimits
 from springtide.domain.data.data_workers import FeedRules
-from springtide.domain.spec.job_spec import JobSpec, Phase
+from springtide.domain.spec.job_spec import JobPhase, JobSpec
 from springtide.telemetry.host import cgroup_hierarchy
 from springtide.telemetry.host.cgroup_files import GroupV1, GroupV2
 from springtide.testing.cluster import LocalCluster
@@ -34,7 +34,7 @@ def quota(pid):
 
 @pytest.fixture(autouse=True)
 def _held():
-    held.skip_unless(Limits(cpu=1.0))
+    held.skip_unless(ProcessLimits(cpu=1.0))
 
 
 def test_a_trainer_that_waits_lends_its_unused_cores_and_the_job_becomes_faster_by_them(tmp_path):
@@ -58,7 +58,7 @@ def test_a_trainer_that_waits_lends_its_unused_cores_and_the_job_becomes_faster_
         held = {role: quota(pid) for role, pid in pids.items() if role.startswith(("worker", "data-worker"))}
         counting.hurry(tmp_path)
         status = job.wait()
-    assert status.phase is Phase.FINISHED, status
+    assert status.phase is JobPhase.FINISHED, status
     assert told(job, "the others lent to data workers")[0].endswith("kept"), told(job, "lent")
     assert held["worker-0"] < 2.0 and sum(cpu == 0.5 for cpu in held.values()) >= 3, held
     assert sum(held.values()) <= 3.2 + 1e-6, held

@@ -15,7 +15,7 @@ import time
 
 import pytest
 
-from springtide.domain.core.resources import Limits
+from springtide.domain.core.resources import ProcessLimits
 from springtide.domain.core.roles import Life, Role, RoleKind
 from springtide.platforms.agent.platform_api import RoleLaunch
 from springtide.platforms.local import cgroups
@@ -37,7 +37,7 @@ FILL = "x = b'x' * (400 << 20)"
 @pytest.fixture
 def limited():
     """Skips where the kernel, or who we are, does not allow it."""
-    held.skip_unless(Limits(cpu=1.0, memory=64 << 20))
+    held.skip_unless(ProcessLimits(cpu=1.0, memory=64 << 20))
 
 
 def statement(text):
@@ -95,7 +95,7 @@ def ours():
 
 def test_half_a_core_is_half_a_core(tmp_path, limited):
     exit, wall_s, usage = on_a_platform(
-        tmp_path, lambda platform: burn_until_seen(platform, tmp_path, 0.8, Limits(cpu=0.5))
+        tmp_path, lambda platform: burn_until_seen(platform, tmp_path, 0.8, ProcessLimits(cpu=0.5))
     )
     assert exit.code == 0 and not exit.oom
     print(f"{usage.cpu_s:.2f} s of CPU in {wall_s:.2f} s")
@@ -107,25 +107,29 @@ def test_a_process_that_runs_is_given_more_cpu(tmp_path, limited):
         seen = []
 
         def more(pid):
-            assert platform.hold(WORKER, Limits(cpu=0.5))
-            assert not platform.hold(Life(WORKER.role, 4), Limits(cpu=0.5)), "there is no such life"
+            assert platform.hold(WORKER, ProcessLimits(cpu=0.5))
+            assert not platform.hold(Life(WORKER.role, 4), ProcessLimits(cpu=0.5)), "there is no such life"
             names = ("cpu.cfs_quota_us", "cpu.max")
             found = [path for folder in ours() for name in names for path in folder.glob(f"*/{name}")]
             seen.extend(path.read_text().split()[0] for path in found)
 
-        await run_one(platform, text=BURN.format(seconds=0.2), limits=Limits(cpu=0.1), on_start=more)
+        await run_one(platform, text=BURN.format(seconds=0.2), limits=ProcessLimits(cpu=0.1), on_start=more)
         return seen
 
     assert on_a_platform(tmp_path, work) == ["50000"]
 
 
 def test_without_a_limit_what_a_process_takes_is_counted_all_the_same(tmp_path):
-    exit, _, usage = on_a_platform(tmp_path, lambda platform: burn_until_seen(platform, tmp_path, 0.05, Limits()))
+    exit, _, usage = on_a_platform(
+        tmp_path, lambda platform: burn_until_seen(platform, tmp_path, 0.05, ProcessLimits())
+    )
     assert exit.clean and usage.cpu_s > 0.05 and usage.memory > 1 << 20
 
 
 def test_a_process_over_its_memory_is_killed_and_the_cause_is_known(tmp_path, limited):
-    exit, _, _ = on_a_platform(tmp_path, lambda platform: run_one(platform, text=FILL, limits=Limits(memory=128 << 20)))
+    exit, _, _ = on_a_platform(
+        tmp_path, lambda platform: run_one(platform, text=FILL, limits=ProcessLimits(memory=128 << 20))
+    )
     assert (exit.signal, exit.oom, exit.incarnation) == ("SIGKILL", True, 3)
     assert str(exit).endswith("was killed by SIGKILL for want of memory")
 
@@ -136,7 +140,7 @@ def test_a_process_killed_by_someone_else_was_not_out_of_memory(tmp_path, limite
         lambda platform: run_one(
             platform,
             text=BURN.format(seconds=60),
-            limits=Limits(memory=128 << 20),
+            limits=ProcessLimits(memory=128 << 20),
             on_start=lambda pid: os.kill(pid, signal.SIGKILL),
         ),
     )
@@ -223,7 +227,9 @@ SPAWN = (
 
 def test_what_a_role_has_started_ends_with_it(tmp_path, limited):
     async def work(platform):
-        exit, _, _ = await run_one(platform, text=SPAWN.format(seconds=60), limits=Limits(), on_start=kill_when_spawned)
+        exit, _, _ = await run_one(
+            platform, text=SPAWN.format(seconds=60), limits=ProcessLimits(), on_start=kill_when_spawned
+        )
         return exit
 
     def kill_when_spawned(pid):

@@ -10,7 +10,7 @@ import pytest
 
 from springtide.domain.core.roles import RoleKind
 from springtide.domain.model.checkpoints import CheckpointRules
-from springtide.domain.spec.job_spec import JobSpec, Phase
+from springtide.domain.spec.job_spec import JobPhase, JobSpec
 from springtide.testing import hosts
 from springtide.testing.hosted_cluster import HostedJob
 from tests.process import counting
@@ -82,7 +82,7 @@ def test_hosts_go_off_one_after_the_other_the_masters_too_and_nothing_is_lost_or
                 job.until(lambda _, server=server, before=before: job.over or len(ready(job, server)) > before)
                 found.start(host)
             status = job.wait()
-    assert status.phase is Phase.FINISHED, status
+    assert status.phase is JobPhase.FINISHED, status
     wrong = counting.differences(tmp_path, ids, epochs=1, batch=BATCH)
     assert not wrong, wrong
     backs = [event for role in ("server-0", "server-1") for event in ready(job, role) if event.get("checkpoint")]

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from springtide.domain.spec.job_spec import JobSpec, Phase
+from springtide.domain.spec.job_spec import JobPhase, JobSpec
 from springtide.platforms.local import job_handle
 from springtide.telemetry import events, run_registry
 from springtide.testing.cluster import LocalCluster
@@ -53,7 +53,7 @@ def all_was_trained(folder):
     """Whether the job has finished and its log has every line."""
     log = (folder / ".springtide/runs/train/logs/worker-0.log").read_text().splitlines()
     found = status(folder)
-    return (found.phase, found.samples, len(log), log[-1]) == (Phase.FINISHED, 8000, 401, "trained 8000")
+    return (found.phase, found.samples, len(log), log[-1]) == (JobPhase.FINISHED, 8000, 401, "trained 8000")
 
 
 def test_a_job_goes_on_when_its_reader_leaves(tmp_path):
@@ -92,7 +92,7 @@ def test_a_job_that_nobody_reads_still_drains_when_it_is_asked_to(tmp_path):
         reader.close()
         job.send_signal(signal.SIGINT)
         assert job.wait(running.PATIENCE_S) == 130
-    assert status(tmp_path).phase is Phase.STOPPED
+    assert status(tmp_path).phase is JobPhase.STOPPED
 
 
 def test_a_job_whose_keeper_fails_has_failed(tmp_path):
@@ -108,5 +108,5 @@ def test_a_job_whose_keeper_fails_has_failed(tmp_path):
         job.wait()
     (run,) = run_registry.find(tmp_path / "runs")
     found = job_handle.last_status(run)
-    assert found.phase is Phase.FAILED
+    assert found.phase is JobPhase.FAILED
     assert found.why == "the process that kept the job failed: ZeroDivisionError: a fault of its own"

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from springtide.domain.model.checkpoints import CheckpointRules
-from springtide.domain.spec.job_spec import JobSpec, Phase
+from springtide.domain.spec.job_spec import JobPhase, JobSpec
 from springtide.testing.cluster import LocalCluster
 from tests import waiting
 from tests.process import counting, running
@@ -55,7 +55,7 @@ def run(folder, seed, losses, *, batches):
             job.until(lambda _, role=role, before=before: len(ready(job, role)) > before)
         counting.hurry(folder)
         status = job.wait()
-    assert status.phase is Phase.FINISHED, status
+    assert status.phase is JobPhase.FINISHED, status
     for role in set(losses):
         back = ready(job, role)[-1]
         assert back["checkpoint"] and "was read from its mirror: it is missing here" in back["mirror"], back

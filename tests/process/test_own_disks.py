@@ -9,7 +9,7 @@ import pytest
 
 from springtide.checkpoint.format import reader
 from springtide.domain.model.checkpoints import CheckpointRules
-from springtide.domain.spec.job_spec import JobSpec, Phase
+from springtide.domain.spec.job_spec import JobPhase, JobSpec
 from tests.process import counting, group_counting, own_disks, running, test_bsp_checkpoints
 
 pytestmark = pytest.mark.process
@@ -64,7 +64,7 @@ def test_a_lost_host_with_its_server_and_its_worker_comes_back_from_its_buddy_ov
         wait_back(job, "server-1", before)
         counting.hurry(tmp_path)
         status = job.wait()
-    assert status.phase is Phase.FINISHED, status
+    assert status.phase is JobPhase.FINISHED, status
     back = ready(job, "server-1")[-1]
     assert back["checkpoint"] and "was read from its mirror" in back["mirror"], back
     told = [event for event in job.story if event["event"] == "checkpoint" and event["outcome"] == "complete"]
@@ -86,7 +86,7 @@ def test_without_a_mirror_a_lost_host_comes_back_from_storage_and_another_run_go
         wait_back(job, "server-0", before)
         job.stop()
         status = job.wait()
-    assert status.phase is Phase.STOPPED, status
+    assert status.phase is JobPhase.STOPPED, status
     assert ready(job, "server-0")[-1]["where"] == url
     last = reader.latest(url).manifest
     assert last.samples == status.samples < len(ids) and not last.apart, "the last one is there when the job is over"
@@ -110,12 +110,12 @@ def test_with_no_copy_anywhere_a_process_comes_back_from_its_disk_and_a_lost_hos
         before = len(ready(job, "server-0"))
         job.kill("server-0")
         wait_back(job, "server-0", before)
-        assert ready(job, "server-0")[-1]["checkpoint"] and job.status.phase is Phase.RUNNING
+        assert ready(job, "server-0")[-1]["checkpoint"] and job.status.phase is JobPhase.RUNNING
         saved = job.status.checkpoint
         job.until(lambda status: status.checkpoint > saved)
         hosts.lose(job, "server-0")
         status = job.wait()
-    assert status.phase is Phase.FAILED and "a mirror, or a checkpoint URL" in status.why, status
+    assert status.phase is JobPhase.FAILED and "a mirror, or a checkpoint URL" in status.why, status
 
 
 @pytest.mark.soak
@@ -142,7 +142,7 @@ def test_hosts_processes_and_masters_lost_one_after_the_other_lose_and_repeat_no
                 hosts.lose(job, role, f"worker-{chance.randrange(2)}", master=chance.random() < 0.4)
             wait_back(job, role, before)
         status = job.wait()
-    assert status.phase is Phase.FINISHED, status
+    assert status.phase is JobPhase.FINISHED, status
     wrong = counting.differences(tmp_path, ids, epochs=1, batch=BATCH)
     assert not wrong, wrong
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from springtide.domain.core.shape import Bounds, Capacity, Shape
+from springtide.domain.core.shape import ResourceBudget, Shape, ShapeBounds
 from springtide.domain.model.checkpoints import CheckpointRules
-from springtide.domain.spec.job_spec import JobSpec, Phase
+from springtide.domain.spec.job_spec import JobPhase, JobSpec
 from springtide.domain.spec.plan_rules import PlanRules
 from springtide.domain.spec.planning_config import PlanningConfig
 from springtide.platforms.local import cgroups
@@ -24,10 +24,10 @@ def spec(**more):
     held = not cgroups.why_not()
     least, most = (0.2, 1.0) if held else (0.5, 0.5)
     rules = PlanRules(
-        bounds=Bounds(
+        bounds=ShapeBounds(
             least=Shape(workers=1, servers=1, worker_cpu=least, server_cpu=least),
             most=Shape(workers=2, servers=2, worker_cpu=most, server_cpu=most),
-            quota=Capacity(cpu=4.0, memory=2**40),
+            quota=ResourceBudget(cpu=4.0, memory=2**40),
         ),
         resize=held,
         every_s=0.2,
@@ -68,7 +68,7 @@ def test_counts_are_exact_after_a_plan_has_changed_workers_and_cores(tmp_path):
         job.until(lambda status: "done" in outcomes(job) and ranks(status) == {0, 1})  # a worker has come
         counting.hurry(tmp_path)
         status = job.wait()
-    assert status.phase is Phase.FINISHED, status
+    assert status.phase is JobPhase.FINISHED, status
     assert counting.differences(tmp_path, ids, epochs=40, batch=BATCH) == {}
     said = [str(event.get("what", "")) for event in job.story if event["event"] == "decision"]
     assert any("scale from 1 to 2 workers" in what for what in said)
@@ -88,7 +88,7 @@ def test_a_worker_beyond_the_quota_really_has_a_low_priority_and_is_counted_like
         nice = {role: os.getpriority(os.PRIO_PROCESS, pid) for role, pid in pids.items() if role.startswith("worker")}
         counting.hurry(tmp_path)
         status = job.wait()
-    assert status.phase is Phase.FINISHED, status
+    assert status.phase is JobPhase.FINISHED, status
     assert nice["worker-1"] == 19 > nice["worker-0"] and last.extra_workers == 1
     assert counting.differences(tmp_path, ids, epochs=20, batch=BATCH) == {}
 
@@ -110,7 +110,7 @@ def test_counts_are_exact_when_the_master_and_a_worker_are_killed_while_plans_ar
             job.until(lambda status, done=turn + 1: outcomes(job).count("done") >= done and status.target is None)
         counting.hurry(tmp_path)
         status = job.wait()
-    assert status.phase is Phase.FINISHED, status
+    assert status.phase is JobPhase.FINISHED, status
     assert counting.differences(tmp_path, ids, epochs=16, batch=BATCH) == {}
     assert "refused" not in outcomes(job)
 
@@ -119,7 +119,9 @@ def test_counts_are_exact_when_the_master_and_a_worker_are_killed_while_plans_ar
 @pytest.mark.timeout(400)
 def test_a_bsp_group_is_given_more_workers_by_its_model_and_counts_every_occurrence_once(tmp_path):
     rules = spec().planning
-    bounds = replace(rules.bounds, most=replace(rules.bounds.most, workers=3), quota=Capacity(cpu=6.0, memory=2**40))
+    bounds = replace(
+        rules.bounds, most=replace(rules.bounds.most, workers=3), quota=ResourceBudget(cpu=6.0, memory=2**40)
+    )
     config = PlanningConfig(sample_steps=20, sample_s=2.0, between_changes_s=1.0, extra_workers=0)
     in_step = replace(spec(), sync="bsp", planning=replace(rules, bounds=bounds, config=config))
     script = group_counting.COUNTING.replace("else pause_s)", "else 0.002 * len(x))")
@@ -131,7 +133,7 @@ def test_a_bsp_group_is_given_more_workers_by_its_model_and_counts_every_occurre
         grown = job.status
         counting.hurry(tmp_path)
         status = job.wait()
-    assert status.phase is Phase.FINISHED, status
+    assert status.phase is JobPhase.FINISHED, status
     assert sum(member.role.kind == "worker" and member.joined for member in grown.members) > 1, outcomes(job)
     taken = [event for event in job.story if event["event"] == "plan" and event["outcome"] == "taken"]
     assert taken and all("2 workers" in event["shape"] for event in taken[:1]), "twice as many before more is known"

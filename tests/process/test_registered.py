@@ -5,7 +5,7 @@ import pytest
 
 from springtide.checkpoint.format import reader
 from springtide.domain.model.checkpoints import CheckpointRules
-from springtide.domain.spec.job_spec import JobSpec, Phase
+from springtide.domain.spec.job_spec import JobPhase, JobSpec
 from springtide.testing.cluster import LocalCluster
 
 pytestmark = pytest.mark.process
@@ -74,7 +74,7 @@ def test_registered_objects_go_on_after_a_kill_and_in_a_resumed_run(tmp_path):
         before = job.status.samples
         job.until(lambda status: status.samples > before)
         job.stop()
-        assert job.wait().phase is Phase.STOPPED
+        assert job.wait().phase is JobPhase.STOPPED
     manifest = reader.latest(str(job.files.root)).manifest
     first, again, end = told(tmp_path)
     assert first == ("begin", 0, 1.0)
@@ -83,7 +83,7 @@ def test_registered_objects_go_on_after_a_kill_and_in_a_resumed_run(tmp_path):
     go_on = CheckpointRules(resume=where, resume_number=manifest.number, resume_run=manifest.run)
     spec = JobSpec(name="job", heartbeat_s=0.1, slots=64, checkpoints=go_on)
     with LocalCluster(tmp_path / "train.py", [tmp_path, 0.0], spec=spec, folder=tmp_path / "runs") as job:
-        assert job.wait().phase is Phase.FINISHED
+        assert job.wait().phase is JobPhase.FINISHED
     _, _, _, resumed, last = told(tmp_path)
     assert resumed == ("begin", *end[1:]), "a job that was stopped lost nothing of it"
     assert last[1] > resumed[1]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from springtide.domain.spec.job_spec import JobSpec, Phase
+from springtide.domain.spec.job_spec import JobPhase, JobSpec
 from springtide.testing.cluster import LocalCluster
 from tests.process import counting
 
@@ -32,7 +32,7 @@ def test_an_iterable_is_counted_once_though_a_worker_is_killed_and_one_is_added(
         job.scale(3)
         counting.hurry(tmp_path)
         status = job.wait()
-    assert status.phase is Phase.FINISHED, status
+    assert status.phase is JobPhase.FINISHED, status
     assert status.samples == 2 * 600 * BATCH, "every batch counts as full"
     assert not counting.differences(tmp_path, ids, epochs=2, batch=BATCH)
     assert status.relaunches == 1 and status.shards_done == status.shards_total

@@ -11,7 +11,7 @@ from springtide import _native
 from springtide.checkpoint.format import reader
 from springtide.checkpoint.format.manifest import number_in, number_of
 from springtide.domain.model.checkpoints import CheckpointRules
-from springtide.domain.spec.job_spec import JobSpec, Phase
+from springtide.domain.spec.job_spec import JobPhase, JobSpec
 from springtide.testing.cluster import LocalCluster
 from springtide.testing.faults import WITH_SERVERS, FaultInjector, FaultPlan
 from tests.process import counting
@@ -49,7 +49,7 @@ def run(folder, seed, *, batches, hurt, pause_s=0.004, epochs=1, **more):
         done = hurt(job)
         counting.hurry(folder)
         status = job.wait()
-    assert status.phase is Phase.FINISHED, (done, status)
+    assert status.phase is JobPhase.FINISHED, (done, status)
     return status, done, counting.differences(folder, ids, epochs=epochs, batch=BATCH)
 
 
@@ -197,7 +197,7 @@ def test_a_resumed_job_that_loses_a_server_before_its_own_first_checkpoint_goes_
         job.until(lambda status: status.checkpoint and status.samples > 8 * BATCH)
         job.stop()
         stopped = job.wait()
-    assert stopped.phase is Phase.STOPPED and 0 < stopped.samples < len(ids), stopped
+    assert stopped.phase is JobPhase.STOPPED and 0 < stopped.samples < len(ids), stopped
     where, number = str(job.files.checkpoints), stopped.checkpoint
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "counts").write_text("no folder: it gets no checkpoint of its own")
@@ -217,7 +217,7 @@ def test_a_resumed_job_that_loses_a_server_before_its_own_first_checkpoint_goes_
         job.until(lambda _: lives(job, "server-1") > 1)
         counting.hurry(tmp_path)
         status = job.wait()
-    assert status.phase is Phase.FINISHED and status.samples == counting.told_samples(job) == len(ids), status
+    assert status.phase is JobPhase.FINISHED and status.samples == counting.told_samples(job) == len(ids), status
     assert not (wrong := counting.differences(tmp_path, ids, epochs=1, batch=BATCH)), wrong
     (back,) = [event for event in job.story if event["event"] == "ready" and event["incarnation"] == 1]
     assert (back["checkpoint"], back["where"]) == (number, where) and back["samples_again"] > 0

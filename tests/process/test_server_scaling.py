@@ -8,7 +8,7 @@ import pytest
 from springtide import errors
 from springtide.domain.model import cache_rules
 from springtide.domain.model.checkpoints import CheckpointRules
-from springtide.domain.spec.job_spec import JobSpec, Phase
+from springtide.domain.spec.job_spec import JobPhase, JobSpec
 from springtide.testing.cluster import LocalCluster
 from tests.process import counting, group_counting
 
@@ -63,7 +63,7 @@ def run(folder, seed, hurt, *, batches, pause_s=0.005, **more):
         hurt(job)
         counting.hurry(folder)
         status = job.wait()
-    assert status.phase is Phase.FINISHED, status
+    assert status.phase is JobPhase.FINISHED, status
     assert status.samples == len(ids), status
     assert not (wrong := counting.differences(folder, ids, epochs=1, batch=BATCH)), wrong
     return job

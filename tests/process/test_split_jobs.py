@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from springtide.domain.data.data_workers import FeedRules
-from springtide.domain.spec.job_spec import JobSpec, Phase
+from springtide.domain.spec.job_spec import JobPhase, JobSpec
 from springtide.testing.cluster import LocalCluster
 from tests.process import counting, group_counting
 
@@ -44,7 +44,7 @@ def test_ids_that_data_workers_hash_are_counted_once_also_when_one_is_killed(tmp
         job.until(lambda status: status.phase.over or (status.feed is not None and status.feed.made >= made + 10))
         counting.hurry(tmp_path)
         status = job.wait()
-    assert status.phase is Phase.FINISHED, status
+    assert status.phase is JobPhase.FINISHED, status
     wrong = counting.differences(tmp_path, ids, epochs=1, batch=BATCH)
     assert not wrong, wrong
     assert int((tmp_path / "split-calls").read_text()) > 10
@@ -69,7 +69,7 @@ def test_batches_that_are_lists_are_fed_and_counted_once(tmp_path):
         job.until(lambda status: status.feed is not None and status.feed.made >= 20)
         counting.hurry(tmp_path)
         status = job.wait()
-    assert status.phase is Phase.FINISHED, status
+    assert status.phase is JobPhase.FINISHED, status
     wrong = counting.differences(tmp_path, ids, epochs=1, batch=BATCH)
     assert not wrong, wrong
 
@@ -116,7 +116,7 @@ def test_a_job_of_two_stages_counts_once_whichever_stage_loses_a_data_worker(tmp
         job.until(lambda status: status.phase.over or status.feed.made >= made + 20)
         counting.hurry(tmp_path)
         status = job.wait()
-    assert status.phase is Phase.FINISHED, status
+    assert status.phase is JobPhase.FINISHED, status
     wrong = counting.differences(tmp_path, ids, epochs=1, batch=BATCH)
     assert not wrong, wrong
     assert int((tmp_path / "split-calls").read_text()) > 20
@@ -158,7 +158,7 @@ def test_tuning_gives_the_slower_of_two_stages_more_data_workers_and_counts_stay
         job.until(lambda status: status.feed is not None and status.feed.made >= made + 50)
         counting.hurry(tmp_path)
         status = job.wait()
-    assert status.phase is Phase.FINISHED, status
+    assert status.phase is JobPhase.FINISHED, status
     assert wanted[0] > 2 * wanted[1], f"reading is the slower stage: {numbers(job)}"
     wrong = counting.differences(tmp_path, ids, epochs=1, batch=BATCH)
     assert not wrong, wrong

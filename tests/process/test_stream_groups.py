@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from springtide.domain.model import cache_rules
-from springtide.domain.spec.job_spec import Phase
+from springtide.domain.spec.job_spec import JobPhase
 from springtide.testing.cluster import LocalCluster
 from tests.process import stream_counting
 from tests.process.test_stream_jobs import spec
@@ -31,7 +31,7 @@ def count(folder, hurt, *, first=10, **more):
         producer.append(3 * BATCH * 5)
         producer.seal()
         status = job.wait()
-    assert status.phase is Phase.FINISHED, status
+    assert status.phase is JobPhase.FINISHED, status
     assert status.samples == len(producer.records)
     counts = dict(np.load(folder / "counts.npz"))
     times = {name: counts[name] * BATCH for name in ("each", "often", "seen")}

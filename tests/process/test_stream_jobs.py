@@ -8,7 +8,7 @@ import pytest
 
 from springtide.checkpoint.format import reader
 from springtide.domain.model.checkpoints import CheckpointRules
-from springtide.domain.spec.job_spec import JobSpec, Phase
+from springtide.domain.spec.job_spec import JobPhase, JobSpec
 from springtide.testing.cluster import LocalCluster
 from springtide.testing.faults import WITH_SERVERS, FaultInjector, FaultPlan
 from tests.process import counting, stream_counting
@@ -48,7 +48,7 @@ def job_of(folder, *, pause_s=0.005, linger_s=0.2, parts=1, shuffle="advanced", 
 
 def check(folder, status, producer):
     """Nothing is missing, nothing is twice."""
-    assert status.phase is Phase.FINISHED, status
+    assert status.phase is JobPhase.FINISHED, status
     assert status.samples == len(producer.records), status
     assert not (wrong := stream_counting.differences(folder, producer.records)), wrong
 
@@ -150,7 +150,7 @@ def test_a_job_does_not_go_on_with_a_log_that_was_made_anew_though_it_is_longer(
         job.until(lambda status: status.samples > 100 and status.checkpoint)
         job.stop()
         stopped = job.wait()
-    assert stopped.phase is Phase.STOPPED, stopped
+    assert stopped.phase is JobPhase.STOPPED, stopped
     producer.seal()
     shutil.rmtree(tmp_path / "log")
     another = stream_counting.Producer(tmp_path, partitions=2)
@@ -162,7 +162,7 @@ def test_a_job_does_not_go_on_with_a_log_that_was_made_anew_though_it_is_longer(
     rules = CheckpointRules(every_s=0.5, resume=where, resume_number=number, resume_run=run, numbers_after=number)
     with job_of(tmp_path, checkpoints=rules, **size) as job:
         status = job.wait()
-    assert status.phase is Phase.FAILED and "log was made anew since this job read it" in status.why, status
+    assert status.phase is JobPhase.FAILED and "log was made anew since this job read it" in status.why, status
 
 
 @pytest.mark.soak
@@ -173,7 +173,7 @@ def test_a_job_that_was_stopped_is_resumed_at_the_very_record(tmp_path):
         job.until(lambda status: status.samples > 1000)
         job.stop()
         stopped = job.wait()
-    assert stopped.phase is Phase.STOPPED and 0 < stopped.samples <= len(producer.records)
+    assert stopped.phase is JobPhase.STOPPED and 0 < stopped.samples <= len(producer.records)
     producer.append(500)
     producer.seal()
     number, where = stopped.checkpoint, str(job.files.checkpoints)

@@ -5,7 +5,7 @@ import signal
 import pytest
 
 from springtide.domain.model.checkpoints import CheckpointRules
-from springtide.domain.spec.job_spec import JobSpec, Phase
+from springtide.domain.spec.job_spec import JobPhase, JobSpec
 from springtide.testing.cluster import LocalCluster
 from tests.process import stream_counting
 
@@ -67,7 +67,7 @@ def until_given(folder, job, producer, *, but=()):
 
 
 def check(folder, status, producer):
-    assert status.phase is Phase.FINISHED, status
+    assert status.phase is JobPhase.FINISHED, status
     assert not (wrong := stream_counting.differences(folder, producer.records)), wrong
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from springtide.domain.model.checkpoints import CheckpointRules
-from springtide.domain.spec.job_spec import JobSpec, Phase
+from springtide.domain.spec.job_spec import JobPhase, JobSpec
 from springtide.testing.cluster import LocalCluster
 from tests.process import counting
 
@@ -94,7 +94,7 @@ def test_a_job_with_tls_counts_exactly_with_a_killed_server_and_shows_nothing_on
         counting.hurry(tmp_path)
         status = job.wait()
         assert sniffer.hears(end) and sniffer.packets > 1000
-    assert status.phase is Phase.FINISHED, status
+    assert status.phase is JobPhase.FINISHED, status
     assert counting.differences(tmp_path, ids, epochs=1, batch=BATCH) == {}
     assert any(event["event"] == "ready" and event["role"] == "server-1" for event in job.story)
     assert sniffer.read == {end}

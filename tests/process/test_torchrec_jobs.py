@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from springtide.domain.model.checkpoints import CheckpointRules
-from springtide.domain.spec.job_spec import JobSpec, Phase
+from springtide.domain.spec.job_spec import JobPhase, JobSpec
 from springtide.testing.cluster import LocalCluster
 from tests.process import counting, group_counting
 
@@ -130,7 +130,7 @@ def test_collections_count_every_id_once_though_a_worker_and_a_server_are_killed
         group_counting.until_trained(job)
         counting.hurry(tmp_path)
         status = job.wait()
-    assert status.phase is Phase.FINISHED and status.samples == BATCHES * BATCH, status
+    assert status.phase is JobPhase.FINISHED and status.samples == BATCHES * BATCH, status
     counts = np.load(tmp_path / "counts.npz")
     assert (counts["steps"] == BATCHES).all()
     for table, times in expected.items():

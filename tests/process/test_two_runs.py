@@ -8,7 +8,7 @@ from springtide.checkpoint.format import reader
 from springtide.checkpoint.format.storage import Folder
 from springtide.checkpoint.transfer import claims
 from springtide.domain.model.checkpoints import CheckpointRules
-from springtide.domain.spec.job_spec import JobSpec, Phase
+from springtide.domain.spec.job_spec import JobPhase, JobSpec
 from springtide.testing.cluster import LocalCluster
 from tests.process import counting
 
@@ -67,7 +67,7 @@ def test_two_jobs_begun_together_with_one_place_and_a_lost_server_count_exactly(
         )
         counting.hurry(owner.folder)
         status = owner.job.wait()
-    assert status.phase is Phase.FINISHED and status.samples == len(owner.ids), status
+    assert status.phase is JobPhase.FINISHED and status.samples == len(owner.ids), status
     assert not (wrong := owner.differences()), wrong
     kept = place / "counts" if shared == "folder" else place
     (claim,) = claims.all_of(Folder(kept)).values()

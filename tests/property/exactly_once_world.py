@@ -15,7 +15,7 @@ import numpy as np
 from springtide import _native
 from springtide.data.ledger.pass_registry import Book
 from springtide.data.ledger.snapshot import BookNote
-from springtide.domain.data.leases import Grant, Holder, Nothing, Progress
+from springtide.domain.data.leases import Grant, LeaseHolder, NoLease, Progress
 from springtide.domain.data.samples import DatasetCard
 
 RULES = {
@@ -82,7 +82,7 @@ class Ack:
 class Worker:
     """A process. `lease` counts its leases, so that an old answer is not taken for a new one's."""
 
-    holder: Holder
+    holder: LeaseHolder
     alive: bool = True
     era: int = 0
     grant: Grant | None = None
@@ -119,7 +119,7 @@ class World:
         self.owner = {slot: self.chance.choice([0, 1]) for slot in SLOTS}
         self.since = dict.fromkeys(SLOTS, 0)
         self.book = Book(workers=self.chance.choice([1, 2]), lease_s=float("inf"))
-        self.workers = [Worker(Holder(0)), Worker(Holder(1))]
+        self.workers = [Worker(LeaseHolder(0)), Worker(LeaseHolder(1))]
         self.wire: list[Push | Ack] = []
         self.step = 0
         self.saved = Checkpoint(self.book.note(), EMPTY)
@@ -254,9 +254,9 @@ class World:
     def lease(self, worker: Worker) -> None:
         """One lease, or nothing; a fenced worker begins a new life."""
         answer = self.book.lease(worker.holder, CARD, 1, 0.0)
-        if answer is Nothing.FENCED:
-            worker.holder = Holder(worker.holder.rank, worker.holder.incarnation + 1)
-        elif not isinstance(answer, Nothing):
+        if answer is NoLease.FENCED:
+            worker.holder = LeaseHolder(worker.holder.rank, worker.holder.incarnation + 1)
+        elif not isinstance(answer, NoLease):
             if self.dropped == "era" and worker.grant == answer[0]:
                 return  # it has this one already, and goes on where it was
             (worker.grant,) = answer
@@ -281,7 +281,7 @@ class World:
 
     def spawn(self) -> None:
         """One more rank."""
-        self.workers.append(Worker(Holder(len(self.workers))))
+        self.workers.append(Worker(LeaseHolder(len(self.workers))))
 
     def kill(self) -> None:
         """A worker dies; the master notices."""

@@ -13,9 +13,9 @@ from typing import NamedTuple
 import numpy as np
 
 from springtide.data.ledger.pass_registry import Book
-from springtide.domain.data.leases import Grant, Holder, LeaseKey, Nothing, Progress
+from springtide.domain.data.leases import Grant, LeaseHolder, LeaseKey, NoLease, Progress
 from springtide.domain.data.samples import DatasetCard
-from springtide.domain.data.streams import Cut, Seen, StreamCard
+from springtide.domain.data.streams import BatchCut, PartitionRange, StreamCard
 from tests.property import exactly_once_world
 from tests.property.exactly_once_world import ALL_SLOTS, EMPTY, HYPER, SLOTS, WINDOW, Checkpoint, new_store
 
@@ -49,7 +49,7 @@ class Run(NamedTuple):
     """A batch of somebody's lease."""
 
     owner: int
-    holder: Holder
+    holder: LeaseHolder
     shard: int
     first: int
     begin: int
@@ -112,7 +112,7 @@ class Part:
 class Worker:
     """A process."""
 
-    holder: Holder
+    holder: LeaseHolder
     alive: bool = True
     era: int = 0
     parts: dict[LeaseKey, Part] = field(default_factory=dict)
@@ -136,7 +136,7 @@ class StreamWorld(exactly_once_world.World):
         """Records that cannot be trained: they touch nothing."""
         self.touched |= dict.fromkeys(self.void, ())
         self.book = Book(workers=self.chance.choice([1, 2]), lease_s=float("inf"), keeps=1)
-        self.workers = [Worker(Holder(0)), Worker(Holder(1))]
+        self.workers = [Worker(LeaseHolder(0)), Worker(LeaseHolder(1))]
         self.ends = {0: 3, 1: 0}
         self.saved = Checkpoint(self.book.note(), EMPTY)
         self.torn: list[str] = []
@@ -300,12 +300,12 @@ class StreamWorld(exactly_once_world.World):
     def lease(self, worker: Worker) -> None:
         """All that it can have; a fenced worker begins a new life."""
         sealed = not self.faulty
-        seen = [Seen(partition, 0, end, sealed) for partition, end in self.ends.items()]
+        seen = [PartitionRange(partition, 0, end, sealed) for partition, end in self.ends.items()]
         answer = self.book.lease(worker.holder, CARD, 99, 0.0, list(worker.parts), worker.era, seen)
-        if answer is Nothing.FENCED:
-            worker.holder = Holder(worker.holder.rank, worker.holder.incarnation + 1)
+        if answer is NoLease.FENCED:
+            worker.holder = LeaseHolder(worker.holder.rank, worker.holder.incarnation + 1)
             worker.parts, worker.open = {}, {}
-        elif not isinstance(answer, Nothing):
+        elif not isinstance(answer, NoLease):
             self.enter(worker)
             cuts = self.book.cuts_of(answer) if self.dropped != "cuts" else ()
             worker.owner, worker.epoch = dict(self.owner), self.epoch
@@ -332,7 +332,7 @@ class StreamWorld(exactly_once_world.World):
         if end > head:
             if head <= begin:
                 return
-            cut, end = Cut(grant.shard, grant.first, head), head
+            cut, end = BatchCut(grant.shard, grant.first, head), head
             if self.dropped != "noted" and cut not in self.book.cut(worker.holder, [cut], worker.era):
                 return
             part.cuts.add(head)
@@ -375,7 +375,7 @@ class StreamWorld(exactly_once_world.World):
 
     def spawn(self) -> None:
         """One more rank."""
-        self.workers.append(Worker(Holder(len(self.workers))))
+        self.workers.append(Worker(LeaseHolder(len(self.workers))))
 
     # ---- servers ----
 

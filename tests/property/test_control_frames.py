@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 
 from springtide import errors
-from springtide.domain.data.leases import Failure, Progress
+from springtide.domain.data.leases import Progress, ReadFailure
 from springtide.domain.data.samples import DatasetCard
 from springtide.rpc.messages import messages
 from springtide.rpc.transport import frames
@@ -32,7 +32,7 @@ reports = st.builds(
     metrics=st.dictionaries(st.text(max_size=8), st.floats(allow_nan=False), max_size=3),
 )
 words = st.lists(st.builds(Progress, counts, counts, counts, counts, counts), max_size=5).map(tuple)
-failures = st.lists(st.builds(Failure, counts, counts, counts, st.text(max_size=9)), max_size=2).map(tuple)
+failures = st.lists(st.builds(ReadFailure, counts, counts, counts, st.text(max_size=9)), max_size=2).map(tuple)
 requests = st.one_of(
     st.builds(messages.ServerReady, address=st.text(max_size=30)),
     st.builds(messages.LeaseRequest, card=cards, progress=words, failures=failures),

@@ -7,9 +7,9 @@ from hypothesis import HealthCheck, given, settings
 from springtide.brain.decide import names
 from springtide.brain.service import messages
 from springtide.brain.service.executor import Task, _tasks
-from springtide.domain.core.stages import Stage
+from springtide.domain.core.stages import PlanningStage
 from springtide.domain.plan.advice import Advice
-from springtide.domain.plan.plan import Plan
+from springtide.domain.plan.plan import ShapePlan
 from springtide.domain.spec.planning_config import PlanningConfig
 from springtide.rpc.transport import frames
 from tests.unit.brain.store.test_store import pasts
@@ -17,14 +17,14 @@ from tests.unit.planning import views
 
 ANY = st.floats()
 plans = st.builds(
-    Plan,
+    ShapePlan,
     job=st.text(max_size=9),
     shape=views.shapes(),
     reason=st.text(min_size=1, max_size=9),
     gain=st.floats(allow_nan=False),
     cost=st.floats(0, 1e9),
     throughput=st.none() | st.floats(allow_nan=False),
-    stage=st.none() | st.sampled_from(Stage),
+    stage=st.none() | st.sampled_from(PlanningStage),
     extra_workers=st.integers(0, 9),
     server_cpus=st.lists(st.tuples(st.integers(0, 9), st.floats(0.1, 9)), max_size=2).map(tuple),
 )

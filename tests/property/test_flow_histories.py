@@ -8,9 +8,9 @@ from hypothesis import settings, stateful
 
 from springtide.data.ledger.pass_registry import Book
 from springtide.data.ledger.snapshot import BookNote, BookState
-from springtide.domain.data.leases import Failure, Grant, Holder, LeaseKey, Nothing, Progress
+from springtide.domain.data.leases import Grant, LeaseHolder, LeaseKey, NoLease, Progress, ReadFailure
 from springtide.domain.data.samples import DatasetCard
-from springtide.domain.data.streams import FAR, Cut, Seen, StreamCard
+from springtide.domain.data.streams import FAR, BatchCut, PartitionRange, StreamCard
 
 WORKERS, BATCH = 3, 5
 RANKS = st.integers(0, WORKERS - 1)
@@ -45,7 +45,7 @@ class FlowHistory(stateful.RuleBasedStateMachine):
         self.ends = dict.fromkeys(range(partitions), 7)
         self.sealed = False
         self.incarnation = dict.fromkeys(range(WORKERS), 0)
-        self.hands: dict[Holder, dict[LeaseKey, Reader]] = collections.defaultdict(dict)
+        self.hands: dict[LeaseHolder, dict[LeaseKey, Reader]] = collections.defaultdict(dict)
         self.trained: set[tuple[int, int]] = set()
         self.batches: dict[int, set[tuple[int, int]]] = collections.defaultdict(set)
         """All batches that were ever trained, by shard."""
@@ -59,11 +59,11 @@ class FlowHistory(stateful.RuleBasedStateMachine):
         return answer
 
     def living(self, rank):
-        return Holder(rank, self.incarnation[rank])
+        return LeaseHolder(rank, self.incarnation[rank])
 
     def seen(self):
         return tuple(
-            Seen(number, 0 if self.card.stream.start == "earliest" else end, end, self.sealed)
+            PartitionRange(number, 0 if self.card.stream.start == "earliest" else end, end, self.sealed)
             for number, end in self.ends.items()
         )
 
@@ -98,8 +98,8 @@ class FlowHistory(stateful.RuleBasedStateMachine):
     def lease(self, rank, most):
         holder = self.living(rank)
         answer = self.call("lease", holder, self.card, most, self.now, list(self.hands[holder]), seen=self.seen())
-        if isinstance(answer, Nothing):
-            assert answer is Nothing.WAIT or self.book.flows()[0].over
+        if isinstance(answer, NoLease):
+            assert answer is NoLease.WAIT or self.book.flows()[0].over
             return
         cuts = self.book.cuts_of(answer)
         for grant in answer:
@@ -118,7 +118,7 @@ class FlowHistory(stateful.RuleBasedStateMachine):
                 if hand.claimed >= head:
                     break
                 if end > head and not (self.sealed or hand.end < FAR):
-                    asked = Cut(hand.shard, hand.first, head)
+                    asked = BatchCut(hand.shard, hand.first, head)
                     if asked not in self.call("cut", holder, [asked], self.book.era):
                         break
                     hand.cuts.add(head)
@@ -157,19 +157,19 @@ class FlowHistory(stateful.RuleBasedStateMachine):
         if self.hands[holder]:
             hand = chance.choice(list(self.hands[holder].values()))
             if hand.claimed < hand.end:
-                self.call("fail", holder, Failure(hand.shard, hand.first, hand.claimed, "unreadable"))
+                self.call("fail", holder, ReadFailure(hand.shard, hand.first, hand.claimed, "unreadable"))
                 hand.end = hand.claimed
                 self.say(holder)
 
     @stateful.rule(rank=RANKS, chance=CHANCE)
     def a_dead_one_speaks(self, rank, chance):
-        old = Holder(rank, self.incarnation[rank] - 1)
+        old = LeaseHolder(rank, self.incarnation[rank] - 1)
         self.say(self.living(rank))
         if old.incarnation >= 0:
             state = self.book.to_state()
             words = [hand.word._replace(offset=hand.end) for hand in self.hands[old].values()]
             assert self.call("report", old, words, self.now).fenced
-            assert self.call("cut", old, [Cut(word.shard, word.first, word.first + 1) for word in words]) == ()
+            assert self.call("cut", old, [BatchCut(word.shard, word.first, word.first + 1) for word in words]) == ()
             assert self.book.to_state() == state
 
     # ---- the stream ----
@@ -261,9 +261,9 @@ class FlowHistory(stateful.RuleBasedStateMachine):
         last = self.living(0)
         while True:
             answer = self.call("lease", last, self.card, 16, self.now, seen=self.seen())
-            if answer is Nothing.END:
+            if answer is NoLease.END:
                 break
-            assert answer is not Nothing.WAIT, "something is with nobody"
+            assert answer is not NoLease.WAIT, "something is with nobody"
             cuts = self.book.cuts_of(answer)
             for grant in answer:
                 self.hands[last][LeaseKey(grant.shard, grant.first)] = hand = Reader(grant, cuts)

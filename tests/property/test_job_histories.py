@@ -7,9 +7,9 @@ from hypothesis import stateful
 
 from springtide import errors
 from springtide.domain.core.roles import Role, RoleExit, RoleKind
-from springtide.domain.core.shape import Bounds, Capacity, Shape
-from springtide.domain.core.stages import Stage
-from springtide.domain.spec.job_spec import Blame, JobSpec, Phase
+from springtide.domain.core.shape import ResourceBudget, Shape, ShapeBounds
+from springtide.domain.core.stages import PlanningStage
+from springtide.domain.spec.job_spec import Blame, JobPhase, JobSpec
 from springtide.domain.spec.plan_rules import PlanRules
 from springtide.job.core import actions, events
 from springtide.job.core.nodes import LEGAL, NodeState
@@ -17,10 +17,10 @@ from springtide.job.scaling import data_workers, plan_moves
 from springtide.job.state import JobState
 
 MAX_RANK = 5
-BOUNDS = Bounds(
+BOUNDS = ShapeBounds(
     least=Shape(workers=1, servers=1, worker_cpu=1.0, server_cpu=1.0),
     most=Shape(workers=MAX_RANK, servers=2, worker_cpu=1.0, server_cpu=1.0, worker_memory=2**32),
-    quota=Capacity(cpu=100.0, memory=2**40),
+    quota=ResourceBudget(cpu=100.0, memory=2**40),
 )
 SPEC = JobSpec(
     name="job",
@@ -95,7 +95,7 @@ class World:
                 assert action.why
                 self.fenced.add((action.role, action.incarnation))
         for node in self.state.nodes.values():
-            if node.role.kind is RoleKind.WORKER and self.state.phase is not Phase.FAILED:
+            if node.role.kind is RoleKind.WORKER and self.state.phase is not JobPhase.FAILED:
                 lives = {life for role, life in self.fenced if role == node.role}
                 over = node.state in (NodeState.FINISHED, NodeState.GONE)
                 assert lives == set(range(node.incarnation + over)), f"{node.role}: {lives} fenced"
@@ -116,11 +116,11 @@ class World:
             if isinstance(action, actions.Returned):
                 node = self.state.node(action.role)
                 assert (node.incarnation, node.address) == (action.incarnation, action.address)
-        if self.state.phase is Phase.FAILED:
+        if self.state.phase is JobPhase.FAILED:
             return
         for node in self.state.of_kind(RoleKind.SERVER):
             assert {life for role, life in self.lost if role == node.role} == set(range(node.incarnation))
-        if self.state.phase in (Phase.RUNNING, Phase.DRAINING):
+        if self.state.phase in (JobPhase.RUNNING, JobPhase.DRAINING):
             servers = self.state.of_kind(RoleKind.SERVER)
             here = [node for node in servers if node.state is not NodeState.GONE and not node.coming]
             away = [node for node in here if not node.address]
@@ -184,7 +184,7 @@ def draw_event(world, pick, rare):
             shape = Shape(
                 workers=pick(range(1, MAX_RANK)), servers=2, worker_cpu=1.0, server_cpu=1.0, worker_memory=memory
             )
-            return events.PlanTaken(shape, Stage.ADJUSTING, "faster")
+            return events.PlanTaken(shape, PlanningStage.ADJUSTING, "faster")
         case "move":
             return plan_moves.next_move(world.state) or TICK
         case "feed":
@@ -254,7 +254,7 @@ TestJobHistories = JobHistories.TestCase
 
 def test_thousands_of_random_histories_keep_every_invariant(seed):
     chance = random.Random(seed)
-    phases = {phase: 0 for phase in Phase}
+    phases = {phase: 0 for phase in JobPhase}
     relaunched = scaled = healed = planned = fed = short = again = 0
     for number in range(2000):
         world, rare = World(), CALM if number % 3 == 0 else RARE  # else hardly one in a thousand would finish
@@ -263,11 +263,11 @@ def test_thousands_of_random_histories_keep_every_invariant(seed):
         phases[world.state.phase] += 1
         relaunched += world.state.relaunches
         scaled += world.state.workers != SPEC.workers
-        planned += world.state.planned.stage is Stage.ADJUSTING and world.state.planned.target is None
+        planned += world.state.planned.stage is PlanningStage.ADJUSTING and world.state.planned.target is None
         fed += world.fed
         short += world.state.short.any
         again += world.state.short.tries and not world.state.short.any
-        healed += bool(world.lost) and not world.state.healing and world.state.phase is not Phase.FAILED
+        healed += bool(world.lost) and not world.state.healing and world.state.phase is not JobPhase.FAILED
     assert all(phases.values()), f"some phase was never reached: {phases}"
     assert relaunched > 500 and scaled > 100 and healed > 50 and planned > 50 and fed > 25
     assert short > 50 and again > 10

@@ -8,7 +8,7 @@ from hypothesis import given, settings, stateful
 
 from springtide.data.ledger.pass_registry import Book
 from springtide.data.ledger.snapshot import BookNote, BookState
-from springtide.domain.data.leases import Failure, Grant, Holder, LeaseKey, Nothing, Progress, Wish
+from springtide.domain.data.leases import Grant, LeaseHolder, LeaseKey, NoLease, Progress, ReadFailure, ShrinkRequest
 from springtide.domain.data.samples import DatasetCard
 
 WORKERS = 3
@@ -41,7 +41,7 @@ class LedgerHistory(stateful.RuleBasedStateMachine):
         self.journal = []
         self.now = 0.0
         self.incarnation = dict.fromkeys(range(WORKERS), 0)
-        self.hands: dict[Holder, dict[LeaseKey, Hand]] = collections.defaultdict(dict)
+        self.hands: dict[LeaseHolder, dict[LeaseKey, Hand]] = collections.defaultdict(dict)
         self.trained: collections.Counter = collections.Counter()
         self.notes = [(self.book.note(), set())]
 
@@ -54,7 +54,7 @@ class LedgerHistory(stateful.RuleBasedStateMachine):
         return answer
 
     def living(self, rank):
-        return Holder(rank, self.incarnation[rank])
+        return LeaseHolder(rank, self.incarnation[rank])
 
     def say(self, holder, words):
         """A report by a living holder, which does as the verdict says."""
@@ -83,22 +83,22 @@ class LedgerHistory(stateful.RuleBasedStateMachine):
         """Whether one of those who are there would be given something, or one is still to come."""
         if len(self.book.living) < self.book.workers:
             return True
-        others = [Holder(*one) for one in self.book.living.items() if one[0] != rank]
+        others = [LeaseHolder(*one) for one in self.book.living.items() if one[0] != rank]
         copies = ((Book.from_state(self.book.to_state()), other) for other in others)
-        return any(not isinstance(book.lease(other, self.card, 1, self.now), Nothing) for book, other in copies)
+        return any(not isinstance(book.lease(other, self.card, 1, self.now), NoLease) for book, other in copies)
 
     @stateful.rule(rank=RANKS, most=st.integers(1, 20))
     def lease(self, rank, most):
         holder = self.living(rank)
         match self.call("lease", holder, self.card, most, self.now):
-            case Nothing.WAIT:
+            case NoLease.WAIT:
                 others_hold = any(lease.holder != holder for _, _, lease in self.book.leases())
                 if self.book.todo_samples and not any(rank in ledger.asked_back for ledger in self.book.passes):
                     assert self.book.stumbles or self.tried_by(rank), "who has read everything is refused"
                     assert others_hold or self.another_gets_some(rank), "there is work, and nobody gets it"
                 else:
                     assert others_hold or self.book.todo_samples
-            case Nothing.END:
+            case NoLease.END:
                 assert all(lease.holder == holder for _, _, lease in self.book.leases())
                 assert self.book.todo_samples == 0
             case grants:
@@ -118,7 +118,7 @@ class LedgerHistory(stateful.RuleBasedStateMachine):
         answer = self.call("lease", holder, self.card, 4, self.now, known)
         if mine - set(known):
             assert {LeaseKey(grant.shard, grant.first) for grant in answer} == mine - set(known)
-        elif not isinstance(answer, Nothing):
+        elif not isinstance(answer, NoLease):
             hands.update({LeaseKey(grant.shard, grant.first): Hand(grant) for grant in answer})
 
     @stateful.rule(rank=RANKS, chance=CHANCE, share=st.floats(0, 1))
@@ -143,7 +143,7 @@ class LedgerHistory(stateful.RuleBasedStateMachine):
         if leases:
             _, key, lease = chance.choice(leases)
             end = chance.randrange(lease.first, lease.end + 1)
-            self.call("wish", Wish(*key, end))
+            self.call("wish", ShrinkRequest(*key, end))
 
     @stateful.rule(rank=RANKS, begun=st.integers(0, 3))
     def answer_wishes(self, rank, begun):
@@ -163,15 +163,15 @@ class LedgerHistory(stateful.RuleBasedStateMachine):
 
     @stateful.rule(rank=RANKS, chance=CHANCE, back=st.integers(1, 3))
     def a_dead_one_speaks(self, rank, chance, back):
-        old = Holder(rank, self.incarnation[rank] - back)
+        old = LeaseHolder(rank, self.incarnation[rank] - back)
         self.say(self.living(rank), ())
         if old.incarnation >= 0:
             state = self.book.to_state()
             words = [hand._replace(offset=hand.end) for hand in (one.word for one in self.hands[old].values())]
             assert self.call("report", old, words, self.now).fenced
-            assert self.call("lease", old, self.card, 3, self.now) is Nothing.FENCED
+            assert self.call("lease", old, self.card, 3, self.now) is NoLease.FENCED
             for word in words:
-                assert not self.call("fail", old, Failure(word.shard, word.first, word.first, "too late"))
+                assert not self.call("fail", old, ReadFailure(word.shard, word.first, word.first, "too late"))
             assert self.book.to_state() == state
 
     @stateful.rule(seconds=st.floats(0, 8))
@@ -187,7 +187,7 @@ class LedgerHistory(stateful.RuleBasedStateMachine):
             hand = chance.choice(list(self.hands[holder].values()))
             offset = chance.randrange(hand.offset, hand.end + 1)
             offset -= offset % self.card.batch_size
-            self.call("fail", holder, Failure(hand.shard, hand.first, offset, "unreadable"))
+            self.call("fail", holder, ReadFailure(hand.shard, hand.first, offset, "unreadable"))
             hand.end = max(hand.offset, min(hand.end, offset))
             if hand.end == hand.offset:
                 del self.hands[holder][hand.key]
@@ -254,12 +254,12 @@ class LedgerHistory(stateful.RuleBasedStateMachine):
             self.call("fence", rank, self.incarnation[rank])
             self.incarnation[rank] += 1
         last = self.living(0)
-        while not isinstance(grants := self.call("lease", last, self.card, 16, self.now), Nothing):
+        while not isinstance(grants := self.call("lease", last, self.card, 16, self.now), NoLease):
             for grant in grants:
                 self.hands[last][LeaseKey(grant.shard, grant.first)] = hand = Hand(grant)
                 hand.offset = hand.end
             self.say(last, [hand.word for hand in self.hands[last].values()])
-        assert grants is Nothing.END
+        assert grants is NoLease.END
         self.book.check()
         given_up = {(each.shard, n) for each in self.book.poisoned() for n in range(each.first, each.end)}
         assert not given_up & self.trained.keys()
@@ -285,9 +285,9 @@ def test_a_data_set_without_a_length_ends_where_it_is_found_to_end(length, batch
     book, trained = Book(workers=WORKERS, lease_s=10), collections.Counter()
 
     def work(rank, count, *, finish):
-        holder, words = Holder(rank), []
+        holder, words = LeaseHolder(rank), []
         answer = book.lease(holder, card, count, 0.0)
-        for grant in () if isinstance(answer, Nothing) else answer:
+        for grant in () if isinstance(answer, NoLease) else answer:
             beyond = length - grant.nth * card.shard_size
             end = grant.end if finish else min(grant.end, grant.first + batch)
             offset = max(grant.first, min(end, beyond))
@@ -302,7 +302,7 @@ def test_a_data_set_without_a_length_ends_where_it_is_found_to_end(length, batch
         if fence:
             book.fence(rank, 0)
             break
-    teller = Holder(WORKERS)
+    teller = LeaseHolder(WORKERS)
     assert book.end(teller, card, length)
     assert not book.end(teller, card, length + batch), "the first counts"
     book.check()
@@ -310,7 +310,7 @@ def test_a_data_set_without_a_length_ends_where_it_is_found_to_end(length, batch
     assert again.to_state() == book.to_state()
     for rank in range(WORKERS):
         book.fence(rank, 0)
-    while not isinstance(work(WORKERS, 4, finish=True), Nothing):
+    while not isinstance(work(WORKERS, 4, finish=True), NoLease):
         book.check()
     assert sum(trained.values()) == len(trained) == length
     assert book.totals().done == book.totals().total == -(-length // card.shard_size)

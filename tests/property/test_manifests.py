@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from springtide import errors
 from springtide.checkpoint.format import cover, manifest
-from springtide.domain.model.checkpoints import Piece, Written
+from springtide.domain.model.checkpoints import SlotExtent, Written
 from springtide.domain.model.tables import Init, OptimSpec, TableSpec
 
 tables = st.builds(
@@ -95,7 +95,9 @@ def test_chains_hold_whatever_servers_say(data):
         written = []
         for life in LIVES:
             pieces = [
-                Piece(slot, slot * 10, 10, number * 100 + slot, data.draw(st.sampled_from([0, number - 1, number - 2])))
+                SlotExtent(
+                    slot, slot * 10, 10, number * 100 + slot, data.draw(st.sampled_from([0, number - 1, number - 2]))
+                )
                 for slot in range(SLOTS)
                 if data.draw(st.booleans())
             ]

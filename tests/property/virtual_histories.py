@@ -12,7 +12,7 @@ from springtide import errors
 from springtide.domain.core import shape as shapes
 from springtide.domain.core.shape import Shape
 from springtide.domain.plan.advice import Advice
-from springtide.domain.plan.plan import Plan
+from springtide.domain.plan.plan import ShapePlan
 from springtide.domain.spec.plan_rules import PlanRules
 from springtide.domain.spec.planning_config import PlanningConfig
 from springtide.sim.jobs import virtual_loop
@@ -99,7 +99,7 @@ class Whims:
             worker_cpu=self._chance.choice([1.0, 2.0, 4.0]),
             server_cpu=self._chance.choice([2.0, 8.0, 16.0]),
         )
-        plan = Plan(job="another" if kind == "wrong job" else view.name, shape=shape, reason="a whim")
+        plan = ShapePlan(job="another" if kind == "wrong job" else view.name, shape=shape, reason="a whim")
         stale = epoch - 1 if kind == "stale" else epoch
         return Advice(epoch=stale, why="a whim", plan=None if kind == "nothing" else plan)
 
@@ -117,7 +117,7 @@ def planning_of(chance: random.Random) -> PlanRules:
     least = Shape(workers=1, servers=1, worker_cpu=0.5, server_cpu=2.0)
     most = Shape(workers=8, servers=4, worker_cpu=8.0, server_cpu=32.0)
     return PlanRules(
-        bounds=shapes.Bounds(least=least, most=most, quota=shapes.Capacity(cpu=200.0, memory=2.0**50)),
+        bounds=shapes.ShapeBounds(least=least, most=most, quota=shapes.ResourceBudget(cpu=200.0, memory=2.0**50)),
         every_s=1.0,
         settle_s=0.5,
         window_s=1.0,

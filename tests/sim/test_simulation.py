@@ -9,8 +9,8 @@ from hypothesis import strategies
 
 from springtide import errors
 from springtide.domain.core.shape import Shape
-from springtide.domain.plan.plan import Decision, Plan, nothing
-from springtide.domain.plan.view import Trouble
+from springtide.domain.plan.plan import Decision, ShapePlan, nothing
+from springtide.domain.plan.view import FindingKind
 from springtide.planning.policy import registry
 from springtide.sim.engine import oracle, simulation, systems, views
 from springtide.sim.engine.job import End, Running
@@ -28,7 +28,9 @@ DAY_S = 86_400
 def as_asked(view, config):
     """The user's wish, as far as there is room."""
     waiting = [job for job in view.jobs if job.shape is None]
-    return Decision(plans=tuple(Plan(job=j.name, shape=j.requested, reason="as asked") for j in waiting), why="static")
+    return Decision(
+        plans=tuple(ShapePlan(job=j.name, shape=j.requested, reason="as asked") for j in waiting), why="static"
+    )
 
 
 def restless(view, config):
@@ -37,7 +39,7 @@ def restless(view, config):
     for job in view.jobs:
         now = job.shape or Shape(workers=2, servers=1, worker_cpu=2, server_cpu=4, server_memory=4 << 30)
         more = 1 + (now.workers + int(view.now)) % 5
-        plans.append(Plan(job=job.name, shape=replace(now, workers=more, servers=1 + more % 3), reason="restless"))
+        plans.append(ShapePlan(job=job.name, shape=replace(now, workers=more, servers=1 + more % 3), reason="restless"))
     return Decision(plans=tuple(plans), why="restless")
 
 
@@ -184,10 +186,10 @@ def test_memory_that_ran_out_is_told_of_until_servers_have_more_of_it():
         return as_asked(view, config)
 
     assert finish(job, replace(ELASTIC, policy=watching)).ooms == 1
-    assert (2 * job.requested.server_memory, Trouble.OOM) not in told
+    assert (2 * job.requested.server_memory, FindingKind.OOM) not in told
     running = Running(job)
     running.shape = running.ran_out = job.requested
-    assert [found.trouble for found in views.findings(running)] == [Trouble.OOM]
+    assert [found.trouble for found in views.findings(running)] == [FindingKind.OOM]
     running.shape = replace(job.requested, servers=12)
     assert views.findings(running) == ()
 
@@ -222,7 +224,8 @@ def test_a_policy_that_returns_nonsense_is_named():
 def test_a_plan_larger_than_a_node_is_refused_and_the_job_waits():
     huge = Shape(workers=1, servers=1, worker_cpu=64, server_cpu=1)
     greedy = systems.System(
-        name="greedy", policy=lambda view, config: Decision(plans=(Plan(job="job", shape=huge, reason="x"),), why="x")
+        name="greedy",
+        policy=lambda view, config: Decision(plans=(ShapePlan(job="job", shape=huge, reason="x"),), why="x"),
     )
     story = Simulation(CALM, [tuned()], greedy).run(until=600)
     assert story.refused > 0 and story.outcomes[0].started_at is None

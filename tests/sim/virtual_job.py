@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from springtide.data.ledger.pass_registry import Book
-from springtide.domain.data.leases import Holder, LeaseKey, Nothing
+from springtide.domain.data.leases import LeaseHolder, LeaseKey, NoLease
 from springtide.domain.data.samples import DatasetCard
 from springtide.master.data.stragglers import Balance
 from springtide.worker.link.lease_tracker import Claim, Hands
@@ -49,17 +49,17 @@ class VirtualWorker:
         if now >= self.beat_at:
             self.beat_at = now + 1.0
             words = self.hands.words()
-            verdict = book.report(Holder(self.rank), words.progress, now, words.era)
+            verdict = book.report(LeaseHolder(self.rank), words.progress, now, words.era)
             self.hands.told(words)
             self.hands.heed(verdict.revoked, verdict.wishes, era=book.era)
 
     def ask(self, book, card, now):
         words = self.hands.words()
-        book.report(Holder(self.rank), words.progress, now, words.era)
+        book.report(LeaseHolder(self.rank), words.progress, now, words.era)
         self.hands.told(words)
         known = [LeaseKey(word.shard, word.first) for word in words.progress]
-        answer = book.lease(Holder(self.rank), card, 2, now, known, words.era)
-        if isinstance(answer, Nothing):
+        answer = book.lease(LeaseHolder(self.rank), card, 2, now, known, words.era)
+        if isinstance(answer, NoLease):
             self.ask_at = now + 0.1
         else:
             self.hands.take(card, answer, book.era)

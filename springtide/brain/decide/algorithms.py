@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from springtide import errors
 from springtide.brain.decide.triggers import Event, EventKind
 from springtide.domain.core.roles import RoleKind
-from springtide.domain.plan.view import JobView, Trouble
+from springtide.domain.plan.view import FindingKind, JobView
 
 BUSY = 0.9
 """Used of its CPU: DLRover's bound for a server that has too little."""
@@ -52,7 +52,7 @@ def periodic(event: Event, view: JobView) -> str:
 
 def slow(event: Event, view: JobView) -> str:
     """A guard's finding, or whose CPU is used up."""
-    for trouble in (Trouble.STRAGGLER, Trouble.HOT_SERVER, Trouble.SLOW_SERVER):
+    for trouble in (FindingKind.STRAGGLER, FindingKind.HOT_SERVER, FindingKind.SLOW_SERVER):
         if any(one.trouble is trouble for one in view.findings):
             return str(trouble)
     for kind in (RoleKind.SERVER, RoleKind.WORKER):
@@ -63,8 +63,8 @@ def slow(event: Event, view: JobView) -> str:
 
 def out_of_memory(event: Event, view: JobView) -> str:
     """Whose memory."""
-    found = [one for one in view.findings if one.trouble in (Trouble.OOM, Trouble.MEMORY)]
-    ran_out = [one for one in found if one.trouble is Trouble.OOM]
+    found = [one for one in view.findings if one.trouble in (FindingKind.OOM, FindingKind.MEMORY)]
+    ran_out = [one for one in found if one.trouble is FindingKind.OOM]
     return f"{(ran_out or found)[0].role.kind} memory" if found else "memory"
 
 

@@ -16,9 +16,9 @@ from springtide.brain.decide.algorithms import Order
 from springtide.brain.decide.answers import Answers
 from springtide.brain.decide.pledges import Pledge
 from springtide.brain.decide.triggers import Administrator, EventKind
-from springtide.domain.core.shape import Capacity, Shape
+from springtide.domain.core.shape import ResourceBudget, Shape
 from springtide.domain.plan.advice import Advice
-from springtide.domain.plan.plan import Decision, Plan
+from springtide.domain.plan.plan import Decision, ShapePlan
 from springtide.domain.plan.view import ClusterView, JobView, PastJob
 from springtide.domain.spec.planning_config import PlanningConfig
 from springtide.planning.dataworkers.cluster import core_shares, metrics
@@ -31,7 +31,7 @@ MOST_LAUNCHES = 500  # of all jobs together, that a decision looks at
 class Rules:
     """How a brain works."""
 
-    capacity: Capacity
+    capacity: ResourceBudget
     config: PlanningConfig = field(default_factory=PlanningConfig)
     algorithms: Mapping[str, str] = field(default_factory=dict)
     """Policies by event, or by event and cause; the config's own for all others."""
@@ -60,7 +60,7 @@ class Live:
     pledge: Pledge | None = None
     asks: Order | None = None
     """What is to be decided on it in the next round."""
-    offer: tuple[Plan, float, Shape | None] | None = None
+    offer: tuple[ShapePlan, float, Shape | None] | None = None
     """A plan it has not asked for, when that was made, and which shape the job had then."""
     order: Order | None = None
     """The last one."""
@@ -117,7 +117,7 @@ class Council:
             del self.jobs[name]
         return gone
 
-    def held(self) -> Capacity:
+    def held(self) -> ResourceBudget:
         """What all jobs have or were promised."""
         return pledges.total(pledges.holds(live.view, live.pledge) for live in self.jobs.values())
 
@@ -185,7 +185,7 @@ class Council:
             return Advice(epoch=live.epoch, why=why, notes=notes)
         return said.advice(live.view.name, epoch=live.epoch, notes=notes)
 
-    def _promise(self, live: Live, plan: Plan, at: float) -> bool:
+    def _promise(self, live: Live, plan: ShapePlan, at: float) -> bool:
         """Promise a plan if there is room. `_held` is what all jobs hold now."""
         has = pledges.holds(live.view, live.pledge)
         others = pledges.beside(self._held, has)

@@ -8,19 +8,19 @@ shows which.
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from springtide.domain.core.shape import Capacity
-from springtide.domain.plan.plan import Plan
+from springtide.domain.core.shape import ResourceBudget
+from springtide.domain.plan.plan import ShapePlan
 from springtide.domain.plan.view import JobView
 from springtide.planning.policy import sanitize
 
-NOTHING = Capacity(cpu=0.0, memory=0.0)
+NOTHING = ResourceBudget(cpu=0.0, memory=0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pledge:
     """A plan that was sent."""
 
-    plan: Plan
+    plan: ShapePlan
     epoch: int
     """Of the view that it was made for."""
     made_at: float
@@ -39,33 +39,33 @@ class Pledge:
         return not (changed and view.shape is not None)
 
 
-def holds(view: JobView, pledge: Pledge | None) -> Capacity:
+def holds(view: JobView, pledge: Pledge | None) -> ResourceBudget:
     """What one job has or may have soon."""
-    has = NOTHING if view.shape is None else Capacity(cpu=view.shape.cpu, memory=view.shape.memory)
+    has = NOTHING if view.shape is None else ResourceBudget(cpu=view.shape.cpu, memory=view.shape.memory)
     if pledge is None:
         return has
     promised = sanitize.takes(pledge.plan)
-    return Capacity(cpu=max(has.cpu, promised.cpu), memory=max(has.memory, promised.memory))
+    return ResourceBudget(cpu=max(has.cpu, promised.cpu), memory=max(has.memory, promised.memory))
 
 
-def total(held: Iterable[Capacity]) -> Capacity:
+def total(held: Iterable[ResourceBudget]) -> ResourceBudget:
     """All of them together."""
     each = list(held)
-    return Capacity(cpu=sum(one.cpu for one in each), memory=sum(one.memory for one in each))
+    return ResourceBudget(cpu=sum(one.cpu for one in each), memory=sum(one.memory for one in each))
 
 
-def beside(capacity: Capacity, others: Capacity) -> Capacity:
+def beside(capacity: ResourceBudget, others: ResourceBudget) -> ResourceBudget:
     """What is left."""
-    return Capacity(cpu=max(0.0, capacity.cpu - others.cpu), memory=max(0.0, capacity.memory - others.memory))
+    return ResourceBudget(cpu=max(0.0, capacity.cpu - others.cpu), memory=max(0.0, capacity.memory - others.memory))
 
 
-def grows(plan: Plan, view: JobView) -> bool:
+def grows(plan: ShapePlan, view: JobView) -> bool:
     """Whether the plan takes more of anything than the job has."""
     wanted, has = sanitize.takes(plan), holds(view, None)
     return wanted.cpu > has.cpu or wanted.memory > has.memory
 
 
-def has_room(plan: Plan, view: JobView, others: Capacity, capacity: Capacity) -> bool:
+def has_room(plan: ShapePlan, view: JobView, others: ResourceBudget, capacity: ResourceBudget) -> bool:
     """Whether the plan can be sent: it takes no more than the job has, or all of them fit beside each other."""
     if not grows(plan, view):
         return True

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from springtide import errors
 from springtide.brain.decide.answers import Answers
-from springtide.domain.core.shape import Capacity
+from springtide.domain.core.shape import ResourceBudget
 from springtide.domain.plan.advice import Advice
 from springtide.domain.plan.view import ClusterView, JobView, PastJob
 from springtide.domain.spec.planning_config import PlanningConfig
@@ -30,7 +30,7 @@ READ_EVERY_S = 60.0  # other jobs end now and then; only a new job looks at them
 class Embedded:
     """An `Adviser` for one job. `url` is a database, or the path of an SQLite file; empty: no history is kept."""
 
-    def __init__(self, url: str, config: PlanningConfig, capacity: Capacity) -> None:
+    def __init__(self, url: str, config: PlanningConfig, capacity: ResourceBudget) -> None:
         self._url, self._config, self._capacity = url, config, capacity
         self._one_at_a_time = asyncio.Lock()
         self._store: Store | None = None

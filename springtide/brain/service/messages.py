@@ -6,7 +6,7 @@ asks, `brain.service.service` answers.
 
 import msgspec
 
-from springtide.domain.core.shape import Capacity, Shape
+from springtide.domain.core.shape import ResourceBudget, Shape
 from springtide.domain.plan.advice import Advice
 from springtide.domain.plan.view import JobView, PastJob
 from springtide.rpc.messages.messages import Ok, Refused
@@ -86,8 +86,8 @@ class BrainStatus(Message, frozen=True):
     pid: int
     up_s: float
     database: str
-    capacity: Capacity
-    held: Capacity
+    capacity: ResourceBudget
+    held: ResourceBudget
     """What all jobs have or were promised, the larger of both."""
     executors: int
     """How many are wanted; those at work have a pid."""

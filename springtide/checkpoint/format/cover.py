@@ -11,7 +11,7 @@ from typing import NamedTuple
 import msgspec
 
 from springtide.checkpoint.format.manifest import Chain, File, Manifest, Segment, bare, folder_of
-from springtide.domain.model.checkpoints import Piece, Written
+from springtide.domain.model.checkpoints import SlotExtent, Written
 
 
 class Covered(NamedTuple):
@@ -28,7 +28,7 @@ def cover(
     slots: int, previous: Manifest | None, written: Sequence[Written], owners: Mapping[int, str] | None = None
 ) -> Covered:
     """The chains of all slots. Where two servers have one (it moved meanwhile), that of its owner counts."""
-    found: dict[int, tuple[Written, Piece]] = {}
+    found: dict[int, tuple[Written, SlotExtent]] = {}
     for one in written:
         for piece in one.pieces:
             if fits(previous, one.life, piece) and (
@@ -59,7 +59,7 @@ def cover(
     return Covered(listed, tuple(chains), missing, {folder: node for folder, node in nodes if node and folder in used})
 
 
-def fits(previous: Manifest | None, life: str, piece: Piece) -> bool:
+def fits(previous: Manifest | None, life: str, piece: SlotExtent) -> bool:
     """Whether an image stands alone, or follows the last one of its slot and was written by the same server life."""
     if not piece.since:
         return True

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from springtide.checkpoint.format.manifest import segment_name
 from springtide.domain.core.resources import show_memory
-from springtide.domain.model.checkpoints import Piece, Written
+from springtide.domain.model.checkpoints import SlotExtent, Written
 
 WriteImage = Callable[[int, int], tuple[int, int, bool]]
 """Writes an image into the open file of the first argument at the place of the second: (bytes, checksum, full)."""
@@ -35,12 +35,12 @@ class SegmentWriter:
         self._file = os.open(self._unfinished, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         self._open = True
         self.size = 0
-        self._pieces: dict[int, Piece] = {}
+        self._pieces: dict[int, SlotExtent] = {}
 
-    def append(self, slot: int, write: WriteImage, *, since: int = 0) -> Piece:
+    def append(self, slot: int, write: WriteImage, *, since: int = 0) -> SlotExtent:
         """Add the image of a slot; `since` is the checkpoint it follows, where it does not come out full anyway."""
         length, checksum, full = write(self._file, self.size)
-        piece = Piece(slot, self.size, length, checksum, 0 if full else since)
+        piece = SlotExtent(slot, self.size, length, checksum, 0 if full else since)
         self._pieces[slot] = piece
         self.size += length
         leave_room(self._file)

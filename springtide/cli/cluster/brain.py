@@ -185,17 +185,17 @@ def executors(
 def parse_capacity(text: str) -> Any:
     """What all jobs may take: "64" cores, "64,256G", or all of this machine."""
     from springtide.domain.core.resources import parse_memory
-    from springtide.domain.core.shape import Capacity
+    from springtide.domain.core.shape import ResourceBudget
 
     if not text:
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        return Capacity(cpu=float(len(os.sched_getaffinity(0))), memory=float(memory))
+        return ResourceBudget(cpu=float(len(os.sched_getaffinity(0))), memory=float(memory))
     cores, _, size = text.partition(",")
     try:
         cpu = float(cores)
     except ValueError:
         raise errors.BadInput(f"--capacity {text!r}: wanted CORES or CORES,SIZE, such as 64,256G") from None
-    found = Capacity(cpu=cpu, memory=float(parse_memory(size)) if size else float("inf"))
+    found = ResourceBudget(cpu=cpu, memory=float(parse_memory(size)) if size else float("inf"))
     if not (found.cpu and found.memory):
         raise errors.BadInput(f"--capacity {text!r}: no job can begin with that; wanted more than 0 of each")
     return found

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from springtide.cli.common.render import saving_of, show, wrap
-from springtide.domain.spec.job_spec import Blame, Phase
+from springtide.domain.spec.job_spec import Blame, JobPhase
 from springtide.rpc.messages.messages import JobStatus
 from springtide.telemetry import redactor
 
@@ -20,9 +20,9 @@ OK, USER_CODE, INFRASTRUCTURE, INTERRUPTED = 0, 1, 3, 130
 def exit_code(status: JobStatus) -> int:
     """What the command returns."""
     match status.phase:
-        case Phase.FINISHED:
+        case JobPhase.FINISHED:
             return OK
-        case Phase.STOPPED:
+        case JobPhase.STOPPED:
             return INTERRUPTED
         case _:
             return USER_CODE if status.blame is Blame.USER else INFRASTRUCTURE
@@ -31,14 +31,14 @@ def exit_code(status: JobStatus) -> int:
 def text(status: JobStatus, places: Mapping[str, str], *, debug: bool = False) -> str:
     """The outcome on a few lines."""
     lines = []
-    if status.phase is Phase.FAILED:
+    if status.phase is JobPhase.FAILED:
         lines += [status.why, f"job {status.name} failed after {status.elapsed_s:.1f} s; {numbers(status)}"]
         lines += measures(status)
         if status.detail and debug:
             lines += ["", status.detail.rstrip(), ""]
         elif status.detail:
             lines.append("the traceback is in the log; --debug shows it here")
-    elif status.phase is Phase.STOPPED:
+    elif status.phase is JobPhase.STOPPED:
         lines += [f"job {status.name} stopped after {status.elapsed_s:.1f} s: {status.why}", numbers(status)]
         lines += measures(status)
     else:
@@ -46,7 +46,7 @@ def text(status: JobStatus, places: Mapping[str, str], *, debug: bool = False) -
         if not status.samples and not status.shards_total:
             lines += wrap("nothing was trained: the script never looped over the batches that job.prepare(...) gives")
         lines += measures(status)
-    told = status.why if status.phase is Phase.FAILED else ""
+    told = status.why if status.phase is JobPhase.FAILED else ""
     lines += [
         line for poisoned in status.poisoned if str(poisoned) not in told for line in wrap(f"given up: {poisoned}")
     ]
@@ -55,7 +55,7 @@ def text(status: JobStatus, places: Mapping[str, str], *, debug: bool = False) -
     lines += left_out(status)
     if status.checkpoint_trouble:
         lines += wrap(f"saved   {saving_of(status)}")
-    elif status.phase is not Phase.FINISHED and status.checkpoint:
+    elif status.phase is not JobPhase.FINISHED and status.checkpoint:
         lines.append(f"saved   checkpoint {status.checkpoint}, which --resume goes on from")
     lines += [f"{what:<7} {place}" for what, place in places.items()]
     return redactor.redact("\n".join(lines))

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from springtide.cli.common import data_worker_status, stream_options
 from springtide.domain.core.roles import RoleKind
-from springtide.domain.spec.job_spec import Phase
+from springtide.domain.spec.job_spec import JobPhase
 from springtide.rpc.messages.messages import JobStatus
 
 WIDTH = 80
@@ -121,7 +121,7 @@ def picture(status: JobStatus) -> Group:
 def ending(status: JobStatus) -> str:
     """What a job that drains waits for once no data is in work: scripts that still measure or save something."""
     still = [str(each.role) for each in status.members if each.role.kind is RoleKind.WORKER and each.state == "joined"]
-    if status.phase is not Phase.DRAINING or status.shards_leased or not still:
+    if status.phase is not JobPhase.DRAINING or status.shards_leased or not still:
         return ""
     return f"{still[0]}'s script still runs" if len(still) == 1 else f"{len(still)} scripts still run"
 

@@ -17,7 +17,7 @@ import msgspec
 from springtide.cli.common import exit_status
 from springtide.cli.job import run as running
 from springtide.cli.job.demo_faults import DemoFaults
-from springtide.domain.spec.job_spec import Phase
+from springtide.domain.spec.job_spec import JobPhase
 from springtide.platforms.local.job_handle import places_of
 from springtide.rpc.messages.messages import JobStatus
 from springtide.telemetry.logs import RunFiles
@@ -49,7 +49,7 @@ def _demo(servers: int, workers: int, samples: int, *, kill: bool, as_json: bool
     status, files = running.execute(options, saboteur)
     print(
         text(status, files, script, saboteur)
-        if status.phase is Phase.FINISHED
+        if status.phase is JobPhase.FINISHED
         else exit_status.text(status, places_of(files), debug=debug)
     )
     if as_json:

@@ -21,7 +21,7 @@ from springtide.cli.show import live_view
 from springtide.domain.data import data_workers
 from springtide.domain.model.checkpoints import UPLOAD_EVERY_S
 from springtide.domain.spec import job_spec
-from springtide.domain.spec.elastic_job import ElasticJob, Following, Keeping, Patience, Quota, RoleWish
+from springtide.domain.spec.elastic_job import CheckpointWish, ElasticJob, FollowingWish, PatienceWish, Quota, RoleWish
 from springtide.launch import local_job
 from springtide.launch.spec import resolve
 from springtide.platforms.local import job_handle
@@ -139,18 +139,18 @@ def job_of(options: RunOptions) -> ElasticJob:
         quota=Quota(cpu=options.quota), sync=sync_mode(options.sync),
         cache=options.cache, cache_staleness=options.cache_staleness, allocation=options.allocation or "",
         seed=options.seed, slots=options.slots, recovery=recovery_of(options.recovery), relaunches=options.relaunches,
-        patience=Patience(
+        patience=PatienceWish(
             join_s=options.timeout_s, silence_s=options.silence_s, heartbeat_s=options.heartbeat_s,
             grace_s=options.grace_s, disk_s=options.disk_s, tries=options.tries,
         ),
         guards=options.guards, stragglers=dict(rule_of(text) for text in options.stragglers), plan=options.plan,
         planning=pairs("--planning", options.planning, "sample_s=20"), brain=options.brain, history=options.history,
-        checkpoints=Keeping(
+        checkpoints=CheckpointWish(
             every_s=options.checkpoint_every_s, folder=options.checkpoint_dir, url=options.checkpoint_url,
             upload_every_s=options.upload_every_s, mirror=options.mirror,
         ),
         resume=resumed_from(options.resume, options.logs),
-        following=Following(
+        following=FollowingWish(
             on=stream_options.on(asked), slo_lag=asked.slo_lag, metrics_port=asked.metrics_port,
             settings=pairs("--online-setting", asked.online_setting or (), "every=30"),
             export_to=exports.export_to, export_every=exports.export_every,

@@ -15,7 +15,7 @@ from rich import table as rich_table
 
 from springtide import errors
 from springtide.cli.lab.simulate import progress, system
-from springtide.domain.spec.job_spec import Phase
+from springtide.domain.spec.job_spec import JobPhase
 from springtide.sim.jobs import fleet, virtual_loop
 from springtide.sim.jobs.fleet import Fleet
 from springtide.sim.jobs.job import Outcome
@@ -82,7 +82,7 @@ def show(found: Fleet, *, title: str) -> None:
 
 def trouble(one: Outcome) -> str:
     """What is wrong with a job, in words."""
-    if one.phase is not Phase.FINISHED:
+    if one.phase is not JobPhase.FINISHED:
         return f"{one.phase}: {one.why}"
     if not one.counts.right:
         return one.counts.first

@@ -14,7 +14,7 @@ from springtide.cli.common import data_worker_status, exit_status, stream_option
 from springtide.cli.common.render import WIDTH, alive_text, decision_of, wrap
 from springtide.domain.core.resources import show_memory
 from springtide.domain.core.roles import RoleKind
-from springtide.domain.spec.job_spec import Phase
+from springtide.domain.spec.job_spec import JobPhase
 from springtide.launch import job_lookup
 from springtide.launch.job_lookup import JobLocation
 from springtide.platforms.agent.job_handle import JobHandle
@@ -42,7 +42,7 @@ def status_of(reach: JobHandle) -> JobStatus:
     try:
         return reach.status()
     except errors.SpringtideError as error:
-        return JobStatus(name=reach.name, phase=Phase.STARTING, why=f"no answer: {error}", elapsed_s=0.0)
+        return JobStatus(name=reach.name, phase=JobPhase.STARTING, why=f"no answer: {error}", elapsed_s=0.0)
 
 
 def row(reach: JobHandle, job: JobStatus) -> str:
@@ -81,7 +81,7 @@ def text(reach: JobHandle, job: JobStatus) -> str:
         lines += [line for one in stream_options.shown(job.online) for line in wrap(one)]
     if job.cache is not None:
         lines += wrap(f"cache   {job.cache}")
-    said = job.phase.over and (job.checkpoint_trouble or job.phase is not Phase.FINISHED)  # by its outcome
+    said = job.phase.over and (job.checkpoint_trouble or job.phase is not JobPhase.FINISHED)  # by its outcome
     if (job.checkpoint or job.checkpoint_trouble) and not said:
         lines += wrap(f"saved   {saved(job)}")
     if job.stage and job.online is None:
@@ -145,7 +145,7 @@ def member_row(member: MemberView) -> str:
 def as_object(reach: JobHandle, job: JobStatus) -> dict[str, Any]:
     """A job for scripts."""
     plain = exit_status.as_object(job, reach.places)
-    if job.phase is not Phase.FINISHED and not job.phase.over:
+    if job.phase is not JobPhase.FINISHED and not job.phase.over:
         plain.pop("exit_code")  # it has none yet
     return {**plain, "job": reach.name, "platform": reach.platform, "running": reach.running()}
 

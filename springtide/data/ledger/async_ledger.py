@@ -12,7 +12,17 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from springtide.data.ledger.pending import Piece, Todo
-from springtide.domain.data.leases import Failure, Grant, Holder, LeaseKey, Nothing, Poisoned, Progress, Totals, Wish
+from springtide.domain.data.leases import (
+    Grant,
+    LeaseHolder,
+    LeaseKey,
+    NoLease,
+    Poisoned,
+    Progress,
+    ReadFailure,
+    ShrinkRequest,
+    Totals,
+)
 from springtide.domain.data.samples import DatasetCard
 
 
@@ -20,7 +30,7 @@ from springtide.domain.data.samples import DatasetCard
 class Lease:
     """A run of batches of one shard in somebody's hands."""
 
-    holder: Holder
+    holder: LeaseHolder
     running: int
     first: int
     offset: int
@@ -111,7 +121,7 @@ class Ledger:
         """Hand out nothing more."""
         self.closed = True
 
-    def again(self, holder: Holder, known: Container[tuple[int, int]]) -> tuple[Grant, ...]:
+    def again(self, holder: LeaseHolder, known: Container[tuple[int, int]]) -> tuple[Grant, ...]:
         """Leases that the holder has not heard of: the answer that granted them was lost."""
         mine = self.held.get(holder.rank, {})
         return tuple(
@@ -121,8 +131,8 @@ class Ledger:
         )
 
     def lease(
-        self, holder: Holder, *, most: int, size: int, budget: int, deadline: float, others: Collection[int] = ()
-    ) -> tuple[Grant, ...] | Nothing:
+        self, holder: LeaseHolder, *, most: int, size: int, budget: int, deadline: float, others: Collection[int] = ()
+    ) -> tuple[Grant, ...] | NoLease:
         """Up to `most` leases of at most `size` samples each, together about `budget` samples; one in any case.
 
         What this rank could not read is left to the `others` that are there, until each of them has tried.
@@ -151,9 +161,9 @@ class Ledger:
         if grants:
             return tuple(grants)
         waits = len(self.leases) > len(mine) or bool(self.todo.samples)
-        return Nothing.WAIT if waits and not self.closed else Nothing.END
+        return NoLease.WAIT if waits and not self.closed else NoLease.END
 
-    def report(self, holder: Holder, word: Progress, deadline: float) -> Effect:
+    def report(self, holder: LeaseHolder, word: Progress, deadline: float) -> Effect:
         """Take a holder's word on a lease, which is its own until `deadline` then."""
         key = LeaseKey(word.shard, word.first)
         lease = self.leases.get(key)
@@ -199,7 +209,7 @@ class Ledger:
                 self.done += begun * old.whole < samples
         return True
 
-    def fail(self, holder: Holder, failure: Failure) -> bool:
+    def fail(self, holder: LeaseHolder, failure: ReadFailure) -> bool:
         """The holder cannot read on from `failure.offset`; what comes before stays its own. False: not its lease."""
         key = LeaseKey(failure.shard, failure.first)
         lease = self.leases.get(key)
@@ -234,7 +244,7 @@ class Ledger:
             self._drop(key, lease)
         return len(ended)
 
-    def wish(self, wish: Wish) -> bool:
+    def wish(self, wish: ShrinkRequest) -> bool:
         """Ask the holder of a lease to end it sooner. False: there is no such lease, or it ends there anyway."""
         lease = self.leases.get(LeaseKey(wish.shard, wish.first))
         if lease is None:
@@ -247,12 +257,12 @@ class Ledger:
         self.asked_back.add(lease.holder.rank)
         return True
 
-    def wishes(self, rank: int) -> tuple[Wish, ...]:
+    def wishes(self, rank: int) -> tuple[ShrinkRequest, ...]:
         """What this rank is asked to end sooner, as long as it has not answered."""
         mine = self.held.get(rank)
         if not mine:
             return ()
-        return tuple(Wish(key.shard, key.first, one.wish) for key, one in mine.items() if one.wish is not None)
+        return tuple(ShrinkRequest(key.shard, key.first, one.wish) for key, one in mine.items() if one.wish is not None)
 
     @property
     def over(self) -> bool:

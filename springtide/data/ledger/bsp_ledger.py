@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from springtide import errors
 from springtide.data import shards
-from springtide.domain.data.leases import Grant, Nothing, Progress, Totals
+from springtide.domain.data.leases import Grant, NoLease, Progress, Totals
 from springtide.domain.data.samples import DatasetCard
 
 
@@ -117,15 +117,15 @@ class Lockstep:
         if others and seat is not None and seat < self.workers:
             self.leased_to[seat] = self.done_by[seat] = min(others)
 
-    def lease(self, seat: int | None, rank: int) -> tuple[Grant, ...] | Nothing:
+    def lease(self, seat: int | None, rank: int) -> tuple[Grant, ...] | NoLease:
         """The rank's next shard: one at a time, so that a group that is to stop does not have far to go."""
         if seat is None or not 0 <= seat < self.workers:
             raise errors.BadInput(f"worker-{rank} is not in the bsp group of {self.workers}")
         running = self.leased_to[seat]
         if running == self.total:
-            return Nothing.END
+            return NoLease.END
         if self.boundary is not None and running >= self.boundary:
-            return Nothing.REGROUP
+            return NoLease.REGROUP
         self.leased_to[seat] += 1
         epoch, index = divmod(running, self.card.shards)
         size = shards.size(self.card, index)

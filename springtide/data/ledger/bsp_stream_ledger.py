@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 
 from springtide import errors
 from springtide.data.ledger.bsp_ledger import Lockstep, LockstepState, Stretch, StretchesState
-from springtide.domain.data.leases import Grant, Nothing, Progress, Totals
-from springtide.domain.data.streams import MOST_PARTITIONS, Seen
+from springtide.domain.data.leases import Grant, NoLease, Progress, Totals
+from springtide.domain.data.streams import MOST_PARTITIONS, PartitionRange
 
 NUMBERS = 2**30  # of a pass: ten stretches a second for three years
 KEPT = 4  # stretches behind the slowest rank: a checkpoint may still name the last one
@@ -57,7 +57,7 @@ class Convoy(Lockstep):
 
     # ---- what there is of the stream ----
 
-    def news(self, seen: Iterable[Seen]) -> tuple[Seen, ...]:
+    def news(self, seen: Iterable[PartitionRange]) -> tuple[PartitionRange, ...]:
         """What of this is not known yet. Changes nothing."""
         if self.over:
             return ()
@@ -68,7 +68,7 @@ class Convoy(Lockstep):
             and (one.partition not in self.starts or (one.final and one.partition not in self.ends))
         )
 
-    def see(self, seen: Iterable[Seen]) -> bool:
+    def see(self, seen: Iterable[PartitionRange]) -> bool:
         """Partitions, as a reader sees them; as in data/ledger/stream_ledger.py the first word counts. Whether there is
         news.
         """
@@ -87,7 +87,7 @@ class Convoy(Lockstep):
         there = seat is not None and seat < self.workers and self.leased_to[seat] == self.total
         return there and self.boundary is None and not self.closed
 
-    def choose(self, seen: Iterable[Seen], *, lingered: bool) -> tuple[Stretch | None, bool]:
+    def choose(self, seen: Iterable[PartitionRange], *, lingered: bool) -> tuple[Stretch | None, bool]:
         """What should come next: batches of the fullest partition. And whether records wait to become a full one.
 
         A batch that is not full only when they have `lingered`, or nothing can fill it any more. Changes nothing.
@@ -128,17 +128,17 @@ class Convoy(Lockstep):
         if workers > self.card.batch_size:
             raise errors.BadInput(f"{workers} workers cannot share a batch of {self.card.batch_size} records")
 
-    def lease(self, seat: int | None, rank: int) -> tuple[Grant, ...] | Nothing:
+    def lease(self, seat: int | None, rank: int) -> tuple[Grant, ...] | NoLease:
         """The rank's next stretch."""
         if seat is None or not 0 <= seat < self.workers:
             raise errors.BadInput(f"worker-{rank} is not in the bsp group of {self.workers}")
         running = self.leased_to[seat]
         if running == self.total and (self.closed or self.over):
-            return Nothing.END
+            return NoLease.END
         if self.boundary is not None and running >= self.boundary:
-            return Nothing.REGROUP
+            return NoLease.REGROUP
         if running == self.total:
-            return Nothing.WAIT
+            return NoLease.WAIT
         self.leased_to[seat] += 1
         partition, first, end = self.stretches[running]
         return (Grant(self.base + running, 0, partition, first, end),)

@@ -22,17 +22,17 @@ from springtide.data.ledger.read_failures import Readers
 from springtide.data.ledger.snapshot import BookNote, BookState
 from springtide.data.ledger.stream_ledger import Flow
 from springtide.domain.data.leases import (
-    Failure,
     Grant,
-    Holder,
+    LeaseHolder,
     LeaseKey,
-    Nothing,
+    LedgerReply,
+    NoLease,
     Progress,
-    Verdict,
-    Wish,
+    ReadFailure,
+    ShrinkRequest,
 )
 from springtide.domain.data.samples import DatasetCard, check_same
-from springtide.domain.data.streams import Cut, Seen
+from springtide.domain.data.streams import BatchCut, PartitionRange
 
 CALLS = (
     "lease", "report", "end", "cut", "plan", "fail", "fence", "take_back", "resize", "wish", "assign", "expect", "halt",
@@ -84,14 +84,14 @@ class Book(Passes):
 
     def lease(
         self,
-        holder: Holder,
+        holder: LeaseHolder,
         card: DatasetCard,
         most: int,
         at: float,
         known: Collection[LeaseKey] | None = None,
         era: int | None = None,
-        seen: Sequence[Seen] = (),
-    ) -> tuple[Grant, ...] | Nothing:
+        seen: Sequence[PartitionRange] = (),
+    ) -> tuple[Grant, ...] | NoLease:
         """Up to `most` leases of the pass that this card stands for, or why there is none.
 
         `known` are all leases that the holder knows it has. Others of its own are granted again: so a request whose
@@ -99,13 +99,13 @@ class Book(Passes):
         of a stream.
         """
         if not self._speaks(holder):
-            return Nothing.FENCED
+            return NoLease.FENCED
         ledger = self.passes[self._pass_of(holder.rank, card)]
         if isinstance(ledger, Flow | Convoy):
             self.changes += ledger.see(seen)
         if isinstance(ledger, Lockstep):
             turn = ledger.lease(self._seat(holder.rank), holder.rank)
-            self.changes += not isinstance(turn, Nothing)
+            self.changes += not isinstance(turn, NoLease)
             return turn
         if known is not None and era not in (None, self.era):
             known = ()
@@ -115,13 +115,13 @@ class Book(Passes):
             most, share = min(most, stream_ledger.MOST_GRANTS), -(-len(ledger.partitions) // self.workers)
             answer = ledger.lease(holder, most=most, share=share, deadline=at + self.lease_s)
         elif ledger.todo.samples and self._readers.leaves_it_to_others(holder.rank):
-            answer = Nothing.WAIT
+            answer = NoLease.WAIT
         else:
             answer = self._lease_shards(ledger, holder, most, at)
-        self.changes += not isinstance(answer, Nothing)
-        return Nothing.WAIT if answer is Nothing.END and self._may_return(ledger) else answer
+        self.changes += not isinstance(answer, NoLease)
+        return NoLease.WAIT if answer is NoLease.END and self._may_return(ledger) else answer
 
-    def _lease_shards(self, ledger: Ledger, holder: Holder, most: int, at: float) -> tuple[Grant, ...] | Nothing:
+    def _lease_shards(self, ledger: Ledger, holder: LeaseHolder, most: int, at: float) -> tuple[Grant, ...] | NoLease:
         card = ledger.card
         batches, fair = card.shard_batches >> self.halvings.get(holder.rank, 0), ledger.todo.samples
         if self.workers > 1:
@@ -131,12 +131,12 @@ class Book(Passes):
         most, others = min(most, MOST_GRANTS), self._readers.here - {holder.rank} if ledger.failures else ()
         return ledger.lease(holder, most=most, size=size, budget=fair, deadline=deadline, others=others)
 
-    def report(self, holder: Holder, words: Sequence[Progress], at: float, era: int | None = None) -> Verdict:
+    def report(self, holder: LeaseHolder, words: Sequence[Progress], at: float, era: int | None = None) -> LedgerReply:
         """What a holder says of its leases; those it names are its own for another while."""
         if not self._speaks(holder):
-            return Verdict(fenced=True)
+            return LedgerReply(fenced=True)
         if era not in (None, self.era):
-            return Verdict(tuple(LeaseKey(word.shard, word.first) for word in words))
+            return LedgerReply(tuple(LeaseKey(word.shard, word.first) for word in words))
         revoked: list[LeaseKey] = []
         samples, freed = 0, False
         for word in words:
@@ -154,9 +154,9 @@ class Book(Passes):
             self.stumbles.pop(holder.rank, None)
         wishes = tuple(wish for one in self.shared() for wish in one.wishes(holder.rank))
         self.changes += freed or samples > 0
-        return Verdict(tuple(revoked), wishes, freed=freed)
+        return LedgerReply(tuple(revoked), wishes, freed=freed)
 
-    def end(self, holder: Holder, card: DatasetCard, samples: int) -> bool:
+    def end(self, holder: LeaseHolder, card: DatasetCard, samples: int) -> bool:
         """A holder has found the end of a data set without a length: an epoch has so many samples. The first counts."""
         if not self._speaks(holder):
             return False
@@ -165,7 +165,7 @@ class Book(Passes):
         self.changes += ended
         return ended
 
-    def cut(self, holder: Holder, cuts: Sequence[Cut], era: int | None = None) -> tuple[Cut, ...]:
+    def cut(self, holder: LeaseHolder, cuts: Sequence[BatchCut], era: int | None = None) -> tuple[BatchCut, ...]:
         """Batches of a stream are to end there: those of the cuts that count. Others are not this holder's to make."""
         if not self._speaks(holder) or era not in (None, self.era):
             return ()
@@ -185,7 +185,7 @@ class Book(Passes):
         self.changes += planned
         return planned
 
-    def fail(self, holder: Holder, failure: Failure) -> bool:
+    def fail(self, holder: LeaseHolder, failure: ReadFailure) -> bool:
         """A holder cannot read part of its lease. False: it is not its lease, so nothing has changed."""
         ledger = self.of_shard(failure.shard)
         if isinstance(ledger, Lockstep) or ledger is None or not ledger.fail(holder, failure):
@@ -225,7 +225,7 @@ class Book(Passes):
         self.halvings[rank] = min(HALVINGS, max(0, halvings))
         self.changes += 1
 
-    def wish(self, wish: Wish) -> bool:
+    def wish(self, wish: ShrinkRequest) -> bool:
         """Ask the holder of a lease to end it sooner; it hears with its next report. False: nothing to ask for."""
         ledger = self.of_shard(wish.shard)
         wished = isinstance(ledger, Ledger | Flow) and ledger.wish(wish)
@@ -349,7 +349,7 @@ class Book(Passes):
             return True
         return not self.closed and any(one.wanted_by(rank) for one in self.flows())
 
-    def news(self, card: DatasetCard, seen: Sequence[Seen]) -> tuple[Seen, ...]:
+    def news(self, card: DatasetCard, seen: Sequence[PartitionRange]) -> tuple[PartitionRange, ...]:
         """What of these partitions is not known yet. Changes nothing."""
         known = [one for one in self.passes if one.card == card and isinstance(one, Flow | Convoy)]
         return known[-1].news(seen) if known else tuple(seen)
@@ -403,7 +403,7 @@ class Book(Passes):
         """Where the rank sits in the bsp group; before one is formed, in the order of ranks."""
         return rank if not self.group else self.group.index(rank) if rank in self.group else None
 
-    def _speaks(self, holder: Holder) -> bool:
+    def _speaks(self, holder: LeaseHolder) -> bool:
         """Whether the holder's words count; a new life of a rank ends the one before."""
         rank, incarnation = holder
         living = self.living.get(rank, -1)

@@ -12,7 +12,7 @@ from springtide.data.ledger.bsp_stream_ledger import Convoy
 from springtide.data.ledger.stream_ledger import Flow
 from springtide.domain.data.leases import Grant, LeaseKey, Poisoned, Totals
 from springtide.domain.data.samples import DatasetCard
-from springtide.domain.data.streams import Cut
+from springtide.domain.data.streams import BatchCut
 
 Pass = Ledger | Flow | Lockstep
 
@@ -58,7 +58,7 @@ class Passes:
         """The bsp group's pass over the stream of this card."""
         return next((one for one in reversed(self.passes) if isinstance(one, Convoy) and one.card == card), None)
 
-    def cuts_of(self, grants: Sequence[Grant]) -> tuple[Cut, ...]:
+    def cuts_of(self, grants: Sequence[Grant]) -> tuple[BatchCut, ...]:
         """What the holder of these leases must know of them, where they are of a stream."""
         ledger = self.of_shard(grants[0].shard) if grants else None
         return ledger.cuts_of(grants) if isinstance(ledger, Flow) else ()

@@ -15,9 +15,19 @@ from dataclasses import dataclass, field, replace
 
 from springtide.data.ledger.async_ledger import STRANGER, Effect, Lease
 from springtide.data.ledger.partition import Partition, Span, joined
-from springtide.domain.data.leases import Failure, Grant, Holder, LeaseKey, Nothing, Poisoned, Progress, Totals, Wish
+from springtide.domain.data.leases import (
+    Grant,
+    LeaseHolder,
+    LeaseKey,
+    NoLease,
+    Poisoned,
+    Progress,
+    ReadFailure,
+    ShrinkRequest,
+    Totals,
+)
 from springtide.domain.data.samples import DatasetCard
-from springtide.domain.data.streams import FAR, MOST_PARTITIONS, Cut, Seen
+from springtide.domain.data.streams import FAR, MOST_PARTITIONS, BatchCut, PartitionRange
 
 MOST_GRANTS = 256  # of one call: the rest comes with the next
 MOST_CUTS = 64  # of a partition: with more, a job without checkpoints looks which it needs
@@ -71,7 +81,7 @@ class Flow:
 
     # ---- words of workers ----
 
-    def news(self, seen: Iterable[Seen]) -> tuple[Seen, ...]:
+    def news(self, seen: Iterable[PartitionRange]) -> tuple[PartitionRange, ...]:
         """What of this is not known yet. Changes nothing."""
         if self.over:
             return ()
@@ -82,7 +92,7 @@ class Flow:
             and ((known := self.partitions.get(one.partition)) is None or (one.final and not known.final))
         )
 
-    def see(self, seen: Iterable[Seen]) -> bool:
+    def see(self, seen: Iterable[PartitionRange]) -> bool:
         """Partitions, as one of their readers sees them; whether there is news. The first word on each counts.
 
         Those that come later were added to the stream: all their records are to be trained.
@@ -99,14 +109,14 @@ class Flow:
                 self._end(one.partition, known, one.end)
         return bool(news)
 
-    def again(self, holder: Holder, known: Container[tuple[int, int]]) -> tuple[Grant, ...]:
+    def again(self, holder: LeaseHolder, known: Container[tuple[int, int]]) -> tuple[Grant, ...]:
         """Leases that the holder has not heard of: the answer that granted them was lost."""
         mine = self.held.get(holder.rank, {})
         return tuple(
             Grant(key.shard, 0, lease.running, key.first, lease.end) for key, lease in mine.items() if key not in known
         )
 
-    def lease(self, holder: Holder, *, most: int, share: int, deadline: float) -> tuple[Grant, ...] | Nothing:
+    def lease(self, holder: LeaseHolder, *, most: int, share: int, deadline: float) -> tuple[Grant, ...] | NoLease:
         """All that waits of partitions that are meant for the holder; of others until it has `share` partitions."""
         rank = holder.rank
         mine = self.held.setdefault(rank, {})
@@ -129,24 +139,24 @@ class Flow:
             self.waiting.discard(number)
         if grants:
             return tuple(grants)
-        return Nothing.END if self.closed or self.over else Nothing.WAIT
+        return NoLease.END if self.closed or self.over else NoLease.WAIT
 
-    def cuts_of(self, grants: Iterable[Grant]) -> tuple[Cut, ...]:
+    def cuts_of(self, grants: Iterable[Grant]) -> tuple[BatchCut, ...]:
         """Where batches of these leases end that are not full, as far as is known."""
         return tuple(
-            Cut(grant.shard, grant.first, at)
+            BatchCut(grant.shard, grant.first, at)
             for grant in grants
             for at in self.partitions[grant.nth].cuts_in(grant.first, grant.end)
         )
 
-    def cut(self, holder: Holder, cut: Cut) -> bool | None:
+    def cut(self, holder: LeaseHolder, cut: BatchCut) -> bool | None:
         """A batch of the lease is to end before `cut.at`: whether that is news. None: it is not the holder's to say."""
         lease = self.leases.get(LeaseKey(cut.shard, cut.first))
         if lease is None or lease.holder != holder or not lease.offset < cut.at < lease.end:
             return None
         return cut.at % self.card.batch_size != 0 and self.partitions[lease.running].cut(cut.at)
 
-    def report(self, holder: Holder, word: Progress, deadline: float) -> Effect:
+    def report(self, holder: LeaseHolder, word: Progress, deadline: float) -> Effect:
         """Take a holder's word on a lease, which is its own until `deadline` then."""
         key = LeaseKey(word.shard, word.first)
         lease = self.leases.get(key)
@@ -172,7 +182,7 @@ class Flow:
             self._drop(key, lease)
         return Effect(True, trained, freed)
 
-    def fail(self, holder: Holder, failure: Failure) -> bool:
+    def fail(self, holder: LeaseHolder, failure: ReadFailure) -> bool:
         """The holder cannot read the batch at `failure.offset`; what comes before stays its own. False: not its lease.
 
         Only that batch is given up in the end: what comes after it may be well.
@@ -230,7 +240,7 @@ class Flow:
                 count += 1
         return count
 
-    def wish(self, wish: Wish) -> bool:
+    def wish(self, wish: ShrinkRequest) -> bool:
         """Ask the holder of a lease to end it sooner. False: there is no such lease, or it ends there anyway."""
         lease = self.leases.get(LeaseKey(wish.shard, wish.first))
         if lease is None:
@@ -241,10 +251,10 @@ class Flow:
         lease.wish = end
         return True
 
-    def wishes(self, rank: int) -> tuple[Wish, ...]:
+    def wishes(self, rank: int) -> tuple[ShrinkRequest, ...]:
         """What this rank is asked to end sooner, as long as it has not answered."""
         mine = self.held.get(rank, {})
-        return tuple(Wish(key.shard, key.first, one.wish) for key, one in mine.items() if one.wish is not None)
+        return tuple(ShrinkRequest(key.shard, key.first, one.wish) for key, one in mine.items() if one.wish is not None)
 
     def keep(self, note: FlowState, keeps: int) -> bool:
         """A checkpoint that began with this note is complete, and `keeps` of them are kept: older cuts are forgotten.

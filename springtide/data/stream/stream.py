@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from springtide.data.stream.records import Buffer, Ints, Records
-from springtide.domain.data.streams import Seen
+from springtide.domain.data.streams import PartitionRange
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +75,7 @@ class Stream(Protocol):
     def partitions(self) -> int:
         """How many there are now: may have grown. Cheap."""
 
-    def bounds(self, start: str = "earliest") -> list[Seen]:
+    def bounds(self, start: str = "earliest") -> list[PartitionRange]:
         """Every partition: where a job begins (`StreamCard.start`), the end now, and whether that end is final."""
 
     def open(self) -> StreamReader:

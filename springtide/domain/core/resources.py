@@ -1,6 +1,7 @@
 """Pure. What a process of a job may take and what it took, and how the cores of a machine are shared by roles.
 
-In: `cli.job.run` knows the cores and the user's `--cpu` and `--memory`. Next: `platforms` holds processes to `Limits`.
+In: `cli.job.run` knows the cores and the user's `--cpu` and `--memory`. Next: `platforms` holds processes to
+`ProcessLimits`.
 """
 
 import math
@@ -17,7 +18,7 @@ _MEMORY = re.compile(r"(\d+(?:\.\d+)?)\s*(?:([kmgt])i?b?|b)?", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class ProcessLimits:
     """What one process, its children included, may take at most; None is as much as there is."""
 
     cpu: float | None = None

@@ -75,7 +75,7 @@ class Placement:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Move:
+class SlotMove:
     """One slot goes from a server to another."""
 
     slot: int

@@ -64,7 +64,7 @@ def _part(count: int, role: str, cpu: float, memory: int) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Capacity:
+class ResourceBudget:
     """What a cluster, or a quota, has to give."""
 
     cpu: float
@@ -83,16 +83,16 @@ class Capacity:
 
 ROUNDING = 1e-9
 """Sums of fractions of a core may be over a limit by so much and still be within it."""
-UNBOUNDED = Capacity(cpu=math.inf, memory=math.inf)
+UNBOUNDED = ResourceBudget(cpu=math.inf, memory=math.inf)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bounds:
+class ShapeBounds:
     """Between which shapes a job may change, field by field, and how much it may take in all."""
 
     least: Shape
     most: Shape
-    quota: Capacity = UNBOUNDED
+    quota: ResourceBudget = UNBOUNDED
     """Of all of its workers and servers together."""
     worker_step: int | None = None
     """Workers between two numbers of them; None: all up to 16, then by an eighth: 18, 20... 32, 36..."""

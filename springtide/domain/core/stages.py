@@ -5,7 +5,7 @@ begins.
 from enum import StrEnum
 
 
-class Stage(StrEnum):
+class PlanningStage(StrEnum):
     """Stages in their order; a job with a good warm start begins with the last but one."""
 
     WAITING = "waiting"

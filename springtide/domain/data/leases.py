@@ -10,7 +10,7 @@ from enum import Enum
 from typing import NamedTuple
 
 
-class Holder(NamedTuple):
+class LeaseHolder(NamedTuple):
     """A worker, and which of its lives: a relaunched one keeps its rank and has a higher incarnation."""
 
     rank: int
@@ -55,7 +55,7 @@ class Progress(NamedTuple):
     """Offsets of a stream before `offset` that held nothing to train: dead letters, records that have expired, gaps."""
 
 
-class Wish(NamedTuple):
+class ShrinkRequest(NamedTuple):
     """Please stop this lease at sample `end`, or as soon after it as you can; the agreed end comes with `Progress`."""
 
     shard: int
@@ -63,7 +63,7 @@ class Wish(NamedTuple):
     end: int
 
 
-class Failure(NamedTuple):
+class ReadFailure(NamedTuple):
     """Sample `offset` and what follows it in the lease cannot be read by this holder; it trains what comes before."""
 
     shard: int
@@ -89,7 +89,7 @@ class Poisoned(NamedTuple):
         )
 
 
-class Nothing(Enum):
+class NoLease(Enum):
     """Why a worker gets no lease."""
 
     WAIT = "others still hold shards, which may come back"
@@ -98,12 +98,12 @@ class Nothing(Enum):
     FENCED = "this incarnation was given up: another one has its work"
 
 
-class Verdict(NamedTuple):
+class LedgerReply(NamedTuple):
     """The ledger's answer to a holder's words."""
 
     revoked: tuple[LeaseKey, ...] = ()
     """Leases it named and does not hold: drop them."""
-    wishes: tuple[Wish, ...] = ()
+    wishes: tuple[ShrinkRequest, ...] = ()
     fenced: bool = False
     """The incarnation was given up: stop quietly."""
     freed: bool = False

@@ -10,7 +10,7 @@ from springtide import errors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outlook:
+class TrafficOutlook:
     """Traffic to come, from now on, by equal steps."""
 
     step_s: float
@@ -45,7 +45,7 @@ class OnlineView:
     """Samples a second that came in the last minutes."""
     utilization: float
     """Part of the last minutes in which workers had something to train."""
-    outlook: Outlook
+    outlook: TrafficOutlook
     capacity: tuple[float, ...]
     """Samples a second by number of workers, from none on: `capacity[w]`; as measured, or by the fitted curve."""
     pausing: bool = False

@@ -28,7 +28,7 @@ class StreamCard:
     """Identity of the stream, drawn when it was made; empty: it has none, or nobody could tell."""
 
 
-class Seen(NamedTuple):
+class PartitionRange(NamedTuple):
     """A partition as a reader sees it."""
 
     partition: int
@@ -40,7 +40,7 @@ class Seen(NamedTuple):
     """Nothing will come after `end`."""
 
 
-class Cut(NamedTuple):
+class BatchCut(NamedTuple):
     """A batch of this lease ends before offset `at`, which is no multiple of the batch size."""
 
     shard: int
@@ -60,7 +60,7 @@ class PartitionView(NamedTuple):
     """When the record at `trained` was appended, as time of day in seconds; 0 when there is none."""
 
 
-class Steps(NamedTuple):
+class StepSums(NamedTuple):
     """Sums over steps of a loop: what a step costs, and what each of its samples costs, is found out of them."""
 
     number: float = 0.0
@@ -71,9 +71,9 @@ class Steps(NamedTuple):
     crossed: float = 0.0
     """Of samples x seconds."""
 
-    def and_one(self, samples: float, seconds: float) -> "Steps":
+    def and_one(self, samples: float, seconds: float) -> "StepSums":
         """With another step."""
-        return Steps(self.number + 1, self.samples + samples, self.seconds + seconds,
+        return StepSums(self.number + 1, self.samples + samples, self.seconds + seconds,
                      self.squared + samples * samples, self.crossed + samples * seconds)  # fmt: skip
 
 
@@ -103,7 +103,7 @@ class StreamUse:
     """Seconds in which the loop had nothing to train."""
     busy_s: float = 0.0
     """Seconds in which it had."""
-    steps: Steps = field(default_factory=Steps)
+    steps: StepSums = field(default_factory=StepSums)
     """That the loop has done."""
     lag_p50_s: float = 0.0
     """From append to trained, of late."""

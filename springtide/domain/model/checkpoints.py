@@ -16,7 +16,7 @@ UPLOAD_EVERY_S = 600.0
 """Seconds between two copies to a URL."""
 
 
-class Piece(NamedTuple):
+class SlotExtent(NamedTuple):
     """Where a server has put the image of one slot."""
 
     slot: int
@@ -34,7 +34,7 @@ class Written(NamedTuple):
     file: str
     """Its path in the job's folder."""
     size: int
-    pieces: tuple[Piece, ...]
+    pieces: tuple[SlotExtent, ...]
     buddy: str = ""
     """The server that has copies of this life's files; empty: none has."""
     mirrored: tuple[str, ...] = ()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from springtide import errors
-from springtide.domain.plan.plan import Plan
+from springtide.domain.plan.plan import ShapePlan
 from springtide.domain.plan.view import JobView, PastJob
 
 WITHOUT_BRAIN = "planned without the brain"
@@ -22,7 +22,7 @@ class Advice:
     epoch: int
     """Of the view that it was made for: a master that has changed since takes no notice of it."""
     why: str
-    plan: Plan | None = None
+    plan: ShapePlan | None = None
     notes: tuple[str, ...] = ()
     data_cores: float | None = None
     """Cores that its data workers may have, all together; None: whatever its master finds free."""

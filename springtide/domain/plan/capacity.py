@@ -1,7 +1,7 @@
 """Pure. What a platform has for a job, between which shapes the job may plan for itself there, and how it begins.
 
-In: a machine's or a cluster's cores and memory, and what the user has said of roles and of a quota. Out: `Bounds` and a
-first `Shape` within them. Next: `launch.spec.initial_resources` makes `PlanRules` of them.
+In: a machine's or a cluster's cores and memory, and what the user has said of roles and of a quota. Out: `ShapeBounds`
+and a first `Shape` within them. Next: `launch.spec.initial_resources` makes `PlanRules` of them.
 
 Where cores can be held (control groups, pods) all quotas together stay within what there is. A worker computes with one
 thread and gets one core at most, since threads beyond its cores only stand in each other's way when it gets fewer: more
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from springtide import errors
 from springtide.domain.core import resources, shape
-from springtide.domain.core.shape import Bounds, Shape
+from springtide.domain.core.shape import Shape, ShapeBounds
 from springtide.domain.spec.elastic_job import Quota, RoleWish
 
 LEAST_WORKER, LEAST_SERVER = 0.5, 0.2
@@ -38,7 +38,7 @@ NODE_SHARE = 0.8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Capacity:
+class PlatformCapacity:
     """What a platform has for jobs."""
 
     cpu: float
@@ -62,7 +62,7 @@ class Capacity:
         return "this machine" if self.own else "the largest node"
 
 
-def check(capacity: Capacity, workers: RoleWish, servers: RoleWish, quota: Quota) -> None:
+def check(capacity: PlatformCapacity, workers: RoleWish, servers: RoleWish, quota: Quota) -> None:
     """Refuse a role that no node could hold, and a quota that cannot be."""
     for name, wish in (("workers", workers), ("servers", servers)):
         if wish.cpu is not None and 0 < capacity.node_cpu < wish.cpu:
@@ -88,7 +88,7 @@ def check(capacity: Capacity, workers: RoleWish, servers: RoleWish, quota: Quota
         )
 
 
-def _check_numbers(capacity: Capacity, workers: RoleWish, servers: RoleWish) -> None:
+def _check_numbers(capacity: PlatformCapacity, workers: RoleWish, servers: RoleWish) -> None:
     """Refuse more processes than this machine has memory for, however little each of them does."""
     some, others = (wish.count or wish.start or wish.min or 1 for wish in (workers, servers))
     most = int(capacity.memory // resources.LEAST_MEMORY)
@@ -99,7 +99,7 @@ def _check_numbers(capacity: Capacity, workers: RoleWish, servers: RoleWish) -> 
         )
 
 
-def bounds(capacity: Capacity, workers: RoleWish, servers: RoleWish, quota: Quota) -> Bounds:
+def bounds(capacity: PlatformCapacity, workers: RoleWish, servers: RoleWish, quota: Quota) -> ShapeBounds:
     """Shapes that there is room for, with what the user fixed pinned."""
     there = capacity.cpu or UNKNOWN_CPU
     most_cpu = quota.cpu if quota.cpu is not None else there
@@ -120,9 +120,9 @@ def bounds(capacity: Capacity, workers: RoleWish, servers: RoleWish, quota: Quot
         raise errors.BadInput(
             f"{least} take {taken}, the quota is {allowed}; raise the quota, or ask for fewer or smaller roles"
         )
-    return Bounds(
+    return ShapeBounds(
         least=least, most=most, cpu_step=CPU_STEP if most_cpu <= FINE else None,
-        quota=shape.Capacity(cpu=max(most_cpu, least.cpu), memory=max(memory, float(least.memory))),
+        quota=shape.ResourceBudget(cpu=max(most_cpu, least.cpu), memory=max(memory, float(least.memory))),
     )  # fmt: skip
 
 
@@ -133,7 +133,7 @@ def _said(cpu: float | None, memory: int | None) -> str:
 
 
 def first_shape(
-    limits: Bounds, *, workers: int | None = None, servers: int | None = None, small: bool = False
+    limits: ShapeBounds, *, workers: int | None = None, servers: int | None = None, small: bool = False
 ) -> Shape:  # fmt: skip
     """The least workers and servers, or those to begin with, with as many cores as the quota has for them; `small`: a
     core at most for a server, since on a cluster a larger one is waited for longer."""
@@ -152,7 +152,7 @@ def first_shape(
 
 
 def _cpus(
-    capacity: Capacity, workers: RoleWish, servers: RoleWish, quota: float, *, bounded: bool
+    capacity: PlatformCapacity, workers: RoleWish, servers: RoleWish, quota: float, *, bounded: bool
 ) -> dict[str, tuple[float, float]]:  # fmt: skip
     """Cores of a worker and of a server, from and to."""
     node = capacity.node_cpu if capacity.own else NODE_SHARE * (capacity.node_cpu or UNKNOWN_NODE)

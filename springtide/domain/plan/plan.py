@@ -1,6 +1,6 @@
 """Pure. What planning says: plans with their reasons, or nothing with its reason.
 
-In: policies (`planning.policy.registry`). Next: a master carries a `Plan` out; `springtide explain` shows why.
+In: policies (`planning.policy.registry`). Next: a master carries a `ShapePlan` out; `springtide explain` shows why.
 """
 
 import math
@@ -9,11 +9,11 @@ from typing import NoReturn
 
 from springtide import errors
 from springtide.domain.core.shape import Shape
-from springtide.domain.core.stages import Stage
+from springtide.domain.core.stages import PlanningStage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class ShapePlan:
     """One job gets another shape."""
 
     job: str
@@ -25,7 +25,7 @@ class Plan:
     """Eqn 7: what the shape costs an hour."""
     throughput: float | None = None
     """Samples a second that are expected; None: not foretold."""
-    stage: Stage | None = None
+    stage: PlanningStage | None = None
     """The stage that begins when it is carried out; None: the one it has."""
     extra_workers: int = 0
     """Workers beside those of the shape: of low priority, beyond the job's quota, taken away when others need them."""
@@ -45,7 +45,7 @@ class Plan:
 class Decision:
     """What is to be done now: no plans is a decision too, and says why."""
 
-    plans: tuple[Plan, ...] = ()
+    plans: tuple[ShapePlan, ...] = ()
     why: str
     notes: tuple[str, ...] = ()
     """What else there is to know: of jobs that were left alone, data that was refused."""
@@ -53,18 +53,18 @@ class Decision:
     def __post_init__(self) -> None:
         if not self.why:
             raise errors.BadInput("a decision says why")
-        named = [plan.job if isinstance(plan, Plan) else _no_plan(plan) for plan in self.plans]
+        named = [plan.job if isinstance(plan, ShapePlan) else _no_plan(plan) for plan in self.plans]
         twice = {job for job in named if named.count(job) > 1} if len(set(named)) < len(named) else set()
         if twice:
             raise errors.BadInput(f"decision: two plans for {', '.join(sorted(twice))}; wanted one a job")
 
-    def plan_for(self, job: str) -> Plan | None:
+    def plan_for(self, job: str) -> ShapePlan | None:
         """The plan of one job, if it has one."""
         return next((plan for plan in self.plans if plan.job == job), None)
 
 
 def _no_plan(what: object) -> NoReturn:
-    raise errors.BadInput(f"decision: {what!r} among its plans; wanted a Plan for each job that changes")
+    raise errors.BadInput(f"decision: {what!r} among its plans; wanted a ShapePlan for each job that changes")
 
 
 def nothing(why: str, *notes: str) -> Decision:

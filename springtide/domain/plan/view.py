@@ -11,8 +11,8 @@ from enum import StrEnum
 
 from springtide import errors
 from springtide.domain.core.roles import Role, RoleKind
-from springtide.domain.core.shape import NO_NEED, Bounds, Capacity, MemoryNeed, Shape
-from springtide.domain.core.stages import Stage
+from springtide.domain.core.shape import NO_NEED, MemoryNeed, ResourceBudget, Shape, ShapeBounds
+from springtide.domain.core.stages import PlanningStage
 from springtide.domain.data.data_workers import FeedShare
 from springtide.domain.plan.profile import ModelFacts, Profile
 
@@ -20,7 +20,7 @@ Feature = str | float
 """A word or a number that tells jobs apart or alike: user, model, tables, data source, batch size..."""
 
 
-class Trouble(StrEnum):
+class FindingKind(StrEnum):
     """What a guard has found."""
 
     STRAGGLER = "straggler"
@@ -32,15 +32,15 @@ class Trouble(StrEnum):
     """It has run out."""
 
 
-MEMORY = (Trouble.OOM, Trouble.MEMORY)
+MEMORY = (FindingKind.OOM, FindingKind.MEMORY)
 """Want of it waits for nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class GuardFinding:
     """One finding of a guard."""
 
-    trouble: Trouble
+    trouble: FindingKind
     role: Role
     why: str
     servers: int | None = None
@@ -61,7 +61,7 @@ class RoleUse:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Launch:
+class LaunchTime:
     """How long one role took from being asked for to being at work: scaling overhead is learned from these."""
 
     kind: RoleKind
@@ -76,7 +76,7 @@ class JobView:
 
     name: str
     facts: ModelFacts
-    bounds: Bounds
+    bounds: ShapeBounds
     user: str = ""
     features: Mapping[str, Feature] = field(default_factory=dict)
     """For the warm start."""
@@ -96,12 +96,12 @@ class JobView:
     samples_done: float = 0.0
     samples_total: float | None = None
     """None: it does not end, or nobody knows when."""
-    stage: Stage = Stage.WAITING
+    stage: PlanningStage = PlanningStage.WAITING
     profiles: tuple[Profile, ...] = ()
     """Oldest first."""
     uses: tuple[RoleUse, ...] = ()
-    launches: tuple[Launch, ...] = ()
-    findings: tuple[Finding, ...] = ()
+    launches: tuple[LaunchTime, ...] = ()
+    findings: tuple[GuardFinding, ...] = ()
     fed: FeedShare | None = None
     """Of its data workers, where their number is found out by measuring."""
 
@@ -157,11 +157,11 @@ class ClusterView:
     """All that a policy sees. A master without a brain shows its own job and its own machine."""
 
     now: float
-    capacity: Capacity
+    capacity: ResourceBudget
     """All of it, what the jobs here have included."""
     jobs: tuple[JobView, ...] = ()
     history: tuple[PastJob, ...] = ()
-    launches: tuple[Launch, ...] = ()
+    launches: tuple[LaunchTime, ...] = ()
     """Of all jobs, of late."""
 
     def __post_init__(self) -> None:

@@ -52,7 +52,7 @@ class RoleWish:
             raise errors.BadInput(f"min {low}, max {high}: wanted no more at least than at most")
         if self.start is not None and not (low or 1) <= self.start <= (high or self.start):
             raise errors.BadInput(f"start {self.start}: wanted a number from {low or 1} to {high or 'any'}")
-        resources.Limits(cpu=self.cpu, memory=self.memory_bytes)
+        resources.ProcessLimits(cpu=self.cpu, memory=self.memory_bytes)
 
     @property
     def memory_bytes(self) -> int | None:
@@ -106,7 +106,7 @@ class TableWish:
 
 @holds_numbers
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Keeping:
+class CheckpointWish:
     """Checkpoints: how often, and where they go."""
 
     every_s: float | None = None
@@ -129,7 +129,7 @@ class Keeping:
 
 @holds_numbers
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Following:
+class FollowingWish:
     """A job that reads a stream: whether and how its workers follow the traffic."""
 
     on: bool = True
@@ -159,7 +159,7 @@ class Following:
 
 @holds_numbers
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Patience:
+class PatienceWish:
     """How long others are waited for, and how often things are tried."""
 
     join_s: float = 300.0
@@ -245,17 +245,17 @@ class ElasticJob:
     """A server is lost: train its part again (exact), or not (partial)."""
     relaunches: int = 5
     """How often a role that fails is started again."""
-    patience: Patience = field(default_factory=Patience)
+    patience: PatienceWish = field(default_factory=PatienceWish)
     """How long others are waited for."""
     guards: bool = True
     """Whether servers are added, relieved and replaced where they need it."""
     stragglers: Mapping[str, float] = field(default_factory=dict)
     """When a worker counts as slow, such as `window: 20`."""
-    checkpoints: Keeping = field(default_factory=Keeping)
+    checkpoints: CheckpointWish = field(default_factory=CheckpointWish)
     """How often checkpoints are made, and where they go."""
     resume: str = ""
     """A run's folder or URL of checkpoints to go on from."""
-    following: Following = field(default_factory=Following)
+    following: FollowingWish = field(default_factory=FollowingWish)
     """On a stream: how workers follow its traffic."""
     plan: bool | None = None
     """Whether the job finds its size by itself; open: if a number of workers or servers is."""

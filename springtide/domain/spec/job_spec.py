@@ -35,7 +35,7 @@ def check_name(name: str) -> None:
         )
 
 
-class Phase(StrEnum):
+class JobPhase(StrEnum):
     """Where a job is. `job.state.LEGAL` says which may follow which."""
 
     STARTING = "starting"
@@ -51,7 +51,7 @@ class Phase(StrEnum):
     @property
     def over(self) -> bool:
         """Nothing follows."""
-        return self in (Phase.FINISHED, Phase.STOPPED, Phase.FAILED)
+        return self in (JobPhase.FINISHED, JobPhase.STOPPED, JobPhase.FAILED)
 
 
 class Blame(StrEnum):

@@ -8,8 +8,8 @@ import math
 from dataclasses import dataclass, field, fields
 
 from springtide import errors
-from springtide.domain.core.shape import Bounds
-from springtide.domain.core.stages import Stage
+from springtide.domain.core.shape import ShapeBounds
+from springtide.domain.core.stages import PlanningStage
 from springtide.domain.spec.planning_config import PlanningConfig
 
 
@@ -17,7 +17,7 @@ from springtide.domain.spec.planning_config import PlanningConfig
 class PlanRules:
     """How a job finds its size. Without bounds it has the size that it was given, and nobody plans."""
 
-    bounds: Bounds | None = None
+    bounds: ShapeBounds | None = None
     """Shapes that it may have; what a user has fixed is pinned, its least being its most. The quota must be finite."""
     resize: bool = True
     """Whether roles can be held to cores while they run. If not, only numbers of roles are planned, and cores in the
@@ -26,7 +26,7 @@ class PlanRules:
     """Whether a change may take more than the quota until it is done: on a machine that nobody shares, roles that stay
     need not be held back while others start."""
     config: PlanningConfig = field(default_factory=PlanningConfig)
-    stage: Stage = Stage.SAMPLING
+    stage: PlanningStage = PlanningStage.SAMPLING
     """What it begins with: a sample, or a shape that similar jobs ended with."""
     why: str = "a small start to be measured"
     """Of the shape that it begins with."""

@@ -11,7 +11,7 @@ from springtide.domain.core.shape import Prices
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Steps:
+class StepPolicyConfig:
     """By how much policies that go by fixed steps change a job."""
 
     workers: int = 4
@@ -82,7 +82,7 @@ class PlanningConfig:
     """k: past jobs that a warm start looks at; None: as many as the history itself does best with."""
     smoothing: float | None = None
     """mu: weight of the most similar of them; None: what the history itself does best with."""
-    steps: Steps = field(default_factory=Steps)
+    steps: StepPolicyConfig = field(default_factory=StepPolicyConfig)
     data_workers: str = "maxtp"
     """Whose data workers get cores first, of the jobs of one brain: "maxtp", "srtf", "fair", the name of a plug-in, or
     `module:function` (`planning.dataworkers.cluster.metrics`)."""

@@ -50,7 +50,7 @@ class Field:
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class SpecProblem:
     """Something that does not fit."""
 
     path: Path
@@ -129,7 +129,7 @@ def from_spec(spec: Mapping[str, Any], name: str = "") -> ElasticJob:
 
 def made(kind: type[Noun], given: Any, path: Path = ()) -> Noun:
     """An instance of any such class, from plain data; one error that tells every mistake."""
-    problems: list[Problem] = []
+    problems: list[SpecProblem] = []
     thing = _fitted(given, kind, path, problems)
     if problems:
         raise errors.BadInput("; ".join(str(each) for each in problems))
@@ -137,11 +137,11 @@ def made(kind: type[Noun], given: Any, path: Path = ()) -> Noun:
     return thing
 
 
-def check(given: Any) -> tuple[ElasticJob | None, list[Problem]]:
+def check(given: Any) -> tuple[ElasticJob | None, list[SpecProblem]]:
     """A job, or every mistake that could be found."""
-    problems: list[Problem] = []
+    problems: list[SpecProblem] = []
     if not isinstance(given, Mapping):
-        return None, [Problem((), f"wanted a mapping such as `script: train.py`, got {got_of(given)}")]
+        return None, [SpecProblem((), f"wanted a mapping such as `script: train.py`, got {got_of(given)}")]
     spec = dict(given)
     path: Path = ()
     name_path: Path = (NAME,)
@@ -152,33 +152,33 @@ def check(given: Any) -> tuple[ElasticJob | None, list[Problem]]:
         try:
             check_name(_text(name))
         except errors.BadInput as error:
-            problems.append(Problem(name_path, str(error)))
+            problems.append(SpecProblem(name_path, str(error)))
     job = _made(spec, ElasticJob, path, problems)
     if job is None or problems:
         return None, problems
     return replace(job, name=_text(name)) if name is not None else job, []
 
 
-def _unwrapped(given: Mapping[str, Any], problems: list[Problem]) -> dict[str, Any]:
+def _unwrapped(given: Mapping[str, Any], problems: list[SpecProblem]) -> dict[str, Any]:
     """The spec of a whole object, with the name of its metadata."""
     known = {field.key for field in fields_of(ElasticJob)} - {NAME}
     for key in given:
         if key not in ENVELOPE:
             hint = f"it goes under spec: `spec: {{{key}: ...}}`" if key in known else no_field(key, ENVELOPE)
-            problems.append(Problem((key,), hint, at_key=True))
+            problems.append(SpecProblem((key,), hint, at_key=True))
     for key, wanted in (("apiVersion", API_VERSION), ("kind", KIND)):
         if key in given and (got := _text(given[key])) != wanted:
-            problems.append(Problem((key,), f"got {got!r}, wanted {wanted}"))
+            problems.append(SpecProblem((key,), f"got {got!r}, wanted {wanted}"))
     metadata, spec = _value(given.get("metadata")), _value(given.get("spec"))
     if metadata is not None and not isinstance(metadata, Mapping):
-        problems.append(Problem(("metadata",), f"got {got_of(metadata)}, wanted a mapping such as {{name: ctr}}"))
+        problems.append(SpecProblem(("metadata",), f"got {got_of(metadata)}, wanted a mapping such as {{name: ctr}}"))
         metadata = None
     if not isinstance(spec, Mapping):
         at = ("spec",) if "spec" in given else ()
-        problems.append(Problem(at, f"got {got_of(spec)} as spec, wanted a mapping such as {{script: train.py}}"))
+        problems.append(SpecProblem(at, f"got {got_of(spec)} as spec, wanted a mapping such as {{script: train.py}}"))
         spec = {"script": "-"}
     elif NAME in spec:
-        problems.append(Problem(("spec", NAME), "a name goes under metadata: `metadata: {name: ...}`", at_key=True))
+        problems.append(SpecProblem(("spec", NAME), "a name goes under metadata: `metadata: {name: ...}`", at_key=True))
     return {**_with_marks(spec, metadata or {}, problems), NAME: (metadata or {}).get(NAME)}
 
 
@@ -189,7 +189,7 @@ def for_pods(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _with_marks(
-    spec: Mapping[str, Any], metadata: Mapping[str, Any], problems: list[Problem]
+    spec: Mapping[str, Any], metadata: Mapping[str, Any], problems: list[SpecProblem]
 ) -> Mapping[str, Any]:  # fmt: skip
     """Labels and annotations of the whole object are for its pods too; those that the spec names itself come first."""
     wish = _value(spec.get("kubernetes"))
@@ -200,13 +200,13 @@ def _with_marks(
         marks, own = _value(metadata.get(key)), _value((wish or {}).get(key))
         if not isinstance(marks, Mapping | None):
             message = f"got {got_of(marks)}, wanted a mapping such as {{team: ads}}"
-            problems.append(Problem(("metadata", key), message))
+            problems.append(SpecProblem(("metadata", key), message))
         elif marks and isinstance(own, Mapping | None):
             given[key] = {**for_pods(marks), **(own or {})}
     return {**spec, "kubernetes": {**(wish or {}), **given}} if given else spec
 
 
-def _made(given: Mapping[Any, Any], kind: type, path: Path, problems: list[Problem]) -> Any:
+def _made(given: Mapping[Any, Any], kind: type, path: Path, problems: list[SpecProblem]) -> Any:
     """An instance of a class, or None when something does not fit; the rest is tried all the same, for its mistakes."""
     known = {field.key: field for field in fields_of(kind)}
     before, values = len(problems), {}
@@ -214,7 +214,7 @@ def _made(given: Mapping[Any, Any], kind: type, path: Path, problems: list[Probl
         field = known.get(key)
         if field is None:
             problems.append(
-                Problem((*path, key), no_field(key, [one for one in known if one != NAME], kind), at_key=True)
+                SpecProblem((*path, key), no_field(key, [one for one in known if one != NAME], kind), at_key=True)
             )
         elif _value(value) is not None:
             so_far, fitted = len(problems), _fitted(value, field.kind, (*path, key), problems)
@@ -222,7 +222,7 @@ def _made(given: Mapping[Any, Any], kind: type, path: Path, problems: list[Probl
                 values[field.name] = fitted
     lacking = [field for field in known.values() if field.required and field.name not in values]
     problems += [
-        Problem(path, f"no {each.key}; wanted {_example(each)}")
+        SpecProblem(path, f"no {each.key}; wanted {_example(each)}")
         for each in lacking
         if _value(given.get(each.key)) is None
     ]
@@ -235,12 +235,12 @@ def _made(given: Mapping[Any, Any], kind: type, path: Path, problems: list[Probl
         first = str(error).partition(" ")[0].rstrip(":")
         at = next(((*path, field.key) for field in known.values() if field.name == first), path)
         if whole or first in values:  # of two values that do not go together one may be missing for its own mistake
-            problems.append(Problem(at, str(error)))
+            problems.append(SpecProblem(at, str(error)))
         return None
     return made if whole else None
 
 
-def _fitted(value: Any, kind: Any, path: Path, problems: list[Problem]) -> Any:
+def _fitted(value: Any, kind: Any, path: Path, problems: list[SpecProblem]) -> Any:
     """A value of that type; a problem for each part that is not."""
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     plain = _value(value)
@@ -262,7 +262,7 @@ def _fitted(value: Any, kind: Any, path: Path, problems: list[Problem]) -> Any:
     return _scalar(value, kind, path, problems)
 
 
-def _scalar(value: Any, kind: Any, path: Path, problems: list[Problem]) -> Any:
+def _scalar(value: Any, kind: Any, path: Path, problems: list[SpecProblem]) -> Any:
     """A text, a number, a yes or no, or one of some words."""
     plain = _value(value)
     if typing.get_origin(kind) is typing.Literal:
@@ -271,7 +271,7 @@ def _scalar(value: Any, kind: Any, path: Path, problems: list[Problem]) -> Any:
             return text
         near = difflib.get_close_matches(text, words, n=1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
-        problems.append(Problem(path, f"got {text!r}, wanted {' or '.join(words)}.{hint}"))
+        problems.append(SpecProblem(path, f"got {text!r}, wanted {' or '.join(words)}.{hint}"))
         return None
     if kind is str:
         if isinstance(value, Scalar):
@@ -302,8 +302,8 @@ def _number(value: Any) -> int | float | None:
     return plain
 
 
-def _misfit(path: Path, wanted: str, value: Any, problems: list[Problem]) -> None:
-    problems.append(Problem(path, f"got {got_of(value)}, wanted {wanted}"))
+def _misfit(path: Path, wanted: str, value: Any, problems: list[SpecProblem]) -> None:
+    problems.append(SpecProblem(path, f"got {got_of(value)}, wanted {wanted}"))
 
 
 def got_of(value: Any) -> str:

@@ -1,7 +1,7 @@
 """Pure. Which server owns which slot: the first layout, and the moves that follow when servers or loads change.
 
-In: slots, servers with what they have, the load of each slot as servers measured it. Out: a `Placement`, or `Move`s of
-single slots. Next: `master.servers.migration` publishes them as the goal, `server.migration` carries them out.
+In: slots, servers with what they have, the load of each slot as servers measured it. Out: a `Placement`, or `SlotMove`s
+of single slots. Next: `master.servers.migration` publishes them as the goal, `server.migration` carries them out.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from springtide import errors
-from springtide.domain.core.roles import Move, Placement
+from springtide.domain.core.roles import Placement, SlotMove
 from springtide.embedding.placement import fewest_moves, heuristic
 
 TOLERANCE = 0.1
@@ -46,7 +46,7 @@ def even(slots: int, servers: int) -> Placement:
 
 def moves(
     old: Sequence[int], servers: Mapping[int, Capacity], load: Sequence[SlotLoad], *, tolerance: float = TOLERANCE
-) -> tuple[Move, ...]:
+) -> tuple[SlotMove, ...]:
     """The slot moves after which every server of `servers` is within `tolerance` of its share, and no other has any.
 
     `old` names the server of each slot; one that is not in `servers` leaves. A share is by CPU for requests and by
@@ -61,7 +61,7 @@ def moves(
     problem, ranks = _problem(old, servers, load, tolerance), sorted(servers)
     now = _chosen(problem)
     changed = np.flatnonzero(now != problem.before)
-    return tuple(Move(slot=slot, source=old[slot], target=ranks[int(now[slot])]) for slot in changed.tolist())
+    return tuple(SlotMove(slot=slot, source=old[slot], target=ranks[int(now[slot])]) for slot in changed.tolist())
 
 
 def _chosen(problem: heuristic.Problem) -> heuristic.Ints:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from springtide.domain.core.roles import Role
-from springtide.domain.spec.job_spec import Blame, Phase
+from springtide.domain.spec.job_spec import Blame, JobPhase
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class Drain:
 class Conclude:
     """The job is over: tell whoever waits."""
 
-    phase: Phase
+    phase: JobPhase
     why: str
     blame: Blame
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from springtide.domain.core.roles import Role, RoleExit, RoleKind
 from springtide.domain.core.shape import Shape
-from springtide.domain.core.stages import Stage
+from springtide.domain.core.stages import PlanningStage
 from springtide.domain.data.data_workers import StageTarget
-from springtide.domain.data.leases import Holder
+from springtide.domain.data.leases import LeaseHolder
 from springtide.domain.spec.job_spec import Blame
 
 
@@ -126,7 +126,7 @@ class PlanTaken:
     """The job is to get this shape, one move after the other."""
 
     shape: Shape
-    stage: Stage
+    stage: PlanningStage
     why: str
     servers_first: bool = False
     cpus: tuple[tuple[int, float], ...] = ()
@@ -139,7 +139,7 @@ class PlanTaken:
 class PlanEnded:
     """The plan has been carried out, or cannot be: why not. A job that was measured and stays as it is ends one too."""
 
-    stage: Stage
+    stage: PlanningStage
     why: str = ""
 
 
@@ -213,7 +213,7 @@ class InStep:
 class Formed:
     """These workers are the bsp group from now on; those that waited with them and are not in it may go."""
 
-    members: tuple[Holder, ...]
+    members: tuple[LeaseHolder, ...]
     why: str
 
 

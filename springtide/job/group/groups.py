@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from springtide.domain.core.roles import Role, RoleKind
-from springtide.domain.data.leases import Holder
-from springtide.domain.spec.job_spec import Phase
+from springtide.domain.data.leases import LeaseHolder
+from springtide.domain.spec.job_spec import JobPhase
 from springtide.job.core import actions
 from springtide.job.core.nodes import ALIVE, Node, NodeState
 from springtide.job.recovery.bsp_breaks import Breaks
@@ -58,17 +58,17 @@ def let_go(nodes: Mapping[str, Node], group: Mapping[int, int], *, at: float) ->
             node.move(NodeState.DRAINING, at=at, why="the group goes on without it")
 
 
-def formed(state: "JobState", members: tuple[Holder, ...], why: str, at: float) -> list[actions.Action]:
+def formed(state: "JobState", members: tuple[LeaseHolder, ...], why: str, at: float) -> list[actions.Action]:
     """These are the group from now on."""
     note_formed(state.safety.breaks, state, members, at=at)
     state.in_step, state.generation = True, state.generation + 1
     state.group = {holder.rank: holder.incarnation for holder in members}
-    if state.phase is Phase.RUNNING:
+    if state.phase is JobPhase.RUNNING:
         let_go(state.nodes, state.group, at=at)
     return [state.decide(f"{words(state.group)}, number {state.generation}", why)]
 
 
-def note_formed(breaks: Breaks, state: "JobState", members: tuple[Holder, ...], *, at: float) -> None:
+def note_formed(breaks: Breaks, state: "JobState", members: tuple[LeaseHolder, ...], *, at: float) -> None:
     """What a group of these members says of the losses before it."""
     since = {node.role.rank: node.since for node in state.nodes.values() if node.role.kind is RoleKind.WORKER}
     breaks.formed(state.group, members, since, start=state.started_at, at=at)

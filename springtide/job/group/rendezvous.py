@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from springtide.domain.data.leases import Holder
+from springtide.domain.data.leases import LeaseHolder
 
 
 class Arrival(NamedTuple):
@@ -29,8 +29,8 @@ class Arrival(NamedTuple):
 class Formation:
     """Who goes on together."""
 
-    members: tuple[Holder, ...]
-    leader: Holder
+    members: tuple[LeaseHolder, ...]
+    leader: LeaseHolder
     """The lowest rank of those whose model is trained."""
     known: bool
     """Whether there is one; else all begin with the leader's as it is."""
@@ -42,7 +42,7 @@ class Formation:
 
 
 def form(
-    arrived: Mapping[Holder, Arrival], *, ranks: Sequence[int], active: Sequence[Holder], workers: int
+    arrived: Mapping[LeaseHolder, Arrival], *, ranks: Sequence[int], active: Sequence[LeaseHolder], workers: int
 ) -> Formation | None:
     """`ranks` are those of the group so far; `active` the present life of every worker that the job has, by rank."""
     own = [holder for holder in active if holder.rank in ranks] or list(active)
@@ -59,7 +59,7 @@ def form(
     return _formed(sorted(chosen), arrived, over=all(arrived[holder].resting for holder in chosen))
 
 
-def _formed(members: Sequence[Holder], arrived: Mapping[Holder, Arrival], *, over: bool) -> Formation:
+def _formed(members: Sequence[LeaseHolder], arrived: Mapping[LeaseHolder, Arrival], *, over: bool) -> Formation:
     known = [holder for holder in members if not arrived[holder].fresh]
     return Formation(
         members=tuple(members),

@@ -7,7 +7,7 @@ turn.
 
 from dataclasses import dataclass, field
 
-from springtide.domain.data.leases import Holder
+from springtide.domain.data.leases import LeaseHolder
 
 
 @dataclass(slots=True)
@@ -18,10 +18,10 @@ class Gate:
     within the bound: `admit` keeps that so, and `leave` cannot change it.
     """
 
-    inside: dict[Holder, int] = field(default_factory=dict)
-    queue: list[Holder] = field(default_factory=list)
+    inside: dict[LeaseHolder, int] = field(default_factory=dict)
+    queue: list[LeaseHolder] = field(default_factory=list)
 
-    def admit(self, holder: Holder, bound: int) -> bool:
+    def admit(self, holder: LeaseHolder, bound: int) -> bool:
         """Whether the holder, whose turn it must be, may read now: then it is inside until it leaves."""
         if holder not in self.queue:
             self.queue.append(holder)
@@ -31,7 +31,7 @@ class Gate:
         self.inside[holder] = 0
         return True
 
-    def leave(self, holder: Holder) -> bool:
+    def leave(self, holder: LeaseHolder) -> bool:
         """The holder's push is applied, or it is gone, its push perhaps with it. Whether that changes anything."""
         waited = holder in self.queue
         if waited:

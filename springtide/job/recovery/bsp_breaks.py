@@ -8,7 +8,7 @@ cost.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from springtide.domain.data.leases import Holder
+from springtide.domain.data.leases import LeaseHolder
 
 
 @dataclass(slots=True, kw_only=True)
@@ -39,7 +39,7 @@ class Breaks:
         self.back_at = min(lost, default=at)
 
     def formed(
-        self, before: Mapping[int, int], members: Iterable[Holder], since: Mapping[int, float], *, start: float,
+        self, before: Mapping[int, int], members: Iterable[LeaseHolder], since: Mapping[int, float], *, start: float,
         at: float,
     ) -> None:  # fmt: skip
         """A group of these members after the one `before` (incarnations by rank); `since`: when each life began."""

@@ -8,7 +8,7 @@ anew, and in a job that keeps none nothing can be done. Next: the server's new l
 
 from dataclasses import dataclass, field
 
-from springtide.domain.spec.job_spec import Blame, JobSpec, Phase
+from springtide.domain.spec.job_spec import Blame, JobPhase, JobSpec
 from springtide.job.core.nodes import Node
 from springtide.job.recovery.bsp_breaks import Breaks
 from springtide.job.recovery.recovery import GiveUp, Relaunch
@@ -43,9 +43,9 @@ class Safety:
         return own if self.saved is not None else f"checkpoint {self.origin}, which the job went on from"
 
 
-def may_begin_anew(spec: JobSpec, phase: Phase) -> bool:
+def may_begin_anew(spec: JobSpec, phase: JobPhase) -> bool:
     """Whether the loss of all that was trained is better answered by training it again than by a failure."""
-    return spec.checkpoints.on and phase is not Phase.DRAINING
+    return spec.checkpoints.on and phase is not JobPhase.DRAINING
 
 
 def after_loss(verdict: Relaunch | GiveUp, safety: Safety, *, trained: bool, saves: bool) -> Relaunch | GiveUp:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from springtide import errors
-from springtide.domain.core.shape import Bounds, Shape
+from springtide.domain.core.shape import Shape, ShapeBounds
 from springtide.job.core import events
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def moves(state: "JobState", why: str) -> list[events.Event]:
     return found
 
 
-def within(bounds: Bounds, limits: Limits) -> tuple[Shape, Shape]:
+def within(bounds: ShapeBounds, limits: Limits) -> tuple[Shape, Shape]:
     """Least and most of the bounds, with the numbers that were changed."""
     least, most = ({name: pair[end] for name, pair in limits.items()} for end in (0, 1))
     return replace(bounds.least, **least), replace(bounds.most, **most)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeGuard
 from springtide import errors
 from springtide.domain.core.roles import Role, RoleExit, RoleKind
 from springtide.domain.data.data_workers import FeedRules, StageTarget, stage_of
-from springtide.domain.spec.job_spec import Phase
+from springtide.domain.spec.job_spec import JobPhase
 from springtide.job import deadlines
 from springtide.job.core import actions, events
 from springtide.job.core.nodes import ALIVE, Node, NodeState
@@ -123,7 +123,7 @@ def check(state: "JobState") -> None:
     """What must hold while a job goes on."""
     active = sum(node.active and not node.replaced for node in of(state))
     assert active <= state.feeding.wanted, f"{active} data workers where {state.feeding.wanted} are wanted"
-    if state.phase in (Phase.STARTING, Phase.RUNNING):
+    if state.phase in (JobPhase.STARTING, JobPhase.RUNNING):
         assert active == state.feeding.wanted, f"{active} data workers, {state.feeding.wanted} are wanted"
     assert not (state.feeding.given_up and active), "data workers were given up, and some are wanted"
 
@@ -147,7 +147,7 @@ def _take(state: "JobState", event: Concern, at: float) -> list[actions.Action]:
 
 def _scaled(state: "JobState", event: events.DataWorkersScaled, at: float) -> list[actions.Action]:
     own = state.feeding
-    if state.phase is Phase.DRAINING:
+    if state.phase is JobPhase.DRAINING:
         raise errors.BadInput(f"job {state.spec.name} is draining: {state.why}")
     if not 0 <= event.count <= MOST:
         raise errors.BadInput(f"{event.count} data workers: wanted 0 to {MOST}")
@@ -247,7 +247,7 @@ def _gone(state: "JobState", ended: RoleExit, at: float) -> list[actions.Action]
     node = state.node(ended.role)
     if ended.incarnation != node.incarnation or node.state is NodeState.GONE:
         return []
-    if ended.unplaced and state.phase is not Phase.DRAINING:
+    if ended.unplaced and state.phase is not JobPhase.DRAINING:
         return _unplaced(state, node, ended, at) if node.state is NodeState.EXPECTED else []
     return _lost(state, node, recovery.after_exit(node, ended, state.spec, at=at), str(ended), at)
 
@@ -286,7 +286,7 @@ def _overdue(
 def _lost(
     state: "JobState", node: Node, verdict: recovery.Relaunch | recovery.GiveUp, how: str, at: float
 ) -> list[actions.Action]:
-    if node.state is NodeState.DRAINING or state.phase is Phase.DRAINING or node.replaced:
+    if node.state is NodeState.DRAINING or state.phase is JobPhase.DRAINING or node.replaced:
         node.replaced = False
         node.move(NodeState.GONE, at=at, why=how)
         return []

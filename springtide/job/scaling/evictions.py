@@ -9,7 +9,7 @@ recovered so. Whoever moves a data worker to a better machine says the same of i
 from typing import TYPE_CHECKING
 
 from springtide.domain.core.roles import RoleKind
-from springtide.domain.spec.job_spec import Phase
+from springtide.domain.spec.job_spec import JobPhase
 from springtide.job.core import actions, events
 from springtide.job.core.nodes import Node, NodeState
 from springtide.job.scaling import data_workers, servers, workers
@@ -23,7 +23,7 @@ def take(state: "JobState", event: events.Leaving | events.Emptied, at: float) -
     if isinstance(event, events.Emptied):
         return _left(state, state.node(event.role), at)
     node = state.nodes.get(str(event.role))
-    if node is None or state.phase is not Phase.RUNNING or not state.safety.placed:
+    if node is None or state.phase is not JobPhase.RUNNING or not state.safety.placed:
         return []
     if node.incarnation != event.incarnation or node.state is not NodeState.JOINED or node.coming:
         return []
@@ -79,7 +79,7 @@ def free(state: "JobState", event: events.Leaving) -> bool:
     if node is None or state.phase.over or state.fenced(event.role, event.incarnation):
         return True
     if node.role.kind is RoleKind.SERVER:
-        return state.phase is Phase.STARTING
+        return state.phase is JobPhase.STARTING
     if node.role.kind is RoleKind.DATA_WORKER:  # it ends by itself once another feeds and all it made is fetched
         return not (node.replaced or node.state is NodeState.DRAINING)
-    return node.state is not NodeState.DRAINING and state.phase is not Phase.DRAINING
+    return node.state is not NodeState.DRAINING and state.phase is not JobPhase.DRAINING

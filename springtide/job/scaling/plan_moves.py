@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from springtide.domain.core.roles import RoleKind
-from springtide.domain.core.shape import UNBOUNDED, Capacity, Shape
+from springtide.domain.core.shape import UNBOUNDED, ResourceBudget, Shape
 from springtide.job.core import events
 from springtide.job.scaling import plan_state, servers
 
@@ -44,7 +44,7 @@ def next_move(state: "JobState") -> events.Event | None:
     return _event(state, which, target)
 
 
-def next_fields(now: Shape, target: Shape, quota: Capacity, *, servers_first: bool) -> Fields | None:
+def next_fields(now: Shape, target: Shape, quota: ResourceBudget, *, servers_first: bool) -> Fields | None:
     """What changes next, on the way from one shape to another; None: nothing is left."""
     order = [WORKERS, WORKER_SIZE, SERVERS, SERVER_SIZE]
     if servers_first:
@@ -55,14 +55,14 @@ def next_fields(now: Shape, target: Shape, quota: Capacity, *, servers_first: bo
     return next(iter(fits or [some for some in left if some not in growing] or left), None)
 
 
-def _room(state: "JobState", now: Shape, target: Shape) -> Capacity:
+def _room(state: "JobState", now: Shape, target: Shape) -> ResourceBudget:
     """What a shape on the way may take: the quota is the job's own, but beside others it was promised no more than the
     larger of the two shapes."""
     rules = state.spec.planning
     if rules.overlap:
         return UNBOUNDED
     if rules.brain:
-        return Capacity(cpu=max(now.cpu, target.cpu), memory=max(now.memory, target.memory))
+        return ResourceBudget(cpu=max(now.cpu, target.cpu), memory=max(now.memory, target.memory))
     return plan_state.bounds_of(state).quota
 
 

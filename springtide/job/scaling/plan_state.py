@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from springtide import errors
 from springtide.domain.core.roles import RoleKind
-from springtide.domain.core.shape import Bounds, Shape
-from springtide.domain.core.stages import Stage
-from springtide.domain.spec.job_spec import JobSpec, Phase
+from springtide.domain.core.shape import Shape, ShapeBounds
+from springtide.domain.core.stages import PlanningStage
+from springtide.domain.spec.job_spec import JobPhase, JobSpec
 from springtide.job.core import events
 from springtide.job.core.nodes import NodeState
 from springtide.job.scaling import bounds as bounding
@@ -36,7 +36,7 @@ class Size:
 class Planned:
     """Of one job."""
 
-    stage: Stage = Stage.WAITING
+    stage: PlanningStage = PlanningStage.WAITING
     sizes: dict[RoleKind, Size]
     """Of roles to come, by kind."""
     target: Shape | None = None
@@ -77,7 +77,7 @@ class Planned:
 def begin(spec: JobSpec) -> Planned:
     """A job's first shape is what it was asked for."""
     return Planned(
-        stage=spec.planning.stage if spec.planning.on else Stage.WAITING, why=spec.planning.why,
+        stage=spec.planning.stage if spec.planning.on else PlanningStage.WAITING, why=spec.planning.why,
         sizes={
             RoleKind.WORKER: Size(cpu=spec.worker_cpu, memory=spec.worker_memory),
             RoleKind.SERVER: Size(cpu=spec.server_cpu, memory=spec.server_memory),
@@ -88,7 +88,7 @@ def begin(spec: JobSpec) -> Planned:
 def take(state: "JobState", event: Happening, at: float) -> Reasoned | None:
     """Take in an event of a plan; what was decided, if that is news."""
     planned = state.planned
-    if state.phase is Phase.DRAINING:
+    if state.phase is JobPhase.DRAINING:
         raise errors.BadInput(f"job {state.spec.name} is draining: {state.why}")
     match event:
         case events.PlanTaken():
@@ -134,7 +134,7 @@ def shape_of(state: "JobState") -> Shape:
     )  # fmt: skip
 
 
-def bounds_of(state: "JobState") -> Bounds:
+def bounds_of(state: "JobState") -> ShapeBounds:
     """Shapes that the job may have: its bounds, with what the user has set by hand and what bsp does not allow pinned.
 
     The workers of a bsp group may be more or fewer, its servers stay as they are. Cores of data workers are not for
@@ -159,7 +159,7 @@ def bounds_of(state: "JobState") -> Bounds:
 
 def unsettled(state: "JobState", *, moving: int) -> str:
     """Why what runs is not what is wanted, so that nothing is measured or changed; empty: it is."""
-    if state.phase is not Phase.RUNNING:
+    if state.phase is not JobPhase.RUNNING:
         return f"the job is {state.phase}"
     if state.healing:
         return "a server is away"

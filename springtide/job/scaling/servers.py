@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from springtide import errors
 from springtide.domain.core.roles import Role, RoleKind
-from springtide.domain.spec.job_spec import JobSpec, Phase
+from springtide.domain.spec.job_spec import JobPhase, JobSpec
 from springtide.job.core import events
 from springtide.job.core.nodes import Node, NodeState
 from springtide.job.scaling import workers
@@ -29,7 +29,7 @@ Change = events.ServersScaled | events.ServerReplaced | events.ServerGranted
 def change_servers(state: "JobState", wanted: Change, at: float) -> Reasoned:
     """Want other servers: more or fewer, one in the place of another, one with more CPU; BadInput if that cannot be."""
     name = state.spec.name
-    if state.phase is Phase.DRAINING:
+    if state.phase is JobPhase.DRAINING:
         raise errors.BadInput(f"job {name} is draining: {state.why}")
     if not state.safety.placed:
         raise errors.BadInput(f"job {name} is starting: its servers are not ready yet; try again")
@@ -64,7 +64,7 @@ def double(state: "JobState", at: float) -> Reasoned | None:
     """
     servers = min(2 * state.servers_wanted, state.spec.slots, MOST_SERVERS)
     coming = any(node.coming for node in of(state.nodes) if node.active)
-    if state.in_step or state.phase is not Phase.RUNNING or coming or servers <= state.servers_wanted:
+    if state.in_step or state.phase is not JobPhase.RUNNING or coming or servers <= state.servers_wanted:
         return None
     return scale(state, events.ServersScaled(servers, "one was killed for want of memory: rows need more room"), at)
 

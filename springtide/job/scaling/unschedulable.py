@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from springtide.domain.core.roles import RoleExit, RoleKind
-from springtide.domain.spec.job_spec import Phase
+from springtide.domain.spec.job_spec import JobPhase
 from springtide.job.core import actions, events
 from springtide.job.core.nodes import Node, NodeState
 from springtide.job.scaling import servers
@@ -47,7 +47,7 @@ def take(state: "JobState", node: Node, ended: RoleExit, at: float) -> list[acti
     """Go on without this process; None: the job cannot, and its next life is to be waited for."""
     if node.state is not NodeState.EXPECTED:
         return []  # it has come after all, or is not wanted any more
-    if state.phase is Phase.DRAINING:
+    if state.phase is JobPhase.DRAINING:
         return None
     without = _without_server if node.role.kind is RoleKind.SERVER else _without_worker
     done = without(state, node, ended, at)
@@ -65,7 +65,7 @@ def _ask_for_less(state: "JobState", node: Node) -> None:
 def again(state: "JobState", *, at: float) -> list[events.Event]:
     """Ask for what is missing, if it is time to."""
     short = state.short
-    if not short.any or state.phase is not Phase.RUNNING or at < short.again_at:
+    if not short.any or state.phase is not JobPhase.RUNNING or at < short.again_at:
         return []
     why = f"there may be room by now; before: {short.why}"
     found: list[events.Event] = []

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import NamedTuple
 
-from springtide.domain.data.leases import Wish
+from springtide.domain.data.leases import ShrinkRequest
 
 MARGIN_S = 1.5  # a wish takes a heartbeat to arrive and the answer another half: less than this is not worth asking for
 SLOWEST = 0.001  # part of the others' median that a worker without any progress is taken to have: leases still end
@@ -39,7 +39,7 @@ class Cut(NamedTuple):
     """A lease that should end sooner."""
 
     rank: int
-    wish: Wish
+    wish: ShrinkRequest
     why: str
 
 
@@ -75,12 +75,12 @@ def level(
     return tuple(cuts)
 
 
-def keep(holdings: Sequence[Holding], samples: int) -> list[Wish]:
+def keep(holdings: Sequence[Holding], samples: int) -> list[ShrinkRequest]:
     """Wishes that leave a holder `samples` of its work, whole batches, the first ones."""
     wishes = []
     for holding in holdings:
         stays = min(holding.left, -(-samples // holding.batch) * holding.batch)
         samples = max(0, samples - stays)
         if stays < holding.left:
-            wishes.append(Wish(holding.shard, holding.first, holding.offset + stays))
+            wishes.append(ShrinkRequest(holding.shard, holding.first, holding.offset + stays))
     return wishes

@@ -16,9 +16,9 @@ from typing import Any
 
 from springtide import config, errors
 from springtide.domain.plan import capacity as room
-from springtide.domain.plan.capacity import Capacity
+from springtide.domain.plan.capacity import PlatformCapacity
 from springtide.domain.spec.elastic_job import ElasticJob
-from springtide.domain.spec.job_spec import Phase
+from springtide.domain.spec.job_spec import JobPhase
 from springtide.launch.k8s.pod_output import Output
 from springtide.launch.k8s.pod_requests import UserRequests
 from springtide.launch.spec import resolve
@@ -81,7 +81,7 @@ class PodJob:
     def _plan(self, job: ElasticJob) -> RunPlan:
         """What the agent is to do; the master listens at this pod's own address, and is found by the pod's name."""
         offered = self._platform.status
-        capacity = Capacity(
+        capacity = PlatformCapacity(
             cpu=offered.cpu or 0.0, memory=float(offered.memory or 0), node_cpu=offered.node_cpu or 0.0,
             node_memory=float(offered.node_memory or 0), holds=True,
         )  # fmt: skip
@@ -111,7 +111,7 @@ class PodJob:
             f"and the job begins anew from {source}"
         )
         log.warning("%s", why)
-        self._statuses.note(messages.JobStatus(name=job.name, phase=Phase.STARTING, why=why, elapsed_s=0.0))
+        self._statuses.note(messages.JobStatus(name=job.name, phase=JobPhase.STARTING, why=why, elapsed_s=0.0))
         self._platform.writer.term = term
         self._platform.writer.change()
         await self._platform.writer.flushed()

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 from springtide import config, errors
 from springtide.domain.core.roles import Life
-from springtide.domain.core.shape import Bounds
+from springtide.domain.core.shape import ShapeBounds
 from springtide.domain.spec.elastic_job import ElasticJob
-from springtide.domain.spec.job_spec import Phase
+from springtide.domain.spec.job_spec import JobPhase
 from springtide.launch.k8s import edited_spec
 from springtide.platforms.agent import ask_master
 from springtide.platforms.k8s.api.client import Client
@@ -65,7 +65,7 @@ class UserRequests:
         self._noticed = asyncio.Event()
         self.running: Callable[[], Collection[Life]] = tuple
         """Lives that have not ended."""
-        self.limits: Callable[[ElasticJob], Bounds] | None = None
+        self.limits: Callable[[ElasticJob], ShapeBounds] | None = None
         """What a changed spec allows on this cluster; None: nobody plans this job."""
 
     # ---- plans of users ----
@@ -171,7 +171,7 @@ class UserRequests:
             raise errors.MasterUnreachable(f"job {self._job.name} has no status yet")
         try:
             for wanted in self._wanted(latest, self.status):
-                if wanted.servers is not None and self.status.phase is Phase.STARTING:
+                if wanted.servers is not None and self.status.phase is JobPhase.STARTING:
                     raise errors.MasterUnreachable(f"job {self._job.name} is starting: its servers are not ready yet")
                 await self.ask(wanted)
         except errors.MasterUnreachable:

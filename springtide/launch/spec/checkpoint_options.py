@@ -13,11 +13,11 @@ from springtide.checkpoint.format.manifest import Manifest
 from springtide.checkpoint.format.storage import place_of
 from springtide.domain.core import durations
 from springtide.domain.model.checkpoints import EVERY_S, CheckpointRules
-from springtide.domain.spec.elastic_job import Keeping
+from springtide.domain.spec.elastic_job import CheckpointWish
 
 
 def rules(
-    keeping: Keeping, *, servers: int = 1, resume: str = "", resumed: Manifest | None = None, exports: str = ""
+    keeping: CheckpointWish, *, servers: int = 1, resume: str = "", resumed: Manifest | None = None, exports: str = ""
 ) -> CheckpointRules:  # fmt: skip
     """How the job keeps checkpoints: every 30 s unless it is told otherwise, or wants `exports`, which are made of
     checkpoints, more often."""

@@ -17,11 +17,11 @@ from typing import Any
 
 from springtide import config, errors
 from springtide.domain.core import resources
-from springtide.domain.core.shape import Bounds, Shape
-from springtide.domain.core.stages import Stage
+from springtide.domain.core.shape import Shape, ShapeBounds
+from springtide.domain.core.stages import PlanningStage
 from springtide.domain.plan import capacity as room
 from springtide.domain.plan.advice import Adviser
-from springtide.domain.plan.capacity import Capacity
+from springtide.domain.plan.capacity import PlatformCapacity
 from springtide.domain.plan.profile import ModelFacts
 from springtide.domain.plan.view import JobView
 from springtide.domain.spec.elastic_job import ElasticJob, RoleWish
@@ -52,7 +52,7 @@ class InitialSizes:
     planning: PlanRules
 
 
-def start(job: ElasticJob, capacity: Capacity, *, history: str = "", key: str = "", say: Say) -> InitialSizes:
+def start(job: ElasticJob, capacity: PlatformCapacity, *, history: str = "", key: str = "", say: Say) -> InitialSizes:
     """Sizes, and rules if the job is to plan for itself. `history`: of past jobs, unless the job names one."""
     room.check(capacity, job.workers, job.servers, job.quota)
     limits = room.bounds(capacity, job.workers, job.servers, job.quota)
@@ -87,7 +87,7 @@ def planned(job: ElasticJob) -> bool:
     return job.plan if job.plan is not None else open_numbers and job.sync == "async"
 
 
-def fixed(job: ElasticJob, capacity: Capacity) -> InitialSizes:
+def fixed(job: ElasticJob, capacity: PlatformCapacity) -> InitialSizes:
     """Sizes of a job that nobody plans for: what was given, else a usual size within bounds and quota."""
     cores = max(1, math.floor(capacity.node_cpu or capacity.cpu or 1))
     usual = resources.size_locally(
@@ -113,7 +113,9 @@ def within(usual: int, wish: RoleWish) -> int:
     return wish.count or wish.start or min(max(usual, wish.min or 1), wish.max or max(usual, wish.min or 1))
 
 
-def rules_of(job: ElasticJob, capacity: Capacity, limits: Bounds, *, history: str, key: str = "") -> PlanRules:
+def rules_of(
+    job: ElasticJob, capacity: PlatformCapacity, limits: ShapeBounds, *, history: str, key: str = ""
+) -> PlanRules:
     """The rules for this platform, with what the job changes of them."""
     own = PlanningConfig(
         extra_workers=0, total_cpu=limits.quota.cpu,
@@ -167,9 +169,9 @@ def warm(job: ElasticJob, small: Shape, rules: PlanRules) -> tuple[Shape, PlanRu
         return small, replace(rules, why=f"{rules.why}: nobody could be asked ({str(error) or 'no answer'})")
     if wrong:
         return small, replace(rules, why=f"{rules.why}: advice was refused, {wrong}")
-    if advice.plan is None or advice.plan.stage is not Stage.OPTIMIZING:
+    if advice.plan is None or advice.plan.stage is not PlanningStage.OPTIMIZING:
         return small, replace(rules, why=advice.plan.reason if advice.plan else rules.why)
-    return advice.plan.shape, replace(rules, why=advice.plan.reason, stage=Stage.OPTIMIZING)
+    return advice.plan.shape, replace(rules, why=advice.plan.reason, stage=PlanningStage.OPTIMIZING)
 
 
 def first_view(job: ElasticJob, rules: PlanRules) -> JobView:

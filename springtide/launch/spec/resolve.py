@@ -1,7 +1,8 @@
 """From a job as its user wrote it down to one that can run: all that was left open is filled in, and all is checked.
 
-In: an `ElasticJob` and the `Capacity` of its platform. Out: a `RunPlan`; nothing is written or started before it is
-there. For every way to a job: `springtide run`, `submit`, a pod's agent, a Ray cluster. Next: `platforms.agent.agent`.
+In: an `ElasticJob` and the `PlatformCapacity` of its platform. Out: a `RunPlan`; nothing is written or started before
+it is there. For every way to a job: `springtide run`, `submit`, a pod's agent, a Ray cluster. Next:
+`platforms.agent.agent`.
 """
 
 import difflib
@@ -15,7 +16,7 @@ from springtide import errors
 from springtide.domain.data import data_workers
 from springtide.domain.data.data_workers import FeedRules
 from springtide.domain.model import cache_rules
-from springtide.domain.plan.capacity import Capacity
+from springtide.domain.plan.capacity import PlatformCapacity
 from springtide.domain.spec import script_settings
 from springtide.domain.spec.elastic_job import ElasticJob
 from springtide.domain.spec.guard_rules import GuardRules
@@ -28,7 +29,7 @@ Say = Callable[[str], None]
 
 
 def resolve(
-    job: ElasticJob, capacity: Capacity, *, code: pathlib.Path | None, history: str = "", key: str = "",
+    job: ElasticJob, capacity: PlatformCapacity, *, code: pathlib.Path | None, history: str = "", key: str = "",
     say: Say = lambda _: None,
 ) -> RunPlan:  # fmt: skip
     """All that an agent must know.
@@ -79,7 +80,7 @@ def check_exports(job: ElasticJob, *, elsewhere: bool) -> None:
         )
 
 
-def feeds(job: ElasticJob, capacity: Capacity) -> FeedRules:
+def feeds(job: ElasticJob, capacity: PlatformCapacity) -> FeedRules:
     """What it may do about data workers."""
     cpu, node = job.data_worker_cpu, capacity.node_cpu
     if cpu is not None and 0 < node < cpu:

@@ -15,7 +15,7 @@ from typing import Any
 from springtide import errors, file_input
 from springtide.domain.spec import schema
 from springtide.domain.spec.elastic_job import ElasticJob
-from springtide.domain.spec.schema import Path, Problem, Scalar
+from springtide.domain.spec.schema import Path, Scalar, SpecProblem
 
 MOST_BYTES = 1 << 20  # what a cluster would keep of one object
 MOST_NODES = 100_000  # aliases can make a small file very large
@@ -59,9 +59,9 @@ class _Tree:
 
     def tell(self, node: Any, path: Path, message: str) -> None:
         """Something is wrong with the YAML of a node."""
-        self.problems.append((_mark(node), str(Problem(path, message))))
+        self.problems.append((_mark(node), str(SpecProblem(path, message))))
 
-    def place(self, problem: Problem) -> _Mark:
+    def place(self, problem: SpecProblem) -> _Mark:
         """Where something is wrong, or the nearest thing around it."""
         path = problem.path
         while path:

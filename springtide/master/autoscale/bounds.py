@@ -6,7 +6,7 @@ by them.
 """
 
 from springtide import errors
-from springtide.domain.spec.job_spec import Phase
+from springtide.domain.spec.job_spec import JobPhase
 from springtide.job.core import events
 from springtide.job.scaling import bounds
 from springtide.master.core.context import Doors
@@ -32,7 +32,7 @@ def answer(doors: Doors, request: messages.Rebound) -> messages.Ok:
 def _check(record: Record, request: messages.Rebound) -> None:
     """BadInput for bounds that the job cannot come into: nothing of them is kept then."""
     state = record.state
-    if state.phase is Phase.DRAINING:
+    if state.phase is JobPhase.DRAINING:
         raise errors.BadInput(f"job {state.spec.name} is draining: {state.why}")
     if request.workers is not None:
         record.book.check_group(request.workers[0] + state.planned.extra)

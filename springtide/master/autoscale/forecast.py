@@ -1,8 +1,8 @@
 """What traffic will come to an online job: its past, kept in the folder of the run, and a forecast made of it.
 
-In: arrivals, from `master.autoscale.online_loop`, by the master's clock. Out: an `Outlook` from now on, in steps of the
-stream's time. The past outlives the master, and the run: `traffic.jsonl` of an earlier one can be given. Forecasts are
-made elsewhere: one that fails or hangs changes nothing but the reason.
+In: arrivals, from `master.autoscale.online_loop`, by the master's clock. Out: a `TrafficOutlook` from now on, in steps
+of the stream's time. The past outlives the master, and the run: `traffic.jsonl` of an earlier one can be given.
+Forecasts are made elsewhere: one that fails or hangs changes nothing but the reason.
 """
 
 import logging
@@ -13,7 +13,7 @@ from typing import Protocol
 import msgspec
 
 from springtide import private_files
-from springtide.domain.data.online_view import Outlook
+from springtide.domain.data.online_view import TrafficOutlook
 from springtide.domain.spec.online_job import OnlineJob, TrafficStep
 from springtide.planning.online.forecast.correction import LOOKED_AT_S, outlook
 from springtide.planning.online.forecast.history import KEPT_S, STEP_S, Traffic
@@ -60,7 +60,7 @@ class Foresight:
             self._traffic.arrive(began, began + step.seconds * self._speedup, step.samples * self._speedup)
         if given and not self._file.points:  # the next run finds it here
             self._file.add(*given)
-        self._made: Outlook | None = None
+        self._made: TrafficOutlook | None = None
         self._begins = -1
         """The step that it begins with."""
 
@@ -89,7 +89,7 @@ class Foresight:
             at, seconds = step.number * STEP_S / self._speedup, step.seconds / self._speedup
             self._file.add(TrafficStep(at=at, seconds=seconds, samples=step.samples / self._speedup))
 
-    async def outlook(self, now: float, arriving: float) -> Outlook:
+    async def outlook(self, now: float, arriving: float) -> TrafficOutlook:
         """From now on; `arriving`: samples a second of the clock in the last minutes."""
         at = self._stream(now)
         step = math.floor(at / STEP_S)
@@ -97,7 +97,7 @@ class Foresight:
         if history is None:
             mean = arriving
             why = "nothing is known yet but the last minutes: taken to go on like that"
-            return Outlook(
+            return TrafficOutlook(
                 step_s=STEP_S, mean=(mean,) * COLD_STEPS, high=(mean * COLD_HIGH,) * COLD_STEPS, why=why
             )  # fmt: skip
         if self._made is None or step != self._begins:
@@ -117,7 +117,7 @@ class Foresight:
             return None, None
         return made.mean[place], made.high[place]
 
-    def _show(self, made: Outlook) -> None:
+    def _show(self, made: TrafficOutlook) -> None:
         """For the dashboard: by times of the clock."""
         shown = {
             "at": self._begins * STEP_S / self._speedup, "step_s": made.step_s / self._speedup, "why": made.why,

@@ -13,12 +13,12 @@ import msgspec
 
 from springtide.data.ledger.pass_registry import Book
 from springtide.domain.core.roles import Life, Role, RoleKind, RoleUsage
-from springtide.domain.core.shape import NO_NEED, Bounds, MemoryNeed, Shape
-from springtide.domain.core.stages import Stage
+from springtide.domain.core.shape import NO_NEED, MemoryNeed, Shape, ShapeBounds
+from springtide.domain.core.stages import PlanningStage
 from springtide.domain.model import outline
 from springtide.domain.plan.profile import ModelFacts
-from springtide.domain.plan.view import Feature, Finding, JobView, PastJob, RoleUse, Trouble
-from springtide.domain.spec.job_spec import Phase
+from springtide.domain.plan.view import Feature, FindingKind, GuardFinding, JobView, PastJob, RoleUse
+from springtide.domain.spec.job_spec import JobPhase
 from springtide.job.core import events
 from springtide.job.core.nodes import Node, NodeState
 from springtide.job.scaling import plan_state
@@ -69,12 +69,12 @@ def view(sources: Sources, *, now: float) -> JobView | None:
 def past(sources: Sources, throughput: float | None, *, ended_at: float) -> PastJob:
     """The job when it is over. One that was only a sample has no shape that others should begin with."""
     state = sources.record.state
-    sized = state.planned.stage in (Stage.OPTIMIZING, Stage.ADJUSTING)
+    sized = state.planned.stage in (PlanningStage.OPTIMIZING, PlanningStage.ADJUSTING)
     found = facts(sources.record) if sources.record.book.passes else None
     return PastJob(
         name=sources.name, user=state.spec.planning.user, features=features(sources.record, found),
         initial=first_shape(state), shape=plan_state.shape_of(state) if sized else None,
-        finished=state.phase is Phase.FINISHED, ended_at=ended_at, throughput=throughput, need=need(sources),
+        finished=state.phase is JobPhase.FINISHED, ended_at=ended_at, throughput=throughput, need=need(sources),
         facts=found,
     )  # fmt: skip
 
@@ -102,7 +102,7 @@ def facts(record: Record) -> ModelFacts:
     )  # fmt: skip
 
 
-def bounds(state: JobState, largest: int | None) -> Bounds:
+def bounds(state: JobState, largest: int | None) -> ShapeBounds:
     """Shapes that it may have. `largest`: as many workers as share the smallest batch, each with a sample at least."""
     limits = plan_state.bounds_of(state)
     if largest is None or limits.most.workers <= largest:
@@ -186,32 +186,34 @@ def uses(sources: Sources) -> tuple[RoleUse, ...]:
     return tuple(found)
 
 
-def findings(sources: Sources, *, now: float) -> tuple[Finding, ...]:
+def findings(sources: Sources, *, now: float) -> tuple[GuardFinding, ...]:
     """What guards have found and could not mend by themselves."""
     record, found = sources.record, []
     changed_at = record.state.planned.changed_at or 0.0
     for rank, halvings in sorted(record.book.halvings.items()):
         if halvings:
             role = Role(RoleKind.WORKER, rank)
-            found.append(Finding(trouble=Trouble.STRAGGLER, role=role, why=f"its leases were halved {halvings} times"))
+            found.append(
+                GuardFinding(trouble=FindingKind.STRAGGLER, role=role, why=f"its leases were halved {halvings} times")
+            )
     for node in record.state.nodes.values():
         own = node.role.kind is not RoleKind.DATA_WORKER  # those are not planning's
         if own and node.oom_kills and node.since > changed_at and node.state is not NodeState.GONE:
             why = f"killed for want of memory {node.oom_kills} times"
-            found.append(Finding(trouble=Trouble.OOM, role=node.role, why=why))
+            found.append(GuardFinding(trouble=FindingKind.OOM, role=node.role, why=why))
     refused = sources.guards.refused
     if refused is not None and now - refused[0] <= RECENT_S:
         found += _unmended(refused[1], refused[2])
     return tuple(found)
 
 
-def _unmended(event: events.Event, why: str) -> list[Finding]:
+def _unmended(event: events.Event, why: str) -> list[GuardFinding]:
     match event:
         case events.ServersScaled(wanted):
-            return [Finding(trouble=Trouble.MEMORY, role=Role(RoleKind.SERVER), why=why, servers=wanted)]
+            return [GuardFinding(trouble=FindingKind.MEMORY, role=Role(RoleKind.SERVER), why=why, servers=wanted)]
         case events.ServerReplaced(rank):
-            return [Finding(trouble=Trouble.SLOW_SERVER, role=Role(RoleKind.SERVER, rank), why=why)]
+            return [GuardFinding(trouble=FindingKind.SLOW_SERVER, role=Role(RoleKind.SERVER, rank), why=why)]
         case events.ServerGranted(rank):
-            return [Finding(trouble=Trouble.HOT_SERVER, role=Role(RoleKind.SERVER, rank), why=why)]
+            return [GuardFinding(trouble=FindingKind.HOT_SERVER, role=Role(RoleKind.SERVER, rank), why=why)]
         case _:
             return []

@@ -18,10 +18,10 @@ from typing import Any
 from springtide import errors
 from springtide.domain.core.roles import Role, RoleKind, RoleUsage
 from springtide.domain.core.shape import Shape
-from springtide.domain.core.stages import Stage
+from springtide.domain.core.stages import PlanningStage
 from springtide.domain.data.data_workers import FeedShare
 from springtide.domain.plan.advice import WITHOUT_BRAIN, Advice, Adviser
-from springtide.domain.plan.plan import Plan
+from springtide.domain.plan.plan import ShapePlan
 from springtide.domain.plan.view import MEMORY, ClusterView, JobView
 from springtide.job.core import events
 from springtide.job.scaling import plan_moves, plan_state
@@ -96,7 +96,7 @@ class Autoscale:
     def settled(self) -> bool:
         """Whether the job has reached its plan, and nothing is to be changed for now."""
         own = self._state.planned
-        return self._content and own.target is None and own.stage is Stage.ADJUSTING
+        return self._content and own.target is None and own.stage is PlanningStage.ADJUSTING
 
     def begin(self) -> None:
         """The job is new: say what it begins with, and why."""
@@ -215,8 +215,8 @@ class Autoscale:
         enough = here is not None and (here.steps >= config.sample_steps or quiet >= config.sample_s)
         self._content = enough and quiet >= config.between_changes_s
         self._tell("nothing", None, advice.why, notes=advice.notes)
-        if self._content and stage is not Stage.ADJUSTING:
-            self._happen(events.PlanEnded(Stage.ADJUSTING))
+        if self._content and stage is not PlanningStage.ADJUSTING:
+            self._happen(events.PlanEnded(PlanningStage.ADJUSTING))
 
     def _take(self, advice: Advice, asked: JobView) -> None:
         plan, stage = advice.plan, self._state.planned.stage
@@ -255,22 +255,24 @@ class Autoscale:
             return False
         return True
 
-    def _tell(self, outcome: str, plan: Plan | None, why: str, notes: tuple[str, ...] = ()) -> None:
+    def _tell(self, outcome: str, plan: ShapePlan | None, why: str, notes: tuple[str, ...] = ()) -> None:
         """A line of the story, if it is news: numbers in it that move on are none."""
         alone = any(note.startswith(WITHOUT_BRAIN) for note in notes)
         kind = f"{outcome} {_NUMBERS.sub('#', why)}{' by itself' if alone else ''}"
         if outcome != "taken" and kind == self._said:
             return
         self._said = kind
-        shape = str(plan.shape) if isinstance(plan, Plan) else None
-        details = {"throughput": plan.throughput, "cost": plan.cost} if isinstance(plan, Plan) else {}
+        shape = str(plan.shape) if isinstance(plan, ShapePlan) else None
+        details = {"throughput": plan.throughput, "cost": plan.cost} if isinstance(plan, ShapePlan) else {}
         stage, epoch = self._state.planned.stage, self._state.planned.epoch
         self._hands.tell(
             "plan", outcome=outcome, shape=shape, why=why, stage=stage, epoch=epoch, notes=list(notes), **details
         )
         if outcome != "taken":
             what = {"nothing": "leave the job as it is", "started": "begin small"}.get(outcome, "refuse a plan")
-            what = "begin as similar jobs ended" if what == "begin small" and stage is Stage.OPTIMIZING else what
+            what = (
+                "begin as similar jobs ended" if what == "begin small" and stage is PlanningStage.OPTIMIZING else what
+            )
             self._happen(events.Judged(what, why, told=True))
 
     # ---- the end ----

@@ -27,7 +27,7 @@ from springtide import errors
 from springtide.brain.forecasting.forecast_client import Forecasting
 from springtide.domain.core.roles import Life, RoleKind
 from springtide.domain.data.online_view import OnlineRules, OnlineView, Scaling
-from springtide.domain.spec.job_spec import Phase
+from springtide.domain.spec.job_spec import JobPhase
 from springtide.domain.spec.online_job import OnlinePoint, OnlineState
 from springtide.job.core import events
 from springtide.job.core.nodes import NodeState
@@ -161,7 +161,7 @@ class Online:
         pausing = plan_state.unsettled(self._state, moving=moving)
         self._look(now, pausing=bool(pausing))
         self._measure(now)
-        if self._job.on and self._state.phase is Phase.RUNNING and now >= self._next_at and self._asking is None:
+        if self._job.on and self._state.phase is JobPhase.RUNNING and now >= self._next_at and self._asking is None:
             self._next_at = now + self._job.every_s / self._job.speedup
             self._asking = asyncio.get_running_loop().create_task(self._decide(now, pausing))
             self._asking.add_done_callback(self._asked)
@@ -205,7 +205,7 @@ class Online:
     def _let_cores_go(self) -> None:
         """Planning, which stands aside, began with small roles to be measured: here only their number is decided."""
         rules, state = self._state.spec.planning, self._state
-        if not self._job.on or rules.bounds is None or state.phase is not Phase.RUNNING:
+        if not self._job.on or rules.bounds is None or state.phase is not JobPhase.RUNNING:
             return
         for kind in (RoleKind.WORKER, RoleKind.SERVER):
             size = state.planned.sizes[kind]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from springtide.domain.core.roles import Life, Role, RoleKind, RoleUsage
 from springtide.domain.core.shape import Shape
 from springtide.domain.plan.profile import SUM_FIELDS, Profile, TimingSum
-from springtide.domain.plan.view import Launch
+from springtide.domain.plan.view import LaunchTime
 from springtide.domain.spec.plan_rules import PlanRules
 from springtide.job.core.nodes import Node, NodeState
 from springtide.planning.perf_model import profiles as observe
@@ -52,7 +52,7 @@ class Watching:
     def __init__(self, rules: PlanRules) -> None:
         self._rules = rules
         self.era: Era | None = None
-        self.launches: deque[Launch] = deque(maxlen=KEPT_LAUNCHES)
+        self.launches: deque[LaunchTime] = deque(maxlen=KEPT_LAUNCHES)
         self._readings: deque[Reading] = deque(maxlen=MOST_READINGS)
         self._before: list[Profile] = []
         """Of shapes that the job had."""
@@ -147,7 +147,7 @@ class Watching:
             if node.state is NodeState.JOINED and life in self._awaited and not node.coming:
                 seconds = at - self._awaited.pop(life)
                 self.launches.append(
-                    Launch(kind=node.role.kind, cpu=node.cpu or 1.0, memory=node.memory or 0, seconds=seconds)
+                    LaunchTime(kind=node.role.kind, cpu=node.cpu or 1.0, memory=node.memory or 0, seconds=seconds)
                 )
         for life, node in waiting.items():
             self._awaited.setdefault(life, node.since + node.after_s)

@@ -16,7 +16,7 @@ from springtide.checkpoint.format import reader
 from springtide.checkpoint.format.manifest import Manifest
 from springtide.data.ledger.snapshot import BookNote
 from springtide.domain.core.roles import Role
-from springtide.domain.spec.job_spec import Phase
+from springtide.domain.spec.job_spec import JobPhase
 from springtide.embedding.placement import placement
 from springtide.job.core import events
 from springtide.job.core.nodes import ALIVE, NodeState
@@ -93,7 +93,7 @@ class Rounds:
     def restore_for(self, rank: int) -> messages.Restore | None:
         """What a server has to bring back before the first placement: its slots of the run that is gone on from."""
         rules, spec = self.saving.rules, self._doors.record.state.spec
-        if not rules.resume or self._doors.record.state.phase is not Phase.STARTING:
+        if not rules.resume or self._doors.record.state.phase is not JobPhase.STARTING:
             return None
         slots = placement.even(spec.slots, spec.servers).slots_of(rank)
         return messages.Restore(rules.resume, rules.resume_number, slots, self.saving.lineage)

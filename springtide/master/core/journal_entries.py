@@ -13,9 +13,9 @@ from springtide.data.ledger.snapshot import BookNote
 from springtide.domain.data import streams
 from springtide.domain.data.data_workers import LeftOut
 from springtide.domain.data.epochs import EpochPlace
-from springtide.domain.data.leases import Failure, Holder, LeaseKey, Progress, Wish
+from springtide.domain.data.leases import LeaseHolder, LeaseKey, Progress, ReadFailure, ShrinkRequest
 from springtide.domain.data.samples import DatasetCard
-from springtide.domain.data.streams import Seen
+from springtide.domain.data.streams import PartitionRange
 from springtide.job.core import events
 
 
@@ -34,20 +34,20 @@ class Happened(Entry, frozen=True):
 class Lease(Entry, frozen=True):
     """A worker asks for leases."""
 
-    holder: Holder
+    holder: LeaseHolder
     card: DatasetCard
     most: int
     at: float
     known: tuple[LeaseKey, ...]
     era: int = 0
-    seen: tuple[Seen, ...] = ()
+    seen: tuple[PartitionRange, ...] = ()
     """What is new of the partitions of a stream."""
 
 
 class Report(Entry, frozen=True):
     """A worker says how far it is."""
 
-    holder: Holder
+    holder: LeaseHolder
     words: tuple[Progress, ...]
     at: float
     era: int = 0
@@ -56,7 +56,7 @@ class Report(Entry, frozen=True):
 class End(Entry, frozen=True):
     """A worker has found the end of a data set without a length."""
 
-    holder: Holder
+    holder: LeaseHolder
     card: DatasetCard
     samples: int
 
@@ -64,8 +64,8 @@ class End(Entry, frozen=True):
 class Cut(Entry, frozen=True):
     """Batches of a stream end there, though they are not full."""
 
-    holder: Holder
-    cuts: tuple[streams.Cut, ...]
+    holder: LeaseHolder
+    cuts: tuple[streams.BatchCut, ...]
     era: int = 0
 
 
@@ -86,8 +86,8 @@ class Assign(Entry, frozen=True):
 class Fail(Entry, frozen=True):
     """A worker cannot read part of a lease."""
 
-    holder: Holder
-    failure: Failure
+    holder: LeaseHolder
+    failure: ReadFailure
 
 
 class TakeBack(Entry, frozen=True):
@@ -137,7 +137,7 @@ class Resize(Entry, frozen=True):
 class Shorten(Entry, frozen=True):
     """A lease should end sooner."""
 
-    wish: Wish
+    wish: ShrinkRequest
 
 
 class Share(Entry, frozen=True):
@@ -159,14 +159,14 @@ class Claim(Entry, frozen=True):
     """A worker wants to do what must be done once."""
 
     key: str
-    holder: Holder
+    holder: LeaseHolder
 
 
 class Settle(Entry, frozen=True):
     """It has done it."""
 
     key: str
-    holder: Holder
+    holder: LeaseHolder
 
 
 class LeaveOut(Entry, frozen=True):

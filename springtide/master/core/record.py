@@ -13,7 +13,7 @@ from springtide.data.ledger.snapshot import BookNote, BookState
 from springtide.domain.core.roles import Placement, RoleKind
 from springtide.domain.data.data_workers import BatchName, LeftOut
 from springtide.domain.data.epochs import EpochPlace
-from springtide.domain.data.leases import Grant, Holder, Nothing, Verdict
+from springtide.domain.data.leases import Grant, LeaseHolder, LedgerReply, NoLease
 from springtide.domain.spec.job_spec import JobSpec
 from springtide.embedding.placement import placement
 from springtide.job.core import actions, events
@@ -22,7 +22,7 @@ from springtide.master.core import journal_entries
 
 MAX_SHARED_BYTES = 2**20  # of one value: addresses and the like, not tensors
 MAX_SHARED_KEYS = 10_000
-DONE = Holder(-1, -1)
+DONE = LeaseHolder(-1, -1)
 """In place of the worker that does a thing: it is done."""
 
 
@@ -33,7 +33,7 @@ class RecordState(msgspec.Struct, frozen=True, kw_only=True):
     book: BookState
     addresses: tuple[str, ...]
     shared: dict[str, bytes]
-    once: dict[str, Holder]
+    once: dict[str, LeaseHolder]
     gates: dict[str, int]
     owners: tuple[int, ...]
     epoch: int
@@ -61,7 +61,7 @@ class Record:
         """By slot, the server that has it, as far as servers have told."""
         self.epoch = 0
         self.shared: dict[str, bytes] = {}
-        self.once: dict[str, Holder] = {}
+        self.once: dict[str, LeaseHolder] = {}
         self.objects: dict[int, dict[str, bytes]] = {}
         """States of the workers' own objects, by rank and name."""
         self.places: dict[int, EpochPlace] = {}
@@ -128,7 +128,7 @@ class Record:
                     self._readdress(role.rank, address)
                 case actions.Fence(role, incarnation) if role.kind is RoleKind.WORKER:
                     self.book.fence(role.rank, incarnation)
-                    self._release(Holder(role.rank, incarnation))
+                    self._release(LeaseHolder(role.rank, incarnation))
                 case actions.GoBack(anew):
                     self.begun = False
                     if anew:
@@ -145,18 +145,18 @@ class Record:
             self.book.expect(self.state.workers)
         return done
 
-    def lease(self, entry: journal_entries.Lease) -> tuple[Grant, ...] | Nothing:
+    def lease(self, entry: journal_entries.Lease) -> tuple[Grant, ...] | NoLease:
         """Leases for a worker."""
         answer = self.book.lease(
             entry.holder, entry.card, entry.most, entry.at, set(entry.known), entry.era, entry.seen
         )  # fmt: skip
-        if not isinstance(answer, Nothing):
+        if not isinstance(answer, NoLease):
             self.begun = True
             self.leased_at = entry.at if self.leased_at is None else self.leased_at
         self.last_at = max(self.last_at, entry.at)
         return answer
 
-    def report(self, entry: journal_entries.Report) -> Verdict:
+    def report(self, entry: journal_entries.Report) -> LedgerReply:
         """A worker's words on its leases."""
         before = self.book.changes
         verdict = self.book.report(entry.holder, entry.words, entry.at, entry.era)
@@ -174,7 +174,7 @@ class Record:
         self._changes += self.shared.get(key) != value
         self.shared[key] = value
 
-    def claim(self, key: str, holder: Holder) -> bool | None:
+    def claim(self, key: str, holder: LeaseHolder) -> bool | None:
         """Whether this worker is to do what must be done once. None: another one is at it; ask when it is through."""
         doer = self.once.get(key)
         if doer is None:
@@ -183,7 +183,7 @@ class Record:
             return True
         return doer == holder if doer in (holder, DONE) else None
 
-    def settle(self, key: str, holder: Holder) -> None:
+    def settle(self, key: str, holder: LeaseHolder) -> None:
         """It is done. The word of a worker that has been given up meanwhile does not count."""
         if self.once.get(key) == holder:
             self.once[key] = DONE
@@ -335,7 +335,7 @@ class Record:
         self.book.restore(BookNote())
         self.once, self.objects, self.places, self.leased_at = {}, {}, {}, None
 
-    def _release(self, holder: Holder) -> None:
+    def _release(self, holder: LeaseHolder) -> None:
         """What a lost worker had begun to do once, another must do."""
         for key in [key for key, doer in self.once.items() if doer == holder]:
             del self.once[key]

@@ -6,7 +6,7 @@ In: `master.dispatcher`. Out: the moment everyone is there, or the moment a cond
 import asyncio
 from collections.abc import Callable
 
-from springtide.domain.data.leases import Holder
+from springtide.domain.data.leases import LeaseHolder
 from springtide.job.group.staleness_gate import Gate
 
 
@@ -50,7 +50,7 @@ class Doorway:
     def __init__(self, changed: Turnstile) -> None:
         self._gate, self._changed = Gate(), changed
 
-    async def enter(self, holder: Holder, bound: int) -> None:
+    async def enter(self, holder: LeaseHolder, bound: int) -> None:
         """Wait for the holder's turn."""
         self.leave(holder)  # asked again: the answer was lost
         try:
@@ -60,7 +60,7 @@ class Doorway:
             raise
         self._changed.turn()  # the next in turn may fit in beside it
 
-    def leave(self, holder: Holder) -> None:
+    def leave(self, holder: LeaseHolder) -> None:
         """Its push is applied, or it is gone."""
         if self._gate.leave(holder):
             self._changed.turn()

@@ -16,7 +16,7 @@ import msgspec
 from springtide import errors
 from springtide.domain.core.roles import Role, RoleKind, RoleUsage
 from springtide.domain.data.data_workers import FeedSeen, FeedShare, FeedState, FeedTarget, StageTarget, spread
-from springtide.domain.spec.job_spec import Phase
+from springtide.domain.spec.job_spec import JobPhase
 from springtide.job.core import events
 from springtide.job.core.nodes import NodeState
 from springtide.job.scaling import data_workers
@@ -131,7 +131,7 @@ class Feeding:
         state, rules, now = self._state, self._rules, self._clock()
         self.watch.measure(usage, at=now)
         self._notice(now)
-        if state.phase is not Phase.RUNNING or state.feeding.given_up or state.feeding.pinned or rules.off:
+        if state.phase is not JobPhase.RUNNING or state.feeding.given_up or state.feeding.pinned or rules.off:
             self._autoscale.fed = None
             return
         if rules.workers is None:

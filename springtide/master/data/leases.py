@@ -11,7 +11,7 @@ from typing import Any
 
 from springtide import errors
 from springtide.domain.core.roles import Role, RoleKind
-from springtide.domain.data.leases import Failure, Holder, LeaseKey, Nothing, Progress, Verdict
+from springtide.domain.data.leases import LeaseHolder, LeaseKey, LedgerReply, NoLease, Progress, ReadFailure
 from springtide.job.core import events
 from springtide.master.core import journal_entries
 from springtide.master.core.context import Doors
@@ -34,7 +34,7 @@ class Leasing:
         """Since when a bsp group's pass over a stream has had less than a batch."""
 
     async def lease(
-        self, holder: Holder, request: messages.LeaseRequest
+        self, holder: LeaseHolder, request: messages.LeaseRequest
     ) -> messages.Leased | messages.Regroup | messages.Wait | messages.End:
         """Leases, or why there are none; waits a while for some."""
         self.words(holder, request.progress, request.failures, request.era)
@@ -49,7 +49,7 @@ class Leasing:
         seen = book.news(card, request.seen) if card.stream is not None else ()
         if card.stream is not None:
             self.asked_at[holder.rank] = self._clock()
-        answer: Any = Nothing.WAIT
+        answer: Any = NoLease.WAIT
 
         def lease() -> bool:
             nonlocal answer, seen
@@ -57,7 +57,7 @@ class Leasing:
             with doors.kept(entry):
                 answer = doors.record.lease(entry)
             seen = ()
-            return answer is not Nothing.WAIT
+            return answer is not NoLease.WAIT
 
         def answered() -> bool:
             return lease() or (self._plan(holder, request) and lease())
@@ -66,17 +66,17 @@ class Leasing:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(HOLD_S if not (card.in_step and card.stream) else HOLD_GROUP_S):
                 await doors.changed.until(answered)
-        if answer is Nothing.WAIT:
+        if answer is NoLease.WAIT:
             return messages.Wait()
-        if answer is Nothing.FENCED:
+        if answer is NoLease.FENCED:
             raise errors.Fenced(f"{holder} was given up: its work is with others, and it should leave")
-        if answer is Nothing.REGROUP:
+        if answer is NoLease.REGROUP:
             return messages.Regroup()
-        if isinstance(answer, Nothing):
+        if isinstance(answer, NoLease):
             return messages.End(stop=book.is_cut_short(card))
         return self._healing.leased(answer)
 
-    def _plan(self, holder: Holder, request: messages.LeaseRequest) -> bool:
+    def _plan(self, holder: LeaseHolder, request: messages.LeaseRequest) -> bool:
         """A bsp group needs more of its stream, and this rank is the first to ask: what, as far as it sees."""
         book, now = self._doors.record.book, self._clock()
         convoy = book.convoy(request.card)
@@ -93,7 +93,7 @@ class Leasing:
         with self._doors.kept(journal_entries.Plan(holder.rank, convoy.base, stretch)):
             return book.plan(holder.rank, convoy.base, stretch)
 
-    def cut(self, holder: Holder, request: messages.CutRequest) -> messages.CutsNoted:
+    def cut(self, holder: LeaseHolder, request: messages.CutRequest) -> messages.CutsNoted:
         """Batches of a stream that did not fill up end there, for whoever reads them."""
         book = self._doors.record.book
         with self._doors.kept(journal_entries.Cut(holder, request.cuts, request.era)):
@@ -101,8 +101,8 @@ class Leasing:
         return messages.CutsNoted(counted, book.era)
 
     def words(
-        self, holder: Holder, words: Sequence[Progress], failures: Sequence[Failure] = (), era: int = 0
-    ) -> Verdict:
+        self, holder: LeaseHolder, words: Sequence[Progress], failures: Sequence[ReadFailure] = (), era: int = 0
+    ) -> LedgerReply:
         """What a holder says of its leases, and what the book answers."""
         doors, book = self._doors, self._doors.record.book
         failed = False

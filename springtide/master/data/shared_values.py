@@ -7,7 +7,7 @@ is in the record, and journaled by the desk's `kept`.
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
-from springtide.domain.data.leases import Holder
+from springtide.domain.data.leases import LeaseHolder
 from springtide.master.core import journal_entries, waiters
 from springtide.master.core.record import Record
 from springtide.rpc.messages import messages
@@ -30,7 +30,7 @@ class Agreeing:
         self._record, self._changed, self._kept = record, changed, kept
         self._arrivals = waiters.Arrivals(record.state.spec.workers)
 
-    async def answer(self, holder: Holder, request: Agreement) -> messages.Reply:
+    async def answer(self, holder: LeaseHolder, request: Agreement) -> messages.Reply:
         """One request of a worker that counts."""
         record = self._record
         match request:
@@ -63,7 +63,7 @@ class Agreeing:
             self._changed.turn()
         await self._changed.until(lambda: gates.get(name, 0) >= turn)
 
-    async def _claim(self, holder: Holder, key: str) -> messages.Claimed:
+    async def _claim(self, holder: LeaseHolder, key: str) -> messages.Claimed:
         mine: bool | None = None
 
         def decided() -> bool:

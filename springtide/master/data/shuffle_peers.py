@@ -5,7 +5,7 @@ that takes over has it again as soon as everyone has called.
 """
 
 from springtide.domain.core.roles import Role, RoleKind
-from springtide.domain.data.leases import Holder
+from springtide.domain.data.leases import LeaseHolder
 from springtide.job.state import JobState
 from springtide.rpc.messages import shuffling
 from springtide.rpc.messages.shuffling import Shuffler, Shufflers
@@ -16,10 +16,10 @@ class ShufflerList:
 
     def __init__(self, state: JobState) -> None:
         self._state = state
-        self._addresses: dict[Holder, str] = {}
+        self._addresses: dict[LeaseHolder, str] = {}
         self._listed = shuffling.listed(())
 
-    def heard(self, holder: Holder, address: str, known: int) -> Shufflers | None:
+    def heard(self, holder: LeaseHolder, address: str, known: int) -> Shufflers | None:
         """A worker says where it can be called and which list it knows; the list, where that is another one.
 
         Workers without an address take no part, and are told nothing.
@@ -33,6 +33,6 @@ class ShufflerList:
             self._listed = shuffling.listed(Shuffler(str(each), where) for each, where in now.items())
         return None if known == self._listed.digest else self._listed
 
-    def _belongs(self, holder: Holder) -> bool:
+    def _belongs(self, holder: LeaseHolder) -> bool:
         role = Role(RoleKind.WORKER, holder.rank)
         return str(role) in self._state.nodes and not self._state.fenced(role, holder.incarnation)

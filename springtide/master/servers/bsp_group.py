@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 
 from springtide import errors
 from springtide.domain.core.roles import RoleKind
-from springtide.domain.data.leases import Holder
+from springtide.domain.data.leases import LeaseHolder
 from springtide.job.core import events
 from springtide.job.group import groups, rendezvous
 from springtide.job.group.rendezvous import Arrival, Formation
@@ -39,9 +39,9 @@ class Forming:
         """`last_save`: the number of the checkpoint that a group makes at its end, 0 if none."""
         self._record, self._changed, self._happen, self._kept = record, changed, happen, kept
         self._clock, self._last_save = clock, last_save
-        self._arrived: dict[Holder, Arrival] = {}
-        self._answers: dict[Holder, messages.Formed] = {}
-        self._last: dict[Holder, messages.Formed] = {}
+        self._arrived: dict[LeaseHolder, Arrival] = {}
+        self._answers: dict[LeaseHolder, messages.Formed] = {}
+        self._last: dict[LeaseHolder, messages.Formed] = {}
         self._rollout: Rollout | None = None
         self._at_rest = False
         self._met: dict[str, bytes] = {}
@@ -53,7 +53,7 @@ class Forming:
         """Slots of a bsp group move between two shards, while all of its ranks wait here."""
         self._rollout = rollout
 
-    async def join(self, holder: Holder, request: messages.Form) -> messages.Formed:
+    async def join(self, holder: LeaseHolder, request: messages.Form) -> messages.Formed:
         """A worker waits for a group. One whose answer was lost is told the same once more."""
         state, last = self._record.state, self._last.get(holder)
         if not state.in_step:
@@ -75,7 +75,7 @@ class Forming:
             raise
         return self._answers.pop(holder)
 
-    async def meet(self, holder: Holder, request: messages.Meet) -> messages.Met:
+    async def meet(self, holder: LeaseHolder, request: messages.Meet) -> messages.Met:
         """Members of the group tell one another where they are. GroupChanged when one of them will not come."""
         state, generation = self._record.state, request.generation
 
@@ -94,7 +94,7 @@ class Forming:
             raise errors.GroupChanged(f"group {generation} is over: a member of it is lost, or forms another")
         return messages.Met(dict(met))
 
-    def leave(self, holder: Holder) -> None:
+    def leave(self, holder: LeaseHolder) -> None:
         """It waits no more: lost, or its connection."""
         self._arrived.pop(holder, None)
         self._answers.pop(holder, None)
@@ -125,7 +125,7 @@ class Forming:
             self._answer(formed, state.generation + 1)
             self._happen(events.Formed(formed.members, "all who belong to it are here"))
 
-    def _stop_shards(self, state: JobState, active: list[Holder]) -> bool:
+    def _stop_shards(self, state: JobState, active: list[LeaseHolder]) -> bool:
         """Whether the group is to change, and all who come are here: then it pauses before the next shard."""
         chosen = {holder.rank for holder in active[: state.workers]}
         coming = [holder for holder in active if holder.rank not in state.group]
@@ -163,5 +163,5 @@ class Forming:
         self._at_rest = False
 
 
-def _active(state: JobState) -> list[Holder]:
-    return [Holder(node.role.rank, node.incarnation) for node in state.of_kind(RoleKind.WORKER) if node.active]
+def _active(state: JobState) -> list[LeaseHolder]:
+    return [LeaseHolder(node.role.rank, node.incarnation) for node in state.of_kind(RoleKind.WORKER) if node.active]

@@ -15,9 +15,9 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from springtide import errors
-from springtide.domain.core.roles import Move, Role, RoleKind
-from springtide.domain.data.leases import Holder
-from springtide.domain.spec.job_spec import Phase
+from springtide.domain.core.roles import Role, RoleKind, SlotMove
+from springtide.domain.data.leases import LeaseHolder
+from springtide.domain.spec.job_spec import JobPhase
 from springtide.embedding.placement import placement
 from springtide.job.core import events
 from springtide.job.core.nodes import ALIVE, NodeState
@@ -80,7 +80,7 @@ class Rollout:
         self._requests: dict[int, float] = {}
         self._counted: dict[int, tuple[int, int]] = {}
         """By slot: its server, and how many requests that had counted."""
-        self._epochs: dict[Holder, int] = {}
+        self._epochs: dict[LeaseHolder, int] = {}
         """By worker and incarnation: the placement it goes by."""
         self._moved = 0
         self._orders = 0
@@ -109,7 +109,7 @@ class Rollout:
         mine = [self._requests.get(slot, 0.0) for slot, owner in enumerate(self._record.owners) if owner == rank]
         return max(mine, default=0.0) / max(sum(self._requests.values()), 1e-9)
 
-    def settled_for(self, members: Iterable[Holder]) -> bool:
+    def settled_for(self, members: Iterable[LeaseHolder]) -> bool:
         """Whether nothing is to move, and these workers know where slots are."""
         epoch = self._record.epoch
         return not self._goal and (epoch <= 1 or all(self._epochs.get(one, 0) >= epoch for one in members))
@@ -119,7 +119,7 @@ class Rollout:
         """Whether every worker goes by the newest placement."""
         state, epochs = self._record.state, self._epochs
         alive = [node for node in state.of_kind(RoleKind.WORKER) if node.state in ALIVE]
-        return all(epochs.get(Holder(node.role.rank, node.incarnation), 0) >= self._record.epoch for node in alive)
+        return all(epochs.get(LeaseHolder(node.role.rank, node.incarnation), 0) >= self._record.epoch for node in alive)
 
     def release(self) -> None:
         """Nobody is in the middle of a step any more: servers may do what they could not be told before."""
@@ -193,7 +193,7 @@ class Rollout:
 
     def worker_goes_by(self, rank: int, incarnation: int, epoch: int) -> None:
         """A worker's heartbeat."""
-        holder = Holder(rank, incarnation)
+        holder = LeaseHolder(rank, incarnation)
         if epoch > self._epochs.get(holder, 0):
             self._epochs[holder] = epoch
             if self._waits is not None:
@@ -206,7 +206,7 @@ class Rollout:
         state = self._record.state
 
         def news() -> bool:
-            return self._told.get(role.rank, 0) < self._orders or state.healing or state.phase is not Phase.RUNNING
+            return self._told.get(role.rank, 0) < self._orders or state.healing or state.phase is not JobPhase.RUNNING
 
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
@@ -277,7 +277,7 @@ class Rollout:
         state = self._record.state
         if self._healing and not state.healing:
             self._orders += 1
-        if self._healing or state.healing or state.phase is not Phase.RUNNING:
+        if self._healing or state.healing or state.phase is not JobPhase.RUNNING:
             self._news.turn()
         self._healing = state.healing
 
@@ -302,7 +302,7 @@ class Rollout:
 
     def _begin(
         self,
-        moves: tuple[Move, ...],
+        moves: tuple[SlotMove, ...],
         servers: dict[int, placement.Capacity],
         owners: tuple[int, ...],
         load: list[placement.SlotLoad],

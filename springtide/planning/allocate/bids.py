@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from springtide.domain.core.shape import Bounds, MemoryNeed, Shape
+from springtide.domain.core.shape import MemoryNeed, Shape, ShapeBounds
 from springtide.domain.plan.view import ClusterView
 from springtide.domain.spec.planning_config import PlanningConfig
 from springtide.planning.allocate.choose import UNENDING_S
@@ -184,7 +184,7 @@ def _held(bidders: Sequence[Bidder], needs: Sequence[MemoryNeed], rows: Rows) ->
     return Held(*np.array(found, dtype=float).T.take(rows.owner, axis=1))
 
 
-def allowed(bounds: Bounds, config: PlanningConfig) -> Bounds:
+def allowed(bounds: ShapeBounds, config: PlanningConfig) -> ShapeBounds:
     """A job's bounds with C_total and C_max in them."""
     most, quota = bounds.most, clamp.quota(bounds, config)
     if max(most.worker_cpu, most.server_cpu) <= config.node_cpu and quota == bounds.quota:
@@ -293,7 +293,7 @@ def _near_numbers(workers: int) -> tuple[int, ...]:
     return tuple({round(workers * trust_region.NEAR ** (at / STEPS_NEAR)) for at in range(-STEPS_NEAR, STEPS_NEAR + 1)})
 
 
-def _needed(now: Shape, need: MemoryNeed, bounds: Bounds, config: PlanningConfig) -> Shape:
+def _needed(now: Shape, need: MemoryNeed, bounds: ShapeBounds, config: PlanningConfig) -> Shape:
     """What runs now, within bounds and with the memory that servers need."""
     needed = clamp.clipped(now, bounds, config)
     if need.server or need.rows:

@@ -14,9 +14,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from springtide.domain.core.shape import Capacity
-from springtide.domain.core.stages import Stage
-from springtide.domain.plan.plan import Decision, Plan, nothing
+from springtide.domain.core.shape import ResourceBudget
+from springtide.domain.core.stages import PlanningStage
+from springtide.domain.plan.plan import Decision, ShapePlan, nothing
 from springtide.domain.spec.planning_config import PlanningConfig
 from springtide.planning.allocate import ilp, knapsack, priorities
 from springtide.planning.allocate import options as weighing
@@ -30,7 +30,7 @@ LEAST_LOG_WEIGHT = -27.0
 """Within a job: candidates that weigh less than e^-27 of the weightiest count as that."""
 
 
-def choose(bids: Sequence[Bid], capacity: Capacity, config: PlanningConfig) -> Decision:
+def choose(bids: Sequence[Bid], capacity: ResourceBudget, config: PlanningConfig) -> Decision:
     """Plans for the jobs that are to change. What the bidding jobs have now is part of the capacity."""
     if not bids:
         return nothing("no job is ready to be changed")
@@ -69,7 +69,7 @@ def efficiency(gain: float, cost: float) -> float:
     return gain / cost if abs(cost) > knapsack.LEAST_COST else (float("inf") if gain > 0 else 0.0)
 
 
-def _plan(table: Considered, at: int, bid: Bid, option: int, log_weight: float) -> Plan | None:
+def _plan(table: Considered, at: int, bid: Bid, option: int, log_weight: float) -> ShapePlan | None:
     """The plan of one job; None: it stays as it is."""
     if option == table.stays[at]:
         return None
@@ -82,6 +82,6 @@ def _plan(table: Considered, at: int, bid: Bid, option: int, log_weight: float) 
         f"{before:,.0f} -> {after:,.0f} samples/s{share} at {now:,.1f} -> {then:,.1f} an hour; gain {gain:,.1f} after "
         f"what the change costs{bought}, log WG {log_weight:.1f}"
     )
-    return Plan(
-        job=bid.job, shape=shape, reason=reason, gain=gain, cost=then, throughput=after, stage=Stage.ADJUSTING
+    return ShapePlan(
+        job=bid.job, shape=shape, reason=reason, gain=gain, cost=then, throughput=after, stage=PlanningStage.ADJUSTING
     )  # fmt: skip

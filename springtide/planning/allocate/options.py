@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from springtide.domain.core.shape import Shape
-from springtide.domain.plan.view import Launch
+from springtide.domain.plan.view import LaunchTime
 from springtide.domain.spec.planning_config import PlanningConfig
 from springtide.planning.allocate import knapsack
 from springtide.planning.allocate.priorities import Standing
@@ -39,7 +39,7 @@ class Bid:
     shapes: Columns
     throughput: Floats
     standing: Standing
-    launches: tuple[Launch, ...] = ()
+    launches: tuple[LaunchTime, ...] = ()
 
 
 class Considered(NamedTuple):

@@ -7,27 +7,27 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from springtide.domain.core.shape import NO_NEED, Bounds, Capacity, MemoryNeed, Shape
+from springtide.domain.core.shape import NO_NEED, MemoryNeed, ResourceBudget, Shape, ShapeBounds
 from springtide.domain.spec.planning_config import PlanningConfig
 
 SMALLEST_CPU = 0.1
 """Sizes are rounded to tenths of a core: finer ones say more than is known."""
 
 
-def quota(bounds: Bounds, config: PlanningConfig) -> Capacity:
+def quota(bounds: ShapeBounds, config: PlanningConfig) -> ResourceBudget:
     """What one job may take in all: its own quota, and C_total unless even its least shape is more."""
-    return Capacity(
+    return ResourceBudget(
         cpu=min(bounds.quota.cpu, max(config.total_cpu, bounds.least.cpu)), memory=bounds.quota.memory
     )  # fmt: skip
 
 
-def within(shape: Shape, bounds: Bounds, config: PlanningConfig, *, need: MemoryNeed = NO_NEED) -> Shape:
+def within(shape: Shape, bounds: ShapeBounds, config: PlanningConfig, *, need: MemoryNeed = NO_NEED) -> Shape:
     """The shape, moved into the bounds field by field and then made smaller until the quota holds it."""
     held = smaller(clipped(shape, bounds, config, need), bounds, quota(bounds, config))
     return held if held is not None else bounds.least
 
 
-def clipped(shape: Shape, bounds: Bounds, config: PlanningConfig, need: MemoryNeed = NO_NEED) -> Shape:
+def clipped(shape: Shape, bounds: ShapeBounds, config: PlanningConfig, need: MemoryNeed = NO_NEED) -> Shape:
     """Field by field between the least and the most, and no role larger than a node (Eqn 5)."""
     least, most = bounds.least, bounds.most
     servers = _between(shape.servers, least.servers, most.servers)
@@ -43,7 +43,7 @@ def clipped(shape: Shape, bounds: Bounds, config: PlanningConfig, need: MemoryNe
     )
 
 
-def smaller(shape: Shape, bounds: Bounds, room: Capacity) -> Shape | None:
+def smaller(shape: Shape, bounds: ShapeBounds, room: ResourceBudget) -> Shape | None:
     """The shape, or a smaller one within the bounds that the room holds; None: not even the least fits.
 
     Workers go first, since the others do not need them; then cores of each role; then servers.
@@ -58,7 +58,7 @@ def smaller(shape: Shape, bounds: Bounds, room: Capacity) -> Shape | None:
     return None
 
 
-def _largest(shape: Shape, least: Shape, name: str, room: Capacity) -> Shape:
+def _largest(shape: Shape, least: Shape, name: str, room: ResourceBudget) -> Shape:
     """The one field as large as the room allows, between the two."""
     low, high = getattr(least, name), getattr(shape, name)
     unit = 1 if isinstance(low, int) and isinstance(high, int) else SMALLEST_CPU

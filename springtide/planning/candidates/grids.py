@@ -1,7 +1,7 @@
 """Pure. All shapes within bounds, as two sides: what workers may be, and what servers may be.
 
-In: `Bounds`, `Prices`, `MemoryNeed`. Out: `Sides`, of which every pair within the quota is a shape; a `Grid` lists them
-all. Next: `planning.candidates.pareto`, `planning.candidates.probe`.
+In: `ShapeBounds`, `Prices`, `MemoryNeed`. Out: `Sides`, of which every pair within the quota is a shape; a `Grid` lists
+them all. Next: `planning.candidates.pareto`, `planning.candidates.probe`.
 
 Memory makes no step faster, so that it is no dimension of the search: a shape has just as much as its roles need. Each
 worker needs the same, whatever their number; servers share the rows, so that more servers are smaller ones, and bounds
@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy
 
-from springtide.domain.core.shape import GIB, ROUNDING, Bounds, MemoryNeed, Prices
+from springtide.domain.core.shape import GIB, ROUNDING, MemoryNeed, Prices, ShapeBounds
 from springtide.planning.perf_model.equations import Array, Shapes
 
 MOST = 300_000
@@ -60,7 +60,7 @@ class Grid:
 
 
 @functools.lru_cache(maxsize=KEPT)
-def sides(bounds: Bounds) -> Sides:
+def sides(bounds: ShapeBounds) -> Sides:
     """Options of each role whose cores are within the quota beside the least of the other role."""
     least, quota = bounds.least, quota_cpu(bounds)
     return Sides(
@@ -69,17 +69,17 @@ def sides(bounds: Bounds) -> Sides:
     )
 
 
-def count(bounds: Bounds) -> int:
+def count(bounds: ShapeBounds) -> int:
     """Shapes that would have to be looked at: pairs of worker and server sides that the quota allows one by one."""
     return len(sides(bounds))
 
 
-def quota_cpu(bounds: Bounds) -> float:
+def quota_cpu(bounds: ShapeBounds) -> float:
     """Cores of all roles together, with what rounding may add."""
     return bounds.quota.cpu * (1 + ROUNDING)
 
 
-def rounded(need: MemoryNeed, bounds: Bounds) -> MemoryNeed:
+def rounded(need: MemoryNeed, bounds: ShapeBounds) -> MemoryNeed:
     """Memory in steps, and no less than the bounds want."""
     return MemoryNeed(
         worker=max(-(-need.worker // MEMORY_STEP) * MEMORY_STEP, bounds.least.worker_memory),
@@ -88,7 +88,7 @@ def rounded(need: MemoryNeed, bounds: Bounds) -> MemoryNeed:
     )
 
 
-def grid(bounds: Bounds, prices: Prices, need: MemoryNeed) -> Grid:
+def grid(bounds: ShapeBounds, prices: Prices, need: MemoryNeed) -> Grid:
     """All shapes whose cores are within the quota, each worker and each server with its memory beside the rows."""
     workers, servers = sides(bounds)
     left, right = (
@@ -106,7 +106,7 @@ def grid(bounds: Bounds, prices: Prices, need: MemoryNeed) -> Grid:
     return Grid(shapes=shapes, memory=memory[order])
 
 
-def fewest_servers(need: MemoryNeed, bounds: Bounds) -> float:
+def fewest_servers(need: MemoryNeed, bounds: ShapeBounds) -> float:
     """Servers below which one of them would need more memory than it may have."""
     if bounds.most.server_memory == 0:
         return 1

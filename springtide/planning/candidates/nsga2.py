@@ -9,7 +9,7 @@ from typing import Any
 import numpy
 
 from springtide import errors
-from springtide.domain.core.shape import ROUNDING, Bounds
+from springtide.domain.core.shape import ROUNDING, ShapeBounds
 from springtide.planning.candidates import grids, pareto
 from springtide.planning.candidates.pareto import Front
 from springtide.planning.candidates.query import Ask
@@ -67,7 +67,7 @@ def front(ask: Ask, *, population: int = POPULATION, generations: int = GENERATI
     )  # fmt: skip
 
 
-def choices(bounds: Bounds) -> tuple[Array, ...]:
+def choices(bounds: ShapeBounds) -> tuple[Array, ...]:
     """What each gene may be: workers, servers, cores of a worker, cores of a server."""
     listed = (bounds.workers, bounds.servers, bounds.worker_cpus, bounds.server_cpus)
     return tuple(numpy.array(each, dtype=float) for each in listed)

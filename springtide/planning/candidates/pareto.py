@@ -19,9 +19,9 @@ from typing import Literal
 import numpy
 
 from springtide import errors
-from springtide.domain.core.shape import NO_NEED, Bounds, MemoryNeed, Prices, Shape
+from springtide.domain.core.shape import NO_NEED, MemoryNeed, Prices, Shape, ShapeBounds
 from springtide.domain.plan.profile import ModelFacts
-from springtide.domain.plan.view import Launch
+from springtide.domain.plan.view import LaunchTime
 from springtide.planning.candidates import enumerate, grids, switch_cost
 from springtide.planning.candidates.query import NO_LIMIT, Ask
 from springtide.planning.perf_model import core_speed
@@ -73,11 +73,11 @@ def front(
     coefficients: Coefficients,
     facts: ModelFacts,
     *,
-    bounds: Bounds,
+    bounds: ShapeBounds,
     now: Shape | None = None,
     need: MemoryNeed = NO_NEED,
     prices: Prices | None = None,
-    launches: Sequence[Launch] | None = None,
+    launches: Sequence[LaunchTime] | None = None,
     horizon_s: float = math.inf,
     pace: tuple[float, float] = NO_LIMIT,
 ) -> Front:
@@ -154,14 +154,14 @@ def fitting(ask: Ask, shapes: Shapes, memory_without_rows: Array) -> Index | Non
     return fits
 
 
-def _roomy(bounds: Bounds, need: MemoryNeed) -> bool:
+def _roomy(bounds: ShapeBounds, need: MemoryNeed) -> bool:
     """Whether the quota has memory for the largest of all shapes."""
     most = bounds.most
     server = max(need.server, bounds.least.server_memory)
     return most.workers * need.worker + most.servers * server + need.rows <= bounds.quota.memory
 
 
-def _beyond_need(bounds: Bounds, need: MemoryNeed, servers: Array) -> Array:
+def _beyond_need(bounds: ShapeBounds, need: MemoryNeed, servers: Array) -> Array:
     """Bytes of a server that bounds want and rows do not, by the number of servers."""
     if bounds.least.server_memory <= need.server:
         return numpy.zeros(1)
@@ -200,7 +200,7 @@ def assemble(shapes: Columns, cost: Array, throughput: Array, gain: Array, *, ho
     )
 
 
-def _coarser(bounds: Bounds) -> Bounds:
+def _coarser(bounds: ShapeBounds) -> ShapeBounds:
     """Larger steps, until the shapes can be listed."""
     bounds = replace(bounds, cpu_step=None)
     while grids.count(bounds) > grids.MOST:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy
 
-from springtide.domain.core.shape import NO_NEED, Bounds, MemoryNeed, Prices, Shape
+from springtide.domain.core.shape import NO_NEED, MemoryNeed, Prices, Shape, ShapeBounds
 from springtide.planning.candidates import grids, pareto
 from springtide.planning.candidates.query import Ask
 from springtide.planning.perf_model import equations
@@ -35,7 +35,7 @@ class Probe:
 
 
 def next_probe(
-    fitted: Fitted, bounds: Bounds, *, need: MemoryNeed = NO_NEED, prices: Prices | None = None
+    fitted: Fitted, bounds: ShapeBounds, *, need: MemoryNeed = NO_NEED, prices: Prices | None = None
 ) -> Probe | None:
     """The cheapest of the shapes that tell most; None where no shape within bounds fits or can be listed."""
     if grids.count(bounds) > grids.MOST:

@@ -11,9 +11,9 @@ import numpy
 
 from springtide import errors
 from springtide.domain.core.roles import RoleKind
-from springtide.domain.core.shape import NO_NEED, Bounds, MemoryNeed, Prices, Shape
+from springtide.domain.core.shape import NO_NEED, MemoryNeed, Prices, Shape, ShapeBounds
 from springtide.domain.plan.profile import ModelFacts
-from springtide.domain.plan.view import Launch
+from springtide.domain.plan.view import LaunchTime
 from springtide.planning.candidates import switch_cost
 from springtide.planning.perf_model import equations
 from springtide.planning.perf_model.equations import Array, Coefficients
@@ -27,12 +27,12 @@ class Ask:
 
     coefficients: Coefficients
     facts: ModelFacts
-    bounds: Bounds
+    bounds: ShapeBounds
     now: Shape | None = None
     """What the job has; None: nothing runs yet."""
     need: MemoryNeed = NO_NEED
     prices: Prices = field(default_factory=Prices)
-    launches: Sequence[Launch] | None = None
+    launches: Sequence[LaunchTime] | None = None
     """From which the overhead of a change is told; None: changes cost nothing."""
     horizon_s: float = math.inf
     """Seconds in which a change has to pay."""

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from springtide.domain.core.roles import RoleKind
 from springtide.domain.core.shape import Shape
-from springtide.domain.plan.view import Launch
+from springtide.domain.plan.view import LaunchTime
 from springtide.planning.perf_model.shape_columns import Columns
 
 Floats = NDArray[np.float64]
@@ -41,16 +41,16 @@ class Starts(NamedTuple):
     server: Line
 
 
-Known = Sequence[Launch] | Starts
+Known = Sequence[LaunchTime] | Starts
 """Past launches, or what they say."""
 
 
-def starts(launches: Sequence[Launch]) -> Starts:
+def starts(launches: Sequence[LaunchTime]) -> Starts:
     """What past launches say: a line through them, by median slope."""
     return Starts(_line(launches, RoleKind.WORKER), _line(launches, RoleKind.SERVER))
 
 
-def starts_of_many(launches: Sequence[Sequence[Launch]]) -> Starts:
+def starts_of_many(launches: Sequence[Sequence[LaunchTime]]) -> Starts:
     """The same for many jobs, a number each: those that were shown the same launches are asked once."""
     known = {id(some): starts(some) for some in {id(some): some for some in launches}.values()}
     rows = np.array([(*known[id(some)].worker, *known[id(some)].server) for some in launches]).reshape(-1, 6).T
@@ -64,7 +64,7 @@ def start_seconds(known: Known, kind: RoleKind, cpu: Floats) -> Floats:
     return np.maximum(usual + slope * cpu, least)
 
 
-def _line(launches: Sequence[Launch], kind: RoleKind) -> Line:
+def _line(launches: Sequence[LaunchTime], kind: RoleKind) -> Line:
     told = [one for one in launches if one.kind is kind and math.isfinite(one.seconds + one.cpu) and one.seconds >= 0]
     if not told:
         return Line(USUAL_S, 0.0, USUAL_S)

@@ -10,7 +10,7 @@ Next: `planning.lifecycle.stages` makes plans of them, servers first.
 import math
 from dataclasses import dataclass, replace
 
-from springtide.domain.core.shape import Bounds, Shape
+from springtide.domain.core.shape import Shape, ShapeBounds
 from springtide.domain.spec.planning_config import PlanningConfig
 from springtide.planning.candidates import clamp
 
@@ -44,7 +44,7 @@ def workers_and_cores(need: Need, total: float) -> tuple[int, float]:
     return workers, max(total - workers * need.worker_cpu, need.server_cpu)
 
 
-def servers_first(now: Shape, need: Need, bounds: Bounds, config: PlanningConfig) -> Shape:
+def servers_first(now: Shape, need: Need, bounds: ShapeBounds, config: PlanningConfig) -> Shape:
     """The shape now with as many server cores as the whole job will want, in servers of the usual size."""
     total = clamp.quota(bounds, config).cpu
     _, cores = workers_and_cores(need, total)
@@ -54,7 +54,7 @@ def servers_first(now: Shape, need: Need, bounds: Bounds, config: PlanningConfig
     return clamp.within(right, bounds, config)
 
 
-def workers_then(now: Shape, need: Need, bounds: Bounds, config: PlanningConfig) -> Shape:
+def workers_then(now: Shape, need: Need, bounds: ShapeBounds, config: PlanningConfig) -> Shape:
     """As many workers as servers can serve (Eqn 4) within what the job may take (Eqn 3), each of the cores it uses."""
     total = clamp.quota(bounds, config).cpu
     held = now.servers * now.server_cpu

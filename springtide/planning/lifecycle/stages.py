@@ -16,10 +16,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from springtide.domain.core.roles import RoleKind
-from springtide.domain.core.shape import Capacity, Shape, cost
-from springtide.domain.core.stages import Stage
-from springtide.domain.plan.plan import Plan
-from springtide.domain.plan.view import ClusterView, Finding, JobView, Trouble
+from springtide.domain.core.shape import ResourceBudget, Shape, cost
+from springtide.domain.core.stages import PlanningStage
+from springtide.domain.plan.plan import ShapePlan
+from springtide.domain.plan.view import ClusterView, FindingKind, GuardFinding, JobView
 from springtide.domain.spec.planning_config import PlanningConfig
 from springtide.planning.candidates import clamp
 from springtide.planning.lifecycle import initial_size, rollback, warm_start
@@ -40,7 +40,7 @@ URGENT, START, SIZE = 0, 1, 2
 class Wish:
     """A plan, if there is room for it; a smaller one otherwise."""
 
-    plan: Plan
+    plan: ShapePlan
     rank: int
     notes: tuple[str, ...] = ()
 
@@ -63,10 +63,10 @@ class Lent:
     shape: Shape
 
     @property
-    def takes(self) -> Capacity:
+    def takes(self) -> ResourceBudget:
         """What the workers beside the shape take."""
         extra, shape = self.job.extra_workers, self.shape
-        return Capacity(cpu=extra * shape.worker_cpu, memory=float(extra * shape.worker_memory))
+        return ResourceBudget(cpu=extra * shape.worker_cpu, memory=float(extra * shape.worker_memory))
 
 
 Step = Wish | Ready | Lent | str
@@ -77,26 +77,26 @@ def next_step(job: JobView, view: ClusterView, config: PlanningConfig) -> Step:
     if job.shape is None:
         return _start(job, view, config)
     quiet = measurements.unchanged_s(job, at=view.now)
-    sized = job.stage not in (Stage.WAITING, Stage.SAMPLING) or quiet > SOON * config.sample_s
+    sized = job.stage not in (PlanningStage.WAITING, PlanningStage.SAMPLING) or quiet > SOON * config.sample_s
     urgent = _memory(job, job.shape, config, ahead=sized)
     if urgent is not None:
         return urgent
     if job.extra_workers:
         return Lent(job=job, shape=job.shape)
-    begun = job.last_change_at is None and job.stage in (Stage.WAITING, Stage.SAMPLING)
+    begun = job.last_change_at is None and job.stage in (PlanningStage.WAITING, PlanningStage.SAMPLING)
     if quiet < config.between_changes_s and not begun:
         return f"changed {quiet:.0f} s ago; wanted {config.between_changes_s:.0f} s between changes"
     here = measurements.now(job)
     if here is None:
         return "nothing sensible was measured in this shape yet"
-    if job.stage in (Stage.WAITING, Stage.SAMPLING):
+    if job.stage in (PlanningStage.WAITING, PlanningStage.SAMPLING):
         if quiet < config.sample_s and (here.steps < config.sample_steps or here.windows < SAMPLED):
             wanted = f"{config.sample_steps} in {SAMPLED} windows, or {config.sample_s:.0f} s"
             return f"sampled for {here.steps} steps in {here.windows} windows and {quiet:.0f} s; wanted {wanted}"
         return _busy_servers(job, job.shape, config) or _sized(job, job.shape, here, config, _servers)
-    if job.stage is Stage.OPTIMIZING:
+    if job.stage is PlanningStage.OPTIMIZING:
         return _sized(job, job.shape, here, config, _workers)
-    odd = [one for one in job.findings if one.trouble in (Trouble.STRAGGLER, Trouble.SLOW_SERVER)]
+    odd = [one for one in job.findings if one.trouble in (FindingKind.STRAGGLER, FindingKind.SLOW_SERVER)]
     if odd:
         return f"{odd[0].trouble}, {odd[0].role}: what is measured now is not the shape's ({odd[0].why})"
     return _back(job, job.shape, config) or Ready(job=job, measured=here)
@@ -112,7 +112,7 @@ def _back(job: JobView, shape: Shape, config: PlanningConfig) -> Wish | None:
         return None
     slower = math.expm1(-found.faster)
     why = f"back to {held}: measured {found.speed:,.0f} samples/s there, {slower:+.0%} since the change"
-    return Wish(plan=replace(_plan(job, held, why, config, Stage.ADJUSTING), throughput=found.speed), rank=SIZE)
+    return Wish(plan=replace(_plan(job, held, why, config, PlanningStage.ADJUSTING), throughput=found.speed), rank=SIZE)
 
 
 def _sized(
@@ -127,7 +127,7 @@ def _sized(
 
 def _start(job: JobView, view: ClusterView, config: PlanningConfig) -> Wish:
     start = warm_start.start(job, view.history, config)
-    stage = Stage.OPTIMIZING if start.warm else Stage.SAMPLING
+    stage = PlanningStage.OPTIMIZING if start.warm else PlanningStage.SAMPLING
     return Wish(plan=_plan(job, start.shape, start.why, config, stage), rank=START, notes=start.notes)
 
 
@@ -138,12 +138,12 @@ def _memory(job: JobView, shape: Shape, config: PlanningConfig, *, ahead: bool) 
     kill is told of for a while; roles that were begun anew with more memory need not get more again for the same one.
     """
     for one in job.findings:
-        if one.trouble is Trouble.OOM and _roomy(job, one.role.kind):
+        if one.trouble is FindingKind.OOM and _roomy(job, one.role.kind):
             continue
-        if one.role.kind is RoleKind.WORKER and one.trouble is Trouble.OOM:
+        if one.role.kind is RoleKind.WORKER and one.trouble is FindingKind.OOM:
             wanted = [replace(shape, worker_memory=2 * shape.worker_memory)]
         elif one.role.kind is RoleKind.SERVER and (
-            one.trouble is Trouble.OOM or (one.trouble is Trouble.MEMORY and ahead)
+            one.trouble is FindingKind.OOM or (one.trouble is FindingKind.MEMORY and ahead)
         ):
             wanted = _more_for_rows(job, shape, one, config)
         else:
@@ -163,20 +163,20 @@ def _roomy(job: JobView, kind: RoleKind) -> bool:
     return bool(held) and max(one.memory_used / one.memory for one in held) <= 1 / ROOMIER
 
 
-def _more_for_rows(job: JobView, shape: Shape, found: Finding, config: PlanningConfig) -> list[Shape]:
+def _more_for_rows(job: JobView, shape: Shape, found: GuardFinding, config: PlanningConfig) -> list[Shape]:
     """More servers where a guard says how many or after a kill, else larger ones; the other where bounds forbid it.
 
     Where the quota has no cores for more servers they share those that servers have: no worker goes for them.
     """
-    factor = 2.0 if found.trouble is Trouble.OOM else ROOMIER
+    factor = 2.0 if found.trouble is FindingKind.OOM else ROOMIER
     larger = replace(
         shape, server_memory=round(max(factor * shape.server_memory, ROOMIER * job.need.of_server(shape.servers)))
     )
-    count = found.servers or (2 * shape.servers if found.trouble is Trouble.OOM else shape.servers + 1)
+    count = found.servers or (2 * shape.servers if found.trouble is FindingKind.OOM else shape.servers + 1)
     more = replace(shape, servers=max(count, shape.servers))
     if not clamp.quota(job.bounds, config).holds(more):
         more = replace(more, server_cpu=shape.server_cpu * shape.servers / more.servers)
-    by_number = found.trouble is Trouble.OOM or found.servers is not None or not shape.server_memory
+    by_number = found.trouble is FindingKind.OOM or found.servers is not None or not shape.server_memory
     return [more, larger] if by_number else [larger, more]
 
 
@@ -196,7 +196,7 @@ def _busy_servers(job: JobView, shape: Shape, config: PlanningConfig) -> Wish | 
     if larger == shape or larger.cpu <= shape.cpu or larger.workers < shape.workers:
         return None
     why = f"{used.hottest.role} uses {used.share:.0%} of its CPU while sampling: more of it, then on with sampling"
-    return Wish(plan=_plan(job, larger, why, config, Stage.SAMPLING), rank=SIZE)
+    return Wish(plan=_plan(job, larger, why, config, PlanningStage.SAMPLING), rank=SIZE)
 
 
 def need(job: JobView, shape: Shape) -> initial_size.Need | None:
@@ -222,7 +222,7 @@ def _servers(job: JobView, shape: Shape, config: PlanningConfig) -> Wish | None:
         f"a worker uses {measured.worker_cpu:.1f} cores and {measured.server_cpu:.1f} of servers: "
         f"{right.servers} servers of {right.server_cpu:g} for {clamp.quota(job.bounds, config).cpu:g} in all"
     )
-    return Wish(plan=_plan(job, right, why, config, Stage.OPTIMIZING), rank=SIZE)
+    return Wish(plan=_plan(job, right, why, config, PlanningStage.OPTIMIZING), rank=SIZE)
 
 
 def _workers(job: JobView, shape: Shape, config: PlanningConfig) -> Wish | None:
@@ -236,18 +236,18 @@ def _workers(job: JobView, shape: Shape, config: PlanningConfig) -> Wish | None:
         f"a worker uses {measured.worker_cpu:.1f} cores and {measured.server_cpu:.1f} of servers: "
         f"{right.workers} workers of {right.worker_cpu:g}"
     )
-    return Wish(plan=_plan(job, right, why, config, Stage.ADJUSTING), rank=SIZE)
+    return Wish(plan=_plan(job, right, why, config, PlanningStage.ADJUSTING), rank=SIZE)
 
 
 def _with_memory(job: JobView, shape: Shape, config: PlanningConfig) -> Shape:
     """Servers with the memory that the job needs, where that is known, and as many as guards have asked for."""
-    asked = [one.servers or shape.servers + 1 for one in job.findings if one.trouble is Trouble.MEMORY]
+    asked = [one.servers or shape.servers + 1 for one in job.findings if one.trouble is FindingKind.MEMORY]
     servers = max([shape.servers, *asked])
     memory = job.need.of_server(servers) if job.need.rows or job.need.server else shape.server_memory
     return clamp.within(replace(shape, servers=servers, server_memory=memory), job.bounds, config, need=job.need)
 
 
-def mend(job: JobView, shape: Shape, config: PlanningConfig) -> Plan | str:
+def mend(job: JobView, shape: Shape, config: PlanningConfig) -> ShapePlan | str:
     """What is left to do for a job that has its size: a hot server, or server cores that lie idle."""
     servers, workers = measurements.use(job, RoleKind.SERVER), measurements.use(job, RoleKind.WORKER)
     if servers is None or workers is None:
@@ -273,11 +273,11 @@ def mend(job: JobView, shape: Shape, config: PlanningConfig) -> Plan | str:
     return "it has its size"
 
 
-def given_up(lent: Lent, config: PlanningConfig) -> Plan:
+def given_up(lent: Lent, config: PlanningConfig) -> ShapePlan:
     """The shape without them."""
     why = f"others need what {lent.job.extra_workers} workers of low priority take: without them"
     return _plan(lent.job, lent.shape, why, config, None)
 
 
-def _plan(job: JobView, shape: Shape, why: str, config: PlanningConfig, stage: Stage | None) -> Plan:
-    return Plan(job=job.name, shape=shape, reason=why, cost=cost(shape, config.prices), stage=stage)
+def _plan(job: JobView, shape: Shape, why: str, config: PlanningConfig, stage: PlanningStage | None) -> ShapePlan:
+    return ShapePlan(job=job.name, shape=shape, reason=why, cost=cost(shape, config.prices), stage=stage)

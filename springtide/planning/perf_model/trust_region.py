@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from springtide.domain.core.shape import Bounds, MemoryNeed, Shape
+from springtide.domain.core.shape import MemoryNeed, Shape, ShapeBounds
 from springtide.planning.perf_model import ragged
 from springtide.planning.perf_model.ragged import Rows
 from springtide.planning.perf_model.shape_columns import Columns
@@ -29,7 +29,7 @@ class Around(NamedTuple):
     seen: set[Shape]
     """What was measured."""
     now: Shape
-    limits: Bounds
+    limits: ShapeBounds
     need: MemoryNeed
 
 
@@ -53,7 +53,7 @@ def shapes(jobs: Sequence[Around]) -> tuple[Columns, Rows]:
     return Columns(workers, servers, worker_cpu, server_cpu, worker, server + np.ceil(stored / servers)), rows
 
 
-def inside(shapes: Columns, rows: Rows, limits: Sequence[Bounds]) -> NDArray[np.bool_]:
+def inside(shapes: Columns, rows: Rows, limits: Sequence[ShapeBounds]) -> NDArray[np.bool_]:
     """Which of them quota and bounds of memory allow."""
     known = np.array([
         (one.quota.cpu, one.quota.memory, one.least.worker_memory, one.most.worker_memory, one.least.server_memory,

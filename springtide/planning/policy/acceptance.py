@@ -9,9 +9,9 @@ from typing import Any
 
 from springtide.domain.core.roles import RoleKind
 from springtide.domain.core.shape import FIELDS, Shape
-from springtide.domain.core.stages import Stage
+from springtide.domain.core.stages import PlanningStage
 from springtide.domain.plan.advice import Advice
-from springtide.domain.plan.plan import Plan
+from springtide.domain.plan.plan import ShapePlan
 from springtide.domain.plan.view import JobView
 from springtide.domain.spec.planning_config import PlanningConfig
 from springtide.planning.perf_model import measurements
@@ -40,7 +40,7 @@ def _refused(advice: Any, job: JobView, config: PlanningConfig, *, epoch: int, n
     plan = advice.plan
     if plan is None:
         return ""
-    if not isinstance(plan, Plan) or not isinstance(plan.shape, Shape) or not _sound(plan):
+    if not isinstance(plan, ShapePlan) or not isinstance(plan.shape, Shape) or not _sound(plan):
         return "its plan is none"
     if plan.job != job.name:
         return f"it is for job {plan.job}; this is {job.name}"
@@ -56,13 +56,13 @@ def _refused(advice: Any, job: JobView, config: PlanningConfig, *, epoch: int, n
         return ""  # what is beyond the quota is given up at once
     quiet = measurements.unchanged_s(job, at=now)
     urgent = job.shape is not None and _more_memory(plan.shape, job.shape)
-    begun = job.last_change_at is None and job.stage in (Stage.WAITING, Stage.SAMPLING)
+    begun = job.last_change_at is None and job.stage in (PlanningStage.WAITING, PlanningStage.SAMPLING)
     if quiet < config.between_changes_s and not urgent and not begun and job.shape is not None:
         return f"the job was changed {quiet:.0f} s ago; wanted {config.between_changes_s:.0f} s between changes"
     return _too_little_memory(plan.shape, job)
 
 
-def _sound(plan: Plan) -> bool:
+def _sound(plan: ShapePlan) -> bool:
     """Whether what should be numbers are, of the right kind."""
     whole = (plan.shape.workers, plan.shape.servers, plan.shape.worker_memory, plan.shape.server_memory)
     given = (*(getattr(plan.shape, name) for name in FIELDS), *(cpu for _, cpu in plan.server_cpus))
@@ -74,7 +74,7 @@ def _sound(plan: Plan) -> bool:
     )
 
 
-def _nothing_changes(plan: Plan, job: JobView, now: Shape) -> bool:
+def _nothing_changes(plan: ShapePlan, job: JobView, now: Shape) -> bool:
     return plan.shape == now and not plan.server_cpus and plan.extra_workers == job.extra_workers
 
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from springtide import errors
-from springtide.domain.core.shape import Bounds, Capacity, Shape, cost
-from springtide.domain.plan.plan import Decision, Plan
+from springtide.domain.core.shape import ResourceBudget, Shape, ShapeBounds, cost
+from springtide.domain.plan.plan import Decision, ShapePlan
 from springtide.domain.plan.view import ClusterView, JobView
 from springtide.domain.spec.planning_config import PlanningConfig
 from springtide.planning.allocate import bids
@@ -51,7 +51,7 @@ class Outlook:
     """Cheapest first; of those that nobody chose none is both cheaper and faster than another."""
     why: str
     """How many shapes there were to choose from."""
-    plan: Plan | None
+    plan: ShapePlan | None
     probe: Probe | None
     shares: tuple[float, ...] | None
     """Parts of a step's time by coefficient, in the shape that runs; None without a model or a shape."""
@@ -115,19 +115,19 @@ def foretold(model: Fitted, pace: Pace, shape: Shape) -> float:
     return min(float(model.predict(shape)), core_speed.ceiling_of(pace, shape))
 
 
-def _bounds(job: JobView, view: ClusterView, config: PlanningConfig) -> Bounds:
+def _bounds(job: JobView, view: ClusterView, config: PlanningConfig) -> ShapeBounds:
     """The job's own, those of the settings, and the cluster's, where it holds the job at all."""
     bounds = bids.allowed(job.bounds, config)
     quota, whole = bounds.quota, view.capacity
     try:
         return replace(
-            bounds, quota=Capacity(cpu=min(quota.cpu, whole.cpu), memory=min(quota.memory, whole.memory))
+            bounds, quota=ResourceBudget(cpu=min(quota.cpu, whole.cpu), memory=min(quota.memory, whole.memory))
         )  # fmt: skip
     except errors.BadInput:
         return bounds
 
 
-def _named(job: JobView, plan: Plan | None) -> list[Shape]:
+def _named(job: JobView, plan: ShapePlan | None) -> list[Shape]:
     """What it has, and what was chosen."""
     known = [job.shape] if job.shape else []
     if plan is not None and not any(_alike(plan.shape, one) for one in known):

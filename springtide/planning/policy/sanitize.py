@@ -9,8 +9,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from springtide.domain.core.shape import ROUNDING, Capacity, Shape
-from springtide.domain.plan.plan import Decision, Plan, nothing
+from springtide.domain.core.shape import ROUNDING, ResourceBudget, Shape
+from springtide.domain.plan.plan import Decision, ShapePlan, nothing
 from springtide.domain.plan.view import ClusterView, JobView
 from springtide.domain.spec.planning_config import PlanningConfig
 
@@ -42,7 +42,7 @@ def kept(decision: Decision, view: ClusterView, config: PlanningConfig) -> Decis
     """The decision without plans that cannot be: jobs shrink first, then others grow while there is room."""
     jobs = {job.name: job for job in view.jobs}
     refused: list[str] = []
-    sound: list[Plan] = []
+    sound: list[ShapePlan] = []
     for plan in decision.plans:
         fault = wrong(plan, jobs.get(getattr(plan, "job", "")), config)
         if fault:
@@ -51,7 +51,7 @@ def kept(decision: Decision, view: ClusterView, config: PlanningConfig) -> Decis
             sound.append(plan)
     taken = {job.name: _now(job.shape) for job in view.jobs}
     cpu, memory = sum(each.cpu for each in taken.values()), sum(each.memory for each in taken.values())
-    accepted: list[Plan] = []
+    accepted: list[ShapePlan] = []
     for growing in (False, True):
         for plan in sound:
             wanted, had = takes(plan), taken[plan.job]
@@ -87,7 +87,7 @@ def _malformed(decision: Any) -> str:
 
 def wrong(plan: object, job: JobView | None, config: PlanningConfig) -> str:
     """What is wrong with a plan by itself; empty: nothing."""
-    if not isinstance(plan, Plan) or not isinstance(plan.shape, Shape):
+    if not isinstance(plan, ShapePlan) or not isinstance(plan.shape, Shape):
         return "it is no plan"
     if job is None:
         return "there is no such job"
@@ -107,20 +107,20 @@ def wrong(plan: object, job: JobView | None, config: PlanningConfig) -> str:
     return ""
 
 
-def takes(plan: Plan) -> Capacity:
+def takes(plan: ShapePlan) -> ResourceBudget:
     """All that a plan takes: its shape, workers beside it, servers that are larger."""
     shape = plan.shape
     hot = sum(cpu - shape.server_cpu for _, cpu in plan.server_cpus)
-    return Capacity(
+    return ResourceBudget(
         cpu=max(0.0, shape.cpu + hot) + plan.extra_workers * shape.worker_cpu,
         memory=shape.memory + plan.extra_workers * shape.worker_memory,
     )
 
 
-def holds(capacity: Capacity, cpu: float, memory: float) -> bool:
+def holds(capacity: ResourceBudget, cpu: float, memory: float) -> bool:
     """Whether so much fits, but for rounding."""
     return cpu <= capacity.cpu * (1 + ROUNDING) and memory <= capacity.memory * (1 + ROUNDING)
 
 
-def _now(shape: Shape | None) -> Capacity:
-    return Capacity(cpu=shape.cpu if shape else 0.0, memory=shape.memory if shape else 0.0)
+def _now(shape: Shape | None) -> ResourceBudget:
+    return ResourceBudget(cpu=shape.cpu if shape else 0.0, memory=shape.memory if shape else 0.0)

@@ -11,9 +11,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from springtide.domain.core.shape import ROUNDING, Capacity, Shape, cost
-from springtide.domain.core.stages import Stage
-from springtide.domain.plan.plan import Decision, Plan, nothing
+from springtide.domain.core.shape import ROUNDING, ResourceBudget, Shape, cost
+from springtide.domain.core.stages import PlanningStage
+from springtide.domain.plan.plan import Decision, ShapePlan, nothing
 from springtide.domain.plan.view import ClusterView, JobView
 from springtide.domain.spec.planning_config import PlanningConfig
 from springtide.planning.allocate import bids as bidding
@@ -34,12 +34,12 @@ class Room:
         self.cpu = view.capacity.cpu - sum(shape.cpu for shape in held)
         self.memory = view.capacity.memory - sum(shape.memory for shape in held)
 
-    def beside(self, now: Shape | None) -> Capacity:
+    def beside(self, now: Shape | None) -> ResourceBudget:
         """What a job could have: what is free, and what it has."""
         cpu, memory = (now.cpu, now.memory) if now else (0.0, 0)
-        return Capacity(cpu=max(0.0, self.cpu + cpu), memory=max(0.0, self.memory + memory))
+        return ResourceBudget(cpu=max(0.0, self.cpu + cpu), memory=max(0.0, self.memory + memory))
 
-    def change(self, now: Shape | None, takes: Capacity) -> None:
+    def change(self, now: Shape | None, takes: ResourceBudget) -> None:
         """A job has this from now on."""
         self.cpu -= takes.cpu - (now.cpu if now else 0.0)
         self.memory -= takes.memory - (now.memory if now else 0)
@@ -67,7 +67,7 @@ def springtide(view: ClusterView, config: PlanningConfig) -> Decision:
         notes += [note for note in wish.notes if note not in notes]
         job = jobs[wish.plan.job]
         plan = _placed(wish, job, room, config)
-        if isinstance(plan, Plan):
+        if isinstance(plan, ShapePlan):
             plans.append(plan)
             room.change(job.shape, sanitize.takes(plan))
         else:
@@ -84,7 +84,7 @@ def springtide(view: ClusterView, config: PlanningConfig) -> Decision:
     return Decision(plans=tuple(plans), why=f"{len(plans)} of {len(view.jobs)} jobs change", notes=tuple(notes))
 
 
-def _placed(wish: Wish, job: JobView, room: Room, config: PlanningConfig) -> Plan | str:
+def _placed(wish: Wish, job: JobView, room: Room, config: PlanningConfig) -> ShapePlan | str:
     """The wish, or as much of it as there is room for."""
     beside = room.beside(job.shape)
     held = clamp.smaller(wish.plan.shape, job.bounds, beside)
@@ -100,7 +100,7 @@ def _placed(wish: Wish, job: JobView, room: Room, config: PlanningConfig) -> Pla
 
 def _shared_out(
     ready: Sequence[Ready], view: ClusterView, room: Room, waiting: Sequence[JobView], config: PlanningConfig
-) -> tuple[list[Plan], list[str]]:
+) -> tuple[list[ShapePlan], list[str]]:
     """Jobs with a model bid for what is left; those that stay are looked after."""
     notes: list[str] = []
     bids: list[Bid] = []
@@ -117,7 +117,7 @@ def _shared_out(
             notes.append(f"{one.job.name}: {bid}")
         else:
             bids.append(bid)
-    left = Capacity(
+    left = ResourceBudget(
         cpu=max(0.0, room.cpu + sum(one.now.cpu for one in bids)),
         memory=max(0.0, room.memory + sum(one.now.memory for one in bids)),
     )  # fmt: skip
@@ -133,15 +133,15 @@ def _shared_out(
     for one in ready:
         if one.job.name not in changed:
             mended = stages.mend(one.job, one.measured.shape, config)
-            if isinstance(mended, Plan) and _fits(room, one.job, mended):
+            if isinstance(mended, ShapePlan) and _fits(room, one.job, mended):
                 plans.append(mended)
                 room.change(one.job.shape, sanitize.takes(mended))
-            elif one.job.stage is not Stage.ADJUSTING:
+            elif one.job.stage is not PlanningStage.ADJUSTING:
                 notes.append(f"{one.job.name}: {mended if isinstance(mended, str) else mended.reason}")
     return plans, notes
 
 
-def _given_up(lent: Sequence[Lent], room: Room, config: PlanningConfig) -> list[Plan]:
+def _given_up(lent: Sequence[Lent], room: Room, config: PlanningConfig) -> list[ShapePlan]:
     """Workers beyond quotas go where all others leave no room."""
     plans = []
     for one in lent:
@@ -153,14 +153,14 @@ def _given_up(lent: Sequence[Lent], room: Room, config: PlanningConfig) -> list[
     return plans
 
 
-def _fits(room: Room, job: JobView, plan: Plan) -> bool:
+def _fits(room: Room, job: JobView, plan: ShapePlan) -> bool:
     takes, beside = sanitize.takes(plan), room.beside(job.shape)
     return sanitize.holds(beside, takes.cpu, takes.memory)
 
 
-def _without(left: Capacity, waiting: Sequence[JobView]) -> Capacity:
+def _without(left: ResourceBudget, waiting: Sequence[JobView]) -> ResourceBudget:
     """What is left beside the least that waiting jobs need."""
-    return Capacity(
+    return ResourceBudget(
         cpu=max(0.0, left.cpu - sum(job.bounds.least.cpu for job in waiting)),
         memory=max(0.0, left.memory - sum(job.bounds.least.memory for job in waiting)),
     )

@@ -23,9 +23,9 @@ from typing import Any
 import msgspec
 
 from springtide import errors, private_files
-from springtide.domain.core.resources import Limits
+from springtide.domain.core.resources import ProcessLimits
 from springtide.domain.core.roles import Life, RoleExit, RoleKind, RoleUsage, WantedRole
-from springtide.domain.spec.job_spec import Blame, Phase
+from springtide.domain.spec.job_spec import Blame, JobPhase
 from springtide.platforms.agent import credentials, master_keeper, reconcile, role_launch, waiting
 from springtide.platforms.agent.master_keeper import START_S, MasterSupervisor, NextTerm
 from springtide.platforms.agent.platform_api import Platform, RoleLaunch
@@ -82,7 +82,7 @@ class Agent:
         self._stop_asked_at: float | None = None
         self._stop_told = False
         self._killed = asyncio.Event()
-        self._last = messages.JobStatus(name=plan.spec.name, phase=Phase.STARTING, why="", elapsed_s=0.0)
+        self._last = messages.JobStatus(name=plan.spec.name, phase=JobPhase.STARTING, why="", elapsed_s=0.0)
 
     def stop(self, why: str) -> None:
         """Drain the job: workers finish the batch in hand."""
@@ -116,13 +116,13 @@ class Agent:
         except errors.Fenced:
             raise
         except errors.SpringtideError as error:
-            status = msgspec.structs.replace(self._last, phase=Phase.FAILED, why=str(error), blame=blame_of(error))
+            status = msgspec.structs.replace(self._last, phase=JobPhase.FAILED, why=str(error), blame=blame_of(error))
             raise
         except BaseException as error:  # a fault of this process; where another agent may follow, the job is not over
             if not self.plan.adopt:
                 why = f"the process that kept the job failed: {type(error).__name__}: {error}".rstrip(": ")
                 status = msgspec.structs.replace(
-                    self._last, phase=Phase.FAILED, why=why, blame=Blame.INFRASTRUCTURE
+                    self._last, phase=JobPhase.FAILED, why=why, blame=Blame.INFRASTRUCTURE
                 )  # fmt: skip
             raise
         finally:
@@ -152,9 +152,11 @@ class Agent:
                 except errors.MasterUnreachable as error:
                     await self._replace_master(error)
         except Killed:
-            return msgspec.structs.replace(self._last, phase=Phase.STOPPED, why="killed")
+            return msgspec.structs.replace(self._last, phase=JobPhase.STOPPED, why="killed")
         except MasterLost as error:
-            return msgspec.structs.replace(self._last, phase=Phase.FAILED, why=str(error), blame=Blame.INFRASTRUCTURE)
+            return msgspec.structs.replace(
+                self._last, phase=JobPhase.FAILED, why=str(error), blame=Blame.INFRASTRUCTURE
+            )
 
     # ---- watching ----
 
@@ -186,7 +188,7 @@ class Agent:
             outlook = await self._ask(master, messages.Look(self._measure()))
             assert isinstance(outlook, messages.Outlook)
             status = self._last = outlook.status
-            if status.phase is Phase.DRAINING and self._stop_asked_at is None:
+            if status.phase is JobPhase.DRAINING and self._stop_asked_at is None:
                 self._stop_asked_at = self._awake.now()  # by another command
             if status.saving_last and self._stop_asked_at is not None:
                 self._stop_asked_at = self._awake.now()  # workers have ended: what is written now takes its time
@@ -196,7 +198,7 @@ class Agent:
             if self._too_slow_to_stop():
                 self._killed.set()
                 why = f"workers did not stop within {self.plan.grace_s:g} s and were killed"
-                return msgspec.structs.replace(status, phase=Phase.STOPPED, why=why)
+                return msgspec.structs.replace(status, phase=JobPhase.STOPPED, why=why)
             self._bring_about(outlook.wanted)
             await self._until_news()
 
@@ -252,7 +254,7 @@ class Agent:
                 case reconcile.StartRole(each):
                     self._platform.start(self._role_launch(each), self._ended)
                 case reconcile.ResizeRole(each):
-                    limits = Limits(cpu=each.cpu, memory=each.memory, low=each.low)
+                    limits = ProcessLimits(cpu=each.cpu, memory=each.memory, low=each.low)
                     held = self._platform.hold(Life(each.role, each.incarnation), limits)
                     log.info("%s: %s %s", each.role, limits, "from now on" if held else "from its next life on")
                 case reconcile.StopRole(life, kill, why):
@@ -279,7 +281,7 @@ class Agent:
         return self._measured
 
     def _role_launch(self, wanted: WantedRole) -> RoleLaunch:
-        limits = Limits(cpu=wanted.cpu, memory=wanted.memory, low=wanted.low)
+        limits = ProcessLimits(cpu=wanted.cpu, memory=wanted.memory, low=wanted.low)
         file = str(self._files.master.absolute())
         there = role_launch.RoleEndpoints(
             master=self._where.address, master_file=file, secret_file=str(self._secret.absolute()),
@@ -289,9 +291,9 @@ class Agent:
 
     def _master_launch(self, life: Life) -> RoleLaunch:
         there = role_launch.RoleEndpoints(host=self.plan.advertise, secret_file=str(self._secret.absolute()))
-        return self._launch(life, there, Limits())
+        return self._launch(life, there, ProcessLimits())
 
-    def _launch(self, life: Life, there: role_launch.RoleEndpoints, limits: Limits) -> RoleLaunch:
+    def _launch(self, life: Life, there: role_launch.RoleEndpoints, limits: ProcessLimits) -> RoleLaunch:
         plan, kind = self.plan, life.role.kind
         there = replace(there, tls=self._files.certificates(kind))
         return RoleLaunch(
@@ -331,7 +333,7 @@ class Agent:
 
     async def _wind_down(self, master: connection.Connection, status: messages.JobStatus) -> None:
         """Workers first, then servers: a worker that still saves its model needs them. The story tells their ends."""
-        grace_s = 0.0 if status.phase is Phase.FAILED else self.plan.grace_s
+        grace_s = 0.0 if status.phase is JobPhase.FAILED else self.plan.grace_s
         with contextlib.suppress(errors.MasterUnreachable, errors.TemporaryError, Killed):  # how it ended is known
             await self._end(master, RoleKind.WORKER, wait_s=grace_s)
             await self._end(master, RoleKind.DATA_WORKER, wait_s=0.0)

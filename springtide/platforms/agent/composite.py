@@ -7,7 +7,7 @@ on.
 
 from collections.abc import Callable, Mapping
 
-from springtide.domain.core.resources import Limits, Usage
+from springtide.domain.core.resources import ProcessLimits, Usage
 from springtide.domain.core.roles import Life, RoleExit, RoleKind
 from springtide.platforms.agent.platform_api import Platform, RoleLaunch
 
@@ -30,7 +30,7 @@ class CompositePlatform:
         """Where it is."""
         self._of(life).stop(life, kill=kill)
 
-    def hold(self, life: Life, limits: Limits) -> bool:
+    def hold(self, life: Life, limits: ProcessLimits) -> bool:
         """Where it is."""
         return self._of(life).hold(life, limits)
 
@@ -38,7 +38,7 @@ class CompositePlatform:
         """In both places."""
         return [*self._near.running(), *self._far.running()]
 
-    def usage(self) -> Mapping[Life, tuple[Usage, Limits]]:
+    def usage(self) -> Mapping[Life, tuple[Usage, ProcessLimits]]:
         """In both places."""
         return {**self._near.usage(), **self._far.usage()}
 

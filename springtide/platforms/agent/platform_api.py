@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from springtide.domain.core.resources import Limits, Usage
+from springtide.domain.core.resources import ProcessLimits, Usage
 from springtide.domain.core.roles import Life, RoleExit
 
 
@@ -25,7 +25,7 @@ class RoleLaunch:
     """Other variables, unless the user has set them."""
     given: Mapping[str, str] = field(default_factory=dict)
     """Variables that the job's own spec gives, over those that are there."""
-    limits: Limits = field(default_factory=Limits)
+    limits: ProcessLimits = field(default_factory=ProcessLimits)
 
 
 class Platform(Protocol):
@@ -47,7 +47,7 @@ class Platform(Protocol):
         """Ask a process to end, or end it; harmless when it has ended."""
         ...
 
-    def hold(self, life: Life, limits: Limits) -> bool:
+    def hold(self, life: Life, limits: ProcessLimits) -> bool:
         """Other limits for a process that runs; whether they hold now. Where they cannot, its next life has them."""
         ...
 
@@ -55,7 +55,7 @@ class Platform(Protocol):
         """What has been started and has not ended."""
         ...
 
-    def usage(self) -> Mapping[Life, tuple[Usage, Limits]]:
+    def usage(self) -> Mapping[Life, tuple[Usage, ProcessLimits]]:
         """What each running process takes, and what it may take; nothing of those that tell it themselves."""
         ...
 

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from springtide.domain.core.resources import Limits
+from springtide.domain.core.resources import ProcessLimits
 from springtide.domain.core.roles import Life, RoleKind
 from springtide.platforms.agent.run_plan import RunPlan
 
@@ -82,7 +82,7 @@ def settings_of(
     return {name: value for name, value in said.items() if value}
 
 
-def environment_of(plan: RunPlan, limits: Limits) -> dict[str, str]:
+def environment_of(plan: RunPlan, limits: ProcessLimits) -> dict[str, str]:
     """Variables of other programs, unless the user has set them."""
     threads = plan.threads_per_worker  # more than it has cores would only stand in each other's way
     threads = threads if limits.cpu is None else max(1, min(threads, math.ceil(limits.cpu)))

@@ -11,7 +11,7 @@ import pathlib
 import re
 from collections.abc import Callable, Iterable
 
-from springtide.domain.core.resources import Limits
+from springtide.domain.core.resources import ProcessLimits
 from springtide.telemetry.host import cgroup_hierarchy
 from springtide.telemetry.host.cgroup_files import Group, GroupV1, GroupV2, kill_members, read_members, write
 from springtide.telemetry.run_registry import start_of
@@ -33,7 +33,7 @@ class Groups:
         for folder in set(self._found.folders.values()):
             remove_stale(folder)
 
-    def make(self, name: str, limits: Limits) -> Group | None:
+    def make(self, name: str, limits: ProcessLimits) -> Group | None:
         """A group held to `limits`; one that only counts where none are given; None where none can be had."""
         try:
             group = self._make_v2(name, limits) if self._found.version == 2 else self._make_v1(name, limits)
@@ -44,7 +44,7 @@ class Groups:
             return None
         return group
 
-    def admit(self, group: Group, pid: int, limits: Limits) -> None:
+    def admit(self, group: Group, pid: int, limits: ProcessLimits) -> None:
         """Make sure that a process is in its group; it may have ended already."""
         try:
             group.admit(pid)
@@ -66,7 +66,7 @@ class Groups:
         """Remove all; every process in them has been waited for, or is being killed."""
         self._remove(list(self._made)[::-1])
 
-    def _make_v1(self, name: str, limits: Limits) -> Group | None:
+    def _make_v1(self, name: str, limits: ProcessLimits) -> Group | None:
         # Without a quota the CPU hierarchy is left alone: a group of its own would change the role's share of cores.
         wanted = ["cpuacct", "memory", *(["cpu"] if limits.shared_out else [])]
         folder_of = {}
@@ -78,14 +78,14 @@ class Groups:
                 self._complain(limits, f"there is no control group for {controller} here")
         return GroupV1(folder_of) if folder_of else None
 
-    def _make_v2(self, name: str, limits: Limits) -> Group | None:
+    def _make_v2(self, name: str, limits: ProcessLimits) -> Group | None:
         own = next(iter(self._found.folders.values()))
         wanted = ["memory", *(["cpu"] if limits.shared_out else [])]
         offered = [controller for controller in wanted if controller in self._found.folders]
         for controller, asked in (("cpu", limits.cpu), ("memory", limits.memory)):
             if asked is not None and controller not in offered:
                 self._complain(limits, f"{own / 'cgroup.controllers'} has no {controller}")
-                limits = Limits()
+                limits = ProcessLimits()
         base = own / self._name
         if not hand_on(own, offered, may_move=limits.any):
             return None
@@ -105,7 +105,7 @@ class Groups:
             if remove_folder(folder):
                 self._made.pop(folder, None)
 
-    def _complain(self, limits: Limits, why: str) -> None:
+    def _complain(self, limits: ProcessLimits, why: str) -> None:
         if limits.any and not self._complained:
             self._complained = True
             self._say(f"no limits: {why}; going on without. To have them, {HINT}")
@@ -115,7 +115,7 @@ def why_not() -> str:
     """Why processes cannot be held to cores here; empty: they can be."""
     said: list[str] = []
     groups = Groups(said.append)
-    group = groups.make("probe", Limits(cpu=1.0))
+    group = groups.make("probe", ProcessLimits(cpu=1.0))
     if group is not None:
         groups.remove(group)
     groups.close()

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from springtide import errors
-from springtide.domain.spec.job_spec import Blame, Phase
+from springtide.domain.spec.job_spec import Blame, JobPhase
 from springtide.platforms.agent import ask_master
 from springtide.platforms.agent.job_handle import JobSummary, LogLine
 from springtide.rpc.messages import messages
@@ -138,16 +138,16 @@ def last_status(run: run_registry.Run) -> messages.JobStatus:
     until = max((event["at"] for event in story), default=run.card.began_at)
     told = [event for event in story if event["event"] == "phase"]
     saved = [event for event in story if event["event"] == "checkpoint" and event["outcome"] == "complete"]
-    phase, why = Phase.FAILED, "the command that ran it was killed, and the job with it"
-    if told and Phase(told[-1]["phase"]).over:
-        phase, why = Phase(told[-1]["phase"]), told[-1]["why"]
+    phase, why = JobPhase.FAILED, "the command that ran it was killed, and the job with it"
+    if told and JobPhase(told[-1]["phase"]).over:
+        phase, why = JobPhase(told[-1]["phase"]), told[-1]["why"]
     elif told:
         why += f" (it was {told[-1]['phase']})"
     return messages.JobStatus(
         name=run.card.name,
         phase=phase,
         why=why,
-        blame=Blame.INFRASTRUCTURE if phase is Phase.FAILED else Blame.NONE,
+        blame=Blame.INFRASTRUCTURE if phase is JobPhase.FAILED else Blame.NONE,
         elapsed_s=until - run.card.began_at,
         samples=max((event.get("samples", 0) for event in (*told, *saved)), default=0),
         checkpoint=saved[-1]["number"] if saved else 0,

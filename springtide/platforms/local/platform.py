@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import BinaryIO
 
 from springtide import config
-from springtide.domain.core.resources import Limits, Usage
+from springtide.domain.core.resources import ProcessLimits, Usage
 from springtide.domain.core.roles import Life, RoleExit, RoleKind
 from springtide.platforms.agent.platform_api import RoleLaunch
 from springtide.platforms.local.fork_server_client import ForkedProcess, ForkServerClient
@@ -37,7 +37,7 @@ class RunningRole:
 
     process: "subprocess.Popen[bytes] | ForkedProcess"
     pidfd: int
-    limits: Limits
+    limits: ProcessLimits
     group: Group | None
     on_exit: Callable[[RoleExit], None]
     log_began: int
@@ -83,7 +83,7 @@ class LocalPlatform:
         if life in self._running:
             self._running[life].process.send_signal(signal.SIGKILL if kill else signal.SIGTERM)
 
-    def hold(self, life: Life, limits: Limits) -> bool:
+    def hold(self, life: Life, limits: ProcessLimits) -> bool:
         """Other limits for a process that runs; False where it has no control group that can hold it to them."""
         running = self._running.get(life)
         if running is None or running.group is None or not running.group.can_hold(limits):
@@ -100,7 +100,7 @@ class LocalPlatform:
         """What has not ended."""
         return list(self._running)
 
-    def usage(self) -> dict[Life, tuple[Usage, Limits]]:
+    def usage(self) -> dict[Life, tuple[Usage, ProcessLimits]]:
         """By control group where there is one, else of the process alone."""
         return {life: (usage_of(running), running.limits) for life, running in self._running.items()}
 

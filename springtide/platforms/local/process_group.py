@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 
-from springtide.domain.core.resources import Limits
+from springtide.domain.core.resources import ProcessLimits
 from springtide.platforms.local import cgroups, watchdog
 from springtide.telemetry.host.cgroup_files import Group
 
@@ -43,7 +43,7 @@ class GuardedProcessGroup:
         self._stop_looking = stop
         loop.add_reader(pidfd, self._replace)
 
-    def make_group(self, name: str, limits: Limits) -> Group | None:
+    def make_group(self, name: str, limits: ProcessLimits) -> Group | None:
         """A control group that the watchdog removes if nobody else does; None: no limits here."""
         known = set(self.groups.folders())
         group = self.groups.make(name, limits)

@@ -10,9 +10,9 @@ import msgspec
 from springtide.domain.core.roles import Placement, RoleExit, RoleUsage, WantedRole
 from springtide.domain.data.data_workers import FeedRules
 from springtide.domain.data.epochs import EpochPlace
-from springtide.domain.data.leases import Failure, Grant, LeaseKey, Progress, Wish
+from springtide.domain.data.leases import Grant, LeaseKey, Progress, ReadFailure, ShrinkRequest
 from springtide.domain.data.samples import DatasetCard
-from springtide.domain.data.streams import Cut, Seen
+from springtide.domain.data.streams import BatchCut, PartitionRange
 from springtide.domain.model.cache_rules import CacheRules
 from springtide.domain.spec.job_spec import Blame, SyncMode
 from springtide.rpc.messages import checkpoints
@@ -134,7 +134,7 @@ class Heartbeat(Message, frozen=True):
     report: Report | None = None
     progress: tuple[Progress, ...] = ()
     """A word on each lease that it holds, which renews it, or has just ended."""
-    failures: tuple[Failure, ...] = ()
+    failures: tuple[ReadFailure, ...] = ()
     """Samples that it could not read."""
     era: int = 0
     """Of the leases it speaks of: how often the book had gone back when they were granted."""
@@ -164,14 +164,14 @@ class LeaseRequest(Message, frozen=True):
     card: DatasetCard
     progress: tuple[Progress, ...] = ()
     """A word on every lease that it holds: those it does not name are granted again, their answer was lost."""
-    failures: tuple[Failure, ...] = ()
+    failures: tuple[ReadFailure, ...] = ()
     most: int = 1
     """How many leases it would take at once."""
     ends: int | None = None
     """The data set has no length, and this is where its reader has found the end: samples of an epoch."""
     era: int = 0
     """As in `Heartbeat`."""
-    seen: tuple[Seen, ...] = ()
+    seen: tuple[PartitionRange, ...] = ()
     """All partitions of a stream, as its reader sees them now."""
 
 
@@ -272,7 +272,7 @@ class Pulse(Message, frozen=True):
     checkpoint it may be writing is waited for."""
     group_lost: int = 0
     """The generation of a bsp group that has lost a member: 0 when it has not."""
-    truncate: tuple[Wish, ...] = ()
+    truncate: tuple[ShrinkRequest, ...] = ()
     """Leases that should end early, so that others can take their tails."""
     era: int = 0
     """How often the book has gone back because a server was lost; leases of an earlier era are over."""
@@ -378,7 +378,7 @@ class Leased(Message, frozen=True):
     era: int = 0
     servers: Servers | None = None
     """As in `Pulse`."""
-    cuts: tuple[Cut, ...] = ()
+    cuts: tuple[BatchCut, ...] = ()
     """Of a stream: where batches of these leases end that are not full, as far as is known."""
 
 

@@ -4,14 +4,14 @@ In: `worker.online`, at the live head of a partition. Next: `master.data.leases`
 when they are in the journal: only then may such a batch be trained. Both are part of `rpc.messages.messages`.
 """
 
-from springtide.domain.data.streams import Cut
+from springtide.domain.data.streams import BatchCut
 from springtide.rpc.messages.types import Message
 
 
 class CutRequest(Message, frozen=True):
     """Batches of my leases are to end there. Answered with `CutsNoted`; asking again does no harm."""
 
-    cuts: tuple[Cut, ...]
+    cuts: tuple[BatchCut, ...]
     era: int = 0
     """Of the leases."""
 
@@ -19,5 +19,5 @@ class CutRequest(Message, frozen=True):
 class CutsNoted(Message, frozen=True):
     """The cuts that count from now on, whoever reads the partition. Those that are missing were not the asker's."""
 
-    cuts: tuple[Cut, ...]
+    cuts: tuple[BatchCut, ...]
     era: int = 0

@@ -13,7 +13,7 @@ from springtide.domain.data.leases import Poisoned
 from springtide.domain.data.streams import StreamUse
 from springtide.domain.model.cache_rules import CacheUse
 from springtide.domain.model.checkpoints import Lineage
-from springtide.domain.spec.job_spec import Blame, Phase
+from springtide.domain.spec.job_spec import Blame, JobPhase
 from springtide.domain.spec.online_job import OnlineState
 
 
@@ -62,7 +62,7 @@ class JobStatus(Message, frozen=True):
     """The whole job at one moment: what progress views and `status` show."""
 
     name: str
-    phase: Phase
+    phase: JobPhase
     why: str
     """Reason of the last change of phase; for a failed job the first line is the user's error or the lost role."""
     elapsed_s: float
@@ -131,7 +131,7 @@ class JobStatus(Message, frozen=True):
     cache: CacheUse | None = None
     """Of all workers of a bsp group."""
     stage: str = ""
-    """`domain.core.stages.Stage`, of a job that plans for itself; empty: nobody plans."""
+    """`domain.core.stages.PlanningStage`, of a job that plans for itself; empty: nobody plans."""
     shape: Shape | None = None
     """What all of such a job has now; None while it changes."""
     target: Shape | None = None

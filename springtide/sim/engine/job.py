@@ -11,9 +11,9 @@ from enum import StrEnum
 import numpy as np
 
 from springtide.domain.core.shape import NO_NEED, Shape
-from springtide.domain.core.stages import Stage
+from springtide.domain.core.stages import PlanningStage
 from springtide.domain.plan.profile import Profile
-from springtide.domain.plan.view import Launch
+from springtide.domain.plan.view import LaunchTime
 from springtide.planning.guards.growth import Seen
 from springtide.sim.world import world as physics
 from springtide.sim.world.cluster import Reserved
@@ -90,7 +90,7 @@ class Running:
         self.shape: Shape | None = None
         self.initial: Shape | None = None
         self.extra_workers = 0
-        self.stage = Stage.WAITING
+        self.stage = PlanningStage.WAITING
         self.condition = Condition(hot=job.hot)
         self.speed: Speed | None = None
         self.done = 0.0
@@ -104,7 +104,7 @@ class Running:
         self.hazard = 0.0
         self.next_loss = float(self.random.exponential())
         self.profiles: list[Profile] = []
-        self.launches: list[Launch] = []
+        self.launches: list[LaunchTime] = []
         self.seen: list[Seen] = []
         self.need = NO_NEED
         self.looked_at = -math.inf

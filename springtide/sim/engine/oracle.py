@@ -11,9 +11,9 @@ from statistics import NormalDist
 
 import numpy as np
 
-from springtide.domain.core.shape import Bounds, Shape
-from springtide.domain.core.stages import Stage
-from springtide.domain.plan.plan import Decision, Plan, nothing
+from springtide.domain.core.shape import Shape, ShapeBounds
+from springtide.domain.core.stages import PlanningStage
+from springtide.domain.plan.plan import Decision, ShapePlan, nothing
 from springtide.domain.plan.view import ClusterView
 from springtide.domain.spec.planning_config import PlanningConfig
 from springtide.planning.perf_model import equations
@@ -28,7 +28,7 @@ NEARLY = 0.999
 
 
 @lru_cache(maxsize=8)
-def grid(bounds: Bounds) -> Shapes:
+def grid(bounds: ShapeBounds) -> Shapes:
     """Shapes to choose from: all that policies choose from."""
     axes = (bounds.workers, bounds.servers, bounds.worker_cpus, bounds.server_cpus)
     many = Shapes(*(np.asarray(axis, dtype=np.float64).ravel() for axis in np.meshgrid(*axes, indexing="ij")))
@@ -50,7 +50,7 @@ def true_steps_s(job: Job, many: Shapes) -> Array:
 
 
 @lru_cache(maxsize=8)
-def waits(bounds: Bounds, world: World) -> Array:
+def waits(bounds: ShapeBounds, world: World) -> Array:
     """Seconds that the pods of each shape pend, as expected: the role counts that waits longer."""
     many = grid(bounds)
     draws = [(place + 0.5) / QUANTILES for place in range(QUANTILES)]
@@ -67,7 +67,7 @@ def waits(bounds: Bounds, world: World) -> Array:
     return np.asarray(np.maximum(*found))
 
 
-def best(job: Job, bounds: Bounds, *, cpu: float = np.inf, world: World | None = None) -> Shape:
+def best(job: Job, bounds: ShapeBounds, *, cpu: float = np.inf, world: World | None = None) -> Shape:
     """The fastest shape within bounds and so many cores, with memory to the end; in a world, what ends first."""
     many = grid(bounds)
     steps = true_steps_s(job, many)
@@ -101,7 +101,9 @@ def oracle(jobs: Iterable[Job], *, world: World | None = None) -> systems.System
             if seen.shape is None and free >= seen.bounds.least.cpu:
                 shape = best(known[seen.name.partition("~")[0]], seen.bounds, cpu=free, world=world)
                 free -= shape.cpu
-                plans.append(Plan(job=seen.name, shape=shape, reason="the truth is known", stage=Stage.ADJUSTING))
+                plans.append(
+                    ShapePlan(job=seen.name, shape=shape, reason="the truth is known", stage=PlanningStage.ADJUSTING)
+                )
         return Decision(plans=tuple(plans), why="the truth is known") if plans else nothing("all run at their best")
 
     return systems.System(name="oracle", policy=policy)

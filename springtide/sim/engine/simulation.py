@@ -11,10 +11,10 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from springtide.domain.core.roles import RoleKind
-from springtide.domain.core.shape import Capacity, Shape
-from springtide.domain.core.stages import Stage
-from springtide.domain.plan.plan import Decision, Plan
-from springtide.domain.plan.view import ClusterView, Launch, PastJob
+from springtide.domain.core.shape import ResourceBudget, Shape
+from springtide.domain.core.stages import PlanningStage
+from springtide.domain.plan.plan import Decision, ShapePlan
+from springtide.domain.plan.view import ClusterView, LaunchTime, PastJob
 from springtide.domain.spec.planning_config import PlanningConfig
 from springtide.planning.guards.growth import Seen
 from springtide.planning.lifecycle import stages
@@ -71,7 +71,7 @@ class Simulation:
         self.loss_rate = (world.pod_failures_a_day + world.preemptions_a_day) / DAY_S
         self.jobs: dict[str, Running] = {}
         self.history: list[PastJob] = list(history)[-HISTORY:]
-        self.launches: list[Launch] = []
+        self.launches: list[LaunchTime] = []
         self.watch, self.record = watch, frozenset(record)
         self.expected = 0
         self.ticking = False
@@ -133,7 +133,7 @@ class Simulation:
         for running in due:
             if running.shape is not None:
                 self._look(running)
-        capacity = Capacity(
+        capacity = ResourceBudget(
             cpu=free.cpu + sum(running.reserved.cpu for running in due),
             memory=free.memory + sum(running.reserved.memory for running in due),
         )
@@ -146,7 +146,7 @@ class Simulation:
         if not decision.plans and " failed: " in decision.why:
             self.story.complaints[decision.why] = self.story.complaints.get(decision.why, 0) + 1
         for running in due:
-            running.looked_at, running.news = self.clock.now, running.stage is Stage.SAMPLING
+            running.looked_at, running.news = self.clock.now, running.stage is PlanningStage.SAMPLING
         self._carry_out(decision)
 
     def _look(self, running: Running) -> None:
@@ -196,7 +196,7 @@ class Simulation:
         running = self.jobs.get(name)
         return running.reserved.cpu if running else 0.0
 
-    def _start(self, running: Running, plan: Plan) -> None:
+    def _start(self, running: Running, plan: ShapePlan) -> None:
         wanted = Reserved.of(plan.shape, plan.extra_workers)
         if not self._reserve(running, wanted):
             return
@@ -208,14 +208,14 @@ class Simulation:
         self._tell(running, plan)
         self.clock.after(min(delay, self.world.patience_s), lambda: self._begin(running, plan))
 
-    def _begin(self, running: Running, plan: Plan) -> None:
+    def _begin(self, running: Running, plan: ShapePlan) -> None:
         running.launching = False
         running.since = running.started_at = self.clock.now
         running.initial = plan.shape
         self._settle(running, plan)
         running.last_change_at = None
         faults.plan(self, running)
-        if running.stage is Stage.SAMPLING and self.system.every_s <= MINUTE_S and running.speed is not None:
+        if running.stage is PlanningStage.SAMPLING and self.system.every_s <= MINUTE_S and running.speed is not None:
             self.clock.after(self._sample_s(running.speed), lambda: self._sampled(running))
 
     def _sample_s(self, speed: physics.Speed) -> float:
@@ -227,7 +227,7 @@ class Simulation:
         if running.last_change_at is None and not running.launching and not running.ended:
             self._ask([running])
 
-    def _change(self, running: Running, plan: Plan) -> None:
+    def _change(self, running: Running, plan: ShapePlan) -> None:
         """Pods first, while the job trains on; then the change itself. Where there is no room for both at once, what is
         to be smaller goes first (`job.scaling.plan_moves`): here the job stands still until the new pods are there."""
         assert running.shape is not None
@@ -245,7 +245,7 @@ class Simulation:
             self.pause(running, seconds)
         self.clock.after(seconds, lambda: self._changed(running, plan))
 
-    def _changed(self, running: Running, plan: Plan) -> None:
+    def _changed(self, running: Running, plan: ShapePlan) -> None:
         if running.ended:
             return
         old, new = running.shape, plan.shape
@@ -256,11 +256,13 @@ class Simulation:
         if _servers_change(old, new):
             self.pause(running, self.mechanisms.pause_s(self.world))
 
-    def _settle(self, running: Running, plan: Plan) -> None:
+    def _settle(self, running: Running, plan: ShapePlan) -> None:
         """The shape is there: give back what is not needed any more, and count from now."""
         self.touch(running)
         running.shape, running.extra_workers = plan.shape, plan.extra_workers
-        running.stage = plan.stage or (Stage.OPTIMIZING if running.stage is Stage.WAITING else running.stage)
+        running.stage = plan.stage or (
+            PlanningStage.OPTIMIZING if running.stage is PlanningStage.WAITING else running.stage
+        )
         running.last_change_at = self.clock.now
         running.news = True
         if plan.server_cpus:
@@ -270,7 +272,7 @@ class Simulation:
         self._reserve(running, Reserved.of(plan.shape, plan.extra_workers))
         self.refresh(running)
 
-    def _with_extra(self, plan: Plan) -> Shape:
+    def _with_extra(self, plan: ShapePlan) -> Shape:
         return replace(plan.shape, workers=plan.shape.workers + plan.extra_workers)
 
     def _reserve(self, running: Running, wanted: Reserved) -> bool:
@@ -295,14 +297,14 @@ class Simulation:
                 seconds = clusters.pending_s(self.world, cpu, pods, running.random)
                 seconds += self.world.launch_s + self.world.init_s
                 memory = new.worker_memory if kind is RoleKind.WORKER else new.server_memory
-                launch = Launch(kind=kind, cpu=cpu, memory=memory, seconds=seconds)
+                launch = LaunchTime(kind=kind, cpu=cpu, memory=memory, seconds=seconds)
                 running.launches.append(launch)
                 self.launches.append(launch)
                 slowest = max(slowest, seconds)
         del self.launches[:-LAUNCHES], running.launches[:-10]
         return slowest
 
-    def _tell(self, running: Running, plan: Plan) -> None:
+    def _tell(self, running: Running, plan: ShapePlan) -> None:
         self.story.reasons.append((self.clock.now, running.job.name, plan.reason))
 
     def touch(self, running: Running) -> None:

@@ -5,8 +5,8 @@ In: a `Running`. Out: a `JobView`; when the job is over, a `PastJob`. Memory to 
 """
 
 from springtide.domain.core.roles import Role, RoleKind
-from springtide.domain.core.shape import GIB, Bounds, Capacity, MemoryNeed, Shape
-from springtide.domain.plan.view import Feature, Finding, JobView, PastJob, RoleUse, Trouble
+from springtide.domain.core.shape import GIB, MemoryNeed, ResourceBudget, Shape, ShapeBounds
+from springtide.domain.plan.view import Feature, FindingKind, GuardFinding, JobView, PastJob, RoleUse
 from springtide.planning.guards import growth
 from springtide.sim.engine.job import End, Running
 from springtide.sim.world import world as physics
@@ -20,23 +20,23 @@ WORKERS = tuple(Role(RoleKind.WORKER, rank) for rank in range(512))
 SERVERS = tuple(Role(RoleKind.SERVER, rank) for rank in range(1024))
 
 
-def bounds(world: World) -> Bounds:
+def bounds(world: World) -> ShapeBounds:
     """What any job may have."""
     most = int(world.node_memory * GIB)
-    return Bounds(
+    return ShapeBounds(
         least=Shape(workers=1, servers=1, worker_cpu=1.0, server_cpu=1.0),
         most=Shape(
             workers=MOST_WORKERS, servers=MOST_SERVERS, worker_cpu=world.node_cpu, server_cpu=world.node_cpu,
             worker_memory=most, server_memory=most,
         ),
-        quota=Capacity(cpu=world.job_cpu, memory=MOST_SERVERS * most),
+        quota=ResourceBudget(cpu=world.job_cpu, memory=MOST_SERVERS * most),
     )  # fmt: skip
 
 
-def unbounded(world: World) -> Bounds:
+def unbounded(world: World) -> ShapeBounds:
     """What users may ask for where nobody sizes jobs: any pod that a node holds, and no quota."""
     most = int(world.node_memory * GIB)
-    return Bounds(
+    return ShapeBounds(
         least=Shape(workers=1, servers=1, worker_cpu=0.01, server_cpu=0.01),
         most=Shape(
             workers=1000, servers=1000, worker_cpu=world.node_cpu, server_cpu=world.node_cpu,
@@ -66,7 +66,7 @@ def _roomy(job: Job, rows: float) -> MemoryNeed:
     )  # fmt: skip
 
 
-def view(running: Running, limits: Bounds) -> JobView:
+def view(running: Running, limits: ShapeBounds) -> JobView:
     """One job."""
     job = running.job
     return JobView(
@@ -108,7 +108,7 @@ def uses(running: Running) -> tuple[RoleUse, ...]:
     return (*workers, *servers)
 
 
-def findings(running: Running) -> tuple[Finding, ...]:
+def findings(running: Running) -> tuple[GuardFinding, ...]:
     """What the guards would say. Memory that ran out is mended once servers have more of it than they had then."""
     shape = running.shape
     if shape is None:
@@ -117,9 +117,11 @@ def findings(running: Running) -> tuple[Finding, ...]:
     end = running.need.of_server(shape.servers)
     if 0 < shape.server_memory < end:
         said = f"servers will need {end / GIB:.1f} GiB and have {shape.server_memory / GIB:.1f}"
-        found.append(Finding(trouble=Trouble.MEMORY, role=Role(RoleKind.SERVER), why=said))
+        found.append(GuardFinding(trouble=FindingKind.MEMORY, role=Role(RoleKind.SERVER), why=said))
     if running.ran_out is not None and _of_servers(shape) <= _of_servers(running.ran_out):
-        found.append(Finding(trouble=Trouble.OOM, role=Role(RoleKind.SERVER), why="a server ran out of memory"))
+        found.append(
+            GuardFinding(trouble=FindingKind.OOM, role=Role(RoleKind.SERVER), why="a server ran out of memory")
+        )
     return tuple(found)
 
 

@@ -7,10 +7,10 @@ brain's.
 
 from collections.abc import Callable
 
-from springtide.domain.core.shape import Bounds, Capacity, Shape
-from springtide.domain.core.stages import Stage
+from springtide.domain.core.shape import ResourceBudget, Shape, ShapeBounds
+from springtide.domain.core.stages import PlanningStage
 from springtide.domain.plan.advice import Advice
-from springtide.domain.plan.plan import Plan
+from springtide.domain.plan.plan import ShapePlan
 from springtide.domain.plan.view import ClusterView, JobView, PastJob
 from springtide.domain.spec.planning_config import PlanningConfig
 from springtide.sim.engine import systems, views
@@ -21,7 +21,7 @@ from springtide.sim.world.world import Job
 class PolicyAdviser:
     """One job's. `room`: what its cluster has free, beside what the job holds."""
 
-    def __init__(self, system: System, config: PlanningConfig, room: Callable[[], Capacity]) -> None:
+    def __init__(self, system: System, config: PlanningConfig, room: Callable[[], ResourceBudget]) -> None:
         self._system, self._config, self._room = system, config, room
         self.asked = self.planned = 0
 
@@ -29,7 +29,7 @@ class PolicyAdviser:
         """What the policy says of this job."""
         self.asked += 1
         free, held = self._room(), view.shape
-        capacity = Capacity(
+        capacity = ResourceBudget(
             cpu=free.cpu + (held.cpu if held is not None else 0.0),
             memory=free.memory + (held.memory if held is not None else 0),
         )
@@ -46,11 +46,13 @@ class PolicyAdviser:
         """Nothing is open."""
 
 
-def first_plan(job: Job, bounds: Bounds, system: System, config: PlanningConfig, capacity: Capacity) -> Plan:
+def first_plan(
+    job: Job, bounds: ShapeBounds, system: System, config: PlanningConfig, capacity: ResourceBudget
+) -> ShapePlan:
     """What a job begins with: as the policy says of one that it knows nothing of yet, else as its user asked."""
     view = JobView(
         name=job.name, user=job.user, facts=job.facts, bounds=bounds, features=views.features(job),
-        requested=job.requested, submitted_at=job.arrives_at, samples_total=job.samples, stage=Stage.WAITING,
+        requested=job.requested, submitted_at=job.arrives_at, samples_total=job.samples, stage=PlanningStage.WAITING,
     )  # fmt: skip
     decision = systems.check(
         system.policy(ClusterView(now=job.arrives_at, capacity=capacity, jobs=(view,)), config), system.name
@@ -59,4 +61,6 @@ def first_plan(job: Job, bounds: Bounds, system: System, config: PlanningConfig,
     asked = Shape(
         workers=wish.workers, servers=wish.servers, worker_cpu=wish.worker_cpu, server_cpu=wish.server_cpu
     )  # fmt: skip
-    return decision.plan_for(job.name) or Plan(job=job.name, shape=asked, reason=decision.why, stage=Stage.ADJUSTING)
+    return decision.plan_for(job.name) or ShapePlan(
+        job=job.name, shape=asked, reason=decision.why, stage=PlanningStage.ADJUSTING
+    )

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from springtide.domain.core.roles import WantedRole
-from springtide.domain.core.shape import Bounds, Capacity
-from springtide.domain.core.stages import Stage
+from springtide.domain.core.shape import ResourceBudget, ShapeBounds
+from springtide.domain.core.stages import PlanningStage
 from springtide.domain.spec.plan_rules import PlanRules
 from springtide.domain.spec.planning_config import PlanningConfig
 from springtide.sim.engine import views
@@ -76,7 +76,7 @@ class Running:
                 task.cancel()
         return self.fleet
 
-    def room(self) -> Capacity:
+    def room(self) -> ResourceBudget:
         """Cores that no job's processes have, or wait for."""
         held = sum(running.machines.cpu for running in self._running.values())
         return replace(self._capacity, cpu=max(0.0, self._capacity.cpu - held))
@@ -108,7 +108,7 @@ class Running:
         elastic = self._system.mechanisms.elastic
         beat, config = self._heartbeat_s, self._config
         rules = PlanRules(
-            bounds=self._bounds, config=config, stage=plan.stage or Stage.SAMPLING, why=plan.reason,
+            bounds=self._bounds, config=config, stage=plan.stage or PlanningStage.SAMPLING, why=plan.reason,
             every_s=self._system.every_s, settle_s=2 * beat, window_s=max(2 * beat, config.sample_s / 3),
         )  # fmt: skip
         return Setup(
@@ -126,7 +126,7 @@ def _luck_of(job: Job) -> np.random.Generator:
     return np.random.default_rng(job.seed)
 
 
-def without_memory(bounds: Bounds) -> Bounds:
+def without_memory(bounds: ShapeBounds) -> ShapeBounds:
     """Bounds of cores alone: memory has no limit at this level."""
     return replace(
         bounds, least=replace(bounds.least, worker_memory=0, server_memory=0),

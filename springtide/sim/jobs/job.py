@@ -14,12 +14,12 @@ from springtide import _native
 from springtide.data import shards
 from springtide.domain.core.roles import RoleKind, WantedRole
 from springtide.domain.core.shape import Shape
-from springtide.domain.data.leases import Holder
+from springtide.domain.data.leases import LeaseHolder
 from springtide.domain.data.samples import DatasetCard
 from springtide.domain.model.checkpoints import CheckpointRules
 from springtide.domain.plan.advice import Adviser
 from springtide.domain.spec.guard_rules import GuardRules
-from springtide.domain.spec.job_spec import JobSpec, Phase
+from springtide.domain.spec.job_spec import JobPhase, JobSpec
 from springtide.domain.spec.plan_rules import PlanRules
 from springtide.domain.spec.straggler_rules import StragglerRules
 from springtide.master.core.record import Record
@@ -92,7 +92,7 @@ class Outcome:
     """How a virtual job ended."""
 
     name: str
-    phase: Phase
+    phase: JobPhase
     why: str
     jct_s: float
     """From its submission."""
@@ -116,7 +116,7 @@ class Outcome:
     @property
     def right(self) -> bool:
         """It finished, and every batch was applied once, everywhere."""
-        return self.phase is Phase.FINISHED and self.samples == self.wanted and self.counts.right
+        return self.phase is JobPhase.FINISHED and self.samples == self.wanted and self.counts.right
 
 
 class VirtualJob:
@@ -184,7 +184,7 @@ class VirtualJob:
 
     def _program(self, wanted: WantedRole) -> Program:
         if wanted.role.kind is RoleKind.WORKER:
-            holder = Holder(wanted.role.rank, wanted.incarnation)
+            holder = LeaseHolder(wanted.role.rank, wanted.incarnation)
             return VirtualWorker(holder, self.card, self.network, self.pace, self.setup.stride_s)
         server = VirtualServer(
             wanted.role.rank, wanted.incarnation, self.keys, self.network, self.pace, self.setup.disks,
@@ -232,7 +232,7 @@ class VirtualJob:
 
     def _outcome(self, status: messages.JobStatus) -> Outcome:
         record = self.masters.record
-        stores = self._stores(record.state.safety.saved if status.phase is Phase.FINISHED else None)
+        stores = self._stores(record.state.safety.saved if status.phase is JobPhase.FINISHED else None)
         totals = record.book.totals()
         return Outcome(
             name=self.spec.name,

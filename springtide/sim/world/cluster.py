@@ -9,7 +9,7 @@ from statistics import NormalDist
 import numpy as np
 
 from springtide import errors
-from springtide.domain.core.shape import GIB, ROUNDING, Capacity, Shape
+from springtide.domain.core.shape import GIB, ROUNDING, ResourceBudget, Shape
 from springtide.sim.world.parameters import World
 
 NORMAL = NormalDist()
@@ -20,14 +20,16 @@ class Cluster:
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self.capacity = Capacity(cpu=world.nodes * world.node_cpu, memory=world.nodes * world.node_memory * GIB)
+        self.capacity = ResourceBudget(cpu=world.nodes * world.node_cpu, memory=world.nodes * world.node_memory * GIB)
         self.cpu = 0.0
         self.memory = 0.0
 
     @property
-    def free(self) -> Capacity:
+    def free(self) -> ResourceBudget:
         """What nobody has."""
-        return Capacity(cpu=max(0.0, self.capacity.cpu - self.cpu), memory=max(0.0, self.capacity.memory - self.memory))
+        return ResourceBudget(
+            cpu=max(0.0, self.capacity.cpu - self.cpu), memory=max(0.0, self.capacity.memory - self.memory)
+        )
 
     def fits(self, cpu: float, memory: float) -> bool:
         """Whether so much is free."""

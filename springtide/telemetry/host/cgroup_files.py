@@ -11,7 +11,7 @@ import signal
 from collections.abc import Mapping
 from typing import Protocol
 
-from springtide.domain.core.resources import Limits, Usage
+from springtide.domain.core.resources import ProcessLimits, Usage
 
 PERIOD_US = (
     100_000  # the kernel's own default: a process over its share stands still for the rest of a tenth of a second
@@ -28,11 +28,11 @@ ENDLESS = 1 << 60
 class Group(Protocol):
     """What a platform needs of a control group. Reading a file that is not there reads as nothing."""
 
-    def can_hold(self, limits: Limits) -> bool:
+    def can_hold(self, limits: ProcessLimits) -> bool:
         """Whether it has what these limits need: a group that only counts cannot limit the CPU."""
         ...
 
-    def hold_to(self, limits: Limits) -> None:
+    def hold_to(self, limits: ProcessLimits) -> None:
         """Write the limits; raises OSError where that is not permitted."""
         ...
 
@@ -44,7 +44,7 @@ class Group(Protocol):
         """CPU and memory of everything in it, of members that have ended too."""
         ...
 
-    def limits(self) -> Limits:
+    def limits(self) -> ProcessLimits:
         """What it is held to now, whoever wrote it."""
         ...
 
@@ -67,13 +67,13 @@ class GroupV1:
     def __init__(self, folder_of: Mapping[str, pathlib.Path]) -> None:
         self._folder_of = dict(folder_of)
 
-    def can_hold(self, limits: Limits) -> bool:
+    def can_hold(self, limits: ProcessLimits) -> bool:
         """Whether it is in the hierarchies of both."""
         return ("cpu" in self._folder_of or limits.cpu is None) and (
             "memory" in self._folder_of or limits.memory is None
         )
 
-    def hold_to(self, limits: Limits) -> None:
+    def hold_to(self, limits: ProcessLimits) -> None:
         """Quota of each period; memory, and memory with swap where that is counted."""
         if limits.cpu is not None and (cpu := self._folder_of.get("cpu")):
             write(cpu / "cpu.cfs_period_us", PERIOD_US)
@@ -103,12 +103,14 @@ class GroupV1:
             throttled_s=read_table(self._folder_of, "cpu", "cpu.stat").get("nr_throttled", 0) * PERIOD_US / 1e6,
         )
 
-    def limits(self) -> Limits:
+    def limits(self) -> ProcessLimits:
         """A quota of -1 is none, and so is a memory limit beyond any machine's."""
         period = read_number(self._folder_of, "cpu", "cpu.cfs_period_us")
         quota = read_number(self._folder_of, "cpu", "cpu.cfs_quota_us")
         memory = read_number(self._folder_of, "memory", "memory.limit_in_bytes")
-        return Limits(cpu=quota / period if quota and period else None, memory=memory if 0 < memory < ENDLESS else None)
+        return ProcessLimits(
+            cpu=quota / period if quota and period else None, memory=memory if 0 < memory < ENDLESS else None
+        )
 
     def oom_kills(self) -> int:
         """A line of `memory.oom_control`."""
@@ -130,13 +132,13 @@ class GroupV2:
         self._folder = folder
         self._here = {"": folder}
 
-    def can_hold(self, limits: Limits) -> bool:
+    def can_hold(self, limits: ProcessLimits) -> bool:
         """Whether it was given the controllers."""
         return ((self._folder / "cpu.max").exists() or limits.cpu is None) and (
             (self._folder / "memory.max").exists() or limits.memory is None
         )
 
-    def hold_to(self, limits: Limits) -> None:
+    def hold_to(self, limits: ProcessLimits) -> None:
         """`cpu.max` is quota and period; swap would only hide that memory has run out."""
         if limits.cpu is not None:
             write(self._folder / "cpu.max", f"{int(limits.cpu * PERIOD_US)} {PERIOD_US}")
@@ -161,11 +163,11 @@ class GroupV2:
             throttled_s=cpu.get("nr_throttled", 0) * PERIOD_US / 1e6,
         )
 
-    def limits(self) -> Limits:
+    def limits(self) -> ProcessLimits:
         """`cpu.max` is quota and period; the word `max` is no limit."""
         quota, _, period = _read(self._here, "", "cpu.max").strip().partition(" ")
         memory = read_number(self._here, "", "memory.max")
-        return Limits(
+        return ProcessLimits(
             cpu=int(quota) / int(period) if quota.isdigit() and period.isdigit() else None, memory=memory or None
         )
 

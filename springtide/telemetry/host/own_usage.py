@@ -11,7 +11,7 @@ import pathlib
 from collections.abc import Mapping
 
 from springtide import config
-from springtide.domain.core.resources import Limits
+from springtide.domain.core.resources import ProcessLimits
 from springtide.domain.core.roles import Role, RoleKind, RoleUsage, parse_role
 from springtide.telemetry.host import cgroup_hierarchy, usage
 from springtide.telemetry.host.cgroup_files import Group, GroupV1, GroupV2
@@ -33,7 +33,7 @@ class OwnUsage:
         if not self._on:
             return None
         taken = usage.of_process(self._pid, self._proc) if self._group is None else self._group.usage()
-        limits = Limits() if self._group is None else self._group.limits()
+        limits = ProcessLimits() if self._group is None else self._group.limits()
         return RoleUsage(
             role=self._role, incarnation=self._incarnation, cpu_s=taken.cpu_s, memory=taken.memory,
             cpu_limit=limits.cpu, memory_limit=limits.memory, throttled_s=taken.throttled_s,

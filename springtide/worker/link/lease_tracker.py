@@ -12,9 +12,9 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from springtide.domain.data.leases import Failure, Grant, LeaseKey, Progress, Wish
+from springtide.domain.data.leases import Grant, LeaseKey, Progress, ReadFailure, ShrinkRequest
 from springtide.domain.data.samples import DatasetCard
-from springtide.domain.data.streams import Cut
+from springtide.domain.data.streams import BatchCut
 from springtide.telemetry.redactor import redact
 
 
@@ -70,7 +70,7 @@ class Words(NamedTuple):
     """What there is to tell; `Hands.told` it when the master has heard."""
 
     progress: tuple[Progress, ...] = ()
-    failures: tuple[Failure, ...] = ()
+    failures: tuple[ReadFailure, ...] = ()
     era: int = 0
 
 
@@ -82,7 +82,7 @@ class Hands:
         self._card: DatasetCard | None = None
         self._held: dict[LeaseKey, Held] = {}
         self._unclaimed: deque[Held] = deque()
-        self._failures: list[Failure] = []
+        self._failures: list[ReadFailure] = []
         self._void: dict[Claim, int] = {}
         """Of batches of a stream in the loop's hand: offsets that hold nothing to train, where there are any."""
         self._begin = LeaseKey(0, 0)
@@ -189,7 +189,7 @@ class Hands:
             held = self._of(claim)
             if held is not None and claim.begin < held.end:
                 held.end = held.claimed = max(held.offset, claim.begin)
-                self._failures.append(Failure(claim.shard, claim.first, claim.begin, redact(error)))
+                self._failures.append(ReadFailure(claim.shard, claim.first, claim.begin, redact(error)))
 
     def give_back(self) -> None:
         """The loop has ended, everything it sent being acknowledged: what it has not trained is not ours any more."""
@@ -222,7 +222,7 @@ class Hands:
 
     # ---- the master ----
 
-    def take(self, card: DatasetCard, grants: Iterable[Grant], era: int = 0, cuts: Iterable[Cut] = ()) -> None:
+    def take(self, card: DatasetCard, grants: Iterable[Grant], era: int = 0, cuts: Iterable[BatchCut] = ()) -> None:
         """Leases have come; those that nobody wants any more go straight back, those of the past nowhere."""
         with self._lock:
             self._enter(era)
@@ -242,7 +242,7 @@ class Hands:
             self._note(cuts)
             self._line_up(new)
 
-    def note_cuts(self, cuts: Iterable[Cut], era: int) -> None:
+    def note_cuts(self, cuts: Iterable[BatchCut], era: int) -> None:
         """The master has noted that batches end here; of leases of another era, or that are gone, nothing is kept."""
         with self._lock:
             if era == self.era:
@@ -265,7 +265,9 @@ class Hands:
                 if word.offset == word.end and held is not None and held.word == word:
                     del self._held[key]
 
-    def heed(self, revoked: Collection[LeaseKey], wishes: Iterable[Wish], *, hurry: bool = False, era: int = 0) -> bool:
+    def heed(
+        self, revoked: Collection[LeaseKey], wishes: Iterable[ShrinkRequest], *, hurry: bool = False, era: int = 0
+    ) -> bool:
         """Drop what is not ours any more; end leases sooner where that is wished, after what the loop was given.
 
         Words of an era that is over change nothing; with the first one of a new era all leases are dropped.
@@ -307,7 +309,7 @@ class Hands:
             return grant.end
         return max(grant.first, self._begin.first if grant.shard == self._begin.shard else 0)
 
-    def _note(self, cuts: Iterable[Cut]) -> None:
+    def _note(self, cuts: Iterable[BatchCut]) -> None:
         for cut in cuts:
             held = self._held.get(LeaseKey(cut.shard, cut.first))
             if held is not None and cut.at > held.claimed:

@@ -12,9 +12,9 @@ from springtide.data.ledger.pass_registry import Book
 from springtide.domain.core.roles import Placement
 from springtide.domain.data.data_workers import LeftOut
 from springtide.domain.data.epochs import EpochPlace
-from springtide.domain.data.leases import Holder, Nothing
+from springtide.domain.data.leases import LeaseHolder, NoLease
 from springtide.domain.data.samples import DatasetCard
-from springtide.domain.data.streams import Cut, Seen
+from springtide.domain.data.streams import BatchCut, PartitionRange
 from springtide.domain.spec.job_spec import Blame
 from springtide.rpc.messages.messages import (
     AtStep,
@@ -32,7 +32,7 @@ from springtide.rpc.messages.messages import (
 from springtide.rpc.messages.shuffling import Shufflers
 from springtide.worker.link.lease_tracker import Hands
 
-ALONE = Holder(rank=0)
+ALONE = LeaseHolder(rank=0)
 
 
 class AloneLink:
@@ -64,7 +64,7 @@ class AloneLink:
             heartbeat_s=1.0,
         )
 
-    def lease(self, card: DatasetCard, most: int, seen: tuple[Seen, ...] = ()) -> Leased | Wait | End:
+    def lease(self, card: DatasetCard, most: int, seen: tuple[PartitionRange, ...] = ()) -> Leased | Wait | End:
         """The next shard, or all partitions of a stream."""
         words = self.hands.words()
         self._book.report(ALONE, words.progress, at=0.0)
@@ -72,12 +72,12 @@ class AloneLink:
             self._book.end(ALONE, card, self.hands.ends)
         self.hands.told(words)
         answer = self._book.lease(ALONE, card, most, at=0.0, seen=seen)
-        if isinstance(answer, Nothing):
-            return Wait() if answer is Nothing.WAIT and card.stream is not None else End()
+        if isinstance(answer, NoLease):
+            return Wait() if answer is NoLease.WAIT and card.stream is not None else End()
         self.hands.take(card, answer)
         return Leased(answer)
 
-    def cut(self, cuts: tuple[Cut, ...]) -> None:
+    def cut(self, cuts: tuple[BatchCut, ...]) -> None:
         """All of them."""
         self.hands.note_cuts(self._book.cut(ALONE, cuts), self.hands.era)
 

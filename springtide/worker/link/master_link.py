@@ -20,7 +20,7 @@ from springtide.domain.core.roles import Placement, RoleKind
 from springtide.domain.data.data_workers import LeftOut
 from springtide.domain.data.epochs import EpochPlace
 from springtide.domain.data.samples import DatasetCard
-from springtide.domain.data.streams import Cut, Seen
+from springtide.domain.data.streams import BatchCut, PartitionRange
 from springtide.domain.spec.job_spec import Blame
 from springtide.rpc.messages import messages
 from springtide.rpc.messages.messages import (
@@ -87,14 +87,16 @@ class Link(Protocol):
     hands: Hands
     """The leases that this worker has: the master is told of them with every heartbeat."""
 
-    def lease(self, card: DatasetCard, most: int, seen: tuple[Seen, ...] = ()) -> Leased | Regroup | Wait | End:
+    def lease(
+        self, card: DatasetCard, most: int, seen: tuple[PartitionRange, ...] = ()
+    ) -> Leased | Regroup | Wait | End:
         """Put up to `most` more leases into `hands`. `Wait`: ask again (the call itself has waited a while).
 
         `End`: nothing of this pass is left but what this worker holds itself. `seen`: the partitions of a stream.
         """
         ...
 
-    def cut(self, cuts: tuple[Cut, ...]) -> None:
+    def cut(self, cuts: tuple[BatchCut, ...]) -> None:
         """Have these ends of batches noted, and put into `hands` those that are; others are not ours to cut."""
         ...
 
@@ -264,7 +266,9 @@ class MasterLink:
             self._welcome = whereabouts_now(self._welcome, self._servers)
         return self._welcome
 
-    def lease(self, card: DatasetCard, most: int, seen: tuple[Seen, ...] = ()) -> Leased | Regroup | Wait | End:
+    def lease(
+        self, card: DatasetCard, most: int, seen: tuple[PartitionRange, ...] = ()
+    ) -> Leased | Regroup | Wait | End:
         """Leases to train; see `Link.lease`."""
         if self.draining:
             return End()
@@ -281,7 +285,7 @@ class MasterLink:
             self.hands.take(card, reply.grants, reply.era, reply.cuts)
         return reply
 
-    def cut(self, cuts: tuple[Cut, ...]) -> None:
+    def cut(self, cuts: tuple[BatchCut, ...]) -> None:
         """Ends of batches; see `Link.cut`."""
         reply = self._channel.ask(messages.CutRequest(cuts, self.hands.era))
         assert isinstance(reply, messages.CutsNoted)

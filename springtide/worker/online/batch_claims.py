@@ -16,7 +16,7 @@ from typing import NamedTuple
 from springtide.data.stream.records import Records, concat
 from springtide.data.stream.stream import Chunk
 from springtide.domain.data.leases import LeaseKey
-from springtide.domain.data.streams import Cut
+from springtide.domain.data.streams import BatchCut
 from springtide.worker.link.lease_tracker import Tail
 
 MOST_AHEAD = 8  # batches that are read of a partition while a cut of it is waited for
@@ -130,17 +130,17 @@ class Heads:
         """It is not ours any more."""
         self._heads.pop(whole.tail.grant.nth, None)
 
-    def lingering(self, ends: Mapping[int, int], before: float) -> tuple[Cut, ...]:
+    def lingering(self, ends: Mapping[int, int], before: float) -> tuple[BatchCut, ...]:
         """Where to cut batches whose records were read before that moment, though nothing more is there to fill them.
 
         A cut that was asked for before and is not noted is asked for again.
         """
-        cuts: list[Cut] = []
+        cuts: list[BatchCut] = []
         for number, head in self._heads.items():
             if head.asked is None and self._waits(head, ends.get(number, 0), before):
                 head.asked = head.position
             if head.asked is not None:
-                cuts.append(Cut(head.key.shard, head.key.first, head.asked))
+                cuts.append(BatchCut(head.key.shard, head.key.first, head.asked))
         return tuple(cuts)
 
     def oldest(self) -> dict[int, float]:

@@ -22,7 +22,7 @@ from springtide.data.stream.records import Records
 from springtide.data.stream.stream import Chunk, Stream, StreamReader
 from springtide.domain.data.leases import Grant
 from springtide.domain.data.samples import DatasetCard, SampleRange
-from springtide.domain.data.streams import PartitionView, Seen, StreamUse
+from springtide.domain.data.streams import PartitionRange, PartitionView, StreamUse
 from springtide.rpc.messages import messages
 from springtide.worker.bsp.group import Place
 from springtide.worker.input.batch_plan import PAUSE, Indices, Order
@@ -75,7 +75,7 @@ class InStep:
         """Where the reader is in the partition that it reads."""
         self._places: dict[int, int] = {}
         """Up to where the loop has been given partitions."""
-        self._bounds: tuple[Seen, ...] = ()
+        self._bounds: tuple[PartitionRange, ...] = ()
         self._recent: tuple[Recent, ...] = ()
 
     def batches(self) -> Iterator[Handed]:
@@ -147,7 +147,7 @@ class InStep:
         self.making.close()
         self.stream.close()
 
-    def _seen(self) -> tuple[Seen, ...]:
+    def _seen(self) -> tuple[PartitionRange, ...]:
         assert self.card.stream is not None
         try:
             seen = self.stream.bounds(self.card.stream.start)

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from springtide import errors
 from springtide.data.stream.stream import Stream
 from springtide.domain.data.samples import DatasetCard
-from springtide.domain.data.streams import Cut, Seen
+from springtide.domain.data.streams import BatchCut, PartitionRange
 from springtide.rpc.messages import messages
 from springtide.worker.link.master_link import Link
 
@@ -47,7 +47,7 @@ class Asking:
         """Ask now: something has changed."""
         self._wake.set()
 
-    def cut(self, cuts: tuple[Cut, ...]) -> None:
+    def cut(self, cuts: tuple[BatchCut, ...]) -> None:
         """Ask for these cuts, unless some were asked for just now and are not answered."""
         if self._ended.is_set() or (self._cutting is not None and self._cutting.is_alive()):
             return
@@ -66,7 +66,7 @@ class Asking:
 
     def _ask_on(self) -> None:
         hands = self._link.hands
-        seen: tuple[Seen, ...] = ()
+        seen: tuple[PartitionRange, ...] = ()
         look_at = time.monotonic()
         while not self._ended.is_set():
             busy = hands.busy
@@ -81,7 +81,7 @@ class Asking:
             if not isinstance(answer, messages.Leased):  # else there may be more
                 self._wake.wait(SOON_S)
 
-    def _seen(self) -> tuple[Seen, ...]:
+    def _seen(self) -> tuple[PartitionRange, ...]:
         try:
             seen = self._stream.bounds(self._start)
         except errors.TemporaryError as error:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from springtide.data.stream.records import Records
 from springtide.domain.data.leases import LeaseKey
-from springtide.domain.data.streams import PartitionView, Steps, StreamUse
+from springtide.domain.data.streams import PartitionView, StepSums, StreamUse
 from springtide.worker.link.lease_tracker import Claim, Tail
 
 KEPT_LAGS = 4096  # records that quantiles are taken of
@@ -42,7 +42,7 @@ class Use:
         """Of these, letters that could not be kept."""
         self._waited_s = self._busy_s = 0.0
         self._since, self._idle = counter(), True
-        self._steps, self._step = Steps(), (0, 0.0)
+        self._steps, self._step = StepSums(), (0, 0.0)
         """Those that are done, and the one under way: its records, and when it began."""
         self._oldest: Mapping[int, float] = {}
         self._ends: dict[int, int] = {}

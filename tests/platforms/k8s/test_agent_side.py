@@ -7,9 +7,9 @@ import itertools
 import pytest
 
 from springtide import errors
-from springtide.domain.core.resources import Limits
+from springtide.domain.core.resources import ProcessLimits
 from springtide.domain.core.roles import Life, Role, RoleKind
-from springtide.domain.spec.job_spec import Phase
+from springtide.domain.spec.job_spec import JobPhase
 from springtide.platforms.agent.platform_api import RoleLaunch
 from springtide.platforms.k8s.api.kinds import ELASTIC_JOBS, LEASES, PODS, SCALE_PLANS
 from springtide.platforms.k8s.job import lease as leases
@@ -50,7 +50,7 @@ async def somebody(holder):
 
 
 def launch(life, **limits):
-    return RoleLaunch(life=life, module="m", limits=Limits(**limits))
+    return RoleLaunch(life=life, module="m", limits=ProcessLimits(**limits))
 
 
 def pod(life, **status):
@@ -240,10 +240,10 @@ def test_where_limits_cannot_change_somebody_is_told_to_replace_the_pod(job):
         notices = []
         async with opened(client, notice=lambda life, why: notices.append(life)) as platform:
             platform.start(launch(WORKERS[0], cpu=1.0), lambda ended: None)
-            assert not platform.hold(WORKERS[0], Limits(cpu=2.0)) and notices == [WORKERS[0]]
+            assert not platform.hold(WORKERS[0], ProcessLimits(cpu=2.0)) and notices == [WORKERS[0]]
             await client.patch(SCALE_PLANS, "ctr", {"status": {"inPlaceResize": True}}, subresource="status")
             await waiting.soon(lambda: platform.status.in_place_resize)
-            assert platform.hold(WORKERS[0], Limits(cpu=2.0))
+            assert platform.hold(WORKERS[0], ProcessLimits(cpu=2.0))
             await until_plan(client, ["worker-0-0"], cpu=2.0)
 
     job.run(work)
@@ -295,9 +295,15 @@ def test_what_a_status_does_not_say_any_more_is_gone_from_it(job):
 
     async def work(client):
         runs = messages.JobStatus(
-            name="ctr", phase=Phase.RUNNING, why="", elapsed_s=1.0, workers_alive=2, shards_leased=3, lacks="1 worker"
+            name="ctr",
+            phase=JobPhase.RUNNING,
+            why="",
+            elapsed_s=1.0,
+            workers_alive=2,
+            shards_leased=3,
+            lacks="1 worker",
         )
-        over = messages.JobStatus(name="ctr", phase=Phase.FINISHED, why="all is trained", elapsed_s=2.0)
+        over = messages.JobStatus(name="ctr", phase=JobPhase.FINISHED, why="all is trained", elapsed_s=2.0)
         for status in (runs, over):
             await StatusWriter(client, "ctr").write(status)
             found = (await client.get(ELASTIC_JOBS, "ctr"))["status"]

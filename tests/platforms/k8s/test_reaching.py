@@ -8,7 +8,7 @@ import pytest
 
 from springtide import errors
 from springtide.domain.spec.elastic_job import ElasticJob
-from springtide.domain.spec.job_spec import Phase
+from springtide.domain.spec.job_spec import JobPhase
 from springtide.platforms.agent.job_handle import LogLine
 from springtide.platforms.k8s.api.kinds import CONFIG_MAPS, ELASTIC_JOBS, SCALE_PLANS, SECRETS
 from springtide.platforms.k8s.client import job_handle, submit
@@ -89,10 +89,10 @@ def test_a_cluster_without_springtide_says_how_to_set_it_up(cluster, tmp_path):
 def test_status_is_what_the_master_said_and_before_that_what_the_operator_did(cluster, where, tmp_path):
     submitted(where, tmp_path)
     job = job_handle.open_job("ctr", where)
-    assert job.running() and job.status().phase is Phase.STARTING and "operator" in job.status().why
+    assert job.running() and job.status().phase is JobPhase.STARTING and "operator" in job.status().why
     assert (job.card.script, job.card.arguments) == ("train.py", ("--epochs", "2"))
     assert job.story() == [] and job.roles() == [] and list(job.logs([], lines=5, follow=False)) == []
-    status = messages.JobStatus(name="ctr", phase=Phase.FINISHED, why="done", elapsed_s=3.5, samples=9)
+    status = messages.JobStatus(name="ctr", phase=JobPhase.FINISHED, why="done", elapsed_s=3.5, samples=9)
     cluster.run(lambda client: StatusWriter(client, "ctr").write(status))
     assert job.status() == status and not job.running()
     with pytest.raises(errors.BadInput, match="does not run: finished"):

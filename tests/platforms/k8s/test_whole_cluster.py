@@ -4,7 +4,7 @@ import contextlib
 
 import pytest
 
-from springtide.domain.spec.elastic_job import Keeping, RoleWish
+from springtide.domain.spec.elastic_job import CheckpointWish, RoleWish
 from springtide.platforms.k8s.api import kinds
 from tests.platforms.k8s import conftest, making
 from tests.platforms.k8s.test_whole_jobs import NODE, begun, wish
@@ -68,7 +68,12 @@ def finished(whole, job, name, ids):
 def test_pods_that_the_cluster_is_about_to_take_hand_over_while_they_run(whole, rng):
     ids = counting.draw(rng, 24_000)
     job = whole.submit(
-        "announced", ids, **ROLES, data_workers="off", checkpoints=Keeping(every_s=1.0), kubernetes=wish(grace_s=60)
+        "announced",
+        ids,
+        **ROLES,
+        data_workers="off",
+        checkpoints=CheckpointWish(every_s=1.0),
+        kubernetes=wish(grace_s=60),
     )
     whole.until(job, lambda status: begun(status) and status.workers_alive == 2)
     announce(whole, "announced-worker-0-0")
@@ -125,7 +130,7 @@ def test_a_worker_that_its_node_cannot_make_larger_is_replaced_by_one_elsewhere(
         data_workers="off",
         plan=True,
         files={"sizes.py": SIZES.format(sign=str(large))},
-        checkpoints=Keeping(every_s=1.0),
+        checkpoints=CheckpointWish(every_s=1.0),
         guards=False,
         planning={"policy": "sizes:by_a_sign"} | QUICKLY,
         kubernetes=wish(grace_s=60, resize_s=2.0),

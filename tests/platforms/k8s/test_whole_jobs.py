@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from springtide.domain.spec.elastic_job import Keeping, RoleWish
+from springtide.domain.spec.elastic_job import CheckpointWish, RoleWish
 from springtide.domain.spec.platform_options import KubernetesWish, RunVolume
 from springtide.platforms.k8s.api import kinds
 from springtide.rpc.messages import messages
@@ -47,7 +47,7 @@ def test_a_job_is_trained_once_whatever_happens_to_its_pods_its_master_and_the_o
         servers=RoleWish(count=1),
         data_workers="off",
         relaunches=50,
-        checkpoints=Keeping(every_s=1.0),
+        checkpoints=CheckpointWish(every_s=1.0),
         kubernetes=wish(),
         pause_s=0.5,
     )
@@ -88,7 +88,7 @@ def test_servers_hand_over_when_a_node_is_drained_and_nothing_is_lost(whole, rng
         servers=RoleWish(count=2),
         data_workers="off",
         relaunches=50,
-        checkpoints=Keeping(every_s=1.0),
+        checkpoints=CheckpointWish(every_s=1.0),
         kubernetes=wish(grace_s=60),
     )
     whole.until(job, lambda status: begun(status) and status.workers_alive == 2)
@@ -112,7 +112,7 @@ def test_a_lost_node_takes_pods_with_it_and_others_are_made_elsewhere(whole, rng
         servers=RoleWish(count=2),
         data_workers="off",
         relaunches=50,
-        checkpoints=Keeping(every_s=1.0),
+        checkpoints=CheckpointWish(every_s=1.0),
         kubernetes=wish(),
     )
     whole.until(job, lambda status: begun(status) and status.workers_alive == 2)

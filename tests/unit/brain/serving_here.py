@@ -7,12 +7,12 @@ import pathlib
 from springtide.brain.decide.cluster_state import Rules
 from springtide.brain.service import __main__, messages
 from springtide.brain.service.client import Remote
-from springtide.domain.core.shape import Capacity
+from springtide.domain.core.shape import ResourceBudget
 from springtide.domain.spec.planning_config import PlanningConfig
 from springtide.rpc.transport import auth, frames, tls
 
 SECRET = bytes(range(32))
-CAPACITY = Capacity(cpu=100.0, memory=1e15)
+CAPACITY = ResourceBudget(cpu=100.0, memory=1e15)
 
 
 def options(folder: pathlib.Path, **more):

@@ -8,7 +8,7 @@ import pytest
 from springtide.cli import app
 from springtide.cli.common.stream_options import OnlineOptions
 from springtide.cli.job import run
-from springtide.domain.spec.elastic_job import ElasticJob, Keeping, Patience, RoleWish
+from springtide.domain.spec.elastic_job import CheckpointWish, ElasticJob, PatienceWish, RoleWish
 from tests.commands import KNOWN
 
 
@@ -137,7 +137,7 @@ def test_options_of_a_run_are_a_job_like_any_other():
     assert (job.name, job.workers) == ("train", RoleWish(start=2, max=4, memory="1G"))
     fewest = run.RunOptions(script="train.py", workers=4, following=OnlineOptions(min_workers=2))
     assert run.job_of(fewest).workers == RoleWish(start=4, min=2)
-    assert job.planning == {"sample_s": "5"} and job.checkpoints == Keeping() and job.patience == Patience()
+    assert job.planning == {"sample_s": "5"} and job.checkpoints == CheckpointWish() and job.patience == PatienceWish()
     assert run.job_of(run.RunOptions(script="a/Train.py")) == ElasticJob(name="train", script="a/Train.py")
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from springtide import errors
 from springtide.domain.core.roles import Role, RoleExit, RoleKind
-from springtide.domain.data.leases import Holder
-from springtide.domain.spec.job_spec import Blame, JobSpec, Phase
+from springtide.domain.data.leases import LeaseHolder
+from springtide.domain.spec.job_spec import Blame, JobPhase, JobSpec
 from springtide.job.core import actions, events
 from springtide.job.core.nodes import IllegalMove, Node, NodeState
 from springtide.job.state import EXPLANATION_S, JobState
@@ -25,7 +25,7 @@ def started(**spec):
         state.handle(events.Ready(server, f"host:{server.rank}"), at=1)
     for worker in WORKERS[:2]:
         state.handle(events.Joined(worker), at=1)
-    assert state.phase is Phase.RUNNING
+    assert state.phase is JobPhase.RUNNING
     return state
 
 
@@ -59,9 +59,9 @@ def test_slots_are_placed_once_all_servers_are_ready():
     for server in SERVERS:
         state.handle(events.Joined(server), at=1)
     assert state.handle(events.Ready(SERVERS[1], "b:2"), at=2) == []
-    assert state.phase is Phase.STARTING
+    assert state.phase is JobPhase.STARTING
     assert state.handle(events.Ready(SERVERS[0], "a:1"), at=3) == [actions.PlaceSlots(("a:1", "b:2"))]
-    assert state.phase is Phase.RUNNING
+    assert state.phase is JobPhase.RUNNING
     assert state.handle(events.Ready(SERVERS[0], "a:1"), at=4) == []  # said again to a new master
 
 
@@ -71,7 +71,7 @@ def test_a_job_finishes_when_every_script_has_ended():
     assert (fence.role, fence.incarnation) == (WORKERS[1], 0)  # what it still held goes to others
     assert state.handle(events.Finished(WORKERS[1]), at=2) == []
     assert state.handle(exited(WORKERS[1], 0), at=2) == []
-    assert conclusion(state.handle(events.Finished(WORKERS[0]), at=3)).phase is Phase.FINISHED
+    assert conclusion(state.handle(events.Finished(WORKERS[0]), at=3)).phase is JobPhase.FINISHED
     state.check()
 
 
@@ -79,20 +79,20 @@ def test_shards_that_no_one_trained_are_told_at_the_end():
     state = started()
     state.handle(events.Finished(WORKERS[1], untrained=5), at=2)
     end = conclusion(state.handle(events.Finished(WORKERS[0], untrained=3), at=3))
-    assert end.phase is Phase.FINISHED and "3 shards were left untrained" in end.why
+    assert end.phase is JobPhase.FINISHED and "3 shards were left untrained" in end.why
 
 
 def test_a_job_with_shards_that_no_one_could_read_has_not_finished_well():
     state = started()
     state.handle(events.Finished(WORKERS[1]), at=2)
     end = conclusion(state.handle(events.Finished(WORKERS[0], poisoned="shard 3 could not be read"), at=3))
-    assert (end.phase, end.why, end.blame) == (Phase.FAILED, "shard 3 could not be read", Blame.USER)
+    assert (end.phase, end.why, end.blame) == (JobPhase.FAILED, "shard 3 could not be read", Blame.USER)
 
 
 def test_a_users_exception_fails_the_job_at_once_and_comes_first():
     state = started()
     (end,) = state.handle(events.Failed(WORKERS[1], "ValueError: no (train.py:3)", "the trace"), at=2)
-    assert (end.phase, end.why, end.blame) == (Phase.FAILED, "ValueError: no (train.py:3)", Blame.USER)
+    assert (end.phase, end.why, end.blame) == (JobPhase.FAILED, "ValueError: no (train.py:3)", Blame.USER)
     assert state.detail == "the trace"
     assert state.handle(killed(SERVERS[0]), at=3) == []  # what comes after does not change the reason
     assert state.why == "ValueError: no (train.py:3)"
@@ -206,24 +206,24 @@ def test_without_relaunches_a_lost_worker_fails_the_job(event, why, blame):
 
 def test_a_bsp_group_forms_anew_with_the_next_life_of_a_lost_member():
     state = started(sync="bsp")
-    state.handle(events.Formed((Holder(0), Holder(1)), "all are here"), at=2)
+    state.handle(events.Formed((LeaseHolder(0), LeaseHolder(1)), "all are here"), at=2)
     assert state.generation == 1 and not state.group_lost
     done = state.handle(killed(WORKERS[0]), at=3)
     assert any(isinstance(action, actions.Fence) for action in done)
     assert state.group_lost and state.node(WORKERS[0]).incarnation == 1
     state.handle(events.Joined(WORKERS[0], 1, pid=9), at=4)
     assert state.group_lost
-    state.handle(events.Formed((Holder(0, 1), Holder(1)), "all are here"), at=5)
+    state.handle(events.Formed((LeaseHolder(0, 1), LeaseHolder(1)), "all are here"), at=5)
     assert state.generation == 2 and not state.group_lost
     state.check()
 
 
 def test_a_bsp_group_lets_go_whom_it_has_too_many_when_it_forms_anew():
     state = started(sync="bsp")
-    state.handle(events.Formed((Holder(0), Holder(1)), "all are here"), at=2)
+    state.handle(events.Formed((LeaseHolder(0), LeaseHolder(1)), "all are here"), at=2)
     state.handle(events.Scaled(1, "why"), at=3)
     assert state.node(WORKERS[1]).state is NodeState.JOINED and not state.draining(WORKERS[1])
-    state.handle(events.Formed((Holder(0),), "between two shards"), at=4)
+    state.handle(events.Formed((LeaseHolder(0),), "between two shards"), at=4)
     assert state.node(WORKERS[1]).state is NodeState.DRAINING and state.draining(WORKERS[1])
     assert not state.group_lost
     state.check()
@@ -237,7 +237,7 @@ def test_a_bsp_group_whose_ranks_are_all_lost_fails_a_job_without_a_checkpoint()
 @pytest.mark.parametrize("lost", [events.GroupLost(), killed(SERVERS[0])])
 def test_a_bsp_group_that_lost_its_model_or_a_server_begins_anew_from_its_checkpoint(lost):
     state = started(sync="bsp")
-    state.handle(events.Formed((Holder(0), Holder(1)), "all are here"), at=2)
+    state.handle(events.Formed((LeaseHolder(0), LeaseHolder(1)), "all are here"), at=2)
     state.handle(events.Saved(4), at=3)
     done = state.handle(lost, at=4)
     assert actions.GoBack(anew=False) in done
@@ -258,11 +258,11 @@ def test_a_bsp_group_that_lost_its_model_or_a_server_begins_anew_from_its_checkp
 
 def test_a_bsp_group_that_loses_a_server_while_it_stops_is_left_at_its_checkpoint():
     state = started(sync="bsp")
-    state.handle(events.Formed((Holder(0), Holder(1)), "all are here"), at=2)
+    state.handle(events.Formed((LeaseHolder(0), LeaseHolder(1)), "all are here"), at=2)
     state.handle(events.Saved(4), at=3)
     state.handle(events.StopAsked("Ctrl-C"), at=4)
     end = conclusion(state.handle(killed(SERVERS[0]), at=5))
-    assert end.phase is Phase.STOPPED and "checkpoint 4 is what is left" in end.why
+    assert end.phase is JobPhase.STOPPED and "checkpoint 4 is what is left" in end.why
 
 
 def test_a_script_that_never_joins_is_told_what_to_do():
@@ -335,7 +335,7 @@ def test_ctrl_c_drains_and_then_the_job_is_stopped():
     assert state.handle(events.StopAsked("Ctrl-C"), at=2) == []
     state.handle(events.Finished(WORKERS[0]), at=3)
     end = conclusion(state.handle(killed(WORKERS[1]), at=3))  # not relaunched to be stopped
-    assert (end.phase, end.why) == (Phase.STOPPED, "Ctrl-C")
+    assert (end.phase, end.why) == (JobPhase.STOPPED, "Ctrl-C")
     with pytest.raises(errors.BadInput, match="draining"):
         draining = started()
         draining.handle(events.StopAsked("Ctrl-C"), at=2)
@@ -343,7 +343,7 @@ def test_ctrl_c_drains_and_then_the_job_is_stopped():
 
 
 def test_ctrl_c_before_anyone_has_joined_stops_at_once():
-    assert conclusion(JobState(SPEC).handle(events.StopAsked("Ctrl-C"), at=2)).phase is Phase.STOPPED
+    assert conclusion(JobState(SPEC).handle(events.StopAsked("Ctrl-C"), at=2)).phase is JobPhase.STOPPED
 
 
 def test_a_second_process_of_the_same_name_is_turned_away():

@@ -10,9 +10,9 @@ import pytest
 
 from springtide import errors
 from springtide.domain.core.roles import Role, RoleExit, RoleKind, RoleUsage
-from springtide.domain.data.leases import Failure, Progress
+from springtide.domain.data.leases import Progress, ReadFailure
 from springtide.domain.data.samples import DatasetCard
-from springtide.domain.spec.job_spec import JobSpec, Phase
+from springtide.domain.spec.job_spec import JobPhase, JobSpec
 from springtide.master import dispatcher
 from springtide.master.core.record import Record
 from springtide.master.data import leases
@@ -134,12 +134,12 @@ def test_a_job_with_samples_that_no_one_could_read_fails_and_names_them(tmp_path
         while isinstance(leased := await master.handle(worker, messages.LeaseRequest(CARD, words)), messages.Leased):
             (grant,) = leased.grants
             words = (Progress(grant.shard, 0, 10 * grant.shard, 10 * grant.shard),)
-            failures = () if grant.shard else (Failure(0, 0, 0, "OSError: bad disk"),)
+            failures = () if grant.shard else (ReadFailure(0, 0, 0, "OSError: bad disk"),)
             pulse = await master.handle(worker, messages.Heartbeat(None, words, failures))
             assert not pulse.revoked
         await master.handle(worker, messages.Finish())
         status = master.status()
-        assert (status.phase, status.shards_done, len(status.poisoned)) == (Phase.FAILED, 1, 1)
+        assert (status.phase, status.shards_done, len(status.poisoned)) == (JobPhase.FAILED, 1, 1)
         assert status.why == (
             "samples 0 to 10 of shard 0 (epoch 0) could not be read, tried 3 times: OSError: bad disk"
         )
@@ -152,12 +152,12 @@ def test_data_that_nobody_can_read_at_all_fails_the_job_at_once(tmp_path):
         worker = (await everyone(master))["worker-0"]
         card = dataclasses.replace(CARD, samples=10_000)
         for shard in range(3):
-            assert master.status().phase is Phase.RUNNING
+            assert master.status().phase is JobPhase.RUNNING
             words = tuple(Progress(before, 0, 0, 0) for before in range(shard))
             await master.handle(worker, messages.LeaseRequest(card, words))
-            failures = (Failure(shard, 0, 0, "KeyError: 'x' (train.py:7)"),)
+            failures = (ReadFailure(shard, 0, 0, "KeyError: 'x' (train.py:7)"),)
             await master.handle(worker, messages.Heartbeat(None, (), failures))
-        assert master.status().phase is Phase.FAILED
+        assert master.status().phase is JobPhase.FAILED
         assert master.status().why == "no worker can read the data: KeyError: 'x' (train.py:7)"
 
     with_desk(test, tmp_path)
@@ -181,7 +181,7 @@ def test_draining_reaches_async_workers_by_heartbeat_and_bsp_ranks_by_lease(tmp_
         assert await master.handle(peers["worker-0"], messages.LeaseRequest(card, (DONE,))) == messages.End(stop=True)
         for worker in ("worker-0", "worker-1"):
             await master.handle(peers[worker], messages.Finish())
-        assert master.status().phase is Phase.STOPPED
+        assert master.status().phase is JobPhase.STOPPED
 
     for sync in ("async", "bsp"):
         with_desk(test, tmp_path, workers=2, sync=sync)
@@ -195,7 +195,7 @@ def test_the_status_adds_up_what_was_reported(tmp_path):
         clock.now = 7.0
         await master.handle(peers["worker-0"], messages.Finish((), messages.Report(samples=300, loss=0.25)))
         status = master.status()
-        assert (status.phase, status.samples, status.loss, status.elapsed_s) == (Phase.FINISHED, 300, 0.25, 7.0)
+        assert (status.phase, status.samples, status.loss, status.elapsed_s) == (JobPhase.FINISHED, 300, 0.25, 7.0)
         assert status.samples_per_s == pytest.approx(100)
         clock.now = 99.0
         assert master.status().elapsed_s == 7.0
@@ -216,7 +216,7 @@ def test_the_end_is_told_with_the_number_of_samples_that_were_trained(tmp_path, 
                 await master.handle(peers[name], messages.Heartbeat(messages.Report(samples=3)))
         for name, done in words.items():
             await master.handle(peers[name], messages.Finish(done))  # without a last report
-        assert master.status().phase is Phase.FINISHED
+        assert master.status().phase is JobPhase.FINISHED
         *_, end = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
         assert (end["phase"], end["samples"], master.status().samples) == ("finished", 20, 20)
 
@@ -272,7 +272,7 @@ def test_a_story_that_cannot_be_written_is_said_and_costs_nothing_else(tmp_path)
     async def test(master, clock):
         await master.handle(Peer(address="server-0"), messages.JoinServer(0, 7))
         status = master.status()
-        assert status.phase is Phase.STARTING
+        assert status.phase is JobPhase.STARTING
         assert status.disk_trouble.startswith("no room left to write /dev/full")
 
     with_desk(test, tmp_path, path=pathlib.Path("/dev/full"))

@@ -9,7 +9,7 @@ from springtide import errors
 from springtide.checkpoint.format import reader
 from springtide.domain.core.roles import Role, RoleExit, RoleKind
 from springtide.domain.data.samples import DatasetCard
-from springtide.domain.spec.job_spec import JobSpec, Phase
+from springtide.domain.spec.job_spec import JobPhase, JobSpec
 from springtide.master import dispatcher
 from springtide.master.core import journal as journals
 from springtide.master.core.record import Record
@@ -44,7 +44,7 @@ def test_a_disk_that_fills_during_a_checkpoint_costs_that_one_and_keeps_nothing_
                 await job.save()
             assert job.outcomes[-1] == (attempt, "failed")
             assert "server-1.0: cannot write to" in job.told()[-1]["why"]
-            assert job.master.status().checkpoint_trouble and job.master.state.phase is Phase.RUNNING
+            assert job.master.status().checkpoint_trouble and job.master.state.phase is JobPhase.RUNNING
             assert files(job) == before, "what server-0 had written would fill the disk further"
         job.tick(3)
         await job.save()
@@ -114,7 +114,7 @@ def test_while_the_journal_cannot_be_written_roles_wait_and_everyone_else_is_tol
             shown = await master.handle(peers["agent"], messages.Look(()))
             assert shown.wanted == before.wanted and "no leases are given" in shown.status.disk_trouble
             status = await master.handle(Peer(address="command"), messages.StatusRequest())
-            assert status.phase is Phase.RUNNING and "free some space" in status.disk_trouble
+            assert status.phase is JobPhase.RUNNING and "free some space" in status.disk_trouble
             with pytest.raises(errors.TemporaryError, match="takes no orders while its journal cannot be written"):
                 await master.handle(Peer(address="command"), messages.Scale(3, None))
             lost = messages.Exited(RoleExit(role=Role(RoleKind.WORKER, 0), pid=2, signal="SIGKILL"))
@@ -141,7 +141,7 @@ def test_a_journal_that_cannot_be_written_for_too_long_fails_the_job(tmp_path, m
         with no_file_longer_than(0):
             await master.handle(peers["worker-0"], messages.LeaseRequest(CARD))
         status = (await master.handle(peers["agent"], messages.Look(()))).status
-        assert status.phase is Phase.FAILED and "It was tried for 0.05 s (--disk-wait)" in status.why
+        assert status.phase is JobPhase.FAILED and "It was tried for 0.05 s (--disk-wait)" in status.why
 
     with_journal(test, tmp_path, monkeypatch, disk_s=0.05)
 
@@ -153,6 +153,6 @@ def test_a_snapshot_that_finds_no_room_costs_nothing(tmp_path, monkeypatch):
         await everyone(master)
         with no_file_longer_than(0):
             master.tick()
-        assert master.status().phase is Phase.RUNNING
+        assert master.status().phase is JobPhase.RUNNING
 
     with_journal(test, tmp_path, monkeypatch)

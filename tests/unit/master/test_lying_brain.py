@@ -12,7 +12,7 @@ from springtide.brain.service.embedded import Embedded
 from springtide.brain.service.failover import Either
 from springtide.domain.core.shape import Shape
 from springtide.domain.plan.advice import Advice
-from springtide.domain.plan.plan import Plan
+from springtide.domain.plan.plan import ShapePlan
 from springtide.planning.policy import acceptance
 from springtide.rpc.messages import messages
 from springtide.rpc.transport import frames
@@ -28,7 +28,7 @@ def says(make):
 
 def plan(consult, **more):
     fields = {"job": consult.view.name, "shape": LARGER, "reason": "trust me"} | more
-    return counsel.Counsel(Advice(epoch=consult.epoch, why="trust me", plan=Plan(**fields)))
+    return counsel.Counsel(Advice(epoch=consult.epoch, why="trust me", plan=ShapePlan(**fields)))
 
 
 def stale(consult):

@@ -5,9 +5,9 @@ import msgspec
 from springtide.checkpoint.format.cover import Covered
 from springtide.data.ledger.snapshot import BookNote
 from springtide.domain.core.roles import Role, RoleKind
-from springtide.domain.data.leases import Holder
+from springtide.domain.data.leases import LeaseHolder
 from springtide.domain.data.samples import DatasetCard
-from springtide.domain.data.streams import Cut, Seen, StreamCard
+from springtide.domain.data.streams import BatchCut, PartitionRange, StreamCard
 from springtide.domain.model.checkpoints import CheckpointRules
 from springtide.domain.spec.job_spec import JobSpec
 from springtide.job.core import events
@@ -43,9 +43,9 @@ def test_cuts_of_a_stream_that_were_made_while_slots_were_copied_are_in_the_mani
         Saving(CheckpointRules(every_s=1.0), tmp_path, stores.CLAIM),
     )
     card = DatasetCard(samples=0, batch_size=10, stream=StreamCard(url="log:///tmp/x"))
-    record.book.lease(Holder(0), card, 1, 0.0, seen=(Seen(0, 0, 4),))
+    record.book.lease(LeaseHolder(0), card, 1, 0.0, seen=(PartitionRange(0, 0, 4),))
     saving.begin(record, {}, hurry=False, at=0.0)
-    record.book.cut(Holder(0), [Cut(0, 0, 4)])
+    record.book.cut(LeaseHolder(0), [BatchCut(0, 0, 4)])
     manifest = saving.round.manifest(record, Covered((), (), ()), stores.RUN)
     (state,) = msgspec.msgpack.decode(manifest.ledger, type=BookNote).flows
     assert state.partitions[0].cuts == [4] and manifest.samples == 0

@@ -6,8 +6,8 @@ from dataclasses import replace
 import numpy
 import pytest
 
-from springtide.domain.core.shape import Bounds, Capacity, Shape
-from springtide.domain.core.stages import Stage
+from springtide.domain.core.shape import ResourceBudget, Shape, ShapeBounds
+from springtide.domain.core.stages import PlanningStage
 from springtide.domain.plan.view import JobView
 from springtide.domain.spec.planning_config import PlanningConfig
 from springtide.planning.candidates import pareto
@@ -37,11 +37,11 @@ def job(*tried, **more):
     given = dict(
         name="job",
         facts=FACTS,
-        bounds=Bounds(least=LEAST, most=MOST, quota=Capacity(cpu=40, memory=1e12)),
+        bounds=ShapeBounds(least=LEAST, most=MOST, quota=ResourceBudget(cpu=40, memory=1e12)),
         shape=tried[-1],
         started_at=0.0,
         last_change_at=100.0 * len(tried) - 70,
-        stage=Stage.SAMPLING,
+        stage=PlanningStage.SAMPLING,
         samples_total=1e9,
         profiles=profiles,
         uses=views.uses(tried[-1]),
@@ -107,7 +107,7 @@ def test_the_fit_finds_the_job_in_its_profiles_beside_others():
 @pytest.mark.parametrize("pace", [pareto.NO_LIMIT, (900.0, math.inf)])
 def test_the_front_is_that_of_brute_force(sync, pace):
     most = Shape(workers=24, servers=4, worker_cpu=2.0, server_cpu=2.0)
-    bounds = Bounds(least=Shape(workers=1, servers=1, worker_cpu=1.0, server_cpu=1.0), most=most)
+    bounds = ShapeBounds(least=Shape(workers=1, servers=1, worker_cpu=1.0, server_cpu=1.0), most=most)
     ask = Ask(coefficients=replace(TRUE, sync=sync), facts=FACTS, bounds=bounds, pace=pace)
     other = replace(ask, facts=planted.FACTS)
     found = pareto.fronts([other, ask, other])[1]
@@ -139,15 +139,15 @@ def test_a_job_that_has_too_many_workers_gives_some_back():
     dear = replace(TRUE, sync=12.0)
     tried = [replace(LEAST, workers=w) for w in (4, 8, 16)]
     profiles = tuple(measured(shape, at=100.0 * (place + 1), true=dear) for place, shape in enumerate(tried))
-    plan = decided(job(*tried, profiles=profiles, stage=Stage.ADJUSTING))
+    plan = decided(job(*tried, profiles=profiles, stage=PlanningStage.ADJUSTING))
     assert plan is not None and plan.shape.workers < 16
     assert equations.throughput(dear, FACTS, plan.shape) >= equations.throughput(dear, FACTS, tried[-1])
 
 
 def test_a_job_in_step_has_no_workers_of_low_priority_and_no_sizes_of_dlrovers_equations():
     full = replace(LEAST, workers=36, worker_cpu=1.0)
-    bounds = Bounds(least=full, most=full, quota=Capacity(cpu=40, memory=1e12))
-    calm = job(full, bounds=bounds, stage=Stage.ADJUSTING, uses=views.uses(full, server=0.1))
+    bounds = ShapeBounds(least=full, most=full, quota=ResourceBudget(cpu=40, memory=1e12))
+    calm = job(full, bounds=bounds, stage=PlanningStage.ADJUSTING, uses=views.uses(full, server=0.1))
     assert decided(calm) is None
     untimed = tuple(
         replace(one, timing=replace(one.timing, gradient_s=0, update_s=0, synchronization_s=0, lookup_s=0))

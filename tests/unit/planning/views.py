@@ -6,20 +6,20 @@ from dataclasses import replace
 from hypothesis import strategies as st
 
 from springtide.domain.core.roles import Role, RoleKind
-from springtide.domain.core.shape import GIB, Bounds, Capacity, MemoryNeed, Shape
-from springtide.domain.core.stages import Stage
+from springtide.domain.core.shape import GIB, MemoryNeed, ResourceBudget, Shape, ShapeBounds
+from springtide.domain.core.stages import PlanningStage
 from springtide.domain.plan.profile import ModelFacts, Profile, TimingSum
-from springtide.domain.plan.view import ClusterView, Finding, JobView, Launch, PastJob, RoleUse, Trouble
+from springtide.domain.plan.view import ClusterView, FindingKind, GuardFinding, JobView, LaunchTime, PastJob, RoleUse
 from springtide.planning.perf_model import equations
 
 FACTS = ModelFacts(dense_bytes=4e6, bandwidth=1e9, dim=416, batch=512)
 TRUE = equations.Coefficients(grad=2e-4, upd=0.02, sync=1.0, emb=2e-8, beta=0.01)
-BOUNDS = Bounds(
+BOUNDS = ShapeBounds(
     least=Shape(workers=1, servers=1, worker_cpu=0.5, server_cpu=0.5),
     most=Shape(workers=48, servers=16, worker_cpu=32, server_cpu=32, worker_memory=64 * GIB, server_memory=64 * GIB),
-    quota=Capacity(cpu=200, memory=1e13),
+    quota=ResourceBudget(cpu=200, memory=1e13),
 )
-AMPLE = Capacity(cpu=10_000, memory=1e15)
+AMPLE = ResourceBudget(cpu=10_000, memory=1e15)
 
 
 def shape(workers=4, servers=2, worker_cpu=4.0, server_cpu=8.0, **memory):
@@ -65,7 +65,7 @@ def running(of=None, *, tried=(), name="job", **more):
         "shape": of,
         "started_at": 0.0,
         "last_change_at": 100.0,
-        "stage": Stage.ADJUSTING,
+        "stage": PlanningStage.ADJUSTING,
         "samples_total": 1e9,
         "uses": uses(of),
         "profiles": (*profiles, profile(of, at=200.0)),
@@ -124,8 +124,8 @@ def jobs(draw, name):
         memory=st.integers(0, 1 << 40),
     )
     found = st.builds(
-        Finding,
-        trouble=st.sampled_from(list(Trouble)),
+        GuardFinding,
+        trouble=st.sampled_from(list(FindingKind)),
         role=roles,
         why=st.just("seen"),
         servers=st.none() | st.integers(-1, 99),
@@ -133,7 +133,7 @@ def jobs(draw, name):
     own = list(draw(st.lists(profiles(), max_size=3)))
     if of is not None and draw(st.booleans()):
         own.append(profile(of, at=draw(st.floats(0, 2e3))))
-    bounds = draw(st.sampled_from([BOUNDS, replace(BOUNDS, quota=Capacity(cpu=20, memory=1e11))]))
+    bounds = draw(st.sampled_from([BOUNDS, replace(BOUNDS, quota=ResourceBudget(cpu=20, memory=1e11))]))
     return JobView(
         name=name,
         facts=FACTS,
@@ -141,7 +141,7 @@ def jobs(draw, name):
         shape=of,
         requested=draw(st.none() | shapes()),
         need=MemoryNeed(rows=draw(st.integers(0, 1 << 40))),
-        stage=draw(st.sampled_from(list(Stage))),
+        stage=draw(st.sampled_from(list(PlanningStage))),
         started_at=draw(st.none() | NUMBERS),
         last_change_at=draw(st.none() | NUMBERS),
         samples_done=draw(st.floats(0, 1e9)),
@@ -156,7 +156,7 @@ def jobs(draw, name):
 
 def launches():
     return st.builds(
-        Launch,
+        LaunchTime,
         kind=st.sampled_from([RoleKind.WORKER, RoleKind.SERVER]),
         cpu=NUMBERS,
         memory=st.just(0),
@@ -177,7 +177,7 @@ def clusters(draw):
     count = draw(st.integers(0, 4))
     return ClusterView(
         now=draw(st.floats(0, 1e4) | st.just(math.nan)),
-        capacity=Capacity(cpu=draw(st.floats(0, 2000)), memory=draw(st.sampled_from([0.0, 1e11, 1e15]))),
+        capacity=ResourceBudget(cpu=draw(st.floats(0, 2000)), memory=draw(st.sampled_from([0.0, 1e11, 1e15]))),
         jobs=tuple(draw(jobs(f"job-{at}")) for at in range(count)),
         history=tuple(draw(st.lists(past, max_size=10))),
         launches=tuple(draw(st.lists(launches(), max_size=2))),

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 
 from springtide import errors
-from springtide.domain.core.resources import Limits
+from springtide.domain.core.resources import ProcessLimits
 from springtide.domain.core.roles import RANKED, Life, Role, RoleKind
 from springtide.domain.spec.job_spec import JobSpec
 from springtide.platforms.agent.run_plan import RunPlan
@@ -32,9 +32,9 @@ def test_actors_of_other_jobs_and_programs_are_none_of_ours(job, other, life):
 
 
 def test_servers_are_spread_and_workers_go_where_there_is_room():
-    server = job_order.needs(RoleKind.SERVER, Limits(cpu=0.5, memory=1 << 30), {})
+    server = job_order.needs(RoleKind.SERVER, ProcessLimits(cpu=0.5, memory=1 << 30), {})
     assert server == {"num_cpus": 0.5, "memory": 1 << 30, "scheduling_strategy": "SPREAD"}
-    worker = job_order.needs(RoleKind.WORKER, Limits(), {"worker": {"fast_disk": 1.0, "GPU": 2}})
+    worker = job_order.needs(RoleKind.WORKER, ProcessLimits(), {"worker": {"fast_disk": 1.0, "GPU": 2}})
     assert worker == {
         "num_cpus": 0.8,
         "num_gpus": 2,
@@ -63,7 +63,7 @@ def test_more_than_one_core_is_asked_for_in_whole_ones():
 
 
 def test_a_worker_beyond_the_quota_asks_for_nothing():
-    low = job_order.needs(RoleKind.WORKER, Limits(cpu=2.0, memory=1 << 30, low=True), {})
+    low = job_order.needs(RoleKind.WORKER, ProcessLimits(cpu=2.0, memory=1 << 30, low=True), {})
     assert low == {"num_cpus": 0.0, "scheduling_strategy": "DEFAULT"}
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from springtide import errors
 from springtide.domain.core.roles import Role, RoleKind, RoleUsage
-from springtide.domain.spec.job_spec import Phase
+from springtide.domain.spec.job_spec import JobPhase
 from springtide.domain.spec.online_job import OnlineState
 from springtide.master import metrics
 from springtide.rpc.messages.messages import JobStatus, MemberView, Report
@@ -41,7 +41,7 @@ SERVER = MemberView(
 )
 STATUS = JobStatus(
     name="clicks",
-    phase=Phase.RUNNING,
+    phase=JobPhase.RUNNING,
     why="",
     elapsed_s=5.0,
     samples=90,
@@ -77,7 +77,7 @@ def test_a_status_is_told_in_figures_that_prometheus_can_read():
 
 
 def test_a_job_without_a_stream_has_no_figures_of_one():
-    assert "stream" not in metrics.text(JobStatus(name="a", phase=Phase.FINISHED, why="", elapsed_s=1.0))
+    assert "stream" not in metrics.text(JobStatus(name="a", phase=JobPhase.FINISHED, why="", elapsed_s=1.0))
 
 
 def served(ask, text=lambda: "x 1\n"):

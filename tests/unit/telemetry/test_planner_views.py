@@ -7,9 +7,9 @@ import pytest
 
 from springtide import errors
 from springtide.domain.core.roles import Role, RoleKind
-from springtide.domain.core.shape import Bounds, Capacity, Shape
+from springtide.domain.core.shape import ResourceBudget, Shape, ShapeBounds
 from springtide.domain.plan.profile import ModelFacts, Profile, TimingSum
-from springtide.domain.plan.view import ClusterView, Finding, JobView, Launch, PastJob, RoleUse, Trouble
+from springtide.domain.plan.view import ClusterView, FindingKind, GuardFinding, JobView, LaunchTime, PastJob, RoleUse
 from springtide.domain.spec.planning_config import PlanningConfig
 from springtide.telemetry import planner_views
 from springtide.telemetry.planner_views import Shown
@@ -24,19 +24,19 @@ def whole() -> Shown:
     job = JobView(
         name="ads",
         facts=FACTS,
-        bounds=Bounds(least=SMALL, most=LARGE),
+        bounds=ShapeBounds(least=SMALL, most=LARGE),
         features={"user": "eve", "tables": 26.0},
         shape=SMALL,
         profiles=(Profile(shape=SMALL, batch=512, timing=timing, at=12.5),),
         uses=(RoleUse(role=Role(RoleKind.SERVER, 1), cpu_used=0.2, cpu=0.25),),
-        findings=(Finding(trouble=Trouble.MEMORY, role=Role(RoleKind.SERVER, 0), why="rows grow", servers=2),),
+        findings=(GuardFinding(trouble=FindingKind.MEMORY, role=Role(RoleKind.SERVER, 0), why="rows grow", servers=2),),
     )
     view = ClusterView(
         now=20.0,
-        capacity=Capacity(cpu=math.inf, memory=2.0**34),
+        capacity=ResourceBudget(cpu=math.inf, memory=2.0**34),
         jobs=(job,),
         history=(PastJob(name="old", facts=FACTS),),
-        launches=(Launch(kind=RoleKind.WORKER, cpu=0.5, memory=0, seconds=3.0),),
+        launches=(LaunchTime(kind=RoleKind.WORKER, cpu=0.5, memory=0, seconds=3.0),),
     )
     return Shown(view=view, config=PlanningConfig(policy="static", rho=1.0))
 

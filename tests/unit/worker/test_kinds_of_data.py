@@ -9,7 +9,7 @@ from torch.utils import data
 
 from springtide.data import source
 from springtide.data.ledger.pass_registry import Book
-from springtide.domain.data.leases import Holder
+from springtide.domain.data.leases import LeaseHolder
 from springtide.domain.data.samples import DatasetCard
 from springtide.worker.input import batch_plan, batches, lease_prefetch
 from springtide.zoo.readers.criteo import CriteoTsv
@@ -60,7 +60,7 @@ def test_every_sample_comes_once_though_workers_die(tmp_path, kind, seed):
 
     def born(rank):
         worker = Worker(book, rank)
-        worker.holder = Holder(rank, lives[rank])
+        worker.holder = LeaseHolder(rank, lives[rank])
         wanted = batch_plan.leased(lease_prefetch.Direct(worker.lease), worker.hands, card)
         feeds[rank] = worker, batches.read(opened, wanted, worker.hands)
 

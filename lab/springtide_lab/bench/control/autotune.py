@@ -20,7 +20,7 @@ from itertools import groupby, product
 from typing import Any
 
 from springtide import errors
-from springtide.domain.core.shape import ROUNDING, Bounds, Capacity, Shape
+from springtide.domain.core.shape import ROUNDING, ResourceBudget, Shape, ShapeBounds
 from springtide.domain.spec.plan_rules import PlanRules
 from springtide.domain.spec.planning_config import PlanningConfig
 from springtide_lab.bench import Options
@@ -35,7 +35,7 @@ FINALISTS = 3
 class Search:
     """How much is tried, and for how long."""
 
-    bounds: Bounds
+    bounds: ShapeBounds
     try_s: Times
     """Each shape of the grid."""
     final_s: Times
@@ -45,11 +45,11 @@ class Search:
     """For the loop."""
 
 
-def grid(workers: int, servers: int, *, step: float, budget: float) -> Bounds:
+def grid(workers: int, servers: int, *, step: float, budget: float) -> ShapeBounds:
     """Shapes from one small worker and server to so many, each of up to one core."""
     small = Shape(workers=1, servers=1, worker_cpu=step, server_cpu=step)
     large = Shape(workers=workers, servers=servers, worker_cpu=1.0, server_cpu=1.0)
-    return Bounds(least=small, most=large, quota=Capacity(cpu=budget, memory=float(1 << 40)), cpu_step=step)
+    return ShapeBounds(least=small, most=large, quota=ResourceBudget(cpu=budget, memory=float(1 << 40)), cpu_step=step)
 
 
 FULL = Search(
@@ -62,7 +62,7 @@ QUICK = Search(
 )  # fmt: skip
 
 
-def tried(bounds: Bounds) -> list[list[Shape]]:
+def tried(bounds: ShapeBounds) -> list[list[Shape]]:
     """Shapes within the budget that leave no room for one more step of either role, by numbers of roles."""
     step = bounds.cpu_step or 0.0
     found = []

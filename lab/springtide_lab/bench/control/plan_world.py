@@ -8,10 +8,10 @@ common: bounds, steps, quotas, needs to the byte and numbers of windows are all 
 import numpy
 
 from springtide.domain.core.roles import Role, RoleKind
-from springtide.domain.core.shape import GIB, Bounds, Capacity, MemoryNeed, Shape
-from springtide.domain.core.stages import Stage
+from springtide.domain.core.shape import GIB, MemoryNeed, ResourceBudget, Shape, ShapeBounds
+from springtide.domain.core.stages import PlanningStage
 from springtide.domain.plan.profile import ModelFacts, Profile, TimingSum
-from springtide.domain.plan.view import ClusterView, JobView, Launch, RoleUse
+from springtide.domain.plan.view import ClusterView, JobView, LaunchTime, RoleUse
 from springtide.planning.perf_model import equations
 from springtide.planning.perf_model.equations import Coefficients
 
@@ -26,13 +26,13 @@ USED = 0.55
 NOW = 100_000.0
 LEAST = Shape(workers=1, servers=1, worker_cpu=1.0, server_cpu=1.0)
 KINDS = tuple(
-    Bounds(
+    ShapeBounds(
         least=LEAST,
         most=Shape(
             workers=workers, servers=servers, worker_cpu=cpu, server_cpu=cpu, worker_memory=64 * GIB,
             server_memory=64 * GIB,
         ),
-        quota=Capacity(cpu=200.0, memory=2000.0 * GIB),
+        quota=ResourceBudget(cpu=200.0, memory=2000.0 * GIB),
     )
     for workers, servers, cpu in ((64, 16, 32.0), (32, 8, 16.0), (16, 4, 8.0))
 )  # fmt: skip
@@ -42,11 +42,11 @@ def cluster(jobs: int, *, seed: int, unlike: bool = False) -> ClusterView:
     """So many running jobs; the same seed gives the same ones."""
     drawn = numpy.random.default_rng(seed)
     launches = tuple(
-        Launch(kind=kind, cpu=cpu, memory=4 * GIB, seconds=float(drawn.uniform(10, 20) + cpu))
+        LaunchTime(kind=kind, cpu=cpu, memory=4 * GIB, seconds=float(drawn.uniform(10, 20) + cpu))
         for kind in (RoleKind.WORKER, RoleKind.SERVER)
         for cpu in (1.0, 4.0, 16.0)
     )
-    capacity = Capacity(cpu=CORES_A_JOB * jobs, memory=GIB_A_JOB * GIB * jobs)
+    capacity = ResourceBudget(cpu=CORES_A_JOB * jobs, memory=GIB_A_JOB * GIB * jobs)
     listed = tuple(one(f"job-{number}", drawn, unlike=unlike) for number in range(jobs))
     return ClusterView(now=NOW, capacity=capacity, jobs=listed, launches=launches)
 
@@ -77,26 +77,26 @@ def one(name: str, drawn: numpy.random.Generator, *, unlike: bool = False) -> Jo
     )
     total = float(drawn.uniform(1e8, 1e9))
     return JobView(
-        name=name, facts=facts, bounds=bounds, shape=shapes[-1], need=need, stage=Stage.ADJUSTING, started_at=0.0,
-        last_change_at=NOW - 1000, samples_total=total, samples_done=float(drawn.uniform(0.1, 0.8)) * total,
-        profiles=profiles, uses=_uses(shapes[-1], drawn),
+        name=name, facts=facts, bounds=bounds, shape=shapes[-1], need=need, stage=PlanningStage.ADJUSTING,
+        started_at=0.0, last_change_at=NOW - 1000, samples_total=total,
+        samples_done=float(drawn.uniform(0.1, 0.8)) * total, profiles=profiles, uses=_uses(shapes[-1], drawn),
     )  # fmt: skip
 
 
-def _bounds(drawn: numpy.random.Generator) -> Bounds:
+def _bounds(drawn: numpy.random.Generator) -> ShapeBounds:
     """Bounds that no other job has."""
     sizes = numpy.round(drawn.uniform((0.25, 0.25, 4, 4), (1, 1, 32, 32)), 2).tolist()
-    return Bounds(
+    return ShapeBounds(
         least=Shape(workers=1, servers=1, worker_cpu=sizes[0], server_cpu=sizes[1]),
         most=Shape(
             workers=int(drawn.integers(9, 100)), servers=int(drawn.integers(4, 32)), worker_cpu=sizes[2],
             server_cpu=sizes[3], worker_memory=64 * GIB, server_memory=64 * GIB,
         ),
-        quota=Capacity(cpu=float(drawn.uniform(100, 200)), memory=float(drawn.uniform(1000, 2000)) * GIB),
+        quota=ResourceBudget(cpu=float(drawn.uniform(100, 200)), memory=float(drawn.uniform(1000, 2000)) * GIB),
     )  # fmt: skip
 
 
-def _shape(drawn: numpy.random.Generator, bounds: Bounds, need: MemoryNeed) -> Shape:
+def _shape(drawn: numpy.random.Generator, bounds: ShapeBounds, need: MemoryNeed) -> Shape:
     servers = int(drawn.integers(2, bounds.most.servers + 1))
     return Shape(
         workers=int(drawn.integers(1, 9)), servers=servers, worker_cpu=float(drawn.choice([1.0, 2.0, 4.0])),

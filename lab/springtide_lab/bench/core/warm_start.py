@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 
 from springtide import config
-from springtide.domain.core.resources import Limits
+from springtide.domain.core.resources import ProcessLimits
 from springtide.domain.spec.job_spec import JobSpec
 from springtide.platforms.agent import role_launch
 from springtide.platforms.agent.run_plan import RunPlan
@@ -22,7 +22,7 @@ WITHIN_S = 60.0
 def warmed_up() -> Iterator[ForkServerClient]:
     """For the jobs that are given it."""
     plan = RunPlan(spec=JobSpec(name="bench"), script="train.py")
-    environment = config.child_environment({}, role_launch.environment_of(plan, Limits()))
+    environment = config.child_environment({}, role_launch.environment_of(plan, ProcessLimits()))
     with contextlib.closing(ForkServerClient()) as warm:
         warm.begin(environment)
         deadline = time.monotonic() + WITHIN_S

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from springtide import errors
 from springtide.domain.model.checkpoints import CheckpointRules
-from springtide.domain.spec.job_spec import JobSpec, Phase
+from springtide.domain.spec.job_spec import JobPhase, JobSpec
 from springtide.testing.cluster import LocalCluster
 from springtide.zoo import demo
 from springtide_lab.bench import Options
@@ -117,7 +117,7 @@ def trained(
             act(job)
             done.append(what)
         status = job.wait()
-    if status.phase is not Phase.FINISHED:
+    if status.phase is not JobPhase.FINISHED:
         raise errors.JobFailed(f"{spec.name} {status.phase}: {status.why}")
     told = status.metrics
     return Trained(
@@ -128,7 +128,7 @@ def trained(
 
 def reached(job: LocalCluster, samples: float) -> bool:
     """Wait until so many samples are trained; False: the job ends, or drains, before."""
-    over = (Phase.DRAINING, Phase.FINISHED, Phase.FAILED, Phase.STOPPED)
+    over = (JobPhase.DRAINING, JobPhase.FINISHED, JobPhase.FAILED, JobPhase.STOPPED)
     try:
         status = job.until(lambda now: now.samples >= samples or now.phase in over, within_s=600.0)
     except AssertionError:

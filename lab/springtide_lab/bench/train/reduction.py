@@ -15,7 +15,7 @@ from typing import Any
 
 from springtide import errors
 from springtide.domain.model.checkpoints import CheckpointRules
-from springtide.domain.spec.job_spec import JobSpec, Phase
+from springtide.domain.spec.job_spec import JobPhase, JobSpec
 from springtide.testing.cluster import LocalCluster
 from springtide_lab.bench import Options
 from springtide_lab.bench.core import harness, report
@@ -121,6 +121,6 @@ def trained(way: str, *, workers: int, steps: int) -> list[dict[str, Any]]:
         arguments = [str(folder), way, str(BATCH), str(steps), str(WARM)]
         with LocalCluster(folder / "train.py", arguments, spec=spec, folder=folder / "runs") as job:
             status = job.wait()
-        if status.phase is not Phase.FINISHED:
+        if status.phase is not JobPhase.FINISHED:
             raise errors.JobFailed(f"{spec.name} {status.phase}: {status.why}")
         return [json.loads((folder / f"told-{rank}").read_text()) for rank in range(workers)]

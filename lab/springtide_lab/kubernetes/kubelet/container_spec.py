@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from springtide.domain.core.resources import LEAST_MEMORY, Limits
+from springtide.domain.core.resources import LEAST_MEMORY, ProcessLimits
 from springtide_lab.kubernetes.api.status_errors import Json
 from springtide_lab.kubernetes.kubelet import environment
 from springtide_lab.kubernetes.kubelet.containers import PACKAGE, Mount, Wish
@@ -88,11 +88,11 @@ def _mounts(container: Json, volumes: Mapping[str, Mount]) -> Sequence[Mount]:
     return found
 
 
-def limits_of(container: Json) -> Limits:
+def limits_of(container: Json) -> ProcessLimits:
     """From its resources; no container gets less than an interpreter needs."""
     found = (container.get("resources") or {}).get("limits") or {}
     cpu, memory = found.get("cpu"), found.get("memory")
-    return Limits(
+    return ProcessLimits(
         cpu=None if cpu is None else max(0.01, quantities.number(cpu)),
         memory=None if memory is None else max(LEAST_MEMORY, int(quantities.number(memory))),
     )

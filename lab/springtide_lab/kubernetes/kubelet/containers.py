@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import springtide
-from springtide.domain.core.resources import Limits
+from springtide.domain.core.resources import ProcessLimits
 from springtide.platforms.local.process_group import GuardedProcessGroup
 from springtide.telemetry.host.cgroup_files import Group, kill_members
 from springtide_lab.kubernetes.kubelet import container_entry
@@ -51,7 +51,7 @@ class Wish:
     hosts: pathlib.Path
     log: pathlib.Path
     mounts: Sequence[Mount] = ()
-    limits: Limits = field(default_factory=Limits)
+    limits: ProcessLimits = field(default_factory=ProcessLimits)
     uid: int = 0
     gid: int = 0
     groups: Sequence[int] = ()
@@ -79,7 +79,7 @@ class Container:
     """Its command runs, or never will."""
     ended: "asyncio.Future[End]"
     wish: Wish
-    limits: Limits
+    limits: ProcessLimits
 
     def first(self) -> int | None:
         """The machine's number of process number 1 in it; None while or when there is none."""
@@ -97,7 +97,7 @@ class Container:
                 kill_members(self.group)
             self.process.send_signal(number)
 
-    def hold(self, limits: Limits) -> bool:
+    def hold(self, limits: ProcessLimits) -> bool:
         """Other limits; whether they hold now."""
         if self.group is None or not self.group.can_hold(limits):
             return False

@@ -14,8 +14,8 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from springtide.domain.data.online_view import OnlineRules, OnlineView, Outlook
-from springtide.domain.data.streams import Steps
+from springtide.domain.data.online_view import OnlineRules, OnlineView, TrafficOutlook
+from springtide.domain.data.streams import StepSums
 from springtide.planning.online.capacity import learner
 from springtide.planning.online.capacity.measurements import Work
 from springtide.planning.online.forecast import correction as outlooks
@@ -90,9 +90,9 @@ class Past:
     def __init__(self, before: Array, comes: Callable[[float], float], speedup: float) -> None:
         self._values, self._comes, self._speedup = list(map(float, before)), comes, speedup
         self._days = len(self._values)
-        self._made: tuple[int, Outlook] | None = None
+        self._made: tuple[int, TrafficOutlook] | None = None
 
-    def outlook(self, now: float) -> Outlook:
+    def outlook(self, now: float) -> TrafficOutlook:
         """From `now`, seconds of the clock since the day began, on."""
         step = int(now * self._speedup // STEP_S)
         while len(self._values) < self._days + step:
@@ -173,7 +173,7 @@ class _Job:
             self._wanted = workers
             self._ready_at = now + (self._truth.start_s if workers > self.workers else 0.0)
 
-    def view(self, now: float, outlook: Outlook, rules: OnlineRules) -> OnlineView | None:
+    def view(self, now: float, outlook: TrafficOutlook, rules: OnlineRules) -> OnlineView | None:
         """What decision.py is shown."""
         at = now * self._speedup
         capacity = self.learned.capacity(rules.most, now=self.workers, at=at)
@@ -204,11 +204,11 @@ class _Job:
         trained = rate / self.workers * TICK_S
         busy = TICK_S if used >= 1 else min(TICK_S, trained / float(sizes.sum()) * float(times.sum()))
         sums = (count, sizes.sum(), times.sum(), (sizes**2).sum(), (sizes * times).sum())
-        steps = Steps(*map(float, sums))
+        steps = StepSums(*map(float, sums))
         before = self._work
         self._work = Work(
             before.samples + trained, before.busy_s + busy, before.waited_s + TICK_S - busy,
-            Steps(*(old + new for old, new in zip(before.steps, steps, strict=True))),
+            StepSums(*(old + new for old, new in zip(before.steps, steps, strict=True))),
         )  # fmt: skip
         seconds = learner.window_s(self._speedup)
         settled = self._shape_at + (seconds if self.learned.known else 0.0)

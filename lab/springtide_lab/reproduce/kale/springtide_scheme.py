@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from springtide.domain.data.online_view import OnlineRules, OnlineView, Outlook
+from springtide.domain.data.online_view import OnlineRules, OnlineView, TrafficOutlook
 from springtide.planning.online.forecast import correction as outlooks
 from springtide.planning.online.forecast import seasonal
 from springtide.planning.online.scaling import decision
@@ -30,9 +30,9 @@ class Outlooks:
         self._now = len(day.past)
         self._weights = seasonal.weigh(seasonal.History(step_s=STEP_S, values=day.past))
         self._said: dict[int, seasonal.Forecast] = {}
-        self._made: dict[int, Outlook] = {}
+        self._made: dict[int, TrafficOutlook] = {}
 
-    def at(self, step: int) -> Outlook:
+    def at(self, step: int) -> TrafficOutlook:
         """The next 24 hours, from step `step` of the run on."""
         if step not in self._made:
             begin = self._now + step - step % EVERY - BEFORE
@@ -49,11 +49,11 @@ class Clairvoyant:
     def __init__(self, day: Day) -> None:
         self._steps = day.steps
 
-    def at(self, step: int) -> Outlook:
+    def at(self, step: int) -> TrafficOutlook:
         """The next 24 hours."""
         ahead = self._steps[step : step + DAY]
         mean = tuple(np.concatenate([ahead, np.full(DAY - len(ahead), ahead[-1])]).tolist())
-        return Outlook(step_s=STEP_S, mean=mean, high=mean, why="known")
+        return TrafficOutlook(step_s=STEP_S, mean=mean, high=mean, why="known")
 
 
 class Ours:

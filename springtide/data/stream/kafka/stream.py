@@ -24,7 +24,7 @@ from springtide.data.stream.kafka import client
 from springtide.data.stream.kafka.client import SAID_S
 from springtide.data.stream.kafka.reader import KafkaReader
 from springtide.data.stream.kafka.writer import KafkaWriter
-from springtide.domain.data.streams import MOST_PARTITIONS, Seen
+from springtide.domain.data.streams import MOST_PARTITIONS, PartitionRange
 
 log = logging.getLogger(__name__)
 
@@ -79,7 +79,7 @@ class KafkaStream:
             self._counted_at = time.monotonic()
             return self._partitions
 
-    def bounds(self, start: str = "earliest") -> list[Seen]:
+    def bounds(self, start: str = "earliest") -> list[PartitionRange]:
         """Every partition from its start, as the job wants it, to its end now. A topic has no final end."""
         partitions = range(self.partitions())
         lows = self._offsets(partitions, EARLIEST)
@@ -91,7 +91,7 @@ class KafkaStream:
         else:
             firsts = self._offsets(partitions, self._since(start))
         return [
-            Seen(each, high if first < 0 else max(first, low), high)
+            PartitionRange(each, high if first < 0 else max(first, low), high)
             for each, first, low, high in zip(partitions, firsts, lows, highs, strict=True)
         ]
 

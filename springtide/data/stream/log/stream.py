@@ -19,7 +19,7 @@ from springtide.data.stream.log.reader import LogReader
 from springtide.data.stream.log.tail import Tail
 from springtide.data.stream.log.writer import LogWriter
 from springtide.domain.core.plain_numbers import plain
-from springtide.domain.data.streams import Seen
+from springtide.domain.data.streams import PartitionRange
 
 
 class LogStream:
@@ -51,7 +51,7 @@ class LogStream:
         """How many there are now."""
         return self._heads.partitions
 
-    def bounds(self, start: str = "earliest") -> list[Seen]:
+    def bounds(self, start: str = "earliest") -> list[PartitionRange]:
         """Every partition: where a job begins that says `start`, the end now, and whether it is final."""
         self._check_same()
         final = self.sealed  # before the ends are read: what comes between the two is not missed
@@ -64,7 +64,7 @@ class LogStream:
         else:
             at = _time_of(start)
             starts = [self._since(partition, at, end) for partition, end in enumerate(ends)]
-        return [Seen(i, min(a, b), b, final) for i, (a, b) in enumerate(zip(starts, ends, strict=True))]
+        return [PartitionRange(i, min(a, b), b, final) for i, (a, b) in enumerate(zip(starts, ends, strict=True))]
 
     def kept_bytes(self) -> list[int]:
         """Bytes of records that each partition has."""

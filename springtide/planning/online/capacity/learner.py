@@ -13,7 +13,7 @@ is journaled.
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from springtide.domain.data.streams import Steps
+from springtide.domain.data.streams import StepSums
 from springtide.planning.online.capacity import capacity_model as curves
 from springtide.planning.online.capacity import measurements
 from springtide.planning.online.capacity.measurements import Work
@@ -50,7 +50,7 @@ class Learned:
     seen: dict[int, Measured] = field(default_factory=dict)
     """By number of workers, while they never waited; the next, while they did."""
     rested: dict[int, Measured] = field(default_factory=dict)
-    steps: Steps = field(default_factory=Steps)
+    steps: StepSums = field(default_factory=StepSums)
     """Of workers that never waited, the newest counting most; of others, while there were none."""
 
     @property
@@ -61,7 +61,7 @@ class Learned:
     def then(self, works: Mapping[int, Work], *, batch: float, at: float) -> "Learned":
         """With another window, in which each of these workers was there all the time."""
         rate = measurements.together(works)
-        steps = measurements.summed(works) if works else Steps()
+        steps = measurements.summed(works) if works else StepSums()
         if rate is None:
             return self
         saturated = measurements.utilization(works) >= SATURATED
@@ -122,5 +122,5 @@ def _weight(one: Measured | None, at: float) -> float:
     return 0.0 if one is None else max(LEAST, 0.5 ** (max(0.0, at - one.at) / FADES_S))
 
 
-def _kept(before: Steps, new: Steps) -> Steps:
-    return Steps(*(KEPT_STEPS * old + fresh for old, fresh in zip(before, new, strict=True)))
+def _kept(before: StepSums, new: StepSums) -> StepSums:
+    return StepSums(*(KEPT_STEPS * old + fresh for old, fresh in zip(before, new, strict=True)))

@@ -7,7 +7,7 @@ batches were cut short at the live head. Next: learner.py makes of it what so ma
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from springtide.domain.data.streams import Steps
+from springtide.domain.data.streams import StepSums
 
 FULL = 0.8  # of a batch's room: fuller ones say what a worker can do, others what it can at least
 LEAST_BUSY_S = 1.0  # of a worker: less says nothing of its speed
@@ -22,11 +22,11 @@ class Work(NamedTuple):
     samples: float
     busy_s: float
     waited_s: float
-    steps: Steps = Steps()
+    steps: StepSums = StepSums()
 
     def since(self, before: "Work") -> "Work":
         """What it did after that."""
-        steps = Steps(*(max(0.0, now - then) for now, then in zip(self.steps, before.steps, strict=True)))
+        steps = StepSums(*(max(0.0, now - then) for now, then in zip(self.steps, before.steps, strict=True)))
         samples, busy_s = max(0.0, self.samples - before.samples), max(0.0, self.busy_s - before.busy_s)
         return Work(samples, busy_s, max(0.0, self.waited_s - before.waited_s), steps)
 
@@ -59,12 +59,12 @@ def full(works: Mapping[int, Work], batch: float) -> dict[int, Work]:
     return {rank: work for rank, work in works.items() if work.fills(batch) >= FULL}
 
 
-def summed(works: Mapping[int, Work]) -> Steps:
+def summed(works: Mapping[int, Work]) -> StepSums:
     """Steps of all of them."""
-    return Steps(*(sum(column) for column in zip(*(work.steps for work in works.values()), strict=True)))
+    return StepSums(*(sum(column) for column in zip(*(work.steps for work in works.values()), strict=True)))
 
 
-def quicker_when_full(steps: Steps, batch: float, size: float) -> float:
+def quicker_when_full(steps: StepSums, batch: float, size: float) -> float:
     """By how much more a second is trained in full batches than in those of so many samples: 1 where a step costs what
     its samples cost, batch / size where it costs the same whatever is in it. `steps`: what is known of that."""
     if not steps.number or not steps.seconds or not 0 < size < batch:

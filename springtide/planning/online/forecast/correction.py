@@ -1,8 +1,8 @@
 """Pure. What is to come from now on: a forecast, corrected by what came since it was made.
 
-In: a `Forecast` that begins some steps ago, and the traffic of those steps. Out: an `Outlook` that begins now. A day
-that is higher than was said stays so for a while: the ratio of the last steps fades over hours. For the same reason the
-next hour is surer than tomorrow. Next: planning/online/scaling/decision.py. The master and the simulator make their
+In: a `Forecast` that begins some steps ago, and the traffic of those steps. Out: a `TrafficOutlook` that begins now. A
+day that is higher than was said stays so for a while: the ratio of the last steps fades over hours. For the same reason
+the next hour is surer than tomorrow. Next: planning/online/scaling/decision.py. The master and the simulator make their
 outlooks here.
 """
 
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from springtide import errors
-from springtide.domain.data.online_view import Outlook
+from springtide.domain.data.online_view import TrafficOutlook
 from springtide.planning.online.forecast.seasonal import Forecast
 
 Array = NDArray[np.float64]
@@ -28,7 +28,7 @@ OLDEST = 0.3
 """How much the oldest of the steps that are looked at counts, the newest counting 1."""
 
 
-def outlook(said: Forecast, came: Array) -> Outlook:
+def outlook(said: Forecast, came: Array) -> TrafficOutlook:
     """`came` is the traffic of the forecast's first steps, which are over; what is left of it, at today's level."""
     over = len(came)
     left = len(said.mean) - over
@@ -40,7 +40,7 @@ def outlook(said: Forecast, came: Array) -> Outlook:
     wide = said.high[over:] / np.maximum(said.mean[over:], 1e-9) - 1
     high = mean * (1 + np.maximum(wide, 0) * np.minimum(1, SURE + (1 - SURE) * ahead_s / UNSURE_S))
     why = said.why if not over else f"{said.why}; {level:.0%} of it came of late"
-    return Outlook(step_s=said.step_s, mean=tuple(mean.tolist()), high=tuple(high.tolist()), why=why)
+    return TrafficOutlook(step_s=said.step_s, mean=tuple(mean.tolist()), high=tuple(high.tolist()), why=why)
 
 
 def _level(said: Forecast, came: Array) -> float:

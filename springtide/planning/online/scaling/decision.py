@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from springtide import errors
-from springtide.domain.data.online_view import OnlineRules, OnlineView, Outlook, Scaling
+from springtide.domain.data.online_view import OnlineRules, OnlineView, Scaling, TrafficOutlook
 from springtide.planning.online.scaling import horizon
 
 BELIEVED = (0.85, 0.15)  # shares of the mean and of the high end of an outlook: their cost is weighed so
@@ -82,7 +82,7 @@ def _surprised(view: OnlineView, rules: OnlineRules) -> bool:
     return waits and view.arrivals > WRONG * view.outlook.mean[0]
 
 
-def _as_it_is(view: OnlineView) -> Outlook:
+def _as_it_is(view: OnlineView) -> TrafficOutlook:
     """Where the outlook is wrong: what comes now goes on, or what was said, if that is more."""
     mean = tuple(max(view.arrivals, one) for one in view.outlook.mean)
     high = tuple(max(one, other) for one, other in zip(mean, view.outlook.high, strict=True))
@@ -103,7 +103,7 @@ def lag_worth(mean: float, peak: float, above: float) -> float:
 
 
 def _best(
-    views: Sequence[OnlineView], outlooks: Sequence[Outlook], step_s: float, steps: int, rules: OnlineRules
+    views: Sequence[OnlineView], outlooks: Sequence[TrafficOutlook], step_s: float, steps: int, rules: OnlineRules
 ) -> list[horizon.Plan]:
     capacity = np.asarray([view.capacity[: rules.most + 1] for view in views])
     needed = [needs(here, outlook.mean) for here, outlook in zip(capacity, outlooks, strict=True)]
@@ -124,14 +124,14 @@ def _best(
     return horizon.plan(jobs, fewest=rules.fewest, prices=prices, doing=horizon.Doing(rules.pause_s, rules.start_s))
 
 
-def _above(outlooks: Sequence[Outlook]) -> NDArray[np.float64]:
+def _above(outlooks: Sequence[TrafficOutlook]) -> NDArray[np.float64]:
     """By how much of the mean the high end lies above it at the most."""
     return np.asarray(
         [max(float(np.max(np.divide(one.high, np.maximum(one.mean, 1e-9)))) - 1, 1e-9) for one in outlooks]
     )
 
 
-def _alert(view: OnlineView, outlook: Outlook, rules: OnlineRules) -> str:
+def _alert(view: OnlineView, outlook: TrafficOutlook, rules: OnlineRules) -> str:
     """That no number of workers keeps up, where it is so."""
     capacity = view.capacity[: rules.most + 1]
     most = max(capacity)
@@ -147,7 +147,7 @@ def _alert(view: OnlineView, outlook: Outlook, rules: OnlineRules) -> str:
     return f"cannot keep up: {what}, {capacity.index(most)} workers train {most:,.0f} at most"
 
 
-def _why(view: OnlineView, outlook: Outlook, plan: tuple[int, ...], fallback: bool) -> str:
+def _why(view: OnlineView, outlook: TrafficOutlook, plan: tuple[int, ...], fallback: bool) -> str:
     """In one sentence."""
     ahead = f"{view.arrivals:,.0f} samples/s come, {max(outlook.mean[: len(plan)]):,.0f} at most are expected"
     waits = f", the oldest has waited {view.lag_s / 60:.0f} min" if view.lag_s >= 60 else ""

@@ -10,9 +10,9 @@ from dataclasses import replace
 
 from springtide.domain.core.roles import RoleKind
 from springtide.domain.core.shape import GIB, Shape
-from springtide.domain.core.stages import Stage
+from springtide.domain.core.stages import PlanningStage
 from springtide.domain.plan.plan import Decision
-from springtide.domain.plan.view import ClusterView, JobView, PastJob, Trouble
+from springtide.domain.plan.view import ClusterView, FindingKind, JobView, PastJob
 from springtide.domain.spec.planning_config import PlanningConfig
 from springtide.planning.perf_model import measurements
 from springtide.planning.policy.baselines import es, starts
@@ -42,7 +42,7 @@ def dlrover(view: ClusterView, config: PlanningConfig) -> Decision:
         if job.shape is None:
             return _begin(job, view, config)
         quiet = measurements.unchanged_s(job, at=view.now)
-        ran_out = [one for one in job.findings if one.trouble is Trouble.OOM]
+        ran_out = [one for one in job.findings if one.trouble is FindingKind.OOM]
         if quiet < config.between_changes_s and not ran_out:
             return f"changed {quiet:.0f} s ago; wanted {config.between_changes_s:.0f} s"
         if ran_out:
@@ -56,7 +56,9 @@ def _begin(job: JobView, view: ClusterView, config: PlanningConfig) -> starts.St
     alike = [one for one in view.history if _same_scenario(job, one) and view.now - one.ended_at <= WINDOW_S]
     shapes = [one.shape for one in alike if one.shape is not None]
     if not shapes:
-        return starts.plan(job, COLD, "cold start: no job of this scenario in the window", config, stage=Stage.SAMPLING)
+        return starts.plan(
+            job, COLD, "cold start: no job of this scenario in the window", config, stage=PlanningStage.SAMPLING
+        )
     mean = {name: sum(getattr(one, name) for one in shapes) / len(shapes) for name in Shape.__slots__}
     begun = Shape(
         workers=max(1, round(mean["workers"])), servers=max(1, round(mean["servers"])),
@@ -64,7 +66,7 @@ def _begin(job: JobView, view: ClusterView, config: PlanningConfig) -> starts.St
         worker_memory=round(mean["worker_memory"] * MARGIN), server_memory=round(mean["server_memory"] * MARGIN),
     )  # fmt: skip
     return starts.plan(
-        job, begun, f"mean of {len(shapes)} jobs of this scenario, and a margin", config, stage=Stage.SAMPLING
+        job, begun, f"mean of {len(shapes)} jobs of this scenario, and a margin", config, stage=PlanningStage.SAMPLING
     )
 
 

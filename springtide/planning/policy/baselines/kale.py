@@ -1,6 +1,6 @@
 """Pure. Kale as published: a forecast, the fewest workers that keep up with it, stabilized; thresholds if it is wrong.
 
-In: an `Outlook`, capacity by workers. Out: a plan by steps of 5 minutes, and what to do about lag that it did not see
+In: a `TrafficOutlook`, capacity by workers. Out: a plan by steps of 5 minutes, and what to do about unforeseen lag
 (section 3.4). The parts are those of planning/online: planning/online/scaling/min_workers.py and
 planning/online/scaling/stabilizer.py. What the text leaves open is a setting: whether stabilization is repeated until
 nothing is short, how much before a step its change begins, where in the forecast's interval is planned, and from which
@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from springtide.domain.data.online_view import Outlook
+from springtide.domain.data.online_view import TrafficOutlook
 from springtide.planning.online.scaling import stabilizer
 from springtide.planning.policy.baselines.hpa import Array, Counts
 
@@ -38,7 +38,7 @@ class KaleSettings(NamedTuple):
     """Lag from which on thresholds decide."""
 
 
-def plan(outlook: Outlook, settings: KaleSettings, *, workers: int, capacity: NDArray[np.float64]) -> Counts:
+def plan(outlook: TrafficOutlook, settings: KaleSettings, *, workers: int, capacity: NDArray[np.float64]) -> Counts:
     """Workers by `STEP_S` from now on, for a job that has `workers`."""
     times = round(outlook.step_s / STEP_S)
     at = (np.arange(len(outlook.mean) * times) + 0.5) / times - 0.5

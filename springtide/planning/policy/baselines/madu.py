@@ -1,6 +1,6 @@
 """Pure. Scaling ahead by a forecast with its uncertainty and a straight line of capacity, as Kale describes Madu.
 
-In: an `Outlook` and measurements of few workers. Out: workers for the period to come: the upper end of the forecast
+In: a `TrafficOutlook` and measurements of few workers. Out: workers for the next period: the upper end of the forecast
 over what one worker trains. The straight line knows nothing of what a worker gains from others being there.
 """
 
@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from springtide.domain.data.online_view import Outlook
+from springtide.domain.data.online_view import TrafficOutlook
 from springtide.planning.online.capacity.capacity_model import Seen
 
 
@@ -26,7 +26,7 @@ def slope(seen: Sequence[Seen]) -> float:
     return sum(one.workers * one.throughput for one in seen) / sum(one.workers**2 for one in seen)
 
 
-def wants(outlook: Outlook, settings: MaduSettings, *, per_worker: float, most: int) -> int:
+def wants(outlook: TrafficOutlook, settings: MaduSettings, *, per_worker: float, most: int) -> int:
     """Workers for the next period."""
     steps = max(1, round(settings.period_s / outlook.step_s)) + 1
     pairs = zip(outlook.mean[:steps], outlook.high[:steps], strict=True)

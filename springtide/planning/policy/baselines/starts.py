@@ -5,15 +5,15 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from springtide.domain.core.shape import Shape, cost
-from springtide.domain.core.stages import Stage
-from springtide.domain.plan.plan import Decision, Plan
+from springtide.domain.core.stages import PlanningStage
+from springtide.domain.plan.plan import Decision, ShapePlan
 from springtide.domain.plan.view import ClusterView, JobView
 from springtide.domain.spec.planning_config import PlanningConfig
 from springtide.planning.candidates import clamp
 from springtide.planning.lifecycle import warm_start
 from springtide.planning.perf_model import measurements
 
-Step = Plan | str
+Step = ShapePlan | str
 """What one job gets, or why it gets nothing."""
 
 
@@ -24,7 +24,7 @@ def each(view: ClusterView, why: str, step: Callable[[JobView], Step]) -> Decisi
     plans, notes = [], []
     for job in view.jobs:
         made = step(job)
-        if isinstance(made, Plan):
+        if isinstance(made, ShapePlan):
             plans.append(made)
         else:
             notes.append(f"{job.name}: {made}")
@@ -33,14 +33,20 @@ def each(view: ClusterView, why: str, step: Callable[[JobView], Step]) -> Decisi
 
 
 def plan(
-    job: JobView, shape: Shape, reason: str, config: PlanningConfig, *, gain: float = 0.0, stage: Stage | None = None
+    job: JobView,
+    shape: Shape,
+    reason: str,
+    config: PlanningConfig,
+    *,
+    gain: float = 0.0,
+    stage: PlanningStage | None = None,
 ) -> Step:
     """A plan for the shape as far as the job may have it; none when that is what it has."""
     allowed = clamp.clipped(shape, job.bounds, config)
     held = clamp.smaller(allowed, job.bounds, job.bounds.quota)
     if held is None or held == job.shape:
         return f"{reason}; its bounds leave it as it is"
-    return Plan(job=job.name, shape=held, reason=reason, gain=gain, cost=cost(held, config.prices), stage=stage)
+    return ShapePlan(job=job.name, shape=held, reason=reason, gain=gain, cost=cost(held, config.prices), stage=stage)
 
 
 def too_soon(job: JobView, view: ClusterView, config: PlanningConfig) -> str:
@@ -64,4 +70,6 @@ def sizes(job: JobView, config: PlanningConfig) -> Shape:
 def of(job: JobView, config: PlanningConfig, *, workers: int, servers: int) -> Step:
     """So many roles of the usual sizes."""
     begun = replace(sizes(job, config), workers=workers, servers=servers)
-    return plan(job, begun, f"begins with {workers} workers and {servers} servers", config, stage=Stage.ADJUSTING)
+    return plan(
+        job, begun, f"begins with {workers} workers and {servers} servers", config, stage=PlanningStage.ADJUSTING
+    )

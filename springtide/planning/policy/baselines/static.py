@@ -1,6 +1,6 @@
 """Pure. What the user asked for, from beginning to end. In: a view. Out: starts, and nothing after."""
 
-from springtide.domain.core.stages import Stage
+from springtide.domain.core.stages import PlanningStage
 from springtide.domain.plan.plan import Decision
 from springtide.domain.plan.view import ClusterView, JobView
 from springtide.domain.spec.planning_config import PlanningConfig
@@ -14,6 +14,6 @@ def static(view: ClusterView, config: PlanningConfig) -> Decision:
         if job.shape is not None:
             return "stays as its user asked for"
         asked = starts.sizes(job, config)
-        return starts.plan(job, asked, f"as its user asked for: {asked}", config, stage=Stage.ADJUSTING)
+        return starts.plan(job, asked, f"as its user asked for: {asked}", config, stage=PlanningStage.ADJUSTING)
 
     return starts.each(view, "users decide", step)

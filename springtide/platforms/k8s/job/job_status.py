@@ -8,18 +8,18 @@ from typing import Any
 
 import msgspec
 
-from springtide.domain.spec.job_spec import Blame, Phase
+from springtide.domain.spec.job_spec import Blame, JobPhase
 from springtide.platforms.k8s.api.kinds import Object
 from springtide.platforms.k8s.objects.job_object import FAILED, STOPPED, SUCCEEDED, JobCondition
 from springtide.rpc.messages import messages
 
 PHASES = {
-    Phase.STARTING: "Starting",
-    Phase.RUNNING: "Running",
-    Phase.DRAINING: "Draining",
-    Phase.FINISHED: SUCCEEDED,
-    Phase.STOPPED: STOPPED,
-    Phase.FAILED: FAILED,
+    JobPhase.STARTING: "Starting",
+    JobPhase.RUNNING: "Running",
+    JobPhase.DRAINING: "Draining",
+    JobPhase.FINISHED: SUCCEEDED,
+    JobPhase.STOPPED: STOPPED,
+    JobPhase.FAILED: FAILED,
 }
 REPORT = "report"
 """Field of the status: the whole `JobStatus`."""
@@ -54,8 +54,10 @@ def conditions(status: messages.JobStatus) -> list[JobCondition]:
     all_there = (
         status.workers_alive >= status.workers_wanted > 0 and status.servers_alive >= status.servers_wanted > 0
     )  # fmt: skip
-    running = phase is Phase.RUNNING
-    changing = not over and (phase in (Phase.STARTING, Phase.DRAINING) or not all_there or status.slots_moving > 0)
+    running = phase is JobPhase.RUNNING
+    changing = not over and (
+        phase in (JobPhase.STARTING, JobPhase.DRAINING) or not all_there or status.slots_moving > 0
+    )
     lacking = status.disk_trouble or status.lacks or ("" if all_there or not running else "some roles are away")
     trains = running and status.workers_alive > 0
     return [
@@ -73,7 +75,7 @@ def conditions(status: messages.JobStatus) -> list[JobCondition]:
 
 def failed(name: str, why: str, blame: Blame = Blame.USER) -> messages.JobStatus:
     """Of a job that cannot even begin."""
-    return messages.JobStatus(name=name, phase=Phase.FAILED, why=why, blame=blame, elapsed_s=0.0)
+    return messages.JobStatus(name=name, phase=JobPhase.FAILED, why=why, blame=blame, elapsed_s=0.0)
 
 
 def read(status: Object, name: str, age_s: float) -> messages.JobStatus:
@@ -89,9 +91,9 @@ def read(status: Object, name: str, age_s: float) -> messages.JobStatus:
     return msgspec.structs.replace(known, phase=phase, why=why)
 
 
-def phase_of(status: Object) -> Phase:
+def phase_of(status: Object) -> JobPhase:
     """As every platform calls it; what has no master yet starts."""
-    return next((phase for phase, word in PHASES.items() if word == status.get("phase")), Phase.STARTING)
+    return next((phase for phase, word in PHASES.items() if word == status.get("phase")), JobPhase.STARTING)
 
 
 def report_of(status: Object) -> messages.JobStatus | None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from springtide.domain.core.resources import Limits, Usage
+from springtide.domain.core.resources import ProcessLimits, Usage
 from springtide.domain.core.roles import Life, RoleExit
 from springtide.domain.plan.scale_plan import PlanStatus, PodState, PodWish
 from springtide.platforms.agent.platform_api import RoleLaunch
@@ -154,7 +154,7 @@ class KubernetesPlatform:
             self.writer.kill.add(entry.name)
         self.writer.change()
 
-    def hold(self, life: Life, limits: Limits) -> bool:
+    def hold(self, life: Life, limits: ProcessLimits) -> bool:
         """Other limits for a pod that runs, where the cluster can change them; else `notice`: it must be replaced."""
         entry = self._entries.get(life)
         if entry is None or entry.asked:
@@ -171,7 +171,7 @@ class KubernetesPlatform:
         """What has been started and has not ended, as far as anybody knows."""
         return list(self._entries)
 
-    def usage(self) -> Mapping[Life, tuple[Usage, Limits]]:
+    def usage(self) -> Mapping[Life, tuple[Usage, ProcessLimits]]:
         """Roles measure themselves."""
         return {}
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from springtide import errors
-from springtide.domain.core.shape import Bounds
+from springtide.domain.core.shape import ShapeBounds
 from springtide.domain.plan.scale_plan import ScalePlan
 from springtide.domain.spec import schema
 from springtide.domain.spec.elastic_job import ElasticJob, RoleWish
@@ -74,7 +74,7 @@ def changed(
     return messages.Scale(workers=workers, servers=servers, data_workers=data_workers, why=CHANGED)
 
 
-def rebound(before: ElasticJob, now: ElasticJob, limits: Bounds) -> messages.Rebound | None:
+def rebound(before: ElasticJob, now: ElasticJob, limits: ShapeBounds) -> messages.Rebound | None:
     """What an edited spec says of the numbers that are planned; None: nothing new. `limits`: what the new spec and the
     cluster allow, for a bound that was taken away too."""
     found = {

@@ -13,7 +13,7 @@ import ray
 from ray import exceptions
 
 from springtide import errors
-from springtide.domain.spec.job_spec import Blame, Phase
+from springtide.domain.spec.job_spec import Blame, JobPhase
 from springtide.platforms.agent.job_handle import JobSummary, LogLine
 from springtide.platforms.ray_cluster.cluster import cluster, job_records
 from springtide.platforms.ray_cluster.job import job_order
@@ -144,6 +144,6 @@ class RayJobHandle:
         if record.status is not None:
             return record.status
         return messages.JobStatus(
-            name=self.name, phase=Phase.FAILED, why="its steward was ended from outside, and the job with it",
+            name=self.name, phase=JobPhase.FAILED, why="its steward was ended from outside, and the job with it",
             elapsed_s=max(0.0, time.time() - record.began_at), blame=Blame.INFRASTRUCTURE,
         )  # fmt: skip

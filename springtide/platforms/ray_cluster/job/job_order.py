@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from springtide import errors
-from springtide.domain.core.resources import Limits
+from springtide.domain.core.resources import ProcessLimits
 from springtide.domain.core.roles import RANKED, Life, RoleKind, parse_role
-from springtide.domain.plan.capacity import USUAL_SERVER, USUAL_WORKER, Capacity
+from springtide.domain.plan.capacity import USUAL_SERVER, USUAL_WORKER, PlatformCapacity
 from springtide.platforms.agent.run_plan import RunPlan
 
 NAMESPACE = "springtide"
@@ -86,7 +86,7 @@ def noise(job: str, where: Mapping[str, str]) -> dict[str, int]:
     return {node: used.count(node) for node in set(used)}
 
 
-def needs(kind: RoleKind, limits: Limits, resources: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
+def needs(kind: RoleKind, limits: ProcessLimits, resources: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
     """Ray's options for a role: what its node must have left, and that servers go to different nodes if they can.
 
     A worker beyond the quota asks for nothing: it has what others leave.
@@ -104,12 +104,12 @@ def needs(kind: RoleKind, limits: Limits, resources: Mapping[str, Mapping[str, f
     return asked
 
 
-def capacity_of(nodes: Sequence[Mapping[str, Any]]) -> Capacity:
+def capacity_of(nodes: Sequence[Mapping[str, Any]]) -> PlatformCapacity:
     """What all nodes have. What an actor asked for stays as it is, so that sizes of roles are not planned here."""
     each = [node["Resources"] for node in nodes]
     if not any(has.get("CPU") for has in each):
         raise errors.BadInput("this Ray cluster has no node with processors (CPU): see `ray status`")
-    return Capacity(
+    return PlatformCapacity(
         cpu=sum(has.get("CPU", 0.0) for has in each), memory=sum(has.get("memory", 0.0) for has in each),
         node_cpu=max(has.get("CPU", 0.0) for has in each), node_memory=max(has.get("memory", 0.0) for has in each),
         holds=False, trouble="Ray keeps what a role asked for as it is, all its life",

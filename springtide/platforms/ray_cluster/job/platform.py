@@ -20,7 +20,7 @@ import ray
 from ray import exceptions
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from springtide.domain.core.resources import Limits, Usage
+from springtide.domain.core.resources import ProcessLimits, Usage
 from springtide.domain.core.roles import Life, RoleExit, RoleKind
 from springtide.platforms.agent import ask_master
 from springtide.platforms.agent.platform_api import RoleLaunch
@@ -99,7 +99,7 @@ class RayPlatform:
             else:
                 held.actor.end.remote(kill)
 
-    def hold(self, life: Life, limits: Limits) -> bool:
+    def hold(self, life: Life, limits: ProcessLimits) -> bool:
         """Never: what an actor asked of its node stays as it is for its whole life."""
         return False
 
@@ -107,7 +107,7 @@ class RayPlatform:
         """What has been asked for and has not ended, placed or not."""
         return list(self._held)
 
-    def usage(self) -> dict[Life, tuple[Usage, Limits]]:
+    def usage(self) -> dict[Life, tuple[Usage, ProcessLimits]]:
         """Nothing: roles measure themselves."""
         return {}
 
@@ -226,7 +226,7 @@ class RayPlatform:
         return ended
 
     def _unplaced(self, held: ActorEntry) -> RoleExit:
-        limits = held.launch.limits if held.launch is not None else Limits()
+        limits = held.launch.limits if held.launch is not None else ProcessLimits()
         asked = job_order.needs(held.life.role.kind, limits, self._order.resources)
         why = f"no node took it within {self._order.pending_s:g} s: {job_order.lacking(asked, cluster.free())}"
         self._say(f"{held.life}: {why}")

@@ -18,7 +18,7 @@ import msgspec
 import ray
 
 from springtide import errors, private_files
-from springtide.domain.spec.job_spec import Blame, Phase
+from springtide.domain.spec.job_spec import Blame, JobPhase
 from springtide.platforms.agent import ask_master
 from springtide.platforms.agent.agent import Agent
 from springtide.platforms.agent.composite import CompositePlatform
@@ -43,7 +43,7 @@ class Steward:
         self._files = logs.RunFiles(pathlib.Path(wanted.run_folder))
         self._loop = asyncio.new_event_loop()
         self._agent: Agent | None = None
-        self._status = messages.JobStatus(name=wanted.plan.spec.name, phase=Phase.STARTING, why="", elapsed_s=0.0)
+        self._status = messages.JobStatus(name=wanted.plan.spec.name, phase=JobPhase.STARTING, why="", elapsed_s=0.0)
         self._said: list[str] = []
         logs.log_to_stderr(debug=wanted.plan.debug)
         threading.Thread(target=self._keep, name="springtide-steward", daemon=True).start()
@@ -115,7 +115,7 @@ class Steward:
         self._leave()
 
     def _fail(self, why: str, blame: Blame) -> None:
-        self._status = replace_status(self._status, phase=Phase.FAILED, why=why, blame=blame)
+        self._status = replace_status(self._status, phase=JobPhase.FAILED, why=why, blame=blame)
 
     async def _run(self) -> messages.JobStatus:
         plan = self._prepared()

@@ -11,7 +11,7 @@ import contextlib
 from collections.abc import Iterable
 
 from springtide import errors
-from springtide.domain.data.leases import Holder
+from springtide.domain.data.leases import LeaseHolder
 from springtide.domain.data.samples import DatasetCard
 from springtide.domain.plan import profile
 from springtide.rpc.messages import messages
@@ -32,7 +32,7 @@ SECONDS = tuple(name.removesuffix("_s") for name in profile.SUM_FIELDS if name.e
 class VirtualWorker:
     """One life of a worker."""
 
-    def __init__(self, holder: Holder, card: DatasetCard, network: Network, pace: Pace, stride_s: float) -> None:
+    def __init__(self, holder: LeaseHolder, card: DatasetCard, network: Network, pace: Pace, stride_s: float) -> None:
         """`stride_s`: about so much work is done between two pushes, one batch at least."""
         self._holder, self._card, self._network, self._pace, self._stride_s = holder, card, network, pace, stride_s
         self._hands = Hands()

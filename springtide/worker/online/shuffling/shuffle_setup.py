@@ -7,7 +7,7 @@ soon as the master has told where they are.
 import logging
 
 from springtide import errors
-from springtide.domain.data.leases import Holder
+from springtide.domain.data.leases import LeaseHolder
 from springtide.rpc.messages.messages import Welcome
 from springtide.rpc.messages.shuffling import Shufflers
 from springtide.worker.link.master_link import Link
@@ -27,7 +27,7 @@ def open_unit(
         return unit
     from springtide.worker.bsp import connect  # brings torch, which units by themselves do without
 
-    name = str(Holder(welcome.rank, welcome.incarnation))
+    name = str(LeaseHolder(welcome.rank, welcome.incarnation))
     try:
         host = connect.own_host(welcome)
         peers = Peers(unit, welcome.secret, name, host=host, certificates=welcome.certificates)

@@ -10,15 +10,15 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from springtide import errors
 from springtide.brain.decide.cluster_state import Council, Rules
 from springtide.brain.store import persistence
-from springtide.domain.core.shape import Capacity
+from springtide.domain.core.shape import ResourceBudget
 from springtide.domain.data.data_workers import FeedShare
 from springtide.domain.plan.advice import Advice
-from springtide.domain.plan.plan import Decision, Plan, nothing
+from springtide.domain.plan.plan import Decision, ShapePlan, nothing
 from springtide.domain.spec.planning_config import PlanningConfig
 from springtide.planning.policy import registry, sanitize
 from tests.unit.planning import views
 
-SMALL = Capacity(cpu=100.0, memory=1e15)
+SMALL = ResourceBudget(cpu=100.0, memory=1e15)
 
 
 def council(capacity=SMALL, **more):
@@ -26,7 +26,7 @@ def council(capacity=SMALL, **more):
 
 
 def plan(job, **more):
-    return Plan(job=job, shape=views.shape(**more), reason="because")
+    return ShapePlan(job=job, shape=views.shape(**more), reason="because")
 
 
 def decided(brain, *plans, at=0.0):
@@ -251,7 +251,7 @@ class Cluster(RuleBasedStateMachine):
         for one in self.brain.assignments((), self.now):
             wild = st.builds(views.shape, workers=st.integers(1, 8), worker_cpu=st.sampled_from([1.0, 4.0, 10.0]))
             plans = tuple(
-                Plan(job=job.name, shape=data.draw(wild), reason="wild")
+                ShapePlan(job=job.name, shape=data.draw(wild), reason="wild")
                 for job in one.view.jobs
                 if data.draw(st.booleans())
             )

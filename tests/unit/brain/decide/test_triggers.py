@@ -8,14 +8,14 @@ from springtide import errors
 from springtide.brain.decide import algorithms
 from springtide.brain.decide.triggers import Administrator, Event, EventKind
 from springtide.domain.core.roles import Role, RoleKind
-from springtide.domain.plan.view import Finding, Trouble
+from springtide.domain.plan.view import FindingKind, GuardFinding
 from tests.unit.planning import views
 
 SERVER = Role(RoleKind.SERVER, 1)
 
 
 def finding(trouble, role=SERVER):
-    return Finding(trouble=trouble, role=role, why="seen")
+    return GuardFinding(trouble=trouble, role=role, why="seen")
 
 
 def administrator():
@@ -52,14 +52,14 @@ def test_a_job_that_runs_already_was_not_created_now():
 
 
 def test_memory_comes_before_all_else():
-    troubled = views.running(findings=(finding(Trouble.STRAGGLER), finding(Trouble.MEMORY)))
+    troubled = views.running(findings=(finding(FindingKind.STRAGGLER), finding(FindingKind.MEMORY)))
     assert kinds((0.0, troubled)) == [EventKind.OOM]
-    assert kinds((0.0, views.waiting(findings=(finding(Trouble.OOM),)))) == [EventKind.OOM]
+    assert kinds((0.0, views.waiting(findings=(finding(FindingKind.OOM),)))) == [EventKind.OOM]
 
 
 def test_the_same_trouble_is_raised_once_a_period_and_another_at_once():
-    hot = views.running(findings=(finding(Trouble.HOT_SERVER),))
-    both = replace(hot, findings=(*hot.findings, finding(Trouble.STRAGGLER, Role(RoleKind.WORKER, 2))))
+    hot = views.running(findings=(finding(FindingKind.HOT_SERVER),))
+    both = replace(hot, findings=(*hot.findings, finding(FindingKind.STRAGGLER, Role(RoleKind.WORKER, 2))))
     assert kinds((0.0, hot), (1.0, hot), (2.0, both), (3.0, both), (12.0, both)) == [
         EventKind.SLOW,
         None,
@@ -93,11 +93,11 @@ def event(kind):
         (EventKind.CREATED, views.waiting(features={"model": "wide"}), "new, with features"),
         (EventKind.ITERATING, views.running(), "sampled"),
         (EventKind.PERIODIC, views.running(), "adjusting"),
-        (EventKind.SLOW, views.running(findings=(finding(Trouble.HOT_SERVER),)), "hot server"),
+        (EventKind.SLOW, views.running(findings=(finding(FindingKind.HOT_SERVER),)), "hot server"),
         (EventKind.SLOW, views.running(uses=views.uses(views.shape(), server=0.95)), "too little server CPU"),
         (EventKind.SLOW, views.running(uses=views.uses(views.shape(), worker=0.95)), "too little worker CPU"),
         (EventKind.SLOW, views.running(uses=()), "unknown"),
-        (EventKind.OOM, views.running(findings=(finding(Trouble.OOM),)), "server memory"),
+        (EventKind.OOM, views.running(findings=(finding(FindingKind.OOM),)), "server memory"),
     ],
 )
 def test_each_optimizer_names_the_cause(kind, view, cause):
@@ -110,7 +110,7 @@ def test_every_type_of_event_has_its_optimizer():
 
 def test_the_algorithm_is_looked_for_by_cause_then_by_event():
     chosen = algorithms.parse(["slow=es", "slow/hot server=dlrover", "oom = static"])
-    hot, other = views.running(findings=(finding(Trouble.HOT_SERVER),)), views.running()
+    hot, other = views.running(findings=(finding(FindingKind.HOT_SERVER),)), views.running()
 
     def policy(kind, view):
         return algorithms.order(event(kind), view, chosen, otherwise="springtide").policy

@@ -10,7 +10,7 @@ from springtide.brain.service import messages as counsel
 from springtide.brain.service.client import Remote
 from springtide.brain.service.failover import Either
 from springtide.domain.plan.advice import Advice
-from springtide.domain.plan.plan import Plan
+from springtide.domain.plan.plan import ShapePlan
 from springtide.domain.plan.view import PastJob
 from springtide.rpc.messages import messages
 from springtide.rpc.transport import frames
@@ -41,7 +41,7 @@ def raw(body):
 
 
 def test_an_honest_answer_arrives():
-    advice = Advice(epoch=3, why="so", plan=Plan(job="job", shape=views.shape(), reason="because"))
+    advice = Advice(epoch=3, why="so", plan=ShapePlan(job="job", shape=views.shape(), reason="because"))
     assert advised(says(counsel.Counsel(advice))) == advice
 
 

@@ -7,8 +7,8 @@ import pytest
 
 from springtide import errors
 from springtide.brain.service.embedded import Embedded
-from springtide.domain.core.stages import Stage
-from springtide.domain.plan.plan import Decision, Plan, nothing
+from springtide.domain.core.stages import PlanningStage
+from springtide.domain.plan.plan import Decision, ShapePlan, nothing
 from springtide.domain.plan.view import PastJob
 from springtide.domain.spec.planning_config import PlanningConfig
 from springtide.planning.policy import registry
@@ -36,7 +36,7 @@ def advised(url, view, config=CONFIG):
 
 def test_a_new_job_gets_its_first_plan(tmp_path):
     advice = advised(tmp_path / "history.db", views.waiting())
-    assert advice.epoch == 7 and advice.plan.stage is Stage.SAMPLING and advice.why == advice.plan.reason
+    assert advice.epoch == 7 and advice.plan.stage is PlanningStage.SAMPLING and advice.why == advice.plan.reason
 
 
 def test_jobs_that_ended_are_remembered_for_those_like_them(tmp_path):
@@ -62,7 +62,7 @@ def test_a_job_that_stays_as_it_is_hears_its_own_reason(monkeypatch):
 
 
 def test_a_plan_that_was_refused_is_the_reason(monkeypatch):
-    wild = Plan(job="job", shape=views.shape(workers=999), reason="more")
+    wild = ShapePlan(job="job", shape=views.shape(workers=999), reason="more")
     monkeypatch.setitem(registry.POLICIES, "wild", lambda view, config: Decision(plans=(wild,), why="wild"))
     advice = advised("", views.running(), PlanningConfig(policy="wild"))
     assert advice.plan is None and "not within the job's bounds" in advice.why

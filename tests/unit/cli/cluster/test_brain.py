@@ -10,7 +10,7 @@ from springtide import errors
 from springtide.brain.service import messages
 from springtide.cli import app
 from springtide.cli.cluster import brain
-from springtide.domain.core.shape import Capacity
+from springtide.domain.core.shape import ResourceBudget
 from springtide.domain.plan.view import PastJob
 from tests.unit.planning import views
 
@@ -75,8 +75,8 @@ def test_planning_is_set_by_name():
 
 
 def test_capacity_is_cores_and_perhaps_memory():
-    assert brain.parse_capacity("64") == Capacity(cpu=64.0, memory=float("inf"))
-    assert brain.parse_capacity("1.5,2G") == Capacity(cpu=1.5, memory=2.0 * 2**30)
+    assert brain.parse_capacity("64") == ResourceBudget(cpu=64.0, memory=float("inf"))
+    assert brain.parse_capacity("1.5,2G") == ResourceBudget(cpu=1.5, memory=2.0 * 2**30)
     assert brain.parse_capacity("").cpu >= 1
 
 
@@ -98,8 +98,8 @@ def test_a_status_says_what_was_decided_and_why_in_80_columns():
         pid=7,
         up_s=61.0,
         database="sqlite:///a.db",
-        held=Capacity(cpu=40.0, memory=2**33),
-        capacity=Capacity(cpu=64.0, memory=float("inf")),
+        held=ResourceBudget(cpu=40.0, memory=2**33),
+        capacity=ResourceBudget(cpu=64.0, memory=float("inf")),
         executors=2,
         executor_pids=(8, 9),
         jobs=(job,),
@@ -122,7 +122,7 @@ def test_a_status_says_what_was_decided_and_why_in_80_columns():
         "becomes 6",
     ):
         assert said in text
-    bounded = msgspec.structs.replace(status, capacity=Capacity(cpu=64.0, memory=2**38))
+    bounded = msgspec.structs.replace(status, capacity=ResourceBudget(cpu=64.0, memory=2**38))
     assert "holds   40 of 64 cores, memory 8G of 256G" in brain.status_lines(bounded)
 
 

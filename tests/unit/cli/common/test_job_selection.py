@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from springtide.cli import app
-from springtide.domain.spec.job_spec import Blame, Phase
+from springtide.domain.spec.job_spec import Blame, JobPhase
 from springtide.rpc.messages.messages import JobStatus
 from springtide.telemetry import events, logs, run_registry
 from springtide.telemetry.run_registry import RunCard
@@ -35,7 +35,7 @@ def past(folder, name, *, began_at, status=None, told=(), agent_pid=1, agent_sta
 
 FAILED = JobStatus(
     name="train",
-    phase=Phase.FAILED,
+    phase=JobPhase.FAILED,
     why="ValueError: no (train.py:3)",
     elapsed_s=3.0,
     blame=Blame.USER,
@@ -44,7 +44,7 @@ FAILED = JobStatus(
     decision="fail",
     decision_why="the script raised",
 )
-FINISHED = JobStatus(name="good", phase=Phase.FINISHED, why="all workers are done", elapsed_s=3.0, samples=1234)
+FINISHED = JobStatus(name="good", phase=JobPhase.FINISHED, why="all workers are done", elapsed_s=3.0, samples=1234)
 
 
 def output(capsys, *arguments, code=0):
@@ -75,7 +75,7 @@ def test_the_second_run_of_a_name_is_called_as_other_commands_call_it(folder, ca
     assert "stale" not in " ".join(rest)
 
 
-@pytest.mark.parametrize("phase", [Phase.FINISHED, Phase.STOPPED, Phase.FAILED])
+@pytest.mark.parametrize("phase", [JobPhase.FINISHED, JobPhase.STOPPED, JobPhase.FAILED])
 @pytest.mark.parametrize("trouble", ["", "checkpoint 8 was not completed: no room"])
 def test_what_is_saved_of_a_job_that_is_over_is_told_once(folder, capsys, phase, trouble):
     ended = msgspec.structs.replace(FINISHED, phase=phase, checkpoint=7, checkpoint_trouble=trouble)

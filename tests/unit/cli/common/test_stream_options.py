@@ -16,7 +16,7 @@ from springtide.cli.common import stream_options
 from springtide.cli.common.render import line_of, picture
 from springtide.cli.show.dashboard import DashboardData
 from springtide.dashboard import server as serving
-from springtide.domain.spec.job_spec import Phase
+from springtide.domain.spec.job_spec import JobPhase
 from springtide.domain.spec.online_job import OnlinePoint, OnlineState
 from springtide.rpc.messages.messages import JobStatus
 from springtide.telemetry import run_registry
@@ -52,7 +52,7 @@ STATE = OnlineState(
     unkept=5,
     unkept_why="256 MiB are kept",
 )
-ENDED = JobStatus(name="clicks", phase=Phase.STOPPED, why="stopped by Ctrl-C", elapsed_s=30.0, online=STATE)
+ENDED = JobStatus(name="clicks", phase=JobPhase.STOPPED, why="stopped by Ctrl-C", elapsed_s=30.0, online=STATE)
 
 
 def test_the_options_are_those_of_run_and_reach_it(capsys, tmp_path, monkeypatch):
@@ -87,7 +87,7 @@ def test_a_status_says_how_it_keeps_up_in_80_columns(folder, capsys):  # noqa: F
 
 
 def test_a_line_and_the_picture_have_the_lag():
-    running = msgspec.structs.replace(ENDED, phase=Phase.RUNNING, samples=10, shards_total=4)
+    running = msgspec.structs.replace(ENDED, phase=JobPhase.RUNNING, samples=10, shards_total=4)
     assert "4 partitions" in line_of(running) and "shards" not in line_of(running)
     assert "lag 75 s ALERT" in line_of(running) and len(line_of(running)) <= 80
     assert picture(running) is not None

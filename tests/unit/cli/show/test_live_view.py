@@ -11,13 +11,13 @@ from springtide.cli.common import data_worker_status, exit_status, render
 from springtide.cli.show import live_view, status
 from springtide.domain.core.roles import Role, RoleKind
 from springtide.domain.data.data_workers import FeedState
-from springtide.domain.spec.job_spec import Blame, Phase
+from springtide.domain.spec.job_spec import Blame, JobPhase
 from springtide.rpc.messages.messages import JobStatus, MemberView
 from springtide.telemetry.logs import SCRIPT_RAISED, make_run
 
 STATUS = JobStatus(
     name="train",
-    phase=Phase.RUNNING,
+    phase=JobPhase.RUNNING,
     why="",
     elapsed_s=12.34,
     trained_s=10.0,
@@ -47,7 +47,7 @@ def test_a_line_says_who_is_missing_before_it_says_how_good_the_model_is():
     assert render.line_of(STATUS) == "  12.3 s  running  shards 1234/5678  98.8k/s  loss 0.4568  workers 1/2"
     served = msgspec.structs.replace(STATUS, workers_alive=2, workers_wanted=2, servers_alive=1, servers_wanted=3)
     assert render.line_of(served).endswith("loss 0.4568  servers 1/3")
-    assert "/3" not in render.line_of(msgspec.structs.replace(served, phase=Phase.FAILED))
+    assert "/3" not in render.line_of(msgspec.structs.replace(served, phase=JobPhase.FAILED))
 
 
 def test_epochs_are_told_as_how_many_there_are_not_as_where_it_is():
@@ -68,7 +68,7 @@ def test_counts_are_whole_numbers_and_measures_have_places():
 
 def test_a_job_that_drains_says_whose_script_still_runs():
     workers = [MemberView(Role(RoleKind.WORKER, rank), True, True, state="joined") for rank in range(2)]
-    draining = msgspec.structs.replace(STATUS, phase=Phase.DRAINING, members=tuple(workers[:1]), metrics={})
+    draining = msgspec.structs.replace(STATUS, phase=JobPhase.DRAINING, members=tuple(workers[:1]), metrics={})
     assert "script" not in render.line_of(draining), "leases are still being trained"
     ending = msgspec.structs.replace(draining, shards_leased=0)
     assert "worker-0's script still runs" in render.line_of(ending)
@@ -81,7 +81,7 @@ def test_a_job_that_drains_says_whose_script_still_runs():
     st.integers(0, 10**12),
     st.integers(0, 10**7),
     st.floats(0, 1e6),
-    st.sampled_from(Phase),
+    st.sampled_from(JobPhase),
 )
 def test_no_line_is_wider_than_80_columns(metrics, samples, shards, elapsed, phase):
     shown = msgspec.structs.replace(
@@ -179,7 +179,7 @@ def test_the_outcome_of_a_failure_begins_with_the_error(tmp_path):
     files = {"logs": str(tmp_path)}
     failed = JobStatus(
         name="train",
-        phase=Phase.FAILED,
+        phase=JobPhase.FAILED,
         why="ValueError: no (train.py:3)",
         elapsed_s=1.0,
         blame=Blame.USER,
@@ -197,10 +197,10 @@ def test_exit_codes_say_who_is_to_blame():
     def code(phase, blame=Blame.NONE):
         return exit_status.exit_code(JobStatus(name="train", phase=phase, why="", elapsed_s=1.0, blame=blame))
 
-    assert code(Phase.FINISHED) == 0
-    assert code(Phase.FAILED, Blame.USER) == 1
-    assert code(Phase.FAILED, Blame.INFRASTRUCTURE) == 3
-    assert code(Phase.STOPPED) == 130
+    assert code(JobPhase.FINISHED) == 0
+    assert code(JobPhase.FAILED, Blame.USER) == 1
+    assert code(JobPhase.FAILED, Blame.INFRASTRUCTURE) == 3
+    assert code(JobPhase.STOPPED) == 130
 
 
 def test_a_status_says_who_feeds_and_how_full_queues_are():
@@ -226,24 +226,24 @@ def drawn(status):
 
 def test_a_job_whose_checkpoints_failed_says_so_at_its_end():
     trouble = "checkpoint 1 was not completed: server-0.0: cannot write to /full: No space left on device"
-    done = JobStatus(name="train", phase=Phase.FINISHED, why="", elapsed_s=1.0, checkpoint_trouble=trouble)
+    done = JobStatus(name="train", phase=JobPhase.FINISHED, why="", elapsed_s=1.0, checkpoint_trouble=trouble)
     told = " ".join(exit_status.text(done, {}).split())
     assert told.endswith(f"saved no checkpoint; {trouble}")
     assert "saved" not in exit_status.text(msgspec.structs.replace(done, checkpoint_trouble=""), {})
-    stopped = msgspec.structs.replace(done, phase=Phase.STOPPED, checkpoint=7, checkpoint_trouble="")
+    stopped = msgspec.structs.replace(done, phase=JobPhase.STOPPED, checkpoint=7, checkpoint_trouble="")
     assert "saved   checkpoint 7, which --resume goes on from" in exit_status.text(stopped, {}).splitlines()
-    failed = msgspec.structs.replace(stopped, phase=Phase.FAILED, why="no room left")
+    failed = msgspec.structs.replace(stopped, phase=JobPhase.FAILED, why="no room left")
     assert "saved   checkpoint 7, which --resume goes on from" in exit_status.text(failed, {}).splitlines()
 
 
 def test_a_job_that_trained_nothing_says_what_its_script_left_out():
-    done = JobStatus(name="train", phase=Phase.FINISHED, why="", elapsed_s=1.0)
+    done = JobStatus(name="train", phase=JobPhase.FINISHED, why="", elapsed_s=1.0)
     assert "nothing was trained: the script never looped" in exit_status.text(done, {})
     assert "nothing" not in exit_status.text(msgspec.structs.replace(done, samples=10, shards_total=1), {})
 
 
 def test_a_job_that_gave_up_samples_says_which_and_how_to_train_without_them():
-    failed = JobStatus(name="train", phase=Phase.FAILED, why="", elapsed_s=1.0, poisoned=("samples 0 to 64: no",))
+    failed = JobStatus(name="train", phase=JobPhase.FAILED, why="", elapsed_s=1.0, poisoned=("samples 0 to 64: no",))
     told = exit_status.text(failed, {}).splitlines()
     assert told[-2:] == [
         "given up: samples 0 to 64: no",

@@ -9,19 +9,19 @@ from springtide import errors
 from springtide.data.ledger.bsp_ledger import Stretch
 from springtide.data.ledger.pass_registry import Book
 from springtide.data.ledger.snapshot import BookNote, BookState
-from springtide.domain.data.leases import Grant, Holder, Nothing, Progress
+from springtide.domain.data.leases import Grant, LeaseHolder, NoLease, Progress
 from springtide.domain.data.samples import DatasetCard
-from springtide.domain.data.streams import Seen, StreamCard
+from springtide.domain.data.streams import PartitionRange, StreamCard
 
 CARD = DatasetCard(samples=0, batch_size=10, shard_batches=3, in_step=True, stream=StreamCard(url="log:///tmp/x"))
-A, B = Holder(0), Holder(1)
-TWO = (Seen(0, 5, 100), Seen(1, 0, 24))
+A, B = LeaseHolder(0), LeaseHolder(1)
+TWO = (PartitionRange(0, 5, 100), PartitionRange(1, 0, 24))
 
 
 def ask(book, holder, seen=TWO, *, lingered=False):
     """What `master.data.leases` does."""
     answer = book.lease(holder, CARD, 1, 0.0, seen=book.news(CARD, seen))
-    if answer is Nothing.WAIT:
+    if answer is NoLease.WAIT:
         convoy = book.convoy(CARD)
         stretch, _ = convoy.choose(seen, lingered=lingered)
         if stretch is not None and book.plan(holder.rank, convoy.base, stretch):
@@ -39,18 +39,18 @@ def test_all_ranks_are_given_the_same_stretches_the_fullest_partition_first():
     assert ask(book, B) == first and ask(book, B) == second
     assert ask(book, B) == (Grant(2, 0, 0, 65, 95),) == ask(book, A)
     assert ask(book, A) == (Grant(3, 0, 1, 0, 20),), "whole batches"
-    assert ask(book, A) is Nothing.WAIT, "less than a batch is left of each"
+    assert ask(book, A) is NoLease.WAIT, "less than a batch is left of each"
 
 
 def test_a_batch_that_is_not_full_is_given_when_its_records_have_waited_or_nothing_can_fill_it():
     book = Book(workers=1)
-    few = (Seen(0, 0, 7),)
-    assert ask(book, A, few) is Nothing.WAIT
+    few = (PartitionRange(0, 0, 7),)
+    assert ask(book, A, few) is NoLease.WAIT
     assert book.convoy(CARD).choose(few, lingered=False) == (None, True)
     assert ask(book, A, few, lingered=True) == (Grant(0, 0, 0, 0, 7),)
     assert book.convoy(CARD).choose(few, lingered=False) == (None, False)
-    assert ask(book, A, (Seen(0, 0, 9, final=True),)) == (Grant(1, 0, 0, 7, 9),)
-    assert ask(book, A, (Seen(0, 0, 9, final=True),)) is Nothing.END
+    assert ask(book, A, (PartitionRange(0, 0, 9, final=True),)) == (Grant(1, 0, 0, 7, 9),)
+    assert ask(book, A, (PartitionRange(0, 0, 9, final=True),)) is NoLease.END
     assert book.totals().samples == 9
 
 
@@ -70,22 +70,22 @@ def test_a_stretch_is_done_when_every_rank_has_done_its_part():
 
 def test_waiting_writes_nothing_to_the_journal():
     book = Book(workers=1)
-    ask(book, A, (Seen(0, 0, 0),))
+    ask(book, A, (PartitionRange(0, 0, 0),))
     changes = book.changes
-    assert ask(book, A, (Seen(0, 0, 5),)) is Nothing.WAIT and book.changes == changes
+    assert ask(book, A, (PartitionRange(0, 0, 5),)) is NoLease.WAIT and book.changes == changes
 
 
 def test_the_group_changes_between_two_stretches_even_while_it_waits_for_records():
     book = Book(workers=2)
     ask(book, A), ask(book, B)
     book.halt()
-    assert ask(book, A) is Nothing.REGROUP
+    assert ask(book, A) is NoLease.REGROUP
     book.report(A, [Progress(0, 5, 35, 35)], 0.0), book.report(B, [Progress(0, 5, 35, 35)], 0.0)
     book.regroup([0, 1, 2])
-    assert ask(book, Holder(2)) == (Grant(1, 0, 0, 35, 65),)
+    assert ask(book, LeaseHolder(2)) == (Grant(1, 0, 0, 35, 65),)
     book.close()
     assert ask(book, A) == ask(book, B) == (Grant(1, 0, 0, 35, 65),)
-    assert ask(book, A) is Nothing.END
+    assert ask(book, A) is NoLease.END
 
 
 def test_a_group_goes_back_to_the_step_of_a_checkpoint_in_the_middle_of_a_stretch():
@@ -108,15 +108,15 @@ def test_a_group_goes_back_to_the_step_of_a_checkpoint_in_the_middle_of_a_stretc
 
 def test_another_run_goes_on_and_finds_out_again_where_the_stream_ends():
     book = Book(workers=1)
-    sealed = (Seen(0, 0, 20, final=True),)
+    sealed = (PartitionRange(0, 0, 20, final=True),)
     ask(book, A, sealed)
     later = Book(workers=3)
     later.resume(book.note(0, 20))
     assert later.samples_done == 20
     later.check()
-    assert ask(later, A, sealed) is Nothing.END
+    assert ask(later, A, sealed) is NoLease.END
     later.resume(book.note(0, 20))
-    assert ask(later, A, (Seen(0, 0, 40),)) == (Grant(1, 0, 0, 20, 40),)
+    assert ask(later, A, (PartitionRange(0, 0, 40),)) == (Grant(1, 0, 0, 20, 40),)
 
 
 def test_what_a_group_that_went_back_had_not_begun_again_when_the_job_stopped_is_left_to_another_run():
@@ -170,19 +170,19 @@ def test_whatever_comes_and_goes_every_offset_is_trained_once_by_the_group(seed)
             ends[chance.choice(list(ends))] += chance.randrange(25)
             if chance.random() < 0.01:
                 ends[len(ends)] = 0
-        seen = tuple(Seen(one, 0, end, sealed) for one, end in ends.items())
+        seen = tuple(PartitionRange(one, 0, end, sealed) for one, end in ends.items())
         rank = chance.randrange(2)
-        answer = call("lease", Holder(rank), CARD, 1, 0.0, seen=book.news(CARD, seen))
-        if answer is Nothing.WAIT:
+        answer = call("lease", LeaseHolder(rank), CARD, 1, 0.0, seen=book.news(CARD, seen))
+        if answer is NoLease.WAIT:
             stretch, _ = book.convoy(CARD).choose(seen, lingered=chance.random() < 0.3)
             if stretch is not None:
                 call("plan", rank, 0, Stretch(*stretch))
-        elif not isinstance(answer, Nothing):
+        elif not isinstance(answer, NoLease):
             hands[rank] += answer
         for each in (0, 1):
             if hands[each] and chance.random() < 0.7:
                 grant = hands[each].pop(0)
-                call("report", Holder(each), [Progress(grant.shard, grant.first, grant.end, grant.end)], 0.0)
+                call("report", LeaseHolder(each), [Progress(grant.shard, grant.first, grant.end, grant.end)], 0.0)
                 if each == 0:
                     trained.append(grant)
         if chance.random() < 0.1 and len(hands[0]) == len(hands[1]) and trained and not any(hands):
@@ -199,7 +199,7 @@ def test_whatever_comes_and_goes_every_offset_is_trained_once_by_the_group(seed)
         for each in (0, 1):
             if hands[each]:
                 grant = hands[each].pop(0)
-                call("report", Holder(each), [Progress(grant.shard, grant.first, grant.end, grant.end)], 0.0)
+                call("report", LeaseHolder(each), [Progress(grant.shard, grant.first, grant.end, grant.end)], 0.0)
                 trained += [grant] if each == 0 else []
     assert_all_once(book.convoy(CARD), trained)
     again = Book(workers=2)
@@ -218,7 +218,7 @@ def test_offsets_that_held_nothing_to_train_count_once_for_the_whole_group():
     book.report(B, [Progress(0, 5, 35, 35, 0)], 0.0)  # it joined when these were done
     assert (book.samples_done, book.samples_trained) == (30, 26)
     for number in range(1, 9):
-        seen = (Seen(0, 5, 35 + 30 * number),)
+        seen = (PartitionRange(0, 5, 35 + 30 * number),)
         for holder in (A, B):
             (grant,) = ask(book, holder, seen)
             book.report(holder, [Progress(grant.shard, grant.first, grant.end, grant.end, number % 2)], 0.0)

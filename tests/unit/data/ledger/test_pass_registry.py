@@ -6,13 +6,22 @@ import pytest
 
 from springtide import errors
 from springtide.data.ledger.pass_registry import Book
-from springtide.domain.data.leases import Failure, Grant, Holder, LeaseKey, Nothing, Progress, Totals, Wish
+from springtide.domain.data.leases import (
+    Grant,
+    LeaseHolder,
+    LeaseKey,
+    NoLease,
+    Progress,
+    ReadFailure,
+    ShrinkRequest,
+    Totals,
+)
 from springtide.domain.data.samples import DatasetCard
-from springtide.domain.data.streams import Seen, StreamCard
+from springtide.domain.data.streams import PartitionRange, StreamCard
 
 CARD = DatasetCard(samples=100, batch_size=10, shard_batches=4, epochs=2)  # 3 shards an epoch: 40, 40, 20
 MANY = DatasetCard(samples=100_000, batch_size=10, shard_batches=16)  # 625 shards of 160
-A, B = Holder(0), Holder(1)
+A, B = LeaseHolder(0), LeaseHolder(1)
 
 
 def through(*grants):
@@ -35,7 +44,7 @@ def test_alone_shards_are_handed_out_whole_in_order_of_the_epochs():
 def test_no_call_gets_more_than_sixteen_leases_or_half_a_fair_share():
     book = Book(workers=2)
     assert len(book.lease(A, MANY, 99, 0.0)) == 16
-    while not isinstance(grants := book.lease(A, MANY, 16, 0.0), Nothing):
+    while not isinstance(grants := book.lease(A, MANY, 16, 0.0), NoLease):
         left = book.todo_samples + sum(grant.end - grant.first for grant in grants)
         assert sum(grant.end - grant.first for grant in grants) <= max(10, left // 4 + 160)
     assert sum(lease.end - lease.first for _, _, lease in book.leases()) == 100_000
@@ -44,10 +53,10 @@ def test_no_call_gets_more_than_sixteen_leases_or_half_a_fair_share():
 def test_an_idle_worker_waits_while_another_holds_a_lease():
     book = Book(workers=1)
     grants = book.lease(A, CARD, 16, 0.0)
-    assert book.lease(B, CARD, 1, 0.0) is Nothing.WAIT
-    assert book.lease(A, CARD, 1, 0.0) is Nothing.END  # the rest is its own: no one to wait for
+    assert book.lease(B, CARD, 1, 0.0) is NoLease.WAIT
+    assert book.lease(A, CARD, 1, 0.0) is NoLease.END  # the rest is its own: no one to wait for
     assert book.report(A, through(*grants), 0.0).freed
-    assert book.lease(B, CARD, 1, 0.0) is Nothing.END
+    assert book.lease(B, CARD, 1, 0.0) is NoLease.END
     assert book.totals() == Totals(total=6, leased=0, done=6, samples=200, samples_done=200)
 
 
@@ -72,7 +81,7 @@ def test_a_fenced_worker_gives_back_what_it_had_not_reported_and_is_told_so():
     book.report(A, [Progress(0, 0, 25, 40)], 0.0)  # two whole batches
     assert book.fence(0, 0) == 1
     assert book.report(A, [Progress(0, 0, 40, 40)], 0.0).fenced
-    assert book.lease(A, CARD, 1, 0.0) is Nothing.FENCED
+    assert book.lease(A, CARD, 1, 0.0) is NoLease.FENCED
     assert book.lease(B, CARD, 1, 0.0) == (Grant(0, 0, 0, 20, 40, returned=True),)
     assert book.totals().samples_done == 20
 
@@ -91,14 +100,14 @@ def test_what_a_lost_worker_had_begun_is_handed_out_before_what_it_had_not_and_b
     again = Book.from_state(book.to_state())
     assert again.lease(B, MANY, 4, 0.0, known=[]) == mine, "and so does the next master's"
     book.fence(1, 0)
-    third_of_all = book.lease(Holder(2), MANY, 1, 0.0)
+    third_of_all = book.lease(LeaseHolder(2), MANY, 1, 0.0)
     assert third_of_all[0].shard == second.shard, "what came from another is gone on with first"
 
 
 def test_a_new_life_of_a_worker_ends_the_one_before():
     book = Book(workers=1)
     book.lease(A, CARD, 1, 0.0)
-    assert book.lease(Holder(0, 1), CARD, 1, 0.0) == (Grant(0, 0, 0, 0, 40, returned=True),)
+    assert book.lease(LeaseHolder(0, 1), CARD, 1, 0.0) == (Grant(0, 0, 0, 0, 40, returned=True),)
     assert book.report(A, [Progress(0, 0, 40, 40)], 0.0).fenced
 
 
@@ -134,10 +143,10 @@ def test_a_slow_worker_gets_smaller_leases_of_the_same_shards():
 def test_a_wish_is_repeated_until_the_holder_answers_with_an_end():
     book = Book(workers=1)
     book.lease(A, CARD, 1, 0.0)
-    assert book.wish(Wish(0, 0, 15))
-    assert book.report(A, [Progress(0, 0, 0, 40)], 0.0).wishes == (Wish(0, 0, 20),)
-    assert book.report(A, [], 0.0).wishes == (Wish(0, 0, 20),)
-    assert not book.wish(Wish(0, 0, 30)), "a wish for less is there already"
+    assert book.wish(ShrinkRequest(0, 0, 15))
+    assert book.report(A, [Progress(0, 0, 0, 40)], 0.0).wishes == (ShrinkRequest(0, 0, 20),)
+    assert book.report(A, [], 0.0).wishes == (ShrinkRequest(0, 0, 20),)
+    assert not book.wish(ShrinkRequest(0, 0, 30)), "a wish for less is there already"
     answered = book.report(A, [Progress(0, 0, 10, 30)], 0.0)
     assert answered.freed and answered.wishes == ()
     assert book.lease(B, CARD, 1, 0.0) == (Grant(0, 0, 0, 30, 40, returned=True),)
@@ -149,10 +158,10 @@ def test_what_cannot_be_read_is_tried_again_last_and_given_up_after_three_times(
     for _ in range(3):
         grants = book.lease(A, card, 16, 0.0)
         assert grants[-1].shard == 0 or len(grants) == 3
-        assert book.fail(A, Failure(0, grants[0].first if len(grants) == 3 else grants[-1].first, 20, "bad disk"))
+        assert book.fail(A, ReadFailure(0, grants[0].first if len(grants) == 3 else grants[-1].first, 20, "bad disk"))
         book.report(A, through(*(grant for grant in grants if grant.shard)), 0.0)
-    assert book.lease(A, card, 1, 0.0) is Nothing.END
-    assert not book.fail(B, Failure(0, 0, 20, "not mine"))
+    assert book.lease(A, card, 1, 0.0) is NoLease.END
+    assert not book.fail(B, ReadFailure(0, 0, 20, "not mine"))
     (given_up,) = book.poisoned()
     assert str(given_up) == "samples 20 to 40 of shard 0 (epoch 0) could not be read, tried 3 times: bad disk"
     book.report(A, [Progress(0, 0, 20, 20)], 0.0)  # what came before the failure is trained
@@ -162,30 +171,30 @@ def test_what_cannot_be_read_is_tried_again_last_and_given_up_after_three_times(
 def unreadable(book, holder, card):
     """The holder takes what it gets and cannot read it; what it got."""
     grants = book.lease(holder, card, 1, 0.0)
-    for grant in () if isinstance(grants, Nothing) else grants:
-        assert book.fail(holder, Failure(grant.shard, grant.first, grant.first, "bad mount"))
+    for grant in () if isinstance(grants, NoLease) else grants:
+        assert book.fail(holder, ReadFailure(grant.shard, grant.first, grant.first, "bad mount"))
     return grants
 
 
 def test_what_one_worker_cannot_read_goes_to_another_before_it_comes_back():
     book, card = Book(workers=2), dataclasses.replace(CARD, epochs=1, samples=40)
     book.report(B, through(*book.lease(B, card, 1, 0.0)), 0.0)
-    while not isinstance(unreadable(book, A, card), Nothing):
+    while not isinstance(unreadable(book, A, card), NoLease):
         assert not book.hopeless
-    assert unreadable(book, A, card) is Nothing.WAIT and book.todo_samples
-    while not isinstance(grants := book.lease(B, card, 1, 0.0), Nothing):
+    assert unreadable(book, A, card) is NoLease.WAIT and book.todo_samples
+    while not isinstance(grants := book.lease(B, card, 1, 0.0), NoLease):
         book.report(B, through(*grants), 0.0)
-    assert grants is Nothing.END and not book.poisoned() and book.samples_done == 40
+    assert grants is NoLease.END and not book.poisoned() and book.samples_done == 40
 
 
 def test_who_reads_nothing_does_not_run_through_the_data_while_another_can():
     book, card = Book(workers=2), dataclasses.replace(CARD, epochs=1, samples=4000)
     assert book.lease(B, card, 1, 0.0)
-    assert [unreadable(book, A, card) is Nothing.WAIT for _ in range(5)] == [False] * 3 + [True] * 2
-    again = Holder(A.rank, A.incarnation + 1)
-    assert not isinstance(unreadable(book, again, card), Nothing), "another life may have a better disk"
+    assert [unreadable(book, A, card) is NoLease.WAIT for _ in range(5)] == [False] * 3 + [True] * 2
+    again = LeaseHolder(A.rank, A.incarnation + 1)
+    assert not isinstance(unreadable(book, again, card), NoLease), "another life may have a better disk"
     book.fence(B.rank, B.incarnation)
-    assert all(not isinstance(unreadable(book, again, card), Nothing) for _ in range(5)), "there is nobody else"
+    assert all(not isinstance(unreadable(book, again, card), NoLease) for _ in range(5)), "there is nobody else"
 
 
 def test_data_is_hopeless_when_everybody_who_is_there_or_to_come_has_failed_to_read_it():
@@ -193,7 +202,7 @@ def test_data_is_hopeless_when_everybody_who_is_there_or_to_come_has_failed_to_r
     for _ in range(4):
         unreadable(book, A, card)
     assert not book.hopeless, "the other may read it"
-    assert unreadable(book, A, card) is Nothing.WAIT
+    assert unreadable(book, A, card) is NoLease.WAIT
     unreadable(book, B, card)
     assert book.hopeless
     assert Book.from_state(book.to_state()).hopeless
@@ -205,8 +214,8 @@ def test_a_second_pass_goes_on_with_new_numbers_and_a_new_worker_finds_it():
     following = dataclasses.replace(CARD, first_epoch=2)
     assert book.lease(A, following, 1, 0.0) == (Grant(6, 2, 0, 0, 40),)
     assert book.epochs == 4
-    again = Holder(1, 3)
-    assert book.lease(again, CARD, 1, 0.0) is Nothing.END
+    again = LeaseHolder(1, 3)
+    assert book.lease(again, CARD, 1, 0.0) is NoLease.END
     assert book.lease(again, following, 1, 0.0) == (Grant(7, 2, 1, 0, 40),)
 
 
@@ -221,16 +230,16 @@ def test_workers_with_different_data_are_told_so():
 
 
 def test_an_empty_data_set_is_over_at_once():
-    assert Book(workers=1).lease(A, DatasetCard(samples=0, batch_size=10), 1, 0.0) is Nothing.END
+    assert Book(workers=1).lease(A, DatasetCard(samples=0, batch_size=10), 1, 0.0) is NoLease.END
 
 
 def test_a_job_that_stops_hands_out_nothing_more_even_of_what_comes_back():
     book = Book(workers=2)
     grants = book.lease(A, CARD, 1, 0.0)
     book.close()
-    assert book.lease(B, CARD, 1, 0.0) is Nothing.END
+    assert book.lease(B, CARD, 1, 0.0) is NoLease.END
     book.fence(0, 0)
-    assert book.lease(B, CARD, 1, 0.0) is Nothing.END
+    assert book.lease(B, CARD, 1, 0.0) is NoLease.END
     assert grants and book.totals().leased == 0
 
 
@@ -246,10 +255,10 @@ def test_in_lockstep_every_rank_gets_every_shard():
     with pytest.raises(errors.BadInput, match="its next one is 1"):
         book.report(A, [Progress(2, 0, 20, 20)], 0.0)
     with pytest.raises(errors.BadInput, match="worker-2 is not in the bsp group of 2"):
-        book.lease(Holder(2), card, 1, 0.0)
-    while not isinstance(grants := book.lease(A, card, 1, 0.0), Nothing):
+        book.lease(LeaseHolder(2), card, 1, 0.0)
+    while not isinstance(grants := book.lease(A, card, 1, 0.0), NoLease):
         book.report(A, through(*grants), 0.0)
-    assert grants is Nothing.END
+    assert grants is NoLease.END
 
 
 def test_in_lockstep_ranks_may_have_gaps_and_keep_what_they_have_done_in_another_group():
@@ -260,14 +269,14 @@ def test_in_lockstep_ranks_may_have_gaps_and_keep_what_they_have_done_in_another
         book.report(holder, through(*grant), 0.0)
     (ahead,) = book.lease(B, card, 1, 0.0)
     book.regroup([1, 4])  # worker-0 has left while 2 and 3 were on their way out
-    late = Holder(4)
+    late = LeaseHolder(4)
     assert book.lease(late, card, 1, 0.0) == (ahead,), "a newcomer begins with what not all have finished"
     assert not book.report(A, through(ahead), 0.0).fenced and book.totals().done == 1, "who has left has no say"
     for holder in (B, late):
         book.report(holder, through(ahead), 0.0)
     assert book.totals().done == 2
     again = Book.from_state(book.to_state())
-    assert again.lease(Holder(4, 1), card, 1, 0.0) == again.lease(B, card, 1, 0.0) != Nothing.END
+    assert again.lease(LeaseHolder(4, 1), card, 1, 0.0) == again.lease(B, card, 1, 0.0) != NoLease.END
     with pytest.raises(errors.BadInput, match="worker-0 is not in the bsp group of 2"):
         again.lease(A, card, 1, 0.0)
     again.check()
@@ -288,7 +297,7 @@ def test_in_lockstep_a_group_goes_back_to_the_sample_that_its_checkpoint_notes()
     other = Book(workers=3)
     other.resume(note)
     assert other.samples_done == 60 and Book.from_state(other.to_state()).samples_done == 60
-    assert [other.lease(Holder(rank), card, 1, 0.0) for rank in range(3)] == [(Grant(1, 0, 1, 0, 40),)] * 3
+    assert [other.lease(LeaseHolder(rank), card, 1, 0.0) for rank in range(3)] == [(Grant(1, 0, 1, 0, 40),)] * 3
 
 
 def test_a_book_that_goes_back_hands_out_again_what_the_note_does_not_have():
@@ -322,27 +331,27 @@ def test_the_end_is_told_only_when_a_checkpoint_has_all_of_the_pass():
     book = Book(workers=1, saves=True)
     grants = book.lease(A, CARD, 16, 0.0)
     early = book.note()
-    assert book.lease(A, CARD, 1, 0.0) is Nothing.WAIT
+    assert book.lease(A, CARD, 1, 0.0) is NoLease.WAIT
     book.report(A, through(*grants), 0.0)
-    assert book.waits_to_end and book.lease(A, CARD, 1, 0.0) is Nothing.WAIT
+    assert book.waits_to_end and book.lease(A, CARD, 1, 0.0) is NoLease.WAIT
     book.keep(early)
     assert book.waits_to_end
     book.keep(book.note())
-    assert not book.waits_to_end and book.lease(A, CARD, 1, 0.0) is Nothing.END
+    assert not book.waits_to_end and book.lease(A, CARD, 1, 0.0) is NoLease.END
     book.restore(early)  # the last checkpoint turned out to be torn
     assert book.samples_done == 0
     again = book.lease(A, CARD, 16, 0.0)
     book.report(A, through(*again), 0.0)
-    assert book.lease(A, CARD, 1, 0.0) is Nothing.WAIT
+    assert book.lease(A, CARD, 1, 0.0) is NoLease.WAIT
     book.close()
-    assert book.lease(A, CARD, 1, 0.0) is Nothing.END
+    assert book.lease(A, CARD, 1, 0.0) is NoLease.END
 
 
 def test_what_could_not_be_read_since_the_note_is_tried_again():
     book = Book(workers=1, max_failures=1)
     note = book.note()
     book.lease(A, CARD, 1, 0.0)
-    assert book.fail(A, Failure(0, 0, 10, "bad"))
+    assert book.fail(A, ReadFailure(0, 0, 10, "bad"))
     assert book.poisoned()
     book.restore(note)
     assert not book.poisoned()
@@ -387,37 +396,37 @@ def streamed(id):
 def test_a_stream_that_was_made_anew_is_refused_by_the_book_that_goes_on_from_a_checkpoint(in_step):
     before, now = (dataclasses.replace(streamed(id), in_step=in_step) for id in ("first", "second"))
     book, again = Book(workers=1), Book(workers=1)
-    book.lease(A, before, 1, 0.0, seen=(Seen(0, 0, 40),))
+    book.lease(A, before, 1, 0.0, seen=(PartitionRange(0, 0, 40),))
     again.resume(book.note())
     with pytest.raises(errors.StreamReplaced, match="its id is second, that of what was read is first"):
-        again.lease(A, now, 1, 0.0, seen=(Seen(0, 0, 90),))
-    again.lease(A, before, 1, 0.0, seen=(Seen(0, 0, 90),))
+        again.lease(A, now, 1, 0.0, seen=(PartitionRange(0, 0, 90),))
+    again.lease(A, before, 1, 0.0, seen=(PartitionRange(0, 0, 90),))
 
 
 def test_a_stream_that_nobody_could_name_is_known_by_whoever_can():
     book = Book(workers=2)
-    book.lease(A, streamed(""), 1, 0.0, seen=(Seen(0, 0, 40),))
+    book.lease(A, streamed(""), 1, 0.0, seen=(PartitionRange(0, 0, 40),))
     book.lease(B, streamed("first"), 1, 0.0)
-    book.lease(Holder(0, 1), streamed(""), 1, 0.0)
+    book.lease(LeaseHolder(0, 1), streamed(""), 1, 0.0)
     with pytest.raises(errors.StreamReplaced):
-        book.lease(Holder(1, 1), streamed("second"), 1, 0.0)
+        book.lease(LeaseHolder(1, 1), streamed("second"), 1, 0.0)
 
 
 def test_a_life_that_begins_with_a_later_epoch_opens_the_pass_of_that_epoch():
     passes = [DatasetCard(samples=40, batch_size=10, shard_batches=2, first_epoch=epoch) for epoch in range(4)]
     book, card = Book(workers=1), passes[0]
     for card in passes[:3]:
-        while not isinstance(grants := book.lease(Holder(0), card, 1, 0.0), Nothing):
-            book.report(Holder(0), [Progress(one.shard, one.first, one.end, one.end) for one in grants], 0.0)
+        while not isinstance(grants := book.lease(LeaseHolder(0), card, 1, 0.0), NoLease):
+            book.report(LeaseHolder(0), [Progress(one.shard, one.first, one.end, one.end) for one in grants], 0.0)
             if card is passes[2]:
                 break
-    (rest,) = book.lease(Holder(0, 1), passes[2], 1, 0.0)
+    (rest,) = book.lease(LeaseHolder(0, 1), passes[2], 1, 0.0)
     assert (rest.epoch, rest.first, rest.returned) == (2, 0, False) and rest.shard == 5
-    assert book.lease(Holder(1, 0), passes[1], 1, 0.0) is Nothing.END, "another may look at an earlier one"
-    (new,) = book.lease(Holder(0, 2), passes[3], 1, 0.0)
+    assert book.lease(LeaseHolder(1, 0), passes[1], 1, 0.0) is NoLease.END, "another may look at an earlier one"
+    (new,) = book.lease(LeaseHolder(0, 2), passes[3], 1, 0.0)
     assert (new.epoch, new.shard) == (3, 6), "nobody had opened it: the life before was lost on the way there"
     with pytest.raises(errors.BadInput, match="batch_size=5"):
-        book.lease(Holder(2, 0), dataclasses.replace(passes[2], batch_size=5), 1, 0.0)
+        book.lease(LeaseHolder(2, 0), dataclasses.replace(passes[2], batch_size=5), 1, 0.0)
     book.check()
 
 
@@ -426,11 +435,11 @@ def test_a_pass_that_was_cut_short_is_told_from_one_that_is_over(in_step):
     first = DatasetCard(samples=40, batch_size=10, shard_batches=2, in_step=in_step)
     second = dataclasses.replace(first, first_epoch=1)
     book = Book(workers=1)
-    while not isinstance(grants := book.lease(Holder(0), first, 1, 0.0), Nothing):
-        book.report(Holder(0), [Progress(one.shard, one.first, one.end, one.end) for one in grants], 0.0)
+    while not isinstance(grants := book.lease(LeaseHolder(0), first, 1, 0.0), NoLease):
+        book.report(LeaseHolder(0), [Progress(one.shard, one.first, one.end, one.end) for one in grants], 0.0)
     assert not book.is_cut_short(first)
-    (grant,) = book.lease(Holder(0), second, 1, 0.0)
+    (grant,) = book.lease(LeaseHolder(0), second, 1, 0.0)
     book.close()
-    book.report(Holder(0), [Progress(grant.shard, 0, grant.end, grant.end)], 0.0)
-    assert book.lease(Holder(0), second, 1, 0.0) is Nothing.END
+    book.report(LeaseHolder(0), [Progress(grant.shard, 0, grant.end, grant.end)], 0.0)
+    assert book.lease(LeaseHolder(0), second, 1, 0.0) is NoLease.END
     assert book.is_cut_short(second) and not book.is_cut_short(first)

@@ -5,14 +5,14 @@ import dataclasses
 from springtide.data.ledger.pass_registry import Book
 from springtide.data.ledger.rollback import caught_up
 from springtide.data.ledger.stream_ledger import MOST_CUTS
-from springtide.domain.data.leases import Failure, Grant, Holder, LeaseKey, Nothing, Progress, Wish
+from springtide.domain.data.leases import Grant, LeaseHolder, LeaseKey, NoLease, Progress, ReadFailure, ShrinkRequest
 from springtide.domain.data.samples import DatasetCard
-from springtide.domain.data.streams import FAR, MOST_PARTITIONS, Cut, Seen, StreamCard
+from springtide.domain.data.streams import FAR, MOST_PARTITIONS, BatchCut, PartitionRange, StreamCard
 
 CARD = DatasetCard(samples=0, batch_size=10, stream=StreamCard(url="log:///tmp/clicks"))
 LATEST = dataclasses.replace(CARD, stream=StreamCard(url="log:///tmp/clicks", start="latest"))
-A, B = Holder(0), Holder(1)
-TWO = (Seen(0, 5, 100), Seen(1, 0, 40))
+A, B = LeaseHolder(0), LeaseHolder(1)
+TWO = (PartitionRange(0, 5, 100), PartitionRange(1, 0, 40))
 
 
 def lease(book, holder, seen=(), card=CARD, known=None):
@@ -21,18 +21,18 @@ def lease(book, holder, seen=(), card=CARD, known=None):
 
 def test_each_worker_gets_its_part_of_the_partitions_from_where_the_first_reader_saw_them_begin():
     book = Book(workers=2)
-    assert lease(book, A) is Nothing.WAIT  # no partition is known
+    assert lease(book, A) is NoLease.WAIT  # no partition is known
     assert lease(book, A, TWO) == (Grant(0, 0, 0, 5, FAR),)
-    assert lease(book, B, (Seen(0, 77, 100), Seen(1, 33, 50))) == (Grant(1, 0, 1, 0, FAR),)
-    assert lease(book, A, TWO) is lease(book, B, TWO) is Nothing.WAIT
+    assert lease(book, B, (PartitionRange(0, 77, 100), PartitionRange(1, 33, 50))) == (Grant(1, 0, 1, 0, FAR),)
+    assert lease(book, A, TWO) is lease(book, B, TWO) is NoLease.WAIT
     assert book.totals().total == book.totals().leased == 2
     book.check()
 
 
 def test_partitions_that_are_added_later_are_trained_from_their_first_record_even_where_the_job_began_at_the_end():
     book = Book(workers=1)
-    assert lease(book, A, (Seen(0, 90, 90),), LATEST) == (Grant(0, 0, 0, 90, FAR),)
-    assert lease(book, A, (Seen(0, 95, 95), Seen(1, 7, 7)), LATEST) == (Grant(1, 0, 1, 0, FAR),)
+    assert lease(book, A, (PartitionRange(0, 90, 90),), LATEST) == (Grant(0, 0, 0, 90, FAR),)
+    assert lease(book, A, (PartitionRange(0, 95, 95), PartitionRange(1, 7, 7)), LATEST) == (Grant(1, 0, 1, 0, FAR),)
 
 
 def test_only_what_is_new_of_the_partitions_is_worth_a_line_in_the_journal():
@@ -40,9 +40,9 @@ def test_only_what_is_new_of_the_partitions_is_worth_a_line_in_the_journal():
     assert book.news(CARD, TWO) == TWO
     lease(book, A, TWO)
     assert book.news(CARD, TWO) == ()
-    assert book.news(CARD, (*TWO, Seen(2, 0, 0))) == (Seen(2, 0, 0),)
-    assert book.news(CARD, (Seen(0, 5, 120, final=True),)) == (Seen(0, 5, 120, final=True),)
-    assert book.news(CARD, (Seen(-1, 0, 0), Seen(MOST_PARTITIONS, 0, 0))) == ()
+    assert book.news(CARD, (*TWO, PartitionRange(2, 0, 0))) == (PartitionRange(2, 0, 0),)
+    assert book.news(CARD, (PartitionRange(0, 5, 120, final=True),)) == (PartitionRange(0, 5, 120, final=True),)
+    assert book.news(CARD, (PartitionRange(-1, 0, 0), PartitionRange(MOST_PARTITIONS, 0, 0))) == ()
 
 
 def test_a_partition_that_is_meant_for_another_is_trained_on_until_its_holder_has_heard_and_then_goes_over():
@@ -52,10 +52,10 @@ def test_a_partition_that_is_meant_for_another_is_trained_on_until_its_holder_ha
     assert book.assign([(1, 1)]) == 1
     assert book.assign([(1, 1)]) == 0
     verdict = book.report(A, [Progress(0, 5, 20, FAR), Progress(1, 0, 20, FAR)], 0.0)
-    assert verdict.wishes == (Wish(1, 0, 0),)  # as soon as it can
-    assert lease(book, B) is Nothing.WAIT
+    assert verdict.wishes == (ShrinkRequest(1, 0, 0),)  # as soon as it can
+    assert lease(book, B) is NoLease.WAIT
     assert book.report(A, [Progress(1, 0, 20, 33)], 0.0).freed  # it has begun a batch that ends at 33
-    assert lease(book, A) is Nothing.WAIT
+    assert lease(book, A) is NoLease.WAIT
     assert book.came_back(1) and not book.came_back(0)
     assert lease(book, B) == (Grant(1, 0, 1, 33, FAR),)
     assert not book.report(A, [Progress(1, 0, 33, 33)], 0.0).wishes
@@ -91,18 +91,18 @@ def test_a_cut_counts_for_whoever_reads_the_partition_after_it_was_noted():
     book = Book(workers=1)
     grants = lease(book, A, TWO)
     assert book.cuts_of(grants) == ()
-    asked = (Cut(0, 5, 23), Cut(1, 0, 7), Cut(1, 0, 30))
+    asked = (BatchCut(0, 5, 23), BatchCut(1, 0, 7), BatchCut(1, 0, 30))
     assert book.cut(A, asked) == asked
     changes = book.changes
     assert book.cut(A, asked) == asked and book.changes == changes, "to repeat it does no harm"
     assert book.cut(B, asked) == () and book.cut(A, asked, era=3) == ()
-    assert book.cut(A, [Cut(0, 6, 23), Cut(9, 0, 23), Cut(0, 5, 5), Cut(0, 5, FAR)]) == ()
+    assert book.cut(A, [BatchCut(0, 6, 23), BatchCut(9, 0, 23), BatchCut(0, 5, 5), BatchCut(0, 5, FAR)]) == ()
     book.report(A, [Progress(0, 5, 23, FAR)], 0.0)
     book.fence(0, 0)
     again = lease(book, B)
     assert again == (Grant(0, 0, 0, 23, FAR), Grant(1, 0, 1, 0, FAR))
-    assert book.cuts_of(again) == (Cut(1, 0, 7),), "where every batch of that size ends needs no note"
-    assert book.cut(A, [Cut(1, 0, 9)]) == (), "it was given up"
+    assert book.cuts_of(again) == (BatchCut(1, 0, 7),), "where every batch of that size ends needs no note"
+    assert book.cut(A, [BatchCut(1, 0, 9)]) == (), "it was given up"
 
 
 def test_cuts_are_forgotten_when_no_checkpoint_that_is_kept_could_bring_back_what_lies_before_them():
@@ -110,7 +110,7 @@ def test_cuts_are_forgotten_when_no_checkpoint_that_is_kept_could_bring_back_wha
     lease(book, A, TWO)
     notes = []
     for at in (13, 27, 34):
-        book.cut(A, [Cut(0, 5, at)])
+        book.cut(A, [BatchCut(0, 5, at)])
         book.report(A, [Progress(0, 5, at, FAR)], 0.0)
         notes.append(book.note())
     (flow,) = book.flows()
@@ -129,11 +129,11 @@ def test_a_job_without_checkpoints_does_not_remember_cuts_for_ever():
     book = Book(workers=1)
     lease(book, A, TWO)
     for at in range(11, 5001, 2):
-        book.cut(A, [Cut(0, 5, at)])
+        book.cut(A, [BatchCut(0, 5, at)])
         book.report(A, [Progress(0, 5, at - 2, FAR)], 0.0)
     (flow,) = book.flows()
     assert len(flow.partitions[0].cuts) <= MOST_CUTS + 2
-    assert lease(book, A, known=()) and book.cuts_of(lease(book, A, known=()))[-1] == Cut(0, 5, 4999)
+    assert lease(book, A, known=()) and book.cuts_of(lease(book, A, known=()))[-1] == BatchCut(0, 5, 4999)
     later = Book(workers=1)
     later.resume(book.note())
     assert not later.flows()[0].returns, "one that goes on from another's checkpoint forgets them too"
@@ -142,26 +142,30 @@ def test_a_job_without_checkpoints_does_not_remember_cuts_for_ever():
 def test_a_pass_is_over_when_all_partitions_have_ended_and_are_trained_and_saved():
     book = Book(workers=1, saves=True)
     lease(book, A, TWO)
-    sealed = (Seen(0, 5, 100, final=True), Seen(1, 0, 40, final=True))
-    assert lease(book, A, sealed) is Nothing.WAIT
+    sealed = (PartitionRange(0, 5, 100, final=True), PartitionRange(1, 0, 40, final=True))
+    assert lease(book, A, sealed) is NoLease.WAIT
     verdict = book.report(A, [Progress(0, 5, 100, FAR), Progress(1, 0, 10, FAR)], 0.0)
-    assert verdict.wishes == (Wish(1, 0, 40),) and not verdict.revoked
+    assert verdict.wishes == (ShrinkRequest(1, 0, 40),) and not verdict.revoked
     assert book.report(A, [Progress(0, 5, 100, FAR)], 0.0).revoked == (LeaseKey(0, 5),)  # so its holder drops it
     assert book.totals().done == 1
     assert book.report(A, [Progress(1, 0, 40, 40)], 0.0).freed
-    assert lease(book, A) is Nothing.WAIT and book.waits_to_end, "a server may yet be lost"
+    assert lease(book, A) is NoLease.WAIT and book.waits_to_end, "a server may yet be lost"
     book.keep(book.note())
-    assert lease(book, A) is Nothing.END
-    assert lease(book, A, (Seen(2, 0, 10),)) is Nothing.END, "it is over: what is added now is not of this pass"
+    assert lease(book, A) is NoLease.END
+    assert lease(book, A, (PartitionRange(2, 0, 10),)) is NoLease.END, (
+        "it is over: what is added now is not of this pass"
+    )
     assert book.totals().samples == book.totals().samples_done == 95 + 40
     book.check()
 
 
 def test_partitions_that_end_before_they_are_leased_are_leased_to_their_end_and_empty_ones_not_at_all():
     book = Book(workers=1)
-    assert lease(book, A, (Seen(0, 3, 8, final=True), Seen(1, 5, 5, final=True))) == (Grant(0, 0, 0, 3, 8),)
+    assert lease(book, A, (PartitionRange(0, 3, 8, final=True), PartitionRange(1, 5, 5, final=True))) == (
+        Grant(0, 0, 0, 3, 8),
+    )
     book.report(A, [Progress(0, 3, 8, 8)], 0.0)
-    assert lease(book, A) is Nothing.END
+    assert lease(book, A) is NoLease.END
     book.check()
 
 
@@ -169,10 +173,10 @@ def test_a_batch_that_nobody_can_read_is_given_up_alone():
     book = Book(workers=1, max_failures=2)
     lease(book, A, TWO)
     book.report(A, [Progress(0, 5, 20, FAR)], 0.0)
-    book.cut(A, [Cut(0, 5, 33)])
-    assert book.fail(A, Failure(0, 5, 30, "bad bytes"))
+    book.cut(A, [BatchCut(0, 5, 33)])
+    assert book.fail(A, ReadFailure(0, 5, 30, "bad bytes"))
     assert lease(book, A) == (Grant(0, 0, 0, 30, FAR),)  # and 20 to 30 is still its own
-    assert book.fail(A, Failure(0, 30, 30, "bad bytes"))
+    assert book.fail(A, ReadFailure(0, 30, 30, "bad bytes"))
     assert [(each.first, each.end) for each in book.poisoned()] == [(30, 33)]
     assert lease(book, A) == (Grant(0, 0, 0, 33, FAR),)
     assert not book.hopeless
@@ -184,26 +188,26 @@ def test_after_the_loss_of_a_server_the_partitions_are_read_again_from_what_the_
     lease(book, A, TWO)
     book.report(A, [Progress(0, 5, 20, FAR)], 0.0)
     note = book.note()
-    book.cut(A, [Cut(0, 5, 27)])
+    book.cut(A, [BatchCut(0, 5, 27)])
     book.report(A, [Progress(0, 5, 60, FAR), Progress(1, 0, 10, FAR)], 0.0)
-    lease(book, A, (*TWO, Seen(2, 4, 9, final=True)))
+    lease(book, A, (*TWO, PartitionRange(2, 4, 9, final=True)))
     assert book.restore(note) == 40 + 10
     grants = lease(book, A)
     assert grants == (Grant(0, 0, 0, 20, FAR), Grant(1, 0, 1, 0, FAR), Grant(2, 0, 2, 4, 9))
-    assert book.cuts_of(grants) == (Cut(0, 20, 27),)
+    assert book.cuts_of(grants) == (BatchCut(0, 20, 27),)
     assert book.restore(book.note()) == 0
     book.check()
 
 
 def test_another_run_goes_on_from_a_checkpoint_and_finds_out_again_where_the_stream_ends():
     book = Book(workers=1)
-    lease(book, A, (Seen(0, 5, 30, final=True), Seen(1, 0, 10, final=True)))
+    lease(book, A, (PartitionRange(0, 5, 30, final=True), PartitionRange(1, 0, 10, final=True)))
     book.report(A, [Progress(0, 5, 30, 30), Progress(1, 0, 7, 10)], 0.0)
     later = Book(workers=3)
     later.resume(book.note())
     later.check()
     assert later.samples_done == 25 + 7
-    assert lease(later, Holder(2), (Seen(0, 0, 50),)) == (Grant(0, 0, 0, 30, FAR),)
+    assert lease(later, LeaseHolder(2), (PartitionRange(0, 0, 50),)) == (Grant(0, 0, 0, 30, FAR),)
     assert lease(later, A) == (Grant(1, 0, 1, 7, FAR),)
 
 
@@ -221,7 +225,7 @@ def test_a_job_that_is_to_stop_hands_out_nothing_more():
     lease(book, A, TWO)
     book.close()
     book.report(A, [Progress(0, 5, 20, 20), Progress(1, 0, 0, 0)], 0.0)
-    assert lease(book, A) is Nothing.END and not book.came_back(0)
+    assert lease(book, A) is NoLease.END and not book.came_back(0)
 
 
 def test_batches_that_were_cut_while_a_checkpoint_was_copied_are_the_same_in_another_run():
@@ -229,9 +233,9 @@ def test_batches_that_were_cut_while_a_checkpoint_was_copied_are_the_same_in_ano
     lease(book, A, TWO)
     book.report(A, [Progress(0, 5, 20, FAR)], 0.0)
     note = book.note()  # slots that are copied after it may have all that follows
-    book.cut(A, [Cut(0, 5, 27)])
-    lease(book, A, (*TWO, Seen(2, 0, 9), Seen(3, 0, 14, final=True)))
-    book.cut(A, [Cut(2, 0, 4)])
+    book.cut(A, [BatchCut(0, 5, 27)])
+    lease(book, A, (*TWO, PartitionRange(2, 0, 9), PartitionRange(3, 0, 14, final=True)))
+    book.cut(A, [BatchCut(2, 0, 4)])
     book.report(A, [Progress(0, 5, 27, FAR), Progress(2, 0, 4, FAR)], 0.0)
     later = Book(workers=1)
     later.resume(caught_up(note, book.passes))
@@ -239,36 +243,36 @@ def test_batches_that_were_cut_while_a_checkpoint_was_copied_are_the_same_in_ano
     assert later.samples_done == note.samples == 15
     grants = lease(later, A)
     assert grants == (*(Grant(one, 0, one, first, FAR) for one, first in ((0, 20), (1, 0), (2, 0), (3, 0))),)
-    assert later.cuts_of(grants) == (Cut(0, 20, 27), Cut(2, 0, 4), Cut(3, 0, 14))
+    assert later.cuts_of(grants) == (BatchCut(0, 20, 27), BatchCut(2, 0, 4), BatchCut(3, 0, 14))
 
 
 def test_a_pass_that_was_opened_while_a_checkpoint_was_copied_begins_where_it_began():
     book = Book(workers=1)
     note = book.note()
-    lease(book, A, (Seen(0, 90, 90),), LATEST)
-    book.cut(A, [Cut(0, 90, 93)])
+    lease(book, A, (PartitionRange(0, 90, 90),), LATEST)
+    book.cut(A, [BatchCut(0, 90, 93)])
     later = Book(workers=1)
     later.resume(caught_up(note, book.passes))
-    grants = lease(later, A, (Seen(0, 200, 200),), LATEST)
+    grants = lease(later, A, (PartitionRange(0, 200, 200),), LATEST)
     assert grants == (Grant(0, 0, 0, 90, FAR),)
-    assert later.cuts_of(grants) == (Cut(0, 90, 93),)
+    assert later.cuts_of(grants) == (BatchCut(0, 90, 93),)
 
 
 def test_the_last_batch_before_an_end_that_was_told_stays_a_batch_in_a_run_for_which_it_is_no_end():
     book = Book(workers=1)
-    lease(book, A, (Seen(0, 0, 15, final=True),))
+    lease(book, A, (PartitionRange(0, 0, 15, final=True),))
     book.report(A, [Progress(0, 0, 10, 15)], 0.0)  # of the last batch some slots may know
     later = Book(workers=1)
     later.resume(book.note())
-    grants = lease(later, A, (Seen(0, 0, 50),))
+    grants = lease(later, A, (PartitionRange(0, 0, 50),))
     assert grants == (Grant(0, 0, 0, 10, FAR),)
-    assert later.cuts_of(grants) == (Cut(0, 10, 15),)
+    assert later.cuts_of(grants) == (BatchCut(0, 10, 15),)
     later.check()
 
 
 def test_offsets_that_held_nothing_to_train_are_counted_once_whoever_tells_and_go_back_with_the_others():
     book = Book(workers=1)
-    lease(book, A, [Seen(0, 0, 100, False)])
+    lease(book, A, [PartitionRange(0, 0, 100, False)])
     word = Progress(0, 0, 20, FAR, 3)
     for _ in range(2):
         book.report(A, [word], 0.0)
@@ -287,9 +291,9 @@ def test_offsets_that_held_nothing_to_train_are_counted_once_whoever_tells_and_g
 
 def test_a_rank_that_was_given_up_is_meant_for_nothing_until_it_comes_back():
     book = Book(workers=1)
-    lease(book, A, [Seen(0, 0, 100, False)])
+    lease(book, A, [PartitionRange(0, 0, 100, False)])
     book.fence(*A)
     assert book.assign([(0, A.rank)]) == 0 and book.flows()[0].partitions[0].owner is None
-    assert not isinstance(lease(book, B), Nothing)
-    lease(book, Holder(A.rank, 1))
+    assert not isinstance(lease(book, B), NoLease)
+    lease(book, LeaseHolder(A.rank, 1))
     assert book.assign([(0, A.rank)]) == 1

@@ -195,9 +195,9 @@ KINDS = [
     elastic_job.RoleWish,
     elastic_job.Quota,
     elastic_job.TableWish,
-    elastic_job.Keeping,
-    elastic_job.Following,
-    elastic_job.Patience,
+    elastic_job.CheckpointWish,
+    elastic_job.FollowingWish,
+    elastic_job.PatienceWish,
     elastic_job.ElasticJob,
     platform_options.KubernetesWish,
     platform_options.RayWish,
@@ -224,7 +224,7 @@ def test_a_whole_spec_with_numbers_of_numpy_is_written_down():
         workers=elastic_job.RoleWish(count=np.int64(4), cpu=np.float32(0.5)),
         seed=np.int64(3),
         stragglers={"window": np.float64(20.0)},
-        patience=elastic_job.Patience(tries=np.int32(2)),
+        patience=elastic_job.PatienceWish(tries=np.int32(2)),
     )
     assert schema.from_plain(msgspec.json.decode(msgspec.json.encode(schema.to_plain(job)))) == job
 

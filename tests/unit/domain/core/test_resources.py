@@ -4,7 +4,7 @@ import pytest
 
 from springtide import errors
 from springtide.domain.core import resources
-from springtide.domain.core.resources import Limits
+from springtide.domain.core.resources import ProcessLimits
 
 
 @pytest.mark.parametrize(
@@ -23,13 +23,13 @@ def test_memory_that_is_none_is_refused(text):
 
 def test_a_forgotten_unit_is_noticed():
     with pytest.raises(errors.BadInput, match="give a unit, such as 2G"):
-        Limits(memory=resources.parse_memory("2"))
+        ProcessLimits(memory=resources.parse_memory("2"))
 
 
 @pytest.mark.parametrize("cpu", [0.0, -1.0, 0.001, float("inf"), float("nan")])
 def test_cores_that_make_no_sense_are_refused(cpu):
     with pytest.raises(errors.BadInput, match="wanted a number of cores from"):
-        Limits(cpu=cpu)
+        ProcessLimits(cpu=cpu)
 
 
 def test_bytes_are_shown_for_people():

@@ -6,7 +6,7 @@ import pytest
 
 from springtide import errors
 from springtide.domain.core import shape
-from springtide.domain.core.shape import GIB, Bounds, Capacity, MemoryNeed, Prices, Shape
+from springtide.domain.core.shape import GIB, MemoryNeed, Prices, ResourceBudget, Shape, ShapeBounds
 
 SMALL = Shape(workers=1, servers=1, worker_cpu=1.0, server_cpu=1.0)
 LARGE = Shape(workers=8, servers=4, worker_cpu=4.0, server_cpu=2.0, worker_memory=2 * GIB, server_memory=8 * GIB)
@@ -42,21 +42,21 @@ def test_a_shape_that_cannot_be_is_refused(wrong):
 
 def test_contradictory_bounds_are_refused():
     with pytest.raises(errors.BadInput, match="workers from 8 to 1; the least is above the most"):
-        Bounds(least=LARGE, most=SMALL)
+        ShapeBounds(least=LARGE, most=SMALL)
     with pytest.raises(errors.BadInput, match="takes more than the quota, 1 cores"):
-        Bounds(least=SMALL, most=LARGE, quota=Capacity(cpu=1.0, memory=math.inf))
+        ShapeBounds(least=SMALL, most=LARGE, quota=ResourceBudget(cpu=1.0, memory=math.inf))
     with pytest.raises(errors.BadInput, match="worker_step 0"):
-        Bounds(least=SMALL, most=LARGE, worker_step=0)
+        ShapeBounds(least=SMALL, most=LARGE, worker_step=0)
     with pytest.raises(errors.BadInput, match="cpu_step"):
-        Bounds(least=SMALL, most=LARGE, cpu_step=math.nan)
+        ShapeBounds(least=SMALL, most=LARGE, cpu_step=math.nan)
 
 
 def test_bounds_list_what_there_is_to_choose_from():
-    bounds = Bounds(least=SMALL, most=LARGE, worker_step=3)
+    bounds = ShapeBounds(least=SMALL, most=LARGE, worker_step=3)
     assert bounds.workers == (1, 4, 7, 8)
     assert bounds.servers == (1, 2, 3, 4)
     assert bounds.worker_cpus == (1.0, 1.5, 2.0, 3.0, 4.0)
-    assert Bounds(least=SMALL, most=LARGE, cpu_step=0.5).server_cpus == (1.0, 1.5, 2.0)
+    assert ShapeBounds(least=SMALL, most=LARGE, cpu_step=0.5).server_cpus == (1.0, 1.5, 2.0)
 
 
 def test_large_numbers_of_roles_go_by_larger_steps():
@@ -78,14 +78,14 @@ def test_sizes_go_from_the_least_to_the_most(least, most, step, wanted):
 
 
 def test_bounds_hold_what_lies_within_them_and_within_the_quota():
-    bounds = Bounds(least=SMALL, most=LARGE, quota=Capacity(cpu=20.0, memory=math.inf))
+    bounds = ShapeBounds(least=SMALL, most=LARGE, quota=ResourceBudget(cpu=20.0, memory=math.inf))
     assert bounds.holds(SMALL)
     assert not bounds.holds(LARGE)
     assert not bounds.holds(Shape(workers=9, servers=1, worker_cpu=1.0, server_cpu=1.0))
 
 
 def test_sums_of_fractions_reach_a_limit_without_passing_it():
-    assert Capacity(cpu=0.4, memory=0).holds(Shape(workers=3, servers=1, worker_cpu=0.1, server_cpu=0.1))
+    assert ResourceBudget(cpu=0.4, memory=0).holds(Shape(workers=3, servers=1, worker_cpu=0.1, server_cpu=0.1))
 
 
 def test_servers_share_the_memory_of_rows():
@@ -101,6 +101,6 @@ def test_prices_below_nothing_are_refused(wrong):
 
 def test_capacity_and_need_below_nothing_are_refused():
     with pytest.raises(errors.BadInput, match="capacity"):
-        Capacity(cpu=math.nan, memory=1.0)
+        ResourceBudget(cpu=math.nan, memory=1.0)
     with pytest.raises(errors.BadInput, match="memory need"):
         MemoryNeed(rows=-1)

@@ -3,14 +3,14 @@
 import pytest
 
 from springtide import errors
-from springtide.domain.data.online_view import OnlineRules, Outlook
+from springtide.domain.data.online_view import OnlineRules, TrafficOutlook
 
 
 def test_an_outlook_has_as_many_highs_as_means_by_steps_above_nothing():
-    assert Outlook(step_s=600, mean=(1.0, 2.0), high=(2.0, 3.0)).mean == (1.0, 2.0)
+    assert TrafficOutlook(step_s=600, mean=(1.0, 2.0), high=(2.0, 3.0)).mean == (1.0, 2.0)
     for step_s, mean, high in ((600, (1.0,), ()), (0, (1.0,), (1.0,)), (600, (), ())):
         with pytest.raises(errors.BadInput, match="an outlook of"):
-            Outlook(step_s=step_s, mean=mean, high=high)
+            TrafficOutlook(step_s=step_s, mean=mean, high=high)
 
 
 def test_rules_that_nobody_can_keep_are_refused():

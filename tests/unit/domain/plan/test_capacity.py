@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from springtide import errors
 from springtide.domain.core.shape import Shape
 from springtide.domain.plan import capacity as room
-from springtide.domain.plan.capacity import Capacity, bounds, first_shape
+from springtide.domain.plan.capacity import PlatformCapacity, bounds, first_shape
 from springtide.domain.spec.elastic_job import Quota, RoleWish
 from springtide.domain.spec.plan_rules import PlanRules
 
@@ -16,11 +16,15 @@ COUNTS = st.none() | st.integers(1, 8)
 
 
 def machine(cores, memory=8 * GIB, **more):
-    return Capacity(cpu=float(cores), memory=memory, node_cpu=float(cores), node_memory=memory, own=True, **more)
+    return PlatformCapacity(
+        cpu=float(cores), memory=memory, node_cpu=float(cores), node_memory=memory, own=True, **more
+    )
 
 
 def cluster(nodes, cores, **more):
-    return Capacity(cpu=float(nodes * cores), memory=nodes * 8 * GIB, node_cpu=cores, node_memory=8 * GIB, **more)
+    return PlatformCapacity(
+        cpu=float(nodes * cores), memory=nodes * 8 * GIB, node_cpu=cores, node_memory=8 * GIB, **more
+    )
 
 
 @given(
@@ -83,7 +87,7 @@ def test_bounds_of_the_spec_bound_what_is_planned_and_a_role_fits_one_node(
 def test_a_quota_holds_beyond_the_nodes_there_are_since_more_may_come():
     limits = bounds(cluster(2, 4.0), RoleWish(), RoleWish(), Quota(cpu=100.0))
     assert limits.quota.cpu == 100.0 and limits.most.workers > 8
-    none_yet = bounds(Capacity(cpu=0, memory=0), RoleWish(), RoleWish(), Quota())
+    none_yet = bounds(PlatformCapacity(cpu=0, memory=0), RoleWish(), RoleWish(), Quota())
     assert none_yet.quota.cpu == room.UNKNOWN_CPU and none_yet.most.server_cpu <= room.UNKNOWN_NODE
     assert first_shape(none_yet, small=True) == Shape(workers=1, servers=1, worker_cpu=1.0, server_cpu=1.0)
     PlanRules(bounds=none_yet)

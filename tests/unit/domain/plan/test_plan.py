@@ -6,18 +6,18 @@ import pytest
 
 from springtide import errors
 from springtide.domain.core.roles import Role, RoleKind
-from springtide.domain.core.shape import Bounds, Capacity, Shape
+from springtide.domain.core.shape import ResourceBudget, Shape, ShapeBounds
 from springtide.domain.plan import plan, view
-from springtide.domain.plan.plan import Decision, Plan
+from springtide.domain.plan.plan import Decision, ShapePlan
 from springtide.domain.plan.profile import ModelFacts, Profile, TimingSum
-from springtide.domain.spec.planning_config import PlanningConfig, Steps
+from springtide.domain.spec.planning_config import PlanningConfig, StepPolicyConfig
 
 SMALL = Shape(workers=1, servers=1, worker_cpu=1.0, server_cpu=1.0)
 FACTS = ModelFacts(dense_bytes=1e6, bandwidth=1e9, dim=416, batch=512)
 
 
 def job(name="a", **given):
-    return view.JobView(name=name, facts=FACTS, bounds=Bounds(least=SMALL, most=SMALL), **given)
+    return view.JobView(name=name, facts=FACTS, bounds=ShapeBounds(least=SMALL, most=SMALL), **given)
 
 
 def test_doing_nothing_is_a_decision_with_a_reason():
@@ -28,7 +28,7 @@ def test_doing_nothing_is_a_decision_with_a_reason():
 
 
 def test_a_decision_has_one_plan_a_job():
-    first = Plan(job="a", shape=SMALL, reason="it is new")
+    first = ShapePlan(job="a", shape=SMALL, reason="it is new")
     assert Decision(plans=(first,), why="one is new").plan_for("a") is first
     assert Decision(plans=(first,), why="one is new").plan_for("b") is None
     with pytest.raises(errors.BadInput, match="two plans for a"):
@@ -40,7 +40,7 @@ def test_a_decision_has_one_plan_a_job():
 )
 def test_a_plan_that_makes_no_sense_is_refused(wrong):
     with pytest.raises(errors.BadInput, match="plan for a"):
-        Plan(**{"job": "a", "shape": SMALL, "reason": "it is new", **wrong})
+        ShapePlan(**{"job": "a", "shape": SMALL, "reason": "it is new", **wrong})
 
 
 def test_a_job_knows_what_is_left_of_it():
@@ -61,7 +61,7 @@ def test_views_that_make_no_sense_are_refused():
     with pytest.raises(errors.BadInput, match="priority 0"):
         job(priority=0.0)
     with pytest.raises(errors.BadInput, match="two jobs have one name"):
-        view.ClusterView(now=0.0, capacity=Capacity(cpu=1.0, memory=1.0), jobs=(job(), job()))
+        view.ClusterView(now=0.0, capacity=ResourceBudget(cpu=1.0, memory=1.0), jobs=(job(), job()))
 
 
 def test_a_profile_takes_any_timing_and_facts_do_not():
@@ -100,4 +100,4 @@ def test_what_the_papers_name_a_number_for_is_that_unless_it_is_set():
 
 def test_steps_are_at_least_one():
     with pytest.raises(errors.BadInput, match="steps of 0 workers"):
-        Steps(workers=0)
+        StepPolicyConfig(workers=0)

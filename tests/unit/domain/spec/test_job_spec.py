@@ -5,7 +5,7 @@ import pytest
 from springtide import errors
 from springtide.domain.core import resources
 from springtide.domain.core.roles import RANKED, Placement, Role, RoleExit, RoleKind, parse_role
-from springtide.domain.spec.job_spec import JobSpec, Phase
+from springtide.domain.spec.job_spec import JobPhase, JobSpec
 
 
 @pytest.mark.parametrize("kind", RoleKind)
@@ -43,7 +43,7 @@ def test_a_placement_names_only_servers_that_exist():
 def test_a_job_needs_one_of_each():
     with pytest.raises(errors.BadInput, match="0 servers and 1 workers"):
         JobSpec(name="job", servers=0)
-    assert Phase.FAILED.over and not Phase.DRAINING.over
+    assert JobPhase.FAILED.over and not JobPhase.DRAINING.over
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,15 @@ from hypothesis import strategies as st
 
 from springtide import errors
 from springtide.domain.spec import schema
-from springtide.domain.spec.elastic_job import ElasticJob, Following, Keeping, Patience, Quota, RoleWish, TableWish
+from springtide.domain.spec.elastic_job import (
+    CheckpointWish,
+    ElasticJob,
+    FollowingWish,
+    PatienceWish,
+    Quota,
+    RoleWish,
+    TableWish,
+)
 from springtide.domain.spec.platform_options import KubernetesWish, RayWish, RunVolume
 from springtide.domain.spec.schema import Scalar
 
@@ -51,9 +59,9 @@ jobs = st.builds(
     servers=wishes,
     data_workers=st.sampled_from(["auto", "off", "3"]),
     quota=st.builds(Quota, cpu=amounts, memory=memories),
-    checkpoints=st.builds(Keeping, every_s=st.none() | st.floats(0, 99), mirror=st.booleans()),
-    following=st.builds(Following, on=st.booleans(), settings=texts, export_to=words),
-    patience=st.builds(Patience, tries=st.integers(1, 9)),
+    checkpoints=st.builds(CheckpointWish, every_s=st.none() | st.floats(0, 99), mirror=st.booleans()),
+    following=st.builds(FollowingWish, on=st.booleans(), settings=texts, export_to=words),
+    patience=st.builds(PatienceWish, tries=st.integers(1, 9)),
     plan=st.none() | st.booleans(),
     history=st.none() | words,
     stragglers=st.dictionaries(words, st.floats(0.1, 9), max_size=2),

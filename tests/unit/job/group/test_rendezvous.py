@@ -1,12 +1,12 @@
 """When a bsp group can be formed, and of whom."""
 
-from springtide.domain.data.leases import Holder
+from springtide.domain.data.leases import LeaseHolder
 from springtide.job.group.rendezvous import Arrival, form
 
 TRAINED, IN_HAND, FRESH = Arrival(fresh=False), Arrival(fresh=False, idle=False), Arrival()
 RESTING = Arrival(fresh=False, resting=True)
-A, B, C = (Holder(rank) for rank in range(3))
-B_AGAIN = Holder(1, 1)
+A, B, C = (LeaseHolder(rank) for rank in range(3))
+B_AGAIN = LeaseHolder(1, 1)
 
 
 def formed(arrived, *, ranks=(0, 1), active=(A, B), workers=2):
@@ -20,9 +20,9 @@ def test_the_first_group_is_formed_by_all_and_begins_with_rank_zeros_model():
 
 
 def test_in_the_middle_of_a_step_the_lost_rank_is_waited_for_and_takes_the_model_of_another():
-    active = (Holder(0, 1), B)
+    active = (LeaseHolder(0, 1), B)
     assert formed({B: IN_HAND}, active=active) is None
-    again = formed({B: IN_HAND, Holder(0, 1): FRESH}, active=active)
+    again = formed({B: IN_HAND, LeaseHolder(0, 1): FRESH}, active=active)
     assert (again.members, again.leader, again.known) == (active, B, True)
 
 
@@ -40,7 +40,7 @@ def test_between_two_steps_the_group_grows_and_shrinks():
 
 
 def test_a_group_that_shrinks_keeps_someone_who_has_the_model():
-    fresh = Holder(0, 1)
+    fresh = LeaseHolder(0, 1)
     assert formed({fresh: FRESH, B: TRAINED}, active=(fresh, B), workers=1).members == (B,)
 
 
@@ -56,7 +56,7 @@ def test_a_step_that_nobody_can_complete_is_given_up_where_the_job_stops():
 
 
 def test_when_all_ranks_are_lost_nobody_has_the_model():
-    lost = formed({Holder(0, 1): FRESH, B_AGAIN: FRESH}, active=(Holder(0, 1), B_AGAIN))
+    lost = formed({LeaseHolder(0, 1): FRESH, B_AGAIN: FRESH}, active=(LeaseHolder(0, 1), B_AGAIN))
     assert not lost.known
 
 

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from springtide.domain.data.leases import Holder
+from springtide.domain.data.leases import LeaseHolder
 from springtide.job.group.staleness_gate import Gate
 
 
@@ -12,7 +12,7 @@ from springtide.job.group.staleness_gate import Gate
 def test_no_push_is_staler_than_the_bound_and_everyone_comes_to_its_turn(seed):
     print("seed", seed)
     chance = random.Random(seed)
-    workers, bound = [Holder(rank) for rank in range(chance.randint(1, 6))], chance.randint(0, 7)
+    workers, bound = [LeaseHolder(rank) for rank in range(chance.randint(1, 6))], chance.randint(0, 7)
     gate, applied, read, pushes = Gate(), 0, {}, dict.fromkeys(workers, 0)
     for _ in range(600):
         who = chance.choice(workers)
@@ -29,11 +29,11 @@ def test_no_push_is_staler_than_the_bound_and_everyone_comes_to_its_turn(seed):
 
 def test_with_a_bound_of_all_others_everyone_is_inside_at_once():
     gate = Gate()
-    assert all(gate.admit(Holder(rank), 3) for rank in range(4))
+    assert all(gate.admit(LeaseHolder(rank), 3) for rank in range(4))
 
 
 def test_one_that_is_lost_makes_room_and_is_no_longer_waited_for():
-    gate, first, second, third = Gate(), Holder(0), Holder(1), Holder(2)
+    gate, first, second, third = Gate(), LeaseHolder(0), LeaseHolder(1), LeaseHolder(2)
     assert gate.admit(first, 0)
     assert not gate.admit(second, 0) and not gate.admit(third, 0)
     assert gate.leave(second)  # it waited

@@ -3,7 +3,7 @@
 import pytest
 
 from springtide.domain.core.roles import Role, RoleExit, RoleKind
-from springtide.domain.data.leases import Holder
+from springtide.domain.data.leases import LeaseHolder
 from springtide.domain.spec.job_spec import JobSpec
 from springtide.job.core import events
 from springtide.job.state import JobState
@@ -18,7 +18,8 @@ def formed(state, lives, *, at):
         if role == SERVER:
             state.handle(events.Ready(role, f"host:{life}", life), at=at)
     state.handle(
-        events.Formed(tuple(Holder(role.rank, life) for role, life in zip(WORKERS, lives[1:], strict=True)), ""), at=at
+        events.Formed(tuple(LeaseHolder(role.rank, life) for role, life in zip(WORKERS, lives[1:], strict=True)), ""),
+        at=at,
     )
     state.check()
 
@@ -59,5 +60,5 @@ def test_a_return_takes_what_returns_took_and_not_the_wait_for_one_worker_that_t
 def test_a_group_that_is_formed_anew_to_scale_has_lost_nobody():
     state, breaks = trained()
     state.handle(events.Scaled(1, "asked"), at=30)
-    state.handle(events.Formed((Holder(0),), "between two shards"), at=31)
+    state.handle(events.Formed((LeaseHolder(0),), "between two shards"), at=31)
     assert (breaks.losses, breaks.waits, breaks.returns) == (0, 0, 0)

@@ -6,9 +6,9 @@ import pytest
 
 from springtide import errors
 from springtide.domain.core.roles import Role, RoleExit, RoleKind
-from springtide.domain.data.leases import Holder
+from springtide.domain.data.leases import LeaseHolder
 from springtide.domain.model.checkpoints import CheckpointRules
-from springtide.domain.spec.job_spec import Blame, JobSpec, Phase
+from springtide.domain.spec.job_spec import Blame, JobPhase, JobSpec
 from springtide.job.core import actions, events
 from springtide.job.state import JobState
 
@@ -24,7 +24,7 @@ def started(*, saved=None, **spec):
         state.handle(events.Joined(server), at=1)
         state.handle(events.Ready(server, f"host:{server.rank}"), at=1)
     state.handle(events.Joined(WORKER), at=1)
-    assert state.phase is Phase.RUNNING and not state.healing
+    assert state.phase is JobPhase.RUNNING and not state.healing
     if saved:
         state.handle(events.Saved(saved), at=1)
     return state
@@ -40,7 +40,7 @@ def wanted(state, role):
 
 def failure(done):
     (end,) = [action for action in done if isinstance(action, actions.Conclude)]
-    assert (end.phase, end.blame) == (Phase.FAILED, Blame.INFRASTRUCTURE)
+    assert (end.phase, end.blame) == (JobPhase.FAILED, Blame.INFRASTRUCTURE)
     return end.why
 
 
@@ -49,7 +49,7 @@ def test_a_lost_server_is_wanted_in_its_next_life_and_comes_back_at_another_addr
     lost, decided = state.handle(killed(SERVERS[1]), at=2)
     assert lost == actions.Lost(SERVERS[1], 0, "server-1 (pid 7) was killed by SIGKILL")
     assert decided.what == "relaunch server-1 as incarnation 1; its slots come from checkpoint 4"
-    assert state.healing and state.phase is Phase.RUNNING
+    assert state.healing and state.phase is JobPhase.RUNNING
     assert (wanted(state, SERVERS[1]).incarnation, wanted(state, SERVERS[1]).after_s) == (1, 0.0)
     assert state.fenced(SERVERS[1], 0)
     state.handle(events.Joined(SERVERS[1], 1, pid=9), at=3)
@@ -111,7 +111,7 @@ def test_before_the_first_checkpoint_is_complete_a_lost_server_makes_all_begin_a
         state.handle(events.Ready(server, f"host:{server.rank}", 1), at=3)
     state.handle(events.Joined(WORKER, 1), at=3)
     state.check()
-    assert state.phase is Phase.RUNNING and not state.healing
+    assert state.phase is JobPhase.RUNNING and not state.healing
 
 
 def test_a_job_that_is_about_to_stop_does_not_begin_anew():
@@ -128,10 +128,10 @@ def test_before_anyone_has_trained_a_server_is_simply_started_again():
     _, decided = state.handle(killed(SERVERS[0]), at=2)
     assert decided.what == "relaunch server-0 as incarnation 1"
     state.handle(events.Joined(WORKER), at=3)
-    assert state.phase is Phase.STARTING
+    assert state.phase is JobPhase.STARTING
     state.handle(events.Joined(SERVERS[0], 1), at=3)
     state.handle(events.Ready(SERVERS[0], "host:5", 1), at=3)
-    assert state.phase is Phase.RUNNING
+    assert state.phase is JobPhase.RUNNING
     state.check()
 
 
@@ -168,7 +168,7 @@ def test_a_worker_that_gave_up_before_the_loss_was_known_does_not_end_the_job():
 def test_a_bsp_group_without_a_checkpoint_of_its_own_goes_back_to_the_one_that_the_job_went_on_from():
     state = started(sync="bsp")
     state.safety.origin = 3
-    state.handle(events.Formed((Holder(0),), "all are here"), at=2)
+    state.handle(events.Formed((LeaseHolder(0),), "all are here"), at=2)
     done = state.handle(killed(SERVERS[1]), at=3)
     decided = next(action for action in done if isinstance(action, actions.Decided))
     assert decided.what.startswith("take the bsp group back to checkpoint 3, which the job went on from")

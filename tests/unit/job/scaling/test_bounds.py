@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from springtide import errors
-from springtide.domain.core.shape import Bounds, Capacity, Shape
-from springtide.domain.core.stages import Stage
+from springtide.domain.core.shape import ResourceBudget, Shape, ShapeBounds
+from springtide.domain.core.stages import PlanningStage
 from springtide.domain.data.data_workers import FeedRules, StageTarget
 from springtide.domain.spec.job_spec import JobSpec
 from springtide.domain.spec.plan_rules import PlanRules
@@ -17,10 +17,10 @@ from springtide.job.state import JobState
 from springtide.master.core import journal_entries
 from springtide.master.core.record import Record
 
-BOUNDS = Bounds(
+BOUNDS = ShapeBounds(
     least=Shape(workers=1, servers=1, worker_cpu=0.5, server_cpu=0.2),
     most=Shape(workers=4, servers=2, worker_cpu=1.0, server_cpu=1.0),
-    quota=Capacity(cpu=6.0, memory=2.0**40),
+    quota=ResourceBudget(cpu=6.0, memory=2.0**40),
 )
 SPEC = JobSpec(name="job", workers=3, worker_cpu=0.5, server_cpu=0.5, planning=PlanRules(bounds=BOUNDS))
 
@@ -116,7 +116,7 @@ def test_servers_come_in_too_but_not_those_of_a_bsp_group():
 
 def test_a_plan_for_other_bounds_is_dropped_and_late_advice_refused():
     state = JobState(SPEC)
-    state.handle(events.PlanTaken(BOUNDS.most, Stage.ADJUSTING, "more"), at=1.0)
+    state.handle(events.PlanTaken(BOUNDS.most, PlanningStage.ADJUSTING, "more"), at=1.0)
     epoch = state.planned.epoch
     rebound(state, workers=(1, 2))
     assert state.planned.target is None and state.planned.epoch > epoch

@@ -8,7 +8,7 @@ import pytest
 from springtide import errors
 from springtide.domain.core.roles import Role, RoleExit, RoleKind
 from springtide.domain.data.data_workers import StageTarget, spread
-from springtide.domain.spec.job_spec import Phase
+from springtide.domain.spec.job_spec import JobPhase
 from springtide.job.core import actions, events
 from springtide.job.core.nodes import NodeState
 from springtide.job.scaling import data_workers
@@ -129,7 +129,7 @@ def test_after_too_many_failures_the_job_goes_on_without_and_says_so():
     (decided,) = state.handle(killed(DATA[0], 2), at=6)
     assert decided.what == "go on without data workers: workers read for themselves"
     assert "relaunched 2 times already" in decided.why
-    assert state.phase is Phase.RUNNING and state.feeding.wanted == 0 and not data_workers.roster(state)
+    assert state.phase is JobPhase.RUNNING and state.feeding.wanted == 0 and not data_workers.roster(state)
     assert states(state) == [NodeState.GONE, NodeState.DRAINING]
     state.check()
     with pytest.raises(errors.BadInput, match="goes on without data workers"):
@@ -145,7 +145,7 @@ def test_one_that_never_calls_in_is_started_again_not_the_end_of_the_job():
     for role in (*WORKERS[:2], Role(RoleKind.SERVER, 0), Role(RoleKind.SERVER, 1)):
         state.handle(events.Heard(role), at=7)
     tick(state, at=7)
-    assert state.phase is Phase.RUNNING and want(state, DATA[0]).incarnation == 1
+    assert state.phase is JobPhase.RUNNING and want(state, DATA[0]).incarnation == 1
 
 
 def test_where_nothing_can_be_handed_to_them_they_are_not_wanted_any_more():
@@ -161,7 +161,7 @@ def test_nobody_waits_for_them_at_the_end():
     state = fed(2)
     state.handle(events.Finished(WORKERS[0]), at=3)
     done = state.handle(events.Finished(WORKERS[1]), at=3)  # it keeps no checkpoints
-    assert any(isinstance(action, actions.Conclude) for action in done) and state.phase is Phase.FINISHED
+    assert any(isinstance(action, actions.Conclude) for action in done) and state.phase is JobPhase.FINISHED
 
 
 def test_one_lost_while_the_job_drains_is_not_started_again():

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from springtide import errors
 from springtide.domain.core.roles import Role, RoleExit, RoleKind
-from springtide.domain.core.shape import Bounds, Capacity, Shape
-from springtide.domain.core.stages import Stage
-from springtide.domain.data.leases import Holder
+from springtide.domain.core.shape import ResourceBudget, Shape, ShapeBounds
+from springtide.domain.core.stages import PlanningStage
+from springtide.domain.data.leases import LeaseHolder
 from springtide.domain.spec.job_spec import JobSpec
 from springtide.domain.spec.plan_rules import PlanRules
 from springtide.job.core import events
@@ -35,7 +35,7 @@ CORES = st.builds(lambda shape: replace(shape, worker_memory=0, server_memory=0)
 
 def running(quota=8.0, sync="async", *, overlap=False, brain=""):
     """A small job, all of which is there."""
-    bounds = Bounds(least=LEAST, most=MOST, quota=Capacity(cpu=quota, memory=2**40))
+    bounds = ShapeBounds(least=LEAST, most=MOST, quota=ResourceBudget(cpu=quota, memory=2**40))
     rules = PlanRules(bounds=bounds, overlap=overlap, brain=brain)
     spec = JobSpec(name="job", worker_cpu=0.5, server_cpu=0.5, sync=sync, planning=rules)
     state = JobState(spec)
@@ -61,7 +61,7 @@ def come(state):
 
 def carry_out(state, target, **more):
     """All moves of a plan; the shapes on the way."""
-    state.handle(events.PlanTaken(target, Stage.ADJUSTING, "because", **more), at=2.0)
+    state.handle(events.PlanTaken(target, PlanningStage.ADJUSTING, "because", **more), at=2.0)
     shapes = []
     for _ in range(20):
         move = plan_moves.next_move(state)
@@ -76,7 +76,7 @@ def carry_out(state, target, **more):
 
 @given(now=CORES, target=CORES, servers_first=st.booleans())
 def test_no_shape_on_the_way_takes_more_than_the_quota(now, target, servers_first):
-    quota = Capacity(cpu=max(now.cpu, target.cpu), memory=max(now.memory, target.memory))
+    quota = ResourceBudget(cpu=max(now.cpu, target.cpu), memory=max(now.memory, target.memory))
     for _ in range(5):
         some = plan_moves.next_fields(now, target, quota, servers_first=servers_first)
         if some is None:
@@ -100,7 +100,7 @@ def test_a_plan_is_carried_out_whatever_it_is(target):
     state = running(quota=100.0)
     carry_out(state, target)
     assert plan_state.shape_of(state) == target
-    assert state.planned.target is None and state.planned.stage is Stage.ADJUSTING
+    assert state.planned.target is None and state.planned.stage is PlanningStage.ADJUSTING
     active = [node for node in state.nodes.values() if node.active]
     assert {(node.cpu, node.memory or 0) for node in active if node.role.kind is RoleKind.WORKER} == {
         (target.worker_cpu, target.worker_memory)
@@ -122,7 +122,7 @@ def test_workers_of_low_priority_come_last_and_go_first():
     assert carry_out(state, target, extra_workers=2) == [target] * 3  # workers, those beside them, the end
     assert (state.workers, state.planned.extra) == (4, 2)
     assert {str(role.role) for role in state.wanted() if role.low} == {"worker-2", "worker-3"}
-    state.handle(events.PlanTaken(replace(SMALL, workers=3), Stage.ADJUSTING, "they are needed"), at=5.0)
+    state.handle(events.PlanTaken(replace(SMALL, workers=3), PlanningStage.ADJUSTING, "they are needed"), at=5.0)
     state.handle(plan_moves.next_move(state), at=5.0)
     assert (state.workers, state.planned.extra) == (2, 0)
     come(state)
@@ -163,7 +163,7 @@ def test_a_server_may_have_more_than_the_others():
 def test_a_server_that_never_comes_ends_the_plan_with_a_reason():
     state = running()
     target = Shape(workers=1, servers=2, worker_cpu=0.5, server_cpu=0.5)
-    state.handle(events.PlanTaken(target, Stage.ADJUSTING, "because"), at=2.0)
+    state.handle(events.PlanTaken(target, PlanningStage.ADJUSTING, "because"), at=2.0)
     state.handle(plan_moves.next_move(state), at=3.0)
     state.handle(events.Late(Role(RoleKind.SERVER, 1), 0, 400.0), at=400.0)
     end = plan_moves.next_move(state)
@@ -176,7 +176,7 @@ def test_a_server_that_never_comes_ends_the_plan_with_a_reason():
 def test_whoever_scales_by_hand_is_not_overruled():
     state = running()
     target = Shape(workers=3, servers=1, worker_cpu=0.5, server_cpu=0.5)
-    state.handle(events.PlanTaken(target, Stage.ADJUSTING, "because"), at=2.0)
+    state.handle(events.PlanTaken(target, PlanningStage.ADJUSTING, "because"), at=2.0)
     epoch = state.planned.epoch
     state.handle(events.Scaled(2, "asked by the user", pinned=True), at=3.0)
     assert state.planned.target is None and state.planned.epoch > epoch
@@ -194,7 +194,8 @@ def test_what_a_user_sets_by_hand_may_be_more_than_the_quota():
 def test_servers_that_a_guard_adds_drop_the_plan_and_stay():
     state = running()
     state.handle(
-        events.PlanTaken(Shape(workers=3, servers=1, worker_cpu=0.5, server_cpu=0.5), Stage.ADJUSTING, "x"), at=2.0
+        events.PlanTaken(Shape(workers=3, servers=1, worker_cpu=0.5, server_cpu=0.5), PlanningStage.ADJUSTING, "x"),
+        at=2.0,
     )
     state.handle(events.ServersScaled(2, "memory would run out"), at=3.0)
     assert state.planned.target is None and state.servers_wanted == 2
@@ -214,12 +215,12 @@ def test_a_bsp_group_keeps_its_servers_and_gets_other_cores_and_workers():
 
 def test_a_bsp_group_is_settled_when_it_is_formed_of_all_its_workers():
     state = running(sync="bsp")
-    state.handle(events.Formed((Holder(0, 0),), "all are there"), at=2.0)
+    state.handle(events.Formed((LeaseHolder(0, 0),), "all are there"), at=2.0)
     assert not plan_state.unsettled(state, moving=0)
     state.handle(events.Scaled(2, "the plan", planned=True), at=3.0)
     come(state)
     assert "1 of 2 workers are in the bsp group" in plan_state.unsettled(state, moving=0)
-    state.handle(events.Formed((Holder(0, 0), Holder(1, 0)), "one more"), at=4.0)
+    state.handle(events.Formed((LeaseHolder(0, 0), LeaseHolder(1, 0)), "one more"), at=4.0)
     assert not plan_state.unsettled(state, moving=0)
 
 
@@ -247,4 +248,4 @@ def test_a_job_that_drains_takes_no_plan():
     state = running()
     state.handle(events.StopAsked("enough"), at=2.0)
     with pytest.raises(errors.BadInput, match="draining"):
-        state.handle(events.PlanTaken(SMALL, Stage.ADJUSTING, "because"), at=3.0)
+        state.handle(events.PlanTaken(SMALL, PlanningStage.ADJUSTING, "because"), at=3.0)

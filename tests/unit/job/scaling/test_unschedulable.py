@@ -1,6 +1,6 @@
 from springtide.domain.core.roles import Role, RoleExit, RoleKind
-from springtide.domain.core.shape import Bounds, Capacity, Shape
-from springtide.domain.spec.job_spec import JobSpec, Phase
+from springtide.domain.core.shape import ResourceBudget, Shape, ShapeBounds
+from springtide.domain.spec.job_spec import JobPhase, JobSpec
 from springtide.domain.spec.plan_rules import PlanRules
 from springtide.job.core import actions, events
 from springtide.job.core.nodes import NodeState
@@ -32,7 +32,7 @@ def test_a_job_goes_on_without_a_worker_that_finds_no_place_and_says_so():
     state = job(workers=2)
     begin(state, WORKERS[:1], SERVERS[:1])
     done = no_room(state, WORKERS[1])
-    assert (state.workers, state.phase, state.relaunches) == (1, Phase.RUNNING, 0)
+    assert (state.workers, state.phase, state.relaunches) == (1, JobPhase.RUNNING, 0)
     assert [each.role for each in state.wanted()] == [SERVERS[0], WORKERS[0]]
     assert any(isinstance(action, actions.Fence) for action in done)
     assert state.decision.what == "go on with 1 worker, without worker-1"
@@ -65,7 +65,7 @@ def test_the_last_worker_is_waited_for_and_that_is_no_failure():
 
 def test_what_must_be_waited_for_asks_for_fewer_cores_where_a_plan_sets_them():
     shape = Shape(workers=1, servers=1, worker_cpu=1.0, server_cpu=1.0)
-    bounds = Bounds(least=shape, most=shape, quota=Capacity(cpu=64.0, memory=2**40))
+    bounds = ShapeBounds(least=shape, most=shape, quota=ResourceBudget(cpu=64.0, memory=2**40))
     state = job(workers=1, worker_cpu=3.0, server_cpu=3.0, planning=PlanRules(bounds=bounds))
     sizes = []
     for at in (300.0, 600.0, 900.0):
@@ -80,10 +80,10 @@ def test_what_must_be_waited_for_asks_for_fewer_cores_where_a_plan_sets_them():
 def test_slots_are_laid_over_the_servers_that_are_there():
     state = job(workers=1, servers=3)
     begin(state, WORKERS[:1], [SERVERS[0], SERVERS[2]])
-    assert state.phase is Phase.STARTING
+    assert state.phase is JobPhase.STARTING
     done = no_room(state, SERVERS[1])
     assert actions.PlaceSlots(("host:0", "", "host:2")) in done
-    assert (state.phase, state.servers_wanted) == (Phase.RUNNING, 2)
+    assert (state.phase, state.servers_wanted) == (JobPhase.RUNNING, 2)
     (event,) = unschedulable.again(state, at=600.0)
     state.handle(event, at=600.0)
     assert SERVERS[3] in [each.role for each in state.wanted()]  # a rank is one server for the whole of a job
@@ -97,7 +97,7 @@ def test_a_server_that_holds_slots_is_waited_for():
     state.handle(events.Gone(lost), at=3.0)
     no_room(state, SERVERS[1])
     assert state.servers_wanted == 2 and state.node(SERVERS[1]).incarnation == 2
-    assert state.phase is Phase.RUNNING and state.healing
+    assert state.phase is JobPhase.RUNNING and state.healing
 
 
 def test_a_server_that_was_to_be_added_is_done_without():
@@ -121,7 +121,7 @@ def test_data_workers_are_done_without_one_by_one():
 def test_a_plan_does_not_ask_at_once_for_what_there_was_no_room_for():
     least = Shape(workers=2, servers=1, worker_cpu=1.0, server_cpu=1.0)
     most = Shape(workers=8, servers=4, worker_cpu=1.0, server_cpu=1.0)
-    bounds = Bounds(least=least, most=most, quota=Capacity(cpu=64.0, memory=2**40))
+    bounds = ShapeBounds(least=least, most=most, quota=ResourceBudget(cpu=64.0, memory=2**40))
     state = job(workers=3, worker_cpu=1.0, server_cpu=1.0, planning=PlanRules(bounds=bounds))
     begin(state, WORKERS[:1], SERVERS[:1])
     no_room(state, WORKERS[1])
@@ -137,14 +137,14 @@ def test_news_of_no_room_changes_nothing_for_one_that_has_come_or_when_all_drain
     state = job(workers=2)
     begin(state, WORKERS[:1], SERVERS[:1])
     state.handle(events.StopAsked("Ctrl-C"), at=2.0)
-    assert no_room(state, WORKERS[1]) == [] and state.phase is Phase.DRAINING
+    assert no_room(state, WORKERS[1]) == [] and state.phase is JobPhase.DRAINING
 
 
 def test_a_gang_begins_when_all_are_there_or_known_to_find_no_place():
     state = job(workers=3, gang=True)
     begin(state, WORKERS[:1], SERVERS[:1])
-    assert state.phase is Phase.STARTING
+    assert state.phase is JobPhase.STARTING
     state.handle(events.Joined(WORKERS[1], pid=1), at=2.0)
-    assert state.phase is Phase.STARTING
+    assert state.phase is JobPhase.STARTING
     no_room(state, WORKERS[2])
-    assert state.phase is Phase.RUNNING and state.workers == 2
+    assert state.phase is JobPhase.RUNNING and state.workers == 2

@@ -3,7 +3,7 @@
 import hypothesis.strategies as st
 from hypothesis import given
 
-from springtide.domain.data.leases import Wish
+from springtide.domain.data.leases import ShrinkRequest
 from springtide.job.stragglers import endgame
 from springtide.job.stragglers.endgame import Holding
 
@@ -14,14 +14,14 @@ def holding(rank, offset, end, shard=0, first=0, batch=10):
 
 def test_a_slow_holder_keeps_what_it_can_do_in_everyones_time():
     cuts = endgame.level([holding(0, 0, 1000)], {0: 10.0, 1: 90.0}, [0, 1])
-    assert [(cut.rank, cut.wish) for cut in cuts] == [(0, Wish(0, 0, 100))]
+    assert [(cut.rank, cut.wish) for cut in cuts] == [(0, ShrinkRequest(0, 0, 100))]
     assert cuts[0].why == "worker-0 would need 100.0 s for what it holds, all together 10.0 s: others take the rest"
 
 
 def test_the_last_leases_are_given_up_first():
     held = [holding(0, 40, 100, shard=1), holding(0, 0, 100, shard=2), holding(0, 0, 100, shard=3)]
     cuts = endgame.level(held, {0: 10.0, 1: 16.0}, [0, 1])  # 260 samples at 26/s: ten seconds, a hundred samples
-    assert [cut.wish for cut in cuts] == [Wish(2, 0, 40), Wish(3, 0, 0)]
+    assert [cut.wish for cut in cuts] == [ShrinkRequest(2, 0, 40), ShrinkRequest(3, 0, 0)]
 
 
 def test_what_would_gain_less_than_an_answer_takes_is_left():

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from springtide import errors
-from springtide.domain.spec.job_spec import Phase
+from springtide.domain.spec.job_spec import JobPhase
 from springtide.launch.k8s import edited_spec, pod_requests
 from springtide.platforms.k8s.api import watch as watching
 from springtide.rpc.messages import messages
@@ -13,7 +13,9 @@ from springtide.telemetry import logs
 from tests.unit.platforms.k8s import making
 from tests.waiting import soon
 
-STATUS = messages.JobStatus(name="ctr", phase=Phase.RUNNING, why="", elapsed_s=1.0, workers_wanted=2, servers_wanted=1)
+STATUS = messages.JobStatus(
+    name="ctr", phase=JobPhase.RUNNING, why="", elapsed_s=1.0, workers_wanted=2, servers_wanted=1
+)
 
 
 class Cluster:

@@ -3,7 +3,7 @@
 import pytest
 
 from springtide import errors
-from springtide.domain.spec.elastic_job import Keeping
+from springtide.domain.spec.elastic_job import CheckpointWish
 from springtide.launch.spec import checkpoint_options
 from tests.unit.checkpoint import stores
 
@@ -19,7 +19,7 @@ def test_a_damaged_checkpoint_is_said_and_the_one_before_is_gone_on_from(tmp_pat
     assert found.number == 1
     said = " ".join(told)
     assert "checkpoint 2" in said and "torn" in said and "going on from checkpoint 1" in said
-    rules = checkpoint_options.rules(Keeping(), resume=str(tmp_path), resumed=found)
+    rules = checkpoint_options.rules(CheckpointWish(), resume=str(tmp_path), resumed=found)
     assert (rules.resume, rules.resume_number, rules.numbers_after, rules.every_s) == (str(tmp_path), 1, 2, 30.0)
     assert rules.resume_run == stores.RUN
 
@@ -31,15 +31,15 @@ def test_nothing_to_go_on_from_is_an_error(tmp_path):
 
 def test_a_path_as_a_url_means_files_there(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert checkpoint_options.rules(Keeping(url="copies")).url == f"file://{tmp_path}/copies"
+    assert checkpoint_options.rules(CheckpointWish(url="copies")).url == f"file://{tmp_path}/copies"
 
 
 @pytest.mark.parametrize(
     ("wish", "said"),
     [
-        (Keeping(every_s=0, url="s3://bucket"), "--checkpoint-url. without checkpoints"),
-        (Keeping(every_s=0, mirror=True), "--mirror. without checkpoints"),
-        (Keeping(mirror=True), "with one server: no other could keep a copy"),
+        (CheckpointWish(every_s=0, url="s3://bucket"), "--checkpoint-url. without checkpoints"),
+        (CheckpointWish(every_s=0, mirror=True), "--mirror. without checkpoints"),
+        (CheckpointWish(mirror=True), "with one server: no other could keep a copy"),
     ],
 )
 def test_wishes_that_contradict_each_other_are_refused(wish, said):
@@ -48,10 +48,12 @@ def test_wishes_that_contradict_each_other_are_refused(wish, said):
 
 
 def test_exports_that_are_wanted_more_often_than_checkpoints_make_checkpoints_as_often():
-    assert checkpoint_options.rules(Keeping(), exports="10s").every_s == 10
+    assert checkpoint_options.rules(CheckpointWish(), exports="10s").every_s == 10
     assert (
-        checkpoint_options.rules(Keeping(), exports="5m").every_s == checkpoint_options.rules(Keeping()).every_s == 30
+        checkpoint_options.rules(CheckpointWish(), exports="5m").every_s
+        == checkpoint_options.rules(CheckpointWish()).every_s
+        == 30
     )
-    assert checkpoint_options.rules(Keeping(every_s=5), exports="10s").every_s == 5
+    assert checkpoint_options.rules(CheckpointWish(every_s=5), exports="10s").every_s == 5
     with pytest.raises(errors.BadInput, match=r"exportEvery 10s .*checkpoints every 60 s"):
-        checkpoint_options.rules(Keeping(every_s=60), exports="10s")
+        checkpoint_options.rules(CheckpointWish(every_s=60), exports="10s")

@@ -8,8 +8,8 @@ import pytest
 from springtide import errors
 from springtide.brain.service.embedded import Embedded
 from springtide.domain.core.shape import UNBOUNDED, Shape
-from springtide.domain.core.stages import Stage
-from springtide.domain.plan.capacity import Capacity
+from springtide.domain.core.stages import PlanningStage
+from springtide.domain.plan.capacity import PlatformCapacity
 from springtide.domain.plan.view import PastJob
 from springtide.domain.spec.elastic_job import ElasticJob, Quota, RoleWish
 from springtide.launch.spec import initial_resources
@@ -20,7 +20,7 @@ GIB = 2.0**30
 
 def start(cores=2, say=lambda _: None, trouble="", history="", own=True, nodes=1, **spec):
     job = ElasticJob(script="train.py", name="train", **spec)
-    room = Capacity(
+    room = PlatformCapacity(
         cpu=float(nodes * cores),
         memory=nodes * 8 * GIB,
         node_cpu=float(cores),
@@ -35,7 +35,7 @@ def start(cores=2, say=lambda _: None, trouble="", history="", own=True, nodes=1
 def test_a_job_whose_size_is_open_begins_small_and_plans():
     begun = start()
     assert (begun.workers, begun.servers, begun.worker_cpu, begun.threads) == (1, 1, 1.0, 1)
-    assert begun.planning.on and begun.planning.stage is Stage.SAMPLING
+    assert begun.planning.on and begun.planning.stage is PlanningStage.SAMPLING
     assert begun.planning.config.total_cpu == 2.0 and begun.planning.features["script"] == "train.py"
     assert begun.planning.overlap and not start(quota=Quota(cpu=1.5)).planning.overlap
 
@@ -125,7 +125,7 @@ def test_more_cores_than_there_are_are_refused():
 def test_a_job_begins_as_jobs_like_it_ended(tmp_path):
     history = str(tmp_path / "history.db")
     begun = start(history=history)
-    assert begun.planning.stage is Stage.SAMPLING and not (tmp_path / "history.db").exists()
+    assert begun.planning.stage is PlanningStage.SAMPLING and not (tmp_path / "history.db").exists()
     final = Shape(workers=2, servers=1, worker_cpu=0.7, server_cpu=0.6)
     seen = {"tables": 2.0, "dim": 64.0, "dense_bytes": 1e5, "batch": 512.0, "samples": 1e6}  # once it ran
     past = PastJob(
@@ -145,7 +145,7 @@ def test_a_job_begins_as_jobs_like_it_ended(tmp_path):
     asyncio.run(remember())
     again = start(history=history)
     assert (again.workers, again.servers, again.worker_cpu, again.server_cpu) == (2, 1, 0.7, 0.6)
-    assert again.planning.stage is Stage.OPTIMIZING and "warm start" in again.planning.why
+    assert again.planning.stage is PlanningStage.OPTIMIZING and "warm start" in again.planning.why
 
 
 def test_a_policy_that_never_answers_keeps_no_job_from_beginning(tmp_path, monkeypatch):

@@ -5,12 +5,20 @@ import pathlib
 import pytest
 
 from springtide import errors
-from springtide.domain.plan.capacity import Capacity
-from springtide.domain.spec.elastic_job import ElasticJob, Following, Keeping, Patience, Quota, RoleWish, TableWish
+from springtide.domain.plan.capacity import PlatformCapacity
+from springtide.domain.spec.elastic_job import (
+    CheckpointWish,
+    ElasticJob,
+    FollowingWish,
+    PatienceWish,
+    Quota,
+    RoleWish,
+    TableWish,
+)
 from springtide.launch.spec import resolve as resolving
 
 GIB = 2.0**30
-CLUSTER = Capacity(cpu=32.0, memory=64 * GIB, node_cpu=8.0, node_memory=16 * GIB)
+CLUSTER = PlatformCapacity(cpu=32.0, memory=64 * GIB, node_cpu=8.0, node_memory=16 * GIB)
 
 
 def resolve(capacity=CLUSTER, code=None, **spec):
@@ -41,11 +49,11 @@ def test_what_was_said_is_what_the_job_is():
         seed=7,
         recovery="partial",
         relaunches=2,
-        patience=Patience(join_s=60, grace_s=5),
+        patience=PatienceWish(join_s=60, grace_s=5),
         guards=False,
         stragglers={"window": 9},
-        checkpoints=Keeping(every_s=5, url="s3://keep/"),
-        following=Following(slo_lag="5m"),
+        checkpoints=CheckpointWish(every_s=5, url="s3://keep/"),
+        following=FollowingWish(slo_lag="5m"),
     )
     spec = plan.spec
     assert (spec.workers, spec.servers, spec.worker_cpu, spec.worker_memory) == (2, 3, 1.0, 2 << 30)
@@ -68,7 +76,7 @@ def test_what_was_said_is_what_the_job_is():
     [
         ({"workers": RoleWish(cpu=9.0)}, "the largest node has 8 cores"),
         ({"data_worker_cpu": 9.0}, "dataWorkerCpu 9 .*the largest node has 8 cores"),
-        ({"following": Following(export_to="x")}, "on clusters nobody exports beside the job"),
+        ({"following": FollowingWish(export_to="x")}, "on clusters nobody exports beside the job"),
         ({"stragglers": {"windw": 3}}, "Did you mean 'window'"),
         ({"cache": "lots"}, "cache 'lots'"),
         ({"allocation": "laja"}, "Did you mean 'laia'"),

@@ -4,7 +4,7 @@ import pytest
 
 from springtide import errors
 from springtide.domain.core import durations
-from springtide.domain.spec.elastic_job import ElasticJob, Following, RoleWish
+from springtide.domain.spec.elastic_job import ElasticJob, FollowingWish, RoleWish
 from springtide.launch.spec.stream_options import online_of
 
 
@@ -14,7 +14,7 @@ def given(workers=None, servers=None, resume="", **following):
         workers=workers or RoleWish(),
         servers=servers or RoleWish(),
         resume=resume,
-        following=Following(**following),
+        following=FollowingWish(**following),
     )
     return online_of(job, cores=8)
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from springtide import errors
-from springtide.domain.data.leases import Holder
+from springtide.domain.data.leases import LeaseHolder
 from springtide.domain.data.samples import DatasetCard
 from springtide.domain.spec.plan_rules import PlanRules
 from springtide.job.core import events
@@ -56,7 +56,7 @@ def test_a_job_that_nobody_plans_has_no_bounds():
 def test_bounds_that_the_job_cannot_come_into_are_not_kept(bounds, why):
     made = doors(replace(SPEC, sync="bsp"))
     card = DatasetCard(samples=800, batch_size=8, in_step=True)
-    made.record.lease(journal_entries.Lease(Holder(0, 0), card, 1, 2.0, ()))
+    made.record.lease(journal_entries.Lease(LeaseHolder(0, 0), card, 1, 2.0, ()))
     with pytest.raises(errors.BadInput, match=why):
         bounding.answer(made, messages.Rebound(**bounds))
     assert not made.happened and not made.record.state.planned.limits

@@ -5,11 +5,11 @@ import pytest
 
 from springtide import errors
 from springtide.domain.core.roles import Life, Role, RoleExit, RoleKind, RoleUsage
-from springtide.domain.core.shape import Bounds, Capacity, Shape
-from springtide.domain.data.leases import Holder
+from springtide.domain.core.shape import ResourceBudget, Shape, ShapeBounds
+from springtide.domain.data.leases import LeaseHolder
 from springtide.domain.data.samples import DatasetCard
 from springtide.domain.model import outline
-from springtide.domain.plan.view import Trouble
+from springtide.domain.plan.view import FindingKind
 from springtide.domain.spec.job_spec import JobSpec
 from springtide.domain.spec.plan_rules import PlanRules
 from springtide.job.core import events
@@ -22,10 +22,10 @@ from springtide.planning.guards import oom
 from springtide.rpc.messages.messages import Report
 
 WORKER, SERVER = Role(RoleKind.WORKER, 0), Role(RoleKind.SERVER, 0)
-BOUNDS = Bounds(
+BOUNDS = ShapeBounds(
     least=Shape(workers=1, servers=1, worker_cpu=0.1, server_cpu=0.1),
     most=Shape(workers=4, servers=4, worker_cpu=4.0, server_cpu=4.0, worker_memory=2**40, server_memory=2**40),
-    quota=Capacity(cpu=8.0, memory=2**42),
+    quota=ResourceBudget(cpu=8.0, memory=2**42),
 )
 RULES = PlanRules(bounds=BOUNDS, settle_s=1.0, window_s=2.0, warm_up_steps=5)
 CARD = DatasetCard(samples=1000, batch_size=8, epochs=3)
@@ -44,7 +44,7 @@ def begun(card=CARD, **spec):
     record.happen(events.Joined(SERVER), 1.0)
     record.happen(events.Ready(SERVER, "here"), 1.0)
     record.happen(events.Joined(WORKER), 2.0)
-    record.lease(journal_entries.Lease(Holder(0, 0), card, 1, 2.0, ()))
+    record.lease(journal_entries.Lease(LeaseHolder(0, 0), card, 1, 2.0, ()))
     return record
 
 
@@ -122,7 +122,7 @@ def test_a_role_that_was_killed_for_want_of_memory_is_a_finding_until_something_
     record = begun(worker_memory=2**30)
     record.happen(events.Gone(RoleExit(role=WORKER, pid=0, signal="SIGKILL", oom=True)), 5.0)
     found = job_view.findings(sources(record), now=6.0)
-    assert [(one.trouble, str(one.role)) for one in found] == [(Trouble.OOM, "worker-0")]
+    assert [(one.trouble, str(one.role)) for one in found] == [(FindingKind.OOM, "worker-0")]
     record.happen(events.Scaled(2, "by hand"), 7.0)
     assert job_view.findings(sources(record), now=8.0) == ()
 
@@ -133,7 +133,7 @@ def test_what_a_guard_could_not_do_is_a_finding_for_a_while():
 
     here = sources(begun(), guards=Refused)
     (found,) = job_view.findings(here, now=20.0)
-    assert (found.trouble, found.servers) == (Trouble.MEMORY, 3)
+    assert (found.trouble, found.servers) == (FindingKind.MEMORY, 3)
     assert job_view.findings(here, now=200.0) == ()
 
 

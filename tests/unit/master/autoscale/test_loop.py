@@ -7,13 +7,13 @@ import pytest
 from springtide import errors
 from springtide.data.ledger.pass_registry import Book
 from springtide.domain.core.roles import Role, RoleExit, RoleKind, RoleUsage
-from springtide.domain.core.shape import Bounds, Capacity, Shape
-from springtide.domain.core.stages import Stage
+from springtide.domain.core.shape import ResourceBudget, Shape, ShapeBounds
+from springtide.domain.core.stages import PlanningStage
 from springtide.domain.data.data_workers import FeedRules, FeedShare
 from springtide.domain.data.samples import DatasetCard
 from springtide.domain.plan.advice import WITHOUT_BRAIN, Advice
-from springtide.domain.plan.plan import Plan
-from springtide.domain.spec.job_spec import JobSpec, Phase
+from springtide.domain.plan.plan import ShapePlan
+from springtide.domain.spec.job_spec import JobPhase, JobSpec
 from springtide.domain.spec.plan_rules import PlanRules
 from springtide.domain.spec.planning_config import PlanningConfig
 from springtide.job.core import events
@@ -33,7 +33,7 @@ SMALL = Shape(workers=1, servers=1, worker_cpu=0.5, server_cpu=0.5)
 LARGER = Shape(workers=2, servers=1, worker_cpu=0.4, server_cpu=0.6)
 CONFIG = PlanningConfig(sample_steps=50, sample_s=20.0, between_changes_s=5.0, extra_workers=0)
 RULES = PlanRules(
-    bounds=Bounds(least=LEAST, most=MOST, quota=Capacity(cpu=2.0, memory=2**40)),
+    bounds=ShapeBounds(least=LEAST, most=MOST, quota=ResourceBudget(cpu=2.0, memory=2**40)),
     config=CONFIG,
     settle_s=1.0,
     window_s=2.0,
@@ -143,7 +143,7 @@ def plan_once(shape=LARGER, **more):
     def answer(view, epoch):
         if view.shape == shape or not view.profiles:
             return Advice(epoch=epoch, why=f"measured {len(view.profiles)} windows")
-        plan = Plan(job=view.name, shape=shape, reason="it is faster", stage=Stage.ADJUSTING, **more)
+        plan = ShapePlan(job=view.name, shape=shape, reason="it is faster", stage=PlanningStage.ADJUSTING, **more)
         return Advice(epoch=epoch, why="one plan", plan=plan)
 
     return answer
@@ -179,7 +179,7 @@ def test_the_adviser_sees_what_was_measured_used_and_known(tmp_path):
     async def test(world):
         await world.train(5)
         view = world.adviser.seen[-1]
-        assert (view.name, view.user, view.shape, view.stage) == ("job-2", "ada", SMALL, Stage.SAMPLING)
+        assert (view.name, view.user, view.shape, view.stage) == ("job-2", "ada", SMALL, PlanningStage.SAMPLING)
         assert view.features["script"] == "train.py" and view.features["batch"] == 10.0
         assert view.samples_total == 100_000 and view.facts.batch == 10
         assert view.profiles and all(one.shape == SMALL for one in view.profiles)
@@ -301,7 +301,7 @@ def test_a_master_that_takes_over_goes_on_with_the_plan(tmp_path):
             await world.train(1)
         again = Record.from_bytes(world.record.to_bytes())
         assert again.state.planned == world.record.state.planned
-        assert again.state.planned.target == LARGER and again.state.planned.stage is Stage.ADJUSTING
+        assert again.state.planned.target == LARGER and again.state.planned.stage is PlanningStage.ADJUSTING
 
     with_world(test, tmp_path, plan_once())
 
@@ -311,7 +311,9 @@ def test_changes_lie_apart_as_they_should(tmp_path):
 
     def restless(view, epoch):
         other = shapes[1 - shapes.index(view.shape)]
-        return Advice(epoch=epoch, why="change!", plan=Plan(job=view.name, shape=other, reason=f"change to {other}"))
+        return Advice(
+            epoch=epoch, why="change!", plan=ShapePlan(job=view.name, shape=other, reason=f"change to {other}")
+        )
 
     async def test(world):
         await world.train(40)
@@ -330,7 +332,7 @@ def test_servers_are_named_by_their_place_among_those_there_are(tmp_path):
     def hot(view, epoch):
         if any(use.cpu == 0.9 for use in view.uses) or not view.profiles or not view.uses:
             return Advice(epoch=epoch, why="enough")
-        plan = Plan(job=view.name, shape=view.shape, reason="hot", server_cpus=((0, 0.9),))
+        plan = ShapePlan(job=view.name, shape=view.shape, reason="hot", server_cpus=((0, 0.9),))
         return Advice(epoch=epoch, why="a hot server", plan=plan)
 
     with_world(test, tmp_path, hot)
@@ -342,7 +344,7 @@ def test_a_job_that_is_over_is_remembered_with_what_it_ended_with(tmp_path):
         for rank in (0, 1):
             await world.desk.handle(world.peers[f"worker-{rank}"], messages.Finish())
         world.desk.tick()
-        assert world.desk.state.phase is Phase.FINISHED
+        assert world.desk.state.phase is JobPhase.FINISHED
         await world.desk.autoscale.close()
         (past,) = world.adviser.past
         assert (past.initial, past.shape, past.finished, past.user) == (SMALL, LARGER, True, "ada")
@@ -357,7 +359,7 @@ def test_a_job_that_ended_as_a_sample_is_no_example_for_others(tmp_path):
         await world.train(2)
         await world.desk.handle(world.peers["worker-0"], messages.Finish())
         world.desk.tick()
-        assert world.desk.state.phase is Phase.FINISHED
+        assert world.desk.state.phase is JobPhase.FINISHED
         await world.desk.autoscale.close()
         assert world.adviser.past == [] and world.adviser.seen == []
 

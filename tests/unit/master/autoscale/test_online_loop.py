@@ -12,7 +12,7 @@ from springtide import errors
 from springtide.data.ledger.pass_registry import Book
 from springtide.domain.core.roles import Life, Role, RoleKind
 from springtide.domain.data.online_view import OnlineRules, Scaling
-from springtide.domain.data.streams import PartitionView, Steps, StreamUse
+from springtide.domain.data.streams import PartitionView, StepSums, StreamUse
 from springtide.domain.spec.job_spec import JobSpec
 from springtide.domain.spec.online_job import OnlineJob, OnlinePoint, TrafficStep
 from springtide.job.core import events
@@ -127,7 +127,7 @@ class World:
             view = PartitionView(0, int(total), int(self.end), WALL + oldest)
             done, busy, waited = self.trained[life]
             size = self.filled * BATCH
-            steps = Steps(done / size, done, busy, done * size, busy * size)
+            steps = StepSums(done / size, done, busy, done * size, busy * size)
             use = StreamUse(partitions=(view,), records=int(done), busy_s=busy, waited_s=waited, steps=steps)
             self.online.heard(life, Report(step=int(done / size), stream=use), at=self.now)
 

@@ -15,7 +15,7 @@ from springtide.domain.core.roles import Role, RoleExit, RoleKind
 from springtide.domain.data.leases import Progress
 from springtide.domain.data.samples import DatasetCard
 from springtide.domain.model.checkpoints import CheckpointRules, Lineage
-from springtide.domain.spec.job_spec import JobSpec, Phase
+from springtide.domain.spec.job_spec import JobPhase, JobSpec
 from springtide.embedding.placement.placement import even
 from springtide.master import dispatcher
 from springtide.master.checkpoint.round import Saving
@@ -169,7 +169,7 @@ def test_a_disk_that_takes_no_more_is_told_and_the_job_goes_on(tmp_path):
         await job.ask("server-0", said)
         assert job.outcomes == [(1, "failed")]
         assert "No space left on device" in job.master.status().checkpoint_trouble
-        assert job.master.state.phase is Phase.RUNNING
+        assert job.master.state.phase is JobPhase.RUNNING
         job.tick(3)
         await job.save()
         assert job.outcomes[-1] == (2, "complete") and not job.master.status().checkpoint_trouble
@@ -262,9 +262,9 @@ def test_a_job_that_is_stopped_ends_after_its_last_checkpoint(tmp_path):
         await job.train()
         await job.ask("agent", messages.Stop("stopped by Ctrl-C"))
         await job.ask("worker-0", messages.Finish())
-        assert job.master.state.phase is Phase.DRAINING and job.master.status().saving_last
+        assert job.master.state.phase is JobPhase.DRAINING and job.master.status().saving_last
         await job.save()
-        assert job.master.state.phase is Phase.STOPPED
+        assert job.master.state.phase is JobPhase.STOPPED
         assert reader.latest(str(job.folder)).manifest.samples == 30
 
     with_job(test, tmp_path)
@@ -274,7 +274,7 @@ def test_a_job_that_nothing_was_trained_of_ends_at_once(tmp_path):
     async def test(job):
         await job.ask("agent", messages.Stop("stopped by Ctrl-C"))
         await job.ask("worker-0", messages.Finish())
-        assert job.master.state.phase is Phase.STOPPED and job.outcomes == []
+        assert job.master.state.phase is JobPhase.STOPPED and job.outcomes == []
 
     with_job(test, tmp_path)
 
@@ -286,7 +286,7 @@ def test_a_last_one_that_fails_does_not_keep_the_job_from_ending(tmp_path):
         await job.ask("worker-0", messages.Finish())
         order = await job.order(0)
         await job.ask("server-0", messages.Saved(order.term, order.number, error="disk full"))
-        assert job.master.state.phase is Phase.STOPPED
+        assert job.master.state.phase is JobPhase.STOPPED
         assert "disk full" in job.master.state.last_save
 
     with_job(test, tmp_path)
@@ -301,9 +301,9 @@ def test_the_last_one_is_copied_to_the_url_before_the_job_ends(tmp_path):
         await job.save()
         await job.ask("agent", messages.Stop("stopped by Ctrl-C"))
         await job.ask("worker-0", messages.Finish())
-        assert job.master.state.phase is Phase.DRAINING
+        assert job.master.state.phase is JobPhase.DRAINING
         await job.master.rounds.uploading._task
-        assert job.master.state.phase is Phase.STOPPED
+        assert job.master.state.phase is JobPhase.STOPPED
         assert job.master.status().uploaded == 1
         assert reader.latest(url).manifest.samples == 10
 
@@ -321,7 +321,7 @@ def test_copies_are_made_now_and_then_and_a_failure_is_told(tmp_path):
         job.tick(101)
         await job.master.rounds.uploading._task
         assert "could not be copied" in job.master.status().checkpoint_trouble
-        assert job.master.state.phase is Phase.RUNNING
+        assert job.master.state.phase is JobPhase.RUNNING
 
     with_job(test, tmp_path, rules=CheckpointRules(every_s=1000, url=f"file://{tmp_path}/file", upload_every_s=100))
 
@@ -335,9 +335,9 @@ def test_objects_of_workers_are_in_the_manifest_and_their_last_states_too(tmp_pa
         assert reader.latest(str(job.folder)).manifest.objects == {0: {"schedule": b"early"}}
         await job.ask("agent", messages.Stop("stopped by Ctrl-C"))
         await job.ask("worker-0", messages.Finish(objects={"schedule": b"late"}))
-        assert job.master.state.phase is Phase.DRAINING, "nothing was trained since, but the schedule has moved"
+        assert job.master.state.phase is JobPhase.DRAINING, "nothing was trained since, but the schedule has moved"
         await job.save()
-        assert job.master.state.phase is Phase.STOPPED
+        assert job.master.state.phase is JobPhase.STOPPED
         assert reader.latest(str(job.folder)).manifest.objects == {0: {"schedule": b"late"}}
         resumed = CheckpointRules(every_s=30, resume=str(job.folder), resume_number=2, resume_run=stores.RUN)
         other = EventLog(tmp_path / "other.jsonl")

@@ -11,9 +11,9 @@ from springtide import errors
 from springtide.checkpoint.format.manifest import Manifest
 from springtide.domain.core.roles import Role, RoleExit, RoleKind
 from springtide.domain.data.epochs import EpochPlace
-from springtide.domain.data.leases import Failure, Holder, Progress
+from springtide.domain.data.leases import LeaseHolder, Progress, ReadFailure
 from springtide.domain.data.samples import DatasetCard
-from springtide.domain.spec.job_spec import JobSpec, Phase
+from springtide.domain.spec.job_spec import JobPhase, JobSpec
 from springtide.job.core import events
 from springtide.master import dispatcher, main
 from springtide.master.core.journal import Journal
@@ -85,7 +85,7 @@ class Members:
             await self.master.handle(server, messages.ServerReady(f"host:{2 + life}", number, "a folder"))
 
     async def do(self, role, incarnation):
-        holder = Holder(role.rank, incarnation)
+        holder = LeaseHolder(role.rank, incarnation)
         peer = self.peers.get(holder)
         if peer is None:
             peer = self.peers[holder] = Peer(address=str(holder))
@@ -133,7 +133,7 @@ class Members:
             case "fail":
                 if mine:
                     word = self.chance.choice(list(mine.values()))
-                    failure = Failure(word.shard, word.first, word.offset, "OSError: no")
+                    failure = ReadFailure(word.shard, word.first, word.offset, "OSError: no")
                     await self.master.handle(peer, messages.Heartbeat(None, (), (failure,)))
             case "tick":
                 self.master.tick()
@@ -195,7 +195,7 @@ def test_a_new_master_takes_over_and_the_late_word_of_a_dead_worker_changes_noth
         journal = Journal(tmp_path / "journal.db", term=2, now=0.0)
         second = main.open_desk(SPEC, story, journal)
         assert second.status().decision == "took over as master number 2"
-        assert (second.status().phase, second.status().shards_leased, second.status().term) == (Phase.RUNNING, 1, 2)
+        assert (second.status().phase, second.status().shards_leased, second.status().term) == (JobPhase.RUNNING, 1, 2)
         peer = Peer(address="worker-0")
         await second.handle(peer, messages.JoinWorker(0, 7))
         again = await second.handle(peer, messages.LeaseRequest(CARD))  # it never heard the answer
@@ -238,7 +238,7 @@ def test_a_master_that_was_superseded_says_nothing_more(tmp_path):
 
 def test_what_must_be_done_once_is_done_by_another_when_its_doer_is_lost():
     record = Record(SPEC)
-    one, two = Holder(0, 0), Holder(1, 0)
+    one, two = LeaseHolder(0, 0), LeaseHolder(1, 0)
     assert record.claim("weights", one) is True
     assert record.claim("weights", one) is True  # asked again over a new connection
     assert record.claim("weights", two) is None
@@ -249,7 +249,7 @@ def test_what_must_be_done_once_is_done_by_another_when_its_doer_is_lost():
     record.settle("weights", one)  # the word of the one that was lost
     assert record.once["weights"] == two
     record.settle("weights", two)
-    assert record.claim("weights", Holder(0, 1)) is False
+    assert record.claim("weights", LeaseHolder(0, 1)) is False
 
 
 def test_a_worker_gets_its_own_objects_back_and_a_new_one_those_of_the_lowest_rank():

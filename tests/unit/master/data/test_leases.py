@@ -4,9 +4,9 @@ import asyncio
 import dataclasses
 
 from springtide.domain.core.roles import Role, RoleExit, RoleKind
-from springtide.domain.data.leases import Grant, Progress, Wish
+from springtide.domain.data.leases import Grant, Progress, ShrinkRequest
 from springtide.domain.data.samples import DatasetCard
-from springtide.domain.data.streams import FAR, Cut, PartitionView, Seen, StreamCard, StreamUse
+from springtide.domain.data.streams import FAR, BatchCut, PartitionRange, PartitionView, StreamCard, StreamUse
 from springtide.domain.spec.job_spec import JobSpec
 from springtide.master import dispatcher
 from springtide.master.autoscale.online_loop import Online
@@ -17,7 +17,7 @@ from springtide.rpc.messages import messages
 from tests.unit.master.test_dispatcher import Clock, everyone, with_desk
 
 CARD = DatasetCard(samples=0, batch_size=10, stream=StreamCard(url="log:///tmp/clicks"))
-FOUR = tuple(Seen(partition, 0, 100) for partition in range(4))
+FOUR = tuple(PartitionRange(partition, 0, 100) for partition in range(4))
 
 
 class Kept(list):
@@ -49,11 +49,11 @@ def test_what_was_handed_out_cut_and_given_to_others_is_the_same_for_a_master_th
         worker = (await everyone(master))["worker-0"]
         leased = await master.handle(worker, ask())
         assert leased.grants == tuple(Grant(number, 0, number, 0, FAR) for number in range(4))
-        asked = (Cut(0, 0, 7), Cut(3, 0, 13), Cut(9, 0, 1))
+        asked = (BatchCut(0, 0, 7), BatchCut(3, 0, 13), BatchCut(9, 0, 1))
         assert await master.handle(worker, messages.CutRequest(asked)) == messages.CutsNoted(asked[:2])
         assert await master.handle(worker, messages.CutRequest(asked, era=1)) == messages.CutsNoted(())
         await master.handle(worker, messages.Heartbeat(None, tuple(words(leased.grants, 20))))
-        await master.handle(worker, ask(words(leased.grants, 20), (*FOUR, Seen(4, 0, 5, final=True))))
+        await master.handle(worker, ask(words(leased.grants, 20), (*FOUR, PartitionRange(4, 0, 5, final=True))))
         lines = len(journal)
         await master.handle(worker, messages.CutRequest(asked))
         assert len(journal) == lines, "what is known is not written again"
@@ -79,12 +79,12 @@ def test_a_lease_below_known_cuts_comes_with_them(tmp_path, monkeypatch):
         peers = await everyone(master, workers=2)
         first = await master.handle(peers["worker-0"], ask())
         assert len(first.grants) == 2
-        await master.handle(peers["worker-0"], messages.CutRequest((Cut(0, 0, 7),)))
+        await master.handle(peers["worker-0"], messages.CutRequest((BatchCut(0, 0, 7),)))
         clock.now = 40.0  # nobody has named its leases for long
         master.tick()
         await master.handle(peers["worker-0"], messages.Heartbeat())
         leased = await master.handle(peers["worker-1"], ask())
-        assert Cut(0, 0, 7) in leased.cuts
+        assert BatchCut(0, 0, 7) in leased.cuts
 
     with_desk(test, tmp_path, workers=2, heartbeat_s=60)
 
@@ -200,7 +200,7 @@ def test_busy_partitions_are_spread_over_workers_once_their_traffic_is_known(tmp
             master.record.book.renew(now)
             master.tick()
         pulse = await master.handle(peers["worker-0"], messages.Heartbeat(None, tuple(words(grants["worker-0"]))))
-        assert len(pulse.truncate) == 1 and isinstance(pulse.truncate[0], Wish)
+        assert len(pulse.truncate) == 1 and isinstance(pulse.truncate[0], ShrinkRequest)
         assert "exchanged" in master.status().decision_why
 
     with_desk(test, tmp_path, workers=2, heartbeat_s=600)
@@ -212,7 +212,7 @@ def test_ranks_of_a_group_are_given_the_same_of_a_stream_and_a_batch_that_is_not
     async def test(master, clock):
         peers = await everyone(master, workers=2)
         zero, one = peers["worker-0"], peers["worker-1"]
-        request = messages.LeaseRequest(card, seen=(Seen(0, 0, 35), Seen(1, 0, 4)))
+        request = messages.LeaseRequest(card, seen=(PartitionRange(0, 0, 35), PartitionRange(1, 0, 4)))
         first = await master.handle(zero, request)
         assert first.grants == (Grant(0, 0, 0, 0, 20),)
         assert await master.handle(one, request) == first

@@ -1,13 +1,13 @@
 """The master tells workers where the others take batches, and forgets those that it has given up."""
 
 from springtide.domain.core.roles import Role, RoleExit, RoleKind
-from springtide.domain.data.leases import Holder
+from springtide.domain.data.leases import LeaseHolder
 from springtide.domain.spec.job_spec import JobSpec
 from springtide.job.core import events
 from springtide.job.state import JobState
 from springtide.master.data.shuffle_peers import ShufflerList
 
-ONE, TWO = Holder(0), Holder(1)
+ONE, TWO = LeaseHolder(0), LeaseHolder(1)
 
 
 def state():
@@ -53,4 +53,4 @@ def test_one_that_is_given_up_is_forgotten():
 def test_the_next_life_takes_the_place_of_the_last():
     known = ShufflerList(state())
     known.heard(ONE, "host:1", 0)
-    assert names(known.heard(Holder(0, 1), "host:9", 0)) == ["worker-0.1"]
+    assert names(known.heard(LeaseHolder(0, 1), "host:9", 0)) == ["worker-0.1"]

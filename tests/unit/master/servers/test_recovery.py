@@ -11,10 +11,10 @@ from springtide.checkpoint.format.manifest import name_of
 from springtide.data.ledger.pass_registry import Book
 from springtide.domain.core.roles import Role, RoleExit, RoleKind
 from springtide.domain.data.epochs import EpochPlace
-from springtide.domain.data.leases import Holder, Progress
+from springtide.domain.data.leases import LeaseHolder, Progress
 from springtide.domain.data.samples import DatasetCard
 from springtide.domain.model.checkpoints import CheckpointRules
-from springtide.domain.spec.job_spec import JobSpec, Phase
+from springtide.domain.spec.job_spec import JobPhase, JobSpec
 from springtide.job.core import events
 from springtide.master import dispatcher
 from springtide.master.checkpoint.round import Saving
@@ -156,8 +156,8 @@ def test_after_a_return_to_an_older_checkpoint_nothing_newer_counts_though_it_is
     book, saving = Book(workers=1), Saving(CheckpointRules(every_s=1.0), tmp_path, stores.CLAIM)
     notes = {}
     for number in (1, 2):
-        (grant,) = book.lease(Holder(0), CARD, 1, 0.0)
-        book.report(Holder(0), [Progress(grant.shard, 0, grant.end, grant.end)], 0.0)
+        (grant,) = book.lease(LeaseHolder(0), CARD, 1, 0.0)
+        book.report(LeaseHolder(0), [Progress(grant.shard, 0, grant.end, grant.end)], 0.0)
         notes[number] = book.note()
         written = stores.save(stores.store(), tmp_path, number, life=f"server-0.{number}")
         made = stores.publish(tmp_path, number, written, ledger=msgspec.msgpack.encode(notes[number]))
@@ -216,7 +216,7 @@ def test_where_nothing_can_be_brought_back_the_job_fails_with_the_servers_words(
         await job.kill()
         with contextlib.suppress(errors.SpringtideError):
             await job.come_back(number=0, address="", error="no checkpoint has its slots: checkpoint 1 is torn")
-        assert job.desk.state.phase is Phase.FAILED
+        assert job.desk.state.phase is JobPhase.FAILED
         assert job.desk.state.why == (
             "server-1 could not be brought back: no checkpoint has its slots: checkpoint 1 is torn"
         )
@@ -229,7 +229,7 @@ def test_where_the_ledger_cannot_be_read_the_job_fails_too(tmp_path):
         await job.kill()
         (tmp_path / name_of(1)).unlink()
         await job.come_back(number=1)
-        assert job.desk.state.phase is Phase.FAILED
+        assert job.desk.state.phase is JobPhase.FAILED
         assert job.desk.state.why.startswith(f"the ledger of checkpoint 1 in {tmp_path} cannot be read")
 
     with_job(test, tmp_path)

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from springtide.domain.core.roles import RoleKind
-from springtide.domain.core.shape import Capacity, Prices, Shape
+from springtide.domain.core.shape import Prices, ResourceBudget, Shape
 from springtide.domain.plan.profile import ModelFacts
-from springtide.domain.plan.view import Launch
+from springtide.domain.plan.view import LaunchTime
 from springtide.domain.spec.planning_config import PlanningConfig
 from springtide.planning.allocate import choose
 from springtide.planning.allocate.options import Bid
@@ -19,9 +19,9 @@ from springtide.planning.perf_model.shape_columns import columns
 
 FACTS = ModelFacts(dense_bytes=1e6, bandwidth=1e9, dim=416, batch=512)
 JOB = equations.Coefficients(grad=2e-4, upd=5e-3, sync=2.0, emb=1e-8, beta=0.01)
-AMPLE = Capacity(cpu=1e6, memory=1e15)
+AMPLE = ResourceBudget(cpu=1e6, memory=1e15)
 CONFIG = PlanningConfig()
-FAST_START = tuple(Launch(kind=kind, cpu=4, memory=0, seconds=5) for kind in (RoleKind.WORKER, RoleKind.SERVER))
+FAST_START = tuple(LaunchTime(kind=kind, cpu=4, memory=0, seconds=5) for kind in (RoleKind.WORKER, RoleKind.SERVER))
 
 
 def shape(workers=2, servers=1, worker_cpu=4.0, server_cpu=4.0):
@@ -79,7 +79,7 @@ def test_resources_that_bring_next_to_nothing_are_given_back_without_being_asked
 
 def test_where_there_is_not_enough_the_job_that_ends_first_grows_first():
     short, long = bid("short", samples_left=1e8), bid("long", samples_left=1e10)
-    tight = Capacity(cpu=60, memory=1e15)
+    tight = ResourceBudget(cpu=60, memory=1e15)
     chosen = choose.choose([long, short], tight, CONFIG)
     assert chosen.plan_for("short").shape.cpu > 30
     last = choose.choose([long, short], tight, replace(CONFIG, rho=-2.5, priority="remaining_now"))
@@ -87,7 +87,7 @@ def test_where_there_is_not_enough_the_job_that_ends_first_grows_first():
 
 
 def test_a_cluster_smaller_than_its_jobs_gets_no_plan_and_a_reason():
-    decision = choose.choose([bid(workers=(2, 3), servers=(1,))], Capacity(cpu=2, memory=0), CONFIG)
+    decision = choose.choose([bid(workers=(2, 3), servers=(1,))], ResourceBudget(cpu=2, memory=0), CONFIG)
     assert decision.plans == ()
     assert "there are 2 cores" in decision.why
 
@@ -97,14 +97,14 @@ def test_nothing_to_choose_for_is_said():
 
 
 def test_the_gap_of_the_greedy_is_told():
-    decision = choose.choose([bid("a"), bid("b"), bid("c")], Capacity(cpu=70, memory=1e15), CONFIG)
+    decision = choose.choose([bid("a"), bid("b"), bid("c")], ResourceBudget(cpu=70, memory=1e15), CONFIG)
     assert any("the greedy leaves" in note for note in decision.notes)
 
 
 def test_workers_change_before_servers_where_servers_take_long_to_come():
     slow_servers = (
-        Launch(kind=RoleKind.WORKER, cpu=4, memory=0, seconds=5),
-        Launch(kind=RoleKind.SERVER, cpu=4, memory=0, seconds=900),
+        LaunchTime(kind=RoleKind.WORKER, cpu=4, memory=0, seconds=5),
+        LaunchTime(kind=RoleKind.SERVER, cpu=4, memory=0, seconds=900),
     )
     left = bid().throughput_now * 1500
     (plan,) = choose.choose([bid(samples_left=left, launches=slow_servers)], AMPLE, CONFIG).plans
@@ -123,7 +123,7 @@ def test_no_choice_is_ever_over_capacity(jobs, spare, rho):
     bids = [
         bid(f"job-{at}", now=shape(workers=w, servers=s), samples_left=left) for at, (w, s, left) in enumerate(jobs)
     ]
-    capacity = Capacity(cpu=sum(one.now.cpu for one in bids) + spare, memory=1e12)
+    capacity = ResourceBudget(cpu=sum(one.now.cpu for one in bids) + spare, memory=1e12)
     decision = choose.choose(bids, capacity, PlanningConfig(rho=rho, exact_seconds=0))
     shapes = {one.job: one.now for one in bids} | {plan.job: plan.shape for plan in decision.plans}
     assert sum(each.cpu for each in shapes.values()) <= capacity.cpu * (1 + 1e-6)

@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from springtide.domain.core.shape import Bounds, Capacity, MemoryNeed, Shape
+from springtide.domain.core.shape import MemoryNeed, ResourceBudget, Shape, ShapeBounds
 from springtide.domain.spec.planning_config import PlanningConfig
 from springtide.planning.candidates import clamp
 
@@ -30,7 +30,9 @@ def bounds(draw):
     )
     low = Shape(**least)
     more = draw(st.floats(1.0, 10.0))
-    return Bounds(least=low, most=Shape(**most), quota=Capacity(cpu=low.cpu * more, memory=low.memory * more))
+    return ShapeBounds(
+        least=low, most=Shape(**most), quota=ResourceBudget(cpu=low.cpu * more, memory=low.memory * more)
+    )
 
 
 @given(shapes(), bounds(), st.integers(0, 1 << 38))
@@ -44,7 +46,7 @@ def test_whatever_is_wished_for_lies_within_bounds_and_quota(wished, limits, row
 @given(shapes(), bounds(), st.floats(0, 500), st.floats(0, 1e12))
 @settings(max_examples=60, deadline=None)
 def test_what_is_made_smaller_fits_the_room_or_is_nothing(wished, limits, cpu, memory):
-    room = Capacity(cpu=cpu, memory=memory)
+    room = ResourceBudget(cpu=cpu, memory=memory)
     start = clamp.clipped(wished, limits, CONFIG)
     held = clamp.smaller(start, limits, room)
     if held is None:
@@ -58,12 +60,12 @@ def test_what_is_made_smaller_fits_the_room_or_is_nothing(wished, limits, cpu, m
 def test_workers_go_first_when_room_is_short():
     least = Shape(workers=1, servers=1, worker_cpu=1, server_cpu=1)
     wished = Shape(workers=10, servers=2, worker_cpu=4, server_cpu=8)
-    held = clamp.smaller(wished, Bounds(least=least, most=wished), Capacity(cpu=30, memory=0))
+    held = clamp.smaller(wished, ShapeBounds(least=least, most=wished), ResourceBudget(cpu=30, memory=0))
     assert held == Shape(workers=3, servers=2, worker_cpu=4, server_cpu=8)
 
 
 def test_cores_are_rounded_up_to_tenths():
     least, most = (Shape(workers=1, servers=1, worker_cpu=c, server_cpu=c) for c in (0.1, 32))
     wished = Shape(workers=1, servers=1, worker_cpu=2.31, server_cpu=2.3)
-    held = clamp.within(wished, Bounds(least=least, most=most), CONFIG)
+    held = clamp.within(wished, ShapeBounds(least=least, most=most), CONFIG)
     assert (held.worker_cpu, held.server_cpu) == (2.4, 2.3)

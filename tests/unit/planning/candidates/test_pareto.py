@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from springtide import errors
 from springtide.domain.core.roles import RoleKind
-from springtide.domain.core.shape import GIB, Bounds, Capacity, MemoryNeed, Prices, Shape, cost
-from springtide.domain.plan.view import Launch
+from springtide.domain.core.shape import GIB, MemoryNeed, Prices, ResourceBudget, Shape, ShapeBounds, cost
+from springtide.domain.plan.view import LaunchTime
 from springtide.planning.candidates import grids, nsga2, pareto, switch_cost
 from springtide.planning.candidates.query import Ask
 from springtide.planning.perf_model import equations
@@ -22,9 +22,9 @@ from tests.unit.planning.planted import FACTS, TRUE
 
 LEAST = Shape(workers=1, servers=1, worker_cpu=1.0, server_cpu=1.0)
 MOST = Shape(workers=6, servers=4, worker_cpu=4.0, server_cpu=3.0, worker_memory=8 * GIB, server_memory=16 * GIB)
-BOUNDS = Bounds(least=LEAST, most=MOST)
+BOUNDS = ShapeBounds(least=LEAST, most=MOST)
 LAUNCHES = tuple(
-    Launch(kind=kind, cpu=cpu, memory=GIB, seconds=10 + 5 * cpu)
+    LaunchTime(kind=kind, cpu=cpu, memory=GIB, seconds=10 + 5 * cpu)
     for kind in (RoleKind.WORKER, RoleKind.SERVER)
     for cpu in (1.0, 2.0, 4.0)
 )
@@ -92,8 +92,8 @@ shares = st.floats(0.0, 1.0)
 def test_the_front_is_that_of_brute_force(
     coefficients, prices, need, quota, memory, least_server, now, horizon_s, pace
 ):
-    bounds = Bounds(
-        least=replace(LEAST, server_memory=least_server), most=MOST, quota=Capacity(cpu=quota, memory=memory)
+    bounds = ShapeBounds(
+        least=replace(LEAST, server_memory=least_server), most=MOST, quota=ResourceBudget(cpu=quota, memory=memory)
     )
     ask = Ask(
         coefficients=coefficients,
@@ -138,7 +138,7 @@ def test_rows_that_one_server_cannot_hold_are_shared_by_more():
 
 
 def test_servers_that_cannot_serve_what_workers_could_do_get_the_cores():
-    bounds = replace(BOUNDS, quota=Capacity(cpu=12.0, memory=math.inf))
+    bounds = replace(BOUNDS, quota=ResourceBudget(cpu=12.0, memory=math.inf))
     free = pareto.front(TRUE, FACTS, bounds=bounds)
     before = free.shape(len(free) - 1)
     worth = 0.5 * float(free.throughput[-1]) / (before.servers * before.server_cpu)
@@ -201,7 +201,7 @@ WIDE = replace(
     most=Shape(
         workers=40, servers=14, worker_cpu=16.0, server_cpu=16.0, worker_memory=64 * GIB, server_memory=32 * GIB
     ),
-    quota=Capacity(cpu=120.0, memory=900.0 * GIB),
+    quota=ResourceBudget(cpu=120.0, memory=900.0 * GIB),
 )
 
 
@@ -235,7 +235,7 @@ def drawn(random):
         servers=int(random.integers(3, 14)),
         worker_cpu=float(random.uniform(2, 16)),
     )
-    quota = Capacity(
+    quota = ResourceBudget(
         cpu=float(random.choice([60.0, 200.0, math.inf])), memory=float(random.choice([300 * GIB, math.inf]))
     )
     return Ask(
@@ -247,7 +247,7 @@ def drawn(random):
             beta=float(random.uniform(1e-4, 0.02)),
         ),
         facts=replace(FACTS, batch=int(random.integers(64, 4096))),
-        bounds=Bounds(least=least, most=most, quota=quota),
+        bounds=ShapeBounds(least=least, most=most, quota=quota),
         need=MemoryNeed(
             worker=int(random.integers(0, 9 * GIB)),
             server=int(random.integers(0, 2 * GIB)),

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from springtide.domain.core.shape import GIB, Bounds, MemoryNeed, Shape
+from springtide.domain.core.shape import GIB, MemoryNeed, Shape, ShapeBounds
 from springtide.planning.candidates import grids, probe
 from springtide.planning.perf_model import fit
 from springtide.planning.perf_model.equations import Coefficients
@@ -12,7 +12,7 @@ from springtide.planning.perf_model.fit import Fitted
 from tests.unit.planning.planted import FACTS, SHAPES, profile, profiles
 
 LEAST = Shape(workers=1, servers=1, worker_cpu=1.0, server_cpu=1.0)
-BOUNDS = Bounds(least=LEAST, most=Shape(workers=16, servers=8, worker_cpu=8.0, server_cpu=8.0))
+BOUNDS = ShapeBounds(least=LEAST, most=Shape(workers=16, servers=8, worker_cpu=8.0, server_cpu=8.0))
 
 
 def test_a_job_that_has_always_had_two_servers_is_to_try_another_number():

@@ -7,7 +7,7 @@ import pytest
 
 from springtide.domain.core.roles import RoleKind
 from springtide.domain.core.shape import Shape
-from springtide.domain.plan.view import Launch
+from springtide.domain.plan.view import LaunchTime
 from springtide.planning.candidates import switch_cost
 from springtide.planning.perf_model.shape_columns import columns
 
@@ -15,7 +15,7 @@ NOW = Shape(workers=2, servers=2, worker_cpu=4, server_cpu=4)
 
 
 def launch(seconds, cpu=4.0, kind=RoleKind.WORKER):
-    return Launch(kind=kind, cpu=cpu, memory=0, seconds=seconds)
+    return LaunchTime(kind=kind, cpu=cpu, memory=0, seconds=seconds)
 
 
 def with_(**changes):

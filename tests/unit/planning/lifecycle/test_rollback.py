@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from springtide.domain.core.shape import Bounds, Capacity
-from springtide.domain.core.stages import Stage
+from springtide.domain.core.shape import ResourceBudget, ShapeBounds
+from springtide.domain.core.stages import PlanningStage
 from springtide.domain.spec.planning_config import PlanningConfig
 from springtide.planning.lifecycle import rollback
 from springtide.planning.policy import registry
@@ -39,7 +39,7 @@ def job(before=1.0, now=0.8, *, of=NOW, was=BEFORE, **how):
 def test_a_job_that_became_slower_by_its_last_change_goes_back():
     found = registry.load("springtide")(views.cluster(job()), CONFIG).plan_for("job")
     assert found is not None and rollback.alike(found.shape, BEFORE)
-    assert "back to 8 workers" in found.reason and found.stage is Stage.ADJUSTING
+    assert "back to 8 workers" in found.reason and found.stage is PlanningStage.ADJUSTING
 
 
 def test_what_it_came_back_from_is_not_tried_again():
@@ -62,7 +62,7 @@ def test_chance_alone_sends_nobody_back(seed):
         replace(job(), last_change_at=None),
         replace(job(), extra_workers=1),
         job(1.3 * views.speed(NOW) / views.speed(TWICE), 1.0, was=TWICE),  # a third faster, for twice the money
-        replace(job(), bounds=Bounds(least=NOW, most=NOW, quota=Capacity(cpu=1e6, memory=1e15))),
+        replace(job(), bounds=ShapeBounds(least=NOW, most=NOW, quota=ResourceBudget(cpu=1e6, memory=1e15))),
     ],
 )
 def test_a_job_stays_where_that_is_not_certain_not_worth_it_or_not_allowed(stays):

@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 
 from springtide.domain.core.roles import Role, RoleKind
-from springtide.domain.core.shape import GIB, Bounds, Capacity, MemoryNeed, Shape
-from springtide.domain.core.stages import Stage
+from springtide.domain.core.shape import GIB, MemoryNeed, ResourceBudget, Shape, ShapeBounds
+from springtide.domain.core.stages import PlanningStage
 from springtide.domain.plan.profile import TimingSum
-from springtide.domain.plan.view import Finding, PastJob, RoleUse, Trouble
+from springtide.domain.plan.view import FindingKind, GuardFinding, PastJob, RoleUse
 from springtide.domain.spec.planning_config import PlanningConfig
 from springtide.planning.lifecycle import initial_size
 from springtide.planning.policy import registry
@@ -50,22 +50,32 @@ def untimed(of):
     ids=["Wide & Deep", "xDeepFM"],
 )
 def test_sampling_gives_the_sizes_of_dlrovers_table(worker, server, workers, worker_cpu, servers):
-    job = views.running(SAMPLE, stage=Stage.SAMPLING, uses=used(SAMPLE, worker, [server]), profiles=(untimed(SAMPLE),))
+    job = views.running(
+        SAMPLE, stage=PlanningStage.SAMPLING, uses=used(SAMPLE, worker, [server]), profiles=(untimed(SAMPLE),)
+    )
     first = planned(job)
-    assert (first.stage, first.shape.servers, first.shape.server_cpu) == (Stage.OPTIMIZING, servers, 16)
+    assert (first.stage, first.shape.servers, first.shape.server_cpu) == (PlanningStage.OPTIMIZING, servers, 16)
     assert first.shape.workers == 1
     grown = first.shape
     uses = used(grown, worker, [server / servers] * servers)
-    job = views.running(grown, stage=Stage.OPTIMIZING, uses=uses, profiles=(untimed(grown),))
+    job = views.running(grown, stage=PlanningStage.OPTIMIZING, uses=uses, profiles=(untimed(grown),))
     second = planned(job)
-    assert (second.stage, second.shape.workers, second.shape.worker_cpu) == (Stage.ADJUSTING, workers, worker_cpu)
+    assert (second.stage, second.shape.workers, second.shape.worker_cpu) == (
+        PlanningStage.ADJUSTING,
+        workers,
+        worker_cpu,
+    )
     assert second.shape.servers == servers
     assert second.shape.cpu <= CONFIG.total_cpu
 
 
 def test_a_sample_must_be_long_enough_and_changes_are_a_minute_apart():
     short = views.running(
-        SAMPLE, stage=Stage.SAMPLING, last_change_at=None, started_at=980.0, profiles=(views.profile(SAMPLE, steps=40),)
+        SAMPLE,
+        stage=PlanningStage.SAMPLING,
+        last_change_at=None,
+        started_at=980.0,
+        profiles=(views.profile(SAMPLE, steps=40),),
     )
     assert "sampled for 40 steps in 1 windows and 20 s; wanted 100 in 3 windows, or 60 s" in planned(short)
     assert planned(short, now=1050.0).shape.workers > 1
@@ -79,24 +89,26 @@ def test_a_sample_must_be_long_enough_and_changes_are_a_minute_apart():
 
 def test_steps_timed_by_term_lead_from_the_sample_to_the_size_in_one_change():
     small = views.shape(1, 1, 16, 16)
-    plan = planned(views.running(small, stage=Stage.SAMPLING, uses=()))
-    assert plan.stage is Stage.ADJUSTING
+    plan = planned(views.running(small, stage=PlanningStage.SAMPLING, uses=()))
+    assert plan.stage is PlanningStage.ADJUSTING
     assert plan.shape.workers > 8 and plan.shape.servers > 2 and plan.shape.cpu <= CONFIG.total_cpu
     assert plan.throughput == pytest.approx(views.speed(plan.shape), rel=0.3)  # one shape tells no constants
 
 
 def test_a_job_that_begins_warm_is_corrected_by_its_model():
     of = views.shape(20, 2)
-    plan = planned(views.running(of, stage=Stage.OPTIMIZING))
+    plan = planned(views.running(of, stage=PlanningStage.OPTIMIZING))
     assert plan.throughput > views.speed(of)
 
 
 def test_servers_without_cpu_to_spare_get_more_before_the_sample_counts():
-    busy = views.running(views.shape(1, 1, 8, 8), stage=Stage.SAMPLING, uses=used(views.shape(1, 1, 8, 8), 2, [7.8]))
+    busy = views.running(
+        views.shape(1, 1, 8, 8), stage=PlanningStage.SAMPLING, uses=used(views.shape(1, 1, 8, 8), 2, [7.8])
+    )
     plan = planned(busy)
-    assert plan.shape.server_cpu == 16 and plan.stage is Stage.SAMPLING
+    assert plan.shape.server_cpu == 16 and plan.stage is PlanningStage.SAMPLING
     widest = Shape(workers=1, servers=2, worker_cpu=8, server_cpu=32)
-    again = views.running(widest, stage=Stage.SAMPLING, uses=used(widest, 2, [31.0, 31.0]))
+    again = views.running(widest, stage=PlanningStage.SAMPLING, uses=used(widest, 2, [31.0, 31.0]))
     assert planned(again).shape.servers == 4
 
 
@@ -104,37 +116,37 @@ def test_a_new_job_starts_as_similar_ones_ended_or_small_and_as_large_as_there_i
     past = PastJob(name="before", user="ann", features={"model": "wd"}, shape=views.shape(20, 8), ended_at=1.0)
     new = views.waiting(user="ann", features={"model": "wd"})
     warm = planned(new, history=(past,))
-    assert (warm.shape, warm.stage) == (views.shape(20, 8), Stage.OPTIMIZING)
+    assert (warm.shape, warm.stage) == (views.shape(20, 8), PlanningStage.OPTIMIZING)
     cold = planned(views.waiting())
-    assert (cold.shape, cold.stage) == (views.shape(1, 1, 16, 16), Stage.SAMPLING)
-    squeezed = planned(new, history=(past,), capacity=Capacity(cpu=100, memory=1e15))
+    assert (cold.shape, cold.stage) == (views.shape(1, 1, 16, 16), PlanningStage.SAMPLING)
+    squeezed = planned(new, history=(past,), capacity=ResourceBudget(cpu=100, memory=1e15))
     assert squeezed.shape.cpu <= 100 and "room" in squeezed.reason
-    assert "are free" in planned(new, capacity=Capacity(cpu=0.5, memory=1e15))
+    assert "are free" in planned(new, capacity=ResourceBudget(cpu=0.5, memory=1e15))
 
 
 def test_new_jobs_come_in_the_order_they_were_submitted():
     early, late = views.waiting("early", submitted_at=1.0), views.waiting("late", submitted_at=2.0)
-    view = views.cluster(late, early, capacity=Capacity(cpu=32, memory=1e15))
+    view = views.cluster(late, early, capacity=ResourceBudget(cpu=32, memory=1e15))
     decision = registry.load("springtide")(view, CONFIG)
     assert [plan.job for plan in decision.plans] == ["early"]
 
 
 def test_memory_comes_before_everything_and_does_not_wait():
     def found(trouble, kind, servers=None):
-        finding = Finding(trouble=trouble, role=Role(kind, 0), why="rows grow", servers=servers)
+        finding = GuardFinding(trouble=trouble, role=Role(kind, 0), why="rows grow", servers=servers)
         of = views.shape(worker_memory=2 * GIB, server_memory=4 * GIB)
         return planned(views.running(of, findings=(finding,), last_change_at=999.0)).shape
 
-    assert found(Trouble.MEMORY, RoleKind.SERVER, servers=5).servers == 5
-    assert found(Trouble.MEMORY, RoleKind.SERVER).server_memory == 6 * GIB
-    assert found(Trouble.OOM, RoleKind.SERVER).servers == 4
-    assert found(Trouble.OOM, RoleKind.WORKER).worker_memory == 4 * GIB
+    assert found(FindingKind.MEMORY, RoleKind.SERVER, servers=5).servers == 5
+    assert found(FindingKind.MEMORY, RoleKind.SERVER).server_memory == 6 * GIB
+    assert found(FindingKind.OOM, RoleKind.SERVER).servers == 4
+    assert found(FindingKind.OOM, RoleKind.WORKER).worker_memory == 4 * GIB
 
 
 @pytest.mark.parametrize("kind", [RoleKind.SERVER, RoleKind.WORKER])
 def test_one_kill_makes_a_role_larger_once(kind):
     of = views.shape(workers=2, servers=2, worker_memory=4 * GIB, server_memory=4 * GIB)
-    finding = Finding(trouble=Trouble.OOM, role=Role(kind, 0), why="killed")
+    finding = GuardFinding(trouble=FindingKind.OOM, role=Role(kind, 0), why="killed")
 
     def after(used):
         uses = tuple(
@@ -152,31 +164,33 @@ def test_one_kill_makes_a_role_larger_once(kind):
 def test_a_job_at_its_quota_gets_larger_servers_when_more_of_them_are_not_allowed():
     of = Shape(workers=75, servers=57, worker_cpu=1, server_cpu=2, worker_memory=4 * GIB, server_memory=2 * GIB)
     most = Shape(workers=75, servers=57, worker_cpu=8, server_cpu=8, worker_memory=9 * GIB, server_memory=99 * GIB)
-    bounds = Bounds(least=views.shape(1, 1, 1, 1), most=most, quota=Capacity(cpu=200, memory=1e13))
+    bounds = ShapeBounds(least=views.shape(1, 1, 1, 1), most=most, quota=ResourceBudget(cpu=200, memory=1e13))
     for servers in (None, 80):
-        finding = Finding(trouble=Trouble.MEMORY, role=Role(RoleKind.SERVER, 0), why="rows grow", servers=servers)
+        finding = GuardFinding(
+            trouble=FindingKind.MEMORY, role=Role(RoleKind.SERVER, 0), why="rows grow", servers=servers
+        )
         need = MemoryNeed(rows=200 * GIB)
-        job = views.running(of, findings=(finding,), bounds=bounds, need=need, stage=Stage.OPTIMIZING, uses=())
+        job = views.running(of, findings=(finding,), bounds=bounds, need=need, stage=PlanningStage.OPTIMIZING, uses=())
         assert planned(job).shape.server_memory >= 200 * GIB / 57
 
 
 def test_no_worker_goes_for_servers_that_memory_asks_for():
     of = Shape(workers=24, servers=8, worker_cpu=3, server_cpu=16, worker_memory=4 * GIB, server_memory=8 * GIB)
     most = replace(of, workers=64, servers=64, server_memory=64 * GIB)
-    bounds = Bounds(least=views.shape(1, 1, 1, 1), most=most, quota=Capacity(cpu=200, memory=1e13))
-    killed = Finding(trouble=Trouble.OOM, role=Role(RoleKind.SERVER, 0), why="killed")
+    bounds = ShapeBounds(least=views.shape(1, 1, 1, 1), most=most, quota=ResourceBudget(cpu=200, memory=1e13))
+    killed = GuardFinding(trouble=FindingKind.OOM, role=Role(RoleKind.SERVER, 0), why="killed")
     plan = planned(views.running(of, findings=(killed,), bounds=bounds, uses=()))
     assert plan.shape == replace(of, servers=16, server_cpu=8)
 
 
 def test_a_straggler_is_not_mistaken_for_the_job():
-    slow = Finding(trouble=Trouble.STRAGGLER, role=Role(RoleKind.WORKER, 1), why="3 times slower")
+    slow = GuardFinding(trouble=FindingKind.STRAGGLER, role=Role(RoleKind.WORKER, 1), why="3 times slower")
     assert "not the shape's" in planned(views.running(findings=(slow,)))
 
 
 def test_a_hot_server_among_calm_ones_gets_its_part_of_all_cores():
     of = views.shape(24, 8, 3, 16)
-    same = Bounds(
+    same = ShapeBounds(
         least=of, most=replace(of, server_cpu=32, worker_memory=GIB, server_memory=GIB), quota=views.BOUNDS.quota
     )
     job = views.running(of, bounds=same, uses=used(of, 2.0, [8.0, 8.0, 15.9, *[9.0] * 5]))
@@ -189,28 +203,33 @@ def test_a_hot_server_among_calm_ones_gets_its_part_of_all_cores():
 
 def test_idle_server_cores_get_workers_beyond_the_quota_a_few_and_once():
     of = Shape(workers=8, servers=2, worker_cpu=20, server_cpu=16)  # 192 of 200 cores
-    same = Bounds(least=of, most=of, quota=Capacity(cpu=200, memory=1e13))
+    same = ShapeBounds(least=of, most=of, quota=ResourceBudget(cpu=200, memory=1e13))
     idle = views.running(of, bounds=same, uses=used(of, 18.3, [12.0, 12.0]))
     plan = planned(idle)
     assert plan.extra_workers == 2 and plan.shape == of  # 32 / (24 / 8) - 8 = 2
     assert planned(idle, replace(CONFIG, extra_workers=1)).extra_workers == 1
     there = used(replace(of, workers=10), 18.3, [15.0, 15.0])
     assert "no change" in planned(replace(idle, uses=there)) or "its size" in planned(replace(idle, uses=there))
-    full = views.cluster(idle, capacity=Capacity(cpu=200, memory=1e13))
+    full = views.cluster(idle, capacity=ResourceBudget(cpu=200, memory=1e13))
     assert registry.load("springtide")(full, CONFIG).plans == ()  # no room in the cluster: nobody is pushed aside
 
 
 def test_workers_beyond_the_quota_stay_while_nobody_needs_their_room_and_are_the_first_to_go():
     of = Shape(workers=8, servers=2, worker_cpu=20, server_cpu=16)
-    same = Bounds(least=of, most=of, quota=Capacity(cpu=200, memory=1e13))
+    same = ShapeBounds(least=of, most=of, quota=ResourceBudget(cpu=200, memory=1e13))
     lent = views.running(of, bounds=same, uses=used(replace(of, workers=10), 18.3, [14.0, 14.0]), extra_workers=2)
-    assert registry.load("springtide")(views.cluster(lent, capacity=Capacity(cpu=232, memory=1e13)), CONFIG).plans == ()
-    gone = planned(lent, capacity=Capacity(cpu=230, memory=1e13))
+    assert (
+        registry.load("springtide")(views.cluster(lent, capacity=ResourceBudget(cpu=232, memory=1e13)), CONFIG).plans
+        == ()
+    )
+    gone = planned(lent, capacity=ResourceBudget(cpu=230, memory=1e13))
     assert gone.extra_workers == 0 and gone.shape == of and "others need" in gone.reason
     other = replace(
         views.waiting("other"), bounds=replace(same, least=replace(of, workers=1), most=replace(of, workers=1))
     )
-    both = registry.load("springtide")(views.cluster(lent, other, capacity=Capacity(cpu=250, memory=1e13)), CONFIG)
+    both = registry.load("springtide")(
+        views.cluster(lent, other, capacity=ResourceBudget(cpu=250, memory=1e13)), CONFIG
+    )
     assert {plan.job for plan in both.plans} == {lent.name, "other"}, both
     busy = replace(lent, uses=used(replace(of, workers=10), 18.3, [15.9, 15.9]))
     assert isinstance(planned(busy), str)  # servers without idle cores are what they are for
@@ -241,9 +260,9 @@ def test_a_job_whose_measurements_make_no_sense_is_left_alone_and_that_is_said()
 def test_while_a_job_waits_for_room_others_do_not_grow():
     tried = [views.shape(1, 1), views.shape(2, 4, 8.0), views.shape(8, 2, 4.0, 4.0), views.shape(4, 4, 2.0)]
     grower = views.running(views.shape(4, 2), tried=tried, name="grower")
-    large = Bounds(least=views.shape(10, 4), most=views.shape(12, 4, worker_memory=GIB, server_memory=GIB))
+    large = ShapeBounds(least=views.shape(10, 4), most=views.shape(12, 4, worker_memory=GIB, server_memory=GIB))
     waiter = replace(views.waiting("waiter"), bounds=large)
-    tight = views.cluster(grower, waiter, capacity=Capacity(cpu=100, memory=1e15))
+    tight = views.cluster(grower, waiter, capacity=ResourceBudget(cpu=100, memory=1e15))
     decision = registry.load("springtide")(tight, CONFIG)
     assert decision.plan_for("waiter") is None
     plan = decision.plan_for("grower")

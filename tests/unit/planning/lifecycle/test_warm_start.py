@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from springtide.domain.core.shape import Bounds, MemoryNeed, Shape
+from springtide.domain.core.shape import MemoryNeed, Shape, ShapeBounds
 from springtide.domain.plan.profile import ModelFacts
 from springtide.domain.plan.view import JobView, PastJob
 from springtide.domain.spec.planning_config import PlanningConfig
@@ -14,7 +14,7 @@ from springtide.planning.lifecycle import warm_start
 
 GIB = 1 << 30
 FACTS = ModelFacts(dense_bytes=1e6, bandwidth=1e9, dim=416, batch=512)
-BOUNDS = Bounds(
+BOUNDS = ShapeBounds(
     least=Shape(workers=1, servers=1, worker_cpu=0.5, server_cpu=0.5),
     most=Shape(workers=64, servers=16, worker_cpu=32, server_cpu=32, worker_memory=64 * GIB, server_memory=64 * GIB),
 )
@@ -95,7 +95,7 @@ def test_a_history_that_says_nothing_about_the_job_gives_a_small_start():
 
 
 def test_without_history_the_start_is_small_and_within_bounds():
-    tiny = Bounds(least=BOUNDS.least, most=Shape(workers=2, servers=2, worker_cpu=1, server_cpu=1))
+    tiny = ShapeBounds(least=BOUNDS.least, most=Shape(workers=2, servers=2, worker_cpu=1, server_cpu=1))
     start = warm_start.start(replace(job(), bounds=tiny), [], CONFIG)
     assert start.shape == Shape(workers=1, servers=1, worker_cpu=1, server_cpu=1)
     assert "no history" in start.why

@@ -2,18 +2,18 @@
 
 import pytest
 
-from springtide.domain.core.shape import NO_NEED, Bounds, Capacity, Shape
+from springtide.domain.core.shape import NO_NEED, ResourceBudget, Shape, ShapeBounds
 from springtide.planning.perf_model import trust_region
 
 NOW = Shape(workers=2, servers=1, worker_cpu=0.7, server_cpu=0.5)
 
 
 def around(step):
-    limits = Bounds(
+    limits = ShapeBounds(
         least=Shape(workers=1, servers=1, worker_cpu=0.5, server_cpu=0.2),
         most=Shape(workers=3, servers=2, worker_cpu=1.0, server_cpu=1.0),
         cpu_step=step,
-        quota=Capacity(cpu=2.0, memory=2**40),
+        quota=ResourceBudget(cpu=2.0, memory=2**40),
     )
     return trust_region.Around({NOW}, NOW, limits, NO_NEED)
 

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from springtide.domain.core.roles import Role, RoleKind
-from springtide.domain.core.shape import Bounds, Capacity, Shape
-from springtide.domain.core.stages import Stage
+from springtide.domain.core.shape import ResourceBudget, Shape, ShapeBounds
+from springtide.domain.core.stages import PlanningStage
 from springtide.domain.plan.advice import Advice
-from springtide.domain.plan.plan import Plan
+from springtide.domain.plan.plan import ShapePlan
 from springtide.domain.plan.profile import ModelFacts
 from springtide.domain.plan.view import JobView, RoleUse
 from springtide.domain.spec.planning_config import PlanningConfig
@@ -30,10 +30,10 @@ JOB = JobView(
     shape=NOW,
     last_change_at=0.0,
     uses=USES,
-    bounds=Bounds(
+    bounds=ShapeBounds(
         least=Shape(workers=1, servers=1, worker_cpu=0.1, server_cpu=0.1),
         most=MOST,
-        quota=Capacity(cpu=8.0, memory=1 << 36),
+        quota=ResourceBudget(cpu=8.0, memory=1 << 36),
     ),
 )
 BETTER = Shape(workers=3, servers=1, worker_cpu=1.0, server_cpu=1.0)
@@ -44,7 +44,7 @@ def said(plan, *, epoch=3, now=100.0, job=JOB):
 
 
 def plan(shape=BETTER, job="job", **more):
-    return Plan(job=job, shape=shape, reason="faster", **more)
+    return ShapePlan(job=job, shape=shape, reason="faster", **more)
 
 
 def test_a_sound_plan_is_taken_and_no_plan_is_an_answer_too():
@@ -112,9 +112,9 @@ SHAPES = st.builds(
     lambda *values: forged(Shape, **dict(zip(Shape.__slots__, values, strict=True))), *[GARBAGE] * len(Shape.__slots__)
 )
 PLANS = st.builds(
-    lambda shape, *values: forged(Plan, **dict(zip(Plan.__slots__, ("job", shape, *values), strict=True))),
+    lambda shape, *values: forged(ShapePlan, **dict(zip(ShapePlan.__slots__, ("job", shape, *values), strict=True))),
     SHAPES | GARBAGE,
-    *[GARBAGE] * (len(Plan.__slots__) - 2),
+    *[GARBAGE] * (len(ShapePlan.__slots__) - 2),
 )
 ADVICE = st.builds(
     lambda plan, why, epoch: forged(Advice, epoch=epoch, why=why, plan=plan, notes=()),
@@ -146,7 +146,7 @@ NUMBERS = st.builds(
 @given(NUMBERS, st.integers(0, 3), st.lists(st.tuples(st.integers(-1, 5), st.floats(-1, 50)), max_size=2))
 def test_what_is_taken_is_within_bounds_and_quota(shape, extra, cpus):
     made = forged(
-        Plan,
+        ShapePlan,
         job="job",
         shape=shape,
         reason="x",
@@ -186,8 +186,10 @@ def test_cores_for_data_workers_that_are_no_number_are_refused(cores):
 
 
 def test_the_first_change_of_a_sample_waits_for_nothing_and_the_next_for_a_minute():
-    sample = replace(JOB, stage=Stage.SAMPLING, last_change_at=None, started_at=99.0)
+    sample = replace(JOB, stage=PlanningStage.SAMPLING, last_change_at=None, started_at=99.0)
     more = plan(replace(NOW, workers=NOW.workers + 1))
     assert said(more, job=sample) == ""
     assert "between changes" in said(more, job=replace(sample, last_change_at=99.0))
-    assert "between changes" in said(more, job=replace(sample, stage=Stage.OPTIMIZING)), "a warm start is its size"
+    assert "between changes" in said(more, job=replace(sample, stage=PlanningStage.OPTIMIZING)), (
+        "a warm start is its size"
+    )

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from springtide.domain.core.shape import Capacity
+from springtide.domain.core.shape import ResourceBudget
 from springtide.domain.plan.plan import nothing
 from springtide.planning.perf_model.fit import Fitted
 from springtide.planning.policy import explain, registry
@@ -43,7 +43,7 @@ def test_of_other_options_none_is_both_cheaper_and_faster_than_another(shown):
 
 
 def test_options_stay_within_the_cluster_and_below_what_cores_can_do(shown):
-    small = replace(shown.view, capacity=Capacity(cpu=14.0, memory=math.inf))
+    small = replace(shown.view, capacity=ResourceBudget(cpu=14.0, memory=math.inf))
     (one,) = explain.outlooks(small, shown.config, nothing("only looked"))
     assert max(each.shape.cpu for each in one.options) <= 14.0
     measured, job = one.measured, shown.view.jobs[0]

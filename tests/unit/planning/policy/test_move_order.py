@@ -6,7 +6,7 @@ from hypothesis import given
 
 from springtide.domain.core.roles import RoleKind
 from springtide.domain.plan.profile import TimingSum
-from springtide.domain.plan.view import Launch
+from springtide.domain.plan.view import LaunchTime
 from springtide.domain.spec.planning_config import PlanningConfig
 from springtide.planning.policy import move_order
 from tests.unit.planning import views
@@ -31,7 +31,7 @@ def test_servers_that_take_an_hour_to_come_pay_less_than_workers_that_come_at_on
     job = running(NOW, uses=uses(NOW, worker=0.4, server=0.97))
     for seconds, first in ((1.0, True), (3600.0, False)):
         starts = {RoleKind.WORKER: 1.0, RoleKind.SERVER: seconds}
-        launches = tuple(Launch(kind=kind, cpu=8.0, memory=0, seconds=each) for kind, each in starts.items())
+        launches = tuple(LaunchTime(kind=kind, cpu=8.0, memory=0, seconds=each) for kind, each in starts.items())
         assert move_order.servers_first(replace(job, launches=launches), SERVERS, CONFIG) is first
 
 

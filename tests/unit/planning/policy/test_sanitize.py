@@ -6,8 +6,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from springtide.domain.core.shape import Capacity
-from springtide.domain.plan.plan import Decision, Plan, nothing
+from springtide.domain.core.shape import ResourceBudget
+from springtide.domain.plan.plan import Decision, ShapePlan, nothing
 from springtide.domain.spec.planning_config import PlanningConfig
 from springtide.planning.policy import registry, sanitize
 from tests.unit.planning import views
@@ -44,7 +44,7 @@ def test_whatever_policies_see_their_plans_can_be_carried_out_and_nothing_is_rai
 @settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck), phases=UNSHRUNK)
 def test_a_wild_policy_is_tamed(view, wild):
     plans = tuple(
-        Plan(
+        ShapePlan(
             job=name,
             shape=wild.draw(views.shapes()),
             reason="because",
@@ -68,7 +68,7 @@ def test_a_policy_that_answers_with_something_else_decides_nothing():
     decision = registry.safe(lambda view, config: {"workers": 4})(views.cluster(views.running()), CONFIG)
     assert decision.plans == () and "failed: it answered with dict; wanted a Decision" in decision.why
     listed = registry.safe(lambda *_: Decision(plans=("grow",), why="so"))
-    assert "'grow' among its plans; wanted a Plan" in listed(views.cluster(), CONFIG).why
+    assert "'grow' among its plans; wanted a ShapePlan" in listed(views.cluster(), CONFIG).why
 
 
 def test_a_policy_that_ends_its_process_decides_nothing():
@@ -91,7 +91,9 @@ JOB = views.running()
         (lambda: Decision(why="so", notes=None), "its notes are None"),
         (lambda: Decision(why="so", notes=("fine", 3)), "wanted a tuple of sentences"),
         (
-            lambda: Decision(plans=(Plan(job=JOB.name, shape=JOB.shape, reason="r", server_cpus=((1,),)),), why="so"),
+            lambda: Decision(
+                plans=(ShapePlan(job=JOB.name, shape=JOB.shape, reason="r", server_cpus=((1,),)),), why="so"
+            ),
             "make no sense: ValueError",
         ),
     ],
@@ -102,18 +104,18 @@ def test_a_decision_of_anything_but_what_decisions_are_made_of_does_nothing(answ
 
 
 def test_half_a_worker_is_refused():
-    plan = Plan(job=JOB.name, shape=replace(JOB.shape, workers=JOB.shape.workers + 0.5), reason="r")
+    plan = ShapePlan(job=JOB.name, shape=replace(JOB.shape, workers=JOB.shape.workers + 0.5), reason="r")
     decision = registry.safe(lambda *_: Decision(plans=(plan,), why="so"))(views.cluster(JOB), CONFIG)
     assert decision.plans == () and "wanted whole numbers" in decision.notes[0]
 
 
 def test_jobs_shrink_first_so_that_others_may_grow_and_who_comes_too_late_is_told():
     large, small, late = (views.running(name=name) for name in ("large", "small", "late"))
-    view = views.cluster(large, small, late, capacity=Capacity(cpu=3 * large.shape.cpu, memory=0))
+    view = views.cluster(large, small, late, capacity=ResourceBudget(cpu=3 * large.shape.cpu, memory=0))
     plans = (
-        Plan(job="small", shape=replace(small.shape, workers=7), reason="up"),
-        Plan(job="late", shape=replace(small.shape, workers=5), reason="up"),
-        Plan(job="large", shape=replace(large.shape, workers=1), reason="down"),
+        ShapePlan(job="small", shape=replace(small.shape, workers=7), reason="up"),
+        ShapePlan(job="late", shape=replace(small.shape, workers=5), reason="up"),
+        ShapePlan(job="large", shape=replace(large.shape, workers=1), reason="down"),
     )
     decision = sanitize.kept(Decision(plans=plans, why="all at once"), view, CONFIG)
     assert [plan.job for plan in decision.plans] == ["large", "small"]
@@ -122,8 +124,8 @@ def test_jobs_shrink_first_so_that_others_may_grow_and_who_comes_too_late_is_tol
 
 def test_a_plan_out_of_bounds_or_for_nobody_is_refused_by_name():
     plans = (
-        Plan(job="job", shape=replace(views.shape(), workers=49), reason="more"),
-        Plan(job="nobody", shape=views.shape(), reason="who?"),
+        ShapePlan(job="job", shape=replace(views.shape(), workers=49), reason="more"),
+        ShapePlan(job="nobody", shape=views.shape(), reason="who?"),
     )
     decision = sanitize.kept(Decision(plans=plans, why="x"), views.cluster(views.running()), CONFIG)
     assert decision.plans == ()

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from springtide import config
-from springtide.domain.core.resources import Limits
+from springtide.domain.core.resources import ProcessLimits
 from springtide.domain.core.roles import Life, Role, RoleKind
 from springtide.domain.spec.job_spec import JobSpec
 from springtide.platforms.agent import role_launch
@@ -54,6 +54,6 @@ def test_what_is_left_open_is_not_said():
 
 def test_a_role_computes_with_no_more_threads_than_it_has_cores():
     many = RunPlan(spec=PLAN.spec, script="train.py", threads_per_worker=8)
-    assert role_launch.environment_of(many, Limits())["OMP_NUM_THREADS"] == "8"
-    assert role_launch.environment_of(many, Limits(cpu=1.5))["OMP_NUM_THREADS"] == "2"
-    assert role_launch.environment_of(many, Limits(cpu=0.1))["OMP_NUM_THREADS"] == "1"
+    assert role_launch.environment_of(many, ProcessLimits())["OMP_NUM_THREADS"] == "8"
+    assert role_launch.environment_of(many, ProcessLimits(cpu=1.5))["OMP_NUM_THREADS"] == "2"
+    assert role_launch.environment_of(many, ProcessLimits(cpu=0.1))["OMP_NUM_THREADS"] == "1"

@@ -5,11 +5,11 @@ import pathlib
 
 import pytest
 
-from springtide.domain.core.resources import Limits
+from springtide.domain.core.resources import ProcessLimits
 from springtide.platforms.local import cgroups
 from springtide.telemetry.host.cgroup_hierarchy import Hierarchy
 
-LIMITS = Limits(cpu=0.5, memory=64 << 20)
+LIMITS = ProcessLimits(cpu=0.5, memory=64 << 20)
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def test_a_quota_takes_a_group_in_each_hierarchy_and_counting_alone_leaves_the_c
         "cpuacct",
         "memory",
     }
-    counting = groups.make("worker-1", Limits())
+    counting = groups.make("worker-1", ProcessLimits())
     assert {folder.parent.parent.name for folder in counting.folders()} == {"cpuacct", "memory"}
     assert said == []
 
@@ -44,7 +44,7 @@ def test_a_quota_takes_a_group_in_each_hierarchy_and_counting_alone_leaves_the_c
 def test_all_folders_are_named_for_this_process_and_none_is_left(tmp_path, said):
     found = v1(tmp_path)
     groups = cgroups.Groups(said.append, found)
-    one, two = groups.make("worker-0", Limits()), groups.make("worker-0.1", Limits())
+    one, two = groups.make("worker-0", ProcessLimits()), groups.make("worker-0.1", ProcessLimits())
     [base] = {folder.parent.name for folder in one.folders()}
     assert base.startswith(cgroups.name_of(os.getpid()) + "-")
     groups.remove(one)
@@ -57,7 +57,7 @@ def test_all_folders_are_named_for_this_process_and_none_is_left(tmp_path, said)
 def test_where_it_is_not_permitted_it_says_so_once_and_goes_on(tmp_path, said):
     found = Hierarchy(1, {"cpu": tmp_path / "none", "memory": tmp_path / "none"})
     groups = cgroups.Groups(said.append, found)
-    assert groups.make("worker-0", Limits()) is None and said == []
+    assert groups.make("worker-0", ProcessLimits()) is None and said == []
     assert groups.make("worker-0", LIMITS) is None
     assert groups.make("worker-1", LIMITS) is None
     [line] = said
@@ -72,7 +72,7 @@ def test_without_control_groups_it_says_so_too(said):
 def test_version_2_hands_on_the_controllers_that_are_asked_for(tmp_path, said):
     found = v2(tmp_path, "memory cpu")
     groups = cgroups.Groups(said.append, found)
-    first = groups.make("probe", Limits())  # a kernel would make the files of a group with it
+    first = groups.make("probe", ProcessLimits())  # a kernel would make the files of a group with it
     assert first is None
     [base] = tmp_path.glob("springtide-*")
     (base / "cgroup.subtree_control").write_text("")
@@ -83,7 +83,7 @@ def test_version_2_hands_on_the_controllers_that_are_asked_for(tmp_path, said):
 
 def test_two_agents_of_one_process_do_not_share_a_group(tmp_path, said):
     found = v1(tmp_path)
-    one, two = (cgroups.Groups(said.append, found).make("worker-0", Limits()) for _ in range(2))
+    one, two = (cgroups.Groups(said.append, found).make("worker-0", ProcessLimits()) for _ in range(2))
     assert not set(one.folders()) & set(two.folders())
 
 

@@ -2,7 +2,7 @@
 
 import os
 
-from springtide.domain.spec.job_spec import Phase
+from springtide.domain.spec.job_spec import JobPhase
 from springtide.platforms.agent.job_handle import LogLine
 from springtide.platforms.local import job_handle
 from springtide.platforms.local.job_handle import LocalJobHandle, LogTail
@@ -69,11 +69,15 @@ def told(reach, *phases):
 def test_a_job_whose_last_line_was_not_written_is_as_its_story_tells(tmp_path):
     reach = reach_of(tmp_path, running=False)
     told(reach, "running", "finished")
-    assert (reach.status().phase, reach.status().why, reach.status().samples) == (Phase.FINISHED, "it is finished", 7)
+    assert (reach.status().phase, reach.status().why, reach.status().samples) == (
+        JobPhase.FINISHED,
+        "it is finished",
+        7,
+    )
 
 
 def test_a_job_that_was_killed_while_it_ran_has_failed(tmp_path):
     reach = reach_of(tmp_path, running=False)
     told(reach, "running")
-    assert reach.status().phase is Phase.FAILED
+    assert reach.status().phase is JobPhase.FAILED
     assert reach.status().why == "the command that ran it was killed, and the job with it (it was running)"

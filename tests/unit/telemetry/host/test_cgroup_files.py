@@ -6,7 +6,7 @@ that the machine has; the other version is known to this file only.
 
 import pytest
 
-from springtide.domain.core.resources import Limits, Usage
+from springtide.domain.core.resources import ProcessLimits, Usage
 from springtide.telemetry.host.cgroup_files import GroupV1, GroupV2
 
 
@@ -27,7 +27,7 @@ def v2(tmp_path):
 
 def test_version_1_writes_quota_period_and_bytes(v1):
     root, group = v1
-    group.hold_to(Limits(cpu=0.25, memory=64 << 20))
+    group.hold_to(ProcessLimits(cpu=0.25, memory=64 << 20))
     assert (root / "cpu/cpu.cfs_quota_us").read_text() == "25000"
     assert (root / "cpu/cpu.cfs_period_us").read_text() == "100000"
     assert (root / "memory/memory.limit_in_bytes").read_text() == str(64 << 20)
@@ -36,7 +36,7 @@ def test_version_1_writes_quota_period_and_bytes(v1):
 
 def test_version_2_writes_them_together_and_allows_no_swap(v2):
     root, group = v2
-    group.hold_to(Limits(cpu=1.5, memory=64 << 20))
+    group.hold_to(ProcessLimits(cpu=1.5, memory=64 << 20))
     assert (root / "cpu.max").read_text() == "150000 100000"
     assert (root / "memory.max").read_text() == str(64 << 20)
     assert (root / "memory.swap.max").read_text() == "0"
@@ -44,28 +44,28 @@ def test_version_2_writes_them_together_and_allows_no_swap(v2):
 
 def test_low_priority_is_the_least_share_of_the_processors(v1, v2):
     root, one = v1
-    one.hold_to(Limits(cpu=0.5, low=True))
+    one.hold_to(ProcessLimits(cpu=0.5, low=True))
     assert (root / "cpu/cpu.shares").read_text() == "2"
     folder, two = v2
     (folder / "cpu.weight").write_text("100")
-    two.hold_to(Limits(low=True))
+    two.hold_to(ProcessLimits(low=True))
     assert (folder / "cpu.weight").read_text() == "1"
 
 
 def test_a_group_that_only_counts_says_that_it_cannot_limit(v1, tmp_path):
-    both = Limits(cpu=0.5, memory=64 << 20)
+    both = ProcessLimits(cpu=0.5, memory=64 << 20)
     assert v1[1].can_hold(both)
     counting = GroupV1({"cpuacct": tmp_path, "memory": tmp_path})
-    assert counting.can_hold(Limits(memory=64 << 20)) and not counting.can_hold(both)
+    assert counting.can_hold(ProcessLimits(memory=64 << 20)) and not counting.can_hold(both)
     (tmp_path / "memory.max").write_text("max")
-    assert GroupV2(tmp_path).can_hold(Limits(memory=64 << 20)) and not GroupV2(tmp_path).can_hold(both)
+    assert GroupV2(tmp_path).can_hold(ProcessLimits(memory=64 << 20)) and not GroupV2(tmp_path).can_hold(both)
 
 
 @pytest.mark.parametrize("which", ["v1", "v2"])
 def test_without_limits_nothing_is_written(which, request):
     root, group = request.getfixturevalue(which)
     before = sorted(root.rglob("*"))
-    group.hold_to(Limits())
+    group.hold_to(ProcessLimits())
     assert sorted(root.rglob("*")) == before
 
 

@@ -15,7 +15,7 @@ from torch.utils.data import IterableDataset, TensorDataset
 
 from springtide import config, errors
 from springtide.domain.data.epochs import EpochPlace
-from springtide.domain.data.leases import Holder, Nothing
+from springtide.domain.data.leases import LeaseHolder, NoLease
 from springtide.domain.spec.job_spec import JobSpec
 from springtide.master.core.record import Record
 from springtide.rpc.messages.messages import End, Leased
@@ -38,7 +38,7 @@ class LifeLink(master_link.AloneLink):
 
     def __init__(self, record, life):
         super().__init__(config.load({"report_every_s": 60.0}, environ={}))
-        self._record, self._holder = record, Holder(0, life)
+        self._record, self._holder = record, LeaseHolder(0, life)
 
     def join(self):
         record = self._record
@@ -65,7 +65,7 @@ class LifeLink(master_link.AloneLink):
             book.end(self._holder, card, self.hands.ends)
         self.hands.told(words)
         answer = book.lease(self._holder, card, most, at=0.0, known=[(one.shard, one.first) for one in words.progress])
-        if isinstance(answer, Nothing):
+        if isinstance(answer, NoLease):
             return End()
         self.hands.take(card, answer)
         return Leased(answer)

@@ -9,7 +9,7 @@ from torch.utils import data
 from springtide import config, errors
 from springtide.data import source
 from springtide.data.ledger.pass_registry import Book
-from springtide.domain.data.leases import Holder, Nothing
+from springtide.domain.data.leases import LeaseHolder, NoLease
 from springtide.domain.data.samples import DatasetCard
 from springtide.rpc.messages import messages
 from springtide.worker.input import bad_samples, batches, iterable
@@ -32,7 +32,7 @@ class Worker:
     """A link to a book that several workers share."""
 
     def __init__(self, book, rank):
-        self.book, self.holder, self.hands, self.draining = book, Holder(rank), Hands(), False
+        self.book, self.holder, self.hands, self.draining = book, LeaseHolder(rank), Hands(), False
 
     def lease(self, card, most):
         words = self.hands.words()
@@ -41,8 +41,8 @@ class Worker:
         if self.hands.ends is not None:
             self.book.end(self.holder, card, self.hands.ends)
         answer = self.book.lease(self.holder, card, 1, 0.0)
-        if isinstance(answer, Nothing):
-            return messages.Wait() if answer is Nothing.WAIT else messages.End()
+        if isinstance(answer, NoLease):
+            return messages.Wait() if answer is NoLease.WAIT else messages.End()
         self.hands.take(card, answer)
         return messages.Leased(answer)
 

@@ -3,7 +3,7 @@
 import hypothesis.strategies as st
 from hypothesis import given
 
-from springtide.domain.data.leases import Grant, LeaseKey, Progress, Wish
+from springtide.domain.data.leases import Grant, LeaseKey, Progress, ShrinkRequest
 from springtide.domain.data.samples import DatasetCard
 from springtide.worker.link.lease_tracker import Hands, Words
 
@@ -56,10 +56,10 @@ def test_a_lease_is_named_until_the_master_has_heard_that_it_is_through():
 def test_a_wish_is_granted_as_far_as_the_loop_has_not_been_given_more():
     hands = holding(FIRST, SECOND)
     claims(hands, 2)
-    assert hands.heed((), [Wish(0, 0, 10), Wish(1, 0, 0)]), "the master should hear of it at once"
+    assert hands.heed((), [ShrinkRequest(0, 0, 10), ShrinkRequest(1, 0, 0)]), "the master should hear of it at once"
     assert hands.words().progress == (Progress(0, 0, 0, 20), Progress(1, 0, 0, 0))
     assert hands.claim(10) is None
-    assert not hands.heed((), [Wish(0, 0, 30)])
+    assert not hands.heed((), [ShrinkRequest(0, 0, 30)])
     assert hands.words().progress[0].end == 20, "what was agreed stays"
 
 

@@ -6,9 +6,9 @@ from hypothesis import strategies as some
 
 from springtide.data.stream.records import Records
 from springtide.data.stream.stream import Chunk
-from springtide.domain.data.leases import Grant, Wish
+from springtide.domain.data.leases import Grant, ShrinkRequest
 from springtide.domain.data.samples import DatasetCard
-from springtide.domain.data.streams import FAR, Cut, StreamCard
+from springtide.domain.data.streams import FAR, BatchCut, StreamCard
 from springtide.worker.link.lease_tracker import Hands
 from springtide.worker.online.batch_claims import MOST_AHEAD, Heads, batch_end
 
@@ -26,7 +26,7 @@ def holding(first=0, end=FAR, *, partition=0, cuts=()):
     """Hands with one lease, and heads that follow it."""
     hands, heads = Hands(), Heads(B)
     hands.open(CARD)
-    hands.take(CARD, [Grant(partition, 0, partition, first, end)], cuts=[Cut(partition, first, at) for at in cuts])
+    hands.take(CARD, [Grant(partition, 0, partition, first, end)], cuts=[BatchCut(partition, first, at) for at in cuts])
     heads.follow(hands.tails())
     return hands, heads
 
@@ -92,11 +92,11 @@ def test_records_that_wait_at_the_head_are_cut_off_once_the_master_has_noted_it(
     heads.take_in(chunk(0, 3), at=10.0)
     assert heads.lingering({0: 5}, before=20.0) == (), "there is more to read"
     assert heads.lingering({0: 3}, before=9.0) == (), "they have not waited long"
-    assert heads.lingering({0: 3}, before=10.0) == (Cut(0, 0, 3),)
+    assert heads.lingering({0: 3}, before=10.0) == (BatchCut(0, 0, 3),)
     heads.take_in(chunk(3, 9), at=11.0)
     assert claimed(hands, heads) == [], "the master may have noted it: the batch must end there, full or not"
-    assert heads.lingering({0: 9}, before=0.0) == (Cut(0, 0, 3),), "it is asked for until that is known"
-    hands.note_cuts([Cut(0, 0, 3)], era=0)
+    assert heads.lingering({0: 9}, before=0.0) == (BatchCut(0, 0, 3),), "it is asked for until that is known"
+    hands.note_cuts([BatchCut(0, 0, 3)], era=0)
     heads.follow(hands.tails())
     assert claimed(hands, heads) == [(0, 3, [0, 1, 2]), (3, 8, [3, 4, 5, 6, 7])]
 
@@ -104,7 +104,7 @@ def test_records_that_wait_at_the_head_are_cut_off_once_the_master_has_noted_it(
 def test_a_cut_that_was_asked_for_where_the_partition_turns_out_to_end_is_not_waited_for():
     hands, heads = holding()
     heads.take_in(chunk(0, 3), at=0.0)
-    assert heads.lingering({0: 3}, before=1.0) == (Cut(0, 0, 3),)
+    assert heads.lingering({0: 3}, before=1.0) == (BatchCut(0, 0, 3),)
     hands.end_run(0, 3)
     heads.follow(hands.tails())
     assert claimed(hands, heads) == [(0, 3, [0, 1, 2])] and heads.lingering({0: 3}, before=1.0) == ()
@@ -121,7 +121,7 @@ def test_a_lease_that_is_wished_to_end_ends_behind_the_last_batch_that_was_claim
     heads.take_in(chunk(0, 10), at=0.0)
     assert claimed(hands, heads) == [(0, 8, list(range(8)))]
     heads.take_in(chunk(10, 20), at=0.0)
-    assert hands.heed((), [Wish(0, 0, 0)])
+    assert hands.heed((), [ShrinkRequest(0, 0, 0)])
     assert hands.tails()[0].end == 8
     assert claimed(hands, heads) == [], "not even what was read before"
     heads.follow(hands.tails())

@@ -9,7 +9,7 @@ from springtide.data.ledger.pass_registry import Book
 from springtide.data.stream.dataset import stream
 from springtide.data.stream.log.layout import Settings
 from springtide.data.stream.log.stream import create
-from springtide.domain.data.leases import Holder, Nothing
+from springtide.domain.data.leases import LeaseHolder, NoLease
 from springtide.rpc.messages.messages import End, Leased, Wait
 from springtide.worker.bsp.group import Place
 from springtide.worker.input.batches import PAUSED
@@ -28,17 +28,17 @@ class GroupLink:
 
     def lease(self, card, most, seen=()):
         words = self.hands.words()
-        holder = Holder(self.rank)
+        holder = LeaseHolder(self.rank)
         self.book.report(holder, words.progress, 0.0)
         self.hands.told(words)
         answer = self.book.lease(holder, card, most, 0.0, seen=self.book.news(card, seen))
-        if answer is Nothing.WAIT:
+        if answer is NoLease.WAIT:
             convoy = self.book.convoy(card)
             stretch, _ = convoy.choose(seen, lingered=True)
             if stretch is not None and self.book.plan(self.rank, convoy.base, stretch):
                 answer = self.book.lease(holder, card, most, 0.0)
-        if isinstance(answer, Nothing):
-            return Wait() if answer is Nothing.WAIT else End()
+        if isinstance(answer, NoLease):
+            return Wait() if answer is NoLease.WAIT else End()
         self.hands.take(card, answer)
         return Leased(answer)
 
@@ -66,7 +66,7 @@ def ranks(log, workers, **options):
     book, dataset = Book(workers=workers), stream(f"log://{log.folder}", decode=decode, **options)
     card = card_of(dataset, BATCH, "bsp", epochs=1, scaling=None, workers=workers)
     for rank in range(workers):
-        book.report(Holder(rank), (), 0.0)  # all are there from the beginning
+        book.report(LeaseHolder(rank), (), 0.0)  # all are there from the beginning
     return [
         InStep(dataset, log, card, GroupLink(book, rank), lambda rank=rank: Place(rank, workers, 1))
         for rank in range(workers)

@@ -3,7 +3,7 @@
 import threading
 
 from springtide.domain.data.samples import DatasetCard
-from springtide.domain.data.streams import Cut, Seen, StreamCard
+from springtide.domain.data.streams import BatchCut, PartitionRange, StreamCard
 from springtide.rpc.messages import messages
 from springtide.worker.online.stream_client import Asking
 
@@ -26,7 +26,7 @@ class Away:
 def test_a_cut_that_is_not_answered_is_not_asked_again_meanwhile_and_keeps_no_process_alive():
     link = Away()
     asking = Asking(link, CARD, stream=None)
-    first, second = (Cut(0, 0, 5),), (Cut(0, 0, 6),)
+    first, second = (BatchCut(0, 0, 5),), (BatchCut(0, 0, 6),)
     asking.cut(first)
     assert link.begun.acquire(timeout=60)
     asking.cut(second)
@@ -51,13 +51,13 @@ class Patient:
         self.asked, self.looked = threading.Semaphore(0), 0
 
     def lease(self, card, most, seen):
-        assert (most, seen) == (1, (Seen(0, 0, 9),))
+        assert (most, seen) == (1, (PartitionRange(0, 0, 9),))
         self.asked.release()
         return messages.Wait()
 
     def bounds(self, start):
         self.looked += 1
-        return (Seen(0, 0, 9),)
+        return (PartitionRange(0, 0, 9),)
 
 
 def test_a_question_is_always_with_the_master_though_the_stream_is_looked_at_seldom():

@@ -2,7 +2,7 @@ import numpy as np
 
 from springtide.data.stream.records import Records
 from springtide.domain.data.leases import Grant
-from springtide.domain.data.streams import FAR, PartitionView, Steps
+from springtide.domain.data.streams import FAR, PartitionView, StepSums
 from springtide.worker.link.lease_tracker import Claim, Tail
 from springtide.worker.online.usage_report import Use
 
@@ -59,14 +59,14 @@ def test_what_steps_took_is_summed_though_reports_are_made_in_their_midst():
     use = Use(counter=lambda: now[0])
     use.waits(False, 10)
     now[0] = 1.0
-    assert use.report([]).steps == Steps()
+    assert use.report([]).steps == StepSums()
     now[0] = 2.0
     use.waits(False, 4)
     now[0] = 3.0
     use.waits(True)
     now[0] = 9.0
     use.waits(False, 7)
-    assert use.report([]).steps == Steps(number=2, samples=14, seconds=3.0, squared=116, crossed=24.0)
+    assert use.report([]).steps == StepSums(number=2, samples=14, seconds=3.0, squared=116, crossed=24.0)
 
 
 def test_what_is_read_and_refused_is_counted():

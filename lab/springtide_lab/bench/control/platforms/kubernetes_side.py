@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from springtide import errors
 from springtide.domain.core.roles import RoleKind
-from springtide.domain.spec.elastic_job import ElasticJob, Keeping, Patience, RoleWish
+from springtide.domain.spec.elastic_job import CheckpointWish, ElasticJob, PatienceWish, RoleWish
 from springtide.domain.spec.platform_options import KubernetesWish, RunVolume
 from springtide.platforms.agent import credentials
 from springtide.platforms.agent.run_plan import RunPlan
@@ -83,8 +83,8 @@ class Pods:
         job = ElasticJob(
             name=spec.name, script=script.name, arguments=plan.arguments, workers=RoleWish(count=spec.workers),
             servers=RoleWish(count=spec.servers), data_workers="off", relaunches=spec.relaunches,
-            checkpoints=Keeping(every_s=spec.checkpoints.every_s), environment={"OMP_NUM_THREADS": "1"},
-            patience=Patience(heartbeat_s=spec.heartbeat_s, grace_s=plan.grace_s),
+            checkpoints=CheckpointWish(every_s=spec.checkpoints.every_s), environment={"OMP_NUM_THREADS": "1"},
+            patience=PatienceWish(heartbeat_s=spec.heartbeat_s, grace_s=plan.grace_s),
             kubernetes=KubernetesWish(run_volume=RunVolume(size="1Gi", shared=True), grace_s=5),
         )  # fmt: skip
         submitting.submit(job, code, self._where)

@@ -19,7 +19,7 @@ from typing import Protocol
 import msgspec
 
 from springtide import errors
-from springtide.domain.core.resources import Limits
+from springtide.domain.core.resources import ProcessLimits
 from springtide.domain.data.data_workers import FeedState, FeedTarget
 from springtide.planning.dataworkers.tuning.observation import Cores, Told
 from springtide.platforms.local import cgroups
@@ -44,7 +44,7 @@ class Member:
 
     def hold_to(self, cpus: float) -> None:
         """So many CPUs from now on."""
-        self.group.hold_to(Limits(cpu=cpus * CPU))
+        self.group.hold_to(ProcessLimits(cpu=cpus * CPU))
 
     @property
     def cpu_s(self) -> float:
@@ -157,7 +157,7 @@ class Crew:
         )
 
     def _start(self, name: str, module: str, said: dict[str, float]) -> Member:
-        group = self._groups.make(name, Limits(cpu=1.0))
+        group = self._groups.make(name, ProcessLimits(cpu=1.0))
         if group is None or self._complaints:
             raise errors.BadInput(f"the walk needs CPU quotas; {' '.join(self._complaints)}")
         process = subprocess.Popen(
@@ -202,7 +202,7 @@ class Crew:
         """Its input ends: a data worker hands out what it has, the trainer stops. With all the CPU it wants."""
         assert member.process.stdin is not None
         with contextlib.suppress(OSError):
-            member.group.hold_to(Limits(cpu=1.0))
+            member.group.hold_to(ProcessLimits(cpu=1.0))
             member.process.stdin.close()
 
     def _end(self, member: Member) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from springtide import errors
 from springtide.domain.model.checkpoints import CheckpointRules
-from springtide.domain.spec.job_spec import JobSpec, Phase
+from springtide.domain.spec.job_spec import JobPhase, JobSpec
 from springtide.testing.cluster import LocalCluster
 from springtide_lab.bench.faults.straggler.workload import KINDS
 
@@ -76,7 +76,7 @@ def go(folder: pathlib.Path) -> None:
 def until_ended(job: LocalCluster, within_s: float) -> None:
     """To the last batch."""
     ended = job.wait(within_s=within_s)
-    if ended.phase is not Phase.FINISHED:
+    if ended.phase is not JobPhase.FINISHED:
         raise errors.JobFailed(f"the job with a straggler has {ended.phase}: {ended.why}")
 
 

@@ -14,7 +14,7 @@ import msgspec
 
 from springtide import errors
 from springtide.domain.data.online_view import OnlineRules
-from springtide.domain.spec.job_spec import Phase
+from springtide.domain.spec.job_spec import JobPhase
 from springtide.domain.spec.online_job import OnlineJob, OnlinePoint, OnlineState, TrafficStep
 from springtide.planning.online.forecast.traffic import DAY_S
 from springtide.platforms.local import cgroups
@@ -135,7 +135,7 @@ def play(
         producer.seal()
         ended = job.wait(within_s=120)
         points = read(job.files.online, OnlinePoint)
-    if ended.phase is not Phase.FINISHED:
+    if ended.phase is not JobPhase.FINISHED:
         raise errors.JobFailed(f"the job of the benchmark ended as {ended.phase}: {ended.why}")
     return status, points, online_job.miscounted(folder, producer.appended)
 

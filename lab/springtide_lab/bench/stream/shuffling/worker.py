@@ -18,7 +18,7 @@ import numpy as np
 from springtide.data.stream.log.stream import LogStream
 from springtide.domain.data.leases import Grant
 from springtide.domain.data.samples import DatasetCard
-from springtide.domain.data.streams import FAR, Cut, StreamCard
+from springtide.domain.data.streams import FAR, BatchCut, StreamCard
 from springtide.worker.link.lease_tracker import Hands
 from springtide.worker.online.shuffling.peers import Peers
 from springtide.worker.online.shuffling.shuffle_unit import Unit
@@ -35,7 +35,7 @@ class Cuts:
     def __init__(self, hands: Hands) -> None:
         self._hands = hands
 
-    def cut(self, cuts: tuple[Cut, ...]) -> None:
+    def cut(self, cuts: tuple[BatchCut, ...]) -> None:
         """These are noted."""
         self._hands.note_cuts(cuts, self._hands.era)
 

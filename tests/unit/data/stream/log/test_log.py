@@ -15,7 +15,7 @@ from springtide.data.stream.log import heads, layout, retention, stream, tail, w
 from springtide.data.stream.log import reader as reading
 from springtide.data.stream.log.layout import Settings
 from springtide.data.stream.stream import Stream
-from springtide.domain.data.streams import Seen
+from springtide.domain.data.streams import PartitionRange
 
 
 def make(folder: Path, **settings: object) -> stream.LogStream:
@@ -67,8 +67,8 @@ def test_a_job_begins_at_the_earliest_the_latest_or_a_time(tmp_path: Path) -> No
     producer = log.writer()
     for i in range(10):
         producer.put(1, [b"%03d" % i, b"..."], at=100.0 + i)
-    assert log.bounds() == [Seen(0, 0, 0), Seen(1, 0, 20)]
-    assert log.bounds("latest") == [Seen(0, 0, 0), Seen(1, 20, 20)]
+    assert log.bounds() == [PartitionRange(0, 0, 0), PartitionRange(1, 0, 20)]
+    assert log.bounds("latest") == [PartitionRange(0, 0, 0), PartitionRange(1, 20, 20)]
     assert [log.bounds(at)[1].start for at in ("0", "100", "103.5", "109", "109.5")] == [0, 0, 8, 18, 20]
     with pytest.raises(errors.BadInput, match="earliest, latest"):
         log.bounds("yesterday")
@@ -79,7 +79,7 @@ def test_a_sealed_log_has_final_ends_and_takes_no_more(tmp_path: Path) -> None:
     producer = log.writer()
     producer.put(0, [b"last"])
     log.seal()
-    assert log.bounds() == [Seen(0, 0, 1, True), Seen(1, 0, 0, True)]
+    assert log.bounds() == [PartitionRange(0, 0, 1, True), PartitionRange(1, 0, 0, True)]
     with pytest.raises(errors.BadInput, match="sealed"):
         producer.put(0, [b"more"])
     with pytest.raises(errors.BadInput, match="sealed"):
@@ -130,7 +130,7 @@ def test_old_records_go_when_they_are_old_even_if_nothing_new_comes(tmp_path: Pa
     producer.put(0, [b"a", b"b"], at=1000.0)
     assert producer.trim(at=1050.0) == 0
     assert producer.trim(at=1061.0) == 1
-    assert log.bounds()[0] == Seen(0, 2, 2)
+    assert log.bounds()[0] == PartitionRange(0, 2, 2)
     producer.put(0, [b"c"], at=1070.0)
     assert read(log) == [(2, b"c")]
 

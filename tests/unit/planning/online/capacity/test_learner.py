@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from springtide.domain.data.streams import Steps
+from springtide.domain.data.streams import StepSums
 from springtide.planning.online.capacity.learner import FADES_S, Learned, Measured, window_s
 from springtide.planning.online.capacity.measurements import Work
 
@@ -15,7 +15,7 @@ BATCH = 64
 def window(workers, pace, *, busy=1.0, sizes=(64,), at_all=0.0, seconds=20.0):
     """So many workers that were busy for a part of it, in batches of these sizes in turn."""
     work = Work(pace * busy * seconds, busy * seconds, (1 - busy) * seconds)
-    steps, mean = Steps(), sum(sizes) / len(sizes)
+    steps, mean = StepSums(), sum(sizes) / len(sizes)
     for size in [*sizes] * max(1, round(work.samples / mean / len(sizes))):
         steps = steps.and_one(size, mean / pace if at_all else size / pace)
     return dict.fromkeys(range(workers), work._replace(steps=steps))

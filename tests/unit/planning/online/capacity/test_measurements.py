@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from springtide.domain.data.streams import Steps
+from springtide.domain.data.streams import StepSums
 from springtide.planning.online.capacity.measurements import (
     Work,
     full,
@@ -17,7 +17,7 @@ from springtide.planning.online.capacity.measurements import (
 
 def steps_of(sizes, at_all, by_sample):
     """Steps of these sizes that cost so much each, and so much a sample."""
-    done = Steps()
+    done = StepSums()
     for size in sizes:
         done = done.and_one(size, at_all + by_sample * size)
     return done
@@ -40,7 +40,7 @@ def test_workers_whose_batches_were_cut_short_say_little_of_what_they_can_do():
 
 
 def test_a_worker_that_began_anew_has_done_nothing_rather_than_less_than_nothing():
-    assert Work(10, 1, 1).since(Work(500, 60, 7, Steps(5, 5, 5, 5, 5))) == Work(0, 0, 0)
+    assert Work(10, 1, 1).since(Work(500, 60, 7, StepSums(5, 5, 5, 5, 5))) == Work(0, 0, 0)
 
 
 def test_steps_that_cost_the_same_whatever_is_in_them_are_worth_more_when_full():
@@ -53,16 +53,22 @@ def test_steps_that_cost_the_same_whatever_is_in_them_are_worth_more_when_full()
 
 def test_steps_of_one_size_do_not_tell_and_are_taken_to_cost_what_their_samples_do():
     assert quicker_when_full(steps_of([16] * 500, 0.08, 0.0), 64, 16) == pytest.approx(1.0)
-    assert quicker_when_full(Steps(), 64, 16) == 1.0
+    assert quicker_when_full(StepSums(), 64, 16) == 1.0
 
 
 @given(st.lists(st.tuples(st.floats(1, 64), st.floats(1e-3, 1)), min_size=1), st.floats(1, 64))
 def test_it_is_never_less_than_nothing_gained_nor_more_than_all_of_the_room(steps, size):
-    done = Steps()
+    done = StepSums()
     for one in steps:
         done = done.and_one(*one)
     assert 1 - 1e-9 <= quicker_when_full(done, 64, size) <= 64 / size * (1 + 1e-9)
 
 
 def test_steps_of_all_workers_are_summed():
-    assert summed({0: Work(1, 1, 1, Steps(1, 2, 3, 4, 5)), 1: Work(1, 1, 1, Steps(1, 1, 1, 1, 1))}) == (2, 3, 4, 5, 6)
+    assert summed({0: Work(1, 1, 1, StepSums(1, 2, 3, 4, 5)), 1: Work(1, 1, 1, StepSums(1, 1, 1, 1, 1))}) == (
+        2,
+        3,
+        4,
+        5,
+        6,
+    )

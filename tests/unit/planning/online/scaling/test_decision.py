@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from springtide import errors
-from springtide.domain.data.online_view import OnlineRules, OnlineView, Outlook
+from springtide.domain.data.online_view import OnlineRules, OnlineView, TrafficOutlook
 from springtide.planning.online.scaling.decision import WORTH, decide, due, lag_worth
 
 RULES = OnlineRules(most=8, pause_s=600.0, lag_price=6.0)
@@ -16,7 +16,9 @@ CAPACITY = tuple(100.0 * workers for workers in range(9))
 
 def outlook(*traffic, spread=1.1):
     mean = tuple(map(float, traffic))
-    return Outlook(step_s=600.0, mean=mean, high=tuple(spread * one for one in mean), why="as on the days before")
+    return TrafficOutlook(
+        step_s=600.0, mean=mean, high=tuple(spread * one for one in mean), why="as on the days before"
+    )
 
 
 def view(**changes):

@@ -6,8 +6,8 @@ import pytest
 
 from springtide.domain.core.roles import Role, RoleKind
 from springtide.domain.core.shape import GIB
-from springtide.domain.plan.view import Finding, Launch, PastJob, Trouble
-from springtide.domain.spec.planning_config import PlanningConfig, Steps
+from springtide.domain.plan.view import FindingKind, GuardFinding, LaunchTime, PastJob
+from springtide.domain.spec.planning_config import PlanningConfig, StepPolicyConfig
 from springtide.planning.perf_model import equations
 from springtide.planning.perf_model.measurements import Measured
 from springtide.planning.policy import registry
@@ -35,7 +35,9 @@ def test_es_adds_workers_by_steps_and_nothing_else():
     begun = next_shape("es", views.waiting(requested=views.shape(workers=9, servers=3)))
     assert begun == views.shape(workers=1, servers=3)
     assert next_shape("es", views.running(begun)) == replace(begun, workers=5)
-    assert next_shape("es", views.running(begun), PlanningConfig(steps=Steps(workers=1))) == replace(begun, workers=2)
+    assert next_shape("es", views.running(begun), PlanningConfig(steps=StepPolicyConfig(workers=1))) == replace(
+        begun, workers=2
+    )
 
 
 def test_es_goes_back_when_new_workers_bring_too_little_and_stays_there():
@@ -53,7 +55,7 @@ def test_es_and_optimus_wait_three_minutes_between_steps():
 
 @pytest.mark.parametrize("name", ["es", "optimus", "optimus_one"])
 def test_what_pods_take_to_start_is_part_of_the_three_minutes(name):
-    started = (Launch(kind=RoleKind.WORKER, cpu=3.0, memory=0, seconds=120.0),)
+    started = (LaunchTime(kind=RoleKind.WORKER, cpu=3.0, memory=0, seconds=120.0),)
     for changed_at, looks in ((940.0, True), (950.0, False)):
         job = views.running(
             last_change_at=changed_at, launches=started, profiles=(views.profile(views.shape(), at=990.0),)
@@ -74,7 +76,7 @@ def test_optimus_adds_workers_and_servers_at_once_probes_and_then_follows_its_mo
 def test_optimus_takes_no_step_that_the_quota_does_not_hold():
     tried = [views.shape(workers=1, servers=1), views.shape(workers=5, servers=3)]
     large = views.shape(workers=40, servers=4)  # 192 of 200 cores
-    config = PlanningConfig(steps=Steps(workers=2))
+    config = PlanningConfig(steps=StepPolicyConfig(workers=2))
     assert next_shape("optimus", views.running(large, tried=tried), config) in (None, replace(large, workers=42))
     assert next_shape("optimus", views.running(large, tried=tried)) is None
 
@@ -123,7 +125,7 @@ def test_dlrover_adds_at_most_eight_workers_while_servers_idle_and_stops_when_th
 
 def test_dlrover_doubles_after_memory_ran_out():
     of = views.shape(server_memory=4 * GIB)
-    finding = Finding(trouble=Trouble.OOM, role=Role(RoleKind.SERVER, 0), why="killed")
+    finding = GuardFinding(trouble=FindingKind.OOM, role=Role(RoleKind.SERVER, 0), why="killed")
     even = tuple(replace(use, memory_used=4 * GIB) for use in views.uses(of))
     balanced = views.running(of, findings=(finding,), uses=even)
     assert next_shape("dlrover", balanced).servers == 4

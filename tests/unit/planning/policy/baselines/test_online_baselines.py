@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from springtide.domain.data.online_view import Outlook
+from springtide.domain.data.online_view import TrafficOutlook
 from springtide.planning.online.capacity.capacity_model import Seen
 from springtide.planning.policy.baselines import autopilot, hpa, kale, keda, madu
 
@@ -69,7 +69,7 @@ def test_autopilot_takes_the_highest_of_its_window_and_gives_back_half_of_what_i
 
 def test_madu_plans_the_upper_end_of_a_forecast_by_a_straight_line():
     assert madu.slope([Seen(1, 100.0), Seen(2, 200.0)]) == pytest.approx(100.0)
-    outlook = Outlook(step_s=600.0, mean=(100.0, 300.0, 900.0), high=(150.0, 400.0, 950.0))
+    outlook = TrafficOutlook(step_s=600.0, mean=(100.0, 300.0, 900.0), high=(150.0, 400.0, 950.0))
     assert madu.wants(outlook, madu.MaduSettings(0.0, 600.0), per_worker=100.0, most=32) == 3
     assert madu.wants(outlook, madu.MaduSettings(1.0, 600.0), per_worker=100.0, most=32) == 4
     assert madu.wants(outlook, madu.MaduSettings(0.0, 1800.0), per_worker=100.0, most=6) == 6
@@ -77,14 +77,14 @@ def test_madu_plans_the_upper_end_of_a_forecast_by_a_straight_line():
 
 def test_kale_plans_the_fewest_workers_that_keep_up_and_leaves_out_what_is_short():
     capacity = np.arange(9) * 100.0
-    outlook = Outlook(step_s=600.0, mean=(350.0, 350.0, 450.0, 550.0, 550.0, 550.0), high=(800.0,) * 6)
+    outlook = TrafficOutlook(step_s=600.0, mean=(350.0, 350.0, 450.0, 550.0, 550.0, 550.0), high=(800.0,) * 6)
     settings = kale.KaleSettings(1, 900.0, False, 0.0, 0.0, 1200.0)
     planned = kale.plan(outlook, settings, workers=4, capacity=capacity)
     assert set(planned.tolist()) == {4, 6} and planned[0] == 4 and planned[-1] == 6
     at_once = kale.plan(outlook, settings._replace(upper=1.0), workers=8, capacity=capacity)
     assert set(at_once.tolist()) == {8}, "no number of workers trains more than 800"
     slow = kale.KaleSettings(1, 1500.0, True, 0.0, 0.0, 1200.0)
-    ramp = Outlook(step_s=600.0, mean=tuple(50.0 + 100 * step for step in range(7)), high=(1.0,) * 7)
+    ramp = TrafficOutlook(step_s=600.0, mean=tuple(50.0 + 100 * step for step in range(7)), high=(1.0,) * 7)
     once, calm = (
         kale.plan(ramp, slow._replace(repeated=again), workers=1, capacity=capacity) for again in (False, True)
     )

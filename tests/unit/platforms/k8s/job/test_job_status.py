@@ -3,13 +3,13 @@ import math
 import msgspec
 import pytest
 
-from springtide.domain.spec.job_spec import Blame, Phase
+from springtide.domain.spec.job_spec import Blame, JobPhase
 from springtide.platforms.k8s.job import job_status
 from springtide.rpc.messages import messages
 
 RUNNING = messages.JobStatus(
     name="ctr",
-    phase=Phase.RUNNING,
+    phase=JobPhase.RUNNING,
     why="all servers are ready",
     elapsed_s=12.5,
     samples=1000,
@@ -37,21 +37,24 @@ def test_people_see_the_few_figures_that_matter():
 
 
 def test_programs_read_back_the_whole_status():
-    failed = msgspec.structs.replace(RUNNING, phase=Phase.FAILED, blame=Blame.USER, detail="Traceback ...")
+    failed = msgspec.structs.replace(RUNNING, phase=JobPhase.FAILED, blame=Blame.USER, detail="Traceback ...")
     for status in (RUNNING, failed):
         fields = msgspec.json.decode(msgspec.json.encode(job_status.fields(status, generation=1)))
         assert job_status.read(fields, "ctr", 5.0) == status
     for unread in ({}, {"report": {"nonsense": 1}}):
         new = job_status.read(unread, "ctr", 5.0)
-        assert (new.name, new.phase, new.elapsed_s) == ("ctr", Phase.STARTING, 5.0)
+        assert (new.name, new.phase, new.elapsed_s) == ("ctr", JobPhase.STARTING, 5.0)
         assert "does it run?" in new.why
 
 
 @pytest.mark.parametrize(
     ("since", "expected"),
     [
-        ({"phase": "Stopped", "message": "its master did not come back"}, (Phase.STOPPED, "its master did not come")),
-        ({"message": "no master: no node takes it"}, (Phase.RUNNING, "no master: no node takes it")),
+        (
+            {"phase": "Stopped", "message": "its master did not come back"},
+            (JobPhase.STOPPED, "its master did not come"),
+        ),
+        ({"message": "no master: no node takes it"}, (JobPhase.RUNNING, "no master: no node takes it")),
     ],
 )
 def test_what_the_operator_says_of_a_job_without_a_master_is_not_hidden_by_the_masters_last_words(since, expected):
@@ -69,12 +72,12 @@ def test_what_json_cannot_say_is_left_out():
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"phase": Phase.STARTING, "workers_alive": 0}, (False, True, False, False)),
+        ({"phase": JobPhase.STARTING, "workers_alive": 0}, (False, True, False, False)),
         ({}, (True, True, True, False)),
         ({"workers_alive": 4}, (True, False, False, False)),
         ({"workers_wanted": 3, "lacks": "1 worker fewer than wanted"}, (True, False, True, False)),
-        ({"phase": Phase.DRAINING}, (False, True, False, False)),
-        ({"phase": Phase.FINISHED}, (False, False, False, True)),
+        ({"phase": JobPhase.DRAINING}, (False, True, False, False)),
+        ({"phase": JobPhase.FINISHED}, (False, False, False, True)),
     ],
 )
 def test_conditions_say_what_is_so(changes, expected):

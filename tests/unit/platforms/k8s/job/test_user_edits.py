@@ -1,10 +1,12 @@
-from springtide.domain.core.shape import Bounds, Shape
+from springtide.domain.core.shape import Shape, ShapeBounds
 from springtide.domain.spec.elastic_job import ElasticJob, RoleWish
-from springtide.domain.spec.job_spec import Phase
+from springtide.domain.spec.job_spec import JobPhase
 from springtide.platforms.k8s.job import user_edits
 from springtide.rpc.messages import messages
 
-STATUS = messages.JobStatus(name="ctr", phase=Phase.RUNNING, why="", elapsed_s=1.0, workers_wanted=4, servers_wanted=2)
+STATUS = messages.JobStatus(
+    name="ctr", phase=JobPhase.RUNNING, why="", elapsed_s=1.0, workers_wanted=4, servers_wanted=2
+)
 SHAPE = Shape(workers=1, servers=1, worker_cpu=0.5, server_cpu=0.2)
 
 
@@ -63,7 +65,7 @@ def test_data_workers_follow_the_spec():
 
 def test_new_bounds_of_a_planned_job_go_to_its_planner_and_set_no_number():
     two, four = RoleWish(min=1, max=2), RoleWish(min=2, max=3)
-    limits = Bounds(
+    limits = ShapeBounds(
         least=Shape(workers=2, servers=1, worker_cpu=0.5, server_cpu=0.2),
         most=Shape(workers=3, servers=7, worker_cpu=0.5, server_cpu=0.2),
     )
@@ -77,6 +79,6 @@ def test_new_bounds_of_a_planned_job_go_to_its_planner_and_set_no_number():
 def test_a_number_that_is_given_to_a_planned_job_is_set_by_hand():
     bounded, given = job(RoleWish(max=8)), job(RoleWish(count=6))
     assert user_edits.changed(bounded, given, STATUS, planned=True).workers == 6
-    limits = Bounds(least=SHAPE, most=SHAPE)
+    limits = ShapeBounds(least=SHAPE, most=SHAPE)
     assert user_edits.rebound(bounded, given, limits) is None
     assert user_edits.rebound(given, bounded, limits).workers == (1, 1), "the planner has it again"
