@@ -14,7 +14,7 @@ from torch import nn
 
 import springtide as st
 from springtide.data.stream.decode import Json
-from springtide.data.stream.log.layout import Settings
+from springtide.data.stream.log.layout import LogSettings
 from springtide.data.stream.log.stream import create
 
 
@@ -32,7 +32,7 @@ class Model(nn.Module):
 
 
 folder = pathlib.Path(tempfile.mkdtemp())
-log = create(folder / "clicks", Settings(partitions=2))
+log = create(folder / "clicks", LogSettings(partitions=2))
 producer = log.writer()
 for second in range(0, 7200, 10):  # two hours, a record every ten seconds; user 7 comes all the time, others once
     record = {"ids": [7, 1000 + second], "at": 1_700_000_000 + second, "label": second % 20 / 10}

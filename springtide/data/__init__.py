@@ -1,4 +1,4 @@
-"""Where samples come from and how they are cut: source.py reads them, shards.py cuts them, data/ledger/pass_registry.py
+"""Where samples come from and how they are cut: source.py reads them, shards.py cuts them, data/ledger/job_ledger.py
 hands them out.
 
 `springtide.data.ElasticLoader` is for programs without a job: a DataLoader whose workers come and go

@@ -16,7 +16,7 @@ WORTH = 0.05
 MOST_EXCHANGES = 16  # at a time
 
 
-class Assignment(NamedTuple):
+class PartitionAssignment(NamedTuple):
     """By partition, the rank that it is meant for."""
 
     owners: dict[int, int]
@@ -29,7 +29,7 @@ def assign(
     ranks: Collection[int],
     rates: Mapping[int, float] | None = None,
     slow: Collection[int] = (),
-) -> Assignment:
+) -> PartitionAssignment:
     """Owners for all partitions, as they are now as far as that is fair. No rank: nobody's.
 
     Numbers differ by one at the most. Where rates are known, the busiest then exchanges partitions with the idlest as
@@ -38,7 +38,7 @@ def assign(
     hardly read for others either.
     """
     if not ranks:
-        return Assignment({}, "no worker asks for partitions")
+        return PartitionAssignment({}, "no worker asks for partitions")
     rates = rates or {}
     mine: dict[int, list[int]] = {rank: [] for rank in sorted(ranks)}
     free: list[int] = []
@@ -60,7 +60,7 @@ def assign(
         did.append(f"{2 * exchanged} are exchanged, since the busiest has {uneven:.1f} times the mean traffic")
     said = ", ".join(did) or "each has its part"
     whose = {partition: rank for rank, part in (mine | kept).items() for partition in part}
-    return Assignment(whose, f"{len(partitions)} partitions, {len(ranks)} workers: {said}")
+    return PartitionAssignment(whose, f"{len(partitions)} partitions, {len(ranks)} workers: {said}")
 
 
 def _ease(

@@ -33,7 +33,7 @@ K = TypeVar("K", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bounds:
+class QueueBounds:
     """Of a worker's queue, in batches."""
 
     lower: int
@@ -48,44 +48,44 @@ class Bounds:
             )
 
 
-def bounds_for(step_s: float) -> Bounds:
+def bounds_for(step_s: float) -> QueueBounds:
     """Bounds that nobody has set, where a batch takes so long to train; 0: not known yet."""
     upper = min(MOST, max(FEWEST, math.ceil(QUEUE_S / step_s))) if step_s > 0 else FEWEST
-    return Bounds(lower=upper // 2, upper=upper)
+    return QueueBounds(lower=upper // 2, upper=upper)
 
 
-class Send(NamedTuple, Generic[K]):
+class SendBatch(NamedTuple, Generic[K]):
     """Give a peer a batch of ours to train."""
 
     peer: str
     key: K
 
 
-class Done(NamedTuple, Generic[K]):
+class ReportTrained(NamedTuple, Generic[K]):
     """Tell a peer that its batch is trained."""
 
     peer: str
     key: K
 
 
-class Back(NamedTuple, Generic[K]):
+class ReturnBatch(NamedTuple, Generic[K]):
     """Tell a peer that its batch is not trained here."""
 
     peer: str
     key: K
 
 
-class Tell(NamedTuple):
+class AnnounceReady(NamedTuple):
     """Tell all peers whether this worker is ready to take from them."""
 
     ready: bool
 
 
-Action = Send[K] | Done[K] | Back[K] | Tell
+Action = SendBatch[K] | ReportTrained[K] | ReturnBatch[K] | AnnounceReady
 
 
 @dataclass(slots=True)
-class Other(Generic[K]):
+class PeerState(Generic[K]):
     """A peer as it is known here."""
 
     ready: bool = False
@@ -96,17 +96,17 @@ class Other(Generic[K]):
     """Batches of ours that it has, and since when."""
 
 
-class Shuffle(Generic[K]):
+class PeerShuffle(Generic[K]):
     """One worker's batches by where they are. Not for several threads at once; `draw(n)` gives a number below n."""
 
-    def __init__(self, strategy: Strategy, bounds: Bounds | None, draw: Callable[[int], int]) -> None:
+    def __init__(self, strategy: Strategy, bounds: QueueBounds | None, draw: Callable[[int], int]) -> None:
         self.strategy, self._draw = strategy, draw
         self._fixed, self.bounds = bounds is not None, bounds or bounds_for(0.0)
         self.queue: deque[K] = deque()
         """What the loop takes next."""
         self.owners: dict[K, set[str]] = {}
         """Of all that is queued here or in the loop's hand: who wants to hear of it. "": this worker itself."""
-        self.peers: dict[str, Other[K]] = {}
+        self.peers: dict[str, PeerState[K]] = {}
         self.ready = True
         """What peers were told last."""
         self.draining = False
@@ -164,12 +164,12 @@ class Shuffle(Generic[K]):
     def trained(self, key: K, at: float) -> list[Action[K]]:
         """Every server has what the loop made of this batch."""
         owners = self.owners.pop(key, set())
-        return [*(Done(owner, key) for owner in sorted(owners) if owner), *self._settle(at)]
+        return [*(ReportTrained(owner, key) for owner in sorted(owners) if owner), *self._settle(at)]
 
     def drop(self, key: K, at: float) -> list[Action[K]]:
         """The loop took this batch and will not train it: it goes back to whoever sent it. Ours is forgotten."""
         owners = self.owners.pop(key, set())
-        return [*(Back(owner, key) for owner in sorted(owners) if owner), *self._settle(at)]
+        return [*(ReturnBatch(owner, key) for owner in sorted(owners) if owner), *self._settle(at)]
 
     def forget(self, keys: Iterable[K]) -> None:
         """These were ours and are with another by now: nobody here waits for them."""
@@ -187,14 +187,14 @@ class Shuffle(Generic[K]):
         for key in list(self.queue):
             for owner in sorted(self.owners[key] - {""}):
                 self._disown(key, owner)
-                actions.append(Back(owner, key))
+                actions.append(ReturnBatch(owner, key))
         return [*actions, *self._settle(at)]
 
     # ---- peers ----
 
     def heard(self, peer: str, ready: bool, at: float) -> list[Action[K]]:
         """A peer tells whether it is ready to take from others; the first word of one that can be reached now."""
-        other = self.peers.setdefault(peer, Other())
+        other = self.peers.setdefault(peer, PeerState())
         other.ready, other.slow = ready, False
         return self._settle(at)
 
@@ -204,7 +204,7 @@ class Shuffle(Generic[K]):
             self.owners[key].add(peer)
             return []
         if self.draining or len(self.queue) >= MOST_RECEIVED:
-            return [Back(peer, key)]
+            return [ReturnBatch(peer, key)]
         self._queue(key, peer, at)
         return self._settle(at)
 
@@ -306,9 +306,9 @@ class Shuffle(Generic[K]):
             if other.ready and not other.slow and len(other.away) < self.bounds.upper
         ]
 
-    def _send(self, key: K, peer: str, at: float) -> Send[K]:
+    def _send(self, key: K, peer: str, at: float) -> SendBatch[K]:
         self.peers[peer].away[key] = at
-        return Send(peer, key)
+        return SendBatch(peer, key)
 
     def _settle(self, at: float) -> list[Action[K]]:
         """After anything has changed: what overflows goes to peers that are ready; peers hear whether we are."""
@@ -318,10 +318,10 @@ class Shuffle(Generic[K]):
         ready = not full and (self.ready or len(self.queue) <= self.bounds.lower)
         if ready != self.ready and self.strategy == "advanced":
             self.ready = ready
-            actions.append(Tell(ready))
+            actions.append(AnnounceReady(ready))
         return actions
 
-    def _overflow(self, keep: int, at: float) -> Iterable[Send[K]]:
+    def _overflow(self, keep: int, at: float) -> Iterable[SendBatch[K]]:
         """The newest of our own that are too many, each to a peer drawn from those that are ready."""
         spare = len(self.queue) - keep
         if spare <= 0 or not (names := self._open()):

@@ -34,7 +34,7 @@ DEFAULT_BATCH_SIZE = 512  # a common size for click models on CPU; used when nei
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class SampleSource:
     """A data set as training sees it."""
 
     samples: int | None
@@ -81,7 +81,7 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class Unreadable:
+class UnreadableBatch:
     """Instead of a mini-batch: the data set raised. `error` says what and where, on one line."""
 
     error: str
@@ -95,7 +95,7 @@ def open_source(
     drop_last: bool | None = None,
     collate_fn: Callable[[list[Any]], Any] | None = None,
     num_workers: int | None = None,
-) -> Source:
+) -> SampleSource:
     """Understand `dataset`; arguments that are None are taken from it where it is a DataLoader."""
     options: dict[str, Any] = {}
     if isinstance(dataset, data.DataLoader):
@@ -133,7 +133,7 @@ def open_source(
             return stream(list)
         return map(_unpacked, stream(_packed))
 
-    return Source(
+    return SampleSource(
         samples=samples,
         batch_size=size,
         shuffle=(not iterable) if shuffle is None else shuffle,
@@ -155,7 +155,7 @@ def _check(collate_fn: Any, **either: Any) -> None:
         raise errors.BadInput(f"collate_fn={collate_fn!r}: wanted a function from a list of samples to a batch")
 
 
-def _of_stream(dataset: StreamDataset, batch_size: int, **given: Any) -> Source:
+def _of_stream(dataset: StreamDataset, batch_size: int, **given: Any) -> SampleSource:
     for name, value in given.items():
         if value:
             raise errors.BadInput(
@@ -166,7 +166,7 @@ def _of_stream(dataset: StreamDataset, batch_size: int, **given: Any) -> Source:
     def none(*_: Any) -> Any:
         raise errors.BadInput("a stream has no samples with indices")
 
-    return Source(
+    return SampleSource(
         samples=None, batch_size=batch_size, shuffle=False, drop_last=False, num_workers=0, fetch=none, stream=none,
         items=none, collate=None, loader_options={}, online=dataset,
     )  # fmt: skip
@@ -215,7 +215,7 @@ def _tolerant(fetch: Fetch) -> Fetch:
         try:
             return fetch(indices)
         except Exception as error:  # whatever a user's data set may raise
-            return Unreadable(on_one_line(error))
+            return UnreadableBatch(on_one_line(error))
 
     return attempt
 

@@ -1,5 +1,5 @@
 """Answers every request of the job's members. Decides nothing itself: does what `job.state` and
-`data.ledger.pass_registry` say.
+`data.ledger.job_ledger` say.
 
 In: authenticated requests from `rpc.transport.listener`, and `tick()` from `master.main`. Out: replies, and the job's
 story. What must survive goes through `master.core.record` and its journal, and no reply leaves before it is written

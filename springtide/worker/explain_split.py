@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 
 from springtide import errors
-from springtide.data.source import Source
+from springtide.data.source import SampleSource
 from springtide.dataworker.split.program import arguments
 from springtide.dataworker.split.program.payload import First
 from springtide.dataworker.split.search.script_report import ScriptReport
@@ -40,9 +40,9 @@ class Explaining:
         self.told = False
         """Whether the report is written."""
         self._file, self._end = file, end
-        self._shown: tuple[Splitting, Source] | None = None
+        self._shown: tuple[Splitting, SampleSource] | None = None
 
-    def prepared(self, splitting: Splitting | None, source: Source) -> None:
+    def prepared(self, splitting: Splitting | None, source: SampleSource) -> None:
         """`job.prepare` was called."""
         if splitting is None:
             self.leave(ScriptReport(why=ITERABLE))
@@ -74,7 +74,7 @@ class Explaining:
         self._end(0)
 
 
-def report(splitting: Splitting, source: Source, made: Made) -> ScriptReport:
+def report(splitting: Splitting, source: SampleSource, made: Made) -> ScriptReport:
     """A report of what a script's split has become."""
     first = made.pipeline.stages[0].run
     assert isinstance(first, First)
@@ -92,7 +92,7 @@ def report(splitting: Splitting, source: Source, made: Made) -> ScriptReport:
     )
 
 
-def read_seconds(source: Source) -> float:
+def read_seconds(source: SampleSource) -> float:
     """What a batch of the first samples takes, the quickest of three times."""
     samples = np.arange(min(source.batch_size, source.samples or 0))
     taken = []

@@ -73,7 +73,7 @@ def join(**settings: Any) -> "Job":
 class Job:
     """A worker's place in its job."""
 
-    witness: "ClassVar[Callable[[Splitting | None, sources.Source], None] | None]" = None
+    witness: "ClassVar[Callable[[Splitting | None, sources.SampleSource], None] | None]" = None
     """Shown what every job of this process has prepared (worker/explain_split.py); None for the splitting: no
     indices.
     """
@@ -223,7 +223,7 @@ class Job:
 
     def _shared(
         self,
-        opened: sources.Source,
+        opened: sources.SampleSource,
         mode: setup.Mode,
         cache: str | int | float | None,
         staleness: int | None,
@@ -266,13 +266,19 @@ class Job:
             )
         return mode
 
-    def _opened(self, source: sources.Source) -> sources.Source:
+    def _opened(self, source: sources.SampleSource) -> sources.SampleSource:
         """The data set as this job reads it."""
         skips = self._welcome.feeding.poison == "skip"
         return bad_samples.telling(source) if skips and source.samples is None and source.online is None else source
 
     def _card(
-        self, opened: sources.Source, mode: setup.Mode, scaling: str | None, epochs: int, seed: int, accumulate: int
+        self,
+        opened: sources.SampleSource,
+        mode: setup.Mode,
+        scaling: str | None,
+        epochs: int,
+        seed: int,
+        accumulate: int,
     ) -> DatasetCard:
         """What the master knows of the data; to it, as to servers, a sum of batches is one batch."""
         epochs = validation.number(epochs, "epochs", "a whole number, 1 or more", least=1)
@@ -304,7 +310,7 @@ class Job:
         return card if card.in_step else dataclasses.replace(card, shard_batches=shards.batches_a_shard(card.batches))
 
     def _batches(
-        self, opened: sources.Source, card: DatasetCard, mode: setup.Mode, wired: setup.Wired, accumulate: int,
+        self, opened: sources.SampleSource, card: DatasetCard, mode: setup.Mode, wired: setup.Wired, accumulate: int,
         each: int | None,
     ) -> batches.Batches:  # fmt: skip
         if opened.online is not None:
@@ -364,7 +370,7 @@ class Job:
             tracker=self._tracker, repeats=repeats, epochs=card.epochs,
         )  # fmt: skip
 
-    def _splits(self, opened: sources.Source, wired: setup.Wired) -> Splitting:
+    def _splits(self, opened: sources.SampleSource, wired: setup.Wired) -> Splitting:
         """What searches for the part of forward() that data workers can compute, if nothing else forbids that."""
         how: Any = {}
         if wired.cutting is not None:
@@ -373,7 +379,7 @@ class Job:
             how = {"forbidden": lambda: sharing.forbids_split, "on_split": sharing.give_up_cache}
         return Splitting(wired.model, opened, seed=self._welcome.seed, mode=self._welcome.feeding.split, **how)
 
-    def _at_rest(self, reader: "sources.Source | feed_switch.Feeding") -> Callable[[], None]:
+    def _at_rest(self, reader: "sources.SampleSource | feed_switch.Feeding") -> Callable[[], None]:
         """What is done between two batches, in the loop's thread."""
         if not isinstance(reader, feed_switch.Feeding):
             return self._registry.rest
@@ -384,7 +390,7 @@ class Job:
 
         return at_rest
 
-    def _reader(self, opened: sources.Source) -> "sources.Source | feed_switch.Feeding":
+    def _reader(self, opened: sources.SampleSource) -> "sources.SampleSource | feed_switch.Feeding":
         """Where batches are read: where there is a master and samples have indices, data workers may come to do it."""
         if self.alone:
             return opened

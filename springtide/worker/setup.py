@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from springtide import _native, config, errors
-from springtide.data.source import Source
+from springtide.data.source import SampleSource
 from springtide.domain.core import validation
 from springtide.domain.model import reduction
 from springtide.domain.model.cache_rules import CacheRules
@@ -68,7 +68,7 @@ class Wired:
 class Shared:
     """What workers may keep of the rows they train and, in a bsp group, do with batches of samples known by number."""
 
-    source: Source
+    source: SampleSource
     rules: CacheRules
     unit: int = reduction.BY_RANK
     """Samples at a time, where gradients are summed in the order of the batch."""

@@ -9,7 +9,7 @@ import threading
 
 import numpy as np
 
-from springtide.data.stream.log.layout import Settings
+from springtide.data.stream.log.layout import LogSettings
 from springtide.data.stream.log.stream import create
 
 SCRIPT = """
@@ -72,7 +72,7 @@ class Producer:
     """Appends numbered records to a log; knows what it has appended."""
 
     def __init__(self, folder, *, partitions, seed=0):
-        self.stream = create(folder / "log", Settings(partitions=partitions))
+        self.stream = create(folder / "log", LogSettings(partitions=partitions))
         self._rng, self._lock = np.random.default_rng(seed), threading.Lock()
         self._writer = self.stream.writer()
         self.records = np.empty((0, 3), dtype=np.int64)

@@ -23,7 +23,7 @@ BATCH = 32
 
 def fill(url, count, *, partitions, first=0):
     """Records numbered from `first` on, to all partitions in turn: what stream_counting's script counts."""
-    from springtide.data.stream.url import open_stream
+    from springtide.data.stream.stream import open_stream
 
     rows = np.random.default_rng(8).zipf(1.3, size=(count, 3)).astype(np.int64) % 1000
     rows[:, 0] = np.arange(first, first + count)

@@ -43,7 +43,7 @@ def test_each_record_is_trained_once_by_who_has_the_password_though_broker_and_w
 
 @pytest.mark.timeout(400)
 def test_who_has_not_the_right_password_hears_it_soon_and_it_is_not_told(broker):
-    from springtide.data.stream.url import open_stream
+    from springtide.data.stream.stream import open_stream
 
     stream = open_stream(broker.url("counts", sasl_password="tidehigh"))
     writer = stream.writer()

@@ -61,7 +61,7 @@ def check(folder: Path, told: dict[str, int]) -> None:
 
 
 def killed_in_turn(folder: Path, rounds: int) -> None:
-    stream.create(folder, layout.Settings(partitions=1, segment_bytes=20_000))
+    stream.create(folder, layout.LogSettings(partitions=1, segment_bytes=20_000))
     told: dict[str, int] = {}
     for i in range(rounds):
         first, second = start(folder, f"a{i}"), start(folder, f"b{i}")

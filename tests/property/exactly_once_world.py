@@ -1,6 +1,6 @@
 """One random history of a job: messages are lost, doubled, reordered and late, slots move, workers and servers die.
 
-Servers are native `Store`s, moves and checkpoints are slot images, the ledger is the master's own `Book`; only the
+Servers are native `Store`s, moves and checkpoints are slot images, the ledger is the master's own `JobLedger`; only the
 wire, the workers and the clock are made up. Every key belongs to one (slot, batch) and counts how often that batch was
 applied there. `RULES` can be dropped one by one, to show that each is needed and that a violation would be seen.
 """
@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from springtide import _native
-from springtide.data.ledger.pass_registry import Book
-from springtide.data.ledger.snapshot import BookNote
+from springtide.data.ledger.job_ledger import JobLedger
+from springtide.data.ledger.passes import JobProgress
 from springtide.domain.data.leases import Grant, LeaseHolder, NoLease, Progress
 from springtide.domain.data.samples import DatasetCard
 
@@ -102,7 +102,7 @@ class Worker:
 class Checkpoint:
     """Slot images and the ledger's word, which is older than any of them."""
 
-    note: BookNote = field(default_factory=BookNote)
+    note: JobProgress = field(default_factory=JobProgress)
     images: dict[int, bytes] = field(default_factory=dict)
 
 
@@ -118,7 +118,7 @@ class World:
         self.epoch = 0
         self.owner = {slot: self.chance.choice([0, 1]) for slot in SLOTS}
         self.since = dict.fromkeys(SLOTS, 0)
-        self.book = Book(workers=self.chance.choice([1, 2]), lease_s=float("inf"))
+        self.book = JobLedger(workers=self.chance.choice([1, 2]), lease_s=float("inf"))
         self.workers = [Worker(LeaseHolder(0)), Worker(LeaseHolder(1))]
         self.wire: list[Push | Ack] = []
         self.step = 0
@@ -343,14 +343,14 @@ class World:
     def keep_leases(self) -> None:
         """A return that revokes only what nobody could hold any more."""
         note = self.saved.note
-        self.book = Book.from_state(dataclasses.replace(self.book.to_state(), ledgers=note.ledgers))
+        self.book = JobLedger.from_state(dataclasses.replace(self.book.to_state(), ledgers=note.ledgers))
         if not note.ledgers:
-            self.book.shown.clear()  # before the first lease: all cards are shown anew
+            self.book.opened.clear()  # before the first lease: all cards are shown anew
         self.book.take_back(
             key
             for _, key, lease in self.book.leases()
-            if lease.holder.incarnation <= self.book.fenced.get(lease.holder.rank, -1)
-            or lease.holder.incarnation < self.book.living[lease.holder.rank]
+            if lease.holder.incarnation <= self.book.holders.fenced.get(lease.holder.rank, -1)
+            or lease.holder.incarnation < self.book.holders.living[lease.holder.rank]
         )
 
     def idle(self) -> None:

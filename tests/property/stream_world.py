@@ -1,9 +1,9 @@
 """One random history of an online job: records come, partitions are added, batches are cut, forwarded and doubled.
 
-Servers, moves, checkpoints and the master's `Book` are those of `exactly_once_world`. Workers hold partitions, see the
-stream's end late, ask for cuts at it, pass batches on to peers, are suspected and go on for long. Every key belongs to
-one (slot, record) and counts; some records hold nothing to train, and the book counts those too. `RULES` can be dropped
-one by one, to show that each is needed.
+Servers, moves, checkpoints and the master's `JobLedger` are those of `exactly_once_world`. Workers hold partitions, see
+the stream's end late, ask for cuts at it, pass batches on to peers, are suspected and go on for long. Every key belongs
+to one (slot, record) and counts; some records hold nothing to train, and the ledger counts those too. `RULES`
+can be dropped one by one, to show that each is needed.
 """
 
 import random
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from springtide.data.ledger.pass_registry import Book
+from springtide.data.ledger.job_ledger import JobLedger
 from springtide.domain.data.leases import Grant, LeaseHolder, LeaseKey, NoLease, Progress
 from springtide.domain.data.samples import DatasetCard
 from springtide.domain.data.streams import BatchCut, PartitionRange, StreamCard
@@ -135,7 +135,7 @@ class StreamWorld(exactly_once_world.World):
         self.void = {name for name in ALL_RECORDS if self.chance.random() < 0.2}
         """Records that cannot be trained: they touch nothing."""
         self.touched |= dict.fromkeys(self.void, ())
-        self.book = Book(workers=self.chance.choice([1, 2]), lease_s=float("inf"), keeps=1)
+        self.book = JobLedger(workers=self.chance.choice([1, 2]), lease_s=float("inf"), keeps=1)
         self.workers = [Worker(LeaseHolder(0)), Worker(LeaseHolder(1))]
         self.ends = {0: 3, 1: 0}
         self.saved = Checkpoint(self.book.note(), EMPTY)
@@ -158,7 +158,7 @@ class StreamWorld(exactly_once_world.World):
         moves = super().moves()
         if self.faulty:
             moves += self.chance.choices(["grow", "assign", "idle"], weights=[6, 2, 8])
-        elif self.book.workers > 1:
+        elif self.book.holders.expected > 1:
             self.book.expect(1)
         return moves
 

@@ -6,8 +6,8 @@ import hypothesis.strategies as st
 import msgspec
 from hypothesis import settings, stateful
 
-from springtide.data.ledger.pass_registry import Book
-from springtide.data.ledger.snapshot import BookNote, BookState
+from springtide.data.ledger.job_ledger import JobLedger, JobLedgerState
+from springtide.data.ledger.passes import JobProgress
 from springtide.domain.data.leases import Grant, LeaseHolder, LeaseKey, NoLease, Progress, ReadFailure
 from springtide.domain.data.samples import DatasetCard
 from springtide.domain.data.streams import FAR, BatchCut, PartitionRange, StreamCard
@@ -40,7 +40,7 @@ class FlowHistory(stateful.RuleBasedStateMachine):
     )
     def open(self, partitions, start, keeps):
         self.card = DatasetCard(samples=0, batch_size=BATCH, stream=StreamCard(url="log:///x", start=start))
-        self.new_book = lambda: Book(workers=WORKERS, lease_s=10, keeps=keeps)
+        self.new_book = lambda: JobLedger(workers=WORKERS, lease_s=10, keeps=keeps)
         self.book, self.journal, self.now, self.keeps = self.new_book(), [], 0.0, keeps
         self.ends = dict.fromkeys(range(partitions), 7)
         self.sealed = False
@@ -209,7 +209,7 @@ class FlowHistory(stateful.RuleBasedStateMachine):
 
     @stateful.rule()
     def a_checkpoint_is_made(self):
-        note = msgspec.msgpack.decode(msgspec.msgpack.encode(self.book.note()), type=BookNote)
+        note = msgspec.msgpack.decode(msgspec.msgpack.encode(self.book.note()), type=JobProgress)
         self.notes.append((note, set(self.trained)))
         self.notes = self.notes[-self.keeps :]
         self.call("keep", note)
@@ -229,7 +229,7 @@ class FlowHistory(stateful.RuleBasedStateMachine):
     @stateful.rule()
     def the_master_is_restarted(self):
         plain = msgspec.msgpack.encode(self.book.to_state())
-        again = Book.from_state(msgspec.msgpack.decode(plain, type=BookState))
+        again = JobLedger.from_state(msgspec.msgpack.decode(plain, type=JobLedgerState))
         assert again.to_state() == self.book.to_state()
         again.changes = self.book.changes
         self.book = again

@@ -6,8 +6,8 @@ import hypothesis.strategies as st
 import msgspec
 from hypothesis import given, settings, stateful
 
-from springtide.data.ledger.pass_registry import Book
-from springtide.data.ledger.snapshot import BookNote, BookState
+from springtide.data.ledger.job_ledger import JobLedger, JobLedgerState
+from springtide.data.ledger.passes import JobProgress
 from springtide.domain.data.leases import Grant, LeaseHolder, LeaseKey, NoLease, Progress, ReadFailure, ShrinkRequest
 from springtide.domain.data.samples import DatasetCard
 
@@ -37,7 +37,7 @@ class LedgerHistory(stateful.RuleBasedStateMachine):
     )
     def open(self, samples, batch, per_shard, epochs):
         self.card = DatasetCard(samples=samples, batch_size=batch, shard_batches=per_shard, epochs=epochs)
-        self.book = Book(workers=WORKERS, lease_s=10)
+        self.book = JobLedger(workers=WORKERS, lease_s=10)
         self.journal = []
         self.now = 0.0
         self.incarnation = dict.fromkeys(range(WORKERS), 0)
@@ -81,10 +81,10 @@ class LedgerHistory(stateful.RuleBasedStateMachine):
 
     def another_gets_some(self, rank):
         """Whether one of those who are there would be given something, or one is still to come."""
-        if len(self.book.living) < self.book.workers:
+        if len(self.book.holders.living) < self.book.holders.expected:
             return True
-        others = [LeaseHolder(*one) for one in self.book.living.items() if one[0] != rank]
-        copies = ((Book.from_state(self.book.to_state()), other) for other in others)
+        others = [LeaseHolder(*one) for one in self.book.holders.living.items() if one[0] != rank]
+        copies = ((JobLedger.from_state(self.book.to_state()), other) for other in others)
         return any(not isinstance(book.lease(other, self.card, 1, self.now), NoLease) for book, other in copies)
 
     @stateful.rule(rank=RANKS, most=st.integers(1, 20))
@@ -94,7 +94,7 @@ class LedgerHistory(stateful.RuleBasedStateMachine):
             case NoLease.WAIT:
                 others_hold = any(lease.holder != holder for _, _, lease in self.book.leases())
                 if self.book.todo_samples and not any(rank in ledger.asked_back for ledger in self.book.passes):
-                    assert self.book.stumbles or self.tried_by(rank), "who has read everything is refused"
+                    assert self.book.holders.read_failures or self.tried_by(rank), "who has read everything is refused"
                     assert others_hold or self.another_gets_some(rank), "there is work, and nobody gets it"
                 else:
                     assert others_hold or self.book.todo_samples
@@ -199,7 +199,7 @@ class LedgerHistory(stateful.RuleBasedStateMachine):
 
     @stateful.rule()
     def a_checkpoint_begins(self):
-        note = msgspec.msgpack.decode(msgspec.msgpack.encode(self.book.note()), type=BookNote)
+        note = msgspec.msgpack.decode(msgspec.msgpack.encode(self.book.note()), type=JobProgress)
         self.notes.append((note, set(self.trained)))
 
     @stateful.rule(chance=CHANCE)
@@ -216,7 +216,7 @@ class LedgerHistory(stateful.RuleBasedStateMachine):
         for rank in range(WORKERS):
             holder = self.living(rank)
             words = [hand.word._replace(offset=hand.end) for hand in self.hands[holder].values()]
-            if self.book.living.get(rank) == holder.incarnation and rank not in self.book.fenced:
+            if self.book.holders.living.get(rank) == holder.incarnation and rank not in self.book.holders.fenced:
                 self.call("report", holder, words, self.now, era)
             self.hands[holder].clear()
         assert self.book.to_state() == state, "a word on a lease of an earlier era has changed something"
@@ -224,7 +224,7 @@ class LedgerHistory(stateful.RuleBasedStateMachine):
     @stateful.rule()
     def the_master_is_restarted(self):
         plain = msgspec.msgpack.encode(self.book.to_state())
-        again = Book.from_state(msgspec.msgpack.decode(plain, type=BookState))
+        again = JobLedger.from_state(msgspec.msgpack.decode(plain, type=JobLedgerState))
         assert again.to_state() == self.book.to_state()
         again.changes = self.book.changes
         self.book = again
@@ -240,7 +240,7 @@ class LedgerHistory(stateful.RuleBasedStateMachine):
     def teardown(self):
         if not hasattr(self, "book"):
             return
-        replayed = Book(workers=WORKERS, lease_s=10)
+        replayed = JobLedger(workers=WORKERS, lease_s=10)
         for name, arguments in self.journal:
             getattr(replayed, name)(*arguments)
         for one in (replayed, self.book):
@@ -282,7 +282,7 @@ TestLedgerHistory = LedgerHistory.TestCase
 def test_a_data_set_without_a_length_ends_where_it_is_found_to_end(length, batch, per_shard, turns):
     length -= length % batch
     card = DatasetCard(samples=10**6 * batch, batch_size=batch, shard_batches=per_shard, endless=True)
-    book, trained = Book(workers=WORKERS, lease_s=10), collections.Counter()
+    book, trained = JobLedger(workers=WORKERS, lease_s=10), collections.Counter()
 
     def work(rank, count, *, finish):
         holder, words = LeaseHolder(rank), []
@@ -306,7 +306,7 @@ def test_a_data_set_without_a_length_ends_where_it_is_found_to_end(length, batch
     assert book.end(teller, card, length)
     assert not book.end(teller, card, length + batch), "the first counts"
     book.check()
-    again = Book.from_state(book.to_state())
+    again = JobLedger.from_state(book.to_state())
     assert again.to_state() == book.to_state()
     for rank in range(WORKERS):
         book.fence(rank, 0)

@@ -32,7 +32,7 @@ class LogHistories(RuleBasedStateMachine):
     def make(self, partitions: int, retain: int | None) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="log-histories-", dir=MEMORY if os.path.isdir(MEMORY) else None))
         self.log = stream.create(
-            self.folder, layout.Settings(partitions=partitions, segment_bytes=SEGMENT, retain_bytes=retain)
+            self.folder, layout.LogSettings(partitions=partitions, segment_bytes=SEGMENT, retain_bytes=retain)
         )
         self.kept: list[dict[int, tuple[bytes, float]]] = [{} for _ in range(partitions)]
         self.ends = [0] * partitions

@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 
-from springtide.data.ledger.pass_registry import Book
+from springtide.data.ledger.job_ledger import JobLedger
 from springtide.master.checkpoint import round
 from tests.property.virtual_histories import USUAL, tell
 
@@ -88,7 +88,7 @@ def noted_late(weigh):
 @pytest.mark.parametrize(
     ("where", "name", "instead"),
     [
-        (Book, "restore", stay),
+        (JobLedger, "restore", stay),
         (round.Saving, "weigh", noted_late(round.Saving.weigh)),
     ],
     ids=["the ledger goes back", "a note is older than any slot"],

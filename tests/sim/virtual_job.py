@@ -6,7 +6,7 @@ In: how fast each worker is. Out: when the last batch was trained, and the decis
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from springtide.data.ledger.pass_registry import Book
+from springtide.data.ledger.job_ledger import JobLedger
 from springtide.domain.data.leases import LeaseHolder, LeaseKey, NoLease
 from springtide.domain.data.samples import DatasetCard
 from springtide.master.data.stragglers import Balance
@@ -78,7 +78,7 @@ class VirtualJob:
 
     def run(self, change=lambda job, now: None):
         """Seconds until everything is trained."""
-        self.book = Book(workers=len(self.speeds))
+        self.book = JobLedger(workers=len(self.speeds))
         self.workers = [VirtualWorker(rank, self.batch_s / speed) for rank, speed in enumerate(self.speeds)]
         for worker in self.workers:
             worker.hands.open(self.card)

@@ -72,7 +72,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """Of the ledger when it was noted: how often it had gone back by then."""
     tables: tuple[TableSpec, ...] = ()
     ledger: bytes = b""
-    """A `data.ledger.snapshot.BookNote` as msgpack: what was acknowledged by all before the first slot was copied."""
+    """A `data.ledger.passes.JobProgress` as msgpack: what was acknowledged by all before the first slot was copied."""
     claims: tuple[str, ...] = ()
     """What is done once in a job, and was done: tables have their first weights."""
     objects: dict[int, dict[str, bytes]] = {}

@@ -9,8 +9,7 @@ from typing import Any
 
 from springtide import errors
 from springtide.data.stream.log.stream import LogStream
-from springtide.data.stream.stream import Stream
-from springtide.data.stream.url import open_stream
+from springtide.data.stream.stream import Stream, open_stream
 from springtide.domain.core.resources import show_memory
 
 LOOK_S = 2.0  # how long an oldest record is waited for

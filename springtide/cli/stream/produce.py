@@ -16,13 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 from springtide import errors, file_input
 from springtide.data.stream import produce as producing
-from springtide.data.stream import record_sources, traffic
+from springtide.data.stream import traffic
 from springtide.data.stream.log import layout
 from springtide.data.stream.log import stream as logs
-from springtide.data.stream.produce import Mixed, Order, Produced
-from springtide.data.stream.record_sources import Maker
-from springtide.data.stream.stream import Stream
-from springtide.data.stream.url import open_stream
+from springtide.data.stream.produce import FaultMix, ProduceOrder, ProduceReport, RecordSource
+from springtide.data.stream.stream import Stream, open_stream
 from springtide.domain.core import durations
 from springtide.domain.core.resources import parse_memory, show_memory
 
@@ -37,8 +35,8 @@ DAY_S = 86400.0
 def produce(url: str, which: "RecordOptions", flow: "PaceOptions", into: "TargetOptions", *, as_json: bool) -> int:
     """Append until done or until Ctrl-C, and tell what was appended."""
     maker, pace = maker_of(which), pace_of(flow)
-    mixed = Mixed(late=which.late, corrupt=which.corrupt, oversized=which.oversized, seed=which.seed)
-    order = Order(
+    mixed = FaultMix(late=which.late, corrupt=which.corrupt, oversized=which.oversized, seed=which.seed)
+    order = ProduceOrder(
         records=which.records, seconds=flow.seconds, pace=pace, skew=into.skew, enveloped=not which.raw,
         mixed=mixed, first=which.first,
     )  # fmt: skip
@@ -56,18 +54,18 @@ def produce(url: str, which: "RecordOptions", flow: "PaceOptions", into: "Target
     return 130 if done.interrupted else 0
 
 
-def maker_of(which: "RecordOptions") -> Maker:
+def maker_of(which: "RecordOptions") -> RecordSource:
     """What makes the records."""
     if (which.file is None) == (which.generator is None):
         raise errors.BadInput("give --from FILE or --generator NAME: one of them says where records come from")
     if which.generator is not None and which.record_bytes is not None:
         raise errors.BadInput("--record-bytes and --generator: it cuts up a file; give it with --from FILE")
     if which.file is not None and which.record_bytes is not None:
-        return record_sources.Pieces(Path(which.file), which.record_bytes)
+        return producing.FixedSizeRecords(Path(which.file), which.record_bytes)
     if which.file is not None:
-        return record_sources.Lines(Path(which.file))
+        return producing.LineRecords(Path(which.file))
     if which.generator == "counter":
-        return record_sources.Counter(which.keys)
+        return producing.CounterRecords(which.keys)
     if which.generator == "clicks":
         from springtide.zoo.clicklog.stream import Clicks
 
@@ -75,7 +73,7 @@ def maker_of(which: "RecordOptions") -> Maker:
     raise errors.UnknownName("generator", str(which.generator), GENERATORS)
 
 
-def pace_of(flow: "PaceOptions") -> traffic.Pace:
+def pace_of(flow: "PaceOptions") -> traffic.TrafficPace:
     """When records are due."""
     if flow.trace is None:
         changed = {"--speedup": flow.speedup != 1.0, "--peak": flow.peak is not None, "--day": flow.day is not None}
@@ -85,7 +83,7 @@ def pace_of(flow: "PaceOptions") -> traffic.Pace:
             raise errors.BadInput(
                 f"--rate {flow.rate:g}: wanted records a second, more than 0; without it they go as fast as they can"
             )
-        return traffic.Steady(float("inf") if flow.rate is None else flow.rate)
+        return traffic.SteadyPace(float("inf") if flow.rate is None else flow.rate)
     if flow.rate is not None:
         raise errors.BadInput("--rate and --trace: the trace tells the rate; --peak scales it")
     path = Path(flow.trace)
@@ -94,7 +92,7 @@ def pace_of(flow: "PaceOptions") -> traffic.Pace:
         if flow.day * DAY_S >= float(trace.at_s[-1]):
             raise errors.BadInput(f"--day {flow.day}: {path} has {float(trace.at_s[-1]) / DAY_S:.1f} days")
         trace = trace.between(flow.day * DAY_S, (flow.day + 1) * DAY_S)
-    return traffic.Along(trace, speedup=flow.speedup, peak=flow.peak)
+    return traffic.TracePace(trace, speedup=flow.speedup, peak=flow.peak)
 
 
 def open_or_make(url: str, into: "TargetOptions") -> Stream:
@@ -115,7 +113,7 @@ def open_or_make(url: str, into: "TargetOptions") -> Stream:
     folder = logs.folder_of(url)
     if not (folder / "log.json").exists():
         settings: dict[str, Any] = {"partitions": into.partitions or DEFAULT_PARTITIONS, **given}
-        return logs.create(folder, layout.Settings(**settings))
+        return logs.create(folder, layout.LogSettings(**settings))
     if given:
         raise errors.BadInput(f"there is a log at {folder}: how long it keeps records was said when it was made")
     log = logs.LogStream(folder)
@@ -124,7 +122,7 @@ def open_or_make(url: str, into: "TargetOptions") -> Stream:
     return log
 
 
-def told(url: str, done: Produced, *, sealed: bool) -> str:
+def told(url: str, done: ProduceReport, *, sealed: bool) -> str:
     """What became of it, in a few lines."""
     rate = done.records / done.seconds if done.seconds else 0.0
     counts = done.partitions
@@ -158,7 +156,7 @@ class _Progress:
         self._told = (0, 0.0)
         self._spin = itertools.cycle("|/-\\")
 
-    def __call__(self, done: Produced) -> None:
+    def __call__(self, done: ProduceReport) -> None:
         now = time.monotonic()
         if now < self._next:
             return

@@ -1,3 +1,3 @@
 """Pure. Which samples are pending, leased or trained. Sample walk: after the master's leases. Start at
-pass_registry.py.
+job_ledger.py.
 """

@@ -1,17 +1,16 @@
 """Pure. One pass over one data set, for workers that go each at their own pace: todo -> leased -> done, nothing lost.
 
-In: data/ledger/pass_registry.py asks for leases and passes the words of their holders on. Out: grants, verdicts. The
+In: data/ledger/job_ledger.py asks for leases and passes the words of their holders on. Out: grants, verdicts. The
 clock is an argument, and every method that changes something depends on its arguments alone, so a journal of calls can
 be replayed.
 """
 
 import itertools
 from collections import deque
-from collections.abc import Collection, Container, Iterable
+from collections.abc import Callable, Collection, Container, Iterable
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from springtide.data.ledger.pending import Piece, Todo
 from springtide.domain.data.leases import (
     Grant,
     LeaseHolder,
@@ -26,8 +25,87 @@ from springtide.domain.data.leases import (
 from springtide.domain.data.samples import DatasetCard
 
 
+class ShardRange(NamedTuple):
+    """Samples `first` to `end` of the running-th shard of a pass."""
+
+    running: int
+    first: int
+    end: int
+
+
 @dataclass(slots=True)
-class Lease:
+class PendingQueue:
+    """A queue of pieces. Order: what came back (oldest first), then fresh ones, then what failed before."""
+
+    card: DatasetCard
+    running: int = 0
+    """First shard with samples that were never handed out."""
+    cut: int = 0
+    """First such sample of it."""
+    returned: deque[ShardRange] = field(default_factory=deque)
+    failed: deque[ShardRange] = field(default_factory=deque)
+    length: int | None = None
+    """Samples of an epoch, where that is not what the card says."""
+    samples: int = field(init=False)
+    """Samples in the queue."""
+    shards: int = field(init=False)
+    """Shards of the pass; with the next three, what the card says, looked up once."""
+    an_epoch: int = field(init=False)
+    whole: int = field(init=False)
+    last: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        used = self.card.samples_used if self.length is None else self.length
+        self.whole = self.card.shard_size
+        self.an_epoch = -(-used // self.whole)
+        self.shards = self.card.epochs * self.an_epoch
+        self.last = used - (self.an_epoch - 1) * self.whole
+        if self.running < self.shards:
+            epoch, index = divmod(self.running, self.an_epoch)
+            handed_out = epoch * used + index * self.whole + self.cut
+            self.samples = self.card.epochs * used - handed_out
+        else:
+            self.samples = 0
+        self.samples += sum(piece.end - piece.first for piece in (*self.returned, *self.failed))
+
+    def size_of(self, running: int) -> int:
+        """Samples of a shard."""
+        return self.whole if (running + 1) % self.an_epoch else self.last
+
+    def take(self, most: int, may_try: Callable[[ShardRange], bool] = lambda _: True) -> ShardRange | None:
+        """The next piece, of `most` samples at most; of what failed before, one that whoever asks may try."""
+        if self.returned:
+            return self._cut_from(self.returned, most)
+        if self.running < self.shards:
+            size = self.size_of(self.running)
+            piece = ShardRange(self.running, self.cut, min(size, self.cut + most))
+            self.cut = piece.end
+            if self.cut == size:
+                self.running, self.cut = self.running + 1, 0
+            self.samples -= piece.end - piece.first
+            return piece
+        at = next((at for at, piece in enumerate(self.failed) if may_try(piece)), None)
+        return None if at is None else self._cut_from(self.failed, most, at)
+
+    def put_back(self, piece: ShardRange, *, failed: bool = False) -> None:
+        """The piece is to be handed out again; one that could not be read comes last."""
+        if piece.end > piece.first:
+            (self.failed if failed else self.returned).append(piece)
+            self.samples += piece.end - piece.first
+
+    def _cut_from(self, queue: deque[ShardRange], most: int, at: int = 0) -> ShardRange:
+        piece = queue[at]
+        if piece.end - piece.first <= most:
+            del queue[at]
+        else:
+            queue[at] = ShardRange(piece.running, piece.first + most, piece.end)
+            piece = ShardRange(piece.running, piece.first, piece.first + most)
+        self.samples -= piece.end - piece.first
+        return piece
+
+
+@dataclass(slots=True)
+class ShardLease:
     """A run of batches of one shard in somebody's hands."""
 
     holder: LeaseHolder
@@ -45,7 +123,7 @@ class Lease:
     """Of a stream: offsets that are done and held nothing to train."""
 
 
-class Effect(NamedTuple):
+class ReportEffect(NamedTuple):
     """What a holder's word did."""
 
     held: bool
@@ -56,7 +134,7 @@ class Effect(NamedTuple):
     """Whether the lease is over, or its tail came back."""
 
 
-STRANGER = Effect(held=False)
+NOT_HELD = ReportEffect(held=False)
 Failures = dict[int, dict[int, tuple[int, ...]]]
 """By shard and the first sample that could not be read: the ranks that could not, one for each time."""
 
@@ -67,7 +145,7 @@ def copied(failures: Failures) -> Failures:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LedgerState:
+class AsyncLedgerState:
     """A ledger as plain data."""
 
     card: DatasetCard
@@ -76,9 +154,9 @@ class LedgerState:
     length: int | None
     running: int
     cut: int
-    returned: tuple[Piece, ...]
-    failed: tuple[Piece, ...]
-    leases: tuple[Lease, ...]
+    returned: tuple[ShardRange, ...]
+    failed: tuple[ShardRange, ...]
+    leases: tuple[ShardLease, ...]
     left: dict[int, int]
     done: int
     samples_done: int
@@ -88,7 +166,7 @@ class LedgerState:
 
 
 @dataclass(slots=True)
-class Ledger:
+class AsyncLedger:
     """Who trains what of one pass."""
 
     card: DatasetCard
@@ -96,11 +174,11 @@ class Ledger:
     """Number of the first shard; the numbers of a job's passes do not overlap."""
     max_failures: int = 3
     """Tries after which a part that cannot be read is given up."""
-    todo: Todo = field(init=False)
+    todo: PendingQueue = field(init=False)
     numbers: int = field(init=False)
     """How many shard numbers the pass takes."""
-    leases: dict[LeaseKey, Lease] = field(default_factory=dict)
-    held: dict[int, dict[LeaseKey, Lease]] = field(default_factory=dict)
+    leases: dict[LeaseKey, ShardLease] = field(default_factory=dict)
+    held: dict[int, dict[LeaseKey, ShardLease]] = field(default_factory=dict)
     """The same by rank; a rank has one incarnation at a time."""
     left: dict[int, int] = field(default_factory=dict)
     """Samples not yet trained, of the shards that were begun and are not done."""
@@ -114,7 +192,7 @@ class Ledger:
     """Ranks that were asked to end a lease sooner: they get nothing more as long as they hold some."""
 
     def __post_init__(self) -> None:
-        self.todo = Todo(self.card)
+        self.todo = PendingQueue(self.card)
         self.numbers = self.todo.shards
 
     def close(self) -> None:
@@ -139,7 +217,7 @@ class Ledger:
         """
         mine = self.held.setdefault(holder.rank, {})
 
-        def may_try(piece: Piece) -> bool:
+        def may_try(piece: ShardRange) -> bool:
             tried = self.failures.get(piece.running, {}).get(piece.first, ())
             return holder.rank not in tried or all(rank in tried for rank in others)
 
@@ -154,7 +232,7 @@ class Ledger:
             key = LeaseKey(self.base + running, first)
             if running not in self.left:
                 self.left[running] = self.todo.size_of(running)
-            lease = Lease(holder, running, first, first, end, deadline, returned=returned)
+            lease = ShardLease(holder, running, first, first, end, deadline, returned=returned)
             self.leases[key] = mine[key] = lease
             grants.append(self._grant(running, first, end, returned=returned))
             budget -= end - first
@@ -163,18 +241,18 @@ class Ledger:
         waits = len(self.leases) > len(mine) or bool(self.todo.samples)
         return NoLease.WAIT if waits and not self.closed else NoLease.END
 
-    def report(self, holder: LeaseHolder, word: Progress, deadline: float) -> Effect:
+    def report(self, holder: LeaseHolder, word: Progress, deadline: float) -> ReportEffect:
         """Take a holder's word on a lease, which is its own until `deadline` then."""
         key = LeaseKey(word.shard, word.first)
         lease = self.leases.get(key)
         if lease is None or lease.holder != holder:
-            return STRANGER
+            return NOT_HELD
         lease.deadline = deadline
         if word.offset == word.end == lease.end:  # most often: through, as it was leased
             samples = lease.end - lease.offset
             self._trained(lease, lease.end)
             self._drop(key, lease)
-            return Effect(True, samples, True)
+            return ReportEffect(True, samples, True)
         grid = self.card.batch_size
         end = min(lease.end, max(lease.offset, -(-word.end // grid) * grid))
         offset = end if word.offset >= end else max(lease.offset, word.offset - word.offset % grid)
@@ -184,7 +262,7 @@ class Ledger:
         self._trained(lease, offset)
         if offset == end:
             self._drop(key, lease)
-        return Effect(True, offset - before, freed)
+        return ReportEffect(True, offset - before, freed)
 
     def end_at(self, samples: int) -> bool:
         """The data set has no length, but an end: an epoch has so many samples. What lies beyond was never there."""
@@ -193,11 +271,11 @@ class Ledger:
             return False
         at_end = (old.running, old.cut) >= divmod(samples, old.whole)
         running, cut = (-(-samples // old.whole), 0) if at_end else (old.running, old.cut)
-        self.todo = Todo(self.card, running, cut, length=samples)
+        self.todo = PendingQueue(self.card, running, cut, length=samples)
         for queue, failed in ((old.returned, False), (old.failed, True)):
             for piece in queue:
                 end = min(piece.end, samples - piece.running * old.whole)
-                self.todo.put_back(Piece(piece.running, min(piece.first, end), end), failed=failed)
+                self.todo.put_back(ShardRange(piece.running, min(piece.first, end), end), failed=failed)
         for key, lease in list(self.leases.items()):
             lease.end = min(lease.end, max(lease.offset, samples - lease.running * old.whole))
             if lease.end == lease.offset:
@@ -217,7 +295,7 @@ class Ledger:
             return False
         grid = self.card.batch_size
         begin = min(lease.end, max(lease.offset, failure.offset - failure.offset % grid))
-        piece = Piece(lease.running, begin, lease.end)
+        piece = ShardRange(lease.running, begin, lease.end)
         lease.end = begin
         if lease.offset == begin:
             self._drop(key, lease)
@@ -240,7 +318,7 @@ class Ledger:
         ended = [(key, lease) for key in keys if (lease := self.leases.get(key)) is not None]
         ended.sort(key=lambda one: (one[1].offset == one[1].first, not one[1].returned))
         for key, lease in ended:
-            self.todo.put_back(Piece(lease.running, lease.offset, lease.end))
+            self.todo.put_back(ShardRange(lease.running, lease.offset, lease.end))
             self._drop(key, lease)
         return len(ended)
 
@@ -308,17 +386,17 @@ class Ledger:
         assert spans.keys() == self.left.keys(), "a shard that was begun is neither done nor anywhere"
         assert self.done + len(self.left) == self.todo.running + bool(self.todo.cut), "shards are lost"
         todo = self.todo
-        waiting = Todo(self.card, todo.running, todo.cut, todo.returned, todo.failed, todo.length).samples
+        waiting = PendingQueue(self.card, todo.running, todo.cut, todo.returned, todo.failed, todo.length).samples
         assert self.todo.samples == waiting, "the queue has miscounted"
         elsewhere = sum(one.end - one.offset for one in self.leases.values()) + sum(
             one.end - one.first for one in self.poisoned
         )
         assert self.samples_done + waiting + elsewhere == self.length, "samples are miscounted"
 
-    def to_state(self) -> LedgerState:
+    def to_state(self) -> AsyncLedgerState:
         """Everything, as plain data."""
         todo = self.todo
-        return LedgerState(
+        return AsyncLedgerState(
             card=self.card, base=self.base, closed=self.closed, length=todo.length, running=todo.running, cut=todo.cut,
             returned=tuple(todo.returned), failed=tuple(todo.failed),
             leases=tuple(replace(lease) for lease in self.leases.values()),
@@ -327,11 +405,11 @@ class Ledger:
         )  # fmt: skip
 
     @staticmethod
-    def from_state(state: LedgerState, max_failures: int) -> "Ledger":
+    def from_state(state: AsyncLedgerState, max_failures: int) -> "AsyncLedger":
         """A ledger that goes on where that one was."""
-        ledger = Ledger(state.card, state.base, max_failures)
+        ledger = AsyncLedger(state.card, state.base, max_failures)
         queues = deque(state.returned), deque(state.failed)
-        ledger.todo = Todo(state.card, state.running, state.cut, *queues, state.length)
+        ledger.todo = PendingQueue(state.card, state.running, state.cut, *queues, state.length)
         for kept in state.leases:
             lease = replace(kept)
             key = LeaseKey(state.base + lease.running, lease.first)
@@ -351,13 +429,13 @@ class Ledger:
         epoch, nth = divmod(running, self.todo.an_epoch)
         return Grant(self.base + running, self.card.first_epoch + epoch, nth, first, end, returned)
 
-    def _cut(self, lease: Lease, end: int) -> None:
+    def _cut(self, lease: ShardLease, end: int) -> None:
         """The lease ends at `end`; its tail goes back."""
         if end < lease.end:
-            self.todo.put_back(Piece(lease.running, end, lease.end))
+            self.todo.put_back(ShardRange(lease.running, end, lease.end))
             lease.end, lease.wish = end, None
 
-    def _trained(self, lease: Lease, offset: int) -> None:
+    def _trained(self, lease: ShardLease, offset: int) -> None:
         trained = offset - lease.offset
         if trained:
             lease.offset = offset
@@ -368,7 +446,7 @@ class Ledger:
                 self.failures.pop(lease.running, None)
                 self.done += 1
 
-    def _drop(self, key: LeaseKey, lease: Lease) -> None:
+    def _drop(self, key: LeaseKey, lease: ShardLease) -> None:
         mine = self.held[lease.holder.rank]
         del self.leases[key]
         del mine[key]

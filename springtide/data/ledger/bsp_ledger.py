@@ -1,6 +1,6 @@
 """Pure. One pass over one data set for a bsp group: every rank is given the same shards in the same order.
 
-In: data/ledger/pass_registry.py. Out: grants. Nobody's part can be trained by another rank, so nothing comes back from
+In: data/ledger/job_ledger.py. Out: grants. Nobody's part can be trained by another rank, so nothing comes back from
 a lost member: its next life begins with a shard that the group has not finished, and learns from the others where in it
 they are. A checkpoint notes a pass at one step (`note`); the whole group goes back to it, or on from it, together.
 """
@@ -15,7 +15,7 @@ from springtide.domain.data.leases import Grant, NoLease, Progress, Totals
 from springtide.domain.data.samples import DatasetCard
 
 
-class Stretch(NamedTuple):
+class OffsetRange(NamedTuple):
     """Offsets `first` to `end` of a partition: what is a shard in a group's pass over a stream."""
 
     partition: int
@@ -24,20 +24,20 @@ class Stretch(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StretchesState:
+class BspStreamState:
     """What a group's pass over a stream has besides; see data/ledger/bsp_stream_ledger.py."""
 
     starts: dict[int, int]
     ends: dict[int, int]
     places: dict[int, int]
-    stretches: dict[int, Stretch]
+    stretches: dict[int, OffsetRange]
     closed: bool = False
     void: int = 0
     void_of: dict[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LockstepState:
+class BspLedgerState:
     """A group's pass as plain data."""
 
     card: DatasetCard
@@ -48,11 +48,11 @@ class LockstepState:
     done_by: tuple[int, ...]
     boundary: int | None = None
     first: int = 0
-    stream: StretchesState | None = None
+    stream: BspStreamState | None = None
 
 
 @dataclass(slots=True)
-class Lockstep:
+class BspLedger:
     """How far each rank of the group is."""
 
     card: DatasetCard
@@ -167,22 +167,22 @@ class Lockstep:
         """Samples of the shards that every rank has done its part of."""
         return max(self.first, self._samples(min(self.done_by)))
 
-    def note(self, shard: int, first: int) -> LockstepState:
+    def note(self, shard: int, first: int) -> BspLedgerState:
         """The pass at a step after which all is trained that lies before this sample of this shard."""
         done = min(max(0, shard - self.base), self.numbers)
         trained = self._samples(done)
         if done < self.numbers and shard >= self.base:
             trained += first
             done += first >= shards.size(self.card, done % self.card.shards)
-        return LockstepState(
+        return BspLedgerState(
             card=self.card, base=self.base, workers=1, total=self.numbers,
             leased_to=(done,), done_by=(done,), first=trained,
         )  # fmt: skip
 
     @staticmethod
-    def at(noted: LockstepState, workers: int) -> "Lockstep":
+    def at(noted: BspLedgerState, workers: int) -> "BspLedger":
         """A pass that a group of so many goes on with where a checkpoint has noted it."""
-        lockstep = Lockstep(noted.card, noted.base, workers)
+        lockstep = BspLedger(noted.card, noted.base, workers)
         lockstep.first = noted.first
         lockstep.leased_to = [min(noted.done_by)] * workers
         lockstep.done_by = list(lockstep.leased_to)
@@ -193,18 +193,18 @@ class Lockstep:
         for done, leased in zip(self.done_by, self.leased_to, strict=True):
             assert 0 <= done <= leased <= self.total, "a rank has done what it was not given"
 
-    def to_state(self) -> LockstepState:
+    def to_state(self) -> BspLedgerState:
         """Everything, as plain data."""
-        return LockstepState(
+        return BspLedgerState(
             card=self.card, base=self.base, workers=self.workers, total=self.total,
             leased_to=tuple(self.leased_to), done_by=tuple(self.done_by), boundary=self.boundary,
             first=self.first,
         )  # fmt: skip
 
     @staticmethod
-    def from_state(state: LockstepState) -> "Lockstep":
+    def from_state(state: BspLedgerState) -> "BspLedger":
         """A pass that goes on where that one was."""
-        lockstep = Lockstep(state.card, state.base, state.workers)
+        lockstep = BspLedger(state.card, state.base, state.workers)
         lockstep.total, lockstep.boundary, lockstep.first = state.total, state.boundary, state.first
         lockstep.leased_to, lockstep.done_by = list(state.leased_to), list(state.done_by)
         return lockstep

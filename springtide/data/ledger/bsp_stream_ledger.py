@@ -1,6 +1,6 @@
 """Pure. One pass over a stream for a bsp group: every rank is given the same stretches of partitions in the same order.
 
-In: data/ledger/pass_registry.py. Out: grants. The sequence is made while records come: when a rank needs more
+In: data/ledger/job_ledger.py. Out: grants. The sequence is made while records come: when a rank needs more
 master/data/leases.py has the fullest partition chosen (`choose`), and what is chosen is journaled (`plan`) before
 anyone is given it. A stretch is what a shard is in data/ledger/bsp_ledger.py, and all else is as there: nobody's part
 can be trained by another, the group goes back, or on, to one step together.
@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from springtide import errors
-from springtide.data.ledger.bsp_ledger import Lockstep, LockstepState, Stretch, StretchesState
+from springtide.data.ledger.bsp_ledger import BspLedger, BspLedgerState, BspStreamState, OffsetRange
 from springtide.domain.data.leases import Grant, NoLease, Progress, Totals
 from springtide.domain.data.streams import MOST_PARTITIONS, PartitionRange
 
@@ -19,7 +19,7 @@ KEPT = 4  # stretches behind the slowest rank: a checkpoint may still name the l
 
 
 @dataclass(slots=True)
-class Convoy(Lockstep):
+class BspStreamLedger(BspLedger):
     """How far each rank is, and what comes next."""
 
     starts: dict[int, int] = field(default_factory=dict)
@@ -28,7 +28,7 @@ class Convoy(Lockstep):
     """Where those end that do."""
     places: dict[int, int] = field(default_factory=dict)
     """Up to where each is in the sequence."""
-    stretches: dict[int, Stretch] = field(default_factory=dict)
+    stretches: dict[int, OffsetRange] = field(default_factory=dict)
     """The sequence, without its beginning."""
     void_of: dict[int, int] = field(default_factory=dict)
     """Of each stretch that a rank is through with: offsets that held nothing to train. All ranks find the same; after a
@@ -87,7 +87,7 @@ class Convoy(Lockstep):
         there = seat is not None and seat < self.workers and self.leased_to[seat] == self.total
         return there and self.boundary is None and not self.closed
 
-    def choose(self, seen: Iterable[PartitionRange], *, lingered: bool) -> tuple[Stretch | None, bool]:
+    def choose(self, seen: Iterable[PartitionRange], *, lingered: bool) -> tuple[OffsetRange | None, bool]:
         """What should come next: batches of the fullest partition. And whether records wait to become a full one.
 
         A batch that is not full only when they have `lingered`, or nothing can fill it any more. Changes nothing.
@@ -104,9 +104,9 @@ class Convoy(Lockstep):
         full = min(most // batch, self.card.shard_batches)
         if not full and not lingered and partition not in self.ends:
             return None, True
-        return Stretch(partition, first, first + (full * batch or most)), False
+        return OffsetRange(partition, first, first + (full * batch or most)), False
 
-    def plan(self, seat: int | None, stretch: Stretch) -> bool:
+    def plan(self, seat: int | None, stretch: OffsetRange) -> bool:
         """This comes next. False: not now, or not from there on."""
         place = self.places.get(stretch.partition)
         if not self.wants(seat) or stretch.first != place or stretch.first >= stretch.end:
@@ -189,7 +189,7 @@ class Convoy(Lockstep):
             samples_done=self.samples_done, void=self.void,
         )  # fmt: skip
 
-    def note(self, shard: int, first: int) -> LockstepState:
+    def note(self, shard: int, first: int) -> BspLedgerState:
         """The pass at a step after which all is trained that lies before this offset of this stretch."""
         running = min(shard - self.base, self.total)
         if running < 0 or (shard, first) == (self.base, 0):
@@ -206,11 +206,11 @@ class Convoy(Lockstep):
         return replace(self._noted(running), first=trained, stream=stream)
 
     @staticmethod
-    def at(noted: LockstepState, workers: int) -> "Convoy":
+    def at(noted: BspLedgerState, workers: int) -> "BspStreamLedger":
         """A pass that a group of so many goes on with where a checkpoint has noted it."""
         done = min(noted.done_by)
         state = replace(noted, workers=workers, leased_to=(done,) * workers, done_by=(done,) * workers)
-        return Convoy.from_state(state)
+        return BspStreamLedger.from_state(state)
 
     def reopen(self) -> None:
         """Another run goes on: where the stream ends is found out again."""
@@ -218,7 +218,7 @@ class Convoy(Lockstep):
 
     def check(self) -> None:
         """Every invariant; tests call it after each step."""
-        Lockstep.check(self)
+        BspLedger.check(self)
         assert all(self.starts[one] <= place for one, place in self.places.items()), "before its beginning"
         assert all(self.places[one] <= end for one, end in self.ends.items()), "beyond its end"
         for running in range(min(self.done_by), self.total):
@@ -228,15 +228,15 @@ class Convoy(Lockstep):
             assert ends[partition] == end and first < end, "stretches of a partition do not join"
             ends[partition] = first
 
-    def to_state(self) -> LockstepState:
+    def to_state(self) -> BspLedgerState:
         """Everything, as plain data."""
         stream = self._stream(dict(self.places), dict(self.stretches))
-        return replace(Lockstep.to_state(self), stream=replace(stream, closed=self.closed))
+        return replace(BspLedger.to_state(self), stream=replace(stream, closed=self.closed))
 
     @staticmethod
-    def from_state(state: LockstepState) -> "Convoy":
+    def from_state(state: BspLedgerState) -> "BspStreamLedger":
         """A pass that goes on where that one was."""
-        convoy, kept = Convoy(state.card, state.base, state.workers), state.stream
+        convoy, kept = BspStreamLedger(state.card, state.base, state.workers), state.stream
         assert kept is not None
         convoy.total, convoy.boundary, convoy.first = state.total, state.boundary, 0
         convoy.leased_to, convoy.done_by = list(state.leased_to), list(state.done_by)
@@ -245,13 +245,13 @@ class Convoy(Lockstep):
         convoy.void_before, convoy.void_of = kept.void, dict(kept.void_of)
         return convoy
 
-    def _noted(self, running: int) -> LockstepState:
-        return LockstepState(
+    def _noted(self, running: int) -> BspLedgerState:
+        return BspLedgerState(
             card=self.card, base=self.base, workers=1, total=self.total, leased_to=(running,), done_by=(running,)
         )
 
-    def _stream(self, places: dict[int, int], stretches: dict[int, Stretch]) -> StretchesState:
-        return StretchesState(
+    def _stream(self, places: dict[int, int], stretches: dict[int, OffsetRange]) -> BspStreamState:
+        return BspStreamState(
             starts=dict(self.starts), ends=dict(self.ends), places=places, stretches=stretches,
             void=self.void_before, void_of=dict(self.void_of),
         )  # fmt: skip
@@ -261,11 +261,11 @@ class Convoy(Lockstep):
         return self.void_before + sum(void for number, void in self.void_of.items() if number < running)
 
 
-def lockstep_at(noted: LockstepState, workers: int) -> Lockstep:
+def resume_bsp_ledger(noted: BspLedgerState, workers: int) -> BspLedger:
     """The pass of a group, over shards or over a stream, where a checkpoint has noted it."""
-    return Lockstep.at(noted, workers) if noted.stream is None else Convoy.at(noted, workers)
+    return BspLedger.at(noted, workers) if noted.stream is None else BspStreamLedger.at(noted, workers)
 
 
-def lockstep_from(state: LockstepState) -> Lockstep:
+def load_bsp_ledger(state: BspLedgerState) -> BspLedger:
     """The same, where it was."""
-    return Lockstep.from_state(state) if state.stream is None else Convoy.from_state(state)
+    return BspLedger.from_state(state) if state.stream is None else BspStreamLedger.from_state(state)

@@ -1,97 +1,113 @@
-"""Pure. The passes of a job, and what there is to know of them together. Nothing here changes anything.
+"""Pure. All passes of a job over its data, and questions about them. Nothing here changes a pass.
 
-In: data/ledger/pass_registry.py, which opens passes and is their one door. A pass is a `Ledger` (shards, workers each
-at their own pace), a `Flow` (the partitions of a stream) or a `Lockstep` (a bsp group).
+A pass is an `AsyncLedger` (shards, each worker at its own pace), a `StreamLedger` (partitions of a stream) or a
+`BspLedger` (a bsp group). In: data/ledger/job_ledger.py opens passes and changes them. A checkpoint's manifest keeps a
+`JobProgress`.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from springtide.data.ledger.async_ledger import Lease, Ledger
-from springtide.data.ledger.bsp_ledger import Lockstep
-from springtide.data.ledger.bsp_stream_ledger import Convoy
-from springtide.data.ledger.stream_ledger import Flow
+from springtide.data.ledger.async_ledger import AsyncLedger, AsyncLedgerState, ShardLease
+from springtide.data.ledger.bsp_ledger import BspLedger, BspLedgerState
+from springtide.data.ledger.bsp_stream_ledger import BspStreamLedger
+from springtide.data.ledger.stream_ledger import StreamLedger, StreamLedgerState
 from springtide.domain.data.leases import Grant, LeaseKey, Poisoned, Totals
 from springtide.domain.data.samples import DatasetCard
 from springtide.domain.data.streams import BatchCut
 
-Pass = Ledger | Flow | Lockstep
+PassLedger = AsyncLedger | StreamLedger | BspLedger
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobProgress:
+    """How far the job was when a checkpoint began. Every slot of the checkpoint has every batch before that."""
+
+    ledgers: tuple[AsyncLedgerState, ...] = ()
+    locksteps: tuple[BspLedgerState, ...] = ()
+    """Passes of a bsp group, at exactly one step."""
+    flows: tuple[StreamLedgerState, ...] = ()
+    """Passes over streams."""
+
+    @property
+    def samples(self) -> int:
+        """Samples that were trained."""
+        shards = sum(ledger.samples_done for ledger in self.ledgers)
+        groups = sum(group.first - (group.stream.void if group.stream else 0) for group in self.locksteps)
+        return shards + groups + sum(stream.samples_done - stream.void for stream in self.flows)
 
 
 class Passes:
     """All passes so far, in the order in which they were opened."""
 
     __slots__ = ()
-    passes: list[Pass]
+    passes: list[PassLedger]
 
     def totals(self) -> Totals:
-        """Shards of all passes so far, by state."""
         return sum((ledger.totals() for ledger in self.passes), Totals())
 
     def poisoned(self) -> tuple[Poisoned, ...]:
-        """What was given up, with the errors."""
-        return tuple(each for ledger in self.shared() for each in ledger.poisoned)
+        """Ranges that were given up, with their errors."""
+        return tuple(poisoned for ledger in self.shared() for poisoned in ledger.poisoned)
 
-    def leases(self) -> tuple[tuple[DatasetCard, LeaseKey, Lease], ...]:
-        """All live leases of shards with the data set they are of: what the balance at the tail is decided by."""
+    def leases(self) -> tuple[tuple[DatasetCard, LeaseKey, ShardLease], ...]:
+        """All live leases of shards, each with its data set."""
         return tuple((ledger.card, key, lease) for ledger in self.ledgers() for key, lease in ledger.leases.items())
 
     @property
     def samples_done(self) -> int:
-        """Samples that are trained, of all passes so far, and offsets of streams that held nothing to train."""
+        """Trained samples of all passes, and stream offsets that held nothing to train."""
         return sum(ledger.samples_done for ledger in self.passes)
 
     @property
     def samples_trained(self) -> int:
-        """Samples that are trained, and nothing else."""
-        return self.samples_done - sum(one.void for one in self.passes if not isinstance(one, Ledger))
+        return self.samples_done - sum(ledger.void for ledger in self.passes if not isinstance(ledger, AsyncLedger))
 
     @property
     def todo_samples(self) -> int:
-        """Samples that nobody holds."""
+        """Samples of shards that nobody holds."""
         return sum(ledger.todo.samples for ledger in self.ledgers())
 
-    def flows(self) -> list[Flow]:
-        """Passes over streams."""
-        return [one for one in self.passes if isinstance(one, Flow)]
+    def flows(self) -> list[StreamLedger]:
+        return [ledger for ledger in self.passes if isinstance(ledger, StreamLedger)]
 
-    def convoy(self, card: DatasetCard) -> Convoy | None:
+    def bsp_stream(self, card: DatasetCard) -> BspStreamLedger | None:
         """The bsp group's pass over the stream of this card."""
-        return next((one for one in reversed(self.passes) if isinstance(one, Convoy) and one.card == card), None)
+        for ledger in reversed(self.passes):
+            if isinstance(ledger, BspStreamLedger) and ledger.card == card:
+                return ledger
+        return None
 
     def cuts_of(self, grants: Sequence[Grant]) -> tuple[BatchCut, ...]:
-        """What the holder of these leases must know of them, where they are of a stream."""
+        """Cuts within these leases, where they are of a stream."""
         ledger = self.of_shard(grants[0].shard) if grants else None
-        return ledger.cuts_of(grants) if isinstance(ledger, Flow) else ()
+        return ledger.cuts_of(grants) if isinstance(ledger, StreamLedger) else ()
 
     @property
     def on_stream(self) -> bool:
-        """Whether a pass is over a stream."""
-        return any(one.card.stream is not None for one in self.passes)
+        return any(ledger.card.stream is not None for ledger in self.passes)
 
     @property
     def in_step(self) -> bool:
-        """Whether the workers go through the data together."""
+        """True if the workers go through the data together."""
         return any(ledger.card.in_step for ledger in self.passes)
 
     @property
     def epochs(self) -> int:
-        """Epochs of all passes so far."""
         return sum(ledger.card.epochs for ledger in self.passes)
 
-    def ledgers(self) -> list[Ledger]:
-        """Passes over shards, at each worker's own pace."""
-        return [ledger for ledger in self.passes if isinstance(ledger, Ledger)]
+    def ledgers(self) -> list[AsyncLedger]:
+        return [ledger for ledger in self.passes if isinstance(ledger, AsyncLedger)]
 
-    def shared(self) -> list[Ledger | Flow]:
+    def shared(self) -> list[AsyncLedger | StreamLedger]:
         """Passes in which one worker can take over from another."""
-        return [one for one in self.passes if not isinstance(one, Lockstep)]
+        return [ledger for ledger in self.passes if not isinstance(ledger, BspLedger)]
 
-    def locksteps(self) -> list[Lockstep]:
-        """Passes of a bsp group."""
-        return [ledger for ledger in self.passes if isinstance(ledger, Lockstep)]
+    def locksteps(self) -> list[BspLedger]:
+        return [ledger for ledger in self.passes if isinstance(ledger, BspLedger)]
 
-    def of_shard(self, shard: int) -> Pass | None:
-        """The pass that the number of a shard is of."""
+    def of_shard(self, shard: int) -> PassLedger | None:
+        """The pass that has this shard number."""
         for ledger in reversed(self.passes):
             if ledger.base <= shard < ledger.base + ledger.numbers:
                 return ledger

@@ -1,6 +1,6 @@
 """Pure. One pass over a stream: its partitions are shards without an end, leased to workers as a whole.
 
-In: data/ledger/pass_registry.py asks for leases and passes the words of their holders on; partitions are made known by
+In: data/ledger/job_ledger.py asks for leases and passes the words of their holders on; partitions are made known by
 whoever reads them (`see`), and meant for ranks by data/partition_assign.py (`assign`). Out: grants, verdicts. A lease
 ends when its holder is asked to (`wish`): it trains what it has begun, the rest goes to another rank. Nothing stops
 meanwhile.
@@ -10,11 +10,12 @@ size; where records come too slowly to fill one the holder asks for a `cut`, and
 Like data/ledger/async_ledger.py: the clock is an argument, and a journal of calls can be replayed.
 """
 
+import bisect
 from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
-from springtide.data.ledger.async_ledger import STRANGER, Effect, Lease
-from springtide.data.ledger.partition import Partition, Span, joined
+from springtide.data.ledger.async_ledger import NOT_HELD, ReportEffect, ShardLease
 from springtide.domain.data.leases import (
     Grant,
     LeaseHolder,
@@ -29,19 +30,102 @@ from springtide.domain.data.leases import (
 from springtide.domain.data.samples import DatasetCard
 from springtide.domain.data.streams import FAR, MOST_PARTITIONS, BatchCut, PartitionRange
 
+
+class Span(NamedTuple):
+    """Offsets `first` to `end`."""
+
+    first: int
+    end: int
+
+
+@dataclass(slots=True)
+class Partition:
+    """One partition."""
+
+    start: int
+    """Where the job began with it."""
+    end: int = FAR
+    """Where it ends, once that is known."""
+    waiting: list[Span] = field(default_factory=list)
+    """What nobody holds: ascending, no two side by side."""
+    cuts: list[int] = field(default_factory=list)
+    """Where batches end that are not full, ascending."""
+    owner: int | None = None
+    """The rank that it is meant for; None: whoever has room."""
+    failed_at: int = -1
+    """Offset that could not be read last, and how often."""
+    tries: int = 0
+
+    @property
+    def final(self) -> bool:
+        """Whether its end is known."""
+        return self.end < FAR
+
+    def put_back(self, span: Span) -> None:
+        """These offsets are to be handed out again."""
+        if span.first < span.end:
+            self.waiting = join_spans([*self.waiting, span])
+
+    def end_at(self, end: int) -> None:
+        """Nothing comes after `end`: what lies beyond was never there."""
+        self.end = end
+        self.waiting = [Span(first, min(until, end)) for first, until in self.waiting if first < end]
+
+    def cut(self, at: int) -> bool:
+        """A batch ends before `at`. Whether that is news."""
+        place = bisect.bisect_left(self.cuts, at)
+        if place < len(self.cuts) and self.cuts[place] == at:
+            return False
+        self.cuts.insert(place, at)
+        return True
+
+    def cuts_in(self, first: int, end: int) -> list[int]:
+        """Cuts after `first` and before `end`."""
+        return self.cuts[bisect.bisect_right(self.cuts, first) : bisect.bisect_left(self.cuts, end)]
+
+    def forget(self, below: int) -> bool:
+        """Nobody will ever read what lies before this offset again. Whether a cut is forgotten."""
+        gone = bisect.bisect_right(self.cuts, below)
+        del self.cuts[:gone]
+        return gone > 0
+
+    def batch_end(self, first: int, batch_size: int) -> int:
+        """Where the batch ends that begins with this offset."""
+        full = (first // batch_size + 1) * batch_size
+        cuts = self.cuts_in(first, full)
+        return min(self.end, cuts[0] if cuts else full)
+
+    def copy(self) -> "Partition":
+        """One that goes its own way."""
+        return Partition(
+            self.start, self.end, list(self.waiting), list(self.cuts), self.owner, self.failed_at, self.tries
+        )
+
+
+def join_spans(spans: Iterable[Span]) -> list[Span]:
+    """The same offsets in ascending spans, no two of them side by side."""
+    found: list[Span] = []
+    for first, end in sorted(spans):
+        if found and first <= found[-1].end:
+            found[-1] = Span(found[-1].first, max(end, found[-1].end))
+        elif first < end:
+            found.append(Span(first, end))
+    return found
+
+
 MOST_GRANTS = 256  # of one call: the rest comes with the next
 MOST_CUTS = 64  # of a partition: with more, a job without checkpoints looks which it needs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FlowState:
+class StreamLedgerState:
     """A pass over a stream as plain data."""
 
     card: DatasetCard
     base: int
     closed: bool
     partitions: dict[int, Partition]
-    leases: tuple[Lease, ...]
+    leases: tuple[ShardLease, ...]
     samples_done: int
     poisoned: tuple[Poisoned, ...]
     floors: tuple[dict[int, int], ...] = ()
@@ -50,15 +134,15 @@ class FlowState:
 
 
 @dataclass(slots=True)
-class Flow:
+class StreamLedger:
     """Who trains which partition, and how far each is."""
 
     card: DatasetCard
     base: int
     max_failures: int = 3
     partitions: dict[int, Partition] = field(default_factory=dict)
-    leases: dict[LeaseKey, Lease] = field(default_factory=dict)
-    held: dict[int, dict[LeaseKey, Lease]] = field(default_factory=dict)
+    leases: dict[LeaseKey, ShardLease] = field(default_factory=dict)
+    held: dict[int, dict[LeaseKey, ShardLease]] = field(default_factory=dict)
     """The same by rank; a rank has one incarnation at a time."""
     waiting: set[int] = field(default_factory=set)
     """Partitions of which a part is nobody's."""
@@ -133,7 +217,7 @@ class Flow:
             partition.owner = rank
             for first, end in partition.waiting:
                 key = LeaseKey(self.base + number, first)
-                self.leases[key] = mine[key] = Lease(holder, number, first, first, end, deadline)
+                self.leases[key] = mine[key] = ShardLease(holder, number, first, first, end, deadline)
                 grants.append(Grant(key.shard, 0, number, first, end))
             partition.waiting = []
             self.waiting.discard(number)
@@ -156,12 +240,12 @@ class Flow:
             return None
         return cut.at % self.card.batch_size != 0 and self.partitions[lease.running].cut(cut.at)
 
-    def report(self, holder: LeaseHolder, word: Progress, deadline: float) -> Effect:
+    def report(self, holder: LeaseHolder, word: Progress, deadline: float) -> ReportEffect:
         """Take a holder's word on a lease, which is its own until `deadline` then."""
         key = LeaseKey(word.shard, word.first)
         lease = self.leases.get(key)
         if lease is None or lease.holder != holder:
-            return STRANGER
+            return NOT_HELD
         lease.deadline = deadline
         end = min(lease.end, max(lease.offset, word.end))
         offset = min(end, max(lease.offset, word.offset))
@@ -180,7 +264,7 @@ class Flow:
             lease.end = end
         if offset == end:
             self._drop(key, lease)
-        return Effect(True, trained, freed)
+        return ReportEffect(True, trained, freed)
 
     def fail(self, holder: LeaseHolder, failure: ReadFailure) -> bool:
         """The holder cannot read the batch at `failure.offset`; what comes before stays its own. False: not its lease.
@@ -256,7 +340,7 @@ class Flow:
         mine = self.held.get(rank, {})
         return tuple(ShrinkRequest(key.shard, key.first, one.wish) for key, one in mine.items() if one.wish is not None)
 
-    def keep(self, note: FlowState, keeps: int) -> bool:
+    def keep(self, note: StreamLedgerState, keeps: int) -> bool:
         """A checkpoint that began with this note is complete, and `keeps` of them are kept: older cuts are forgotten.
 
         Whether anything has changed.
@@ -304,14 +388,14 @@ class Flow:
         """Every invariant; tests call it after each step."""
         left = 0
         for number, partition in self.partitions.items():
-            spans = sorted(untrained(self.leases.values(), self.poisoned, self.base, number, partition))
+            spans = sorted(untrained_spans(self.leases.values(), self.poisoned, self.base, number, partition))
             assert all(first < end for first, end in spans), "a part is empty"
-            assert sum(end - first for first, end in joined(spans)) == sum(end - first for first, end in spans), (
+            assert sum(end - first for first, end in join_spans(spans)) == sum(end - first for first, end in spans), (
                 "offsets are in two places"
             )
             assert all(partition.start <= first and end <= partition.end for first, end in spans), "beyond the end"
             assert partition.final or spans[-1].end == FAR, "what comes is nobody's"
-            assert partition.waiting == joined(partition.waiting), "the queue is not in order"
+            assert partition.waiting == join_spans(partition.waiting), "the queue is not in order"
             assert partition.cuts == sorted(set(partition.cuts)), "cuts are not in order"
             assert (number in self.waiting) == bool(partition.waiting), "the queue is not known"
             left += partition.end - partition.start - sum(end - first for first, end in spans)
@@ -323,9 +407,9 @@ class Flow:
             assert self.held[lease.holder.rank][key] is lease, "a lease is not in its holder's hands"
         assert sum(len(mine) for mine in self.held.values()) == len(self.leases), "a hand holds what is not leased"
 
-    def to_state(self) -> FlowState:
+    def to_state(self) -> StreamLedgerState:
         """Everything, as plain data."""
-        return FlowState(
+        return StreamLedgerState(
             card=self.card, base=self.base, closed=self.closed,
             partitions={number: partition.copy() for number, partition in self.partitions.items()},
             leases=tuple(replace(lease) for lease in self.leases.values()), samples_done=self.samples_done,
@@ -334,9 +418,9 @@ class Flow:
         )  # fmt: skip
 
     @staticmethod
-    def from_state(state: FlowState, max_failures: int) -> "Flow":
+    def from_state(state: StreamLedgerState, max_failures: int) -> "StreamLedger":
         """A pass that goes on where that one was."""
-        flow = Flow(state.card, state.base, max_failures)
+        flow = StreamLedger(state.card, state.base, max_failures)
         flow.partitions = {number: partition.copy() for number, partition in state.partitions.items()}
         flow.waiting = {number for number, partition in flow.partitions.items() if partition.waiting}
         for kept in state.leases:
@@ -365,7 +449,7 @@ class Flow:
 
     def _forget(self, number: int) -> None:
         """Cuts of a partition that lie before all that is not trained."""
-        spans = untrained(self.leases.values(), self.poisoned, self.base, number, self.partitions[number])
+        spans = untrained_spans(self.leases.values(), self.poisoned, self.base, number, self.partitions[number])
         self.partitions[number].forget(min((first for first, _ in spans), default=0))
 
     def put_back(self, number: int, span: Span) -> None:
@@ -374,13 +458,13 @@ class Flow:
         if span.first < span.end:
             self.waiting.add(number)
 
-    def _drop(self, key: LeaseKey, lease: Lease) -> None:
+    def _drop(self, key: LeaseKey, lease: ShardLease) -> None:
         del self.leases[key]
         del self.held[lease.holder.rank][key]
 
 
-def untrained(
-    leases: Iterable[Lease], poisoned: Iterable[Poisoned], base: int, number: int, partition: Partition
+def untrained_spans(
+    leases: Iterable[ShardLease], poisoned: Iterable[Poisoned], base: int, number: int, partition: Partition
 ) -> Iterator[Span]:
     """What of a partition is not trained, wherever it is."""
     yield from partition.waiting
@@ -388,7 +472,7 @@ def untrained(
     yield from (Span(each.first, each.end) for each in poisoned if each.shard - base == number)
 
 
-def floors_of(note: FlowState) -> dict[int, int]:
+def floors_of(note: StreamLedgerState) -> dict[int, int]:
     """Of each partition the first offset that a note does not have as trained."""
     floors = {
         number: partition.waiting[0].first if partition.waiting else partition.end

@@ -17,9 +17,8 @@ from typing import Protocol
 import numpy as np
 
 from springtide import errors
-from springtide.data.stream.record_filter import Letter
-from springtide.data.stream.stream import StreamWriter
-from springtide.data.stream.url import open_stream
+from springtide.data.stream.record_filter import DeadLetter
+from springtide.data.stream.stream import StreamWriter, open_stream
 
 MOST_BYTES = 256 * 2**20  # of one process: some hundred thousand letters; a stream that is all rubbish fills no disk
 
@@ -32,7 +31,7 @@ class DeadLetters(Protocol):
     why: str
     """What for; empty while all were kept."""
 
-    def add(self, letters: Sequence[Letter]) -> None:
+    def add(self, letters: Sequence[DeadLetter]) -> None:
         """Keep these."""
 
     def close(self) -> None:
@@ -42,27 +41,27 @@ class DeadLetters(Protocol):
 def open_dead_letters(where: str | None, *, most_bytes: int = MOST_BYTES) -> DeadLetters:
     """A folder, the URL of a stream, or None: then they are only counted. UserError when that is no place."""
     if where is None:
-        return Nowhere()
+        return DiscardedLetters()
     if "://" in where:
         stream = open_stream(where)
-        return IntoStream(stream.writer(), stream.partitions(), most_bytes)
-    return IntoFolder(Path(where), most_bytes)
+        return LetterStream(stream.writer(), stream.partitions(), most_bytes)
+    return LetterFolder(Path(where), most_bytes)
 
 
-class Nowhere:
+class DiscardedLetters:
     """Whoever counts letters has counted them already."""
 
     lost = 0
     why = ""
 
-    def add(self, letters: Sequence[Letter]) -> None:
+    def add(self, letters: Sequence[DeadLetter]) -> None:
         """Nothing is kept."""
 
     def close(self) -> None:
         """Nothing was open."""
 
 
-class IntoFolder:
+class LetterFolder:
     """A file of JSON lines a process, made with the first letter."""
 
     def __init__(self, folder: Path, most_bytes: int = MOST_BYTES) -> None:
@@ -74,7 +73,7 @@ class IntoFolder:
         self.lost, self.why = 0, ""
         self._left, self._full = most_bytes, _full(most_bytes)
 
-    def add(self, letters: Sequence[Letter]) -> None:
+    def add(self, letters: Sequence[DeadLetter]) -> None:
         """Append a line each."""
         lines, self._left = _within(letters, self._left)
         if len(lines) < len(letters):
@@ -92,7 +91,7 @@ class IntoFolder:
         """Every line is written when it comes."""
 
 
-class IntoStream:
+class LetterStream:
     """A record a letter, in the partition with the same number, or what is left of it."""
 
     def __init__(self, writer: StreamWriter, partitions: int, most_bytes: int = MOST_BYTES) -> None:
@@ -100,7 +99,7 @@ class IntoStream:
         self._writer, self._partitions = writer, partitions
         self._left, self._full = most_bytes, _full(most_bytes)
 
-    def add(self, letters: Sequence[Letter]) -> None:
+    def add(self, letters: Sequence[DeadLetter]) -> None:
         """Append a record each."""
         lines, self._left = _within(letters, self._left)
         if len(lines) < len(letters):
@@ -119,7 +118,7 @@ class IntoStream:
             self.lost += 1
 
 
-def line_of(letter: Letter) -> bytes:
+def line_of(letter: DeadLetter) -> bytes:
     """A letter as a line of JSON; its bytes in base64."""
     fields = {
         "partition": letter.partition,
@@ -138,7 +137,7 @@ def _full(most_bytes: int) -> str:
     return f"{most_bytes / 2**20:g} MiB of letters are kept by a process at the most, and this one has as many"
 
 
-def _within(letters: Sequence[Letter], left: int) -> tuple[list[bytes], int]:
+def _within(letters: Sequence[DeadLetter], left: int) -> tuple[list[bytes], int]:
     """Lines of the first letters that still fit, and the room that is left then."""
     lines: list[bytes] = []
     for letter in letters:

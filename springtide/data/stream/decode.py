@@ -25,7 +25,7 @@ MISTAKES = (NameError, AttributeError, ImportError, SyntaxError, MemoryError)
 """What no record can be guilty of: raised by a user's function they end the job."""
 
 
-class Parsed(Protocol):
+class ParsedRecords(Protocol):
     """Bodies that were looked at."""
 
     @property
@@ -43,11 +43,11 @@ class Parsed(Protocol):
 class Decoder(Protocol):
     """How bodies become batches."""
 
-    def parse(self, bodies: Records) -> Parsed:
+    def parse(self, bodies: Records) -> ParsedRecords:
         """Look at all of them."""
 
 
-class Unreadable(Exception):
+class UndecodableRecords(Exception):
     """Some records of those that were to be made a batch cannot be: `bad`, among all that were parsed."""
 
     def __init__(self, bad: Mask, why: str) -> None:
@@ -61,7 +61,7 @@ def decoder_of(decode: Any) -> Decoder:
         decoder: Decoder = decode
         return decoder
     if callable(decode):
-        return Function(decode)
+        return FunctionDecoder(decode)
     raise errors.BadInput(
         f"decode is a {type(decode).__name__}; give springtide.data.stream.decode.Fixed(...), Json(...), or a function "
         "that makes a batch of a list of bytes"
@@ -163,7 +163,7 @@ class _Objects:
         return columns if self._how.to is None else self._how.to(columns)
 
 
-class Function:
+class FunctionDecoder:
     """A function of the user's: a list of bytes in, a batch out. When it raises, it is asked for each record alone."""
 
     def __init__(self, function: Callable[[list[bytes]], Any]) -> None:
@@ -193,7 +193,7 @@ class _Given:
                 f"decode raised {type(error).__name__}: {error}, for {len(chosen)} records together but for none "
                 "of them alone; a record must decode or not whatever others are with it"
             ) from error
-        raise Unreadable(bad, f"{type(error).__name__}: {error}")
+        raise UndecodableRecords(bad, f"{type(error).__name__}: {error}")
 
     def _fails(self, chosen: list[bytes]) -> Exception | tuple[Any]:
         try:

@@ -24,7 +24,7 @@ BARE, WHOLE, DAMAGED = 0, 1, 2
 """Of a record: no envelope, one that fits, one that does not (cpp/envelope.h)."""
 
 
-class Opened(NamedTuple):
+class UnsealedRecords(NamedTuple):
     """Records without their envelopes."""
 
     bodies: Records
@@ -61,20 +61,20 @@ def seal_rows(rows: Bytes, event_us: Ints) -> tuple[Bytes, Ints]:
     return flat, starts + SIZE + size
 
 
-def unseal(records: Records) -> Opened:
+def unseal(records: Records) -> UnsealedRecords:
     """Take envelopes off, where there are any."""
     count = len(records)
     states, event_us = np.empty(count, np.uint8), np.empty(count, np.int64)
     starts, ends = np.ascontiguousarray(records.starts), np.ascontiguousarray(records.ends)
     bare, damaged = _native.open_envelopes(records.payload, starts, ends, states, event_us)
     if bare == count:
-        return Opened(records, np.full(count, np.nan), np.zeros(count, np.bool_), bare, False)
+        return UnsealedRecords(records, np.full(count, np.nan), np.zeros(count, np.bool_), bare, False)
     event_at = event_us / 1e6
     if bare:
         event_at[states == BARE] = np.nan
     inside = starts + (SIZE if not bare else np.where(states == BARE, 0, SIZE))
     bodies = Records(records.payload, inside, ends, records.offsets, records.appended_at)
-    return Opened(bodies, event_at, states == DAMAGED, bare, damaged > 0)
+    return UnsealedRecords(bodies, event_at, states == DAMAGED, bare, damaged > 0)
 
 
 def crc_each(payload: Bytes, starts: Ints, ends: Ints) -> NDArray[np.uint32]:

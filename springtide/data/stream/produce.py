@@ -1,29 +1,125 @@
 """Append records to a stream at a pace: what `springtide produce`, tests and benchmarks use.
 
 In: a maker (data/stream/record_sources.py), a pace (traffic.py), shares of partitions
-(data/stream/partition_spread.py). Out: records in envelopes, and an exact account of them. Records that are late,
+(data/stream/produce.py). Out: records in envelopes, and an exact account of them. Records that are late,
 damaged or too large can be mixed in, by a seed. Next: a stream's writer.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
 from springtide import errors
-from springtide.data.stream import envelope, partition_spread
-from springtide.data.stream.record_sources import Maker
-from springtide.data.stream.records import Bytes, Ints
+from springtide.data.stream import envelope
+from springtide.data.stream.decode import Field
+from springtide.data.stream.records import Bytes, Floats, Ints
 from springtide.data.stream.stream import Stream, StreamWriter
-from springtide.data.stream.traffic import Pace, Steady
+from springtide.data.stream.traffic import SteadyPace, TrafficPace
+
+COUNTER_FIELDS: dict[str, Field] = {"key": "i8", "serial": "i8"}
+"""What records of the counter hold, for `decode.Fixed`."""
+
+
+class RecordSource(Protocol):
+    """Makes records."""
+
+    def take(self, first: int, count: int) -> Bytes | list[bytes]:
+        """Records number `first` to ``first + count`` of all that are made: rows of one size, or bytes each.
+
+        Asked in order. Fewer than asked for: there are no more.
+        """
+
+
+class CounterRecords:
+    """Record i holds its number, and the number modulo `keys`: whoever counts keys knows what must come out."""
+
+    def __init__(self, keys: int = 1000) -> None:
+        if keys < 0:
+            raise errors.BadInput(f"a counter of {keys} keys is not possible; 0 makes every key a new one")
+        self._keys = keys
+
+    def take(self, first: int, count: int) -> Bytes:
+        """16 bytes each."""
+        serial = np.arange(first, first + count, dtype="<i8")
+        both = np.stack([serial % self._keys if self._keys else serial, serial], axis=1)
+        return np.ascontiguousarray(both).view(np.uint8).reshape(count, 16)
+
+
+class LineRecords:
+    """A line of a text file is a record, without its end."""
+
+    def __init__(self, path: Path) -> None:
+        self._lines = _lines(_found(path))
+
+    def take(self, first: int, count: int) -> list[bytes]:
+        """The next lines."""
+        return [line for _, line in zip(range(count), self._lines, strict=False)]
+
+
+class FixedSizeRecords:
+    """A file of records of one size."""
+
+    def __init__(self, path: Path, size: int) -> None:
+        if size < 1:
+            raise errors.BadInput(f"records of {size} bytes are not possible; give 1 or more")
+        whole = _found(path).stat().st_size
+        if whole % size:
+            raise errors.BadInput(f"{path} has {whole} bytes, which are not whole records of {size}; give another size")
+        self._rows: Bytes = np.memmap(path, np.uint8, "r").reshape(-1, size) if whole else np.empty((0, size), np.uint8)
+
+    def take(self, first: int, count: int) -> Bytes:
+        """The next rows."""
+        return self._rows[first : first + count]
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        for line in file:
+            yield line.rstrip(b"\r\n")
+
+
+def _found(path: Path) -> Path:
+    if not path.is_file():
+        raise errors.MissingFile(f"there is no file {path}; give one whose lines or pieces are the records")
+    return path
+
+
+def check(skew: float) -> None:
+    """BadInput when no partition can have so many times what others have."""
+    if not 0 < skew < float("inf"):
+        raise errors.BadInput(f"skew {skew:g}: wanted how many times as much the first partition gets, more than 0")
+
+
+def shares(partitions: int, skew: float = 1.0) -> Floats:
+    """Shares of partitions: the first has `skew` times as much as each of the others."""
+    check(skew)
+    weights = np.ones(partitions)
+    weights[0] = skew
+    return np.asarray(weights / weights.sum(), np.float64)
+
+
+def deal(count: int, sent: Ints, share: Floats) -> Ints:
+    """How many of `count` records each partition gets, that has had `sent` so far: those that lack most get more."""
+    lack = np.maximum((int(sent.sum()) + count) * share - sent, 0.0)
+    total = float(lack.sum())
+    whole = np.floor(lack * (count / total)) if total > 0 else np.zeros(len(share))
+    dealt = whole.astype(np.int64)
+    rest = count - int(dealt.sum())
+    order = np.argsort(-(lack - dealt), kind="stable")
+    dealt[order[:rest]] += 1
+    return dealt
+
 
 MOST_AT_ONCE = 16384  # records between two looks at the clock
 TICK_S = 0.005  # how long is waited when nothing is due
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mixed:
+class FaultMix:
     """Shares of records that are not as they should be."""
 
     late: float = 0.0
@@ -42,27 +138,27 @@ class Mixed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
+class ProduceOrder:
     """What is to be produced."""
 
     records: int | None = None
     """How many; None: until the maker or the pace is at its end."""
     seconds: float | None = None
     """How long at most."""
-    pace: Pace = field(default_factory=lambda: Steady(float("inf")))
+    pace: TrafficPace = field(default_factory=lambda: SteadyPace(float("inf")))
     skew: float = 1.0
     """The first partition gets so many times what each other gets."""
     enveloped: bool = True
-    mixed: Mixed = field(default_factory=Mixed)
+    mixed: FaultMix = field(default_factory=FaultMix)
     first: int = 0
     """Number of the first record made."""
 
     def __post_init__(self) -> None:
-        partition_spread.check(self.skew)
+        check(self.skew)
 
 
 @dataclass(slots=True)
-class Produced:
+class ProduceReport:
     """What was appended, exactly."""
 
     records: int = 0
@@ -79,9 +175,9 @@ class Produced:
 
 
 def produce(
-    stream: Stream, maker: Maker, order: Order, *,
-    tell: Callable[[Produced], None] = lambda done: None, stop: Callable[[], bool] = lambda: False,
-) -> Produced:  # fmt: skip
+    stream: Stream, maker: RecordSource, order: ProduceOrder, *,
+    tell: Callable[[ProduceReport], None] = lambda done: None, stop: Callable[[], bool] = lambda: False,
+) -> ProduceReport:  # fmt: skip
     """Append until done, or until `stop` says so; `tell` is called now and then."""
     writer = stream.writer()
     try:
@@ -91,14 +187,14 @@ def produce(
 
 
 class _Production:
-    def __init__(self, stream: Stream, writer: StreamWriter, maker: Maker, order: Order) -> None:
+    def __init__(self, stream: Stream, writer: StreamWriter, maker: RecordSource, order: ProduceOrder) -> None:
         self._stream, self._writer, self._maker, self._order = stream, writer, maker, order
         self._chance = np.random.default_rng(order.mixed.seed)
-        self._done = Produced()
+        self._done = ProduceReport()
         self._sent: Ints = np.zeros(0, np.int64)
         self._share = np.zeros(0)
 
-    def run(self, tell: Callable[[Produced], None], stop: Callable[[], bool]) -> Produced:
+    def run(self, tell: Callable[[ProduceReport], None], stop: Callable[[], bool]) -> ProduceReport:
         order, done = self._order, self._done
         begun = time.monotonic()
         lasts_s = min(order.pace.lasts_s, float("inf") if order.seconds is None else order.seconds)
@@ -140,9 +236,9 @@ class _Production:
         """Make the next records and append them; how many there were."""
         if len(self._sent) != self._stream.partitions():  # grown meanwhile
             self._sent = np.concatenate([self._sent, np.zeros(self._stream.partitions() - len(self._sent), np.int64)])
-            self._share = partition_spread.shares(len(self._sent), self._order.skew)
+            self._share = shares(len(self._sent), self._order.skew)
         made = self._maker.take(self._order.first + self._done.records, count)
-        dealt = partition_spread.deal(len(made), self._sent, self._share)
+        dealt = deal(len(made), self._sent, self._share)
         at = 0
         for partition in np.flatnonzero(dealt).tolist():
             part = made[at : at + int(dealt[partition])]

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from springtide import errors
 from springtide.data.stream import envelope
-from springtide.data.stream.decode import Decoder, Parsed, Unreadable
+from springtide.data.stream.decode import Decoder, ParsedRecords, UndecodableRecords
 from springtide.data.stream.records import Floats, Ints, Mask, Records
 
 OVERSIZED, CORRUPT, LATE = "oversized", "corrupt", "late"
@@ -22,7 +22,7 @@ _REASONS = ("", OVERSIZED, CORRUPT, LATE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
+class FilterRules:
     """What is left out."""
 
     max_record_bytes: int | None = None
@@ -37,7 +37,7 @@ class Rules:
                 raise errors.BadInput(f"{name}={value}: give 0 or more, or None for no limit")
 
 
-class Letter(NamedTuple):
+class DeadLetter(NamedTuple):
     """A record that is not trained."""
 
     partition: int
@@ -54,7 +54,7 @@ class Letter(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class FilteredBatch:
     """What became of the records of one batch."""
 
     batch: Any
@@ -63,13 +63,13 @@ class Made:
     """How many are in it."""
     event_at: Floats
     """When those happened: of records that do not tell, when they were appended."""
-    letters: list[Letter]
+    letters: list[DeadLetter]
 
 
 KEPT_BYTES = 64 * 1024  # of the bytes of a dead letter
 
 
-def batch_of(partition: int, records: Records, rules: Rules, decoder: Decoder) -> Made:
+def batch_of(partition: int, records: Records, rules: FilterRules, decoder: Decoder) -> FilteredBatch:
     """A batch of the records that can be trained, letters for the others."""
     opened = envelope.unseal(records)
     why = np.zeros(len(records), np.uint8)
@@ -87,9 +87,9 @@ def batch_of(partition: int, records: Records, rules: Rules, decoder: Decoder) -
     batch = _decoded(parsed, why, places, details)
     happened = np.where(np.isnan(event_at), records.appended_at, event_at) if opened.bare else event_at
     if not why.any():
-        return Made(batch, len(records), happened, [])
+        return FilteredBatch(batch, len(records), happened, [])
     letters = _letters(partition, records, event_at, why, opened.damaged, details, rules)
-    return Made(batch, len(records) - len(letters), happened[why == _FINE], letters)
+    return FilteredBatch(batch, len(records) - len(letters), happened[why == _FINE], letters)
 
 
 def _note(why: NDArray[np.uint8], which: Mask, reason: int, places: Ints | None = None) -> None:
@@ -99,7 +99,7 @@ def _note(why: NDArray[np.uint8], which: Mask, reason: int, places: Ints | None 
         why[found[why[found] == _FINE]] = reason
 
 
-def _decoded(parsed: Parsed, why: NDArray[np.uint8], places: Ints | None, details: dict[int, str]) -> Any:
+def _decoded(parsed: ParsedRecords, why: NDArray[np.uint8], places: Ints | None, details: dict[int, str]) -> Any:
     """The batch; records that only decoding shows to be bad are noted on the way."""
     while True:
         keep: Mask = (why if places is None else why[places]) == _FINE
@@ -107,7 +107,7 @@ def _decoded(parsed: Parsed, why: NDArray[np.uint8], places: Ints | None, detail
             return None
         try:
             return parsed.batch(keep)
-        except Unreadable as found:
+        except UndecodableRecords as found:
             bad = found.bad & keep
             details.update(
                 dict.fromkeys(np.flatnonzero(bad).tolist() if places is None else places[bad].tolist(), str(found))
@@ -126,8 +126,8 @@ def _happened(told: Floats, own: Floats, places: Ints | None) -> Floats:
 
 def _letters(
     partition: int, records: Records, event_at: Floats, why: NDArray[np.uint8], damaged: Mask, details: dict[int, str],
-    rules: Rules,
-) -> list[Letter]:  # fmt: skip
+    rules: FilterRules,
+) -> list[DeadLetter]:  # fmt: skip
     letters = []
     for i in np.flatnonzero(why).tolist():
         size, reason = int(records.ends[i] - records.starts[i]), _REASONS[why[i]]
@@ -141,5 +141,5 @@ def _letters(
         body = records.payload[records.starts[i] : records.starts[i] + min(size, KEPT_BYTES)].tobytes()
         happened = float(event_at[i])
         appended = float(records.appended_at[i])
-        letters.append(Letter(partition, int(records.offsets[i]), reason, detail, appended, happened, body, size))
+        letters.append(DeadLetter(partition, int(records.offsets[i]), reason, detail, appended, happened, body, size))
     return letters

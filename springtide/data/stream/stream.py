@@ -4,10 +4,13 @@ In: `open.open_stream(url)` makes one. Kinds: log/stream.py (a folder on disk), 
 decides where: no stream keeps a consumer's position for us. Next: worker/online/ reads, produce.py appends.
 """
 
+import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
+from urllib.parse import urlsplit
 
+from springtide import errors
 from springtide.data.stream.records import Buffer, Ints, Records
 from springtide.domain.data.streams import PartitionRange
 
@@ -86,3 +89,20 @@ class Stream(Protocol):
 
     def close(self) -> None:
         """Let go of connections and files."""
+
+
+KINDS = {"log": "springtide.data.stream.log.stream", "kafka": "springtide.data.stream.kafka.stream"}
+"""Scheme of a URL, and the module whose `open_url(url)` makes the stream."""
+
+
+def open_stream(url: str) -> Stream:
+    """The stream at this URL. UserError when there is none."""
+    scheme = urlsplit(url).scheme
+    if not scheme or "://" not in url:
+        raise errors.BadInput(
+            f"{url!r} is no stream: give a URL such as log:///path/to/folder or kafka://host:9092/topic"
+        )
+    if scheme not in KINDS:
+        raise errors.UnknownName("kind of stream", scheme, KINDS)
+    stream: Stream = importlib.import_module(KINDS[scheme]).open_url(url)
+    return stream

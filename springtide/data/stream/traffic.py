@@ -20,7 +20,7 @@ TRACE = "CSV file of moments and counts"
 """What traffic is read from, for messages."""
 
 
-class Pace(Protocol):
+class TrafficPace(Protocol):
     """When records are due."""
 
     def due(self, elapsed_s: float) -> float:
@@ -32,7 +32,7 @@ class Pace(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Steady:
+class SteadyPace:
     """So many records a second; infinity: as fast as they go."""
 
     rate: float
@@ -48,7 +48,7 @@ class Steady:
 
 
 @dataclass(frozen=True, slots=True)
-class Trace:
+class TrafficTrace:
     """Traffic of the past: records a second at moments of it, in between as on a straight line."""
 
     at_s: Floats
@@ -57,21 +57,21 @@ class Trace:
     begins_at: float = 0.0
     """Its first moment: seconds since 1970, or what stands in the file where that has numbers."""
 
-    def between(self, first_s: float, end_s: float) -> "Trace":
+    def between(self, first_s: float, end_s: float) -> "TrafficTrace":
         """A part of it, which begins at 0 again."""
         inner = (self.at_s > first_s) & (self.at_s < end_s)
         at = np.concatenate([[first_s], self.at_s[inner], [min(end_s, float(self.at_s[-1]))]])
-        return Trace(at - first_s, np.interp(at, self.at_s, self.rate), self.begins_at + first_s)
+        return TrafficTrace(at - first_s, np.interp(at, self.at_s, self.rate), self.begins_at + first_s)
 
 
-class Along:
+class TracePace:
     """The shape of a trace, with time run `speedup` times as fast, and `peak` records a second at its highest.
 
     Without `peak` the rate at each moment is the trace's own: a day in five minutes then has fewer records, not more
     in a second.
     """
 
-    def __init__(self, trace: Trace, *, speedup: float = 1.0, peak: float | None = None) -> None:
+    def __init__(self, trace: TrafficTrace, *, speedup: float = 1.0, peak: float | None = None) -> None:
         highest = float(trace.rate.max())
         for name, value in (("speedup", speedup), ("peak", 1.0 if peak is None else peak)):
             if not 0 < value < float("inf"):
@@ -100,7 +100,7 @@ class Along:
         return float(self._sent[i]) + width * (float(self._rate[i]) + self.rate(elapsed_s)) / 2
 
 
-def read_trace(lines: Iterable[str], name: str) -> Trace:
+def read_trace(lines: Iterable[str], name: str) -> TrafficTrace:
     """Lines of two columns, when and how many until the next line: dates or seconds, and counts.
 
     BadInput, with the line, when it is something else.
@@ -124,7 +124,7 @@ def read_trace(lines: Iterable[str], name: str) -> Trace:
         raise errors.BadInput(f"{name} has {len(at)} lines of traffic; two are the least")
     moments = np.array(at) - at[0]
     steps = np.diff(moments)
-    return Trace(moments, np.array(counts) / np.append(steps, steps[-1]), at[0])
+    return TrafficTrace(moments, np.array(counts) / np.append(steps, steps[-1]), at[0])
 
 
 def _rows(lines: Iterable[str], name: str) -> Iterator[tuple[int, list[str]]]:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from springtide import errors
-from springtide.data.source import Unreadable
+from springtide.data.source import UnreadableBatch
 from springtide.dataworker.feed import batch_rng, dispatch
 from springtide.dataworker.feed.connections import Answer, Pool, Wanted
 from springtide.dataworker.transport import codec
@@ -162,7 +162,7 @@ class Feed:
         self._totals.taken += 1
         if answer.made:
             return answer.tree
-        return Unreadable(answer.error) if answer.error else self._make(one, own)
+        return UnreadableBatch(answer.error) if answer.error else self._make(one, own)
 
     def _wait(self, step: int, timeout_s: float | None) -> Answer:
         """What became of it; an empty answer where nobody can be waited for."""

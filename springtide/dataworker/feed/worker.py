@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 
 from springtide import errors
-from springtide.data.source import Unreadable, on_one_line
+from springtide.data.source import UnreadableBatch, on_one_line
 from springtide.dataworker.feed import batch_rng
 from springtide.dataworker.feed.connections import Answer, Pool, Wanted
 from springtide.dataworker.feed.stage import Pipeline
@@ -294,8 +294,8 @@ class Serving:
             answer = self._fetch(request)
             if self._unwanted(request):
                 return messages.Dropped(step), None
-            tree = Unreadable(answer.error) if answer.error else self._run(request, answer)
-            if isinstance(tree, Unreadable):
+            tree = UnreadableBatch(answer.error) if answer.error else self._run(request, answer)
+            if isinstance(tree, UnreadableBatch):
                 return messages.Failed(step, tree.error), None
             if self._unwanted(request):
                 return messages.Dropped(step), None

@@ -21,7 +21,7 @@ import torch
 from torch.utils import data
 
 from springtide import errors
-from springtide.data.source import Unreadable
+from springtide.data.source import UnreadableBatch
 from springtide.dataworker.feed import batch_rng
 from springtide.dataworker.loader import loader_state, options
 from springtide.dataworker.loader.autosize import Autosize
@@ -270,7 +270,7 @@ class ElasticLoader:
             return self._making(one.indices)
 
     def _checked(self, answer: Any, one: Drawn) -> Any:
-        if isinstance(answer, Unreadable):  # it could not be sent, or killed everyone who tried
+        if isinstance(answer, UnreadableBatch):  # it could not be sent, or killed everyone who tried
             made = Made(None, one.indices.tolist(), [answer.error] * len(one.indices), "")
         else:
             made = Made(*answer)

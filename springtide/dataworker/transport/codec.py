@@ -21,7 +21,7 @@ import torch
 from torch.utils import _pytree
 
 from springtide import _native, errors
-from springtide.data.source import Unreadable
+from springtide.data.source import UnreadableBatch
 from springtide.dataworker.transport import layout, layout_cache
 from springtide.domain.data.samples import Batch
 from springtide.rpc.transport.frames import BadFrame
@@ -30,7 +30,7 @@ ALIGNMENT = layout.ALIGNMENT
 INLINE_BYTES = 1024  # what the header carries itself of strings, bytes and lists of plain values; more is a buffer
 
 ALWAYS_KNOWN: Mapping[str, type] = {
-    f"{kind.__module__}.{kind.__qualname__}": kind for kind in (Batch, Unreadable, collections.OrderedDict)
+    f"{kind.__module__}.{kind.__qualname__}": kind for kind in (Batch, UnreadableBatch, collections.OrderedDict)
 }
 _STRIDED = torch.strided
 _ARRAY_KINDS = "biufcSUMm"

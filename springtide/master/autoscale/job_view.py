@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from springtide.data.ledger.pass_registry import Book
+from springtide.data.ledger.job_ledger import JobLedger
 from springtide.domain.core.roles import Life, Role, RoleKind, RoleUsage
 from springtide.domain.core.shape import NO_NEED, MemoryNeed, Shape, ShapeBounds
 from springtide.domain.core.stages import PlanningStage
@@ -138,7 +138,7 @@ def features(record: Record, found: ModelFacts | None) -> dict[str, Feature]:
     return known
 
 
-def samples_total(book: Book) -> float | None:
+def samples_total(book: JobLedger) -> float | None:
     """Of all passes so far; None where the end of one is not known."""
     if not book.passes or any(one.card.endless or one.card.stream is not None for one in book.passes):
         return None
@@ -190,7 +190,7 @@ def findings(sources: Sources, *, now: float) -> tuple[GuardFinding, ...]:
     """What guards have found and could not mend by themselves."""
     record, found = sources.record, []
     changed_at = record.state.planned.changed_at or 0.0
-    for rank, halvings in sorted(record.book.halvings.items()):
+    for rank, halvings in sorted(record.book.holders.halvings.items()):
         if halvings:
             role = Role(RoleKind.WORKER, rank)
             found.append(

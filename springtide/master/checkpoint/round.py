@@ -20,7 +20,7 @@ from springtide.checkpoint.format.storage import Folder, Remote
 from springtide.checkpoint.transfer import claims
 from springtide.checkpoint.transfer.claims import Claim
 from springtide.data.ledger import rollback
-from springtide.data.ledger.snapshot import BookNote
+from springtide.data.ledger.passes import JobProgress
 from springtide.domain.data.epochs import EpochPlace
 from springtide.domain.model.checkpoints import CheckpointRules, Lineage, Written
 from springtide.domain.model.outline import SHARED_KEY
@@ -39,7 +39,7 @@ class Round:
     """One checkpoint under way."""
 
     order: messages.Save
-    note: BookNote
+    note: JobProgress
     claims: tuple[str, ...]
     objects: dict[int, dict[str, bytes]]
     places: dict[int, EpochPlace]
@@ -92,7 +92,7 @@ class Saving:
         self.last: Manifest | None = None
         """The last complete one."""
         self.kept: list[Manifest] = []
-        self.last_note: BookNote | None = None
+        self.last_note: JobProgress | None = None
         self.trouble = ""
         """Why the newest one was not completed."""
         self.unmirrored = ""
@@ -237,7 +237,7 @@ class Saving:
         *,
         hurry: bool,
         at: float,
-        note: BookNote | None = None,
+        note: JobProgress | None = None,
         step: int = 0,
     ) -> messages.Save:
         """Note the ledger; what servers copy from now on belongs to this checkpoint. A bsp group is at `step`."""
@@ -334,7 +334,7 @@ class Saving:
         kept = [*self.kept, *([self.pinned] if self.pinned else [])]
         writer.drop_unneeded(self._place, kept, given_up=number, only_run=only_run)
 
-    def complete(self, manifest: Manifest) -> BookNote | None:
+    def complete(self, manifest: Manifest) -> JobProgress | None:
         """It is published; the note with which it began."""
         self.kept = [*self.kept, manifest][-self.rules.keep :]
         now, self.round = self.round, None
@@ -367,7 +367,7 @@ class Saving:
         self._void |= set(range(number + 1, self._number + 1))
         self.kept = [manifest for manifest in self.kept if manifest.number <= number]
         self.last = self.kept[-1] if self.kept and self.kept[-1].number == number else None
-        self.last_note = msgspec.msgpack.decode(self.last.ledger, type=BookNote) if self.last is not None else None
+        self.last_note = msgspec.msgpack.decode(self.last.ledger, type=JobProgress) if self.last is not None else None
 
     def _remove(self, number: int) -> None:
         """Remove a manifest, unless it is another run's, which has taken the folder over."""
@@ -380,10 +380,10 @@ class Saving:
 
     def _complete(self, manifest: Manifest) -> None:
         self.last, self.trouble = manifest, ""
-        self.last_note = msgspec.msgpack.decode(manifest.ledger, type=BookNote)
+        self.last_note = msgspec.msgpack.decode(manifest.ledger, type=JobProgress)
         self._number = max(self._number, manifest.number)
 
-    def is_stored(self, manifest: Manifest) -> BookNote | None:
+    def is_stored(self, manifest: Manifest) -> JobProgress | None:
         """It is at the URL; the note with which it began. What outlasts no host was not to be relied on before.
 
         None: the job has gone back behind it while it was copied, and relies on nothing of it.
@@ -391,11 +391,11 @@ class Saving:
         if manifest.number in self._void:
             return None
         self.stored = max(self.stored, manifest.number)
-        note = msgspec.msgpack.decode(manifest.ledger, type=BookNote)
+        note = msgspec.msgpack.decode(manifest.ledger, type=JobProgress)
         return note
 
 
-def trained(note: BookNote) -> list[tuple[int, int]]:
+def trained(note: JobProgress) -> list[tuple[int, int]]:
     """How far each pass is."""
     shards = [(state.base, state.samples_done) for state in note.ledgers]
     return shards + [(state.base, state.samples_done) for state in note.flows]

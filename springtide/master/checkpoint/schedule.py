@@ -14,7 +14,7 @@ import msgspec
 from springtide import errors
 from springtide.checkpoint.format import reader
 from springtide.checkpoint.format.manifest import Manifest
-from springtide.data.ledger.snapshot import BookNote
+from springtide.data.ledger.passes import JobProgress
 from springtide.domain.core.roles import Role
 from springtide.domain.spec.job_spec import JobPhase
 from springtide.embedding.placement import placement
@@ -80,7 +80,7 @@ class Rounds:
         manifest = reader.read(rules.resume, rules.resume_number, lineage=lineage) if rules.resume else None
         self.saving.begin_run()
         if manifest is not None:
-            note = msgspec.msgpack.decode(manifest.ledger, type=BookNote)
+            note = msgspec.msgpack.decode(manifest.ledger, type=JobProgress)
             claims = tuple(
                 key for key in manifest.claims if key != PACKAGE_KEY
             )  # the package lies in that run's folder
@@ -267,7 +267,7 @@ class Rounds:
         self._keep(self._doors.record.book.note(), floors=True)
         self._doors.changed.turn()
 
-    def _keep(self, note: BookNote, *, floors: bool) -> None:
+    def _keep(self, note: JobProgress, *, floors: bool) -> None:
         """What this note has as trained cannot come back; with `floors` the job need never go back behind it."""
         with self._doors.kept(journal_entries.Keep(note, floors)):
             self._doors.record.book.keep(note, floors=floors)

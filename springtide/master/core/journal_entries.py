@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from springtide.data.ledger.bsp_ledger import Stretch
-from springtide.data.ledger.snapshot import BookNote
+from springtide.data.ledger.bsp_ledger import OffsetRange
+from springtide.data.ledger.passes import JobProgress
 from springtide.domain.data import streams
 from springtide.domain.data.data_workers import LeftOut
 from springtide.domain.data.epochs import EpochPlace
@@ -74,7 +74,7 @@ class Plan(Entry, frozen=True):
 
     rank: int
     shard: int
-    stretch: Stretch
+    stretch: OffsetRange
 
 
 class Assign(Entry, frozen=True):
@@ -99,7 +99,7 @@ class TakeBack(Entry, frozen=True):
 class Restore(Entry, frozen=True):
     """Slots of a lost server were restored from the checkpoint that began with this note."""
 
-    note: BookNote
+    note: JobProgress
     objects: dict[int, dict[str, bytes]] | None = None
     """Where all scripts begin anew: the states of their objects in that checkpoint. None: scripts go on."""
     places: dict[int, EpochPlace] = {}
@@ -109,7 +109,7 @@ class Restore(Entry, frozen=True):
 class Keep(Entry, frozen=True):
     """The checkpoint that began with this note is complete."""
 
-    note: BookNote
+    note: JobProgress
     floors: bool = True
     """Whether the job need never go back behind it."""
 
@@ -117,7 +117,7 @@ class Keep(Entry, frozen=True):
 class Resume(Entry, frozen=True):
     """The job goes on from a checkpoint of another run, which began with this note and had these things done."""
 
-    note: BookNote
+    note: JobProgress
     claims: tuple[str, ...]
     objects: dict[int, dict[str, bytes]] = {}
     places: dict[int, EpochPlace] = {}

@@ -8,8 +8,8 @@ the one before.
 import msgspec
 
 from springtide import errors
-from springtide.data.ledger.pass_registry import Book
-from springtide.data.ledger.snapshot import BookNote, BookState
+from springtide.data.ledger.job_ledger import JobLedger, JobLedgerState
+from springtide.data.ledger.passes import JobProgress
 from springtide.domain.core.roles import Placement, RoleKind
 from springtide.domain.data.data_workers import BatchName, LeftOut
 from springtide.domain.data.epochs import EpochPlace
@@ -30,7 +30,7 @@ class RecordState(msgspec.Struct, frozen=True, kw_only=True):
     """A record as plain data."""
 
     job: JobState
-    book: BookState
+    book: JobLedgerState
     addresses: tuple[str, ...]
     shared: dict[str, bytes]
     once: dict[str, LeaseHolder]
@@ -54,7 +54,7 @@ class Record:
     def __init__(self, spec: JobSpec) -> None:
         self.state = JobState(spec)
         rules = spec.checkpoints
-        self.book = Book(workers=spec.workers, max_failures=spec.tries, saves=rules.on, keeps=rules.keep)
+        self.book = JobLedger(workers=spec.workers, max_failures=spec.tries, saves=rules.on, keeps=rules.keep)
         self.addresses: tuple[str, ...] = ()
         """Where the servers listen, by rank; empty until all do, and "" for one that has left or is away."""
         self.owners: tuple[int, ...] = ()
@@ -332,7 +332,7 @@ class Record:
 
     def _begin_anew(self) -> None:
         """Nothing is trained, and nothing that is done once was done."""
-        self.book.restore(BookNote())
+        self.book.restore(JobProgress())
         self.once, self.objects, self.places, self.leased_at = {}, {}, {}, None
 
     def _release(self, holder: LeaseHolder) -> None:
@@ -360,7 +360,7 @@ class Record:
         """A record that goes on where that one was."""
         state = msgspec.msgpack.decode(body, type=RecordState)
         record = Record(state.job.spec)
-        record.state, record.book = state.job, Book.from_state(state.book)
+        record.state, record.book = state.job, JobLedger.from_state(state.book)
         record.addresses, record.shared = state.addresses, state.shared
         record.once, record.gates = state.once, state.gates
         record.owners, record.epoch = state.owners, state.epoch

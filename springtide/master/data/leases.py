@@ -1,7 +1,7 @@
 """Hands out leases and hears how far their holders are: what workers ask of the book of the job's data.
 
 In: `LeaseRequest`, `CutRequest` and the words that ride on heartbeats, from `master.dispatcher`. Out: replies; each
-change of the book goes through the journal first. Nothing is decided here: `data.ledger.pass_registry` does.
+change of the book goes through the journal first. Nothing is decided here: `data.ledger.job_ledger` does.
 """
 
 import asyncio
@@ -79,7 +79,7 @@ class Leasing:
     def _plan(self, holder: LeaseHolder, request: messages.LeaseRequest) -> bool:
         """A bsp group needs more of its stream, and this rank is the first to ask: what, as far as it sees."""
         book, now = self._doors.record.book, self._clock()
-        convoy = book.convoy(request.card)
+        convoy = book.bsp_stream(request.card)
         if convoy is None or not request.seen:
             return False
         lingered = now - self._short_since.get(convoy.base, now) >= LINGER_S

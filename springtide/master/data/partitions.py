@@ -9,7 +9,7 @@ out sooner.
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
 
-from springtide.data.ledger.stream_ledger import Flow
+from springtide.data.ledger.stream_ledger import StreamLedger
 from springtide.data.partition_assign import assign
 from springtide.domain.core.roles import RoleKind
 from springtide.domain.data.streams import StreamUse
@@ -56,7 +56,7 @@ class Assigning:
             if flow.partitions and not flow.closed and not flow.over:
                 self._look_at(flow, now)
 
-    def _look_at(self, flow: Flow, now: float) -> None:
+    def _look_at(self, flow: StreamLedger, now: float) -> None:
         ranks = self._readers(flow, now)
         owners = {number: one.owner for number, one in flow.partitions.items() if one.owner is not None}
         self._new_since |= dict.fromkeys((flow.base + number for number in owners), float("-inf"))
@@ -74,7 +74,7 @@ class Assigning:
             self._doors.happen(events.Judged(f"move {len(news)} partitions", why))
             self._doors.changed.turn()
 
-    def _readers(self, flow: Flow, now: float) -> list[int]:
+    def _readers(self, flow: StreamLedger, now: float) -> list[int]:
         """Ranks that could take partitions: they are there, stay, and ask for some or have some."""
         state = self._doors.record.state
         here = [node.role for node in state.of_kind(RoleKind.WORKER) if node.state is NodeState.JOINED]

@@ -8,7 +8,7 @@ end).
 from collections.abc import Collection
 from typing import NamedTuple
 
-from springtide.data.ledger.pass_registry import Book
+from springtide.data.ledger.job_ledger import JobLedger
 from springtide.domain.core.roles import RoleKind
 from springtide.domain.spec.straggler_rules import StragglerRules
 from springtide.job.core import events
@@ -39,21 +39,21 @@ class Balance:
         self.why = "no worker has trained long enough to be compared"
         """Of the last judgement, also when it changed nothing."""
 
-    def look(self, book: Book, alive: Collection[int], at: float) -> Moves:
+    def look(self, book: JobLedger, alive: Collection[int], at: float) -> Moves:
         """What to do now; most of the time nothing. `alive` are the ranks that could take work."""
         if at < self._looked_at + LOOK_S or book.in_step:
             return Moves()
         self._looked_at = at
-        for rank, incarnation in book.living.items():
+        for rank, incarnation in book.holders.living.items():
             if self._lives.get(rank, incarnation) != incarnation:
                 self._paces.forget(rank)
             self._lives[rank] = incarnation
         leases = book.leases()
-        self._paces.look(book.trained, {lease.holder.rank for _, _, lease in leases}, at)
+        self._paces.look(book.holders.trained, {lease.holder.rank for _, _, lease in leases}, at)
         resizes: tuple[stragglers.Resize, ...] = ()
         if at >= self._judged_at + self._rules.every_s and len(judged := self._paces.judged()) > 1:
             self._judged_at = at
-            resizes, self.why = stragglers.judge(judged, book.halvings, self._rules)
+            resizes, self.why = stragglers.judge(judged, book.holders.halvings, self._rules)
         if not leases or book.todo_samples or book.closed:
             return Moves(resizes)
         holdings = [

@@ -131,7 +131,7 @@ class Forming:
         coming = [holder for holder in active if holder.rank not in state.group]
         changes = bool(state.group) and chosen != set(state.group)
         changes = changes or (bool(state.group) and self._rollout is not None and self._rollout.moving > 0)
-        return changes and not self._record.book.halted and all(holder in self._arrived for holder in coming)
+        return changes and not self._record.book.group.halted and all(holder in self._arrived for holder in coming)
 
     @property
     def blocks(self) -> bool:

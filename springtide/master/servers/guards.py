@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 
 from springtide import errors
-from springtide.data.ledger.pass_registry import Book
+from springtide.data.ledger.job_ledger import JobLedger
 from springtide.domain.core.roles import Role, RoleKind, RoleUsage
 from springtide.domain.data.streams import FAR
 from springtide.domain.spec.guard_rules import GuardRules
@@ -305,7 +305,7 @@ def _ns_a_key(first: Counted, last: Counted) -> float:
     return (last.ns - first.ns) / keys if keys else 0.0
 
 
-def samples_in_all(book: Book) -> int:
+def samples_in_all(book: JobLedger) -> int:
     """Trained, leased and not leased yet, of all passes so far; of a stream that goes on there is no end of them."""
     if any(not partition.final for flow in book.flows() for partition in flow.partitions.values()):
         return FAR

@@ -14,7 +14,7 @@ import msgspec
 from springtide import errors
 from springtide.checkpoint.format import reader
 from springtide.checkpoint.format.manifest import Manifest
-from springtide.data.ledger.snapshot import BookNote
+from springtide.data.ledger.passes import JobProgress
 from springtide.domain.core.roles import Placement, Role, RoleKind
 from springtide.domain.data.leases import Grant
 from springtide.domain.model.checkpoints import Lineage
@@ -140,6 +140,6 @@ async def read_manifest(where: str, number: int, lineage: Lineage) -> Manifest:
     return manifest
 
 
-def note_of(manifest: Manifest) -> BookNote:
+def note_of(manifest: Manifest) -> JobProgress:
     """How far the job was when a checkpoint began."""
-    return msgspec.msgpack.decode(manifest.ledger, type=BookNote)
+    return msgspec.msgpack.decode(manifest.ledger, type=JobProgress)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from springtide import _native, errors
-from springtide.data.source import Source
+from springtide.data.source import SampleSource
 from springtide.domain.model.cache_rules import CachedTable, CacheRules, CacheUse, Way, capacity, words
 from springtide.embedding.lookup.lookup import Lookups
 from springtide.embedding.lookup.specs import native_spec
@@ -226,7 +226,7 @@ def needed_s(meter: Meter) -> float:
 
 def share_out(
     rules: CacheRules,
-    source: Source,
+    source: SampleSource,
     lookups: Lookups,
     served: Sequence[ServedTable],
     reducer: Reducer,

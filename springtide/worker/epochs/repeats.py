@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from springtide.data import shards
-from springtide.data.source import Source, as_batch, on_one_line
+from springtide.data.source import SampleSource, as_batch, on_one_line
 from springtide.domain.data.samples import DatasetCard
 
 log = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ class Repeats:
 
     def __init__(
         self,
-        source: Source,
+        source: SampleSource,
         card: DatasetCard,
         model: nn.Module,
         step: Dropping,

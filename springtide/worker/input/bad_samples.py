@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from springtide import errors
-from springtide.data.source import Fetch, Indices, Source, on_one_line
+from springtide.data.source import Fetch, Indices, SampleSource, on_one_line
 from springtide.domain.data.data_workers import samples_named
 
 log = logging.getLogger(__name__)
@@ -75,7 +75,7 @@ def borrow(fetch: Fetch, indices: Indices) -> Rest | None:
     return None
 
 
-def telling(source: Source) -> Source:
+def telling(source: SampleSource) -> SampleSource:
     """An iterable source that says, when its data set raises, why nothing can be left out of that."""
 
     def runs(run: Callable[[], Iterable[Any]]) -> Callable[[], Iterator[Any]]:

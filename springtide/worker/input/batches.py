@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 
 from springtide import errors
-from springtide.data.source import Source, Unreadable, as_batch
+from springtide.data.source import SampleSource, UnreadableBatch, as_batch
 from springtide.dataworker.feed.feed import Wanted
 from springtide.domain.data.data_workers import BatchName
 from springtide.embedding.lookup.lookup import Crossed
@@ -248,7 +248,7 @@ RESTING = Handed(PAUSE, None)
 
 
 def read(
-    source: Source | Feeding, orders: Iterable[Order], hands: Hands | None = None, *,
+    source: SampleSource | Feeding, orders: Iterable[Order], hands: Hands | None = None, *,
     wholes: Callable[[], bool] = lambda: False, draining: Callable[[], bool] = lambda: False, plain: bool = True,
 ) -> Iterator[Handed]:  # fmt: skip
     """Read what the orders name. Readers in other processes run ahead, so orders queue up here meanwhile.
@@ -270,7 +270,7 @@ def read(
         order, whole = under_way.popleft()
         if hands is not None and draining():
             return
-        if isinstance(collated, Unreadable):
+        if isinstance(collated, UnreadableBatch):
             assert hands is not None and order.claim is not None
             at = order.ranges[0]
             log.warning("shard %d of epoch %d cannot be read, others may try: %s", at.shard, at.epoch, collated.error)
@@ -296,7 +296,7 @@ def _of_rest(rest: Rest, order: Order, *, whole: bool, plain: bool) -> Handed:
     return Handed(order, as_batch(rest.batch), whole, empty=rest.batch is None)
 
 
-def _made(source: Source | Feeding, wanted: Iterator[Wanted], *, tolerant: bool) -> Iterator[Any]:
+def _made(source: SampleSource | Feeding, wanted: Iterator[Wanted], *, tolerant: bool) -> Iterator[Any]:
     if isinstance(source, Feeding):
         return source.read(wanted, tolerant=tolerant)
     return source.read((one.indices for one in wanted), tolerant=tolerant)

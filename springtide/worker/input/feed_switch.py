@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from springtide import errors
-from springtide.data.source import Fetch, Source, Unreadable, as_batch, on_one_line
+from springtide.data.source import Fetch, SampleSource, UnreadableBatch, as_batch, on_one_line
 from springtide.dataworker.feed import batch_rng
 from springtide.dataworker.feed.feed import Feed, Wanted
 from springtide.dataworker.processes import job_package, package_transfer
@@ -43,7 +43,7 @@ class Feeding:
     model, `between_batches`, runs in the loop's.
     """
 
-    def __init__(self, source: Source, splitting: Splitting, to_master: Link, welcome: Welcome) -> None:
+    def __init__(self, source: SampleSource, splitting: Splitting, to_master: Link, welcome: Welcome) -> None:
         self._source, self._splitting, self._link, self._welcome = source, splitting, to_master, welcome
         self._lock = threading.Lock()
         self._news: Feeders | None = None
@@ -73,7 +73,7 @@ class Feeding:
             for one in self._from_others(part, easy) if fed else self._from_here(part, easy):
                 asked = part.popleft()
                 self._count()
-                yield self._answer(one, asked, tolerant, fed) if isinstance(one, Unreadable) else one
+                yield self._answer(one, asked, tolerant, fed) if isinstance(one, UnreadableBatch) else one
                 self._count()
 
     @property
@@ -120,10 +120,10 @@ class Feeding:
         assert self._feed is not None
         own = self._attempt if tolerant else self._splitting.own
         for made in self._feed.read(part, own, fed=lambda: self._wanted):
-            whole = made is None or isinstance(made, Fed | Unreadable)
+            whole = made is None or isinstance(made, Fed | UnreadableBatch)
             yield made if whole else self._splitting.receive(made, part[0].indices, part[0].name)
 
-    def _answer(self, failed: Unreadable, asked: Wanted, tolerant: bool, fed: bool) -> Any:
+    def _answer(self, failed: UnreadableBatch, asked: Wanted, tolerant: bool, fed: bool) -> Any:
         """In place of a batch that could not be made: its `Rest`, or which of its samples are to blame.
 
         One that data workers could not make may be none of a sample's fault: it cannot be sent, or a file is not there.
@@ -146,7 +146,7 @@ class Feeding:
             return self._rest(fetch, asked, found)
         if not tolerant:
             return Fed(as_batch(fetch(asked.indices)))  # raises what the data set raises, or it can be read by now
-        return failed if found is None else Unreadable(f"{found}: {found.error}")
+        return failed if found is None else UnreadableBatch(f"{found}: {found.error}")
 
     def _tell_made_here(self, error: str) -> None:
         """A data worker has failed at a batch that can be made here; said once."""
@@ -172,11 +172,11 @@ class Feeding:
             self._link.trained_without(left_out)
         return rest
 
-    def _attempt(self, indices: Any) -> Fed | Unreadable:
+    def _attempt(self, indices: Any) -> Fed | UnreadableBatch:
         try:
             return self._splitting.own(indices)
         except Exception as error:  # whatever a user's data set may raise
-            return Unreadable(on_one_line(error))
+            return UnreadableBatch(on_one_line(error))
 
     def _count(self) -> None:
         """The loop's time, without what lies between two passes."""

@@ -15,7 +15,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from springtide.data.source import Source, as_batch
+from springtide.data.source import SampleSource, as_batch
 from springtide.domain.data.samples import DatasetCard
 from springtide.worker.input import batch_plan, lease_prefetch
 from springtide.worker.input.accumulation import parts_of
@@ -31,7 +31,7 @@ MOST_SHARDS = 2**20  # numbers set aside for a pass whose length nobody knows; n
 class Reader:
     """One iteration over the data set at a time; a place behind it begins another one."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: SampleSource) -> None:
         self._source = source
         self._items: Iterator[Any] = iter(())
         self._place = -1
@@ -56,7 +56,7 @@ class Reader:
 
 
 def leased(
-    source: Source,
+    source: SampleSource,
     card: DatasetCard,
     epochs: range,
     to_master: master_link.Link,
@@ -89,7 +89,7 @@ def endless(card: DatasetCard, epoch: int) -> DatasetCard:
 
 
 def one_epoch(
-    source: Source, card: DatasetCard, to_master: master_link.Link, *, alone: bool, parts: int = 1
+    source: SampleSource, card: DatasetCard, to_master: master_link.Link, *, alone: bool, parts: int = 1
 ) -> Iterator[Handed]:
     """Until someone has found the end, and everything before it is trained."""
     hands, reader = to_master.hands, Reader(source)

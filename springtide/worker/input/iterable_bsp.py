@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from springtide import errors
-from springtide.data.source import Source, as_batch
+from springtide.data.source import SampleSource, as_batch
 from springtide.domain.data.samples import SampleRange
 from springtide.worker.input import subset
 from springtide.worker.input.batch_plan import PAUSE, Indices, Order
@@ -101,7 +101,7 @@ class Recent(NamedTuple):
 class Rounds:
     """One a pass."""
 
-    def __init__(self, source: Source, *, rank: int, workers: int) -> None:
+    def __init__(self, source: SampleSource, *, rank: int, workers: int) -> None:
         self._source, self._rank, self._workers = source, rank, workers
         self.wholes: Callable[[], bool] | None = None
         """Whether rounds are wanted whole, where a schedule may share them out."""

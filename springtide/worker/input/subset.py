@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from springtide.data.source import Source, as_batch
+from springtide.data.source import SampleSource, as_batch
 
 Indices = NDArray[np.int64]
 
@@ -25,7 +25,7 @@ class Picker:
 
     again = True
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: SampleSource) -> None:
         self._source = source
 
     def fetch(self, samples: Indices) -> Any:

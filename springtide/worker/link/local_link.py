@@ -8,7 +8,7 @@ import pathlib
 from collections.abc import Callable
 
 from springtide import config, errors
-from springtide.data.ledger.pass_registry import Book
+from springtide.data.ledger.job_ledger import JobLedger
 from springtide.domain.core.roles import Placement
 from springtide.domain.data.data_workers import LeftOut
 from springtide.domain.data.epochs import EpochPlace
@@ -40,7 +40,7 @@ class AloneLink:
 
     def __init__(self, settings: config.Settings) -> None:
         self._settings = settings
-        self._book = Book(workers=1)
+        self._book = JobLedger(workers=1)
         self.hands = Hands()
         self._shared: dict[str, bytes] = {}
         self.latest = Report()

@@ -15,7 +15,7 @@ from springtide.data.stream import record_filter
 from springtide.data.stream.dataset import StreamDataset
 from springtide.data.stream.dead_letters import open_dead_letters
 from springtide.data.stream.decode import decoder_of
-from springtide.data.stream.record_filter import Letter
+from springtide.data.stream.record_filter import DeadLetter
 from springtide.data.stream.records import Records
 from springtide.worker.online.usage_report import Use
 
@@ -34,7 +34,7 @@ class Making:
     """Used by one thread at a time."""
 
     def __init__(self, dataset: StreamDataset, use: Use) -> None:
-        self._rules = record_filter.Rules(
+        self._rules = record_filter.FilterRules(
             max_record_bytes=dataset.max_record_bytes, max_lateness_s=dataset.max_lateness_s
         )  # fmt: skip
         self._decoder = decoder_of(dataset.decode or _bodies)
@@ -44,7 +44,7 @@ class Making:
         self.event_s = 0
         """Up to which second of the stream's own time batches were made; never goes back."""
 
-    def batch(self, partition: int, records: Records) -> record_filter.Made:
+    def batch(self, partition: int, records: Records) -> record_filter.FilteredBatch:
         """What the loop gets."""
         return self._made(partition, records, tell=True)
 
@@ -62,7 +62,7 @@ class Making:
         """No more come."""
         self._letters.close()
 
-    def _made(self, partition: int, records: Records, *, tell: bool) -> record_filter.Made:
+    def _made(self, partition: int, records: Records, *, tell: bool) -> record_filter.FilteredBatch:
         made = record_filter.batch_of(partition, records, self._rules, self._decoder)
         if made.letters and tell:
             self._put_aside(made.letters)
@@ -72,7 +72,7 @@ class Making:
             self.event_s = max(self.event_s, int(np.median(happened)))
         return made
 
-    def _put_aside(self, letters: list[Letter]) -> None:
+    def _put_aside(self, letters: list[DeadLetter]) -> None:
         self._letters.add(letters)
         if self._letters.lost:
             if not self._use.unkept:

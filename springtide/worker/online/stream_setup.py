@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from springtide import errors
 from springtide.data.stream.dataset import StreamDataset
-from springtide.data.stream.url import open_stream
+from springtide.data.stream.stream import open_stream
 from springtide.domain.data.samples import DatasetCard
 from springtide.worker.bsp.group import Place
 from springtide.worker.cache.coordinator import Sharing

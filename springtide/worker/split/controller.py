@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from springtide import errors
-from springtide.data.source import Source, as_batch
+from springtide.data.source import SampleSource, as_batch
 from springtide.dataworker.feed.batch_rng import seeded
 from springtide.dataworker.feed.stage import Pipeline, Stage
 from springtide.dataworker.split.program import arguments, payload
@@ -92,7 +92,7 @@ class Splitting:
     def __init__(
         self,
         model: nn.Module,
-        source: Source,
+        source: SampleSource,
         *,
         seed: int = 0,
         mode: SplitMode = "auto",

@@ -9,24 +9,32 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from springtide import errors
-from springtide.data.peer_shuffle import Back, Bounds, Done, Send, Shuffle, Tell, bounds_for
+from springtide.data.peer_shuffle import (
+    AnnounceReady,
+    PeerShuffle,
+    QueueBounds,
+    ReportTrained,
+    ReturnBatch,
+    SendBatch,
+    bounds_for,
+)
 
-TWO = Bounds(lower=1, upper=2)
+TWO = QueueBounds(lower=1, upper=2)
 
 
 def shuffle(strategy="advanced", bounds=TWO, seed=0):
-    return Shuffle(strategy, bounds, random.Random(seed).randrange)
+    return PeerShuffle(strategy, bounds, random.Random(seed).randrange)
 
 
 def test_without_peers_everything_is_trained_here_in_order():
     one = shuffle()
     actions = [one.offer(key, 0.0) for key in range(4)]
-    assert actions == [[], [Tell(False)], [], []]
+    assert actions == [[], [AnnounceReady(False)], [], []]
     assert [one.take(0.0)[0] for _ in range(5)] == [0, 1, 2, 3, None]
 
 
 def test_how_long_a_batch_would_wait_is_known_and_is_nothing_where_peers_have_it_at_once():
-    one = shuffle(bounds=Bounds(lower=4, upper=9))
+    one = shuffle(bounds=QueueBounds(lower=4, upper=9))
     assert one.wait_s(0.0) == 0.0
     for key in range(4):
         one.offer(key, 0.0)
@@ -42,23 +50,23 @@ def test_overflow_goes_to_ready_peers_only():
     for key in range(3):
         one.offer(key, 0.0)
     assert list(one.queue) == [0, 1, 2] and one.room < 0
-    assert one.heard("b", True, 0.0) == [Send("b", 2)]
+    assert one.heard("b", True, 0.0) == [SendBatch("b", 2)]
     assert list(one.queue) == [0, 1] and one.room == 1
 
 
 def test_no_peer_gets_more_than_a_queue_full_before_it_answers():
     one = shuffle()
     one.heard("a", True, 0.0)
-    sent = [action for key in range(6) for action in one.offer(key, 0.0) if isinstance(action, Send)]
-    assert sent == [Send("a", 2), Send("a", 3)] and one.room < 0
-    assert one.done("a", 2, 1.0) == [Send("a", 5)]
+    sent = [action for key in range(6) for action in one.offer(key, 0.0) if isinstance(action, SendBatch)]
+    assert sent == [SendBatch("a", 2), SendBatch("a", 3)] and one.room < 0
+    assert one.done("a", 2, 1.0) == [SendBatch("a", 5)]
 
 
 def test_a_worker_is_ready_again_below_the_lower_bound_not_before():
-    one = shuffle(bounds=Bounds(lower=1, upper=3))
+    one = shuffle(bounds=QueueBounds(lower=1, upper=3))
     told = [one.offer(key, 0.0) for key in range(3)]
-    assert told[-1] == [Tell(False)]
-    assert one.take(0.0) == (0, []) and one.take(0.0) == (1, [Tell(True)])
+    assert told[-1] == [AnnounceReady(False)]
+    assert one.take(0.0) == (0, []) and one.take(0.0) == (1, [AnnounceReady(True)])
 
 
 def test_none_sends_nothing_and_tells_nothing():
@@ -91,14 +99,14 @@ def test_a_loop_that_takes_nothing_has_its_queue_taken_over():
     one.offer(0, 0.0)
     one.came("a", 7, 0.0)
     assert one.tick(1.0) == []
-    assert one.tick(2.5) == [Send("a", 0)]
-    assert one.take(3.0) == (7, [Tell(True)])
+    assert one.tick(2.5) == [SendBatch("a", 0)]
+    assert one.take(3.0) == (7, [AnnounceReady(True)])
 
 
 def test_a_stalled_worker_is_not_ready():
-    one = shuffle(bounds=Bounds(lower=3, upper=6))
+    one = shuffle(bounds=QueueBounds(lower=3, upper=6))
     one.came("a", 7, 0.0)
-    assert one.tick(2.5) == [Tell(False)]
+    assert one.tick(2.5) == [AnnounceReady(False)]
 
 
 def test_what_a_peer_keeps_too_long_comes_home_and_it_gets_no_more_until_it_is_heard_of():
@@ -124,9 +132,9 @@ def test_a_worker_that_did_not_run_blames_nobody_for_that_time():
 
 
 def test_bounds_follow_what_a_step_takes():
-    assert bounds_for(0.0) == Bounds(lower=2, upper=4)
-    assert bounds_for(0.05) == Bounds(lower=10, upper=20)
-    assert bounds_for(3.0) == Bounds(lower=2, upper=4) and bounds_for(1e-6).upper == 256
+    assert bounds_for(0.0) == QueueBounds(lower=2, upper=4)
+    assert bounds_for(0.05) == QueueBounds(lower=10, upper=20)
+    assert bounds_for(3.0) == QueueBounds(lower=2, upper=4) and bounds_for(1e-6).upper == 256
     one = shuffle(bounds=None)
     for key in range(30):
         one.offer(key, 0.0)
@@ -137,7 +145,7 @@ def test_bounds_follow_what_a_step_takes():
 
 def test_bounds_that_make_no_sense_are_refused():
     with pytest.raises(errors.BadInput, match="lower=3, upper=3"):
-        Bounds(lower=3, upper=3)
+        QueueBounds(lower=3, upper=3)
 
 
 class Workers(RuleBasedStateMachine):
@@ -146,7 +154,7 @@ class Workers(RuleBasedStateMachine):
     @initialize(count=st.integers(1, 4), strategy=st.sampled_from(["basic", "advanced"]), seed=st.integers(0, 99))
     def begin(self, count, strategy, seed):
         self.at, self.next, self.chance = 0.0, 0, random.Random(seed)
-        self.units = {name: Shuffle(strategy, TWO, self.chance.randrange) for name in "abcd"[:count]}
+        self.units = {name: PeerShuffle(strategy, TWO, self.chance.randrange) for name in "abcd"[:count]}
         self.hand = {name: [] for name in self.units}
         self.words = {(one, two): deque() for one in self.units for two in self.units if one != two}
         self.owner, self.open, self.told = {}, {name: set() for name in self.units}, dict.fromkeys(self.units, True)
@@ -156,17 +164,17 @@ class Workers(RuleBasedStateMachine):
     def act(self, name, actions):
         for action in actions:
             match action:
-                case Send(peer, key):
+                case SendBatch(peer, key):
                     assert self.owner[key] == name, "a batch that was sent here was sent on"
                     assert key not in self.units[name].owners, "it is queued or in hand here, too"
                     assert sum(key in other.away for other in self.units[name].peers.values()) == 1
                     assert self.units[name].strategy == "basic" or self.units[name].peers[peer].ready
                     self.words[name, peer].append(("came", key))
-                case Done(peer, key):
+                case ReportTrained(peer, key):
                     self.say(name, peer, "done", key)
-                case Back(peer, key):
+                case ReturnBatch(peer, key):
                     self.say(name, peer, "given_back", key)
-                case Tell(ready):
+                case AnnounceReady(ready):
                     assert ready != self.told[name]
                     self.told[name] = ready
                     for other in self.units:

@@ -3,7 +3,7 @@
 import msgspec
 
 from springtide.checkpoint.format.cover import Covered
-from springtide.data.ledger.snapshot import BookNote
+from springtide.data.ledger.passes import JobProgress
 from springtide.domain.core.roles import Role, RoleKind
 from springtide.domain.data.leases import LeaseHolder
 from springtide.domain.data.samples import DatasetCard
@@ -47,7 +47,7 @@ def test_cuts_of_a_stream_that_were_made_while_slots_were_copied_are_in_the_mani
     saving.begin(record, {}, hurry=False, at=0.0)
     record.book.cut(LeaseHolder(0), [BatchCut(0, 0, 4)])
     manifest = saving.round.manifest(record, Covered((), (), ()), stores.RUN)
-    (state,) = msgspec.msgpack.decode(manifest.ledger, type=BookNote).flows
+    (state,) = msgspec.msgpack.decode(manifest.ledger, type=JobProgress).flows
     assert state.partitions[0].cuts == [4] and manifest.samples == 0
 
 

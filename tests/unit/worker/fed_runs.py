@@ -19,7 +19,9 @@ class Run:
         self.fed, self.number, self.wrong = fed, 0, ""
         self.program = program()
         self.package = self.made = None
-        monkeypatch.setattr(sources.Source, "read", lambda source, indices, *, tolerant=False: map(self.read, indices))
+        monkeypatch.setattr(
+            sources.SampleSource, "read", lambda source, indices, *, tolerant=False: map(self.read, indices)
+        )
         self.job = job or springtide.join(master="", seed=1)
         optimizer = self.program.optimizer()
         self.model, self.optimizer, self.batches = self.job.prepare(

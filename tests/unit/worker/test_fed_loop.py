@@ -7,7 +7,7 @@ import torch
 
 import springtide
 from springtide.data import source as sources
-from springtide.data.source import Unreadable
+from springtide.data.source import UnreadableBatch
 from springtide.dataworker.feed.feed import Feed, Wanted
 from springtide.dataworker.feed.worker import Serving
 from springtide.dataworker.processes import job_package
@@ -23,7 +23,7 @@ class FedLoop:
 
     def __init__(self, monkeypatch, folder, fed):
         self.number, self.folder, self.fed = 0, folder, fed
-        monkeypatch.setattr(sources.Source, "read", lambda source, indices, *, tolerant=False: self.read(indices))
+        monkeypatch.setattr(sources.SampleSource, "read", lambda source, indices, *, tolerant=False: self.read(indices))
         model = hashed.make()
         optimizer = torch.optim.Adagrad(model.parameters(), lr=0.1)
         job = springtide.join(master="", seed=1)
@@ -51,7 +51,7 @@ class FedLoop:
         for made in self.feed.read(naming(), self.splitting.own, fed=lambda: self.fed(self.number)):
             one = under_way.popleft()
             self.number += 1
-            as_it_is = made is None or isinstance(made, Fed | Unreadable)
+            as_it_is = made is None or isinstance(made, Fed | UnreadableBatch)
             yield made if as_it_is else self.splitting.receive(made, one)
 
     def serve(self, made):

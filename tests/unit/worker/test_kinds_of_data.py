@@ -8,7 +8,7 @@ import torch
 from torch.utils import data
 
 from springtide.data import source
-from springtide.data.ledger.pass_registry import Book
+from springtide.data.ledger.job_ledger import JobLedger
 from springtide.domain.data.leases import LeaseHolder
 from springtide.domain.data.samples import DatasetCard
 from springtide.worker.input import batch_plan, batches, lease_prefetch
@@ -55,7 +55,7 @@ def test_every_sample_comes_once_though_workers_die(tmp_path, kind, seed):
     dataset, samples_of = kind(tmp_path)
     opened = source.open_source(dataset, batch_size=BATCH)
     card = DatasetCard(samples=SAMPLES, batch_size=BATCH, shard_batches=4, seed=seed)
-    book, chance, names = Book(workers=3), random.Random(seed), {}
+    book, chance, names = JobLedger(workers=3), random.Random(seed), {}
     lives, feeds = dict.fromkeys(range(3), 0), {}
 
     def born(rank):

@@ -36,7 +36,7 @@ def all_fed(monkeypatch):
             fed[id(self._source)] = self
         return made
 
-    monkeypatch.setattr(sources.Source, "read", read)
+    monkeypatch.setattr(sources.SampleSource, "read", read)
     monkeypatch.setattr(controller.Splitting, "make", make)
 
 

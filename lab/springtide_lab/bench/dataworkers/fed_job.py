@@ -69,7 +69,7 @@ class FedJob(Job):
         self.feeding: feed_switch.Feeding | None = None
         super().__init__(settings, self.told)
 
-    def _reader(self, opened: source.Source) -> source.Source | feed_switch.Feeding:
+    def _reader(self, opened: source.SampleSource) -> source.SampleSource | feed_switch.Feeding:
         assert self._splitting is not None
         self.feeding = feed_switch.Feeding(opened, self._splitting, self._link, self._welcome)
         return self.feeding

@@ -16,10 +16,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from springtide.data.stream.log.layout import Settings
+from springtide.data.stream.log.layout import LogSettings
 from springtide.data.stream.log.stream import create
-from springtide.data.stream.stream import Stream
-from springtide.data.stream.url import open_stream
+from springtide.data.stream.stream import Stream, open_stream
 from springtide.testing import kafka_broker
 from springtide_lab.bench import Options
 from springtide_lab.bench.core import harness, peers, progress, report
@@ -58,7 +57,7 @@ def compare(
     rows = stream_readers.draw(kind, count, seed=8)
     file = folder / f"{kind}.bin"
     rows.tofile(file)
-    log = create(folder / kind, Settings(partitions=PARTITIONS))
+    log = create(folder / kind, LogSettings(partitions=PARTITIONS))
     stream_readers.fill(log, rows, PARTITIONS)
     log.close()
     ways = {
@@ -84,7 +83,7 @@ def compare(
 
 def latencies(folder: pathlib.Path, broker: kafka_broker.KafkaBroker | None, seconds: float) -> Lags:
     """Lags in milliseconds, p50 and p99, and how many records: from append to trained, at a steady rate."""
-    log = create(folder / "steady", Settings(partitions=PARTITIONS))
+    log = create(folder / "steady", LogSettings(partitions=PARTITIONS))
     streams: dict[str, Stream] = {LOG: log}
     urls = {LOG: f"log://{folder / 'steady'}"}
     if broker is not None:

@@ -18,8 +18,7 @@ from springtide import config, errors
 from springtide.data.stream.dataset import stream as dataset_of
 from springtide.data.stream.decode import Field, Fixed
 from springtide.data.stream.kafka.address import parse
-from springtide.data.stream.stream import Stream
-from springtide.data.stream.url import open_stream
+from springtide.data.stream.stream import Stream, open_stream
 from springtide.domain.data.samples import DatasetCard
 from springtide.worker.input.batch_plan import PAUSE
 from springtide.worker.link.local_link import AloneLink

@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient
 
 from springtide import errors
 from springtide.data.stream.kafka.address import Address
-from springtide.data.stream.kafka.options import unfit
+from springtide.data.stream.kafka.librdkafka import unfit
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ REFUSED = {
 """Waiting does not help: someone has to give rights or mend a password."""
 
 
-class Trouble:
+class BrokerTrouble:
     """Why a broker does not answer, as a client hears it. What says more is not forgotten for what says less."""
 
     def __init__(self, text: str) -> None:

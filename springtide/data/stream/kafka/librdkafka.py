@@ -6,15 +6,73 @@ librdkafka's public interface are called. Next: reader.py.
 """
 
 import ctypes
+import difflib
 import functools
+import pathlib
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
+import confluent_kafka
 import numpy as np
 
 from springtide import _native, errors
-from springtide.data.stream.kafka.options import library_file, unfit
 from springtide.data.stream.records import Records
+
+_UNKNOWN = re.compile(r'No such configuration property: "([^"]+)"')
+
+
+def library_file() -> str:
+    """The librdkafka that confluent-kafka has loaded, or the system's; empty: there is none."""
+    package = pathlib.Path(confluent_kafka.__file__).parent
+    found = [*package.parent.glob("confluent_kafka.libs/librdkafka[-.]*"), *package.glob(".dylibs/librdkafka[-.]*")]
+    return str(found[0]) if found else _installed()
+
+
+@functools.cache
+def known_options() -> tuple[str, ...]:
+    """All names of options, as the library prints them in its table; none where it cannot be asked."""
+    libc, text, size = ctypes.CDLL(None), ctypes.c_void_p(), ctypes.c_size_t()
+    try:
+        show = ctypes.CDLL(library_file()).rd_kafka_conf_properties_show
+        open_memory, close, free = libc.open_memstream, libc.fclose, libc.free
+    except (AttributeError, OSError):
+        return ()
+    open_memory.restype = ctypes.c_void_p
+    show.restype, show.argtypes = None, [ctypes.c_void_p]
+    close.argtypes, free.argtypes = [ctypes.c_void_p], [ctypes.c_void_p]
+    file = open_memory(ctypes.byref(text), ctypes.byref(size))
+    if not file:
+        return ()
+    show(file)
+    close(file)
+    table = ctypes.string_at(text.value or 0, size.value).decode(errors="replace")
+    free(text)
+    rows = (line.split("|") for line in table.splitlines())
+    return tuple(sorted({row[0].strip() for row in rows if len(row) > 3 and row[1].strip() in ("*", "C", "P")}))
+
+
+def unfit(text: str, settings: Mapping[str, Any]) -> errors.BadInput:
+    """An option that librdkafka does not take. It repeats a value that it does not like: that is not told."""
+    if (unknown := _UNKNOWN.search(text)) is not None:
+        name = unknown.group(1)
+        near = difflib.get_close_matches(name, known_options(), n=1)
+        hint = f"did you mean {near[0]!r}?" if near else "options are those of librdkafka's CONFIGURATION page"
+        return errors.BadInput(f"the Kafka client knows no option {name!r}; {hint}")
+    for name, value in settings.items():
+        if isinstance(value, str) and len(value) > 2 and name not in ("bootstrap.servers", "client.id"):
+            text = text.replace(value, "...")
+    return errors.BadInput(
+        f"the Kafka client does not take such an option: {text}; options are those of librdkafka's CONFIGURATION page"
+    )
+
+
+def _installed() -> str:
+    """The one that the system has, for a confluent-kafka that was built here."""
+    from ctypes import util
+
+    return util.find_library("rdkafka") or ""
+
 
 CONSUMER = 1
 ROOM = 512  # for the text of an error
@@ -48,7 +106,7 @@ _CALLS: dict[str, tuple[Any, list[Any]]] = {
 }
 
 
-class News(NamedTuple):
+class PartitionNotice(NamedTuple):
     """What came in place of a record: the end of a partition, or an error."""
 
     partition: int
@@ -56,7 +114,7 @@ class News(NamedTuple):
     offset: int
 
 
-class NoAnswer(Exception):
+class BrokerQueryFailed(Exception):
     """A question that was not answered: `code` says why."""
 
     def __init__(self, code: int, text: str) -> None:
@@ -94,7 +152,7 @@ def library() -> Library:
     return Library(name)
 
 
-class Handle:
+class RawConsumer:
     """A consumer of one topic without a group. Used by one thread."""
 
     def __init__(self, topic: str, settings: Mapping[str, Any], tell: Tell) -> None:
@@ -114,10 +172,10 @@ class Handle:
         """Read these no more. What was fetched of them is dropped."""
         self._change(self._lib.incremental_unassign, dict.fromkeys(partitions, OUTDATED))
 
-    def consume(self, most: int, timeout_s: float) -> tuple[dict[int, Records], list[News]]:
+    def consume(self, most: int, timeout_s: float) -> tuple[dict[int, Records], list[PartitionNotice]]:
         """What there is, about `most`; waits while there is nothing."""
         runs, news = _native.consume_messages(self._lib.places, self._queue, most, round(1000 * timeout_s))
-        return {run[0]: _records(*run[1:]) for run in runs}, [News(*each) for each in news]
+        return {run[0]: _records(*run[1:]) for run in runs}, [PartitionNotice(*each) for each in news]
 
     def known_end(self, partition: int) -> int | None:
         """One more than the newest offset, as the last fetch told."""
@@ -130,7 +188,7 @@ class Handle:
         low, high = ctypes.c_int64(), ctypes.c_int64()
         code = self._lib.query_watermark_offsets(self._it, self._topic, partition, low, high, round(1000 * timeout_s))
         if code:
-            raise NoAnswer(code, self._lib.text(code))
+            raise BrokerQueryFailed(code, self._lib.text(code))
         return low.value, high.value
 
     def text(self, code: int) -> str:

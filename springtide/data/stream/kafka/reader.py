@@ -14,7 +14,7 @@ from confluent_kafka import KafkaError
 from springtide import errors
 from springtide.data.stream.kafka import client
 from springtide.data.stream.kafka.address import Address
-from springtide.data.stream.kafka.librdkafka import Handle, News, NoAnswer
+from springtide.data.stream.kafka.librdkafka import BrokerQueryFailed, PartitionNotice, RawConsumer
 from springtide.data.stream.records import Records
 from springtide.data.stream.stream import Chunk
 
@@ -41,7 +41,7 @@ class KafkaReader:
         self._shrunk: dict[int, float] = {}
         """Of those, the ones that end before where we stand, and since when."""
         self._ends: dict[int, int] = {}
-        self._handle: Handle | None = Handle(address.topic, client.consuming(address), self._note)
+        self._handle: RawConsumer | None = RawConsumer(address.topic, client.consuming(address), self._note)
 
     def assign(self, positions: Mapping[int, int]) -> None:
         """Read these from now on. Partitions that stand where they should are not disturbed."""
@@ -88,7 +88,7 @@ class KafkaReader:
             handle.close()
 
     @property
-    def _it(self) -> Handle:
+    def _it(self) -> RawConsumer:
         if self._handle is None:
             raise errors.BadInput("this reader is closed; open another one of the stream")
         return self._handle
@@ -113,7 +113,7 @@ class KafkaReader:
             if self._next[each] > first
         ]
 
-    def _hear(self, news: News) -> None:
+    def _hear(self, news: PartitionNotice) -> None:
         """What comes in place of a record: the end of a partition, or trouble with it."""
         partition, code, offset = news
         if code in client.REFUSED:
@@ -137,7 +137,7 @@ class KafkaReader:
                 continue
             try:
                 low, high = self._it.bounds(partition, LOOK_S)
-            except NoAnswer as error:
+            except BrokerQueryFailed as error:
                 self._astray[partition] = time.monotonic() + AGAIN_S
                 self._note(error.code, str(error))
                 continue
@@ -180,7 +180,7 @@ class KafkaReader:
             return
         try:
             self._it.bounds(min(self._next), min(LOOK_S, self._away_s))
-        except NoAnswer:
+        except BrokerQueryFailed:
             self._away = (time.monotonic(), why)
             raise client.unreachable(self._address, away_s, why) from None
         self._away = None

@@ -48,7 +48,7 @@ class KafkaStream:
     def __init__(self, address: addresses.Address, *, answer_s: float = ANSWER_S) -> None:
         self.address = address
         self._answer_s = answer_s
-        self._trouble = client.Trouble("no answer yet")
+        self._trouble = client.BrokerTrouble("no answer yet")
         self._lock = threading.Lock()
         self._client: Consumer | None = None
         self._partitions = 0
@@ -151,7 +151,7 @@ class KafkaStream:
             except KafkaException as error:
                 code, text = _told(error)
             else:
-                self._trouble = client.Trouble("no answer")
+                self._trouble = client.BrokerTrouble("no answer")
                 return answer
             self._asking().poll(0)  # a question does not hear why the broker is away, such as its certificate
             waited_s = time.monotonic() - began

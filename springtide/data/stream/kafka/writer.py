@@ -33,7 +33,7 @@ class KafkaWriter:
         self._away_s = away_s
         self._lost = 0
         self._why: KafkaError | None = None
-        self._trouble = client.Trouble("no answer")
+        self._trouble = client.BrokerTrouble("no answer")
         self._producer: Producer | None = client.producer(address, self._note, self._failed)
 
     def append(self, partition: int, payload: Buffer, ends: Ints) -> None:
@@ -56,7 +56,7 @@ class KafkaWriter:
         while left := self._it.flush(LOOK_S):
             waited_s = time.monotonic() - since
             if left != waiting:
-                since, waiting, self._trouble = time.monotonic(), left, client.Trouble("no answer")
+                since, waiting, self._trouble = time.monotonic(), left, client.BrokerTrouble("no answer")
             elif self._trouble.refused and waited_s > client.SAID_S:
                 raise client.refused(self._address, self._trouble.text)
             elif waited_s > self._away_s:

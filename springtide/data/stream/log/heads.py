@@ -27,7 +27,7 @@ OPEN, CLOSING, SEALED = 0, 1, 2
 """Of `sealing`: records come; no more come, but one may be on its way; the ends are final."""
 
 
-class Heads:
+class PartitionHeads:
     """The mapped file. Rows are partitions, columns the fields above."""
 
     def __init__(self, path: Path) -> None:

@@ -34,7 +34,7 @@ SEGMENT_BYTES = 64 * 2**20  # a segment is what retention deletes and what is ch
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class LogSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What is the same for whoever opens the log."""
 
     format: int = FORMAT
@@ -53,7 +53,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Nothing will be appended any more."""
 
 
-def check(settings: Settings) -> Settings:
+def check(settings: LogSettings) -> LogSettings:
     """The same, or BadInput."""
     for name, value, least in (
         ("partitions", settings.partitions, 1),
@@ -70,7 +70,7 @@ def check(settings: Settings) -> Settings:
     return settings
 
 
-def load(folder: Path) -> Settings:
+def load(folder: Path) -> LogSettings:
     """Settings of the log in a folder."""
     path = folder / "log.json"
     try:
@@ -80,7 +80,7 @@ def load(folder: Path) -> Settings:
             f"there is no log at {folder}; make one with `springtide produce log://{folder}`"
         ) from None
     try:
-        settings = msgspec.json.decode(raw, type=Settings)
+        settings = msgspec.json.decode(raw, type=LogSettings)
     except msgspec.MsgspecError as error:
         raise errors.BadInput(f"{path} is not the description of a log: {error}; is {folder} another folder?") from None
     if settings.format != FORMAT:
@@ -91,7 +91,7 @@ def load(folder: Path) -> Settings:
     return settings
 
 
-def store(folder: Path, settings: Settings) -> None:
+def store(folder: Path, settings: LogSettings) -> None:
     """Replace the settings: readers see the old ones or the new ones."""
     path = folder / "log.json.new"
     with path.open("wb") as file:

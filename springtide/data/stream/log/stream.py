@@ -13,10 +13,10 @@ import numpy as np
 
 from springtide import errors
 from springtide.data.stream.log import heads, layout, segment
-from springtide.data.stream.log.heads import Heads
-from springtide.data.stream.log.layout import Settings
+from springtide.data.stream.log.heads import PartitionHeads
+from springtide.data.stream.log.layout import LogSettings
 from springtide.data.stream.log.reader import LogReader
-from springtide.data.stream.log.tail import Tail
+from springtide.data.stream.log.tail import PartitionAppender
 from springtide.data.stream.log.writer import LogWriter
 from springtide.domain.core.plain_numbers import plain
 from springtide.domain.data.streams import PartitionRange
@@ -28,7 +28,7 @@ class LogStream:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.id: str = layout.load(folder).id
-        self._heads = Heads(_heads_file(folder))
+        self._heads = PartitionHeads(_heads_file(folder))
         if not self._heads.of_this_boot:
             _look_again(folder, self._heads)
 
@@ -38,7 +38,7 @@ class LogStream:
         return f"log://{self.folder}"
 
     @property
-    def settings(self) -> Settings:
+    def settings(self) -> LogSettings:
         """As they are now."""
         return layout.load(self.folder)
 
@@ -137,7 +137,7 @@ class LogStream:
         return end
 
 
-def create(folder: Path, settings: Settings) -> LogStream:
+def create(folder: Path, settings: LogSettings) -> LogStream:
     """A new log in a folder, which may be there but must not be a log."""
     settings = layout.check(msgspec.structs.replace(settings, **plain(msgspec.structs.asdict(settings))))
     settings = msgspec.structs.replace(settings, id=secrets.token_hex(8))
@@ -151,7 +151,7 @@ def create(folder: Path, settings: Settings) -> LogStream:
     with layout.locked(folder):
         if (folder / "log.json").exists():
             raise errors.BadInput(f"there is a log at {folder} already; append to it, or delete the folder")
-        told = Heads(_heads_file(folder))
+        told = PartitionHeads(_heads_file(folder))
         told.rows[: settings.partitions] = 0
         told.sealing = heads.OPEN
         _make_partitions(folder, range(settings.partitions), settings, told)
@@ -179,22 +179,22 @@ def _heads_file(folder: Path) -> Path:
     return folder / "heads"
 
 
-def _make_partitions(folder: Path, which: range, settings: Settings, told: Heads) -> None:
+def _make_partitions(folder: Path, which: range, settings: LogSettings, told: PartitionHeads) -> None:
     for partition in which:
         layout.partition_folder(folder, partition).mkdir(exist_ok=True)
         told.rows[partition] = 0
         _mend(folder, partition, settings, told)
 
 
-def _mend(folder: Path, partition: int, settings: Settings, told: Heads) -> None:
-    tail = Tail(folder, partition, settings, told)
+def _mend(folder: Path, partition: int, settings: LogSettings, told: PartitionHeads) -> None:
+    tail = PartitionAppender(folder, partition, settings, told)
     try:
         tail.open()
     finally:
         tail.close()
 
 
-def _look_again(folder: Path, told: Heads) -> None:
+def _look_again(folder: Path, told: PartitionHeads) -> None:
     """The machine was started anew: find every end in the files, and what did not survive."""
     with layout.locked(folder):
         if told.of_this_boot:

@@ -18,17 +18,17 @@ from pathlib import Path
 import numpy as np
 
 from springtide import errors
-from springtide.data.stream.log import heads, layout, retention, segment
-from springtide.data.stream.log.layout import ENTRY, WIDTH, Settings
+from springtide.data.stream.log import heads, layout, segment
+from springtide.data.stream.log.layout import ENTRY, WIDTH, LogSettings
 from springtide.data.stream.records import Buffer, Ints, view_of
 
 MOST_LOST = 2**40  # records; more were never told in the time that a disk may lag behind
 
 
-class Tail:
+class PartitionAppender:
     """One partition, open for appending."""
 
-    def __init__(self, folder: Path, partition: int, settings: Settings, told: heads.Heads) -> None:
+    def __init__(self, folder: Path, partition: int, settings: LogSettings, told: heads.PartitionHeads) -> None:
         self._folder = layout.partition_folder(folder, partition)
         self._settings = settings
         self._heads = told
@@ -195,10 +195,10 @@ class Tail:
         if rules.retain_bytes is None and rules.retain_s is None:
             return 0
         segments = [
-            retention.Kept(os.stat(layout.data_path(self._folder, base)).st_size, self._newest_at(base))
+            segment.SegmentSize(os.stat(layout.data_path(self._folder, base)).st_size, self._newest_at(base))
             for base in known
         ]
-        gone = retention.too_many(segments, retain_bytes=rules.retain_bytes, retain_s=rules.retain_s, at=at)
+        gone = segment.too_many(segments, retain_bytes=rules.retain_bytes, retain_s=rules.retain_s, at=at)
         if gone:
             self._row[heads.START] = known[gone]
             self._row[heads.BYTES] -= sum(one.bytes for one in segments[:gone])

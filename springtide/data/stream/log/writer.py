@@ -11,8 +11,8 @@ import numpy as np
 
 from springtide import errors
 from springtide.data.stream.log import layout
-from springtide.data.stream.log.heads import Heads
-from springtide.data.stream.log.tail import Tail
+from springtide.data.stream.log.heads import PartitionHeads
+from springtide.data.stream.log.tail import PartitionAppender
 from springtide.data.stream.records import Buffer, Ints, view_of
 
 MOST_OPEN = 200  # partitions; three file descriptors each, and a process usually has 1024
@@ -21,11 +21,11 @@ MOST_OPEN = 200  # partitions; three file descriptors each, and a process usuall
 class LogWriter:
     """A `StreamWriter` for the log in a folder. One thread; several writers may append at once."""
 
-    def __init__(self, folder: Path, heads: Heads) -> None:
+    def __init__(self, folder: Path, heads: PartitionHeads) -> None:
         self._folder = folder
         self._heads = heads
         self._settings = layout.load(folder)
-        self._tails: OrderedDict[int, Tail] = OrderedDict()
+        self._tails: OrderedDict[int, PartitionAppender] = OrderedDict()
 
     def append(self, partition: int, payload: Buffer, ends: Ints, *, at: float | None = None) -> None:
         """Append records, all or none. `at` is when: now, unless a test says otherwise."""
@@ -60,7 +60,7 @@ class LogWriter:
         while self._tails:
             self._tails.popitem()[1].close()
 
-    def _tail(self, partition: int) -> Tail:
+    def _tail(self, partition: int) -> PartitionAppender:
         tail = self._tails.get(partition)
         if tail is not None:
             self._tails.move_to_end(partition)
@@ -68,14 +68,14 @@ class LogWriter:
             tail = self._open(partition)
         return tail
 
-    def _open(self, partition: int) -> Tail:
+    def _open(self, partition: int) -> PartitionAppender:
         if not 0 <= partition < self._heads.partitions:
             raise errors.BadInput(
                 f"the log at {self._folder} has partitions 0 to {self._heads.partitions - 1}, not {partition}"
             )
         if len(self._tails) >= MOST_OPEN:
             self._tails.popitem(last=False)[1].close()
-        tail = Tail(self._folder, partition, self._settings, self._heads)
+        tail = PartitionAppender(self._folder, partition, self._settings, self._heads)
         tail.open()
         self._tails[partition] = tail
         return tail

@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol, cast
 
 from springtide import errors
 from springtide.data import peer_shuffle
-from springtide.data.peer_shuffle import Bounds, Strategy
+from springtide.data.peer_shuffle import QueueBounds, Strategy
 from springtide.worker.link.lease_tracker import Claim, Hands
 from springtide.worker.online.shuffling.record_run import Run
 
@@ -79,9 +79,9 @@ class Unit:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._hands, self._clock = hands, clock
-        bounds = None if queue is None else Bounds(lower=queue[0], upper=queue[1])
+        bounds = None if queue is None else QueueBounds(lower=queue[0], upper=queue[1])
         chance = random.Random(seed)
-        self._shuffle: peer_shuffle.Shuffle[Claim] = peer_shuffle.Shuffle(
+        self._shuffle: peer_shuffle.PeerShuffle[Claim] = peer_shuffle.PeerShuffle(
             strategy_named(strategy), bounds, chance.randrange
         )
         self._runs: dict[Claim, Run] = {}
@@ -305,13 +305,13 @@ class Unit:
             if self._wires is None:
                 continue
             match action:
-                case peer_shuffle.Send(peer, key):
+                case peer_shuffle.SendBatch(peer, key):
                     self._forwarded += 1
                     self._wires.send(peer, self._runs[key])
-                case peer_shuffle.Done(peer, key):
+                case peer_shuffle.ReportTrained(peer, key):
                     self._wires.done(peer, {key: self._hands.void_of(key)})
-                case peer_shuffle.Back(peer, key):
+                case peer_shuffle.ReturnBatch(peer, key):
                     self._wires.back(peer, [key])
-                case peer_shuffle.Tell(ready):
+                case peer_shuffle.AnnounceReady(ready):
                     self._wires.tell(ready)
         self._changed.notify_all()

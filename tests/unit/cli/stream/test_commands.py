@@ -10,7 +10,6 @@ import pytest
 from springtide.cli import app
 from springtide.cli.stream import produce
 from springtide.data.stream import produce as production
-from springtide.data.stream import record_sources
 
 
 def said(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> tuple[str, str]:
@@ -86,13 +85,13 @@ def test_wrong_usage_is_told_in_a_line(tmp_path: Path, capsys: pytest.CaptureFix
 def test_ctrl_c_ends_it_with_exact_totals(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = record_sources.Counter.take
+    real = production.CounterRecords.take
 
-    def take(self: record_sources.Counter, first: int, count: int):  # type: ignore[no-untyped-def]
+    def take(self: production.CounterRecords, first: int, count: int):  # type: ignore[no-untyped-def]
         os.kill(os.getpid(), signal.SIGINT)
         return real(self, first, count)
 
-    monkeypatch.setattr(record_sources.Counter, "take", take)
+    monkeypatch.setattr(production.CounterRecords, "take", take)
     out, _ = said(capsys, "produce", f"log://{tmp_path}/log", "--generator", "counter", "--seal", "--json", code=130)
     facts = json.loads(out.splitlines()[-1])
     assert facts["interrupted"] and facts["records"] == production.MOST_AT_ONCE and "interrupted" in out
@@ -136,5 +135,5 @@ def test_a_day_of_a_trace_is_replayed_faster(tmp_path: Path, capsys: pytest.Capt
 
 
 def test_a_pace_that_was_not_kept_is_told() -> None:
-    done = production.Produced(records=10, bytes=100, partitions=[10], seconds=2.0, behind_s=3.0)
+    done = production.ProduceReport(records=10, bytes=100, partitions=[10], seconds=2.0, behind_s=3.0)
     assert "3.0 s behind" in produce.told("log:///x", done, sealed=False)

@@ -6,9 +6,9 @@ import msgspec
 import pytest
 
 from springtide import errors
-from springtide.data.ledger.bsp_ledger import Stretch
-from springtide.data.ledger.pass_registry import Book
-from springtide.data.ledger.snapshot import BookNote, BookState
+from springtide.data.ledger.bsp_ledger import OffsetRange
+from springtide.data.ledger.job_ledger import JobLedger, JobLedgerState
+from springtide.data.ledger.passes import JobProgress
 from springtide.domain.data.leases import Grant, LeaseHolder, NoLease, Progress
 from springtide.domain.data.samples import DatasetCard
 from springtide.domain.data.streams import PartitionRange, StreamCard
@@ -22,7 +22,7 @@ def ask(book, holder, seen=TWO, *, lingered=False):
     """What `master.data.leases` does."""
     answer = book.lease(holder, CARD, 1, 0.0, seen=book.news(CARD, seen))
     if answer is NoLease.WAIT:
-        convoy = book.convoy(CARD)
+        convoy = book.bsp_stream(CARD)
         stretch, _ = convoy.choose(seen, lingered=lingered)
         if stretch is not None and book.plan(holder.rank, convoy.base, stretch):
             answer = book.lease(holder, CARD, 1, 0.0)
@@ -31,7 +31,7 @@ def ask(book, holder, seen=TWO, *, lingered=False):
 
 
 def test_all_ranks_are_given_the_same_stretches_the_fullest_partition_first():
-    book = Book(workers=2)
+    book = JobLedger(workers=2)
     first = ask(book, A)
     assert first == (Grant(0, 0, 0, 5, 35),)
     second = ask(book, A)
@@ -43,19 +43,19 @@ def test_all_ranks_are_given_the_same_stretches_the_fullest_partition_first():
 
 
 def test_a_batch_that_is_not_full_is_given_when_its_records_have_waited_or_nothing_can_fill_it():
-    book = Book(workers=1)
+    book = JobLedger(workers=1)
     few = (PartitionRange(0, 0, 7),)
     assert ask(book, A, few) is NoLease.WAIT
-    assert book.convoy(CARD).choose(few, lingered=False) == (None, True)
+    assert book.bsp_stream(CARD).choose(few, lingered=False) == (None, True)
     assert ask(book, A, few, lingered=True) == (Grant(0, 0, 0, 0, 7),)
-    assert book.convoy(CARD).choose(few, lingered=False) == (None, False)
+    assert book.bsp_stream(CARD).choose(few, lingered=False) == (None, False)
     assert ask(book, A, (PartitionRange(0, 0, 9, final=True),)) == (Grant(1, 0, 0, 7, 9),)
     assert ask(book, A, (PartitionRange(0, 0, 9, final=True),)) is NoLease.END
     assert book.totals().samples == 9
 
 
 def test_a_stretch_is_done_when_every_rank_has_done_its_part():
-    book = Book(workers=2)
+    book = JobLedger(workers=2)
     for holder in (A, B):
         ask(book, holder)
     book.report(A, [Progress(0, 5, 35, 35)], 0.0)
@@ -69,14 +69,14 @@ def test_a_stretch_is_done_when_every_rank_has_done_its_part():
 
 
 def test_waiting_writes_nothing_to_the_journal():
-    book = Book(workers=1)
+    book = JobLedger(workers=1)
     ask(book, A, (PartitionRange(0, 0, 0),))
     changes = book.changes
     assert ask(book, A, (PartitionRange(0, 0, 5),)) is NoLease.WAIT and book.changes == changes
 
 
 def test_the_group_changes_between_two_stretches_even_while_it_waits_for_records():
-    book = Book(workers=2)
+    book = JobLedger(workers=2)
     ask(book, A), ask(book, B)
     book.halt()
     assert ask(book, A) is NoLease.REGROUP
@@ -89,7 +89,7 @@ def test_the_group_changes_between_two_stretches_even_while_it_waits_for_records
 
 
 def test_a_group_goes_back_to_the_step_of_a_checkpoint_in_the_middle_of_a_stretch():
-    book = Book(workers=2)
+    book = JobLedger(workers=2)
     for holder in (A, A, B, B):
         ask(book, holder)
     note = book.note(1, 45)  # the first stretch, and a batch of the second
@@ -101,16 +101,16 @@ def test_a_group_goes_back_to_the_step_of_a_checkpoint_in_the_middle_of_a_stretc
     book.check()
     assert ask(book, A) == (Grant(1, 0, 0, 45, 65),)
     assert ask(book, A) == (Grant(2, 0, 0, 65, 95),)
-    book.restore(BookNote())
+    book.restore(JobProgress())
     assert book.samples_done == 0
     assert ask(book, B) == (Grant(0, 0, 0, 5, 35),)
 
 
 def test_another_run_goes_on_and_finds_out_again_where_the_stream_ends():
-    book = Book(workers=1)
+    book = JobLedger(workers=1)
     sealed = (PartitionRange(0, 0, 20, final=True),)
     ask(book, A, sealed)
-    later = Book(workers=3)
+    later = JobLedger(workers=3)
     later.resume(book.note(0, 20))
     assert later.samples_done == 20
     later.check()
@@ -120,14 +120,14 @@ def test_another_run_goes_on_and_finds_out_again_where_the_stream_ends():
 
 
 def test_what_a_group_that_went_back_had_not_begun_again_when_the_job_stopped_is_left_to_another_run():
-    book = Book(workers=2)
+    book = JobLedger(workers=2)
     for holder in (A, A, B, B):
         ask(book, holder)  # 5 to 35 and 35 to 65 of partition 0
     book.restore(book.note(0, 15))
     book.close()
     book.check()
     assert book.samples_done == 10
-    later = Book(workers=2)
+    later = JobLedger(workers=2)
     later.resume(book.note(0, 15))
     assert later.samples_done == 10
     assert ask(later, A) == (Grant(0, 0, 0, 15, 45),)
@@ -135,7 +135,7 @@ def test_what_a_group_that_went_back_had_not_begun_again_when_the_job_stopped_is
 
 
 def test_more_ranks_than_records_of_a_batch_are_refused():
-    book = Book(workers=1)
+    book = JobLedger(workers=1)
     ask(book, A)
     with pytest.raises(errors.BadInput, match="11 workers cannot share a batch of 10 records"):
         book.check_group(11)
@@ -152,8 +152,8 @@ def assert_all_once(convoy, trained):
 @pytest.mark.parametrize("seed", range(12))
 def test_whatever_comes_and_goes_every_offset_is_trained_once_by_the_group(seed):
     """Records come, ranks run ahead of each other, the group goes back; a journal of calls gives the same book."""
-    chance, book, journal = random.Random(seed), Book(workers=2), []
-    ends, trained, notes = {0: 0, 1: 0}, [], [(BookNote(), [])]
+    chance, book, journal = random.Random(seed), JobLedger(workers=2), []
+    ends, trained, notes = {0: 0, 1: 0}, [], [(JobProgress(), [])]
     hands = [[], []]
 
     def call(name, *arguments, **named):
@@ -174,9 +174,9 @@ def test_whatever_comes_and_goes_every_offset_is_trained_once_by_the_group(seed)
         rank = chance.randrange(2)
         answer = call("lease", LeaseHolder(rank), CARD, 1, 0.0, seen=book.news(CARD, seen))
         if answer is NoLease.WAIT:
-            stretch, _ = book.convoy(CARD).choose(seen, lingered=chance.random() < 0.3)
+            stretch, _ = book.bsp_stream(CARD).choose(seen, lingered=chance.random() < 0.3)
             if stretch is not None:
-                call("plan", rank, 0, Stretch(*stretch))
+                call("plan", rank, 0, OffsetRange(*stretch))
         elif not isinstance(answer, NoLease):
             hands[rank] += answer
         for each in (0, 1):
@@ -187,13 +187,15 @@ def test_whatever_comes_and_goes_every_offset_is_trained_once_by_the_group(seed)
                     trained.append(grant)
         if chance.random() < 0.1 and len(hands[0]) == len(hands[1]) and trained and not any(hands):
             last = trained[-1]
-            note = msgspec.msgpack.decode(msgspec.msgpack.encode(book.note(last.shard, last.end)), type=BookNote)
+            note = msgspec.msgpack.decode(msgspec.msgpack.encode(book.note(last.shard, last.end)), type=JobProgress)
             notes.append((note, list(trained)))
         if chance.random() < 0.02 and not sealed:
             trained, hands = list(notes[-1][1]), [[], []]
             call("restore", notes[-1][0])
         book.check()
-        book = Book.from_state(msgspec.msgpack.decode(msgspec.msgpack.encode(book.to_state()), type=BookState))
+        book = JobLedger.from_state(
+            msgspec.msgpack.decode(msgspec.msgpack.encode(book.to_state()), type=JobLedgerState)
+        )
         book.changes = len(journal)
     while any(hands):
         for each in (0, 1):
@@ -201,8 +203,8 @@ def test_whatever_comes_and_goes_every_offset_is_trained_once_by_the_group(seed)
                 grant = hands[each].pop(0)
                 call("report", LeaseHolder(each), [Progress(grant.shard, grant.first, grant.end, grant.end)], 0.0)
                 trained += [grant] if each == 0 else []
-    assert_all_once(book.convoy(CARD), trained)
-    again = Book(workers=2)
+    assert_all_once(book.bsp_stream(CARD), trained)
+    again = JobLedger(workers=2)
     for name, arguments, named in journal:
         getattr(again, name)(*arguments, **named)
     again.renew(0.0), book.renew(0.0)
@@ -210,7 +212,7 @@ def test_whatever_comes_and_goes_every_offset_is_trained_once_by_the_group(seed)
 
 
 def test_offsets_that_held_nothing_to_train_count_once_for_the_whole_group():
-    book = Book(workers=2)
+    book = JobLedger(workers=2)
     for holder in (A, B):
         ask(book, holder)
     book.report(A, [Progress(0, 5, 35, 35, 4)], 0.0)
@@ -223,7 +225,7 @@ def test_offsets_that_held_nothing_to_train_count_once_for_the_whole_group():
             (grant,) = ask(book, holder, seen)
             book.report(holder, [Progress(grant.shard, grant.first, grant.end, grant.end, number % 2)], 0.0)
     assert (book.samples_done, book.samples_trained) == (270, 262)
-    assert Book.from_state(book.to_state()).samples_trained == 262
-    note = book.convoy(CARD).note(9, 275)
-    assert BookNote(locksteps=(note,)).samples == 262
-    assert BookNote(locksteps=(book.convoy(CARD).note(0, 0),)).samples == 0
+    assert JobLedger.from_state(book.to_state()).samples_trained == 262
+    note = book.bsp_stream(CARD).note(9, 275)
+    assert JobProgress(locksteps=(note,)).samples == 262
+    assert JobProgress(locksteps=(book.bsp_stream(CARD).note(0, 0),)).samples == 0

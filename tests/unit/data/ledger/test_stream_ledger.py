@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from springtide.data.ledger.pass_registry import Book
+from springtide.data.ledger.job_ledger import JobLedger
 from springtide.data.ledger.rollback import caught_up
 from springtide.data.ledger.stream_ledger import MOST_CUTS
 from springtide.domain.data.leases import Grant, LeaseHolder, LeaseKey, NoLease, Progress, ReadFailure, ShrinkRequest
@@ -20,7 +20,7 @@ def lease(book, holder, seen=(), card=CARD, known=None):
 
 
 def test_each_worker_gets_its_part_of_the_partitions_from_where_the_first_reader_saw_them_begin():
-    book = Book(workers=2)
+    book = JobLedger(workers=2)
     assert lease(book, A) is NoLease.WAIT  # no partition is known
     assert lease(book, A, TWO) == (Grant(0, 0, 0, 5, FAR),)
     assert lease(book, B, (PartitionRange(0, 77, 100), PartitionRange(1, 33, 50))) == (Grant(1, 0, 1, 0, FAR),)
@@ -30,13 +30,13 @@ def test_each_worker_gets_its_part_of_the_partitions_from_where_the_first_reader
 
 
 def test_partitions_that_are_added_later_are_trained_from_their_first_record_even_where_the_job_began_at_the_end():
-    book = Book(workers=1)
+    book = JobLedger(workers=1)
     assert lease(book, A, (PartitionRange(0, 90, 90),), LATEST) == (Grant(0, 0, 0, 90, FAR),)
     assert lease(book, A, (PartitionRange(0, 95, 95), PartitionRange(1, 7, 7)), LATEST) == (Grant(1, 0, 1, 0, FAR),)
 
 
 def test_only_what_is_new_of_the_partitions_is_worth_a_line_in_the_journal():
-    book = Book(workers=1)
+    book = JobLedger(workers=1)
     assert book.news(CARD, TWO) == TWO
     lease(book, A, TWO)
     assert book.news(CARD, TWO) == ()
@@ -46,7 +46,7 @@ def test_only_what_is_new_of_the_partitions_is_worth_a_line_in_the_journal():
 
 
 def test_a_partition_that_is_meant_for_another_is_trained_on_until_its_holder_has_heard_and_then_goes_over():
-    book = Book(workers=1)
+    book = JobLedger(workers=1)
     lease(book, A, TWO)
     book.expect(2)
     assert book.assign([(1, 1)]) == 1
@@ -64,7 +64,7 @@ def test_a_partition_that_is_meant_for_another_is_trained_on_until_its_holder_ha
 
 
 def test_what_a_lost_worker_had_is_for_others_from_where_it_was_last_heard_of():
-    book = Book(workers=1)
+    book = JobLedger(workers=1)
     lease(book, A, TWO)
     book.report(A, [Progress(0, 5, 20, FAR)], 0.0)
     assert book.fence(0, 0) == 2
@@ -73,7 +73,7 @@ def test_what_a_lost_worker_had_is_for_others_from_where_it_was_last_heard_of():
 
 
 def test_a_lease_that_is_not_named_for_long_goes_back_and_its_holder_hears_of_it():
-    book = Book(workers=2, lease_s=10)
+    book = JobLedger(workers=2, lease_s=10)
     lease(book, A, TWO)
     book.take_back(book.expired(11.0))
     assert lease(book, B) == (Grant(0, 0, 0, 5, FAR),)
@@ -81,14 +81,14 @@ def test_a_lease_that_is_not_named_for_long_goes_back_and_its_holder_hears_of_it
 
 
 def test_leases_whose_answer_was_lost_are_granted_again():
-    book = Book(workers=1)
+    book = JobLedger(workers=1)
     grants = lease(book, A, TWO)
     assert lease(book, A, known=()) == grants
     assert lease(book, A, known=[LeaseKey(0, 5)]) == grants[1:]
 
 
 def test_a_cut_counts_for_whoever_reads_the_partition_after_it_was_noted():
-    book = Book(workers=1)
+    book = JobLedger(workers=1)
     grants = lease(book, A, TWO)
     assert book.cuts_of(grants) == ()
     asked = (BatchCut(0, 5, 23), BatchCut(1, 0, 7), BatchCut(1, 0, 30))
@@ -106,7 +106,7 @@ def test_a_cut_counts_for_whoever_reads_the_partition_after_it_was_noted():
 
 
 def test_cuts_are_forgotten_when_no_checkpoint_that_is_kept_could_bring_back_what_lies_before_them():
-    book = Book(workers=1, saves=True, keeps=2)
+    book = JobLedger(workers=1, saves=True, keeps=2)
     lease(book, A, TWO)
     notes = []
     for at in (13, 27, 34):
@@ -126,7 +126,7 @@ def test_cuts_are_forgotten_when_no_checkpoint_that_is_kept_could_bring_back_wha
 
 
 def test_a_job_without_checkpoints_does_not_remember_cuts_for_ever():
-    book = Book(workers=1)
+    book = JobLedger(workers=1)
     lease(book, A, TWO)
     for at in range(11, 5001, 2):
         book.cut(A, [BatchCut(0, 5, at)])
@@ -134,13 +134,13 @@ def test_a_job_without_checkpoints_does_not_remember_cuts_for_ever():
     (flow,) = book.flows()
     assert len(flow.partitions[0].cuts) <= MOST_CUTS + 2
     assert lease(book, A, known=()) and book.cuts_of(lease(book, A, known=()))[-1] == BatchCut(0, 5, 4999)
-    later = Book(workers=1)
+    later = JobLedger(workers=1)
     later.resume(book.note())
     assert not later.flows()[0].returns, "one that goes on from another's checkpoint forgets them too"
 
 
 def test_a_pass_is_over_when_all_partitions_have_ended_and_are_trained_and_saved():
-    book = Book(workers=1, saves=True)
+    book = JobLedger(workers=1, saves=True)
     lease(book, A, TWO)
     sealed = (PartitionRange(0, 5, 100, final=True), PartitionRange(1, 0, 40, final=True))
     assert lease(book, A, sealed) is NoLease.WAIT
@@ -160,7 +160,7 @@ def test_a_pass_is_over_when_all_partitions_have_ended_and_are_trained_and_saved
 
 
 def test_partitions_that_end_before_they_are_leased_are_leased_to_their_end_and_empty_ones_not_at_all():
-    book = Book(workers=1)
+    book = JobLedger(workers=1)
     assert lease(book, A, (PartitionRange(0, 3, 8, final=True), PartitionRange(1, 5, 5, final=True))) == (
         Grant(0, 0, 0, 3, 8),
     )
@@ -170,7 +170,7 @@ def test_partitions_that_end_before_they_are_leased_are_leased_to_their_end_and_
 
 
 def test_a_batch_that_nobody_can_read_is_given_up_alone():
-    book = Book(workers=1, max_failures=2)
+    book = JobLedger(workers=1, max_failures=2)
     lease(book, A, TWO)
     book.report(A, [Progress(0, 5, 20, FAR)], 0.0)
     book.cut(A, [BatchCut(0, 5, 33)])
@@ -184,7 +184,7 @@ def test_a_batch_that_nobody_can_read_is_given_up_alone():
 
 
 def test_after_the_loss_of_a_server_the_partitions_are_read_again_from_what_the_checkpoint_has_with_the_same_cuts():
-    book = Book(workers=1)
+    book = JobLedger(workers=1)
     lease(book, A, TWO)
     book.report(A, [Progress(0, 5, 20, FAR)], 0.0)
     note = book.note()
@@ -200,10 +200,10 @@ def test_after_the_loss_of_a_server_the_partitions_are_read_again_from_what_the_
 
 
 def test_another_run_goes_on_from_a_checkpoint_and_finds_out_again_where_the_stream_ends():
-    book = Book(workers=1)
+    book = JobLedger(workers=1)
     lease(book, A, (PartitionRange(0, 5, 30, final=True), PartitionRange(1, 0, 10, final=True)))
     book.report(A, [Progress(0, 5, 30, 30), Progress(1, 0, 7, 10)], 0.0)
-    later = Book(workers=3)
+    later = JobLedger(workers=3)
     later.resume(book.note())
     later.check()
     assert later.samples_done == 25 + 7
@@ -212,7 +212,7 @@ def test_another_run_goes_on_from_a_checkpoint_and_finds_out_again_where_the_str
 
 
 def test_a_stream_is_shown_by_its_card_alone_so_a_loop_that_is_begun_again_goes_on():
-    book = Book(workers=1)
+    book = JobLedger(workers=1)
     lease(book, A, TWO)
     book.report(A, [Progress(0, 5, 20, 20), Progress(1, 0, 0, 0)], 0.0)
     assert lease(book, A) == (Grant(0, 0, 0, 20, FAR), Grant(1, 0, 1, 0, FAR))
@@ -221,7 +221,7 @@ def test_a_stream_is_shown_by_its_card_alone_so_a_loop_that_is_begun_again_goes_
 
 
 def test_a_job_that_is_to_stop_hands_out_nothing_more():
-    book = Book(workers=1)
+    book = JobLedger(workers=1)
     lease(book, A, TWO)
     book.close()
     book.report(A, [Progress(0, 5, 20, 20), Progress(1, 0, 0, 0)], 0.0)
@@ -229,7 +229,7 @@ def test_a_job_that_is_to_stop_hands_out_nothing_more():
 
 
 def test_batches_that_were_cut_while_a_checkpoint_was_copied_are_the_same_in_another_run():
-    book = Book(workers=1)
+    book = JobLedger(workers=1)
     lease(book, A, TWO)
     book.report(A, [Progress(0, 5, 20, FAR)], 0.0)
     note = book.note()  # slots that are copied after it may have all that follows
@@ -237,7 +237,7 @@ def test_batches_that_were_cut_while_a_checkpoint_was_copied_are_the_same_in_ano
     lease(book, A, (*TWO, PartitionRange(2, 0, 9), PartitionRange(3, 0, 14, final=True)))
     book.cut(A, [BatchCut(2, 0, 4)])
     book.report(A, [Progress(0, 5, 27, FAR), Progress(2, 0, 4, FAR)], 0.0)
-    later = Book(workers=1)
+    later = JobLedger(workers=1)
     later.resume(caught_up(note, book.passes))
     later.check()
     assert later.samples_done == note.samples == 15
@@ -247,11 +247,11 @@ def test_batches_that_were_cut_while_a_checkpoint_was_copied_are_the_same_in_ano
 
 
 def test_a_pass_that_was_opened_while_a_checkpoint_was_copied_begins_where_it_began():
-    book = Book(workers=1)
+    book = JobLedger(workers=1)
     note = book.note()
     lease(book, A, (PartitionRange(0, 90, 90),), LATEST)
     book.cut(A, [BatchCut(0, 90, 93)])
-    later = Book(workers=1)
+    later = JobLedger(workers=1)
     later.resume(caught_up(note, book.passes))
     grants = lease(later, A, (PartitionRange(0, 200, 200),), LATEST)
     assert grants == (Grant(0, 0, 0, 90, FAR),)
@@ -259,10 +259,10 @@ def test_a_pass_that_was_opened_while_a_checkpoint_was_copied_begins_where_it_be
 
 
 def test_the_last_batch_before_an_end_that_was_told_stays_a_batch_in_a_run_for_which_it_is_no_end():
-    book = Book(workers=1)
+    book = JobLedger(workers=1)
     lease(book, A, (PartitionRange(0, 0, 15, final=True),))
     book.report(A, [Progress(0, 0, 10, 15)], 0.0)  # of the last batch some slots may know
-    later = Book(workers=1)
+    later = JobLedger(workers=1)
     later.resume(book.note())
     grants = lease(later, A, (PartitionRange(0, 0, 50),))
     assert grants == (Grant(0, 0, 0, 10, FAR),)
@@ -271,7 +271,7 @@ def test_the_last_batch_before_an_end_that_was_told_stays_a_batch_in_a_run_for_w
 
 
 def test_offsets_that_held_nothing_to_train_are_counted_once_whoever_tells_and_go_back_with_the_others():
-    book = Book(workers=1)
+    book = JobLedger(workers=1)
     lease(book, A, [PartitionRange(0, 0, 100, False)])
     word = Progress(0, 0, 20, FAR, 3)
     for _ in range(2):
@@ -279,7 +279,7 @@ def test_offsets_that_held_nothing_to_train_are_counted_once_whoever_tells_and_g
     assert (book.samples_done, book.samples_trained) == (20, 17)
     note = book.note()
     book.report(A, [Progress(0, 0, 60, FAR, 8)], 0.0)
-    assert book.samples_trained == 52 and Book.from_state(book.to_state()).samples_trained == 52
+    assert book.samples_trained == 52 and JobLedger.from_state(book.to_state()).samples_trained == 52
     assert note.samples == 17
     book.restore(note)
     assert (book.samples_done, book.samples_trained) == (20, 17)
@@ -290,7 +290,7 @@ def test_offsets_that_held_nothing_to_train_are_counted_once_whoever_tells_and_g
 
 
 def test_a_rank_that_was_given_up_is_meant_for_nothing_until_it_comes_back():
-    book = Book(workers=1)
+    book = JobLedger(workers=1)
     lease(book, A, [PartitionRange(0, 0, 100, False)])
     book.fence(*A)
     assert book.assign([(0, A.rank)]) == 0 and book.flows()[0].partitions[0].owner is None

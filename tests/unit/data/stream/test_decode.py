@@ -92,7 +92,7 @@ def test_a_function_that_raises_is_asked_for_each_record_alone() -> None:
         return torch.tensor([int(body) for body in bodies])
 
     parsed = decoder_of(ints).parse(Records.of([b"1", b"x", b"3", b"y"]))
-    with pytest.raises(decode.Unreadable) as found:
+    with pytest.raises(decode.UndecodableRecords) as found:
         parsed.batch(np.array([True, True, True, False]))
     assert found.value.bad.tolist() == [False, True, False, False]
     assert parsed.batch(np.array([True, False, True, False])).tolist() == [1, 3]

@@ -9,17 +9,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from springtide import errors
-from springtide.data.stream import partition_spread, produce, record_filter, record_sources, traffic
+from springtide.data.stream import produce, record_filter, traffic
 from springtide.data.stream.decode import Fixed
 from springtide.data.stream.log import layout, stream
-from springtide.data.stream.produce import Mixed, Order
+from springtide.data.stream.produce import FaultMix, ProduceOrder
 from springtide.data.stream.records import Records, concat
 
-COUNTED = Fixed(record_sources.COUNTER_FIELDS)
+COUNTED = Fixed(produce.COUNTER_FIELDS)
 
 
 def make(folder: Path, partitions: int = 3) -> stream.LogStream:
-    return stream.create(folder, layout.Settings(partitions=partitions))
+    return stream.create(folder, layout.LogSettings(partitions=partitions))
 
 
 def everything(log: stream.LogStream) -> dict[int, Records]:
@@ -34,11 +34,13 @@ def everything(log: stream.LogStream) -> dict[int, Records]:
 
 def test_every_record_is_in_one_partition_and_the_account_is_exact(tmp_path: Path) -> None:
     log = make(tmp_path / "log")
-    done = produce.produce(log, record_sources.Counter(keys=7), Order(records=1000, first=50))
+    done = produce.produce(log, produce.CounterRecords(keys=7), ProduceOrder(records=1000, first=50))
     found = everything(log)
     assert done.records == 1000 == sum(done.partitions) and done.bytes == 32 * 1000 and not done.interrupted
     assert done.partitions == [len(found[partition]) for partition in range(3)] == [334, 333, 333]
-    batches = [record_filter.batch_of(p, records, record_filter.Rules(), COUNTED).batch for p, records in found.items()]
+    batches = [
+        record_filter.batch_of(p, records, record_filter.FilterRules(), COUNTED).batch for p, records in found.items()
+    ]
     serials = np.concatenate([batch["serial"] for batch in batches])
     assert sorted(serials.tolist()) == list(range(50, 1050))
     assert all((batch["key"] == batch["serial"] % 7).all() for batch in batches)
@@ -46,9 +48,9 @@ def test_every_record_is_in_one_partition_and_the_account_is_exact(tmp_path: Pat
 
 def test_what_is_mixed_in_is_counted_and_sifted_out_again(tmp_path: Path) -> None:
     log = make(tmp_path / "log", 1)
-    mixed = Mixed(late=0.1, corrupt=0.2, oversized=0.05, oversized_bytes=300, seed=3)
-    done = produce.produce(log, record_sources.Counter(), Order(records=500, mixed=mixed))
-    rules = record_filter.Rules(max_lateness_s=60.0, max_record_bytes=200)
+    mixed = FaultMix(late=0.1, corrupt=0.2, oversized=0.05, oversized_bytes=300, seed=3)
+    done = produce.produce(log, produce.CounterRecords(), ProduceOrder(records=500, mixed=mixed))
+    rules = record_filter.FilterRules(max_lateness_s=60.0, max_record_bytes=200)
     made = record_filter.batch_of(0, everything(log)[0], rules, COUNTED)
     why = [letter.why for letter in made.letters]
     assert (why.count("late"), why.count("corrupt"), why.count("oversized")) == (
@@ -63,30 +65,30 @@ def test_what_is_mixed_in_is_counted_and_sifted_out_again(tmp_path: Path) -> Non
 def test_lines_and_pieces_of_files_are_records(tmp_path: Path) -> None:
     (tmp_path / "lines").write_bytes(b'{"a": 1}\r\n\n{"a": 2}')
     log = make(tmp_path / "log", 1)
-    done = produce.produce(log, record_sources.Lines(tmp_path / "lines"), Order(enveloped=False))
+    done = produce.produce(log, produce.LineRecords(tmp_path / "lines"), ProduceOrder(enveloped=False))
     assert done.records == 3 and everything(log)[0].bodies() == [b'{"a": 1}', b"", b'{"a": 2}']
     (tmp_path / "pieces").write_bytes(bytes(range(12)))
     other = make(tmp_path / "other", 1)
-    produce.produce(other, record_sources.Pieces(tmp_path / "pieces", 4), Order(enveloped=False))
+    produce.produce(other, produce.FixedSizeRecords(tmp_path / "pieces", 4), ProduceOrder(enveloped=False))
     assert everything(other)[0].bodies() == [bytes(range(4)), bytes(range(4, 8)), bytes(range(8, 12))]
     with pytest.raises(errors.BadInput, match="not whole records of 5"):
-        record_sources.Pieces(tmp_path / "pieces", 5)
+        produce.FixedSizeRecords(tmp_path / "pieces", 5)
     with pytest.raises(errors.MissingFile):
-        record_sources.Lines(tmp_path / "nowhere").take(0, 1)
+        produce.LineRecords(tmp_path / "nowhere").take(0, 1)
 
 
 def test_partitions_that_are_added_meanwhile_get_their_share(tmp_path: Path) -> None:
     log = make(tmp_path / "log", 1)
     asked: list[int] = []
 
-    class Growing(record_sources.Counter):
+    class Growing(produce.CounterRecords):
         def take(self, first: int, count: int) -> np.ndarray:  # type: ignore[type-arg]
             asked.append(first)
             if len(asked) == 2:
                 log.grow(2)
             return super().take(first, count)
 
-    done = produce.produce(log, Growing(), Order(records=3 * produce.MOST_AT_ONCE))
+    done = produce.produce(log, Growing(), ProduceOrder(records=3 * produce.MOST_AT_ONCE))
     assert sum(done.partitions) == done.records and len(done.partitions) == 2 and done.partitions[1] > 0
 
 
@@ -94,34 +96,38 @@ def test_it_ends_when_told_and_says_what_was_done(tmp_path: Path) -> None:
     log = make(tmp_path / "log")
     told: list[int] = []
     done = produce.produce(
-        log, record_sources.Counter(), Order(), tell=lambda now: told.append(now.records), stop=lambda: len(told) >= 2
+        log,
+        produce.CounterRecords(),
+        ProduceOrder(),
+        tell=lambda now: told.append(now.records),
+        stop=lambda: len(told) >= 2,
     )
     assert done.interrupted and done.records == told[-1] == sum(done.partitions) == sum(
         map(len, everything(log).values())
     )
-    assert produce.produce(log, record_sources.Counter(), Order(seconds=0.0)).records == 0
+    assert produce.produce(log, produce.CounterRecords(), ProduceOrder(seconds=0.0)).records == 0
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 9), st.floats(0.2, 20), st.lists(st.integers(0, 50), max_size=20))
 def test_shares_are_kept_whatever_comes_at_once(partitions: int, skew: float, counts: list[int]) -> None:
-    share, sent = partition_spread.shares(partitions, skew), np.zeros(partitions, np.int64)
+    share, sent = produce.shares(partitions, skew), np.zeros(partitions, np.int64)
     for count in counts:
-        dealt = partition_spread.deal(count, sent, share)
+        dealt = produce.deal(count, sent, share)
         assert dealt.sum() == count and dealt.min() >= 0
         sent += dealt
     assert np.all(np.abs(sent - sent.sum() * share) <= partitions)
 
 
 def test_the_first_partition_gets_its_multiple() -> None:
-    assert partition_spread.deal(1300, np.zeros(4, np.int64), partition_spread.shares(4, 10.0)).tolist() == [
+    assert produce.deal(1300, np.zeros(4, np.int64), produce.shares(4, 10.0)).tolist() == [
         1000,
         100,
         100,
         100,
     ]
     with pytest.raises(errors.BadInput):
-        partition_spread.shares(3, 0.0)
+        produce.shares(3, 0.0)
 
 
 TAXI = ["timestamp,value", "2014-07-01 00:00:00,3600", "2014-07-01 01:00:00,7200", "2014-07-01 02:00:00,0"]
@@ -137,19 +143,19 @@ def test_a_trace_is_counts_until_the_next_moment() -> None:
 
 
 def test_records_are_due_by_the_area_under_the_trace() -> None:
-    along = traffic.Along(traffic.read_trace(TAXI, "taxi.csv"), speedup=3600.0, peak=100.0)
+    along = traffic.TracePace(traffic.read_trace(TAXI, "taxi.csv"), speedup=3600.0, peak=100.0)
     assert along.lasts_s == 2.0
     assert [along.due(t) for t in (0.0, 1.0, 2.0, 9.0)] == [0.0, 75.0, 125.0, 125.0]
     assert along.due(0.5) == pytest.approx(31.25) and along.rate(0.5) == pytest.approx(75.0)
-    own = traffic.Along(traffic.read_trace(TAXI, "taxi.csv"), speedup=3600.0)
+    own = traffic.TracePace(traffic.read_trace(TAXI, "taxi.csv"), speedup=3600.0)
     assert own.due(2.0) == pytest.approx(2.5)
 
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.floats(0, 1000), min_size=2, max_size=9), st.lists(st.floats(0, 12), min_size=2, max_size=9))
 def test_what_is_due_never_shrinks(rates: list[float], moments: list[float]) -> None:
-    trace = traffic.Trace(np.arange(len(rates), dtype=np.float64), np.array([*rates[:-1], 1.0]))
-    along = traffic.Along(trace, speedup=0.7)
+    trace = traffic.TrafficTrace(np.arange(len(rates), dtype=np.float64), np.array([*rates[:-1], 1.0]))
+    along = traffic.TracePace(trace, speedup=0.7)
     due = [along.due(at) for at in sorted(moments)]
     assert all(a <= b + 1e-6 for a, b in itertools.pairwise(due))
 
@@ -166,19 +172,19 @@ def test_traces_that_are_none_are_refused_with_their_line() -> None:
         with pytest.raises(errors.BadInput, match=said):
             traffic.read_trace(lines, "t.csv")
     with pytest.raises(errors.BadInput, match="no traffic"):
-        traffic.Along(traffic.Trace(np.array([0.0, 1.0]), np.zeros(2)))
+        traffic.TracePace(traffic.TrafficTrace(np.array([0.0, 1.0]), np.zeros(2)))
     with pytest.raises(errors.BadInput, match="together at most 1"):
-        Mixed(late=0.6, corrupt=0.6)
+        FaultMix(late=0.6, corrupt=0.6)
 
 
 def test_a_source_that_ends_ends_a_steady_pace_too(tmp_path: Path) -> None:
     log = make(tmp_path / "log")
 
-    class Short(record_sources.Counter):
+    class Short(produce.CounterRecords):
         def take(self, first: int, count: int) -> np.ndarray:  # type: ignore[type-arg]
             return super().take(first, min(count, max(0, 3 - first)))
 
-    done = produce.produce(log, Short(), Order(pace=traffic.Steady(1e6), seconds=5.0))
+    done = produce.produce(log, Short(), ProduceOrder(pace=traffic.SteadyPace(1e6), seconds=5.0))
     assert done.records == 3 and done.behind_s >= 0.0
-    quick = produce.produce(log, record_sources.Counter(), Order(pace=traffic.Steady(1e5), records=500))
+    quick = produce.produce(log, produce.CounterRecords(), ProduceOrder(pace=traffic.SteadyPace(1e5), records=500))
     assert quick.records == 500 and quick.seconds >= 500 / 1e5

@@ -13,11 +13,11 @@ from springtide import errors
 from springtide.data.stream import dead_letters, envelope, record_filter
 from springtide.data.stream.decode import Fixed, decoder_of
 from springtide.data.stream.log import layout, stream
-from springtide.data.stream.record_filter import Letter, Rules
+from springtide.data.stream.record_filter import DeadLetter, FilterRules
 from springtide.data.stream.records import Records
 
 INTS = Fixed({"x": "i8"})
-RULES = Rules(max_record_bytes=60, max_lateness_s=10.0)
+RULES = FilterRules(max_record_bytes=60, max_lateness_s=10.0)
 
 
 def sealed(x: int, at: float = 1000.0) -> bytes:
@@ -47,7 +47,7 @@ def test_each_record_is_trained_or_told_with_its_reason() -> None:
 
 def test_without_limits_only_what_cannot_be_decoded_is_left_out() -> None:
     records = Records.of([sealed(1, at=0.0), b"z" * 61], appended_at=1e9)
-    made = record_filter.batch_of(0, records, Rules(), INTS)
+    made = record_filter.batch_of(0, records, FilterRules(), INTS)
     assert made.batch["x"].tolist() == [1] and [one.why for one in made.letters] == ["corrupt"]
 
 
@@ -100,8 +100,8 @@ def test_a_record_has_the_same_fate_whatever_others_are_with_it(kinds: list[str]
     assert sorted(trained[: whole.records]) == sorted(trained[whole.records :])
 
 
-def letters(count: int, size: int = 10) -> list[Letter]:
-    return [Letter(1, i, "late", "why", 5.0, float("nan"), b"\xff" * size, size) for i in range(count)]
+def letters(count: int, size: int = 10) -> list[DeadLetter]:
+    return [DeadLetter(1, i, "late", "why", 5.0, float("nan"), b"\xff" * size, size) for i in range(count)]
 
 
 def test_letters_go_to_a_folder_as_lines(tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_a_full_box_counts_what_it_could_not_keep(tmp_path: Path) -> None:
 
 
 def test_letters_go_to_another_stream(tmp_path: Path) -> None:
-    log = stream.create(tmp_path / "dead", layout.Settings(partitions=1))
+    log = stream.create(tmp_path / "dead", layout.LogSettings(partitions=1))
     box = dead_letters.open_dead_letters(f"log://{tmp_path}/dead")
     box.add(letters(2))
     reader = log.open()
@@ -164,4 +164,4 @@ def test_a_place_for_letters_that_is_none_is_refused_at_once(tmp_path: Path) -> 
 def test_limits_that_make_no_sense_are_refused() -> None:
     for wrong in ({"max_record_bytes": -1}, {"max_lateness_s": float("nan")}):
         with pytest.raises(errors.BadInput, match="0 or more"):
-            Rules(**wrong)  # type: ignore[arg-type]
+            FilterRules(**wrong)  # type: ignore[arg-type]

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from springtide import errors
-from springtide.data.source import Unreadable
+from springtide.data.source import UnreadableBatch
 from springtide.dataworker.feed import connections
 from springtide.dataworker.feed.feed import Feed, Wanted
 from springtide.dataworker.feed.stage import Pipeline, Stage
@@ -162,7 +162,7 @@ def test_a_poison_batch_is_tried_again_and_stands_in_its_place():
 
     with Fed(serve(poisoned), serve(poisoned)) as fed:
         made = list(fed.feed.read(batches(5), none_of_it))
-    assert isinstance(made[2], Unreadable) and "ValueError: row 8 is torn" in made[2].error
+    assert isinstance(made[2], UnreadableBatch) and "ValueError: row 8 is torn" in made[2].error
     assert firsts(made[:2] + made[3:]) == [0, 8, 24, 32]
     assert len(tried) == 2
 
@@ -409,7 +409,7 @@ def test_a_batch_too_large_for_a_message_is_told_of_and_the_next_ones_come(monke
 
     with Fed(serve(large_once)) as fed:
         made = list(fed.feed.read(batches(5), none_of_it))
-    assert isinstance(made[2], Unreadable) and "bytes" in made[2].error
+    assert isinstance(made[2], UnreadableBatch) and "bytes" in made[2].error
     assert firsts(made[:2] + made[3:]) == [0, 8, 24, 32]
 
 

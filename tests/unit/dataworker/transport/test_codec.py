@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as np_st
 
 from springtide import _native, errors
-from springtide.data.source import Unreadable
+from springtide.data.source import UnreadableBatch
 from springtide.dataworker.transport import codec, layout
 from springtide.domain.data.samples import Batch
 from springtide.rpc.transport.frames import BadFrame
@@ -176,7 +176,7 @@ def test_long_strings_and_lists_are_buffers_and_stay_out_of_the_header() -> None
 
 
 def test_what_a_data_set_raised_travels_too() -> None:
-    assert travel(Unreadable("ValueError: no such row (reader.py:9)")).error.startswith("ValueError")
+    assert travel(UnreadableBatch("ValueError: no such row (reader.py:9)")).error.startswith("ValueError")
 
 
 def test_types_registered_with_torchs_pytree_travel_by_their_parts() -> None:

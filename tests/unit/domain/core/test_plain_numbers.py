@@ -15,7 +15,7 @@ from springtide import errors, zoo
 from springtide.checkpoint import Checkpointer
 from springtide.data import ElasticLoader
 from springtide.data.stream.decode import Fixed
-from springtide.data.stream.log.layout import Settings
+from springtide.data.stream.log.layout import LogSettings
 from springtide.data.stream.log.stream import create
 from springtide.domain.core.plain_numbers import plain, takes_numbers
 from springtide.domain.spec import elastic_job, platform_options, schema
@@ -178,7 +178,7 @@ def test_options_of_a_stream(number, fraction, tmp_path):
         queue=(number(2), number(8)),
     )
     assert given.card.start == "2.5" and given.queue == (2, 8) and type(given.max_record_bytes) is int
-    settings = Settings(partitions=number(2), segment_bytes=number(4096), retain_s=fraction(60.0))
+    settings = LogSettings(partitions=number(2), segment_bytes=number(4096), retain_s=fraction(60.0))
     assert create(tmp_path / "log", settings).partitions() == 2
 
 

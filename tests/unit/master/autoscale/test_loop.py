@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from springtide import errors
-from springtide.data.ledger.pass_registry import Book
+from springtide.data.ledger.job_ledger import JobLedger
 from springtide.domain.core.roles import Role, RoleExit, RoleKind, RoleUsage
 from springtide.domain.core.shape import ResourceBudget, Shape, ShapeBounds
 from springtide.domain.core.stages import PlanningStage
@@ -171,7 +171,7 @@ def test_a_plan_for_more_workers_than_can_share_a_batch_changes_nothing_and_says
         ended = [event for event in world.told("decision") if "cannot share a batch" in event["why"]]
         assert ended and not [event for event in world.told() if event["outcome"] == "done"]
 
-    monkeypatch.setattr(Book, "check_group", refuse)
+    monkeypatch.setattr(JobLedger, "check_group", refuse)
     with_world(test, tmp_path, plan_once())
 
 

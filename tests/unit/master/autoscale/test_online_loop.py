@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from springtide import errors
-from springtide.data.ledger.pass_registry import Book
+from springtide.data.ledger.job_ledger import JobLedger
 from springtide.domain.core.roles import Life, Role, RoleKind
 from springtide.domain.data.online_view import OnlineRules, Scaling
 from springtide.domain.data.streams import PartitionView, StepSums, StreamUse
@@ -173,7 +173,7 @@ def test_more_workers_than_can_share_a_batch_are_refused_with_a_reason(world, mo
     def refuse(book, workers):
         raise errors.BadInput(f"{workers} workers cannot share a batch")
 
-    monkeypatch.setattr(Book, "check_group", refuse)
+    monkeypatch.setattr(JobLedger, "check_group", refuse)
     world.answer = lambda view: Scaling(workers=3, why="more is expected")
     world.go(40, traffic=80)
     assert world.record.state.workers == 1 and world.online.status(world.now).scalings == 0

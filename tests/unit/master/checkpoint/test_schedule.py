@@ -10,7 +10,7 @@ from springtide import errors
 from springtide.checkpoint.format import reader
 from springtide.checkpoint.format.storage import Folder
 from springtide.checkpoint.transfer.claims import Claim
-from springtide.data.ledger.snapshot import BookNote
+from springtide.data.ledger.passes import JobProgress
 from springtide.domain.core.roles import Role, RoleExit, RoleKind
 from springtide.domain.data.leases import Progress
 from springtide.domain.data.samples import DatasetCard
@@ -151,7 +151,7 @@ def test_the_ledger_is_noted_before_the_slots_are_copied(tmp_path):
         await job.train()  # after the note, before the copies
         await job.save()
         found = reader.latest(str(job.folder)).manifest
-        note = msgspec.msgpack.decode(found.ledger, type=BookNote)
+        note = msgspec.msgpack.decode(found.ledger, type=JobProgress)
         assert note.ledgers[0].samples_done == 10
         again = stores._native.Store(slots=stores.SLOTS, seed=5)
         restore.restore(again, str(job.folder), 1, range(stores.SLOTS))

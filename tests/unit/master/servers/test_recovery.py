@@ -8,7 +8,7 @@ import pytest
 
 from springtide import errors
 from springtide.checkpoint.format.manifest import name_of
-from springtide.data.ledger.pass_registry import Book
+from springtide.data.ledger.job_ledger import JobLedger
 from springtide.domain.core.roles import Role, RoleExit, RoleKind
 from springtide.domain.data.epochs import EpochPlace
 from springtide.domain.data.leases import LeaseHolder, Progress
@@ -153,7 +153,7 @@ def test_the_book_goes_back_to_the_checkpoint_that_was_read_though_a_newer_one_w
 
 
 def test_after_a_return_to_an_older_checkpoint_nothing_newer_counts_though_it_is_stored_only_now(tmp_path):
-    book, saving = Book(workers=1), Saving(CheckpointRules(every_s=1.0), tmp_path, stores.CLAIM)
+    book, saving = JobLedger(workers=1), Saving(CheckpointRules(every_s=1.0), tmp_path, stores.CLAIM)
     notes = {}
     for number in (1, 2):
         (grant,) = book.lease(LeaseHolder(0), CARD, 1, 0.0)

@@ -14,7 +14,7 @@ from torch import nn
 
 from springtide import config, errors
 from springtide.data import source as sources
-from springtide.data.source import Unreadable
+from springtide.data.source import UnreadableBatch
 from springtide.dataworker.feed.feed import Wanted
 from springtide.dataworker.feed.worker import Serving
 from springtide.dataworker.processes import job_package
@@ -188,7 +188,7 @@ def test_what_cannot_be_made_is_told_in_its_place_or_raised_where_nobody_else_ca
     serving = fed(feeding, master, tmp_path)
     try:
         got = list(feeding.read(wants(3), tolerant=True))
-        assert isinstance(got[1], Unreadable) and "sample 6 is broken" in got[1].error
+        assert isinstance(got[1], UnreadableBatch) and "sample 6 is broken" in got[1].error
         assert numbers(got[0]) == [0, 1, 2, 3] and numbers(got[2]) == [8, 9, 10, 11]
         reading = feeding.read(wants(3))
         assert numbers(next(reading)) == [0, 1, 2, 3]
@@ -371,7 +371,7 @@ def test_looking_for_poison_draws_no_random_numbers_of_the_loop(worker):
             return super().__getitem__(index)
 
     feeding, _ = worker(Noisy(), poison="skip")
-    failed, before = Unreadable("torn"), torch.get_rng_state()
+    failed, before = UnreadableBatch("torn"), torch.get_rng_state()
     assert numbers(feeding._answer(failed, wants(1)[0], True, False).batch) == [0, 1, 3]
     assert torch.equal(torch.get_rng_state(), before)
 

@@ -8,7 +8,7 @@ from torch.utils import data
 
 from springtide import config, errors
 from springtide.data import source
-from springtide.data.ledger.pass_registry import Book
+from springtide.data.ledger.job_ledger import JobLedger
 from springtide.domain.data.leases import LeaseHolder, NoLease
 from springtide.domain.data.samples import DatasetCard
 from springtide.rpc.messages import messages
@@ -49,7 +49,7 @@ class Worker:
 
 def share(count, workers, epochs=1):
     """Everyone reads in turns; the samples that were trained, with the identities they had."""
-    book = Book(workers=workers)
+    book = JobLedger(workers=workers)
     everyone = [Worker(book, rank) for rank in range(workers)]
     opened = source.open_source(Numbers(count), batch_size=2)
     feeds = [iterable.leased(opened, CARD, range(epochs), one, alone=True) for one in everyone]
@@ -129,7 +129,7 @@ def test_what_an_iterable_can_promise_is_said_once(caplog):
     iterable.say_once.cache_clear()
     for _ in range(2):
         feed = iterable.leased(
-            source.open_source(Numbers(2), batch_size=2), CARD, range(1), Worker(Book(workers=1), 0), alone=False
+            source.open_source(Numbers(2), batch_size=2), CARD, range(1), Worker(JobLedger(workers=1), 0), alone=False
         )
         list(itertools.islice(feed, 1))
         feed.close()

@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from springtide import errors
-from springtide.data.ledger.pass_registry import Book
+from springtide.data.ledger.job_ledger import JobLedger
 from springtide.data.stream.dataset import stream
-from springtide.data.stream.log.layout import Settings
+from springtide.data.stream.log.layout import LogSettings
 from springtide.data.stream.log.stream import create
 from springtide.domain.data.leases import LeaseHolder, NoLease
 from springtide.rpc.messages.messages import End, Leased, Wait
@@ -33,7 +33,7 @@ class GroupLink:
         self.hands.told(words)
         answer = self.book.lease(holder, card, most, 0.0, seen=self.book.news(card, seen))
         if answer is NoLease.WAIT:
-            convoy = self.book.convoy(card)
+            convoy = self.book.bsp_stream(card)
             stretch, _ = convoy.choose(seen, lingered=True)
             if stretch is not None and self.book.plan(self.rank, convoy.base, stretch):
                 answer = self.book.lease(holder, card, most, 0.0)
@@ -45,7 +45,7 @@ class GroupLink:
 
 @pytest.fixture
 def log(tmp_path):
-    made = create(tmp_path / "log", Settings(partitions=2))
+    made = create(tmp_path / "log", LogSettings(partitions=2))
     yield made
     made.close()
 
@@ -63,7 +63,7 @@ def decode(bodies):
 
 def ranks(log, workers, **options):
     """One `InStep` a rank, over one book."""
-    book, dataset = Book(workers=workers), stream(f"log://{log.folder}", decode=decode, **options)
+    book, dataset = JobLedger(workers=workers), stream(f"log://{log.folder}", decode=decode, **options)
     card = card_of(dataset, BATCH, "bsp", epochs=1, scaling=None, workers=workers)
     for rank in range(workers):
         book.report(LeaseHolder(rank), (), 0.0)  # all are there from the beginning

@@ -8,7 +8,7 @@ from torch import nn
 import springtide as st
 from springtide import errors
 from springtide.data.stream import envelope
-from springtide.data.stream.log.layout import Settings
+from springtide.data.stream.log.layout import LogSettings
 from springtide.data.stream.log.stream import create
 
 B = 16
@@ -33,7 +33,7 @@ class Log:
     """A log with numbered records."""
 
     def __init__(self, folder, **settings):
-        self.stream = create(folder / "log", Settings(**{"partitions": 2} | settings))
+        self.stream = create(folder / "log", LogSettings(**{"partitions": 2} | settings))
         self.writer, self.count, self.url = self.stream.writer(), 0, f"log://{folder}/log"
 
     def append(self, count, partition=0, at=None):

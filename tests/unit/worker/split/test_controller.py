@@ -46,7 +46,7 @@ class Training:
             for one in indices:
                 yield training.read(source, one)
 
-        monkeypatch.setattr(sources.Source, "read", read)
+        monkeypatch.setattr(sources.SampleSource, "read", read)
         self.job = job or springtide.join(master="", seed=1)
         model = model or hashed.make()
         optimizer = torch.optim.Adagrad(model.parameters(), lr=0.1)

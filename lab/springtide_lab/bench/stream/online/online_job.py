@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from springtide.data.stream.log.layout import Settings
+from springtide.data.stream.log.layout import LogSettings
 from springtide.data.stream.log.stream import create
 from springtide.domain.core.roles import RoleKind
 from springtide.domain.model.checkpoints import CheckpointRules
@@ -79,7 +79,7 @@ class Producer:
         clock: Callable[[], float] = time.time,
     ) -> None:  # fmt: skip
         """`traffic`: records a second at a time of day; `clock`: what stamps are of."""
-        self._stream = create(folder / "log", Settings(partitions=partitions))
+        self._stream = create(folder / "log", LogSettings(partitions=partitions))
         self.url = self._stream.url
         self._traffic, self._partitions, self._clock = traffic, partitions, clock
         self._ended = threading.Event()

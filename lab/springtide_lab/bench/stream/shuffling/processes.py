@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from springtide import errors
-from springtide.data.stream.log.layout import Settings
+from springtide.data.stream.log.layout import LogSettings
 from springtide.data.stream.log.stream import LogStream, create
 from springtide_lab.bench.stream.shuffling import scene as scenes
 from springtide_lab.bench.stream.shuffling.scene import Floats, Scene
@@ -92,7 +92,7 @@ class Crew:
         """Let a scene pass with this strategy."""
         with tempfile.TemporaryDirectory(prefix="springtide-shuffle-") as place:
             folder = pathlib.Path(place)
-            create(folder / "log", Settings(partitions=scene.partitions)).close()
+            create(folder / "log", LogSettings(partitions=scene.partitions)).close()
             self._prepare(scene, strategy, folder)
             began = time.time() + START_S
             _tell(self._producer, {"folder": str(folder / "log"), "scene": asdict(scene), "begins_at": began})

@@ -185,7 +185,7 @@ def test_what_the_user_says_of_sasl_and_tls_reaches_consumers_and_producers_as_i
     monkeypatch.setattr(client, "Consumer", lambda settings, logger: reached.setdefault("asking", settings))
     monkeypatch.setattr(client, "Producer", lambda settings, logger: reached.setdefault("producing", settings))
     monkeypatch.setattr(
-        librdkafka.Handle, "__init__", lambda _, topic, settings, tell: reached.update(reading=settings)
+        librdkafka.RawConsumer, "__init__", lambda _, topic, settings, tell: reached.update(reading=settings)
     )
     stream = open_url(f"kafka://one/clicks?config={file}&ssl.ca.location=/etc/ca.pem")
     stream._asking(), stream.open(), stream.writer()
@@ -251,9 +251,9 @@ def test_a_record_for_a_partition_that_is_not_there_is_refused(stream, monkeypat
 def test_why_a_broker_does_not_answer_is_not_forgotten_because_none_is_left():
     from confluent_kafka import KafkaError
 
-    from springtide.data.stream.kafka.client import Trouble
+    from springtide.data.stream.kafka.client import BrokerTrouble
 
-    trouble = Trouble("no answer yet")
+    trouble = BrokerTrouble("no answer yet")
     trouble.note(KafkaError._ALL_BROKERS_DOWN, "1/1 brokers are down")
     assert (trouble.text, trouble.refused) == ("1/1 brokers are down", False)
     trouble.note(KafkaError._AUTHENTICATION, "wrong password")

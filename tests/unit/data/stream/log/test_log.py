@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 
 from springtide import errors
-from springtide.data.stream import url as opening
-from springtide.data.stream.log import heads, layout, retention, stream, tail, writer
+from springtide.data.stream import stream as opening
+from springtide.data.stream.log import heads, layout, segment, stream, tail, writer
 from springtide.data.stream.log import reader as reading
-from springtide.data.stream.log.layout import Settings
+from springtide.data.stream.log.layout import LogSettings
 from springtide.data.stream.stream import Stream
 from springtide.domain.data.streams import PartitionRange
 
 
 def make(folder: Path, **settings: object) -> stream.LogStream:
-    return stream.create(folder, Settings(**{"partitions": 2, **settings}))  # type: ignore[arg-type]
+    return stream.create(folder, LogSettings(**{"partitions": 2, **settings}))  # type: ignore[arg-type]
 
 
 def read(log: stream.LogStream, partition: int = 0, offset: int = 0) -> list[tuple[int, bytes]]:
@@ -136,10 +136,10 @@ def test_old_records_go_when_they_are_old_even_if_nothing_new_comes(tmp_path: Pa
 
 
 def test_segments_go_by_age_or_by_size_but_never_the_one_that_is_written() -> None:
-    segments = [retention.Kept(10, 5.0), retention.Kept(10, 6.0), retention.Kept(10, 7.0)]
+    segments = [segment.SegmentSize(10, 5.0), segment.SegmentSize(10, 6.0), segment.SegmentSize(10, 7.0)]
     cases = ((None, None, 0), (10, None, 2), (11, None, 1), (20, None, 1), (0, None, 2), (None, 1.0, 2), (20, 2.5, 1))
     for retain_bytes, retain_s, gone in cases:
-        assert retention.too_many(segments, retain_bytes=retain_bytes, retain_s=retain_s, at=8.0) == gone
+        assert segment.too_many(segments, retain_bytes=retain_bytes, retain_s=retain_s, at=8.0) == gone
 
 
 def test_a_full_disk_appends_nothing_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from springtide.data.stream.log.layout import Settings
+from springtide.data.stream.log.layout import LogSettings
 from springtide.data.stream.log.stream import create
 from springtide_lab.bench.core import harness
 from springtide_lab.bench.stream import stream, stream_readers
@@ -37,7 +37,7 @@ def test_without_a_broker_the_goal_is_not_measured_and_says_why():
 @pytest.mark.parametrize("kind", stream_readers.KINDS)
 def test_all_records_of_a_log_come_as_batches_of_tensors(tmp_path, kind):
     rows = stream_readers.draw(kind, 3000, seed=1)
-    log = create(tmp_path / "log", Settings(partitions=2))
+    log = create(tmp_path / "log", LogSettings(partitions=2))
     stream_readers.fill(log, rows, 2)
     log.close()
     found = [batch["label"] for batch in stream_readers.batches_of(f"log://{tmp_path}/log", kind, 256)]

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from springtide import errors
-from springtide.data.ledger.pass_registry import Book
+from springtide.data.ledger.job_ledger import JobLedger
 from springtide.domain.data.leases import (
     Grant,
     LeaseHolder,
@@ -30,7 +30,7 @@ def through(*grants):
 
 
 def test_alone_shards_are_handed_out_whole_in_order_of_the_epochs():
-    book = Book(workers=1)
+    book = JobLedger(workers=1)
     assert book.lease(A, CARD, 16, 0.0) == (
         Grant(0, 0, 0, 0, 40),
         Grant(1, 0, 1, 0, 40),
@@ -42,7 +42,7 @@ def test_alone_shards_are_handed_out_whole_in_order_of_the_epochs():
 
 
 def test_no_call_gets_more_than_sixteen_leases_or_half_a_fair_share():
-    book = Book(workers=2)
+    book = JobLedger(workers=2)
     assert len(book.lease(A, MANY, 99, 0.0)) == 16
     while not isinstance(grants := book.lease(A, MANY, 16, 0.0), NoLease):
         left = book.todo_samples + sum(grant.end - grant.first for grant in grants)
@@ -51,7 +51,7 @@ def test_no_call_gets_more_than_sixteen_leases_or_half_a_fair_share():
 
 
 def test_an_idle_worker_waits_while_another_holds_a_lease():
-    book = Book(workers=1)
+    book = JobLedger(workers=1)
     grants = book.lease(A, CARD, 16, 0.0)
     assert book.lease(B, CARD, 1, 0.0) is NoLease.WAIT
     assert book.lease(A, CARD, 1, 0.0) is NoLease.END  # the rest is its own: no one to wait for
@@ -61,7 +61,7 @@ def test_an_idle_worker_waits_while_another_holds_a_lease():
 
 
 def test_words_said_twice_or_by_another_change_nothing():
-    book = Book(workers=1)
+    book = JobLedger(workers=1)
     (grant,) = book.lease(A, CARD, 1, 0.0)
     before = book.changes
     book.lease(B, CARD, 1, 0.0)
@@ -76,7 +76,7 @@ def test_words_said_twice_or_by_another_change_nothing():
 
 
 def test_a_fenced_worker_gives_back_what_it_had_not_reported_and_is_told_so():
-    book = Book(workers=1)
+    book = JobLedger(workers=1)
     book.lease(A, CARD, 1, 0.0)
     book.report(A, [Progress(0, 0, 25, 40)], 0.0)  # two whole batches
     assert book.fence(0, 0) == 1
@@ -87,7 +87,7 @@ def test_a_fenced_worker_gives_back_what_it_had_not_reported_and_is_told_so():
 
 
 def test_what_a_lost_worker_had_begun_is_handed_out_before_what_it_had_not_and_before_fresh_shards():
-    book = Book(workers=2)
+    book = JobLedger(workers=2)
     first, second, third = book.lease(A, MANY, 3, 0.0)
     assert not any(one.returned for one in (first, second, third))
     book.report(A, [Progress(second.shard, second.first, 10, second.end)], 0.0)
@@ -97,7 +97,7 @@ def test_what_a_lost_worker_had_begun_is_handed_out_before_what_it_had_not_and_b
     assert [one.returned for one in mine] == [True, True, True, False]
     assert mine[0].first == 10
     assert book.lease(B, MANY, 4, 0.0, known=[]) == mine, "an answer that was lost says it again"
-    again = Book.from_state(book.to_state())
+    again = JobLedger.from_state(book.to_state())
     assert again.lease(B, MANY, 4, 0.0, known=[]) == mine, "and so does the next master's"
     book.fence(1, 0)
     third_of_all = book.lease(LeaseHolder(2), MANY, 1, 0.0)
@@ -105,14 +105,14 @@ def test_what_a_lost_worker_had_begun_is_handed_out_before_what_it_had_not_and_b
 
 
 def test_a_new_life_of_a_worker_ends_the_one_before():
-    book = Book(workers=1)
+    book = JobLedger(workers=1)
     book.lease(A, CARD, 1, 0.0)
     assert book.lease(LeaseHolder(0, 1), CARD, 1, 0.0) == (Grant(0, 0, 0, 0, 40, returned=True),)
     assert book.report(A, [Progress(0, 0, 40, 40)], 0.0).fenced
 
 
 def test_a_lease_that_nobody_names_expires():
-    book = Book(workers=1, lease_s=30)
+    book = JobLedger(workers=1, lease_s=30)
     book.lease(A, CARD, 2, 0.0)
     book.report(A, [Progress(0, 0, 10, 40)], 20.0)
     assert book.expired(31.0) == (LeaseKey(1, 0),)
@@ -122,7 +122,7 @@ def test_a_lease_that_nobody_names_expires():
 
 
 def test_an_answer_that_was_lost_is_given_again():
-    book = Book(workers=1)
+    book = JobLedger(workers=1)
     first = book.lease(A, CARD, 2, 0.0)
     changes = book.changes
     assert book.lease(A, CARD, 2, 0.0, known=[]) == first
@@ -131,7 +131,7 @@ def test_an_answer_that_was_lost_is_given_again():
 
 
 def test_a_slow_worker_gets_smaller_leases_of_the_same_shards():
-    book = Book(workers=2)
+    book = JobLedger(workers=2)
     book.resize(0, 2)
     book.resize(1, 1)
     assert book.lease(A, MANY, 1, 0.0) == (Grant(0, 0, 0, 0, 40),)
@@ -141,7 +141,7 @@ def test_a_slow_worker_gets_smaller_leases_of_the_same_shards():
 
 
 def test_a_wish_is_repeated_until_the_holder_answers_with_an_end():
-    book = Book(workers=1)
+    book = JobLedger(workers=1)
     book.lease(A, CARD, 1, 0.0)
     assert book.wish(ShrinkRequest(0, 0, 15))
     assert book.report(A, [Progress(0, 0, 0, 40)], 0.0).wishes == (ShrinkRequest(0, 0, 20),)
@@ -153,7 +153,7 @@ def test_a_wish_is_repeated_until_the_holder_answers_with_an_end():
 
 
 def test_what_cannot_be_read_is_tried_again_last_and_given_up_after_three_times():
-    book = Book(workers=1, max_failures=3)
+    book = JobLedger(workers=1, max_failures=3)
     card = dataclasses.replace(CARD, epochs=1)
     for _ in range(3):
         grants = book.lease(A, card, 16, 0.0)
@@ -177,7 +177,7 @@ def unreadable(book, holder, card):
 
 
 def test_what_one_worker_cannot_read_goes_to_another_before_it_comes_back():
-    book, card = Book(workers=2), dataclasses.replace(CARD, epochs=1, samples=40)
+    book, card = JobLedger(workers=2), dataclasses.replace(CARD, epochs=1, samples=40)
     book.report(B, through(*book.lease(B, card, 1, 0.0)), 0.0)
     while not isinstance(unreadable(book, A, card), NoLease):
         assert not book.hopeless
@@ -188,7 +188,7 @@ def test_what_one_worker_cannot_read_goes_to_another_before_it_comes_back():
 
 
 def test_who_reads_nothing_does_not_run_through_the_data_while_another_can():
-    book, card = Book(workers=2), dataclasses.replace(CARD, epochs=1, samples=4000)
+    book, card = JobLedger(workers=2), dataclasses.replace(CARD, epochs=1, samples=4000)
     assert book.lease(B, card, 1, 0.0)
     assert [unreadable(book, A, card) is NoLease.WAIT for _ in range(5)] == [False] * 3 + [True] * 2
     again = LeaseHolder(A.rank, A.incarnation + 1)
@@ -198,18 +198,18 @@ def test_who_reads_nothing_does_not_run_through_the_data_while_another_can():
 
 
 def test_data_is_hopeless_when_everybody_who_is_there_or_to_come_has_failed_to_read_it():
-    book, card = Book(workers=2), dataclasses.replace(CARD, epochs=1, samples=4000)
+    book, card = JobLedger(workers=2), dataclasses.replace(CARD, epochs=1, samples=4000)
     for _ in range(4):
         unreadable(book, A, card)
     assert not book.hopeless, "the other may read it"
     assert unreadable(book, A, card) is NoLease.WAIT
     unreadable(book, B, card)
     assert book.hopeless
-    assert Book.from_state(book.to_state()).hopeless
+    assert JobLedger.from_state(book.to_state()).hopeless
 
 
 def test_a_second_pass_goes_on_with_new_numbers_and_a_new_worker_finds_it():
-    book = Book(workers=1)
+    book = JobLedger(workers=1)
     book.report(A, through(*book.lease(A, CARD, 16, 0.0)), 0.0)
     following = dataclasses.replace(CARD, first_epoch=2)
     assert book.lease(A, following, 1, 0.0) == (Grant(6, 2, 0, 0, 40),)
@@ -220,7 +220,7 @@ def test_a_second_pass_goes_on_with_new_numbers_and_a_new_worker_finds_it():
 
 
 def test_workers_with_different_data_are_told_so():
-    book = Book(workers=2)
+    book = JobLedger(workers=2)
     book.lease(A, CARD, 1, 0.0)
     wrong = dataclasses.replace(CARD, samples=99)
     with pytest.raises(
@@ -230,11 +230,11 @@ def test_workers_with_different_data_are_told_so():
 
 
 def test_an_empty_data_set_is_over_at_once():
-    assert Book(workers=1).lease(A, DatasetCard(samples=0, batch_size=10), 1, 0.0) is NoLease.END
+    assert JobLedger(workers=1).lease(A, DatasetCard(samples=0, batch_size=10), 1, 0.0) is NoLease.END
 
 
 def test_a_job_that_stops_hands_out_nothing_more_even_of_what_comes_back():
-    book = Book(workers=2)
+    book = JobLedger(workers=2)
     grants = book.lease(A, CARD, 1, 0.0)
     book.close()
     assert book.lease(B, CARD, 1, 0.0) is NoLease.END
@@ -244,7 +244,7 @@ def test_a_job_that_stops_hands_out_nothing_more_even_of_what_comes_back():
 
 
 def test_in_lockstep_every_rank_gets_every_shard():
-    book, card = Book(workers=2), dataclasses.replace(CARD, in_step=True)
+    book, card = JobLedger(workers=2), dataclasses.replace(CARD, in_step=True)
     first = [book.lease(holder, card, 16, 0.0) for holder in (A, B)]
     assert first == [(Grant(0, 0, 0, 0, 40),)] * 2
     book.report(A, [Progress(0, 0, 40, 40)], 0.0)
@@ -262,7 +262,7 @@ def test_in_lockstep_every_rank_gets_every_shard():
 
 
 def test_in_lockstep_ranks_may_have_gaps_and_keep_what_they_have_done_in_another_group():
-    book, card = Book(workers=2), dataclasses.replace(CARD, in_step=True)
+    book, card = JobLedger(workers=2), dataclasses.replace(CARD, in_step=True)
     book.regroup([0, 1])
     (grant,) = {book.lease(holder, card, 1, 0.0) for holder in (A, B)}
     for holder in (A, B):
@@ -275,7 +275,7 @@ def test_in_lockstep_ranks_may_have_gaps_and_keep_what_they_have_done_in_another
     for holder in (B, late):
         book.report(holder, through(ahead), 0.0)
     assert book.totals().done == 2
-    again = Book.from_state(book.to_state())
+    again = JobLedger.from_state(book.to_state())
     assert again.lease(LeaseHolder(4, 1), card, 1, 0.0) == again.lease(B, card, 1, 0.0) != NoLease.END
     with pytest.raises(errors.BadInput, match="worker-0 is not in the bsp group of 2"):
         again.lease(A, card, 1, 0.0)
@@ -283,7 +283,7 @@ def test_in_lockstep_ranks_may_have_gaps_and_keep_what_they_have_done_in_another
 
 
 def test_in_lockstep_a_group_goes_back_to_the_sample_that_its_checkpoint_notes():
-    book, card = Book(workers=2), dataclasses.replace(CARD, in_step=True)
+    book, card = JobLedger(workers=2), dataclasses.replace(CARD, in_step=True)
     for _ in range(2):
         grants = [book.lease(holder, card, 1, 0.0) for holder in (A, B)]
         for holder, each in zip((A, B), grants, strict=True):
@@ -294,14 +294,14 @@ def test_in_lockstep_a_group_goes_back_to_the_sample_that_its_checkpoint_notes()
     assert (book.samples_done, book.era, book.totals().done) == (60, 1, 1)
     assert book.lease(A, card, 1, 0.0) == (Grant(1, 0, 1, 0, 40),), "where in it the group was, its leader knows"
     book.check()
-    other = Book(workers=3)
+    other = JobLedger(workers=3)
     other.resume(note)
-    assert other.samples_done == 60 and Book.from_state(other.to_state()).samples_done == 60
+    assert other.samples_done == 60 and JobLedger.from_state(other.to_state()).samples_done == 60
     assert [other.lease(LeaseHolder(rank), card, 1, 0.0) for rank in range(3)] == [(Grant(1, 0, 1, 0, 40),)] * 3
 
 
 def test_a_book_that_goes_back_hands_out_again_what_the_note_does_not_have():
-    book = Book(workers=1)
+    book = JobLedger(workers=1)
     one, two = book.lease(A, CARD, 2, 0.0)
     book.report(A, [*through(one), Progress(two.shard, 0, 20, 40)], 0.0)
     note = book.note()
@@ -315,7 +315,7 @@ def test_a_book_that_goes_back_hands_out_again_what_the_note_does_not_have():
 
 
 def test_words_of_an_earlier_era_do_not_count_though_the_same_lease_is_given_again():
-    book = Book(workers=1)
+    book = JobLedger(workers=1)
     note = book.note()
     (grant,) = book.lease(A, CARD, 1, 0.0)
     book.restore(note)
@@ -328,7 +328,7 @@ def test_words_of_an_earlier_era_do_not_count_though_the_same_lease_is_given_aga
 
 
 def test_the_end_is_told_only_when_a_checkpoint_has_all_of_the_pass():
-    book = Book(workers=1, saves=True)
+    book = JobLedger(workers=1, saves=True)
     grants = book.lease(A, CARD, 16, 0.0)
     early = book.note()
     assert book.lease(A, CARD, 1, 0.0) is NoLease.WAIT
@@ -348,7 +348,7 @@ def test_the_end_is_told_only_when_a_checkpoint_has_all_of_the_pass():
 
 
 def test_what_could_not_be_read_since_the_note_is_tried_again():
-    book = Book(workers=1, max_failures=1)
+    book = JobLedger(workers=1, max_failures=1)
     note = book.note()
     book.lease(A, CARD, 1, 0.0)
     assert book.fail(A, ReadFailure(0, 0, 10, "bad"))
@@ -360,7 +360,7 @@ def test_what_could_not_be_read_since_the_note_is_tried_again():
 
 
 def test_a_pass_that_was_opened_after_the_note_begins_anew():
-    book = Book(workers=1)
+    book = JobLedger(workers=1)
     note = book.note()
     book.report(A, through(*book.lease(A, CARD, 16, 0.0)), 0.0)
     later = dataclasses.replace(CARD, first_epoch=2)
@@ -372,7 +372,7 @@ def test_a_pass_that_was_opened_after_the_note_begins_anew():
 
 def test_where_the_data_ends_stays_known_when_a_book_goes_back():
     endless = dataclasses.replace(CARD, samples=2**20, epochs=1, endless=True)
-    book = Book(workers=1)
+    book = JobLedger(workers=1)
     book.lease(A, endless, 1, 0.0)
     note = book.note()
     book.lease(A, endless, 2, 0.0)
@@ -395,7 +395,7 @@ def streamed(id):
 @pytest.mark.parametrize("in_step", [False, True])
 def test_a_stream_that_was_made_anew_is_refused_by_the_book_that_goes_on_from_a_checkpoint(in_step):
     before, now = (dataclasses.replace(streamed(id), in_step=in_step) for id in ("first", "second"))
-    book, again = Book(workers=1), Book(workers=1)
+    book, again = JobLedger(workers=1), JobLedger(workers=1)
     book.lease(A, before, 1, 0.0, seen=(PartitionRange(0, 0, 40),))
     again.resume(book.note())
     with pytest.raises(errors.StreamReplaced, match="its id is second, that of what was read is first"):
@@ -404,7 +404,7 @@ def test_a_stream_that_was_made_anew_is_refused_by_the_book_that_goes_on_from_a_
 
 
 def test_a_stream_that_nobody_could_name_is_known_by_whoever_can():
-    book = Book(workers=2)
+    book = JobLedger(workers=2)
     book.lease(A, streamed(""), 1, 0.0, seen=(PartitionRange(0, 0, 40),))
     book.lease(B, streamed("first"), 1, 0.0)
     book.lease(LeaseHolder(0, 1), streamed(""), 1, 0.0)
@@ -414,7 +414,7 @@ def test_a_stream_that_nobody_could_name_is_known_by_whoever_can():
 
 def test_a_life_that_begins_with_a_later_epoch_opens_the_pass_of_that_epoch():
     passes = [DatasetCard(samples=40, batch_size=10, shard_batches=2, first_epoch=epoch) for epoch in range(4)]
-    book, card = Book(workers=1), passes[0]
+    book, card = JobLedger(workers=1), passes[0]
     for card in passes[:3]:
         while not isinstance(grants := book.lease(LeaseHolder(0), card, 1, 0.0), NoLease):
             book.report(LeaseHolder(0), [Progress(one.shard, one.first, one.end, one.end) for one in grants], 0.0)
@@ -434,7 +434,7 @@ def test_a_life_that_begins_with_a_later_epoch_opens_the_pass_of_that_epoch():
 def test_a_pass_that_was_cut_short_is_told_from_one_that_is_over(in_step):
     first = DatasetCard(samples=40, batch_size=10, shard_batches=2, in_step=in_step)
     second = dataclasses.replace(first, first_epoch=1)
-    book = Book(workers=1)
+    book = JobLedger(workers=1)
     while not isinstance(grants := book.lease(LeaseHolder(0), first, 1, 0.0), NoLease):
         book.report(LeaseHolder(0), [Progress(one.shard, one.first, one.end, one.end) for one in grants], 0.0)
     assert not book.is_cut_short(first)

@@ -1,26 +1,24 @@
-"""Pure. All passes of a job, and who may speak: the one door to the ledgers.
+"""Pure. The job's ledger: every pass over the data, and the only way to change one.
 
-In: requests of workers as `master.dispatcher` gets them, and what `job` decides (fence, resize, wish). Out: grants,
-verdicts. Every method that changes something is named in `CALLS` and depends on its arguments alone. `changes` says
-whether a call has changed more than a deadline: the (name, arguments) of those that did, replayed on an empty book,
-give the same book (a call that raised raises again), and so does `from_state(to_state())`. After either, `renew` the
-leases.
+In: requests of workers, as `master.dispatcher` gets them, and decisions of `job` (fence, resize, wish). Out: grants and
+verdicts. Every changing method depends only on its arguments. `changes` rises when a call
+changed more than a deadline. Replaying the (name, arguments) of those calls on an empty ledger gives the same ledger (a
+call that raised raises again), and so does `from_state(to_state())`. Call `renew` after either.
 
-When a server is lost the book goes back (`restore`, data/ledger/rollback.py) to what a checkpoint has noted (`note`).
-That begins a new *era*: leases of the one before are over, and words on them change nothing.
+When a server is lost, the ledger goes back (`restore`, data/ledger/rollback.py) to the progress that a checkpoint
+recorded (`note`). That begins a new *era*: leases of the era before are over, and reports on them change nothing.
 """
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from springtide.data.ledger import rollback, stream_ledger
-from springtide.data.ledger.async_ledger import STRANGER, Ledger
-from springtide.data.ledger.bsp_ledger import Lockstep, Stretch
-from springtide.data.ledger.bsp_stream_ledger import Convoy, lockstep_from
-from springtide.data.ledger.passes import Pass, Passes
-from springtide.data.ledger.read_failures import Readers
-from springtide.data.ledger.snapshot import BookNote, BookState
-from springtide.data.ledger.stream_ledger import Flow
+from springtide.data.ledger.async_ledger import NOT_HELD, AsyncLedger, AsyncLedgerState
+from springtide.data.ledger.bsp_ledger import BspLedger, BspLedgerState, OffsetRange
+from springtide.data.ledger.bsp_stream_ledger import BspStreamLedger, load_bsp_ledger
+from springtide.data.ledger.holders import BspGroup, HolderRegistry
+from springtide.data.ledger.passes import JobProgress, Passes, PassLedger
+from springtide.data.ledger.stream_ledger import StreamLedger, StreamLedgerState
 from springtide.domain.data.leases import (
     Grant,
     LeaseHolder,
@@ -34,51 +32,66 @@ from springtide.domain.data.leases import (
 from springtide.domain.data.samples import DatasetCard, check_same
 from springtide.domain.data.streams import BatchCut, PartitionRange
 
-CALLS = (
-    "lease", "report", "end", "cut", "plan", "fail", "fence", "take_back", "resize", "wish", "assign", "expect", "halt",
-    "regroup", "close", "restore", "keep", "resume",
-)  # fmt: skip
 MOST_GRANTS = 16  # of one call: a reply stays small, and no caller runs away with the data
-LEASE_S = 30.0  # a lease that its holder has not named for so long goes back: the answer that granted it was lost
+LEASE_S = 30.0  # a lease that its holder has not named for so long is revoked: the reply that granted it was lost
 HALVINGS = 2  # full, half and quarter size
 
 
-@dataclass(slots=True)
-class Book(Passes):
-    """A worker opens the next pass by showing its card; all must show the same cards in turn."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobLedgerState:
+    """A job's ledger as plain data, for snapshots of the journal."""
 
-    workers: int
-    """How many workers share what is left: no call gets more than half of a fair part."""
-    lease_s: float = LEASE_S
-    max_failures: int = 3
-    passes: list[Pass] = field(default_factory=list)
-    shown: dict[int, int] = field(default_factory=dict)
-    """Passes up to the last that a rank has opened, so that its next card can be compared with the others'."""
-    living: dict[int, int] = field(default_factory=dict)
-    """Highest incarnation of each rank that has spoken."""
-    fenced: dict[int, int] = field(default_factory=dict)
-    """Incarnations up to which a rank's words change nothing."""
-    halvings: dict[int, int] = field(default_factory=dict)
-    """How often the leases of a slow rank are halved."""
-    trained: dict[int, int] = field(default_factory=dict)
-    """Samples that each rank has trained, all incarnations together: what its pace is measured by."""
-    closed: bool = False
+    lease_s: float
+    closed: bool
+    ledgers: tuple[AsyncLedgerState, ...]
+    locksteps: tuple[BspLedgerState, ...]
+    flows: tuple[StreamLedgerState, ...]
+    opened: dict[int, int]
+    holders: HolderRegistry
+    group: BspGroup
     saves: bool = False
-    """Whether the job keeps checkpoints: then a pass ends only when one is complete in which it is trained."""
-    era: int = 0
-    """How often the book has gone back."""
-    kept: set[int] = field(default_factory=set)
-    """Passes, by the number of their first shard, that a complete checkpoint has as trained."""
-    group: tuple[int, ...] = ()
-    """Ranks of the bsp group, once it is formed; any, ascending. Its passes go by their seats in it, from 0 on."""
-    halted: bool = False
-    """The bsp group is to change before the next shard."""
     keeps: int = 2
-    """How many complete checkpoints are kept: the job may have to go back to the oldest of them."""
-    stumbles: dict[int, int] = field(default_factory=dict)
-    """How often each rank could not read since it last trained something: data/ledger/read_failures.py."""
-    changes: int = 0
-    """Raised by whatever changes more than a deadline: a call that raised it is worth a line in a journal."""
+    kept: tuple[int, ...] = ()
+    era: int = 0
+
+
+class JobLedger(Passes):
+    """A worker opens the next pass by showing its card; all workers must show the same cards in turn."""
+
+    __slots__ = (
+        "changes",
+        "closed",
+        "era",
+        "group",
+        "holders",
+        "keeps",
+        "kept",
+        "lease_s",
+        "opened",
+        "passes",
+        "saves",
+    )
+
+    def __init__(
+        self, workers: int, *, lease_s: float = LEASE_S, max_failures: int = 3, saves: bool = False, keeps: int = 2
+    ) -> None:
+        self.lease_s = lease_s
+        self.saves = saves
+        """True if the job keeps checkpoints: a pass then ends only when a complete one has all of it."""
+        self.keeps = keeps
+        """How many complete checkpoints are kept: the job may have to go back to the oldest of them."""
+        self.holders = HolderRegistry(workers, max_failures)
+        self.group = BspGroup()
+        self.passes: list[PassLedger] = []
+        self.opened: dict[int, int] = {}
+        """How many passes each rank has opened, so that its next card can be compared with the others'."""
+        self.kept: set[int] = set()
+        """Passes, by the number of their first shard, that a complete checkpoint has as trained."""
+        self.closed = False
+        self.era = 0
+        """How often the ledger has gone back."""
+        self.changes = 0
+        """Raised by every change of more than a deadline: such a call belongs in the journal."""
 
     # ---- words of workers ----
 
@@ -101,34 +114,36 @@ class Book(Passes):
         if not self._speaks(holder):
             return NoLease.FENCED
         ledger = self.passes[self._pass_of(holder.rank, card)]
-        if isinstance(ledger, Flow | Convoy):
+        if isinstance(ledger, StreamLedger | BspStreamLedger):
             self.changes += ledger.see(seen)
-        if isinstance(ledger, Lockstep):
-            turn = ledger.lease(self._seat(holder.rank), holder.rank)
+        if isinstance(ledger, BspLedger):
+            turn = ledger.lease(self.group.seat(holder.rank), holder.rank)
             self.changes += not isinstance(turn, NoLease)
             return turn
         if known is not None and era not in (None, self.era):
             known = ()
         if known is not None and (again := ledger.again(holder, known)):
             return again
-        if isinstance(ledger, Flow):
-            most, share = min(most, stream_ledger.MOST_GRANTS), -(-len(ledger.partitions) // self.workers)
+        if isinstance(ledger, StreamLedger):
+            most, share = min(most, stream_ledger.MOST_GRANTS), -(-len(ledger.partitions) // self.holders.expected)
             answer = ledger.lease(holder, most=most, share=share, deadline=at + self.lease_s)
-        elif ledger.todo.samples and self._readers.leaves_it_to_others(holder.rank):
+        elif ledger.todo.samples and self.holders.should_leave_work(holder.rank):
             answer = NoLease.WAIT
         else:
             answer = self._lease_shards(ledger, holder, most, at)
         self.changes += not isinstance(answer, NoLease)
         return NoLease.WAIT if answer is NoLease.END and self._may_return(ledger) else answer
 
-    def _lease_shards(self, ledger: Ledger, holder: LeaseHolder, most: int, at: float) -> tuple[Grant, ...] | NoLease:
+    def _lease_shards(
+        self, ledger: AsyncLedger, holder: LeaseHolder, most: int, at: float
+    ) -> tuple[Grant, ...] | NoLease:
         card = ledger.card
-        batches, fair = card.shard_batches >> self.halvings.get(holder.rank, 0), ledger.todo.samples
-        if self.workers > 1:
-            fair //= 2 * self.workers
+        batches, fair = card.shard_batches >> self.holders.halvings.get(holder.rank, 0), ledger.todo.samples
+        if self.holders.expected > 1:
+            fair //= 2 * self.holders.expected
             batches = min(batches, 1 << (fair // card.batch_size).bit_length() >> 1)
         size, deadline = max(1, batches) * card.batch_size, at + self.lease_s
-        most, others = min(most, MOST_GRANTS), self._readers.here - {holder.rank} if ledger.failures else ()
+        most, others = min(most, MOST_GRANTS), self.holders.here - {holder.rank} if ledger.failures else ()
         return ledger.lease(holder, most=most, size=size, budget=fair, deadline=deadline, others=others)
 
     def report(self, holder: LeaseHolder, words: Sequence[Progress], at: float, era: int | None = None) -> LedgerReply:
@@ -141,17 +156,16 @@ class Book(Passes):
         samples, freed = 0, False
         for word in words:
             ledger = self.of_shard(word.shard)
-            if isinstance(ledger, Lockstep):
-                freed |= ledger.report(self._seat(holder.rank), word)
+            if isinstance(ledger, BspLedger):
+                freed |= ledger.report(self.group.seat(holder.rank), word)
                 continue
-            effect = ledger.report(holder, word, at + self.lease_s) if ledger else STRANGER
+            effect = ledger.report(holder, word, at + self.lease_s) if ledger else NOT_HELD
             samples += effect.samples
             freed |= effect.freed
             if not effect.held and word.offset < word.end:
                 revoked.append(LeaseKey(word.shard, word.first))
         if samples:
-            self.trained[holder.rank] = self.trained.get(holder.rank, 0) + samples
-            self.stumbles.pop(holder.rank, None)
+            self.holders.add_trained(holder.rank, samples)
         wishes = tuple(wish for one in self.shared() for wish in one.wishes(holder.rank))
         self.changes += freed or samples > 0
         return LedgerReply(tuple(revoked), wishes, freed=freed)
@@ -161,7 +175,7 @@ class Book(Passes):
         if not self._speaks(holder):
             return False
         ledger = self.passes[self._pass_of(holder.rank, card)]
-        ended = isinstance(ledger, Ledger) and ledger.end_at(samples)
+        ended = isinstance(ledger, AsyncLedger) and ledger.end_at(samples)
         self.changes += ended
         return ended
 
@@ -172,25 +186,25 @@ class Book(Passes):
         counted = []
         for cut in cuts:
             ledger = self.of_shard(cut.shard)
-            news = ledger.cut(holder, cut) if isinstance(ledger, Flow) else None
+            news = ledger.cut(holder, cut) if isinstance(ledger, StreamLedger) else None
             self.changes += bool(news)
             if news is not None:
                 counted.append(cut)
         return tuple(counted)
 
-    def plan(self, rank: int, shard: int, stretch: Stretch) -> bool:
+    def plan(self, rank: int, shard: int, stretch: OffsetRange) -> bool:
         """The bsp group trains this of a stream next, in the pass that has this shard; `rank` has had all before it."""
         convoy = self.of_shard(shard)
-        planned = isinstance(convoy, Convoy) and convoy.plan(self._seat(rank), stretch)
+        planned = isinstance(convoy, BspStreamLedger) and convoy.plan(self.group.seat(rank), stretch)
         self.changes += planned
         return planned
 
     def fail(self, holder: LeaseHolder, failure: ReadFailure) -> bool:
         """A holder cannot read part of its lease. False: it is not its lease, so nothing has changed."""
         ledger = self.of_shard(failure.shard)
-        if isinstance(ledger, Lockstep) or ledger is None or not ledger.fail(holder, failure):
+        if isinstance(ledger, BspLedger) or ledger is None or not ledger.fail(holder, failure):
             return False
-        self.stumbles[holder.rank] = self.stumbles.get(holder.rank, 0) + 1
+        self.holders.add_read_failure(holder.rank)
         self.changes += 1
         return True
 
@@ -198,10 +212,10 @@ class Book(Passes):
 
     def fence(self, rank: int, incarnation: int) -> int:
         """This incarnation (and those before) are given up: leases go back, later words change nothing. How many."""
-        if incarnation <= self.fenced.get(rank, -1):
+        if incarnation <= self.holders.fenced.get(rank, -1):
             return 0
         self.changes += 1
-        self.fenced[rank] = incarnation
+        self.holders.fenced[rank] = incarnation
         for one in self.flows():
             one.disown(rank)
         return self._give_up(rank, incarnation)
@@ -215,20 +229,20 @@ class Book(Passes):
         count = 0
         for key in keys:
             ledger = self.of_shard(key[0])
-            if isinstance(ledger, Ledger | Flow):
+            if isinstance(ledger, AsyncLedger | StreamLedger):
                 count += ledger.take_back([LeaseKey(*key)])
         self.changes += count
         return count
 
     def resize(self, rank: int, halvings: int) -> None:
         """From now on this rank's leases have full size (0), half (1) or a quarter (2)."""
-        self.halvings[rank] = min(HALVINGS, max(0, halvings))
+        self.holders.halvings[rank] = min(HALVINGS, max(0, halvings))
         self.changes += 1
 
     def wish(self, wish: ShrinkRequest) -> bool:
         """Ask the holder of a lease to end it sooner; it hears with its next report. False: nothing to ask for."""
         ledger = self.of_shard(wish.shard)
-        wished = isinstance(ledger, Ledger | Flow) and ledger.wish(wish)
+        wished = isinstance(ledger, AsyncLedger | StreamLedger) and ledger.wish(wish)
         self.changes += wished
         return wished
 
@@ -239,27 +253,27 @@ class Book(Passes):
         """
         count = 0
         for shard, rank in owners:
-            ledger, here = self.of_shard(shard), self.living.get(rank, -1) > self.fenced.get(rank, -2)
-            count += here and isinstance(ledger, Flow) and ledger.assign(shard - ledger.base, rank)
+            ledger, here = self.of_shard(shard), self.holders.living.get(rank, -1) > self.holders.fenced.get(rank, -2)
+            count += here and isinstance(ledger, StreamLedger) and ledger.assign(shard - ledger.base, rank)
         self.changes += count > 0
         return count
 
     def expect(self, workers: int) -> None:
         """So many workers share what is left."""
-        self.workers = max(1, workers)
+        self.holders.expected = max(1, workers)
         self.changes += 1
 
     def halt(self) -> None:
         """Ranks of the bsp group come to a halt before the first shard that none of them has begun."""
-        self.halted = True
+        self.group.halted = True
         self.changes += 1
         for lockstep in self.locksteps():
             lockstep.halt()
 
     def regroup(self, ranks: Sequence[int]) -> None:
         """The bsp group has these ranks from now on."""
-        seats = [self._seat(rank) for rank in ranks]
-        self.halted, self.group = False, tuple(ranks)
+        seats = [self.group.seat(rank) for rank in ranks]
+        self.group = BspGroup(tuple(ranks))
         self.changes += 1
         for lockstep in self.locksteps():
             lockstep.regroup(seats)
@@ -281,7 +295,7 @@ class Book(Passes):
         for ledger in self.passes:
             ledger.close()
 
-    def restore(self, note: BookNote) -> int:
+    def restore(self, note: JobProgress) -> int:
         """Slots were restored from the checkpoint of this note: all leases end, and what it does not have trained is
         to be trained again. How many samples that are.
         """
@@ -292,22 +306,22 @@ class Book(Passes):
         self.changes += 1
         return before - self.samples_done
 
-    def keep(self, note: BookNote, *, floors: bool = True) -> None:
+    def keep(self, note: JobProgress, *, floors: bool = True) -> None:
         """A checkpoint that began with this note is complete: nothing that it has as trained can come back.
 
         With `floors` no other kind of checkpoint is older, such as a copy in storage, that the job may go back to.
         """
-        done = {state.base for state in note.ledgers if Ledger.from_state(state, self.max_failures).over}
-        done |= {state.base for state in note.flows if Flow.from_state(state, self.max_failures).over}
+        done = {state.base for state in note.ledgers if AsyncLedger.from_state(state, self.holders.max_failures).over}
+        done |= {state.base for state in note.flows if StreamLedger.from_state(state, self.holders.max_failures).over}
         self.changes += not done <= self.kept
         self.kept |= done
         for state in note.flows if floors else ():
             ledger = self.of_shard(state.base)
-            self.changes += isinstance(ledger, Flow) and ledger.keep(state, self.keeps)
+            self.changes += isinstance(ledger, StreamLedger) and ledger.keep(state, self.keeps)
 
-    def resume(self, note: BookNote) -> None:
+    def resume(self, note: JobProgress) -> None:
         """Another run's checkpoint began with this note: what it has trained stays trained, nobody holds the rest."""
-        self.passes = rollback.passes_anew(note, self.max_failures, self.workers, saves=self.saves)
+        self.passes = rollback.passes_anew(note, self.holders.max_failures, self.holders.expected, saves=self.saves)
         self.kept = {one.base for one in self.shared() if one.over}
         self.changes += 1
 
@@ -319,9 +333,9 @@ class Book(Passes):
 
     # ---- what there is to know ----
 
-    def note(self, shard: int = 0, first: int = 0) -> BookNote:
+    def note(self, shard: int = 0, first: int = 0) -> JobProgress:
         """How far the job is: to be taken before a checkpoint copies its first slot. A bsp group is at that sample."""
-        return BookNote(
+        return JobProgress(
             ledgers=tuple(ledger.to_state() for ledger in self.ledgers()),
             locksteps=tuple(lockstep.note(shard, first) for lockstep in self.locksteps()),
             flows=tuple(one.to_state() for one in self.flows()),
@@ -340,8 +354,8 @@ class Book(Passes):
     @property
     def hopeless(self) -> bool:
         """Nothing could be trained yet, and reading has failed time and again: no bad shard, but a mistake."""
-        tried = sum(one.tries for one in self.shared()) >= self.max_failures
-        return tried and not self.samples_done and (self.on_stream or self._readers.all_stumbled)
+        tried = sum(one.tries for one in self.shared()) >= self.holders.max_failures
+        return tried and not self.samples_done and (self.on_stream or self.holders.all_failed_to_read)
 
     def came_back(self, rank: int) -> bool:
         """Whether leases that others had begun wait to be handed out again, or partitions that the rank could have."""
@@ -351,7 +365,7 @@ class Book(Passes):
 
     def news(self, card: DatasetCard, seen: Sequence[PartitionRange]) -> tuple[PartitionRange, ...]:
         """What of these partitions is not known yet. Changes nothing."""
-        known = [one for one in self.passes if one.card == card and isinstance(one, Flow | Convoy)]
+        known = [one for one in self.passes if one.card == card and isinstance(one, StreamLedger | BspStreamLedger)]
         return known[-1].news(seen) if known else tuple(seen)
 
     def check(self) -> None:
@@ -361,62 +375,60 @@ class Book(Passes):
         for shared in self.shared():
             for lease in shared.leases.values():
                 rank, incarnation = lease.holder
-                assert self.living[rank] == incarnation, f"{lease.holder} holds a lease, but is not the living one"
-                assert incarnation > self.fenced.get(rank, -1), f"{lease.holder} is fenced and holds a lease"
+                assert self.holders.living[rank] == incarnation, (
+                    f"{lease.holder} holds a lease, but is not the living one"
+                )
+                assert incarnation > self.holders.fenced.get(rank, -1), f"{lease.holder} is fenced and holds a lease"
 
-    def to_state(self) -> BookState:
-        """Everything, as plain data."""
-        return BookState(
-            workers=self.workers, lease_s=self.lease_s, max_failures=self.max_failures, closed=self.closed,
+    def to_state(self) -> JobLedgerState:
+        return JobLedgerState(
+            lease_s=self.lease_s,
+            closed=self.closed,
             ledgers=tuple(ledger.to_state() for ledger in self.ledgers()),
-            locksteps=tuple(ledger.to_state() for ledger in self.passes if isinstance(ledger, Lockstep)),
-            shown=dict(self.shown), living=dict(self.living), fenced=dict(self.fenced), halvings=dict(self.halvings),
-            trained=dict(self.trained), saves=self.saves, era=self.era, kept=tuple(sorted(self.kept)), group=self.group,
-            halted=self.halted, flows=tuple(one.to_state() for one in self.flows()), keeps=self.keeps,
-            stumbles=dict(self.stumbles),
-        )  # fmt: skip
+            locksteps=tuple(ledger.to_state() for ledger in self.locksteps()),
+            flows=tuple(ledger.to_state() for ledger in self.flows()),
+            opened=dict(self.opened),
+            holders=self.holders.copy(),
+            group=self.group.copy(),
+            saves=self.saves,
+            keeps=self.keeps,
+            kept=tuple(sorted(self.kept)),
+            era=self.era,
+        )
 
     @staticmethod
-    def from_state(state: BookState) -> "Book":
-        """A book that goes on where that one was."""
-        passes: list[Pass] = [Ledger.from_state(one, state.max_failures) for one in state.ledgers]
-        passes += [Flow.from_state(one, state.max_failures) for one in state.flows]
-        passes += [lockstep_from(one) for one in state.locksteps]
-        passes.sort(key=lambda ledger: ledger.base)
-        return Book(
-            state.workers, state.lease_s, state.max_failures, passes, dict(state.shown), dict(state.living),
-            dict(state.fenced), dict(state.halvings), dict(state.trained), state.closed, state.saves, state.era,
-            set(state.kept), state.group, state.halted, state.keeps, dict(state.stumbles),
-        )  # fmt: skip
+    def from_state(state: JobLedgerState) -> "JobLedger":
+        holders = state.holders.copy()
+        most = holders.max_failures
+        ledger = JobLedger(holders.expected, lease_s=state.lease_s, max_failures=most, saves=state.saves)
+        passes: list[PassLedger] = [AsyncLedger.from_state(noted, most) for noted in state.ledgers]
+        passes += [StreamLedger.from_state(noted, most) for noted in state.flows]
+        passes += [load_bsp_ledger(noted) for noted in state.locksteps]
+        ledger.passes = sorted(passes, key=lambda opened: opened.base)
+        ledger.holders, ledger.group, ledger.opened = holders, state.group.copy(), dict(state.opened)
+        ledger.keeps, ledger.kept, ledger.closed, ledger.era = state.keeps, set(state.kept), state.closed, state.era
+        return ledger
 
     # ---- inside ----
 
-    @property
-    def _readers(self) -> Readers:
-        return Readers(self.stumbles, self.living, self.fenced, self.workers, self.max_failures)
-
-    def _may_return(self, ledger: Ledger | Flow) -> bool:
+    def _may_return(self, ledger: AsyncLedger | StreamLedger) -> bool:
         """Whether the loss of a server could bring work of this pass back: somebody must be left to do it then."""
         return self.saves and not ledger.closed and ledger.base not in self.kept
-
-    def _seat(self, rank: int) -> int | None:
-        """Where the rank sits in the bsp group; before one is formed, in the order of ranks."""
-        return rank if not self.group else self.group.index(rank) if rank in self.group else None
 
     def _speaks(self, holder: LeaseHolder) -> bool:
         """Whether the holder's words count; a new life of a rank ends the one before."""
         rank, incarnation = holder
-        living = self.living.get(rank, -1)
-        if incarnation <= self.fenced.get(rank, -1) or incarnation < living:
+        living = self.holders.living.get(rank, -1)
+        if incarnation <= self.holders.fenced.get(rank, -1) or incarnation < living:
             return False
         if incarnation > living:
             self._give_up(rank, living)
             self.changes += 1
-            self.living[rank] = incarnation
-            self.stumbles.pop(rank, None)
-            self.shown.pop(rank, None)
+            self.holders.living[rank] = incarnation
+            self.holders.read_failures.pop(rank, None)
+            self.opened.pop(rank, None)
             for lockstep in self.locksteps():
-                lockstep.rejoin(self._seat(rank))
+                lockstep.rejoin(self.group.seat(rank))
         return True
 
     def _give_up(self, rank: int, incarnation: int) -> int:
@@ -427,13 +439,13 @@ class Book(Passes):
         return count
 
     def _pass_of(self, rank: int, card: DatasetCard) -> int:
-        shown = self.shown.get(rank, 0)
+        shown = self.opened.get(rank, 0)
         for turn in reversed(range(shown)):
             if self.passes[turn].card == card:
                 return turn
         turn = self._turn_of(card, shown)
         self._open(rank, card, turn=turn)
-        self.shown[rank] = turn + 1
+        self.opened[rank] = turn + 1
         self.changes += 1
         return turn
 
@@ -454,15 +466,17 @@ class Book(Passes):
                 known.card = card  # whoever opened the pass could not tell which stream it is
             return
         base = self.passes[-1].base + self.passes[-1].numbers if self.passes else 0
-        opened: Pass
+        opened: PassLedger
         if card.in_step:
-            opened = (Lockstep if card.stream is None else Convoy)(card, base, len(self.group) or self.workers)
+            opened = (BspLedger if card.stream is None else BspStreamLedger)(
+                card, base, len(self.group.ranks) or self.holders.expected
+            )
         elif card.stream is not None:
-            opened = Flow(card, base, self.max_failures, returns=self.saves)
+            opened = StreamLedger(card, base, self.holders.max_failures, returns=self.saves)
         else:
-            opened = Ledger(card, base, self.max_failures)
+            opened = AsyncLedger(card, base, self.holders.max_failures)
         self.passes.append(opened)
-        if self.halted and isinstance(opened, Lockstep):
+        if self.group.halted and isinstance(opened, BspLedger):
             opened.halt()
         if self.closed:
             opened.close()
