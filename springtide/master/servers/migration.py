@@ -6,6 +6,7 @@ balanced placement asks for no moves. The truth about ownership is in the server
 """
 
 import asyncio
+import collections
 import concurrent.futures
 import contextlib
 import logging
@@ -184,12 +185,7 @@ class Rollout:
         """A server has given slots away. Of slots that are others' by the record somebody has said something newer."""
         known = self._record.owners
         slots = tuple(slot for slot in said.slots if 0 <= slot < len(known) and known[slot] == role.rank)
-        if self._take(slots, said.server):
-            self._tell(
-                "moved", slots=len(slots), source=str(role), target=f"server-{said.server}", bytes=said.bytes,
-                seconds=round(said.seconds, 4), longest_freeze_ms=round(said.longest_freeze_s * 1e3, 3),
-                left=self.moving,
-            )  # fmt: skip
+        self._take(slots, said.server, said)
 
     def worker_goes_by(self, rank: int, incarnation: int, epoch: int) -> None:
         """A worker's heartbeat."""
@@ -320,13 +316,23 @@ class Rollout:
         )
         self._happen(events.Judged(f"move {len(self._goal)} of {len(owners)} slots", why))
 
-    def _take(self, slots: tuple[int, ...], server: int) -> int:
+    def _take(self, slots: tuple[int, ...], server: int, report: messages.SlotsMoved | None = None) -> int:
+        """Record the new owner of slots. The event log gets every change of owner once, whoever reported it first:
+        the source (with `report`), the target's heartbeat, or a roll call."""
+        sources = collections.Counter(owner for slot in slots if (owner := self._record.owners[slot]) != server)
         with self._kept(journal_entries.Moved(slots, server)):
             changed = self._record.moved(slots, server)
         for slot in slots:
             if self._goal.get(slot) == server:
                 del self._goal[slot]
         self._moved += changed
+        measured = report or messages.SlotsMoved(slots, server)
+        for source, count in sorted(sources.items()):
+            self._tell(
+                "moved", slots=count, source=f"server-{source}", target=f"server-{server}", bytes=measured.bytes,
+                seconds=round(measured.seconds, 4), longest_freeze_ms=round(measured.longest_freeze_s * 1e3, 3),
+                left=self.moving,
+            )  # fmt: skip
         if changed and not self._goal and self._moved:
             self._happen(events.Judged(f"{self._moved} slots have moved", "the goal is reached"))
             self._moved = 0

@@ -7,6 +7,8 @@ from springtide.domain.core.roles import Role, RoleKind
 from springtide.job.core import events
 from springtide.job.core.nodes import NodeState
 from springtide.rpc.messages import messages
+from springtide.server import slot_loads
+from springtide.telemetry import events as event_log
 from tests.unit.master.servers.test_recovery import Job
 
 
@@ -59,6 +61,23 @@ def test_nobody_waits_while_a_server_is_away(tmp_path):
         assert job.desk.state.node(Role(RoleKind.SERVER, 1)).incarnation == 1
 
     run(job, work)
+
+
+def test_slots_that_the_target_reports_before_their_source_are_logged_as_moved_once(tmp_path):
+    job = Job(tmp_path, heartbeat_s=0.01)
+
+    async def work():
+        loads = slot_loads.pack(slot_loads.SlotCount(slot, 8, 1) for slot in (3, 4))
+        await job.ask("server-1", messages.Heartbeat(slots=loads))
+        await job.ask("server-0", messages.SlotsMoved((3, 4, 5), 1))
+        assert [job.desk.record.owners[slot] for slot in (3, 4, 5)] == [1, 1, 1]
+
+    run(job, work)
+    moved = [line for line in event_log.read(job.story.path) if line["event"] == "moved"]
+    assert [(line["slots"], line["source"], line["target"]) for line in moved] == [
+        (2, "server-0", "server-1"),
+        (1, "server-0", "server-1"),
+    ]
 
 
 def test_slots_that_reach_a_server_after_it_was_told_to_leave_are_moved_on(tmp_path):
