@@ -58,7 +58,7 @@ def drain(reach: RayJobHandle, why: str) -> None:
     """Have workers finish the batch in hand, and wait for the end; an impatient user kills it."""
     try:
         with contextlib.suppress(errors.SpringtideError):
-            reach.ask(messages.Stop(why))
+            reach.ask(messages.StopRequest(why))
         while reach.running():
             time.sleep(LOOK_S)
     except KeyboardInterrupt:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from springtide.domain.core.roles import RoleKind
 from springtide.domain.spec.job_spec import JobPhase
 from springtide.job.core import events
-from springtide.job.core.nodes import ALIVE, Node, NodeState
+from springtide.job.core.nodes import ALIVE, NodeState, RoleNode
 from springtide.job.scaling import unschedulable
 
 if TYPE_CHECKING:
@@ -25,18 +25,18 @@ def due(state: "JobState", *, at: float) -> list[events.Event]:
         return []
     found: list[events.Event] = unschedulable.again(state, at=at)
     if state.suspicion and at - state.suspicion.since >= EXPLANATION_S:
-        found.append(events.Unexplained())
+        found.append(events.SuspicionExpired())
     for node in state.nodes.values():
         silent_s = at - node.heard_at
         if node.state is NodeState.EXPECTED and silent_s > state.spec.join_s:
-            found.append(events.Late(node.role, node.incarnation, silent_s))
+            found.append(events.RoleLate(node.role, node.incarnation, silent_s))
         if node.state not in ALIVE or state.phase is JobPhase.STARTING:
             continue
         leaves = node.role.kind is not RoleKind.SERVER  # by itself: a server goes when its last slot has moved
         if leaves and node.state is NodeState.DRAINING and at - node.drain_since > state.spec.drain_s:
-            found.append(events.Undrained(node.role, node.incarnation))
+            found.append(events.DrainOverdue(node.role, node.incarnation))
         elif silent_s > patience_s(state, node):
-            found.append(events.Silent(node.role, node.incarnation, silent_s))
+            found.append(events.RoleSilent(node.role, node.incarnation, silent_s))
     return found
 
 
@@ -46,7 +46,7 @@ def begin_anew(state: "JobState", *, at: float) -> None:
         node.heard_at = at
 
 
-def patience_s(state: "JobState", node: Node) -> float:
+def patience_s(state: "JobState", node: RoleNode) -> float:
     """How long a role may be silent."""
     if node.role.kind is not RoleKind.SERVER:
         return state.spec.silence_s

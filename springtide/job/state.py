@@ -13,14 +13,14 @@ from springtide.domain.core.roles import RANKED, Role, RoleExit, RoleKind, Wante
 from springtide.domain.spec.job_spec import Blame, JobPhase, JobSpec
 from springtide.job import deadlines, invariants
 from springtide.job.core import actions, events
-from springtide.job.core.nodes import ALIVE, Node, NodeState
+from springtide.job.core.nodes import ALIVE, NodeState, RoleNode
 from springtide.job.deadlines import EXPLANATION_S as EXPLANATION_S
 from springtide.job.group import groups
 from springtide.job.recovery import recovery, server_loss
 from springtide.job.scaling import data_workers, evictions, plan_state, unschedulable
 from springtide.job.scaling import servers as rollout
 from springtide.job.scaling import workers as scaling
-from springtide.job.scaling.plan_state import Planned
+from springtide.job.scaling.plan_state import PlanState
 
 LEGAL: dict[JobPhase, frozenset[JobPhase]] = {
     JobPhase.STARTING: frozenset({JobPhase.RUNNING, JobPhase.DRAINING, JobPhase.FAILED}),
@@ -42,7 +42,7 @@ class JobState:
     why: str = "waiting for servers and workers to join"
     blame: Blame = Blame.NONE
     detail: str = ""
-    nodes: dict[str, Node] = field(default_factory=dict)
+    nodes: dict[str, RoleNode] = field(default_factory=dict)
     """By the name of their role, such as worker-0."""
     workers: int = 0
     """How many the job should have; `Scaled` changes it."""
@@ -58,15 +58,15 @@ class JobState:
     """Shards left when a script ended last."""
     poisoned: str = ""
     relaunches: int = 0
-    safety: server_loss.Safety = field(default_factory=server_loss.Safety)
+    safety: server_loss.RestorePoint = field(default_factory=server_loss.RestorePoint)
     last_save: str | None = None
     """Once all workers have ended: empty while the last checkpoint is being written, then what became of it."""
-    decision: actions.Decided = field(default_factory=lambda: actions.Decided("", ""))
-    planned: Planned = field(default_factory=lambda: Planned(sizes={}))
+    decision: actions.LogDecision = field(default_factory=lambda: actions.LogDecision("", ""))
+    planned: PlanState = field(default_factory=lambda: PlanState(sizes={}))
     """What planning has made of it, and what roles to come may take."""
-    short: unschedulable.Short = field(default_factory=unschedulable.Short)
+    short: unschedulable.Shortage = field(default_factory=unschedulable.Shortage)
     """What it does without for now."""
-    feeding: data_workers.Feeding = field(default_factory=data_workers.Feeding)
+    feeding: data_workers.DataWorkerState = field(default_factory=data_workers.DataWorkerState)
     """Its data workers: how many are wanted, who feeds, and why there are none."""
 
     def __post_init__(self) -> None:
@@ -88,64 +88,64 @@ class JobState:
                 return data_workers.take(self, event, at)
             case _ if data_workers.concerns(event):
                 return data_workers.take(self, event, at)
-            case events.Joined():
+            case events.RoleJoined():
                 return self._joined(event, at)
-            case events.Ready(role, address, incarnation):
+            case events.RoleReady(role, address, incarnation):
                 return [] if self.fenced(role, incarnation) else self._ready(self.node(role), address, at)
-            case events.Heard(role, incarnation):
+            case events.RoleAlive(role, incarnation):
                 if not self.fenced(role, incarnation):
                     self.node(role).heard_at = at
                 return []
-            case events.Finished():
+            case events.ScriptFinished():
                 return self._finished(event, at)
-            case events.Failed():
+            case events.ScriptFailed():
                 return self._failed(event, at)
-            case events.Gone(ended):
+            case events.RoleExited(ended):
                 return self._gone(ended, at)
-            case events.Saved(number):
+            case events.CheckpointSaved(number):
                 self.safety.saved = number
                 return []
-            case events.Scaled():
+            case events.WorkersScaled():
                 return self._scaled(event, at)
-            case events.Resized() | events.PlanTaken() | events.PlanEnded() | events.Rebound():
+            case events.RolesResized() | events.PlanTaken() | events.PlanEnded() | events.BoundsChanged():
                 news = plan_state.take(self, event, at)
                 return [self.decide(*news, told=isinstance(event, events.PlanTaken))] if news else []
             case events.ServersScaled() | events.ServerReplaced() | events.ServerGranted():
                 return [self.decide(*rollout.change_servers(self, event, at))]
-            case events.Leaving() | events.Emptied():
+            case events.EvictionNoticed() | events.ServerEmptied():
                 return evictions.take(self, event, at)
-            case events.Judged(what, why, told):
+            case events.DecisionMade(what, why, told):
                 return [self.decide(what, why, told=told)]
-            case events.InStep():
+            case events.BspBegan():
                 self.in_step = True
                 return []
-            case events.Formed(members, why):
+            case events.GroupFormed(members, why):
                 return groups.formed(self, members, why, at)
             case events.GroupLost(why):
                 return self._go_back(why or groups.ALL_LOST, at)
-            case events.StopAsked(why):
+            case events.StopRequested(why):
                 return self._stop_asked(why, at)
-            case events.Broken(error):
+            case events.MasterFailed(error):
                 return self._fail(error, Blame.INFRASTRUCTURE)
-            case events.Recovered(term):
+            case events.MasterTookOver(term):
                 deadlines.begin_anew(self, at=at)
                 return [self.decide(f"took over as master number {term}", deadlines.TAKEN_OVER)]
-            case events.LastSaved(outcome):
+            case events.FinalCheckpointDone(outcome):
                 self.last_save = outcome
                 return self.settle()
-            case events.Silent() | events.Late() | events.Undrained():
+            case events.RoleSilent() | events.RoleLate() | events.DrainOverdue():
                 return self._overdue(event, at)
-            case events.Unexplained():
+            case events.SuspicionExpired():
                 assert self.suspicion is not None
                 return self._fail(self.suspicion.error, Blame.INFRASTRUCTURE, self.suspicion.trace)
 
     # ---- looking ----
 
-    def of_kind(self, kind: RoleKind) -> list[Node]:
+    def of_kind(self, kind: RoleKind) -> list[RoleNode]:
         """The nodes of one kind, by rank."""
         return sorted((node for node in self.nodes.values() if node.role.kind is kind), key=lambda node: node.role)
 
-    def node(self, role: Role) -> Node:
+    def node(self, role: Role) -> RoleNode:
         """The node of a role, or a word on what the job has."""
         if str(role) not in self.nodes:
             raise errors.BadInput(
@@ -189,7 +189,7 @@ class JobState:
 
     # ---- coming ----
 
-    def _joined(self, event: events.Joined, at: float) -> list[actions.Action]:
+    def _joined(self, event: events.RoleJoined, at: float) -> list[actions.Action]:
         node = self.node(event.role)
         if self.fenced(event.role, event.incarnation):
             raise errors.Fenced(
@@ -206,7 +206,7 @@ class JobState:
         node.heard_at = at
         return []
 
-    def _ready(self, node: Node, address: str, at: float) -> list[actions.Action]:
+    def _ready(self, node: RoleNode, address: str, at: float) -> list[actions.Action]:
         if node.address == address:
             return []
         if node.address:
@@ -216,7 +216,7 @@ class JobState:
             return self.place(at)
         self.run_if_ready(at)
         rollout.drain_surplus(self.nodes, self.servers_wanted, at)
-        return [actions.Returned(node.role, node.incarnation, address)]
+        return [actions.ServerReturned(node.role, node.incarnation, address)]
 
     def place(self, at: float) -> list[actions.Action]:
         """Give the servers their slots, if all that are to come are there."""
@@ -239,7 +239,7 @@ class JobState:
 
     # ---- leaving ----
 
-    def _finished(self, event: events.Finished, at: float) -> list[actions.Action]:
+    def _finished(self, event: events.ScriptFinished, at: float) -> list[actions.Action]:
         node = self.node(event.role)
         if node.finished or self.fenced(event.role, event.incarnation):
             return []  # said twice, or too late
@@ -247,11 +247,11 @@ class JobState:
             raise errors.BadInput(f"{event.role} has finished before the job's servers were ready")
         drained = node.state is NodeState.DRAINING
         node.move(NodeState.FINISHED, at=at, why="drained" if drained else "the script ended")
-        fence = actions.Fence(node.role, node.incarnation, "its script has ended")
+        fence = actions.FenceWorker(node.role, node.incarnation, "its script has ended")
         self.untrained, self.poisoned = event.untrained, event.poisoned
         return [fence, *self.settle()]
 
-    def _failed(self, event: events.Failed, at: float) -> list[actions.Action]:
+    def _failed(self, event: events.ScriptFailed, at: float) -> list[actions.Action]:
         if self.fenced(event.role, event.incarnation):
             return []
         if event.blame is Blame.USER:
@@ -282,32 +282,36 @@ class JobState:
         verdict = recovery.after_exit(node, ended, self.spec, at=at, healing=self.healing)
         return self._replace(node, verdict, at)
 
-    def _replace(self, node: Node, verdict: recovery.Relaunch | recovery.GiveUp, at: float) -> list[actions.Action]:
+    def _replace(
+        self, node: RoleNode, verdict: recovery.Relaunch | recovery.FailJob, at: float
+    ) -> list[actions.Action]:
         """Do what the rules say about a lost worker."""
-        if isinstance(verdict, recovery.GiveUp):
+        if isinstance(verdict, recovery.FailJob):
             if not node.said:
                 return self._fail(verdict.error, verdict.blame)
             self.suspicion = self.suspicion or recovery.Suspicion(at, verdict.error, node.trace)
             return []  # the exit of another role may explain it: that would be the error to show
-        fence = actions.Fence(node.role, node.incarnation, verdict.why)
+        fence = actions.FenceWorker(node.role, node.incarnation, verdict.why)
         after_s = max(verdict.after_s, EXPLANATION_S) if node.said else verdict.after_s
         self.begin_again(node, verdict, after_s, at)
         pause = f" after {after_s:g} s" if after_s else ""
         what = f"relaunch {node.role} as incarnation {node.incarnation}{pause}"
         return [fence, self.decide(what, verdict.why)]
 
-    def _lost_server(self, node: Node, verdict: recovery.Relaunch | recovery.GiveUp, at: float) -> list[actions.Action]:
+    def _lost_server(
+        self, node: RoleNode, verdict: recovery.Relaunch | recovery.FailJob, at: float
+    ) -> list[actions.Action]:
         """A server's next life, if what it held can be restored."""
         trained = self.phase is not JobPhase.STARTING and not node.coming
-        if node.coming and isinstance(verdict, recovery.GiveUp):
+        if node.coming and isinstance(verdict, recovery.FailJob):
             return [self.decide(*rollout.give_up(self, node, verdict.error, at))]
         saves = server_loss.may_begin_anew(self.spec, self.phase)
         verdict = server_loss.after_loss(verdict, self.safety, trained=trained, saves=saves)
-        if isinstance(verdict, recovery.GiveUp):
+        if isinstance(verdict, recovery.FailJob):
             node.move(NodeState.GONE, at=at, why=verdict.error)
             trace = next((each.trace for each in self.nodes.values() if each.trace), "")
             return self._fail(verdict.error, verdict.blame, trace)
-        lost = actions.Lost(node.role, node.incarnation, verdict.why)
+        lost = actions.ServerLost(node.role, node.incarnation, verdict.why)
         self.suspicion = None  # this explains it
         self.safety.lost[node.role.rank] = self.safety.lost.get(node.role.rank, 0) + trained
         self.begin_again(node, verdict, verdict.after_s, at)
@@ -325,7 +329,7 @@ class JobState:
             return self._end(JobPhase.STOPPED, f"{self.why}; {why}: {self.safety.newest} is what is left")
         return groups.go_back(self, why, at=at)
 
-    def begin_again(self, node: Node, verdict: recovery.Relaunch, after_s: float, at: float) -> None:
+    def begin_again(self, node: RoleNode, verdict: recovery.Relaunch, after_s: float, at: float) -> None:
         """A role's next life is wanted."""
         node.move(NodeState.EXPECTED, at=at, why=verdict.why)
         node.heard_at = at + after_s
@@ -333,10 +337,10 @@ class JobState:
         node.memory, node.after_s = verdict.memory, after_s
         self.relaunches += 1
 
-    def _let_go(self, node: Node, why: str, at: float) -> list[actions.Action]:
+    def _let_go(self, node: RoleNode, why: str, at: float) -> list[actions.Action]:
         """A worker that is not replaced."""
         node.move(NodeState.GONE, at=at, why=why)
-        return [actions.Fence(node.role, node.incarnation, why)]
+        return [actions.FenceWorker(node.role, node.incarnation, why)]
 
     def settle(self) -> list[actions.Action]:
         """Whether that was the last worker."""
@@ -356,7 +360,7 @@ class JobState:
 
     # ---- commands ----
 
-    def _scaled(self, event: events.Scaled, at: float) -> list[actions.Action]:
+    def _scaled(self, event: events.WorkersScaled, at: float) -> list[actions.Action]:
         workers, why = event.workers, event.why
         if self.phase is JobPhase.DRAINING:
             raise errors.BadInput(f"job {self.spec.name} is draining: {self.why}")
@@ -388,7 +392,7 @@ class JobState:
         self._move(JobPhase.DRAINING, why)
         waited = [node for node in self.of_kind(RoleKind.WORKER) if node.state is NodeState.EXPECTED]
         fences = [action for node in waited for action in self._let_go(node, "not needed any more", at)]
-        return [actions.Drain(why), *fences, *self.settle()]
+        return [actions.DrainWorkers(why), *fences, *self.settle()]
 
     # ---- time ----
 
@@ -401,15 +405,17 @@ class JobState:
         for node in self.nodes.values():
             node.heard_at += seconds
 
-    def _overdue(self, event: events.Silent | events.Late | events.Undrained, at: float) -> list[actions.Action]:
+    def _overdue(
+        self, event: events.RoleSilent | events.RoleLate | events.DrainOverdue, at: float
+    ) -> list[actions.Action]:
         node = self.node(event.role)
         if node.incarnation != event.incarnation or node.state not in (NodeState.EXPECTED, *ALIVE):
             return []
-        if isinstance(event, events.Undrained):
+        if isinstance(event, events.DrainOverdue):
             return [*self._let_go(node, f"not drained within {self.spec.drain_s:g} s", at), *self.settle()]
-        if isinstance(event, events.Late) and node.coming:
+        if isinstance(event, events.RoleLate) and node.coming:
             return [self.decide(*rollout.give_up(self, node, f"silent for {event.silent_s:.0f} s", at))]
-        if isinstance(event, events.Late):
+        if isinstance(event, events.RoleLate):
             late = recovery.never_joined(node, event.silent_s)
             return self._fail(late.error, late.blame)
         verdict = recovery.after_silence(node, event.silent_s, deadlines.patience_s(self, node), self.spec, at=at)
@@ -421,9 +427,9 @@ class JobState:
 
     # ---- ends ----
 
-    def decide(self, what: str, why: str, *, told: bool = False) -> actions.Decided:
+    def decide(self, what: str, why: str, *, told: bool = False) -> actions.LogDecision:
         """The last decision, for the story and the status."""
-        self.decision = actions.Decided(what, why, told)
+        self.decision = actions.LogDecision(what, why, told)
         return self.decision
 
     def _fail(self, error: str, blame: Blame, trace: str = "") -> list[actions.Action]:
@@ -433,7 +439,7 @@ class JobState:
     def _end(self, phase: JobPhase, why: str, blame: Blame = Blame.NONE) -> list[actions.Action]:
         self._move(phase, why)
         self.blame = blame
-        return [actions.Conclude(phase, why, blame)]
+        return [actions.EndJob(phase, why, blame)]
 
     def _move(self, to: JobPhase, why: str) -> None:
         assert to in LEGAL[self.phase], f"job {self.spec.name}: {self.phase} -> {to} is not legal ({why})"

@@ -84,7 +84,7 @@ def every(where: JobLocation) -> list[JobHandle]:
     return found
 
 
-def pick(name: str | None, folder: str, *, only_here: bool = False) -> run_registry.Run:
+def pick(name: str | None, folder: str, *, only_here: bool = False) -> run_registry.JobRun:
     """The card of that name, or the newest one."""
     found = [run for run in run_registry.find(pathlib.Path(folder)) if run.here or not only_here]
     if not found:
@@ -100,7 +100,7 @@ def pick(name: str | None, folder: str, *, only_here: bool = False) -> run_regis
     raise errors.UnknownName("job", name, [run.job for run in found])
 
 
-def reached(run: run_registry.Run) -> JobHandle:
+def reached(run: run_registry.JobRun) -> JobHandle:
     """The job of a card."""
     if run.here:
         return LocalJobHandle(run)

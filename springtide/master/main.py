@@ -26,17 +26,17 @@ from springtide.domain.model.checkpoints import CheckpointRules
 from springtide.domain.spec.job_spec import JobSpec
 from springtide.master import metrics
 from springtide.master.autoscale import adviser_factory
-from springtide.master.autoscale.loop import Advised
-from springtide.master.autoscale.threaded_adviser import Aside
-from springtide.master.checkpoint.round import Saving
+from springtide.master.autoscale.loop import AdviserSetup
+from springtide.master.autoscale.threaded_adviser import ThreadedAdviser
+from springtide.master.checkpoint.round import CheckpointStore
 from springtide.master.core import journal_entries
 from springtide.master.core.journal import Journal
-from springtide.master.core.record import Record
-from springtide.master.dispatcher import Desk
+from springtide.master.core.record import JobRecord
+from springtide.master.dispatcher import MasterService
 from springtide.rpc.transport import addresses, master_file
-from springtide.rpc.transport.listener import Listener
+from springtide.rpc.transport.listener import RpcListener
 from springtide.telemetry import events, logs, planner_views, redactor
-from springtide.telemetry.metrics_server import Exposing
+from springtide.telemetry.metrics_server import MetricsServer
 
 log = logging.getLogger(__name__)
 TICK_S = 0.25
@@ -79,11 +79,11 @@ async def serve(spec: JobSpec, root: pathlib.Path, at: Listening, secret: bytes,
         story = events.EventLog(files.events)
     except OSError as error:
         return say_error(files, term, events.as_disk_error(error, files.events))
-    desk: Desk | None = None
+    desk: MasterService | None = None
     try:
         journal = Journal(files.journal, term=term, now=time.time(), patience_s=spec.disk_s)
         desk = open_desk(spec, story, journal, advised_by(spec, files))
-        listener = Listener(secret, desk.handle, desk.lost, term=term, certificates=at.certificates)
+        listener = RpcListener(secret, desk.handle, desk.lost, term=term, certificates=at.certificates)
         address = await listener.start(at.host, at.port, at.said)
         exposing = await expose(desk, files.root.name, spec.online.metrics_port)
     except (errors.UserError, errors.JobFailed) as error:
@@ -115,23 +115,25 @@ async def serve(spec: JobSpec, root: pathlib.Path, at: Listening, secret: bytes,
     return 0
 
 
-def give_up_places(saving: Saving) -> None:
+def give_up_places(saving: CheckpointStore) -> None:
     """The run is over. A store that hangs is not waited for: then its claim is left."""
     ending = threading.Thread(target=saving.end_run, daemon=True)
     ending.start()
     ending.join(ENDS_S)
 
 
-def found_at(at: Listening, address: str, term: int) -> master_file.Whereabouts:
+def found_at(at: Listening, address: str, term: int) -> master_file.MasterLocation:
     """What this master says of itself; its own host reaches it without any name being known."""
     near = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(at.host, at.host)
     local = addresses.join(near, addresses.parse(address)[1])
-    return master_file.Whereabouts(term=term, pid=os.getpid(), address=address, local=local if local != address else "")
+    return master_file.MasterLocation(
+        term=term, pid=os.getpid(), address=address, local=local if local != address else ""
+    )
 
 
-async def expose(desk: Desk, run: str, port: int | None) -> Exposing:
+async def expose(desk: MasterService, run: str, port: int | None) -> MetricsServer:
     """Serve the job's figures, if they are wanted. A port that is taken fails a job that begins, not one that runs."""
-    exposing = Exposing(lambda: metrics.text(desk.status(), run=run))
+    exposing = MetricsServer(lambda: metrics.text(desk.status(), run=run))
     try:
         if port is not None:
             desk.tell("figures", why=f"for Prometheus at http://{await exposing.start(port)}/metrics")
@@ -152,20 +154,22 @@ async def tidy(journal: Journal) -> None:
             log.warning("%s", error)
 
 
-def advised_by(spec: JobSpec, files: logs.RunFiles) -> Advised | None:
+def advised_by(spec: JobSpec, files: logs.RunFiles) -> AdviserSetup | None:
     """Who plans for this job, in a thread of its own. Nobody, where nothing is planned."""
     rules = spec.planning
     if rules.bounds is None:
         return None
-    return Advised(
-        adviser=Aside(lambda: adviser_factory.made(rules, folder=str(files.root.absolute()))),
+    return AdviserSetup(
+        adviser=ThreadedAdviser(lambda: adviser_factory.make_adviser(rules, folder=str(files.root.absolute()))),
         name=files.root.name,
         wall=time.time,
         show=lambda shown: planner_views.write(files.view, shown),
     )
 
 
-def open_desk(spec: JobSpec, story: events.EventLog, journal: Journal, advised: Advised | None = None) -> Desk:
+def open_desk(
+    spec: JobSpec, story: events.EventLog, journal: Journal, advised: AdviserSetup | None = None
+) -> MasterService:
     """A desk for the first master of a job, or one that goes on with what the journal says."""
     snapshot, kept = journal.read()
     began = time.monotonic()
@@ -176,8 +180,8 @@ def open_desk(spec: JobSpec, story: events.EventLog, journal: Journal, advised: 
     clock = lambda: start + time.monotonic() - began  # noqa: E731
     claim = claims.of_this_process(journal.run, spec.name)
     folder = checkpoint_folder(spec, logs.RunFiles(story.path.parent))
-    saving = Saving(went_on_as(begun_with.checkpoints, spec.checkpoints), folder, claim, term=journal.term)
-    desk = Desk(record, story, clock, journal, journal.term, saving, advised)
+    saving = CheckpointStore(went_on_as(begun_with.checkpoints, spec.checkpoints), folder, claim, term=journal.term)
+    desk = MasterService(record, story, clock, journal, journal.term, saving, advised)
     if not snapshot and not kept:
         desk.rounds.resume()
         desk.autoscale.begin()
@@ -190,9 +194,12 @@ def open_desk(spec: JobSpec, story: events.EventLog, journal: Journal, advised: 
 def went_on_as(begun: CheckpointRules, now: CheckpointRules) -> CheckpointRules:
     """The rules of now; what the run went on from is what its first master was told."""
     return dataclasses.replace(
-        now, resume=begun.resume, resume_number=begun.resume_number, resume_run=begun.resume_run,
+        now,
+        resume=begun.resume,
+        resume_number=begun.resume_number,
+        resume_run=begun.resume_run,
         numbers_after=begun.numbers_after,
-    )  # fmt: skip
+    )
 
 
 def checkpoint_folder(spec: JobSpec, files: logs.RunFiles) -> pathlib.Path:
@@ -201,9 +208,9 @@ def checkpoint_folder(spec: JobSpec, files: logs.RunFiles) -> pathlib.Path:
     return pathlib.Path(given) / files.root.name if given else files.checkpoints
 
 
-def rebuild(spec: JobSpec, snapshot: bytes | None, kept: list[bytes]) -> Record:
+def rebuild(spec: JobSpec, snapshot: bytes | None, kept: list[bytes]) -> JobRecord:
     """The record as it was: the snapshot, and every entry after it once more."""
-    record = Record.from_bytes(snapshot) if snapshot else Record(spec)
+    record = JobRecord.from_bytes(snapshot) if snapshot else JobRecord(spec)
     for entry in kept:
         record.apply(journal_entries.decode(entry))
     return record
@@ -212,7 +219,7 @@ def rebuild(spec: JobSpec, snapshot: bytes | None, kept: list[bytes]) -> Record:
 def say_error(files: logs.RunFiles, term: int, error: errors.SpringtideError) -> int:
     """Why there is no master. Where the disk is full only the log says it, and the agent looks for itself."""
     log.error("%s", error)
-    said = master_file.Whereabouts(term=term, pid=os.getpid(), error=str(error), kind=type(error).__name__)
+    said = master_file.MasterLocation(term=term, pid=os.getpid(), error=str(error), kind=type(error).__name__)
     with contextlib.suppress(OSError):
         master_file.write(files.master, said)
     return 1

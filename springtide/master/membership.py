@@ -8,19 +8,27 @@ from springtide.domain.core.roles import Role, RoleKind
 from springtide.domain.spec.job_spec import JobPhase
 from springtide.job.core import events
 from springtide.job.core.nodes import NodeState
-from springtide.master.checkpoint.schedule import Rounds
-from springtide.master.core.context import Doors
-from springtide.master.data.data_workers import Feeding
-from springtide.master.servers.migration import Rollout
-from springtide.master.servers.recovery import Healing
+from springtide.master.checkpoint.schedule import CheckpointSchedule
+from springtide.master.core.context import MasterContext
+from springtide.master.data.data_workers import DataWorkerManager
+from springtide.master.servers.migration import SlotMigration
+from springtide.master.servers.recovery import ServerRecovery
 from springtide.rpc.messages import messages
 from springtide.rpc.transport.listener import Peer
 
 
-class Joining:
+class Membership:
     """Of one desk."""
 
-    def __init__(self, doors: Doors, *, rounds: Rounds, healing: Healing, rollout: Rollout, feeding: Feeding) -> None:
+    def __init__(
+        self,
+        doors: MasterContext,
+        *,
+        rounds: CheckpointSchedule,
+        healing: ServerRecovery,
+        rollout: SlotMigration,
+        feeding: DataWorkerManager,
+    ) -> None:
         self._doors, self._record = doors, doors.record
         self._rounds, self._healing, self._rollout, self._feeding = rounds, healing, rollout, feeding
 
@@ -32,14 +40,22 @@ class Joining:
             await self._rollout.reckon(role, request.incarnation)
         state, spec = self._record.state, self._record.state.spec
         return messages.ServerWelcome(
-            job=spec.name, slots=spec.slots, seed=spec.seed, workers=spec.workers, sync=spec.sync,
-            heartbeat_s=spec.heartbeat_s, checkpoints=self._rounds.folder, run=self._rounds.saving.lineage.run,
-            claim=self._rounds.saving.claim_name, mirror=spec.checkpoints.mirror,
+            job=spec.name,
+            slots=spec.slots,
+            seed=spec.seed,
+            workers=spec.workers,
+            sync=spec.sync,
+            heartbeat_s=spec.heartbeat_s,
+            checkpoints=self._rounds.folder,
+            run=self._rounds.saving.lineage.run,
+            claim=self._rounds.saving.claim_name,
+            mirror=spec.checkpoints.mirror,
             restore=self._healing.to_bring_back(role) or self._rounds.restore_for(request.rank),
-            placement=self._healing.placement_for(role), generation=state.generation,
-        )  # fmt: skip
+            placement=self._healing.placement_for(role),
+            generation=state.generation,
+        )
 
-    async def worker(self, peer: Peer, request: messages.JoinWorker) -> messages.Welcome:
+    async def worker(self, peer: Peer, request: messages.JoinWorker) -> messages.WorkerWelcome:
         """A worker's script has called `st.join()`; it waits for the servers."""
         role, record = Role(RoleKind.WORKER, request.rank), self._record
         self._join(peer, role, request)
@@ -49,17 +65,29 @@ class Joining:
         )
         placed, servers = record.placement, record.state.of_kind(RoleKind.SERVER)
         assert placed is not None
-        self._doors.happen(events.Heard(role, request.incarnation))  # it could send no heartbeat while it waited
+        self._doors.happen(events.RoleAlive(role, request.incarnation))  # it could send no heartbeat while it waited
         spec = record.state.spec
-        return messages.Welcome(
-            job=spec.name, rank=request.rank, workers=spec.workers, servers=record.addresses, placement=placed,
-            slots=spec.slots, seed=spec.seed, sync=spec.sync, heartbeat_s=spec.heartbeat_s,
-            incarnation=request.incarnation, lives=tuple(node.incarnation for node in servers),
-            generation=record.state.generation, objects=record.objects_for(request.rank), cache=spec.cache,
+        return messages.WorkerWelcome(
+            job=spec.name,
+            rank=request.rank,
+            workers=spec.workers,
+            servers=record.addresses,
+            placement=placed,
+            slots=spec.slots,
+            seed=spec.seed,
+            sync=spec.sync,
+            heartbeat_s=spec.heartbeat_s,
+            incarnation=request.incarnation,
+            lives=tuple(node.incarnation for node in servers),
+            generation=record.state.generation,
+            objects=record.objects_for(request.rank),
+            cache=spec.cache,
             checkpoint_s=spec.checkpoints.every_s if spec.checkpoints.on else None,
-            feeding=spec.feeding, package=self._feeding.package,
-            place=record.place_for(request.rank), lived=request.rank in record.places,
-        )  # fmt: skip
+            feeding=spec.feeding,
+            package=self._feeding.package,
+            place=record.place_for(request.rank),
+            lived=request.rank in record.places,
+        )
 
     def data_worker(self, peer: Peer, request: messages.JoinDataWorker) -> messages.DataWorkerWelcome:
         """A data worker is up."""
@@ -68,7 +96,7 @@ class Joining:
 
     def _join(self, peer: Peer, role: Role, request: messages.Join) -> None:
         new = self._record.state.node(role).state is NodeState.EXPECTED
-        self._doors.happen(events.Joined(role, request.incarnation, request.pid, request.birth))
+        self._doors.happen(events.RoleJoined(role, request.incarnation, request.pid, request.birth))
         peer.role, peer.incarnation = role, request.incarnation
         kind = "joined" if new else "reconnected"
         self._doors.tell(kind, role=str(role), pid=request.pid, incarnation=request.incarnation)

@@ -12,28 +12,28 @@ from springtide.domain.core.roles import RANKED, Role, RoleKind, RoleUsage
 from springtide.domain.spec.online_job import OnlineState
 from springtide.job.core.nodes import ALIVE, NodeState
 from springtide.job.scaling import unschedulable
-from springtide.master.autoscale.loop import Autoscale
-from springtide.master.checkpoint.schedule import Rounds
-from springtide.master.core.progress import Tally
-from springtide.master.core.record import Record
-from springtide.master.data.data_workers import Feeding
-from springtide.rpc.messages.messages import JobStatus, MemberView, Report
+from springtide.master.autoscale.loop import Autoscaler
+from springtide.master.checkpoint.schedule import CheckpointSchedule
+from springtide.master.core.progress import ProgressTally
+from springtide.master.core.record import JobRecord
+from springtide.master.data.data_workers import DataWorkerManager
+from springtide.rpc.messages.messages import JobStatus, MemberReport, MemberView
 from springtide.telemetry.redactor import redact
 
 MOST_SHOWN = 20  # of the batches that were trained in part: a status is sent ten times a second
 
 
-def samples_of(record: Record, tally: Tally) -> int:
+def samples_of(record: JobRecord, tally: ProgressTally) -> int:
     """Samples trained so far, each once: by the ledger; by the workers' reports in a job that leases no data."""
     return record.book.samples_trained if record.book.passes else tally.samples
 
 
 def status_of(
-    record: Record, tally: Tally, usage: Mapping[Role, RoleUsage], *, term: int, now: float, lag_s: float = 0.0,
-    rounds: Rounds | None = None, moving: int = 0, autoscale: Autoscale | None = None, feeding: Feeding | None = None,
+    record: JobRecord, tally: ProgressTally, usage: Mapping[Role, RoleUsage], *, term: int,
+    now: float, lag_s: float = 0.0, rounds: CheckpointSchedule | None = None, moving: int = 0,
+    autoscale: Autoscaler | None = None, feeding: DataWorkerManager | None = None,
     online: OnlineState | None = None, disk_trouble: str = "",
 ) -> JobStatus:  # fmt: skip
-    """The whole job at this moment; after its end, as it was then."""
     state, book = record.state, record.book
     totals = book.totals()
     now = record.ended_at if record.ended_at is not None else now
@@ -90,7 +90,7 @@ def status_of(
     )
 
 
-def fed(record: Record, alive: int, feeding: Feeding | None) -> dict[str, Any]:
+def fed(record: JobRecord, alive: int, feeding: DataWorkerManager | None) -> dict[str, Any]:
     """Data workers, and how trainers are fed."""
     return {
         "data_workers_alive": alive,
@@ -100,14 +100,14 @@ def fed(record: Record, alive: int, feeding: Feeding | None) -> dict[str, Any]:
     }
 
 
-def members(record: Record, tally: Tally, usage: Mapping[Role, RoleUsage]) -> tuple[MemberView, ...]:
+def members(record: JobRecord, tally: ProgressTally, usage: Mapping[Role, RoleUsage]) -> tuple[MemberView, ...]:
     """Every role of the job, servers first; data workers come and go, and only those that are there are shown."""
     return tuple(
         MemberView(
             role=node.role,
             alive=node.state is not NodeState.GONE,
             joined=node.state in (*ALIVE, NodeState.FINISHED),
-            report=tally.reports.get(node.role, Report()),
+            report=tally.reports.get(node.role, MemberReport()),
             incarnation=node.incarnation,
             state=node.state,
             usage=usage.get(node.role),

@@ -24,21 +24,21 @@ def told(action: actions.Action) -> Told | None:
     match action:
         case actions.PlaceSlots(addresses):
             return Told("placed", {"epoch": 1, "servers": list(addresses)})
-        case actions.Lost(role, incarnation, why):
+        case actions.ServerLost(role, incarnation, why):
             return Told("lost", {"role": str(role), "incarnation": incarnation, "why": why})
-        case actions.Fence(role, incarnation, why):
+        case actions.FenceWorker(role, incarnation, why):
             return Told("fenced", {"role": str(role), "incarnation": incarnation, "why": why})
-        case actions.Left(role):
+        case actions.ServerLeft(role):
             return Told("left", {"role": str(role)})
-        case actions.Decided(what, why, known):
+        case actions.LogDecision(what, why, known):
             log.info("%s: %s", what, why)
             return None if known else Told("decision", {"what": what, "why": why})
-        case actions.GoBack(anew):
+        case actions.RollBack(anew):
             log.info("all begin anew" if anew else "all go back to the last checkpoint")
-        case actions.Drain(why):
+        case actions.DrainWorkers(why):
             log.info("draining: %s", why)
-        case actions.Conclude(phase, why, blame):
+        case actions.EndJob(phase, why, blame):
             log.info("%s (%s): %s", phase, blame, why)
-        case actions.Returned(role, incarnation, address):
+        case actions.ServerReturned(role, incarnation, address):
             log.info("%s is back as incarnation %d at %s", role, incarnation, address)
     return None

@@ -74,7 +74,7 @@ def serve(settings: config.Settings, over: threading.Event) -> None:
 
 @contextlib.contextmanager
 def saves(
-    role: ServerRole, link: channel.Channel, welcome: messages.ServerWelcome, settings: config.Settings,
+    role: ServerRole, link: channel.MasterChannel, welcome: messages.ServerWelcome, settings: config.Settings,
     over: threading.Event,
 ) -> Iterator[Place | None]:  # fmt: skip
     """Checkpoints, where the job keeps any: written on the master's word, to the job's folder or a disk of its own.
@@ -110,12 +110,16 @@ def saves(
 
 
 def serve_job(
-    role: ServerRole, link: channel.Channel, welcome: messages.ServerWelcome, over: threading.Event, usage: OwnUsage,
+    role: ServerRole,
+    link: channel.MasterChannel,
+    welcome: messages.ServerWelcome,
+    over: threading.Event,
+    usage: OwnUsage,
     scattered: Place | None = None,
-) -> None:  # fmt: skip
+) -> None:
     """Bring back what an earlier life held, say where this server listens, learn its slots, wait for the end."""
 
-    def take_pulse(pulse: messages.Pulse) -> None:
+    def take_pulse(pulse: messages.HeartbeatReply) -> None:
         role.hurried = pulse.hurry
         if pulse.stop or pulse.fenced:
             over.set()
@@ -128,7 +132,7 @@ def serve_job(
 
     def answer() -> None:
         pulse = link.ask(now)
-        assert isinstance(pulse, messages.Pulse)
+        assert isinstance(pulse, messages.HeartbeatReply)
         take_pulse(pulse)
 
     placed_at = threading.Event()
@@ -150,7 +154,7 @@ def serve_job(
     placed = link.ask(
         messages.ServerReady(address, source.number, source.where, spared=source.spared, unusable=source.unusable)
     )
-    assert isinstance(placed, messages.Placed)
+    assert isinstance(placed, messages.PlacementReply)
     if welcome.placement is None:
         role.place(placed.placement)
     elif placed.placement.slots_of(role.index) != welcome.placement.slots_of(role.index):
@@ -161,10 +165,10 @@ def serve_job(
     handing.stop()
 
 
-def beat(role: ServerRole, holding: messages.Holding | None, usage: OwnUsage) -> messages.Heartbeat:
+def beat(role: ServerRole, holding: messages.SlotHoldings | None, usage: OwnUsage) -> messages.Heartbeat:
     """A heartbeat with the server's counters and, once it knows them, its slots."""
     counts = slot_loads.pack(role.slot_counts()) if holding is not None else b""
-    report = messages.Report(counters=role.counters())
+    report = messages.MemberReport(counters=role.counters())
     return messages.Heartbeat(report, slots=counts, holding=holding, usage=usage.read())
 
 

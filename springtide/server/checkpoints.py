@@ -95,7 +95,7 @@ class Saver:
         self._copy = _native.SlotCopy()
         """Of one slot after the other, in the same memory."""
 
-    def save(self, order: messages.Save) -> messages.Saved:
+    def save(self, order: messages.SaveOrder) -> messages.SaveReport:
         """Write what the order asks for. What keeps it from being done is told, not raised: the master waits for it."""
         try:
             with behind():
@@ -105,9 +105,9 @@ class Saver:
         except Exception as error:
             log.exception("checkpoint %d", order.number)
             why = f"{type(error).__name__}: {error}"
-            return messages.Saved(order.term, order.number, error=why, part=order.part)
+            return messages.SaveReport(order.term, order.number, error=why, part=order.part)
 
-    def _save(self, order: messages.Save) -> messages.Saved:
+    def _save(self, order: messages.SaveOrder) -> messages.SaveReport:
         began, cpu = time.monotonic(), time.thread_time()
         lost: tuple[str, ...] = ()
         if not order.part:
@@ -130,26 +130,26 @@ class Saver:
             log.warning("checkpoint %d: %s", order.number, error)
             where = f"cannot write to {self._folder}"
             why = f"{where}: {error.strerror or error}"
-            return messages.Saved(order.term, order.number, error=why, part=order.part)
+            return messages.SaveReport(order.term, order.number, error=why, part=order.part)
         unmirrored = ""
         if self._mirror is not None and (order.buddy is not None or self._mirror.asked):
             written, unmirrored = self._mirror.copy(written, order.buddy, order.base, pace)
         seconds, cpu_s = time.monotonic() - began, time.thread_time() - cpu
         log.info("checkpoint %d: %d slots, %d bytes in %.2f s", order.number, len(written.pieces), file.size, seconds)
         tables = tuple(plain_spec(spec) for spec in self._role.store.tables())
-        return messages.Saved(
+        return messages.SaveReport(
             order.term, order.number, written, tables, seconds=seconds, cpu_s=cpu_s, part=order.part,
             unmirrored=unmirrored, lost=lost,
         )  # fmt: skip
 
-    def tidy(self, pulse: messages.Pulse) -> None:
+    def tidy(self, pulse: messages.HeartbeatReply) -> None:
         """The job is over; what nobody needs any more leaves this machine's disk."""
         if self._node and pulse.tidy:
             shutil.rmtree(self._folder / self._home, ignore_errors=True)
             with contextlib.suppress(OSError):
                 self._folder.rmdir()  # unless another server is here too
 
-    def _write(self, order: messages.Save, file: SegmentWriter, pace: "Pace") -> None:
+    def _write(self, order: messages.SaveOrder, file: SegmentWriter, pace: "Pace") -> None:
         """All slots that are ours, those that come to us meanwhile too."""
         store, cut = self._role.store, self._role.store.cut()
         while left := [slot for slot in range(store.slots) if slot not in self._pending and self._role.owns(slot)]:
@@ -161,7 +161,7 @@ class Saver:
                 piece = self._append(file, slot, since, pace)
                 self._keep_if_ours(file, slot, grown(since, piece, order.number, cut, file.path.name))
 
-    def _write_slots(self, order: messages.Save, file: SegmentWriter, pace: "Pace") -> None:
+    def _write_slots(self, order: messages.SaveOrder, file: SegmentWriter, pace: "Pace") -> None:
         """Those of the slots that are ours by now, in full: nobody else has them in this checkpoint."""
         cut = self._role.store.cut()
         for slot in filter(self._role.owns, order.slots):
@@ -280,10 +280,10 @@ def start(
         try:
             while not over.is_set():
                 order = ask(messages.SaveRequest(term, number, part, takes_copies_at, node))
-                if isinstance(order, messages.Pulse):  # the job is over
+                if isinstance(order, messages.HeartbeatReply):  # the job is over
                     saver.tidy(order)
                     return
-                if isinstance(order, messages.Save):
+                if isinstance(order, messages.SaveOrder):
                     term, number, part = order.term, order.number, order.part
                     ask(saver.save(order))
         except errors.SpringtideError as error:

@@ -38,12 +38,12 @@ class Handing:
         self._call = 0
         self.hurried = False
         """Slots go at the least cost to this server: what can wait should, so heartbeats do not count its slots."""
-        self._goal: messages.Goal | None = None
+        self._goal: messages.SlotGoal | None = None
         self._news, self._over = threading.Condition(), False
         self._thread = threading.Thread(target=self._run, name="springtide-handover", daemon=True)
         self._thread.start()
 
-    def heed(self, goal: messages.Goal) -> None:
+    def heed(self, goal: messages.SlotGoal) -> None:
         """Take the newest goal; never waits. Pulses come by two threads: one that was overtaken is old."""
         with self._news:
             if self._goal is not None and overtaken(goal, self._goal):
@@ -57,12 +57,12 @@ class Handing:
                 self._news.notify_all()
 
     @property
-    def holding(self) -> messages.Holding:
+    def holding(self) -> messages.SlotHoldings:
         """The newest call that was heard while nothing was being handed over, what is in doubt, and whether it leaves.
 
         To be read before the slots that it owns: they are all that it will have if it leaves.
         """
-        return messages.Holding(self._call, dict(self._role.in_doubt), self._role.leaves)
+        return messages.SlotHoldings(self._call, dict(self._role.in_doubt), self._role.leaves)
 
     def stop(self) -> None:
         """No more slots; what is under way ends by itself."""
@@ -72,7 +72,7 @@ class Handing:
         self._thread.join(STOP_S)
 
     def _run(self) -> None:
-        goal: messages.Goal | None = None
+        goal: messages.SlotGoal | None = None
         whole = True
         while not self._over:
             with self._news:
@@ -90,14 +90,14 @@ class Handing:
             with self._news:
                 self.hurried = self.hurried and self._goal is not goal
 
-    def _heed_call(self, goal: messages.Goal) -> None:
+    def _heed_call(self, goal: messages.SlotGoal) -> None:
         """Nothing is under way from here at this moment; nor to here, from one that has not heard of this call yet."""
         if goal.call > self._call:
             self._role.expect_anew()
             self._call = goal.call
             self._answer()
 
-    def _work_off(self, goal: messages.Goal) -> bool:
+    def _work_off(self, goal: messages.SlotGoal) -> bool:
         """Hand over all parcels, in turn; whether all of it is done. A newer goal is looked at after each chunk."""
         if not goal.settled:
             return True
@@ -123,26 +123,26 @@ class Handing:
                     return False
         return True
 
-    def _settle_doubts(self, goal: messages.Goal) -> list[messages.Parcel]:
+    def _settle_doubts(self, goal: messages.SlotGoal) -> list[messages.SlotParcel]:
         """What to ask once more about slots that were closed for a server whose answer never came, whatever the goal.
 
         Its own word or a roll call may have made them that server's, which may have given them on since: whosever they
         are, what is left of them here is outdated then. If it has left for good they are served here again.
         """
-        ask: list[messages.Parcel] = []
+        ask: list[messages.SlotParcel] = []
         for slot, server in dict(self._role.in_doubt).items():
             owner = goal.placement.server_of_slot[slot]
             address = goal.addresses[server] if server < len(goal.addresses) else ""
             if owner != self._role.index:
                 self._role.let_go(slot)
             elif address:
-                ask.append(messages.Parcel(server, address, (slot,)))
+                ask.append(messages.SlotParcel(server, address, (slot,)))
             else:
                 self._role.take_back(slot)
         return ask
 
 
-def overtaken(goal: messages.Goal, known: messages.Goal) -> bool:
+def overtaken(goal: messages.SlotGoal, known: messages.SlotGoal) -> bool:
     """Pure. Whether a goal was made before one that is known. Placements only grow newer, and so do calls (0: none)."""
     return goal.placement.epoch < known.placement.epoch or 0 < goal.call < known.call
 

@@ -19,7 +19,7 @@ from springtide.checkpoint.transfer.file_server import Copies, Part, parts
 from springtide.domain.model.checkpoints import Buddy, Written
 from springtide.rpc.messages import messages
 from springtide.rpc.transport import channel
-from springtide.rpc.transport.listener import Listener, Peer
+from springtide.rpc.transport.listener import Peer, RpcListener
 
 log = logging.getLogger(__name__)
 
@@ -64,12 +64,12 @@ class Mirror:
         base, newest = needed
         own = sorted((path.name, path.stat().st_size) for path in self._own.glob(self._files))
         own = [(name, size) for name, size in own if (number := number_in(name) or 0) <= base or number == newest]
-        link = channel.Channel(
+        link = channel.MasterChannel(
             buddy.address, self._secret, connect_timeout_s=CONNECT_S, certificates=self._certificates, role="server"
         )
         try:
             answer = link.ask(messages.MirrorFiles(tuple(own)))
-            assert isinstance(answer, messages.Lacks)
+            assert isinstance(answer, messages.MissingFiles)
             for name in answer.names:
                 for part in parts(self._own / name):
                     with pace:
@@ -84,7 +84,7 @@ class Taking:
 
     def __init__(self, folder: pathlib.Path, secret: bytes, host: str, *, certificates: str = "") -> None:
         self._copies, self._turn = Copies(folder), asyncio.Lock()
-        self._listener = Listener(secret, self._handle, lambda _: None, certificates=certificates)
+        self._listener = RpcListener(secret, self._handle, lambda _: None, certificates=certificates)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="springtide-mirror", daemon=True)
         self._thread.start()
@@ -113,7 +113,7 @@ class Taking:
         async with self._turn:
             match request:
                 case messages.MirrorFiles():
-                    return messages.Lacks(await asyncio.to_thread(self._copies.lacks, request.files))
+                    return messages.MissingFiles(await asyncio.to_thread(self._copies.lacks, request.files))
                 case messages.MirrorPart():
                     part = Part(request.offset, request.content, request.last, request.checksum)
                     await asyncio.to_thread(self._copies.take, request.name, part)

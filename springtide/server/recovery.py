@@ -34,7 +34,7 @@ class Source(NamedTuple):
     """Newer ones that could not be used, and why, each in a sentence."""
 
 
-def bring_back(store: _native.Store, wanted: messages.Restore, scattered: Place | None = None) -> Source:
+def bring_back(store: _native.Store, wanted: messages.RestoreOrder, scattered: Place | None = None) -> Source:
     """Import the slots: from the checkpoint that is named, else from the newest one that can be read at all.
 
     The folder that is named lies in memory where its pages have outlived the server; `fallback` is storage. Where
@@ -67,7 +67,7 @@ def bring_back(store: _native.Store, wanted: messages.Restore, scattered: Place 
 
 
 def _import(
-    store: _native.Store, source: Source, wanted: messages.Restore, places: Mapping[str, str | Place]
+    store: _native.Store, source: Source, wanted: messages.RestoreOrder, places: Mapping[str, str | Place]
 ) -> Source:  # fmt: skip
     place = places[source.where]
     done = restore.restore(store, place, source.number, wanted.slots, wanted.lineage)
@@ -78,7 +78,7 @@ def _import(
     return source._replace(spared=spared)
 
 
-def _learn_tables(store: _native.Store, wanted: messages.Restore, place: str | Place) -> Source:
+def _learn_tables(store: _native.Store, wanted: messages.RestoreOrder, place: str | Place) -> Source:
     """A server without slots has nothing to bring back: the ledger need not go back for it."""
     try:
         restore.restore(store, place, wanted.number, (), wanted.lineage)

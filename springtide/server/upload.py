@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 ENDS_S = 10.0  # a process that has said what became of it is waited for so long
 
 
-def send(folder: pathlib.Path, order: messages.Copy) -> messages.Copied:
+def send(folder: pathlib.Path, order: messages.CopyOrder) -> messages.CopyReport:
     """Have the files sent; what became of it, failures too."""
     files = msgspec.json.encode(order.files).decode()
     command = [sys.executable, "-m", "springtide.checkpoint.transfer.upload_part"]
@@ -42,7 +42,7 @@ def send(folder: pathlib.Path, order: messages.Copy) -> messages.Copied:
         done = Sent(error=f"its process failed: {error}")
     if done.error:
         log.warning("copies to %s: %s", order.url, done.error)
-    return messages.Copied(order.id, done.files, done.bytes, done.lacks, done.error)
+    return messages.CopyReport(order.id, done.files, done.bytes, done.lacks, done.error)
 
 
 def start(
@@ -55,9 +55,9 @@ def start(
         try:
             while not over.is_set():
                 order = ask(messages.CopyRequest(done))
-                if isinstance(order, messages.Pulse):  # the job is over
+                if isinstance(order, messages.HeartbeatReply):  # the job is over
                     return
-                if isinstance(order, messages.Copy):
+                if isinstance(order, messages.CopyOrder):
                     done = order.id
                     ask(send(folder, order))
         except errors.SpringtideError as error:

@@ -182,7 +182,7 @@ def log_to_stderr(*, debug: bool = False) -> None:
     """Set up logging of a role's process; the platform has pointed standard error at the role's log file."""
     output.keep_going()
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(redactor.Formatter(_FORMAT))
+    handler.setFormatter(redactor.RedactingFormatter(_FORMAT))
     logging.basicConfig(level=logging.DEBUG if debug else logging.INFO, handlers=[handler], force=True)
 
 
@@ -190,7 +190,7 @@ def log_quietly(*, debug: bool = False) -> None:
     """Set up our own logger only, warnings and worse: in a worker the root logger belongs to the user's script."""
     output.keep_going()
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(redactor.Formatter(_FORMAT))
+    handler.setFormatter(redactor.RedactingFormatter(_FORMAT))
     ours = logging.getLogger("springtide")
     ours.addHandler(handler)
     ours.setLevel(logging.DEBUG if debug else logging.WARNING)

@@ -18,7 +18,7 @@ PATIENCE_S = 5.0
 MOST_BYTES = 16_384
 
 
-class Exposing:
+class MetricsServer:
     """One endpoint."""
 
     def __init__(self, text: Callable[[], str]) -> None:

@@ -123,6 +123,8 @@ def _steady(stream: TextIO) -> TextIO:
         stream.flush()
     return io.TextIOWrapper(
         SteadyOutput(stream.fileno()),  # type: ignore[type-var]
-        encoding=stream.encoding, errors=stream.errors, line_buffering=True,
+        encoding=stream.encoding,
+        errors=stream.errors,
+        line_buffering=True,
         write_through=getattr(stream, "write_through", False),
-    )  # fmt: skip
+    )

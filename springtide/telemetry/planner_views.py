@@ -40,7 +40,7 @@ LEFT_OUT: Mapping[type, Mapping[str, float]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
+class PlannerView:
     """All that a policy is asked with."""
 
     view: ClusterView
@@ -60,13 +60,17 @@ class _File:
     launches: tuple[LaunchTime, ...] = ()
 
 
-def write(path: pathlib.Path, shown: Shown) -> None:
+def write(path: pathlib.Path, shown: PlannerView) -> None:
     """Put it there, whole or not at all."""
     view = shown.view
     laid_out = _File(
-        now=view.now, planning=shown.config, capacity=view.capacity, jobs=view.jobs, history=view.history,
+        now=view.now,
+        planning=shown.config,
+        capacity=view.capacity,
+        jobs=view.jobs,
+        history=view.history,
         launches=view.launches,
-    )  # fmt: skip
+    )
     try:
         private_files.replace(path, msgspec.json.encode(_plain(msgspec.to_builtins(laid_out))))
     except OSError as error:
@@ -82,7 +86,7 @@ def _plain(value: Any) -> Any:
     return [_plain(each) for each in value] if isinstance(value, list | tuple) else value
 
 
-def read(path: pathlib.Path) -> Shown:
+def read(path: pathlib.Path) -> PlannerView:
     """What the file shows."""
     text = file_input.read(path, what="a view of jobs in YAML or JSON", hint="examples/plan_job.yaml is one")
     place = InputFile(path, text)
@@ -94,7 +98,7 @@ def read(path: pathlib.Path) -> Shown:
         )
     except errors.BadInput as error:
         raise place.fail(("jobs",), str(error)) from None
-    return Shown(view=view, config=found.planning)
+    return PlannerView(view=view, config=found.planning)
 
 
 def _last(job: JobView) -> float:
@@ -145,9 +149,10 @@ def _noun(place: InputFile, trail: Trail, value: Any, wanted: type) -> Any:
     made: dict[str, Any] = dict(LEFT_OUT.get(wanted, {}))
     made |= {name: _made(place, (*trail, name), each, hints[name]) for name, each in value.items()}
     lacking = [
-        name for name, each in known.items() if name not in made
-        and each.default is dataclasses.MISSING and each.default_factory is dataclasses.MISSING
-    ]  # fmt: skip
+        name
+        for name, each in known.items()
+        if name not in made and each.default is dataclasses.MISSING and each.default_factory is dataclasses.MISSING
+    ]
     if lacking:
         raise place.fail(trail, f"{_name(wanted)} needs {', '.join(lacking)} too")
     try:

@@ -44,7 +44,7 @@ def option_pairs(arguments: Sequence[str]) -> list[str]:
     return [*arguments, *pairs]
 
 
-class Formatter(logging.Formatter):
+class RedactingFormatter(logging.Formatter):
     """Log lines and tracebacks as they may be shown."""
 
     def format(self, record: logging.LogRecord) -> str:

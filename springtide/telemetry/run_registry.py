@@ -30,7 +30,7 @@ class RunCard(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class JobRun:
     """One run folder."""
 
     files: RunFiles
@@ -65,14 +65,14 @@ def read_card(files: RunFiles) -> RunCard | None:
         return None
 
 
-def find(base: pathlib.Path) -> list[Run]:
+def find(base: pathlib.Path) -> list[JobRun]:
     """All runs in a folder, the newest first."""
     found = []
     for path in base.glob("*/job.json"):
         files = RunFiles(path.parent)
         card = read_card(files)
         if card is not None:
-            found.append(Run(files, card))
+            found.append(JobRun(files, card))
     return sorted(found, key=lambda run: run.card.began_at, reverse=True)
 
 

@@ -159,7 +159,7 @@ class LocalCluster:
         self, workers: int | None = None, *, servers: int | None = None, data_workers: int | None = None
     ) -> None:  # fmt: skip
         """`springtide scale`."""
-        work = self._ask(messages.Scale(workers, servers, "asked by a test", data_workers))
+        work = self._ask(messages.ScaleRequest(workers, servers, "asked by a test", data_workers))
         try:
             asked = asyncio.run_coroutine_threadsafe(work, self._loop)
         except RuntimeError:  # the agent's loop is closed

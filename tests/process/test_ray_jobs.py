@@ -59,7 +59,7 @@ def test_a_job_that_loses_its_master_its_steward_and_a_whole_node_trains_everyth
     ids = counting.draw(rng, 8_000)
     job = world.do("submit", plan_of(tmp_path, ids, name="hurt", workers=1, pause_s=0.4))
     world.do("until", job, samples=100, workers=1, servers=2)
-    world.do("ask", job, messages.Scale(2, None, "asked by a test"))
+    world.do("ask", job, messages.ScaleRequest(2, None, "asked by a test"))
     world.do("until", job, workers=2)
     before = world.do("holders", job)
     assert before["server-0"][0] != before["server-1"][0], "servers are spread over the nodes"
@@ -95,11 +95,11 @@ def test_workers_and_servers_come_and_go_while_it_trains(world, tmp_path, rng):
     ids = counting.draw(rng, 20_000)
     job = world.do("submit", plan_of(tmp_path, ids, name="scaled", workers=1, servers=1))
     world.do("until", job, samples=100, workers=1, servers=1)
-    world.do("ask", job, messages.Scale(3, 2, "asked by a test"))
+    world.do("ask", job, messages.ScaleRequest(3, 2, "asked by a test"))
     world.do("until", job, workers=3, servers=2)
-    world.do("ask", job, messages.Scale(1, 1, "asked by a test"))
+    world.do("ask", job, messages.ScaleRequest(1, 1, "asked by a test"))
     world.do("until", job, workers=1, servers=1)
-    world.do("ask", job, messages.Scale(2, None, "asked by a test"))
+    world.do("ask", job, messages.ScaleRequest(2, None, "asked by a test"))
     counting.hurry(tmp_path)
     assert world.do("wait", job).phase == "finished"
     assert counting.differences(tmp_path, ids, epochs=EPOCHS, batch=BATCH) == {}
@@ -180,7 +180,7 @@ def test_a_job_that_is_stopped_leaves_no_process_behind(world, tmp_path, rng):
     job = world.do("submit", plan_of(tmp_path, ids, name="stopped"))
     world.do("until", job, samples=100, workers=2, servers=2)
     held = world.do("holders", job)
-    world.do("ask", job, messages.Stop("enough"))
+    world.do("ask", job, messages.StopRequest("enough"))
     assert world.do("wait", job).phase == "stopped"
     waiting.until(lambda: all(gone(pid) for _, pid in held.values()), "all of its processes are gone")
 

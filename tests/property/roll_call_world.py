@@ -17,9 +17,9 @@ from springtide.domain.spec.job_spec import JobSpec
 from springtide.job.core import events
 from springtide.job.recovery.rollcall import RollCall
 from springtide.master.core import waiters
-from springtide.master.core.context import Doors
-from springtide.master.core.record import Record
-from springtide.master.servers.migration import Rollout
+from springtide.master.core.context import MasterContext
+from springtide.master.core.record import JobRecord
+from springtide.master.servers.migration import SlotMigration
 from springtide.rpc.messages import messages
 from springtide.server import slot_loads
 
@@ -69,8 +69,8 @@ class Life:
     """Gifts of others, and whether they were taken."""
     turn: int = 0
     call: int = 0
-    goal: messages.Goal | None = None
-    taken: messages.Goal | None = None
+    goal: messages.SlotGoal | None = None
+    taken: messages.SlotGoal | None = None
     giving: Frame | None = None
     told: messages.SlotsMoved | None = None
     """Waits for the master's answer."""
@@ -88,7 +88,9 @@ class World:
     def __init__(self, seed: int, *, dropped: str = "") -> None:
         assert not dropped or dropped in RULES
         self.chance, self.dropped, self.wrong = random.Random(seed), dropped, []
-        self.record = Record(JobSpec(name="moves", servers=SERVERS, workers=1, slots=64, relaunches=10**6, backoff_s=0))
+        self.record = JobRecord(
+            JobSpec(name="moves", servers=SERVERS, workers=1, slots=64, relaunches=10**6, backoff_s=0)
+        )
         self.term = 1
         self.rollout = self.master()
         self.lives = {rank: Life(rank, 0) for rank in range(SERVERS)}
@@ -98,25 +100,25 @@ class World:
         self.news: list[Life] = []
         self.truth = dict.fromkeys(SLOTS, 0)
         self.step = 0
-        self.happen(events.Joined(Role(RoleKind.WORKER, 0)))
+        self.happen(events.RoleJoined(Role(RoleKind.WORKER, 0)))
         for life in self.lives.values():
-            self.happen(events.Joined(life.role))
+            self.happen(events.RoleJoined(life.role))
             self.ready(life)
-        self.happen(events.Saved(1))
+        self.happen(events.CheckpointSaved(1))
         for life in self.lives.values():
             life.placed = True
             self.open_all(life, [slot for slot in SLOTS if self.record.owners[slot] == life.rank])
 
-    def master(self) -> Rollout:
+    def master(self) -> SlotMigration:
         """The master of this term."""
-        doors = Doors(
+        doors = MasterContext(
             record=self.record,
             kept=lambda entry: contextlib.nullcontext(),
             tell=lambda kind, **fields: None,
             happen=self.happen,
-            changed=waiters.Turnstile(),
+            changed=waiters.ChangeSignal(),
         )
-        return Rollout(doors, term=self.term)
+        return SlotMigration(doors, term=self.term)
 
     def happen(self, event: events.Event) -> None:
         self.record.happen(event, 0.0)
@@ -124,7 +126,7 @@ class World:
     def ready(self, life: Life) -> None:
         address = f"host:{next(self.ports)}"
         self.life_at[address] = life
-        self.happen(events.Ready(life.role, address, life.incarnation))
+        self.happen(events.RoleReady(life.role, address, life.incarnation))
 
     # ---- a run ----
 
@@ -223,9 +225,9 @@ class World:
         while dead.words and self.chance.random() < 0.7:
             self.say(dead, dead.words.pop(0))
         ended = RoleExit(role=dead.role, pid=1, signal="SIGKILL", incarnation=dead.incarnation)
-        self.happen(events.Gone(ended))
+        self.happen(events.RoleExited(ended))
         self.lives[dead.rank] = Life(dead.rank, dead.incarnation + 1)
-        self.happen(events.Joined(dead.role, dead.incarnation + 1, pid=dead.incarnation + 2))
+        self.happen(events.RoleJoined(dead.role, dead.incarnation + 1, pid=dead.incarnation + 2))
 
     def replace_master(self) -> None:
         """Words that were on their way are said again; heartbeats are made anew."""
@@ -266,7 +268,7 @@ class World:
             life.told = None
             return
         if word is None:  # made and sent in the same moment, or so the channel sees to it
-            word = (sorted(life.gates), messages.Holding(life.call, dict(life.doubts)))
+            word = (sorted(life.gates), messages.SlotHoldings(life.call, dict(life.doubts)))
         owned, holding = word
         packed = slot_loads.pack([slot_loads.SlotCount(slot, 1, 1) for slot in owned])
         if self.dropped == "stop":
@@ -291,7 +293,7 @@ class World:
             if life.goal.call > life.call:
                 life.turn += 1
                 life.call = life.goal.call
-                life.words.append((sorted(life.gates), messages.Holding(life.call, dict(life.doubts))))
+                life.words.append((sorted(life.gates), messages.SlotHoldings(life.call, dict(life.doubts))))
                 return
         goal = life.goal
         if not goal.settled:

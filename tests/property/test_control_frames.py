@@ -13,7 +13,7 @@ from springtide.domain.data.samples import DatasetCard
 from springtide.rpc.messages import messages
 from springtide.rpc.transport import frames
 
-calls = msgspec.msgpack.Decoder(messages.Call)
+calls = msgspec.msgpack.Decoder(messages.RequestFrame)
 
 counts = st.integers(0, 2**40)
 cards = st.builds(
@@ -25,7 +25,7 @@ cards = st.builds(
     shuffle=st.booleans(),
 )
 reports = st.builds(
-    messages.Report,
+    messages.MemberReport,
     step=counts,
     samples=counts,
     loss=st.none() | st.floats(allow_nan=False),
@@ -37,8 +37,8 @@ requests = st.one_of(
     st.builds(messages.ServerReady, address=st.text(max_size=30)),
     st.builds(messages.LeaseRequest, card=cards, progress=words, failures=failures),
     st.builds(messages.Heartbeat, report=st.none() | reports, progress=words),
-    st.builds(messages.Share, key=st.text(max_size=20), value=st.binary(max_size=200)),
-    st.builds(messages.Fail, rank=counts, error=st.text(max_size=50), trace=st.text(max_size=50)),
+    st.builds(messages.ShareRequest, key=st.text(max_size=20), value=st.binary(max_size=200)),
+    st.builds(messages.ScriptError, rank=counts, error=st.text(max_size=50), trace=st.text(max_size=50)),
     st.just(messages.StatusRequest()),
 )
 
@@ -60,7 +60,7 @@ def read_all(data, limit=frames.MAX_BYTES):
     return asyncio.run(run())
 
 
-@given(st.lists(st.builds(messages.Call, counts, requests), max_size=5))
+@given(st.lists(st.builds(messages.RequestFrame, counts, requests), max_size=5))
 def test_what_is_packed_is_read_back(sent):
     found, end = read_all(b"".join(frames.pack(call) for call in sent))
     assert found == sent
@@ -73,7 +73,7 @@ def test_garbage_is_refused_not_misread(data):
     assert isinstance(end, (frames.BadFrame, EOFError))
 
 
-@given(st.builds(messages.Call, counts, requests), st.data())
+@given(st.builds(messages.RequestFrame, counts, requests), st.data())
 def test_a_cut_frame_is_noticed(call, data):
     whole = frames.pack(call)
     found, end = read_all(whole[: data.draw(st.integers(1, len(whole) - 1))])
@@ -87,7 +87,7 @@ def test_a_length_over_the_limit_is_refused_before_it_is_read():
 
 def test_a_message_too_large_to_send_is_refused_by_the_sender():
     with pytest.raises(errors.BadInput, match="over the control plane's limit"):
-        frames.pack(messages.Share("key", bytes(frames.MAX_BYTES)))
+        frames.pack(messages.ShareRequest("key", bytes(frames.MAX_BYTES)))
 
 
 def test_a_value_of_the_wrong_type_is_refused():
@@ -98,4 +98,4 @@ def test_a_value_of_the_wrong_type_is_refused():
 
 def test_a_number_over_64_bits_is_refused_by_the_sender():
     with pytest.raises(errors.BadInput, match="does not fit into 64 bits"):
-        frames.pack(messages.Call(1, messages.LeaseRequest(DatasetCard(samples=1, batch_size=1, seed=2**70))))
+        frames.pack(messages.RequestFrame(1, messages.LeaseRequest(DatasetCard(samples=1, batch_size=1, seed=2**70))))

@@ -63,7 +63,7 @@ class World:
             assert self.look() == before, "a refused event has changed something"
             done = []
         self.state.check()
-        self.ends += [action for action in done if isinstance(action, actions.Conclude)]
+        self.ends += [action for action in done if isinstance(action, actions.EndJob)]
         assert len(self.ends) == self.state.phase.over, "a job ends once"
         self.check_lives(before)
         self.check_fences(done)
@@ -90,7 +90,7 @@ class World:
     def check_fences(self, done):
         """Every life of a worker that is over was fenced once; nothing else was."""
         for action in done:
-            if isinstance(action, actions.Fence):
+            if isinstance(action, actions.FenceWorker):
                 assert (action.role, action.incarnation) not in self.fenced, "fenced twice"
                 assert action.why
                 self.fenced.add((action.role, action.incarnation))
@@ -110,10 +110,10 @@ class World:
     def check_servers(self, done):
         """Every life of a server that is over was told once as lost; a job without all servers heals, or is over."""
         for action in done:
-            if isinstance(action, actions.Lost):
+            if isinstance(action, actions.ServerLost):
                 assert (action.role, action.incarnation) not in self.lost and action.why
                 self.lost.add((action.role, action.incarnation))
-            if isinstance(action, actions.Returned):
+            if isinstance(action, actions.ServerReturned):
                 node = self.state.node(action.role)
                 assert (node.incarnation, node.address) == (action.incarnation, action.address)
         if self.state.phase is JobPhase.FAILED:
@@ -137,18 +137,18 @@ def ended(role, how, incarnation):
         "left": {"code": 0},
         "unplaced": {"unplaced": "0/3 nodes have room"},
     }
-    return events.Gone(RoleExit(role=role, pid=1, incarnation=incarnation, **kinds[how]))
+    return events.RoleExited(RoleExit(role=role, pid=1, incarnation=incarnation, **kinds[how]))
 
 
 def of_feeder(pick, feeder):
     """What may happen to a data worker."""
     life = max(0, feeder.incarnation - (pick(range(6)) == 0))
     if feeder.role.kind is not RoleKind.DATA_WORKER or pick([0, 0, 1]):
-        return events.Joined(feeder.role, life)
+        return events.RoleJoined(feeder.role, life)
     if pick(range(4)) == 0:
-        return events.Leaving(feeder.role, life, "there is room beside its trainers")
+        return events.EvictionNoticed(feeder.role, life, "there is room beside its trainers")
     how = pick(["killed", "oom", "evicted", "crashed", "left", "unplaced", "ready", "ready"])
-    where = events.Ready(feeder.role, f"host:{feeder.role}.{life}", life)
+    where = events.RoleReady(feeder.role, f"host:{feeder.role}.{life}", life)
     return where if how == "ready" else ended(feeder.role, how, life)
 
 
@@ -161,24 +161,24 @@ def draw_event(world, pick, rare):
     kind = pick(["join"] * 6 + ["heard"] * 4 + ["ready"] * 3 + ["tick"] * 3 + ["finish"] * 2 + ["gone"] * 2 + rare)
     match kind:
         case "join":
-            return events.Joined(role, life)
+            return events.RoleJoined(role, life)
         case "heard":
-            return events.Heard(role, life)
+            return events.RoleAlive(role, life)
         case "ready":
             server = world.state.node(Role(RoleKind.SERVER, pick(range(SPEC.servers))))
             life = max(0, server.incarnation - (pick(range(6)) == 0))
-            return events.Ready(server.role, f"host:{server.role.rank}.{life}", life)
+            return events.RoleReady(server.role, f"host:{server.role.rank}.{life}", life)
         case "saved":
-            return events.Saved(pick(range(9)))
+            return events.CheckpointSaved(pick(range(9)))
         case "tick":
             return TICK
         case "finish":
-            return events.Finished(role, life) if role.kind is RoleKind.WORKER else TICK
+            return events.ScriptFinished(role, life) if role.kind is RoleKind.WORKER else TICK
         case "gone":
             worker = pick([each for each in nodes if each.role.kind is RoleKind.WORKER])
             return ended(worker.role, pick(["killed", "oom", "evicted", "crashed", "left"]), worker.incarnation)
         case "scale":
-            return events.Scaled(pick(range(MAX_RANK)), "asked")
+            return events.WorkersScaled(pick(range(MAX_RANK)), "asked")
         case "plan":
             memory = pick([2**30, 2**31])
             shape = Shape(
@@ -199,13 +199,13 @@ def draw_event(world, pick, rare):
             server = world.state.node(Role(RoleKind.SERVER, pick(range(SPEC.servers))))
             return ended(server.role, pick(["killed", "oom", "evicted", "crashed", "left"]), server.incarnation)
         case "leaving":
-            return events.Leaving(node.role, life, "its pod is being evicted", empty=pick([False, True]))
+            return events.EvictionNoticed(node.role, life, "its pod is being evicted", empty=pick([False, True]))
         case "infrastructure":
-            return events.Failed(role, "Error", "trace", Blame.INFRASTRUCTURE, life)
+            return events.ScriptFailed(role, "Error", "trace", Blame.INFRASTRUCTURE, life)
         case "raised":
-            return events.Failed(role, "Error", "trace", Blame.USER, life)
+            return events.ScriptFailed(role, "Error", "trace", Blame.USER, life)
         case _:
-            return events.Recovered(2) if kind == "recover" else events.StopAsked("Ctrl-C")
+            return events.MasterTookOver(2) if kind == "recover" else events.StopRequested("Ctrl-C")
 
 
 RARE = [

@@ -89,7 +89,7 @@ def noted_late(weigh):
     ("where", "name", "instead"),
     [
         (JobLedger, "restore", stay),
-        (round.Saving, "weigh", noted_late(round.Saving.weigh)),
+        (round.CheckpointStore, "weigh", noted_late(round.CheckpointStore.weigh)),
     ],
     ids=["the ledger goes back", "a note is older than any slot"],
 )

@@ -26,7 +26,7 @@ from springtide.brain.service.executor_pool import Pool
 from springtide.brain.service.service import GATHER_S, KEEP_S, Service
 from springtide.brain.store import store
 from springtide.rpc.transport import addresses, master_file
-from springtide.rpc.transport.listener import Handle, Listener
+from springtide.rpc.transport.listener import Handle, RpcListener
 
 log = logging.getLogger(__name__)
 
@@ -213,7 +213,7 @@ async def _serving(
 ) -> AsyncIterator[Service]:
     pool = Pool()
     service = Service(options.rules, database, pool, gather_s=options.gather_s, strict=options.standby)
-    listener = Listener(
+    listener = RpcListener(
         trust.secret, cast("Handle", service.handle), lambda _: None, calls=messages.CALLS, who="brain",
         certificates=trust.own,
     )  # fmt: skip
@@ -225,7 +225,7 @@ async def _serving(
         loops += [asyncio.create_task(service.rounds()), asyncio.create_task(service.tidy(options.keep_s))]
         if options.standby:
             loops.append(asyncio.create_task(service.watch()))
-        said = master_file.Whereabouts(pid=os.getpid(), address=service.address, tls=trust.asking)
+        said = master_file.MasterLocation(pid=os.getpid(), address=service.address, tls=trust.asking)
         master_file.write(where_file(options.folder), said)
         yield service
     finally:

@@ -42,7 +42,7 @@ class Remote:
         self._certificates = certificates
         self.address, self._secret, self._key = address, secret, key or socket.gethostname()
         self._connect_s, self._answer_s = connect_s, answer_s
-        self._link: connection.Connection | None = None
+        self._link: connection.RpcConnection | None = None
         self._one_at_a_time = asyncio.Lock()
 
     async def advise(self, view: JobView, *, epoch: int, now: float) -> Advice:
@@ -84,7 +84,7 @@ class Remote:
             except errors.JobFailed as error:
                 raise self._away(str(error)) from error
 
-    async def _linked(self) -> connection.Connection:
+    async def _linked(self) -> connection.RpcConnection:
         if self._link is None or self._link.lost:
             await self.close()
             self._link = await connection.connect(

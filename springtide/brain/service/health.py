@@ -11,7 +11,7 @@ from springtide.rpc.transport import addresses
 from springtide.telemetry import metrics_server
 
 
-class Health(metrics_server.Exposing):
+class Health(metrics_server.MetricsServer):
     """Of one brain."""
 
     def __init__(self) -> None:

@@ -9,14 +9,14 @@ import msgspec
 from springtide.domain.core.shape import ResourceBudget, Shape
 from springtide.domain.plan.advice import Advice
 from springtide.domain.plan.view import JobView, PastJob
-from springtide.rpc.messages.messages import Ok, Refused
-from springtide.rpc.messages.types import Message
-from springtide.rpc.transport.connection import Other
+from springtide.rpc.messages.messages import Ok, RequestRefused
+from springtide.rpc.messages.types import RpcMessage
+from springtide.rpc.transport.connection import Callee
 
 # ---- requests ----
 
 
-class Consult(Message, frozen=True):
+class Consult(RpcMessage, frozen=True):
     """What should this job change? Asked when nothing of it is being changed; answered with `Counsel`, in seconds."""
 
     view: JobView
@@ -27,24 +27,24 @@ class Consult(Message, frozen=True):
     """Tells jobs of one name apart: which run it is. A master that is started again says the same."""
 
 
-class Conclude(Message, frozen=True):
+class Conclude(RpcMessage, frozen=True):
     """A job is over; it is to be remembered."""
 
     past: PastJob
     key: str = ""
 
 
-class Inspect(Message, frozen=True):
+class Inspect(RpcMessage, frozen=True):
     """How is the brain? Answered with `BrainStatus`."""
 
 
-class Recall(Message, frozen=True):
+class Recall(RpcMessage, frozen=True):
     """Which jobs does it remember? Answered with `Recalled`."""
 
     newest: int = 20
 
 
-class Staff(Message, frozen=True):
+class Staff(RpcMessage, frozen=True):
     """Work with so many executors from now on."""
 
     executors: int
@@ -53,13 +53,13 @@ class Staff(Message, frozen=True):
 # ---- replies ----
 
 
-class Counsel(Message, frozen=True):
+class Counsel(RpcMessage, frozen=True):
     """What the brain says to one job."""
 
     advice: Advice
 
 
-class LiveJob(Message, frozen=True):
+class LiveJob(RpcMessage, frozen=True):
     """One job as the brain knows it."""
 
     name: str
@@ -79,7 +79,7 @@ class LiveJob(Message, frozen=True):
     """What it was told to become and has not become yet."""
 
 
-class BrainStatus(Message, frozen=True):
+class BrainStatus(RpcMessage, frozen=True):
     """The whole brain at one moment."""
 
     address: str
@@ -108,7 +108,7 @@ class BrainStatus(Message, frozen=True):
     """The last thing that went wrong with the database or an executor."""
 
 
-class Recalled(Message, frozen=True):
+class Recalled(RpcMessage, frozen=True):
     """The newest past jobs, oldest first."""
 
     jobs: tuple[PastJob, ...]
@@ -117,7 +117,7 @@ class Recalled(Message, frozen=True):
 
 
 Request = Consult | Conclude | Inspect | Recall | Staff
-Reply = Counsel | Ok | BrainStatus | Recalled | Refused
+Reply = Counsel | Ok | BrainStatus | Recalled | RequestRefused
 
 
 class Call(msgspec.Struct, frozen=True, array_like=True):
@@ -135,4 +135,4 @@ class Return(msgspec.Struct, frozen=True, array_like=True):
 
 
 CALLS = msgspec.msgpack.Decoder(Call)
-BRAIN = Other("brain", msgspec.msgpack.Decoder(Return), tls="SPRINGTIDE_BRAIN_TLS")
+BRAIN = Callee("brain", msgspec.msgpack.Decoder(Return), tls="SPRINGTIDE_BRAIN_TLS")

@@ -63,7 +63,7 @@ def main(arguments: list[str]) -> int:
     threading.Thread(target=end_with_parent, daemon=True).start()
     os.nice(NICE)
     settings = config.load()
-    known = messages.Holders((int(number),), msgspec.json.decode(addresses, type=dict[str, str]))
+    known = messages.FileHolders((int(number),), msgspec.json.decode(addresses, type=dict[str, str]))
     try:
         secret = config.job_secret(settings)
         place = Scattered(folder, pathlib.Path(folder), lambda _: known, secret, certificates=settings.tls)

@@ -31,7 +31,7 @@ class Scattered:
     def __init__(self, where: str, own: pathlib.Path, ask: Ask, secret: bytes, *, certificates: str = "") -> None:
         self._where, self._own, self._ask = where, Folder(own), ask
         self._secret, self._certificates = secret, certificates
-        self._links: dict[str, channel.Channel | None] = {}
+        self._links: dict[str, channel.MasterChannel | None] = {}
         """By server; None: it cannot be reached, or gives no files away."""
         self._silent: set[str] = set()
         """Servers that give none away: all see their folders, or they are gone."""
@@ -101,12 +101,12 @@ class Scattered:
         assert isinstance(answer, messages.FileRun)
         return answer
 
-    def _link(self, server: str) -> channel.Channel:
+    def _link(self, server: str) -> channel.MasterChannel:
         if server not in self._links:
             self._links[server] = None
             if address := self._address(server):
                 with contextlib.suppress(errors.MasterUnreachable):
-                    self._links[server] = channel.Channel(
+                    self._links[server] = channel.MasterChannel(
                         address, self._secret, connect_timeout_s=CONNECT_S, certificates=self._certificates,
                         role="server",
                     )  # fmt: skip
@@ -128,7 +128,7 @@ class Scattered:
                 return holders.addresses.get(server, "")
             time.sleep(AGAIN_S)
 
-    def _holders(self) -> messages.Holders:
-        answer = self._ask(messages.HoldersRequest())
-        assert isinstance(answer, messages.Holders)
+    def _holders(self) -> messages.FileHolders:
+        answer = self._ask(messages.FileHoldersRequest())
+        assert isinstance(answer, messages.FileHolders)
         return answer

@@ -18,7 +18,7 @@ def where_of(folder: str, *, platform: str = "", **options: str) -> JobLocation:
     return JobLocation(platform=platform, options=given, folder=folder)
 
 
-def pick(name: str | None, folder: str) -> run_registry.Run:
+def pick(name: str | None, folder: str) -> run_registry.JobRun:
     """The run folder of a job of this machine: the named one, or the newest."""
     run = job_lookup.pick(name, folder)
     if not run.here:

@@ -109,7 +109,7 @@ def one_more(files: RunFiles, servers: int) -> None:
     """`springtide scale --servers N`. The demo goes on without, where the job ends meanwhile."""
     with contextlib.suppress(errors.SpringtideError, OSError, StopIteration):
         run = next(run for run in run_registry.find(files.root.parent) if run.files.root == files.root)
-        LocalJobHandle(run).ask(messages.Scale(None, servers, "one more, to show it"))
+        LocalJobHandle(run).ask(messages.ScaleRequest(None, servers, "one more, to show it"))
 
 
 def living(files: RunFiles, role: str) -> int:

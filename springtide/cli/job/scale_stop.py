@@ -49,7 +49,7 @@ def scale(name: str | None, wanted: ScaleTarget, where: JobLocation, *, as_json:
                 f"{words(kind, count)}: this machine has {os.cpu_count()} cores, and more than {most} of them would "
                 "mostly wait for each other. Nothing was changed; if it is what you want, say --yes"
             )
-    reach.ask(messages.Scale(wanted.workers, wanted.servers, data_workers=wanted.data_workers))
+    reach.ask(messages.ScaleRequest(wanted.workers, wanted.servers, data_workers=wanted.data_workers))
     text = " and ".join(words(kind, count) for kind, count in wanted.said.items())
     print(f"job {reach.name}: {text} wanted; see `springtide status {reach.name}`")
     if as_json:
@@ -66,7 +66,7 @@ def words(kind: str, count: int) -> str:
 def stop(name: str | None, where: JobLocation, *, wait: bool, as_json: bool) -> int:
     """Drain a job: workers finish the batch in hand. With `wait`, until it is over."""
     reach = job_lookup.find(name, where)
-    reach.ask(messages.Stop("stopped by `springtide stop`"))
+    reach.ask(messages.StopRequest("stopped by `springtide stop`"))
     print(f"job {reach.name}: draining, workers finish the batch in hand")
     while wait and reach.running():
         time.sleep(LOOK_S)

@@ -16,7 +16,7 @@ from springtide.dashboard import server as serving
 from springtide.domain.spec.online_job import OnlinePoint
 from springtide.platforms.local.job_handle import LocalJobHandle, places_of
 from springtide.telemetry import events, time_series
-from springtide.telemetry.run_registry import Run
+from springtide.telemetry.run_registry import JobRun
 
 SENTENCES = 40
 STATUS_S = 0.5  # several browsers that look at one job ask its master once
@@ -40,7 +40,7 @@ def dashboard(name: str | None, *, folder: str, host: str, port: int) -> int:
 class DashboardData:
     """What the page is told of one run."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: JobRun) -> None:
         self._run = run
         self._status: dict[str, Any] = {}
         self._asked_at = 0.0

@@ -38,7 +38,7 @@ class Leaving:
         self.over, self.drain = threading.Event(), threading.Event()
         """Leave now; leave when all that was made is fetched."""
 
-    def heed(self, pulse: messages.Pulse) -> None:
+    def heed(self, pulse: messages.HeartbeatReply) -> None:
         """The master's word."""
         if pulse.drain:
             self.drain.set()
@@ -109,14 +109,14 @@ def serve(settings: config.Settings, leaving: Leaving) -> None:
         link.close()
 
 
-def await_package(link: channel.Channel, leaving: Leaving) -> Package | None:
+def await_package(link: channel.MasterChannel, leaving: Leaving) -> Package | None:
     """Wait until a trainer has written the job's package; None: there is no need any more."""
     came: list[messages.Reply] = []
     said: list[errors.SpringtideError] = []
 
     def ask() -> None:
         try:
-            came.append(link.ask(messages.Lookup(PACKAGE_KEY)))
+            came.append(link.ask(messages.ValueRequest(PACKAGE_KEY)))
         except errors.SpringtideError as error:
             said.append(error)
 
@@ -129,7 +129,7 @@ def await_package(link: channel.Channel, leaving: Leaving) -> Package | None:
     if not came:
         return None
     found = came[0]
-    assert isinstance(found, messages.Found)
+    assert isinstance(found, messages.ValueFound)
     return msgspec.msgpack.decode(found.value, type=Package)
 
 
@@ -148,9 +148,10 @@ class Roster:
         made = float(self._serving.made) if self._serving is not None else 0.0
         fed = self._serving.state if self._serving is not None else None
         return messages.Heartbeat(
-            messages.Report(counters={"made": made}, feed=fed), feeders=0 if self._known is None else self._known.epoch,
+            messages.MemberReport(counters={"made": made}, feed=fed),
+            feeders=0 if self._known is None else self._known.epoch,
             usage=None if self._usage is None else self._usage.read(),
-        )  # fmt: skip
+        )
 
     def take(self, news: Feeders) -> None:
         """Another roster."""
@@ -177,7 +178,7 @@ class Roster:
         self._attached = before
 
 
-def hear(pulse: messages.Pulse, leaving: Leaving, roster: Roster) -> None:
+def hear(pulse: messages.HeartbeatReply, leaving: Leaving, roster: Roster) -> None:
     """Take in the master's answer to a heartbeat."""
     if pulse.feeders is not None:
         roster.take(pulse.feeders)

@@ -61,7 +61,7 @@ def send(ask: Ask, folder: pathlib.Path, sealed: str) -> None:
 
 def _send(ask: Ask, folder: pathlib.Path, sealed: str, files: tuple[tuple[str, int], ...]) -> None:
     lacks = ask(messages.PackageWritten(sealed, files))
-    assert isinstance(lacks, messages.Lacks)
+    assert isinstance(lacks, messages.MissingFiles)
     for name in lacks.names:
         for part in parts(folder / name):
             ask(messages.PackagePart(name, part.offset, part.content, part.last, part.checksum))

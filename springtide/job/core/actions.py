@@ -14,7 +14,7 @@ class PlaceSlots:
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
+class ServerLost:
     """A server is gone with what it held; its next life will be wanted. A checkpoint under way cannot be completed."""
 
     role: Role
@@ -23,7 +23,7 @@ class Lost:
 
 
 @dataclass(frozen=True, slots=True)
-class Returned:
+class ServerReturned:
     """The next life of a server is ready at this address."""
 
     role: Role
@@ -32,7 +32,7 @@ class Returned:
 
 
 @dataclass(frozen=True, slots=True)
-class Fence:
+class FenceWorker:
     """This life of a worker is over for the master: its leases go back, and what it says later changes nothing."""
 
     role: Role
@@ -41,7 +41,7 @@ class Fence:
 
 
 @dataclass(frozen=True, slots=True)
-class GoBack:
+class RollBack:
     """All go back to the last checkpoint: what was handed out since is to be handed out again."""
 
     anew: bool
@@ -49,14 +49,14 @@ class GoBack:
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class ServerLeft:
     """A server has nothing any more, and goes."""
 
     role: Role
 
 
 @dataclass(frozen=True, slots=True)
-class Decided:
+class LogDecision:
     """Something was decided that the story and the status should tell."""
 
     what: str
@@ -66,14 +66,14 @@ class Decided:
 
 
 @dataclass(frozen=True, slots=True)
-class Drain:
+class DrainWorkers:
     """Let workers finish the batch in hand and stop."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
-class Conclude:
+class EndJob:
     """The job is over: tell whoever waits."""
 
     phase: JobPhase
@@ -81,4 +81,6 @@ class Conclude:
     blame: Blame
 
 
-Action = PlaceSlots | Lost | Returned | Fence | GoBack | Left | Decided | Drain | Conclude
+Action = (
+    PlaceSlots | ServerLost | ServerReturned | FenceWorker | RollBack | ServerLeft | LogDecision | DrainWorkers | EndJob
+)

@@ -14,7 +14,7 @@ from springtide.domain.spec.job_spec import Blame
 
 
 @dataclass(frozen=True, slots=True)
-class Joined:
+class RoleJoined:
     """A process has called in, perhaps again over a new connection."""
 
     role: Role
@@ -25,7 +25,7 @@ class Joined:
 
 
 @dataclass(frozen=True, slots=True)
-class Ready:
+class RoleReady:
     """A server listens at `address`, having restored its slots where it has any; or a data worker does."""
 
     role: Role
@@ -34,7 +34,7 @@ class Ready:
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class RoleAlive:
     """A role has sent a heartbeat."""
 
     role: Role
@@ -42,7 +42,7 @@ class Heard:
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
+class ScriptFinished:
     """A worker's script has ended well."""
 
     role: Role
@@ -54,7 +54,7 @@ class Finished:
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class ScriptFailed:
     """A worker's script has raised."""
 
     role: Role
@@ -65,21 +65,21 @@ class Failed:
 
 
 @dataclass(frozen=True, slots=True)
-class Gone:
+class RoleExited:
     """A process has ended, says the agent that started it."""
 
     exit: RoleExit
 
 
 @dataclass(frozen=True, slots=True)
-class Saved:
+class CheckpointSaved:
     """A checkpoint is complete: a server that is lost from now on can be restored from it."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
-class Scaled:
+class WorkersScaled:
     """The job is to have so many workers from now on."""
 
     workers: int
@@ -103,7 +103,7 @@ class ServersScaled:
 
 
 @dataclass(frozen=True, slots=True)
-class Rebound:
+class BoundsChanged:
     """Plans have so many workers and servers from now on, from and to each; None: as before."""
 
     workers: tuple[int, int] | None
@@ -112,7 +112,7 @@ class Rebound:
 
 
 @dataclass(frozen=True, slots=True)
-class Resized:
+class RolesResized:
     """All workers, or all servers, may take so much from now on: those that run, and those to come."""
 
     kind: RoleKind
@@ -154,7 +154,7 @@ class ServerReplaced:
 
 
 @dataclass(frozen=True, slots=True)
-class Leaving:
+class EvictionNoticed:
     """The host of this process takes it away soon."""
 
     role: Role
@@ -177,7 +177,7 @@ class ServerGranted:
 
 
 @dataclass(frozen=True, slots=True)
-class Emptied:
+class ServerEmptied:
     """A server that drains has no slots left, and every worker knows."""
 
     role: Role
@@ -205,12 +205,12 @@ class DataWorkersRefused:
 
 
 @dataclass(frozen=True, slots=True)
-class InStep:
+class BspBegan:
     """The workers form a bsp group: none can be replaced without the others."""
 
 
 @dataclass(frozen=True, slots=True)
-class Formed:
+class GroupFormed:
     """These workers are the bsp group from now on; those that waited with them and are not in it may go."""
 
     members: tuple[LeaseHolder, ...]
@@ -225,35 +225,35 @@ class GroupLost:
 
 
 @dataclass(frozen=True, slots=True)
-class StopAsked:
+class StopRequested:
     """The user wants the job to stop."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
-class Broken:
+class MasterFailed:
     """The master itself cannot go on, for example because the disk is full."""
 
     error: str
 
 
 @dataclass(frozen=True, slots=True)
-class Recovered:
+class MasterTookOver:
     """A new master has taken over from the journal; nobody could be heard meanwhile."""
 
     term: int
 
 
 @dataclass(frozen=True, slots=True)
-class LastSaved:
+class FinalCheckpointDone:
     """All workers have ended and the job's last checkpoint is dealt with: complete, not needed, or failed."""
 
     outcome: str
 
 
 @dataclass(frozen=True, slots=True)
-class Silent:
+class RoleSilent:
     """A role that should send heartbeats has sent none for too long. What the clock says comes from `JobState.due`."""
 
     role: Role
@@ -262,7 +262,7 @@ class Silent:
 
 
 @dataclass(frozen=True, slots=True)
-class Late:
+class RoleLate:
     """A role has not called in for too long."""
 
     role: Role
@@ -271,7 +271,7 @@ class Late:
 
 
 @dataclass(frozen=True, slots=True)
-class Undrained:
+class DrainOverdue:
     """A worker that scaling removes has not left in time."""
 
     role: Role
@@ -279,7 +279,7 @@ class Undrained:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class DecisionMade:
     """Something was decided that changes no role: about leases (`job.stragglers.stragglers`), slots, or the job's
     size.
     """
@@ -291,40 +291,40 @@ class Judged:
 
 
 @dataclass(frozen=True, slots=True)
-class Unexplained:
+class SuspicionExpired:
     """Nobody's end has explained a symptom."""
 
 
 Event = (
-    Joined
-    | Ready
-    | Heard
-    | Finished
-    | Failed
-    | Gone
-    | Saved
-    | Scaled
+    RoleJoined
+    | RoleReady
+    | RoleAlive
+    | ScriptFinished
+    | ScriptFailed
+    | RoleExited
+    | CheckpointSaved
+    | WorkersScaled
     | ServersScaled
-    | Rebound
-    | Resized
+    | BoundsChanged
+    | RolesResized
     | PlanTaken
     | PlanEnded
     | ServerReplaced
-    | Leaving
+    | EvictionNoticed
     | ServerGranted
-    | Emptied
+    | ServerEmptied
     | DataWorkersScaled
     | DataWorkersRefused
-    | InStep
-    | Formed
+    | BspBegan
+    | GroupFormed
     | GroupLost
-    | StopAsked
-    | Broken
-    | Recovered
-    | LastSaved
-    | Silent
-    | Late
-    | Undrained
-    | Unexplained
-    | Judged
+    | StopRequested
+    | MasterFailed
+    | MasterTookOver
+    | FinalCheckpointDone
+    | RoleSilent
+    | RoleLate
+    | DrainOverdue
+    | SuspicionExpired
+    | DecisionMade
 )

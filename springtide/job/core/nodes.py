@@ -72,7 +72,7 @@ class IllegalMove(errors.SpringtideError):
 
 
 @dataclass(slots=True, kw_only=True)
-class Node:
+class RoleNode:
     """One role, in its present life."""
 
     role: Role
@@ -131,9 +131,14 @@ class Node:
     def wanted(self) -> WantedRole:
         """The process of this life."""
         return WantedRole(
-            role=self.role, incarnation=self.incarnation, cpu=self.cpu, memory=self.memory, after_s=self.after_s,
-            low=self.low, joined=self.state is not NodeState.EXPECTED,
-        )  # fmt: skip
+            role=self.role,
+            incarnation=self.incarnation,
+            cpu=self.cpu,
+            memory=self.memory,
+            after_s=self.after_s,
+            low=self.low,
+            joined=self.state is not NodeState.EXPECTED,
+        )
 
     @property
     def active(self) -> bool:

@@ -16,10 +16,10 @@ from springtide.domain.core.roles import Role, RoleKind
 from springtide.domain.data.leases import LeaseHolder
 from springtide.domain.spec.job_spec import JobPhase
 from springtide.job.core import actions
-from springtide.job.core.nodes import ALIVE, Node, NodeState
-from springtide.job.recovery.bsp_breaks import Breaks
+from springtide.job.core.nodes import ALIVE, NodeState, RoleNode
+from springtide.job.recovery.bsp_breaks import GroupBreaks
 from springtide.job.recovery.recovery import Relaunch
-from springtide.job.scaling.workers import Change
+from springtide.job.scaling.workers import RoleChange
 
 if TYPE_CHECKING:
     from springtide.job.state import JobState
@@ -27,30 +27,30 @@ if TYPE_CHECKING:
 ALL_LOST = "all ranks of the bsp group were lost, and with them its dense parameters"
 
 
-def lost(nodes: Mapping[str, Node], group: Mapping[int, int]) -> bool:
+def lost(nodes: Mapping[str, RoleNode], group: Mapping[int, int]) -> bool:
     """Whether a member is: then the others must form a new group."""
     return bool(who_is_lost(nodes, group))
 
 
-def who_is_lost(nodes: Mapping[str, Node], group: Mapping[int, int]) -> list[Role]:
+def who_is_lost(nodes: Mapping[str, RoleNode], group: Mapping[int, int]) -> list[Role]:
     """Members whose process is not that of the group any more."""
     members = [(nodes[str(Role(RoleKind.WORKER, rank))], incarnation) for rank, incarnation in group.items()]
     return [node.role for node, life in members if node.incarnation != life or node.state not in ALIVE]
 
 
-def rows_lost(nodes: Mapping[str, Node], group: Mapping[int, int]) -> str:
+def rows_lost(nodes: Mapping[str, RoleNode], group: Mapping[int, int]) -> str:
     """Why a group that keeps rows in its workers cannot go on without one of them."""
     roles = who_is_lost(nodes, group)
     who = ", ".join(map(str, roles)) + (" was" if len(roles) == 1 else " were") if roles else "a member was"
     return f"{who} lost, and rows that only its cache had were lost with it"
 
 
-def later(change: Change, group: Mapping[int, int]) -> Change:
+def later(change: RoleChange, group: Mapping[int, int]) -> RoleChange:
     """What of a change can be done at once: a group changes between two shards, and lets others go then."""
-    return Change(drop=tuple(node for node in change.drop if node.role.rank not in group), add=change.add)
+    return RoleChange(drop=tuple(node for node in change.drop if node.role.rank not in group), add=change.add)
 
 
-def let_go(nodes: Mapping[str, Node], group: Mapping[int, int], *, at: float) -> None:
+def let_go(nodes: Mapping[str, RoleNode], group: Mapping[int, int], *, at: float) -> None:
     """Workers that waited for this group and are not in it drain."""
     for node in nodes.values():
         joined = node.role.kind is RoleKind.WORKER and node.state is NodeState.JOINED
@@ -68,7 +68,7 @@ def formed(state: "JobState", members: tuple[LeaseHolder, ...], why: str, at: fl
     return [state.decide(f"{words(state.group)}, number {state.generation}", why)]
 
 
-def note_formed(breaks: Breaks, state: "JobState", members: tuple[LeaseHolder, ...], *, at: float) -> None:
+def note_formed(breaks: GroupBreaks, state: "JobState", members: tuple[LeaseHolder, ...], *, at: float) -> None:
     """What a group of these members says of the losses before it."""
     since = {node.role.rank: node.since for node in state.nodes.values() if node.role.kind is RoleKind.WORKER}
     breaks.formed(state.group, members, since, start=state.started_at, at=at)
@@ -82,11 +82,11 @@ def go_back(state: "JobState", why: str, *, at: float) -> list[actions.Action]:
     state.group, state.generation = {}, state.generation + 1
     anew = not state.safety.known
     state.safety.begun_anew += anew
-    done: list[actions.Action] = [actions.GoBack(anew)]
+    done: list[actions.Action] = [actions.RollBack(anew)]
     for node in state.nodes.values():
         if node.state is not NodeState.JOINED or node.role.kind is RoleKind.DATA_WORKER:
             continue
-        over = actions.Lost if node.role.kind is RoleKind.SERVER else actions.Fence
+        over = actions.ServerLost if node.role.kind is RoleKind.SERVER else actions.FenceWorker
         done.append(over(node.role, node.incarnation, why))
         again = Relaunch(why=why, failures=node.failures, oom_kills=node.oom_kills, memory=node.memory)
         state.begin_again(node, again, 0.0, at)

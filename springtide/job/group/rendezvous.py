@@ -14,7 +14,7 @@ from typing import NamedTuple
 from springtide.domain.data.leases import LeaseHolder
 
 
-class Arrival(NamedTuple):
+class GroupArrival(NamedTuple):
     """A worker that waits for a group."""
 
     fresh: bool = True
@@ -26,7 +26,7 @@ class Arrival(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Formation:
+class GroupFormation:
     """Who goes on together."""
 
     members: tuple[LeaseHolder, ...]
@@ -42,8 +42,8 @@ class Formation:
 
 
 def form(
-    arrived: Mapping[LeaseHolder, Arrival], *, ranks: Sequence[int], active: Sequence[LeaseHolder], workers: int
-) -> Formation | None:
+    arrived: Mapping[LeaseHolder, GroupArrival], *, ranks: Sequence[int], active: Sequence[LeaseHolder], workers: int
+) -> GroupFormation | None:
     """`ranks` are those of the group so far; `active` the present life of every worker that the job has, by rank."""
     own = [holder for holder in active if holder.rank in ranks] or list(active)
     if not own or any(holder not in arrived for holder in own):
@@ -59,9 +59,11 @@ def form(
     return _formed(sorted(chosen), arrived, over=all(arrived[holder].resting for holder in chosen))
 
 
-def _formed(members: Sequence[LeaseHolder], arrived: Mapping[LeaseHolder, Arrival], *, over: bool) -> Formation:
+def _formed(
+    members: Sequence[LeaseHolder], arrived: Mapping[LeaseHolder, GroupArrival], *, over: bool
+) -> GroupFormation:
     known = [holder for holder in members if not arrived[holder].fresh]
-    return Formation(
+    return GroupFormation(
         members=tuple(members),
         leader=(known or list(members))[0],
         known=bool(known),

@@ -11,7 +11,7 @@ from springtide.domain.data.leases import LeaseHolder
 
 
 @dataclass(slots=True)
-class Gate:
+class StalenessGate:
     """Workers that have read and not pushed yet, with the pushes that were applied since they read.
 
     For everyone inside, what was applied since plus all others inside, who push once each before they read again, stays

@@ -12,7 +12,7 @@ from springtide.domain.data.leases import LeaseHolder
 
 
 @dataclass(slots=True, kw_only=True)
-class Breaks:
+class GroupBreaks:
     """Of one job, from its beginning."""
 
     formed_at: float | None = None
@@ -39,9 +39,14 @@ class Breaks:
         self.back_at = min(lost, default=at)
 
     def formed(
-        self, before: Mapping[int, int], members: Iterable[LeaseHolder], since: Mapping[int, float], *, start: float,
+        self,
+        before: Mapping[int, int],
+        members: Iterable[LeaseHolder],
+        since: Mapping[int, float],
+        *,
+        start: float,
         at: float,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """A group of these members after the one `before` (incarnations by rank); `since`: when each life began."""
         again = [since[one.rank] for one in members if before.get(one.rank, one.incarnation) != one.incarnation]
         if again:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from springtide.domain.core.roles import RoleExit, RoleKind
 from springtide.domain.spec.job_spec import Blame, JobSpec
-from springtide.job.core.nodes import Node
+from springtide.job.core.nodes import RoleNode
 
 STEADY_S = 300.0  # a worker that has lived so long is no crash loop: its earlier failures are forgotten
 MAX_BACKOFF_S = 60.0
@@ -49,7 +49,7 @@ class Relaunch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GiveUp:
+class FailJob:
     """The job cannot go on."""
 
     error: str
@@ -57,20 +57,18 @@ class GiveUp:
 
 
 def after_exit(
-    node: Node, ended: RoleExit, spec: JobSpec, *, at: float, healing: bool = False
-) -> Relaunch | GiveUp:  # fmt: skip
+    node: RoleNode, ended: RoleExit, spec: JobSpec, *, at: float, healing: bool = False
+) -> Relaunch | FailJob:
     """A role's process has ended before it should; `healing`: while a server is away."""
     failures, oom_kills = remembered(node, at)
     if ended.evicted or ended.unplaced:
-        return Relaunch(
-            why=f"{ended}: not its fault", failures=failures, oom_kills=oom_kills, memory=node.memory
-        )  # fmt: skip
+        return Relaunch(why=f"{ended}: not its fault", failures=failures, oom_kills=oom_kills, memory=node.memory)
     if healing and node.said:
         why = f"{node.role} could not wait for a server: {node.said}"
         return Relaunch(why=why, failures=failures, oom_kills=oom_kills, memory=node.memory)
     if ended.oom and node.memory is not None:
         if oom_kills >= spec.relaunches:
-            return GiveUp(error=f"{ended}{tried(oom_kills, node.memory)}", blame=Blame.INFRASTRUCTURE)
+            return FailJob(error=f"{ended}{tried(oom_kills, node.memory)}", blame=Blame.INFRASTRUCTURE)
         doubled = 2 * node.memory
         why = f"{ended} at {in_gib(node.memory)}: it gets {in_gib(doubled)}"
         return Relaunch(why=why, failures=failures, oom_kills=oom_kills + 1, memory=doubled, starved=True)
@@ -85,28 +83,28 @@ def after_exit(
     return _crashed(node, how, blame, spec, at)
 
 
-def after_silence(node: Node, silent_s: float, limit_s: float, spec: JobSpec, *, at: float) -> Relaunch | GiveUp:
+def after_silence(node: RoleNode, silent_s: float, limit_s: float, spec: JobSpec, *, at: float) -> Relaunch | FailJob:
     """A role has missed its heartbeats for longer than the limit."""
     how = f"{node.role} has been silent for {silent_s:.0f} s (limit {limit_s:g} s): its process hangs or is stopped"
     return _crashed(node, how, Blame.INFRASTRUCTURE, spec, at)
 
 
-def never_joined(node: Node, silent_s: float) -> GiveUp:
+def never_joined(node: RoleNode, silent_s: float) -> FailJob:
     """A role's first life has not called in for too long."""
     if node.role.kind is not RoleKind.WORKER:
         error = f"{node.role} has not called in within {silent_s:.0f} s; its log may say why"
-        return GiveUp(error=error, blame=Blame.INFRASTRUCTURE)
-    return GiveUp(
+        return FailJob(error=error, blame=Blame.INFRASTRUCTURE)
+    return FailJob(
         error=f"{node.role}: the script has not called st.join() within {silent_s:.0f} s. "
         "Call it before anything slow, or raise --timeout.",
         blame=Blame.USER,
     )
 
 
-def _crashed(node: Node, how: str, blame: Blame, spec: JobSpec, at: float) -> Relaunch | GiveUp:
+def _crashed(node: RoleNode, how: str, blame: Blame, spec: JobSpec, at: float) -> Relaunch | FailJob:
     failures, oom_kills = remembered(node, at)
     if failures >= spec.relaunches:
-        return GiveUp(error=f"{how}{tried(failures)}", blame=blame)
+        return FailJob(error=f"{how}{tried(failures)}", blame=blame)
     return Relaunch(
         why=how,
         failures=failures + 1,
@@ -116,7 +114,7 @@ def _crashed(node: Node, how: str, blame: Blame, spec: JobSpec, at: float) -> Re
     )
 
 
-def remembered(node: Node, at: float) -> tuple[int, int]:
+def remembered(node: RoleNode, at: float) -> tuple[int, int]:
     """Failures and kills for want of memory that still count."""
     return (0, 0) if at - node.since >= STEADY_S else (node.failures, node.oom_kills)
 

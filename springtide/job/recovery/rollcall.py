@@ -13,7 +13,7 @@ TERM = 2**32  # numbers of one master; the next one's are all higher
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class ServerAnswer:
     """What one server has when all have stopped."""
 
     owned: frozenset[int]
@@ -30,7 +30,7 @@ class RollCall:
     """Somebody was lost, and not all have answered yet."""
     _all_still: bool = False
     _still: set[int] = field(default_factory=set)
-    _said: dict[int, Said] = field(default_factory=dict)
+    _said: dict[int, ServerAnswer] = field(default_factory=dict)
 
     def begin(self) -> None:
         """A server is lost: whatever was said before may have been overtaken."""
@@ -38,7 +38,7 @@ class RollCall:
         self.open, self._all_still = True, False
         self._still, self._said = set(), {}
 
-    def answer(self, rank: int, number: int, said: Said, living: Collection[int]) -> bool:
+    def answer(self, rank: int, number: int, said: ServerAnswer, living: Collection[int]) -> bool:
         """A living server answers to `number`; whether that is news to the others.
 
         It hands nothing over since it has heard of that number. What it says counts only when it has heard that all

@@ -9,13 +9,13 @@ anew, and in a job that keeps none nothing can be done. Next: the server's new l
 from dataclasses import dataclass, field
 
 from springtide.domain.spec.job_spec import Blame, JobPhase, JobSpec
-from springtide.job.core.nodes import Node
-from springtide.job.recovery.bsp_breaks import Breaks
-from springtide.job.recovery.recovery import GiveUp, Relaunch
+from springtide.job.core.nodes import RoleNode
+from springtide.job.recovery.bsp_breaks import GroupBreaks
+from springtide.job.recovery.recovery import FailJob, Relaunch
 
 
 @dataclass(slots=True, kw_only=True)
-class Safety:
+class RestorePoint:
     """What a job has to fall back on."""
 
     saved: int | None = None
@@ -28,7 +28,7 @@ class Safety:
     """How often each server was lost."""
     begun_anew: int = 0
     """How often all began anew, for want of a checkpoint."""
-    breaks: Breaks = field(default_factory=Breaks)
+    breaks: GroupBreaks = field(default_factory=GroupBreaks)
     """What falling back has cost a bsp group so far."""
 
     @property
@@ -48,15 +48,15 @@ def may_begin_anew(spec: JobSpec, phase: JobPhase) -> bool:
     return spec.checkpoints.on and phase is not JobPhase.DRAINING
 
 
-def after_loss(verdict: Relaunch | GiveUp, safety: Safety, *, trained: bool, saves: bool) -> Relaunch | GiveUp:
+def after_loss(verdict: Relaunch | FailJob, safety: RestorePoint, *, trained: bool, saves: bool) -> Relaunch | FailJob:
     """The verdict on a lost server. `trained`: a worker may have written to it; `saves`: there will be a checkpoint."""
-    if not trained or isinstance(verdict, GiveUp) or safety.known or saves:
+    if not trained or isinstance(verdict, FailJob) or safety.known or saves:
         return verdict
     error = f"{verdict.why}: the rows it held are lost, and with them the job: it had no complete checkpoint yet"
-    return GiveUp(error=error, blame=Blame.INFRASTRUCTURE)
+    return FailJob(error=error, blame=Blame.INFRASTRUCTURE)
 
 
-def relaunch_text(node: Node, safety: Safety, after_s: float, *, trained: bool) -> str:
+def relaunch_text(node: RoleNode, safety: RestorePoint, after_s: float, *, trained: bool) -> str:
     """What is decided, for the story. The node is in its new life already."""
     pause = f" after {after_s:g} s" if after_s else ""
     source = f"; its slots come from {safety.newest}" if trained else ""

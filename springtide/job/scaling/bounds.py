@@ -20,7 +20,7 @@ Limits = dict[str, tuple[int, int]]
 """From and to, of `NUMBERS` that were changed."""
 
 
-def take(state: "JobState", event: events.Rebound) -> tuple[str, str]:
+def take(state: "JobState", event: events.BoundsChanged) -> tuple[str, str]:
     """Keep to them. A number that was set by hand before is open again; a plan under way was made for other bounds."""
     given = {name: limits for name in NUMBERS if (limits := getattr(event, name)) is not None}
     for name, (least, most) in given.items():
@@ -45,7 +45,7 @@ def moves(state: "JobState", why: str) -> list[events.Event]:
     if wanted.get("servers", now["servers"]) != now["servers"] and not state.in_step:
         found.append(events.ServersScaled(wanted["servers"], why))
     if wanted.get("workers", now["workers"]) != now["workers"]:
-        found.append(events.Scaled(wanted["workers"] + extra, why, extra=extra))
+        found.append(events.WorkersScaled(wanted["workers"] + extra, why, extra=extra))
     return found
 
 

@@ -16,7 +16,7 @@ from springtide.domain.data.data_workers import FeedRules, StageTarget, stage_of
 from springtide.domain.spec.job_spec import JobPhase
 from springtide.job import deadlines
 from springtide.job.core import actions, events
-from springtide.job.core.nodes import ALIVE, Node, NodeState
+from springtide.job.core.nodes import ALIVE, NodeState, RoleNode
 from springtide.job.recovery import recovery
 from springtide.job.scaling import unschedulable
 
@@ -24,15 +24,20 @@ if TYPE_CHECKING:
     from springtide.job.state import JobState
 
 Concern = (
-    events.DataWorkersScaled | events.DataWorkersRefused | events.Ready | events.Gone | events.Silent | events.Late
-    | events.Undrained
-)  # fmt: skip
+    events.DataWorkersScaled
+    | events.DataWorkersRefused
+    | events.RoleReady
+    | events.RoleExited
+    | events.RoleSilent
+    | events.RoleLate
+    | events.DrainOverdue
+)
 MOST = 1024  # that can be asked for: more is a mistake
 LOOSE_CPU = 1.0  # what one without a limit counts for: mostly it is one thread of Python
 
 
 @dataclass(slots=True, kw_only=True)
-class Feeding:
+class DataWorkerState:
     """What a job wants of its data workers."""
 
     wanted: int = 0
@@ -67,7 +72,7 @@ class Feeding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Feeder:
+class FeedingNode:
     """A data worker that feeds."""
 
     name: str
@@ -79,9 +84,9 @@ class Feeder:
 def concerns(event: events.Event) -> TypeGuard[Concern]:
     """Whether it is about a data worker, and for this room; they join and are heard like anyone."""
     match event:
-        case events.Gone(ended):
+        case events.RoleExited(ended):
             return ended.role.kind is RoleKind.DATA_WORKER
-        case events.Ready(role) | events.Silent(role) | events.Late(role) | events.Undrained(role):
+        case events.RoleReady(role) | events.RoleSilent(role) | events.RoleLate(role) | events.DrainOverdue(role):
             return role.kind is RoleKind.DATA_WORKER
         case _:
             return False
@@ -96,7 +101,7 @@ def take(state: "JobState", event: Concern, at: float) -> list[actions.Action]:
     return done
 
 
-def replace(state: "JobState", node: Node, why: str, at: float) -> list[actions.Action]:
+def replace(state: "JobState", node: RoleNode, why: str, at: float) -> list[actions.Action]:
     """Its host takes it away soon, or there is a better one: another joins, and once that feeds this one leaves."""
     stages = max(1, len(state.feeding.stages))
     ((role,), cpu) = _unused(state, stage_of(node.role.rank, stages), stages, 1), node.cpu
@@ -106,15 +111,16 @@ def replace(state: "JobState", node: Node, why: str, at: float) -> list[actions.
     return [state.decide(f"{role} in place of {node.role}, which feeds until then", why)]
 
 
-def roster(state: "JobState") -> tuple[Feeder, ...]:
+def roster(state: "JobState") -> tuple[FeedingNode, ...]:
     """Those that trainers may send indices to, by rank."""
     return tuple(
-        Feeder(name=f"{node.role}.{node.incarnation}", rank=node.role.rank, address=node.address)
-        for node in of(state) if node.state is NodeState.JOINED and node.address
-    )  # fmt: skip
+        FeedingNode(name=f"{node.role}.{node.incarnation}", rank=node.role.rank, address=node.address)
+        for node in of(state)
+        if node.state is NodeState.JOINED and node.address
+    )
 
 
-def of(state: "JobState") -> list[Node]:
+def of(state: "JobState") -> list[RoleNode]:
     """All data workers that the job has ever had, by rank."""
     return state.of_kind(RoleKind.DATA_WORKER)
 
@@ -134,14 +140,14 @@ def _take(state: "JobState", event: Concern, at: float) -> list[actions.Action]:
             return _scaled(state, event, at)
         case events.DataWorkersRefused(why):
             return [] if state.feeding.given_up else _without(state, why, at)
-        case events.Ready(role, address, incarnation):
+        case events.RoleReady(role, address, incarnation):
             node = state.node(role)
             if not state.fenced(role, incarnation) and node.state in ALIVE:
                 node.address = address
             return []
-        case events.Gone(ended):
+        case events.RoleExited(ended):
             return _gone(state, ended, at)
-        case events.Silent() | events.Late() | events.Undrained():
+        case events.RoleSilent() | events.RoleLate() | events.DrainOverdue():
             return _overdue(state, event, at)
 
 
@@ -175,10 +181,7 @@ def _sizes(event: events.DataWorkersScaled) -> str:
     if not event.count:
         return ""
     if len(event.stages) > 1:
-        each = (
-            str(one.workers) + ("" if one.cpu is None else f" of {one.cpu:g} CPU")
-            for one in event.stages
-        )  # fmt: skip
+        each = (str(one.workers) + ("" if one.cpu is None else f" of {one.cpu:g} CPU") for one in event.stages)
         return f" (stages: {', '.join(each)})"
     return "" if event.cpu is None else f" of {event.cpu:g} CPU"
 
@@ -229,11 +232,11 @@ def _add(state: "JobState", role: Role, at: float) -> None:
         node.failures = node.oom_kills = 0
         node.after_s = 0.0
     else:
-        node = state.nodes[str(role)] = Node(role=role, since=at, heard_at=at)
+        node = state.nodes[str(role)] = RoleNode(role=role, since=at, heard_at=at)
     node.memory = state.spec.worker_memory
 
 
-def _let_go(node: Node, why: str, at: float) -> None:
+def _let_go(node: RoleNode, why: str, at: float) -> None:
     """It is not wanted any more: one that feeds gets no new indices, and leaves when all it made is fetched."""
     node.replaced = False
     if node.state is NodeState.JOINED:
@@ -252,7 +255,7 @@ def _gone(state: "JobState", ended: RoleExit, at: float) -> list[actions.Action]
     return _lost(state, node, recovery.after_exit(node, ended, state.spec, at=at), str(ended), at)
 
 
-def _unplaced(state: "JobState", node: Node, ended: RoleExit, at: float) -> list[actions.Action]:
+def _unplaced(state: "JobState", node: RoleNode, ended: RoleExit, at: float) -> list[actions.Action]:
     """There is no room for it: fewer feed, or the one stays that it was to replace."""
     _let_go(node, str(ended), at)
     own = state.feeding
@@ -270,27 +273,27 @@ def _unplaced(state: "JobState", node: Node, ended: RoleExit, at: float) -> list
 
 
 def _overdue(
-    state: "JobState", event: events.Silent | events.Late | events.Undrained, at: float
+    state: "JobState", event: events.RoleSilent | events.RoleLate | events.DrainOverdue, at: float
 ) -> list[actions.Action]:
     node = state.node(event.role)
     if node.incarnation != event.incarnation or node.state not in (NodeState.EXPECTED, *ALIVE):
         return []
-    if isinstance(event, events.Undrained):
+    if isinstance(event, events.DrainOverdue):
         node.move(NodeState.GONE, at=at, why=f"not drained within {state.spec.drain_s:g} s")
         return []
-    limit_s = state.spec.join_s if isinstance(event, events.Late) else deadlines.patience_s(state, node)
+    limit_s = state.spec.join_s if isinstance(event, events.RoleLate) else deadlines.patience_s(state, node)
     verdict = recovery.after_silence(node, event.silent_s, limit_s, state.spec, at=at)
     return _lost(state, node, verdict, f"silent for {event.silent_s:.0f} s", at)
 
 
 def _lost(
-    state: "JobState", node: Node, verdict: recovery.Relaunch | recovery.GiveUp, how: str, at: float
+    state: "JobState", node: RoleNode, verdict: recovery.Relaunch | recovery.FailJob, how: str, at: float
 ) -> list[actions.Action]:
     if node.state is NodeState.DRAINING or state.phase is JobPhase.DRAINING or node.replaced:
         node.replaced = False
         node.move(NodeState.GONE, at=at, why=how)
         return []
-    if isinstance(verdict, recovery.GiveUp):
+    if isinstance(verdict, recovery.FailJob):
         node.move(NodeState.GONE, at=at, why=how)
         return _without(state, verdict.error, at)
     state.begin_again(node, verdict, verdict.after_s, at)

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING
 from springtide.domain.core.roles import RoleKind
 from springtide.domain.spec.job_spec import JobPhase
 from springtide.job.core import actions, events
-from springtide.job.core.nodes import Node, NodeState
+from springtide.job.core.nodes import NodeState, RoleNode
 from springtide.job.scaling import data_workers, servers, workers
 
 if TYPE_CHECKING:
     from springtide.job.state import JobState
 
 
-def take(state: "JobState", event: events.Leaving | events.Emptied, at: float) -> list[actions.Action]:
+def take(state: "JobState", event: events.EvictionNoticed | events.ServerEmptied, at: float) -> list[actions.Action]:
     """Do something about it, unless that is done, or nothing can be."""
-    if isinstance(event, events.Emptied):
+    if isinstance(event, events.ServerEmptied):
         return _left(state, state.node(event.role), at)
     node = state.nodes.get(str(event.role))
     if node is None or state.phase is not JobPhase.RUNNING or not state.safety.placed:
@@ -36,7 +36,7 @@ def take(state: "JobState", event: events.Leaving | events.Emptied, at: float) -
     return []  # a bsp group is formed anew when one is lost
 
 
-def _worker(state: "JobState", node: Node, why: str, at: float) -> list[actions.Action]:
+def _worker(state: "JobState", node: RoleNode, why: str, at: float) -> list[actions.Action]:
     node.move(NodeState.DRAINING, at=at, why=why)
     new = workers.change(state.nodes, state.workers, extra=state.planned.extra)
     for role in (*new.add, *new.add_low):
@@ -45,7 +45,7 @@ def _worker(state: "JobState", node: Node, why: str, at: float) -> list[actions.
     return [state.decide(f"{instead} in place of {node.role}, which finishes its batch and leaves", why)]
 
 
-def _server(state: "JobState", node: Node, event: events.Leaving, at: float) -> list[actions.Action]:
+def _server(state: "JobState", node: RoleNode, event: events.EvictionNoticed, at: float) -> list[actions.Action]:
     peers = [rank for rank in servers.staying(state.nodes) if rank != node.role.rank]
     if not node.replaced:
         asked = events.ServerReplaced(node.role.rank, event.why, at_once=bool(peers))
@@ -59,13 +59,13 @@ def _server(state: "JobState", node: Node, event: events.Leaving, at: float) -> 
     return []
 
 
-def _left(state: "JobState", node: Node, at: float) -> list[actions.Action]:
+def _left(state: "JobState", node: RoleNode, at: float) -> list[actions.Action]:
     """A server that drains has nothing any more: it goes."""
     left = servers.leave(node, at)
-    return [actions.Left(node.role), state.decide(*left)] if left else []
+    return [actions.ServerLeft(node.role), state.decide(*left)] if left else []
 
 
-def matters(state: "JobState", event: events.Leaving) -> bool:
+def matters(state: "JobState", event: events.EvictionNoticed) -> bool:
     """Whether anything would change: what is said every second need not be in the journal each time."""
     node = state.nodes.get(str(event.role))
     if node is None or node.state is not NodeState.JOINED or node.incarnation != event.incarnation:
@@ -73,7 +73,7 @@ def matters(state: "JobState", event: events.Leaving) -> bool:
     return not node.replaced or (node.role.kind is RoleKind.SERVER and (event.empty or not node.shunned))
 
 
-def free(state: "JobState", event: events.Leaving) -> bool:
+def free(state: "JobState", event: events.EvictionNoticed) -> bool:
     """Whether the job needs nothing more of that process, or can have nothing more of it."""
     node = state.nodes.get(str(event.role))
     if node is None or state.phase.over or state.fenced(event.role, event.incarnation):

@@ -79,18 +79,18 @@ def _event(state: "JobState", which: Fields, target: Shape) -> events.Event:
     why = f"the plan is {target}"
     if which == WORKERS:
         extra = state.planned.extra
-        return events.Scaled(target.workers + extra, why, planned=True, extra=extra)
+        return events.WorkersScaled(target.workers + extra, why, planned=True, extra=extra)
     if which == SERVERS:
         return events.ServersScaled(target.servers, why, planned=True)
     kind = RoleKind.WORKER if which == WORKER_SIZE else RoleKind.SERVER
     cpu, memory = (getattr(target, name) for name in which)
     limited = state.planned.sizes[kind].cpu is not None
-    return events.Resized(kind, cpu if limited else None, memory or None, why)
+    return events.RolesResized(kind, cpu if limited else None, memory or None, why)
 
 
 def _extra(state: "JobState", now: Shape, wanted: int) -> events.Event:
     """Another number of workers of low priority; the rest stays as it is."""
-    return events.Scaled(now.workers + wanted, state.planned.why, planned=True, extra=wanted)
+    return events.WorkersScaled(now.workers + wanted, state.planned.why, planned=True, extra=wanted)
 
 
 def _next_server(state: "JobState") -> events.Event:

@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from springtide.job.state import JobState
 
 Reasoned = tuple[str, str]
-Happening = events.Resized | events.PlanTaken | events.PlanEnded | events.Rebound
+Happening = events.RolesResized | events.PlanTaken | events.PlanEnded | events.BoundsChanged
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Size:
+class RoleSize:
     """What one role may take; None: as much as there is."""
 
     cpu: float | None = None
@@ -33,11 +33,11 @@ class Size:
 
 
 @dataclass(slots=True, kw_only=True)
-class Planned:
+class PlanState:
     """Of one job."""
 
     stage: PlanningStage = PlanningStage.WAITING
-    sizes: dict[RoleKind, Size]
+    sizes: dict[RoleKind, RoleSize]
     """Of roles to come, by kind."""
     target: Shape | None = None
     """The plan that is being carried out; None: none is."""
@@ -74,15 +74,16 @@ class Planned:
         self.target, self.cpus, self.asked, self.extra_target = None, (), (), self.extra
 
 
-def begin(spec: JobSpec) -> Planned:
+def begin(spec: JobSpec) -> PlanState:
     """A job's first shape is what it was asked for."""
-    return Planned(
-        stage=spec.planning.stage if spec.planning.on else PlanningStage.WAITING, why=spec.planning.why,
+    return PlanState(
+        stage=spec.planning.stage if spec.planning.on else PlanningStage.WAITING,
+        why=spec.planning.why,
         sizes={
-            RoleKind.WORKER: Size(cpu=spec.worker_cpu, memory=spec.worker_memory),
-            RoleKind.SERVER: Size(cpu=spec.server_cpu, memory=spec.server_memory),
+            RoleKind.WORKER: RoleSize(cpu=spec.worker_cpu, memory=spec.worker_memory),
+            RoleKind.SERVER: RoleSize(cpu=spec.server_cpu, memory=spec.server_memory),
         },
-    )  # fmt: skip
+    )
 
 
 def take(state: "JobState", event: Happening, at: float) -> Reasoned | None:
@@ -104,14 +105,14 @@ def take(state: "JobState", event: Happening, at: float) -> Reasoned | None:
             target, planned.stage = planned.target, event.stage
             planned.drop()
             return (f"drop the plan for {target}", event.why) if event.why and target else None
-        case events.Resized():
+        case events.RolesResized():
             return _resize(state, event, at)
-        case events.Rebound():
+        case events.BoundsChanged():
             return bounding.take(state, event)
 
 
-def _resize(state: "JobState", event: events.Resized, at: float) -> Reasoned:
-    size = Size(cpu=event.cpu, memory=event.memory)
+def _resize(state: "JobState", event: events.RolesResized, at: float) -> Reasoned:
+    size = RoleSize(cpu=event.cpu, memory=event.memory)
     state.planned.sizes[event.kind] = size
     state.planned.changed(at, planned=True, asked=f"{event.kind}_cpu")
     for node in state.of_kind(event.kind):
@@ -127,11 +128,13 @@ def shape_of(state: "JobState") -> Shape:
     assert bounds is not None
     sizes = state.planned.sizes
     return Shape(
-        workers=state.workers - state.planned.extra, servers=state.servers_wanted,
+        workers=state.workers - state.planned.extra,
+        servers=state.servers_wanted,
         worker_cpu=sizes[RoleKind.WORKER].cpu or bounds.least.worker_cpu,
         server_cpu=sizes[RoleKind.SERVER].cpu or bounds.least.server_cpu,
-        worker_memory=sizes[RoleKind.WORKER].memory or 0, server_memory=sizes[RoleKind.SERVER].memory or 0,
-    )  # fmt: skip
+        worker_memory=sizes[RoleKind.WORKER].memory or 0,
+        server_memory=sizes[RoleKind.SERVER].memory or 0,
+    )
 
 
 def bounds_of(state: "JobState") -> ShapeBounds:

@@ -11,9 +11,9 @@ from springtide import errors
 from springtide.domain.core.roles import Role, RoleKind
 from springtide.domain.spec.job_spec import JobPhase, JobSpec
 from springtide.job.core import events
-from springtide.job.core.nodes import Node, NodeState
+from springtide.job.core.nodes import NodeState, RoleNode
 from springtide.job.scaling import workers
-from springtide.job.scaling.plan_state import Planned
+from springtide.job.scaling.plan_state import PlanState
 
 if TYPE_CHECKING:
     from springtide.job.state import JobState
@@ -95,7 +95,7 @@ def grant(state: "JobState", more: events.ServerGranted) -> Reasoned:
     return f"give {node.role} {' and '.join(changes) or 'what it has'}", more.why
 
 
-def leave(node: Node, at: float) -> Reasoned | None:
+def leave(node: RoleNode, at: float) -> Reasoned | None:
     """A drained server goes, if it still is to."""
     if node.state is not NodeState.DRAINING:
         return None
@@ -103,7 +103,7 @@ def leave(node: Node, at: float) -> Reasoned | None:
     return f"let {node.role} go", "its last slot has moved, and every worker knows"
 
 
-def give_up(state: "JobState", node: Node, why: str, at: float) -> Reasoned:
+def give_up(state: "JobState", node: RoleNode, why: str, at: float) -> Reasoned:
     """A server that never came up is not worth a job that trains."""
     _remove(node, why, at)
     stays = next((one for one in of(state.nodes) if one.replaced and one.active), None)
@@ -122,22 +122,22 @@ def check(state: "JobState") -> None:
     assert state.servers_wanted <= active, f"{active} servers where {state.servers_wanted} are wanted"
 
 
-def needed(nodes: dict[str, Node]) -> list[Node]:
+def needed(nodes: dict[str, RoleNode]) -> list[RoleNode]:
     """Servers that have slots, or may have some."""
     return [node for node in of(nodes) if node.state is not NodeState.GONE and not node.coming]
 
 
-def all_ready(nodes: dict[str, Node]) -> bool:
+def all_ready(nodes: dict[str, RoleNode]) -> bool:
     """Whether every server is there that anyone needs."""
     return all(node.address for node in needed(nodes))
 
 
-def _remove(node: Node, why: str, at: float) -> None:
+def _remove(node: RoleNode, why: str, at: float) -> None:
     node.removed = True
     node.move(NodeState.GONE, at=at, why=why)
 
 
-def change(nodes: dict[str, Node], servers: int, spec: JobSpec) -> workers.Change:
+def change(nodes: dict[str, RoleNode], servers: int, spec: JobSpec) -> workers.RoleChange:
     """From the servers that are active now to so many: the highest ranks leave, new ranks come.
 
     One that was lost and is to leave comes back first, for its slots, and drains then (`drain_surplus`).
@@ -150,32 +150,32 @@ def change(nodes: dict[str, Node], servers: int, spec: JobSpec) -> workers.Chang
     active = sorted((node for node in own if node.active), key=lambda node: (node.replaced, node.role))
     leaving = active[servers:]
     new = range(len(own), len(own) + max(0, servers - len(active)))
-    return workers.Change(
+    return workers.RoleChange(
         drain=tuple(node for node in leaving if node.state is NodeState.JOINED and not node.coming),
         drop=tuple(node for node in leaving if node.coming),
         add=tuple(Role(RoleKind.SERVER, rank) for rank in new),
     )
 
 
-def add(nodes: dict[str, Node], role: Role, planned: Planned, *, at: float) -> None:
+def add(nodes: dict[str, RoleNode], role: Role, planned: PlanState, *, at: float) -> None:
     """Want a server that the job has not had. Until it is ready nobody waits for it."""
     workers.add(nodes, role, planned, at=at)
     nodes[str(role)].coming = True
 
 
-def of(nodes: dict[str, Node]) -> list[Node]:
+def of(nodes: dict[str, RoleNode]) -> list[RoleNode]:
     """All servers that the job has ever had, by rank."""
     return sorted((node for node in nodes.values() if node.role.kind is RoleKind.SERVER), key=lambda node: node.role)
 
 
-def staying(nodes: dict[str, Node]) -> tuple[int, ...]:
+def staying(nodes: dict[str, RoleNode]) -> tuple[int, ...]:
     """Ranks of the servers that slots may be given to: ready, and not on their way out."""
     return tuple(
         node.role.rank for node in of(nodes) if node.address and node.active and not node.coming and not node.shunned
-    )  # fmt: skip
+    )
 
 
-def drain_surplus(nodes: dict[str, Node], servers: int, at: float) -> None:
+def drain_surplus(nodes: dict[str, RoleNode], servers: int, at: float) -> None:
     """One server more than is wanted is ready: that which it replaces drains, or one that was lost on its way out."""
     joined = [node for node in needed(nodes) if node.state is NodeState.JOINED]
     for node in sorted(joined, key=lambda node: (node.replaced, node.role))[servers:]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from springtide.domain.core.roles import RoleExit, RoleKind
 from springtide.domain.spec.job_spec import JobPhase
 from springtide.job.core import actions, events
-from springtide.job.core.nodes import Node, NodeState
+from springtide.job.core.nodes import NodeState, RoleNode
 from springtide.job.scaling import servers
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ FEWEST_CORES = 1.0
 
 
 @dataclass(slots=True, kw_only=True)
-class Short:
+class Shortage:
     """What a job does without for now, because there was no room for it."""
 
     workers: int = 0
@@ -43,7 +43,7 @@ class Short:
         return bool(self.workers or self.servers or self.data_workers)
 
 
-def take(state: "JobState", node: Node, ended: RoleExit, at: float) -> list[actions.Action] | None:
+def take(state: "JobState", node: RoleNode, ended: RoleExit, at: float) -> list[actions.Action] | None:
     """Go on without this process; None: the job cannot, and its next life is to be waited for."""
     if node.state is not NodeState.EXPECTED:
         return []  # it has come after all, or is not wanted any more
@@ -56,7 +56,7 @@ def take(state: "JobState", node: Node, ended: RoleExit, at: float) -> list[acti
     return done
 
 
-def _ask_for_less(state: "JobState", node: Node) -> None:
+def _ask_for_less(state: "JobState", node: RoleNode) -> None:
     """What must be waited for wants fewer cores, if a plan sets them: somewhere there may be a smaller gap."""
     if state.spec.planning.on and state.spec.planning.resize and node.cpu is not None and node.cpu > FEWEST_CORES:
         node.cpu = max(FEWEST_CORES, node.cpu / 2)
@@ -70,7 +70,7 @@ def again(state: "JobState", *, at: float) -> list[events.Event]:
     why = f"there may be room by now; before: {short.why}"
     found: list[events.Event] = []
     if short.workers:
-        found.append(events.Scaled(state.workers + short.workers, why, extra=state.planned.extra))
+        found.append(events.WorkersScaled(state.workers + short.workers, why, extra=state.planned.extra))
     if short.servers and state.safety.placed:
         found.append(events.ServersScaled(state.servers_wanted + short.servers, why))
     if short.data_workers and not state.feeding.given_up:
@@ -78,7 +78,7 @@ def again(state: "JobState", *, at: float) -> list[events.Event]:
     return found
 
 
-def words(short: Short, *, at: float) -> str:
+def words(short: Shortage, *, at: float) -> str:
     """What is missing, for people; empty: nothing is."""
     if not short.any:
         return ""
@@ -87,7 +87,7 @@ def words(short: Short, *, at: float) -> str:
     return f"{missing} fewer than wanted: {short.why}; asks for room again in {max(0.0, short.again_at - at):.0f} s"
 
 
-def note(state: "JobState", node: Node, ended: RoleExit, at: float, **missing: int) -> str:
+def note(state: "JobState", node: RoleNode, ended: RoleExit, at: float, **missing: int) -> str:
     """Remember what is missing; the reason, and when it is asked for again, for the story."""
     short = state.short
     if not short.any:
@@ -101,7 +101,7 @@ def note(state: "JobState", node: Node, ended: RoleExit, at: float, **missing: i
     return f"{ended}; room is asked for again in {short.again_at - at:.0f} s"
 
 
-def _without_worker(state: "JobState", node: Node, ended: RoleExit, at: float) -> list[actions.Action] | None:
+def _without_worker(state: "JobState", node: RoleNode, ended: RoleExit, at: float) -> list[actions.Action] | None:
     others = [other for other in state.of_kind(RoleKind.WORKER) if other is not node and not other.low]
     if not node.low and not any(other.active or (other.finished and not other.removed) for other in others):
         return None
@@ -113,10 +113,10 @@ def _without_worker(state: "JobState", node: Node, ended: RoleExit, at: float) -
     why = str(ended) if node.low else note(state, node, ended, at, workers=1)
     state.run_if_ready(at)
     what = f"go on with {state.workers} worker{'' if state.workers == 1 else 's'}, without {node.role}"
-    return [actions.Fence(node.role, node.incarnation, str(ended)), state.decide(what, why), *state.settle()]
+    return [actions.FenceWorker(node.role, node.incarnation, str(ended)), state.decide(what, why), *state.settle()]
 
 
-def _without_server(state: "JobState", node: Node, ended: RoleExit, at: float) -> list[actions.Action] | None:
+def _without_server(state: "JobState", node: RoleNode, ended: RoleExit, at: float) -> list[actions.Action] | None:
     if node.coming:
         before = state.servers_wanted
         what, _ = servers.give_up(state, node, str(ended), at)

@@ -8,17 +8,17 @@ from dataclasses import dataclass
 
 from springtide import errors
 from springtide.domain.core.roles import Role, RoleKind
-from springtide.job.core.nodes import Node, NodeState
-from springtide.job.scaling.plan_state import Planned
+from springtide.job.core.nodes import NodeState, RoleNode
+from springtide.job.scaling.plan_state import PlanState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class RoleChange:
     """What to do with whom."""
 
-    drain: tuple[Node, ...] = ()
+    drain: tuple[RoleNode, ...] = ()
     """Finish the batch in hand, then leave."""
-    drop: tuple[Node, ...] = ()
+    drop: tuple[RoleNode, ...] = ()
     """Have not called in yet: nothing to finish."""
     add: tuple[Role, ...] = ()
     add_low: tuple[Role, ...] = ()
@@ -38,7 +38,7 @@ class Change:
         return ", ".join(parts) or "nobody comes or goes"
 
 
-def change(nodes: dict[str, Node], workers: int, *, extra: int = 0) -> Change:
+def change(nodes: dict[str, RoleNode], workers: int, *, extra: int = 0) -> RoleChange:
     """From the workers that are active now to so many: the highest ranks leave, the lowest free ranks come.
 
     Of them `extra` are of low priority: nobody becomes that, or is that no longer, while it runs. A worker whose script
@@ -53,14 +53,15 @@ def change(nodes: dict[str, Node], workers: int, *, extra: int = 0) -> Change:
     removed = [node.role for node in own if node.state is NodeState.GONE and node.removed]
     new = [Role(RoleKind.WORKER, rank) for rank in range(len(own), len(own) + workers)]
     free, first = [*removed, *new], max(0, workers - extra - len(usual))
-    return Change(
+    return RoleChange(
         drain=tuple(node for node in leaving if node.state is NodeState.JOINED),
         drop=tuple(node for node in leaving if node.state is NodeState.EXPECTED),
-        add=tuple(free[:first]), add_low=tuple(free[first : first + max(0, extra - len(low))]),
-    )  # fmt: skip
+        add=tuple(free[:first]),
+        add_low=tuple(free[first : first + max(0, extra - len(low))]),
+    )
 
 
-def add(nodes: dict[str, Node], role: Role, planned: Planned, *, at: float, low: bool = False) -> None:
+def add(nodes: dict[str, RoleNode], role: Role, planned: PlanState, *, at: float, low: bool = False) -> None:
     """Want a process of this role: one that the job has not had, or the next life of one that was removed."""
     if str(role) in nodes:
         node = nodes[str(role)]
@@ -68,6 +69,6 @@ def add(nodes: dict[str, Node], role: Role, planned: Planned, *, at: float, low:
         node.failures = node.oom_kills = 0
         node.after_s = 0.0
     else:
-        node = nodes[str(role)] = Node(role=role, since=at, heard_at=at)
+        node = nodes[str(role)] = RoleNode(role=role, since=at, heard_at=at)
     size = planned.sizes[role.kind]
     node.cpu, node.memory, node.low = size.cpu, size.memory, low

@@ -24,7 +24,7 @@ ROOM = 0.75  # of a worker that slow ones may lack more, or less, than they have
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class SlowMark:
     """What is held of one worker."""
 
     slow: bool = False
@@ -37,7 +37,7 @@ class Mark:
     why: str = ""
 
 
-class Backups(NamedTuple):
+class BackupNeed(NamedTuple):
     """What is to be done for slow workers."""
 
     workers: int
@@ -47,9 +47,12 @@ class Backups(NamedTuple):
 
 
 def marked(
-    before: Mapping[int, Mark], paces: Mapping[int, float], alive: Collection[int], rules: StragglerRules,
+    before: Mapping[int, SlowMark],
+    paces: Mapping[int, float],
+    alive: Collection[int],
+    rules: StragglerRules,
     sure: Collection[int] | None = None,
-) -> dict[int, Mark]:  # fmt: skip
+) -> dict[int, SlowMark]:
     """What is held of each of these workers after another window.
 
     `paces`: of those that had enough to do; `sure`: whose pace is what they can do, others may be faster: nothing is
@@ -57,30 +60,31 @@ def marked(
     """
     marks = {}
     for rank in sorted(alive):
-        mark, pace = before.get(rank, Mark()), paces.get(rank)
+        mark, pace = before.get(rank, SlowMark()), paces.get(rank)
         peers = [other for peer, other in paces.items() if peer != rank]
         if pace is None or not peers or (sure is not None and rank not in sure):
             silent = mark.silent + 1
-            marks[rank] = replace(mark, silent=silent) if silent < SILENT_AFTER else Mark()
+            marks[rank] = replace(mark, silent=silent) if silent < SILENT_AFTER else SlowMark()
             continue
         standard = stragglers.standard_of(peers, rules)
         verdict = stragglers.compare(pace, standard, rules)
         opposite = verdict.recovered if mark.slow else verdict.slow
         against = mark.against + 1 if opposite else 0
         turned = against >= (FAST_AFTER if mark.slow else SLOW_AFTER)
-        marks[rank] = Mark(
-            slow=mark.slow != turned, against=0 if turned else against,
+        marks[rank] = SlowMark(
+            slow=mark.slow != turned,
+            against=0 if turned else against,
             lacks=max(0.0, 1 - pace / standard.middle) if standard.middle else 0.0,
             why=f"worker-{rank} trains {verdict.why}",
-        )  # fmt: skip
+        )
     return marks
 
 
-def wanted(marks: Mapping[int, Mark], before: int = 0) -> Backups:
+def wanted(marks: Mapping[int, SlowMark], before: int = 0) -> BackupNeed:
     """One backup for every whole worker that the slow ones lack together; `before`: how many there were for them."""
     slow = tuple(rank for rank, mark in sorted(marks.items()) if mark.slow)
     if not slow or len(slow) > MOST_SHARE * len(marks):
-        return Backups(0, "")
+        return BackupNeed(0, "")
     lacking = sum(marks[rank].lacks for rank in slow)
     count = before if before and abs(lacking - before) <= ROOM else math.floor(lacking + 0.5)
-    return Backups(max(1, count), "; ".join(marks[rank].why for rank in slow), slow)
+    return BackupNeed(max(1, count), "; ".join(marks[rank].why for rank in slow), slow)

@@ -17,7 +17,7 @@ SLOWEST = 0.001  # part of the others' median that a worker without any progress
 
 
 @dataclass(frozen=True, slots=True)
-class Holding:
+class LeaseLoad:
     """What is left of one live lease. The holder works its leases off in the order in which they are given here."""
 
     rank: int
@@ -35,7 +35,7 @@ class Holding:
         return max(0, self.end - self.offset)
 
 
-class Cut(NamedTuple):
+class LeaseCut(NamedTuple):
     """A lease that should end sooner."""
 
     rank: int
@@ -44,8 +44,8 @@ class Cut(NamedTuple):
 
 
 def level(
-    holdings: Sequence[Holding], paces: Mapping[int, float], alive: Sequence[int], *, margin_s: float = MARGIN_S
-) -> tuple[Cut, ...]:
+    holdings: Sequence[LeaseLoad], paces: Mapping[int, float], alive: Sequence[int], *, margin_s: float = MARGIN_S
+) -> tuple[LeaseCut, ...]:
     """Which leases to shorten. Call it when nothing is left to hand out: till then the quick ones just take more.
 
     All that is left, shared by pace, would take everyone the same time. Who needs longer than that by more than the
@@ -60,7 +60,7 @@ def level(
     for holding in holdings:
         left[holding.rank] = left.get(holding.rank, 0) + holding.left
     fair_s = sum(left.values()) / sum(rates.values())
-    cuts: list[Cut] = []
+    cuts: list[LeaseCut] = []
     for rank, samples in sorted(left.items()):
         if rank not in rates:
             continue
@@ -71,11 +71,11 @@ def level(
                 "others take the rest"
             )
             mine = [holding for holding in holdings if holding.rank == rank]
-            cuts += [Cut(rank, wish, why) for wish in keep(mine, round(rates[rank] * fair_s))]
+            cuts += [LeaseCut(rank, wish, why) for wish in keep(mine, round(rates[rank] * fair_s))]
     return tuple(cuts)
 
 
-def keep(holdings: Sequence[Holding], samples: int) -> list[ShrinkRequest]:
+def keep(holdings: Sequence[LeaseLoad], samples: int) -> list[ShrinkRequest]:
     """Wishes that leave a holder `samples` of its work, whole batches, the first ones."""
     wishes = []
     for holding in holdings:

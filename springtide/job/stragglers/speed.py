@@ -12,7 +12,7 @@ LEAST_S = 3.0  # a pace over less than this is mostly noise: a heartbeat is a se
 
 
 @dataclass(slots=True)
-class Paces:
+class WorkerPaces:
     """Looks back over a window for each rank. A rank that had nothing to do keeps its last pace."""
 
     window_s: float = 20.0

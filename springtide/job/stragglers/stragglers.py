@@ -17,7 +17,7 @@ CROWD = 32  # workers: among more, leaving oneself out of the comparison changes
 NORMAL = 1.4826  # makes a median absolute deviation an estimate of a standard deviation, where paces are normal
 
 
-class Resize(NamedTuple):
+class LeaseResize(NamedTuple):
     """From now on a rank's leases are halved so often."""
 
     rank: int
@@ -25,17 +25,17 @@ class Resize(NamedTuple):
     why: str
 
 
-class Judgement(NamedTuple):
+class PaceJudgement(NamedTuple):
     """What was decided, and why; an empty decision has its reason too."""
 
-    resizes: tuple[Resize, ...]
+    resizes: tuple[LeaseResize, ...]
     why: str
 
 
-def judge(paces: Mapping[int, float], halvings: Mapping[int, int], rules: StragglerRules) -> Judgement:
+def judge(paces: Mapping[int, float], halvings: Mapping[int, int], rules: StragglerRules) -> PaceJudgement:
     """Compare each worker with all others: median and median absolute deviation, which a few outliers cannot move."""
     if len(paces) < 2:
-        return Judgement((), f"{len(paces)} workers were at work long enough: nobody to compare with")
+        return PaceJudgement((), f"{len(paces)} workers were at work long enough: nobody to compare with")
     resizes = []
     everyone = standard_of(list(paces.values()), rules)
     for rank in sorted(paces):
@@ -45,16 +45,16 @@ def judge(paces: Mapping[int, float], halvings: Mapping[int, int], rules: Stragg
         now = halvings.get(rank, 0)
         verdict = compare(paces[rank], standard, rules)
         if verdict.slow and now < MOST_HALVINGS:
-            resizes.append(Resize(rank, now + 1, f"worker-{rank} trains {verdict.why}: its leases are halved"))
+            resizes.append(LeaseResize(rank, now + 1, f"worker-{rank} trains {verdict.why}: its leases are halved"))
         elif verdict.recovered and now > 0:
-            resizes.append(Resize(rank, now - 1, f"worker-{rank} trains {verdict.why}: its leases are doubled"))
+            resizes.append(LeaseResize(rank, now - 1, f"worker-{rank} trains {verdict.why}: its leases are doubled"))
     if resizes:
-        return Judgement(tuple(resizes), "; ".join(resize.why for resize in resizes))
+        return PaceJudgement(tuple(resizes), "; ".join(resize.why for resize in resizes))
     spread = f"{min(paces.values()):.0f} to {max(paces.values()):.0f} samples/s"
-    return Judgement((), f"{len(paces)} workers at {spread}: no lease needs another size")
+    return PaceJudgement((), f"{len(paces)} workers at {spread}: no lease needs another size")
 
 
-class Standard(NamedTuple):
+class PaceStandard(NamedTuple):
     """What workers are measured by."""
 
     middle: float
@@ -62,14 +62,14 @@ class Standard(NamedTuple):
     """Slow is what lies below."""
 
 
-def standard_of(peers: list[float], rules: StragglerRules) -> Standard:
+def standard_of(peers: list[float], rules: StragglerRules) -> PaceStandard:
     """The median of some paces, and how far below it is too far."""
     middle = median(peers)
     deviation = max(NORMAL * median(abs(peer - middle) for peer in peers), rules.floor * middle)
-    return Standard(middle, middle - rules.deviations * deviation)
+    return PaceStandard(middle, middle - rules.deviations * deviation)
 
 
-class Comparison(NamedTuple):
+class PaceComparison(NamedTuple):
     """One worker beside its peers."""
 
     slow: bool
@@ -77,9 +77,9 @@ class Comparison(NamedTuple):
     why: str
 
 
-def compare(pace: float, standard: Standard, rules: StragglerRules) -> Comparison:
+def compare(pace: float, standard: PaceStandard, rules: StragglerRules) -> PaceComparison:
     """Whether a pace is significantly below those of the others, or near enough to them again."""
     middle, limit = standard
     share = pace / middle if middle else 1.0
     said = f"{pace:.0f} samples/s, {share:.0%} of its peers' median {middle:.0f} (slow below {max(0.0, limit):.0f})"
-    return Comparison(middle > 0 and pace < limit, pace >= rules.recovered * middle, said)
+    return PaceComparison(middle > 0 and pace < limit, pace >= rules.recovered * middle, said)

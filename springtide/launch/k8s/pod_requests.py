@@ -181,7 +181,9 @@ class UserRequests:
         self._heeded = latest
         edited_spec.write(self._files, latest)
 
-    def _wanted(self, latest: ElasticJob, status: messages.JobStatus) -> list[messages.Rebound | messages.Scale]:
+    def _wanted(
+        self, latest: ElasticJob, status: messages.JobStatus
+    ) -> list[messages.BoundsRequest | messages.ScaleRequest]:
         """Bounds first: what is asked for by number is set by hand, and stays."""
         scale = user_edits.changed(self._heeded, latest, status, planned=self.limits is not None)
         rebound = user_edits.rebound(self._heeded, latest, self.limits(latest)) if self.limits is not None else None
@@ -212,11 +214,11 @@ class UserRequests:
         if life not in self.running():
             return True
         try:
-            said = await self.ask(messages.Leaving(life.role, life.incarnation, why))
+            said = await self.ask(messages.EvictionNotice(life.role, life.incarnation, why))
         except (errors.UserError, errors.JobFailed) as error:
             log.info("%s goes without a word to the master: %s", life, error)
             return True
-        return isinstance(said, messages.Farewell) and said.free
+        return isinstance(said, messages.EvictionReply) and said.free
 
     # ---- the master ----
 

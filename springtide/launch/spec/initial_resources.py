@@ -191,7 +191,7 @@ def known(history: str) -> bool:
 def _asked(rules: PlanRules, view: JobView) -> Any:
     """Advice for it; also where an event loop runs already, such as in a pod's agent."""
     with concurrent.futures.ThreadPoolExecutor(1, "springtide-sizing") as beside:
-        return beside.submit(lambda: asyncio.run(_ask(adviser_factory.made(rules), view))).result()
+        return beside.submit(lambda: asyncio.run(_ask(adviser_factory.make_adviser(rules), view))).result()
 
 
 async def _ask(adviser: Adviser, view: JobView) -> Any:

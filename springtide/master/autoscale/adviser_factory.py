@@ -19,7 +19,7 @@ SECRET = ".springtide/brain/secret"
 """Where `springtide brain serve` leaves it, seen from the same folder."""
 
 
-def made(rules: PlanRules, *, folder: str = "") -> Adviser:
+def make_adviser(rules: PlanRules, *, folder: str = "") -> Adviser:
     """The adviser that the rules name. A key tells jobs of one name apart, also after their master was replaced."""
     assert rules.bounds is not None
     quota, most = rules.bounds.quota, rules.bounds.most

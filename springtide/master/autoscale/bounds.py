@@ -9,12 +9,12 @@ from springtide import errors
 from springtide.domain.spec.job_spec import JobPhase
 from springtide.job.core import events
 from springtide.job.scaling import bounds
-from springtide.master.core.context import Doors
-from springtide.master.core.record import Record
+from springtide.master.core.context import MasterContext
+from springtide.master.core.record import JobRecord
 from springtide.rpc.messages import messages
 
 
-def answer(doors: Doors, request: messages.Rebound) -> messages.Ok:
+def answer(doors: MasterContext, request: messages.BoundsRequest) -> messages.Ok:
     """Go by them from now on; BadInput for a job that has the numbers it was given."""
     state = doors.record.state
     if not (state.spec.planning.on or state.spec.online.on):
@@ -23,13 +23,13 @@ def answer(doors: Doors, request: messages.Rebound) -> messages.Ok:
             "bounds; `springtide scale` changes them"
         )
     _check(doors.record, request)
-    doors.happen(events.Rebound(request.workers, request.servers, request.why))
+    doors.happen(events.BoundsChanged(request.workers, request.servers, request.why))
     for move in bounds.moves(state, request.why):
         doors.happen(move)
     return messages.Ok()
 
 
-def _check(record: Record, request: messages.Rebound) -> None:
+def _check(record: JobRecord, request: messages.BoundsRequest) -> None:
     """BadInput for bounds that the job cannot come into: nothing of them is kept then."""
     state = record.state
     if state.phase is JobPhase.DRAINING:

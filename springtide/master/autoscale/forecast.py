@@ -29,7 +29,7 @@ COLD_STEPS = 6  # an hour that is taken to go on as the last minutes, where noth
 COLD_HIGH = 1.5
 
 
-class Forecasts(Protocol):
+class Forecaster(Protocol):
     """Who makes forecasts. Never raises."""
 
     trouble: str
@@ -44,10 +44,10 @@ class Forecasts(Protocol):
         ...
 
 
-class Foresight:
+class TrafficForecast:
     """Of one job."""
 
-    def __init__(self, job: OnlineJob, forecasts: Forecasts, files: RunFiles, *, wall: float, at: float) -> None:
+    def __init__(self, job: OnlineJob, forecasts: Forecaster, files: RunFiles, *, wall: float, at: float) -> None:
         """`files`: of the run; `wall` and `at`: time of day now, and the clock's."""
         self._speedup, self._forecasts, self._since = job.speedup, forecasts, wall - at
         self._traffic = Traffic()
@@ -99,7 +99,7 @@ class Foresight:
             why = "nothing is known yet but the last minutes: taken to go on like that"
             return TrafficOutlook(
                 step_s=STEP_S, mean=(mean,) * COLD_STEPS, high=(mean * COLD_HIGH,) * COLD_STEPS, why=why
-            )  # fmt: skip
+            )
         if self._made is None or step != self._begins:
             over = min(round(LOOKED_AT_S / STEP_S), len(history.values) - 1)
             before = History(step_s=STEP_S, values=history.values[: len(history.values) - over])
@@ -120,9 +120,12 @@ class Foresight:
     def _show(self, made: TrafficOutlook) -> None:
         """For the dashboard: by times of the clock."""
         shown = {
-            "at": self._begins * STEP_S / self._speedup, "step_s": made.step_s / self._speedup, "why": made.why,
-            "mean": made.mean, "high": made.high,
-        }  # fmt: skip
+            "at": self._begins * STEP_S / self._speedup,
+            "step_s": made.step_s / self._speedup,
+            "why": made.why,
+            "mean": made.mean,
+            "high": made.high,
+        }
         try:
             private_files.replace(self._path, msgspec.json.encode(shown))
         except OSError as error:  # it is only shown

@@ -20,12 +20,12 @@ from springtide.domain.plan.profile import ModelFacts
 from springtide.domain.plan.view import Feature, FindingKind, GuardFinding, JobView, PastJob, RoleUse
 from springtide.domain.spec.job_spec import JobPhase
 from springtide.job.core import events
-from springtide.job.core.nodes import Node, NodeState
+from springtide.job.core.nodes import NodeState, RoleNode
 from springtide.job.scaling import plan_state
 from springtide.job.state import JobState
-from springtide.master.autoscale.profiler import Watching
-from springtide.master.core.record import Record
-from springtide.master.servers.guards import Guards
+from springtide.master.autoscale.profiler import Profiler
+from springtide.master.core.record import JobRecord
+from springtide.master.servers.guards import ServerGuards
 from springtide.planning.guards import oom
 
 BANDWIDTH = 4e9
@@ -37,18 +37,18 @@ ROOM = 1.15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sources:
+class ViewSources:
     """Who knows what."""
 
     name: str
     """Of the run: unlike the job's, no two have the same."""
-    record: Record
-    watching: Watching
-    guards: Guards
+    record: JobRecord
+    watching: Profiler
+    guards: ServerGuards
     usage: Mapping[Role, RoleUsage]
 
 
-def view(sources: Sources, *, now: float) -> JobView | None:
+def view(sources: ViewSources, *, now: float) -> JobView | None:
     """The job now, without profiles; None while it changes, heals, or has not said what it trains."""
     state, book, era = sources.record.state, sources.record.book, sources.watching.era
     rules = state.spec.planning
@@ -56,27 +56,44 @@ def view(sources: Sources, *, now: float) -> JobView | None:
         return None
     found, changed_at = facts(sources.record), state.planned.changed_at
     return JobView(
-        name=sources.name, user=rules.user, priority=rules.priority, facts=found,
+        name=sources.name,
+        user=rules.user,
+        priority=rules.priority,
+        facts=found,
         bounds=bounds(state, book.largest_group),
-        features=features(sources.record, found), shape=era.own, extra_workers=era.extra, requested=first_shape(state),
-        need=need(sources), started_at=era.since if changed_at is None else 0.0,
+        features=features(sources.record, found),
+        shape=era.own,
+        extra_workers=era.extra,
+        requested=first_shape(state),
+        need=need(sources),
+        started_at=era.since if changed_at is None else 0.0,
         last_change_at=None if changed_at is None else max(era.since, changed_at),
-        samples_done=float(book.samples_done), samples_total=samples_total(book), stage=state.planned.stage,
-        uses=uses(sources), launches=tuple(sources.watching.launches), findings=findings(sources, now=now),
-    )  # fmt: skip
+        samples_done=float(book.samples_done),
+        samples_total=samples_total(book),
+        stage=state.planned.stage,
+        uses=uses(sources),
+        launches=tuple(sources.watching.launches),
+        findings=findings(sources, now=now),
+    )
 
 
-def past(sources: Sources, throughput: float | None, *, ended_at: float) -> PastJob:
+def past(sources: ViewSources, throughput: float | None, *, ended_at: float) -> PastJob:
     """The job when it is over. One that was only a sample has no shape that others should begin with."""
     state = sources.record.state
     sized = state.planned.stage in (PlanningStage.OPTIMIZING, PlanningStage.ADJUSTING)
     found = facts(sources.record) if sources.record.book.passes else None
     return PastJob(
-        name=sources.name, user=state.spec.planning.user, features=features(sources.record, found),
-        initial=first_shape(state), shape=plan_state.shape_of(state) if sized else None,
-        finished=state.phase is JobPhase.FINISHED, ended_at=ended_at, throughput=throughput, need=need(sources),
+        name=sources.name,
+        user=state.spec.planning.user,
+        features=features(sources.record, found),
+        initial=first_shape(state),
+        shape=plan_state.shape_of(state) if sized else None,
+        finished=state.phase is JobPhase.FINISHED,
+        ended_at=ended_at,
+        throughput=throughput,
+        need=need(sources),
         facts=found,
-    )  # fmt: skip
+    )
 
 
 def first_shape(state: JobState) -> Shape:
@@ -84,22 +101,28 @@ def first_shape(state: JobState) -> Shape:
     spec, bounds = state.spec, state.spec.planning.bounds
     assert bounds is not None
     return Shape(
-        workers=spec.workers, servers=spec.servers, worker_cpu=spec.worker_cpu or bounds.least.worker_cpu,
-        server_cpu=spec.server_cpu or bounds.least.server_cpu, worker_memory=spec.worker_memory or 0,
+        workers=spec.workers,
+        servers=spec.servers,
+        worker_cpu=spec.worker_cpu or bounds.least.worker_cpu,
+        server_cpu=spec.server_cpu or bounds.least.server_cpu,
+        worker_memory=spec.worker_memory or 0,
         server_memory=spec.server_memory or 0,
-    )  # fmt: skip
+    )
 
 
-def facts(record: Record) -> ModelFacts:
+def facts(record: JobRecord) -> ModelFacts:
     """What the performance model takes as given. What is not told is 1: it only scales a coefficient."""
     made = outlined(record)
     dense = sum(FLOAT_BYTES * math.prod(one.shape) for one in made.dense)
     dim = sum(max(1, table.dim) * max(1, len(table.paths)) for table in made.tables)
     card = record.book.passes[-1].card
     return ModelFacts(
-        dense_bytes=float(max(1, dense)), bandwidth=BANDWIDTH, dim=float(max(1, dim)), batch=batch_of(record),
+        dense_bytes=float(max(1, dense)),
+        bandwidth=BANDWIDTH,
+        dim=float(max(1, dim)),
+        batch=batch_of(record),
         group=card.batch_size if card.in_step else 0,
-    )  # fmt: skip
+    )
 
 
 def bounds(state: JobState, largest: int | None) -> ShapeBounds:
@@ -110,13 +133,13 @@ def bounds(state: JobState, largest: int | None) -> ShapeBounds:
     return replace(limits, most=replace(limits.most, workers=max(largest, limits.least.workers)))
 
 
-def batch_of(record: Record) -> int:
+def batch_of(record: JobRecord) -> int:
     """Samples of one step of one worker; a bsp group shares a batch."""
     card = record.book.passes[-1].card
     return max(1, -(-card.batch_size // record.state.workers) if card.in_step else card.batch_size)
 
 
-def outlined(record: Record) -> outline.Outline:
+def outlined(record: JobRecord) -> outline.Outline:
     """What the model is made of, as its workers have told; they may not have."""
     told = record.shared.get(outline.SHARED_KEY)
     try:
@@ -125,16 +148,19 @@ def outlined(record: Record) -> outline.Outline:
         return outline.Outline()
 
 
-def features(record: Record, found: ModelFacts | None) -> dict[str, Feature]:
+def features(record: JobRecord, found: ModelFacts | None) -> dict[str, Feature]:
     """What tells jobs apart, and alike."""
     spec = record.state.spec
     known: dict[str, Feature] = {**spec.planning.features, "sync": spec.sync}
     if found is not None:
         made = outlined(record)
         known |= {
-            "tables": float(len(made.tables)), "dim": found.dim, "dense_bytes": found.dense_bytes,
-            "batch": float(found.batch), "samples": float(samples_total(record.book) or 0.0),
-        }  # fmt: skip
+            "tables": float(len(made.tables)),
+            "dim": found.dim,
+            "dense_bytes": found.dense_bytes,
+            "batch": float(found.batch),
+            "samples": float(samples_total(record.book) or 0.0),
+        }
     return known
 
 
@@ -145,7 +171,7 @@ def samples_total(book: JobLedger) -> float | None:
     return float(sum(one.card.samples_used * one.card.epochs for one in book.passes))
 
 
-def need(sources: Sources) -> MemoryNeed:
+def need(sources: ViewSources) -> MemoryNeed:
     """Bytes that roles will need, where memory has limits; nothing is said where it has none."""
     sizes, ahead = sources.record.state.planned.sizes, sources.guards.ahead
     worker = 0
@@ -156,17 +182,18 @@ def need(sources: Sources) -> MemoryNeed:
         return MemoryNeed(worker=worker) if worker else NO_NEED
     usable = 1 - oom.SPARE
     return MemoryNeed(
-        worker=worker, server=math.ceil(max(one.static for one in ahead) / usable),
+        worker=worker,
+        server=math.ceil(max(one.static for one in ahead) / usable),
         rows=math.ceil(oom.SLACK * sum(one.live_at_end for one in ahead) / usable),
-    )  # fmt: skip
+    )
 
 
-def servers(state: JobState) -> list[Node]:
+def servers(state: JobState) -> list[RoleNode]:
     """Those that serve, by rank. Planning numbers them from 0 on: the rank of one that has left is not used again."""
     return [node for node in state.of_kind(RoleKind.SERVER) if node.state is NodeState.JOINED and not node.coming]
 
 
-def uses(sources: Sources) -> tuple[RoleUse, ...]:
+def uses(sources: ViewSources) -> tuple[RoleUse, ...]:
     """Each worker and server that was watched for long enough."""
     state = sources.record.state
     now = plan_state.shape_of(state)
@@ -179,14 +206,17 @@ def uses(sources: Sources) -> tuple[RoleUse, ...]:
             if used is not None and held is not None:
                 found.append(
                     RoleUse(
-                        role=Role(node.role.kind, place), cpu_used=used, cpu=node.cpu or usual,
-                        memory_used=held.memory, memory=node.memory or 0,
+                        role=Role(node.role.kind, place),
+                        cpu_used=used,
+                        cpu=node.cpu or usual,
+                        memory_used=held.memory,
+                        memory=node.memory or 0,
                     )
-                )  # fmt: skip
+                )
     return tuple(found)
 
 
-def findings(sources: Sources, *, now: float) -> tuple[GuardFinding, ...]:
+def findings(sources: ViewSources, *, now: float) -> tuple[GuardFinding, ...]:
     """What guards have found and could not mend by themselves."""
     record, found = sources.record, []
     changed_at = record.state.planned.changed_at or 0.0

@@ -26,13 +26,13 @@ from springtide.domain.plan.view import MEMORY, ClusterView, JobView
 from springtide.job.core import events
 from springtide.job.scaling import plan_moves, plan_state
 from springtide.master.autoscale import job_view
-from springtide.master.autoscale.job_view import Sources
-from springtide.master.autoscale.profiler import Watching, Window
-from springtide.master.core.record import Record
-from springtide.master.servers.guards import Guards
+from springtide.master.autoscale.job_view import ViewSources
+from springtide.master.autoscale.profiler import Profiler, ProfileWindow
+from springtide.master.core.record import JobRecord
+from springtide.master.servers.guards import ServerGuards
 from springtide.planning.perf_model import measurements
 from springtide.planning.policy import acceptance, move_order
-from springtide.telemetry.planner_views import Shown
+from springtide.telemetry.planner_views import PlannerView
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ _NUMBERS = re.compile(r"\d[\d,.:]*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Advised:
+class AdviserSetup:
     """Who plans for the job, and what lies outside of it."""
 
     adviser: Adviser
@@ -50,7 +50,7 @@ class Advised:
     """Of the run: unlike the job's, no two have the same."""
     wall: Callable[[], float]
     """Time of day, for what outlives the job."""
-    show: Callable[[Shown], None] = lambda _: None
+    show: Callable[[PlannerView], None] = lambda _: None
     """Writes down what the adviser is shown, for people."""
 
 
@@ -65,15 +65,15 @@ class Hands:
     """Slots on their way."""
 
 
-class Autoscale:
+class Autoscaler:
     """Of one job; it does nothing for one that does not plan, or has nobody to ask."""
 
-    def __init__(self, record: Record, guards: Guards, advised: Advised | None, hands: Hands) -> None:
+    def __init__(self, record: JobRecord, guards: ServerGuards, advised: AdviserSetup | None, hands: Hands) -> None:
         self._state, self._hands, self._advised = record.state, hands, advised
         self._rules = record.state.spec.planning
-        self.watching = Watching(self._rules)
+        self.watching = Profiler(self._rules)
         name = advised.name if advised else record.state.spec.name
-        self._sources = Sources(name=name, record=record, watching=self.watching, guards=guards, usage={})
+        self._sources = ViewSources(name=name, record=record, watching=self.watching, guards=guards, usage={})
         self._next_at = 0.0
         self._asking: asyncio.Task[None] | None = None
         self._concluding: asyncio.Task[None] | None = None
@@ -170,7 +170,7 @@ class Autoscale:
             log.error("planning failed", exc_info=error)
             self._failed(f"planning failed: {type(error).__name__}: {error}")
 
-    def _measured(self, view: JobView, window: Window, now: float) -> JobView:
+    def _measured(self, view: JobView, window: ProfileWindow, now: float) -> JobView:
         """The view with its profiles, also written down; in a thread, since with many workers it takes a while."""
         view = replace(view, profiles=window.profiles())
         here = measurements.now(view)
@@ -178,7 +178,7 @@ class Autoscale:
         seen = ClusterView(now=now, capacity=view.bounds.quota, jobs=(view,), launches=view.launches)
         try:
             assert self._advised is not None
-            self._advised.show(Shown(view=seen, config=self._rules.config))
+            self._advised.show(PlannerView(view=seen, config=self._rules.config))
         except errors.SpringtideError as error:
             log.warning("what planning sees cannot be written down: %s", error)
         return view
@@ -227,10 +227,14 @@ class Autoscale:
         self._tell("taken", plan, plan.reason, notes=advice.notes)
         self._happen(
             events.PlanTaken(
-                plan.shape, plan.stage or stage, plan.reason, servers_first=first, cpus=cpus,
+                plan.shape,
+                plan.stage or stage,
+                plan.reason,
+                servers_first=first,
+                cpus=cpus,
                 extra_workers=plan.extra_workers,
             )
-        )  # fmt: skip
+        )
 
     def _move_on(self) -> None:
         """The next move of the plan that is under way."""
@@ -246,7 +250,7 @@ class Autoscale:
     def _happen(self, event: events.Event) -> bool:
         """Whether the job could do it."""
         try:
-            if isinstance(event, events.Scaled):
+            if isinstance(event, events.WorkersScaled):
                 self._sources.record.book.check_group(event.workers)
             self._hands.happen(event)
         except errors.BadInput as refused:
@@ -273,7 +277,7 @@ class Autoscale:
             what = (
                 "begin as similar jobs ended" if what == "begin small" and stage is PlanningStage.OPTIMIZING else what
             )
-            self._happen(events.Judged(what, why, told=True))
+            self._happen(events.DecisionMade(what, why, told=True))
 
     # ---- the end ----
 

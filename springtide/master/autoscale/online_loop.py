@@ -33,15 +33,15 @@ from springtide.job.core import events
 from springtide.job.core.nodes import NodeState
 from springtide.job.scaling import plan_state
 from springtide.job.stragglers import backups
-from springtide.master.autoscale.forecast import Foresight
-from springtide.master.autoscale.stream_stats import Streams
+from springtide.master.autoscale.forecast import TrafficForecast
+from springtide.master.autoscale.stream_stats import StreamStats
 from springtide.master.core import journal_entries
-from springtide.master.core.context import Doors
+from springtide.master.core.context import MasterContext
 from springtide.planning.online.capacity import learner, measurements
 from springtide.planning.online.capacity.capacity_model import Kind, solver
 from springtide.planning.online.scaling import decision
 from springtide.planning.online.scaling.slo_metrics import Kept
-from springtide.rpc.messages.messages import Report
+from springtide.rpc.messages.messages import MemberReport
 from springtide.telemetry.logs import RunFiles
 from springtide.telemetry.time_series import Series
 
@@ -60,14 +60,14 @@ BEATS = 3.0  # without a sample trained in so many heartbeats, a job that is bei
 _NUMBERS = re.compile(r"\d[\d,.:]*")
 
 
-class Notes(msgspec.Struct, frozen=True):
+class OnlineNotes(msgspec.Struct, frozen=True):
     """What survives the master."""
 
     learned: learner.Learned = learner.Learned()
     """What so many workers can train: samples a second of the clock."""
     kept: Kept = Kept()
     scalings: int = 0
-    marks: dict[int, backups.Mark] = msgspec.field(default_factory=dict)
+    marks: dict[int, backups.SlowMark] = msgspec.field(default_factory=dict)
     """By rank, who counts as slow."""
     slow: tuple[int, ...] = ()
     backups: int = 0
@@ -79,7 +79,7 @@ class Notes(msgspec.Struct, frozen=True):
     """Why dead letters are only counted, once a worker had to; empty: all are kept."""
 
 
-class Looked(NamedTuple):
+class StreamSample(NamedTuple):
     """What there was at one moment."""
 
     at: float
@@ -87,25 +87,27 @@ class Looked(NamedTuple):
     trained: int
 
 
-def opened(doors: Doors, *, clock: Callable[[], float], folder: pathlib.Path) -> "Online":
+def open_autoscaler(doors: MasterContext, *, clock: Callable[[], float], folder: pathlib.Path) -> "OnlineAutoscaler":
     """For a job whose run has this folder."""
     job, files = doors.record.state.spec.online, RunFiles(folder)
     if job.on:
         solver()  # now, not when a look must not take half a second
     wall, at = time.time(), clock()
-    foresight = Foresight(job, Forecasting(job.forecaster), files, wall=wall, at=at)
+    foresight = TrafficForecast(job, Forecasting(job.forecaster), files, wall=wall, at=at)
     points = Series(files.online, OnlinePoint, most=POINTS)
-    return Online(doors, Streams(wall=wall, at=at), foresight, points)
+    return OnlineAutoscaler(doors, StreamStats(wall=wall, at=at), foresight, points)
 
 
-class Online:
+class OnlineAutoscaler:
     """Of one job; it does nothing for one that reads no stream."""
 
-    def __init__(self, doors: Doors, streams: Streams, foresight: Foresight, points: Series[OnlinePoint]) -> None:
+    def __init__(
+        self, doors: MasterContext, streams: StreamStats, foresight: TrafficForecast, points: Series[OnlinePoint]
+    ) -> None:
         self._doors, self._streams, self._foresight, self._points = doors, streams, foresight, points
         self._state, self._job = doors.record.state, doors.record.state.spec.online
         self._notes = self._noted()
-        self._looks: deque[Looked] = deque(maxlen=4096)
+        self._looks: deque[StreamSample] = deque(maxlen=4096)
         self._grew_at = self._next_at = self._noted_at = self._measured_at = self._point_at = -math.inf
         self._awaited: dict[Life, float] = {}
         self._shape: tuple[Life, ...] = ()
@@ -133,7 +135,7 @@ class Online:
         size = self._doors.record.book.passes[-1].card.batch_size
         return size / max(1, len(self._shape)) if self._state.spec.sync == "bsp" else size
 
-    def heard(self, life: Life, report: Report, *, at: float) -> None:
+    def heard(self, life: Life, report: MemberReport, *, at: float) -> None:
         """A worker's report."""
         if report.stream is not None:
             self._streams.heard(life.role, life.incarnation, report.stream, at=at)
@@ -183,17 +185,20 @@ class Online:
     def _look(self, now: float, *, pausing: bool) -> None:
         streams, job = self._streams, self._job
         streams.look(self._shape, at=now)
-        before = self._looks[-1] if self._looks else Looked(now, streams.came, streams.trained)
-        looked = Looked(now, streams.came, streams.trained)
+        before = self._looks[-1] if self._looks else StreamSample(now, streams.came, streams.trained)
+        looked = StreamSample(now, streams.came, streams.trained)
         if looked.trained > before.trained or not streams.backlog:
             self._grew_at = now
         down = pausing and now - self._grew_at > BEATS * self._state.spec.heartbeat_s
         if self._looks:
             self._foresight.arrived(before.at, now, looked.came - before.came)
             kept = self._notes.kept.then(
-                (now - before.at) * job.speedup, lag_s=streams.lag_s(now) * job.speedup, workers=len(self._shape),
-                down=down, slo_s=job.rules.slo_lag_s,
-            )  # fmt: skip
+                (now - before.at) * job.speedup,
+                lag_s=streams.lag_s(now) * job.speedup,
+                workers=len(self._shape),
+                down=down,
+                slo_s=job.rules.slo_lag_s,
+            )
             self._notes = msgspec.structs.replace(self._notes, kept=kept)
         self._looks.append(looked)
         if now >= self._point_at + job.every_s / job.speedup:
@@ -211,7 +216,7 @@ class Online:
             size = state.planned.sizes[kind]
             if size.cpu is not None and size.cpu < rules.bounds.quota.cpu:
                 why = "on a stream the number of workers follows the traffic; their cores are not held"
-                self._doors.happen(events.Resized(kind, rules.bounds.quota.cpu, size.memory, why))
+                self._doors.happen(events.RolesResized(kind, rules.bounds.quota.cpu, size.memory, why))
 
     def _see_starts(self, now: float) -> None:
         """How long workers take to be at work."""
@@ -290,12 +295,17 @@ class Online:
         works = self._streams.works(learner.window_s(speedup), self._shape, at=now)
         changed = self._state.planned.changed_at
         view = OnlineView(
-            at=now * speedup, workers=max(rules.fewest, self._state.workers - self._notes.added),
-            backlog=float(self._streams.backlog) * speedup, lag_s=self._streams.lag_s(now) * speedup, arrivals=arriving,
-            utilization=measurements.utilization(works), outlook=outlook,
-            capacity=capacity, pausing=bool(pausing),
+            at=now * speedup,
+            workers=max(rules.fewest, self._state.workers - self._notes.added),
+            backlog=float(self._streams.backlog) * speedup,
+            lag_s=self._streams.lag_s(now) * speedup,
+            arrivals=arriving,
+            utilization=measurements.utilization(works),
+            outlook=outlook,
+            capacity=capacity,
+            pausing=bool(pausing),
             changed_at=-math.inf if changed is None else changed * speedup,
-        )  # fmt: skip
+        )
         cold = self._foresight.cold and view.at >= self._planned_at + COLD_S
         if cold or decision.due(view, rules, planned_at=self._planned_at):
             self._planned_at = view.at
@@ -332,7 +342,7 @@ class Online:
         self._why = why = scaling.why + (f"; {min(extra, room)} more for slow workers" if extra and room else "")
         try:
             self._doors.record.book.check_group(wanted)
-            self._doors.happen(events.Scaled(wanted, why))
+            self._doors.happen(events.WorkersScaled(wanted, why))
             self._notes = msgspec.structs.replace(self._notes, scalings=self._notes.scalings + 1, added=room)
             self._said = ""
             self._have_servers(wanted)
@@ -368,11 +378,18 @@ class Online:
         workers = len(self._shape)
         capacity = self._capacity(now)
         return OnlinePoint(
-            at=self._foresight.wall(now), arriving=arriving, trained=trained,
-            lag_s=self._streams.lag_s(now) * self._job.speedup, backlog=float(self._streams.backlog), workers=workers,
-            wanted=self._state.workers, forecast=mean, high=high, down=down,
+            at=self._foresight.wall(now),
+            arriving=arriving,
+            trained=trained,
+            lag_s=self._streams.lag_s(now) * self._job.speedup,
+            backlog=float(self._streams.backlog),
+            workers=workers,
+            wanted=self._state.workers,
+            forecast=mean,
+            high=high,
+            down=down,
             capacity=capacity[workers] if capacity and workers < len(capacity) else None,
-        )  # fmt: skip
+        )
 
     def status(self, now: float) -> OnlineState | None:
         """For people and monitors; None: the job reads no stream."""
@@ -420,17 +437,17 @@ class Online:
 
     # ---- remembering ----
 
-    def _noted(self) -> Notes:
+    def _noted(self) -> OnlineNotes:
         kept = self._doors.record.shared.get(NOTES_KEY)
         try:
-            return msgspec.msgpack.decode(kept, type=Notes) if kept else Notes()
+            return msgspec.msgpack.decode(kept, type=OnlineNotes) if kept else OnlineNotes()
         except msgspec.MsgspecError:  # another version's
-            return Notes()
+            return OnlineNotes()
 
     def _note(self, now: float) -> None:
         self._noted_at = now
         kept = msgspec.msgpack.encode(self._notes)
-        with self._doors.kept(journal_entries.Share(NOTES_KEY, kept)):
+        with self._doors.kept(journal_entries.ShareEntry(NOTES_KEY, kept)):
             self._doors.record.share(NOTES_KEY, kept)
 
 

@@ -14,10 +14,10 @@ from springtide.domain.core.shape import Shape
 from springtide.domain.plan.profile import SUM_FIELDS, Profile, TimingSum
 from springtide.domain.plan.view import LaunchTime
 from springtide.domain.spec.plan_rules import PlanRules
-from springtide.job.core.nodes import Node, NodeState
+from springtide.job.core.nodes import NodeState, RoleNode
 from springtide.planning.perf_model import profiles as observe
 from springtide.planning.perf_model.profiles import Change, Reading, Spent
-from springtide.rpc.messages.messages import Report
+from springtide.rpc.messages.messages import MemberReport
 
 KEPT_S = 300.0  # of one shape: what is older says little about now
 KEPT_WINDOWS = 30  # of each shape that the job has had
@@ -31,7 +31,7 @@ LIVES = 1 << 20  # a worker's life as one number: its rank, and so many times it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Era:
+class ShapePeriod:
     """The time since the job has this shape, all of it being there."""
 
     shape: Shape
@@ -46,12 +46,12 @@ class Era:
         return replace(self.shape, workers=self.shape.workers - self.extra)
 
 
-class Watching:
+class Profiler:
     """Of one job."""
 
     def __init__(self, rules: PlanRules) -> None:
         self._rules = rules
-        self.era: Era | None = None
+        self.era: ShapePeriod | None = None
         self.launches: deque[LaunchTime] = deque(maxlen=KEPT_LAUNCHES)
         self._readings: deque[Reading] = deque(maxlen=MOST_READINGS)
         self._before: list[Profile] = []
@@ -64,7 +64,7 @@ class Watching:
         """Whose core-seconds these are."""
         self._awaited: dict[Life, float] = {}
 
-    def heard(self, role: Role, incarnation: int, report: Report, *, at: float) -> None:
+    def heard(self, role: Role, incarnation: int, report: MemberReport, *, at: float) -> None:
         """A worker's sums; they count while the job has one shape."""
         if self.era is None or role.kind is not RoleKind.WORKER or not report.step:
             return
@@ -75,23 +75,27 @@ class Watching:
             self._readings.popleft()
 
     def look(
-        self, shape: Shape | None, nodes: list[Node], usage: Mapping[Role, RoleUsage], *, at: float, extra: int = 0
+        self, shape: Shape | None, nodes: list[RoleNode], usage: Mapping[Role, RoleUsage], *, at: float, extra: int = 0
     ) -> None:
         """At every tick: the shape that all of the job has now, None while it changes or heals; and what is beside."""
         self._see_launches(nodes, at)
         if self.era is None or self.era.own != shape or self.era.extra != extra:
             self._close()
             work = None if shape is None else replace(shape, workers=shape.workers + extra)
-            self.era = None if work is None else Era(shape=work, since=at, extra=extra)
+            self.era = None if work is None else ShapePeriod(shape=work, since=at, extra=extra)
         if self.era is not None and at >= self.era.since + self._rules.settle_s and self._warm(self.era.shape):
             self._see_use(usage, at)
 
-    def window(self, batch: int) -> "Window":
+    def window(self, batch: int) -> "ProfileWindow":
         """All that profiles are made of, to be made elsewhere: it takes longer than an event loop should wait."""
-        return Window(
-            era=self.era, readings=tuple(self._readings), before=tuple(self._before), batch=batch, rules=self._rules,
+        return ProfileWindow(
+            era=self.era,
+            readings=tuple(self._readings),
+            before=tuple(self._before),
+            batch=batch,
+            rules=self._rules,
             spent=tuple(self._spent),
-        )  # fmt: skip
+        )
 
     def cpu_used(self, life: Life) -> float | None:
         """Cores that a role has used lately; None: it has not been watched for long enough."""
@@ -140,7 +144,7 @@ class Watching:
         if last is None or (at >= last.at + USE_EVERY_S and (workers, servers) != (last.workers, last.servers)):
             self._spent.append(Spent(at=at, workers=workers, servers=servers))
 
-    def _see_launches(self, nodes: list[Node], at: float) -> None:
+    def _see_launches(self, nodes: list[RoleNode], at: float) -> None:
         waiting = {Life(node.role, node.incarnation): node for node in nodes if node.state is NodeState.EXPECTED}
         for node in nodes:
             life = Life(node.role, node.incarnation)
@@ -156,10 +160,10 @@ class Watching:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Window:
+class ProfileWindow:
     """What was seen so far, as it was at one moment."""
 
-    era: Era | None
+    era: ShapePeriod | None
     readings: tuple[Reading, ...]
     before: tuple[Profile, ...]
     batch: int
@@ -181,7 +185,7 @@ class Window:
         return observe.observe(self.readings, [change], batch=self.batch, rules=rules, spent=self.spent).profiles
 
 
-def timing_of(report: Report) -> TimingSum:
+def timing_of(report: MemberReport) -> TimingSum:
     """A report's sums as the planner wants them."""
     seconds = {name: report.seconds.get(name.removesuffix("_s"), 0.0) for name in SUM_FIELDS if name.endswith("_s")}
     return TimingSum(steps=report.step, samples=report.samples, **seconds)

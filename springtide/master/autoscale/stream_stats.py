@@ -19,7 +19,7 @@ MOST_LOOKS = 600
 
 
 @dataclass(slots=True)
-class Known:
+class PartitionStats:
     """Of one partition."""
 
     trained: int
@@ -28,13 +28,13 @@ class Known:
     ends: Ends = field(default_factory=Ends)
 
 
-class Streams:
+class StreamStats:
     """The stream of one job."""
 
     def __init__(self, *, wall: float, at: float) -> None:
         """Time of day now, and the clock's: later jumps of the time of day do not matter."""
         self._since = wall - at
-        self.known: dict[int, Known] = {}
+        self.known: dict[int, PartitionStats] = {}
         self.uses: dict[Role, tuple[Life, StreamUse]] = {}
         """The newest word of each worker's last life."""
         self._gone = StreamUse()
@@ -54,7 +54,7 @@ class Streams:
         for one in use.partitions:
             known = self.known.get(one.partition)
             if known is None:
-                known = self.known[one.partition] = Known(one.trained, one.end, one.oldest_at)
+                known = self.known[one.partition] = PartitionStats(one.trained, one.end, one.oldest_at)
                 self._begun += one.end
             known.trained, known.oldest_at = one.trained, one.oldest_at  # may be less than before: a server was lost
             known.end = max(known.end, one.end)
@@ -117,8 +117,21 @@ class Streams:
         return {life.role.rank: now[life].since(then[life]) for life in alive if life in now and life in then}
 
 
-COUNTED = ("records", "late", "corrupt", "oversized", "unkept", "expired", "read_bytes", "forwarded",
-           "forwarded_bytes", "received", "queue", "waited_s", "busy_s")  # fmt: skip
+COUNTED = (
+    "records",
+    "late",
+    "corrupt",
+    "oversized",
+    "unkept",
+    "expired",
+    "read_bytes",
+    "forwarded",
+    "forwarded_bytes",
+    "received",
+    "queue",
+    "waited_s",
+    "busy_s",
+)
 
 
 def _sum(uses: list[StreamUse]) -> StreamUse:

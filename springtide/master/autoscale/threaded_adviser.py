@@ -17,7 +17,7 @@ from springtide.domain.plan.view import JobView, PastJob
 T = TypeVar("T")
 
 
-class Aside:
+class ThreadedAdviser:
     """The adviser is made in its thread, when it is first asked."""
 
     def __init__(self, make: Callable[[], Adviser]) -> None:

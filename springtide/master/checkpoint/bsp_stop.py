@@ -11,18 +11,20 @@ not count (`master.checkpoint.round`). So every slot is copied after this step a
 import logging
 from collections.abc import Callable
 
-from springtide.master.checkpoint.schedule import Rounds
-from springtide.master.core.record import Record
-from springtide.master.core.waiters import Turnstile
+from springtide.master.checkpoint.schedule import CheckpointSchedule
+from springtide.master.core.record import JobRecord
+from springtide.master.core.waiters import ChangeSignal
 from springtide.rpc.messages import messages
 
 log = logging.getLogger(__name__)
 
 
-class Stepping:
+class BspCheckpoints:
     """The master's part in a checkpoint at a step."""
 
-    def __init__(self, record: Record, rounds: Rounds, changed: Turnstile, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, record: JobRecord, rounds: CheckpointSchedule, changed: ChangeSignal, clock: Callable[[], float]
+    ) -> None:
         self._record, self._rounds, self._changed, self._clock = record, rounds, changed, clock
 
     def due(self, *, last: bool = False) -> int:
@@ -30,7 +32,7 @@ class Stepping:
         state = self._record.state
         return self._rounds.saving.due_at_step(self._record, self._clock(), last=last) if state.in_step else 0
 
-    async def reached(self, said: messages.AtStep) -> messages.Ok | messages.Wait:
+    async def reached(self, said: messages.AtStep) -> messages.Ok | messages.WaitReply:
         """The group waits after a step; when the answer comes it may go on. `Wait`: no checkpoint could begin now."""
         saving, state = self._rounds.saving, self._record.state
         if said.last:
@@ -40,7 +42,7 @@ class Stepping:
         if saving.round is None and (said.last or said.number == self.due(last=True)):  # else it was asked long ago
             self._rounds.begin_at_step(said)
         if saving.round is None:
-            return messages.Wait()
+            return messages.WaitReply()
         number = saving.round.order.number
 
         def copied() -> bool:

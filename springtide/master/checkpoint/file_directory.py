@@ -16,8 +16,8 @@ from springtide.checkpoint.format.storage import Folder
 from springtide.checkpoint.transfer.file_server import Copies
 from springtide.domain.core.roles import Role
 from springtide.domain.model.checkpoints import CheckpointRules
-from springtide.master.checkpoint.mirrors import Buddies
-from springtide.master.checkpoint.server_copies import Copying
+from springtide.master.checkpoint.mirrors import MirrorDirectory
+from springtide.master.checkpoint.server_copies import ServerCopies
 from springtide.rpc.messages import messages
 
 ALONE = "with no copy elsewhere"
@@ -27,25 +27,25 @@ GROUP = (
 )
 
 
-class Storing:
+class FileDirectory:
     """Of one desk. `lives` are the servers that live now, or soon."""
 
     def __init__(
-        self, folder: Folder, buddies: Buddies, copying: Copying, *, lives: Callable[[], Mapping[int, str]]
-    ) -> None:  # fmt: skip
+        self, folder: Folder, buddies: MirrorDirectory, copying: ServerCopies, *, lives: Callable[[], Mapping[int, str]]
+    ) -> None:
         self._folder, self._buddies, self._copying, self._lives = folder, buddies, copying, lives
         self._segments = Copies(folder.path)
 
     async def answer(self, role: Role, request: messages.Request) -> messages.Reply:
         """A server asks for files of others, for the master's, or for what to copy to storage."""
         match request:
-            case messages.HoldersRequest():
+            case messages.FileHoldersRequest():
                 return self._buddies.holders(self._lives(), await asyncio.to_thread(reader.numbers, self._folder))
             case messages.ReadFile():
                 return messages.FileRun(*await asyncio.to_thread(self._run, request))
             case messages.CopyRequest():
                 return await self._copying.order_for(str(role), request)
-            case messages.Copied():
+            case messages.CopyReport():
                 self._copying.heard(str(role), request)
                 return messages.Ok()
         raise errors.BadInput(f"a server may not ask for {type(request).__name__}")

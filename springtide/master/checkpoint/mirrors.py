@@ -15,7 +15,7 @@ from springtide.domain.model.checkpoints import Buddy, CheckpointRules, buddy_of
 from springtide.rpc.messages import messages
 
 
-class Buddies:
+class MirrorDirectory:
     """What servers have said, by life: what an earlier life of one said does not count."""
 
     def __init__(self, rules: CheckpointRules) -> None:
@@ -41,17 +41,17 @@ class Buddies:
         said = {life: self._said[life] for life in lives.values() if life in self._said}
         return {server_of(life): one.node for life, one in said.items() if one.node}
 
-    def holders(self, lives: Mapping[int, str], numbers: Iterable[int]) -> messages.Holders:
+    def holders(self, lives: Mapping[int, str], numbers: Iterable[int]) -> messages.FileHolders:
         """Who gives files away, and who will, but has not told yet where."""
         addresses = {server_of(life): said.takes_copies_at for life, said in self._said.items() if said.node}
         living = {server_of(life) for life in lives.values()}
         spoken = {server_of(life) for life in lives.values() if life in self._said}
         known = {server: at for server, at in addresses.items() if server in spoken}
-        return messages.Holders(tuple(numbers), known, tuple(sorted(living - spoken)))
+        return messages.FileHolders(tuple(numbers), known, tuple(sorted(living - spoken)))
 
     def named(
-        self, order: messages.Save, role: Role, lives: Mapping[int, str], kept: Iterable[Manifest] = ()
-    ) -> messages.Save:  # fmt: skip
+        self, order: messages.SaveOrder, role: Role, lives: Mapping[int, str], kept: Iterable[Manifest] = ()
+    ) -> messages.SaveOrder:
         """The order for one server: its buddy is the next of the others, and what of its files must stay."""
         own = self._said.get(lives.get(role.rank, ""))
         if own is not None and own.node:

@@ -25,7 +25,7 @@ from springtide.domain.data.epochs import EpochPlace
 from springtide.domain.model.checkpoints import CheckpointRules, Lineage, Written
 from springtide.domain.model.outline import SHARED_KEY
 from springtide.domain.model.tables import TableSpec
-from springtide.master.core.record import DONE, Record
+from springtide.master.core.record import DONE, JobRecord
 from springtide.rpc.messages import messages
 
 log = logging.getLogger(__name__)
@@ -35,10 +35,10 @@ AGAIN_S = 2.0  # after one that failed or was abandoned, or sooner where checkpo
 
 
 @dataclass(slots=True)
-class Round:
+class CheckpointRound:
     """One checkpoint under way."""
 
-    order: messages.Save
+    order: messages.SaveOrder
     note: JobProgress
     claims: tuple[str, ...]
     objects: dict[int, dict[str, bytes]]
@@ -64,20 +64,33 @@ class Round:
     """Files of earlier checkpoints that servers found missing or torn."""
     publishing: bool = False
 
-    def manifest(self, record: Record, covered: cover.Covered, run: str) -> Manifest:
+    def manifest(self, record: JobRecord, covered: cover.Covered, run: str) -> Manifest:
         """Of what servers have written."""
         spec, note = record.state.spec, rollback.caught_up(self.note, record.book.passes)
         return Manifest(
-            job=spec.name, run=run, number=self.order.number, begun_at=self.begun_at, completed_at=time.time(),
-            slots=spec.slots, seed=spec.seed, samples=note.samples, step=self.step,
-            ledger=msgspec.msgpack.encode(note), claims=self.claims, objects=self.objects, places=self.places,
+            job=spec.name,
+            run=run,
+            number=self.order.number,
+            begun_at=self.begun_at,
+            completed_at=time.time(),
+            slots=spec.slots,
+            seed=spec.seed,
+            samples=note.samples,
+            step=self.step,
+            ledger=msgspec.msgpack.encode(note),
+            claims=self.claims,
+            objects=self.objects,
+            places=self.places,
             tables=tuple(spec for _, spec in sorted(self.tables.items())),
-            outline=record.shared.get(SHARED_KEY, b""), files=covered.files, chains=covered.chains,
-            apart=covered.apart, era=self.era,
-        )  # fmt: skip
+            outline=record.shared.get(SHARED_KEY, b""),
+            files=covered.files,
+            chains=covered.chains,
+            apart=covered.apart,
+            era=self.era,
+        )
 
 
-class Saving:
+class CheckpointStore:
     """One job's checkpoints. Used from the master's event loop, except `publish`."""
 
     def __init__(self, rules: CheckpointRules, folder: pathlib.Path, claim: Claim, *, term: int = 1) -> None:
@@ -88,7 +101,7 @@ class Saving:
         """Whose checkpoints the job may restore."""
         self.claim_name = ""
         """File of this run's claim in the folder; empty: none could be written."""
-        self.round: Round | None = None
+        self.round: CheckpointRound | None = None
         self.last: Manifest | None = None
         """The last complete one."""
         self.kept: list[Manifest] = []
@@ -207,7 +220,7 @@ class Saving:
 
     # ---- beginning ----
 
-    def wanted(self, record: Record, at: float) -> tuple[bool, bool]:
+    def wanted(self, record: JobRecord, at: float) -> tuple[bool, bool]:
         """Whether one should begin now, and whether somebody waits for it."""
         state, book = record.state, record.book
         if not self.rules.on or self.round is not None or record.placement is None or state.phase.over:
@@ -223,7 +236,7 @@ class Saving:
         assigned = all(holder == DONE for holder in record.once.values())
         return assigned and at >= self._next_at, False
 
-    def due_at_step(self, record: Record, at: float, *, last: bool = False) -> int:
+    def due_at_step(self, record: JobRecord, at: float, *, last: bool = False) -> int:
         """The number of the checkpoint that a bsp group should begin after its next step; 0: none is due."""
         state = record.state
         if not self.rules.on or state.phase.over or state.healing or not state.group or not record.begun:
@@ -232,26 +245,34 @@ class Saving:
 
     def begin(
         self,
-        record: Record,
+        record: JobRecord,
         lives: Mapping[int, str],
         *,
         hurry: bool,
         at: float,
         note: JobProgress | None = None,
         step: int = 0,
-    ) -> messages.Save:
+    ) -> messages.SaveOrder:
         """Note the ledger; what servers copy from now on belongs to this checkpoint. A bsp group is at `step`."""
         self._number += 1
         base = self.last.number if self.last is not None else 0
-        order = messages.Save(self.term, self._number, base, hurry)
-        self.round = Round(
-            order, note or record.book.note(), tuple(record.once), record.objects, record.places, time.time(),
-            frozenset(lives.values()), step, record.state.generation, record.book.era,
-        )  # fmt: skip
+        order = messages.SaveOrder(self.term, self._number, base, hurry)
+        self.round = CheckpointRound(
+            order,
+            note or record.book.note(),
+            tuple(record.once),
+            record.objects,
+            record.places,
+            time.time(),
+            frozenset(lives.values()),
+            step,
+            record.state.generation,
+            record.book.era,
+        )
         self._next_at = at + self.rules.every_s
         return order
 
-    def covers(self, record: Record) -> bool:
+    def covers(self, record: JobRecord) -> bool:
         """Whether nothing was trained since the last complete one began, and no script's place or object has changed.
 
         A bsp group has made its last one itself.
@@ -265,7 +286,9 @@ class Saving:
 
     # ---- ending ----
 
-    def hear(self, life: str, said: messages.Saved, record: Record, owners: Mapping[int, str]) -> Manifest | str | None:
+    def hear(
+        self, life: str, said: messages.SaveReport, record: JobRecord, owners: Mapping[int, str]
+    ) -> Manifest | str | None:
         """A server's word: the manifest to publish, or why the checkpoint is given up, or nothing yet."""
         now = self.round
         if now is None or now.publishing or (said.term, said.number) != (now.order.term, now.order.number):
@@ -285,7 +308,7 @@ class Saving:
             now.unmirrored = "; ".join(filter(None, (now.unmirrored, f"{life}: {said.unmirrored}")))
         return self.weigh(record, owners)
 
-    def weigh(self, record: Record, owners: Mapping[int, str]) -> Manifest | str | None:
+    def weigh(self, record: JobRecord, owners: Mapping[int, str]) -> Manifest | str | None:
         """Whether all that is needed has been written; if slots were under way, whoever owns them now is to save them.
 
         That is sound, since the note of the ledger is older than any image, whoever makes it and whenever.

@@ -21,13 +21,13 @@ from springtide.embedding.placement import placement
 from springtide.job.core import events
 from springtide.job.core.nodes import ALIVE, NodeState
 from springtide.job.scaling import servers as rollout
-from springtide.master.checkpoint.file_directory import ALONE, Storing, cost_of_a_host
-from springtide.master.checkpoint.mirrors import Buddies, server_of
-from springtide.master.checkpoint.round import Saving
-from springtide.master.checkpoint.server_copies import Copying
-from springtide.master.checkpoint.uploads import Uploading
+from springtide.master.checkpoint.file_directory import ALONE, FileDirectory, cost_of_a_host
+from springtide.master.checkpoint.mirrors import MirrorDirectory, server_of
+from springtide.master.checkpoint.round import CheckpointStore
+from springtide.master.checkpoint.server_copies import ServerCopies
+from springtide.master.checkpoint.uploads import Uploads
 from springtide.master.core import journal_entries
-from springtide.master.core.context import Doors
+from springtide.master.core.context import MasterContext
 from springtide.rpc.messages import messages
 from springtide.rpc.messages.data_workers import PACKAGE_KEY
 
@@ -40,18 +40,23 @@ def written_anew(lost: list[str]) -> str:
     return f"{', '.join(lost)} of earlier checkpoints missing or torn: what was in there is written in full"
 
 
-class Rounds:
+class CheckpointSchedule:
     """The checkpoints of one job, one after the other."""
 
-    def __init__(self, saving: Saving, doors: Doors, clock: Callable[[], float]) -> None:
+    def __init__(self, saving: CheckpointStore, doors: MasterContext, clock: Callable[[], float]) -> None:
         self.saving, self._doors, self._clock = saving, doors, clock
-        self.buddies = Buddies(saving.rules)
-        self._copying = Copying(saving.rules.url, doors.changed, term=saving.term)
-        self.uploading = Uploading(
-            saving.rules, saving.folder, saving.claim, doors.tell, self._copying, self._uploaded,
+        self.buddies = MirrorDirectory(saving.rules)
+        self._copying = ServerCopies(saving.rules.url, doors.changed, term=saving.term)
+        self.uploading = Uploads(
+            saving.rules,
+            saving.folder,
+            saving.claim,
+            doors.tell,
+            self._copying,
+            self._uploaded,
             holders=lambda: self.buddies.holders(self._coming(), ()).addresses,
-        )  # fmt: skip
-        self.storing = Storing(saving.place, self.buddies, self._copying, lives=self._coming)
+        )
+        self.storing = FileDirectory(saving.place, self.buddies, self._copying, lives=self._coming)
         self._cost = ""
         """What the loss of a host would cost, as it was told last."""
         self._tasks: set[asyncio.Task[None]] = set()
@@ -84,19 +89,19 @@ class Rounds:
             claims = tuple(
                 key for key in manifest.claims if key != PACKAGE_KEY
             )  # the package lies in that run's folder
-            entry = journal_entries.Resume(note, claims, manifest.objects, manifest.places)
+            entry = journal_entries.ResumeEntry(note, claims, manifest.objects, manifest.places)
             with doors.kept(entry):
                 doors.record.resume(entry)
             samples = doors.record.book.samples_trained
             doors.tell("resumed", number=manifest.number, where=rules.resume, samples=samples)
 
-    def restore_for(self, rank: int) -> messages.Restore | None:
+    def restore_for(self, rank: int) -> messages.RestoreOrder | None:
         """What a server has to bring back before the first placement: its slots of the run that is gone on from."""
         rules, spec = self.saving.rules, self._doors.record.state.spec
         if not rules.resume or self._doors.record.state.phase is not JobPhase.STARTING:
             return None
         slots = placement.even(spec.slots, spec.servers).slots_of(rank)
-        return messages.Restore(rules.resume, rules.resume_number, slots, self.saving.lineage)
+        return messages.RestoreOrder(rules.resume, rules.resume_number, slots, self.saving.lineage)
 
     def take_over(self) -> None:
         """Go on from what the master before has left; it may not have noted its last one any more."""
@@ -108,14 +113,14 @@ class Rounds:
         apart = last.apart if last is not None else saved is not None
         self.buddies.must_all_speak |= bool(apart)  # on their own disks are files of numbers that nobody else knows
         if last is not None and last.number != saved:
-            self._doors.happen(events.Saved(last.number))
+            self._doors.happen(events.CheckpointSaved(last.number))
 
     def went_back(self, number: int) -> None:
         """A server's slots come from this checkpoint; the book has gone back to it. Was there a newer one?"""
         last = self.saving.last
         if last is None or last.number != number:
             self.saving.go_back(number)
-            self._doors.happen(events.Saved(number))
+            self._doors.happen(events.CheckpointSaved(number))
         self._check_lives()  # one under way was noted before the return: slots of that server lack what it has
 
     def look(self) -> None:
@@ -155,13 +160,13 @@ class Rounds:
 
     async def order_for(
         self, role: Role, incarnation: int, request: messages.SaveRequest
-    ) -> messages.Save | messages.Wait | messages.Pulse:
+    ) -> messages.SaveOrder | messages.WaitReply | messages.HeartbeatReply:
         """What a server is to write next; it has dealt with the one that it names."""
         saving, state = self.saving, self._doors.record.state
         self.buddies.listens(role, incarnation, request)
         saving.passed(request.number)
 
-        def order() -> messages.Save | None:
+        def order() -> messages.SaveOrder | None:
             order = saving.round.order if saving.round is not None else None
             known = (request.term, request.number, request.part)
             new = order is not None and (order.term, order.number, order.part) != known
@@ -175,10 +180,10 @@ class Rounds:
                 await self._doors.changed.until(lambda: state.phase.over or order() is not None)
         if state.phase.over:
             elsewhere = saving.last is not None and self.uploading.done >= saving.last.number
-            return messages.Pulse(stop=True, tidy=elsewhere)
-        return order() or messages.Wait()
+            return messages.HeartbeatReply(stop=True, tidy=elsewhere)
+        return order() or messages.WaitReply()
 
-    def heard(self, role: Role, incarnation: int, said: messages.Saved) -> None:
+    def heard(self, role: Role, incarnation: int, said: messages.SaveReport) -> None:
         """A server has written its part, or could not."""
         lives = self._check_lives()
         answer = self.saving.hear(f"{role}.{incarnation}", said, self._doors.record, self._owners(lives))
@@ -219,15 +224,21 @@ class Rounds:
         note = self.saving.complete(manifest)
         if note is not None and not self.saving.unsure:
             self._keep(note, floors=not self.saving.rules.url)
-        self._doors.happen(events.Saved(manifest.number))
+        self._doors.happen(events.CheckpointSaved(manifest.number))
         self._doors.tell(
-            "checkpoint", number=manifest.number, outcome="complete", full=manifest.full,
-            bytes=manifest.bytes_written, seconds=round(manifest.completed_at - manifest.begun_at, 3),
-            cpu_s=round(now.cpu_s, 4), samples=manifest.samples, begun_at=manifest.begun_at,
+            "checkpoint",
+            number=manifest.number,
+            outcome="complete",
+            full=manifest.full,
+            bytes=manifest.bytes_written,
+            seconds=round(manifest.completed_at - manifest.begun_at, 3),
+            cpu_s=round(now.cpu_s, 4),
+            samples=manifest.samples,
+            begun_at=manifest.begun_at,
             where=str(self.saving.folder),
             **({"mirror": now.unmirrored or "complete"} if self.saving.rules.mirror or manifest.mirrored else {}),
             **({"why": written_anew(now.lost)} if now.lost else {}),
-        )  # fmt: skip
+        )
         self._doors.changed.turn()
         self.look()
 
@@ -258,7 +269,7 @@ class Rounds:
         if record.book.waits_to_end:
             self._end_without(number)
         if record.state.saving_last:
-            self._doors.happen(events.LastSaved(f"the last checkpoint failed: {why}"))
+            self._doors.happen(events.FinalCheckpointDone(f"the last checkpoint failed: {why}"))
 
     def _end_without(self, number: int, why: str = "") -> None:
         """Nobody should wait for the end of data any longer."""
@@ -269,7 +280,7 @@ class Rounds:
 
     def _keep(self, note: JobProgress, *, floors: bool) -> None:
         """What this note has as trained cannot come back; with `floors` the job need never go back behind it."""
-        with self._doors.kept(journal_entries.Keep(note, floors)):
+        with self._doors.kept(journal_entries.KeepEntry(note, floors)):
             self._doors.record.book.keep(note, floors=floors)
 
     def _uploaded(self, manifest: Manifest | None) -> None:
@@ -298,9 +309,9 @@ class Rounds:
         """All workers have ended: is there anything that no checkpoint has?"""
         record, last = self._doors.record, self.saving.last
         if record.leased_at is None or (record.state.in_step and last is None):
-            self._doors.happen(events.LastSaved("nothing is to be saved"))
+            self._doors.happen(events.FinalCheckpointDone("nothing is to be saved"))
         elif last is not None and self.saving.covers(record):
-            self._doors.happen(events.LastSaved(f"checkpoint {last.number} is the last one"))
+            self._doors.happen(events.FinalCheckpointDone(f"checkpoint {last.number} is the last one"))
 
     def _check_lives(self) -> Mapping[int, str]:
         """The living servers; a checkpoint to which one of them has not lived to write its part is given up."""

@@ -13,52 +13,52 @@ from typing import NamedTuple
 
 from springtide.checkpoint.format.manifest import Manifest
 from springtide.checkpoint.transfer.upload_split import shares
-from springtide.master.core.waiters import Turnstile
+from springtide.master.core.waiters import ChangeSignal
 from springtide.rpc.messages import messages
 
 HOLD_S = 10.0  # a server's request for orders is held so long
 
 
-class Failed(Exception):
+class CopyFailed(Exception):
     """Why the files are not at the URL."""
 
 
-class Sum(NamedTuple):
+class CopyTotals(NamedTuple):
     """What servers have sent."""
 
     files: int = 0
     bytes: int = 0
 
 
-class Copying:
+class ServerCopies:
     """One job's. One checkpoint at a time."""
 
-    def __init__(self, url: str, changed: Turnstile, *, term: int = 1) -> None:
+    def __init__(self, url: str, changed: ChangeSignal, *, term: int = 1) -> None:
         self._url, self._changed = url, changed
         self._ids = itertools.count((term << 32) + 1)  # never those of another master
-        self._orders: dict[str, messages.Copy] = {}
+        self._orders: dict[str, messages.CopyOrder] = {}
         """By server: what it has to copy."""
         self._lacking: set[str] = set()
-        self._sent = Sum()
+        self._sent = CopyTotals()
         self._trouble = ""
 
-    async def through(self, manifest: Manifest) -> Sum:
+    async def through(self, manifest: Manifest) -> CopyTotals:
         """All that servers have of it is at the URL; Failed when that cannot be."""
-        self._lacking, self._sent, self._trouble = set(), Sum(), ""
+        self._lacking, self._sent, self._trouble = set(), CopyTotals(), ""
         before: frozenset[str] | None = None
         while before is None or self._lacking != before:
             before = frozenset(self._lacking)
             found = shares(manifest, self._lacking)
             if found.missing:
-                raise Failed(f"{', '.join(found.missing)}: no server has it any more")
+                raise CopyFailed(f"{', '.join(found.missing)}: no server has it any more")
             self._orders = {
-                server: messages.Copy(next(self._ids), self._url, files) for server, files in found.of.items()
+                server: messages.CopyOrder(next(self._ids), self._url, files) for server, files in found.of.items()
             }
             self._changed.turn()
             await self._changed.until(lambda: not self._orders or bool(self._trouble))
             if self._trouble:
                 self._orders = {}
-                raise Failed(self._trouble)
+                raise CopyFailed(self._trouble)
         return self._sent
 
     def look(self, there: Collection[str]) -> None:
@@ -69,7 +69,7 @@ class Copying:
         if gone:
             self._changed.turn()
 
-    async def order_for(self, server: str, request: messages.CopyRequest) -> messages.Copy | messages.Wait:
+    async def order_for(self, server: str, request: messages.CopyRequest) -> messages.CopyOrder | messages.WaitReply:
         """What a server is to copy; it has dealt with the order that it names."""
 
         def new() -> bool:
@@ -78,15 +78,15 @@ class Copying:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(HOLD_S):
                 await self._changed.until(new)
-        return self._orders[server] if new() else messages.Wait()
+        return self._orders[server] if new() else messages.WaitReply()
 
-    def heard(self, server: str, said: messages.Copied) -> None:
+    def heard(self, server: str, said: messages.CopyReport) -> None:
         """A server has done its part, or could not."""
         if server not in self._orders or self._orders[server].id != said.id:
             return
         del self._orders[server]
         self._lacking |= set(said.lacks)
-        self._sent = Sum(self._sent.files + said.files, self._sent.bytes + said.bytes)
+        self._sent = CopyTotals(self._sent.files + said.files, self._sent.bytes + said.bytes)
         if said.error:
             self._trouble = f"{server}: {said.error}"
         self._changed.turn()

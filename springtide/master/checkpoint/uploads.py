@@ -21,7 +21,7 @@ from springtide.checkpoint.format.manifest import Manifest
 from springtide.checkpoint.transfer.claims import Claim
 from springtide.checkpoint.transfer.upload import Uploaded
 from springtide.domain.model.checkpoints import CheckpointRules
-from springtide.master.checkpoint.server_copies import Copying, Failed, Sum
+from springtide.master.checkpoint.server_copies import CopyFailed, CopyTotals, ServerCopies
 
 log = logging.getLogger(__name__)
 
@@ -29,13 +29,19 @@ ENDS_S = 10.0  # a process that has said what became of it is waited for so long
 LONGEST_LINE = 16 << 20  # a store's error may be a whole page
 
 
-class Uploading:
+class Uploads:
     """One job's uploads."""
 
     def __init__(
-        self, rules: CheckpointRules, folder: pathlib.Path, claim: Claim, tell: Callable[..., None], copying: Copying,
-        then: Callable[[Manifest | None], None], holders: Callable[[], Mapping[str, str]],
-    ) -> None:  # fmt: skip
+        self,
+        rules: CheckpointRules,
+        folder: pathlib.Path,
+        claim: Claim,
+        tell: Callable[..., None],
+        copying: ServerCopies,
+        then: Callable[[Manifest | None], None],
+        holders: Callable[[], Mapping[str, str]],
+    ) -> None:
         """`then` hears which one is at the URL now; None: that could not be. `holders`: who gives files away."""
         self._rules, self._folder, self._claim, self._tell = rules, folder, claim, tell
         self._copying, self._then, self._holders = copying, then, holders
@@ -66,12 +72,12 @@ class Uploading:
     async def _upload(self, manifest: Manifest) -> None:
         number, began = manifest.number, time.monotonic()
         try:
-            sent = await self._copying.through(manifest) if manifest.apart and self._rules.url else Sum()
+            sent = await self._copying.through(manifest) if manifest.apart and self._rules.url else CopyTotals()
             said = await self._process(number)
             files, size = said.files + sent.files, said.bytes + sent.bytes
             seconds = time.monotonic() - began
             said = msgspec.structs.replace(said, files=files, bytes=size, seconds=seconds)
-        except Failed as error:
+        except CopyFailed as error:
             said = Uploaded(number, self._where, error=str(error))
         except (OSError, msgspec.MsgspecError) as error:
             said = Uploaded(number, self._where, error=f"the process that copies it failed: {error}")
@@ -83,9 +89,14 @@ class Uploading:
         else:
             self.done, self.trouble = number, ""
             self._tell(
-                "uploaded", number=number, outcome="complete", url=said.url, files=said.files, bytes=said.bytes,
+                "uploaded",
+                number=number,
+                outcome="complete",
+                url=said.url,
+                files=said.files,
+                bytes=said.bytes,
                 seconds=round(said.seconds, 3),
-            )  # fmt: skip
+            )
         self._then(None if said.error else manifest)
 
     @property
@@ -100,9 +111,14 @@ class Uploading:
             addresses = msgspec.json.encode(dict(self._holders())).decode()
             module, arguments = "gather", (str(self._folder.absolute()), str(number), addresses, claim)
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", f"springtide.checkpoint.transfer.{module}", env=config.with_arguments(arguments),
-            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, limit=LONGEST_LINE,
-        )  # fmt: skip
+            sys.executable,
+            "-m",
+            f"springtide.checkpoint.transfer.{module}",
+            env=config.with_arguments(arguments),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            limit=LONGEST_LINE,
+        )
         return await answer_of(process)
 
 

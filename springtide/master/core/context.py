@@ -10,15 +10,15 @@ from dataclasses import dataclass
 
 from springtide.job.core import events
 from springtide.master.core import journal_entries, waiters
-from springtide.master.core.record import Record
+from springtide.master.core.record import JobRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Doors:
+class MasterContext:
     """Of one desk."""
 
-    record: Record
-    changed: waiters.Turnstile
+    record: JobRecord
+    changed: waiters.ChangeSignal
     happen: Callable[[events.Event], None]
     """Something for the state machine."""
     kept: Callable[[journal_entries.AnyEntry | None], AbstractContextManager[None]]

@@ -19,11 +19,11 @@ from springtide.domain.data.streams import PartitionRange
 from springtide.job.core import events
 
 
-class Entry(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class JournalEntry(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """Base of all entries."""
 
 
-class Happened(Entry, frozen=True):
+class EventEntry(JournalEntry, frozen=True):
     """An event for the job's state machine."""
 
     at: float
@@ -31,7 +31,7 @@ class Happened(Entry, frozen=True):
     what: dict[str, Any]
 
 
-class Lease(Entry, frozen=True):
+class LeaseEntry(JournalEntry, frozen=True):
     """A worker asks for leases."""
 
     holder: LeaseHolder
@@ -44,7 +44,7 @@ class Lease(Entry, frozen=True):
     """What is new of the partitions of a stream."""
 
 
-class Report(Entry, frozen=True):
+class ReportEntry(JournalEntry, frozen=True):
     """A worker says how far it is."""
 
     holder: LeaseHolder
@@ -53,7 +53,7 @@ class Report(Entry, frozen=True):
     era: int = 0
 
 
-class End(Entry, frozen=True):
+class EndEntry(JournalEntry, frozen=True):
     """A worker has found the end of a data set without a length."""
 
     holder: LeaseHolder
@@ -61,7 +61,7 @@ class End(Entry, frozen=True):
     samples: int
 
 
-class Cut(Entry, frozen=True):
+class CutEntry(JournalEntry, frozen=True):
     """Batches of a stream end there, though they are not full."""
 
     holder: LeaseHolder
@@ -69,7 +69,7 @@ class Cut(Entry, frozen=True):
     era: int = 0
 
 
-class Plan(Entry, frozen=True):
+class StretchEntry(JournalEntry, frozen=True):
     """A bsp group trains this of a stream next, in the pass that has this shard."""
 
     rank: int
@@ -77,26 +77,26 @@ class Plan(Entry, frozen=True):
     stretch: OffsetRange
 
 
-class Assign(Entry, frozen=True):
+class AssignEntry(JournalEntry, frozen=True):
     """Partitions of a stream, by shard, are meant for other ranks."""
 
     owners: tuple[tuple[int, int], ...]
 
 
-class Fail(Entry, frozen=True):
+class FailEntry(JournalEntry, frozen=True):
     """A worker cannot read part of a lease."""
 
     holder: LeaseHolder
     failure: ReadFailure
 
 
-class TakeBack(Entry, frozen=True):
+class ExpireEntry(JournalEntry, frozen=True):
     """Leases whose deadline has passed."""
 
     keys: tuple[LeaseKey, ...]
 
 
-class Restore(Entry, frozen=True):
+class RestoreEntry(JournalEntry, frozen=True):
     """Slots of a lost server were restored from the checkpoint that began with this note."""
 
     note: JobProgress
@@ -106,7 +106,7 @@ class Restore(Entry, frozen=True):
     """And the places that they begin with."""
 
 
-class Keep(Entry, frozen=True):
+class KeepEntry(JournalEntry, frozen=True):
     """The checkpoint that began with this note is complete."""
 
     note: JobProgress
@@ -114,7 +114,7 @@ class Keep(Entry, frozen=True):
     """Whether the job need never go back behind it."""
 
 
-class Resume(Entry, frozen=True):
+class ResumeEntry(JournalEntry, frozen=True):
     """The job goes on from a checkpoint of another run, which began with this note and had these things done."""
 
     note: JobProgress
@@ -123,31 +123,31 @@ class Resume(Entry, frozen=True):
     places: dict[int, EpochPlace] = {}
 
 
-class Halt(Entry, frozen=True):
+class HaltEntry(JournalEntry, frozen=True):
     """The bsp group is to change before the next shard."""
 
 
-class Resize(Entry, frozen=True):
+class ResizeEntry(JournalEntry, frozen=True):
     """A rank's leases have another size from now on."""
 
     rank: int
     halvings: int
 
 
-class Shorten(Entry, frozen=True):
+class ShortenEntry(JournalEntry, frozen=True):
     """A lease should end sooner."""
 
     wish: ShrinkRequest
 
 
-class Share(Entry, frozen=True):
+class ShareEntry(JournalEntry, frozen=True):
     """A small value for all workers."""
 
     key: str
     value: bytes
 
 
-class Remember(Entry, frozen=True):
+class ObjectsEntry(JournalEntry, frozen=True):
     """States of a worker's own objects."""
 
     rank: int
@@ -155,34 +155,34 @@ class Remember(Entry, frozen=True):
     place: EpochPlace | None = None
 
 
-class Claim(Entry, frozen=True):
+class ClaimEntry(JournalEntry, frozen=True):
     """A worker wants to do what must be done once."""
 
     key: str
     holder: LeaseHolder
 
 
-class Settle(Entry, frozen=True):
+class SettleEntry(JournalEntry, frozen=True):
     """It has done it."""
 
     key: str
     holder: LeaseHolder
 
 
-class LeaveOut(Entry, frozen=True):
+class LeftOutEntry(JournalEntry, frozen=True):
     """A batch was trained without samples that cannot be made."""
 
     left_out: LeftOut
 
 
-class Moved(Entry, frozen=True):
+class MovedEntry(JournalEntry, frozen=True):
     """Slots are another server's."""
 
     slots: tuple[int, ...]
     server: int
 
 
-class Open(Entry, frozen=True):
+class BarrierEntry(JournalEntry, frozen=True):
     """Every worker has come to a barrier for the `turn`-th time."""
 
     name: str
@@ -190,21 +190,41 @@ class Open(Entry, frozen=True):
 
 
 AnyEntry = (
-    Happened | Lease | Report | End | Cut | Plan | Assign | Fail | TakeBack | Restore | Keep | Resume | Halt | Resize
-    | Shorten | Share | Claim | Settle | Open | Moved | Remember | LeaveOut
-)  # fmt: skip
+    EventEntry
+    | LeaseEntry
+    | ReportEntry
+    | EndEntry
+    | CutEntry
+    | StretchEntry
+    | AssignEntry
+    | FailEntry
+    | ExpireEntry
+    | RestoreEntry
+    | KeepEntry
+    | ResumeEntry
+    | HaltEntry
+    | ResizeEntry
+    | ShortenEntry
+    | ShareEntry
+    | ClaimEntry
+    | SettleEntry
+    | BarrierEntry
+    | MovedEntry
+    | ObjectsEntry
+    | LeftOutEntry
+)
 
 _EVENTS: dict[str, type[events.Event]] = {kind.__name__: kind for kind in events.Event.__args__}
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(AnyEntry)
 
 
-def happened(event: events.Event, at: float) -> Happened:
+def event_entry(event: events.Event, at: float) -> EventEntry:
     """An event as an entry."""
-    return Happened(at, type(event).__name__, msgspec.to_builtins(event))
+    return EventEntry(at, type(event).__name__, msgspec.to_builtins(event))
 
 
-def event_of(entry: Happened) -> events.Event:
+def event_of(entry: EventEntry) -> events.Event:
     """The event in an entry."""
     event: events.Event = msgspec.convert(entry.what, type=_EVENTS[entry.kind])
     return event

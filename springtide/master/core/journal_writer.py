@@ -15,18 +15,18 @@ from springtide import errors
 from springtide.job.core import events
 from springtide.master.core import journal_entries
 from springtide.master.core.journal import Journal, Superseded
-from springtide.master.core.record import Record
+from springtide.master.core.record import JobRecord
 from springtide.telemetry.events import EventLog
 
 log = logging.getLogger(__name__)
 
 
-class Pen:
+class JournalWriter:
     """The one writer of a master."""
 
     def __init__(
         self,
-        record: Record,
+        record: JobRecord,
         story: EventLog,
         clock: Callable[[], float],
         journal: Journal | None,
@@ -95,4 +95,4 @@ class Pen:
             self._leave()
         elif not self.record.state.phase.over:
             log.error("%s", error)
-            self.record.happen(events.Broken(str(error)), self._clock())
+            self.record.happen(events.MasterFailed(str(error)), self._clock())

@@ -11,7 +11,7 @@ EVERY_S = 0.02
 WINDOW_S = 10.0
 
 
-class Lag:
+class LoopLag:
     """Sleeps a little, again and again, and notes how much longer each sleep was than asked for."""
 
     def __init__(self, clock: Callable[[], float]) -> None:

@@ -8,16 +8,16 @@ from collections.abc import Mapping
 
 from springtide.domain.core.roles import Role, RoleKind
 from springtide.domain.model.cache_rules import CacheUse, together
-from springtide.rpc.messages.messages import Report
+from springtide.rpc.messages.messages import MemberReport
 
 WINDOW_S = 5.0  # long enough to be steady with reports every second, short enough to show a change
 
 
-class Tally:
+class ProgressTally:
     """The newest report of each member, and how the sum of samples has grown."""
 
     def __init__(self) -> None:
-        self.reports: dict[Role, Report] = {}
+        self.reports: dict[Role, MemberReport] = {}
         self.grew_at: float | None = None
         """When a worker last reported more samples than before."""
         self.cache_on: bool | None = None
@@ -29,13 +29,13 @@ class Tally:
         self._loss: dict[Role, tuple[float, float]] = {}
         self._history: deque[tuple[float, int]] = deque()
 
-    def take(self, role: Role, report: Report, *, at: float, incarnation: int = 0) -> None:
+    def take(self, role: Role, report: MemberReport, *, at: float, incarnation: int = 0) -> None:
         """Note a member's newest report. A new life of a worker counts from zero; what the one before did stays."""
-        before = self.reports.get(role, Report())
+        before = self.reports.get(role, MemberReport())
         if incarnation > self._lives.get(role, 0):
             self._lives[role] = incarnation
             self._gone += before.samples
-            before = Report()
+            before = MemberReport()
         self.reports[role], self._heard_at[role] = report, at
         self._left.discard(role)
         if report.loss is not None:

@@ -26,7 +26,7 @@ DONE = LeaseHolder(-1, -1)
 """In place of the worker that does a thing: it is done."""
 
 
-class RecordState(msgspec.Struct, frozen=True, kw_only=True):
+class JobRecordState(msgspec.Struct, frozen=True, kw_only=True):
     """A record as plain data."""
 
     job: JobState
@@ -48,7 +48,7 @@ class RecordState(msgspec.Struct, frozen=True, kw_only=True):
     places: dict[int, EpochPlace] = {}
 
 
-class Record:
+class JobRecord:
     """One job's record. `changes` rises with all that a journal must keep."""
 
     def __init__(self, spec: JobSpec) -> None:
@@ -109,9 +109,9 @@ class Record:
 
     def happen(self, event: events.Event, at: float) -> list[actions.Action]:
         """Let the state machine take an event in, and do to the book what it says."""
-        before = self._worker_ranks() if isinstance(event, events.Scaled) else set()
+        before = self._worker_ranks() if isinstance(event, events.WorkersScaled) else set()
         done = self.state.handle(event, at=at)
-        self._changes += not isinstance(event, events.Heard)
+        self._changes += not isinstance(event, events.RoleAlive)
         self.last_at = max(self.last_at, at)
         for action in done:
             match action:
@@ -120,43 +120,43 @@ class Record:
                     ranks = [rank for rank, address in enumerate(addresses) if address]
                     first = placement.even(self.state.spec.slots, len(ranks))
                     self.owners, self.epoch = tuple(ranks[each] for each in first.server_of_slot), first.epoch
-                case actions.Left(role):
+                case actions.ServerLeft(role):
                     self._readdress(role.rank, "")
-                case actions.Lost(role):
+                case actions.ServerLost(role):
                     self._readdress(role.rank, "")
-                case actions.Returned(role, _, address):
+                case actions.ServerReturned(role, _, address):
                     self._readdress(role.rank, address)
-                case actions.Fence(role, incarnation) if role.kind is RoleKind.WORKER:
+                case actions.FenceWorker(role, incarnation) if role.kind is RoleKind.WORKER:
                     self.book.fence(role.rank, incarnation)
                     self._release(LeaseHolder(role.rank, incarnation))
-                case actions.GoBack(anew):
+                case actions.RollBack(anew):
                     self.begun = False
                     if anew:
                         self._begin_anew()
-                case actions.Drain():
+                case actions.DrainWorkers():
                     self.book.close()
-                case actions.Conclude():
+                case actions.EndJob():
                     self.ended_at = at
-        if isinstance(event, events.Formed):
+        if isinstance(event, events.GroupFormed):
             self.book.regroup([holder.rank for holder in event.members])
-        if isinstance(event, events.Scaled):
+        if isinstance(event, events.WorkersScaled):
             self._forget(self._worker_ranks() - before)
-        if isinstance(event, events.Scaled) or (isinstance(event, events.Gone) and event.exit.unplaced):
+        if isinstance(event, events.WorkersScaled) or (isinstance(event, events.RoleExited) and event.exit.unplaced):
             self.book.expect(self.state.workers)
         return done
 
-    def lease(self, entry: journal_entries.Lease) -> tuple[Grant, ...] | NoLease:
+    def lease(self, entry: journal_entries.LeaseEntry) -> tuple[Grant, ...] | NoLease:
         """Leases for a worker."""
         answer = self.book.lease(
             entry.holder, entry.card, entry.most, entry.at, set(entry.known), entry.era, entry.seen
-        )  # fmt: skip
+        )
         if not isinstance(answer, NoLease):
             self.begun = True
             self.leased_at = entry.at if self.leased_at is None else self.leased_at
         self.last_at = max(self.last_at, entry.at)
         return answer
 
-    def report(self, entry: journal_entries.Report) -> LedgerReply:
+    def report(self, entry: journal_entries.ReportEntry) -> LedgerReply:
         """A worker's words on its leases."""
         before = self.book.changes
         verdict = self.book.report(entry.holder, entry.words, entry.at, entry.era)
@@ -189,7 +189,7 @@ class Record:
             self.once[key] = DONE
             self._changes += 1
 
-    def resume(self, entry: journal_entries.Resume) -> None:
+    def resume(self, entry: journal_entries.ResumeEntry) -> None:
         """Go on from another run's checkpoint, before anyone has spoken."""
         self.book.resume(entry.note)
         self.samples_before = self.book.samples_trained
@@ -198,7 +198,7 @@ class Record:
         self.objects, self.places = dict(entry.objects), dict(entry.places)
         self._changes += 1
 
-    def restore(self, entry: journal_entries.Restore) -> int:
+    def restore(self, entry: journal_entries.RestoreEntry) -> int:
         """Slots are as a checkpoint has them; how many samples are to be trained again."""
         if entry.objects is not None:
             self.objects, self.places = dict(entry.objects), dict(entry.places)
@@ -270,49 +270,49 @@ class Record:
 
     def _apply(self, entry: journal_entries.AnyEntry) -> None:
         match entry:
-            case journal_entries.Happened():
+            case journal_entries.EventEntry():
                 self.happen(journal_entries.event_of(entry), entry.at)
-            case journal_entries.Lease():
+            case journal_entries.LeaseEntry():
                 self.lease(entry)
-            case journal_entries.Report():
+            case journal_entries.ReportEntry():
                 self.report(entry)
-            case journal_entries.End():
+            case journal_entries.EndEntry():
                 self.book.end(entry.holder, entry.card, entry.samples)
-            case journal_entries.Cut():
+            case journal_entries.CutEntry():
                 self.book.cut(entry.holder, entry.cuts, entry.era)
-            case journal_entries.Plan():
+            case journal_entries.StretchEntry():
                 self.book.plan(entry.rank, entry.shard, entry.stretch)
-            case journal_entries.Assign():
+            case journal_entries.AssignEntry():
                 self.book.assign(entry.owners)
-            case journal_entries.Fail():
+            case journal_entries.FailEntry():
                 self.book.fail(entry.holder, entry.failure)
-            case journal_entries.TakeBack():
+            case journal_entries.ExpireEntry():
                 self.book.take_back(entry.keys)
-            case journal_entries.Restore():
+            case journal_entries.RestoreEntry():
                 self.restore(entry)
-            case journal_entries.Keep():
+            case journal_entries.KeepEntry():
                 self.book.keep(entry.note, floors=entry.floors)
-            case journal_entries.Resume():
+            case journal_entries.ResumeEntry():
                 self.resume(entry)
-            case journal_entries.Halt():
+            case journal_entries.HaltEntry():
                 self.book.halt()
-            case journal_entries.Resize():
+            case journal_entries.ResizeEntry():
                 self.book.resize(entry.rank, entry.halvings)
-            case journal_entries.Shorten():
+            case journal_entries.ShortenEntry():
                 self.book.wish(entry.wish)
-            case journal_entries.Share():
+            case journal_entries.ShareEntry():
                 self.share(entry.key, entry.value)
-            case journal_entries.Remember():
+            case journal_entries.ObjectsEntry():
                 self.remember(entry.rank, entry.objects, entry.place)
-            case journal_entries.Claim():
+            case journal_entries.ClaimEntry():
                 self.claim(entry.key, entry.holder)
-            case journal_entries.Settle():
+            case journal_entries.SettleEntry():
                 self.settle(entry.key, entry.holder)
-            case journal_entries.LeaveOut():
+            case journal_entries.LeftOutEntry():
                 self.leave_out(entry.left_out)
-            case journal_entries.Moved():
+            case journal_entries.MovedEntry():
                 self.moved(entry.slots, entry.server)
-            case journal_entries.Open():
+            case journal_entries.BarrierEntry():
                 self.open_gate(entry.name, entry.turn)
 
     def _worker_ranks(self) -> set[int]:
@@ -345,21 +345,32 @@ class Record:
     def to_bytes(self) -> bytes:
         """Everything, as a snapshot."""
         return msgspec.msgpack.encode(
-            RecordState(
-                job=self.state, book=self.book.to_state(), addresses=self.addresses, shared=self.shared,
-                once=self.once, gates=self.gates, owners=self.owners, epoch=self.epoch,
-                leased_at=self.leased_at, trained_at=self.trained_at,
-                ended_at=self.ended_at, last_at=self.last_at, objects=self.objects,
-                begun=self.begun, left_out=tuple(self.left_out.values()), samples_before=self.samples_before,
+            JobRecordState(
+                job=self.state,
+                book=self.book.to_state(),
+                addresses=self.addresses,
+                shared=self.shared,
+                once=self.once,
+                gates=self.gates,
+                owners=self.owners,
+                epoch=self.epoch,
+                leased_at=self.leased_at,
+                trained_at=self.trained_at,
+                ended_at=self.ended_at,
+                last_at=self.last_at,
+                objects=self.objects,
+                begun=self.begun,
+                left_out=tuple(self.left_out.values()),
+                samples_before=self.samples_before,
                 places=self.places,
             )
-        )  # fmt: skip
+        )
 
     @staticmethod
-    def from_bytes(body: bytes) -> "Record":
+    def from_bytes(body: bytes) -> "JobRecord":
         """A record that goes on where that one was."""
-        state = msgspec.msgpack.decode(body, type=RecordState)
-        record = Record(state.job.spec)
+        state = msgspec.msgpack.decode(body, type=JobRecordState)
+        record = JobRecord(state.job.spec)
         record.state, record.book = state.job, JobLedger.from_state(state.book)
         record.addresses, record.shared = state.addresses, state.shared
         record.once, record.gates = state.once, state.gates

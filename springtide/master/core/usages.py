@@ -12,7 +12,7 @@ STALE_S = 10.0  # a role that has not said anything for so long takes nobody kno
 
 
 @dataclass(slots=True)
-class Usages:
+class UsageTable:
     """By role, the newest life of each."""
 
     _agents: dict[Role, RoleUsage] = field(default_factory=dict)

@@ -7,10 +7,10 @@ import asyncio
 from collections.abc import Callable
 
 from springtide.domain.data.leases import LeaseHolder
-from springtide.job.group.staleness_gate import Gate
+from springtide.job.group.staleness_gate import StalenessGate
 
 
-class Arrivals:
+class BarrierArrivals:
     """Who has come to the barriers that are still closed. Which are open is part of the record."""
 
     def __init__(self, workers: int) -> None:
@@ -27,7 +27,7 @@ class Arrivals:
         return True
 
 
-class Turnstile:
+class ChangeSignal:
     """Wakes whoever waits for something to become true."""
 
     def __init__(self) -> None:
@@ -44,11 +44,11 @@ class Turnstile:
             await self._turned.wait()
 
 
-class Doorway:
+class StalenessQueue:
     """Workers of a job with bounded staleness, one after the other, as `job.group.staleness_gate` lets them in."""
 
-    def __init__(self, changed: Turnstile) -> None:
-        self._gate, self._changed = Gate(), changed
+    def __init__(self, changed: ChangeSignal) -> None:
+        self._gate, self._changed = StalenessGate(), changed
 
     async def enter(self, holder: LeaseHolder, bound: int) -> None:
         """Wait for the holder's turn."""

@@ -20,11 +20,11 @@ from springtide.domain.spec.job_spec import JobPhase
 from springtide.job.core import events
 from springtide.job.core.nodes import NodeState
 from springtide.job.scaling import data_workers
-from springtide.master.autoscale.loop import Autoscale
+from springtide.master.autoscale.loop import Autoscaler
 from springtide.master.core import journal_entries
-from springtide.master.core.context import Doors
-from springtide.master.data.feed_stats import FeedWatch, Stages, all_feed, of_data_workers
-from springtide.master.data.shared_values import Agreeing
+from springtide.master.core.context import MasterContext
+from springtide.master.data.feed_stats import FeedStats, StageLayout, all_feed, of_data_workers
+from springtide.master.data.shared_values import SharedValues
 from springtide.planning.dataworkers.tuning import observation, tuner
 from springtide.planning.dataworkers.tuning.tuner_state import Tuning
 from springtide.rpc.messages import messages
@@ -39,17 +39,22 @@ PACKAGE_S = 270.0
 UNIT, MANY_CORES = 1.0, 8  # cores of one step of size; half of that where there are few
 
 
-class Feeding:
+class DataWorkerManager:
     """The data workers of one job."""
 
     def __init__(
-        self, doors: Doors, agreeing: Agreeing, clock: Callable[[], float], folder: pathlib.Path, autoscale: Autoscale
-    ) -> None:  # fmt: skip
+        self,
+        doors: MasterContext,
+        agreeing: SharedValues,
+        clock: Callable[[], float],
+        folder: pathlib.Path,
+        autoscale: Autoscaler,
+    ) -> None:
         """`folder`: of the run; `autoscale`: who else changes the job."""
         self._state, self._rules = doors.record.state, doors.record.state.spec.feeding
         self._doors, self._agreeing, self._clock, self._autoscale = doors, agreeing, clock, autoscale
         self.package = str(RunFiles(folder).package.absolute())
-        self.watch = FeedWatch()
+        self.watch = FeedStats()
         self._why = self._said = ""
         self._shape: tuple[Any, ...] = ()
         self._changed_at = self._decided_at = self._wanted_at = clock()
@@ -67,21 +72,22 @@ class Feeding:
         """A request of a data worker."""
         if self._state.fenced(role, incarnation):
             if isinstance(request, messages.Heartbeat):
-                return messages.Pulse(fenced=True)
+                return messages.HeartbeatReply(fenced=True)
             raise errors.Fenced(f"{role} of incarnation {incarnation} was given up, and should leave")
         match request:
             case messages.Heartbeat():
-                self._doors.happen(events.Heard(role, incarnation))
+                self._doors.happen(events.RoleAlive(role, incarnation))
                 self.heard(role, incarnation, None if request.report is None else request.report.feed)
-                return messages.Pulse(
-                    stop=self._state.phase.over, drain=self._state.node(role).state is NodeState.DRAINING,
+                return messages.HeartbeatReply(
+                    stop=self._state.phase.over,
+                    drain=self._state.node(role).state is NodeState.DRAINING,
                     feeders=self.news_for(request.feeders),
-                )  # fmt: skip
+                )
             case messages.DataWorkerReady(address):
                 self._doors.tell("ready", role=str(role), address=address)
-                self._doors.happen(events.Ready(role, address, incarnation))
+                self._doors.happen(events.RoleReady(role, address, incarnation))
                 return messages.Ok()
-            case messages.Lookup():
+            case messages.ValueRequest():
                 return await self._agreeing.look_up(request)
             case _:
                 raise errors.BadInput(f"a data worker may not ask for {type(request).__name__}")
@@ -96,19 +102,19 @@ class Feeding:
         members = tuple(Feeder(each.name, each.address, each.rank) for each in data_workers.roster(self._state))
         return Feeders(own.epoch, own.wanted, members)
 
-    def heed(self, role: Role, said: messages.Unfed | messages.Noted | messages.TrainedWithout) -> None:
+    def heed(self, role: Role, said: messages.CannotFeed | messages.WorkerDecision | messages.TrainedWithout) -> None:
         """A trainer says that it cannot be fed, or what it does about its data."""
         if isinstance(said, messages.TrainedWithout):
-            with self._doors.kept(journal_entries.LeaveOut(said.left_out)):
+            with self._doors.kept(journal_entries.LeftOutEntry(said.left_out)):
                 news = self._doors.record.leave_out(said.left_out)
             if news:
                 samples, _, error = str(said.left_out).partition(": ")
-                self._doors.happen(events.Judged(f"train without {samples}", f"{role}: {error}"))
+                self._doors.happen(events.DecisionMade(f"train without {samples}", f"{role}: {error}"))
             return
-        if isinstance(said, messages.Unfed):
+        if isinstance(said, messages.CannotFeed):
             self._doors.happen(events.DataWorkersRefused(f"{role}: {said.why}"))
         else:
-            self._doors.happen(events.Judged(said.what, f"{role}: {said.why}"))
+            self._doors.happen(events.DecisionMade(said.what, f"{role}: {said.why}"))
 
     def heard(self, role: Role, incarnation: int, state: FeedState | None) -> None:
         """What a trainer, or a data worker of a later stage, reports of being fed."""
@@ -147,7 +153,7 @@ class Feeding:
 
     def _want(
         self, count: int, cpu: float | None, why: str, *, pinned: bool = False, stages: tuple[StageTarget, ...] = ()
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._why, self._wanted_at = why, self._clock()
         self._doors.happen(events.DataWorkersScaled(count, cpu, why, pinned=pinned, stages=stages))
 
@@ -170,8 +176,15 @@ class Feeding:
         since, self._decided_at = max(self._decided_at, observation.settled_at(self._changed_at, every_s)), now
         self.watch.forget(since)
         hold = not self._state.spec.planning.on and self._state.planned.sizes[RoleKind.WORKER].cpu is not None
-        seen = self.watch.seen(self._state, at=now, since=since, cores=self.cores, hold=hold, stages=self.stages,
-                               given=self._autoscale.data_cores)  # fmt: skip
+        seen = self.watch.seen(
+            self._state,
+            at=now,
+            since=since,
+            cores=self.cores,
+            hold=hold,
+            stages=self.stages,
+            given=self._autoscale.data_cores,
+        )
         if seen is None:
             return
         before = self._tuning()
@@ -191,9 +204,12 @@ class Feeding:
         if self._autoscale.fed is not None and not all_feed(self._state):
             return self._autoscale.fed
         return FeedShare(
-            trainers=seen.trainers, speed=seen.steps_per_s, capable=seen.capable_per_s,
-            cpu=of_data_workers(self._state), least=seen.trainers * self._unit,
-        )  # fmt: skip
+            trainers=seen.trainers,
+            speed=seen.steps_per_s,
+            capable=seen.capable_per_s,
+            cpu=of_data_workers(self._state),
+            least=seen.trainers * self._unit,
+        )
 
     def _awaits_package(self, now: float) -> bool:
         """Whether trainers are still finding out what data workers are to run: those have nothing to do until then."""
@@ -211,7 +227,7 @@ class Feeding:
         if (count, cpu, target.stages if count else own.stages) != (own.wanted, own.cpu, own.stages):
             self._want(count, target.data_worker_cpu, target.why, stages=target.stages)
         if hold and target.trainer_cpu is not None and target.trainer_cpu != worker.cpu:
-            self._doors.happen(events.Resized(RoleKind.WORKER, target.trainer_cpu, worker.memory, target.why))
+            self._doors.happen(events.RolesResized(RoleKind.WORKER, target.trainer_cpu, worker.memory, target.why))
         self._why = target.why
 
     def _tuning(self) -> Tuning:
@@ -224,11 +240,11 @@ class Feeding:
 
     def _note(self, tuning: Tuning) -> None:
         kept = msgspec.msgpack.encode(tuning)
-        with self._doors.kept(journal_entries.Share(TUNING_KEY, kept)):
+        with self._doors.kept(journal_entries.ShareEntry(TUNING_KEY, kept)):
             self._doors.record.share(TUNING_KEY, kept)
 
     @property
-    def stages(self) -> Stages:
+    def stages(self) -> StageLayout:
         """What the package says, once a trainer has written it."""
         kept = self._doors.record.shared.get(PACKAGE_KEY)
         try:
@@ -236,7 +252,7 @@ class Feeding:
         except msgspec.MsgspecError:  # another version's
             found = Package("")
         own = sum(target.workers for at, target in enumerate(self._state.feeding.stages) if at in found.gpu_stages)
-        return Stages(found.stages, found.gpu_stages, max(0, gpus() - own) if found.gpu_stages else 0)
+        return StageLayout(found.stages, found.gpu_stages, max(0, gpus() - own) if found.gpu_stages else 0)
 
     @property
     def _unit(self) -> float:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from springtide.domain.core.roles import Life, Role, RoleKind, RoleUsage
 from springtide.domain.data.data_workers import FeedSeen, FeedState, stage_of
-from springtide.job.core.nodes import ALIVE, Node, NodeState
+from springtide.job.core.nodes import ALIVE, NodeState, RoleNode
 from springtide.job.scaling import data_workers
 from springtide.job.state import JobState
 from springtide.planning.dataworkers.tuning import observation
@@ -22,7 +22,7 @@ USE_EVERY_S = 1.0  # between two readings of a role's processor seconds
 KEPT = 4096  # words of a trainer, readings of a role: an hour of seconds
 
 
-class Stages(NamedTuple):
+class StageLayout(NamedTuple):
     """Into how many stages the job's program is cut, as far as is known."""
 
     number: int = 1
@@ -30,10 +30,10 @@ class Stages(NamedTuple):
     free_gpu: int = 0
 
 
-ONE_STAGE = Stages()
+ONE_STAGE = StageLayout()
 
 
-class FeedWatch:
+class FeedStats:
     """Of one job."""
 
     def __init__(self) -> None:
@@ -71,9 +71,16 @@ class FeedWatch:
         return FeedState(**{each.name: sum(getattr(one, each.name) for one in said) for each in fields(FeedState)})
 
     def seen(
-        self, state: JobState, *, at: float, since: float, cores: float, hold: bool, stages: Stages = ONE_STAGE,
+        self,
+        state: JobState,
+        *,
+        at: float,
+        since: float,
+        cores: float,
+        hold: bool,
+        stages: StageLayout = ONE_STAGE,
         given: float | None = None,
-    ) -> FeedSeen | None:  # fmt: skip
+    ) -> FeedSeen | None:
         """The interval; None where there is too little to go by. `cores`: of the whole job; `hold`: whether trainers
         can be given other cores; `given`: cores of data workers, where a brain has said how many."""
         told = {str(life): words for life, words in self._living(state).items()}
@@ -88,7 +95,7 @@ class FeedWatch:
         each = [self._stage(nodes, since, stage in stages.gpu) for stage, nodes in enumerate(feeding)]
         return replace(seen, stages=observation.see_stages(seen, asked, each, since=since), free_gpu=stages.free_gpu)
 
-    def _stage(self, nodes: Sequence[Node], since: float, gpu: bool) -> StageCores:
+    def _stage(self, nodes: Sequence[RoleNode], since: float, gpu: bool) -> StageCores:
         used = _mean([self._used_by(node, since) for node in nodes])
         return StageCores(len(nodes), _mean([node.cpu or 0.0 for node in nodes]), used, gpu)
 
@@ -96,21 +103,23 @@ class FeedWatch:
         nodes = [node for node in state.of_kind(RoleKind.WORKER) if node.state in ALIVE]
         return {life: self._told[life] for node in nodes if (life := _life(node)) in self._told}
 
-    def _cores(self, state: JobState, since: float, cores: float, stages: Stages, *, hold: bool) -> Cores:
+    def _cores(self, state: JobState, since: float, cores: float, stages: StageLayout, *, hold: bool) -> Cores:
         present = [node for node in state.nodes.values() if node.state is not NodeState.GONE and not _relieved(node)]
         feeding = _feeding(state, stages.number - 1, stages.number)
         workers = [node for node in state.of_kind(RoleKind.WORKER) if node.state in ALIVE]
         held = sum(node.cpu for node in present if node.cpu is not None)
         loose = sum(self._used_by(node, since) for node in present if node.cpu is None)
         return Cores(
-            data_workers=len(feeding), data_worker_cpu=_mean([node.cpu or 0.0 for node in feeding]),
+            data_workers=len(feeding),
+            data_worker_cpu=_mean([node.cpu or 0.0 for node in feeding]),
             data_worker_cpu_used=_mean([self._used_by(node, since) for node in feeding]),
             trainer_cpu=_mean([node.cpu or 0.0 for node in workers]) if hold else 0.0,
             trainer_cpu_used=_mean([self._used_by(node, since) for node in workers]),
-            free_cpu=_free(cores, held, loose), share_cpu=cores / max(1, len(workers)),
-        )  # fmt: skip
+            free_cpu=_free(cores, held, loose),
+            share_cpu=cores / max(1, len(workers)),
+        )
 
-    def _used_by(self, node: Node, since: float) -> float:
+    def _used_by(self, node: RoleNode, since: float) -> float:
         """Cores that a role has used in the interval."""
         seen = [each for each in self._used.get(_life(node), ()) if each[0] >= since]
         if len(seen) < 2:
@@ -134,24 +143,25 @@ def all_feed(state: JobState) -> bool:
     return all(node.state is NodeState.JOINED and node.address for node in _there(state))
 
 
-def _there(state: JobState) -> list[Node]:
+def _there(state: JobState) -> list[RoleNode]:
     return [node for node in data_workers.of(state) if node.state is not NodeState.GONE and not _relieved(node)]
 
 
-def _relieved(node: Node) -> bool:
+def _relieved(node: RoleNode) -> bool:
     """Whether it feeds only until the one that comes in its place does: what both take for that moment is no news."""
     return node.replaced and node.role.kind is RoleKind.DATA_WORKER
 
 
-def _feeding(state: JobState, stage: int, stages: int) -> list[Node]:
+def _feeding(state: JobState, stage: int, stages: int) -> list[RoleNode]:
     """Data workers of one stage that feed."""
     return [
-        node for node in data_workers.of(state)
+        node
+        for node in data_workers.of(state)
         if node.state is NodeState.JOINED and node.address and stage_of(node.role.rank, stages) == stage
-    ]  # fmt: skip
+    ]
 
 
-def _life(node: Node) -> Life:
+def _life(node: RoleNode) -> Life:
     return Life(node.role, node.incarnation)
 
 

@@ -14,8 +14,8 @@ from springtide.domain.core.roles import Role, RoleKind
 from springtide.domain.data.leases import LeaseHolder, LeaseKey, LedgerReply, NoLease, Progress, ReadFailure
 from springtide.job.core import events
 from springtide.master.core import journal_entries
-from springtide.master.core.context import Doors
-from springtide.master.servers.recovery import Healing
+from springtide.master.core.context import MasterContext
+from springtide.master.servers.recovery import ServerRecovery
 from springtide.rpc.messages import messages
 
 HOLD_GROUP_S = 0.1  # of a group that waits for records: what it asks with is where partitions ended then
@@ -23,10 +23,12 @@ LINGER_S = 1.0  # a bsp group's batch that is not full is trained after so long
 HOLD_S = 1.0  # a lease request that must wait is held so long, so that idle workers do not ask in a tight loop
 
 
-class Leasing:
+class LeaseService:
     """One job's leases."""
 
-    def __init__(self, doors: Doors, healing: Healing, clock: Callable[[], float], *, look: Callable[[], None]) -> None:
+    def __init__(
+        self, doors: MasterContext, healing: ServerRecovery, clock: Callable[[], float], *, look: Callable[[], None]
+    ) -> None:
         self._doors, self._healing, self._clock, self._look = doors, healing, clock, look
         self.asked_at: dict[int, float] = {}
         """When each rank last asked for partitions of a stream."""
@@ -35,14 +37,14 @@ class Leasing:
 
     async def lease(
         self, holder: LeaseHolder, request: messages.LeaseRequest
-    ) -> messages.Leased | messages.Regroup | messages.Wait | messages.End:
+    ) -> messages.LeaseReply | messages.Regroup | messages.WaitReply | messages.DataEnd:
         """Leases, or why there are none; waits a while for some."""
         self.words(holder, request.progress, request.failures, request.era)
         doors, book, card = self._doors, self._doors.record.book, request.card
         if card.in_step and not doors.record.state.in_step:
-            doors.happen(events.InStep())
+            doors.happen(events.BspBegan())
         if request.ends is not None:
-            with doors.kept(journal_entries.End(holder, card, request.ends)):
+            with doors.kept(journal_entries.EndEntry(holder, card, request.ends)):
                 book.end(holder, card, request.ends)
             doors.changed.turn()
         known = tuple(LeaseKey(word.shard, word.first) for word in request.progress)
@@ -53,7 +55,7 @@ class Leasing:
 
         def lease() -> bool:
             nonlocal answer, seen
-            entry = journal_entries.Lease(holder, card, request.most, self._clock(), known, request.era, seen)
+            entry = journal_entries.LeaseEntry(holder, card, request.most, self._clock(), known, request.era, seen)
             with doors.kept(entry):
                 answer = doors.record.lease(entry)
             seen = ()
@@ -67,13 +69,13 @@ class Leasing:
             async with asyncio.timeout(HOLD_S if not (card.in_step and card.stream) else HOLD_GROUP_S):
                 await doors.changed.until(answered)
         if answer is NoLease.WAIT:
-            return messages.Wait()
+            return messages.WaitReply()
         if answer is NoLease.FENCED:
             raise errors.Fenced(f"{holder} was given up: its work is with others, and it should leave")
         if answer is NoLease.REGROUP:
             return messages.Regroup()
         if isinstance(answer, NoLease):
-            return messages.End(stop=book.is_cut_short(card))
+            return messages.DataEnd(stop=book.is_cut_short(card))
         return self._healing.leased(answer)
 
     def _plan(self, holder: LeaseHolder, request: messages.LeaseRequest) -> bool:
@@ -90,13 +92,13 @@ class Leasing:
             self._short_since.setdefault(convoy.base, now)
             return False
         self._short_since.pop(convoy.base, None)
-        with self._doors.kept(journal_entries.Plan(holder.rank, convoy.base, stretch)):
+        with self._doors.kept(journal_entries.StretchEntry(holder.rank, convoy.base, stretch)):
             return book.plan(holder.rank, convoy.base, stretch)
 
     def cut(self, holder: LeaseHolder, request: messages.CutRequest) -> messages.CutsNoted:
         """Batches of a stream that did not fill up end there, for whoever reads them."""
         book = self._doors.record.book
-        with self._doors.kept(journal_entries.Cut(holder, request.cuts, request.era)):
+        with self._doors.kept(journal_entries.CutEntry(holder, request.cuts, request.era)):
             counted = book.cut(holder, request.cuts, request.era)
         return messages.CutsNoted(counted, book.era)
 
@@ -109,15 +111,15 @@ class Leasing:
         for failure in (
             failures if era == book.era else ()
         ):  # first: the word on such a lease ends it before what cannot be read
-            with doors.kept(journal_entries.Fail(holder, failure)):
+            with doors.kept(journal_entries.FailEntry(holder, failure)):
                 if book.fail(holder, failure):
                     failed = True
                     doors.tell("unreadable", role=f"worker-{holder.rank}", **failure._asdict())
             if failed and book.hopeless:
                 role = Role(RoleKind.WORKER, holder.rank)
                 error = f"no worker can read the data: {failure.error}"
-                doors.happen(events.Failed(role, error, incarnation=holder.incarnation))
-        entry = journal_entries.Report(holder, tuple(words), self._clock(), era)
+                doors.happen(events.ScriptFailed(role, error, incarnation=holder.incarnation))
+        entry = journal_entries.ReportEntry(holder, tuple(words), self._clock(), era)
         with doors.kept(entry):
             verdict = doors.record.report(entry)
         if verdict.freed or failed:

@@ -15,7 +15,7 @@ from springtide.dataworker.processes import package_transfer
 from springtide.rpc.messages import messages
 
 
-class Packaging:
+class PackageStore:
     """Of one job."""
 
     def __init__(self, folder: pathlib.Path) -> None:
@@ -30,7 +30,7 @@ class Packaging:
         async with self._turn:
             match request:
                 case messages.PackageWritten():
-                    return messages.Lacks(await asyncio.to_thread(self._lacks, request))
+                    return messages.MissingFiles(await asyncio.to_thread(self._lacks, request))
                 case messages.PackagePart():
                     part = Part(request.offset, request.content, request.last, request.checksum)
                     await asyncio.to_thread(self._copies.take, request.name, part)

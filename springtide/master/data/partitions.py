@@ -16,7 +16,7 @@ from springtide.domain.data.streams import StreamUse
 from springtide.job.core import events
 from springtide.job.core.nodes import NodeState
 from springtide.master.core import journal_entries
-from springtide.master.core.context import Doors
+from springtide.master.core.context import MasterContext
 
 LOOK_S = 0.5  # between two looks
 ASKS_S = 10.0  # a worker that has not asked for so long, and holds nothing, does not read the stream
@@ -26,12 +26,12 @@ SLOW_S = 300.0
 """A worker that was slow gets partitions again so long after: where there is little to do, pace says little."""
 
 
-class Assigning:
+class PartitionAssigner:
     """One job's partitions. Not journaled, but for what it decides."""
 
     def __init__(
-        self, doors: Doors, asked_at: Mapping[int, float], slow: Callable[[], Collection[int]] = tuple
-    ) -> None:  # fmt: skip
+        self, doors: MasterContext, asked_at: Mapping[int, float], slow: Callable[[], Collection[int]] = tuple
+    ) -> None:
         """`slow`: ranks of workers that train far less than their peers."""
         self._doors, self._asked_at, self._slow = doors, asked_at, slow
         self._looked_at = self._weighed_at = float("-inf")
@@ -69,9 +69,9 @@ class Assigning:
             (flow.base + number, rank) for number, rank in sorted(wanted.items()) if owners.get(number) != rank
         )
         if news:
-            with self._doors.kept(journal_entries.Assign(news)):
+            with self._doors.kept(journal_entries.AssignEntry(news)):
                 self._doors.record.book.assign(news)
-            self._doors.happen(events.Judged(f"move {len(news)} partitions", why))
+            self._doors.happen(events.DecisionMade(f"move {len(news)} partitions", why))
             self._doors.changed.turn()
 
     def _readers(self, flow: StreamLedger, now: float) -> list[int]:

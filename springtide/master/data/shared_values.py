@@ -9,26 +9,26 @@ from contextlib import AbstractContextManager
 
 from springtide.domain.data.leases import LeaseHolder
 from springtide.master.core import journal_entries, waiters
-from springtide.master.core.record import Record
+from springtide.master.core.record import JobRecord
 from springtide.rpc.messages import messages
 
 Agreement = (
-    messages.BarrierRequest | messages.Share | messages.Lookup | messages.Claim | messages.Settle
-)  # fmt: skip
+    messages.BarrierRequest | messages.ShareRequest | messages.ValueRequest | messages.ClaimRequest | messages.ClaimDone
+)
 
 
-class Agreeing:
+class SharedValues:
     """One job's barriers and shared values."""
 
     def __init__(
         self,
-        record: Record,
-        changed: waiters.Turnstile,
+        record: JobRecord,
+        changed: waiters.ChangeSignal,
         *,
         kept: Callable[[journal_entries.AnyEntry | None], AbstractContextManager[None]],
     ) -> None:
         self._record, self._changed, self._kept = record, changed, kept
-        self._arrivals = waiters.Arrivals(record.state.spec.workers)
+        self._arrivals = waiters.BarrierArrivals(record.state.spec.workers)
 
     async def answer(self, holder: LeaseHolder, request: Agreement) -> messages.Reply:
         """One request of a worker that counts."""
@@ -36,42 +36,42 @@ class Agreeing:
         match request:
             case messages.BarrierRequest():
                 await self._barrier(holder.rank, request.name, request.turn)
-            case messages.Share():
-                with self._kept(journal_entries.Share(request.key, request.value)):
+            case messages.ShareRequest():
+                with self._kept(journal_entries.ShareEntry(request.key, request.value)):
                     record.share(request.key, request.value)
                 self._changed.turn()
-            case messages.Lookup():
+            case messages.ValueRequest():
                 return await self.look_up(request)
-            case messages.Claim():
+            case messages.ClaimRequest():
                 return await self._claim(holder, request.key)
-            case messages.Settle():
-                with self._kept(journal_entries.Settle(request.key, holder)):
+            case messages.ClaimDone():
+                with self._kept(journal_entries.SettleEntry(request.key, holder)):
                     record.settle(request.key, holder)
                 self._changed.turn()
         return messages.Ok()
 
-    async def look_up(self, request: messages.Lookup) -> messages.Found:
+    async def look_up(self, request: messages.ValueRequest) -> messages.ValueFound:
         """A value, once it is shared."""
         await self._changed.until(lambda: request.key in self._record.shared)
-        return messages.Found(self._record.shared[request.key])
+        return messages.ValueFound(self._record.shared[request.key])
 
     async def _barrier(self, rank: int, name: str, turn: int) -> None:
         gates = self._record.gates
         if gates.get(name, 0) < turn and self._arrivals.complete(name, turn, rank):
-            with self._kept(journal_entries.Open(name, turn)):
+            with self._kept(journal_entries.BarrierEntry(name, turn)):
                 self._record.open_gate(name, turn)
             self._changed.turn()
         await self._changed.until(lambda: gates.get(name, 0) >= turn)
 
-    async def _claim(self, holder: LeaseHolder, key: str) -> messages.Claimed:
+    async def _claim(self, holder: LeaseHolder, key: str) -> messages.ClaimReply:
         mine: bool | None = None
 
         def decided() -> bool:
             nonlocal mine
-            with self._kept(journal_entries.Claim(key, holder)):
+            with self._kept(journal_entries.ClaimEntry(key, holder)):
                 mine = self._record.claim(key, holder)
             return mine is not None
 
         await self._changed.until(decided)
         assert mine is not None
-        return messages.Claimed(mine)
+        return messages.ClaimReply(mine)

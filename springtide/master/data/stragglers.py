@@ -14,35 +14,35 @@ from springtide.domain.spec.straggler_rules import StragglerRules
 from springtide.job.core import events
 from springtide.job.core.nodes import NodeState
 from springtide.job.stragglers import endgame, stragglers
-from springtide.job.stragglers.speed import Paces
+from springtide.job.stragglers.speed import WorkerPaces
 from springtide.master.core import journal_entries
-from springtide.master.core.context import Doors
+from springtide.master.core.context import MasterContext
 
 LOOK_S = 1.0  # a heartbeat: nothing is news more often
 
 
-class Moves(NamedTuple):
+class LeaseMoves(NamedTuple):
     """What is to be done, with reasons."""
 
-    resizes: tuple[stragglers.Resize, ...] = ()
-    cuts: tuple[endgame.Cut, ...] = ()
+    resizes: tuple[stragglers.LeaseResize, ...] = ()
+    cuts: tuple[endgame.LeaseCut, ...] = ()
 
 
-class Balance:
+class LeaseBalancer:
     """One job's paces. Not journaled: a new master knows them again after a few seconds."""
 
     def __init__(self, rules: StragglerRules | None = None) -> None:
         self._rules = rules or StragglerRules()
-        self._paces = Paces(self._rules.window_s)
+        self._paces = WorkerPaces(self._rules.window_s)
         self._looked_at = self._judged_at = float("-inf")
         self._lives: dict[int, int] = {}
         self.why = "no worker has trained long enough to be compared"
         """Of the last judgement, also when it changed nothing."""
 
-    def look(self, book: JobLedger, alive: Collection[int], at: float) -> Moves:
+    def look(self, book: JobLedger, alive: Collection[int], at: float) -> LeaseMoves:
         """What to do now; most of the time nothing. `alive` are the ranks that could take work."""
         if at < self._looked_at + LOOK_S or book.in_step:
-            return Moves()
+            return LeaseMoves()
         self._looked_at = at
         for rank, incarnation in book.holders.living.items():
             if self._lives.get(rank, incarnation) != incarnation:
@@ -50,14 +50,14 @@ class Balance:
             self._lives[rank] = incarnation
         leases = book.leases()
         self._paces.look(book.holders.trained, {lease.holder.rank for _, _, lease in leases}, at)
-        resizes: tuple[stragglers.Resize, ...] = ()
+        resizes: tuple[stragglers.LeaseResize, ...] = ()
         if at >= self._judged_at + self._rules.every_s and len(judged := self._paces.judged()) > 1:
             self._judged_at = at
             resizes, self.why = stragglers.judge(judged, book.holders.halvings, self._rules)
         if not leases or book.todo_samples or book.closed:
-            return Moves(resizes)
+            return LeaseMoves(resizes)
         holdings = [
-            endgame.Holding(
+            endgame.LeaseLoad(
                 rank=lease.holder.rank,
                 shard=key.shard,
                 first=key.first,
@@ -67,18 +67,18 @@ class Balance:
             )
             for card, key, lease in leases  # in the order they were granted, as workers train them
         ]
-        return Moves(resizes, endgame.level(holdings, self._paces.known(), tuple(alive)))
+        return LeaseMoves(resizes, endgame.level(holdings, self._paces.known(), tuple(alive)))
 
-    def act(self, doors: Doors, now: float) -> None:
+    def act(self, doors: MasterContext, now: float) -> None:
         """Smaller leases for the slow, and near the end some of theirs for others."""
         book, workers = doors.record.book, doors.record.state.of_kind(RoleKind.WORKER)
         moves = self.look(book, [node.role.rank for node in workers if node.state is NodeState.JOINED], now)
         for resize in moves.resizes:
-            with doors.kept(journal_entries.Resize(resize.rank, resize.halvings)):
+            with doors.kept(journal_entries.ResizeEntry(resize.rank, resize.halvings)):
                 book.resize(resize.rank, resize.halvings)
-            doors.happen(events.Judged(f"resize the leases of worker-{resize.rank}", resize.why))
+            doors.happen(events.DecisionMade(f"resize the leases of worker-{resize.rank}", resize.why))
         for cut in moves.cuts:
-            with doors.kept(journal_entries.Shorten(cut.wish)):
+            with doors.kept(journal_entries.ShortenEntry(cut.wish)):
                 wished = book.wish(cut.wish)
             if wished:
                 doors.tell("shorten", role=f"worker-{cut.rank}", shard=cut.wish.shard, end=cut.wish.end, why=cut.why)

@@ -15,22 +15,22 @@ from springtide.domain.core.roles import RoleKind
 from springtide.domain.data.leases import LeaseHolder
 from springtide.job.core import events
 from springtide.job.group import groups, rendezvous
-from springtide.job.group.rendezvous import Arrival, Formation
+from springtide.job.group.rendezvous import GroupArrival, GroupFormation
 from springtide.job.state import JobState
 from springtide.master.core import journal_entries
-from springtide.master.core.record import Record
-from springtide.master.core.waiters import Turnstile
-from springtide.master.servers.migration import Rollout
+from springtide.master.core.record import JobRecord
+from springtide.master.core.waiters import ChangeSignal
+from springtide.master.servers.migration import SlotMigration
 from springtide.rpc.messages import messages
 
 
-class Forming:
+class BspRendezvous:
     """Who is here, and the answers that have not been fetched. `happen` and `kept` are the desk's."""
 
     def __init__(
         self,
-        record: Record,
-        changed: Turnstile,
+        record: JobRecord,
+        changed: ChangeSignal,
         happen: Callable[[events.Event], None],
         kept: Callable[[journal_entries.AnyEntry], AbstractContextManager[None]],
         clock: Callable[[], float],
@@ -39,25 +39,25 @@ class Forming:
         """`last_save`: the number of the checkpoint that a group makes at its end, 0 if none."""
         self._record, self._changed, self._happen, self._kept = record, changed, happen, kept
         self._clock, self._last_save = clock, last_save
-        self._arrived: dict[LeaseHolder, Arrival] = {}
-        self._answers: dict[LeaseHolder, messages.Formed] = {}
-        self._last: dict[LeaseHolder, messages.Formed] = {}
-        self._rollout: Rollout | None = None
+        self._arrived: dict[LeaseHolder, GroupArrival] = {}
+        self._answers: dict[LeaseHolder, messages.GroupReply] = {}
+        self._last: dict[LeaseHolder, messages.GroupReply] = {}
+        self._rollout: SlotMigration | None = None
         self._at_rest = False
         self._met: dict[str, bytes] = {}
         """What members of the newest group have given one another."""
         self._met_in = self._failed = 0
         """The generation that did, and the last one whose members could not all reach one another."""
 
-    def wait_for(self, rollout: Rollout) -> None:
+    def wait_for(self, rollout: SlotMigration) -> None:
         """Slots of a bsp group move between two shards, while all of its ranks wait here."""
         self._rollout = rollout
 
-    async def join(self, holder: LeaseHolder, request: messages.Form) -> messages.Formed:
+    async def join(self, holder: LeaseHolder, request: messages.GroupRequest) -> messages.GroupReply:
         """A worker waits for a group. One whose answer was lost is told the same once more."""
         state, last = self._record.state, self._last.get(holder)
         if not state.in_step:
-            self._happen(events.InStep())
+            self._happen(events.BspBegan())
         if last is not None and request.generation < last.generation == state.generation and not state.group_lost:
             return last
         if request.bound and request.generation == state.generation and state.group:
@@ -66,7 +66,7 @@ class Forming:
             self._failed = state.generation
             self._changed.turn()
         self._answers.pop(holder, None)
-        self._arrived[holder] = Arrival(request.fresh, request.idle, request.resting)
+        self._arrived[holder] = GroupArrival(request.fresh, request.idle, request.resting)
         self.gather()
         try:
             await self._changed.until(lambda: holder in self._answers)
@@ -75,7 +75,7 @@ class Forming:
             raise
         return self._answers.pop(holder)
 
-    async def meet(self, holder: LeaseHolder, request: messages.Meet) -> messages.Met:
+    async def meet(self, holder: LeaseHolder, request: messages.MeetRequest) -> messages.MeetReply:
         """Members of the group tell one another where they are. GroupChanged when one of them will not come."""
         state, generation = self._record.state, request.generation
 
@@ -92,7 +92,7 @@ class Forming:
         await self._changed.until(lambda: over() or met.keys() >= set(request.wanted))
         if over():
             raise errors.GroupChanged(f"group {generation} is over: a member of it is lost, or forms another")
-        return messages.Met(dict(met))
+        return messages.MeetReply(dict(met))
 
     def leave(self, holder: LeaseHolder) -> None:
         """It waits no more: lost, or its connection."""
@@ -105,7 +105,7 @@ class Forming:
         if state.phase.over or not state.in_step:
             return
         if self._stop_shards(state, active):
-            with self._kept(journal_entries.Halt()):
+            with self._kept(journal_entries.HaltEntry()):
                 self._record.book.halt()
         if not self._arrived:
             return
@@ -123,7 +123,7 @@ class Forming:
                 self._rollout.release()
         else:
             self._answer(formed, state.generation + 1)
-            self._happen(events.Formed(formed.members, "all who belong to it are here"))
+            self._happen(events.GroupFormed(formed.members, "all who belong to it are here"))
 
     def _stop_shards(self, state: JobState, active: list[LeaseHolder]) -> bool:
         """Whether the group is to change, and all who come are here: then it pauses before the next shard."""
@@ -143,7 +143,7 @@ class Forming:
         if self._at_rest:
             self.gather()
 
-    def _answer(self, formed: Formation, generation: int) -> None:
+    def _answer(self, formed: GroupFormation, generation: int) -> None:
         """Tell everyone who waited. Those that the group goes on without are told that it is over for them."""
         state, at = self._record.state, self._clock()
         breaks = dataclasses.replace(state.safety.breaks)
@@ -153,12 +153,21 @@ class Forming:
         ranks = tuple(holder.rank for holder in formed.members)
         for holder in list(self._arrived):
             member = holder in formed.members
-            self._answers[holder] = self._last[holder] = messages.Formed(
-                generation, ranks, formed.leader.rank, first=not formed.known, resting=formed.resting,
-                over=formed.over or not member, restored=restored, save=save, at_rest=formed.at_rest,
-                deaths=breaks.losses, watched_s=breaks.watched_s(at), return_s=breaks.return_s,
+            self._answers[holder] = self._last[holder] = messages.GroupReply(
+                generation,
+                ranks,
+                formed.leader.rank,
+                first=not formed.known,
+                resting=formed.resting,
+                over=formed.over or not member,
+                restored=restored,
+                save=save,
+                at_rest=formed.at_rest,
+                deaths=breaks.losses,
+                watched_s=breaks.watched_s(at),
+                return_s=breaks.return_s,
                 saved=state.safety.known,
-            )  # fmt: skip
+            )
         self._arrived.clear()
         self._at_rest = False
 

@@ -6,16 +6,16 @@ meanwhile.
 
 from springtide.job.core import events
 from springtide.job.scaling import evictions
-from springtide.master.core.context import Doors
-from springtide.master.servers.migration import Rollout
+from springtide.master.core.context import MasterContext
+from springtide.master.servers.migration import SlotMigration
 from springtide.rpc.messages import messages
 
 
-def answer(doors: Doors, moving: Rollout, request: messages.Leaving) -> messages.Farewell:
+def answer(doors: MasterContext, moving: SlotMigration, request: messages.EvictionNotice) -> messages.EvictionReply:
     """Take note of it; whether it may go now."""
     state = doors.record.state
     empty = request.role.rank not in set(doors.record.owners) and moving.informed
-    event = events.Leaving(request.role, request.incarnation, request.why, empty=empty)
+    event = events.EvictionNoticed(request.role, request.incarnation, request.why, empty=empty)
     if evictions.matters(state, event):
         doors.happen(event)
-    return messages.Farewell(evictions.free(state, event))
+    return messages.EvictionReply(evictions.free(state, event))

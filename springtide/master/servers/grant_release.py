@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from springtide.domain.core.roles import Role, RoleUsage
 from springtide.job.core import events
-from springtide.job.core.nodes import Node
-from springtide.job.scaling.plan_state import Size
+from springtide.job.core.nodes import RoleNode
+from springtide.job.scaling.plan_state import RoleSize
 from springtide.planning.guards import grant_release
 
 LEAST_S = 1.0  # between two measurements that CPU is reckoned by
@@ -18,7 +18,7 @@ GIB = 2.0**30
 
 
 @dataclass(slots=True)
-class Since:
+class GrantWatch:
     """One server life with one pair of limits."""
 
     limits: tuple[int, float | None, int | None]
@@ -30,14 +30,14 @@ class Since:
     most_memory: float = 0.0
 
 
-class Easing:
+class GrantRelease:
     """One job's."""
 
     def __init__(self) -> None:
-        self._since: dict[int, Since] = {}
+        self._since: dict[int, GrantWatch] = {}
 
     def look(
-        self, nodes: Sequence[Node], usage: Mapping[Role, RoleUsage], usual: Size, now: float
+        self, nodes: Sequence[RoleNode], usage: Mapping[Role, RoleUsage], usual: RoleSize, now: float
     ) -> events.ServerGranted | None:
         """The first server that can do with less."""
         for node in nodes:
@@ -51,18 +51,18 @@ class Easing:
                 return event
         return None
 
-    def _watch(self, node: Node, used: RoleUsage, now: float) -> Since:
+    def _watch(self, node: RoleNode, used: RoleUsage, now: float) -> GrantWatch:
         limits = (node.incarnation, node.cpu, node.memory)
         seen = self._since.get(node.role.rank)
         if seen is None or seen.limits != limits:
-            seen = self._since[node.role.rank] = Since(limits, now, now, used.cpu_s)
+            seen = self._since[node.role.rank] = GrantWatch(limits, now, now, used.cpu_s)
         if now - seen.at >= LEAST_S:
             seen.most_cpu = max(seen.most_cpu, (used.cpu_s - seen.cpu_s) / (now - seen.at))
             seen.at, seen.cpu_s = now, used.cpu_s
         seen.most_memory = max(seen.most_memory, float(used.memory))
         return seen
 
-    def _ease(self, node: Node, seen: Since, usual: Size, now: float) -> events.ServerGranted | None:
+    def _ease(self, node: RoleNode, seen: GrantWatch, usual: RoleSize, now: float) -> events.ServerGranted | None:
         def eased(limit: float | None, first: float | None, most: float) -> float | None:
             if limit is None or first is None:
                 return None

@@ -18,13 +18,13 @@ from springtide.domain.core.roles import Role, RoleKind, RoleUsage
 from springtide.domain.data.streams import FAR
 from springtide.domain.spec.guard_rules import GuardRules
 from springtide.job.core import events
-from springtide.job.core.nodes import Node, NodeState
-from springtide.master.core.progress import Tally
-from springtide.master.core.record import Record
-from springtide.master.servers.grant_release import Easing
-from springtide.master.servers.migration import Rollout
+from springtide.job.core.nodes import NodeState, RoleNode
+from springtide.master.core.progress import ProgressTally
+from springtide.master.core.record import JobRecord
+from springtide.master.servers.grant_release import GrantRelease
+from springtide.master.servers.migration import SlotMigration
 from springtide.planning.guards import growth, hot_servers, oom
-from springtide.rpc.messages.messages import Report
+from springtide.rpc.messages.messages import MemberReport
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ REST_S = 10.0  # after servers were asked for: what follows from it must be seen
 
 
 @dataclass(slots=True)
-class Counted:
+class ServerSums:
     """Sums of one server life at one moment."""
 
     at: float
@@ -45,7 +45,7 @@ class Counted:
 
 
 @dataclass(slots=True)
-class Measured:
+class UsageSample:
     """One server life as its agent found it at one moment."""
 
     at: float
@@ -55,14 +55,14 @@ class Measured:
 
 
 @dataclass(slots=True)
-class Watched:
+class ServerHistory:
     """What is remembered of one server life."""
 
     incarnation: int
-    report: Report | None = None
+    report: MemberReport | None = None
     """The last that was taken down."""
-    sums: deque[Counted] = field(default_factory=deque)
-    measured: deque[Measured] = field(default_factory=deque)
+    sums: deque[ServerSums] = field(default_factory=deque)
+    measured: deque[UsageSample] = field(default_factory=deque)
     """By its agent, over the last moments."""
     at_work_since: float = math.inf
     """When it was first asked for keys. Its first seconds are not taken down: with first rows come pages and tables."""
@@ -70,15 +70,15 @@ class Watched:
     """Looks in a row that found it at fault."""
 
 
-class Guards:
+class ServerGuards:
     """One job's. `happen` is the desk's."""
 
-    def __init__(self, record: Record, rollout: Rollout, happen: Callable[[events.Event], None]) -> None:
+    def __init__(self, record: JobRecord, rollout: SlotMigration, happen: Callable[[events.Event], None]) -> None:
         self._record, self._rollout, self._happen = record, rollout, happen
         self._seen: list[growth.Seen] = []
-        self._watched: dict[int, Watched] = {}
+        self._watched: dict[int, ServerHistory] = {}
         self._rest_until = 0.0
-        self._easing = Easing()
+        self._easing = GrantRelease()
         self.ahead: tuple[oom.Forecast, ...] = ()
         """What became of memory when it was looked at last."""
         self.refused: tuple[float, events.Event, str] | None = None
@@ -91,7 +91,7 @@ class Guards:
         """As the job has them."""
         return self._record.state.spec.guards
 
-    def look(self, tally: Tally, usage: Mapping[Role, RoleUsage], now: float) -> None:
+    def look(self, tally: ProgressTally, usage: Mapping[Role, RoleUsage], now: float) -> None:
         """At every tick: take down what was told, and act where it says so."""
         state, nodes = self._record.state, self._servers()
         self._take_down(nodes, tally, usage, now)
@@ -116,22 +116,22 @@ class Guards:
                 room = self._peers_have_room(worst.rank, nodes, usage)
                 return self._act(events.ServerReplaced(worst.rank, worst.why, at_once=room), now)
 
-    def _servers(self) -> list[Node]:
+    def _servers(self) -> list[RoleNode]:
         """Those that are looked after: ready ones, of a job that trains and whose servers may change."""
         state = self._record.state
         if not self._record.owners or state.phase.over or state.healing:
             return []
         return [node for node in state.of_kind(RoleKind.SERVER) if node.state is NodeState.JOINED and not node.coming]
 
-    def _may_act(self, nodes: list[Node], now: float) -> bool:
+    def _may_act(self, nodes: list[RoleNode], now: float) -> bool:
         """Whether what was done last is over, and its effect would show."""
         quiet = now >= self._rest_until and not self._rollout.moving
         return quiet and len(nodes) == self._record.state.servers_wanted
 
-    def _of(self, node: Node) -> Watched:
+    def _of(self, node: RoleNode) -> ServerHistory:
         watched = self._watched.get(node.role.rank)
         if watched is None or watched.incarnation != node.incarnation:
-            watched = self._watched[node.role.rank] = Watched(node.incarnation)
+            watched = self._watched[node.role.rank] = ServerHistory(node.incarnation)
         return watched
 
     def _act(self, event: events.Event, now: float) -> None:
@@ -144,11 +144,13 @@ class Guards:
             log.info("not now: %s", refused)
             self.refused = (now, event, str(refused))
             return
-        if isinstance(event, events.Judged):
+        if isinstance(event, events.DecisionMade):
             self._rollout.rebalance()
         self._rollout.tick()
 
-    def _take_down(self, nodes: list[Node], tally: Tally, usage: Mapping[Role, RoleUsage], now: float) -> None:
+    def _take_down(
+        self, nodes: list[RoleNode], tally: ProgressTally, usage: Mapping[Role, RoleUsage], now: float
+    ) -> None:
         rows = 0.0
         for node in nodes:
             report = tally.reports.get(node.role)
@@ -165,7 +167,7 @@ class Guards:
             if now - watched.at_work_since < self.rules.window_s:
                 continue
             used = usage.get(node.role)
-            watched.sums.append(Counted(now, keys, ns, used.cpu_s if used else 0.0))
+            watched.sums.append(ServerSums(now, keys, ns, used.cpu_s if used else 0.0))
             while len(watched.sums) > 2 and watched.sums[1].at <= now - self.rules.window_s:
                 watched.sums.popleft()
         samples = float(self._record.book.samples_done)
@@ -174,7 +176,7 @@ class Guards:
             if len(self._seen) > POINTS:
                 self._seen = self._seen[1::2]
 
-    def _measure(self, watched: Watched, node: Node, used: RoleUsage | None, now: float) -> None:
+    def _measure(self, watched: ServerHistory, node: RoleNode, used: RoleUsage | None, now: float) -> None:
         """Measurements of the last moments, while it is to have the same processors."""
         seen = watched.measured
         if used is None or node.cpu is None or used.incarnation != node.incarnation:
@@ -183,11 +185,13 @@ class Guards:
             return
         if seen and seen[-1].due != node.cpu:
             seen.clear()
-        seen.append(Measured(now, used, node.cpu))
+        seen.append(UsageSample(now, used, node.cpu))
         while len(seen) > 2 and seen[1].at <= now - QUOTAS_S[-1]:
             seen.popleft()
 
-    def _on_memory(self, nodes: list[Node], tally: Tally, usage: Mapping[Role, RoleUsage]) -> events.Event | None:
+    def _on_memory(
+        self, nodes: list[RoleNode], tally: ProgressTally, usage: Mapping[Role, RoleUsage]
+    ) -> events.Event | None:
         self.ahead = self._look_ahead(nodes, tally, usage)
         if not self.rules.memory or not self.ahead:
             return None
@@ -195,7 +199,9 @@ class Guards:
         decision = oom.decide(self.ahead, samples=samples, samples_at_end=self._horizon())
         return events.ServersScaled(decision.servers, decision.why) if decision.servers > len(nodes) else None
 
-    def _look_ahead(self, nodes: list[Node], tally: Tally, usage: Mapping[Role, RoleUsage]) -> tuple[oom.Forecast, ...]:
+    def _look_ahead(
+        self, nodes: list[RoleNode], tally: ProgressTally, usage: Mapping[Role, RoleUsage]
+    ) -> tuple[oom.Forecast, ...]:
         """Every server as far as can be seen; none where memory has no limit, or nothing is known yet."""
         readings = [one for node in nodes if (one := self._reading(node, tally, usage)) is not None]
         if not self._seen or len(readings) != len(nodes):
@@ -207,7 +213,7 @@ class Guards:
         """Samples up to which memory is foretold."""
         return growth.horizon(self._seen, float(samples_in_all(self._record.book)))
 
-    def _reading(self, node: Node, tally: Tally, usage: Mapping[Role, RoleUsage]) -> oom.Reading | None:
+    def _reading(self, node: RoleNode, tally: ProgressTally, usage: Mapping[Role, RoleUsage]) -> oom.Reading | None:
         """None: its memory has no limit, or is not known yet."""
         used, report = usage.get(node.role), tally.reports.get(node.role)
         if used is None or not used.memory_limit or not used.memory or report is None:
@@ -215,11 +221,14 @@ class Guards:
         held = report.counters.get("table_bytes", 0.0)
         live = self._rollout.bytes_on(node.role.rank)
         return oom.Reading(
-            server=node.role.rank, live=live, held=held, used=max(float(used.memory), held),
+            server=node.role.rank,
+            live=live,
+            held=held,
+            used=max(float(used.memory), held),
             limit=float(used.memory_limit),
-        )  # fmt: skip
+        )
 
-    def _on_pace(self, nodes: list[Node], usage: Mapping[Role, RoleUsage]) -> events.Event | None:
+    def _on_pace(self, nodes: list[RoleNode], usage: Mapping[Role, RoleUsage]) -> events.Event | None:
         if not self.rules.servers:
             return None
         worst = self._far_behind(nodes, usage)
@@ -237,7 +246,7 @@ class Guards:
                 return events.ServerReplaced(verdict.rank, verdict.why)
         return None
 
-    def _far_behind(self, nodes: list[Node], usage: Mapping[Role, RoleUsage]) -> hot_servers.Verdict | None:
+    def _far_behind(self, nodes: list[RoleNode], usage: Mapping[Role, RoleUsage]) -> hot_servers.Verdict | None:
         """By the last report and by the one before it: one alone may only have been kept waiting for a processor."""
         found = []
         for ago in (0, 1):
@@ -246,7 +255,7 @@ class Guards:
         last, before = found
         return last if last is not None and before is not None and last.rank == before.rank else None
 
-    def _quota(self, node: Node, at_least_s: float) -> hot_servers.Quota | None:
+    def _quota(self, node: RoleNode, at_least_s: float) -> hot_servers.Quota | None:
         """What its machine let it have of late. None: it has no limit, or was not measured for so long."""
         seen = self._watched[node.role.rank].measured
         earlier = [one for one in seen if one.at <= seen[-1].at - at_least_s]
@@ -254,28 +263,35 @@ class Guards:
             return None
         seconds, first, last = seen[-1].at - earlier[-1].at, earlier[-1].usage, seen[-1].usage
         return hot_servers.Quota(
-            rank=node.role.rank, due=seen[-1].due, cpu=(last.cpu_s - first.cpu_s) / seconds,
-            throttled=(last.throttled_s - first.throttled_s) / seconds, seconds=seconds,
-        )  # fmt: skip
+            rank=node.role.rank,
+            due=seen[-1].due,
+            cpu=(last.cpu_s - first.cpu_s) / seconds,
+            throttled=(last.throttled_s - first.throttled_s) / seconds,
+            seconds=seconds,
+        )
 
     def _relieve(self, verdict: hot_servers.Verdict, paces: list[hot_servers.Pace], workers: int) -> events.Event:
         hot = next(one for one in paces if one.rank == verdict.rank)
         relief = hot_servers.relieve(
-            hot, paces, self.rules, heaviest=self._rollout.heaviest_on(verdict.rank), per_worker=self._per_worker,
+            hot,
+            paces,
+            self.rules,
+            heaviest=self._rollout.heaviest_on(verdict.rank),
+            per_worker=self._per_worker,
             workers=workers,
-        )  # fmt: skip
+        )
         why = f"{verdict.why}; {relief.why}"
         if relief.cpu is None:
-            return events.Judged(f"move slots away from server-{verdict.rank}", why)
+            return events.DecisionMade(f"move slots away from server-{verdict.rank}", why)
         return events.ServerGranted(verdict.rank, relief.cpu, why)
 
-    def _peers_have_room(self, rank: int, nodes: list[Node], usage: Mapping[Role, RoleUsage]) -> bool:
+    def _peers_have_room(self, rank: int, nodes: list[RoleNode], usage: Mapping[Role, RoleUsage]) -> bool:
         """Whether the others can hold the slots of one server too, where their memory has a limit."""
         others = [usage.get(node.role) for node in nodes if node.role.rank != rank]
         room = [oom.room(one.memory, one.memory_limit) if one else 0.0 for one in others]
         return sum(room) >= oom.SLACK * self._rollout.bytes_on(rank)
 
-    def _pace(self, node: Node, usage: Mapping[Role, RoleUsage]) -> hot_servers.Pace | None:
+    def _pace(self, node: RoleNode, usage: Mapping[Role, RoleUsage]) -> hot_servers.Pace | None:
         """Over the window, whose odd seconds do not count. None: it has not been watched for long enough."""
         sums = self._watched[node.role.rank].sums
         if not sums or sums[-1].at - sums[0].at < self.rules.window_s / 2:
@@ -283,7 +299,7 @@ class Guards:
         usual = median(_ns_a_key(first, last) for first, last in itertools.pairwise(sums))
         return replace(_between(node, sums[0], sums[-1], usage), ns_a_key=usual)
 
-    def _reported_pace(self, node: Node, usage: Mapping[Role, RoleUsage], ago: int) -> hot_servers.Pace | None:
+    def _reported_pace(self, node: RoleNode, usage: Mapping[Role, RoleUsage], ago: int) -> hot_servers.Pace | None:
         """From one report to the next: the last two, or the two before. None: there are none."""
         watched = self._watched[node.role.rank]
         if len(watched.sums) < ago + 2:
@@ -292,15 +308,18 @@ class Guards:
         return _between(node, first, last, usage) if last.at - first.at >= LATEST_S else None
 
 
-def _between(node: Node, first: Counted, last: Counted, usage: Mapping[Role, RoleUsage]) -> hot_servers.Pace:
+def _between(node: RoleNode, first: ServerSums, last: ServerSums, usage: Mapping[Role, RoleUsage]) -> hot_servers.Pace:
     seconds = last.at - first.at
     return hot_servers.Pace(
-        rank=node.role.rank, keys_s=(last.keys - first.keys) / seconds, ns_a_key=_ns_a_key(first, last),
-        cpu=(last.cpu_s - first.cpu_s) / seconds, cpu_limit=usage[node.role].cpu_limit if node.role in usage else None,
-    )  # fmt: skip
+        rank=node.role.rank,
+        keys_s=(last.keys - first.keys) / seconds,
+        ns_a_key=_ns_a_key(first, last),
+        cpu=(last.cpu_s - first.cpu_s) / seconds,
+        cpu_limit=usage[node.role].cpu_limit if node.role in usage else None,
+    )
 
 
-def _ns_a_key(first: Counted, last: Counted) -> float:
+def _ns_a_key(first: ServerSums, last: ServerSums) -> float:
     keys = last.keys - first.keys
     return (last.ns - first.ns) / keys if keys else 0.0
 

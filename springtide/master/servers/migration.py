@@ -24,8 +24,8 @@ from springtide.job.core import events
 from springtide.job.core.nodes import ALIVE, NodeState
 from springtide.job.scaling import servers as rollout
 from springtide.master.core import journal_entries, waiters
-from springtide.master.core.context import Doors
-from springtide.master.servers.roll_call import Calling
+from springtide.master.core.context import MasterContext
+from springtide.master.servers.roll_call import ServerRollCall
 from springtide.rpc.messages import messages
 from springtide.server import slot_loads
 
@@ -45,7 +45,7 @@ def _step_back() -> None:
 class Waits(Protocol):
     """A bsp group, whose slots move while its ranks wait (`master.servers.bsp_group`)."""
 
-    def wait_for(self, rollout: "Rollout") -> None:
+    def wait_for(self, rollout: "SlotMigration") -> None:
         """Let the group go on only when this one has no slots to move."""
         ...
 
@@ -59,19 +59,19 @@ class Waits(Protocol):
         ...
 
 
-class Rollout:
+class SlotMigration:
     """The master's part in a migration."""
 
     def __init__(
         self,
-        doors: Doors,
+        doors: MasterContext,
         waits: Waits | None = None,
         *,
         term: int = 1,
     ) -> None:
         self._record, self._kept, self._tell, self._happen = doors.record, doors.kept, doors.tell, doors.happen
         self._changed = doors.changed
-        self.calling = Calling(doors.record, term, doors.changed)
+        self.calling = ServerRollCall(doors.record, term, doors.changed)
         self._goal: dict[int, int] = {}
         """Slots that should be elsewhere, and where."""
         self._planned_for: tuple[int, ...] | None = None
@@ -90,7 +90,7 @@ class Rollout:
         self._closed: dict[int, int] = {}
         """Servers that take no more slots, and have none, by their life."""
         self._leaving: frozenset[int] = frozenset()
-        self._news = waiters.Turnstile()
+        self._news = waiters.ChangeSignal()
         self._healing = False
         self._waits = waits
         if waits is not None:
@@ -133,7 +133,7 @@ class Rollout:
 
     # ---- what servers and workers say ----
 
-    def heard(self, role: Role, packed: bytes, holding: messages.Holding | None) -> None:
+    def heard(self, role: Role, packed: bytes, holding: messages.SlotHoldings | None) -> None:
         """A server's heartbeat: which slots it has, and what they weigh."""
         if not self._record.owners:
             return
@@ -164,7 +164,7 @@ class Rollout:
             return
 
         def known() -> bool:
-            self._happen(events.Heard(role, incarnation))  # it waits here, and can send no heartbeat
+            self._happen(events.RoleAlive(role, incarnation))  # it waits here, and can send no heartbeat
             return state.phase.over or state.fenced(role, incarnation) or self.calling.known()
 
         await self._changed.until(known)
@@ -179,7 +179,7 @@ class Rollout:
             self._take(tuple(slot for slot, owner in found.items() if owner == server), server)
         if lost := sum(owner == heir.rank for owner in found.values()):
             why = f"{lost} slots were on their way when a server was lost: no living server has them"
-            self._happen(events.Judged(f"bring them back with {heir}", why))
+            self._happen(events.DecisionMade(f"bring them back with {heir}", why))
 
     def moved(self, role: Role, said: messages.SlotsMoved) -> None:
         """A server has given slots away. Of slots that are others' by the record somebody has said something newer."""
@@ -209,7 +209,7 @@ class Rollout:
                 await self._news.until(news)
         self._told[role.rank] = self._orders
 
-    def goal_for(self, role: Role) -> messages.Goal | None:
+    def goal_for(self, role: Role) -> messages.SlotGoal | None:
         """What a server should know and do."""
         placed = self._record.placement
         called, leave = self.calling.open, self._record.state.node(role).state is NodeState.DRAINING
@@ -221,11 +221,11 @@ class Rollout:
         for slot, target in () if held else self._goal.items():
             if self._record.owners[slot] == role.rank and self._record.addresses[target]:
                 parcels.setdefault(target, []).append(slot)
-        return messages.Goal(
+        return messages.SlotGoal(
             placed,
             self._record.addresses,
             tuple(
-                messages.Parcel(target, self._record.addresses[target], tuple(sorted(slots)))
+                messages.SlotParcel(target, self._record.addresses[target], tuple(sorted(slots)))
                 for target, slots in sorted(parcels.items())
             ),
             self.calling.number,
@@ -234,12 +234,12 @@ class Rollout:
             leave=leave,
         )
 
-    def news_for(self, epoch: int) -> messages.Goal | None:
+    def news_for(self, epoch: int) -> messages.SlotGoal | None:
         """Where slots are, for a worker that goes by an older placement."""
         placed = self._record.placement
         if placed is None or epoch >= placed.epoch or self._record.state.healing:
             return None
-        return messages.Goal(placed, self._record.addresses)
+        return messages.SlotGoal(placed, self._record.addresses)
 
     # ---- time ----
 
@@ -314,13 +314,13 @@ class Rollout:
             f"slots should lie on {names}; {going if leaving else ''}"
             f"a server was {worst:.0%} from its share of bytes or requests"
         )
-        self._happen(events.Judged(f"move {len(self._goal)} of {len(owners)} slots", why))
+        self._happen(events.DecisionMade(f"move {len(self._goal)} of {len(owners)} slots", why))
 
     def _take(self, slots: tuple[int, ...], server: int, report: messages.SlotsMoved | None = None) -> int:
         """Record the new owner of slots. The event log gets every change of owner once, whoever reported it first:
         the source (with `report`), the target's heartbeat, or a roll call."""
         sources = collections.Counter(owner for slot in slots if (owner := self._record.owners[slot]) != server)
-        with self._kept(journal_entries.Moved(slots, server)):
+        with self._kept(journal_entries.MovedEntry(slots, server)):
             changed = self._record.moved(slots, server)
         for slot in slots:
             if self._goal.get(slot) == server:
@@ -329,12 +329,17 @@ class Rollout:
         measured = report or messages.SlotsMoved(slots, server)
         for source, count in sorted(sources.items()):
             self._tell(
-                "moved", slots=count, source=f"server-{source}", target=f"server-{server}", bytes=measured.bytes,
-                seconds=round(measured.seconds, 4), longest_freeze_ms=round(measured.longest_freeze_s * 1e3, 3),
+                "moved",
+                slots=count,
+                source=f"server-{source}",
+                target=f"server-{server}",
+                bytes=measured.bytes,
+                seconds=round(measured.seconds, 4),
+                longest_freeze_ms=round(measured.longest_freeze_s * 1e3, 3),
                 left=self.moving,
-            )  # fmt: skip
+            )
         if changed and not self._goal and self._moved:
-            self._happen(events.Judged(f"{self._moved} slots have moved", "the goal is reached"))
+            self._happen(events.DecisionMade(f"{self._moved} slots have moved", "the goal is reached"))
             self._moved = 0
         return changed
 
@@ -349,4 +354,4 @@ class Rollout:
         for node in rollout.of(state.nodes):
             closed = self._closed.get(node.role.rank) == node.incarnation
             if node.state is NodeState.DRAINING and node.role.rank not in have and informed and closed:
-                self._happen(events.Emptied(node.role))
+                self._happen(events.ServerEmptied(node.role))

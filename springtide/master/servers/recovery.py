@@ -20,11 +20,11 @@ from springtide.domain.data.leases import Grant
 from springtide.domain.model.checkpoints import Lineage
 from springtide.job.core import events
 from springtide.master.core import journal_entries
-from springtide.master.core.record import Record
+from springtide.master.core.record import JobRecord
 from springtide.rpc.messages import messages
 
 
-class Healing:
+class ServerRecovery:
     """The master's part in the next life of a server. `kept`, `tell` and `happen` are the desk's.
 
     `went_back` hears from which checkpoint slots were restored.
@@ -32,7 +32,7 @@ class Healing:
 
     def __init__(
         self,
-        record: Record,
+        record: JobRecord,
         folder: str,
         lineage: Lineage,
         *,
@@ -44,7 +44,7 @@ class Healing:
         self._record, self._folder, self._lineage = record, folder, lineage
         self._kept, self._tell, self._happen, self._went_back = kept, tell, happen, went_back
 
-    def to_bring_back(self, role: Role) -> messages.Restore | None:
+    def to_bring_back(self, role: Role) -> messages.RestoreOrder | None:
         """The slots of a server and the newest checkpoint; none for a first life, or where nothing was trained yet.
 
         One that has no slots learns the tables at least: workers that knew its earlier life do not declare them anew.
@@ -55,9 +55,9 @@ class Healing:
         slots = placed.slots_of(role.rank)
         rules, saved = state.spec.checkpoints, state.safety.saved
         if saved is not None:
-            return messages.Restore(self._folder, saved, slots, self._lineage, fallback=rules.url)
+            return messages.RestoreOrder(self._folder, saved, slots, self._lineage, fallback=rules.url)
         origin = state.safety.origin
-        return messages.Restore(rules.resume, origin, slots, self._lineage) if origin else None
+        return messages.RestoreOrder(rules.resume, origin, slots, self._lineage) if origin else None
 
     def placement_for(self, role: Role) -> Placement | None:
         """A next life knows its slots from the begin; others learn them when all servers are there."""
@@ -67,17 +67,19 @@ class Healing:
         """A server can serve. If its slots come from a checkpoint, the book goes back to that in the same moment."""
         state = self._record.state
         if said.error:
-            return self._happen(events.Broken(f"{role} could not be brought back: {said.error}"))
+            return self._happen(events.MasterFailed(f"{role} could not be brought back: {said.error}"))
         resumed = state.spec.checkpoints.resume_number
         if said.restored and not incarnation and said.restored != resumed:  # the ledger stays where it went on from
             only = f"{role} could only bring checkpoint {said.restored} back, and the job goes on from {resumed}"
             why = "; ".join((only, *said.unusable))
-            return self._happen(events.Broken(f"{why}. Start it again with --resume: what cannot be read is left out"))
+            return self._happen(
+                events.MasterFailed(f"{why}. Start it again with --resume: what cannot be read is left out")
+            )
         try:
             manifest = await self._manifest_of(said) if said.restored and incarnation else None
             note = None if manifest is None else note_of(manifest)
         except errors.JobFailed as error:
-            return self._happen(events.Broken(str(error)))
+            return self._happen(events.MasterFailed(str(error)))
         if state.fenced(role, incarnation):
             raise errors.Fenced(f"{role} of incarnation {incarnation} was given up meanwhile")
         new, again = state.node(role).address != said.address, 0
@@ -88,9 +90,9 @@ class Healing:
         if note is not None and new and (state.spec.recovery == "exact" or state.in_step):
             assert manifest is not None
             entry = (
-                journal_entries.Restore(note, manifest.objects, manifest.places)
+                journal_entries.RestoreEntry(note, manifest.objects, manifest.places)
                 if state.in_step
-                else journal_entries.Restore(note)
+                else journal_entries.RestoreEntry(note)
             )
             with self._kept(entry):
                 again = self._record.restore(entry)
@@ -104,7 +106,7 @@ class Healing:
         if said.unusable:
             told["unusable"] = list(said.unusable)
         self._tell("ready", role=str(role), address=said.address, incarnation=incarnation, **told)
-        self._happen(events.Ready(role, said.address, incarnation))
+        self._happen(events.RoleReady(role, said.address, incarnation))
 
     async def _manifest_of(self, said: messages.ServerReady) -> Manifest:
         """The checkpoint that a server has read; it may be that it is gone by now.
@@ -119,15 +121,17 @@ class Healing:
                 raise
             return await read_manifest(self._folder, saved, self._lineage)
 
-    def servers(self) -> messages.Servers | None:
+    def servers(self) -> messages.ServerAddresses | None:
         """Where the servers are, if any of them lives again; else everyone knows."""
         lives = tuple(node.incarnation for node in self._record.state.of_kind(RoleKind.SERVER))
-        return messages.Servers(self._record.addresses, lives) if any(lives) and self._record.addresses else None
+        return (
+            messages.ServerAddresses(self._record.addresses, lives) if any(lives) and self._record.addresses else None
+        )
 
-    def leased(self, grants: tuple[Grant, ...]) -> messages.Leased:
+    def leased(self, grants: tuple[Grant, ...]) -> messages.LeaseReply:
         """Leases of this era, and what must be known before they are worked on."""
         book = self._record.book
-        return messages.Leased(grants, book.era, self.servers(), book.cuts_of(grants))
+        return messages.LeaseReply(grants, book.era, self.servers(), book.cuts_of(grants))
 
 
 async def read_manifest(where: str, number: int, lineage: Lineage) -> Manifest:

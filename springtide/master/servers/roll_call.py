@@ -10,18 +10,18 @@ import contextlib
 
 from springtide.domain.core.roles import Role, RoleKind
 from springtide.job.core.nodes import ALIVE, NodeState
-from springtide.job.recovery.rollcall import TERM, RollCall, Said
+from springtide.job.recovery.rollcall import TERM, RollCall, ServerAnswer
 from springtide.master.core import waiters
-from springtide.master.core.record import Record
+from springtide.master.core.record import JobRecord
 from springtide.rpc.messages import messages
 
 HOLD_S = 1.0  # an answer is held so long, so that whoever has stopped hears at once that all have
 
 
-class Calling:
+class ServerRollCall:
     """One master's calls."""
 
-    def __init__(self, record: Record, term: int, changed: waiters.Turnstile) -> None:
+    def __init__(self, record: JobRecord, term: int, changed: waiters.ChangeSignal) -> None:
         self._record, self._changed = record, changed
         self._call = RollCall(term * TERM)
         self._called = False
@@ -46,13 +46,13 @@ class Calling:
         servers = self._record.state.of_kind(RoleKind.SERVER)
         return {node.role.rank for node in servers if node.address and node.state in ALIVE}
 
-    def answered(self, role: Role, holding: messages.Holding, owned: frozenset[int]) -> None:
+    def answered(self, role: Role, holding: messages.SlotHoldings, owned: frozenset[int]) -> None:
         """A server's word on what it has."""
         self._notice()
-        if self._call.answer(role.rank, holding.call, Said(owned, holding.doubts), self.living()):
+        if self._call.answer(role.rank, holding.call, ServerAnswer(owned, holding.doubts), self.living()):
             self._changed.turn()
 
-    async def gone_on(self, holding: messages.Holding | None) -> None:
+    async def gone_on(self, holding: messages.SlotHoldings | None) -> None:
         """Wait a while for the next number, for one that has answered to this one."""
         number = self.number
         if holding is None or not self.open or holding.call < number:

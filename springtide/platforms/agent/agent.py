@@ -35,7 +35,7 @@ from springtide.platforms.agent.waiting import Result
 from springtide.platforms.awake import AwakeClock
 from springtide.rpc.messages import messages
 from springtide.rpc.transport import connection
-from springtide.rpc.transport.master_file import Whereabouts
+from springtide.rpc.transport.master_file import MasterLocation
 from springtide.telemetry import events, logs, redactor, run_registry
 
 log = logging.getLogger(__name__)
@@ -75,7 +75,7 @@ class Agent:
         self._reconciler = reconcile.Reconciler()
         self._exits: deque[RoleExit] = deque()
         self._news = asyncio.Event()
-        self._where = Whereabouts()
+        self._where = MasterLocation()
         self._measured: tuple[RoleUsage, ...] = ()
         self._measured_at = 0.0
         self._stop_why = ""
@@ -177,16 +177,16 @@ class Agent:
             await master.close()
 
     async def _watch(
-        self, master: connection.Connection, on_status: Callable[[messages.JobStatus], None]
+        self, master: connection.RpcConnection, on_status: Callable[[messages.JobStatus], None]
     ) -> messages.JobStatus:
         while True:
             await self._tell_exits(master)
             if self._stop_why and not self._stop_told:
                 with contextlib.suppress(errors.TemporaryError):  # it takes no orders now: told at the next look
-                    await self._ask(master, messages.Stop(self._stop_why))
+                    await self._ask(master, messages.StopRequest(self._stop_why))
                     self._stop_told = True
-            outlook = await self._ask(master, messages.Look(self._measure()))
-            assert isinstance(outlook, messages.Outlook)
+            outlook = await self._ask(master, messages.AgentPoll(self._measure()))
+            assert isinstance(outlook, messages.AgentOrders)
             status = self._last = outlook.status
             if status.phase is JobPhase.DRAINING and self._stop_asked_at is None:
                 self._stop_asked_at = self._awake.now()  # by another command
@@ -211,14 +211,14 @@ class Agent:
     def _too_slow_to_stop(self) -> bool:
         return self._stop_asked_at is not None and self._awake.now() - self._stop_asked_at > self.plan.grace_s
 
-    async def _tell_exits(self, master: connection.Connection) -> None:
+    async def _tell_exits(self, master: connection.RpcConnection) -> None:
         """Each is forgotten when a master has taken note of it, not before: at the next look, if it cannot now."""
         with contextlib.suppress(errors.TemporaryError):
             while self._exits:
-                await self._ask(master, messages.Exited(self._exits[0]))
+                await self._ask(master, messages.RoleExitReport(self._exits[0]))
                 self._exits.popleft()
 
-    async def _ask(self, master: connection.Connection, request: messages.Request) -> messages.Reply:
+    async def _ask(self, master: connection.RpcConnection, request: messages.Request) -> messages.Reply:
         """Ask the master, but neither for ever nor when the user has had enough."""
         silence_s = self.plan.spec.silence_s
         try:
@@ -331,16 +331,16 @@ class Agent:
 
     # ---- ending ----
 
-    async def _wind_down(self, master: connection.Connection, status: messages.JobStatus) -> None:
+    async def _wind_down(self, master: connection.RpcConnection, status: messages.JobStatus) -> None:
         """Workers first, then servers: a worker that still saves its model needs them. The story tells their ends."""
         grace_s = 0.0 if status.phase is JobPhase.FAILED else self.plan.grace_s
         with contextlib.suppress(errors.MasterUnreachable, errors.TemporaryError, Killed):  # how it ended is known
             await self._end(master, RoleKind.WORKER, wait_s=grace_s)
             await self._end(master, RoleKind.DATA_WORKER, wait_s=0.0)
             await self._end(master, RoleKind.SERVER, wait_s=0.0)
-            await self._ask(master, messages.Shutdown())
+            await self._ask(master, messages.ShutdownRequest())
 
-    async def _end(self, master: connection.Connection, kind: RoleKind, *, wait_s: float) -> None:
+    async def _end(self, master: connection.RpcConnection, kind: RoleKind, *, wait_s: float) -> None:
         for kill in (False, True):
             await self._until_gone(kind, wait_s)
             for life in self._of_kind(kind):

@@ -20,7 +20,7 @@ from springtide.platforms.agent.waiting import Result
 from springtide.platforms.awake import AwakeClock
 from springtide.rpc.messages import messages
 from springtide.rpc.transport import connection, master_file
-from springtide.rpc.transport.master_file import Whereabouts
+from springtide.rpc.transport.master_file import MasterLocation
 from springtide.telemetry import logs
 from springtide.telemetry.host import disk_room
 
@@ -69,7 +69,7 @@ class MasterSupervisor:
         self._listened_at: float | None = None
         self._short_lives = 0
 
-    async def start(self) -> Whereabouts:
+    async def start(self) -> MasterLocation:
         """Start the next master and wait until it listens; where."""
         term = await self._numbered()
         if term <= self.term:
@@ -85,11 +85,11 @@ class MasterSupervisor:
                 raise errors.MasterUnreachable(f"the master did not start: {how}. {self._reason()}")
             await asyncio.sleep(0.01)
         if said.error:
-            raise connection.as_error(messages.Refused(said.kind, said.error))
+            raise connection.as_error(messages.RequestRefused(said.kind, said.error))
         self._listened_at = self._awake.now()
         return said
 
-    async def replace(self, error: errors.MasterUnreachable) -> Whereabouts:
+    async def replace(self, error: errors.MasterUnreachable) -> MasterLocation:
         """See that the master is dead, then start another; where it listens."""
         await self.soon_gone(DYING_S)
         self.why_replaced = str(self.last_exit) if self._gone.is_set() else f"{error}, and it was killed"

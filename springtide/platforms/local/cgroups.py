@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 
 from springtide.domain.core.resources import ProcessLimits
 from springtide.telemetry.host import cgroup_hierarchy
-from springtide.telemetry.host.cgroup_files import Group, GroupV1, GroupV2, kill_members, read_members, write
+from springtide.telemetry.host.cgroup_files import ControlGroup, GroupV1, GroupV2, kill_members, read_members, write
 from springtide.telemetry.run_registry import start_of
 
 _OURS = re.compile(r"(springtide-(\d+)-\d+)-\d+")
@@ -33,7 +33,7 @@ class Groups:
         for folder in set(self._found.folders.values()):
             remove_stale(folder)
 
-    def make(self, name: str, limits: ProcessLimits) -> Group | None:
+    def make(self, name: str, limits: ProcessLimits) -> ControlGroup | None:
         """A group held to `limits`; one that only counts where none are given; None where none can be had."""
         try:
             group = self._make_v2(name, limits) if self._found.version == 2 else self._make_v1(name, limits)
@@ -44,7 +44,7 @@ class Groups:
             return None
         return group
 
-    def admit(self, group: Group, pid: int, limits: ProcessLimits) -> None:
+    def admit(self, group: ControlGroup, pid: int, limits: ProcessLimits) -> None:
         """Make sure that a process is in its group; it may have ended already."""
         try:
             group.admit(pid)
@@ -57,7 +57,7 @@ class Groups:
         """All that has been made and not removed, innermost last."""
         return list(self._made)
 
-    def remove(self, group: Group) -> None:
+    def remove(self, group: ControlGroup) -> None:
         """End what is left in a group and remove it; what is still dying is removed by `close`."""
         kill_members(group)
         self._remove(group.folders())
@@ -66,7 +66,7 @@ class Groups:
         """Remove all; every process in them has been waited for, or is being killed."""
         self._remove(list(self._made)[::-1])
 
-    def _make_v1(self, name: str, limits: ProcessLimits) -> Group | None:
+    def _make_v1(self, name: str, limits: ProcessLimits) -> ControlGroup | None:
         # Without a quota the CPU hierarchy is left alone: a group of its own would change the role's share of cores.
         wanted = ["cpuacct", "memory", *(["cpu"] if limits.shared_out else [])]
         folder_of = {}
@@ -78,7 +78,7 @@ class Groups:
                 self._complain(limits, f"there is no control group for {controller} here")
         return GroupV1(folder_of) if folder_of else None
 
-    def _make_v2(self, name: str, limits: ProcessLimits) -> Group | None:
+    def _make_v2(self, name: str, limits: ProcessLimits) -> ControlGroup | None:
         own = next(iter(self._found.folders.values()))
         wanted = ["memory", *(["cpu"] if limits.shared_out else [])]
         offered = [controller for controller in wanted if controller in self._found.folders]

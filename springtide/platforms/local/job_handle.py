@@ -33,7 +33,7 @@ class LocalJobHandle:
 
     platform = "local"
 
-    def __init__(self, run: run_registry.Run) -> None:
+    def __init__(self, run: run_registry.JobRun) -> None:
         self.run = run
 
     @property
@@ -130,7 +130,7 @@ class LogTail:
         return [line.decode(errors="replace") for line in whole]
 
 
-def last_status(run: run_registry.Run) -> messages.JobStatus:
+def last_status(run: run_registry.JobRun) -> messages.JobStatus:
     """From the last line of the story, or from what was told before its agent was killed."""
     story = events.read(run.files.events)
     if story and story[-1]["event"] == "ended":

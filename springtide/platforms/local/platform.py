@@ -22,7 +22,7 @@ from springtide.platforms.local.fork_server_client import ForkedProcess, ForkSer
 from springtide.platforms.local.process_group import GuardedProcessGroup
 from springtide.telemetry import events, logs
 from springtide.telemetry.host import usage
-from springtide.telemetry.host.cgroup_files import Group
+from springtide.telemetry.host.cgroup_files import ControlGroup
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ class RunningRole:
     process: "subprocess.Popen[bytes] | ForkedProcess"
     pidfd: int
     limits: ProcessLimits
-    group: Group | None
+    group: ControlGroup | None
     on_exit: Callable[[RoleExit], None]
     log_began: int
     """How long the role's log was when it began."""
@@ -117,7 +117,7 @@ class LocalPlatform:
         """As `close`: the watchdog would see to it anyway."""
         self.close()
 
-    def _spawn(self, launch: RoleLaunch, group: Group | None, log: BinaryIO) -> "subprocess.Popen[bytes]":
+    def _spawn(self, launch: RoleLaunch, group: ControlGroup | None, log: BinaryIO) -> "subprocess.Popen[bytes]":
         """A new interpreter."""
         process = subprocess.Popen(
             [*within(group), sys.executable, "-m", launch.module, *launch.arguments],
@@ -131,7 +131,7 @@ class LocalPlatform:
             os.setpriority(os.PRIO_PROCESS, process.pid, NICEST)  # it has one thread yet, and all others follow it
         return process
 
-    def _fork(self, launch: RoleLaunch, group: Group | None, log: BinaryIO) -> ForkedProcess | None:
+    def _fork(self, launch: RoleLaunch, group: ControlGroup | None, log: BinaryIO) -> ForkedProcess | None:
         """One that has its imports behind it. Not under a memory limit: what forks share is not in their account."""
         environment = environment_of(launch)
         if self._warm is None or launch.life.role.kind not in WARMED_UP or launch.limits.memory is not None:
@@ -173,7 +173,7 @@ def environment_of(launch: RoleLaunch, *, parent: int = 0) -> dict[str, str]:
 ENTER = 'n=$1; shift; while [ $n -gt 0 ]; do echo $$ > "$1/cgroup.procs"; shift; n=$((n-1)); done; exec "$@"'
 
 
-def within(group: Group | None) -> list[str]:
+def within(group: ControlGroup | None) -> list[str]:
     """The beginning of a command that is to run in a control group."""
     if group is None:
         return []

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 
 from springtide.domain.core.resources import ProcessLimits
 from springtide.platforms.local import cgroups, watchdog
-from springtide.telemetry.host.cgroup_files import Group
+from springtide.telemetry.host.cgroup_files import ControlGroup
 
 DYING_S = 2.0  # the kernel keeps a group as long as one of its processes is on its way out: some milliseconds
 RETRY_S = 1.0  # after a watchdog could not be started: the machine has no process or no memory left for it
@@ -43,7 +43,7 @@ class GuardedProcessGroup:
         self._stop_looking = stop
         loop.add_reader(pidfd, self._replace)
 
-    def make_group(self, name: str, limits: ProcessLimits) -> Group | None:
+    def make_group(self, name: str, limits: ProcessLimits) -> ControlGroup | None:
         """A control group that the watchdog removes if nobody else does; None: no limits here."""
         known = set(self.groups.folders())
         group = self.groups.make(name, limits)

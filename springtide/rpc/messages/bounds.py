@@ -4,10 +4,10 @@
 It is part of `rpc.messages.messages`.
 """
 
-from springtide.rpc.messages.types import Message
+from springtide.rpc.messages.types import RpcMessage
 
 
-class Rebound(Message, frozen=True):
+class BoundsRequest(RpcMessage, frozen=True):
     """Plan with so many workers and servers, from and to, from now on; None leaves them. Answered with `Ok`."""
 
     workers: tuple[int, int] | None = None

@@ -4,10 +4,10 @@ In: `worker.bsp.group` and `worker.step.step`. Next: `master.servers.bsp_group` 
 for each other. All of them are part of `rpc.messages.messages`.
 """
 
-from springtide.rpc.messages.types import Message
+from springtide.rpc.messages.types import RpcMessage
 
 
-class Form(Message, frozen=True):
+class GroupRequest(RpcMessage, frozen=True):
     """A worker of a bsp job waits for its group, the first or the next one. Answered with `Formed`."""
 
     fresh: bool
@@ -22,7 +22,7 @@ class Form(Message, frozen=True):
     """Rows in workers' caches, or its part of the step in hand, went with the member that was lost."""
 
 
-class Formed(Message, frozen=True):
+class GroupReply(RpcMessage, frozen=True):
     """The bsp group from now on."""
 
     generation: int
@@ -51,7 +51,7 @@ class Formed(Message, frozen=True):
     """It is over for all: the leader is to put the model on the servers for this checkpoint, the last one."""
 
 
-class Meet(Message, frozen=True):
+class MeetRequest(RpcMessage, frozen=True):
     """A member of the group that was just formed gives the others these values: where its sockets are.
 
     Answered with `Met` once all `wanted` keys are there, or with `GroupChanged` when this group will not meet any more.
@@ -63,13 +63,13 @@ class Meet(Message, frozen=True):
     wanted: tuple[str, ...] = ()
 
 
-class Met(Message, frozen=True):
+class MeetReply(RpcMessage, frozen=True):
     """What the members of the group have given so far, by key."""
 
     values: dict[str, bytes]
 
 
-class AtStep(Message, frozen=True):
+class AtStep(RpcMessage, frozen=True):
     """The group's lowest rank has put dense parameters and optimizers as they are after `step` on the servers.
 
     Answered when the slots are copied, the last time when the checkpoint is complete or given up: until then nobody
@@ -85,15 +85,15 @@ class AtStep(Message, frozen=True):
     last: bool = False
 
 
-class Regroup(Message, frozen=True):
+class Regroup(RpcMessage, frozen=True):
     """Before the next shard the bsp group is formed anew: ask for that when nothing is in hand."""
 
 
-class Enter(Message, frozen=True):
+class Enter(RpcMessage, frozen=True):
     """Values are to be read now, and no push may be staler than `bound`. Answered when it is this worker's turn."""
 
     bound: int
 
 
-class Leave(Message, frozen=True):
+class Leave(RpcMessage, frozen=True):
     """The push that was computed from these values is applied."""

@@ -7,10 +7,10 @@ buddy's own `server.mirror` takes copies and gives files away. All of them are p
 
 from springtide.domain.model.checkpoints import Buddy, Written
 from springtide.domain.model.tables import TableSpec
-from springtide.rpc.messages.types import Message
+from springtide.rpc.messages.types import RpcMessage
 
 
-class SaveRequest(Message, frozen=True):
+class SaveRequest(RpcMessage, frozen=True):
     """A server: which checkpoint is to be written? Held until there is another than the one it names; then `Save`."""
 
     term: int = 0
@@ -23,7 +23,7 @@ class SaveRequest(Message, frozen=True):
     """The machine on whose own disk its files lie; empty: it sees the job's folder."""
 
 
-class Save(Message, frozen=True):
+class SaveOrder(RpcMessage, frozen=True):
     """Write the slots that you own for this checkpoint, at any moment from now on."""
 
     term: int
@@ -41,7 +41,7 @@ class Save(Message, frozen=True):
     """To a server with a disk of its own: files on it that must stay. What is as old as `base` and not here can go."""
 
 
-class Saved(Message, frozen=True):
+class SaveReport(RpcMessage, frozen=True):
     """A server's part of a checkpoint is written, or why it is not."""
 
     term: int
@@ -59,19 +59,19 @@ class Saved(Message, frozen=True):
     """Earlier files that were missing or torn: what was in them was written in full."""
 
 
-class MirrorFiles(Message, frozen=True):
+class MirrorFiles(RpcMessage, frozen=True):
     """To a buddy: you should have copies of these segment files, by name and bytes. Answered with `Lacks`."""
 
     files: tuple[tuple[str, int], ...]
 
 
-class Lacks(Message, frozen=True):
+class MissingFiles(RpcMessage, frozen=True):
     """The files that it has no whole copy of."""
 
     names: tuple[str, ...]
 
 
-class MirrorPart(Message, frozen=True):
+class MirrorPart(RpcMessage, frozen=True):
     """A run of a segment file, for the copy at a buddy. The first one begins the copy anew, the last one ends it."""
 
     name: str
@@ -82,7 +82,7 @@ class MirrorPart(Message, frozen=True):
     """With the last one: CRC-32 of the whole file."""
 
 
-class ReadFile(Message, frozen=True):
+class ReadFile(RpcMessage, frozen=True):
     """To whoever has it: a run of a file. The master has manifests, a server segment files. Answered with `FileRun`."""
 
     name: str
@@ -91,7 +91,7 @@ class ReadFile(Message, frozen=True):
     """0: only its size is wanted."""
 
 
-class FileRun(Message, frozen=True):
+class FileRun(RpcMessage, frozen=True):
     """A run of a file, shorter if the file is."""
 
     size: int
@@ -99,11 +99,11 @@ class FileRun(Message, frozen=True):
     content: bytes = b""
 
 
-class HoldersRequest(Message, frozen=True):
+class FileHoldersRequest(RpcMessage, frozen=True):
     """A server that must bring slots back: which checkpoints are there, and who has their files?"""
 
 
-class Holders(Message, frozen=True):
+class FileHolders(RpcMessage, frozen=True):
     """Servers with disks of their own."""
 
     numbers: tuple[int, ...]
@@ -114,7 +114,7 @@ class Holders(Message, frozen=True):
     """Servers that have not said it yet, but will."""
 
 
-class CopyRequest(Message, frozen=True):
+class CopyRequest(RpcMessage, frozen=True):
     """A server with a disk of its own: which of its files are to be copied to storage? Held until there is an order
     after that one.
     """
@@ -122,7 +122,7 @@ class CopyRequest(Message, frozen=True):
     after: int = 0
 
 
-class Copy(Message, frozen=True):
+class CopyOrder(RpcMessage, frozen=True):
     """Copy these files of yours to a URL."""
 
     id: int
@@ -131,7 +131,7 @@ class Copy(Message, frozen=True):
     """Paths in the server's folder, and bytes."""
 
 
-class Copied(Message, frozen=True):
+class CopyReport(RpcMessage, frozen=True):
     """What became of it."""
 
     id: int
@@ -142,5 +142,7 @@ class Copied(Message, frozen=True):
     error: str = ""
 
 
-Requests = SaveRequest | Saved | MirrorFiles | MirrorPart | ReadFile | HoldersRequest | CopyRequest | Copied
-Replies = Save | Lacks | FileRun | Holders | Copy
+Requests = (
+    SaveRequest | SaveReport | MirrorFiles | MirrorPart | ReadFile | FileHoldersRequest | CopyRequest | CopyReport
+)
+Replies = SaveOrder | MissingFiles | FileRun | FileHolders | CopyOrder

@@ -5,13 +5,13 @@ Mini-batches never come this way: trainers and data workers speak to each other 
 """
 
 from springtide.domain.data.data_workers import LeftOut, stage_of
-from springtide.rpc.messages.types import Message
+from springtide.rpc.messages.types import RpcMessage
 
 PACKAGE_KEY = "data workers: package"
 """Under which a trainer shares the `Package` once it lies in the job's folder; also what is claimed to write it."""
 
 
-class JoinDataWorker(Message, frozen=True):
+class JoinDataWorker(RpcMessage, frozen=True):
     """A data worker's process is up. Answered with `DataWorkerWelcome`; said again to every new master."""
 
     rank: int
@@ -21,7 +21,7 @@ class JoinDataWorker(Message, frozen=True):
     """Drawn when its process began."""
 
 
-class DataWorkerWelcome(Message, frozen=True):
+class DataWorkerWelcome(RpcMessage, frozen=True):
     """What a data worker needs to know."""
 
     job: str
@@ -31,32 +31,32 @@ class DataWorkerWelcome(Message, frozen=True):
     """Folder of the job's package, where it is seen from here; it is there once `PACKAGE_KEY` is shared."""
 
 
-class DataWorkerReady(Message, frozen=True):
+class DataWorkerReady(RpcMessage, frozen=True):
     """The data worker serves mini-batches at `address`."""
 
     address: str
 
 
-class Unfed(Message, frozen=True):
+class CannotFeed(RpcMessage, frozen=True):
     """A trainer cannot be fed, and nor can the others: why."""
 
     why: str
 
 
-class Noted(Message, frozen=True):
+class WorkerDecision(RpcMessage, frozen=True):
     """A worker has decided something that the story should tell, such as which part of it data workers have."""
 
     what: str
     why: str
 
 
-class TrainedWithout(Message, frozen=True):
+class TrainedWithout(RpcMessage, frozen=True):
     """A worker has trained a batch without samples that it cannot make; saying it twice does no harm."""
 
     left_out: LeftOut
 
 
-class Package(Message, frozen=True):
+class Package(RpcMessage, frozen=True):
     """The job's package is there."""
 
     digest: str
@@ -68,7 +68,7 @@ class Package(Message, frozen=True):
     """Digest of its files, by which a data worker knows whether it sees them."""
 
 
-class Feeder(Message, frozen=True):
+class Feeder(RpcMessage, frozen=True):
     """A data worker that feeds."""
 
     name: str
@@ -76,7 +76,7 @@ class Feeder(Message, frozen=True):
     rank: int = 0
 
 
-class Feeders(Message, frozen=True):
+class Feeders(RpcMessage, frozen=True):
     """All that feed now, for trainers and for data workers that stand between; told to whoever knows another epoch."""
 
     epoch: int

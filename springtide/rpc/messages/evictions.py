@@ -5,10 +5,10 @@ Both are part of `rpc.messages.messages`.
 """
 
 from springtide.domain.core.roles import Role
-from springtide.rpc.messages.types import Message
+from springtide.rpc.messages.types import RpcMessage
 
 
-class Leaving(Message, frozen=True):
+class EvictionNotice(RpcMessage, frozen=True):
     """This life of a role will be ended from outside; asked again until it may be. Answered with `Farewell`."""
 
     role: Role
@@ -16,7 +16,7 @@ class Leaving(Message, frozen=True):
     why: str
 
 
-class Farewell(Message, frozen=True):
+class EvictionReply(RpcMessage, frozen=True):
     """Whether the job needs nothing more of that process."""
 
     free: bool

@@ -2,17 +2,17 @@
 `rpc.messages.messages`.
 """
 
-from springtide.rpc.messages.types import Message
+from springtide.rpc.messages.types import RpcMessage
 
 
-class Challenge(Message, frozen=True):
+class HandshakeChallenge(RpcMessage, frozen=True):
     """Listener to caller, first thing on a connection."""
 
     version: int
     nonce: bytes
 
 
-class Answer(Message, frozen=True):
+class HandshakeAnswer(RpcMessage, frozen=True):
     """Caller's proof that it knows the secret."""
 
     version: int
@@ -20,7 +20,7 @@ class Answer(Message, frozen=True):
     proof: bytes
 
 
-class Accepted(Message, frozen=True):
+class HandshakeAccepted(RpcMessage, frozen=True):
     """Listener's own proof."""
 
     proof: bytes

@@ -16,62 +16,62 @@ from springtide.domain.data.streams import BatchCut, PartitionRange
 from springtide.domain.model.cache_rules import CacheRules
 from springtide.domain.spec.job_spec import Blame, SyncMode
 from springtide.rpc.messages import checkpoints
-from springtide.rpc.messages.bounds import Rebound as Rebound
+from springtide.rpc.messages.bounds import BoundsRequest as BoundsRequest
 from springtide.rpc.messages.bsp import AtStep as AtStep
 from springtide.rpc.messages.bsp import Enter as Enter
-from springtide.rpc.messages.bsp import Form as Form
-from springtide.rpc.messages.bsp import Formed as Formed
+from springtide.rpc.messages.bsp import GroupReply as GroupReply
+from springtide.rpc.messages.bsp import GroupRequest as GroupRequest
 from springtide.rpc.messages.bsp import Leave as Leave
-from springtide.rpc.messages.bsp import Meet as Meet
-from springtide.rpc.messages.bsp import Met as Met
+from springtide.rpc.messages.bsp import MeetReply as MeetReply
+from springtide.rpc.messages.bsp import MeetRequest as MeetRequest
 from springtide.rpc.messages.bsp import Regroup as Regroup
-from springtide.rpc.messages.checkpoints import Copied as Copied
-from springtide.rpc.messages.checkpoints import Copy as Copy
+from springtide.rpc.messages.checkpoints import CopyOrder as CopyOrder
+from springtide.rpc.messages.checkpoints import CopyReport as CopyReport
 from springtide.rpc.messages.checkpoints import CopyRequest as CopyRequest
+from springtide.rpc.messages.checkpoints import FileHolders as FileHolders
+from springtide.rpc.messages.checkpoints import FileHoldersRequest as FileHoldersRequest
 from springtide.rpc.messages.checkpoints import FileRun as FileRun
-from springtide.rpc.messages.checkpoints import Holders as Holders
-from springtide.rpc.messages.checkpoints import HoldersRequest as HoldersRequest
-from springtide.rpc.messages.checkpoints import Lacks as Lacks
 from springtide.rpc.messages.checkpoints import MirrorFiles as MirrorFiles
 from springtide.rpc.messages.checkpoints import MirrorPart as MirrorPart
+from springtide.rpc.messages.checkpoints import MissingFiles as MissingFiles
 from springtide.rpc.messages.checkpoints import ReadFile as ReadFile
-from springtide.rpc.messages.checkpoints import Save as Save
-from springtide.rpc.messages.checkpoints import Saved as Saved
+from springtide.rpc.messages.checkpoints import SaveOrder as SaveOrder
+from springtide.rpc.messages.checkpoints import SaveReport as SaveReport
 from springtide.rpc.messages.checkpoints import SaveRequest as SaveRequest
+from springtide.rpc.messages.data_workers import CannotFeed as CannotFeed
 from springtide.rpc.messages.data_workers import DataWorkerReady as DataWorkerReady
 from springtide.rpc.messages.data_workers import DataWorkerWelcome as DataWorkerWelcome
 from springtide.rpc.messages.data_workers import Feeders as Feeders
 from springtide.rpc.messages.data_workers import JoinDataWorker as JoinDataWorker
-from springtide.rpc.messages.data_workers import Noted as Noted
 from springtide.rpc.messages.data_workers import TrainedWithout as TrainedWithout
-from springtide.rpc.messages.data_workers import Unfed as Unfed
-from springtide.rpc.messages.evictions import Farewell as Farewell
-from springtide.rpc.messages.evictions import Leaving as Leaving
-from springtide.rpc.messages.handshake import Accepted as Accepted
-from springtide.rpc.messages.handshake import Answer as Answer
-from springtide.rpc.messages.handshake import Challenge as Challenge
+from springtide.rpc.messages.data_workers import WorkerDecision as WorkerDecision
+from springtide.rpc.messages.evictions import EvictionNotice as EvictionNotice
+from springtide.rpc.messages.evictions import EvictionReply as EvictionReply
+from springtide.rpc.messages.handshake import HandshakeAccepted as HandshakeAccepted
+from springtide.rpc.messages.handshake import HandshakeAnswer as HandshakeAnswer
+from springtide.rpc.messages.handshake import HandshakeChallenge as HandshakeChallenge
 from springtide.rpc.messages.packages import PackageAsk as PackageAsk
 from springtide.rpc.messages.packages import PackagePart as PackagePart
 from springtide.rpc.messages.packages import PackageWritten as PackageWritten
 from springtide.rpc.messages.shared_values import BarrierRequest as BarrierRequest
-from springtide.rpc.messages.shared_values import Claim as Claim
-from springtide.rpc.messages.shared_values import Claimed as Claimed
-from springtide.rpc.messages.shared_values import Found as Found
-from springtide.rpc.messages.shared_values import Lookup as Lookup
-from springtide.rpc.messages.shared_values import Settle as Settle
-from springtide.rpc.messages.shared_values import Share as Share
+from springtide.rpc.messages.shared_values import ClaimDone as ClaimDone
+from springtide.rpc.messages.shared_values import ClaimReply as ClaimReply
+from springtide.rpc.messages.shared_values import ClaimRequest as ClaimRequest
+from springtide.rpc.messages.shared_values import ShareRequest as ShareRequest
+from springtide.rpc.messages.shared_values import ValueFound as ValueFound
+from springtide.rpc.messages.shared_values import ValueRequest as ValueRequest
 from springtide.rpc.messages.shuffling import Shufflers as Shufflers
 from springtide.rpc.messages.streams import CutRequest as CutRequest
 from springtide.rpc.messages.streams import CutsNoted as CutsNoted
-from springtide.rpc.messages.types import Goal as Goal
-from springtide.rpc.messages.types import Holding as Holding
 from springtide.rpc.messages.types import JobStatus as JobStatus
+from springtide.rpc.messages.types import MemberReport as MemberReport
 from springtide.rpc.messages.types import MemberView as MemberView
-from springtide.rpc.messages.types import Message as Message
-from springtide.rpc.messages.types import Parcel as Parcel
-from springtide.rpc.messages.types import Report as Report
-from springtide.rpc.messages.types import Restore as Restore
-from springtide.rpc.messages.types import Servers as Servers
+from springtide.rpc.messages.types import RestoreOrder as RestoreOrder
+from springtide.rpc.messages.types import RpcMessage as RpcMessage
+from springtide.rpc.messages.types import ServerAddresses as ServerAddresses
+from springtide.rpc.messages.types import SlotGoal as SlotGoal
+from springtide.rpc.messages.types import SlotHoldings as SlotHoldings
+from springtide.rpc.messages.types import SlotParcel as SlotParcel
 from springtide.rpc.messages.types import SlotsMoved as SlotsMoved
 
 VERSION = 10
@@ -81,7 +81,7 @@ VERSION = 10
 # ---- requests ----
 
 
-class JoinServer(Message, frozen=True):
+class JoinServer(RpcMessage, frozen=True):
     """A server process is up. Answered with `ServerWelcome`, so that it can build its tables."""
 
     rank: int
@@ -93,7 +93,7 @@ class JoinServer(Message, frozen=True):
     """Drawn when its process began: a container that is started again in its place has the same process id."""
 
 
-class ServerReady(Message, frozen=True):
+class ServerReady(RpcMessage, frozen=True):
     """The server listens for data-plane connections at `address` (host:port). Answered once all servers do."""
 
     address: str
@@ -109,7 +109,7 @@ class ServerReady(Message, frozen=True):
     """Checkpoints that it was to bring back and could not, and why, each in a sentence."""
 
 
-class JoinWorker(Message, frozen=True):
+class JoinWorker(RpcMessage, frozen=True):
     """A worker's script has called `st.join()`. Answered with `Welcome` once all servers are there.
 
     Said again on every new connection, to a new master too: the same incarnation is the same member.
@@ -122,16 +122,16 @@ class JoinWorker(Message, frozen=True):
     """As in `JoinServer`."""
 
 
-class JoinAgent(Message, frozen=True):
+class JoinAgent(RpcMessage, frozen=True):
     """The agent that starts and watches the roles of a host."""
 
     pid: int
 
 
-class Heartbeat(Message, frozen=True):
+class Heartbeat(RpcMessage, frozen=True):
     """I am alive, and this is how far I am."""
 
-    report: Report | None = None
+    report: MemberReport | None = None
     progress: tuple[Progress, ...] = ()
     """A word on each lease that it holds, which renews it, or has just ended."""
     failures: tuple[ReadFailure, ...] = ()
@@ -146,7 +146,7 @@ class Heartbeat(Message, frozen=True):
     """Of a worker: states of the user's own objects, by name, if they were taken since the last one."""
     place: EpochPlace | None = None
     """Of a worker: the place in its script where these states were taken; None: its script has no epochs."""
-    holding: Holding | None = None
+    holding: SlotHoldings | None = None
     """Of a server that knows its slots."""
     feeders: int = 0
     """Of a worker: the epoch of the `Feeders` that it knows; 0: of none."""
@@ -158,7 +158,7 @@ class Heartbeat(Message, frozen=True):
     """What it takes, where it was told to measure that itself."""
 
 
-class LeaseRequest(Message, frozen=True):
+class LeaseRequest(RpcMessage, frozen=True):
     """Give me leases of this data set."""
 
     card: DatasetCard
@@ -175,7 +175,7 @@ class LeaseRequest(Message, frozen=True):
     """All partitions of a stream, as its reader sees them now."""
 
 
-class EpochBegun(Message, frozen=True):
+class EpochBegun(RpcMessage, frozen=True):
     """A worker's script begins an epoch, or a loop over `batches`: its next life begins there, with these states."""
 
     place: EpochPlace
@@ -183,17 +183,17 @@ class EpochBegun(Message, frozen=True):
     """As in `Heartbeat`."""
 
 
-class PlaceRequest(Message, frozen=True):
+class PlaceRequest(RpcMessage, frozen=True):
     """Which place is this rank's script to begin with? Asked before it joins; answered with `PlaceFound`."""
 
     rank: int
 
 
-class Finish(Message, frozen=True):
+class FinishRequest(RpcMessage, frozen=True):
     """The worker's script has ended well."""
 
     progress: tuple[Progress, ...] = ()
-    report: Report | None = None
+    report: MemberReport | None = None
     era: int = 0
     objects: dict[str, bytes] = msgspec.field(default_factory=dict)
     """As in `Heartbeat`."""
@@ -201,7 +201,7 @@ class Finish(Message, frozen=True):
     """As in `Heartbeat`."""
 
 
-class Fail(Message, frozen=True):
+class ScriptError(RpcMessage, frozen=True):
     """A worker's script has raised, perhaps before it joined. `error` is its first line, `trace` the rest."""
 
     rank: int
@@ -212,19 +212,19 @@ class Fail(Message, frozen=True):
     incarnation: int = 0
 
 
-class Exited(Message, frozen=True):
+class RoleExitReport(RpcMessage, frozen=True):
     """Agent: a process that it had started has ended."""
 
     exit: RoleExit
 
 
-class Look(Message, frozen=True):
+class AgentPoll(RpcMessage, frozen=True):
     """Agent, a few times a second: which roles must exist, and how is the job? Answered with `Outlook`."""
 
     usage: tuple[RoleUsage, ...] = ()
 
 
-class Scale(Message, frozen=True):
+class ScaleRequest(RpcMessage, frozen=True):
     """Run the job with so many workers and servers from now on; None leaves them. The highest ranks drain."""
 
     workers: int | None = None
@@ -233,28 +233,28 @@ class Scale(Message, frozen=True):
     data_workers: int | None = None
 
 
-class StatusRequest(Message, frozen=True):
+class StatusRequest(RpcMessage, frozen=True):
     """How is the job?"""
 
 
-class Stop(Message, frozen=True):
+class StopRequest(RpcMessage, frozen=True):
     """Drain the job: workers finish the batch in hand and stop."""
 
     why: str
 
 
-class Shutdown(Message, frozen=True):
+class ShutdownRequest(RpcMessage, frozen=True):
     """Agent: everything is over, the master may go."""
 
 
 # ---- replies ----
 
 
-class Ok(Message, frozen=True):
+class Ok(RpcMessage, frozen=True):
     """Done."""
 
 
-class Pulse(Message, frozen=True):
+class HeartbeatReply(RpcMessage, frozen=True):
     """Answer to a heartbeat."""
 
     drain: bool = False
@@ -276,13 +276,13 @@ class Pulse(Message, frozen=True):
     """Leases that should end early, so that others can take their tails."""
     era: int = 0
     """How often the book has gone back because a server was lost; leases of an earlier era are over."""
-    servers: Servers | None = None
+    servers: ServerAddresses | None = None
     """Where servers are, once one has been lost. To be heeded before a new era is."""
     healing: bool = False
     """A server is away: ask again at once, the answer is held until there is news."""
     save: int = 0
     """A checkpoint of the bsp group is due: its number."""
-    goal: Goal | None = None
+    goal: SlotGoal | None = None
     """To a server: whose slots are whose, and which to hand over. To a worker: where slots are, when it lags."""
     feeders: Feeders | None = None
     """Who feeds, where that is news."""
@@ -290,7 +290,7 @@ class Pulse(Message, frozen=True):
     """Where workers take batches of a stream from each other, where that is news."""
 
 
-class ServerWelcome(Message, frozen=True):
+class ServerWelcome(RpcMessage, frozen=True):
     """What a server needs to build its tables."""
 
     job: str
@@ -299,7 +299,7 @@ class ServerWelcome(Message, frozen=True):
     workers: int
     sync: SyncMode
     heartbeat_s: float
-    restore: Restore | None = None
+    restore: RestoreOrder | None = None
     placement: Placement | None = None
     """A next life is told at once."""
     checkpoints: str = ""
@@ -315,13 +315,13 @@ class ServerWelcome(Message, frozen=True):
     """Frames of a bsp group before this one are refused."""
 
 
-class Placed(Message, frozen=True):
+class PlacementReply(RpcMessage, frozen=True):
     """Which slots are whose: a server may start serving."""
 
     placement: Placement
 
 
-class Welcome(Message, frozen=True):
+class WorkerWelcome(RpcMessage, frozen=True):
     """What a worker needs to start training."""
 
     job: str
@@ -362,13 +362,13 @@ class Welcome(Message, frozen=True):
     """Where the worker itself listens for others. Never sent either."""
 
 
-class PlaceFound(Message, frozen=True):
+class PlaceReply(RpcMessage, frozen=True):
     """Answer to `PlaceRequest`; None: the first epoch."""
 
     place: EpochPlace | None = None
 
 
-class Leased(Message, frozen=True):
+class LeaseReply(RpcMessage, frozen=True):
     """Parts of shards to train: `data.shards.indices(card, epoch=epoch, index=nth, first=first, end=end)` of each.
 
     In bsp every rank leases the same shards in the same order and trains its part of each batch (`shards.rank_part`).
@@ -376,24 +376,24 @@ class Leased(Message, frozen=True):
 
     grants: tuple[Grant, ...]
     era: int = 0
-    servers: Servers | None = None
+    servers: ServerAddresses | None = None
     """As in `Pulse`."""
     cuts: tuple[BatchCut, ...] = ()
     """Of a stream: where batches of these leases end that are not full, as far as is known."""
 
 
-class Wait(Message, frozen=True):
+class WaitReply(RpcMessage, frozen=True):
     """Nothing to hand out now, but others hold shards: ask again. The master has held the call for a while."""
 
 
-class End(Message, frozen=True):
+class DataEnd(RpcMessage, frozen=True):
     """Nothing of this pass is left to hand out: all shards are done, or held by the asker itself; or the job drains."""
 
     stop: bool = False
     """The job drains, and the pass is cut short: the asker's script is to end."""
 
 
-class Outlook(Message, frozen=True):
+class AgentOrders(RpcMessage, frozen=True):
     """What must exist, and how the job is. The agent compares and acts: start, end, report; twice is harmless."""
 
     status: JobStatus
@@ -401,7 +401,7 @@ class Outlook(Message, frozen=True):
     term: int = 0
 
 
-class Refused(Message, frozen=True):
+class RequestRefused(RpcMessage, frozen=True):
     """The request cannot be served. `kind` names a class of `springtide.errors`."""
 
     kind: str
@@ -418,73 +418,73 @@ Request = (
     | PackageWritten
     | PackagePart
     | PackageAsk
-    | Unfed
-    | Noted
+    | CannotFeed
+    | WorkerDecision
     | TrainedWithout
     | JoinAgent
     | Heartbeat
     | LeaseRequest
     | CutRequest
     | BarrierRequest
-    | Share
-    | Lookup
-    | Claim
-    | Settle
-    | Form
-    | Meet
+    | ShareRequest
+    | ValueRequest
+    | ClaimRequest
+    | ClaimDone
+    | GroupRequest
+    | MeetRequest
     | AtStep
     | Enter
     | Leave
     | EpochBegun
     | PlaceRequest
-    | Finish
-    | Fail
-    | Exited
-    | Look
-    | Leaving
-    | Rebound
-    | Scale
+    | FinishRequest
+    | ScriptError
+    | RoleExitReport
+    | AgentPoll
+    | EvictionNotice
+    | BoundsRequest
+    | ScaleRequest
     | checkpoints.Requests
     | SlotsMoved
     | StatusRequest
-    | Stop
-    | Shutdown
+    | StopRequest
+    | ShutdownRequest
 )
 Reply = (
     Ok
-    | Pulse
+    | HeartbeatReply
     | ServerWelcome
     | DataWorkerWelcome
-    | Placed
-    | Welcome
-    | PlaceFound
-    | Leased
+    | PlacementReply
+    | WorkerWelcome
+    | PlaceReply
+    | LeaseReply
     | CutsNoted
-    | Formed
-    | Met
+    | GroupReply
+    | MeetReply
     | Regroup
-    | Wait
-    | End
-    | Found
-    | Claimed
+    | WaitReply
+    | DataEnd
+    | ValueFound
+    | ClaimReply
     | checkpoints.Replies
     | PackagePart
-    | Outlook
+    | AgentOrders
     | JobStatus
-    | Farewell
-    | Refused
+    | EvictionReply
+    | RequestRefused
 )
-Handshake = Challenge | Answer | Accepted | Refused
+Handshake = HandshakeChallenge | HandshakeAnswer | HandshakeAccepted | RequestRefused
 
 
-class Call(msgspec.Struct, frozen=True, array_like=True):
+class RequestFrame(msgspec.Struct, frozen=True, array_like=True):
     """A numbered request."""
 
     id: int
     body: Request
 
 
-class Return(msgspec.Struct, frozen=True, array_like=True):
+class ReplyFrame(msgspec.Struct, frozen=True, array_like=True):
     """The reply to the request of that number."""
 
     id: int

@@ -5,10 +5,10 @@ Only bytes travel: what is unpickled in the end is checked by its seal first (`d
 wherever it came from.
 """
 
-from springtide.rpc.messages.types import Message
+from springtide.rpc.messages.types import RpcMessage
 
 
-class PackageWritten(Message, frozen=True):
+class PackageWritten(RpcMessage, frozen=True):
     """A trainer has written the package; its files, by name and bytes. Answered with those the master `Lacks`."""
 
     sealed: str
@@ -16,7 +16,7 @@ class PackageWritten(Message, frozen=True):
     files: tuple[tuple[str, int], ...]
 
 
-class PackagePart(Message, frozen=True):
+class PackagePart(RpcMessage, frozen=True):
     """A run of one of its files: from the trainer to the master, or from the master to a data worker."""
 
     name: str
@@ -27,7 +27,7 @@ class PackagePart(Message, frozen=True):
     """CRC-32 of all up to here."""
 
 
-class PackageAsk(Message, frozen=True):
+class PackageAsk(RpcMessage, frozen=True):
     """A data worker: this file of the package, from there on. Answered with a `PackagePart`."""
 
     sealed: str

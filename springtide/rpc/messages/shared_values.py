@@ -4,30 +4,30 @@ In: `worker.link.master_link`. Next: `master.data.shared_values` answers. All of
 `rpc.messages.messages`.
 """
 
-from springtide.rpc.messages.types import Message
+from springtide.rpc.messages.types import RpcMessage
 
 
-class BarrierRequest(Message, frozen=True):
+class BarrierRequest(RpcMessage, frozen=True):
     """Answered when every worker has come to the barrier of this name for the `turn`-th time."""
 
     name: str
     turn: int = 0
 
 
-class Share(Message, frozen=True):
+class ShareRequest(RpcMessage, frozen=True):
     """Put a small value where the other workers find it."""
 
     key: str
     value: bytes
 
 
-class Lookup(Message, frozen=True):
+class ValueRequest(RpcMessage, frozen=True):
     """Answered with the value once somebody has shared it."""
 
     key: str
 
 
-class Claim(Message, frozen=True):
+class ClaimRequest(RpcMessage, frozen=True):
     """Something must be done once in the job, such as giving tables their first weights: am I to do it?
 
     Answered with `Claimed` as soon as that is known: at once by whoever asks first, to others when it is done, or when
@@ -37,19 +37,19 @@ class Claim(Message, frozen=True):
     key: str
 
 
-class Settle(Message, frozen=True):
+class ClaimDone(RpcMessage, frozen=True):
     """What this worker had claimed is done."""
 
     key: str
 
 
-class Found(Message, frozen=True):
+class ValueFound(RpcMessage, frozen=True):
     """What `Lookup` asked for."""
 
     value: bytes
 
 
-class Claimed(Message, frozen=True):
+class ClaimReply(RpcMessage, frozen=True):
     """Whether the asker is to do it; if not, it is done."""
 
     yours: bool

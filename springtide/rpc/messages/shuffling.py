@@ -8,10 +8,10 @@ master only tells them where they are.
 import zlib
 from collections.abc import Iterable
 
-from springtide.rpc.messages.types import Message
+from springtide.rpc.messages.types import RpcMessage
 
 
-class Shuffler(Message, frozen=True):
+class Shuffler(RpcMessage, frozen=True):
     """A worker that may be called."""
 
     name: str
@@ -19,7 +19,7 @@ class Shuffler(Message, frozen=True):
     address: str
 
 
-class Shufflers(Message, frozen=True):
+class Shufflers(RpcMessage, frozen=True):
     """All of them; told to whoever knows others."""
 
     digest: int

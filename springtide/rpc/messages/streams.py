@@ -5,10 +5,10 @@ when they are in the journal: only then may such a batch be trained. Both are pa
 """
 
 from springtide.domain.data.streams import BatchCut
-from springtide.rpc.messages.types import Message
+from springtide.rpc.messages.types import RpcMessage
 
 
-class CutRequest(Message, frozen=True):
+class CutRequest(RpcMessage, frozen=True):
     """Batches of my leases are to end there. Answered with `CutsNoted`; asking again does no harm."""
 
     cuts: tuple[BatchCut, ...]
@@ -16,7 +16,7 @@ class CutRequest(Message, frozen=True):
     """Of the leases."""
 
 
-class CutsNoted(Message, frozen=True):
+class CutsNoted(RpcMessage, frozen=True):
     """The cuts that count from now on, whoever reads the partition. Those that are missing were not the asker's."""
 
     cuts: tuple[BatchCut, ...]

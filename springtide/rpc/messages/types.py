@@ -17,11 +17,11 @@ from springtide.domain.spec.job_spec import Blame, JobPhase
 from springtide.domain.spec.online_job import OnlineState
 
 
-class Message(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+class RpcMessage(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """Base of all messages; the class name travels as the tag."""
 
 
-class Report(Message, frozen=True):
+class MemberReport(RpcMessage, frozen=True):
     """What a member has done so far. Totals since it joined, so that a lost or repeated report does no harm."""
 
     step: int = 0
@@ -42,13 +42,13 @@ class Report(Message, frozen=True):
     """Of a worker that trains from a stream."""
 
 
-class MemberView(Message, frozen=True):
+class MemberView(RpcMessage, frozen=True):
     """One role as the job's status shows it."""
 
     role: Role
     alive: bool
     joined: bool
-    report: Report = Report()
+    report: MemberReport = MemberReport()
     incarnation: int = 0
     state: str = ""
     """`job.core.nodes.NodeState`, for people."""
@@ -58,7 +58,7 @@ class MemberView(Message, frozen=True):
     """A worker of low priority, beyond the quota."""
 
 
-class JobStatus(Message, frozen=True):
+class JobStatus(RpcMessage, frozen=True):
     """The whole job at one moment: what progress views and `status` show."""
 
     name: str
@@ -144,7 +144,7 @@ class JobStatus(Message, frozen=True):
     """Of a job that reads a stream: how it keeps up."""
 
 
-class Restore(Message, frozen=True):
+class RestoreOrder(RpcMessage, frozen=True):
     """Slots to bring back from a checkpoint before anything is served: `server.restore.restore`."""
 
     where: str
@@ -157,7 +157,7 @@ class Restore(Message, frozen=True):
     """Folder or URL to look at when that one is not whole; older ones at both places are tried too."""
 
 
-class Parcel(Message, frozen=True):
+class SlotParcel(RpcMessage, frozen=True):
     """Slots that a server is to hand to another."""
 
     server: int
@@ -165,13 +165,13 @@ class Parcel(Message, frozen=True):
     slots: tuple[int, ...]
 
 
-class Goal(Message, frozen=True):
+class SlotGoal(RpcMessage, frozen=True):
     """What a server should know of the others' slots, and do about its own."""
 
     placement: Placement
     addresses: tuple[str, ...]
     """By rank; empty for one that has left or is away."""
-    parcels: tuple[Parcel, ...] = ()
+    parcels: tuple[SlotParcel, ...] = ()
     call: int = 0
     """To be answered with a heartbeat, when nothing is being handed over any more (`job.recovery.rollcall`)."""
     settled: bool = True
@@ -182,7 +182,7 @@ class Goal(Message, frozen=True):
     """It is to go: it takes no more slots, and says so."""
 
 
-class Holding(Message, frozen=True):
+class SlotHoldings(RpcMessage, frozen=True):
     """A server's answer to a roll call, beside the slots that it owns."""
 
     call: int
@@ -192,7 +192,7 @@ class Holding(Message, frozen=True):
     """It takes no more: the slots that it names are all that it will ever have."""
 
 
-class SlotsMoved(Message, frozen=True):
+class SlotsMoved(RpcMessage, frozen=True):
     """A server has handed slots to another, which has acknowledged that they are its own."""
 
     slots: tuple[int, ...]
@@ -203,7 +203,7 @@ class SlotsMoved(Message, frozen=True):
     """The longest that any of them had no owner."""
 
 
-class Servers(Message, frozen=True):
+class ServerAddresses(RpcMessage, frozen=True):
     """Where the servers are. Whoever is connected to an earlier life of one turns to this one."""
 
     addresses: tuple[str, ...]

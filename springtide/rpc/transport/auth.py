@@ -37,9 +37,9 @@ async def challenge(
     of a job have their own (`worker.online.shuffling`).
     """
     nonce = secrets.token_bytes(NONCE_BYTES)
-    writer.write(frames.pack(messages.Challenge(messages.VERSION, nonce)))
+    writer.write(frames.pack(messages.HandshakeChallenge(messages.VERSION, nonce)))
     answer = await _next(reader)
-    if not isinstance(answer, messages.Answer):
+    if not isinstance(answer, messages.HandshakeAnswer):
         raise Rejected(f"expected an answer to the challenge, got {type(answer).__name__}")
     problem = ""
     if answer.version != messages.VERSION:
@@ -47,10 +47,10 @@ async def challenge(
     elif not hmac.compare_digest(answer.proof, proof(secret, plane + "caller", nonce, answer.nonce)):
         problem = "wrong secret: this address belongs to another job, or the secret file is stale"
     if problem:
-        writer.write(frames.pack(messages.Refused("JobFailed", problem)))
+        writer.write(frames.pack(messages.RequestRefused("JobFailed", problem)))
         await writer.drain()
         raise Rejected(problem)
-    writer.write(frames.pack(messages.Accepted(proof(secret, plane + "listener", answer.nonce, nonce), term)))
+    writer.write(frames.pack(messages.HandshakeAccepted(proof(secret, plane + "listener", answer.nonce, nonce), term)))
 
 
 async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, secret: bytes, *, plane: str = "") -> int:
@@ -61,15 +61,15 @@ async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, sec
 
 async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, secret: bytes, plane: str) -> int:
     asked = await _next(reader)
-    if not isinstance(asked, messages.Challenge):
+    if not isinstance(asked, messages.HandshakeChallenge):
         raise Rejected(f"expected a challenge, got {type(asked).__name__}")
     nonce = secrets.token_bytes(NONCE_BYTES)
     shown = proof(secret, plane + "caller", asked.nonce, nonce)
-    writer.write(frames.pack(messages.Answer(messages.VERSION, nonce, shown)))
+    writer.write(frames.pack(messages.HandshakeAnswer(messages.VERSION, nonce, shown)))
     verdict = await _next(reader)
-    if isinstance(verdict, messages.Refused):
+    if isinstance(verdict, messages.RequestRefused):
         raise Rejected(verdict.error)
-    if not isinstance(verdict, messages.Accepted):
+    if not isinstance(verdict, messages.HandshakeAccepted):
         raise Rejected(f"expected a verdict, got {type(verdict).__name__}")
     if not hmac.compare_digest(verdict.proof, proof(secret, plane + "listener", nonce, asked.nonce)):
         raise Rejected("the other side does not know the job's secret")

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from springtide import config, errors
 from springtide.rpc.messages import messages
 from springtide.rpc.transport import master_file
-from springtide.rpc.transport.reconnect import Look, Reunion
+from springtide.rpc.transport.reconnect import Look, ReconnectingConnection
 
 log = logging.getLogger(__name__)
 BIRTH = secrets.randbits(62)
@@ -26,7 +26,7 @@ BIRTH = secrets.randbits(62)
 T = TypeVar("T")
 
 
-class Channel:
+class MasterChannel:
     """Synchronous and thread-safe; `beat` and `pulse` are called in the channel's thread."""
 
     def __init__(
@@ -47,7 +47,9 @@ class Channel:
         self._thread.start()
         self._beating: asyncio.Task[None] | None = None
         self._open = True
-        self._reunion = Reunion(address, secret, patience_s=patience_s, look=look, certificates=certificates, role=role)
+        self._reunion = ReconnectingConnection(
+            address, secret, patience_s=patience_s, look=look, certificates=certificates, role=role
+        )
         try:
             self._run(self._reunion.open(connect_timeout_s))
         except BaseException:
@@ -74,7 +76,7 @@ class Channel:
         self,
         every_s: float,
         beat: Callable[[], messages.Heartbeat],
-        pulse: Callable[[messages.Pulse], bool | None],
+        pulse: Callable[[messages.HeartbeatReply], bool | None],
         lost: Callable[[], None] = lambda: None,
     ) -> None:
         """Send `beat()` every so often and hand the answer to `pulse`; `lost` is called once the master is gone.
@@ -125,7 +127,7 @@ class Channel:
         self,
         every_s: float,
         beat: Callable[[], messages.Heartbeat],
-        pulse: Callable[[messages.Pulse], bool | None],
+        pulse: Callable[[messages.HeartbeatReply], bool | None],
         lost: Callable[[], None],
     ) -> None:
         try:
@@ -135,10 +137,10 @@ class Channel:
                 await asyncio.sleep(0 if news else began + every_s - clock())  # the answer may have taken its time
                 began = clock()
                 answer = await self._reunion.ask(beat)
-                news = pulse(answer) if isinstance(answer, messages.Pulse) else None
+                news = pulse(answer) if isinstance(answer, messages.HeartbeatReply) else None
         except errors.Fenced as error:
             log.warning("heartbeat stopped: %s", error)
-            pulse(messages.Pulse(fenced=True))
+            pulse(messages.HeartbeatReply(fenced=True))
         except errors.SpringtideError as error:
             log.warning("heartbeat stopped: %s", error)
             lost()
@@ -154,10 +156,10 @@ class Channel:
         self._loop.close()
 
 
-def for_member(settings: config.Settings, secret: bytes) -> Channel:
+def for_member(settings: config.Settings, secret: bytes) -> MasterChannel:
     """The channel of a role, which outlives its master: a file says where the next one is, or it has the same name."""
     file, first_s = pathlib.Path(settings.master_file), settings.connect_timeout_s
-    return Channel(
+    return MasterChannel(
         settings.master,
         secret,
         connect_timeout_s=first_s if settings.master_file else max(first_s, settings.master_patience_s),
@@ -167,12 +169,12 @@ def for_member(settings: config.Settings, secret: bytes) -> Channel:
     )
 
 
-def own_host(settings: config.Settings, link: Channel) -> str:
+def own_host(settings: config.Settings, link: MasterChannel) -> str:
     """Where this process listens for others of the job: as it was told, else the interface that faces the master."""
     return settings.host or link.own_host
 
 
-_channels: "weakref.WeakSet[Channel]" = weakref.WeakSet()
+_channels: "weakref.WeakSet[MasterChannel]" = weakref.WeakSet()
 
 
 def _forget_all_in_child() -> None:

@@ -24,7 +24,7 @@ KEEP_ALIVE = {"TCP_KEEPIDLE": 4, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 3, "TCP_USER
 
 
 @dataclass(frozen=True, slots=True)
-class Other:
+class Callee:
     """Who is called: a master, or a brain, whose messages are others."""
 
     who: str
@@ -33,10 +33,10 @@ class Other:
     """The setting that names a caller's certificates."""
 
 
-MASTER = Other("master", msgspec.msgpack.Decoder(messages.Return))
+MASTER = Callee("master", msgspec.msgpack.Decoder(messages.ReplyFrame))
 
 
-class Connection:
+class RpcConnection:
     """An authenticated connection to the master. Made by `connect`; lives in one event loop."""
 
     def __init__(
@@ -46,7 +46,7 @@ class Connection:
         writer: asyncio.StreamWriter,
         sock: socket.socket,
         term: int,
-        other: "Other",
+        other: "Callee",
     ) -> None:
         self.address, self._other = address, other
         self.term = term
@@ -66,11 +66,11 @@ class Connection:
         number = next(self._numbers)
         future = self._waiting[number] = asyncio.get_running_loop().create_future()
         try:
-            self._writer.write(frames.pack(messages.Call(number, request)))
+            self._writer.write(frames.pack(messages.RequestFrame(number, request)))
             reply: messages.Reply = await future
         finally:
             self._waiting.pop(number, None)
-        if isinstance(reply, messages.Refused):
+        if isinstance(reply, messages.RequestRefused):
             raise as_error(reply)
         return reply
 
@@ -110,8 +110,14 @@ class Connection:
 
 
 async def connect(
-    address: str, secret: bytes, *, within_s: float, other: Other = MASTER, certificates: str = "", role: str = "master"
-) -> Connection:
+    address: str,
+    secret: bytes,
+    *,
+    within_s: float,
+    other: Callee = MASTER,
+    certificates: str = "",
+    role: str = "master",
+) -> RpcConnection:
     """Connect and authenticate, trying again until `within_s` has passed while no one listens there yet.
 
     With `certificates` (a folder, `rpc.transport.tls`) by TLS, and only to a `role` of this job.
@@ -134,7 +140,9 @@ async def connect(
         ) from None
 
 
-async def _open(where: tuple[str, str, int], secret: bytes, other: Other, certificates: str, role: str) -> Connection:
+async def _open(
+    where: tuple[str, str, int], secret: bytes, other: Callee, certificates: str, role: str
+) -> RpcConnection:
     address, host, port = where
     sock = await _called(host, port)
     try:
@@ -151,7 +159,7 @@ async def _open(where: tuple[str, str, int], secret: bytes, other: Other, certif
         if isinstance(error, (EOFError, OSError)) and not certificates:
             raise OSError(f"{error or 'no word'}; a {other.who} with TLS needs {other.tls} on this side too") from error
         raise tls.as_refusal(error) from error
-    return Connection(address, reader, writer, sock, term, other)
+    return RpcConnection(address, reader, writer, sock, term, other)
 
 
 async def _called(host: str, port: int) -> socket.socket:
@@ -195,7 +203,7 @@ async def hang_up(writer: asyncio.StreamWriter) -> None:
         writer.transport.abort()
 
 
-def as_error(refused: messages.Refused) -> errors.SpringtideError:
+def as_error(refused: messages.RequestRefused) -> errors.SpringtideError:
     """The exception that a refusal names; one this side does not know becomes `JobFailed`."""
     kind: type[errors.SpringtideError] | None = getattr(errors, refused.kind, None)
     if not (isinstance(kind, type) and issubclass(kind, errors.SpringtideError)):

@@ -20,7 +20,7 @@ from springtide.rpc.transport import addresses, auth, connection, frames, tls
 from springtide.rpc.transport.handshake_limits import PendingHandshakes
 
 log = logging.getLogger(__name__)
-_decoder = msgspec.msgpack.Decoder(messages.Call)
+_decoder = msgspec.msgpack.Decoder(messages.RequestFrame)
 
 MAX_IN_FLIGHT = 64  # requests of one peer; more are left in the socket
 
@@ -38,7 +38,7 @@ class Peer:
 Handle = Callable[[Peer, messages.Request], Awaitable[messages.Reply]]
 
 
-class Listener:
+class RpcListener:
     """Serves the control plane on one port."""
 
     def __init__(
@@ -119,18 +119,20 @@ class Listener:
             peer.tasks.add(task)
             task.add_done_callback(peer.tasks.discard)
 
-    async def _answer(self, peer: Peer, call: messages.Call, writer: asyncio.StreamWriter) -> None:
+    async def _answer(self, peer: Peer, call: messages.RequestFrame, writer: asyncio.StreamWriter) -> None:
         try:
             reply = await self._handle(peer, call.body)
         except errors.SpringtideError as error:
-            reply = messages.Refused(type(error).__name__, str(error))
+            reply = messages.RequestRefused(type(error).__name__, str(error))
         except Exception as error:
             log.exception("%s failed for %s", type(call.body).__name__, peer.role or peer.address)
-            reply = messages.Refused("JobFailed", f"the {self._who} failed on {type(call.body).__name__}: {error!r}")
+            reply = messages.RequestRefused(
+                "JobFailed", f"the {self._who} failed on {type(call.body).__name__}: {error!r}"
+            )
         try:
-            frame = frames.pack(messages.Return(call.id, reply))
+            frame = frames.pack(messages.ReplyFrame(call.id, reply))
         except errors.BadInput as error:  # whoever asked must not wait for an answer that cannot come
-            frame = frames.pack(messages.Return(call.id, messages.Refused("JobFailed", str(error))))
+            frame = frames.pack(messages.ReplyFrame(call.id, messages.RequestRefused("JobFailed", str(error))))
         if not writer.is_closing():
             writer.write(frame)
             try:

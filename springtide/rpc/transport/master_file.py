@@ -11,7 +11,7 @@ import msgspec
 from springtide import private_files
 
 
-class Whereabouts(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+class MasterLocation(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """What a master says of itself."""
 
     term: int = 0
@@ -29,14 +29,14 @@ class Whereabouts(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True)
     """The class of `springtide.errors` that this error is."""
 
 
-def write(path: pathlib.Path, where: Whereabouts) -> None:
+def write(path: pathlib.Path, where: MasterLocation) -> None:
     """Replace the file all at once: a reader sees the old one or the new one."""
     private_files.replace(path, msgspec.json.encode(where))
 
 
-def read(path: pathlib.Path) -> Whereabouts | None:
+def read(path: pathlib.Path) -> MasterLocation | None:
     """What the newest master has said; None when none has yet."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Whereabouts)
+        return msgspec.json.decode(path.read_bytes(), type=MasterLocation)
     except FileNotFoundError:
         return None

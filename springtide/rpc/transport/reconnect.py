@@ -14,17 +14,17 @@ from collections.abc import Callable
 from springtide import errors
 from springtide.rpc.messages import messages
 from springtide.rpc.transport import connection
-from springtide.rpc.transport.master_file import Whereabouts
+from springtide.rpc.transport.master_file import MasterLocation
 
 log = logging.getLogger(__name__)
 
 ATTEMPT_S = 2.0  # a master of this host answers in milliseconds; a dead one's port refuses at once
 PAUSES_S = (0.02, 0.05, 0.1, 0.2, 0.5)  # between attempts; the last one stays
 
-Look = Callable[[], Whereabouts | None]
+Look = Callable[[], MasterLocation | None]
 
 
-class Reunion:
+class ReconnectingConnection:
     """A connection that outlives its masters. `patience_s` is how long to look for one."""
 
     def __init__(
@@ -42,7 +42,7 @@ class Reunion:
         self._lock = asyncio.Lock()
         self._hello: messages.Request | None = None
         self._term = 0
-        self.connection: connection.Connection | None = None
+        self.connection: connection.RpcConnection | None = None
 
     async def open(self, within_s: float) -> None:
         """The first connection; a master may have been replaced before this process was up."""
@@ -70,7 +70,7 @@ class Reunion:
         if self.connection is not None:
             await self.connection.close()
 
-    async def _linked(self) -> connection.Connection:
+    async def _linked(self) -> connection.RpcConnection:
         async with self._lock:
             if self.connection is None or (self.connection.lost and self._look is not None):
                 if self.connection is not None:
@@ -78,12 +78,12 @@ class Reunion:
                 self.connection = await self._find_again(self._patience_s)
             return self.connection
 
-    async def _connect(self, address: str, within_s: float) -> connection.Connection:
+    async def _connect(self, address: str, within_s: float) -> connection.RpcConnection:
         return await connection.connect(
             address, self._secret, within_s=within_s, certificates=self._certificates, role=self._role
         )
 
-    async def _find_again(self, within_s: float) -> connection.Connection:
+    async def _find_again(self, within_s: float) -> connection.RpcConnection:
         deadline, attempts, last = time.monotonic() + within_s, 0, "no answer"
         while True:
             try:
@@ -97,7 +97,7 @@ class Reunion:
             await asyncio.sleep(PAUSES_S[min(attempts, len(PAUSES_S) - 1)])
             attempts += 1
 
-    async def _meet(self) -> connection.Connection:
+    async def _meet(self) -> connection.RpcConnection:
         """Connect to whom the file names, or to who has the name now, if it is no one of the past; say who we are."""
         assert self._look is not None
         where = self._look()

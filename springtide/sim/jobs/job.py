@@ -22,7 +22,7 @@ from springtide.domain.spec.guard_rules import GuardRules
 from springtide.domain.spec.job_spec import JobPhase, JobSpec
 from springtide.domain.spec.plan_rules import PlanRules
 from springtide.domain.spec.straggler_rules import StragglerRules
-from springtide.master.core.record import Record
+from springtide.master.core.record import JobRecord
 from springtide.rpc.messages import messages
 from springtide.server import restore
 from springtide.sim.jobs import counting_oracle
@@ -167,7 +167,7 @@ class VirtualJob:
     async def scale(self, *, workers: int | None = None, servers: int | None = None, why: str) -> None:
         """As `springtide scale`, or a plan, does. BadInput where the job cannot do that now."""
         link = self._wire("plan")
-        await link.ask(messages.Scale(workers=workers, servers=servers, why=why))
+        await link.ask(messages.ScaleRequest(workers=workers, servers=servers, why=why))
 
     async def _watch(self) -> None:
         """What breaks, breaks the simulation."""
@@ -207,7 +207,7 @@ class VirtualJob:
             self._samples_done = desk.record.book.samples_done
         return self._samples_done
 
-    def _check(self, record: Record) -> None:
+    def _check(self, record: JobRecord) -> None:
         """What must be true at any moment."""
         record.state.check()
         record.book.check()

@@ -25,7 +25,7 @@ ENDLESS = 1 << 60
 """Bytes from which a limit of version 1 is none: the kernel writes the largest number of pages."""
 
 
-class Group(Protocol):
+class ControlGroup(Protocol):
     """What a platform needs of a control group. Reading a file that is not there reads as nothing."""
 
     def can_hold(self, limits: ProcessLimits) -> bool:
@@ -184,7 +184,7 @@ class GroupV2:
         return (self._folder,)
 
 
-def kill_members(group: Group) -> None:
+def kill_members(group: ControlGroup) -> None:
     """End whatever a role has left running in its group."""
     for pid in group.members():
         with contextlib.suppress(ProcessLookupError):

@@ -11,9 +11,27 @@ import pathlib
 
 MOUNTS = pathlib.Path("/proc/self/mountinfo")
 NETWORK = {
-    "9p", "afs", "beegfs", "ceph", "cifs", "coda", "gfs2", "glusterfs", "gpfs", "lustre", "ncpfs", "nfs", "nfs4",
-    "ocfs2", "orangefs", "pvfs2", "smb3", "smbfs", "virtiofs", "wekafs",
-}  # fmt: skip
+    "9p",
+    "afs",
+    "beegfs",
+    "ceph",
+    "cifs",
+    "coda",
+    "gfs2",
+    "glusterfs",
+    "gpfs",
+    "lustre",
+    "ncpfs",
+    "nfs",
+    "nfs4",
+    "ocfs2",
+    "orangefs",
+    "pvfs2",
+    "smb3",
+    "smbfs",
+    "virtiofs",
+    "wekafs",
+}
 """Kinds that several machines, or a machine and its guests, may have mounted at once."""
 LOCAL_FUSE = frozenset({"fuse.fuse-overlayfs"})
 """Kinds of FUSE that are a disk of this machine all the same. The others (sshfs, gcsfuse, JuiceFS) are mostly not."""

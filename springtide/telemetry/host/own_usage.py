@@ -14,7 +14,7 @@ from springtide import config
 from springtide.domain.core.resources import ProcessLimits
 from springtide.domain.core.roles import Role, RoleKind, RoleUsage, parse_role
 from springtide.telemetry.host import cgroup_hierarchy, usage
-from springtide.telemetry.host.cgroup_files import Group, GroupV1, GroupV2
+from springtide.telemetry.host.cgroup_files import ControlGroup, GroupV1, GroupV2
 
 PROC = pathlib.Path("/proc")
 
@@ -35,17 +35,22 @@ class OwnUsage:
         taken = usage.of_process(self._pid, self._proc) if self._group is None else self._group.usage()
         limits = ProcessLimits() if self._group is None else self._group.limits()
         return RoleUsage(
-            role=self._role, incarnation=self._incarnation, cpu_s=taken.cpu_s, memory=taken.memory,
-            cpu_limit=limits.cpu, memory_limit=limits.memory, throttled_s=taken.throttled_s,
-        )  # fmt: skip
+            role=self._role,
+            incarnation=self._incarnation,
+            cpu_s=taken.cpu_s,
+            memory=taken.memory,
+            cpu_limit=limits.cpu,
+            memory_limit=limits.memory,
+            throttled_s=taken.throttled_s,
+        )
 
 
-def own_group(proc: pathlib.Path, pid: int) -> Group | None:
+def own_group(proc: pathlib.Path, pid: int) -> ControlGroup | None:
     """The control group that this process has to itself; None where it shares one, or there is none."""
     found = cgroup_hierarchy.find(proc / str(pid))
     if not found.folders:
         return None
-    group: Group = GroupV2(next(iter(found.folders.values()))) if found.version == 2 else GroupV1(found.folders)
+    group: ControlGroup = GroupV2(next(iter(found.folders.values()))) if found.version == 2 else GroupV1(found.folders)
     return group if alone(group.members(), pid, parents(proc)) else None
 
 

@@ -13,7 +13,7 @@ import torch
 
 from springtide import _native, config, errors
 from springtide.embedding.lookup.table_client import Behind, TableClient
-from springtide.rpc.messages.messages import Welcome
+from springtide.rpc.messages.messages import WorkerWelcome
 from springtide.rpc.transport import addresses
 from springtide.worker.link import master_link
 from springtide.worker.link.step_timer import Spent, in_process
@@ -41,7 +41,7 @@ def to_tables(to_master: master_link.Link, settings: config.Settings, *, behind:
                 deadline = time.monotonic() + settings.connect_timeout_s
 
 
-def tables(welcome: Welcome, settings: config.Settings, *, behind: Behind | None = None) -> TableClient:
+def tables(welcome: WorkerWelcome, settings: config.Settings, *, behind: Behind | None = None) -> TableClient:
     """The tables of the job: on its servers, or in this process when there are none."""
     if not welcome.servers:
         return TableClient.local(
@@ -91,6 +91,6 @@ def spending(client: TableClient) -> Callable[[], Spent]:
     return read
 
 
-def own_host(welcome: Welcome) -> str:
+def own_host(welcome: WorkerWelcome) -> str:
     """Where this worker listens for others: as its link says, else the address that faces the servers."""
     return welcome.host or addresses.facing(*addresses.parse(next(address for address in welcome.servers if address)))

@@ -111,7 +111,7 @@ class Group:
         self._kept = 0
         self._welcome = welcome
         self._fresh = self._in = True
-        self._formed, self._formed_at = messages.Formed(0, (), 0), time.monotonic()
+        self._formed, self._formed_at = messages.GroupReply(0, (), 0), time.monotonic()
         self.place = Place(welcome.rank, welcome.workers, welcome.generation)
         self._told = welcome.generation
         """The newest generation that the master has told of."""
@@ -123,7 +123,7 @@ class Group:
         """
         while self._in:
             self._reducer.group = None  # hangs up, so that the others notice too
-            asked = messages.Form(self._fresh, stepper.idle, resting, self._told, bound=stepper.bound)
+            asked = messages.GroupRequest(self._fresh, stepper.idle, resting, self._told, bound=stepper.bound)
             formed = self._link.form(asked)
             self._told = formed.generation
             if formed.over:
@@ -202,7 +202,7 @@ class Group:
         log.info("checkpoint %d: the model of step %d is on the servers", number, stepper.count)
         return self._link.stop_at(messages.AtStep(number, stepper.count, *spot, last=last))
 
-    def _meet(self, formed: messages.Formed, stepper: Stepper) -> int:
+    def _meet(self, formed: messages.GroupReply, stepper: Stepper) -> int:
         rank, leads = self._welcome.rank, formed.leader == self._welcome.rank
         self._backend.set_generation(formed.generation)
         store = GroupStore(self._link, formed.generation)

@@ -39,4 +39,4 @@ class GroupStore(distributed.Store):  # type: ignore[misc, name-defined]
             self._meet(*missing)
 
     def _meet(self, *wanted: str) -> None:
-        self._known = self._link.meet(messages.Meet(self._generation, self._given, wanted))
+        self._known = self._link.meet(messages.MeetRequest(self._generation, self._given, wanted))

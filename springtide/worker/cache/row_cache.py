@@ -26,7 +26,7 @@ from springtide.embedding.lookup.tables import ServedTable
 from springtide.embedding.schedule import budget, plan_bytes, scheduler
 from springtide.embedding.schedule.plan_bytes import RowSize
 from springtide.embedding.schedule.sample_ids import SampleIds
-from springtide.rpc.messages.messages import Welcome
+from springtide.rpc.messages.messages import WorkerWelcome
 from springtide.worker.bsp import allreduce
 from springtide.worker.bsp.allreduce import Reducer
 from springtide.worker.bsp.group import Group, Place
@@ -232,7 +232,7 @@ def share_out(
     reducer: Reducer,
     group: Group,
     meter: Meter,
-    welcome: Welcome,
+    welcome: WorkerWelcome,
     unit: int = 1,
 ) -> Sharing | None:
     """How this group shares out its batches, and keeps rows; None: in runs, and none."""

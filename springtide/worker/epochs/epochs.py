@@ -14,7 +14,7 @@ from typing import NamedTuple
 from springtide import errors
 from springtide.domain.core import validation
 from springtide.domain.data.epochs import EpochPlace
-from springtide.rpc.messages.messages import Welcome
+from springtide.rpc.messages.messages import WorkerWelcome
 from springtide.worker.epochs import user_loops
 from springtide.worker.epochs.schedules import Schedules
 from springtide.worker.link.master_link import Link
@@ -35,7 +35,7 @@ class BegunLoop(NamedTuple):
 class EpochTracker:
     """One a job."""
 
-    def __init__(self, to_master: Link, registry: Registry, welcome: Welcome, *, folder: str = "") -> None:
+    def __init__(self, to_master: Link, registry: Registry, welcome: WorkerWelcome, *, folder: str = "") -> None:
         """`folder`: of the script."""
         self._link, self._registry, self._folder = to_master, registry, folder
         self._given = welcome.place

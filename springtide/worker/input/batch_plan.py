@@ -99,11 +99,11 @@ def leased(
                 yield order_of(grant, claim, read[1], rank, group, unit, shard_samples=whole(card, grant))
                 continue
             answer = leases.more(card)
-            if isinstance(answer, messages.End) and (card.in_step or not hands.busy):
+            if isinstance(answer, messages.DataEnd) and (card.in_step or not hands.busy):
                 return
             if isinstance(answer, messages.Regroup):
                 yield Order(indices=PAUSE.indices, regroups=generation)
-            elif not isinstance(answer, messages.Leased):
+            elif not isinstance(answer, messages.LeaseReply):
                 yield PAUSE
     finally:
         leases.close()

@@ -26,7 +26,7 @@ from springtide.dataworker.feed.feed import Feed, Wanted
 from springtide.dataworker.processes import job_package, package_transfer
 from springtide.domain.data.data_workers import FeedState, LeftOut
 from springtide.rpc.messages.data_workers import PACKAGE_KEY, Feeders, Package, feeds
-from springtide.rpc.messages.messages import Welcome
+from springtide.rpc.messages.messages import WorkerWelcome
 from springtide.worker.input import bad_samples
 from springtide.worker.link.master_link import Link
 from springtide.worker.split.controller import Fed, Made, Splitting
@@ -43,7 +43,7 @@ class Feeding:
     model, `between_batches`, runs in the loop's.
     """
 
-    def __init__(self, source: SampleSource, splitting: Splitting, to_master: Link, welcome: Welcome) -> None:
+    def __init__(self, source: SampleSource, splitting: Splitting, to_master: Link, welcome: WorkerWelcome) -> None:
         self._source, self._splitting, self._link, self._welcome = source, splitting, to_master, welcome
         self._lock = threading.Lock()
         self._news: Feeders | None = None

@@ -14,7 +14,7 @@ from springtide.domain.data.samples import DatasetCard
 from springtide.rpc.messages import messages
 from springtide.worker.link.lease_tracker import Hands
 
-Answer = messages.Leased | messages.Regroup | messages.Wait | messages.End
+Answer = messages.LeaseReply | messages.Regroup | messages.WaitReply | messages.DataEnd
 Ask = Callable[[DatasetCard, int], Answer]
 PATIENCE_S = 0.02  # how long a reader waits for an answer before it turns to what it has in hand
 LEAD_S = 12.0  # work to hold, at the pace of late: more than the ten seconds that a master may take to come back
@@ -84,7 +84,7 @@ class Ahead:
         try:
             return self._answered(self._patience_s)
         except TimeoutError:
-            return messages.Wait()
+            return messages.WaitReply()
 
     def keep_up(self, card: DatasetCard, samples: int) -> None:
         """Ask for more when what is in hand would not last."""
@@ -110,7 +110,7 @@ class Ahead:
         assert self._asked is not None
         answer = self._asked.result(timeout=patience_s)
         self._asked = None
-        self._over = isinstance(answer, messages.End)
+        self._over = isinstance(answer, messages.DataEnd)
         return answer
 
     def _short(self, card: DatasetCard) -> int:

@@ -18,16 +18,16 @@ from springtide.domain.data.streams import BatchCut, PartitionRange
 from springtide.domain.spec.job_spec import Blame
 from springtide.rpc.messages.messages import (
     AtStep,
-    End,
+    DataEnd,
     Feeders,
-    Form,
-    Formed,
-    Leased,
-    Meet,
-    Report,
-    Servers,
-    Wait,
-    Welcome,
+    GroupReply,
+    GroupRequest,
+    LeaseReply,
+    MeetRequest,
+    MemberReport,
+    ServerAddresses,
+    WaitReply,
+    WorkerWelcome,
 )
 from springtide.rpc.messages.shuffling import Shufflers
 from springtide.worker.link.lease_tracker import Hands
@@ -43,16 +43,16 @@ class AloneLink:
         self._book = JobLedger(workers=1)
         self.hands = Hands()
         self._shared: dict[str, bytes] = {}
-        self.latest = Report()
+        self.latest = MemberReport()
         self.draining = self.unneeded = False
         self.started_late = ""
         self.group_lost = self.save_due = 0
         self._before_finish: list[Callable[[], None]] = []
 
-    def join(self) -> Welcome:
+    def join(self) -> WorkerWelcome:
         """Rank 0 of 1; all slots belong to the one store in this process."""
         settings = self._settings
-        return Welcome(
+        return WorkerWelcome(
             job="alone",
             rank=0,
             workers=1,
@@ -64,7 +64,9 @@ class AloneLink:
             heartbeat_s=1.0,
         )
 
-    def lease(self, card: DatasetCard, most: int, seen: tuple[PartitionRange, ...] = ()) -> Leased | Wait | End:
+    def lease(
+        self, card: DatasetCard, most: int, seen: tuple[PartitionRange, ...] = ()
+    ) -> LeaseReply | WaitReply | DataEnd:
         """The next shard, or all partitions of a stream."""
         words = self.hands.words()
         self._book.report(ALONE, words.progress, at=0.0)
@@ -73,15 +75,15 @@ class AloneLink:
         self.hands.told(words)
         answer = self._book.lease(ALONE, card, most, at=0.0, seen=seen)
         if isinstance(answer, NoLease):
-            return Wait() if answer is NoLease.WAIT and card.stream is not None else End()
+            return WaitReply() if answer is NoLease.WAIT and card.stream is not None else DataEnd()
         self.hands.take(card, answer)
-        return Leased(answer)
+        return LeaseReply(answer)
 
     def cut(self, cuts: tuple[BatchCut, ...]) -> None:
         """All of them."""
         self.hands.note_cuts(self._book.cut(ALONE, cuts), self.hands.era)
 
-    def report(self, report: Report) -> None:
+    def report(self, report: MemberReport) -> None:
         """Keep the newest."""
         self.latest = report
 
@@ -114,11 +116,11 @@ class AloneLink:
     def deliver(self, package: pathlib.Path, sealed: str) -> None:
         """It lies where data workers of this process look."""
 
-    def form(self, asked: Form) -> Formed:
+    def form(self, asked: GroupRequest) -> GroupReply:
         """A group of one, until its script has ended."""
-        return Formed(asked.generation + 1, (0,), 0, first=asked.fresh, over=asked.resting)
+        return GroupReply(asked.generation + 1, (0,), 0, first=asked.fresh, over=asked.resting)
 
-    def meet(self, asked: Meet) -> dict[str, bytes]:
+    def meet(self, asked: MeetRequest) -> dict[str, bytes]:
         """There is nobody else."""
         return asked.given
 
@@ -135,7 +137,7 @@ class AloneLink:
     def leave(self) -> None:
         """Nobody waits."""
 
-    def follow_servers(self, call: Callable[[Servers], None]) -> None:
+    def follow_servers(self, call: Callable[[ServerAddresses], None]) -> None:
         """There are none."""
 
     def follow_slots(self, call: Callable[[Placement, tuple[str, ...]], None]) -> None:

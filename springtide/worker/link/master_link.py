@@ -25,16 +25,16 @@ from springtide.domain.spec.job_spec import Blame
 from springtide.rpc.messages import messages
 from springtide.rpc.messages.messages import (
     AtStep,
-    End,
-    Form,
-    Formed,
-    Leased,
-    Meet,
+    DataEnd,
+    GroupReply,
+    GroupRequest,
+    LeaseReply,
+    MeetRequest,
+    MemberReport,
     Regroup,
-    Report,
-    Servers,
-    Wait,
-    Welcome,
+    ServerAddresses,
+    WaitReply,
+    WorkerWelcome,
 )
 from springtide.rpc.messages.messages import Feeders as Feeders
 from springtide.rpc.messages.shuffling import Shufflers
@@ -66,7 +66,7 @@ def opened() -> "Link | None":
     return _current if joined else None
 
 
-def whereabouts_now(welcome: Welcome, servers: Servers) -> Welcome:
+def whereabouts_now(welcome: WorkerWelcome, servers: ServerAddresses) -> WorkerWelcome:
     """A welcome with where servers are now: an address and the life that is there go together, or neither changes."""
     count = max(len(welcome.servers), len(servers.addresses))
     places = [*zip(welcome.servers, (*welcome.lives, *[0] * count), strict=False), *[("", 0)] * count][:count]
@@ -80,7 +80,7 @@ def whereabouts_now(welcome: Welcome, servers: Servers) -> Welcome:
 class Link(Protocol):
     """What a worker asks of its master."""
 
-    def join(self) -> Welcome:
+    def join(self) -> WorkerWelcome:
         """Enter the job; waits until all servers are there. Called again: the same, with where servers are now."""
         ...
 
@@ -89,7 +89,7 @@ class Link(Protocol):
 
     def lease(
         self, card: DatasetCard, most: int, seen: tuple[PartitionRange, ...] = ()
-    ) -> Leased | Regroup | Wait | End:
+    ) -> LeaseReply | Regroup | WaitReply | DataEnd:
         """Put up to `most` more leases into `hands`. `Wait`: ask again (the call itself has waited a while).
 
         `End`: nothing of this pass is left but what this worker holds itself. `seen`: the partitions of a stream.
@@ -100,7 +100,7 @@ class Link(Protocol):
         """Have these ends of batches noted, and put into `hands` those that are; others are not ours to cut."""
         ...
 
-    def report(self, report: Report) -> None:
+    def report(self, report: MemberReport) -> None:
         """How far this worker is, in totals. Never blocks: rides on the next heartbeat."""
         ...
 
@@ -139,11 +139,11 @@ class Link(Protocol):
         """See that the master has the package for data workers that lies in this folder."""
         ...
 
-    def form(self, asked: Form) -> Formed:
+    def form(self, asked: GroupRequest) -> GroupReply:
         """Wait until the bsp group, the first or another one, is formed."""
         ...
 
-    def meet(self, asked: Meet) -> dict[str, bytes]:
+    def meet(self, asked: MeetRequest) -> dict[str, bytes]:
         """What members of the group that was just formed give one another; waits for what is wanted.
 
         `GroupChanged`: some of it will not come.
@@ -172,7 +172,7 @@ class Link(Protocol):
         """The push that was computed from them is applied."""
         ...
 
-    def follow_servers(self, call: Callable[[Servers], None]) -> None:
+    def follow_servers(self, call: Callable[[ServerAddresses], None]) -> None:
         """Hear where servers are when some of them live again. Called in the link's thread, and must not wait."""
         ...
 
@@ -233,27 +233,27 @@ class MasterLink:
         self._host, self._usage = channel.own_host(settings, self._channel), OwnUsage(settings)
         self._lock = threading.Lock()
         self.hands, self._told = Hands(), Words()
-        self._report: Report | None = None
+        self._report: MemberReport | None = None
         self._objects: tuple[dict[str, bytes], EpochPlace | None] = ({}, None)
         self._objects_told: tuple[dict[str, bytes], EpochPlace | None] = self._objects
         self.started_late = ""
-        self._welcome: Welcome | None = None
+        self._welcome: WorkerWelcome | None = None
         self._draining = self._fenced = self._over = False
         self.unneeded = self._given = False
         self._turns: dict[str, int] = {}
         self.group_lost = self.save_due = 0
         self._before_finish: list[Callable[[], None]] = []
-        self._servers: Servers | None = None
-        self._follow: Callable[[Servers], None] = lambda _: None
+        self._servers: ServerAddresses | None = None
+        self._follow: Callable[[ServerAddresses], None] = lambda _: None
         self._slots, self._feeders = SlotsFollower(), FeedersFollower()
         self._shuffle, self._shufflers = "", ShufflersFollower(lambda _: None)
 
-    def join(self) -> Welcome:
+    def join(self) -> WorkerWelcome:
         """Enter the job; see `Link.join`."""
         if self._welcome is None:
             hello = messages.JoinWorker(self._rank, os.getpid(), self._incarnation, channel.BIRTH)
             welcome = self._channel.ask(hello)
-            assert isinstance(welcome, Welcome)
+            assert isinstance(welcome, WorkerWelcome)
             self._channel.introduce(hello)
             self._welcome = msgspec.structs.replace(
                 welcome, secret=self._secret, certificates=self._certificates, host=self._host
@@ -268,19 +268,19 @@ class MasterLink:
 
     def lease(
         self, card: DatasetCard, most: int, seen: tuple[PartitionRange, ...] = ()
-    ) -> Leased | Regroup | Wait | End:
+    ) -> LeaseReply | Regroup | WaitReply | DataEnd:
         """Leases to train; see `Link.lease`."""
         if self.draining:
-            return End()
+            return DataEnd()
         words = self.hands.words()
         asked = messages.LeaseRequest(card, words.progress, words.failures, most, self.hands.ends, words.era, seen)
         reply = self._channel.ask(asked)
-        assert isinstance(reply, Leased | Regroup | Wait | End)
+        assert isinstance(reply, LeaseReply | Regroup | WaitReply | DataEnd)
         self.hands.told(words)
-        self._draining = self._draining or (isinstance(reply, End) and reply.stop)
-        self._given = self._given or isinstance(reply, Leased)
-        self.unneeded = isinstance(reply, End) and not self._given
-        if isinstance(reply, Leased):
+        self._draining = self._draining or (isinstance(reply, DataEnd) and reply.stop)
+        self._given = self._given or isinstance(reply, LeaseReply)
+        self.unneeded = isinstance(reply, DataEnd) and not self._given
+        if isinstance(reply, LeaseReply):
             self._reach(reply.servers)
             self.hands.take(card, reply.grants, reply.era, reply.cuts)
         return reply
@@ -291,7 +291,7 @@ class MasterLink:
         assert isinstance(reply, messages.CutsNoted)
         self.hands.note_cuts(reply.cuts, reply.era)
 
-    def report(self, report: Report) -> None:
+    def report(self, report: MemberReport) -> None:
         """How far this worker is; only the newest is sent."""
         with self._lock:
             self._report = report
@@ -310,7 +310,7 @@ class MasterLink:
     def first_place(self) -> EpochPlace | None:
         """The place that the script is to begin with, for whoever runs it; it need not have joined."""
         reply = self._channel.ask(messages.PlaceRequest(self._rank))
-        assert isinstance(reply, messages.PlaceFound)
+        assert isinstance(reply, messages.PlaceReply)
         return reply.place
 
     def barrier(self, name: str) -> None:
@@ -320,38 +320,38 @@ class MasterLink:
 
     def share(self, key: str, value: bytes) -> None:
         """Put a value where all workers find it."""
-        self._channel.ask(messages.Share(key, value))
+        self._channel.ask(messages.ShareRequest(key, value))
 
     def lookup(self, key: str) -> bytes:
         """A value that some worker shares."""
-        reply = self._channel.ask(messages.Lookup(key))
-        assert isinstance(reply, messages.Found)
+        reply = self._channel.ask(messages.ValueRequest(key))
+        assert isinstance(reply, messages.ValueFound)
         return reply.value
 
     def claim(self, key: str) -> bool:
         """Whether this worker is to do what must be done once."""
-        reply = self._channel.ask(messages.Claim(key))
-        assert isinstance(reply, messages.Claimed)
+        reply = self._channel.ask(messages.ClaimRequest(key))
+        assert isinstance(reply, messages.ClaimReply)
         return reply.yours
 
     def settle(self, key: str) -> None:
         """What was claimed is done."""
-        self._channel.ask(messages.Settle(key))
+        self._channel.ask(messages.ClaimDone(key))
 
     def deliver(self, package: pathlib.Path, sealed: str) -> None:
         """Nothing is sent where the master sees the folder."""
         package_transfer.send(self._channel.ask, package, sealed)
 
-    def form(self, asked: Form) -> Formed:
+    def form(self, asked: GroupRequest) -> GroupReply:
         """Wait until the bsp group is formed."""
         reply = self._channel.ask(asked)
-        assert isinstance(reply, Formed)
+        assert isinstance(reply, GroupReply)
         return reply
 
-    def meet(self, asked: Meet) -> dict[str, bytes]:
+    def meet(self, asked: MeetRequest) -> dict[str, bytes]:
         """What members of the group give one another."""
         reply = self._channel.ask(asked)
-        assert isinstance(reply, messages.Met)
+        assert isinstance(reply, messages.MeetReply)
         return reply.values
 
     def stop_at(self, asked: AtStep) -> bool:
@@ -370,7 +370,7 @@ class MasterLink:
         """The push that was computed from them is applied."""
         self._channel.ask(messages.Leave())
 
-    def follow_servers(self, call: Callable[[Servers], None]) -> None:
+    def follow_servers(self, call: Callable[[ServerAddresses], None]) -> None:
         """Hear where servers are, and at once what was heard before."""
         self._follow = call
         if self._servers is not None:
@@ -390,11 +390,11 @@ class MasterLink:
 
     def unfed(self, why: str) -> None:
         """Data workers cannot feed the workers of this job."""
-        self._channel.ask(messages.Unfed(redact(why)))
+        self._channel.ask(messages.CannotFeed(redact(why)))
 
     def note(self, what: str, why: str) -> None:
         """Something was decided here."""
-        self._channel.ask(messages.Noted(what, redact(why)))
+        self._channel.ask(messages.WorkerDecision(what, redact(why)))
 
     def trained_without(self, left_out: LeftOut) -> None:
         """Samples cannot be made, and their batch is trained without them."""
@@ -423,14 +423,14 @@ class MasterLink:
             for call in self._before_finish:
                 call()
             words = self.hands.words()
-            self._channel.ask(messages.Finish(words.progress, self._take_report(), words.era, *self._objects))
+            self._channel.ask(messages.FinishRequest(words.progress, self._take_report(), words.era, *self._objects))
             self._channel.close()
 
     def fail(self, error: str, trace: str = "", blame: Blame = Blame.USER) -> None:
         """The script has raised; it may be that it had not joined."""
         if not self._over:
             self._over = True
-            self._channel.ask(messages.Fail(self._rank, redact(error), redact(trace), blame, self._incarnation))
+            self._channel.ask(messages.ScriptError(self._rank, redact(error), redact(trace), blame, self._incarnation))
             self._channel.close()
 
     def _beat(self) -> messages.Heartbeat:
@@ -442,7 +442,7 @@ class MasterLink:
             shuffle=self._shuffle, shufflers=self._shufflers.digest, usage=self._usage.read(),
         )  # fmt: skip
 
-    def _take_pulse(self, pulse: messages.Pulse) -> bool:
+    def _take_pulse(self, pulse: messages.HeartbeatReply) -> bool:
         self._draining = self._draining or pulse.drain
         self._fenced = self._fenced or pulse.fenced
         self.group_lost = max(self.group_lost, pulse.group_lost)
@@ -460,7 +460,7 @@ class MasterLink:
             self._shufflers.take(pulse.shufflers)
         return self.hands.heed(pulse.revoked, pulse.truncate, hurry=pulse.hurry, era=pulse.era) or pulse.healing
 
-    def _reach(self, servers: Servers | None) -> None:
+    def _reach(self, servers: ServerAddresses | None) -> None:
         """Turn to the next lives of lost servers, before a lease of the era that they begin is worked on.
 
         Else an earlier life that is still there could acknowledge what counts for the new one.
@@ -469,7 +469,7 @@ class MasterLink:
             self._servers = servers
             self._follow(servers)
 
-    def _take_report(self) -> Report | None:
+    def _take_report(self) -> MemberReport | None:
         with self._lock:
             report, self._report = self._report, None
         return report

@@ -14,7 +14,7 @@ from springtide.domain.data.data_workers import FeedState
 from springtide.domain.data.streams import StreamUse
 from springtide.domain.model.cache_rules import CacheUse
 from springtide.domain.plan import profile
-from springtide.rpc.messages.messages import Report
+from springtide.rpc.messages.messages import MemberReport
 from springtide.worker.link import master_link
 from springtide.worker.link.step_timer import Meter
 
@@ -69,7 +69,7 @@ class Reports:
         loss = self._loss_sum / self._losses if self._losses else None
         self._loss_sum, self._losses = 0.0, 0
         self._link.report(
-            Report(
+            MemberReport(
                 step=total.steps,
                 samples=total.samples,
                 loss=loss,

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from springtide import errors
 from springtide.domain.core.roles import Placement
-from springtide.rpc.messages.messages import Feeders, Goal, Shufflers
+from springtide.rpc.messages.messages import Feeders, Shufflers, SlotGoal
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ class SlotsFollower:
         self._lock = threading.Lock()
         self._call: Follow | None = None
         self._busy = False
-        self.newest: Goal | None = None
+        self.newest: SlotGoal | None = None
         self.epoch = 0
         """Of the newest placement that requests go by."""
 
@@ -33,7 +33,7 @@ class SlotsFollower:
         """The placement that came with the welcome."""
         self.epoch = max(self.epoch, epoch)
 
-    def take(self, goal: Goal) -> None:
+    def take(self, goal: SlotGoal) -> None:
         """News from the master; never waits."""
         with self._lock:
             if self.newest is None or goal.placement.epoch > self.newest.placement.epoch:

@@ -110,11 +110,11 @@ class InStep:
                         hands.acknowledge([claimed[1]])
                     continue
                 answer = self.link.lease(self.card, 1, self._seen())
-                if isinstance(answer, messages.End):
+                if isinstance(answer, messages.DataEnd):
                     return
                 if isinstance(answer, messages.Regroup):
                     yield Handed(Order(indices=PAUSE.indices, regroups=place.generation), None)
-                elif not isinstance(answer, messages.Leased):
+                elif not isinstance(answer, messages.LeaseReply):
                     yield PAUSED
         finally:
             reader.close()

@@ -77,8 +77,8 @@ class Asking:
             for one in () if self._now else seen:
                 if one.final:
                     hands.end_run(one.partition, one.end)
-            self.over = isinstance(answer, messages.End) and not busy
-            if not isinstance(answer, messages.Leased):  # else there may be more
+            self.over = isinstance(answer, messages.DataEnd) and not busy
+            if not isinstance(answer, messages.LeaseReply):  # else there may be more
                 self._wake.wait(SOON_S)
 
     def _seen(self) -> tuple[PartitionRange, ...]:

@@ -96,7 +96,7 @@ def test_status_is_what_the_master_said_and_before_that_what_the_operator_did(cl
     cluster.run(lambda client: StatusWriter(client, "ctr").write(status))
     assert job.status() == status and not job.running()
     with pytest.raises(errors.BadInput, match="does not run: finished"):
-        job.ask(messages.Scale(workers=2))
+        job.ask(messages.ScaleRequest(workers=2))
     assert job_handle.names(where) == ["ctr"]
     with pytest.raises(errors.UnknownName, match="Did you mean 'ctr'"):
         job_handle.open_job("ctrr", where)
@@ -104,7 +104,7 @@ def test_status_is_what_the_master_said_and_before_that_what_the_operator_did(cl
 
 def test_stopping_is_a_word_in_the_spec(cluster, where, tmp_path):
     submitted(where, tmp_path)
-    job_handle.open_job("ctr", where).ask(messages.Stop("enough"))
+    job_handle.open_job("ctr", where).ask(messages.StopRequest("enough"))
     assert cluster.run(lambda client: client.get(ELASTIC_JOBS, "ctr"))["spec"]["stopped"] is True
 
 
@@ -125,7 +125,7 @@ def test_scaling_is_a_plan_and_the_masters_answer_is_the_commands(cluster, where
     try:
         refused = pytest.raises(errors.BadInput, match="too many") if phase == "Rejected" else contextlib.nullcontext()
         with refused:
-            assert job_handle.open_job("ctr", where).ask(messages.Scale(workers=3, why="asked")) == messages.Ok()
+            assert job_handle.open_job("ctr", where).ask(messages.ScaleRequest(workers=3, why="asked")) == messages.Ok()
     finally:
         master.join()
 

@@ -67,7 +67,7 @@ def test_a_job_is_trained_once_whatever_happens_to_its_pods_its_master_and_the_o
     )
     whole.until(job, lambda _: "hurt-server-0-1" in whole.pods("server"))
 
-    job.ask(messages.Scale(workers=1, why="asked by a test"))
+    job.ask(messages.ScaleRequest(workers=1, why="asked by a test"))
     whole.hurry("hurt")
     ended = whole.until(job, lambda status: status.phase.over, "its end")
     assert ended.phase == "finished", f"{ended.why} {ended.detail}\n{whole.describe(job)}"
@@ -177,7 +177,7 @@ def test_a_job_that_is_stopped_by_its_spec_drains_and_says_so(whole, rng):
         "stopped", ids, workers=RoleWish(count=1), servers=RoleWish(count=1), data_workers="off", kubernetes=wish()
     )
     whole.until(job, lambda status: status.samples > 100)
-    job.ask(messages.Stop("enough"))
+    job.ask(messages.StopRequest("enough"))
     ended = whole.until(job, lambda status: status.phase.over, "its end")
     assert ended.phase == "stopped" and job.read()["status"]["phase"] == "Stopped"
     assert whole.pods("worker") == [] and whole.pods("server") == []

@@ -58,14 +58,14 @@ class Hosts:
             other = f"server-{1 - rank}"
             buddy = Buddy(other, self.addresses[other], f"node-{1 - rank}")
             kept = tuple(f"server-{rank}.0-{n:06d}.run1.seg" for rank in (0, 1) for n in range(number))
-            order = messages.Save(1, number, base, buddy=buddy, needed=kept if needed is None else needed)
+            order = messages.SaveOrder(1, number, base, buddy=buddy, needed=kept if needed is None else needed)
             written.append(self.savers[rank].save(order).written)
         self.manifest = stores.publish(self.master.path, number, written, previous=self.manifest)
 
     def ask(self, request):
         """The master."""
-        if isinstance(request, messages.HoldersRequest):
-            return messages.Holders(tuple(reader.numbers(self.master)), self.addresses, self.awaited)
+        if isinstance(request, messages.FileHoldersRequest):
+            return messages.FileHolders(tuple(reader.numbers(self.master)), self.addresses, self.awaited)
         size = self.master.size(request.name)
         if size is None:
             return messages.FileRun(-1)
@@ -77,7 +77,7 @@ class Hosts:
         with contextlib.closing(place):
             store = stores._native.Store(slots=stores.SLOTS, seed=5)
             source = recovery.bring_back(
-                store, messages.Restore("the job's folder", number, OWN, stores.LINEAGE, fallback), place
+                store, messages.RestoreOrder("the job's folder", number, OWN, stores.LINEAGE, fallback), place
             )
         return source, part(store)
 
@@ -155,7 +155,7 @@ def test_at_the_end_a_checkpoint_is_brought_together_in_the_masters_folder(hosts
     found = reader.latest(str(master))
     assert found.manifest.number == 1 and not found.manifest.apart and not found.troubles
     store = stores._native.Store(slots=stores.SLOTS, seed=5)
-    recovery.bring_back(store, messages.Restore(str(master), 1, OWN, stores.LINEAGE))
+    recovery.bring_back(store, messages.RestoreOrder(str(master), 1, OWN, stores.LINEAGE))
     assert part(store) == part(hosts.roles[1].store)
 
 

@@ -9,7 +9,7 @@ from springtide.domain.core.roles import Role, RoleExit, RoleKind
 from springtide.domain.data.leases import LeaseHolder
 from springtide.domain.spec.job_spec import Blame, JobPhase, JobSpec
 from springtide.job.core import actions, events
-from springtide.job.core.nodes import IllegalMove, Node, NodeState
+from springtide.job.core.nodes import IllegalMove, NodeState, RoleNode
 from springtide.job.state import EXPLANATION_S, JobState
 
 SPEC = JobSpec(name="job", servers=2, workers=2, join_s=60, silence_s=10, relaunches=2, backoff_s=1, drain_s=30)
@@ -21,25 +21,25 @@ def started(**spec):
     """A job in which everyone has joined, at 1 s."""
     state = JobState(dataclasses.replace(SPEC, **spec))
     for server in SERVERS:
-        state.handle(events.Joined(server), at=1)
-        state.handle(events.Ready(server, f"host:{server.rank}"), at=1)
+        state.handle(events.RoleJoined(server), at=1)
+        state.handle(events.RoleReady(server, f"host:{server.rank}"), at=1)
     for worker in WORKERS[:2]:
-        state.handle(events.Joined(worker), at=1)
+        state.handle(events.RoleJoined(worker), at=1)
     assert state.phase is JobPhase.RUNNING
     return state
 
 
 def killed(role, incarnation=0, **more):
-    return events.Gone(RoleExit(role=role, pid=7, signal="SIGKILL", incarnation=incarnation, **more))
+    return events.RoleExited(RoleExit(role=role, pid=7, signal="SIGKILL", incarnation=incarnation, **more))
 
 
 def exited(role, code, incarnation=0):
-    return events.Gone(RoleExit(role=role, pid=7, code=code, incarnation=incarnation))
+    return events.RoleExited(RoleExit(role=role, pid=7, code=code, incarnation=incarnation))
 
 
 def conclusion(done):
     """The end among what is to be done."""
-    (end,) = [action for action in done if isinstance(action, actions.Conclude)]
+    (end,) = [action for action in done if isinstance(action, actions.EndJob)]
     return end
 
 
@@ -55,43 +55,43 @@ def want(state, role):
 
 def test_slots_are_placed_once_all_servers_are_ready():
     state = JobState(SPEC)
-    state.handle(events.Joined(WORKERS[0]), at=0)
+    state.handle(events.RoleJoined(WORKERS[0]), at=0)
     for server in SERVERS:
-        state.handle(events.Joined(server), at=1)
-    assert state.handle(events.Ready(SERVERS[1], "b:2"), at=2) == []
+        state.handle(events.RoleJoined(server), at=1)
+    assert state.handle(events.RoleReady(SERVERS[1], "b:2"), at=2) == []
     assert state.phase is JobPhase.STARTING
-    assert state.handle(events.Ready(SERVERS[0], "a:1"), at=3) == [actions.PlaceSlots(("a:1", "b:2"))]
+    assert state.handle(events.RoleReady(SERVERS[0], "a:1"), at=3) == [actions.PlaceSlots(("a:1", "b:2"))]
     assert state.phase is JobPhase.RUNNING
-    assert state.handle(events.Ready(SERVERS[0], "a:1"), at=4) == []  # said again to a new master
+    assert state.handle(events.RoleReady(SERVERS[0], "a:1"), at=4) == []  # said again to a new master
 
 
 def test_a_job_finishes_when_every_script_has_ended():
     state = started()
-    (fence,) = state.handle(events.Finished(WORKERS[1]), at=2)
+    (fence,) = state.handle(events.ScriptFinished(WORKERS[1]), at=2)
     assert (fence.role, fence.incarnation) == (WORKERS[1], 0)  # what it still held goes to others
-    assert state.handle(events.Finished(WORKERS[1]), at=2) == []
+    assert state.handle(events.ScriptFinished(WORKERS[1]), at=2) == []
     assert state.handle(exited(WORKERS[1], 0), at=2) == []
-    assert conclusion(state.handle(events.Finished(WORKERS[0]), at=3)).phase is JobPhase.FINISHED
+    assert conclusion(state.handle(events.ScriptFinished(WORKERS[0]), at=3)).phase is JobPhase.FINISHED
     state.check()
 
 
 def test_shards_that_no_one_trained_are_told_at_the_end():
     state = started()
-    state.handle(events.Finished(WORKERS[1], untrained=5), at=2)
-    end = conclusion(state.handle(events.Finished(WORKERS[0], untrained=3), at=3))
+    state.handle(events.ScriptFinished(WORKERS[1], untrained=5), at=2)
+    end = conclusion(state.handle(events.ScriptFinished(WORKERS[0], untrained=3), at=3))
     assert end.phase is JobPhase.FINISHED and "3 shards were left untrained" in end.why
 
 
 def test_a_job_with_shards_that_no_one_could_read_has_not_finished_well():
     state = started()
-    state.handle(events.Finished(WORKERS[1]), at=2)
-    end = conclusion(state.handle(events.Finished(WORKERS[0], poisoned="shard 3 could not be read"), at=3))
+    state.handle(events.ScriptFinished(WORKERS[1]), at=2)
+    end = conclusion(state.handle(events.ScriptFinished(WORKERS[0], poisoned="shard 3 could not be read"), at=3))
     assert (end.phase, end.why, end.blame) == (JobPhase.FAILED, "shard 3 could not be read", Blame.USER)
 
 
 def test_a_users_exception_fails_the_job_at_once_and_comes_first():
     state = started()
-    (end,) = state.handle(events.Failed(WORKERS[1], "ValueError: no (train.py:3)", "the trace"), at=2)
+    (end,) = state.handle(events.ScriptFailed(WORKERS[1], "ValueError: no (train.py:3)", "the trace"), at=2)
     assert (end.phase, end.why, end.blame) == (JobPhase.FAILED, "ValueError: no (train.py:3)", Blame.USER)
     assert state.detail == "the trace"
     assert state.handle(killed(SERVERS[0]), at=3) == []  # what comes after does not change the reason
@@ -104,7 +104,7 @@ def test_a_lost_server_fails_the_job_and_is_named():
     assert end.blame is Blame.INFRASTRUCTURE
     silent = started()
     for role in (SERVERS[1], *WORKERS[:2]):
-        silent.handle(events.Heard(role), at=31)
+        silent.handle(events.RoleAlive(role), at=31)
     assert tick(silent, at=31) == []  # it has longer than a worker, since nothing can replace it
     assert conclusion(tick(silent, at=32)).why.startswith("server-0 has been silent for 31 s (limit 30 s)")
 
@@ -118,10 +118,10 @@ def test_a_killed_worker_is_fenced_and_wanted_in_its_next_life():
     assert (want(state, WORKERS[0]).incarnation, want(state, WORKERS[0]).after_s) == (1, 0.0)
     assert state.fenced(WORKERS[0], 0) and not state.fenced(WORKERS[0], 1)
     assert state.handle(killed(WORKERS[0]), at=3) == []  # the agent says it again
-    assert state.handle(events.Finished(WORKERS[0]), at=3) == []  # a late word
+    assert state.handle(events.ScriptFinished(WORKERS[0]), at=3) == []  # a late word
     with pytest.raises(errors.Fenced, match="worker-0 of incarnation 0 was given up"):
-        state.handle(events.Joined(WORKERS[0]), at=3)
-    state.handle(events.Joined(WORKERS[0], 1), at=4)
+        state.handle(events.RoleJoined(WORKERS[0]), at=3)
+    state.handle(events.RoleJoined(WORKERS[0], 1), at=4)
     assert state.node(WORKERS[0]).state is NodeState.JOINED
     state.check()
 
@@ -141,7 +141,7 @@ def test_a_worker_that_crashes_again_and_again_waits_longer_and_then_fails_the_j
 def test_failures_of_a_worker_that_has_lived_long_are_forgotten():
     state = started(relaunches=1, silence_s=10_000)
     state.handle(killed(WORKERS[0]), at=2)
-    state.handle(events.Joined(WORKERS[0], 1), at=3)
+    state.handle(events.RoleJoined(WORKERS[0], 1), at=3)
     state.handle(killed(WORKERS[0], 1), at=1000)
     assert want(state, WORKERS[0]).incarnation == 2
 
@@ -171,7 +171,7 @@ def test_a_worker_that_leaves_with_status_0_without_a_word_is_replaced():
 def test_a_worker_that_cannot_reach_a_server_waits_for_the_cause():
     for relaunches in (0, 2):
         state = started(relaunches=relaunches)
-        lost = events.Failed(WORKERS[0], "ServerUnreachable: a:1", "trace", Blame.INFRASTRUCTURE)
+        lost = events.ScriptFailed(WORKERS[0], "ServerUnreachable: a:1", "trace", Blame.INFRASTRUCTURE)
         assert state.handle(lost, at=2) == []
         state.handle(exited(WORKERS[0], 1), at=2.1)
         assert not state.phase.over
@@ -184,7 +184,7 @@ def test_a_worker_that_cannot_reach_a_server_waits_for_the_cause():
 
 def test_a_symptom_without_a_cause_fails_the_job_in_the_end():
     state = started(relaunches=0)
-    state.handle(events.Failed(WORKERS[0], "ServerUnreachable: a:1", "trace", Blame.INFRASTRUCTURE), at=2)
+    state.handle(events.ScriptFailed(WORKERS[0], "ServerUnreachable: a:1", "trace", Blame.INFRASTRUCTURE), at=2)
     assert state.handle(exited(WORKERS[0], 1), at=2) == []
     assert tick(state, at=2 + EXPLANATION_S / 2) == []
     end = conclusion(tick(state, at=2 + EXPLANATION_S))
@@ -206,24 +206,24 @@ def test_without_relaunches_a_lost_worker_fails_the_job(event, why, blame):
 
 def test_a_bsp_group_forms_anew_with_the_next_life_of_a_lost_member():
     state = started(sync="bsp")
-    state.handle(events.Formed((LeaseHolder(0), LeaseHolder(1)), "all are here"), at=2)
+    state.handle(events.GroupFormed((LeaseHolder(0), LeaseHolder(1)), "all are here"), at=2)
     assert state.generation == 1 and not state.group_lost
     done = state.handle(killed(WORKERS[0]), at=3)
-    assert any(isinstance(action, actions.Fence) for action in done)
+    assert any(isinstance(action, actions.FenceWorker) for action in done)
     assert state.group_lost and state.node(WORKERS[0]).incarnation == 1
-    state.handle(events.Joined(WORKERS[0], 1, pid=9), at=4)
+    state.handle(events.RoleJoined(WORKERS[0], 1, pid=9), at=4)
     assert state.group_lost
-    state.handle(events.Formed((LeaseHolder(0, 1), LeaseHolder(1)), "all are here"), at=5)
+    state.handle(events.GroupFormed((LeaseHolder(0, 1), LeaseHolder(1)), "all are here"), at=5)
     assert state.generation == 2 and not state.group_lost
     state.check()
 
 
 def test_a_bsp_group_lets_go_whom_it_has_too_many_when_it_forms_anew():
     state = started(sync="bsp")
-    state.handle(events.Formed((LeaseHolder(0), LeaseHolder(1)), "all are here"), at=2)
-    state.handle(events.Scaled(1, "why"), at=3)
+    state.handle(events.GroupFormed((LeaseHolder(0), LeaseHolder(1)), "all are here"), at=2)
+    state.handle(events.WorkersScaled(1, "why"), at=3)
     assert state.node(WORKERS[1]).state is NodeState.JOINED and not state.draining(WORKERS[1])
-    state.handle(events.Formed((LeaseHolder(0),), "between two shards"), at=4)
+    state.handle(events.GroupFormed((LeaseHolder(0),), "between two shards"), at=4)
     assert state.node(WORKERS[1]).state is NodeState.DRAINING and state.draining(WORKERS[1])
     assert not state.group_lost
     state.check()
@@ -237,11 +237,11 @@ def test_a_bsp_group_whose_ranks_are_all_lost_fails_a_job_without_a_checkpoint()
 @pytest.mark.parametrize("lost", [events.GroupLost(), killed(SERVERS[0])])
 def test_a_bsp_group_that_lost_its_model_or_a_server_begins_anew_from_its_checkpoint(lost):
     state = started(sync="bsp")
-    state.handle(events.Formed((LeaseHolder(0), LeaseHolder(1)), "all are here"), at=2)
-    state.handle(events.Saved(4), at=3)
+    state.handle(events.GroupFormed((LeaseHolder(0), LeaseHolder(1)), "all are here"), at=2)
+    state.handle(events.CheckpointSaved(4), at=3)
     done = state.handle(lost, at=4)
-    assert actions.GoBack(anew=False) in done
-    assert {action.role for action in done if isinstance(action, actions.Lost | actions.Fence)} == {
+    assert actions.RollBack(anew=False) in done
+    assert {action.role for action in done if isinstance(action, actions.ServerLost | actions.FenceWorker)} == {
         *SERVERS,
         *WORKERS[:2],
     }
@@ -249,7 +249,7 @@ def test_a_bsp_group_that_lost_its_model_or_a_server_begins_anew_from_its_checkp
     assert state.generation == 2 and not state.group and "checkpoint 4" in state.decision.what
     state.check()
     for server in SERVERS:  # one that is lost while they come back is started again by itself
-        state.handle(events.Joined(server, 1, pid=9), at=5)
+        state.handle(events.RoleJoined(server, 1, pid=9), at=5)
     state.handle(killed(SERVERS[0], 1), at=6)
     assert state.node(SERVERS[0]).incarnation == 2
     assert all(state.node(role).incarnation == 1 for role in (*SERVERS[1:], *WORKERS[:2]))
@@ -258,9 +258,9 @@ def test_a_bsp_group_that_lost_its_model_or_a_server_begins_anew_from_its_checkp
 
 def test_a_bsp_group_that_loses_a_server_while_it_stops_is_left_at_its_checkpoint():
     state = started(sync="bsp")
-    state.handle(events.Formed((LeaseHolder(0), LeaseHolder(1)), "all are here"), at=2)
-    state.handle(events.Saved(4), at=3)
-    state.handle(events.StopAsked("Ctrl-C"), at=4)
+    state.handle(events.GroupFormed((LeaseHolder(0), LeaseHolder(1)), "all are here"), at=2)
+    state.handle(events.CheckpointSaved(4), at=3)
+    state.handle(events.StopRequested("Ctrl-C"), at=4)
     end = conclusion(state.handle(killed(SERVERS[0]), at=5))
     assert end.phase is JobPhase.STOPPED and "checkpoint 4 is what is left" in end.why
 
@@ -274,15 +274,15 @@ def test_a_script_that_never_joins_is_told_what_to_do():
 
 def test_silence_counts_from_the_last_heartbeat_and_not_before_training():
     state = JobState(SPEC)
-    state.handle(events.Joined(WORKERS[0]), at=0)
+    state.handle(events.RoleJoined(WORKERS[0]), at=0)
     assert tick(state, at=50) == []  # it waits for the servers and cannot send heartbeats
     state = started()
     for role in (*SERVERS, WORKERS[1]):
-        state.handle(events.Heard(role), at=11)
+        state.handle(events.RoleAlive(role), at=11)
     fence, decided = tick(state, at=12)
     assert (fence.role, fence.incarnation) == (WORKERS[0], 0)
     assert decided.why.startswith("worker-0 has been silent for 11 s (limit 10 s)")
-    state.handle(events.Heard(WORKERS[0], 0), at=50)  # the zombie wakes: that counts for nothing
+    state.handle(events.RoleAlive(WORKERS[0], 0), at=50)  # the zombie wakes: that counts for nothing
     assert state.node(WORKERS[0]).heard_at == 12
 
 
@@ -294,34 +294,34 @@ def test_what_the_master_could_not_hear_is_held_against_no_one():
 
 def test_a_new_master_gives_everyone_time_to_be_heard_again():
     state = started()
-    (decided,) = state.handle(events.Recovered(2), at=1000)
+    (decided,) = state.handle(events.MasterTookOver(2), at=1000)
     assert decided.what == "took over as master number 2"
     assert tick(state, at=1009) == []
 
 
 def test_scaling_up_takes_the_next_ranks_and_scaling_down_drains_the_highest():
     state = started()
-    (decided,) = state.handle(events.Scaled(4, "more"), at=2)
+    (decided,) = state.handle(events.WorkersScaled(4, "more"), at=2)
     assert decided.what == "scale from 2 to 4 workers: add worker-2, worker-3"
-    state.handle(events.Joined(WORKERS[2]), at=3)
-    dropped, decided = state.handle(events.Scaled(1, "less"), at=4)
+    state.handle(events.RoleJoined(WORKERS[2]), at=3)
+    dropped, decided = state.handle(events.WorkersScaled(1, "less"), at=4)
     assert dropped.role == WORKERS[3]
     assert decided.what == "scale from 4 to 1 workers: drain worker-1, worker-2, drop worker-3"
     assert state.draining(WORKERS[1]) and not state.draining(WORKERS[0])
     assert want(state, WORKERS[1]) and not want(state, WORKERS[3])
-    state.handle(events.Finished(WORKERS[1]), at=5)
+    state.handle(events.ScriptFinished(WORKERS[1]), at=5)
     state.handle(exited(WORKERS[1], 0), at=5)
     state.check()
-    state.handle(events.Scaled(3, "more again"), at=6)
+    state.handle(events.WorkersScaled(3, "more again"), at=6)
     lives = {str(each.role): each.incarnation for each in state.wanted() if each.role.kind is RoleKind.WORKER}
     assert lives == {"worker-0": 0, "worker-1": 1, "worker-2": 0, "worker-3": 1}  # worker-2 still drains
     with pytest.raises(errors.BadInput, match="0 workers: a job needs one at least"):
-        state.handle(events.Scaled(0, "why"), at=7)
+        state.handle(events.WorkersScaled(0, "why"), at=7)
 
 
 def test_a_worker_that_drains_too_slowly_is_given_up_and_not_replaced():
     state = started(silence_s=1000)
-    state.handle(events.Scaled(1, "less"), at=2)
+    state.handle(events.WorkersScaled(1, "less"), at=2)
     assert tick(state, at=31) == []
     (fence,) = tick(state, at=33)
     assert (fence.role, fence.why) == (WORKERS[1], "not drained within 30 s")
@@ -331,36 +331,36 @@ def test_a_worker_that_drains_too_slowly_is_given_up_and_not_replaced():
 
 def test_ctrl_c_drains_and_then_the_job_is_stopped():
     state = started()
-    assert state.handle(events.StopAsked("Ctrl-C"), at=2) == [actions.Drain("Ctrl-C")]
-    assert state.handle(events.StopAsked("Ctrl-C"), at=2) == []
-    state.handle(events.Finished(WORKERS[0]), at=3)
+    assert state.handle(events.StopRequested("Ctrl-C"), at=2) == [actions.DrainWorkers("Ctrl-C")]
+    assert state.handle(events.StopRequested("Ctrl-C"), at=2) == []
+    state.handle(events.ScriptFinished(WORKERS[0]), at=3)
     end = conclusion(state.handle(killed(WORKERS[1]), at=3))  # not relaunched to be stopped
     assert (end.phase, end.why) == (JobPhase.STOPPED, "Ctrl-C")
     with pytest.raises(errors.BadInput, match="draining"):
         draining = started()
-        draining.handle(events.StopAsked("Ctrl-C"), at=2)
-        draining.handle(events.Scaled(3, "why"), at=3)
+        draining.handle(events.StopRequested("Ctrl-C"), at=2)
+        draining.handle(events.WorkersScaled(3, "why"), at=3)
 
 
 def test_ctrl_c_before_anyone_has_joined_stops_at_once():
-    assert conclusion(JobState(SPEC).handle(events.StopAsked("Ctrl-C"), at=2)).phase is JobPhase.STOPPED
+    assert conclusion(JobState(SPEC).handle(events.StopRequested("Ctrl-C"), at=2)).phase is JobPhase.STOPPED
 
 
 def test_a_second_process_of_the_same_name_is_turned_away():
     state = started()
-    state.handle(events.Joined(WORKERS[0]), at=2)  # the same one over a new connection
+    state.handle(events.RoleJoined(WORKERS[0]), at=2)  # the same one over a new connection
     with pytest.raises(errors.BadInput, match="a second worker-0 wants to join; the first is joined"):
-        state.handle(events.Joined(WORKERS[0], pid=8), at=2)
+        state.handle(events.RoleJoined(WORKERS[0], pid=8), at=2)
     with pytest.raises(errors.BadInput, match="a second worker-0"):
-        state.handle(events.Joined(WORKERS[0], birth=5), at=2)  # a container that was started again in its place
+        state.handle(events.RoleJoined(WORKERS[0], birth=5), at=2)  # a container that was started again in its place
     with pytest.raises(errors.BadInput, match="says it is incarnation 5; wanted 0"):
-        state.handle(events.Joined(WORKERS[0], 5), at=2)
+        state.handle(events.RoleJoined(WORKERS[0], 5), at=2)
     with pytest.raises(errors.BadInput, match="worker-9 is not part of job job, which has 2 servers and 2 workers"):
-        state.handle(events.Joined(Role(RoleKind.WORKER, 9)), at=2)
+        state.handle(events.RoleJoined(Role(RoleKind.WORKER, 9)), at=2)
 
 
 def test_an_illegal_move_tells_the_story():
-    node = Node(role=WORKERS[0])
+    node = RoleNode(role=WORKERS[0])
     node.move(NodeState.JOINED, at=1, why="called in")
     node.move(NodeState.GONE, at=4, why="killed")
     with pytest.raises(

@@ -12,7 +12,7 @@ from springtide.checkpoint.transfer import claims
 from springtide.checkpoint.transfer.claims import Claim
 from springtide.domain.model.checkpoints import CheckpointRules
 from springtide.domain.spec.job_spec import JobSpec
-from springtide.master.checkpoint.round import Saving
+from springtide.master.checkpoint.round import CheckpointStore
 from springtide.rpc.messages import messages
 from tests.unit.checkpoint import stores
 from tests.unit.master.checkpoint.test_schedule import OTHER, RULES, with_job
@@ -101,18 +101,18 @@ def test_a_master_that_takes_over_in_a_folder_that_is_another_runs_counts_nothin
     claims.take(Folder(folder), Claim(run="run2", job="job", resumed_run=stores.RUN))
     written = stores.save(stores.store(), folder, 2, life="server-0.9", run="run2")
     stores.publish(folder, 2, written, run="run2")
-    next_one = Saving(RULES, folder, stores.CLAIM, term=2)
+    next_one = CheckpointStore(RULES, folder, stores.CLAIM, term=2)
     next_one.take_over(1, 0)
     assert [manifest.number for manifest in next_one.kept] == [1] and next_one.claim_name == ""
     assert reader.read(str(folder), 2).run == "run2"
 
 
 def test_a_place_is_given_up_when_the_run_is_over_without_a_checkpoint(tmp_path):
-    saving = Saving(RULES, tmp_path / "checkpoints", stores.CLAIM)
+    saving = CheckpointStore(RULES, tmp_path / "checkpoints", stores.CLAIM)
     saving.begin_run()
     assert claims.all_of(saving.place)[1].run == stores.RUN
     saving.end_run()
-    Saving(RULES, tmp_path / "checkpoints", OTHER).begin_run()
+    CheckpointStore(RULES, tmp_path / "checkpoints", OTHER).begin_run()
 
 
 def test_a_number_is_not_given_twice_where_the_run_before_has_left_newer_copies(tmp_path):
@@ -122,9 +122,9 @@ def test_a_number_is_not_given_twice_where_the_run_before_has_left_newer_copies(
     rules = CheckpointRules(
         every_s=30.0, url=url, resume=str(tmp_path / "first"), resume_number=5, resume_run=stores.RUN, numbers_after=5
     )
-    saving = Saving(rules, tmp_path / "second", OTHER)
+    saving = CheckpointStore(rules, tmp_path / "second", OTHER)
     saving.begin_run()
-    record = test_recovery.Record(JobSpec(name="job", slots=stores.SLOTS))
+    record = test_recovery.JobRecord(JobSpec(name="job", slots=stores.SLOTS))
     assert saving.begin(record, {}, hurry=False, at=0.0).number == 10
 
 

@@ -14,7 +14,7 @@ from springtide.domain.data.leases import Progress, ReadFailure
 from springtide.domain.data.samples import DatasetCard
 from springtide.domain.spec.job_spec import JobPhase, JobSpec
 from springtide.master import dispatcher
-from springtide.master.core.record import Record
+from springtide.master.core.record import JobRecord
 from springtide.master.data import leases
 from springtide.rpc.messages import messages
 from springtide.rpc.transport.listener import Peer
@@ -39,7 +39,7 @@ def with_desk(test, tmp_path, path=None, **spec):
         story = EventLog(path or tmp_path / "events.jsonl")
         try:
             clock = Clock()
-            await test(dispatcher.Desk(Record(JobSpec(name="job", **spec)), story, clock), clock)
+            await test(dispatcher.MasterService(JobRecord(JobSpec(name="job", **spec)), story, clock), clock)
         finally:
             with contextlib.suppress(errors.DiskFull):
                 story.close()
@@ -77,7 +77,7 @@ def test_shards_go_out_once_and_the_idle_worker_waits_for_the_last(tmp_path):
         await soon(lambda: master.status().shards_done)
         assert not idle.done()
         await master.handle(peers["worker-1"], messages.Heartbeat(None, (Progress(1, 0, 10, 10),)))
-        assert await idle == messages.End()
+        assert await idle == messages.DataEnd()
         assert master.status().shards_done == master.status().shards_total == 2
 
     with_desk(test, tmp_path, workers=2)
@@ -92,12 +92,14 @@ def test_what_was_trained_while_no_master_was_there_makes_no_leap_of_the_rate(tm
         await master.handle(peers["worker-0"], messages.Heartbeat(None, (Progress(grant.shard, 0, 100, grant.end),)))
         clock.now = 13.5
         with contextlib.closing(EventLog(tmp_path / "events.jsonl")) as story:
-            successor = dispatcher.Desk(master.record, story, clock, term=2)
+            successor = dispatcher.MasterService(master.record, story, clock, term=2)
             successor.take_over()
             await successor.handle(peers["worker-0"], messages.JoinWorker(0, 2, 0))
             for clock.now, trained in ((13.6, 400), (14.0, 500)):
                 words = (Progress(grant.shard, 0, trained, grant.end),)
-                await successor.handle(peers["worker-0"], messages.Heartbeat(messages.Report(samples=trained), words))
+                await successor.handle(
+                    peers["worker-0"], messages.Heartbeat(messages.MemberReport(samples=trained), words)
+                )
             assert successor.status().samples_per_s == 100
 
     with_desk(test, tmp_path)
@@ -107,9 +109,9 @@ def test_the_loss_of_a_worker_that_was_lost_is_not_the_jobs(tmp_path):
     async def test(master, clock):
         peers = await everyone(master, workers=2)
         for name, loss in (("worker-0", 9.0), ("worker-1", 0.5)):
-            await master.handle(peers[name], messages.Heartbeat(messages.Report(samples=100, loss=loss)))
+            await master.handle(peers[name], messages.Heartbeat(messages.MemberReport(samples=100, loss=loss)))
         killed = RoleExit(role=Role(RoleKind.WORKER, 0), pid=2, signal="SIGKILL")
-        await master.handle(peers["agent"], messages.Exited(killed))
+        await master.handle(peers["agent"], messages.RoleExitReport(killed))
         assert master.status().loss == 0.5
 
     with_desk(test, tmp_path, workers=2)
@@ -122,7 +124,7 @@ def test_a_wait_that_lasts_is_answered_so_that_the_worker_can_report(tmp_path, m
         peers = await everyone(master, workers=2)
         await master.handle(peers["worker-0"], messages.LeaseRequest(CARD))
         await master.handle(peers["worker-0"], messages.LeaseRequest(CARD, (HELD,)))
-        assert await master.handle(peers["worker-1"], messages.LeaseRequest(CARD)) == messages.Wait()
+        assert await master.handle(peers["worker-1"], messages.LeaseRequest(CARD)) == messages.WaitReply()
 
     with_desk(test, tmp_path, workers=2)
 
@@ -131,13 +133,15 @@ def test_a_job_with_samples_that_no_one_could_read_fails_and_names_them(tmp_path
     async def test(master, clock):
         worker = (await everyone(master))["worker-0"]
         words = ()
-        while isinstance(leased := await master.handle(worker, messages.LeaseRequest(CARD, words)), messages.Leased):
+        while isinstance(
+            leased := await master.handle(worker, messages.LeaseRequest(CARD, words)), messages.LeaseReply
+        ):
             (grant,) = leased.grants
             words = (Progress(grant.shard, 0, 10 * grant.shard, 10 * grant.shard),)
             failures = () if grant.shard else (ReadFailure(0, 0, 0, "OSError: bad disk"),)
             pulse = await master.handle(worker, messages.Heartbeat(None, words, failures))
             assert not pulse.revoked
-        await master.handle(worker, messages.Finish())
+        await master.handle(worker, messages.FinishRequest())
         status = master.status()
         assert (status.phase, status.shards_done, len(status.poisoned)) == (JobPhase.FAILED, 1, 1)
         assert status.why == (
@@ -168,19 +172,21 @@ def test_draining_reaches_async_workers_by_heartbeat_and_bsp_ranks_by_lease(tmp_
         peers = await everyone(master, workers=2)
         card = dataclasses.replace(CARD, in_step=master.spec.sync == "bsp")
         await master.handle(peers["worker-0"], messages.LeaseRequest(card))
-        await master.handle(peers["agent"], messages.Stop("Ctrl-C"))
+        await master.handle(peers["agent"], messages.StopRequest("Ctrl-C"))
         pulse = await master.handle(peers["worker-0"], messages.Heartbeat())
         assert pulse.drain is (master.spec.sync == "async")
         behind = await master.handle(peers["worker-1"], messages.LeaseRequest(card, ()))
         if master.spec.sync == "bsp":
             assert behind.grants[0].shard == 0  # the other rank has begun it
             rest = await master.handle(peers["worker-1"], messages.LeaseRequest(card, (DONE,)))
-            assert rest == messages.End(stop=True)
+            assert rest == messages.DataEnd(stop=True)
         else:
-            assert behind == messages.End(stop=True)
-        assert await master.handle(peers["worker-0"], messages.LeaseRequest(card, (DONE,))) == messages.End(stop=True)
+            assert behind == messages.DataEnd(stop=True)
+        assert await master.handle(peers["worker-0"], messages.LeaseRequest(card, (DONE,))) == messages.DataEnd(
+            stop=True
+        )
         for worker in ("worker-0", "worker-1"):
-            await master.handle(peers[worker], messages.Finish())
+            await master.handle(peers[worker], messages.FinishRequest())
         assert master.status().phase is JobPhase.STOPPED
 
     for sync in ("async", "bsp"):
@@ -191,9 +197,11 @@ def test_the_status_adds_up_what_was_reported(tmp_path):
     async def test(master, clock):
         peers = await everyone(master)
         clock.now = 5.0
-        await master.handle(peers["worker-0"], messages.Heartbeat(messages.Report(samples=100, loss=0.5)))
+        await master.handle(peers["worker-0"], messages.Heartbeat(messages.MemberReport(samples=100, loss=0.5)))
         clock.now = 7.0
-        await master.handle(peers["worker-0"], messages.Finish((), messages.Report(samples=300, loss=0.25)))
+        await master.handle(
+            peers["worker-0"], messages.FinishRequest((), messages.MemberReport(samples=300, loss=0.25))
+        )
         status = master.status()
         assert (status.phase, status.samples, status.loss, status.elapsed_s) == (JobPhase.FINISHED, 300, 0.25, 7.0)
         assert status.samples_per_s == pytest.approx(100)
@@ -213,9 +221,9 @@ def test_the_end_is_told_with_the_number_of_samples_that_were_trained(tmp_path, 
             for name, done in words.items():
                 leased = await master.handle(peers[name], messages.LeaseRequest(card, done))
                 words[name] = tuple(Progress(each.shard, each.first, each.end, each.end) for each in leased.grants)
-                await master.handle(peers[name], messages.Heartbeat(messages.Report(samples=3)))
+                await master.handle(peers[name], messages.Heartbeat(messages.MemberReport(samples=3)))
         for name, done in words.items():
-            await master.handle(peers[name], messages.Finish(done))  # without a last report
+            await master.handle(peers[name], messages.FinishRequest(done))  # without a last report
         assert master.status().phase is JobPhase.FINISHED
         *_, end = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
         assert (end["phase"], end["samples"], master.status().samples) == ("finished", 20, 20)
@@ -228,8 +236,8 @@ def test_members_may_ask_only_for_what_is_theirs(tmp_path):
         peers = await everyone(master)
         for who, request in (
             ("server-0", messages.LeaseRequest(CARD)),
-            ("worker-0", messages.Shutdown()),
-            ("agent", messages.Finish()),
+            ("worker-0", messages.ShutdownRequest()),
+            ("agent", messages.FinishRequest()),
         ):
             with pytest.raises(errors.BadInput, match=f"may not ask for {type(request).__name__}"):
                 await master.handle(peers[who], request)
@@ -244,7 +252,7 @@ def test_the_agent_is_told_which_roles_must_exist_and_its_measurements_are_shown
         peers = await everyone(master, workers=2)
         worker = Role(RoleKind.WORKER, 1)
         used = RoleUsage(role=worker, cpu_s=1.5, memory=100)
-        outlook = await master.handle(peers["agent"], messages.Look((used,)))
+        outlook = await master.handle(peers["agent"], messages.AgentPoll((used,)))
         assert [(str(want.role), want.cpu, want.memory) for want in outlook.wanted] == [
             ("server-0", None, None),
             ("worker-0", 0.5, None),
@@ -259,7 +267,7 @@ def test_the_story_says_who_came_and_how_it_ended(tmp_path):
     async def test(master, clock):
         peers = await everyone(master)
         ended = RoleExit(role=Role(RoleKind.SERVER, 0), pid=3, signal="SIGKILL")
-        await master.handle(peers["agent"], messages.Exited(ended))
+        await master.handle(peers["agent"], messages.RoleExitReport(ended))
         assert master.status().why.startswith("server-0 (pid 3) was killed by SIGKILL")
 
     with_desk(test, tmp_path)

@@ -12,8 +12,8 @@ from springtide.domain.data.samples import DatasetCard
 from springtide.domain.spec.job_spec import JobPhase, JobSpec
 from springtide.master import dispatcher
 from springtide.master.core import journal as journals
-from springtide.master.core.record import Record
-from springtide.master.dispatcher import Desk
+from springtide.master.core.record import JobRecord
+from springtide.master.dispatcher import MasterService
 from springtide.rpc.messages import messages
 from springtide.rpc.transport.listener import Peer
 from springtide.server import restore
@@ -93,11 +93,11 @@ def with_journal(test, tmp_path, monkeypatch, **spec):
     monkeypatch.setattr(journals, "AGAIN_S", 0.01)
 
     async def run():
-        clock, record = Clock(), Record(JobSpec(name="job", **spec))
+        clock, record = Clock(), JobRecord(JobSpec(name="job", **spec))
         with contextlib.closing(EventLog(tmp_path / "events.jsonl")) as story:
             journal = journals.Journal(tmp_path / "journal.db", term=1, now=0.0, patience_s=record.state.spec.disk_s)
             try:
-                await test(Desk(record, story, clock, journal), clock)
+                await test(MasterService(record, story, clock, journal), clock)
             finally:
                 journal.close()
 
@@ -107,17 +107,17 @@ def with_journal(test, tmp_path, monkeypatch, **spec):
 def test_while_the_journal_cannot_be_written_roles_wait_and_everyone_else_is_told(tmp_path, monkeypatch):
     async def test(master, clock):
         peers = await everyone(master)
-        before = await master.handle(peers["agent"], messages.Look(()))
+        before = await master.handle(peers["agent"], messages.AgentPoll(()))
         with no_file_longer_than(0):
             lease = asyncio.create_task(master.handle(peers["worker-0"], messages.LeaseRequest(CARD)))
             await soon(lambda: master.status().disk_trouble, "it is noticed")
-            shown = await master.handle(peers["agent"], messages.Look(()))
+            shown = await master.handle(peers["agent"], messages.AgentPoll(()))
             assert shown.wanted == before.wanted and "no leases are given" in shown.status.disk_trouble
             status = await master.handle(Peer(address="command"), messages.StatusRequest())
             assert status.phase is JobPhase.RUNNING and "free some space" in status.disk_trouble
             with pytest.raises(errors.TemporaryError, match="takes no orders while its journal cannot be written"):
-                await master.handle(Peer(address="command"), messages.Scale(3, None))
-            lost = messages.Exited(RoleExit(role=Role(RoleKind.WORKER, 0), pid=2, signal="SIGKILL"))
+                await master.handle(Peer(address="command"), messages.ScaleRequest(3, None))
+            lost = messages.RoleExitReport(RoleExit(role=Role(RoleKind.WORKER, 0), pid=2, signal="SIGKILL"))
             with pytest.raises(errors.TemporaryError):
                 await master.handle(peers["agent"], lost)
             clock.now = 1000.0  # far more than a silence, and than a lease lasts
@@ -140,7 +140,7 @@ def test_a_journal_that_cannot_be_written_for_too_long_fails_the_job(tmp_path, m
         peers = await everyone(master)
         with no_file_longer_than(0):
             await master.handle(peers["worker-0"], messages.LeaseRequest(CARD))
-        status = (await master.handle(peers["agent"], messages.Look(()))).status
+        status = (await master.handle(peers["agent"], messages.AgentPoll(()))).status
         assert status.phase is JobPhase.FAILED and "It was tried for 0.05 s (--disk-wait)" in status.why
 
     with_journal(test, tmp_path, monkeypatch, disk_s=0.05)

@@ -47,7 +47,7 @@ LIES = {
     "a server that is everything": (lambda consult: plan(consult, server_cpus=((0, 50.0),)), "server-0 with 50 cores"),
     "no change": (lambda consult: plan(consult, shape=consult.view.shape), "it changes nothing"),
     "another answer": (lambda consult: messages.Ok(), "answered with Ok to a consult"),
-    "a refusal": (lambda consult: messages.Refused("JobFailed", "I do not like you"), "I do not like you"),
+    "a refusal": (lambda consult: messages.RequestRefused("JobFailed", "I do not like you"), "I do not like you"),
 }
 
 

@@ -27,16 +27,16 @@ class Group(Job):
 
     async def form(self, rank, generation=0):
         async with asyncio.timeout(60):
-            return await self.ask(f"worker-{rank}", messages.Form(not generation, True, generation=generation))
+            return await self.ask(f"worker-{rank}", messages.GroupRequest(not generation, True, generation=generation))
 
     async def meet(self, rank, *wanted, generation=1, **given):
         async with asyncio.timeout(60):
-            met = await self.ask(f"worker-{rank}", messages.Meet(generation, given, wanted))
+            met = await self.ask(f"worker-{rank}", messages.MeetRequest(generation, given, wanted))
         return met.values
 
     async def kill_worker(self, rank):
         ended = RoleExit(role=Role(RoleKind.WORKER, rank), pid=4, signal="SIGKILL", incarnation=0)
-        await self.ask("agent", messages.Exited(ended))
+        await self.ask("agent", messages.RoleExitReport(ended))
 
 
 def with_group(test, folder):
@@ -107,7 +107,7 @@ def test_a_worker_that_is_not_in_the_group_reads_and_writes_nothing(tmp_path):
     async def test(job):
         first = await waiting(job.meet(0, "b", a=b"1"))
         job.peers["worker-2"] = Peer(address="worker-2")
-        await job.ask("agent", messages.Scale(3, None, "asked by a test", None))
+        await job.ask("agent", messages.ScaleRequest(3, None, "asked by a test", None))
         await job.ask("worker-2", messages.JoinWorker(2, 5))
         with pytest.raises(errors.GroupChanged):
             await job.meet(2, b=b"a stranger's")

@@ -14,7 +14,7 @@ from springtide.checkpoint.format.storage import place_of
 from springtide.domain.model.checkpoints import CheckpointRules
 from springtide.master import dispatcher
 from springtide.master.checkpoint.file_directory import cost_of_a_host
-from springtide.master.checkpoint.round import Saving
+from springtide.master.checkpoint.round import CheckpointStore
 from springtide.rpc.messages import messages
 from springtide.server import checkpoints, upload
 from springtide.telemetry.events import EventLog
@@ -49,7 +49,9 @@ async def copy(job, *ranks, break_off=""):
     """Servers do what they are asked to copy; until the master has dealt with it."""
     for rank in ranks or range(len(job.servers)):
         order = await asyncio.wait_for(job.ask(f"server-{rank}", messages.CopyRequest()), 5)
-        said = messages.Copied(order.id, error=break_off) if break_off else upload.send(job.servers[rank].disk, order)
+        said = (
+            messages.CopyReport(order.id, error=break_off) if break_off else upload.send(job.servers[rank].disk, order)
+        )
         await job.ask(f"server-{rank}", said)
     await asyncio.wait_for(job.master.rounds.uploading._task, 30)
 
@@ -132,8 +134,8 @@ def test_a_server_that_is_lost_while_it_copies_fails_that_copy_and_says_which_fi
 def successor(job):
     """The checkpoints of a master that takes over."""
     with contextlib.closing(EventLog(job.folder.parent / "events.jsonl")) as log:
-        made = dispatcher.Desk(
-            job.master.record, log, job.clock, term=2, saving=Saving(RULES, job.folder, stores.CLAIM, term=2)
+        made = dispatcher.MasterService(
+            job.master.record, log, job.clock, term=2, saving=CheckpointStore(RULES, job.folder, stores.CLAIM, term=2)
         )
         made.take_over()
         return made.rounds
@@ -147,8 +149,12 @@ def test_a_master_that_takes_over_gives_no_number_twice_and_waits_for_servers_to
         await save(job)
         job.tick(31)
         with contextlib.closing(EventLog(tmp_path / "events.jsonl")) as log:
-            successor = dispatcher.Desk(
-                job.master.record, log, job.clock, term=2, saving=Saving(RULES, job.folder, stores.CLAIM, term=2)
+            successor = dispatcher.MasterService(
+                job.master.record,
+                log,
+                job.clock,
+                term=2,
+                saving=CheckpointStore(RULES, job.folder, stores.CLAIM, term=2),
             )
             successor.take_over()
             assert successor.rounds.saving.last.number == 1, "though it sees none of its files"

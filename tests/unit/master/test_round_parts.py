@@ -11,8 +11,8 @@ from springtide.domain.data.streams import BatchCut, PartitionRange, StreamCard
 from springtide.domain.model.checkpoints import CheckpointRules
 from springtide.domain.spec.job_spec import JobSpec
 from springtide.job.core import events
-from springtide.master.checkpoint.round import MOST_PARTS, Saving
-from springtide.master.core.record import Record
+from springtide.master.checkpoint.round import MOST_PARTS, CheckpointStore
+from springtide.master.core.record import JobRecord
 from springtide.rpc.messages import messages
 from springtide.server import restore
 from tests.unit.checkpoint import stores
@@ -39,8 +39,8 @@ def holds_what_server_0_has(job, number):
 def test_cuts_of_a_stream_that_were_made_while_slots_were_copied_are_in_the_manifest(tmp_path):
     """Slots may have batches that end there, and another run must read the same ones."""
     record, saving = (
-        Record(JobSpec(name="job", slots=stores.SLOTS)),
-        Saving(CheckpointRules(every_s=1.0), tmp_path, stores.CLAIM),
+        JobRecord(JobSpec(name="job", slots=stores.SLOTS)),
+        CheckpointStore(CheckpointRules(every_s=1.0), tmp_path, stores.CLAIM),
     )
     card = DatasetCard(samples=0, batch_size=10, stream=StreamCard(url="log:///tmp/x"))
     record.book.lease(LeaseHolder(0), card, 1, 0.0, seen=(PartitionRange(0, 0, 4),))
@@ -79,10 +79,10 @@ def test_a_server_that_leaves_as_planned_while_a_checkpoint_is_written_does_not_
         await job.train()
         job.tick()
         await job.order(0)
-        await job.ask("server-0", job.servers[0].saver.save(messages.Save(1, 1)))
+        await job.ask("server-0", job.servers[0].saver.save(messages.SaveOrder(1, 1)))
         job.master._happen(events.ServersScaled(1, "test"))
         await give(job, range(32, 64), 1, 0)
-        job.master._happen(events.Emptied(Role(RoleKind.SERVER, 1)))
+        job.master._happen(events.ServerEmptied(Role(RoleKind.SERVER, 1)))
         job.tick()
         assert job.outcomes == []
         await job.save(0)

@@ -19,7 +19,7 @@ def test_roles_of_a_node_that_is_about_to_go_hand_over_and_then_end(monkeypatch)
 
     monkeypatch.setattr(node_drain, "AGAIN_S", 0.0)
     placed, ended, asked = {WORKER: "a", SERVER: "b"}, [], []
-    answers = [errors.MasterUnreachable("away"), messages.Farewell(free=False), messages.Farewell(free=True)]
+    answers = [errors.MasterUnreachable("away"), messages.EvictionReply(free=False), messages.EvictionReply(free=True)]
 
     async def ask(request):
         asked.append(request)

@@ -64,7 +64,7 @@ class World:
         del self.placed[Life(request.role, request.incarnation)]
         self.placed[FED[len(self.asked)]] = (self.next_at, 1.0)
         self.free -= self.next_at == "home"
-        return messages.Farewell(free=False)
+        return messages.EvictionReply(free=False)
 
     def look(self, moving, times):
         async def work():

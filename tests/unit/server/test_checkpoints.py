@@ -37,7 +37,7 @@ def server(tmp_path):
 
 
 def order(number, base=0, **more):
-    return messages.Save(1, number, base, **more)
+    return messages.SaveOrder(1, number, base, **more)
 
 
 def since(said):

@@ -47,7 +47,7 @@ class Pair:
         """A checkpoint: what the servers said."""
         base = self.manifest.number if self.manifest else 0
         named = [Buddy(f"server-{1 - rank}", self.taking[1 - rank].address) for rank in (0, 1)]
-        orders = [messages.Save(1, number, base, buddy=buddy) for buddy in (named if buddies is None else buddies)]
+        orders = [messages.SaveOrder(1, number, base, buddy=buddy) for buddy in (named if buddies is None else buddies)]
         said = [saver.save(order) for saver, order in zip(self.savers, orders, strict=True)]
         self.manifest = stores.publish(self.folder, number, [one.written for one in said], previous=self.manifest)
         return said
@@ -106,7 +106,7 @@ def test_either_folder_may_go_and_increments_are_in_the_mirror_too(pair, lost):
 def test_a_second_part_of_a_checkpoint_is_in_the_mirror_too(pair):
     owned(pair)
     orders = [
-        messages.Save(
+        messages.SaveOrder(
             1, 1, part=part, slots=tuple(range(stores.SLOTS)), buddy=Buddy("server-1", pair.taking[1].address)
         )
         for part in (0, 1)

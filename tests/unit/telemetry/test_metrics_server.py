@@ -12,9 +12,9 @@ from springtide.domain.core.roles import Role, RoleKind, RoleUsage
 from springtide.domain.spec.job_spec import JobPhase
 from springtide.domain.spec.online_job import OnlineState
 from springtide.master import metrics
-from springtide.rpc.messages.messages import JobStatus, MemberView, Report
+from springtide.rpc.messages.messages import JobStatus, MemberReport, MemberView
 from springtide.telemetry import metrics_server
-from springtide.telemetry.metrics_server import Exposing
+from springtide.telemetry.metrics_server import MetricsServer
 
 ONLINE = OnlineState(
     lag_s=3.5,
@@ -37,7 +37,7 @@ WORKER = MemberView(
     usage=RoleUsage(role=Role(RoleKind.WORKER, 1), incarnation=0, cpu_s=12.5, memory=1000),
 )
 SERVER = MemberView(
-    role=Role(RoleKind.SERVER, 0), alive=True, joined=True, report=Report(counters={"rows": 7.0, "evicted": 3.0})
+    role=Role(RoleKind.SERVER, 0), alive=True, joined=True, report=MemberReport(counters={"rows": 7.0, "evicted": 3.0})
 )
 STATUS = JobStatus(
     name="clicks",
@@ -84,7 +84,7 @@ def served(ask, text=lambda: "x 1\n"):
     """What `ask(address)`, in a thread, gets."""
 
     async def run():
-        endpoint = Exposing(text)
+        endpoint = MetricsServer(text)
         address = await endpoint.start(0)
         try:
             return await asyncio.to_thread(ask, address)
@@ -130,7 +130,7 @@ def test_whoever_says_nothing_is_hung_up_on(monkeypatch):
     monkeypatch.setattr(metrics_server, "PATIENCE_S", 0.05)
 
     async def run():
-        endpoint = Exposing(lambda: "")
+        endpoint = MetricsServer(lambda: "")
         host, port = (await endpoint.start(0)).split(":")
         reader, writer = await asyncio.open_connection(host, int(port))
         assert await reader.read() == b""
@@ -142,10 +142,10 @@ def test_whoever_says_nothing_is_hung_up_on(monkeypatch):
 
 def test_a_port_that_is_taken_is_said():
     async def run():
-        first = Exposing(lambda: "")
+        first = MetricsServer(lambda: "")
         port = int((await first.start(0)).split(":")[1])
         with pytest.raises(errors.BadInput, match=f"--metrics-port {port}: cannot listen"):
-            await Exposing(lambda: "").start(port)
+            await MetricsServer(lambda: "").start(port)
         await first.close()
 
     asyncio.run(run())

@@ -12,14 +12,14 @@ from springtide.domain.plan.profile import ModelFacts, Profile, TimingSum
 from springtide.domain.plan.view import ClusterView, FindingKind, GuardFinding, JobView, LaunchTime, PastJob, RoleUse
 from springtide.domain.spec.planning_config import PlanningConfig
 from springtide.telemetry import planner_views
-from springtide.telemetry.planner_views import Shown
+from springtide.telemetry.planner_views import PlannerView
 
 SMALL = Shape(workers=1, servers=1, worker_cpu=0.5, server_cpu=0.25)
 LARGE = Shape(workers=4, servers=2, worker_cpu=2.0, server_cpu=1.0)
 FACTS = ModelFacts(dense_bytes=4e5, bandwidth=4e9, dim=400.0, batch=512)
 
 
-def whole() -> Shown:
+def whole() -> PlannerView:
     timing = TimingSum(steps=100, samples=51200, total_s=math.nan, gradient_s=math.inf)
     job = JobView(
         name="ads",
@@ -38,7 +38,7 @@ def whole() -> Shown:
         history=(PastJob(name="old", facts=FACTS),),
         launches=(LaunchTime(kind=RoleKind.WORKER, cpu=0.5, memory=0, seconds=3.0),),
     )
-    return Shown(view=view, config=PlanningConfig(policy="static", rho=1.0))
+    return PlannerView(view=view, config=PlanningConfig(policy="static", rho=1.0))
 
 
 def test_what_was_shown_comes_back_whole_numbers_that_are_none_too(tmp_path):

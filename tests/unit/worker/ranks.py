@@ -13,7 +13,7 @@ from springtide import _native, config
 from springtide.domain.core.roles import Placement
 from springtide.domain.data.data_workers import FeedRules
 from springtide.domain.model import cache_rules
-from springtide.rpc.messages.messages import Formed
+from springtide.rpc.messages.messages import GroupReply
 from springtide.worker.job import Job
 from springtide.worker.link import master_link
 
@@ -61,7 +61,7 @@ class RankLink(master_link.AloneLink):
     def form(self, asked):
         self.meeting.barrier.wait(60)
         ranks = tuple(range(self.meeting.workers))
-        return Formed(asked.generation + 1, ranks, 0, first=asked.fresh, over=asked.resting)
+        return GroupReply(asked.generation + 1, ranks, 0, first=asked.fresh, over=asked.resting)
 
     def meet(self, asked):
         with self.meeting.more:

@@ -36,7 +36,7 @@ def springtide(options: dict[str, Any]) -> Count:
         began = time.perf_counter()
         while time.perf_counter() - began < seconds:
             leased = await link.ask(messages.LeaseRequest(card, words, (), options["most"]))
-            assert isinstance(leased, messages.Leased), leased
+            assert isinstance(leased, messages.LeaseReply), leased
             done += len(words)
             calls += 1
             words = tuple(Progress(one.shard, one.first, one.end, one.end) for one in leased.grants)

@@ -28,7 +28,7 @@ BATCHES_A_BEAT = 20
 class Member:
     """One simulated worker."""
 
-    def __init__(self, link: connection.Connection, options: dict[str, Any], chance: random.Random) -> None:
+    def __init__(self, link: connection.RpcConnection, options: dict[str, Any], chance: random.Random) -> None:
         self.link, self.options, self.chance = link, options, chance
         self.held: dict[tuple[int, int], Progress] = {}
         self.samples = 0
@@ -47,7 +47,7 @@ class Member:
         if missing > 0:
             words = tuple(self.held.values())
             leased = await self.ask(messages.LeaseRequest(CARD, words, (), missing))
-            for grant in leased.grants if isinstance(leased, messages.Leased) else ():
+            for grant in leased.grants if isinstance(leased, messages.LeaseReply) else ():
                 self.held[grant.shard, grant.first] = Progress(grant.shard, grant.first, grant.first, grant.end)
 
     async def live(self, until: float) -> int:
@@ -56,7 +56,7 @@ class Member:
         await asyncio.sleep(self.chance.uniform(0, self.options["heartbeat_s"]))
         while time.perf_counter() < until:
             self.train()
-            report = messages.Report(step=self.samples // BATCH, samples=self.samples, loss=0.5)
+            report = messages.MemberReport(step=self.samples // BATCH, samples=self.samples, loss=0.5)
             await self.ask(messages.Heartbeat(report, tuple(self.held.values())))
             self.held = {key: word for key, word in self.held.items() if word.offset < word.end}
             await self.fill()
@@ -86,12 +86,12 @@ async def join(options: dict[str, Any], rank: int) -> Member:
     return member
 
 
-async def watch(link: connection.Connection, until: float) -> float:
+async def watch(link: connection.RpcConnection, until: float) -> float:
     """As an agent and a status view do; the longest lag of the master's loop, in seconds."""
     longest = 0.0
     while time.perf_counter() < until:
-        outlook = await link.ask(messages.Look())
-        assert isinstance(outlook, messages.Outlook)
+        outlook = await link.ask(messages.AgentPoll())
+        assert isinstance(outlook, messages.AgentOrders)
         longest = max(longest, outlook.status.loop_lag_s)
         await asyncio.sleep(0.1)
     return longest
@@ -103,7 +103,7 @@ def start(options: dict[str, Any]) -> tuple[Round, dict[str, str]]:
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
     loop = asyncio.new_event_loop()
 
-    async def begin() -> tuple[list[Member], connection.Connection]:
+    async def begin() -> tuple[list[Member], connection.RpcConnection]:
         agent = await connection.connect(options["address"], bytes.fromhex(options["secret"]), within_s=60)
         await agent.ask(messages.JoinAgent(os.getpid()))
         members = []

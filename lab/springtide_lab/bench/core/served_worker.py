@@ -12,7 +12,7 @@ import msgspec
 from springtide import config
 from springtide.domain.core.roles import Placement
 from springtide.domain.spec.job_spec import SyncMode
-from springtide.rpc.messages.messages import Welcome
+from springtide.rpc.messages.messages import WorkerWelcome
 from springtide.worker.job import Job
 from springtide.worker.link import master_link
 from springtide_lab.bench.core import peers
@@ -28,7 +28,7 @@ class ServedLink(master_link.AloneLink):
         super().__init__(settings)
         self._addresses, self._sync = tuple(addresses), sync
 
-    def join(self) -> Welcome:
+    def join(self) -> WorkerWelcome:
         """As if a master had started these servers."""
         return msgspec.structs.replace(
             super().join(),

@@ -15,7 +15,7 @@ from springtide import config
 from springtide.data import source
 from springtide.domain.data.data_workers import FeedRules
 from springtide.rpc.messages.data_workers import PACKAGE_KEY, Feeder, Feeders
-from springtide.rpc.messages.messages import Welcome
+from springtide.rpc.messages.messages import WorkerWelcome
 from springtide.worker.input import feed_switch
 from springtide.worker.job import Job
 from springtide.worker.link import master_link
@@ -34,7 +34,7 @@ class FedLink(master_link.AloneLink):
         """The trainer has written the job's package."""
         self._epoch = 0
 
-    def join(self) -> Welcome:
+    def join(self) -> WorkerWelcome:
         """As if a master had said what may be done about data workers."""
         return msgspec.structs.replace(super().join(), feeding=self._rules, package=str(self._folder), secret=SECRET)
 

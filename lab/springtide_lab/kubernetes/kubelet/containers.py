@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 import springtide
 from springtide.domain.core.resources import ProcessLimits
 from springtide.platforms.local.process_group import GuardedProcessGroup
-from springtide.telemetry.host.cgroup_files import Group, kill_members
+from springtide.telemetry.host.cgroup_files import ControlGroup, kill_members
 from springtide_lab.kubernetes.kubelet import container_entry
 
 log = logging.getLogger(__name__)
@@ -72,7 +72,7 @@ class Container:
     """One that was started."""
 
     process: "subprocess.Popen[bytes]"
-    group: Group | None
+    group: ControlGroup | None
     log: pathlib.Path
     started_at: float
     begun: asyncio.Event
@@ -215,7 +215,7 @@ class Machine:
             container.ended.set_result(End(code, oom, time.time()))
 
 
-def words_of(wish: Wish, root: pathlib.Path | None, group: Group | None) -> dict[str, object]:
+def words_of(wish: Wish, root: pathlib.Path | None, group: ControlGroup | None) -> dict[str, object]:
     """What `enter` is told."""
     return {
         "root": os.getuid() == 0,

@@ -122,11 +122,11 @@ class KubernetesJobHandle:
                 f"job {self.name} does not run: {self.status().phase}; see `springtide status {self.name}`"
             )
         match request:
-            case messages.Stop():
+            case messages.StopRequest():
                 body = {"spec": {"stopped": True}}
                 run(self._where, lambda client: client.patch(ELASTIC_JOBS, self.name, body))
                 return messages.Ok()
-            case messages.Scale():
+            case messages.ScaleRequest():
                 return run(self._where, lambda client: self._scale(client, request))
         raise errors.BadInput(f"{type(request).__name__} cannot be asked of a job on Kubernetes")
 
@@ -157,7 +157,7 @@ class KubernetesJobHandle:
     def _job(self) -> JobObject:
         return job_object.read(self.read())
 
-    async def _scale(self, client: Client, request: messages.Scale) -> messages.Reply:
+    async def _scale(self, client: Client, request: messages.ScaleRequest) -> messages.Reply:
         """Make a plan, and wait for what the master says to it."""
         name = f"{self.name}-scale-{secrets.token_hex(3)}"
         plan = ScalePlan(

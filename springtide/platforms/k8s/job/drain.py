@@ -23,7 +23,7 @@ async def drain(settings: config.Settings, why: str = WHY) -> bool:
     """Tell the master until this process may go; False if it cannot be told."""
     try:
         role, secret = role_of(settings.member), config.job_secret(settings)
-        asked = messages.Leaving(role, settings.incarnation, why)
+        asked = messages.EvictionNotice(role, settings.incarnation, why)
         master = await connection.connect(
             settings.master, secret, within_s=CONNECT_S, certificates=settings.tls
         )  # fmt: skip
@@ -33,7 +33,7 @@ async def drain(settings: config.Settings, why: str = WHY) -> bool:
     try:
         while True:
             answer = await master.ask(asked)
-            if not isinstance(answer, messages.Farewell) or answer.free:
+            if not isinstance(answer, messages.EvictionReply) or answer.free:
                 return True
             await asyncio.sleep(ASK_S)
     except errors.SpringtideError as error:

@@ -51,15 +51,15 @@ def newest(wishes: Iterable[UserPlan]) -> tuple[UserPlan | None, list[UserPlan]]
     return (ordered[-1], ordered[:-1]) if ordered else (None, [])
 
 
-def asked(plan: ScalePlan, name: str) -> messages.Scale:
+def asked(plan: ScalePlan, name: str) -> messages.ScaleRequest:
     """What to ask the master for."""
     why = plan.reason or f"asked by the user (ScalePlan {name})"
-    return messages.Scale(workers=plan.workers, servers=plan.servers, data_workers=plan.data_workers, why=why)
+    return messages.ScaleRequest(workers=plan.workers, servers=plan.servers, data_workers=plan.data_workers, why=why)
 
 
 def changed(
     before: ElasticJob, now: ElasticJob, status: messages.JobStatus, *, planned: bool = False
-) -> messages.Scale | None:
+) -> messages.ScaleRequest | None:
     """What an edited spec asks for; None: nothing that a running job could do, or nothing that it has not already.
 
     `planned`: the job's master plans within bounds, and is told of those by `rebound`.
@@ -71,10 +71,10 @@ def changed(
         data_workers = 0 if now.data_workers == "off" else int(now.data_workers)
     if workers is servers is data_workers is None:
         return None
-    return messages.Scale(workers=workers, servers=servers, data_workers=data_workers, why=CHANGED)
+    return messages.ScaleRequest(workers=workers, servers=servers, data_workers=data_workers, why=CHANGED)
 
 
-def rebound(before: ElasticJob, now: ElasticJob, limits: ShapeBounds) -> messages.Rebound | None:
+def rebound(before: ElasticJob, now: ElasticJob, limits: ShapeBounds) -> messages.BoundsRequest | None:
     """What an edited spec says of the numbers that are planned; None: nothing new. `limits`: what the new spec and the
     cluster allow, for a bound that was taken away too."""
     found = {
@@ -82,7 +82,7 @@ def rebound(before: ElasticJob, now: ElasticJob, limits: ShapeBounds) -> message
         for name in ("workers", "servers")
         if _differ(getattr(before, name), getattr(now, name)) and getattr(now, name).count is None
     }
-    return messages.Rebound(**found, why=CHANGED) if found else None
+    return messages.BoundsRequest(**found, why=CHANGED) if found else None
 
 
 def _differ(before: RoleWish, now: RoleWish) -> bool:

@@ -62,8 +62,8 @@ class NodeDrain:
     async def _hand_over(self, life: Life, why: str) -> None:
         while life in self._placed():
             with contextlib.suppress(errors.SpringtideError, OSError):  # the master may be away
-                said = await self._ask(messages.Leaving(life.role, life.incarnation, why))
-                if isinstance(said, messages.Farewell) and said.free:
+                said = await self._ask(messages.EvictionNotice(life.role, life.incarnation, why))
+                if isinstance(said, messages.EvictionReply) and said.free:
                     self._end(life)
                     return
             await asyncio.sleep(AGAIN_S)

@@ -69,8 +69,8 @@ class DataWorkerMover:
         while found.life in self._placed():
             if not told:
                 with contextlib.suppress(errors.SpringtideError, OSError):  # the master may be away
-                    said = await self._ask(messages.Leaving(found.life.role, found.life.incarnation, found.why))
-                    if isinstance(said, messages.Farewell) and said.free:
+                    said = await self._ask(messages.EvictionNotice(found.life.role, found.life.incarnation, found.why))
+                    if isinstance(said, messages.EvictionReply) and said.free:
                         return  # nobody is to come in its place
                     told = True
             await asyncio.sleep(AGAIN_S)

@@ -143,10 +143,10 @@ class Machines:
         link.introduce(hello)
         while True:
             while self._exits:
-                await link.ask(messages.Exited(self._exits[0]))
+                await link.ask(messages.RoleExitReport(self._exits[0]))
                 self._exits.pop(0)
-            outlook = await link.ask(lambda: messages.Look(self._measure()))
-            assert isinstance(outlook, messages.Outlook)
+            outlook = await link.ask(lambda: messages.AgentPoll(self._measure()))
+            assert isinstance(outlook, messages.AgentOrders)
             self.status = outlook.status
             if outlook.status.phase.over:
                 return outlook.status

@@ -14,11 +14,11 @@ from springtide import errors
 from springtide.checkpoint.transfer.claims import Claim
 from springtide.domain.plan.advice import Adviser
 from springtide.domain.spec.job_spec import JobSpec
-from springtide.master.autoscale.loop import Advised
-from springtide.master.checkpoint.round import Saving
+from springtide.master.autoscale.loop import AdviserSetup
+from springtide.master.checkpoint.round import CheckpointStore
 from springtide.master.core.journal import Journal, Superseded
-from springtide.master.core.record import Record
-from springtide.master.dispatcher import Desk
+from springtide.master.core.record import JobRecord
+from springtide.master.dispatcher import MasterService
 from springtide.master.main import rebuild
 from springtide.rpc.messages import messages
 from springtide.rpc.transport.listener import Peer
@@ -94,7 +94,7 @@ class Masters:
     """The masters of one job, one after the other."""
 
     def __init__(
-        self, spec: JobSpec, folder: pathlib.Path, story: Told, check: Callable[[Record], None],
+        self, spec: JobSpec, folder: pathlib.Path, story: Told, check: Callable[[JobRecord], None],
         adviser: Adviser | None = None,
     ) -> None:  # fmt: skip
         self.spec, self._folder, self.story, self._check, self._adviser = spec, folder, story, check, adviser
@@ -105,7 +105,7 @@ class Masters:
         self._ticking: asyncio.Task[None] | None = None
         self._listens = asyncio.Event()
         self.term = 0
-        self.desk: Desk | None = None
+        self.desk: MasterService | None = None
         """Of the master that lives now, if one does."""
         self.broken: BaseException | None = None
         """What no real master would survive either: the simulation must say so."""
@@ -115,7 +115,7 @@ class Masters:
         return self._loop.time() - self._began
 
     @property
-    def record(self) -> Record:
+    def record(self) -> JobRecord:
         """Of the master that lives now."""
         assert self.desk is not None
         return self.desk.record
@@ -127,11 +127,11 @@ class Masters:
         snapshot, kept = journal.read()
         record = rebuild(self.spec, snapshot, kept)
         claim = Claim(run="simulated", job=self.spec.name)
-        saving = Saving(self.spec.checkpoints, self._folder, claim, term=self.term)
+        saving = CheckpointStore(self.spec.checkpoints, self._folder, claim, term=self.term)
         advised = None
         if self._adviser is not None:
-            advised = Advised(adviser=self._adviser, name=self.spec.name, wall=self._loop.time)
-        self.desk = Desk(
+            advised = AdviserSetup(adviser=self._adviser, name=self.spec.name, wall=self._loop.time)
+        self.desk = MasterService(
             record, self.story, self.clock, journal, self.term, saving, advised, away_s=self.spec.heartbeat_s
         )  # fmt: skip
         if snapshot or kept:
@@ -175,7 +175,7 @@ class Masters:
                 task.cancel()
 
     async def _answer(
-        self, desk: Desk, peer: Peer, request: messages.Request, answer: asyncio.Future[messages.Reply]
+        self, desk: MasterService, peer: Peer, request: messages.Request, answer: asyncio.Future[messages.Reply]
     ) -> None:
         try:
             reply = await desk.handle(peer, request)
@@ -191,7 +191,7 @@ class Masters:
         finally:
             self._asked.pop(asyncio.current_task(), None)  # type: ignore[arg-type]
 
-    async def _tick(self, desk: Desk, journal: PagedJournal) -> None:
+    async def _tick(self, desk: MasterService, journal: PagedJournal) -> None:
         try:
             while True:
                 await asyncio.sleep(self.spec.heartbeat_s / TICKS_A_BEAT)

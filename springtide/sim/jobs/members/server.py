@@ -58,7 +58,7 @@ class VirtualServer:
         self._over = asyncio.Event()
         self._placed = self._fenced = False
         self._keys_asked = self._busy_s = 0.0
-        self._learned: messages.Goal | None = None
+        self._learned: messages.SlotGoal | None = None
 
     async def run(self, process: Process) -> int:
         """Join, bring back what an earlier life held, serve to the end."""
@@ -83,7 +83,7 @@ class VirtualServer:
             self._place(welcome.placement)
         ready = messages.ServerReady(self.network.listen(self), source.number, source.where)
         placed = await self.wire.ask(ready)
-        assert isinstance(placed, messages.Placed)
+        assert isinstance(placed, messages.PlacementReply)
         if welcome.placement is None:
             self._place(placed.placement)
         elif placed.placement.slots_of(self.role.rank) != welcome.placement.slots_of(self.role.rank):
@@ -172,9 +172,9 @@ class VirtualServer:
         term = number = part = 0
         while True:
             order = await self.wire.ask(messages.SaveRequest(term, number, part))
-            if isinstance(order, messages.Pulse):
+            if isinstance(order, messages.HeartbeatReply):
                 return
-            if isinstance(order, messages.Save):
+            if isinstance(order, messages.SaveOrder):
                 term, number, part = order.term, order.number, order.part
                 await asyncio.sleep(self.takes_s(self.disks.save_s))
                 await self.wire.ask(saver.save(order))
@@ -196,7 +196,7 @@ class VirtualServer:
     async def answer(self) -> None:
         """One heartbeat, and what it is answered."""
         pulse = await self.wire.ask(self._now)
-        assert isinstance(pulse, messages.Pulse)
+        assert isinstance(pulse, messages.HeartbeatReply)
         self.hurried = pulse.hurry
         self._fenced = self._fenced or pulse.fenced
         if pulse.stop or pulse.fenced:
@@ -216,12 +216,12 @@ class VirtualServer:
             "pushed_keys": self._keys_asked, "update_ns": self._busy_s * 1e9,
             "rows": len(self.gates) * size / ROW_BYTES, "table_bytes": len(self.gates) * size,
         }  # fmt: skip
-        report = messages.Report(counters=counters)
+        report = messages.MemberReport(counters=counters)
         if not self._placed:
             return messages.Heartbeat(report)
         counts = [slot_loads.SlotCount(slot, int(size), self.store.load(slot).requests) for slot in self.gates]
         return messages.Heartbeat(
-            report, slots=slot_loads.pack(counts), holding=messages.Holding(*self.moving.holding)
+            report, slots=slot_loads.pack(counts), holding=messages.SlotHoldings(*self.moving.holding)
         )  # fmt: skip
 
 

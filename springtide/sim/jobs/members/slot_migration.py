@@ -27,7 +27,7 @@ class Moving:
 
     def __init__(self, server: "VirtualServer") -> None:
         self._server = server
-        self._goal: messages.Goal | None = None
+        self._goal: messages.SlotGoal | None = None
         self._news = asyncio.Event()
         self.call = 0
         self.turn = 0
@@ -55,7 +55,7 @@ class Moving:
         """Whether it has a copy of a slot that is closed here for another server."""
         return slot == self.under_way or slot in self.doubts
 
-    def heed(self, goal: messages.Goal) -> None:
+    def heed(self, goal: messages.SlotGoal) -> None:
         """Take the newest goal."""
         if self._goal is not None and overtaken(goal, self._goal):
             return
@@ -86,7 +86,7 @@ class Moving:
             except errors.SpringtideError:
                 whole = False
 
-    async def _work_off(self, goal: messages.Goal) -> bool:
+    async def _work_off(self, goal: messages.SlotGoal) -> bool:
         """All parcels in turn; whether all of it is done."""
         if not goal.settled:
             return True
@@ -101,9 +101,9 @@ class Moving:
                     return False
         return True
 
-    def _settle_doubts(self, goal: messages.Goal) -> list[messages.Parcel]:
+    def _settle_doubts(self, goal: messages.SlotGoal) -> list[messages.SlotParcel]:
         """As `server.migration.Handing` does."""
-        ask: list[messages.Parcel] = []
+        ask: list[messages.SlotParcel] = []
         for slot, server in dict(self.doubts).items():
             owner = goal.placement.server_of_slot[slot]
             address = goal.addresses[server] if server < len(goal.addresses) else ""
@@ -111,13 +111,13 @@ class Moving:
                 del self.doubts[slot]
                 self._server.store.clear_slot(slot)
             elif address:
-                ask.append(messages.Parcel(server, address, (slot,)))
+                ask.append(messages.SlotParcel(server, address, (slot,)))
             else:
                 del self.doubts[slot]
                 self._server.open(slot)
         return ask
 
-    async def _hand(self, parcel: messages.Parcel, slots: tuple[int, ...]) -> tuple[tuple[int, ...], bool]:
+    async def _hand(self, parcel: messages.SlotParcel, slots: tuple[int, ...]) -> tuple[tuple[int, ...], bool]:
         """Slots that the target has now, and whether that are all."""
         moved: list[int] = []
         for slot in slots:

@@ -55,7 +55,7 @@ class VirtualWorker:
         self._process, self._wire = process, process.wire
         hello = messages.JoinWorker(self._holder.rank, process.pid, self._holder.incarnation)
         welcome = await self._wire.ask(hello)
-        assert isinstance(welcome, messages.Welcome)
+        assert isinstance(welcome, messages.WorkerWelcome)
         self._wire.introduce(hello)
         self._owners, self._epoch = list(welcome.placement.server_of_slot), welcome.placement.epoch
         self._addresses, self._lives = list(welcome.servers), list(welcome.lives)
@@ -64,7 +64,7 @@ class VirtualWorker:
             await self._train()
             self._hands.give_back()
             words = self._hands.words()
-            await self._wire.ask(messages.Finish(words.progress, self._report(), words.era))
+            await self._wire.ask(messages.FinishRequest(words.progress, self._report(), words.era))
         except errors.Fenced:
             return 1
         finally:
@@ -92,7 +92,7 @@ class VirtualWorker:
             if claimed is None:
                 self._rest()
                 answer = await self._more()
-                if isinstance(answer, messages.End) and not hands.busy:
+                if isinstance(answer, messages.DataEnd) and not hands.busy:
                     return
                 continue
             claim = claimed[1]
@@ -209,7 +209,7 @@ class VirtualWorker:
         """Ask for more when what is in hand would not last."""
         if self._asking is not None and self._asking.done():
             asked, self._asking = self._asking, None
-            self._over = isinstance(asked.result(), messages.End)
+            self._over = isinstance(asked.result(), messages.DataEnd)
         batch, hands = self._card.batch_size, self._hands
         missing = max(batch / step_s * max(LEAD_S, 2 * self._stride_s), batch) - hands.unclaimed
         short = max(min(-(-int(missing) // self._card.shard_size), MOST_HELD - len(hands)), int(hands.hurry))
@@ -227,14 +227,14 @@ class VirtualWorker:
         if self._fenced:
             raise errors.Fenced(f"{self._holder} was given up")
         if self._draining:
-            return messages.End()
+            return messages.DataEnd()
         words = self._hands.words()
         asked = messages.LeaseRequest(
             self._card, words.progress, words.failures, most, self._hands.ends, words.era
         )  # fmt: skip
         reply = await self._wire.ask(asked)
         self._hands.told(words)
-        if isinstance(reply, messages.Leased):
+        if isinstance(reply, messages.LeaseReply):
             if reply.servers is not None:
                 self._reach(reply.servers.addresses, reply.servers.lives)
             self._hands.take(self._card, reply.grants, reply.era)
@@ -257,7 +257,7 @@ class VirtualWorker:
                 await asyncio.sleep(max(0.0, began + rest_s - clock()))
                 began = clock()
                 pulse = await self._wire.ask(beat)
-                assert isinstance(pulse, messages.Pulse)
+                assert isinstance(pulse, messages.HeartbeatReply)
                 self._draining, self._fenced = self._draining or pulse.drain, self._fenced or pulse.fenced
                 self._hands.told(told)
                 if pulse.servers is not None:
@@ -270,5 +270,5 @@ class VirtualWorker:
         self._fenced = True
         self._news.set()
 
-    def _report(self) -> messages.Report:
-        return messages.Report(step=self._steps, samples=self._samples, seconds=dict(self._done))
+    def _report(self) -> messages.MemberReport:
+        return messages.MemberReport(step=self._steps, samples=self._samples, seconds=dict(self._done))

@@ -8,7 +8,7 @@ import logging
 
 from springtide import errors
 from springtide.domain.data.leases import LeaseHolder
-from springtide.rpc.messages.messages import Welcome
+from springtide.rpc.messages.messages import WorkerWelcome
 from springtide.rpc.messages.shuffling import Shufflers
 from springtide.worker.link.master_link import Link
 from springtide.worker.online.shuffling.peers import Peers
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 def open_unit(
-    to_master: Link, welcome: Welcome, *, strategy: str = "advanced", queue: tuple[int, int] | None = None
+    to_master: Link, welcome: WorkerWelcome, *, strategy: str = "advanced", queue: tuple[int, int] | None = None
 ) -> Unit:
     """With "none", and where there is no cluster, a plain queue. `Unit.close` hangs up."""
     chosen = strategy_named(strategy) if any(welcome.servers) else "none"

@@ -114,9 +114,9 @@ def test_one_that_does_not_know_the_secret_is_not_asked():
 
 def test_a_refusal_is_the_error_it_names():
     with pytest.raises(errors.BadInput, match="not like that"):
-        advised(says(messages.Refused("BadInput", "not like that")))
+        advised(says(messages.RequestRefused("BadInput", "not like that")))
     with pytest.raises(errors.BrainUnreachable, match="it broke"):
-        advised(says(messages.Refused("JobFailed", "it broke")))
+        advised(says(messages.RequestRefused("JobFailed", "it broke")))
 
 
 def test_an_address_that_is_none_is_said_at_once():

@@ -47,8 +47,8 @@ def test_another_file_of_the_same_name_is_written_over_whatever_its_size(tmp_pat
 
 def test_a_server_has_it_done_by_a_process_and_tells_what_became_of_it(tmp_path):
     folder = fill(tmp_path / "disk")
-    said = upload.send(folder, messages.Copy(7, f"file://{tmp_path}/copy", FILES))
-    assert said == messages.Copied(7, 2, 8, (FILES[2][0],))
+    said = upload.send(folder, messages.CopyOrder(7, f"file://{tmp_path}/copy", FILES))
+    assert said == messages.CopyReport(7, 2, 8, (FILES[2][0],))
     command = [
         sys.executable,
         "-m",

@@ -9,7 +9,7 @@ from springtide import errors
 from springtide.checkpoint.transfer import file_server
 from springtide.dataworker.processes import job_package, package_transfer
 from springtide.master.data import packages
-from springtide.master.data.packages import Packaging
+from springtide.master.data.packages import PackageStore
 from springtide.rpc.messages import messages
 
 SECRET = b"a job's own secret"
@@ -28,7 +28,7 @@ class Wire:
     """Asks a master's keeping, and counts what went by."""
 
     def __init__(self, folder):
-        self.keeping, self.asked = Packaging(folder), []
+        self.keeping, self.asked = PackageStore(folder), []
 
     def __call__(self, request):
         self.asked.append(type(request).__name__)
@@ -102,7 +102,7 @@ def test_a_master_that_was_replaced_in_the_middle_is_sent_it_from_the_begin(tmp_
 
     def losing(request):
         if len(wire.asked) == 3:
-            wire.keeping = Packaging(tmp_path / "master")  # of the next master, which knows of nothing
+            wire.keeping = PackageStore(tmp_path / "master")  # of the next master, which knows of nothing
         return wire(request)
 
     package_transfer.send(losing, tmp_path / "trainer", sealed)

@@ -1,10 +1,10 @@
 """When a bsp group can be formed, and of whom."""
 
 from springtide.domain.data.leases import LeaseHolder
-from springtide.job.group.rendezvous import Arrival, form
+from springtide.job.group.rendezvous import GroupArrival, form
 
-TRAINED, IN_HAND, FRESH = Arrival(fresh=False), Arrival(fresh=False, idle=False), Arrival()
-RESTING = Arrival(fresh=False, resting=True)
+TRAINED, IN_HAND, FRESH = GroupArrival(fresh=False), GroupArrival(fresh=False, idle=False), GroupArrival()
+RESTING = GroupArrival(fresh=False, resting=True)
 A, B, C = (LeaseHolder(rank) for rank in range(3))
 B_AGAIN = LeaseHolder(1, 1)
 

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from springtide.domain.data.leases import LeaseHolder
-from springtide.job.group.staleness_gate import Gate
+from springtide.job.group.staleness_gate import StalenessGate
 
 
 @pytest.mark.parametrize("seed", range(50))
@@ -13,7 +13,7 @@ def test_no_push_is_staler_than_the_bound_and_everyone_comes_to_its_turn(seed):
     print("seed", seed)
     chance = random.Random(seed)
     workers, bound = [LeaseHolder(rank) for rank in range(chance.randint(1, 6))], chance.randint(0, 7)
-    gate, applied, read, pushes = Gate(), 0, {}, dict.fromkeys(workers, 0)
+    gate, applied, read, pushes = StalenessGate(), 0, {}, dict.fromkeys(workers, 0)
     for _ in range(600):
         who = chance.choice(workers)
         if who not in read:
@@ -28,12 +28,12 @@ def test_no_push_is_staler_than_the_bound_and_everyone_comes_to_its_turn(seed):
 
 
 def test_with_a_bound_of_all_others_everyone_is_inside_at_once():
-    gate = Gate()
+    gate = StalenessGate()
     assert all(gate.admit(LeaseHolder(rank), 3) for rank in range(4))
 
 
 def test_one_that_is_lost_makes_room_and_is_no_longer_waited_for():
-    gate, first, second, third = Gate(), LeaseHolder(0), LeaseHolder(1), LeaseHolder(2)
+    gate, first, second, third = StalenessGate(), LeaseHolder(0), LeaseHolder(1), LeaseHolder(2)
     assert gate.admit(first, 0)
     assert not gate.admit(second, 0) and not gate.admit(third, 0)
     assert gate.leave(second)  # it waited

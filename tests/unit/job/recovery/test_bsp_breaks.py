@@ -14,11 +14,13 @@ SERVER, WORKERS = Role(RoleKind.SERVER, 0), [Role(RoleKind.WORKER, rank) for ran
 def formed(state, lives, *, at):
     """Everyone has called in, and the workers are a group."""
     for role, life in zip((SERVER, *WORKERS), lives, strict=True):
-        state.handle(events.Joined(role, life, pid=life), at=at)
+        state.handle(events.RoleJoined(role, life, pid=life), at=at)
         if role == SERVER:
-            state.handle(events.Ready(role, f"host:{life}", life), at=at)
+            state.handle(events.RoleReady(role, f"host:{life}", life), at=at)
     state.handle(
-        events.Formed(tuple(LeaseHolder(role.rank, life) for role, life in zip(WORKERS, lives[1:], strict=True)), ""),
+        events.GroupFormed(
+            tuple(LeaseHolder(role.rank, life) for role, life in zip(WORKERS, lives[1:], strict=True)), ""
+        ),
         at=at,
     )
     state.check()
@@ -28,12 +30,12 @@ def trained():
     """A job whose group was formed after 8 s, and has a checkpoint."""
     state = JobState(JobSpec(name="job", servers=1, workers=2, sync="bsp", relaunches=9))
     formed(state, (0, 0, 0), at=8)
-    state.handle(events.Saved(1), at=20)
+    state.handle(events.CheckpointSaved(1), at=20)
     return state, state.safety.breaks
 
 
 def lose(state, role, life, *, at):
-    state.handle(events.Gone(RoleExit(role=role, pid=life, signal="SIGKILL", incarnation=life)), at=at)
+    state.handle(events.RoleExited(RoleExit(role=role, pid=life, signal="SIGKILL", incarnation=life)), at=at)
 
 
 def test_before_anything_is_lost_a_return_is_thought_to_take_what_the_start_took():
@@ -59,6 +61,6 @@ def test_a_return_takes_what_returns_took_and_not_the_wait_for_one_worker_that_t
 
 def test_a_group_that_is_formed_anew_to_scale_has_lost_nobody():
     state, breaks = trained()
-    state.handle(events.Scaled(1, "asked"), at=30)
-    state.handle(events.Formed((LeaseHolder(0),), "between two shards"), at=31)
+    state.handle(events.WorkersScaled(1, "asked"), at=30)
+    state.handle(events.GroupFormed((LeaseHolder(0),), "between two shards"), at=31)
     assert (breaks.losses, breaks.waits, breaks.returns) == (0, 0, 0)

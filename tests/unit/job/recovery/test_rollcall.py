@@ -2,7 +2,7 @@
 
 import pytest
 
-from springtide.job.recovery.rollcall import RollCall, Said
+from springtide.job.recovery.rollcall import RollCall, ServerAnswer
 
 
 def called(said):
@@ -11,7 +11,7 @@ def called(said):
     call.begin()
     for _ in range(2):  # stop, then say
         for rank, (owned, doubts) in said.items():
-            call.answer(rank, call.number, Said(frozenset(owned), doubts), said)
+            call.answer(rank, call.number, ServerAnswer(frozenset(owned), doubts), said)
     assert call.complete(said)
     return call
 

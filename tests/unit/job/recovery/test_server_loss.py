@@ -21,17 +21,17 @@ def started(*, saved=None, **spec):
     """Everyone has joined; perhaps a checkpoint is complete."""
     state = JobState(dataclasses.replace(SPEC, **spec))
     for server in SERVERS:
-        state.handle(events.Joined(server), at=1)
-        state.handle(events.Ready(server, f"host:{server.rank}"), at=1)
-    state.handle(events.Joined(WORKER), at=1)
+        state.handle(events.RoleJoined(server), at=1)
+        state.handle(events.RoleReady(server, f"host:{server.rank}"), at=1)
+    state.handle(events.RoleJoined(WORKER), at=1)
     assert state.phase is JobPhase.RUNNING and not state.healing
     if saved:
-        state.handle(events.Saved(saved), at=1)
+        state.handle(events.CheckpointSaved(saved), at=1)
     return state
 
 
 def killed(role, incarnation=0, **more):
-    return events.Gone(RoleExit(role=role, pid=7, signal="SIGKILL", incarnation=incarnation, **more))
+    return events.RoleExited(RoleExit(role=role, pid=7, signal="SIGKILL", incarnation=incarnation, **more))
 
 
 def wanted(state, role):
@@ -39,7 +39,7 @@ def wanted(state, role):
 
 
 def failure(done):
-    (end,) = [action for action in done if isinstance(action, actions.Conclude)]
+    (end,) = [action for action in done if isinstance(action, actions.EndJob)]
     assert (end.phase, end.blame) == (JobPhase.FAILED, Blame.INFRASTRUCTURE)
     return end.why
 
@@ -47,16 +47,16 @@ def failure(done):
 def test_a_lost_server_is_wanted_in_its_next_life_and_comes_back_at_another_address():
     state = started(saved=4)
     lost, decided = state.handle(killed(SERVERS[1]), at=2)
-    assert lost == actions.Lost(SERVERS[1], 0, "server-1 (pid 7) was killed by SIGKILL")
+    assert lost == actions.ServerLost(SERVERS[1], 0, "server-1 (pid 7) was killed by SIGKILL")
     assert decided.what == "relaunch server-1 as incarnation 1; its slots come from checkpoint 4"
     assert state.healing and state.phase is JobPhase.RUNNING
     assert (wanted(state, SERVERS[1]).incarnation, wanted(state, SERVERS[1]).after_s) == (1, 0.0)
     assert state.fenced(SERVERS[1], 0)
-    state.handle(events.Joined(SERVERS[1], 1, pid=9), at=3)
-    assert state.handle(events.Ready(SERVERS[1], "host:1", incarnation=0), at=3) == []  # said by the old one
+    state.handle(events.RoleJoined(SERVERS[1], 1, pid=9), at=3)
+    assert state.handle(events.RoleReady(SERVERS[1], "host:1", incarnation=0), at=3) == []  # said by the old one
     assert state.healing
-    assert state.handle(events.Ready(SERVERS[1], "host:9", incarnation=1), at=4) == [
-        actions.Returned(SERVERS[1], 1, "host:9")
+    assert state.handle(events.RoleReady(SERVERS[1], "host:9", incarnation=1), at=4) == [
+        actions.ServerReturned(SERVERS[1], 1, "host:9")
     ]
     assert not state.healing
     state.check()
@@ -66,10 +66,12 @@ def test_two_servers_may_be_lost_at_once_and_each_comes_back_by_itself():
     state = started(saved=1)
     for server in SERVERS:
         state.handle(killed(server), at=2)
-        state.handle(events.Joined(server, 1), at=3)
-    assert state.handle(events.Ready(SERVERS[0], "new:0", 1), at=4) == [actions.Returned(SERVERS[0], 1, "new:0")]
+        state.handle(events.RoleJoined(server, 1), at=3)
+    assert state.handle(events.RoleReady(SERVERS[0], "new:0", 1), at=4) == [
+        actions.ServerReturned(SERVERS[0], 1, "new:0")
+    ]
     assert state.healing
-    state.handle(events.Ready(SERVERS[1], "new:1", 1), at=4)
+    state.handle(events.RoleReady(SERVERS[1], "new:1", 1), at=4)
     assert not state.healing
 
 
@@ -101,66 +103,66 @@ def test_where_the_slots_cannot_be_restored_the_job_says_why(sync):
 def test_before_the_first_checkpoint_is_complete_a_lost_server_makes_all_begin_anew(sync):
     state = started(saved=None, sync=sync, checkpoints=CheckpointRules(every_s=60))
     done = state.handle(killed(SERVERS[1]), at=2)
-    assert done[0] == actions.Lost(SERVERS[1], 0, "server-1 (pid 7) was killed by SIGKILL")
-    assert actions.GoBack(anew=True) in done
+    assert done[0] == actions.ServerLost(SERVERS[1], 0, "server-1 (pid 7) was killed by SIGKILL")
+    assert actions.RollBack(anew=True) in done
     assert done[-1].what == "train all again from the first sample on: no checkpoint is complete yet"
     assert all(wanted(state, role).incarnation == 1 for role in (*SERVERS, WORKER))
     state.check()
     for server in SERVERS:
-        state.handle(events.Joined(server, 1), at=3)
-        state.handle(events.Ready(server, f"host:{server.rank}", 1), at=3)
-    state.handle(events.Joined(WORKER, 1), at=3)
+        state.handle(events.RoleJoined(server, 1), at=3)
+        state.handle(events.RoleReady(server, f"host:{server.rank}", 1), at=3)
+    state.handle(events.RoleJoined(WORKER, 1), at=3)
     state.check()
     assert state.phase is JobPhase.RUNNING and not state.healing
 
 
 def test_a_job_that_is_about_to_stop_does_not_begin_anew():
     state = started(saved=None, checkpoints=CheckpointRules(every_s=60))
-    state.handle(events.StopAsked("Ctrl-C"), at=2)
+    state.handle(events.StopRequested("Ctrl-C"), at=2)
     assert "it had no complete checkpoint yet" in failure(state.handle(killed(SERVERS[1]), at=2))
 
 
 def test_before_anyone_has_trained_a_server_is_simply_started_again():
     state = JobState(SPEC)
     for server in SERVERS:
-        state.handle(events.Joined(server), at=1)
-        state.handle(events.Ready(server, f"host:{server.rank}"), at=1)
+        state.handle(events.RoleJoined(server), at=1)
+        state.handle(events.RoleReady(server, f"host:{server.rank}"), at=1)
     _, decided = state.handle(killed(SERVERS[0]), at=2)
     assert decided.what == "relaunch server-0 as incarnation 1"
-    state.handle(events.Joined(WORKER), at=3)
+    state.handle(events.RoleJoined(WORKER), at=3)
     assert state.phase is JobPhase.STARTING
-    state.handle(events.Joined(SERVERS[0], 1), at=3)
-    state.handle(events.Ready(SERVERS[0], "host:5", 1), at=3)
+    state.handle(events.RoleJoined(SERVERS[0], 1), at=3)
+    state.handle(events.RoleReady(SERVERS[0], "host:5", 1), at=3)
     assert state.phase is JobPhase.RUNNING
     state.check()
 
 
 def test_a_silent_server_is_replaced_after_its_own_limit():
     state = started(saved=1, server_silence_s=3.0)
-    state.handle(events.Heard(WORKER), at=4)
-    state.handle(events.Heard(SERVERS[0]), at=4)
+    state.handle(events.RoleAlive(WORKER), at=4)
+    state.handle(events.RoleAlive(SERVERS[0]), at=4)
     (silent,) = state.due(at=4.5)
     done = state.handle(silent, at=4.5)
     assert done[0].why.startswith("server-1 has been silent for 4 s (limit 3 s)")
     assert wanted(state, SERVERS[1]).incarnation == 1
     with pytest.raises(errors.Fenced):
-        state.handle(events.Joined(SERVERS[1], 0), at=5)
+        state.handle(events.RoleJoined(SERVERS[1], 0), at=5)
 
 
 def test_a_worker_that_could_not_wait_for_the_server_is_relaunched_and_not_blamed():
     state = started(saved=1, relaunches=1)
     state.handle(killed(SERVERS[0]), at=2)
     for life in range(4):
-        state.handle(events.Failed(WORKER, "ServerUnreachable: s", "", Blame.INFRASTRUCTURE, life), at=3)
-        done = state.handle(events.Gone(RoleExit(role=WORKER, pid=8, code=1, incarnation=life)), at=3)
-        assert any(isinstance(action, actions.Fence) for action in done) and not state.phase.over
+        state.handle(events.ScriptFailed(WORKER, "ServerUnreachable: s", "", Blame.INFRASTRUCTURE, life), at=3)
+        done = state.handle(events.RoleExited(RoleExit(role=WORKER, pid=8, code=1, incarnation=life)), at=3)
+        assert any(isinstance(action, actions.FenceWorker) for action in done) and not state.phase.over
     assert state.node(WORKER).failures == 0
 
 
 def test_a_worker_that_gave_up_before_the_loss_was_known_does_not_end_the_job():
     state = started(saved=1, relaunches=0)
-    state.handle(events.Failed(WORKER, "ServerUnreachable: s", "", Blame.INFRASTRUCTURE), at=2)
-    state.handle(events.Gone(RoleExit(role=WORKER, pid=8, code=1)), at=2)
+    state.handle(events.ScriptFailed(WORKER, "ServerUnreachable: s", "", Blame.INFRASTRUCTURE), at=2)
+    state.handle(events.RoleExited(RoleExit(role=WORKER, pid=8, code=1)), at=2)
     assert state.suspicion
     failure(state.handle(killed(SERVERS[0]), at=2.1))  # no relaunch is allowed here at all
 
@@ -168,9 +170,9 @@ def test_a_worker_that_gave_up_before_the_loss_was_known_does_not_end_the_job():
 def test_a_bsp_group_without_a_checkpoint_of_its_own_goes_back_to_the_one_that_the_job_went_on_from():
     state = started(sync="bsp")
     state.safety.origin = 3
-    state.handle(events.Formed((LeaseHolder(0),), "all are here"), at=2)
+    state.handle(events.GroupFormed((LeaseHolder(0),), "all are here"), at=2)
     done = state.handle(killed(SERVERS[1]), at=3)
-    decided = next(action for action in done if isinstance(action, actions.Decided))
+    decided = next(action for action in done if isinstance(action, actions.LogDecision))
     assert decided.what.startswith("take the bsp group back to checkpoint 3, which the job went on from")
     assert {each.role: each.incarnation for each in state.wanted()} == {SERVERS[0]: 1, SERVERS[1]: 1, WORKER: 1}
     state.check()

@@ -15,7 +15,7 @@ from springtide.job.core import events
 from springtide.job.scaling import bounds, plan_state
 from springtide.job.state import JobState
 from springtide.master.core import journal_entries
-from springtide.master.core.record import Record
+from springtide.master.core.record import JobRecord
 
 BOUNDS = ShapeBounds(
     least=Shape(workers=1, servers=1, worker_cpu=0.5, server_cpu=0.2),
@@ -31,7 +31,7 @@ def counts(state, name):
 
 
 def rebound(state, workers=None, servers=None):
-    return state.handle(events.Rebound(workers, servers, "the spec was changed"), at=2.0)
+    return state.handle(events.BoundsChanged(workers, servers, "the spec was changed"), at=2.0)
 
 
 def test_plans_keep_to_new_bounds_and_the_others_stay():
@@ -80,7 +80,7 @@ def test_refused_data_workers_leave_their_cores_to_the_plan():
 
 def test_a_number_set_by_hand_is_open_again():
     state = JobState(SPEC)
-    state.handle(events.Scaled(2, "by hand", pinned=True), at=1.0)
+    state.handle(events.WorkersScaled(2, "by hand", pinned=True), at=1.0)
     assert counts(state, "workers") == (2, 2)
     rebound(state, servers=(1, 2))
     assert counts(state, "workers") == (2, 2), "bounds of servers say nothing of workers"
@@ -101,16 +101,16 @@ def test_a_job_outside_of_them_comes_in_and_is_not_pinned(limits, wanted):
 
 def test_workers_of_low_priority_do_not_count():
     state = JobState(SPEC)
-    state.handle(events.Scaled(4, "lent", extra=1), at=1.0)
+    state.handle(events.WorkersScaled(4, "lent", extra=1), at=1.0)
     rebound(state, workers=(1, 2))
-    assert bounds.moves(state, "why") == [events.Scaled(3, "why", extra=1)]
+    assert bounds.moves(state, "why") == [events.WorkersScaled(3, "why", extra=1)]
 
 
 def test_servers_come_in_too_but_not_those_of_a_bsp_group():
     state = JobState(SPEC)
     rebound(state, servers=(2, 3))
     assert bounds.moves(state, "why") == [events.ServersScaled(2, "why")]
-    state.handle(events.InStep(), at=3.0)
+    state.handle(events.BspBegan(), at=3.0)
     assert bounds.moves(state, "why") == []
 
 
@@ -138,10 +138,10 @@ def test_bounds_that_cannot_be_change_nothing(limits):
 
 
 def test_the_next_master_goes_by_them():
-    record = Record(SPEC)
-    event = events.Rebound((2, 9), None, "the spec was changed")
-    entry = journal_entries.decode(journal_entries.encode(journal_entries.happened(event, 1.0)))
+    record = JobRecord(SPEC)
+    event = events.BoundsChanged((2, 9), None, "the spec was changed")
+    entry = journal_entries.decode(journal_entries.encode(journal_entries.event_entry(event, 1.0)))
     assert journal_entries.event_of(entry) == event
     record.happen(event, 1.0)
-    assert counts(Record.from_bytes(record.to_bytes()).state, "workers") == (2, 9)
-    assert msgspec.convert(msgspec.to_builtins(event), type=events.Rebound) == event
+    assert counts(JobRecord.from_bytes(record.to_bytes()).state, "workers") == (2, 9)
+    assert msgspec.convert(msgspec.to_builtins(event), type=events.BoundsChanged) == event

@@ -28,8 +28,8 @@ def fed(count=2, cpu=1.0, **spec):
 
 
 def come(state, role, incarnation=0, at=2.0):
-    state.handle(events.Joined(role, incarnation), at=at)
-    state.handle(events.Ready(role, f"host:{role.rank}.{incarnation}", incarnation), at=at)
+    state.handle(events.RoleJoined(role, incarnation), at=at)
+    state.handle(events.RoleReady(role, f"host:{role.rank}.{incarnation}", incarnation), at=at)
     state.check()
 
 
@@ -56,12 +56,12 @@ def test_they_are_wanted_with_their_cores_and_feed_once_they_are_ready():
     assert decided.what == "scale from 0 to 2 data workers of 0.5 CPU: add data-worker-0, data-worker-1"
     assert decided.why == "queues are empty"
     assert [(want(state, role).cpu, want(state, role).memory) for role in DATA[:2]] == [(0.5, 2**30)] * 2
-    state.handle(events.Joined(DATA[0]), at=3)
+    state.handle(events.RoleJoined(DATA[0]), at=3)
     assert names(state) == []  # it has no address yet
     epoch = state.feeding.epoch
-    state.handle(events.Ready(DATA[0], "host:1"), at=4)
+    state.handle(events.RoleReady(DATA[0], "host:1"), at=4)
     assert names(state) == ["data-worker-0.0"] and state.feeding.epoch == epoch + 1
-    state.handle(events.Ready(DATA[0], "host:1"), at=5)  # said again
+    state.handle(events.RoleReady(DATA[0], "host:1"), at=5)  # said again
     assert state.feeding.epoch == epoch + 1
     state.check()
 
@@ -87,7 +87,7 @@ def test_one_that_does_not_leave_in_time_is_ended():
     state = fed(2, drain_s=5)
     state.handle(events.DataWorkersScaled(1, 1.0, "less"), at=3)
     for role in (*WORKERS[:2], *[node.role for node in state.nodes.values()]):
-        state.handle(events.Heard(role), at=8)
+        state.handle(events.RoleAlive(role), at=8)
     tick(state, at=8.5)
     assert states(state) == [NodeState.JOINED, NodeState.GONE] and want(state, DATA[1]) is None
 
@@ -116,7 +116,7 @@ def test_a_lost_one_is_started_again_and_trainers_hear_of_it():
 def test_a_silent_one_is_lost():
     state = fed(1, silence_s=10)
     for role in (*WORKERS[:2], Role(RoleKind.SERVER, 0), Role(RoleKind.SERVER, 1)):
-        state.handle(events.Heard(role), at=12)
+        state.handle(events.RoleAlive(role), at=12)
     done = tick(state, at=12.5)
     assert [action.what for action in done] == ["relaunch data-worker-0 as incarnation 1"]
 
@@ -143,7 +143,7 @@ def test_one_that_never_calls_in_is_started_again_not_the_end_of_the_job():
     state = started(join_s=5)
     state.handle(events.DataWorkersScaled(1, None, "asked"), at=1)
     for role in (*WORKERS[:2], Role(RoleKind.SERVER, 0), Role(RoleKind.SERVER, 1)):
-        state.handle(events.Heard(role), at=7)
+        state.handle(events.RoleAlive(role), at=7)
     tick(state, at=7)
     assert state.phase is JobPhase.RUNNING and want(state, DATA[0]).incarnation == 1
 
@@ -159,14 +159,14 @@ def test_where_nothing_can_be_handed_to_them_they_are_not_wanted_any_more():
 
 def test_nobody_waits_for_them_at_the_end():
     state = fed(2)
-    state.handle(events.Finished(WORKERS[0]), at=3)
-    done = state.handle(events.Finished(WORKERS[1]), at=3)  # it keeps no checkpoints
-    assert any(isinstance(action, actions.Conclude) for action in done) and state.phase is JobPhase.FINISHED
+    state.handle(events.ScriptFinished(WORKERS[0]), at=3)
+    done = state.handle(events.ScriptFinished(WORKERS[1]), at=3)  # it keeps no checkpoints
+    assert any(isinstance(action, actions.EndJob) for action in done) and state.phase is JobPhase.FINISHED
 
 
 def test_one_lost_while_the_job_drains_is_not_started_again():
     state = fed(1)
-    state.handle(events.StopAsked("Ctrl-C"), at=3)
+    state.handle(events.StopRequested("Ctrl-C"), at=3)
     assert state.handle(killed(DATA[0]), at=4) == [] and want(state, DATA[0]) is None
     with pytest.raises(errors.BadInput, match="is draining"):
         state.handle(events.DataWorkersScaled(2, 1.0, "asked"), at=5)
@@ -175,7 +175,7 @@ def test_one_lost_while_the_job_drains_is_not_started_again():
 def test_a_bsp_group_that_goes_back_takes_no_data_worker_along():
     state = fed(1)
     state.group, state.in_step = {0: 0, 1: 0}, True
-    state.handle(events.Saved(3), at=3)
+    state.handle(events.CheckpointSaved(3), at=3)
     state.handle(events.GroupLost("rows"), at=4)
     assert names(state) == ["data-worker-0.0"]
 
@@ -213,7 +213,7 @@ def test_a_data_worker_without_room_is_missed_in_its_own_stage():
     state = started()
     stages = (StageTarget(1, 0.5), StageTarget(1, 1.0))
     state.handle(events.DataWorkersScaled(2, 1.0, "cut in two", stages=stages), at=2)
-    state.handle(events.Gone(RoleExit(role=DATA[1], pid=0, code=None, unplaced="no room")), at=3)
+    state.handle(events.RoleExited(RoleExit(role=DATA[1], pid=0, code=None, unplaced="no room")), at=3)
     assert state.feeding.stages == (StageTarget(0, 0.5), StageTarget(1, 1.0)) and state.feeding.wanted == 1
     assert state.feeding.more(1, "room again") == events.DataWorkersScaled(2, 1.0, "room again", stages=stages)
     state.check()

@@ -14,7 +14,7 @@ WHY = "there is room beside its trainers"
 
 
 def leaving(state, role, incarnation=0):
-    event = events.Leaving(role, incarnation, WHY)
+    event = events.EvictionNoticed(role, incarnation, WHY)
     matters = evictions.matters(state, event)
     done = state.handle(event, at=5.0) if matters else []
     state.check()
@@ -27,9 +27,9 @@ def test_another_comes_and_the_first_feeds_until_then():
     (decided,), free = leaving(state, DATA[0])
     assert (decided.what, decided.why) == ("data-worker-2 in place of data-worker-0, which feeds until then", WHY)
     assert not free and want(state, DATA[2]).cpu == want(state, DATA[0]).cpu == 1.0
-    state.handle(events.Joined(DATA[2]), at=6)
+    state.handle(events.RoleJoined(DATA[2]), at=6)
     assert names(state) == ["data-worker-0.0", "data-worker-1.0"] and state.feeding.epoch == epoch
-    state.handle(events.Ready(DATA[2], "better:2"), at=7)
+    state.handle(events.RoleReady(DATA[2], "better:2"), at=7)
     assert names(state) == ["data-worker-1.0", "data-worker-2.0"] and state.draining(DATA[0])
     assert state.feeding.epoch == epoch + 1 and leaving(state, DATA[0]) == ([], False)
     state.handle(exited(DATA[0], 0), at=8)
@@ -68,7 +68,7 @@ def test_one_that_is_lost_while_it_comes_is_started_again_and_the_first_feeds_on
 def test_where_there_is_no_place_for_another_the_first_stays():
     state = fed(1)
     leaving(state, DATA[0])
-    (decided,) = state.handle(events.Gone(RoleExit(role=DATA[1], pid=0, unplaced="no node took it")), at=6)
+    (decided,) = state.handle(events.RoleExited(RoleExit(role=DATA[1], pid=0, unplaced="no node took it")), at=6)
     assert decided.what == "data-worker-0 goes on: there is no place for data-worker-1"
     state.check()
     assert state.feeding.wanted == 1 and names(state) == ["data-worker-0.0"]
@@ -96,5 +96,5 @@ def test_another_of_the_same_stage_comes():
 
 def test_at_the_end_of_a_job_nobody_comes_any_more():
     state = fed(1)
-    state.handle(events.StopAsked("enough"), at=4)
+    state.handle(events.StopRequested("enough"), at=4)
     assert leaving(state, DATA[0]) == ([], True)

@@ -47,15 +47,17 @@ def come(state):
     """Everyone who is awaited joins, everyone who drains leaves."""
     for name, node in list(state.nodes.items()):
         if node.state == "expected":
-            state.handle(events.Joined(node.role, node.incarnation, 1), at=1.0)
+            state.handle(events.RoleJoined(node.role, node.incarnation, 1), at=1.0)
         if node.role.kind is RoleKind.SERVER and node.state == "joined" and not node.address:
-            state.handle(events.Ready(node.role, name, node.incarnation), at=1.0)
+            state.handle(events.RoleReady(node.role, name, node.incarnation), at=1.0)
     for node in list(state.nodes.values()):
         if node.state == "draining" and node.role.kind is RoleKind.WORKER:
-            state.handle(events.Finished(node.role, node.incarnation), at=1.0)
-            state.handle(events.Gone(RoleExit(role=node.role, pid=1, code=0, incarnation=node.incarnation)), at=1.0)
+            state.handle(events.ScriptFinished(node.role, node.incarnation), at=1.0)
+            state.handle(
+                events.RoleExited(RoleExit(role=node.role, pid=1, code=0, incarnation=node.incarnation)), at=1.0
+            )
         elif node.state == "draining":
-            state.handle(events.Emptied(node.role), at=1.0)
+            state.handle(events.ServerEmptied(node.role), at=1.0)
     state.check()
 
 
@@ -133,7 +135,7 @@ def test_workers_of_low_priority_come_last_and_go_first():
 def test_a_user_who_scales_by_hand_gets_workers_of_usual_priority():
     state = running()
     carry_out(state, SMALL, extra_workers=1)
-    state.handle(events.Scaled(2, "asked by the user", pinned=True), at=5.0)
+    state.handle(events.WorkersScaled(2, "asked by the user", pinned=True), at=5.0)
     come(state)
     assert state.planned.extra == 0 and plan_state.shape_of(state).workers == 2
     assert [role.low for role in state.wanted() if role.role.kind is RoleKind.WORKER] == [False, False]
@@ -142,7 +144,7 @@ def test_a_user_who_scales_by_hand_gets_workers_of_usual_priority():
 def test_one_of_low_priority_that_is_lost_is_so_in_its_next_life():
     state = running()
     carry_out(state, SMALL, extra_workers=1)
-    state.handle(events.Gone(RoleExit(role=Role(RoleKind.WORKER, 1), pid=1, signal="SIGKILL")), at=5.0)
+    state.handle(events.RoleExited(RoleExit(role=Role(RoleKind.WORKER, 1), pid=1, signal="SIGKILL")), at=5.0)
     (low,) = (role for role in state.wanted() if role.low)
     assert (low.role.rank, low.incarnation) == (1, 1)
     state.check()
@@ -165,7 +167,7 @@ def test_a_server_that_never_comes_ends_the_plan_with_a_reason():
     target = Shape(workers=1, servers=2, worker_cpu=0.5, server_cpu=0.5)
     state.handle(events.PlanTaken(target, PlanningStage.ADJUSTING, "because"), at=2.0)
     state.handle(plan_moves.next_move(state), at=3.0)
-    state.handle(events.Late(Role(RoleKind.SERVER, 1), 0, 400.0), at=400.0)
+    state.handle(events.RoleLate(Role(RoleKind.SERVER, 1), 0, 400.0), at=400.0)
     end = plan_moves.next_move(state)
     assert isinstance(end, events.PlanEnded) and "1 is what came of 2" in end.why
     (said,) = state.handle(end, at=401.0)
@@ -178,7 +180,7 @@ def test_whoever_scales_by_hand_is_not_overruled():
     target = Shape(workers=3, servers=1, worker_cpu=0.5, server_cpu=0.5)
     state.handle(events.PlanTaken(target, PlanningStage.ADJUSTING, "because"), at=2.0)
     epoch = state.planned.epoch
-    state.handle(events.Scaled(2, "asked by the user", pinned=True), at=3.0)
+    state.handle(events.WorkersScaled(2, "asked by the user", pinned=True), at=3.0)
     assert state.planned.target is None and state.planned.epoch > epoch
     bounds = plan_state.bounds_of(state)
     assert (bounds.least.workers, bounds.most.workers) == (2, 2)
@@ -187,7 +189,7 @@ def test_whoever_scales_by_hand_is_not_overruled():
 
 def test_what_a_user_sets_by_hand_may_be_more_than_the_quota():
     state = running(quota=1.0)
-    state.handle(events.Scaled(6, "asked by the user", pinned=True), at=3.0)
+    state.handle(events.WorkersScaled(6, "asked by the user", pinned=True), at=3.0)
     assert plan_state.bounds_of(state).quota.cpu >= 6 * 0.1 + 0.1
 
 
@@ -208,28 +210,28 @@ def test_a_bsp_group_keeps_its_servers_and_gets_other_cores_and_workers():
     assert (bounds.least.workers, bounds.most.workers) == (LEAST.workers, MOST.workers)
     carry_out(state, Shape(workers=2, servers=1, worker_cpu=1.0, server_cpu=0.25))
     assert [node.cpu for node in state.nodes.values()] == [0.25, 1.0, 1.0]
-    state.handle(events.Scaled(2, "by hand", pinned=True), at=9.0)
+    state.handle(events.WorkersScaled(2, "by hand", pinned=True), at=9.0)
     bounds = plan_state.bounds_of(state)
     assert bounds.least.workers == bounds.most.workers == 2, "what the user has set stays"
 
 
 def test_a_bsp_group_is_settled_when_it_is_formed_of_all_its_workers():
     state = running(sync="bsp")
-    state.handle(events.Formed((LeaseHolder(0, 0),), "all are there"), at=2.0)
+    state.handle(events.GroupFormed((LeaseHolder(0, 0),), "all are there"), at=2.0)
     assert not plan_state.unsettled(state, moving=0)
-    state.handle(events.Scaled(2, "the plan", planned=True), at=3.0)
+    state.handle(events.WorkersScaled(2, "the plan", planned=True), at=3.0)
     come(state)
     assert "1 of 2 workers are in the bsp group" in plan_state.unsettled(state, moving=0)
-    state.handle(events.Formed((LeaseHolder(0, 0), LeaseHolder(1, 0)), "one more"), at=4.0)
+    state.handle(events.GroupFormed((LeaseHolder(0, 0), LeaseHolder(1, 0)), "one more"), at=4.0)
     assert not plan_state.unsettled(state, moving=0)
 
 
 def test_roles_to_come_have_what_the_plan_gives_them():
     state = running()
     carry_out(state, Shape(workers=1, servers=1, worker_cpu=1.0, server_cpu=0.25))
-    state.handle(events.Scaled(2, "by hand"), at=5.0)
+    state.handle(events.WorkersScaled(2, "by hand"), at=5.0)
     assert state.nodes["worker-1"].wanted.cpu == 1.0
-    state.handle(events.Gone(RoleExit(role=Role(RoleKind.WORKER, 0), pid=1, signal="SIGKILL")), at=6.0)
+    state.handle(events.RoleExited(RoleExit(role=Role(RoleKind.WORKER, 0), pid=1, signal="SIGKILL")), at=6.0)
     assert state.nodes["worker-0"].wanted.cpu == 1.0  # its next life too
 
 
@@ -237,15 +239,15 @@ def test_nothing_is_settled_while_someone_is_awaited_drains_or_is_lost():
     state = running()
     assert plan_state.unsettled(state, moving=0) == ""
     assert "slots" in plan_state.unsettled(state, moving=3)
-    state.handle(events.Scaled(2, "by hand"), at=5.0)
+    state.handle(events.WorkersScaled(2, "by hand"), at=5.0)
     assert "awaited" in plan_state.unsettled(state, moving=0)
     come(state)
-    state.handle(events.Scaled(1, "by hand"), at=6.0)
+    state.handle(events.WorkersScaled(1, "by hand"), at=6.0)
     assert "drains" in plan_state.unsettled(state, moving=0)
 
 
 def test_a_job_that_drains_takes_no_plan():
     state = running()
-    state.handle(events.StopAsked("enough"), at=2.0)
+    state.handle(events.StopRequested("enough"), at=2.0)
     with pytest.raises(errors.BadInput, match="draining"):
         state.handle(events.PlanTaken(SMALL, PlanningStage.ADJUSTING, "because"), at=3.0)

@@ -12,16 +12,16 @@ def training(**spec):
     state = JobState(JobSpec(name="job", servers=2, **spec))
     for kind, ranks in ((RoleKind.SERVER, 2), (RoleKind.WORKER, 1)):
         for rank in range(ranks):
-            state.handle(events.Joined(Role(kind, rank), pid=rank + 1), at=0.0)
+            state.handle(events.RoleJoined(Role(kind, rank), pid=rank + 1), at=0.0)
     for rank in range(2):
-        state.handle(events.Ready(Role(RoleKind.SERVER, rank), f"host:{rank}"), at=0.0)
+        state.handle(events.RoleReady(Role(RoleKind.SERVER, rank), f"host:{rank}"), at=0.0)
     return state
 
 
 def become_ready(state, rank):
     role = Role(RoleKind.SERVER, rank)
-    state.handle(events.Joined(role, pid=10 + rank), at=2.0)
-    state.handle(events.Ready(role, f"host:{rank}"), at=2.0)
+    state.handle(events.RoleJoined(role, pid=10 + rank), at=2.0)
+    state.handle(events.RoleReady(role, f"host:{rank}"), at=2.0)
     state.check()
 
 
@@ -38,7 +38,7 @@ def test_one_that_is_far_too_slow_has_none_from_then_on():
     state = training()
     (told,) = state.handle(events.ServerReplaced(1, "its machine is very slow", at_once=True), at=1.0)
 
-    assert told == actions.Decided(
+    assert told == actions.LogDecision(
         "replace server-1 by server-2, its slots go to its peers at once", "its machine is very slow"
     )
     assert servers.staying(state.nodes) == (0,)
@@ -70,14 +70,14 @@ def kill(state, rank, *, oom, at=3.0):
     role = Role(RoleKind.SERVER, rank)
     life = state.nodes[str(role)].incarnation
     ended = RoleExit(role=role, pid=rank + 1, signal="SIGKILL", incarnation=life, oom=oom)
-    told = state.handle(events.Gone(ended), at=at)
+    told = state.handle(events.RoleExited(ended), at=at)
     state.check()
-    return [action.what for action in told if isinstance(action, actions.Decided)]
+    return [action.what for action in told if isinstance(action, actions.LogDecision)]
 
 
 def test_after_a_kill_for_want_of_memory_there_are_twice_as_many_servers():
     state = training(server_memory=1 << 30)
-    state.handle(events.Saved(1), at=1.0)
+    state.handle(events.CheckpointSaved(1), at=1.0)
 
     again, more = kill(state, 1, oom=True)
     assert again.startswith("relaunch server-1 as incarnation 1") and more.startswith("scale from 2 to 4 servers: add ")
@@ -87,6 +87,6 @@ def test_after_a_kill_for_want_of_memory_there_are_twice_as_many_servers():
 
 def test_after_any_other_kill_there_are_as_many_as_before():
     state = training(server_memory=1 << 30)
-    state.handle(events.Saved(1), at=1.0)
+    state.handle(events.CheckpointSaved(1), at=1.0)
 
     assert len(kill(state, 1, oom=False)) == 1 and state.servers_wanted == 2

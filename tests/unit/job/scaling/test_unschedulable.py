@@ -17,15 +17,15 @@ def job(workers=2, servers=1, **fields):
 
 def no_room(state, role, at=300.0):
     ended = RoleExit(role=role, pid=0, incarnation=state.node(role).incarnation, unplaced="0/3 nodes have 8 CPU")
-    return state.handle(events.Gone(ended), at=at)
+    return state.handle(events.RoleExited(ended), at=at)
 
 
 def begin(state, workers, servers):
     for role in servers:
-        state.handle(events.Joined(role, pid=1), at=1.0)
-        state.handle(events.Ready(role, f"host:{role.rank}"), at=1.0)
+        state.handle(events.RoleJoined(role, pid=1), at=1.0)
+        state.handle(events.RoleReady(role, f"host:{role.rank}"), at=1.0)
     for role in workers:
-        state.handle(events.Joined(role, pid=1), at=1.0)
+        state.handle(events.RoleJoined(role, pid=1), at=1.0)
 
 
 def test_a_job_goes_on_without_a_worker_that_finds_no_place_and_says_so():
@@ -34,7 +34,7 @@ def test_a_job_goes_on_without_a_worker_that_finds_no_place_and_says_so():
     done = no_room(state, WORKERS[1])
     assert (state.workers, state.phase, state.relaunches) == (1, JobPhase.RUNNING, 0)
     assert [each.role for each in state.wanted()] == [SERVERS[0], WORKERS[0]]
-    assert any(isinstance(action, actions.Fence) for action in done)
+    assert any(isinstance(action, actions.FenceWorker) for action in done)
     assert state.decision.what == "go on with 1 worker, without worker-1"
     assert "0/3 nodes have 8 CPU" in state.decision.why and "again in 300 s" in state.decision.why
 
@@ -51,7 +51,7 @@ def test_room_is_asked_for_again_later_and_later():
     assert state.short.tries == 2 and state.short.again_at == 900.0 + 2 * 300.0
     (event,) = unschedulable.again(state, at=1500.0)
     state.handle(event, at=1500.0)
-    state.handle(events.Joined(WORKERS[1], 2), at=1501.0)
+    state.handle(events.RoleJoined(WORKERS[1], 2), at=1501.0)
     assert unschedulable.again(state, at=9999.0) == []
 
 
@@ -92,9 +92,9 @@ def test_slots_are_laid_over_the_servers_that_are_there():
 def test_a_server_that_holds_slots_is_waited_for():
     state = job(workers=1, servers=2)
     begin(state, WORKERS[:1], SERVERS[:2])
-    state.handle(events.Saved(1), at=2.0)
+    state.handle(events.CheckpointSaved(1), at=2.0)
     lost = RoleExit(role=SERVERS[1], pid=1, signal="SIGKILL", evicted=True)
-    state.handle(events.Gone(lost), at=3.0)
+    state.handle(events.RoleExited(lost), at=3.0)
     no_room(state, SERVERS[1])
     assert state.servers_wanted == 2 and state.node(SERVERS[1]).incarnation == 2
     assert state.phase is JobPhase.RUNNING and state.healing
@@ -136,7 +136,7 @@ def test_news_of_no_room_changes_nothing_for_one_that_has_come_or_when_all_drain
     assert no_room(state, WORKERS[1]) == []
     state = job(workers=2)
     begin(state, WORKERS[:1], SERVERS[:1])
-    state.handle(events.StopAsked("Ctrl-C"), at=2.0)
+    state.handle(events.StopRequested("Ctrl-C"), at=2.0)
     assert no_room(state, WORKERS[1]) == [] and state.phase is JobPhase.DRAINING
 
 
@@ -144,7 +144,7 @@ def test_a_gang_begins_when_all_are_there_or_known_to_find_no_place():
     state = job(workers=3, gang=True)
     begin(state, WORKERS[:1], SERVERS[:1])
     assert state.phase is JobPhase.STARTING
-    state.handle(events.Joined(WORKERS[1], pid=1), at=2.0)
+    state.handle(events.RoleJoined(WORKERS[1], pid=1), at=2.0)
     assert state.phase is JobPhase.STARTING
     no_room(state, WORKERS[2])
     assert state.phase is JobPhase.RUNNING and state.workers == 2

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from springtide.domain.spec.straggler_rules import StragglerRules
-from springtide.job.stragglers.backups import FAST_AFTER, SILENT_AFTER, SLOW_AFTER, Mark, marked, wanted
+from springtide.job.stragglers.backups import FAST_AFTER, SILENT_AFTER, SLOW_AFTER, SlowMark, marked, wanted
 
 RULES = StragglerRules()
 NOBODY = (0, "", ())
@@ -79,7 +79,7 @@ def test_one_that_nothing_is_heard_of_for_long_or_that_left_is_marked_no_longer(
 
 
 def test_where_most_are_slow_it_is_not_them():
-    assert wanted({0: Mark(slow=True, lacks=0.9), 1: Mark(slow=True, lacks=0.9), 2: Mark()}) == NOBODY
+    assert wanted({0: SlowMark(slow=True, lacks=0.9), 1: SlowMark(slow=True, lacks=0.9), 2: SlowMark()}) == NOBODY
 
 
 WINDOWS = st.lists(
@@ -101,7 +101,7 @@ def test_no_mark_changes_more_often_than_its_windows_in_a_row_allow_or_in_a_wind
             since[rank] += rank in known and len(paces) > 1
             if (rank in before) != (rank in slow(marks)):
                 said = rank in known and len(paces) > 1
-                assert said or marks[rank] == Mark()  # or nothing was heard of it for long
+                assert said or marks[rank] == SlowMark()  # or nothing was heard of it for long
                 assert not said or since[rank] >= (FAST_AFTER if rank in before else SLOW_AFTER)
                 since[rank] = 0
         assert set(wanted(marks).slow) in (set(), slow(marks))

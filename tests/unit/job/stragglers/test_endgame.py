@@ -5,11 +5,11 @@ from hypothesis import given
 
 from springtide.domain.data.leases import ShrinkRequest
 from springtide.job.stragglers import endgame
-from springtide.job.stragglers.endgame import Holding
+from springtide.job.stragglers.endgame import LeaseLoad
 
 
 def holding(rank, offset, end, shard=0, first=0, batch=10):
-    return Holding(rank=rank, shard=shard, first=first, offset=offset, end=end, batch=batch)
+    return LeaseLoad(rank=rank, shard=shard, first=first, offset=offset, end=end, batch=batch)
 
 
 def test_a_slow_holder_keeps_what_it_can_do_in_everyones_time():

@@ -6,7 +6,7 @@ from hypothesis import given
 
 from springtide.domain.spec.straggler_rules import StragglerRules
 from springtide.job.stragglers import stragglers
-from springtide.job.stragglers.speed import Paces
+from springtide.job.stragglers.speed import WorkerPaces
 from springtide.job.stragglers.stragglers import judge
 
 RULES = StragglerRules()
@@ -82,7 +82,7 @@ def limits(now):
 
 
 def test_a_pace_is_that_of_the_window_and_time_without_leases_is_not_counted():
-    looking = Paces(window_s=10)
+    looking = WorkerPaces(window_s=10)
     for second in range(31):
         looking.look({0: 100 * second, 1: 100 * second if second < 20 else 2000 + 10 * (second - 20)}, [0, 1], second)
     assert looking.judged() == {0: pytest.approx(100), 1: pytest.approx(10)}
@@ -95,7 +95,7 @@ def test_a_pace_is_that_of_the_window_and_time_without_leases_is_not_counted():
 
 
 def test_a_worker_that_has_just_come_is_not_judged():
-    looking = Paces(window_s=20)
+    looking = WorkerPaces(window_s=20)
     for second in range(8):
         looking.look({0: 100 * second}, [0, 1], second)
     assert looking.judged() == {}

@@ -13,13 +13,13 @@ from springtide.job.core import events
 from springtide.job.scaling import plan_state
 from springtide.master.autoscale import bounds as bounding
 from springtide.master.core import journal_entries
-from springtide.master.core.record import Record
+from springtide.master.core.record import JobRecord
 from springtide.rpc.messages import messages
 from tests.unit.job.scaling.test_bounds import SPEC
 
 
 def doors(spec):
-    record = Record(spec)
+    record = JobRecord(spec)
     happened = []
 
     def happen(event):
@@ -31,18 +31,18 @@ def doors(spec):
 
 def test_a_job_comes_into_its_new_bounds_and_plans_within_them():
     made = doors(SPEC)
-    assert bounding.answer(made, messages.Rebound(workers=(1, 2), why="less")) == messages.Ok()
+    assert bounding.answer(made, messages.BoundsRequest(workers=(1, 2), why="less")) == messages.Ok()
     state = made.record.state
     assert state.workers == 2 and plan_state.bounds_of(state).most.workers == 2
     assert state.decision.why == "less"
-    bounding.answer(made, messages.Rebound(workers=(1, 9)))
+    bounding.answer(made, messages.BoundsRequest(workers=(1, 9)))
     assert state.workers == 2 and plan_state.bounds_of(state).most.workers == 9
 
 
 def test_a_job_that_nobody_plans_has_no_bounds():
     made = doors(replace(SPEC, planning=PlanRules()))
     with pytest.raises(errors.BadInput, match="springtide scale"):
-        bounding.answer(made, messages.Rebound(workers=(1, 2)))
+        bounding.answer(made, messages.BoundsRequest(workers=(1, 2)))
     assert made.record.state.workers == 3
 
 
@@ -56,22 +56,22 @@ def test_a_job_that_nobody_plans_has_no_bounds():
 def test_bounds_that_the_job_cannot_come_into_are_not_kept(bounds, why):
     made = doors(replace(SPEC, sync="bsp"))
     card = DatasetCard(samples=800, batch_size=8, in_step=True)
-    made.record.lease(journal_entries.Lease(LeaseHolder(0, 0), card, 1, 2.0, ()))
+    made.record.lease(journal_entries.LeaseEntry(LeaseHolder(0, 0), card, 1, 2.0, ()))
     with pytest.raises(errors.BadInput, match=why):
-        bounding.answer(made, messages.Rebound(**bounds))
+        bounding.answer(made, messages.BoundsRequest(**bounds))
     assert not made.happened and not made.record.state.planned.limits
 
 
 def test_a_job_that_drains_or_whose_servers_are_not_ready_keeps_its_bounds():
     made = doors(SPEC)
     with pytest.raises(errors.BadInput, match="its servers are not ready yet; try again"):
-        bounding.answer(made, messages.Rebound(servers=(2, 2)))
+        bounding.answer(made, messages.BoundsRequest(servers=(2, 2)))
     begun = doors(replace(SPEC, workers=1, servers=1))
     for role, address in (("server-0", "here"), ("worker-0", "")):
-        begun.record.happen(events.Joined(begun.record.state.nodes[role].role, pid=1), 1.0)
+        begun.record.happen(events.RoleJoined(begun.record.state.nodes[role].role, pid=1), 1.0)
         if address:
-            begun.record.happen(events.Ready(begun.record.state.nodes[role].role, address), 1.0)
-    begun.record.happen(events.StopAsked("enough"), 2.0)
+            begun.record.happen(events.RoleReady(begun.record.state.nodes[role].role, address), 1.0)
+    begun.record.happen(events.StopRequested("enough"), 2.0)
     with pytest.raises(errors.BadInput, match="is draining"):
-        bounding.answer(begun, messages.Rebound(workers=(1, 2)))
+        bounding.answer(begun, messages.BoundsRequest(workers=(1, 2)))
     assert not made.happened and not begun.happened

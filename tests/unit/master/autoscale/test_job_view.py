@@ -15,11 +15,11 @@ from springtide.domain.spec.plan_rules import PlanRules
 from springtide.job.core import events
 from springtide.job.scaling import plan_state
 from springtide.master.autoscale import job_view
-from springtide.master.autoscale.profiler import Watching
+from springtide.master.autoscale.profiler import Profiler
 from springtide.master.core import journal_entries
-from springtide.master.core.record import Record
+from springtide.master.core.record import JobRecord
 from springtide.planning.guards import oom
-from springtide.rpc.messages.messages import Report
+from springtide.rpc.messages.messages import MemberReport
 
 WORKER, SERVER = Role(RoleKind.WORKER, 0), Role(RoleKind.SERVER, 0)
 BOUNDS = ShapeBounds(
@@ -40,19 +40,19 @@ class Quiet:
 def begun(card=CARD, **spec):
     """A record of a job that trains."""
     given = dict(worker_cpu=0.5, server_cpu=0.5, planning=RULES)
-    record = Record(JobSpec(name="job", **(given | spec)))
-    record.happen(events.Joined(SERVER), 1.0)
-    record.happen(events.Ready(SERVER, "here"), 1.0)
-    record.happen(events.Joined(WORKER), 2.0)
-    record.lease(journal_entries.Lease(LeaseHolder(0, 0), card, 1, 2.0, ()))
+    record = JobRecord(JobSpec(name="job", **(given | spec)))
+    record.happen(events.RoleJoined(SERVER), 1.0)
+    record.happen(events.RoleReady(SERVER, "here"), 1.0)
+    record.happen(events.RoleJoined(WORKER), 2.0)
+    record.lease(journal_entries.LeaseEntry(LeaseHolder(0, 0), card, 1, 2.0, ()))
     return record
 
 
 def sources(record, watching=None, guards=Quiet, usage=None):
-    watching = watching or Watching(RULES)
+    watching = watching or Profiler(RULES)
     if watching.era is None:
         watching.look(plan_state.shape_of(record.state), list(record.state.nodes.values()), {}, at=3.0)
-    return job_view.Sources(name="job-2", record=record, watching=watching, guards=guards, usage=usage or {})
+    return job_view.ViewSources(name="job-2", record=record, watching=watching, guards=guards, usage=usage or {})
 
 
 def test_facts_come_from_the_models_outline_and_the_data_sets_card():
@@ -95,7 +95,7 @@ def test_a_model_that_is_not_told_or_garbled_is_no_reason_to_fail(told):
 
 
 def test_a_job_that_has_not_shown_its_data_or_is_not_all_there_is_not_shown():
-    record = Record(JobSpec(name="job", worker_cpu=0.5, server_cpu=0.5, planning=RULES))
+    record = JobRecord(JobSpec(name="job", worker_cpu=0.5, server_cpu=0.5, planning=RULES))
     assert job_view.view(sources(record), now=4.0) is None
     whole = sources(begun())
     whole.watching.look(None, [], {}, at=5.0)
@@ -120,10 +120,10 @@ def test_memory_is_needed_only_where_it_has_limits():
 
 def test_a_role_that_was_killed_for_want_of_memory_is_a_finding_until_something_was_changed():
     record = begun(worker_memory=2**30)
-    record.happen(events.Gone(RoleExit(role=WORKER, pid=0, signal="SIGKILL", oom=True)), 5.0)
+    record.happen(events.RoleExited(RoleExit(role=WORKER, pid=0, signal="SIGKILL", oom=True)), 5.0)
     found = job_view.findings(sources(record), now=6.0)
     assert [(one.trouble, str(one.role)) for one in found] == [(FindingKind.OOM, "worker-0")]
-    record.happen(events.Scaled(2, "by hand"), 7.0)
+    record.happen(events.WorkersScaled(2, "by hand"), 7.0)
     assert job_view.findings(sources(record), now=8.0) == ()
 
 
@@ -138,12 +138,12 @@ def test_what_a_guard_could_not_do_is_a_finding_for_a_while():
 
 
 def test_how_long_roles_took_to_start_is_watched():
-    record = Record(JobSpec(name="job", worker_cpu=0.5, server_cpu=0.5, planning=RULES))
-    watching = Watching(RULES)
+    record = JobRecord(JobSpec(name="job", worker_cpu=0.5, server_cpu=0.5, planning=RULES))
+    watching = Profiler(RULES)
     nodes = list(record.state.nodes.values())
     watching.look(None, nodes, {}, at=1.0)
-    record.happen(events.Joined(SERVER), 3.0)
-    record.happen(events.Joined(WORKER), 6.0)
+    record.happen(events.RoleJoined(SERVER), 3.0)
+    record.happen(events.RoleJoined(WORKER), 6.0)
     watching.look(None, nodes, {}, at=6.0)
     assert {(one.kind, one.cpu) for one in watching.launches} == {(RoleKind.WORKER, 0.5), (RoleKind.SERVER, 0.5)}
     assert all(one.seconds == 6.0 for one in watching.launches)
@@ -152,14 +152,16 @@ def test_how_long_roles_took_to_start_is_watched():
 
 
 def test_what_was_measured_in_a_shape_is_kept_when_the_job_gets_another():
-    watching = Watching(RULES)
+    watching = Profiler(RULES)
     first = Shape(workers=1, servers=1, worker_cpu=0.5, server_cpu=0.5)
     second = Shape(workers=1, servers=1, worker_cpu=1.0, server_cpu=0.5)
     steps = 0
     for at in range(20):
         watching.look(first if at < 10 else second, [], {WORKER: RoleUsage(role=WORKER, cpu_s=0.25 * at)}, at=float(at))
         steps += 10
-        watching.heard(WORKER, 0, Report(step=steps, samples=8 * steps, seconds={"total": float(at)}), at=float(at))
+        watching.heard(
+            WORKER, 0, MemberReport(step=steps, samples=8 * steps, seconds={"total": float(at)}), at=float(at)
+        )
     shapes = [one.shape for one in watching.window(8).profiles()]
     assert set(shapes) == {first, second} and shapes == sorted(shapes, key=lambda shape: shape.worker_cpu)
     assert watching.cpu_used(Life(WORKER, 0)) == pytest.approx(0.25)
@@ -167,19 +169,21 @@ def test_what_was_measured_in_a_shape_is_kept_when_the_job_gets_another():
 
 
 def test_cores_that_servers_use_are_counted_once_workers_are_past_their_first_steps():
-    watching = Watching(RULES)
+    watching = Profiler(RULES)
     shape = Shape(workers=1, servers=1, worker_cpu=0.5, server_cpu=0.5)
     busy_s = 0.0
     for at in range(20):  # for ten seconds data is read and the first steps are slow: the server has nothing to do
         busy_s += 0.3 if at > 10 else 0.0
         watching.look(shape, [], {SERVER: RoleUsage(role=SERVER, cpu_s=busy_s)}, at=float(at))
         steps = 1 if at < 10 else 10 * at
-        watching.heard(WORKER, 0, Report(step=steps, samples=8 * steps, seconds={"total": float(at)}), at=float(at))
+        watching.heard(
+            WORKER, 0, MemberReport(step=steps, samples=8 * steps, seconds={"total": float(at)}), at=float(at)
+        )
     assert watching.cpu_used(Life(SERVER, 0)) == pytest.approx(0.3)
 
 
 def test_reports_are_not_counted_while_the_job_changes():
-    watching = Watching(RULES)
+    watching = Profiler(RULES)
     watching.look(None, [], {}, at=1.0)
-    watching.heard(WORKER, 0, Report(step=5, samples=5), at=2.0)
+    watching.heard(WORKER, 0, MemberReport(step=5, samples=5), at=2.0)
     assert watching.window(1).profiles() == ()

@@ -17,9 +17,9 @@ from springtide.domain.spec.job_spec import JobPhase, JobSpec
 from springtide.domain.spec.plan_rules import PlanRules
 from springtide.domain.spec.planning_config import PlanningConfig
 from springtide.job.core import events
-from springtide.master.autoscale.loop import Advised
-from springtide.master.core.record import Record
-from springtide.master.dispatcher import Desk
+from springtide.master.autoscale.loop import AdviserSetup
+from springtide.master.core.record import JobRecord
+from springtide.master.dispatcher import MasterService
 from springtide.rpc.messages import messages
 from springtide.telemetry import events as stories
 from springtide.telemetry.events import EventLog
@@ -68,13 +68,13 @@ class World:
     def __init__(self, tmp_path, adviser, rules=RULES, **spec):
         self.path, self.clock, self.adviser = tmp_path / "events.jsonl", Clock(), adviser
         self.spec = JobSpec(name="job", worker_cpu=0.5, server_cpu=0.5, planning=rules, **spec)
-        self.record = Record(self.spec)
+        self.record = JobRecord(self.spec)
         self.steps = {}
 
     async def begin(self):
         self.story = EventLog(self.path)
-        advised = Advised(adviser=self.adviser, name="job-2", wall=lambda: 1e9 + self.clock.now)
-        self.desk = Desk(self.record, self.story, self.clock, advised=advised)
+        advised = AdviserSetup(adviser=self.adviser, name="job-2", wall=lambda: 1e9 + self.clock.now)
+        self.desk = MasterService(self.record, self.story, self.clock, advised=advised)
         self.peers = await everyone(self.desk)
         await self.desk.handle(self.peers["worker-0"], messages.LeaseRequest(CARD))
         return self
@@ -101,14 +101,14 @@ class World:
                 if node.state == "joined":
                     usage.append(RoleUsage(role=node.role, cpu_s=0.3 * self.clock.now, memory=1 << 20))
                     if node.role.kind is RoleKind.SERVER:
-                        self.desk._happen(events.Heard(node.role))  # its heartbeats are held, in real time
+                        self.desk._happen(events.RoleAlive(node.role))  # its heartbeats are held, in real time
                         continue
                     done = self.steps[str(node.role)] = self.steps.get(str(node.role), 0) + pace
                     took = done / pace
                     parts = {"total": took, "gradient": 0.6 * took, "update": 0.2 * took, "lookup": 0.2 * took}
-                    report = messages.Report(step=done, samples=10 * done, seconds=parts)
+                    report = messages.MemberReport(step=done, samples=10 * done, seconds=parts)
                     await self.desk.handle(self.peers[str(node.role)], messages.Heartbeat(report))
-            await self.desk.handle(self.peers["agent"], messages.Look(tuple(usage)))
+            await self.desk.handle(self.peers["agent"], messages.AgentPoll(tuple(usage)))
             self.desk.tick()
             await self.answered()
 
@@ -268,7 +268,7 @@ def test_nothing_is_asked_or_changed_while_the_job_heals(tmp_path):
         await world.train(3)
         asked = len(world.adviser.seen)
         lost = RoleExit(role=Role(RoleKind.WORKER, 0), pid=2, signal="SIGKILL")
-        world.desk._happen(events.Gone(lost))
+        world.desk._happen(events.RoleExited(lost))
         for _ in range(5):
             world.clock.now += 1.0
             world.desk.tick()
@@ -282,7 +282,7 @@ def test_nothing_is_asked_or_changed_while_the_job_heals(tmp_path):
 def test_advice_that_comes_while_the_job_heals_is_not_followed(tmp_path):
     async def test(world):
         async def late(view, epoch):
-            world.desk._happen(events.Gone(RoleExit(role=Role(RoleKind.WORKER, 0), pid=2, signal="SIGKILL")))
+            world.desk._happen(events.RoleExited(RoleExit(role=Role(RoleKind.WORKER, 0), pid=2, signal="SIGKILL")))
             return plan_once()(view, epoch)
 
         world.adviser.answer = lambda view, epoch: late(view, epoch) if view.profiles else plan_once()(view, epoch)
@@ -299,7 +299,7 @@ def test_a_master_that_takes_over_goes_on_with_the_plan(tmp_path):
     async def test(world):
         while world.desk.state.planned.target is None:
             await world.train(1)
-        again = Record.from_bytes(world.record.to_bytes())
+        again = JobRecord.from_bytes(world.record.to_bytes())
         assert again.state.planned == world.record.state.planned
         assert again.state.planned.target == LARGER and again.state.planned.stage is PlanningStage.ADJUSTING
 
@@ -342,7 +342,7 @@ def test_a_job_that_is_over_is_remembered_with_what_it_ended_with(tmp_path):
     async def test(world):
         await world.train(30)
         for rank in (0, 1):
-            await world.desk.handle(world.peers[f"worker-{rank}"], messages.Finish())
+            await world.desk.handle(world.peers[f"worker-{rank}"], messages.FinishRequest())
         world.desk.tick()
         assert world.desk.state.phase is JobPhase.FINISHED
         await world.desk.autoscale.close()
@@ -357,7 +357,7 @@ def test_a_job_that_is_over_is_remembered_with_what_it_ended_with(tmp_path):
 def test_a_job_that_ended_as_a_sample_is_no_example_for_others(tmp_path):
     async def test(world):
         await world.train(2)
-        await world.desk.handle(world.peers["worker-0"], messages.Finish())
+        await world.desk.handle(world.peers["worker-0"], messages.FinishRequest())
         world.desk.tick()
         assert world.desk.state.phase is JobPhase.FINISHED
         await world.desk.autoscale.close()

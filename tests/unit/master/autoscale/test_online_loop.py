@@ -16,15 +16,15 @@ from springtide.domain.data.streams import PartitionView, StepSums, StreamUse
 from springtide.domain.spec.job_spec import JobSpec
 from springtide.domain.spec.online_job import OnlineJob, OnlinePoint, TrafficStep
 from springtide.job.core import events
-from springtide.master.autoscale.forecast import Foresight
-from springtide.master.autoscale.online_loop import Online
-from springtide.master.autoscale.stream_stats import Streams
+from springtide.master.autoscale.forecast import TrafficForecast
+from springtide.master.autoscale.online_loop import OnlineAutoscaler
+from springtide.master.autoscale.stream_stats import StreamStats
 from springtide.master.core import waiters
-from springtide.master.core.context import Doors
-from springtide.master.core.record import Record
+from springtide.master.core.context import MasterContext
+from springtide.master.core.record import JobRecord
 from springtide.planning.online.forecast.traffic import Forecast
 from springtide.planning.online.scaling import decision
-from springtide.rpc.messages.messages import Report
+from springtide.rpc.messages.messages import MemberReport
 from springtide.telemetry.logs import RunFiles
 from springtide.telemetry.time_series import Series, read
 from tests.unit.master.autoscale.test_loop import RULES
@@ -56,22 +56,22 @@ class World:
     def __init__(self, tmp_path, monkeypatch, job=ONLINE, *, workers=1, record=None, at=0.0, **spec):
         self.now, self.files, self.told, self.views = at, RunFiles(tmp_path), [], []
         self.answer = lambda view: Scaling(workers=view.workers, why="all is well")
-        self.record = record or Record(JobSpec(name="clicks", workers=workers, online=job, **spec))
+        self.record = record or JobRecord(JobSpec(name="clicks", workers=workers, online=job, **spec))
         self.happen = lambda event: self.record.happen(event, self.now)
-        doors = Doors(
+        doors = MasterContext(
             record=self.record,
-            changed=waiters.Turnstile(),
+            changed=waiters.ChangeSignal(),
             happen=self.happen,
             kept=lambda entry: contextlib.nullcontext(),
             tell=lambda kind, **fields: self.told.append((kind, fields)),
         )
         self.forecasts = Says()
-        foresight = Foresight(job, self.forecasts, self.files, wall=WALL + at, at=at)
+        foresight = TrafficForecast(job, self.forecasts, self.files, wall=WALL + at, at=at)
         points = Series(self.files.online, OnlinePoint, most=100)
-        self.online = Online(doors, Streams(wall=WALL + at, at=at), foresight, points)
+        self.online = OnlineAutoscaler(doors, StreamStats(wall=WALL + at, at=at), foresight, points)
         self.trained, self.end, self.came = {}, 0.0, []
-        monkeypatch.setattr(Online, "reads", True)
-        monkeypatch.setattr(Online, "_batch", BATCH)
+        monkeypatch.setattr(OnlineAutoscaler, "reads", True)
+        monkeypatch.setattr(OnlineAutoscaler, "_batch", BATCH)
         monkeypatch.setattr(decision, "decide", self.decide)
         monkeypatch.setattr(decision, "due", lambda view, rules, planned_at: True)
         for rank in range(self.record.state.servers_wanted):
@@ -85,9 +85,9 @@ class World:
     def join(self, role, address=""):
         life = self.record.state.node(role).incarnation
         with contextlib.suppress(Exception):
-            self.happen(events.Joined(role, life, 1))
+            self.happen(events.RoleJoined(role, life, 1))
         if address:
-            self.happen(events.Ready(role, address, life))
+            self.happen(events.RoleReady(role, address, life))
 
     def arrive(self):
         """All that are awaited come."""
@@ -129,7 +129,7 @@ class World:
             size = self.filled * BATCH
             steps = StepSums(done / size, done, busy, done * size, busy * size)
             use = StreamUse(partitions=(view,), records=int(done), busy_s=busy, waited_s=waited, steps=steps)
-            self.online.heard(life, Report(step=int(done / size), stream=use), at=self.now)
+            self.online.heard(life, MemberReport(step=int(done / size), stream=use), at=self.now)
 
     @property
     def kinds(self):
@@ -163,7 +163,7 @@ def test_more_workers_come_with_a_reason_and_servers_follow_in_proportion(world)
 
 
 def test_servers_follow_within_the_bounds_that_the_user_gave_since(world):
-    world.happen(events.Rebound(None, (1, 2), "the spec was changed"))
+    world.happen(events.BoundsChanged(None, (1, 2), "the spec was changed"))
     world.answer = lambda view: Scaling(workers=3, why="more is expected")
     world.go(40, traffic=80)
     assert (world.record.state.workers, world.record.state.servers_wanted) == (3, 2)
@@ -219,7 +219,7 @@ def test_doing_nothing_has_its_reason_and_is_said_once(world):
 
 def test_a_number_set_by_hand_stays(world):
     world.answer = lambda view: Scaling(workers=4, why="more")
-    world.happen(events.Scaled(2, "by hand", pinned=True))
+    world.happen(events.WorkersScaled(2, "by hand", pinned=True))
     world.arrive()
     world.go(100, traffic=80)
     assert world.record.state.workers == 2 and "set by hand" in world.online.status(world.now).why
@@ -227,8 +227,8 @@ def test_a_number_set_by_hand_stays(world):
 
 def test_bounds_that_are_changed_hold_and_open_a_number_set_by_hand(world):
     world.answer = lambda view: Scaling(workers=4, why="more")
-    world.happen(events.Scaled(2, "by hand", pinned=True))
-    world.happen(events.Rebound((1, 3), None, "the spec was changed"))
+    world.happen(events.WorkersScaled(2, "by hand", pinned=True))
+    world.happen(events.BoundsChanged((1, 3), None, "the spec was changed"))
     world.arrive()
     world.go(100, traffic=80)
     assert world.record.state.workers == 3
@@ -254,7 +254,7 @@ def test_that_dead_letters_are_only_counted_is_told_once_whatever_becomes_of_the
 
     def refuse(world, rank, letters):
         use = StreamUse(corrupt=letters + 5, unkept=letters, unkept_why=f"the box of {rank} is full")
-        world.online.heard(Life(Role(RoleKind.WORKER, rank), 0), Report(step=1, stream=use), at=world.now)
+        world.online.heard(Life(Role(RoleKind.WORKER, rank), 0), MemberReport(step=1, stream=use), at=world.now)
 
     refuse(world, 0, 0)
     assert not world.told
@@ -325,7 +325,7 @@ def test_a_master_that_takes_over_knows_what_was_learned_and_what_came(tmp_path,
     world = World(tmp_path, monkeypatch)
     world.go(1900, traffic=80, step_s=5.0)
     known = world.online.status(world.now)
-    snapshot = Record.from_bytes(world.record.to_bytes())
+    snapshot = JobRecord.from_bytes(world.record.to_bytes())
     later = World(tmp_path, monkeypatch, record=snapshot, at=world.now + 3)
     state = later.online.status(later.now)
     assert state.hours == pytest.approx(known.hours, abs=0.01)
@@ -384,7 +384,7 @@ def test_a_planner_that_fails_changes_nothing_but_the_reason(world):
 def test_time_without_training_while_it_is_scaled_is_downtime(tmp_path, monkeypatch):
     world = World(tmp_path, monkeypatch)
     world.go(30, traffic=80)
-    world.happen(events.Scaled(2, "more", planned=True))
+    world.happen(events.WorkersScaled(2, "more", planned=True))
     world.go(20, traffic=80, pace=1e-9)
     assert world.online.status(world.now).down_min * 60 == pytest.approx(17, abs=3)
     world.arrive()

@@ -2,7 +2,7 @@
 
 from springtide.domain.core.roles import Life, Role, RoleKind
 from springtide.domain.data.streams import PartitionView, StreamUse
-from springtide.master.autoscale.stream_stats import Streams
+from springtide.master.autoscale.stream_stats import StreamStats
 from springtide.planning.online.capacity.measurements import Work
 
 WALL = 1_000_000.0
@@ -15,7 +15,7 @@ def use(*views, records=0, busy_s=0.0, waited_s=0.0, **more):
 
 
 def test_what_was_there_before_anybody_looked_waits_but_has_not_just_come():
-    streams = Streams(wall=WALL, at=0.0)
+    streams = StreamStats(wall=WALL, at=0.0)
     streams.heard(ONE, 0, use((0, 100, 500, WALL - 60.0)), at=0.0)
     assert (streams.came, streams.backlog, streams.trained) == (0, 400, 100)
     assert streams.lag_s(0.0) == 60.0
@@ -25,7 +25,7 @@ def test_what_was_there_before_anybody_looked_waits_but_has_not_just_come():
 
 
 def test_lag_is_that_of_the_partition_that_is_furthest_behind():
-    streams = Streams(wall=WALL, at=0.0)
+    streams = StreamStats(wall=WALL, at=0.0)
     streams.heard(ONE, 0, use((0, 100, 100, 0.0), (1, 5, 9, WALL - 3)), at=0.0)
     streams.heard(TWO, 0, use((2, 5, 9, WALL - 8)), at=0.0)
     assert streams.lag_s(0.0) == 8.0
@@ -33,7 +33,7 @@ def test_lag_is_that_of_the_partition_that_is_furthest_behind():
 
 
 def test_a_time_of_day_that_jumps_changes_no_lag():
-    streams = Streams(wall=WALL, at=0.0)
+    streams = StreamStats(wall=WALL, at=0.0)
     streams.heard(ONE, 0, use((0, 0, 1, WALL)), at=0.0)
     for at in range(1, 10):  # producers' clock jumps an hour ahead, then a day back
         stamp = WALL + 3600 if at % 2 else WALL - 86_400
@@ -42,7 +42,7 @@ def test_a_time_of_day_that_jumps_changes_no_lag():
 
 
 def test_a_partition_that_went_back_with_a_lost_server_waits_again():
-    streams = Streams(wall=WALL, at=0.0)
+    streams = StreamStats(wall=WALL, at=0.0)
     streams.heard(ONE, 0, use((0, 90, 100, WALL)), at=0.0)
     streams.heard(TWO, 0, use((0, 50, 100, WALL - 4.0)), at=1.0)
     assert streams.backlog == 50 and streams.came == 0
@@ -50,7 +50,7 @@ def test_a_partition_that_went_back_with_a_lost_server_waits_again():
 
 
 def test_workers_are_measured_over_the_time_in_which_they_were_there():
-    streams = Streams(wall=WALL, at=0.0)
+    streams = StreamStats(wall=WALL, at=0.0)
     first, second = Life(ONE, 0), Life(TWO, 0)
     for at in range(11):
         streams.heard(ONE, 0, use(records=100 * at, busy_s=0.5 * at, waited_s=0.5 * at), at=float(at))
@@ -63,7 +63,7 @@ def test_workers_are_measured_over_the_time_in_which_they_were_there():
 
 
 def test_what_a_life_that_is_over_has_done_still_counts_its_queue_does_not():
-    streams = Streams(wall=WALL, at=0.0)
+    streams = StreamStats(wall=WALL, at=0.0)
     streams.heard(ONE, 0, use(records=100, late=3, queue=7, lag_p99_s=9.0), at=0.0)
     streams.heard(ONE, 1, use(records=10, late=1, queue=2, lag_p99_s=1.0), at=1.0)
     assert streams.total == StreamUse(records=110, late=4, queue=2, lag_p99_s=1.0)

@@ -7,7 +7,7 @@ import pytest
 
 from springtide import errors
 from springtide.domain.plan.advice import Advice
-from springtide.master.autoscale.threaded_adviser import Aside
+from springtide.master.autoscale.threaded_adviser import ThreadedAdviser
 from tests import waiting
 
 
@@ -31,7 +31,7 @@ class Blocks:
 def test_one_that_blocks_does_not_block_us_and_is_not_asked_again_until_it_is_back():
     async def test():
         made = []
-        aside = Aside(lambda: made.append(Blocks()) or made[0])
+        aside = ThreadedAdviser(lambda: made.append(Blocks()) or made[0])
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.05):
                 await aside.advise(None, epoch=1, now=0.0)
@@ -51,7 +51,7 @@ def test_one_that_blocks_does_not_block_us_and_is_not_asked_again_until_it_is_ba
 def test_a_job_that_ends_while_it_is_asked_is_told_of_after_that():
     async def test():
         adviser = Blocks()
-        aside = Aside(lambda: adviser)
+        aside = ThreadedAdviser(lambda: adviser)
         asked = asyncio.create_task(aside.advise(None, epoch=1, now=0.0))
         await waiting.soon(lambda: aside._busy is not None)
         told = asyncio.create_task(aside.conclude(None))
@@ -68,7 +68,7 @@ def test_a_job_that_ends_while_it_is_asked_is_told_of_after_that():
 
 def test_what_it_raises_is_raised_here():
     async def test():
-        aside = Aside(Blocks)
+        aside = ThreadedAdviser(Blocks)
         with pytest.raises(errors.HistoryUnavailable):
             await aside.conclude(None)
         await aside.close()
@@ -77,4 +77,4 @@ def test_what_it_raises_is_raised_here():
 
 
 def test_one_that_was_never_asked_is_never_made():
-    asyncio.run(Aside(lambda: pytest.fail("made")).close())
+    asyncio.run(ThreadedAdviser(lambda: pytest.fail("made")).close())

@@ -13,7 +13,7 @@ CARD = dataclasses.replace(test_schedule.CARD, in_step=True)
 
 async def form(job, generation=0, **more):
     """The one worker is the group."""
-    return await job.ask("worker-0", messages.Form(not generation, True, generation=generation, **more))
+    return await job.ask("worker-0", messages.GroupRequest(not generation, True, generation=generation, **more))
 
 
 async def begin(job):
@@ -40,7 +40,7 @@ def test_the_group_waits_until_all_servers_have_copied_and_the_manifest_has_the_
         manifest = reader.read(str(job.folder), 1)
         assert (manifest.step, manifest.samples) == (3, 5)
         late = await asyncio.wait_for(job.ask("worker-0", at_step(1, step=3)), 5)
-        assert isinstance(late, messages.Wait), "a word that comes twice begins nothing"
+        assert isinstance(late, messages.WaitReply), "a word that comes twice begins nothing"
         assert job.outcomes == [(1, "complete")]
 
     test_schedule.with_job(test, tmp_path, sync="bsp")

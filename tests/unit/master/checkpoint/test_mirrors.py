@@ -5,10 +5,10 @@ from hypothesis import strategies as st
 
 from springtide.domain.core.roles import Role, RoleKind
 from springtide.domain.model.checkpoints import Buddy, CheckpointRules, buddy_of
-from springtide.master.checkpoint.mirrors import Buddies
+from springtide.master.checkpoint.mirrors import MirrorDirectory
 from springtide.rpc.messages import messages
 
-ORDER = messages.Save(1, 5)
+ORDER = messages.SaveOrder(1, 5)
 
 
 def server(rank):
@@ -30,7 +30,7 @@ def test_one_alone_has_none():
 
 
 def test_an_order_names_where_the_buddys_present_life_listens():
-    buddies = Buddies(CheckpointRules(every_s=1.0, mirror=True))
+    buddies = MirrorDirectory(CheckpointRules(every_s=1.0, mirror=True))
     lives = {0: "server-0.0", 1: "server-1.1", 4: "server-4.0"}
     for rank, life, port in ((0, 0, 10), (1, 0, 11), (4, 0, 14)):
         buddies.listens(server(rank), life, says(f"host:{port}"))
@@ -44,6 +44,6 @@ def test_an_order_names_where_the_buddys_present_life_listens():
 
 
 def test_without_a_mirror_nobody_is_named_or_waited_for():
-    buddies = Buddies(CheckpointRules(every_s=1.0))
+    buddies = MirrorDirectory(CheckpointRules(every_s=1.0))
     assert buddies.known({0: "server-0.0", 1: "server-1.0"})
     assert buddies.named(ORDER, server(0), {0: "server-0.0", 1: "server-1.0"}) is ORDER

@@ -18,8 +18,8 @@ from springtide.domain.model.checkpoints import CheckpointRules, Lineage
 from springtide.domain.spec.job_spec import JobPhase, JobSpec
 from springtide.embedding.placement.placement import even
 from springtide.master import dispatcher
-from springtide.master.checkpoint.round import Saving
-from springtide.master.core.record import Record
+from springtide.master.checkpoint.round import CheckpointStore
+from springtide.master.core.record import JobRecord
 from springtide.rpc.messages import messages
 from springtide.server import checkpoints, restore
 from springtide.telemetry.events import EventLog
@@ -56,7 +56,7 @@ class Job:
     async def order(self, rank):
         """What a server is told to write."""
         order = await asyncio.wait_for(self.ask(f"server-{rank}", messages.SaveRequest(*self.asked[rank])), 5)
-        assert isinstance(order, messages.Save)
+        assert isinstance(order, messages.SaveOrder)
         self.asked[rank] = order.term, order.number, order.part
         return order
 
@@ -102,7 +102,9 @@ def with_job(test, tmp_path, *, servers=2, rules=RULES, claim=stores.CLAIM, **sp
         try:
             made = JobSpec(name="job", servers=servers, slots=stores.SLOTS, seed=5, checkpoints=rules, **spec)
             folder = tmp_path / "checkpoints"
-            master = dispatcher.Desk(Record(made), story, clock, saving=Saving(rules, folder, claim))
+            master = dispatcher.MasterService(
+                JobRecord(made), story, clock, saving=CheckpointStore(rules, folder, claim)
+            )
             master.rounds.resume()
             await test(Job(master, clock, await everyone(master, servers=servers), folder, servers))
         finally:
@@ -165,7 +167,7 @@ def test_a_disk_that_takes_no_more_is_told_and_the_job_goes_on(tmp_path):
         await job.train()
         job.tick()
         order = await job.order(0)
-        said = messages.Saved(order.term, order.number, error="cannot write to /data: No space left on device")
+        said = messages.SaveReport(order.term, order.number, error="cannot write to /data: No space left on device")
         await job.ask("server-0", said)
         assert job.outcomes == [(1, "failed")]
         assert "No space left on device" in job.master.status().checkpoint_trouble
@@ -188,7 +190,7 @@ def test_the_end_of_data_is_told_after_a_checkpoint_that_has_it(tmp_path):
         assert order.hurry and not asked.done()
         job.asked[0] = (1, 1)
         await job.save()
-        assert isinstance(await asked, messages.End)
+        assert isinstance(await asked, messages.DataEnd)
 
     with_job(test, tmp_path)
 
@@ -198,8 +200,8 @@ def test_the_end_of_data_is_told_without_one_when_none_can_be_written(tmp_path):
         await job.train(shards=4)
         asked = asyncio.create_task(job.ask("worker-0", messages.LeaseRequest(CARD)))
         order = await job.order(1)
-        await job.ask("server-1", messages.Saved(order.term, order.number, error="disk full"))
-        assert isinstance(await asked, messages.End)
+        await job.ask("server-1", messages.SaveReport(order.term, order.number, error="disk full"))
+        assert isinstance(await asked, messages.DataEnd)
         assert [event["outcome"] for event in job.told()] == ["failed", "skipped"]
 
     with_job(test, tmp_path)
@@ -211,7 +213,7 @@ def test_one_whose_server_is_lost_is_abandoned_and_said(tmp_path):
         job.tick()
         await job.save(0)
         ended = RoleExit(role=Role(RoleKind.SERVER, 1), pid=3, signal="SIGKILL")
-        await job.ask("agent", messages.Exited(ended))
+        await job.ask("agent", messages.RoleExitReport(ended))
         job.tick()
         assert job.outcomes == [(1, "abandoned")]
         assert "server-1.0 was lost" in job.told()[0]["why"]
@@ -260,8 +262,8 @@ def test_a_job_that_is_stopped_ends_after_its_last_checkpoint(tmp_path):
         job.tick()
         await job.save()
         await job.train()
-        await job.ask("agent", messages.Stop("stopped by Ctrl-C"))
-        await job.ask("worker-0", messages.Finish())
+        await job.ask("agent", messages.StopRequest("stopped by Ctrl-C"))
+        await job.ask("worker-0", messages.FinishRequest())
         assert job.master.state.phase is JobPhase.DRAINING and job.master.status().saving_last
         await job.save()
         assert job.master.state.phase is JobPhase.STOPPED
@@ -272,8 +274,8 @@ def test_a_job_that_is_stopped_ends_after_its_last_checkpoint(tmp_path):
 
 def test_a_job_that_nothing_was_trained_of_ends_at_once(tmp_path):
     async def test(job):
-        await job.ask("agent", messages.Stop("stopped by Ctrl-C"))
-        await job.ask("worker-0", messages.Finish())
+        await job.ask("agent", messages.StopRequest("stopped by Ctrl-C"))
+        await job.ask("worker-0", messages.FinishRequest())
         assert job.master.state.phase is JobPhase.STOPPED and job.outcomes == []
 
     with_job(test, tmp_path)
@@ -282,10 +284,10 @@ def test_a_job_that_nothing_was_trained_of_ends_at_once(tmp_path):
 def test_a_last_one_that_fails_does_not_keep_the_job_from_ending(tmp_path):
     async def test(job):
         await job.train()
-        await job.ask("agent", messages.Stop("stopped by Ctrl-C"))
-        await job.ask("worker-0", messages.Finish())
+        await job.ask("agent", messages.StopRequest("stopped by Ctrl-C"))
+        await job.ask("worker-0", messages.FinishRequest())
         order = await job.order(0)
-        await job.ask("server-0", messages.Saved(order.term, order.number, error="disk full"))
+        await job.ask("server-0", messages.SaveReport(order.term, order.number, error="disk full"))
         assert job.master.state.phase is JobPhase.STOPPED
         assert "disk full" in job.master.state.last_save
 
@@ -299,8 +301,8 @@ def test_the_last_one_is_copied_to_the_url_before_the_job_ends(tmp_path):
         await job.train()
         job.tick()
         await job.save()
-        await job.ask("agent", messages.Stop("stopped by Ctrl-C"))
-        await job.ask("worker-0", messages.Finish())
+        await job.ask("agent", messages.StopRequest("stopped by Ctrl-C"))
+        await job.ask("worker-0", messages.FinishRequest())
         assert job.master.state.phase is JobPhase.DRAINING
         await job.master.rounds.uploading._task
         assert job.master.state.phase is JobPhase.STOPPED
@@ -333,8 +335,8 @@ def test_objects_of_workers_are_in_the_manifest_and_their_last_states_too(tmp_pa
         job.tick()
         await job.save()
         assert reader.latest(str(job.folder)).manifest.objects == {0: {"schedule": b"early"}}
-        await job.ask("agent", messages.Stop("stopped by Ctrl-C"))
-        await job.ask("worker-0", messages.Finish(objects={"schedule": b"late"}))
+        await job.ask("agent", messages.StopRequest("stopped by Ctrl-C"))
+        await job.ask("worker-0", messages.FinishRequest(objects={"schedule": b"late"}))
         assert job.master.state.phase is JobPhase.DRAINING, "nothing was trained since, but the schedule has moved"
         await job.save()
         assert job.master.state.phase is JobPhase.STOPPED
@@ -343,13 +345,13 @@ def test_objects_of_workers_are_in_the_manifest_and_their_last_states_too(tmp_pa
         other = EventLog(tmp_path / "other.jsonl")
         try:
             spec = JobSpec(name="job", workers=3, slots=stores.SLOTS, seed=5, checkpoints=resumed)
-            successor = dispatcher.Desk(
-                Record(spec), other, job.clock, saving=Saving(resumed, tmp_path / "other", OTHER)
+            successor = dispatcher.MasterService(
+                JobRecord(spec), other, job.clock, saving=CheckpointStore(resumed, tmp_path / "other", OTHER)
             )
             successor.rounds.resume()
             assert successor.record.objects_for(0) == successor.record.objects_for(2) == {"schedule": b"late"}
             before = reader.latest(str(job.folder)).manifest.samples
-            assert successor.status().samples_before == Record.from_bytes(successor.record.to_bytes()).samples_before
+            assert successor.status().samples_before == JobRecord.from_bytes(successor.record.to_bytes()).samples_before
             assert successor.status().samples_before == before > 0
         finally:
             other.close()
@@ -377,8 +379,8 @@ def test_a_master_that_takes_over_goes_on_with_what_is_complete(tmp_path):
         await job.order(0)
         (job.folder / "server-0.0-000002.run1.part").write_bytes(b"")
         story = EventLog(tmp_path / "events.jsonl")
-        successor = dispatcher.Desk(
-            job.master.record, story, job.clock, term=2, saving=Saving(RULES, job.folder, stores.CLAIM, term=2)
+        successor = dispatcher.MasterService(
+            job.master.record, story, job.clock, term=2, saving=CheckpointStore(RULES, job.folder, stores.CLAIM, term=2)
         )
         successor.take_over()
         assert successor.rounds.saving.last.number == 1
@@ -439,9 +441,13 @@ def test_servers_bring_their_slots_back_before_they_are_ready(tmp_path):
         rules = CheckpointRules(every_s=30, resume="/somewhere", resume_number=7, resume_run=stores.RUN)
         spec = JobSpec(name="job", servers=2, slots=64, checkpoints=rules)
         story = EventLog(tmp_path / "events.jsonl")
-        master = dispatcher.Desk(Record(spec), story, Clock(), saving=Saving(rules, tmp_path / "new", OTHER))
+        master = dispatcher.MasterService(
+            JobRecord(spec), story, Clock(), saving=CheckpointStore(rules, tmp_path / "new", OTHER)
+        )
         welcome = await master.handle(dispatcher.Peer(address="s"), messages.JoinServer(1, 3))
-        assert welcome.restore == messages.Restore("/somewhere", 7, tuple(range(32, 64)), Lineage("run2", "run1", 7))
+        assert welcome.restore == messages.RestoreOrder(
+            "/somewhere", 7, tuple(range(32, 64)), Lineage("run2", "run1", 7)
+        )
         assert welcome.checkpoints == str(tmp_path / "new")
         story.close()
 

@@ -2,11 +2,11 @@
 
 import pytest
 
-from springtide.master.core.loop_lag import WINDOW_S, Lag
+from springtide.master.core.loop_lag import WINDOW_S, LoopLag
 
 
 def test_the_longest_delay_is_that_of_the_window():
-    lag = Lag(lambda: 0.0)
+    lag = LoopLag(lambda: 0.0)
     assert lag.longest_s == 0.0
     for second, late in enumerate([0.01, 0.5, 0.02, 0.3, 0.1]):
         lag.note(late, at=float(second))

@@ -17,7 +17,7 @@ from springtide.domain.spec.job_spec import JobPhase, JobSpec
 from springtide.job.core import events
 from springtide.master import dispatcher, main
 from springtide.master.core.journal import Journal
-from springtide.master.core.record import DONE, Record
+from springtide.master.core.record import DONE, JobRecord
 from springtide.master.servers import recovery
 from springtide.rpc.messages import messages
 from springtide.rpc.transport.listener import Peer
@@ -64,7 +64,7 @@ class Members:
             return
         if self.chance.random() < 0.03:
             self.notes[len(self.notes) + 1] = self.master.record.book.note()
-            self.master._happen(events.Saved(len(self.notes)))
+            self.master._happen(events.CheckpointSaved(len(self.notes)))
         if self.notes and self.chance.random() < 0.03:
             await self.lose_server()
         each = self.chance.choice(wanted)
@@ -75,7 +75,9 @@ class Members:
         """It dies; its next life brings back any of the checkpoints, or dies at it."""
         role = Role(RoleKind.SERVER, 0)
         life = self.master.state.node(role).incarnation
-        await self.master.handle(self.agent, messages.Exited(RoleExit(role=role, pid=2, code=1, incarnation=life)))
+        await self.master.handle(
+            self.agent, messages.RoleExitReport(RoleExit(role=role, pid=2, code=1, incarnation=life))
+        )
         server = Peer(address="server")
         await self.master.handle(server, messages.JoinServer(0, 3 + life, life + 1))
         if self.chance.random() < 0.2:
@@ -119,17 +121,17 @@ class Members:
             case "exit":
                 how = self.chance.choice([{"signal": "SIGKILL"}, {"signal": "SIGKILL", "oom": True}, {"code": 0}])
                 ended = RoleExit(role=role, pid=1, incarnation=incarnation, **how)
-                await self.master.handle(self.agent, messages.Exited(ended))
+                await self.master.handle(self.agent, messages.RoleExitReport(ended))
             case "scale":
-                await self.master.handle(Peer(address="cli"), messages.Scale(self.chance.randint(1, 5)))
+                await self.master.handle(Peer(address="cli"), messages.ScaleRequest(self.chance.randint(1, 5)))
             case "share":
-                await self.master.handle(peer, messages.Share("key", bytes([self.chance.randrange(256)])))
+                await self.master.handle(peer, messages.ShareRequest("key", bytes([self.chance.randrange(256)])))
             case "claim":
                 key = f"thing {self.chance.randrange(3)}"
                 if self.master.record.once.get(key) in (None, DONE):
-                    reply = await self.master.handle(peer, messages.Claim(key))
+                    reply = await self.master.handle(peer, messages.ClaimRequest(key))
                     if reply.yours and self.chance.random() < 0.5:
-                        await self.master.handle(peer, messages.Settle(key))
+                        await self.master.handle(peer, messages.ClaimDone(key))
             case "fail":
                 if mine:
                     word = self.chance.choice(list(mine.values()))
@@ -141,7 +143,7 @@ class Members:
 
 def settled(record):
     """A record as bytes, without what no journal keeps: when each was heard last."""
-    copy = Record.from_bytes(record.to_bytes())
+    copy = JobRecord.from_bytes(record.to_bytes())
     for node in copy.state.nodes.values():
         node.heard_at = 0.0
     copy.book.renew(0.0)
@@ -158,7 +160,7 @@ def test_the_journal_gives_the_record_back(tmp_path, seed, snapshots, monkeypatc
         for history in range(15):
             clock, path = Clock(), tmp_path / f"{history}.db"
             journal = Journal(path, term=1, now=0.0)
-            master = dispatcher.Desk(Record(SPEC), story, clock, journal)
+            master = dispatcher.MasterService(JobRecord(SPEC), story, clock, journal)
             members = Members(master, clock, seed + history)
             monkeypatch.setattr(recovery, "read_manifest", members.read_manifest)
             await members.begin()
@@ -203,7 +205,7 @@ def test_a_new_master_takes_over_and_the_late_word_of_a_dead_worker_changes_noth
         agent = Peer(address="agent")
         await second.handle(agent, messages.JoinAgent(1))
         ended = RoleExit(role=Role(RoleKind.WORKER, 0), pid=7, signal="SIGKILL")
-        await second.handle(agent, messages.Exited(ended))
+        await second.handle(agent, messages.RoleExitReport(ended))
         assert second.status().shards_leased == 0
         (grant,) = leased.grants
         word = Progress(grant.shard, grant.first, grant.end, grant.end)
@@ -237,14 +239,14 @@ def test_a_master_that_was_superseded_says_nothing_more(tmp_path):
 
 
 def test_what_must_be_done_once_is_done_by_another_when_its_doer_is_lost():
-    record = Record(SPEC)
+    record = JobRecord(SPEC)
     one, two = LeaseHolder(0, 0), LeaseHolder(1, 0)
     assert record.claim("weights", one) is True
     assert record.claim("weights", one) is True  # asked again over a new connection
     assert record.claim("weights", two) is None
     for role in (Role(RoleKind.WORKER, 0), Role(RoleKind.WORKER, 1)):
-        record.happen(events.Joined(role), 0.0)
-    record.happen(events.Gone(RoleExit(role=Role(RoleKind.WORKER, 0), pid=0, signal="SIGKILL")), 1.0)
+        record.happen(events.RoleJoined(role), 0.0)
+    record.happen(events.RoleExited(RoleExit(role=Role(RoleKind.WORKER, 0), pid=0, signal="SIGKILL")), 1.0)
     assert record.claim("weights", two) is True
     record.settle("weights", one)  # the word of the one that was lost
     assert record.once["weights"] == two
@@ -253,7 +255,7 @@ def test_what_must_be_done_once_is_done_by_another_when_its_doer_is_lost():
 
 
 def test_a_worker_gets_its_own_objects_back_and_a_new_one_those_of_the_lowest_rank():
-    record = Record(SPEC)
+    record = JobRecord(SPEC)
     assert record.objects_for(0) == {}
     record.remember(2, {"schedule": b"of 2", "counter": b"of 2"})
     record.remember(1, {"schedule": b"of 1"})
@@ -264,13 +266,13 @@ def test_a_worker_gets_its_own_objects_back_and_a_new_one_those_of_the_lowest_ra
 
 def test_a_worker_that_is_added_begins_where_the_others_are_though_one_of_its_rank_was_there_before():
     async def test():
-        record = Record(JobSpec(name="job", workers=2))
+        record = JobRecord(JobSpec(name="job", workers=2))
         for rank, epoch in ((0, 1), (1, 1)):
             record.remember(rank, {"schedule": b"early"}, EpochPlace(epoch, epoch, epoch + 1))
-        record.happen(events.Scaled(1, "a test"), 1.0)
+        record.happen(events.WorkersScaled(1, "a test"), 1.0)
         assert record.place_for(1).epoch == 1, "it is still there"
         record.remember(0, {"schedule": b"late"}, EpochPlace(5, 5, 6))
-        record.happen(events.Scaled(2, "a test"), 2.0)
+        record.happen(events.WorkersScaled(2, "a test"), 2.0)
         assert record.place_for(1).epoch == 5 and record.objects_for(1) == {"schedule": b"late"}
 
     asyncio.run(test())

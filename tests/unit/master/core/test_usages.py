@@ -1,7 +1,7 @@
 """What roles take, by the agent's word or their own."""
 
 from springtide.domain.core.roles import Role, RoleKind, RoleUsage
-from springtide.master.core.usages import STALE_S, Usages
+from springtide.master.core.usages import STALE_S, UsageTable
 
 SERVER, WORKER = Role(RoleKind.SERVER, 0), Role(RoleKind.WORKER, 1)
 
@@ -11,14 +11,14 @@ def taking(role, memory, incarnation=0):
 
 
 def test_a_role_speaks_for_itself_where_the_agent_sees_nothing():
-    usages = Usages()
+    usages = UsageTable()
     usages.looked(())
     usages.heard(SERVER, 2, taking(WORKER, 5), at=1.0)
     assert usages.now(at=2.0) == {SERVER: taking(SERVER, 5, 2)}, "and for nobody else"
 
 
 def test_the_agents_word_goes_first():
-    usages = Usages()
+    usages = UsageTable()
     usages.heard(SERVER, 0, taking(SERVER, 5), at=1.0)
     usages.heard(WORKER, 0, taking(WORKER, 7), at=1.0)
     usages.looked((taking(SERVER, 6),))
@@ -26,7 +26,7 @@ def test_the_agents_word_goes_first():
 
 
 def test_who_has_ended_or_is_silent_takes_nothing():
-    usages = Usages()
+    usages = UsageTable()
     usages.heard(SERVER, 1, taking(SERVER, 5, 1), at=1.0)
     usages.heard(WORKER, 0, taking(WORKER, 7), at=1.0)
     usages.gone(SERVER, 0)
@@ -37,6 +37,6 @@ def test_who_has_ended_or_is_silent_takes_nothing():
 
 
 def test_a_role_that_was_not_asked_says_nothing():
-    usages = Usages()
+    usages = UsageTable()
     usages.heard(SERVER, 0, None, at=1.0)
     assert usages.now(at=1.0) == {}

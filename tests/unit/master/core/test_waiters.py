@@ -6,7 +6,7 @@ from springtide.master.core import waiters
 
 
 def test_a_barrier_is_complete_when_all_have_come_and_one_worker_twice_is_not_all():
-    arrivals = waiters.Arrivals(2)
+    arrivals = waiters.BarrierArrivals(2)
     for turn in (1, 2):
         assert not arrivals.complete("weights", turn, 0)
         assert not arrivals.complete("weights", turn, 0)
@@ -16,7 +16,7 @@ def test_a_barrier_is_complete_when_all_have_come_and_one_worker_twice_is_not_al
 
 def test_whoever_waits_looks_again_after_every_change():
     async def run():
-        turnstile, seen = waiters.Turnstile(), []
+        turnstile, seen = waiters.ChangeSignal(), []
 
         def third_time():
             seen.append(1)

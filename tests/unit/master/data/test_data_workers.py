@@ -15,8 +15,8 @@ from springtide.job.scaling import data_workers
 from springtide.master import dispatcher
 from springtide.master import status as standing
 from springtide.master.core.journal import Journal
-from springtide.master.core.progress import Tally
-from springtide.master.core.record import Record
+from springtide.master.core.progress import ProgressTally
+from springtide.master.core.record import JobRecord
 from springtide.master.main import rebuild
 from springtide.rpc.messages import messages
 from springtide.rpc.messages.data_workers import PACKAGE_KEY, Package
@@ -45,7 +45,7 @@ async def come(master, rank=0, incarnation=0, address="host:9"):
 
 
 async def wanted(master, peers):
-    outlook = await master.handle(peers["agent"], messages.Look())
+    outlook = await master.handle(peers["agent"], messages.AgentPoll())
     return [str(each.role) for each in outlook.wanted if each.role.kind is RoleKind.DATA_WORKER]
 
 
@@ -70,7 +70,7 @@ def test_a_job_without_them_wants_none_until_the_user_says_so(tmp_path):
     async def test(master, clock):
         peers = await training(master, clock)
         assert await wanted(master, peers) == []
-        await master.handle(peers["worker-0"], messages.Scale(data_workers=1))
+        await master.handle(peers["worker-0"], messages.ScaleRequest(data_workers=1))
         assert await wanted(master, peers) == ["data-worker-0"]
 
     with_desk(test, tmp_path)
@@ -88,7 +88,7 @@ def test_workers_hear_who_feeds_and_only_when_that_is_news(tmp_path):
         assert [(each.name, each.address) for each in news.members] == [("data-worker-0.0", "host:9")]
         assert (await master.handle(worker, messages.Heartbeat(feeders=news.epoch))).feeders is None
         killed = RoleExit(role=Role(RoleKind.DATA_WORKER, 0), pid=5, signal="SIGKILL")
-        await master.handle(peers["agent"], messages.Exited(killed))
+        await master.handle(peers["agent"], messages.RoleExitReport(killed))
         assert (await master.handle(worker, messages.Heartbeat(feeders=news.epoch))).feeders.members == ()
 
     with_desk(test, tmp_path, feeding=FIXED)
@@ -99,13 +99,13 @@ def test_a_data_worker_waits_for_the_package_and_is_told_to_drain(tmp_path):
         peers = await training(master, clock)
         peer = Peer(address="data")
         await master.handle(peer, messages.JoinDataWorker(1, 5))
-        waiting = asyncio.create_task(master.handle(peer, messages.Lookup(PACKAGE_KEY)))
+        waiting = asyncio.create_task(master.handle(peer, messages.ValueRequest(PACKAGE_KEY)))
         await asyncio.sleep(0)
         assert not waiting.done()
-        await master.handle(peers["worker-0"], messages.Share(PACKAGE_KEY, b"it is there"))
+        await master.handle(peers["worker-0"], messages.ShareRequest(PACKAGE_KEY, b"it is there"))
         assert (await waiting).value == b"it is there"
         assert not (await master.handle(peer, BEAT)).drain
-        await master.handle(peers["worker-0"], messages.Scale(data_workers=1))
+        await master.handle(peers["worker-0"], messages.ScaleRequest(data_workers=1))
         assert (await master.handle(peer, BEAT)).drain
         with pytest.raises(errors.BadInput, match="may not ask for LeaseRequest"):
             await master.handle(peer, messages.LeaseRequest(CARD))
@@ -118,7 +118,7 @@ def test_one_that_was_given_up_hears_so(tmp_path):
         peers = await training(master, clock)
         peer, _ = await come(master)
         killed = RoleExit(role=Role(RoleKind.DATA_WORKER, 0), pid=5, signal="SIGKILL")
-        await master.handle(peers["agent"], messages.Exited(killed))
+        await master.handle(peers["agent"], messages.RoleExitReport(killed))
         assert (await master.handle(peer, BEAT)).fenced
         with pytest.raises(errors.Fenced):
             await master.handle(peer, messages.DataWorkerReady("host:9"))
@@ -129,7 +129,7 @@ def test_one_that_was_given_up_hears_so(tmp_path):
 def test_a_trainer_that_cannot_be_fed_ends_it_with_its_reason(tmp_path):
     async def test(master, clock):
         peers = await training(master, clock)
-        await master.handle(peers["worker-0"], messages.Unfed("an IterableDataset has no indices"))
+        await master.handle(peers["worker-0"], messages.CannotFeed("an IterableDataset has no indices"))
         assert await wanted(master, peers) == []
         assert master.status().data_workers_why == "worker-0: an IterableDataset has no indices"
         clock.now += 100
@@ -145,9 +145,9 @@ def test_samples_that_were_left_out_are_told_by_index(tmp_path):
         left_out = LeftOut(BatchName(0, 3, 8, 4), (17, 19), "ValueError: broken")
         for _ in range(2):  # a batch that is trained again counts once
             await master.handle(peers["worker-0"], messages.TrainedWithout(left_out))
-        again = Record.from_bytes(master.record.to_bytes())
+        again = JobRecord.from_bytes(master.record.to_bytes())
         for record in (master.record, again):
-            status = standing.status_of(record, Tally(), {}, term=1, now=clock.now)
+            status = standing.status_of(record, ProgressTally(), {}, term=1, now=clock.now)
             assert (status.left_out, status.samples_left_out) == ((left_out,), 2)
             assert status.decision == "train without samples 17, 19 (shard 3, epoch 0)"
             assert status.decision_why == "worker-0: ValueError: broken"
@@ -179,10 +179,10 @@ async def train(master, clock, peers, seconds, *, read_share):
     """A trainer's reports and the agent's measurements, a second apart."""
     for _ in range(seconds):
         clock.now += 1.0
-        report = messages.Report(step=1, samples=1, feed=feed(int(clock.now * 10), read_share=read_share))
+        report = messages.MemberReport(step=1, samples=1, feed=feed(int(clock.now * 10), read_share=read_share))
         await master.handle(peers["worker-0"], messages.Heartbeat(report))
         usage = RoleUsage(role=Role(RoleKind.WORKER, 0), cpu_s=clock.now)
-        await master.handle(peers["agent"], messages.Look((usage,)))
+        await master.handle(peers["agent"], messages.AgentPoll((usage,)))
         master.tick()
 
 
@@ -205,7 +205,9 @@ def test_no_data_worker_is_late_while_trainers_find_out_what_it_is_to_run(tmp_pa
         peers = await training(master, clock)
         await train(master, clock, peers, 13, read_share=0.6)
         if packaged:
-            await master.handle(peers["worker-0"], messages.Share(PACKAGE_KEY, msgspec.msgpack.encode(Package("it"))))
+            await master.handle(
+                peers["worker-0"], messages.ShareRequest(PACKAGE_KEY, msgspec.msgpack.encode(Package("it")))
+            )
         await train(master, clock, peers, 70, read_share=0.6)
         assert await wanted(master, peers) == ([] if packaged else ["data-worker-0"])
         await train(master, clock, peers, 270, read_share=0.6)
@@ -228,7 +230,7 @@ def test_data_workers_stay_below_what_a_brain_gives_them_and_it_is_told_of_them(
         assert (told.trainers, told.least) == (1, 1.0) and told.capable > told.speed > 0
         await train(master, clock, peers, 10, read_share=0.3)
         assert master.autoscale.fed is told, "cores of one that does not feed yet say nothing of what they bring"
-        await master.handle(peers["worker-0"], messages.Scale(data_workers=3))
+        await master.handle(peers["worker-0"], messages.ScaleRequest(data_workers=3))
         master.tick()
         assert master.autoscale.fed is None, "what the user has fixed is nobody's to share out"
 
@@ -250,7 +252,7 @@ def test_where_it_takes_little_none_are_started_and_the_reason_is_told(tmp_path)
 def test_what_the_user_has_set_by_hand_tuning_leaves_alone(tmp_path):
     async def test(master, clock):
         peers = await training(master, clock)
-        await master.handle(peers["worker-0"], messages.Scale(data_workers=3))
+        await master.handle(peers["worker-0"], messages.ScaleRequest(data_workers=3))
         await train(master, clock, peers, 30, read_share=0.6)
         assert len(await wanted(master, peers)) == 3
 
@@ -263,7 +265,7 @@ def test_a_master_that_takes_over_goes_on_with_the_tuning(tmp_path):
     async def first():
         clock, story = Clock(), EventLog(tmp_path / "events.jsonl")
         journal = Journal(tmp_path / "journal.db", term=1, now=0.0)
-        master = dispatcher.Desk(Record(spec), story, clock, journal)
+        master = dispatcher.MasterService(JobRecord(spec), story, clock, journal)
         peers = await training(master, clock)
         await train(master, clock, peers, 13, read_share=0.6)
         await come(master)

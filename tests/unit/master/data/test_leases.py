@@ -9,9 +9,9 @@ from springtide.domain.data.samples import DatasetCard
 from springtide.domain.data.streams import FAR, BatchCut, PartitionRange, PartitionView, StreamCard, StreamUse
 from springtide.domain.spec.job_spec import JobSpec
 from springtide.master import dispatcher
-from springtide.master.autoscale.online_loop import Online
+from springtide.master.autoscale.online_loop import OnlineAutoscaler
 from springtide.master.core import journal_entries
-from springtide.master.core.record import Record
+from springtide.master.core.record import JobRecord
 from springtide.master.data import leases, partitions
 from springtide.rpc.messages import messages
 from tests.unit.master.test_dispatcher import Clock, everyone, with_desk
@@ -45,7 +45,7 @@ def test_what_was_handed_out_cut_and_given_to_others_is_the_same_for_a_master_th
 
     async def run():
         story = dispatcher.EventLog(tmp_path / "events.jsonl")
-        master = dispatcher.Desk(Record(JobSpec(name="job", workers=1)), story, Clock(), journal)
+        master = dispatcher.MasterService(JobRecord(JobSpec(name="job", workers=1)), story, Clock(), journal)
         worker = (await everyone(master))["worker-0"]
         leased = await master.handle(worker, ask())
         assert leased.grants == tuple(Grant(number, 0, number, 0, FAR) for number in range(4))
@@ -61,13 +61,13 @@ def test_what_was_handed_out_cut_and_given_to_others_is_the_same_for_a_master_th
         return master
 
     master = asyncio.run(run())
-    again = Record(JobSpec(name="job", workers=1))
+    again = JobRecord(JobSpec(name="job", workers=1))
     for line in journal:
         again.apply(journal_entries.decode(line))
     for one in (master.record.book, again.book):
         one.renew(0.0)
     assert again.book.to_state() == master.record.book.to_state()
-    assert Record.from_bytes(again.to_bytes()).book.to_state() == again.book.to_state()
+    assert JobRecord.from_bytes(again.to_bytes()).book.to_state() == again.book.to_state()
     (flow,) = again.book.flows()
     assert flow.partitions[0].cuts == [7] and flow.partitions[4].end == 5
 
@@ -129,7 +129,7 @@ def test_a_slow_worker_gives_its_partitions_to_others_but_one_and_gets_some_long
 ):
     async def test(master, clock):
         zero, one, mine = await one_reads_all(master, clock)
-        monkeypatch.setattr(Online, "slow", (0,))
+        monkeypatch.setattr(OnlineAutoscaler, "slow", (0,))
         monkeypatch.setattr(partitions, "SLOW_S", 5.0)
         waiting = asyncio.create_task(master.handle(one, ask()))
         await asyncio.sleep(0)
@@ -142,7 +142,7 @@ def test_a_slow_worker_gives_its_partitions_to_others_but_one_and_gets_some_long
         await master.handle(zero, messages.Heartbeat(None, (*left, *ended)))
         await waiting
         flow = master.record.book.flows()[0]
-        monkeypatch.setattr(Online, "slow", ())
+        monkeypatch.setattr(OnlineAutoscaler, "slow", ())
         for later_s, owned in ((4, 1), (2, 2)):
             clock.now += later_s
             master.tick()
@@ -161,7 +161,7 @@ def test_what_a_lost_worker_had_goes_to_the_others_at_once(tmp_path):
         waiting = asyncio.create_task(master.handle(peers["worker-0"], ask(words(mine))))
         await asyncio.sleep(0)
         assert not waiting.done(), "each has its part"
-        await master.handle(peers["agent"], messages.Exited(lost))
+        await master.handle(peers["agent"], messages.RoleExitReport(lost))
         more = await waiting
         assert {grant.shard for grant in (*mine, *more.grants)} == {0, 1, 2, 3}, "without another tick"
         assert "2 that were nobody's" in master.status().decision_why
@@ -176,7 +176,7 @@ def test_what_no_worker_has_had_yet_is_left_to_those_that_are_slow_to_begin(tmp_
         master.tick()
         clock.now = partitions.PATIENCE_S - 0.1
         master.tick()
-        assert await master.handle(peers["worker-0"], ask(words(mine))) == messages.Wait()
+        assert await master.handle(peers["worker-0"], ask(words(mine))) == messages.WaitReply()
         clock.now += partitions.LOOK_S
         master.tick()
         assert (await master.handle(peers["worker-0"], messages.Heartbeat(None, tuple(words(mine))))).hurry
@@ -194,7 +194,7 @@ def test_busy_partitions_are_spread_over_workers_once_their_traffic_is_known(tmp
         for now in (0.0, 70.0, 140.0):
             for name, mine in grants.items():
                 views = tuple(PartitionView(one.nth, 0, int(now) * (50 if one.nth in busy else 1), 0.0) for one in mine)
-                beat = messages.Heartbeat(messages.Report(stream=StreamUse(partitions=views)), tuple(words(mine)))
+                beat = messages.Heartbeat(messages.MemberReport(stream=StreamUse(partitions=views)), tuple(words(mine)))
                 await master.handle(peers[name], beat)
             clock.now = now
             master.record.book.renew(now)
@@ -217,7 +217,7 @@ def test_ranks_of_a_group_are_given_the_same_of_a_stream_and_a_batch_that_is_not
         assert first.grants == (Grant(0, 0, 0, 0, 20),)
         assert await master.handle(one, request) == first
         assert (await master.handle(zero, request)).grants == (Grant(1, 0, 0, 20, 30),)
-        assert await master.handle(zero, request) == messages.Wait()
+        assert await master.handle(zero, request) == messages.WaitReply()
         clock.now += leases.LINGER_S
         assert (await master.handle(zero, request)).grants == (Grant(2, 0, 0, 30, 35),)
 

@@ -13,7 +13,7 @@ ONE, TWO = LeaseHolder(0), LeaseHolder(1)
 def state():
     made = JobState(JobSpec(name="job", workers=2, servers=1))
     for rank in range(2):
-        made.handle(events.Joined(Role(RoleKind.WORKER, rank), 0, 1), at=0.0)
+        made.handle(events.RoleJoined(Role(RoleKind.WORKER, rank), 0, 1), at=0.0)
     return made
 
 
@@ -46,7 +46,7 @@ def test_one_that_is_given_up_is_forgotten():
     job = state()
     known = ShufflerList(job)
     known.heard(TWO, "host:2", 0)
-    job.handle(events.Gone(RoleExit(role=Role(RoleKind.WORKER, 1), pid=1, signal="SIGKILL")), at=1.0)
+    job.handle(events.RoleExited(RoleExit(role=Role(RoleKind.WORKER, 1), pid=1, signal="SIGKILL")), at=1.0)
     assert names(known.heard(ONE, "host:1", 0)) == ["worker-0.0"]
 
 

@@ -1,25 +1,27 @@
 """The master watches what servers do with what they were granted."""
 
 from springtide.domain.core.roles import Role, RoleKind, RoleUsage
-from springtide.job.core.nodes import Node
-from springtide.job.scaling.plan_state import Size
-from springtide.master.servers.grant_release import Easing
+from springtide.job.core.nodes import RoleNode
+from springtide.job.scaling.plan_state import RoleSize
+from springtide.master.servers.grant_release import GrantRelease
 from springtide.planning.guards.grant_release import CALM_S
 
 GIB = 2**30
-USUAL = Size(cpu=1.0, memory=GIB)
+USUAL = RoleSize(cpu=1.0, memory=GIB)
 ROLE = Role(RoleKind.SERVER, 0)
 
 
-def server(cpu: float = 4.0, memory: int = 2 * GIB) -> Node:
-    node = Node(role=ROLE, since=0.0, heard_at=0.0)
+def server(cpu: float = 4.0, memory: int = 2 * GIB) -> RoleNode:
+    node = RoleNode(role=ROLE, since=0.0, heard_at=0.0)
     node.cpu, node.memory = cpu, memory
     return node
 
 
-def watch(node: Node, *, cpu: float, memory: int, seconds: float, easing: Easing | None = None, since: float = 0.0):
+def watch(
+    node: RoleNode, *, cpu: float, memory: int, seconds: float, easing: GrantRelease | None = None, since: float = 0.0
+):
     """What is decided first while it uses so much."""
-    easing = easing or Easing()
+    easing = easing or GrantRelease()
     for second in range(int(seconds) + 1):
         at = since + second
         usage = {ROLE: RoleUsage(role=ROLE, cpu_s=cpu * at, memory=memory)}
@@ -42,7 +44,7 @@ def test_memory_that_is_needed_stays_while_cpu_goes_back():
 
 
 def test_a_server_with_a_new_grant_is_watched_from_the_beginning():
-    node, easing = server(), Easing()
+    node, easing = server(), GrantRelease()
     assert watch(node, cpu=0.4, memory=0, seconds=CALM_S - 10, easing=easing) is None
     node.cpu = 6.0
     assert watch(node, cpu=0.4, memory=0, seconds=CALM_S - 10, easing=easing, since=CALM_S - 9) is None

@@ -6,9 +6,9 @@ import pytest
 
 from springtide.domain.core.roles import Role, RoleKind, RoleUsage
 from springtide.job.core import events
-from springtide.master.core.progress import Tally
-from springtide.master.servers.guards import Guards
-from springtide.rpc.messages.messages import Report
+from springtide.master.core.progress import ProgressTally
+from springtide.master.servers.guards import ServerGuards
+from springtide.rpc.messages.messages import MemberReport
 from tests.unit.master.servers.test_recovery import Job
 
 KEYS = 10_000.0  # a second, of each server
@@ -19,10 +19,10 @@ class Watch:
     """Guards over the two servers of a job, with a report a second of each."""
 
     def __init__(self, folder):
-        self.job, self.tally, self.happened, self.now = Job(folder), Tally(), [], 0.0
+        self.job, self.tally, self.happened, self.now = Job(folder), ProgressTally(), [], 0.0
         self.sums = {0: [0.0, 0.0], 1: [0.0, 0.0]}
         asyncio.run(self.job.begin())
-        self.guards = Guards(self.job.desk.record, self.job.desk._rollout, self.happened.append)
+        self.guards = ServerGuards(self.job.desk.record, self.job.desk._rollout, self.happened.append)
         self.job.story.close()
 
     def second(self, *ns_a_key):
@@ -32,7 +32,9 @@ class Watch:
             self.sums[rank][0] += KEYS
             self.sums[rank][1] += KEYS * ns
             keys, total = self.sums[rank]
-            self.tally.reports[Role(RoleKind.SERVER, rank)] = Report(counters={"pulled_keys": keys, "lookup_ns": total})
+            self.tally.reports[Role(RoleKind.SERVER, rank)] = MemberReport(
+                counters={"pulled_keys": keys, "lookup_ns": total}
+            )
         self.guards.look(self.tally, {}, self.now)
 
 
@@ -114,7 +116,7 @@ def test_a_quarter_of_a_quota_takes_four_periods_to_be_sure_of(watch):
 def test_memory_of_a_bsp_group_is_looked_after_too(watch, monkeypatch):
     watch.job.desk.record.state.in_step = True
     monkeypatch.setattr(watch.job.desk._rollout, "bytes_on", lambda rank: 80e6)
-    grown = Report(counters={"rows": 1e6, "table_bytes": 90e6})
+    grown = MemberReport(counters={"rows": 1e6, "table_bytes": 90e6})
     watch.tally.reports = {Role(RoleKind.SERVER, rank): grown for rank in (0, 1)}
     roles = [Role(RoleKind.SERVER, rank) for rank in (0, 1)]
     usage = {role: RoleUsage(role=role, memory=150_000_000, memory_limit=200_000_000) for role in roles}

@@ -107,7 +107,7 @@ def test_a_server_leaves_only_when_it_has_said_that_it_takes_no_more_slots(tmp_p
     leaver = Role(RoleKind.SERVER, 1)
 
     async def heard(**holding):
-        pulse = await job.ask("server-1", messages.Heartbeat(holding=messages.Holding(0, **holding)))
+        pulse = await job.ask("server-1", messages.Heartbeat(holding=messages.SlotHoldings(0, **holding)))
         job.desk._rollout.worker_goes_by(0, 0, job.desk.record.epoch)
         job.desk.tick()
         return pulse.goal
@@ -129,10 +129,10 @@ def test_a_server_that_its_host_takes_away_is_free_only_when_it_takes_no_more_sl
     leaver = Role(RoleKind.SERVER, 1)
 
     async def free(**holding):
-        pulse = await job.ask("server-1", messages.Heartbeat(holding=messages.Holding(0, **holding)))
+        pulse = await job.ask("server-1", messages.Heartbeat(holding=messages.SlotHoldings(0, **holding)))
         job.desk._rollout.worker_goes_by(0, 0, job.desk.record.epoch)
         job.desk.tick()
-        farewell = await job.ask("server-1", messages.Leaving(leaver, 0, "its pod is being evicted"))
+        farewell = await job.ask("server-1", messages.EvictionNotice(leaver, 0, "its pod is being evicted"))
         job.desk.tick()
         return farewell.free, pulse.goal is not None and pulse.goal.leave
 
@@ -173,7 +173,7 @@ def test_a_group_that_begins_anew_waits_until_slots_have_moved_and_its_workers_k
         async with asyncio.timeout(30.0):
             while not job.desk._rollout.moving:
                 await asyncio.sleep(0)
-        forming = asyncio.create_task(job.ask("worker-0", messages.Form(fresh=True, idle=True)))
+        forming = asyncio.create_task(job.ask("worker-0", messages.GroupRequest(fresh=True, idle=True)))
         await asyncio.sleep(0)
         goal = job.desk._rollout.goal_for(Role(RoleKind.SERVER, 1))
         assert [parcel.slots for parcel in goal.parcels] == [slots] and not forming.done()

@@ -17,8 +17,8 @@ from springtide.domain.model.checkpoints import CheckpointRules
 from springtide.domain.spec.job_spec import JobPhase, JobSpec
 from springtide.job.core import events
 from springtide.master import dispatcher
-from springtide.master.checkpoint.round import Saving
-from springtide.master.core.record import Record
+from springtide.master.checkpoint.round import CheckpointStore
+from springtide.master.core.record import JobRecord
 from springtide.master.main import rebuild
 from springtide.rpc.messages import messages
 from springtide.rpc.transport.listener import Peer
@@ -55,8 +55,10 @@ class Job:
         self.folder, self.now, self.journal = folder, 0.0, Kept()
         self.spec = JobSpec(name="job", servers=2, slots=64, **spec)
         self.story = EventLog(folder / "events.jsonl")
-        saves = Saving(self.spec.checkpoints, folder, stores.CLAIM)
-        self.desk = dispatcher.Desk(Record(self.spec), self.story, lambda: self.now, self.journal, saving=saves)
+        saves = CheckpointStore(self.spec.checkpoints, folder, stores.CLAIM)
+        self.desk = dispatcher.MasterService(
+            JobRecord(self.spec), self.story, lambda: self.now, self.journal, saving=saves
+        )
         self.peers = {name: Peer(address=name) for name in ("agent", "server-0", "server-1", "worker-0")}
 
     async def ask(self, name, request):
@@ -78,11 +80,11 @@ class Job:
         """A checkpoint is complete."""
         note = msgspec.msgpack.encode(self.desk.record.book.note())
         stores.publish(self.folder, number, stores.save(stores.store(), self.folder, number), ledger=note)
-        self.desk._happen(events.Saved(number))
+        self.desk._happen(events.CheckpointSaved(number))
 
     async def kill(self, incarnation=0):
         ended = RoleExit(role=SERVER, pid=3, signal="SIGKILL", incarnation=incarnation)
-        await self.ask("agent", messages.Exited(ended))
+        await self.ask("agent", messages.RoleExitReport(ended))
 
     async def come_back(self, incarnation=1, number=1, **said):
         """The next life joins and says that it is ready; what it was welcomed with."""
@@ -110,12 +112,12 @@ def test_the_next_life_is_told_what_to_bring_back_and_then_the_book_goes_back(tm
         await job.kill()
         assert [each.incarnation for each in job.desk.state.wanted() if each.role == SERVER] == [1]
         welcome = await job.come_back()
-        assert welcome.restore == messages.Restore(str(tmp_path), 1, tuple(range(32, 64)), stores.LINEAGE)
+        assert welcome.restore == messages.RestoreOrder(str(tmp_path), 1, tuple(range(32, 64)), stores.LINEAGE)
         assert welcome.placement == job.desk.record.placement
         book = job.desk.record.book
         assert (book.samples_done, book.era) == (0, 1)
         pulse = await job.ask("worker-0", messages.Heartbeat())
-        assert (pulse.era, pulse.servers) == (1, messages.Servers(("host:0", "host:9"), (0, 1)))
+        assert (pulse.era, pulse.servers) == (1, messages.ServerAddresses(("host:0", "host:9"), (0, 1)))
         leased = await job.ask("worker-0", messages.LeaseRequest(CARD))
         assert (leased.era, leased.servers) == (1, pulse.servers)
         old = (Progress(0, 0, 20, 20),)
@@ -153,7 +155,7 @@ def test_the_book_goes_back_to_the_checkpoint_that_was_read_though_a_newer_one_w
 
 
 def test_after_a_return_to_an_older_checkpoint_nothing_newer_counts_though_it_is_stored_only_now(tmp_path):
-    book, saving = JobLedger(workers=1), Saving(CheckpointRules(every_s=1.0), tmp_path, stores.CLAIM)
+    book, saving = JobLedger(workers=1), CheckpointStore(CheckpointRules(every_s=1.0), tmp_path, stores.CLAIM)
     notes = {}
     for number in (1, 2):
         (grant,) = book.lease(LeaseHolder(0), CARD, 1, 0.0)
@@ -163,7 +165,7 @@ def test_after_a_return_to_an_older_checkpoint_nothing_newer_counts_though_it_is
         made = stores.publish(tmp_path, number, written, ledger=msgspec.msgpack.encode(notes[number]))
         saving.complete(made)
     lost = msgspec.structs.replace(made, apart={"": "n0"})  # only a copy in storage would have outlasted that host
-    record = Record(JobSpec(name="job", slots=64))
+    record = JobRecord(JobSpec(name="job", slots=64))
     record.book = book
     saving.begin(record, {}, hurry=False, at=0.0)
     saving.abandon("a server was lost", 0.0)
@@ -240,7 +242,7 @@ def test_two_servers_may_come_back_from_different_checkpoints_and_the_older_one_
         job.save(2)  # has the first shard
         for rank in range(2):
             ended = RoleExit(role=Role(RoleKind.SERVER, rank), pid=3, signal="SIGKILL")
-            await job.ask("agent", messages.Exited(ended))
+            await job.ask("agent", messages.RoleExitReport(ended))
         await job.come_back(number=1)
         first = Peer(address="server-0 again")
         await job.desk.handle(first, messages.JoinServer(0, 8, 1))
@@ -253,7 +255,7 @@ def test_two_servers_may_come_back_from_different_checkpoints_and_the_older_one_
 def test_a_job_that_ends_meanwhile_is_not_healed(tmp_path):
     async def test(job):
         await job.kill()
-        job.desk._happen(events.Broken("the disk is full"))
+        job.desk._happen(events.MasterFailed("the disk is full"))
         assert not job.desk.state.healing
 
     with_job(test, tmp_path)
@@ -265,11 +267,11 @@ def test_a_group_that_goes_back_begins_in_the_epoch_of_the_checkpoint_and_with_i
         note = msgspec.msgpack.encode(job.desk.record.book.note())
         written = stores.save(stores.store(), tmp_path, 2)
         stores.publish(tmp_path, 2, written, ledger=note, objects={0: {"schedule": b"early"}}, places={0: early})
-        job.desk._happen(events.Saved(2))
+        job.desk._happen(events.CheckpointSaved(2))
         await job.ask("worker-0", messages.EpochBegun(late, {"schedule": b"late"}))
         record = job.desk.record
         assert record.place_for(0) == late
-        job.desk._happen(events.InStep())
+        job.desk._happen(events.BspBegan())
         await job.kill()
         await job.come_back(number=2)
         assert record.place_for(0) == early and record.objects_for(0) == {"schedule": b"early"}

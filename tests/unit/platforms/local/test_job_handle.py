@@ -39,7 +39,7 @@ def test_logs_are_followed_until_the_job_is_over_with_roles_that_join(tmp_path, 
         (folder / "worker-1.log").write_text("joined\n")
         with (folder / "worker-0.log").open("a") as file:
             file.write("last words\n")
-        reach.run = run_registry.Run(reach.run.files, RunCard(name="train", script="t.py", began_at=1.0))
+        reach.run = run_registry.JobRun(reach.run.files, RunCard(name="train", script="t.py", began_at=1.0))
 
     monkeypatch.setattr(job_handle.time, "sleep", meanwhile)
     assert list(reach.logs([], lines=2, follow=True)) == [

@@ -19,9 +19,9 @@ def call(proof_of, *, secret=SECRET):
 
     async def accept(reader, writer):
         nonce = secrets.token_bytes(auth.NONCE_BYTES)
-        writer.write(frames.pack(messages.Challenge(messages.VERSION, nonce)))
+        writer.write(frames.pack(messages.HandshakeChallenge(messages.VERSION, nonce)))
         answer = await frames.read(reader, _handshake, limit=frames.MAX_HANDSHAKE_BYTES)
-        writer.write(frames.pack(messages.Accepted(proof_of(answer, nonce), 1)))
+        writer.write(frames.pack(messages.HandshakeAccepted(proof_of(answer, nonce), 1)))
         await writer.drain()
         await reader.read()  # until the member hangs up
         await connection.hang_up(writer)

@@ -32,18 +32,18 @@ class Desk:
             case messages.JoinWorker():
                 peer.role = Role(RoleKind.WORKER, request.rank)
                 return messages.Ok()
-            case messages.Lookup():
+            case messages.ValueRequest():
                 await self.gate.wait()
-                return messages.Found(b"value")
-            case messages.Share():
+                return messages.ValueFound(b"value")
+            case messages.ShareRequest():
                 self.gate.set()
                 return messages.Ok()
             case messages.Heartbeat():
                 self.beats.append(request)
-                return messages.Pulse(drain=len(self.beats) > 1)
-            case messages.Scale():
-                return messages.Found(b"value" * 2**22)  # more than a frame may have
-            case messages.Stop():
+                return messages.HeartbeatReply(drain=len(self.beats) > 1)
+            case messages.ScaleRequest():
+                return messages.ValueFound(b"value" * 2**22)  # more than a frame may have
+            case messages.StopRequest():
                 raise errors.BadInput("no stopping here")
             case _:
                 raise ZeroDivisionError("a bug")
@@ -58,7 +58,7 @@ def serving():
 
     async def start():
         desk = Desk()
-        server = listener.Listener(SECRET, desk.handle, lambda peer: desk.lost.set())
+        server = listener.RpcListener(SECRET, desk.handle, lambda peer: desk.lost.set())
         return desk, server, await server.start("127.0.0.1", 0)
 
     desk, server, address = asyncio.run_coroutine_threadsafe(start(), loop).result()
@@ -73,7 +73,7 @@ def serving():
 
 @contextlib.contextmanager
 def connected(address, secret=SECRET):
-    link = channel.Channel(address, secret, connect_timeout_s=20)
+    link = channel.MasterChannel(address, secret, connect_timeout_s=20)
     try:
         yield link
     finally:
@@ -83,16 +83,16 @@ def connected(address, secret=SECRET):
 def test_a_waiting_request_holds_up_no_other():
     with serving() as (_, address), connected(address) as link:
         found = []
-        waiter = threading.Thread(target=lambda: found.append(link.ask(messages.Lookup("key"))))
+        waiter = threading.Thread(target=lambda: found.append(link.ask(messages.ValueRequest("key"))))
         waiter.start()
-        assert link.ask(messages.Share("key", b"value")) == messages.Ok()
+        assert link.ask(messages.ShareRequest("key", b"value")) == messages.Ok()
         waiter.join()
-        assert found == [messages.Found(b"value")]
+        assert found == [messages.ValueFound(b"value")]
 
 
 def test_a_wrong_secret_is_turned_away():
     with serving() as (_, address), pytest.raises(errors.MasterUnreachable, match="wrong secret"):
-        channel.Channel(address, b"another", connect_timeout_s=20)
+        channel.MasterChannel(address, b"another", connect_timeout_s=20)
 
 
 def test_no_one_there_is_said_with_address_and_time():
@@ -100,13 +100,13 @@ def test_no_one_there_is_said_with_address_and_time():
         unused.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{unused.getsockname()[1]}"
         with pytest.raises(errors.MasterUnreachable, match=f"no master at {address} after 0.1 s"):
-            channel.Channel(address, SECRET, connect_timeout_s=0.1)
+            channel.MasterChannel(address, SECRET, connect_timeout_s=0.1)
 
 
 def test_a_refusal_is_raised_as_the_error_it_names_and_a_bug_as_job_failed():
     with serving() as (_, address), connected(address) as link:
         with pytest.raises(errors.BadInput, match="no stopping here"):
-            link.ask(messages.Stop("why"))
+            link.ask(messages.StopRequest("why"))
         with pytest.raises(errors.JobFailed, match="failed on StatusRequest: ZeroDivisionError"):
             link.ask(messages.StatusRequest())
 
@@ -114,8 +114,8 @@ def test_a_refusal_is_raised_as_the_error_it_names_and_a_bug_as_job_failed():
 def test_an_answer_that_fits_into_no_frame_is_refused_instead_of_being_waited_for():
     with serving() as (_, address), connected(address) as link:
         with pytest.raises(errors.JobFailed, match="over the control plane's limit"):
-            link.ask(messages.Scale(2))
-        assert link.ask(messages.Share("key", b"value")) == messages.Ok()
+            link.ask(messages.ScaleRequest(2))
+        assert link.ask(messages.ShareRequest("key", b"value")) == messages.Ok()
 
 
 def test_heartbeats_carry_what_they_are_given_and_bring_the_pulse():
@@ -137,12 +137,12 @@ def test_garbage_on_the_port_harms_no_one():
                 stranger.shutdown(socket.SHUT_WR)
                 while stranger.recv(4096):
                     pass  # the challenge, then the listener hangs up
-        assert link.ask(messages.Share("key", b"")) == messages.Ok()
+        assert link.ask(messages.ShareRequest("key", b"")) == messages.Ok()
 
 
 def child(link, answers):
     try:
-        link.ask(messages.Share("key", b""))
+        link.ask(messages.ShareRequest("key", b""))
     except errors.JobFailed as error:
         answers.put(str(error))
 
@@ -173,13 +173,16 @@ def test_a_master_that_goes_away_is_named():
     with contextlib.ExitStack() as stack:
         with serving() as (_, address):
             link = stack.enter_context(connected(address))
-            link.ask(messages.Share("key", b""))
+            link.ask(messages.ShareRequest("key", b""))
         with pytest.raises(errors.MasterUnreachable, match=f"lost the connection to the master at {address}"):
-            link.ask(messages.Share("key", b""))
+            link.ask(messages.ShareRequest("key", b""))
 
 
 def test_a_pulse_that_brings_news_is_answered_at_once(monkeypatch):
-    slept, answers = [], iter([messages.Pulse(), messages.Pulse(drain=True), messages.Pulse()])
+    slept, answers = (
+        [],
+        iter([messages.HeartbeatReply(), messages.HeartbeatReply(drain=True), messages.HeartbeatReply()]),
+    )
 
     async def sleep(seconds):
         slept.append(round(seconds, 1))
@@ -190,7 +193,7 @@ def test_a_pulse_that_brings_news_is_answered_at_once(monkeypatch):
                 raise errors.MasterUnreachable("gone")
             return answer
 
-    member = object.__new__(channel.Channel)
+    member = object.__new__(channel.MasterChannel)
     member._reunion = Master()
     monkeypatch.setattr(channel.asyncio, "sleep", sleep)
     gone = threading.Event()

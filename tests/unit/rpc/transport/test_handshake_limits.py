@@ -32,12 +32,12 @@ def test_one_deadline_is_for_the_whole_of_a_handshake(monkeypatch):
 
 
 async def answer(peer, request):
-    return messages.Found(request.value)
+    return messages.ValueFound(request.value)
 
 
 def meeting(work):
     async def run():
-        listening = listener.Listener(SECRET, answer, lambda peer: None)
+        listening = listener.RpcListener(SECRET, answer, lambda peer: None)
         address = await listening.start("127.0.0.1", 0)
         try:
             await work(address)
@@ -56,7 +56,7 @@ def test_a_master_serves_members_whatever_strangers_do(monkeypatch):
         with strangers(address, 50) as made:
             newcomer = await connection.connect(address, SECRET, within_s=60)
             for one in (member, newcomer):
-                assert await one.ask(messages.Share("what", b"it")) == messages.Found(b"it")
+                assert await one.ask(messages.ShareRequest("what", b"it")) == messages.ValueFound(b"it")
             assert await asyncio.to_thread(is_dropped, made[0])
             assert not is_dropped(made[-1], PAUSE_S)
             for one in (member, newcomer):

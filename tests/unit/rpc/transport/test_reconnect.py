@@ -7,8 +7,8 @@ import pytest
 from springtide import errors
 from springtide.rpc.messages import messages
 from springtide.rpc.transport import listener
-from springtide.rpc.transport.master_file import Whereabouts
-from springtide.rpc.transport.reconnect import Reunion
+from springtide.rpc.transport.master_file import MasterLocation
+from springtide.rpc.transport.reconnect import ReconnectingConnection
 from tests.waiting import soon
 
 SECRET = b"a secret of thirty-two bytes...."
@@ -22,7 +22,7 @@ class Master:
         self.term, self.asked, self.mute, self.fences = term, [], False, False
 
     async def start(self):
-        self.listener = listener.Listener(SECRET, self.handle, lambda peer: None, term=self.term)
+        self.listener = listener.RpcListener(SECRET, self.handle, lambda peer: None, term=self.term)
         self.address = await self.listener.start("127.0.0.1", 0)
         return self
 
@@ -32,11 +32,11 @@ class Master:
             await asyncio.Event().wait()
         if self.fences and isinstance(request, messages.JoinWorker):
             raise errors.Fenced("worker-0 was given up")
-        return messages.Pulse(drain=self.term == 2)
+        return messages.HeartbeatReply(drain=self.term == 2)
 
     @property
     def where(self):
-        return Whereabouts(term=self.term, address=self.address)
+        return MasterLocation(term=self.term, address=self.address)
 
 
 async def told(master, count):
@@ -48,7 +48,7 @@ def test_a_request_whose_master_dies_is_answered_by_the_next():
     async def run():
         first, second = await Master(1).start(), await Master(2).start()
         where = first.where
-        link = Reunion(first.address, SECRET, patience_s=20, look=lambda: where)
+        link = ReconnectingConnection(first.address, SECRET, patience_s=20, look=lambda: where)
         await link.open(20)
         link.introduce(HELLO)
         first.mute = True
@@ -68,10 +68,10 @@ def test_a_master_of_the_past_is_not_believed():
     async def run():
         new, old = await Master(3).start(), await Master(2).start()
         where = new.where
-        link = Reunion(new.address, SECRET, patience_s=0.3, look=lambda: where)
+        link = ReconnectingConnection(new.address, SECRET, patience_s=0.3, look=lambda: where)
         await link.open(20)
         await new.listener.close()
-        for lie in (old.where, Whereabouts(term=9, address=old.address)):
+        for lie in (old.where, MasterLocation(term=9, address=old.address)):
             where = lie
             with pytest.raises(errors.MasterUnreachable, match="number 3 is known"):
                 await link.ask(messages.Heartbeat())
@@ -87,7 +87,7 @@ def test_a_member_that_was_given_up_hears_it_from_the_next_master():
         first, second = await Master(1).start(), await Master(2).start()
         second.fences = True
         where = first.where
-        link = Reunion(first.address, SECRET, patience_s=20, look=lambda: where)
+        link = ReconnectingConnection(first.address, SECRET, patience_s=20, look=lambda: where)
         await link.open(20)
         link.introduce(HELLO)
         where = second.where
@@ -104,7 +104,7 @@ def test_a_process_that_starts_while_the_master_is_replaced_finds_the_new_one():
     async def run():
         first, second = await Master(1).start(), await Master(2).start()
         await first.listener.close()
-        link = Reunion(first.address, SECRET, patience_s=0.1, look=lambda: second.where)
+        link = ReconnectingConnection(first.address, SECRET, patience_s=0.1, look=lambda: second.where)
         await link.open(20)
         assert (await link.ask(messages.Heartbeat())).drain
         await link.close()

@@ -56,15 +56,15 @@ class Proxy:
 
 
 async def handle(_: listener.Peer, request: messages.Request) -> messages.Reply:
-    assert isinstance(request, messages.Share)
-    return messages.Found(request.value)
+    assert isinstance(request, messages.ShareRequest)
+    return messages.ValueFound(request.value)
 
 
 def meeting(work: Callable[[str], Awaitable[None]], certificates: str) -> None:
     """Run `work` against a listener with these certificates."""
 
     async def run() -> None:
-        served = listener.Listener(SECRET, handle, lambda _: None, certificates=certificates)
+        served = listener.RpcListener(SECRET, handle, lambda _: None, certificates=certificates)
         address = await served.start("127.0.0.1", 0)
         try:
             async with asyncio.timeout(60):
@@ -78,7 +78,7 @@ def meeting(work: Callable[[str], Awaitable[None]], certificates: str) -> None:
 async def ask(address: str, certificates: str, role: str = "master") -> messages.Reply:
     link = await connection.connect(address, SECRET, within_s=20, certificates=certificates, role=role)
     try:
-        return await link.ask(messages.Share("key", WORD.encode() * 1000))
+        return await link.ask(messages.ShareRequest("key", WORD.encode() * 1000))
     finally:
         await link.close()
 
@@ -89,7 +89,7 @@ def test_with_tls_a_proxy_reads_nothing_and_without_it_everything(root: pathlib.
         proxy = Proxy(address)
         reply = await ask(await proxy.start(), str(root / "mine/worker") if secure else "")
         await proxy.over.wait()
-        assert reply == messages.Found(WORD.encode() * 1000)
+        assert reply == messages.ValueFound(WORD.encode() * 1000)
         assert (WORD.encode() in proxy.seen) is not secure
         assert len(proxy.seen) > 2 * len(WORD) * 1000
         assert not secure or b"mine" not in proxy.seen
@@ -123,7 +123,7 @@ def test_a_listener_of_another_role_is_not_spoken_to(root: pathlib.Path) -> None
     async def work(address: str) -> None:
         with pytest.raises(errors.MasterUnreachable, match="for a worker; a master was called"):
             await ask(address, str(root / "mine/worker"))
-        assert isinstance(await ask(address, str(root / "mine/server"), role="worker"), messages.Found)
+        assert isinstance(await ask(address, str(root / "mine/server"), role="worker"), messages.ValueFound)
 
     meeting(work, str(root / "mine/worker"))
 
@@ -145,7 +145,7 @@ def test_a_caller_whose_certificate_is_of_another_authority_gets_no_further_than
                     await reader.readexactly(1)
                 finally:
                     writer.transport.abort()
-        assert isinstance(await ask(address, str(root / "mine/worker")), messages.Found)
+        assert isinstance(await ask(address, str(root / "mine/worker")), messages.ValueFound)
 
     meeting(work, str(root / "mine/master"))
 
@@ -166,7 +166,7 @@ def test_garbage_silence_and_half_a_handshake_cost_their_sender_the_connection(
 
     async def work(address: str) -> None:
         host, port = addresses.parse(address)
-        plain = frames.pack(messages.Answer(messages.VERSION, b"n" * 32, b"p" * 32))
+        plain = frames.pack(messages.HandshakeAnswer(messages.VERSION, b"n" * 32, b"p" * 32))
         for sent in (b"", plain, b"GET / HTTP/1.1\r\n\r\n", hello[:40], hello, hello[:-1] + b"x", bytes(100_000)):
             reader, writer = await asyncio.open_connection(host, port)
             writer.write(sent)
@@ -177,7 +177,7 @@ def test_garbage_silence_and_half_a_handshake_cost_their_sender_the_connection(
                 except ConnectionError:
                     break
             writer.transport.abort()
-        assert isinstance(await ask(address, str(root / "mine/worker")), messages.Found)
+        assert isinstance(await ask(address, str(root / "mine/worker")), messages.ValueFound)
 
     meeting(work, str(root / "mine/master"))
 
@@ -230,16 +230,16 @@ def test_megabytes_go_both_ways(root: pathlib.Path) -> None:
     async def work(address: str) -> None:
         link = await connection.connect(address, SECRET, within_s=20, certificates=str(root / "mine/worker"))
         sent = [bytes([number]) * (3 << 20) for number in range(4)]
-        replies = await asyncio.gather(*(link.ask(messages.Share("key", each)) for each in sent))
+        replies = await asyncio.gather(*(link.ask(messages.ShareRequest("key", each)) for each in sent))
         await link.close()
-        assert replies == [messages.Found(each) for each in sent]
+        assert replies == [messages.ValueFound(each) for each in sent]
 
     meeting(work, str(root / "mine/master"))
 
 
 def test_a_caller_that_is_stopped_does_not_hold_up_a_listener_that_closes(root: pathlib.Path) -> None:
     async def work() -> None:
-        served = listener.Listener(SECRET, handle, lambda _: None, certificates=str(root / "mine/master"))
+        served = listener.RpcListener(SECRET, handle, lambda _: None, certificates=str(root / "mine/master"))
         address = await served.start("127.0.0.1", 0)
         reader, writer = await asyncio.open_connection(
             *addresses.parse(address), **tls.connecting(str(root / "mine/worker"))

@@ -17,8 +17,8 @@ from springtide import config, errors
 from springtide.domain.data.epochs import EpochPlace
 from springtide.domain.data.leases import LeaseHolder, NoLease
 from springtide.domain.spec.job_spec import JobSpec
-from springtide.master.core.record import Record
-from springtide.rpc.messages.messages import End, Leased
+from springtide.master.core.record import JobRecord
+from springtide.rpc.messages.messages import DataEnd, LeaseReply
 from springtide.worker.job import Job
 from springtide.worker.link import master_link
 
@@ -58,7 +58,7 @@ class LifeLink(master_link.AloneLink):
 
     def lease(self, card, most, seen=()):
         if self.draining:
-            return End()
+            return DataEnd()
         book, words = self._record.book, self.hands.words()
         book.report(self._holder, words.progress, at=0.0)
         if self.hands.ends is not None:
@@ -66,16 +66,16 @@ class LifeLink(master_link.AloneLink):
         self.hands.told(words)
         answer = book.lease(self._holder, card, most, at=0.0, known=[(one.shard, one.first) for one in words.progress])
         if isinstance(answer, NoLease):
-            return End()
+            return DataEnd()
         self.hands.take(card, answer)
-        return Leased(answer)
+        return LeaseReply(answer)
 
 
 class Worker:
     """A worker that is started again and again."""
 
     def __init__(self):
-        self.record, self.lives = Record(JobSpec(name="job")), 0
+        self.record, self.lives = JobRecord(JobSpec(name="job")), 0
 
     def start(self):
         self.lives += 1
@@ -363,7 +363,7 @@ def test_an_error_in_the_epoch_of_the_restart_says_so():
 
 
 def test_a_new_rank_begins_at_the_place_of_the_furthest():
-    record = Record(JobSpec(name="job"))
+    record = JobRecord(JobSpec(name="job"))
     record.remember(0, {"schedule": b"of 0"}, EpochPlace(3, 3, 4))
     record.remember(1, {"schedule": b"of 1"}, EpochPlace(4, 4, 5))
     record.remember(2, {"schedule": b"of 2"}, EpochPlace(4, 4, 5))
@@ -399,7 +399,7 @@ def test_a_worker_for_whom_nothing_is_left_gets_a_batch_that_nobody_applies(serv
     data = TensorDataset(torch.arange(40).reshape(-1, 1), torch.ones(40))
     model, optimizer, batches = job.prepare(model, own, data, batch_size=8, **options)
     before = copy.deepcopy(model.state_dict())
-    job._link.lease = lambda *_: End()  # others have trained all of it
+    job._link.lease = lambda *_: DataEnd()  # others have trained all of it
 
     def losses():
         for x, y in batches:

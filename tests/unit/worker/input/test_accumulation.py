@@ -112,9 +112,9 @@ def test_a_batch_with_an_unreadable_part_goes_back_as_a_whole():
 
     def ask(card, most):
         if not grants:
-            return messages.Wait()
+            return messages.WaitReply()
         hands.take(card, [grants.pop()])
-        return messages.Leased(())
+        return messages.LeaseReply(())
 
     wanted = accumulation.split(batch_plan.leased(lease_prefetch.Direct(ask), hands, card), 2)
     reader = source.open_source(Broken(), batch_size=2)

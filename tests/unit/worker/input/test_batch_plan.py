@@ -78,11 +78,13 @@ def test_a_group_larger_than_its_batch_is_refused():
 
 def test_waiting_is_a_pause_and_the_end_is_believed_with_empty_hands_only():
     hands = Hands()
-    answers = iter([messages.Wait(), messages.Leased((Grant(7, 1, 0, 2, 5),)), messages.End(), messages.End()])
+    answers = iter(
+        [messages.WaitReply(), messages.LeaseReply((Grant(7, 1, 0, 2, 5),)), messages.DataEnd(), messages.DataEnd()]
+    )
 
     def ask(card, most):
         answer = next(answers)
-        if isinstance(answer, messages.Leased):
+        if isinstance(answer, messages.LeaseReply):
             hands.take(card, answer.grants)
         return answer
 

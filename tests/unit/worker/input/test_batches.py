@@ -146,12 +146,12 @@ class Scratched(data.Dataset):
 def test_a_batch_that_cannot_be_read_ends_its_lease_and_the_others_go_on(readers):
     opened = source.open_source(Scratched(), batch_size=2, shuffle=False, num_workers=readers)
     card = DatasetCard(samples=12, batch_size=2, shuffle=False, shard_batches=4)
-    answers = iter([messages.Leased((Grant(0, 0, 0, 0, 8), Grant(1, 0, 1, 0, 4)))])
+    answers = iter([messages.LeaseReply((Grant(0, 0, 0, 0, 8), Grant(1, 0, 1, 0, 4)))])
     hands = Hands()
 
     def ask(card, most):
-        answer = next(answers, messages.End())
-        if isinstance(answer, messages.Leased):
+        answer = next(answers, messages.DataEnd())
+        if isinstance(answer, messages.LeaseReply):
             hands.take(card, answer.grants)
         return answer
 
@@ -172,12 +172,12 @@ def test_a_batch_that_cannot_be_read_ends_its_lease_and_the_others_go_on(readers
 def test_a_job_that_drains_trains_nothing_more_of_what_was_read_ahead_and_gives_it_back(readers):
     opened = source.open_source(data.TensorDataset(torch.arange(16)), batch_size=2, shuffle=False, num_workers=readers)
     card = DatasetCard(samples=16, batch_size=2, shuffle=False, shard_batches=8)
-    answers = iter([messages.Leased((Grant(0, 0, 0, 0, 16),))])
+    answers = iter([messages.LeaseReply((Grant(0, 0, 0, 0, 16),))])
     hands, stops = Hands(), []
 
     def ask(card, most):
-        answer = next(answers, messages.End())
-        if isinstance(answer, messages.Leased):
+        answer = next(answers, messages.DataEnd())
+        if isinstance(answer, messages.LeaseReply):
             hands.take(card, answer.grants)
         return answer
 

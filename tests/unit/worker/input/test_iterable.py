@@ -42,9 +42,9 @@ class Worker:
             self.book.end(self.holder, card, self.hands.ends)
         answer = self.book.lease(self.holder, card, 1, 0.0)
         if isinstance(answer, NoLease):
-            return messages.Wait() if answer is NoLease.WAIT else messages.End()
+            return messages.WaitReply() if answer is NoLease.WAIT else messages.DataEnd()
         self.hands.take(card, answer)
-        return messages.Leased(answer)
+        return messages.LeaseReply(answer)
 
 
 def share(count, workers, epochs=1):

@@ -23,7 +23,7 @@ class Master:
         grants = [Grant(self.shard + n, 0, self.shard + n, 0, 100) for n in range(most)]
         self.shard += most
         self.hands.take(card, grants)
-        return messages.Leased(tuple(grants))
+        return messages.LeaseReply(tuple(grants))
 
 
 class Clock:
@@ -39,14 +39,14 @@ def test_an_answer_that_is_late_is_waited_for_in_turns_and_asked_for_once():
     def ask(card, most):
         asked.append(card)
         answer.wait(10)
-        return messages.End()
+        return messages.DataEnd()
 
     ahead = lease_prefetch.Ahead(ask, Hands(), patience_s=0.001)
-    assert [ahead.more(CARD), ahead.more(CARD)] == [messages.Wait(), messages.Wait()]
+    assert [ahead.more(CARD), ahead.more(CARD)] == [messages.WaitReply(), messages.WaitReply()]
     answer.set()
-    while (got := ahead.more(CARD)) == messages.Wait():
+    while (got := ahead.more(CARD)) == messages.WaitReply():
         pass
-    assert got == messages.End()
+    assert got == messages.DataEnd()
     assert asked == [CARD]
     ahead.close()
 
@@ -56,7 +56,7 @@ def test_twelve_seconds_of_work_at_the_pace_of_late_are_kept_in_hand():
     hands.open(CARD)
     master = Master(hands)
     ahead = lease_prefetch.Ahead(master, hands, patience_s=60, clock=clock)
-    assert isinstance(ahead.more(CARD), messages.Leased)
+    assert isinstance(ahead.more(CARD), messages.LeaseReply)
     lead = []
     for _ in range(600):  # 60 s at 100 samples a second
         clock.now += 0.1
@@ -97,7 +97,7 @@ def test_after_the_end_it_does_not_ask_while_it_has_work():
 
     def ask(card, most):
         asked.append(most)
-        return messages.End()
+        return messages.DataEnd()
 
     ahead = lease_prefetch.Ahead(ask, hands, patience_s=60, clock=clock)
     for _ in range(10):
@@ -107,7 +107,7 @@ def test_after_the_end_it_does_not_ask_while_it_has_work():
         if ahead._asked:
             ahead._asked.result(60)
     assert len(asked) == 1
-    assert ahead.more(CARD) == messages.End()
+    assert ahead.more(CARD) == messages.DataEnd()
     ahead.close()
 
 

@@ -9,7 +9,7 @@ from springtide.domain.core.roles import Placement
 from springtide.domain.data.epochs import EpochPlace
 from springtide.domain.data.samples import DatasetCard
 from springtide.rpc.messages import messages
-from springtide.rpc.messages.messages import End, Report
+from springtide.rpc.messages.messages import DataEnd, MemberReport
 from springtide.worker.link import master_link
 
 
@@ -20,7 +20,7 @@ def test_alone_a_worker_gets_all_shards_and_then_the_end():
     card = DatasetCard(samples=100, batch_size=10, shard_batches=4, epochs=2)
     counts = []
     alone.hands.open(card)
-    while not isinstance(alone.lease(card, 1), End):
+    while not isinstance(alone.lease(card, 1), DataEnd):
         lease, claim = alone.hands.claim(100)
         counts.append(lease.end - lease.first)
         alone.hands.acknowledge([claim])
@@ -34,13 +34,13 @@ def test_alone_there_is_no_one_to_wait_for():
     assert alone.lookup("address") == b"here"
     with pytest.raises(errors.UnknownName, match="Did you mean 'address'"):
         alone.lookup("adress")
-    alone.report(Report(samples=5))
+    alone.report(MemberReport(samples=5))
     assert alone.latest.samples == 5
     alone.finish()
 
 
 def test_a_worker_that_is_only_told_the_end_was_not_needed(monkeypatch):
-    answers = [messages.Wait(), messages.End(), messages.Leased(()), messages.End()]
+    answers = [messages.WaitReply(), messages.DataEnd(), messages.LeaseReply(()), messages.DataEnd()]
     master = SimpleNamespace(ask=lambda _: answers.pop(0), own_host="here")
     monkeypatch.setattr(master_link.channel, "for_member", lambda *_: master)
     worker = master_link.MasterLink(config.Settings(secret="00"), rank=1)
@@ -63,7 +63,7 @@ def test_the_secret_is_read_from_its_file(tmp_path):
 
 
 def test_addresses_of_servers_and_their_lives_go_together():
-    welcome = messages.Welcome(
+    welcome = messages.WorkerWelcome(
         job="job",
         rank=0,
         workers=1,
@@ -75,9 +75,9 @@ def test_addresses_of_servers_and_their_lives_go_together():
         placement=Placement(epoch=1, servers=2, server_of_slot=(0,) * 64),
         lives=(0, 1),
     )
-    now = master_link.whereabouts_now(welcome, messages.Servers(("host:9", "", "host:3"), (1, 2, 0)))
+    now = master_link.whereabouts_now(welcome, messages.ServerAddresses(("host:9", "", "host:3"), (1, 2, 0)))
     assert (now.servers, now.lives) == (("host:9", "host:2", "host:3"), (1, 1, 0))
-    assert master_link.whereabouts_now(now, messages.Servers(("host:1",), (0,))) == now
+    assert master_link.whereabouts_now(now, messages.ServerAddresses(("host:1",), (0,))) == now
 
 
 def test_states_are_told_with_every_heartbeat_until_a_master_has_answered(monkeypatch):
@@ -91,9 +91,9 @@ def test_states_are_told_with_every_heartbeat_until_a_master_has_answered(monkey
         beat = worker._beat()
         assert (beat.objects, beat.place) == ({"schedule": b"early"}, place)
     worker.keep_objects({"schedule": b"late"}, place)
-    worker._take_pulse(messages.Pulse())
+    worker._take_pulse(messages.HeartbeatReply())
     assert worker._beat().objects == {"schedule": b"late"}, "the answer was to the one before"
-    worker._take_pulse(messages.Pulse())
+    worker._take_pulse(messages.HeartbeatReply())
     assert worker._beat().objects == {}
     worker.keep_objects({"schedule": b"late"}, place)
     worker.begin_epoch(EpochPlace(3, 3, 3), {"schedule": b"next"})
@@ -102,7 +102,7 @@ def test_states_are_told_with_every_heartbeat_until_a_master_has_answered(monkey
 
 
 def test_a_worker_that_is_told_that_its_pass_is_cut_short_leaves(monkeypatch):
-    answers = [messages.End(), messages.End(stop=True)]
+    answers = [messages.DataEnd(), messages.DataEnd(stop=True)]
     master = SimpleNamespace(ask=lambda _: answers.pop(0), own_host="here")
     monkeypatch.setattr(master_link.channel, "for_member", lambda *_: master)
     worker = master_link.MasterLink(config.Settings(secret="00"), rank=1)

@@ -10,7 +10,7 @@ from springtide.data.stream.dataset import stream
 from springtide.data.stream.log.layout import LogSettings
 from springtide.data.stream.log.stream import create
 from springtide.domain.data.leases import LeaseHolder, NoLease
-from springtide.rpc.messages.messages import End, Leased, Wait
+from springtide.rpc.messages.messages import DataEnd, LeaseReply, WaitReply
 from springtide.worker.bsp.group import Place
 from springtide.worker.input.batches import PAUSED
 from springtide.worker.link.lease_tracker import Hands
@@ -38,9 +38,9 @@ class GroupLink:
             if stretch is not None and self.book.plan(self.rank, convoy.base, stretch):
                 answer = self.book.lease(holder, card, most, 0.0)
         if isinstance(answer, NoLease):
-            return Wait() if answer is NoLease.WAIT else End()
+            return WaitReply() if answer is NoLease.WAIT else DataEnd()
         self.hands.take(card, answer)
-        return Leased(answer)
+        return LeaseReply(answer)
 
 
 @pytest.fixture

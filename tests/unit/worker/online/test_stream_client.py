@@ -53,7 +53,7 @@ class Patient:
     def lease(self, card, most, seen):
         assert (most, seen) == (1, (PartitionRange(0, 0, 9),))
         self.asked.release()
-        return messages.Wait()
+        return messages.WaitReply()
 
     def bounds(self, start):
         self.looked += 1

@@ -23,7 +23,7 @@ from springtide.domain.core.resources import ProcessLimits
 from springtide.domain.data.data_workers import FeedState, FeedTarget
 from springtide.planning.dataworkers.tuning.observation import Cores, Told
 from springtide.platforms.local import cgroups
-from springtide.telemetry.host.cgroup_files import Group
+from springtide.telemetry.host.cgroup_files import ControlGroup
 
 CPU = 0.02
 """Of a core, called a CPU: 8 for the trainer and 8 each for three data workers are two thirds of a core."""
@@ -40,7 +40,7 @@ class Member:
 
     name: str
     process: "subprocess.Popen[str]"
-    group: Group
+    group: ControlGroup
 
     def hold_to(self, cpus: float) -> None:
         """So many CPUs from now on."""

@@ -72,7 +72,7 @@ class Saves:
             saver, base = self._make(self._role, folder, "full-0.0", run="bench"), 0
         else:
             self._number += 1
-        order = messages.Save(1, base + 1, base, bool(request.get("hurry")))
+        order = messages.SaveOrder(1, base + 1, base, bool(request.get("hurry")))
         began = time.perf_counter()
         said = saver.save(order)
         ended = time.perf_counter()

@@ -38,7 +38,7 @@ def test_the_newest_plan_counts():
 
 def test_the_master_is_asked_with_the_users_reason():
     wish = user_edits.open_wish(plan("up", workers=3, dataWorkers=0, reason="black friday"))
-    assert user_edits.asked(wish.plan, "up") == messages.Scale(workers=3, data_workers=0, why="black friday")
+    assert user_edits.asked(wish.plan, "up") == messages.ScaleRequest(workers=3, data_workers=0, why="black friday")
 
 
 def job(workers=None, **fields):
@@ -70,7 +70,9 @@ def test_new_bounds_of_a_planned_job_go_to_its_planner_and_set_no_number():
         most=Shape(workers=3, servers=7, worker_cpu=0.5, server_cpu=0.2),
     )
     assert user_edits.changed(job(two), job(four), STATUS, planned=True) is None
-    assert user_edits.rebound(job(two), job(four), limits) == messages.Rebound(workers=(2, 3), why=user_edits.CHANGED)
+    assert user_edits.rebound(job(two), job(four), limits) == messages.BoundsRequest(
+        workers=(2, 3), why=user_edits.CHANGED
+    )
     assert user_edits.rebound(job(two), job(two), limits) is None
     freed = user_edits.rebound(job(servers=RoleWish(max=2)), job(), limits)
     assert freed.servers == (1, 7), "a bound that was taken away leaves what the cluster has"
