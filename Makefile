@@ -6,6 +6,7 @@ NATIVE_BUILD := build/native
 STAMPS := .stamps
 EXTRAS := dev parquet export bench sim kafka tls k8s
 COMPILE := cmake ninja nanobind
+NATIVE_SOURCES = $(shell find cpp -name '*.h' -o -name '*.cpp')
 
 .DEFAULT_GOAL := help
 .PHONY: help env native native-tests demo test test-k8s check format docs bench soak setup-extra setup-forecast sanitize clean
@@ -63,14 +64,14 @@ check: env
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
-	$(BIN)/clang-format --dry-run -Werror cpp/*.h cpp/*.cpp cpp/bindings/*.h cpp/bindings/*.cpp
+	$(BIN)/clang-format --dry-run -Werror $(NATIVE_SOURCES)
 
 format: env
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 	$(BIN)/python tools/settings_page.py
 	$(BIN)/python tools/helm_chart.py
-	$(BIN)/clang-format -i cpp/*.h cpp/*.cpp cpp/bindings/*.h cpp/bindings/*.cpp
+	$(BIN)/clang-format -i $(NATIVE_SOURCES)
 
 # Only a KUBECONFIG given on the command line counts: nobody's cluster is used because a shell happens to know it.
 test-k8s: env

@@ -3,10 +3,10 @@
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 
-#include "bindings.h"
-#include "cached_backend.h"
-#include "step.h"
-#include "versioned_backend.h"
+#include "bindings/bindings.h"
+#include "bindings/step.h"
+#include "cache/cached_backend.h"
+#include "cache/versioned_backend.h"
 
 namespace st = springtide;
 

@@ -4,11 +4,11 @@
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/tuple.h>
 
-#include "backend.h"
-#include "bindings.h"
-#include "local_backend.h"
-#include "remote_backend.h"
-#include "step.h"
+#include "bindings/bindings.h"
+#include "bindings/step.h"
+#include "client/local_backend.h"
+#include "client/remote_backend.h"
+#include "step/backend.h"
 
 namespace st = springtide;
 

@@ -1,7 +1,7 @@
 // C++ exceptions become the classes of springtide/errors.py, found by name when first thrown.
-#include "bindings.h"
-#include "socket.h"
-#include "types.h"
+#include "base/types.h"
+#include "bindings/bindings.h"
+#include "net/socket.h"
 
 namespace {
 

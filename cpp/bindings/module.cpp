@@ -1,5 +1,5 @@
 // The Python module. Each file of this folder binds one part; nothing outside it sees nanobind.
-#include "bindings.h"
+#include "bindings/bindings.h"
 
 NB_MODULE(_native, m) {
   nb::set_leak_warnings(false);  // modules and tensors may outlive the interpreter's last sweep

@@ -1,7 +1,7 @@
 // The bare probe loop that `springtide bench store` measures the store against.
-#include "probe_loop.h"
+#include "bench/probe_loop.h"
 
-#include "bindings.h"
+#include "bindings/bindings.h"
 
 using namespace nb::literals;
 using namespace springtide;

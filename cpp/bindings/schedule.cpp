@@ -1,12 +1,12 @@
 // Scheduler, and what it answers with: Scheduled and CachePlan. The GIL is released while a batch is
 // scheduled.
-#include "schedule.h"
+#include "schedule/schedule.h"
 
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/tuple.h>
 
-#include "bindings.h"
+#include "bindings/bindings.h"
 
 using namespace nb::literals;
 using namespace springtide;

@@ -1,12 +1,12 @@
 // Server: the native data plane, started, watched and stopped from Python.
-#include "server.h"
+#include "server/server.h"
 
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/vector.h>
 
-#include "bindings.h"
-#include "sha256.h"
+#include "base/sha256.h"
+#include "bindings/bindings.h"
 
 namespace st = springtide;
 

@@ -1,6 +1,6 @@
 // Rows of a step for Python. Tensors come as addresses: one call moves the ids, outputs or gradients of all
 // features, and springtide/embedding/lookup/lookup.py has checked dtype, layout and lifetime before.
-#include "step.h"
+#include "bindings/step.h"
 
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/tuple.h>

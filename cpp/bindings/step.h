@@ -5,9 +5,9 @@
 #include <variant>
 #include <vector>
 
-#include "bindings.h"
-#include "dense_rows.h"
-#include "step_rows.h"
+#include "bindings/bindings.h"
+#include "step/dense_rows.h"
+#include "step/step_rows.h"
 
 // A StepRows or a DenseRows in a list of parts.
 struct PyPart {

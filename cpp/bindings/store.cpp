@@ -1,5 +1,5 @@
 // Store. Arrays are taken as they are or refused; the GIL is released while tables are touched.
-#include "store.h"
+#include "store/store.h"
 
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
@@ -7,11 +7,11 @@
 
 #include <algorithm>
 
-#include "bindings.h"
-#include "file_write.h"
-#include "hash.h"
-#include "slot_copy.h"
-#include "slot_image.h"
+#include "base/file_write.h"
+#include "base/hash.h"
+#include "bindings/bindings.h"
+#include "slots/slot_copy.h"
+#include "slots/slot_image.h"
 
 using namespace nb::literals;
 using namespace springtide;

@@ -2,8 +2,8 @@
 #include <array>
 #include <string_view>
 
-#include "bindings.h"
-#include "types.h"
+#include "base/types.h"
+#include "bindings/bindings.h"
 
 using namespace nb::literals;
 using namespace springtide;

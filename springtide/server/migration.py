@@ -1,7 +1,7 @@
 """A server's own part in a migration: it hands over the slots that the goal gives to others, and tells the master.
 
 In: goals, as they come with the pulse. Out: slots at their new owners, `SlotsMoved` to the master. The native core
-moves them while both servers serve (cpp/handover.h); here is only the order of things: docs/design/migration.md.
+moves them while both servers serve (cpp/migrate/handover.h); the order of steps is here: docs/design/migration.md.
 """
 
 import contextlib

@@ -1,7 +1,7 @@
 """A parameter server: tables behind a port, served by native threads; Python only starts, places, watches and stops it.
 
 In: the job's settings and secret. Out: an address that `embedding.lookup.table_client` connects to, and counters.
-Next: cpp/server.h. The process around it: server/__main__.py. What travels: docs/design/wire.md.
+Next: cpp/server/server.h. The process around it: server/__main__.py. What travels: docs/design/wire.md.
 """
 
 import threading
@@ -137,7 +137,7 @@ class ServerRole:
     ) -> HandedOver:
         """Give slots to another server while both serve; from then on this one names it to whoever asks here.
 
-        In a hurry: at the least cost to this server, which has hardly any processor left (cpp/hurried.h).
+        In a hurry: at the least cost to this server, which has hardly any processor left (cpp/migrate/hurried.h).
         """
         host, port = addresses.parse(address)
         done = self._server.hand_over(host, port, server, list(slots), timeout_s, hurry)

@@ -33,7 +33,7 @@ def python(*tops: str) -> list[pathlib.Path]:
 
 def native() -> list[pathlib.Path]:
     """C++ files."""
-    return [p for p in tracked() if p.suffix in {".h", ".cpp"} and p.relative_to(ROOT).parts[0] == "cpp"]
+    return [p for p in tracked() if p.suffix in {".h", ".inl", ".cpp"} and p.relative_to(ROOT).parts[0] == "cpp"]
 
 
 @functools.cache

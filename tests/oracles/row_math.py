@@ -1,6 +1,6 @@
 """Pure. One row of the NumPy oracle: where it lives, how it starts, one optimizer step, all in float32.
 
-In: tests/oracles/reference.py. Out: the floats that cpp/row_init.cpp and cpp/kernels.inl give, operation for operation.
+In: tests/oracles/reference.py. Out: the floats that row_init.cpp and kernels.inl of cpp/store/kernels give.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Plans of a worker cache in Python, after the form of cpp/cache_plan.h: what the protocol's model checker executes.
+"""Plans of a worker cache in Python, as in cpp/cache/cache_plan.h: the protocol's model checker executes them.
 
 In: which rank trains which keys at a step. Out: a `Plan` a rank. Single holder, dirty until written back, LRU. With a
 rule of `cache_world.RULES` dropped the planner forgets that rule, to show that a violation is seen.

@@ -1,4 +1,4 @@
-"""The scheduler's plans and caches in plain Python sets: what cpp/schedule.h must agree with, given an allocation.
+"""The scheduler's plans and caches in plain Python sets: the reference for cpp/schedule/schedule.h.
 
 Nothing is shared with the native code: a cache is a dict of key -> (uses, last use), Algorithm 2 is written as in the
 paper, set by set. Keys are (table, id).

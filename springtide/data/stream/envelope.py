@@ -21,7 +21,7 @@ HEAD = np.dtype([("mark", "S4"), ("crc", "<u4"), ("event_us", "<i8")])
 SIZE = HEAD.itemsize
 CRC_FROM = 8  # bytes before what the CRC covers
 BARE, WHOLE, DAMAGED = 0, 1, 2
-"""Of a record: no envelope, one that fits, one that does not (cpp/envelope.h)."""
+"""Of a record: no envelope, one that fits, one that does not (cpp/batch/envelope.h)."""
 
 
 class UnsealedRecords(NamedTuple):

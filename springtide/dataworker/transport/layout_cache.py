@@ -8,8 +8,8 @@ worked out anew.
 Only dense tensors of the CPU in dicts with strings as keys, lists, tuples, named tuples and dataclasses are cast in a
 mould. All else goes the longer way, leaf by leaf, where it is also said what cannot travel.
 
-What tensors look like, and new ones over a payload, are had natively for all at once (cpp/bindings/tensors.cpp), from
-the functions that torch hands out by DLPack. Older ones (before 2.10) have none: there it is Python, tensor by tensor.
+What tensors look like, and new ones over a payload, are had natively for all at once (cpp/bindings/batch/tensors.cpp),
+from the functions that torch hands out by DLPack. Older ones (before 2.10) have none: there Python does it, one by one.
 """
 
 import array

@@ -1,7 +1,7 @@
 """The rows of several calls, pulled together; their outputs, pooled together; their gradients, reduced together.
 
 In: calls of a step (embedding/lookup/calls.py). Out: output tensors with autograd behind them, and gradients that wait
-for the push in `weight.grad`. One native call each way for all tables. Next: cpp/step_rows.h.
+for the push in `weight.grad`. One native call each way for all tables. Next: cpp/step/step_rows.h.
 """
 
 import itertools

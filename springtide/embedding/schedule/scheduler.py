@@ -2,7 +2,7 @@
 
 Every rank makes one with the same settings and gives it the same batches, so all come to the same answer and nobody
 asks anybody. In: ids of the whole next batch, feature by feature. Out: a rank for every sample, and a plan for every
-rank that its cache executes (`cpp/cache_plan.h`). What a plan costs is counted in `syncplan`.
+rank that its cache executes (`cpp/cache/cache_plan.h`). What a plan costs is counted in `syncplan`.
 """
 
 from collections.abc import Collection, Sequence

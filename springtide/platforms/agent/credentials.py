@@ -1,8 +1,8 @@
 """A certificate authority for one job, and a certificate for each kind of role, made in memory.
 
 In: the job's name and the time. Out: files by name. A Kubernetes operator keeps them in a Secret and shows each pod
-those of its role; on one host or on Ray they lie in the run's folder. Next: `rpc.transport.tls` and cpp/tls_session.h
-check them.
+those of its role; on one host or on Ray they lie in the run's folder. Next: `rpc.transport.tls` and
+cpp/net/tls_session.h check them.
 
     ca.crt  ROLE.crt  ROLE.key ...       all files of a job
     ca.crt  tls.crt  tls.key             what a process sees (`of_role`): its `Settings.tls`

@@ -3,7 +3,7 @@
 In: connections that a listener has just accepted. Out: at most `MOST` of them at a time; when one more comes the oldest
 is dropped. Each is dropped at one deadline, however slowly its bytes come. Peers that have proved themselves are not
 counted: strangers never take their places. Used by `rpc.transport.listener`, `worker.online.shuffling.peers` and
-`dataworker.transport.listener`. The data plane has its own in cpp/pending_handshakes.h.
+`dataworker.transport.listener`. The data plane has its own in cpp/net/pending_handshakes.h.
 """
 
 import asyncio

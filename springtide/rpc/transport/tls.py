@@ -2,7 +2,8 @@
 
 In: a folder with `ca.crt`, `tls.crt` and `tls.key` (`Settings.tls`; `platforms.agent.credentials` makes them). Out:
 contexts for both sides of a connection, and the check of whoever is there. Next: `rpc.transport.connection`,
-`rpc.transport.listener`; the data plane does the same in C++ (cpp/tls_session.h). With an empty folder there is no TLS.
+`rpc.transport.listener`; the data plane does the same in C++ (cpp/net/tls_session.h).
+With an empty folder there is no TLS.
 
 Checked on both sides: TLS 1.3; a certificate that `ca.crt` has signed and that is valid now; its name, the URI
 `springtide:JOB/ROLE`, is of this job; a caller checks besides that the role is the one it called. Host names are not

@@ -40,7 +40,7 @@ DEFAULT_POLICY = "anneal"
 LATELY = 32  # steps whose time says how long a schedule may take
 ACROSS_SAMPLES = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 FLOAT = 4  # bytes of a number on the wire, however the table keeps it
-BOOKED = 64  # bytes that a cache counts for a row beside its image: a test holds this against cpp/row_cache.h
+BOOKED = 64  # bytes that a cache counts for a row beside its image: a test holds this against cpp/cache/row_cache.h
 Parcel = tuple[int, NDArray[np.float32]]
 """What goes to, or comes from, a rank."""
 

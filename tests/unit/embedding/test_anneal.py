@@ -146,6 +146,6 @@ def test_looking_at_all_allocations_is_refused_where_there_are_too_many():
 
 
 def test_the_noise_is_the_same_whole_numbers_with_any_mathematics_library():
-    for step in range(1024):  # the table of cpp/allocate_anneal.cpp
+    for step in range(1024):  # the table of cpp/schedule/allocate/allocate_anneal.cpp
         value = -math.log(-math.log((step + 0.5) / 1024)) * 256
         assert abs(value - math.floor(value) - 0.5) > 1e-6

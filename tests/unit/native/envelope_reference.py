@@ -1,4 +1,4 @@
-"""What cpp/envelope.cpp does, in Python: the oracle of its tests."""
+"""What cpp/batch/envelope.cpp does, in Python: the oracle of its tests."""
 
 import zlib
 

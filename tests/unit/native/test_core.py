@@ -6,7 +6,7 @@ import subprocess
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
-TESTS = sorted(path.stem for path in (ROOT / "cpp").glob("*_test.cpp"))
+TESTS = sorted(path.stem for path in (ROOT / "cpp").rglob("*_test.cpp"))
 
 
 @pytest.mark.process

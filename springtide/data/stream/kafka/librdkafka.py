@@ -1,6 +1,6 @@
 """librdkafka itself, as confluent-kafka brings it, for the one thing that its Python face is too slow for: reading.
 
-In: settings, partitions with offsets. Out: columns of records, made by the native core (cpp/message_columns.h) without
+In: settings, partitions with offsets. Out: columns of records, made natively (cpp/batch/message_columns.h) without
 a Python object a record and without the interpreter's lock, which the training loop needs meanwhile. Only functions of
 librdkafka's public interface are called. Next: reader.py.
 """

@@ -1,4 +1,4 @@
-"""Slots that a virtual server hands over, one after the other, as `server.migration` and cpp/handover.h do.
+"""Slots that a virtual server hands over, one after the other, as `server.migration` and cpp/migrate/handover.h do.
 
 In: goals of the master. Out: slots at their new owners, `SlotsMoved`, answers to roll calls. A slot is copied while it
 is served, then closed; what is left of it goes to the target, which opens it and says so. If that word does not come,
@@ -41,7 +41,7 @@ class Moving:
         self.leaves = False
         """It takes no more slots."""
         self.settled: dict[int, bool] = {}
-        """Gifts of others, by their names, and whether they were taken: as cpp/gifts.h has it."""
+        """Gifts of others, by their names, and whether they were taken: as cpp/server/requests/gifts.h has it."""
         self._gifts: dict[int, int] = {}
         """By slot: the name of the last gift of it. One in doubt is offered again by the same name."""
         self.moved = 0

@@ -1,0 +1,118 @@
+#include "batch/distinct.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <memory>
+#include <utility>
+#include <vector>
+
+namespace springtide {
+
+namespace {
+
+constexpr int kDigitBits = 11;  // counts of a digit stay in the first level of the cache
+constexpr size_t kDigits = size_t{1} << kDigitBits;
+constexpr int kMostSorted = 3 * kDigitBits;  // of 2^22 hashes, one in 2,000 is like another in that many bits
+constexpr uint64_t kDense =
+    4;  // up to this many possible values for each that is given, a slot for each of them
+
+// Ids of a table, buckets: every possible value has a slot, which counts it first and then says its place.
+uint64_t by_slots(std::span<const int64_t> given, uint64_t least, uint64_t range, const DistinctOut& out) {
+  std::vector<uint32_t> slots(range + 1);
+  for (const int64_t one : given) ++slots[static_cast<uint64_t>(one) - least];
+  uint64_t found = 0;
+  for (uint64_t slot = 0; slot <= range; ++slot) {
+    const uint32_t count = slots[slot];
+    if (count == 0) continue;
+    out.values[found] = static_cast<int64_t>(least + slot);
+    if (out.counts != nullptr) out.counts[found] = count;
+    slots[slot] = static_cast<uint32_t>(found++);
+  }
+  if (out.inverse != nullptr) {
+    for (size_t i = 0; i < given.size(); ++i) {
+      out.inverse[i] = slots[static_cast<uint64_t>(given[i]) - least];
+    }
+  }
+  return found;
+}
+
+using Words = std::unique_ptr<uint64_t[]>;
+
+// `count` words in the order of the `bits` above `from`, digit by digit from the lowest; a digit that all
+// have in common costs nothing.
+Words sorted(Words words, size_t count, int from, int bits) {
+  const int passes = (bits + kDigitBits - 1) / kDigitBits;
+  const auto digit = [from](uint64_t word, int pass) {
+    return word >> (from + pass * kDigitBits) & (kDigits - 1);
+  };
+  std::vector<std::array<uint32_t, kDigits>> starts(passes);
+  for (size_t i = 0; i < count; ++i) {
+    for (int pass = 0; pass < passes; ++pass) ++starts[pass][digit(words[i], pass)];
+  }
+  Words into = std::make_unique_for_overwrite<uint64_t[]>(count);
+  for (int pass = 0; pass < passes; ++pass) {
+    std::array<uint32_t, kDigits>& start = starts[pass];
+    if (*std::max_element(start.begin(), start.end()) == count) continue;
+    uint32_t next = 0;
+    for (uint32_t& one : start) next += std::exchange(one, next);
+    for (size_t i = 0; i < count; ++i) into[start[digit(words[i], pass)]++] = words[i];
+    words.swap(into);
+  }
+  return words;
+}
+
+// Puts those in order that the bits of their words do not tell apart, and `values` with them.
+void tell_apart(std::span<const int64_t> given, uint64_t* words, int place_bits,
+                std::vector<int64_t>& values) {
+  const uint64_t place_mask = (uint64_t{1} << place_bits) - 1;
+  for (size_t i = 1; i < values.size(); ++i) {
+    if (values[i] == values[i - 1] || words[i] >> place_bits != words[i - 1] >> place_bits) continue;
+    size_t begin = i - 1, end = i + 1;
+    while (begin > 0 && words[begin - 1] >> place_bits == words[i] >> place_bits) --begin;
+    while (end < values.size() && words[end] >> place_bits == words[i] >> place_bits) ++end;
+    std::sort(words + begin, words + end,
+              [&](uint64_t a, uint64_t b) { return given[a & place_mask] < given[b & place_mask]; });
+    for (size_t j = begin; j < end; ++j) values[j] = given[words[j] & place_mask];
+    i = end;
+  }
+}
+
+// Hashes: a word holds the highest bits of one and its place. Words are sorted by these bits, which tell
+// nearly all apart; those that they do not tell apart are looked at.
+uint64_t by_sorting(std::span<const int64_t> given, uint64_t least, uint64_t range, const DistinctOut& out) {
+  const size_t count = given.size();
+  const int place_bits = static_cast<int>(std::bit_width(count - 1)),
+            bits = static_cast<int>(std::bit_width(range));
+  const int kept = std::min({bits, kMostSorted, 64 - place_bits});
+  const uint64_t place_mask = (uint64_t{1} << place_bits) - 1;
+  Words words = std::make_unique_for_overwrite<uint64_t[]>(count);
+  for (size_t i = 0; i < count; ++i) {
+    words[i] = (static_cast<uint64_t>(given[i]) - least) >> (bits - kept) << place_bits | i;
+  }
+  words = sorted(std::move(words), count, place_bits, kept);
+  std::vector<int64_t> values(count);
+  for (size_t i = 0; i < count; ++i) values[i] = given[words[i] & place_mask];
+  if (kept < bits) tell_apart(given, words.get(), place_bits, values);
+  uint64_t at = 0;  // no branch below depends on what is new, since that is anyone's guess
+  for (size_t i = 0; i < count; ++i) {
+    at += i > 0 && values[i] != values[i - 1];
+    out.values[at] = values[i];
+    if (out.inverse != nullptr) out.inverse[words[i] & place_mask] = static_cast<int64_t>(at);
+    if (out.counts != nullptr) out.counts[at] = static_cast<int64_t>(i + 1);  // of all up to here
+  }
+  for (uint64_t i = out.counts != nullptr ? at : 0; i > 0; --i) out.counts[i] -= out.counts[i - 1];
+  return at + 1;
+}
+
+}  // namespace
+
+uint64_t distinct(std::span<const int64_t> given, const DistinctOut& out) {
+  if (given.empty()) return 0;
+  const auto [low, high] = std::minmax_element(given.begin(), given.end());
+  const uint64_t least = static_cast<uint64_t>(*low), range = static_cast<uint64_t>(*high) - least;
+  const bool dense = range / kDense < given.size();
+  return dense ? by_slots(given, least, range, out) : by_sorting(given, least, range, out);
+}
+
+}  // namespace springtide

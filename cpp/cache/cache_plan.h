@@ -1,0 +1,87 @@
+// What one worker's cache does around one step, decided by the scheduler for all workers alike.
+// In: schedule.h makes one of these per rank and step. Out: a cache executes it and decides nothing itself.
+//
+// A row is cached by one worker at most, always as its image (weights and optimizer state): the worker that
+// trained it last and kept it. A row that several workers train in one step is summed on the server, and a
+// cached copy of it is stale from then on; or, with P2P::gradients, it is summed by its keeper, one of them,
+// in rank order, who has the gradients of the others sent to it. So a cached row is dirty from the moment it
+// is trained until it is written back, and it is written back when it is trained elsewhere next, when it is
+// evicted, or with a flush.
+//
+// The order in which a rank executes the plan of step s:
+//   1. with the push of step s - 1, after that step's rows were trained: write_back, sends, value_sends and
+//   the
+//      other ends of these
+//   2. at the start of step s: the values of pass_hit are read, then the rows of `drop` leave the cache, then
+//      the images of hold_pull (from the servers, which have applied step s - 1) and of `receives` enter it
+//   3. at the end of step s: gradients of what gradient_sends names go there; those of other keys in pass_hit
+//   and
+//      pass_pull are pushed; those of hold_hit, hold_pull and `receives`, summed with what gradient_receives
+//      brings, are applied in the cache
+// The keys that a rank trains are in exactly one of hold_hit, hold_pull, receives, value_receives, pass_hit,
+// pass_pull.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/types.h"
+
+namespace springtide {
+
+// (table, key) pairs. In the order in which the batch first names them; `write_back` and `drop` end with what
+// is evicted, oldest first.
+struct PlanKeys {
+  std::vector<TableId> tables;
+  std::vector<Key> keys;
+
+  size_t size() const { return keys.size(); }
+  void add(TableId table, Key key) {
+    tables.push_back(table);
+    keys.push_back(key);
+  }
+};
+
+// What goes straight from worker to worker. Both ends list the same keys in the same order.
+struct PeerRows {
+  uint32_t peer = 0;  // rank of the other end
+  PlanKeys rows;
+};
+
+struct CachePlan {
+  uint64_t step = 0;  // counted from 1, as in PushMeta
+  uint32_t rank = 0;
+  // Before the step, with the push of the one before it.
+  PlanKeys write_back;                // dirty rows whose images go to the server
+  std::vector<PeerRows> sends;        // dirty rows whose images go to another rank instead, by rank
+  std::vector<PeerRows> receives;     // the other ends of `sends`, by rank: trained here, and kept
+  std::vector<PeerRows> value_sends;  // rows whose values go to others that train them too
+  std::vector<PeerRows>
+      value_receives;  // the other ends: trained here, not kept, gradients in gradient_sends
+  // The step.
+  PlanKeys drop;       // leave the cache: stale after this step, or evicted to make room
+  PlanKeys hold_hit;   // trained and kept here, and cached here
+  PlanKeys hold_pull;  // trained and kept here: the image is pulled
+  PlanKeys pass_hit;   // trained by others too; the value is cached here (and in `drop`)
+  PlanKeys pass_pull;  // trained by others too, or no room for it: the value is pulled, not the state
+  // After the step.
+  std::vector<PeerRows>
+      gradient_sends;  // keys whose gradients go to the rank that keeps the row, not to servers
+  std::vector<PeerRows> gradient_receives;  // the other ends: to be summed in rank order with this rank's own
+
+  static size_t rows_of(const std::vector<PeerRows>& all) {
+    size_t rows = 0;
+    for (const PeerRows& one : all) rows += one.rows.size();
+    return rows;
+  }
+  size_t sent() const { return rows_of(sends) + rows_of(value_sends) + rows_of(gradient_sends); }
+  size_t received() const { return rows_of(receives) + rows_of(value_receives) + rows_of(gradient_receives); }
+  size_t hits() const { return hold_hit.size() + pass_hit.size(); }
+  size_t pulls() const { return hold_pull.size() + pass_pull.size(); }  // rows asked of servers
+  // Pushed to servers at the end of the step: of the keys that are passed, those that nobody keeps.
+  size_t gradients() const {
+    return pass_hit.size() + pass_pull.size() + rows_of(value_receives) - rows_of(gradient_sends);
+  }
+};
+
+}  // namespace springtide

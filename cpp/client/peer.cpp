@@ -1,0 +1,364 @@
+#include "client/peer.h"
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+
+#include "base/fork_guard.h"
+#include "net/frame_io.h"
+#include "wire/refusal.h"
+
+namespace springtide {
+namespace {
+
+double since(Clock::time_point then) { return std::chrono::duration<double>(Clock::now() - then).count(); }
+
+uint64_t ns_between(Clock::time_point a, Clock::time_point b) {
+  return b <= a ? 0
+                : static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(b - a).count());
+}
+
+}  // namespace
+
+std::string seconds(double s) {
+  // No stream: beside another C++ library in the process (torch's) the locale of one may not be this one's.
+  char text[32];
+  std::snprintf(text, sizeof text, "%.1f s", s);
+  return text;
+}
+
+Peer::Peer(const RemoteOptions& options, uint16_t index, std::string host, uint16_t port,
+           const std::shared_ptr<SharedWindow>& shared, std::optional<double> connect_s)
+    : options_(options), index_(index), generation_(options.generation), host_(std::move(host)), port_(port) {
+  if (index < options.lives.size()) life_ = options.lives[index];
+  const Clock::time_point start = Clock::now();
+  std::string last = "no answer";
+  link_ = connect_until(start + seconds_of(connect_s.value_or(options.connect_timeout_s)), terms_, last);
+  if (!link_) {
+    throw PeerLost(name() + " did not come up within " + seconds(since(start)) + " (" + last + "); " +
+                   advice());
+  }
+  check_terms(terms_);
+  if (shared && shared->window.valid()) {
+    if (Fd local = connect_window(terms_, *shared)) {
+      link_ = std::move(local);
+      shared_ = shared;
+    }
+  }
+  set_timeouts(link_.line(), 0, options.request_timeout_s);
+  if (!shared_) tune_tcp(link_.get());
+  close_in_children(link_.get());
+  connected_ = last_reply_ = Clock::now();
+  sender_ = std::thread([this] { send_loop(); });
+  receiver_ = std::thread([this] { receive_loop(); });
+}
+
+Peer::~Peer() {
+  {
+    const std::lock_guard lock(mutex_);
+    closing_ = true;
+    fail(name() + ": the connection was closed here");
+  }
+  sender_.join();
+  receiver_.join();
+  forget_in_children(link_.get());
+}
+
+Link Peer::connect_until(Clock::time_point deadline, Welcome& terms, std::string& last) const {
+  do {
+    std::string host;
+    uint16_t port = 0;
+    {
+      const std::lock_guard lock(where_mutex_);
+      host = host_, port = port_;
+    }
+    Fd fd = connect_tcp(host, port, deadline);
+    if (fd) {
+      Link link(std::move(fd));
+      const double left = std::max(0.1, -since(deadline));
+      try {
+        link.begin({options_.tls, TlsSide::caller, "server", left});
+        set_timeouts(link.line(), left, left);
+        terms = introduce(link.line(), options_.secret, header(Kind::hello));
+        return link;
+      } catch (const HandshakeRefused& e) {
+        throw PeerLost(name() + " refused the connection: " + e.what());
+      } catch (const PeerLost& e) {
+        if (link.tls() != nullptr && link.tls()->refused()) {
+          throw PeerLost(name() + " refused the connection: " + e.what());
+        }
+        last = e.what();
+      }
+    } else {
+      last = std::strerror(errno);
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  } while (Clock::now() < deadline);
+  return Link();
+}
+
+void Peer::check_terms(const Welcome& terms) const {
+  if (terms.server_index != index_) {
+    throw PeerLost(name() + " says it is server " + std::to_string(terms.server_index) +
+                   "; the list of addresses is old");
+  }
+  if (terms.slots != options_.placement.server_of_slot.size()) {
+    throw BadInput(name() + " cuts its tables into " + std::to_string(terms.slots) +
+                   " slots, this client into " + std::to_string(options_.placement.server_of_slot.size()) +
+                   "; both come from the job's settings");
+  }
+}
+
+Fd Peer::connect_window(const Welcome& terms, SharedWindow& shared) const {
+  if (terms.local_name[0] == '\0') return Fd();
+  Fd local = connect_local(terms.local_name.data());
+  if (!local) return Fd();  // another host, or another network namespace
+  set_timeouts(local.get(), 5, 5);
+  try {
+    const Welcome again = introduce(local.get(), options_.secret, header(Kind::hello));
+    if (again.instance != terms.instance) return Fd();
+  } catch (const PeerLost&) {  // the name is someone else's: the connection we have is good
+    return Fd();
+  }
+  FrameHeader frame = header(Kind::window);
+  const uint64_t bytes = shared.window.size();
+  frame.body_bytes = sizeof bytes;
+  seal(frame);
+  std::vector<iovec> out = {{&frame, sizeof frame}};
+  if (send_all(local.get(), out) != Io::ok) return Fd();
+  const auto* body = reinterpret_cast<const uint8_t*>(&bytes);
+  if (send_with_fd(local.get(), {body, sizeof bytes}, shared.window.fd()) != Io::ok) return Fd();
+  FrameHeader answer;
+  std::vector<uint8_t> rest;
+  std::string why;
+  if (receive_frame(local.get(), answer, rest, kHandshakeBytes, why) != Io::ok || !why.empty()) return Fd();
+  return answer.status == static_cast<uint16_t>(Status::ok) ? std::move(local) : Fd();
+}
+
+FrameHeader Peer::header(Kind kind) const {
+  FrameHeader header;
+  header.kind = static_cast<uint8_t>(kind);
+  header.generation = generation_;
+  header.epoch = options_.placement.epoch;
+  header.rank = options_.rank;
+  header.incarnation = options_.incarnation;
+  return header;
+}
+
+bool Peer::has_credit(const Call& call) const {
+  if (awaiting_.empty()) return true;  // one request always goes, however large
+  return awaiting_.size() < terms_.credit_requests &&
+         bytes_under_way_ + call.out_bytes <= terms_.credit_bytes;
+}
+
+void Peer::submit(const std::shared_ptr<Call>& call) {
+  if (call->header.body_bytes > terms_.max_frame_bytes) {
+    throw BadInput("a " + std::string(name_of(static_cast<Kind>(call->header.kind))) + " of " +
+                   std::to_string(call->header.body_bytes) + " bytes to " + name() +
+                   " is over its limit of " + std::to_string(terms_.max_frame_bytes) +
+                   "; use smaller batches or more servers");
+  }
+  std::unique_lock lock(mutex_);
+  const auto may_go = [&] { return !failed_.empty() || has_credit(*call); };
+  if (!may_go()) receive_eagerly();
+  const Clock::time_point due = Clock::now() + seconds_of(call->timeout_s);
+  const auto deadline = [&] { return broken_.empty() ? due : std::max(due, reopen_until_ + seconds_of(2)); };
+  for (auto until = deadline(); !may_go() && until > Clock::now(); until = deadline()) {
+    moved_.wait_until(lock, until, may_go);
+  }
+  if (!may_go()) {
+    fail(name() + " has answered nothing for " + seconds(call->timeout_s) + " while " +
+         std::to_string(awaiting_.size()) + " requests wait; " + advice());
+  }
+  if (!failed_.empty()) throw PeerLost(failed_);
+  call->header.request = next_request_++;
+  seal(call->header);
+  call->sent = Clock::now();
+  call->frame = call->out;
+  awaiting_.push_back(call);
+  bytes_under_way_ += call->out_bytes;
+  if (!broken_.empty()) return;  // it goes with the others once the connection is open again
+  if (sending_) {
+    queue_.push_back(call);
+    return;
+  }
+  sending_ = true;
+  ++call->busy;
+  const Line line = link_.line();
+  lock.unlock();
+  const Io io = send_some(line, call->out);  // mostly the kernel takes it all: no thread is woken then
+  lock.lock();
+  --call->busy;
+  moved_.notify_all();
+  if (io != Io::ok) broke(name() + " is gone (" + describe(io, line) + "); " + advice());
+  if (failed_.empty() && broken_.empty() && !call->out.empty()) queue_.push_front(call);
+  if (queue_.empty()) {
+    sending_ = false;
+  } else {
+    handed_over_ = true;
+    to_send_.notify_one();
+  }
+}
+
+void Peer::send_loop() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    to_send_.wait(lock, [&] { return handed_over_ || closing_; });
+    if (closing_) return;
+    while (!queue_.empty()) {
+      const std::shared_ptr<Call> call = queue_.front();
+      queue_.pop_front();
+      if (call->done) continue;
+      ++call->busy;
+      const Line line = link_.line();
+      lock.unlock();
+      const Io io = send_all(line, call->out);
+      lock.lock();
+      --call->busy;
+      moved_.notify_all();
+      if (io != Io::ok) broke(name() + " takes no more requests (" + describe(io, line) + "); " + advice());
+    }
+    handed_over_ = sending_ = false;
+    moved_.notify_all();
+  }
+}
+
+void Peer::finish(Call& call) {
+  const Clock::time_point now = Clock::now();
+  // Behind another request a call waits for that one, not for the network.
+  const uint64_t took = ns_between(std::max(call.sent, last_reply_), now);
+  last_reply_ = now;
+  stats_.sync_ns += took - std::min(took, call.answer.server_ns + call.answer.clock);
+  stats_.step_wait_ns += call.answer.clock;
+  bytes_under_way_ -= call.out_bytes;
+  stats_.bytes_out += sizeof call.header + call.out_bytes;
+  stats_.bytes_in += sizeof call.answer + call.in_bytes + call.reply.size();
+  if (call.header.kind == static_cast<uint8_t>(Kind::pull)) {
+    ++stats_.pulls;
+    stats_.pulled_keys += call.header.keys;
+    stats_.lookup_ns += call.answer.server_ns;
+  } else if (call.header.kind == static_cast<uint8_t>(Kind::push)) {
+    ++stats_.pushes;
+    stats_.pushed_keys += call.header.keys;
+    stats_.update_ns += call.answer.server_ns;
+  }
+  if (call.answer.status != static_cast<uint16_t>(Status::ok)) {
+    try {
+      call.error = failure_of(call);
+    } catch (const PeerLost&) {
+      call.error = std::current_exception();  // a refusal that is none
+    }
+  }
+  if (call.slots_left)
+    call.error = std::make_exception_ptr(WrongOwner(name() + " gave slots away meanwhile"));
+  call.answered = true;
+  call.done = true;
+  moved_.notify_all();
+}
+
+std::exception_ptr Peer::failure_of(const Call& call) const {
+  const std::string said = text_of(call.reply);
+  switch (static_cast<Status>(call.answer.status)) {
+    case Status::non_finite:
+      return std::make_exception_ptr(NonFinite(said));
+    case Status::partly_applied:
+      return std::make_exception_ptr(PartlyApplied(name() + ": " + said));
+    case Status::stale_generation:
+      return std::make_exception_ptr(GroupChanged(name() + ": " + said));
+    case Status::bad_input:
+      return std::make_exception_ptr(BadInput(name() + ": " + said));
+    case Status::wrong_owner: {
+      const Refusal refusal = decode_refusal(call.reply);
+      std::string slots;
+      for (size_t i = 0; i < refusal.slots.size() && i < 8; ++i) {
+        slots += (i == 0 ? "" : ", ") + std::to_string(refusal.slots[i]);
+      }
+      const std::string why =
+          name() + " does not own " + std::to_string(refusal.slots.size()) + " of the slots asked for (" +
+          slots + (refusal.slots.size() > 8 ? ", ..." : "") + "); its placement is of epoch " +
+          std::to_string(call.answer.epoch) + ", ours of " + std::to_string(call.header.epoch);
+      return std::make_exception_ptr(Refused(why, refusal));
+    }
+    default:
+      return std::make_exception_ptr(PeerLost(name() + ": " + said));
+  }
+}
+
+void Peer::fail(const std::string& why) {
+  if (failed_.empty()) {
+    failed_ = why;
+    shut_both(link_.get());
+    for (const auto& call : awaiting_) {
+      call->error = std::make_exception_ptr(PeerLost(why));
+      call->done = true;
+    }
+    awaiting_.clear();
+    queue_.clear();
+  }
+  moved_.notify_all();
+  to_send_.notify_all();
+  to_receive_.notify_all();
+}
+
+void Peer::fail_late(const Call& call) {
+  fail(name() + " has not answered a " + name_of(static_cast<Kind>(call.header.kind)) + " of " +
+       std::to_string(call.header.keys) + " keys for " + seconds(call.timeout_s) + "; " + advice());
+}
+
+Clock::time_point Peer::due(const Call& call) const {
+  const auto due = call.sent + seconds_of(call.timeout_s);
+  return broken_.empty() ? due : std::max(due, reopen_until_ + seconds_of(2));
+}
+
+bool Peer::wait_done(std::unique_lock<std::mutex>& lock, Call& call) {
+  const auto settled = [&] { return call.done && call.busy == 0; };
+  if (settled()) return true;
+  for (auto until = due(call); until > Clock::now(); until = due(call)) {  // moved on by a new connection
+    if (moved_.wait_until(lock, until, settled)) return true;
+  }
+  if (!call.done) fail_late(call);
+  moved_.wait(lock, settled);  // the socket is shut: whoever used the caller's memory lets go now
+  return false;
+}
+
+void Peer::wait(Call& call) {
+  std::unique_lock lock(mutex_);
+  const Clock::time_point start = Clock::now();
+  receive_for(lock, call);
+  wait_done(lock, call);
+  stats_.wait_ns += ns_between(start, Clock::now());
+  if (call.error) std::rethrow_exception(call.error);
+}
+
+void Peer::settle(Call& call) noexcept {
+  std::unique_lock lock(mutex_);
+  wait_done(lock, call);
+}
+
+bool Peer::done(const Call& call) {
+  const std::lock_guard lock(mutex_);
+  return call.done && call.busy == 0;
+}
+
+void Peer::add_to(RemoteStats& stats) const {
+  const std::lock_guard lock(mutex_);
+  stats.pulls += stats_.pulls, stats.pushes += stats_.pushes;
+  stats.pulled_keys += stats_.pulled_keys, stats.pushed_keys += stats_.pushed_keys;
+  stats.bytes_in += stats_.bytes_in, stats.bytes_out += stats_.bytes_out;
+  stats.lookup_ns += stats_.lookup_ns, stats.update_ns += stats_.update_ns;
+  stats.sync_ns += stats_.sync_ns, stats.wait_ns += stats_.wait_ns, stats.step_wait_ns += stats_.step_wait_ns;
+  stats.reconnects += stats_.reconnects, stats.read_by_caller += stats_.read_by_caller;
+  stats.transports.push_back(shared_ ? "shm" : "tcp");
+}
+
+std::string Peer::name() const {
+  const std::lock_guard lock(where_mutex_);
+  return "server " + std::to_string(index_) + " (" + host_ + ":" + std::to_string(port_) + ")";
+}
+
+std::string Peer::advice() const {
+  return "is it running? see logs/server-" + std::to_string(index_) +
+         ".log, and check host, port and firewall";
+}
+
+}  // namespace springtide

@@ -1,0 +1,123 @@
+// A client's connection to one server: calls go out in order, replies come back in order, both while others
+// compute. A connection over TCP that breaks is opened again, one to a server that was lost is opened to its
+// next life, and what had no answer is sent again, in order (peer_reopen.cpp). Who takes the replies:
+// peer_receive.cpp. In: calls (call.h). Out: their replies, or PeerLost for all of them at once. Next:
+// remote_backend.h.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include "client/call.h"
+#include "client/remote_backend.h"
+#include "net/handshake.h"
+#include "net/link.h"
+#include "net/socket.h"
+
+namespace springtide {
+
+std::string seconds(double s);  // for messages
+inline Clock::duration seconds_of(double s) {
+  return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(s));
+}
+
+class Peer {
+ public:
+  // Connects, retrying for `connect_s`, or as long as the options allow. `shared` moves it to shared memory
+  // when the server is on this host.
+  Peer(const RemoteOptions& options, uint16_t index, std::string host, uint16_t port,
+       const std::shared_ptr<SharedWindow>& shared, std::optional<double> connect_s = {});
+  ~Peer();  // calls that are still under way fail
+
+  void submit(const std::shared_ptr<Call>& call);  // blocks only while the server's credits are used up
+  void wait(Call& call);                           // until its reply; throws what went wrong with it
+  void settle(Call& call) noexcept;                // until nothing uses the caller's memory any more
+  bool done(const Call& call);
+  void move_to(uint32_t life, const std::string& host, uint16_t port);  // see RemoteBackend::readdress
+  // Whether it waits for a next life when its server is lost. One that nobody can tell of it should not.
+  // False when it was lost meanwhile.
+  bool wait_for_next_life(bool wait);
+  FrameHeader header(Kind kind) const;  // with this client's identity
+
+  uint16_t index() const { return index_; }
+  void set_generation(uint32_t generation) { generation_ = generation; }
+  const Welcome& terms() const { return terms_; }
+  const std::shared_ptr<SharedWindow>& shared() const { return shared_; }
+  void add_to(RemoteStats& stats) const;
+
+ private:
+  Link connect_until(Clock::time_point deadline, Welcome& terms,
+                     std::string& last) const;  // invalid: in vain
+  // A connection through shared memory, once the server has taken the window; invalid: not on this host.
+  Fd connect_window(const Welcome& terms, SharedWindow& shared) const;
+  void check_terms(const Welcome& terms) const;
+  void send_loop();
+  void receive_loop();
+  static bool receive_reply(Line line, Call& call, const FrameHeader& answer, std::string& why);
+  // These with the lock held.
+  void receive_next(std::unique_lock<std::mutex>& lock);
+  void stand_by(std::unique_lock<std::mutex>& lock);
+  void receive_for(std::unique_lock<std::mutex>& lock, Call& call);
+  void receive_eagerly();  // the receiving thread takes replies, whether anyone waits or not
+  void fail_late(const Call& call);
+  Clock::time_point due(const Call& call) const;
+  void finish(Call& call);
+  void fail(const std::string& why);   // for good
+  void broke(const std::string& why);  // for good only where it cannot be opened again
+  bool reopen(std::unique_lock<std::mutex>& lock);
+  enum class Found { good, other, stale };
+  Found judge(const Welcome& terms) const;
+  void take_over(Link fresh, const Welcome& terms);
+  void drop_unrepeatable();
+  void send_again();
+  bool has_credit(const Call& call) const;
+  std::exception_ptr failure_of(const Call& call) const;
+  bool wait_done(std::unique_lock<std::mutex>& lock, Call& call);
+  std::string name() const;
+  std::string advice() const;
+
+  const RemoteOptions& options_;
+  const uint16_t index_;
+  std::atomic<uint32_t> generation_{0};
+  mutable std::mutex where_mutex_;  // of the next two
+  std::string host_;
+  uint16_t port_;
+  Link link_;
+  Welcome terms_;
+  std::shared_ptr<SharedWindow> shared_;
+  Clock::time_point connected_{};
+
+  mutable std::mutex mutex_;
+  std::condition_variable moved_;               // a call is done, or credit came back
+  std::condition_variable to_send_;             // the sender has work
+  std::condition_variable to_receive_;          // the receiver stands by no longer
+  std::deque<std::shared_ptr<Call>> queue_;     // not sent yet, or only in part
+  std::deque<std::shared_ptr<Call>> awaiting_;  // no reply yet, in order
+  uint64_t bytes_under_way_ = 0;
+  uint64_t next_request_ = 1;
+  bool sending_ = false;      // someone has the right to write
+  bool handed_over_ = false;  // the sender thread has it
+  uint32_t prompt_ = 0;       // waits in a row that began before their reply came
+  bool standing_by_ = false;  // the receiver leaves replies to those who wait for them
+  bool reading_ = false;      // one who waits reads the socket
+  bool closing_ = false;
+  std::string failed_;
+  std::string broken_;       // why the connection is being opened again
+  uint32_t life_ = 0;        // of the server at that address
+  bool moved_here_ = false;  // to a life that is not connected yet
+  bool patient_ = true;
+  bool same_place_ = false;  // it was named where this is connected already: to that life, or to one before
+  Clock::time_point reopen_until_{};
+  Clock::time_point last_reply_{};
+  RemoteStats stats_;
+  std::thread sender_, receiver_;
+};
+
+}  // namespace springtide

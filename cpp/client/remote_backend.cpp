@@ -1,0 +1,145 @@
+#include "client/remote_backend.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <iterator>
+#include <limits>
+#include <numeric>
+
+#include "client/remote_pending.h"
+#include "wire/wire_tables.h"
+
+namespace springtide {
+namespace {
+
+constexpr auto kPause = std::chrono::milliseconds(2);  // while a slot changes hands
+constexpr uint64_t kAssignBytes = 32ULL << 20;  // a large assignment goes out in frames of about this size
+
+}  // namespace
+
+RemoteBackend::RemoteBackend(const RemoteOptions& options) : links_(std::make_shared<RemoteLinks>(options)) {}
+
+RemoteBackend::~RemoteBackend() {
+  // In a forked child the threads are not there and the sockets are closed already: nothing may be touched.
+  if (getpid() != links_->owner) static_cast<void>(new std::shared_ptr<RemoteLinks>(links_));
+}
+
+std::shared_ptr<const Placement> RemoteBackend::placement() const {
+  const auto routes = links_->routes();
+  return {routes, &routes->placement};
+}
+
+void RemoteBackend::declare(std::span<const TableSpec> tables) {
+  links_->check_process();
+  links_->declare(tables);
+}
+
+std::unique_ptr<Pending> RemoteBackend::pull(std::span<const Part> parts, const PullMeta& meta) {
+  links_->check_process();
+  auto pending = std::make_unique<RemotePending>(links_, Kind::pull);
+  pending->pull(parts, meta);
+  return pending;
+}
+
+std::unique_ptr<Pending> RemoteBackend::push(std::span<const Part> parts, const PushMeta& meta) {
+  links_->check_process();
+  auto pending = std::make_unique<RemotePending>(links_, Kind::push);
+  pending->push(parts, meta);
+  return pending;
+}
+
+void RemoteBackend::assign(std::span<const Part> parts, bool keep) {
+  links_->check_process();
+  for (const Part& part : parts) {
+    for (size_t s = 0; s + 1 < part.routed->server_begin.size(); ++s) {
+      for (Slice rest : slices_of(std::span(&part, 1), static_cast<uint16_t>(s))) {
+        while (rest.begin != rest.end) {
+          Slice now = rest;
+          for (now.end = now.begin + 1; now.end < rest.end && now.bytes() < kAssignBytes; ++now.end) {
+          }
+          RemotePending pending(links_, Kind::assign);
+          pending.assign(now, static_cast<uint16_t>(s), keep);
+          pending.wait();
+          rest.begin = now.end;
+        }
+      }
+    }
+  }
+}
+
+// Slot by slot at whoever has it: one that moves meanwhile is read once, there or here.
+void RemoteBackend::scan(TableId table, std::vector<Key>& keys, std::vector<float>& rows) {
+  links_->check_process();
+  std::vector<uint16_t> left(placement()->server_of_slot.size());
+  std::iota(left.begin(), left.end(), uint16_t{0});
+  Clock::time_point until = Clock::now() + seconds_of(links_->options.follow_s());
+  while (!left.empty()) {
+    const auto routes = links_->routes();
+    const uint16_t server = routes->placement.server_of_slot[left.front()];
+    std::vector<uint16_t> here;
+    std::copy_if(left.begin(), left.end(), std::back_inserter(here),
+                 [&](uint16_t slot) { return routes->placement.server_of_slot[slot] == server; });
+    std::vector<uint8_t> body(sizeof table + here.size() * sizeof(uint16_t));
+    std::memcpy(body.data(), &table, sizeof table);
+    std::memcpy(body.data() + sizeof table, here.data(), here.size() * sizeof(uint16_t));
+    std::shared_ptr<Call> call;
+    try {
+      call = links_->ask(links_->peer(server), Kind::scan, std::move(body), 0);
+    } catch (const Refused& refused) {
+      if (Clock::now() > until) throw;
+      if (!links_->follow(refused.refusal)) links_->wait_for_news(routes->placement.version, kPause);
+      continue;
+    }
+    const uint64_t count = call->answer.keys, key_bytes = count * sizeof(Key), done = call->answer.step;
+    if (call->reply.size() < key_bytes || done == 0 || done > here.size())
+      throw PeerLost("a scan's reply makes no sense");
+    const uint64_t float_bytes = call->reply.size() - key_bytes;
+    const size_t old_keys = keys.size(), old_rows = rows.size();
+    keys.resize(old_keys + count);
+    rows.resize(old_rows + float_bytes / sizeof(float));
+    if (count != 0) {
+      std::memcpy(keys.data() + old_keys, call->reply.data(), key_bytes);
+      std::memcpy(rows.data() + old_rows, call->reply.data() + key_bytes, float_bytes);
+    }
+    std::erase_if(left, [&](uint16_t slot) {
+      return std::find(here.begin(), here.begin() + static_cast<ptrdiff_t>(done), slot) !=
+             here.begin() + static_cast<ptrdiff_t>(done);
+    });
+    until = Clock::now() + seconds_of(links_->options.follow_s());
+  }
+}
+
+void RemoteBackend::reroute(Placement placement, const std::map<uint16_t, std::string>& addresses) {
+  links_->check_process();
+  links_->reroute(std::move(placement), addresses);
+}
+
+void RemoteBackend::readdress(size_t server, uint32_t life, const std::string& host, uint16_t port) {
+  links_->check_process();
+  if (Peer* known = links_->find(server))
+    known->move_to(life, host, port);  // else it is reached there at once
+}
+
+RemoteStats RemoteBackend::stats() const {
+  RemoteStats stats;
+  links_->add_to(stats);
+  return stats;
+}
+
+std::shared_ptr<float> RemoteBackend::buffer(size_t floats) {
+  const auto shared = links_->shared;
+  const std::vector<Peer*> peers = links_->peers();
+  const bool local =
+      std::any_of(peers.begin(), peers.end(), [](auto* peer) { return peer->shared() != nullptr; });
+  if (local) {
+    if (const auto offset = shared->heap.allocate(floats * sizeof(float))) {
+      auto* memory = reinterpret_cast<float*>(shared->window.at(*offset, floats * sizeof(float), 8));
+      return {memory, [shared, offset = *offset](float*) { shared->heap.release(offset); }};
+    }
+  }
+  return Backend::buffer(floats);
+}
+
+}  // namespace springtide

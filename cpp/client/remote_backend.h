@@ -1,0 +1,100 @@
+// Tables on servers: the Backend that speaks the wire protocol (docs/design/wire.md), one connection a
+// server. In: plans of a step (step_rows.h). Out: rows from servers, gradients to them. Next: peer.h (one
+// connection).
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "step/backend.h"
+
+namespace springtide {
+
+struct RemoteLinks;
+
+struct RemoteOptions {
+  std::vector<std::string> hosts;  // of server 0, 1, ...
+  std::vector<uint16_t> ports;
+  std::string secret;  // of the job; never sent, only proved
+  std::string tls;     // folder of this client's certificates (tls_context.h); empty: no TLS
+  Placement placement;
+  uint32_t rank = 0;
+  uint32_t incarnation = 0;  // how often this rank was started again
+  double connect_timeout_s = 30;
+  double request_timeout_s = 60;
+  double reconnect_s =
+      5;                  // how long to try to reach a server again after its connection broke; 0: not at all
+  double recovery_s = 0;  // and how long for its next life, where someone starts lost servers again
+  double follow_s() const {  // how long a slot may have no owner that anybody names
+    return reconnect_s > recovery_s ? reconnect_s : recovery_s;
+  }
+  std::vector<uint32_t> lives;  // incarnations of the servers at those addresses; 0 where it is shorter
+  bool shared_memory = true;    // where a server is on this host; TCP elsewhere
+  uint32_t generation = 0;      // bsp: raised when the group goes back to a checkpoint
+};
+
+// What this client has seen of all servers since it connected. Times are sums, so that a reader takes
+// differences.
+struct RemoteStats {
+  uint64_t pulls = 0, pushes = 0;  // requests, one a server
+  uint64_t pulled_keys = 0, pushed_keys = 0;
+  uint64_t bytes_in = 0, bytes_out = 0;
+  uint64_t lookup_ns = 0;       // servers' own time in pulls, as they report it
+  uint64_t update_ns = 0;       // and in pushes
+  uint64_t sync_ns = 0;         // from a request's first byte to its reply's last, less the server's own time
+  uint64_t step_wait_ns = 0;    // bsp: pulls that waited on servers for the step before
+  uint64_t wait_ns = 0;         // callers blocked in Pending::wait
+  uint64_t reconnects = 0;      // connections that broke and were opened again
+  uint64_t read_by_caller = 0;  // replies that the one who waited for them took off the socket
+  std::vector<std::string> transports;  // "tcp" or "shm", server by server
+};
+
+class RemoteBackend final : public Backend {
+ public:
+  // Connects to every server and proves the secret both ways; PeerLost names the server that did not come up
+  // in time.
+  explicit RemoteBackend(const RemoteOptions& options);
+  ~RemoteBackend() override;  // waits for what is under way, then closes
+
+  std::shared_ptr<const Placement> placement() const override;
+  void declare(std::span<const TableSpec> tables) override;
+  std::unique_ptr<Pending> pull(std::span<const Part> parts, const PullMeta& meta) override;
+  std::unique_ptr<Pending> push(std::span<const Part> parts, const PushMeta& meta) override;
+  void assign(std::span<const Part> parts, bool keep) override;
+  void scan(TableId table, std::vector<Key>& keys, std::vector<float>& rows) override;
+
+  // Slots have moved, says the master. Mostly the client knows already: a server that refuses a slot names
+  // the new owner, and requests follow it, for `follow_s` before they fail with WrongOwner. Servers that
+  // the placement names and the client does not know need an address (host:port).
+  void reroute(Placement placement, const std::map<uint16_t, std::string>& addresses = {});
+
+  // A server was lost, and this is its next life, with its slots restored: what had no answer goes there.
+  // News of an earlier life, or of the same, change nothing.
+  void readdress(size_t server, uint32_t life, const std::string& host, uint16_t port);
+
+  // bsp, on every server that has slots. GroupChanged when the group was formed anew meanwhile.
+  // Whether all ranks' parts of the step are there; false after `wait_s`.
+  bool step_complete(uint64_t step, double wait_s);
+  // It is complete on all servers: what this client asks for from now on sees it applied.
+  std::unique_ptr<Pending> apply_step(uint64_t step);
+  // Takes this client to a newer generation.
+  void set_generation(uint32_t generation);
+  // Refuses older generations from now on; the last step that is complete on all servers.
+  uint64_t regroup();
+  // After regroup(): steps up to this one are applied, others dropped, `workers` ranks go on. `at_rest`:
+  // nobody has a step in hand; servers that have got their first slots since the last step join after it.
+  void settle_group(uint64_t step, uint32_t workers, bool at_rest = false);
+
+  RemoteStats stats() const;
+  // Float memory that same-host servers read and write in place, so that a pull or push of it is not copied;
+  // plain memory when no server is on this host. Any other memory works too, at one copy more.
+  std::shared_ptr<float> buffer(size_t floats) override;
+
+ private:
+  std::shared_ptr<RemoteLinks> links_;  // requests under way keep it: they may outlive this object
+};
+
+}  // namespace springtide

@@ -1,0 +1,129 @@
+#include "net/handshake.h"
+
+#include <sys/random.h>
+
+#include <cstring>
+
+#include "base/sha256.h"
+#include "net/frame_io.h"
+
+namespace springtide {
+namespace {
+
+constexpr size_t kNonce = 32;
+
+Digest prove(const std::string& secret, const std::string& side, std::span<const uint8_t> first,
+             std::span<const uint8_t> second) {
+  std::vector<uint8_t> message(side.begin(), side.end());
+  message.insert(message.end(), first.begin(), first.end());
+  message.insert(message.end(), second.begin(), second.end());
+  return hmac_sha256(bytes_of(secret), message);
+}
+
+Digest digest_at(std::span<const uint8_t> bytes) {
+  Digest digest;
+  std::memcpy(digest.data(), bytes.data(), digest.size());
+  return digest;
+}
+
+// The next frame of the handshake, of the kind and size it must have.
+std::vector<uint8_t> expect(Line line, Kind kind, size_t bytes, FrameHeader& header, std::string& why,
+                            Io& io) {
+  std::vector<uint8_t> body;
+  io = receive_frame(line, header, body, kHandshakeBytes, why);
+  if (io != Io::ok || !why.empty()) return body;
+  if (header.status != static_cast<uint16_t>(Status::ok)) {
+    why = text_of(body);
+  } else if (header.kind != static_cast<uint8_t>(kind) || body.size() != bytes) {
+    why = std::string("a ") + name_of(static_cast<Kind>(header.kind)) + " of " + std::to_string(body.size()) +
+          " bytes came where a " + name_of(kind) + " of " + std::to_string(bytes) + " was due";
+  }
+  return body;
+}
+
+// On the client: a sentence from the server is final, a broken connection is not.
+void raise(const FrameHeader& header, const std::string& why) {
+  if (why.empty()) return;
+  const bool other_version = header.magic == kMagic && header.version != kVersion;
+  const bool final = header.status != static_cast<uint16_t>(Status::ok) &&
+                     header.status != static_cast<uint16_t>(Status::busy);
+  if (other_version || final) throw HandshakeRefused(why);
+  throw PeerLost(why);
+}
+
+// Tells the peer, if it is still there to hear it.
+std::string refuse(Line line, const FrameHeader& header, Status status, const std::string& why) {
+  send_failure(line, header, status, why);
+  return why;
+}
+
+}  // namespace
+
+std::string random_bytes(size_t count) {
+  std::string bytes(count, '\0');
+  size_t have = 0;
+  while (have < count) {
+    const ssize_t got = getrandom(bytes.data() + have, count - have, 0);
+    if (got > 0) have += static_cast<size_t>(got);
+  }
+  return bytes;
+}
+
+std::string greet(Line line, const std::string& secret, const Welcome& welcome, FrameHeader& who,
+                  const std::function<std::string()>& busy) {
+  std::string why;
+  Io io = Io::ok;
+  const std::vector<uint8_t> theirs = expect(line, Kind::hello, kNonce, who, why, io);
+  if (!why.empty()) return refuse(line, who, io == Io::ok ? Status::refused : Status::busy, why);
+
+  const std::string ours = random_bytes(kNonce);
+  const Digest proof = prove(secret, "springtide server", theirs, bytes_of(ours));
+  std::vector<uint8_t> challenge(ours.begin(), ours.end());
+  challenge.insert(challenge.end(), proof.begin(), proof.end());
+  FrameHeader header = reply_to(who);
+  header.kind = static_cast<uint8_t>(Kind::challenge);
+  if (send_frame(line, header, challenge) != Io::ok) return "the connection broke during the handshake";
+
+  FrameHeader answer;
+  const std::vector<uint8_t> body = expect(line, Kind::proof, sizeof(Digest), answer, why, io);
+  if (!why.empty()) return refuse(line, answer, io == Io::ok ? Status::refused : Status::busy, why);
+  if (!same_digest(digest_at(body), prove(secret, "springtide client", bytes_of(ours), theirs))) {
+    return refuse(line, answer, Status::refused, "the client does not know this job's secret");
+  }
+  if (why = busy(); !why.empty()) return refuse(line, answer, Status::busy, why);
+  header.kind = static_cast<uint8_t>(Kind::welcome);
+  const auto* terms = reinterpret_cast<const uint8_t*>(&welcome);
+  if (send_frame(line, header, {terms, sizeof welcome}) != Io::ok)
+    return "the connection broke during the handshake";
+  return {};
+}
+
+Welcome introduce(Line line, const std::string& secret, FrameHeader who) {
+  const std::string ours = random_bytes(kNonce);
+  who.kind = static_cast<uint8_t>(Kind::hello);
+  if (const Io io = send_frame(line, who, bytes_of(ours)); io != Io::ok) throw PeerLost(describe(io, line));
+
+  std::string why;
+  FrameHeader header;
+  Io io = Io::ok;
+  const std::vector<uint8_t> challenge =
+      expect(line, Kind::challenge, kNonce + sizeof(Digest), header, why, io);
+  raise(header, why);
+  const std::span<const uint8_t> theirs = std::span(challenge).first(kNonce);
+  if (!same_digest(digest_at(std::span(challenge).subspan(kNonce)),
+                   prove(secret, "springtide server", bytes_of(ours), theirs))) {
+    throw HandshakeRefused("it does not know this job's secret: a server of another job, or a stale address");
+  }
+  const Digest proof = prove(secret, "springtide client", theirs, bytes_of(ours));
+  who.kind = static_cast<uint8_t>(Kind::proof);
+  if (const Io io = send_frame(line, who, proof); io != Io::ok) throw PeerLost(describe(io, line));
+
+  const std::vector<uint8_t> body = expect(line, Kind::welcome, sizeof(Welcome), header, why, io);
+  raise(header, why);
+  Welcome welcome;
+  std::memcpy(&welcome, body.data(), sizeof welcome);
+  welcome.local_name.back() = '\0';
+  return welcome;
+}
+
+}  // namespace springtide

@@ -1,0 +1,51 @@
+// How a connection starts: both sides prove the job's secret over fresh random numbers, then the server says
+// its terms.
+//
+//   client                                   server
+//   hello(nonce c)                  ─►
+//                                   ◄─       challenge(nonce s, HMAC(secret, "server" c s))
+//   proof(HMAC(secret, "client" s c)) ─►
+//                                   ◄─       welcome(index, slots, limits, credits, name of the local socket)
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "net/socket.h"
+#include "wire/wire.h"
+
+namespace springtide {
+
+struct Welcome {
+  uint32_t server_index = 0;
+  uint32_t slots = 0;
+  uint32_t epoch = 0;
+  uint32_t generation = 0;
+  uint64_t instance = 0;              // drawn when the server started: tells two servers at one address apart
+  uint64_t max_frame_bytes = 0;       // larger ones are refused
+  uint32_t credit_requests = 0;       // how many requests a client may have under way
+  uint32_t workers = 0;               // bsp: parts of one step
+  uint64_t credit_bytes = 0;          // and how many bytes of them
+  uint64_t step_wait_ms = 0;          // bsp: how long a pull waits for the step before it
+  std::array<char, 96> local_name{};  // abstract Unix socket for peers on this host; empty: none
+};
+static_assert(sizeof(Welcome) == 152);
+
+// It answered, and will not have us (or is not who it should be): trying again would not help.
+struct HandshakeRefused : PeerLost {
+  using PeerLost::PeerLost;
+};
+
+// Server's side. Empty when the client knows the secret; `who` is its hello. Else why it was refused (and
+// told so). `busy` is asked once it has proved that: why there is no place for it; empty: there is.
+std::string greet(Line line, const std::string& secret, const Welcome& welcome, FrameHeader& who,
+                  const std::function<std::string()>& busy);
+// Client's side. `who` carries rank, incarnation, generation, epoch. PeerLost or HandshakeRefused say what
+// went wrong.
+Welcome introduce(Line line, const std::string& secret, FrameHeader who);
+
+std::string random_bytes(size_t count);
+
+}  // namespace springtide

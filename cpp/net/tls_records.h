@@ -1,0 +1,66 @@
+// Records of TLS 1.3 (RFC 8446, section 5) in one direction, sealed or opened straight between the caller's
+// memory and what goes over the socket. OpenSSL does the handshake and the cipher; its own records are copied
+// twice on either side, a ninth of what a pull by TLS cost. In: the secret that the handshake gave. Next:
+// tls_session.h.
+#pragma once
+
+#include <cstdint>
+
+#include "base/sha256.h"
+#include "net/openssl.h"
+
+namespace springtide {
+
+constexpr size_t kRecord = 16384;  // bytes of plain text in one record, at most
+constexpr size_t kRecordHeader = 5, kRecordTag = 16;
+constexpr size_t kSealed = kRecordHeader + kRecord + 1 + kRecordTag;  // a record that we make, at most
+constexpr size_t kLongest = kRecordHeader + kRecord + 256;            // and one that others may
+
+enum class RecordKind : uint8_t { alert = 21, handshake = 22, data = 23 };
+
+// What a handshake gives: filled in by OpenSSL's callback (tls_context.cpp).
+struct TlsSecrets {
+  Digest caller{}, listener{};
+  bool has_caller = false, has_listener = false;
+  void note(const char* line);  // as in a key log: LABEL CLIENT_RANDOM SECRET
+};
+
+struct RecordKey {
+  std::array<uint8_t, 16> key;
+  std::array<uint8_t, 12> nonce;
+};
+RecordKey record_key(const Digest& secret);
+Digest next_secret(const Digest& secret);  // after a KeyUpdate
+
+// Not for two threads at once; each direction has its own.
+class RecordCipher {
+ public:
+  enum class Way : uint8_t { opens = 0, seals = 1 };
+  RecordCipher(const Digest& secret, Way way);
+  ~RecordCipher();
+  RecordCipher(const RecordCipher&) = delete;
+  RecordCipher& operator=(const RecordCipher&) = delete;
+
+  // `out` has room for kSealed; its bytes.
+  size_t seal(RecordKind kind, const uint8_t* from, size_t bytes, uint8_t* out);
+  // A whole record, header and all. `out` has room for its text but for the last byte, which is the kind.
+  // False: it was changed on its way, or is none of this connection; then nothing in `out` counts.
+  bool open(const uint8_t* record, uint8_t* out, size_t& bytes, RecordKind& kind);
+  void take_next_key();
+  uint64_t sealed() const { return bytes_; }  // by this key
+
+ private:
+  bool begin(const uint8_t* header);
+  bool update(uint8_t* out, const uint8_t* from, size_t bytes);
+  void use(const Digest& secret);
+
+  const OpenSsl& o_;
+  const Way way_;
+  CipherCtx* ctx_;
+  Digest secret_;
+  std::array<uint8_t, 12> nonce_{};
+  uint64_t number_ = 0;
+  uint64_t bytes_ = 0;
+};
+
+}  // namespace springtide

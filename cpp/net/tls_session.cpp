@@ -1,0 +1,367 @@
+#include "net/tls_session.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <climits>
+#include <cmath>
+#include <cstring>
+
+#include "net/frame_io.h"
+#include "net/handshake.h"
+#include "net/tls_words.h"
+
+namespace springtide {
+namespace {
+
+constexpr int kErrorSsl = 1, kWantRead = 2;
+constexpr int kRetryRead = 0x01 | 0x08, kRetryFlags = 0x0f;
+constexpr int kFlush = 11;
+constexpr int kSource = 0x0400;         // a kind of BIO that is a source or sink of bytes
+constexpr size_t kAhead = 128 << 10;    // taken off the socket by one call
+constexpr size_t kBatch = 8 * kRecord;  // encrypted, then handed to the kernel by one call, at most
+constexpr size_t kLeast = 2 * kRecord;
+// Records of a batch: eight whole ones, one that was gathered before and one after, a new key.
+constexpr size_t kGoing = 11 * kSealed;
+constexpr uint8_t kKeyUpdate = 24, kNewTicket = 4;
+constexpr uint8_t kCloseNotify = 0;
+
+// What to encrypt next of a message. Little at its ends, so that the other side begins to decrypt early and
+// has little left when we are done: large ones there made an exchange of 1 MB take 8% longer; much between,
+// for fewer calls.
+size_t batch_of(size_t done, size_t left) {
+  return std::min({kBatch, std::max(kLeast, done), std::max(kLeast, left / 2)}) / kRecord * kRecord;
+}
+
+int milliseconds(double seconds) {
+  if (seconds <= 0) return -1;
+  return static_cast<int>(std::clamp(std::ceil(seconds * 1000), 1.0, static_cast<double>(INT_MAX)));
+}
+
+// 1: ready, 0: not in time, -1: failed.
+int wait_for(int fd, short what, int ms) {
+  pollfd wait{fd, what, 0};
+  int ready = 0;
+  do {
+    ready = poll(&wait, 1, ms);
+  } while (ready < 0 && errno == EINTR);
+  return ready;
+}
+
+}  // namespace
+
+TlsSession::TlsSession(int fd, const TlsOptions& options)
+    : fd_(fd),
+      o_(openssl()),
+      context_(tls_context(options.folder)),
+      exact_(options.exact),
+      rekey_bytes_(options.rekey_bytes),
+      going_(new uint8_t[kGoing]),
+      gathered_(new uint8_t[kRecord]),
+      ahead_(new uint8_t[kAhead]),
+      text_(new uint8_t[kLongest]) {
+  const std::unique_ptr<Ssl, void (*)(Ssl*)> ssl(o_.SSL_new(context_->ctx), o_.SSL_free);
+  Bio* bio = ssl == nullptr ? nullptr : o_.BIO_new(method());
+  if (bio == nullptr) throw BadInput("OpenSSL has no memory for a connection");
+  o_.BIO_set_data(bio, this);
+  o_.BIO_set_init(bio, 1);
+  o_.SSL_set_bio(ssl.get(), bio, bio);
+  TlsSecrets secrets;
+  o_.SSL_set_ex_data(ssl.get(), kSecrets, &secrets);
+  const bool calls = options.side == TlsSide::caller;
+  calls ? o_.SSL_set_connect_state(ssl.get()) : o_.SSL_set_accept_state(ssl.get());
+  shake_hands(ssl.get(), options.within_s);
+  check_peer(ssl.get(), options.role);
+  if (!secrets.has_caller || !secrets.has_listener) {
+    throw BadInput("the OpenSSL of this machine does not tell the keys of a connection");
+  }
+  sealer_.emplace(calls ? secrets.caller : secrets.listener, RecordCipher::Way::seals);
+  opener_.emplace(calls ? secrets.listener : secrets.caller, RecordCipher::Way::opens);
+}
+
+TlsSession::~TlsSession() = default;
+
+void TlsSession::set_timeouts(double receive_s, double send_s) {
+  receive_ms_ = milliseconds(receive_s);
+  send_ms_ = milliseconds(send_s);
+}
+
+const BioMethod* TlsSession::method() {
+  static const BioMethod* made = [] {
+    const OpenSsl& o = openssl();
+    BioMethod* method = o.BIO_meth_new(o.BIO_get_new_index() | kSource, "springtide socket");
+    if (method == nullptr) throw BadInput("OpenSSL has no memory for a connection");
+    o.BIO_meth_set_read(method, &TlsSession::read_socket);
+    o.BIO_meth_set_write(method, &TlsSession::write_flight);
+    o.BIO_meth_set_ctrl(method, &TlsSession::control);
+    return method;
+  }();
+  return made;
+}
+
+int TlsSession::read_socket(Bio* bio, char* out, int bytes) {
+  const OpenSsl& o = openssl();
+  auto* self = static_cast<TlsSession*>(o.BIO_get_data(bio));
+  o.BIO_clear_flags(bio, kRetryFlags);
+  ssize_t got = 0;
+  do {  // never more than it asks for: what comes after the handshake is not OpenSSL's
+    got = recv(self->fd_, out, static_cast<size_t>(bytes), MSG_DONTWAIT);
+  } while (got < 0 && errno == EINTR);
+  if (got == 0) self->ended_ = true;
+  if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) o.BIO_set_flags(bio, kRetryRead);
+  return static_cast<int>(got);
+}
+
+int TlsSession::write_flight(Bio* bio, const char* from, int bytes) {
+  auto* self = static_cast<TlsSession*>(openssl().BIO_get_data(bio));
+  const size_t taken = std::min(static_cast<size_t>(bytes), kGoing - self->made_);
+  std::memcpy(self->going_.get() + self->made_, from, taken);
+  self->made_ += taken;
+  return static_cast<int>(taken);
+}
+
+long TlsSession::control(Bio*, int command, long, void*) { return command == kFlush ? 1 : 0; }
+
+void TlsSession::shake_hands(Ssl* ssl, double within_s) {
+  const auto deadline =
+      Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(within_s));
+  while (true) {
+    o_.ERR_clear_error();
+    const int done = o_.SSL_do_handshake(ssl);
+    const int code = done == 1 ? 0 : o_.SSL_get_error(ssl, done);
+    const std::string reason = code == kErrorSsl ? tls_error() : "";
+    const double left = std::chrono::duration<double>(deadline - Clock::now()).count();
+    send_ms_ = milliseconds(std::max(left, 0.001));
+    const Io io = flush(true);  // also an alert that says why not
+    if (code == kErrorSsl && !ended_) {
+      const long verdict = o_.SSL_get_verify_result(ssl);
+      if (verdict != 0 && reason == "certificate verify failed") {
+        throw HandshakeRefused(std::string("its certificate is not good: ") +
+                               o_.X509_verify_cert_error_string(verdict));
+      }
+      throw HandshakeRefused(in_words(reason));
+    }
+    if (io != Io::ok) throw PeerLost(describe(io));
+    if (done == 1) break;
+    if (code != kWantRead) throw PeerLost("the connection was closed while TLS began");
+    if (left <= 0 || wait_for(fd_, POLLIN, milliseconds(left)) == 0) {
+      throw PeerLost("the other side stopped while TLS began");
+    }
+  }
+  send_ms_ = -1;
+}
+
+void TlsSession::check_peer(Ssl* ssl, const std::string& role) {
+  X509* certificate = o_.SSL_get1_peer_certificate(ssl);
+  const TlsName other = name_in(certificate);
+  if (certificate != nullptr) o_.X509_free(certificate);
+  if (other.job != context_->own.job) {
+    throw HandshakeRefused("its certificate is for the job '" + other.job + "', this is '" +
+                           context_->own.job + "'");
+  }
+  if (!role.empty() && other.role != role) {
+    throw HandshakeRefused("its certificate is for a " + other.role + "; a " + role + " was called");
+  }
+}
+
+std::string TlsSession::why() const {
+  const std::lock_guard lock(mutex_);
+  return why_;
+}
+
+bool TlsSession::refused() const {
+  const std::lock_guard lock(mutex_);
+  return refused_;
+}
+
+Io TlsSession::failed(const std::string& why, bool refused) {
+  const std::lock_guard lock(mutex_);
+  why_ = why;
+  refused_ = refused;
+  errno = EPROTO;
+  return Io::failed;
+}
+
+Io TlsSession::flush(bool wait) {
+  while (gone_ < made_) {
+    const ssize_t sent = ::send(fd_, going_.get() + gone_, made_ - gone_, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent >= 0) {
+      gone_ += static_cast<size_t>(sent);
+    } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+      if (!wait) return Io::idle;
+      const int ready = wait_for(fd_, POLLOUT, send_ms_);
+      if (ready <= 0) return ready == 0 ? Io::stalled : Io::failed;
+    } else if (errno != EINTR) {
+      return Io::failed;
+    }
+  }
+  made_ = gone_ = 0;
+  return Io::ok;
+}
+
+void TlsSession::seal_records(RecordKind kind, const uint8_t* from, size_t bytes) {
+  for (size_t done = 0; done < bytes; done += kRecord) {
+    made_ += sealer_->seal(kind, from + done, std::min(kRecord, bytes - done), going_.get() + made_);
+  }
+}
+
+size_t TlsSession::seal(const std::vector<iovec>& buffers, size_t most) {
+  if (sealer_->sealed() >= rekey_bytes_ || asked_for_key_.exchange(false)) {
+    const uint8_t update[] = {kKeyUpdate, 0, 0, 1, 0};  // the other side need not do the same
+    seal_records(RecordKind::handshake, update, sizeof update);
+    sealer_->take_next_key();
+  }
+  size_t taken = 0, filled = 0;
+  for (size_t i = 0, at = 0; i < buffers.size() && taken < most;) {
+    const auto* from = static_cast<const uint8_t*>(buffers[i].iov_base) + at;
+    const size_t left = buffers[i].iov_len - at;
+    size_t moved = 0;
+    if (filled == 0 && left >= kRecord) {  // whole records straight from where they are
+      moved = std::min(left, most - taken) / kRecord * kRecord;
+      seal_records(RecordKind::data, from, moved);
+    } else {
+      moved = std::min(left, kRecord - filled);
+      if (moved != 0) std::memcpy(gathered_.get() + filled, from, moved);
+      filled += moved;
+      if (filled == kRecord) seal_records(RecordKind::data, gathered_.get(), std::exchange(filled, 0));
+    }
+    taken += moved;
+    at += moved;
+    if (at == buffers[i].iov_len) ++i, at = 0;
+  }
+  seal_records(RecordKind::data, gathered_.get(), filled);
+  return taken;
+}
+
+Io TlsSession::send(std::vector<iovec>& buffers, bool wait) {
+  for (size_t done = 0;; done += sealed_) {
+    const Io io = flush(wait);
+    if (io == Io::idle) return Io::ok;
+    if (io != Io::ok) return io;
+    advance(buffers, std::exchange(sealed_, 0));
+    const size_t left = total_bytes(buffers);
+    if (left == 0) {
+      buffers.clear();
+      return Io::ok;
+    }
+    sealed_ = seal(buffers, batch_of(done, left));
+  }
+}
+
+size_t TlsSession::record_begun() const {
+  const uint8_t* header = ahead_.get() + at_;
+  return filled_ - at_ < kRecordHeader ? kRecordHeader
+                                       : kRecordHeader + (static_cast<size_t>(header[3]) << 8 | header[4]);
+}
+
+Io TlsSession::fetch() {
+  if (at_ != 0 && kAhead - at_ < kLongest) {  // the rest of a record must have room
+    std::memmove(ahead_.get(), ahead_.get() + at_, filled_ - at_);
+    filled_ -= std::exchange(at_, 0);
+  }
+  const size_t most = exact_ ? record_begun() - (filled_ - at_) : kAhead - filled_;
+  while (true) {
+    const ssize_t got = recv(fd_, ahead_.get() + filled_, most, MSG_DONTWAIT);
+    if (got > 0) {
+      filled_ += static_cast<size_t>(got);
+      return Io::ok;
+    }
+    if (got == 0) {
+      ended_ = true;
+      return Io::closed;
+    }
+    if (errno == EAGAIN || errno == EWOULDBLOCK) {
+      const int ready = wait_for(fd_, POLLIN, receive_ms_);
+      if (ready <= 0) return ready == 0 ? Io::idle : Io::failed;
+    } else if (errno != EINTR) {
+      return Io::failed;
+    }
+  }
+}
+
+Io TlsSession::receive_some(uint8_t* out, size_t bytes, size_t& got) {
+  while (true) {
+    if (text_at_ < text_end_) {
+      got = std::min(bytes, text_end_ - text_at_);
+      std::memcpy(out, text_.get() + text_at_, got);
+      text_at_ += got;
+      return Io::ok;
+    }
+    if (ended_) return Io::closed;
+    if (at_ == filled_) at_ = filled_ = 0;
+    const size_t here = filled_ - at_, record = record_begun();
+    if (here != 0 && (ahead_[at_] != static_cast<uint8_t>(RecordKind::data) || record > kLongest)) {
+      return failed("TLS failed: what came is no record of this connection");
+    }
+    const bool whole = here >= record;
+    const Io io = whole ? open_record(record, out, bytes, got) : fetch();
+    if (io != Io::ok || (whole && got != 0)) return io;
+  }
+}
+
+Io TlsSession::open_record(size_t record, uint8_t* out, size_t bytes, size_t& got) {
+  const uint8_t* sealed = ahead_.get() + at_;
+  at_ += record;
+  got = 0;
+  const bool fits = record <= kRecordHeader + bytes + 1 + kRecordTag;  // straight to where it goes
+  uint8_t* text = fits ? out : text_.get();
+  size_t length = 0;
+  RecordKind kind{};
+  if (!opener_->open(sealed, text, length, kind)) {
+    return failed("TLS failed: a record was changed on its way, or is none of this connection");
+  }
+  if (kind != RecordKind::data) return take_word(kind, text, length);
+  if (fits) {
+    got = length;
+  } else {
+    text_at_ = 0;
+    text_end_ = length;
+    got = std::min(bytes, length);
+    std::memcpy(out, text_.get(), got);
+    text_at_ = got;
+  }
+  return Io::ok;
+}
+
+Io TlsSession::take_word(RecordKind kind, const uint8_t* text, size_t bytes) {
+  if (kind == RecordKind::alert && bytes == 2) {
+    if (text[1] == kCloseNotify) {
+      ended_ = true;
+      return Io::closed;
+    }
+    return failed(alert_in_words(text[1]), true);
+  }
+  if (kind == RecordKind::handshake && bytes == 5 && text[0] == kKeyUpdate && text[4] <= 1) {
+    opener_->take_next_key();
+    if (text[4] == 1) asked_for_key_ = true;
+    return Io::ok;
+  }
+  if (kind == RecordKind::handshake && bytes > 0 && text[0] == kNewTicket) return Io::ok;
+  return failed("TLS failed: a message that nobody asked for");
+}
+
+Io TlsSession::receive(void* out, size_t bytes) {
+  auto* to = static_cast<uint8_t*>(out);
+  size_t have = 0;
+  while (have < bytes) {
+    size_t got = 0;
+    const Io io = receive_some(to + have, bytes - have, got);
+    if (io == Io::closed) return have == 0 ? Io::closed : Io::torn;
+    if (io == Io::idle) return have == 0 ? Io::idle : Io::stalled;
+    if (io != Io::ok) return io;
+    have += got;
+  }
+  return Io::ok;
+}
+
+Io TlsSession::receive(std::vector<iovec>& buffers) {
+  for (; !buffers.empty(); buffers.erase(buffers.begin())) {
+    const Io io = receive(buffers.front().iov_base, buffers.front().iov_len);
+    if (io != Io::ok) return io == Io::closed ? Io::torn : io == Io::idle ? Io::stalled : io;
+  }
+  return Io::ok;
+}
+
+}  // namespace springtide

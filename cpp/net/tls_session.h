@@ -1,0 +1,106 @@
+// TLS on one connected socket: the handshake, then bytes both ways, by the same calls as on a plain one
+// (socket.h). One thread may send while another receives. In: certificates (tls_context.h). Out: a peer of
+// this job, checked. OpenSSL shakes hands; records are ours (tls_records.h), so that bytes are encrypted from
+// where they lie and decrypted to where they go. Next: link.h, and handshake.h as ever: the job's secret is
+// proved within.
+//
+// Checked: TLS 1.3, a certificate of the job's authority that is valid now, the job's name in it and, by a
+// caller, the role that was called. Host names are not: servers move.
+#pragma once
+
+#include <sys/uio.h>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "net/socket.h"
+#include "net/tls_context.h"
+#include "net/tls_records.h"
+
+namespace springtide {
+
+enum class TlsSide : uint8_t { caller, listener };
+
+struct TlsOptions {
+  std::string folder;
+  TlsSide side = TlsSide::caller;
+  std::string role;  // that the other side must have; empty: any of this job
+  double within_s = 10;
+  // Take no byte off the socket beyond the record that is read: a poll then tells of what comes next, where
+  // messages end with a record.
+  bool exact = false;
+  // A key is good for some 2^24 records of AES-GCM; long before that another one is taken.
+  uint64_t rekey_bytes = 32ULL << 30;
+};
+
+class TlsSession {
+ public:
+  // Does the handshake. HandshakeRefused when one side does not want the other, PeerLost when the connection
+  // broke or took too long, BadInput for our own certificates.
+  TlsSession(int fd, const TlsOptions& options);
+  ~TlsSession();
+  TlsSession(const TlsSession&) = delete;
+  TlsSession& operator=(const TlsSession&) = delete;
+
+  void set_timeouts(double receive_s, double send_s);  // 0: forever
+  // What was left in the list, because the kernel took no more, must come first in the next call.
+  Io send(std::vector<iovec>& buffers, bool wait);
+  Io receive(void* out, size_t bytes);
+  Io receive(std::vector<iovec>& buffers);
+
+  std::string why() const;  // after Io::failed; empty where errno says it
+  bool refused() const;     // the other side has said that it does not want us
+
+ private:
+  static int read_socket(Bio* bio, char* out, int bytes);
+  static int write_flight(Bio* bio, const char* from, int bytes);
+  static long control(Bio* bio, int command, long, void*);
+  static const BioMethod* method();
+
+  void shake_hands(Ssl* ssl, double within_s);
+  void check_peer(Ssl* ssl, const std::string& role);
+  Io flush(bool wait);
+  size_t seal(const std::vector<iovec>& buffers, size_t most);  // bytes of the list that are in `going_` now
+  void seal_records(RecordKind kind, const uint8_t* from, size_t bytes);
+  Io receive_some(uint8_t* out, size_t bytes, size_t& got);
+  size_t record_begun() const;  // bytes of the record at `at_`; those of its header until that is here
+  Io fetch();                   // more off the socket
+  Io open_record(size_t record, uint8_t* out, size_t bytes, size_t& got);
+  Io take_word(RecordKind kind, const uint8_t* text, size_t bytes);  // what is said of the connection itself
+  Io failed(const std::string& why, bool refused = false);
+
+  const int fd_;
+  const OpenSsl& o_;
+  const std::shared_ptr<const TlsContext> context_;
+  const bool exact_;
+  const uint64_t rekey_bytes_;
+  int receive_ms_ = -1, send_ms_ = -1;
+
+  // the sender's
+  std::optional<RecordCipher> sealer_;
+  std::unique_ptr<uint8_t[]> going_;  // what is being handed to the kernel, from `gone_` to `made_`
+  size_t made_ = 0, gone_ = 0;
+  size_t sealed_ = 0;                    // bytes of the caller's list that are in it
+  std::unique_ptr<uint8_t[]> gathered_;  // small buffers, until they are a record
+
+  // the receiver's
+  std::optional<RecordCipher> opener_;
+  std::unique_ptr<uint8_t[]> ahead_;  // off the socket, from `at_` to `filled_`
+  size_t at_ = 0, filled_ = 0;
+  std::unique_ptr<uint8_t[]>
+      text_;  // of a record that was larger than what was asked for, what is left of it
+  size_t text_at_ = 0, text_end_ = 0;
+  bool ended_ = false;  // the peer has closed its side
+
+  std::atomic<bool> asked_for_key_{false};  // by the peer: the sender is to take another
+  mutable std::mutex mutex_;                // of the next two
+  std::string why_;
+  bool refused_ = false;
+};
+
+}  // namespace springtide

@@ -1,0 +1,286 @@
+// TLS on the data plane: the same rows as without, nothing to be read on the way, and no way in for others.
+#include "net/tls_session.h"
+
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cstring>
+#include <random>
+#include <string>
+#include <thread>
+
+#include "net/frame_io.h"
+#include "net/handshake.h"
+#include "net/link.h"
+#include "testing/certificates.h"
+#include "testing/check.h"
+#include "testing/cluster.h"
+#include "testing/proxy.h"
+
+using namespace springtide;
+
+namespace {
+
+const Certificates& certificates() {
+  static const Certificates made;
+  return made;
+}
+
+struct Secure : Cluster {
+  explicit Secure(uint16_t servers, const std::string& client = "worker")
+      : Cluster(servers, 1, certificates()["server"], client.empty() ? "" : certificates()[client]) {}
+};
+
+std::string said(const Cluster& cluster) {
+  try {
+    RemoteOptions options = cluster.options(false);
+    options.connect_timeout_s = 1.5;
+    RemoteBackend backend(options);
+  } catch (const std::exception& e) {
+    return e.what();
+  }
+  return "";
+}
+
+bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+struct Pair {
+  explicit Pair(bool exact = false, uint64_t rekey_bytes = 1 << 30) {
+    int both[2];
+    CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, both) == 0);
+    const int bytes = 4096;  // so that the kernel is soon full
+    for (const int fd : both) setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes);
+    Fd left(both[0]), right(both[1]);
+    std::thread other(
+        [&] { one = Link(std::move(left), {certificates()["server"], TlsSide::listener, "worker", 10}); });
+    two =
+        Link(std::move(right), {certificates()["worker"], TlsSide::caller, "server", 10, exact, rekey_bytes});
+    other.join();
+    for (Link* each : {&one, &two}) set_timeouts(each->line(), 10, 10);
+  }
+  Link one, two;
+};
+
+std::vector<uint8_t> noise(std::mt19937_64& random, size_t bytes) {
+  std::vector<uint8_t> made(bytes);
+  for (uint8_t& byte : made) byte = static_cast<uint8_t>(random());
+  return made;
+}
+
+// In pieces of any size, some of them empty.
+std::vector<iovec> pieces_of(std::vector<uint8_t>& bytes, std::mt19937_64& random) {
+  std::vector<iovec> pieces;
+  for (size_t at = 0; at < bytes.size();) {
+    const size_t most = random() % 3 == 0 ? 100000 : 700;
+    const size_t size = std::min<size_t>(bytes.size() - at, random() % most);
+    pieces.push_back({bytes.data() + at, size});
+    at += size;
+  }
+  return pieces;
+}
+
+}  // namespace
+
+TEST(pulls_pushes_and_images_of_slots_are_the_same_with_tls) {
+  Secure cluster(2);
+  RemoteBackend backend(cluster.options(true));  // shared memory, were it offered
+  declare(backend);
+  std::mt19937_64 random(1);
+  const Routed routed = random_plan(cluster.placement, random, 60000);  // replies of megabytes
+  std::vector<float> ones(routed.row_offset.back(), 1.0f);
+  const Part part{&routed, ones.data()};
+  const std::vector<float> before = pulled(backend, routed);
+  std::vector<std::unique_ptr<Pending>> pending;
+  for (uint64_t i = 0; i < 6; ++i) pending.push_back(backend.push(std::span(&part, 1), named_push(1, 4 * i)));
+  for (auto& each : pending) each->wait();
+  CHECK(fell_by(before, pulled(backend, routed), 6));
+  CHECK(backend.stats().transports == (std::vector<std::string>{"tcp", "tcp"}));
+  const auto outcome = cluster[0].hand_over({"127.0.0.1", cluster[1].port(), 1, 10}, cluster[0].owned());
+  CHECK(outcome.kept.empty() && outcome.in_doubt.empty() && !outcome.local && outcome.bytes > 1000000);
+  CHECK(fell_by(before, pulled(backend, routed), 6));
+}
+
+TEST(a_proxy_reads_nothing_of_a_job_with_tls_and_all_of_one_without) {
+  for (const bool secure : {true, false}) {
+    Secure with(1);
+    Cluster without(1);
+    Cluster& cluster = secure ? with : without;
+    Proxy proxy(cluster[0].port());
+    proxy.record();
+    RemoteOptions options = cluster.options(false);
+    options.ports[0] = proxy.port();
+    {
+      RemoteBackend backend(options);
+      TableSpec spec = table(0, 4);
+      spec.name = "a_table_with_a_name";
+      backend.declare(std::span(&spec, 1));
+      const Routed routed{{0, 0}, {0x1122334455667788, 2}, {0, 4, 8}, {0, 2}};
+      pulled(backend, routed);
+    }
+    const std::vector<char> seen = proxy.recorded();
+    const auto sees = [&](const std::string& what) {
+      return std::search(seen.begin(), seen.end(), what.begin(), what.end()) != seen.end();
+    };
+    CHECK(seen.size() > 1000);
+    CHECK(sees("STDW") == !secure);
+    CHECK(sees("a_table_with_a_name") == !secure);
+    CHECK(sees("\x88\x77\x66\x55\x44\x33\x22\x11") == !secure);
+  }
+}
+
+TEST(requests_survive_cuts_of_a_connection_with_tls) {
+  Secure cluster(1);
+  Proxy proxy(cluster[0].port());
+  RemoteOptions options = cluster.options(false);
+  options.ports[0] = proxy.port();
+  RemoteBackend backend(options);
+  declare(backend);
+  std::mt19937_64 random(2);
+  const Routed routed = random_plan(cluster.placement, random, 4000);
+  std::vector<float> ones(routed.row_offset.back(), 1.0f);
+  const Part part{&routed, ones.data()};
+  const std::vector<float> before = pulled(backend, routed);
+  for (uint64_t batch = 0; batch < 8; ++batch) {
+    proxy.cut_replies_after(static_cast<int64_t>(random() % 100000));
+    const auto pushing = backend.push(std::span(&part, 1), named_push(1, 4 * batch));
+    pulled(backend, routed);
+    pushing->wait();
+  }
+  proxy.cut_replies_after(-1);
+  CHECK(fell_by(before, pulled(backend, routed), 8));
+  CHECK(backend.stats().reconnects > 0);
+}
+
+TEST(strangers_are_told_why_and_cost_nothing) {
+  CHECK(has(said(Secure(1, "other")), "its certificate is not good"));
+  CHECK(has(said(Secure(1, "stranger")), "did not accept this process's certificate"));
+  CHECK(has(said(Secure(1, "old")), "certificate expired"));
+  CHECK(has(said(Secure(1, "mixed")), "key values mismatch"));
+  CHECK(has(said(Secure(1, "nowhere")), "No such file"));
+  CHECK(has(said(Secure(1, "cousin")), "for the job 'mine', this is 'cousin'"));
+  CHECK(has(said(Secure(1, "")),
+            "this job has TLS, and it does not speak TLS 1.3: is SPRINGTIDE_TLS set on both sides"));
+  CHECK(said(Secure(1)) == "");
+  Cluster plain(1);
+  plain.tls = certificates()["worker"];
+  CHECK(has(said(plain), "does not speak TLS"));
+}
+
+TEST(a_server_whose_role_is_another_is_not_spoken_to) {
+  CHECK(has(said(Cluster(1, 1, certificates()["worker"], certificates()["worker"])),
+            "for a worker; a server was called"));
+}
+
+TEST(garbage_silence_and_half_a_handshake_end_and_the_server_goes_on) {
+  Secure cluster(1);
+  std::mt19937_64 random(3);
+  std::vector<std::string> first = {"", "GET / HTTP/1.1\r\n\r\n", std::string(100000, '\0'),
+                                    std::string("\x16\x03\x01\x40\x00", 5),
+                                    std::string("\x16\x03\x01\x00\x05\x01\x00\x00\x01\x03", 10)};
+  for (int i = 0; i < 40; ++i) {
+    const auto bytes = noise(random, random() % 400);
+    std::string text(bytes.begin(), bytes.end());
+    if (i % 2 == 0) text = "\x16\x03\x01" + text;
+    first.push_back(text);
+  }
+  std::vector<Fd> callers;
+  for (const std::string& text : first) {
+    callers.push_back(connect_tcp("127.0.0.1", cluster[0].port(), Clock::now() + std::chrono::seconds(5)));
+    send(callers.back().get(), text.data(), text.size(), MSG_NOSIGNAL);
+  }
+  for (const Fd& fd : callers) {  // each is ended by the server: after a word of TLS, or after its patience
+    set_timeouts(fd.get(), 20, 20);
+    char byte = 0;
+    ssize_t got = 0;
+    while ((got = recv(fd.get(), &byte, 1, 0)) > 0) {
+    }
+    CHECK(got == 0 || errno == ECONNRESET);
+  }
+  CHECK(said(cluster) == "");
+  CHECK(cluster[0].stats().refused >= first.size());
+}
+
+TEST(a_peer_that_stops_after_its_certificate_is_dropped) {
+  Secure cluster(1);
+  Fd fd = connect_tcp("127.0.0.1", cluster[0].port(), Clock::now() + std::chrono::seconds(5));
+  Link silent(std::move(fd), {certificates()["worker"], TlsSide::caller, "server", 10});
+  set_timeouts(silent.line(), 20, 20);
+  uint8_t byte = 0;
+  Io io = Io::ok;
+  while (io == Io::ok) io = receive_all(silent.line(), &byte, 1);  // its last words, and then the end
+  CHECK(io == Io::closed || io == Io::failed);
+}
+
+TEST(both_ways_at_once_and_by_bits_all_bytes_arrive_in_order) {
+  Pair pair(false, 300000);  // with new keys on the way
+  std::mt19937_64 random(4);
+  std::vector<uint8_t> there = noise(random, 3 << 20), back = noise(random, 2 << 20);
+  std::vector<uint8_t> got_there(there.size()), got_back(back.size());
+  std::thread receiving(
+      [&] { CHECK(receive_all(pair.one.line(), got_there.data(), got_there.size()) == Io::ok); });
+  std::thread answering([&] {
+    std::vector<iovec> out = {{back.data(), back.size()}};
+    CHECK(send_all(pair.one.line(), out) == Io::ok && out.empty());
+  });
+  std::thread hearing([&] {
+    std::vector<iovec> in;
+    for (size_t at = 0; at < got_back.size(); at += 1 << 16) in.push_back({got_back.data() + at, 1 << 16});
+    CHECK(receive_all(pair.two.line(), in) == Io::ok);
+  });
+  std::vector<iovec> out = pieces_of(there, random);
+  size_t partly = 0;
+  while (!out.empty()) {  // as much as the kernel takes, again and again, as a peer does
+    CHECK(send_some(pair.two.line(), out) == Io::ok);
+    partly += out.empty() ? 0 : 1;
+  }
+  for (std::thread* each : {&receiving, &answering, &hearing}) each->join();
+  CHECK(partly > 0);
+  CHECK(got_there == there);
+  CHECK(got_back == back);
+}
+
+TEST(an_exact_reader_leaves_the_next_message_on_the_socket) {
+  Pair pair(true);
+  std::vector<uint8_t> first(40000, 1), second(10, 2), got(40000);
+  for (auto* message : {&first, &second}) {
+    std::vector<iovec> out = {{message->data(), message->size()}};
+    std::thread sending([&] { CHECK(send_all(pair.one.line(), out) == Io::ok); });
+    if (message == &first) CHECK(receive_all(pair.two.line(), got.data(), got.size()) == Io::ok);
+    sending.join();
+  }
+  uint8_t byte = 0;
+  CHECK(recv(pair.two.get(), &byte, 1, MSG_PEEK) == 1);  // a poll would tell of it
+  CHECK(receive_all(pair.two.line(), got.data(), second.size()) == Io::ok && got[0] == 2 && got[10] == 1);
+  set_timeouts(pair.two.line(), 0.05, 1);
+  CHECK(receive_all(pair.two.line(), got.data(), 1) == Io::idle);
+}
+
+TEST(an_end_in_the_middle_is_told_from_one_between_frames_and_noise_from_both) {
+  for (const size_t sent : {size_t{0}, size_t{5}}) {
+    Pair pair;
+    std::vector<uint8_t> bytes(sent, 7), got(10);
+    std::vector<iovec> out = {{bytes.data(), bytes.size()}};
+    CHECK(send_all(pair.one.line(), out) == Io::ok);
+    shut_both(pair.one.get());
+    CHECK(receive_all(pair.two.line(), got.data(), got.size()) == (sent == 0 ? Io::closed : Io::torn));
+  }
+  Pair pair;
+  const std::string noise = "not a record of this connection, whatever it may be";
+  CHECK(send(pair.one.get(), noise.data(), noise.size(), 0) == static_cast<ssize_t>(noise.size()));
+  uint8_t byte = 0;
+  CHECK(receive_all(pair.two.line(), &byte, 1) == Io::failed);
+  CHECK(has(describe(Io::failed, pair.two.line()), "TLS"));
+}
+
+TEST(renewed_certificates_are_taken_up_by_the_next_connection) {
+  Certificates own;
+  Cluster cluster(1, 1, own["server"], own["worker"]);
+  CHECK(said(cluster) == "");
+  for (const char* name : {"ca.crt", "tls.crt", "tls.key"}) {
+    std::filesystem::copy_file(own["other"] + "/" + name, own["worker"] + "/" + name,
+                               std::filesystem::copy_options::overwrite_existing);
+  }
+  CHECK(has(said(cluster), "its certificate is not good"));
+}
+
+CHECK_MAIN

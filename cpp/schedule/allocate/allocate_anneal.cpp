@@ -1,0 +1,201 @@
+// The allocator that counts: it looks for the even allocation whose plan has the fewest transmissions, pulls
+// and pushes alike, the keys that samples of this batch share among them.
+//
+// Samples are visited in turn. A visit takes the sample out, reckons for every worker what putting it there
+// would cost (allocate_cost.h) given where all others are, and puts it back by a heat bath: the cheapest
+// worker wins against noise that fades from sweep to sweep, so that groups of samples can move where each
+// alone would not. Room is a price while this goes on (a worker with too many samples is dear) and a rule at
+// the end.
+//
+// Whole numbers only, and work in sweeps, not in time: every rank comes to the same answer on any machine.
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <vector>
+
+#include "base/hash.h"
+#include "schedule/allocate/allocate.h"
+#include "schedule/allocate/allocate_cost.h"
+#include "schedule/allocate/anneal_nets.h"
+
+namespace springtide {
+
+namespace {
+
+constexpr int32_t kHot = kUnit;             // noise at the first sweep, in transmissions
+constexpr int32_t kCold = kUnit / 8;        // and at the last but one; the last has none
+constexpr int32_t kPrice = kUnit * 3 / 10;  // of a sample more than a worker has room for
+constexpr uint32_t kDefaultSweeps = 8;
+constexpr uint32_t kFewestVisits = 2048;  // small batches are searched longer: it costs nothing
+constexpr uint32_t kSmallBatch = 64;      // and several times by other chances, exchanges and all
+constexpr uint32_t kSmallRounds = 4;
+
+// -ln(-ln u) for evenly spaced u: adding it to a score and taking the best draws by exp(score).
+std::array<int32_t, 1024> noise_table() {
+  std::array<int32_t, 1024> table{};
+  for (size_t i = 0; i < table.size(); ++i)
+    table[i] = static_cast<int32_t>(
+        std::lround(-std::log(-std::log((static_cast<double>(i) + 0.5) / 1024.0)) * kUnit));
+  return table;
+}
+
+class Anneal {
+ public:
+  Anneal(const AllocationTask& task, uint64_t round, std::span<int32_t> rank_of_sample)
+      : task_(task),
+        nets_(task),
+        rank_(rank_of_sample),
+        size_(task.workers),
+        price_(task.workers),
+        state_(mix64(task.seed ^ mix64(task.step + 0x9e3779b97f4a7c15ULL) ^ (round << 56))) {}
+
+  void run() {
+    start();
+    const uint32_t least = task_.effort ? task_.effort : kDefaultSweeps;
+    const uint32_t sweeps = std::max(least, kFewestVisits / std::max(1u, task_.samples));
+    for (uint32_t sweep = 0; sweep + 1 < sweeps; ++sweep) {
+      const int64_t span = std::max(1u, sweeps - 2);
+      const auto heat = static_cast<int32_t>(kHot - (kHot - kCold) * static_cast<int64_t>(sweep) / span);
+      for (uint32_t i = 0; i < task_.samples; ++i) visit(i, heat);
+    }
+    for (uint32_t i = 0; i < task_.samples; ++i) visit(i, 0);
+    make_even();
+    swap_neighbours();
+  }
+
+ private:
+  // Each sample to where most of what it alone has is, as long as there is room.
+  void start() {
+    for (uint32_t i = 0; i < task_.samples; ++i) {
+      const std::span<const int32_t> cost = nets_.alone(i);
+      uint32_t best = task_.workers;
+      for (uint32_t w = 0, from = static_cast<uint32_t>(next() % task_.workers); w < task_.workers; ++w) {
+        const uint32_t worker = from + w < task_.workers ? from + w : from + w - task_.workers;
+        if (size_[worker] < task_.quota[worker] && (best == task_.workers || cost[worker] < cost[best]))
+          best = worker;
+      }
+      put(i, best);
+    }
+  }
+
+  void visit(uint32_t sample, int32_t heat) {
+    const auto from = static_cast<uint32_t>(rank_[sample]);
+    take(sample, from);
+    const std::span<const int32_t> cost = nets_.costs(sample);
+    uint32_t best = from;
+    int64_t least = INT64_MAX;
+    uint64_t word = 0;
+    for (uint32_t w = 0; w < task_.workers; ++w) {
+      int64_t asks = static_cast<int64_t>(cost[w] + price_[w]) * kUnit;
+      if (heat > 0) {
+        if (w % 6 == 0) word = next();
+        asks -= static_cast<int64_t>(heat) * noise()[word & 1023];
+        word >>= 10;
+      } else if (w == from) {
+        asks -= 1;  // no reason to move is a reason to stay
+      }
+      if (asks < least) {
+        least = asks;
+        best = w;
+      }
+    }
+    put(sample, best);
+  }
+
+  // Workers with too many samples give away those whose going costs least.
+  void make_even() {
+    for (uint32_t w = 0; w < task_.workers; ++w) {
+      while (size_[w] > task_.quota[w]) {
+        uint32_t leaves = 0, enters = 0;
+        int64_t least = INT64_MAX;
+        for (uint32_t i = 0; i < task_.samples; ++i) {
+          if (rank_[i] != static_cast<int32_t>(w)) continue;
+          nets_.take(i, w);
+          const std::span<const int32_t> cost = nets_.costs(i);
+          for (uint32_t to = 0; to < task_.workers; ++to) {
+            if (size_[to] >= task_.quota[to] || cost[to] - cost[w] >= least) continue;
+            least = cost[to] - cost[w];
+            leaves = i;
+            enters = to;
+          }
+          nets_.put(i, w);
+        }
+        take(leaves, w);
+        put(leaves, enters);
+      }
+    }
+  }
+
+  // Even allocations differ by exchanges: in small batches, where a price says little, try them all until
+  // none pays.
+  void swap_neighbours() {
+    if (task_.samples > kSmallBatch) return;
+    for (bool better = true; better;) {
+      better = false;
+      for (uint32_t i = 0; i < task_.samples; ++i) {
+        for (uint32_t j = i + 1; j < task_.samples; ++j) better |= rank_[i] != rank_[j] && exchange(i, j);
+      }
+    }
+  }
+
+  bool exchange(uint32_t one, uint32_t other) {
+    const auto a = static_cast<uint32_t>(rank_[one]), b = static_cast<uint32_t>(rank_[other]);
+    nets_.take(one, a);
+    std::span<const int32_t> cost = nets_.costs(one);
+    const int32_t there = cost[b] - cost[a];
+    nets_.put(one, b);
+    nets_.take(other, b);
+    cost = nets_.costs(other);
+    const int32_t back = cost[a] - cost[b];
+    nets_.put(other, there + back < 0 ? a : b);
+    if (there + back < 0) {
+      std::swap(rank_[one], rank_[other]);
+      return true;
+    }
+    nets_.take(one, b);
+    nets_.put(one, a);
+    return false;
+  }
+
+  void take(uint32_t sample, uint32_t worker) {
+    nets_.take(sample, worker);
+    --size_[worker];
+    price_[worker] -= kPrice;
+  }
+  void put(uint32_t sample, uint32_t worker) {
+    nets_.put(sample, worker);
+    rank_[sample] = static_cast<int32_t>(worker);
+    ++size_[worker];
+    price_[worker] += kPrice;
+  }
+  uint64_t next() { return mix64(state_ += 0x9e3779b97f4a7c15ULL); }
+  static const std::array<int32_t, 1024>& noise() {
+    static const std::array<int32_t, 1024> table = noise_table();
+    return table;
+  }
+
+  const AllocationTask& task_;
+  AnnealNets nets_;
+  std::span<int32_t> rank_;
+  std::vector<uint32_t> size_;
+  std::vector<int32_t> price_;
+  uint64_t state_;
+};
+
+}  // namespace
+
+void allocate_anneal(const AllocationTask& task, std::span<int32_t> rank_of_sample) {
+  Anneal(task, 0, rank_of_sample).run();
+  if (task.samples > kSmallBatch) return;
+  uint64_t least = transmissions(task, rank_of_sample);
+  std::vector<int32_t> again(task.samples);
+  for (uint64_t round = 1; round < kSmallRounds; ++round) {
+    Anneal(task, round, again).run();
+    const uint64_t found = transmissions(task, again);
+    if (found >= least) continue;
+    least = found;
+    std::copy(again.begin(), again.end(), rank_of_sample.begin());
+  }
+}
+
+}  // namespace springtide

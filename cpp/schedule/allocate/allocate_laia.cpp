@@ -1,0 +1,140 @@
+// Static and adaptive LAIA. A key has one owner at most, so a sample touches as many scores as it has keys
+// and not as many as there are workers.
+#include <algorithm>
+#include <array>
+
+#include "base/hash.h"
+#include "schedule/allocate/allocate.h"
+
+namespace springtide {
+
+namespace {
+
+// Workers with room, in an array to draw from.
+class Room {
+ public:
+  Room(std::span<const uint32_t> quota) : left_(quota.begin(), quota.end()), place_(quota.size()) {
+    for (uint32_t w = 0; w < quota.size(); ++w) {
+      place_[w] = static_cast<uint32_t>(open_.size());
+      if (left_[w] > 0) open_.push_back(w);
+    }
+  }
+  bool has(uint32_t worker) const { return left_[worker] > 0; }
+  uint32_t any(uint64_t chance) const { return open_[chance % open_.size()]; }
+  void take(uint32_t worker) {
+    if (--left_[worker] > 0) return;
+    open_[place_[worker]] = open_.back();
+    place_[open_.back()] = place_[worker];
+    open_.pop_back();
+  }
+
+ private:
+  std::vector<uint32_t> left_, place_, open_;
+};
+
+class Laia {
+ public:
+  explicit Laia(const AllocationTask& task)
+      : task_(task), salt_(mix64(task.seed ^ mix64(task.step + 0x9e3779b97f4a7c15ULL))) {}
+
+  void allocate(uint32_t first, uint32_t end, std::span<const uint32_t> quota, std::span<int32_t> out) const {
+    Room room(quota);
+    std::array<uint16_t, kMostWorkers> score{};
+    std::array<uint16_t, kMostWorkers> touched;
+    for (uint32_t i = first; i < end; ++i) {
+      const uint32_t count = add_scores(i, score, touched);
+      const uint32_t best = pick(room, score, {touched.data(), count}, mix64(salt_ + i));
+      for (uint32_t t = 0; t < count; ++t) score[touched[t]] = 0;
+      room.take(best);
+      out[i] = static_cast<int32_t>(best);
+    }
+  }
+
+ private:
+  uint32_t add_scores(uint32_t sample, std::array<uint16_t, kMostWorkers>& score,
+                      std::array<uint16_t, kMostWorkers>& touched) const {
+    const uint32_t* units = task_.units.data() + task_.sample_begin[sample];
+    uint32_t count = 0;
+    auto add = [&](uint32_t unit) {
+      const uint16_t owner = task_.owner[unit];
+      if (owner == kNobody) return;
+      if (score[owner]++ == 0) touched[count++] = owner;
+    };
+    if (!task_.positions.empty()) {
+      for (uint32_t position : task_.positions) add(units[position]);
+    } else {
+      const uint32_t keys = task_.sample_begin[sample + 1] - task_.sample_begin[sample];
+      for (uint32_t k = 0; k < keys; ++k) {
+        if (task_.scored[units[k]]) add(units[k]);
+      }
+    }
+    return count;
+  }
+
+  static uint32_t pick(const Room& room, const std::array<uint16_t, kMostWorkers>& score,
+                       std::span<uint16_t> touched, uint64_t chance) {
+    uint32_t most = 0, ties = 0;
+    std::array<uint16_t, kMostWorkers> tied;
+    for (uint16_t worker : touched) {
+      if (!room.has(worker) || score[worker] < most) continue;
+      if (score[worker] > most) {
+        most = score[worker];
+        ties = 0;
+      }
+      tied[ties++] = worker;
+    }
+    if (ties == 0) return room.any(chance);
+    return tied[chance % ties];
+  }
+
+  const AllocationTask& task_;
+  const uint64_t salt_;
+};
+
+// The workers' room is dealt out in turns, sample by sample, so that every part has as much of it as samples.
+std::vector<uint32_t> room_between(const AllocationTask& task, uint32_t first, uint32_t end) {
+  std::vector<uint32_t> room(task.workers);
+  for (uint32_t w = 0; w < task.workers; ++w) {
+    const auto before = [&](uint32_t i) { return i / task.workers + (w < i % task.workers ? 1 : 0); };
+    room[w] = before(end) - before(first);
+  }
+  return room;
+}
+
+}  // namespace
+
+void allocate_laia(const AllocationTask& task, std::span<int32_t> rank_of_sample) {
+  const Laia laia(task);
+  if (task.threads < 2 || task.crew == nullptr)
+    return laia.allocate(0, task.samples, task.quota, rank_of_sample);
+  task.crew->run(task.threads, [&](uint32_t part) {
+    const auto cut = [&](uint32_t p) {
+      return static_cast<uint32_t>(uint64_t{task.samples} * p / task.threads);
+    };
+    laia.allocate(cut(part), cut(part + 1), room_between(task, cut(part), cut(part + 1)), rank_of_sample);
+  });
+}
+
+void allocate_contiguous(const AllocationTask& task, std::span<int32_t> rank_of_sample) {
+  size_t at = 0;
+  for (uint32_t w = 0; w < task.workers; ++w) {
+    std::fill_n(rank_of_sample.begin() + static_cast<ptrdiff_t>(at), task.quota[w], static_cast<int32_t>(w));
+    at += task.quota[w];
+  }
+}
+
+void allocate_random(const AllocationTask& task, std::span<int32_t> rank_of_sample) {
+  allocate_contiguous(task, rank_of_sample);
+  const uint64_t salt = mix64(task.seed ^ mix64(task.step + 0x9e3779b97f4a7c15ULL));
+  for (uint32_t i = task.samples; i > 1; --i)
+    std::swap(rank_of_sample[i - 1], rank_of_sample[mix64(salt + i) % i]);
+}
+
+std::vector<uint32_t> even_quota(uint32_t samples, uint32_t workers) {
+  std::vector<uint32_t> quota(workers);
+  const auto begin = [&](uint64_t w) { return static_cast<uint32_t>(samples * w / workers); };
+  for (uint32_t w = 0; w < workers; ++w) quota[w] = begin(w + 1) - begin(w);
+  return quota;
+}
+
+}  // namespace springtide

@@ -1,0 +1,140 @@
+// The scheduler: where the samples of the next batch are trained, and what every worker's cache sends and
+// asks for. Every rank runs one on the same batches and comes to the same answer, so nobody orchestrates and
+// nothing is sent. In: the ids of a whole batch (schedule_batch.h). Out: a rank for every sample
+// (allocate.h), a plan for every rank (cache_plan.h). Inside: the directory of all caches (directory.h).
+#pragma once
+
+#include <array>
+#include <bit>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "cache/cache_plan.h"
+#include "schedule/allocate/allocate.h"
+#include "schedule/directory.h"
+#include "schedule/schedule_batch.h"
+#include "schedule/table_profile.h"
+
+namespace springtide {
+
+struct SchedulerOptions {
+  uint32_t workers = 1;
+  uint64_t capacity_rows = 0;  // of each worker's cache
+  EvictOrder order = EvictOrder::lru;
+  std::string policy = "laia";  // allocate.h; by name in policies()
+  uint64_t seed = 0;
+  P2P p2p = P2P::off;
+  uint32_t p2p_trainers = 4;  // the most workers that exchange gradients of a row; with more the server sums
+  bool on_demand =
+      true;  // false: every trained row is written back with its step, as without a known next batch
+  uint32_t threads = 1;
+  uint32_t profile_every = 8;  // batches from one look at the tables' keys to the next; 0: never
+};
+
+// What changes from call to call; the same on every rank.
+struct ScheduleWish {
+  std::span<const TableId> scored = {};  // tables whose keys count in the allocation; empty: all
+  uint32_t best_tables = UINT32_MAX;     // of these, how many: those with the highest degree of infrequency
+  uint32_t effort = 0;                   // for the policy; 0: its default
+};
+
+enum class Stage : uint8_t { read, profile, look_up, allocate, plan, snapshot };
+constexpr size_t kStages = 6;
+
+struct Scheduled {
+  uint64_t step = 0;
+  std::vector<int32_t> rank_of_sample;
+  std::vector<std::shared_ptr<CachePlan>> plans;  // by rank
+  std::array<double, kStages> seconds{};          // by Stage
+  uint64_t distinct = 0;                          // keys of the batch
+};
+
+// Workers as bits.
+using Trainers = std::array<uint64_t, kMostWorkers / 64>;
+
+// What a policy would do with a batch, and what it would cost without evictions.
+struct Considered {
+  std::vector<int32_t> rank_of_sample;
+  uint64_t transmissions = 0;
+  uint64_t at_least = 0;  // no allocation of the batch costs less
+};
+
+using AllocationPolicy = std::function<void(const AllocationTask&, std::span<int32_t>)>;
+AllocationPolicy policy_called(const std::string& name);  // BadInput with the names there are
+
+class Scheduler {
+ public:
+  explicit Scheduler(const SchedulerOptions& options);
+
+  // The next batch of the stream: step() + 1. Plans before it are taken as executed, in order.
+  Scheduled schedule(std::span<const BatchFeature> features, uint32_t samples, const ScheduleWish& wish = {});
+  // What `policy` would do with that batch; it is not scheduled by this.
+  Considered consider(std::span<const BatchFeature> features, uint32_t samples, const std::string& policy,
+                      const ScheduleWish& wish = {});
+  // All rows trained up to `step` are on the servers: a flush. The plan of the step after it may exist
+  // already.
+  void flushed(uint64_t step);
+  // All caches are empty, as after a return to a checkpoint. Steps go on counting.
+  void clear();
+
+  uint64_t step() const { return step_; }
+  const SchedulerOptions& options() const { return options_; }
+  const Directory& directory() const { return directory_; }
+  double infrequency(TableId table) const { return profile_.infrequency(table, directory_); }
+  bool dirty(const Directory::Row& row) const { return row.trained > flushed_; }
+
+ private:
+  void look_up();
+  void look_up(size_t first, size_t end);  // units
+  AllocationTask allocate(const AllocationPolicy& policy, uint64_t step, const ScheduleWish& wish,
+                          std::span<int32_t> rank_of_sample);
+  void find_trainers(std::span<const int32_t> rank_of_sample);
+  void choose_keepers();
+  void choose_homes();
+  bool exchanged(uint32_t unit) const;
+  template <class Do>
+  void each_trainer(uint32_t unit, Do act) const {  // with P2P::gradients; from the lowest rank on
+    for (uint32_t word = 0; word < trainers_[unit].size(); ++word) {
+      for (uint64_t bits = trainers_[unit][word]; bits != 0; bits &= bits - 1)
+        act(word * 64 + static_cast<uint32_t>(std::countr_zero(bits)));
+    }
+  }
+  void make_plans();
+  void plan_trained(uint32_t worker);
+  void plan_owned();
+  void plan_exchange(uint32_t unit);
+  void update_directory();
+  void evict(uint32_t worker, uint64_t room_for);
+
+  static constexpr size_t kAhead = 16;              // keys between asking for memory and using it
+  static constexpr uint16_t kShared = kNobody - 1;  // several workers train the key
+
+  const SchedulerOptions options_;
+  const AllocationPolicy policy_;
+  WorkCrew crew_;
+  Directory directory_;
+  ScheduleBatch batch_;
+  TableProfile profile_;
+  uint64_t step_ = 0, flushed_ = 0;
+  std::vector<PlanKeys>
+      last_holds_;  // by worker, without on-demand plans: what the next transition writes back
+  // Of the batch at hand, by unit.
+  std::vector<RowAt> at_;
+  std::vector<uint16_t> owner_;
+  std::vector<uint8_t> dirty_;
+  std::vector<uint16_t> trainer_;   // the only one, or that there are several
+  std::vector<uint16_t> keeper_;    // the trainer that caches the row after the step, or kNobody
+  std::vector<Trainers> trainers_;  // with P2P::gradients
+  std::vector<uint8_t> scored_;
+  std::vector<uint32_t> positions_, quota_;
+  // By worker: units it trains, and among them those that its cache keeps; room left for more.
+  std::vector<std::vector<uint32_t>> trains_, hits_, enters_;
+  std::vector<uint64_t> room_;
+  std::vector<std::shared_ptr<CachePlan>> plans_;
+};
+
+}  // namespace springtide

@@ -1,0 +1,152 @@
+// The plan of a step and the directory after it. Algorithm 2 of Herald: a row goes to the servers when
+// another worker than its owner trains it next, and not before; here also when it is evicted, and from worker
+// to worker where that is one transmission instead of two.
+#include <algorithm>
+
+#include "schedule/schedule.h"
+
+namespace springtide {
+
+namespace {
+
+PlanKeys& between(std::vector<PeerRows>& all, uint32_t peer) {
+  auto at = std::lower_bound(all.begin(), all.end(), peer,
+                             [](const PeerRows& one, uint32_t p) { return one.peer < p; });
+  if (at == all.end() || at->peer != peer) at = all.insert(at, PeerRows{peer, {}});
+  return at->rows;
+}
+
+// One plan is about as long as the one before it.
+void reserve(CachePlan& plan, const CachePlan& before) {
+  for (PlanKeys CachePlan::* list : {&CachePlan::write_back, &CachePlan::drop, &CachePlan::hold_hit,
+                                     &CachePlan::hold_pull, &CachePlan::pass_hit, &CachePlan::pass_pull}) {
+    const size_t wanted = (before.*list).size() + (before.*list).size() / 8;
+    (plan.*list).tables.reserve(wanted);
+    (plan.*list).keys.reserve(wanted);
+  }
+}
+
+}  // namespace
+
+void Scheduler::make_plans() {
+  for (uint32_t w = 0; w < options_.workers; ++w) {
+    const std::shared_ptr<CachePlan> before = std::move(plans_[w]);
+    plans_[w] = std::make_shared<CachePlan>();
+    if (before) reserve(*plans_[w], *before);
+    plans_[w]->step = step_;
+    plans_[w]->rank = w;
+    if (!options_.on_demand) {
+      if (flushed_ + 1 < step_) plans_[w]->write_back = std::move(last_holds_[w]);
+      last_holds_[w] = {};
+    }
+  }
+  if (!options_.on_demand) {
+    flushed_ = step_ - 1;
+    std::fill(dirty_.begin(), dirty_.end(), 0);
+  }
+  crew_.run(options_.workers, [&](uint32_t w) { plan_trained(w); });
+  plan_owned();
+}
+
+// What the worker finds and asks for. What comes from other workers is in plan_owned.
+void Scheduler::plan_trained(uint32_t worker) {
+  CachePlan& plan = *plans_[worker];
+  const auto keys = batch_.keys();
+  const auto tables = batch_.tables();
+  for (uint32_t unit : trains_[worker]) {
+    const uint16_t owner = owner_[unit], keeper = keeper_[unit];
+    if (keeper == worker) {
+      if (owner == worker) {
+        plan.hold_hit.add(tables[unit], keys[unit]);
+      } else if (options_.p2p == P2P::off || !dirty_[unit]) {
+        plan.hold_pull.add(tables[unit], keys[unit]);
+      }
+    } else if (owner == worker) {
+      plan.pass_hit.add(tables[unit], keys[unit]);
+    } else if (keeper == kNobody || (owner != keeper && !dirty_[unit])) {
+      plan.pass_pull.add(tables[unit], keys[unit]);
+    }
+  }
+  if (options_.on_demand) return;
+  PlanKeys& holds = last_holds_[worker];
+  for (const auto* list : {&hits_[worker], &enters_[worker]}) {
+    for (uint32_t unit : *list) holds.add(tables[unit], keys[unit]);
+  }
+}
+
+// What owners give up or share, and what workers send each other.
+void Scheduler::plan_owned() {
+  const auto keys = batch_.keys();
+  const auto tables = batch_.tables();
+  for (uint32_t unit = 0; unit < batch_.size(); ++unit) {
+    const uint16_t owner = owner_[unit], keeper = keeper_[unit];
+    if (trainer_[unit] == kShared && keeper != kNobody) plan_exchange(unit);
+    if (owner == kNobody || owner == keeper) continue;
+    CachePlan& plan = *plans_[owner];
+    plan.drop.add(tables[unit], keys[unit]);
+    if (!dirty_[unit]) continue;
+    if (options_.p2p != P2P::off && keeper != kNobody) {
+      between(plan.sends, keeper).add(tables[unit], keys[unit]);
+      between(plans_[keeper]->receives, owner).add(tables[unit], keys[unit]);
+    } else {
+      plan.write_back.add(tables[unit], keys[unit]);
+    }
+  }
+}
+
+// A row that a few workers train and one keeps: the others get its value from whoever has it, and send
+// gradients.
+void Scheduler::plan_exchange(uint32_t unit) {
+  const TableId table = batch_.tables()[unit];
+  const Key key = batch_.keys()[unit];
+  const uint16_t owner = owner_[unit], keeper = keeper_[unit];
+  each_trainer(unit, [&](uint32_t w) {
+    if (w == keeper) return;
+    if (owner == keeper || dirty_[unit]) {
+      between(plans_[owner]->value_sends, w).add(table, key);
+      between(plans_[w]->value_receives, owner).add(table, key);
+    }
+    between(plans_[w]->gradient_sends, keeper).add(table, key);
+    between(plans_[keeper]->gradient_receives, w).add(table, key);
+  });
+}
+
+// The caches as they are after the step: rows given up leave, trained ones become the youngest, and room for
+// the new ones is made among those that the batch does not name.
+void Scheduler::update_directory() {
+  const size_t units = batch_.size();
+  for (size_t ahead = 0; ahead < units + 2 * kAhead; ++ahead) {
+    if (ahead < units && at_[ahead] != kNoRow) directory_.prefetch_row_at(at_[ahead]);
+    if (ahead >= kAhead && ahead - kAhead < units && at_[ahead - kAhead] != kNoRow)
+      directory_.prefetch_neighbours(at_[ahead - kAhead]);
+    if (ahead < 2 * kAhead) continue;
+    const size_t unit = ahead - 2 * kAhead;
+    if (at_[unit] == kNoRow) continue;
+    directory_.unlink(at_[unit]);
+    if (keeper_[unit] == kNobody) directory_.forget(at_[unit]);
+  }
+  const auto keys = batch_.keys();
+  const auto tables = batch_.tables();
+  const auto hashes = batch_.hashes();
+  for (uint32_t w = 0; w < options_.workers; ++w) {
+    evict(w, hits_[w].size() + enters_[w].size());
+    for (uint32_t unit : hits_[w]) directory_.link(at_[unit], w, step_);
+    for (uint32_t unit : enters_[w]) {
+      if (owner_[unit] == kNobody) at_[unit] = directory_.add(tables[unit], keys[unit], hashes[unit], w);
+      directory_.link(at_[unit], w, step_);
+    }
+  }
+}
+
+void Scheduler::evict(uint32_t worker, uint64_t room_for) {
+  while (directory_.rows_of(worker) + room_for > options_.capacity_rows) {
+    const RowAt victim = directory_.oldest(worker);
+    const Directory::Row& row = directory_.row(victim);
+    plans_[worker]->drop.add(row.table, row.key);
+    if (dirty(row)) plans_[worker]->write_back.add(row.table, row.key);
+    directory_.unlink(victim);
+    directory_.forget(victim);
+  }
+}
+
+}  // namespace springtide

@@ -1,0 +1,67 @@
+#include "schedule/table_profile.h"
+
+#include <algorithm>
+
+#include "base/hash.h"
+
+namespace springtide {
+
+namespace {
+constexpr double kNear = 0.25;  // of the share that makes a key frequent: remembered from here on
+}
+
+void TableProfile::look(const ScheduleBatch& batch) {
+  if (batch.samples() == 0) return;
+  ++looks_;
+  const double fresh = std::max(1.0 / kWindow, 1.0 / static_cast<double>(looks_));
+  weight_ = weight_ * (1 - fresh) + fresh;
+  for (auto& [table, kept] : near_) {
+    for (auto& [key, share] : kept) share *= 1 - fresh;
+  }
+  counts_.assign(batch.size(), 0);
+  for (uint32_t unit : batch.units()) ++counts_[unit];
+  const double near = kNear * batch.samples() / workers_;
+  Shares* shares = nullptr;
+  for (size_t unit = 0; unit < counts_.size(); ++unit) {  // table by table
+    const TableId table = batch.tables()[unit];
+    if (unit == 0 || batch.tables()[unit - 1] != table) shares = &near_[table];
+    const double share = fresh * counts_[unit] / batch.samples();
+    const Key key = batch.keys()[unit];
+    if (counts_[unit] >= near) {
+      (*shares)[key] += share;
+    } else if (const auto found = shares->find(key); found != shares->end()) {
+      found->second += share;
+    }
+  }
+  for (auto& [table, kept] : near_) {
+    std::erase_if(kept, [&](const auto& one) { return one.second < fresh * kNear / workers_; });
+  }
+}
+
+bool TableProfile::frequent(double share) const { return share * workers_ >= weight_; }
+
+double TableProfile::infrequency(TableId table, const Directory& directory) const {
+  const auto found = near_.find(table);
+  if (found == near_.end()) return 1;
+  uint64_t often = 0, outside = 0;
+  for (const auto& [key, share] : found->second) {
+    if (!frequent(share)) continue;
+    ++often;
+    outside += directory.find(table, key, hash_key(table, key)) == kNoRow;
+  }
+  const uint64_t in_use = directory.rows_of_table(table) + outside;
+  return in_use == 0 ? 1 : 1 - static_cast<double>(often) / static_cast<double>(in_use);
+}
+
+std::vector<TableId> TableProfile::best(std::span<const TableId> tables, size_t count,
+                                        const Directory& directory) const {
+  std::vector<std::pair<double, TableId>> ranked;
+  for (TableId table : tables) ranked.emplace_back(-infrequency(table, directory), table);
+  std::sort(ranked.begin(), ranked.end());
+  ranked.erase(std::unique(ranked.begin(), ranked.end()), ranked.end());
+  std::vector<TableId> found;
+  for (size_t i = 0; i < std::min(count, ranked.size()); ++i) found.push_back(ranked[i].second);
+  return found;
+}
+
+}  // namespace springtide

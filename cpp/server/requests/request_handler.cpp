@@ -1,0 +1,309 @@
+#include "server/requests/request_handler.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <string>
+
+#include "base/hash.h"
+#include "net/frame_io.h"
+#include "server/requests/spoken_slots.h"
+#include "wire/refusal.h"
+#include "wire/wire_tables.h"
+
+namespace springtide {
+namespace {
+
+constexpr size_t kScanBytes = 8 << 20;  // a reply to a scan stops at the first slot past this
+
+// Counts this request among those being served, while it is.
+struct Serving {
+  explicit Serving(std::atomic<uint32_t>& n) : count(n) { ++count; }
+  ~Serving() { --count; }
+  Serving(const Serving&) = delete;
+  Serving& operator=(const Serving&) = delete;
+  std::atomic<uint32_t>& count;
+};
+
+std::pair<std::vector<TableId>, std::vector<Hyper>> hyper_of(const BodyView& body) {
+  std::pair<std::vector<TableId>, std::vector<Hyper>> all;
+  for (const HyperRecord& record : body.hypers) {
+    all.first.push_back(record.table);
+    all.second.push_back({record.lr, record.weight_decay, record.step});
+  }
+  return all;
+}
+
+// A frame of a group that has been formed anew since.
+struct GroupOver : std::runtime_error {
+  GroupOver(uint32_t generation, uint32_t now)
+      : std::runtime_error("generation " + std::to_string(generation) + " is over, the group is at " +
+                           std::to_string(now) + "; join again") {}
+};
+
+}  // namespace
+
+bool RequestHandler::handle(const FrameHeader& header, std::span<const uint8_t> body) {
+  state_.count.bytes_in += sizeof header + body.size();
+  const Serving serving(state_.serving);
+  try {
+    return dispatch(header, body);
+  } catch (const NonFinite& e) {
+    return fail(header, Status::non_finite, e.what());
+  } catch (const PartlyApplied& e) {
+    return fail(header, Status::partly_applied, e.what());
+  } catch (const BadInput& e) {
+    return fail(header, Status::bad_input, e.what());
+  } catch (const StepMissing& e) {
+    return fail(header, Status::step_missing, e.what());
+  } catch (const GroupOver& e) {
+    return fail(header, Status::stale_generation, e.what());
+  } catch (const std::exception& e) {
+    return fail(header, Status::internal,
+                std::string(name_of(static_cast<Kind>(header.kind))) + ": " + e.what());
+  }
+}
+
+bool RequestHandler::dispatch(const FrameHeader& header, std::span<const uint8_t> body) {
+  if (header.generation < state_.generation) throw GroupOver(header.generation, state_.generation);
+  BodyView view;
+  const auto kind = static_cast<Kind>(header.kind);
+  if (kind == Kind::pull || kind == Kind::push || kind == Kind::assign) {
+    state_.quiet.wait();
+    if (const std::string why = take_apart(header, body, view); !why.empty()) throw BadInput(why);
+  }
+  switch (kind) {
+    case Kind::pull:
+      return pull(header, view);
+    case Kind::push:
+      return push(header, view);
+    case Kind::assign:
+      return assign(header, view);
+    case Kind::declare:
+      return declare(header, body);
+    case Kind::scan:
+      return scan(header, body);
+    case Kind::stats:
+      return stats(header);
+    case Kind::step:
+      return step(header);
+    case Kind::regroup:
+      return regroup(header);
+    case Kind::take:
+      return take(header, body);
+    case Kind::own_all:
+      return own_all(header, body);
+    default:
+      ++state_.count.bad_frames;
+      fail(header, Status::bad_frame,
+           std::string("a ") + name_of(kind) + " has no place after the handshake");
+      return false;
+  }
+}
+
+void RequestHandler::check_push(const FrameHeader& header, const BodyView& body) {
+  std::vector<uint8_t> named(UINT16_MAX + 1, 0);
+  for (const HyperRecord& record : body.hypers) named[state_.store.table(record.table).id] = 1;
+  for (const TableId table : body.tables) {
+    if (is_count(table)) throw BadInput("how often a row was trained is read, not pushed");
+    if (is_image(table)) {
+      if ((header.flags & kBsp) == 0) throw BadInput("images of rows are pushed with a step of a bsp group");
+    } else if (named[table] == 0) {
+      throw BadInput("the push holds keys of table '" + state_.store.table(table).name +
+                     "' but no learning rate for it");
+    }
+  }
+  const uint32_t slots = state_.store.slots();
+  std::vector<uint8_t> spoken(slots, (header.flags & kNamesSlots) != 0 ? 0 : 1);
+  for (const uint16_t slot : body.slots) {
+    if (slot >= slots) throw BadInput("slot " + std::to_string(slot) + " of " + std::to_string(slots));
+    spoken[slot] = 1;
+  }
+  if ((header.flags & kNamesSlots) == 0) return;
+  for (size_t i = 0; i < body.keys.size(); ++i) {
+    if (spoken[slot_of(hash_key(body.tables[i], body.keys[i]), slots)] == 0) {
+      throw BadInput("the push holds key " + std::to_string(body.keys[i]) +
+                     " of a slot it does not speak for");
+    }
+  }
+}
+
+bool RequestHandler::push(const FrameHeader& header, const BodyView& body) {
+  const std::vector<Run> runs = runs_of(header, body, window_, dims_);
+  check_push(header, body);
+  check_finite(body, runs, dims_, state_.store);
+  const auto owned = state_.ownership();
+  if (!body.batches.empty() && (header.flags & kBsp) == 0) return push_once(header, body, runs, *owned);
+  auto foreign = foreign_slots(body, *owned, state_.store.slots(), keep_);
+  state_.count.wrong_owner_keys += static_cast<uint64_t>(std::count(keep_.begin(), keep_.end(), 0));
+  const uint64_t spent = apply(header, body, runs, keep_, foreign);
+  note_applied(header, body.keys.size());
+  ++state_.count.pushes;
+  state_.count.pushed_keys += body.keys.size();
+  state_.count.update_ns += spent;
+  for (const FloatSpan& span : body.spans) state_.count.bytes_in += span.bytes;
+  if (!foreign.empty()) return refuse_slots(header, foreign, spent);
+  FrameHeader answer = reply_to(header);
+  answer.server_ns = spent;
+  return reply(answer, {});
+}
+
+bool RequestHandler::push_once(const FrameHeader& header, const BodyView& body, std::span<const Run> runs,
+                               const Owned& owned) {
+  const uint64_t start = now_ns();
+  const std::vector<uint8_t> spoken = spoken_slots(header, body, owned);
+  const auto [tables, hyper] = hyper_of(body);
+  std::vector<RowRun> rows;
+  for (const Run& run : runs) rows.push_back({run.keys, run.floats});
+  const OnceStats stats = state_.store.push_once({body.tables, body.keys, rows}, tables, hyper, header.clock,
+                                                 (header.flags & kUnique) != 0, {body.batches, spoken});
+  const uint64_t spent = now_ns() - start;
+  ++state_.count.pushes;
+  state_.count.pushed_keys += body.keys.size();
+  state_.count.repeated_keys += stats.had_keys;
+  state_.count.wrong_owner_keys += stats.foreign_keys;
+  state_.count.created += stats.created;
+  state_.count.evicted += stats.evicted;
+  state_.count.update_ns += spent;
+  note_applied(header, body.keys.size() - stats.had_keys - stats.foreign_keys);
+  for (const FloatSpan& span : body.spans) state_.count.bytes_in += span.bytes;
+  if (!stats.torn.empty()) throw PartlyApplied(describe_torn(state_.store, body.batches, stats.torn));
+  if (!stats.foreign.empty()) return refuse_slots(header, stats.foreign, spent);
+  FrameHeader answer = reply_to(header);
+  answer.server_ns = spent;
+  return reply(answer, {});
+}
+
+// In a bsp group no push is stale: it waits for its step. What changes no row makes nobody's values older.
+void RequestHandler::note_applied(const FrameHeader& header, uint64_t keys) {
+  if (keys == 0 || (header.flags & kBsp) != 0) return;
+  if ((header.flags & kSeen) != 0) {
+    state_.staleness.push_applied(header.server_ns);
+  } else {
+    state_.staleness.push_applied();
+  }
+}
+
+uint64_t RequestHandler::apply(const FrameHeader& header, const BodyView& body, std::span<const Run> runs,
+                               std::span<const uint8_t> keep, std::vector<uint16_t>& refused) {
+  auto [tables, hyper] = hyper_of(body);
+  const bool unique = (header.flags & kUnique) != 0;
+  if ((header.flags & kBsp) != 0) {
+    StepPart part = gathered(body, runs, keep, dims_);
+    part.hyper_tables = std::move(tables);
+    part.hyper = std::move(hyper);
+    part.clock = header.clock;
+    part.unique = unique;
+    if (!state_.steps.add(header.step, header.rank, header.generation, std::move(part))) {
+      throw GroupOver(header.generation, state_.generation);
+    }
+    return 0;
+  }
+  const auto count = [&](const PushStats& stats) {
+    state_.count.created += stats.created;
+    state_.count.evicted += stats.evicted;
+  };
+  const uint64_t start = now_ns();
+  if (keep.empty() && (unique || runs.size() <= 1)) {
+    for (const Run& run : runs) {
+      count(state_.store.push(body.tables.subspan(run.first, run.keys),
+                              body.keys.subspan(run.first, run.keys), run.floats, tables, hyper, header.clock,
+                              unique, false, &refused));
+    }
+  } else {
+    const StepPart part = gathered(body, runs, keep, dims_);
+    count(state_.store.push(part.grads.tables, part.grads.keys, part.grads.floats.data(), tables, hyper,
+                            header.clock, unique, false, &refused));
+  }
+  return now_ns() - start;
+}
+
+bool RequestHandler::assign(const FrameHeader& header, const BodyView& body) {
+  const std::vector<Run> runs = runs_of(header, body, window_, dims_);
+  const uint64_t start = now_ns();
+  std::vector<uint16_t> foreign;
+  for (const Run& run : runs) {
+    state_.store.assign(body.tables.subspan(run.first, run.keys), body.keys.subspan(run.first, run.keys),
+                        run.floats, &foreign, (header.flags & kKeep) != 0);
+  }
+  ++state_.count.assigns;
+  if (!foreign.empty()) return refuse_slots(header, foreign, now_ns() - start);
+  FrameHeader answer = reply_to(header);
+  answer.server_ns = now_ns() - start;
+  return reply(answer, {});
+}
+
+bool RequestHandler::declare(const FrameHeader& header, std::span<const uint8_t> body) {
+  for (const TableSpec& spec : decode_tables(body)) state_.store.declare(spec);
+  ++state_.count.declares;
+  return reply(reply_to(header), {});
+}
+
+bool RequestHandler::scan(const FrameHeader& header, std::span<const uint8_t> body) {
+  TableId table = 0;
+  if (body.size() < sizeof table || body.size() % sizeof(uint16_t) != 0)
+    throw BadInput("a scan names one table, and slots");
+  std::memcpy(&table, body.data(), sizeof table);
+  std::vector<uint16_t> slots(body.size() / sizeof(uint16_t) - 1);
+  if (!slots.empty()) std::memcpy(slots.data(), body.data() + sizeof table, body.size() - sizeof table);
+  const uint32_t dim = dims_.of(table);
+  std::vector<Key> keys;
+  std::vector<float> rows;
+  uint64_t done = 0;
+  while (done < slots.size() && keys.size() * (sizeof(Key) + dim * sizeof(float)) < kScanBytes) {
+    if (!state_.store.scan(table, slots[done], keys, rows)) break;
+    ++done;
+  }
+  if (done == 0 && !slots.empty()) return refuse_slots(header, {slots.front()}, 0);
+  if (keys.size() > UINT32_MAX || rows.size() != keys.size() * dim)
+    throw std::runtime_error("a slot read badly");
+  ++state_.count.scans;
+  FrameHeader answer = reply_to(header);
+  answer.keys = static_cast<uint32_t>(keys.size());
+  answer.step = done;
+  answer.body_bytes = keys.size() * sizeof(Key) + rows.size() * sizeof(float);
+  seal(answer);
+  std::vector<iovec> out = {{&answer, sizeof answer},
+                            {keys.data(), keys.size() * sizeof(Key)},
+                            {rows.data(), rows.size() * sizeof(float)}};
+  state_.count.bytes_out += sizeof answer + answer.body_bytes;
+  return send_all(line_, out) == Io::ok;
+}
+
+bool RequestHandler::stats(const FrameHeader& header) {
+  const ServerStats figures = state_.stats();
+  return reply(reply_to(header), {reinterpret_cast<const uint8_t*>(&figures), sizeof figures});
+}
+
+bool RequestHandler::reply(const FrameHeader& reply, std::span<const uint8_t> body) {
+  state_.count.bytes_out += sizeof reply + body.size();
+  return send_frame(line_, reply, body) == Io::ok;
+}
+
+bool RequestHandler::fail(const FrameHeader& request, Status status, const std::string& why) {
+  if (mid_reply_) return false;
+  state_.count.bytes_out += sizeof request + why.size();
+  return send_failure(line_, request, status, why) == Io::ok;
+}
+
+bool RequestHandler::refuse_slots(const FrameHeader& request, std::vector<uint16_t> slots,
+                                  uint64_t server_ns) {
+  std::sort(slots.begin(), slots.end());
+  slots.erase(std::unique(slots.begin(), slots.end()), slots.end());
+  const auto owned = state_.ownership();
+  Refusal refusal{std::move(slots), {}, {}};
+  for (const uint16_t slot : refusal.slots) {
+    const uint16_t owner = owned->owner.empty() ? kNobody : owned->owner[slot];
+    const bool leaving = owner == state_.options.index && owned->mine[slot] == 0;
+    refusal.owners.push_back(leaving ? kNobody : owner);
+    const auto known = owned->addresses.find(refusal.owners.back());
+    if (known != owned->addresses.end()) refusal.addresses.insert(*known);
+  }
+  FrameHeader answer = reply_to(request);
+  answer.status = static_cast<uint16_t>(Status::wrong_owner);
+  answer.epoch = owned->epoch;
+  answer.server_ns = server_ns;
+  return reply(answer, encode(refusal));
+}
+
+}  // namespace springtide

@@ -1,0 +1,80 @@
+// One connection's requests, served: pull, push, assign, declare, scan, stats; a peer's slots: take, own_all.
+// In: frames whose headers were checked (connection.h). Out: the store read and written, a reply on the
+// socket.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "net/socket.h"
+#include "net/window.h"
+#include "server/requests/row_runs.h"
+#include "server/requests/server_state.h"
+#include "wire/wire.h"
+
+namespace springtide {
+
+struct RowReply;
+struct SlotBatch;
+struct TableReference;
+
+class RequestHandler {
+ public:
+  RequestHandler(ServerState& state, Line line)
+      : state_(state), line_(line), turn_(state.turn), dims_(state.store) {}
+
+  // False when the connection must end: it broke, or the peer speaks nonsense.
+  bool handle(const FrameHeader& header, std::span<const uint8_t> body);
+  void use(Window window) { window_ = std::move(window); }
+  const Window& window() const { return window_; }
+
+ private:
+  bool dispatch(const FrameHeader& header, std::span<const uint8_t> body);
+  bool pull(const FrameHeader& header, const BodyView& body);  // this and the next four: pull_requests.cpp
+  bool stream(const FrameHeader& header, const BodyView& body, uint64_t waited_ns);
+  bool look_up(const BodyView& body, size_t first, size_t end, bool helped, uint32_t common, RowReply& reply);
+  // Where the piece that starts at `at` ends, and its bytes. `common`: the dim of all tables, 0 when they
+  // differ.
+  size_t piece_end(std::span<const TableId> tables, size_t at, uint32_t common, size_t& bytes);
+  bool fill_window(const FrameHeader& header, const BodyView& body, std::span<const Run> runs,
+                   uint64_t waited_ns);
+  bool push(const FrameHeader& header, const BodyView& body);
+  bool push_once(const FrameHeader& header, const BodyView& body, std::span<const Run> runs,
+                 const Owned& owned);
+  // Adds to `refused` what was left out: slots that are another's by now.
+  uint64_t apply(const FrameHeader& header, const BodyView& body, std::span<const Run> runs,
+                 std::span<const uint8_t> keep, std::vector<uint16_t>& refused);
+  void note_applied(const FrameHeader& header, uint64_t keys);
+  bool assign(const FrameHeader& header, const BodyView& body);
+  bool declare(const FrameHeader& header, std::span<const uint8_t> body);
+  bool scan(const FrameHeader& header, std::span<const uint8_t> body);
+  bool stats(const FrameHeader& header);
+  bool step(const FrameHeader& header);        // group_requests.cpp
+  bool regroup(const FrameHeader& header);     // group_requests.cpp
+  uint32_t handed_slot(uint64_t named) const;  // this and the next five: slot_requests.cpp
+  bool had(uint32_t slot, uint64_t gift) const;
+  void check_turn(uint32_t slot) const;
+  bool take(const FrameHeader& header, std::span<const uint8_t> body);
+  bool own_all(const FrameHeader& header, std::span<const uint8_t> body);
+  bool take_all(const FrameHeader& header, const SlotBatch& batch, int giver) noexcept;
+  void check_row(const TableReference& table) const;
+
+  bool reply(const FrameHeader& reply, std::span<const uint8_t> body);
+  bool fail(const FrameHeader& request, Status status, const std::string& why);
+  bool refuse_slots(const FrameHeader& request, std::vector<uint16_t> slots, uint64_t server_ns);
+  void check_push(const FrameHeader& header, const BodyView& body);
+
+  ServerState& state_;
+  const Line line_;
+  const uint64_t turn_;
+  Dims dims_;
+  Window window_;
+  std::vector<float> rows_;  // one piece of a reply
+  std::vector<uint8_t> keep_;
+  bool mid_reply_ =
+      false;  // part of a reply is out: an error can no longer be told, only the connection ended
+};
+
+}  // namespace springtide

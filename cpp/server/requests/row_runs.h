@@ -1,0 +1,56 @@
+// A request's keys matched with the memory of their rows, checked before any of it is touched.
+// In: a body taken apart (wire.h), dims of the tables. Out: runs of keys with their floats.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "net/window.h"
+#include "server/requests/server_state.h"
+#include "wire/wire.h"
+
+namespace springtide {
+
+// Keys [first, first + keys) have their rows one after the other at `floats`.
+struct Run {
+  size_t first = 0;
+  size_t keys = 0;
+  float* floats = nullptr;
+};
+
+// Floats of a row, or of its image, by table id, learned from the store as ids come up; one a connection, so
+// that no lock is taken per key.
+class Dims {
+ public:
+  explicit Dims(const Store& store) : store_(store) {}
+  uint32_t of(TableId table) {  // BadInput for a table that was never declared
+    if (table < known_.size() && known_[table] != 0) return known_[table];
+    return learn(table);
+  }
+  uint64_t floats(std::span<const TableId> tables);  // all their rows together
+  // The same, and the dim they all have; 0 when they differ.
+  uint64_t floats(std::span<const TableId> tables, uint32_t& common);
+
+ private:
+  uint32_t learn(TableId table);
+  const Store& store_;
+  std::vector<uint32_t> known_;
+};
+
+// BadInput unless the floats given are exactly those of the keys: inline after the keys, or where the spans
+// say.
+std::vector<Run> runs_of(const FrameHeader& header, const BodyView& body, const Window& window, Dims& dims);
+// The runs of a pull's reply in the window; empty when it goes over the socket.
+std::vector<Run> reply_runs(const FrameHeader& header, const BodyView& body, const Window& window,
+                            Dims& dims);
+
+// Slots of keys that this server does not own, ascending; `keep[i]` says which keys it does.
+std::vector<uint16_t> foreign_slots(const BodyView& body, const Owned& owned, uint32_t slots,
+                                    std::vector<uint8_t>& keep);
+// Copies the runs' keys and floats, those with keep[i] only (all when keep is empty), into one part.
+StepPart gathered(const BodyView& body, std::span<const Run> runs, std::span<const uint8_t> keep, Dims& dims);
+// NonFinite names the first offender. What training has made of a row, and so its image, may be anything.
+void check_finite(const BodyView& body, std::span<const Run> runs, Dims& dims, const Store& store);
+
+}  // namespace springtide

@@ -1,0 +1,74 @@
+#include "server/requests/server_state.h"
+
+#include <algorithm>
+
+#include "wire/refusal.h"
+
+namespace springtide {
+
+void ServerState::change_ownership(const std::function<void(Owned&)>& how) {
+  const std::lock_guard lock(mutex);
+  auto changed = std::make_shared<Owned>(*owned);
+  how(*changed);
+  changed->all =
+      std::all_of(changed->mine.begin(), changed->mine.end(), [](uint8_t mine) { return mine != 0; });
+  owned = std::move(changed);
+}
+
+void ServerState::gave(std::span<const uint16_t> slots, uint16_t to, const std::string& address) {
+  change_ownership([&](Owned& now) {
+    for (const uint16_t slot : slots) {
+      now.mine[slot] = 0;
+      now.owner[slot] = to;
+    }
+    now.addresses[to] = address;
+  });
+}
+
+void ServerState::got(std::span<const uint16_t> slots) {
+  if (slots.empty()) return;
+  change_ownership([&](Owned& now) {
+    for (const uint16_t slot : slots) {
+      now.mine[slot] = 1;
+      now.since[slot] = now.newest = kByName;
+      now.owner[slot] = static_cast<uint16_t>(options.index);
+    }
+  });
+}
+
+void ServerState::doubt(uint16_t slot, uint16_t server) {
+  const std::lock_guard lock(mutex);
+  in_doubt[slot] = server;
+}
+
+bool ServerState::settle_doubt(uint16_t slot) {
+  const std::lock_guard lock(mutex);
+  return in_doubt.erase(slot) != 0;
+}
+
+std::map<uint16_t, uint16_t> ServerState::doubts() const {
+  const std::lock_guard lock(mutex);
+  return in_doubt;
+}
+
+void ServerState::expects(uint32_t slot) {
+  if (ownership()->owner[slot] == kNobody) return;
+  change_ownership([&](Owned& now) { now.owner[slot] = kNobody; });
+}
+
+ServerStats ServerState::stats() const {
+  ServerStats s;
+  s.pulls = count.pulls, s.pushes = count.pushes, s.assigns = count.assigns, s.scans = count.scans;
+  s.declares = count.declares, s.pulled_keys = count.pulled_keys, s.pushed_keys = count.pushed_keys;
+  s.bytes_in = count.bytes_in, s.bytes_out = count.bytes_out;
+  s.lookup_ns = count.lookup_ns, s.update_ns = count.update_ns, s.step_wait_ns = count.step_wait_ns;
+  s.created = count.created, s.evicted = count.evicted;
+  s.connections = count.connections, s.accepted = count.accepted, s.shared = count.shared;
+  s.refused = count.refused, s.bad_frames = count.bad_frames, s.stalled = count.stalled;
+  s.wrong_owner_keys = count.wrong_owner_keys, s.repeated_keys = count.repeated_keys;
+  s.applied_step = steps.applied();
+  s.staleness_p50 = staleness.median(), s.staleness_max = staleness.most();
+  return s;
+}
+
+}  // namespace springtide

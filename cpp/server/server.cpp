@@ -1,0 +1,292 @@
+#include "server/server.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <climits>
+#include <condition_variable>
+#include <cstring>
+#include <list>
+#include <system_error>
+#include <thread>
+
+#include "migrate/handover.h"
+#include "net/frame_io.h"
+#include "net/tls_context.h"
+#include "server/connection.h"
+#include "server/requests/server_state.h"
+
+namespace springtide {
+
+struct Server::Impl {
+  Impl(Store& store, const ServerOptions& options) : state(store, options) {}
+
+  Welcome terms() const;
+  void accept_loop();
+  void admit(int listener, bool local);
+  void launch(Fd fd, bool local);
+  void reap();
+  void signal();  // the accept loop looks around
+
+  ServerState state;
+  Fd tcp, local, wake;
+  uint16_t port = 0;
+  std::string local_name;
+  uint64_t instance = 0;
+  std::thread accepting;
+  std::mutex mutex;  // of the list
+  std::condition_variable ended;
+  std::list<Connection> connections;
+  bool stopped = false;
+};
+
+Welcome Server::Impl::terms() const {
+  const ServerOptions& o = state.options;
+  Welcome terms;
+  terms.server_index = o.index;
+  terms.slots = state.store.slots();
+  terms.epoch = state.ownership()->epoch;
+  terms.generation = state.generation;
+  terms.instance = instance;
+  terms.max_frame_bytes = o.max_frame_bytes;
+  terms.credit_requests = o.credit_requests;
+  terms.workers = o.workers;
+  terms.credit_bytes = o.credit_bytes;
+  terms.step_wait_ms = static_cast<uint64_t>(o.step_wait_s * 1000);
+  std::copy(local_name.begin(), local_name.end(), terms.local_name.begin());
+  return terms;
+}
+
+namespace {
+
+int until(Clock::time_point due) {  // milliseconds, for poll()
+  if (due == Clock::time_point::max()) return -1;
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(due - Clock::now()).count();
+  return static_cast<int>(std::clamp<int64_t>(left, 0, INT_MAX));
+}
+
+}  // namespace
+
+void Server::Impl::accept_loop() {
+  while (!state.stopping) {
+    std::array<pollfd, 3> wait = {
+        {{wake.get(), POLLIN, 0}, {tcp.get(), POLLIN, 0}, {local.get(), POLLIN, 0}}};
+    if (poll(wait.data(), local ? 3 : 2, until(state.handshakes.shut_overdue())) < 0 && errno != EINTR)
+      return;
+    uint64_t signals = 0;
+    while ((wait[0].revents & POLLIN) != 0 && read(wake.get(), &signals, sizeof signals) < 0 &&
+           errno == EINTR) {
+    }
+    if ((wait[1].revents & POLLIN) != 0) admit(tcp.get(), false);
+    if (local && (wait[2].revents & POLLIN) != 0) admit(local.get(), true);
+    reap();
+  }
+}
+
+void Server::Impl::admit(int listener, bool is_local) {
+  Fd fd(accept4(listener, nullptr, nullptr, SOCK_CLOEXEC));
+  if (!fd) {
+    if (errno != EMFILE && errno != ENFILE && errno != ENOMEM) return;
+    pollfd pause{wake.get(), POLLIN, 0};  // out of descriptors: let some go before trying again
+    poll(&pause, 1, 100);
+    return;
+  }
+  launch(std::move(fd), is_local);
+}
+
+void Server::Impl::launch(Fd fd, bool is_local) {
+  const std::lock_guard lock(mutex);
+  Connection& connection = connections.emplace_back(state, std::move(fd), is_local);
+  try {
+    connection.thread = std::thread([this, &connection] {
+      connection.serve(terms());
+      connection.cut();  // the peer hears of it now, the descriptor goes with the next reap
+      const std::lock_guard inner(mutex);
+      connection.finished = true;
+      ended.notify_all();
+      signal();
+    });
+  } catch (
+      const std::system_error&) {  // no thread to be had: this client is turned away, the others are served
+    ++state.count.refused;
+    connections.pop_back();
+  }
+}
+
+void Server::Impl::signal() {
+  const uint64_t one = 1;
+  while (write(wake.get(), &one, sizeof one) < 0 && errno == EINTR) {
+  }
+}
+
+void Server::Impl::reap() {
+  std::list<Connection> gone;
+  {
+    const std::lock_guard lock(mutex);
+    for (auto c = connections.begin(); c != connections.end();) {
+      const auto next = std::next(c);
+      if (c->finished) gone.splice(gone.end(), connections, c);
+      c = next;
+    }
+  }
+  for (Connection& connection : gone) connection.thread.join();
+}
+
+Server::Server(Store& store, const ServerOptions& options) : impl_(std::make_unique<Impl>(store, options)) {
+  if (options.secret.empty())
+    throw BadInput("a server needs the job's secret: bytes that only its members know");
+  if (options.workers == 0) throw BadInput("a server of a job with 0 workers");
+}
+
+Server::~Server() { stop(0); }
+
+void Server::start() {
+  if (!impl_->state.options.tls.empty()) tls_context(impl_->state.options.tls);  // what is wrong is said now
+  Impl& s = *impl_;
+  if (s.tcp || s.stopped) throw BadInput("a server starts once");
+  s.tcp = listen_tcp(s.state.options.host, s.state.options.port, s.port);
+  const std::string token = random_bytes(16);
+  std::memcpy(&s.instance, token.data(), sizeof s.instance);
+  if (s.state.options.shared_memory) {
+    s.local_name = "springtide-" + std::to_string(s.port) + "-" + std::to_string(s.instance);
+    s.local = listen_local(s.local_name);
+    if (!s.local) s.local_name.clear();  // no Unix sockets here: TCP serves everyone
+  }
+  s.wake = Fd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  s.accepting = std::thread([&s] { s.accept_loop(); });
+}
+
+std::string Server::host() const { return impl_->state.options.host; }
+
+uint16_t Server::port() const { return impl_->port; }
+
+void Server::set_placement(uint32_t epoch, const std::vector<uint16_t>& owners) {
+  ServerState& state = impl_->state;
+  if (owners.size() != state.store.slots()) {
+    throw BadInput("a placement of " + std::to_string(owners.size()) + " slots for tables of " +
+                   std::to_string(state.store.slots()));
+  }
+  auto owned = std::make_shared<Owned>();
+  owned->epoch = epoch;
+  owned->slots = state.store.slots();
+  owned->owner = owners;
+  for (const uint16_t owner : owners) owned->mine.push_back(owner == state.options.index ? 1 : 0);
+  owned->all = std::all_of(owned->mine.begin(), owned->mine.end(), [](uint8_t mine) { return mine != 0; });
+  const std::lock_guard lock(state.mutex);
+  if (epoch < state.owned->epoch) {
+    throw BadInput("placement epoch " + std::to_string(epoch) + " is older than " +
+                   std::to_string(state.owned->epoch));
+  }
+  const Owned& before = *state.owned;
+  for (size_t slot = 0; slot < owners.size(); ++slot) {
+    const bool kept = !before.mine.empty() && before.mine[slot] != 0;  // before the first, none was placed
+    owned->since.push_back(kept ? before.since[slot] : epoch);
+    if (owned->mine[slot] != 0) owned->newest = std::max(owned->newest, owned->since.back());
+  }
+  owned->addresses = before.addresses;
+  for (uint32_t slot = 0; slot < owners.size(); ++slot) {
+    owned->mine[slot] != 0 ? state.store.open_slot(slot) : state.store.close_slot(slot);
+  }
+  state.owned = std::move(owned);
+}
+
+void Server::learn_placement(uint32_t epoch, const std::vector<uint16_t>& owners,
+                             const std::map<uint16_t, std::string>& addresses) {
+  ServerState& state = impl_->state;
+  if (owners.size() != state.store.slots()) throw BadInput("a placement of another number of slots");
+  state.change_ownership([&](Owned& now) {
+    if (now.mine.empty() || epoch < now.epoch) return;
+    now.epoch = epoch;
+    for (const auto& [server, address] : addresses) now.addresses[server] = address;
+    for (size_t slot = 0; slot < owners.size(); ++slot) {
+      const bool mine = owners[slot] == state.options.index;  // the master may not know yet that it has left
+      if (now.mine[slot] == 0 && !mine) now.owner[slot] = owners[slot];
+    }
+  });
+}
+
+HandoverOutcome Server::hand_over(const HandoverOptions& to, std::span<const uint16_t> slots) {
+  return springtide::hand_over(impl_->state, to, slots);
+}
+
+bool Server::take_back(uint32_t slot) {
+  ServerState& state = impl_->state;
+  const std::lock_guard one(state.handing);
+  if (!state.settle_doubt(static_cast<uint16_t>(slot))) return false;
+  state.store.open_slot(slot);
+  state.got(static_cast<uint16_t>(slot));
+  return true;
+}
+
+bool Server::let_go(uint32_t slot) {
+  ServerState& state = impl_->state;
+  const std::lock_guard one(state.handing);
+  if (!state.settle_doubt(static_cast<uint16_t>(slot))) return false;
+  if (!state.store.is_open(slot)) state.store.clear_slot(slot);
+  return true;
+}
+
+void Server::take_no_more(bool yes) {
+  const std::lock_guard nothing_arrives(impl_->state.taking);
+  impl_->state.leaves = yes;
+}
+
+void Server::expect_anew() {
+  const std::lock_guard nothing_arrives(impl_->state.taking);
+  ++impl_->state.turn;
+}
+
+std::vector<uint16_t> Server::owned() const {
+  const auto owned = impl_->state.ownership();
+  std::vector<uint16_t> mine;
+  for (uint32_t slot = 0; slot < owned->slots; ++slot) {
+    if (owned->mine.empty() || owned->mine[slot] != 0) mine.push_back(static_cast<uint16_t>(slot));
+  }
+  return mine;
+}
+
+void Server::set_generation(uint32_t generation, uint32_t workers) {
+  ServerState& state = impl_->state;
+  if (generation < state.generation) {
+    throw BadInput("generation " + std::to_string(generation) + " is older than " +
+                   std::to_string(state.generation));
+  }
+  if (workers == 0) throw BadInput("a group of 0 workers");
+  state.generation = generation;
+  state.steps.reset(workers, generation);
+}
+
+ServerStats Server::stats() const { return impl_->state.stats(); }
+
+void Server::stop(double drain_s) {
+  Impl& s = *impl_;
+  if (s.stopped || !s.tcp) return;
+  s.stopped = true;
+  s.state.stopping = true;
+  s.state.steps.cancel("the server is stopping");
+  const uint64_t one = 1;
+  if (write(s.wake.get(), &one, sizeof one) < 0)
+    s.state.stopping = true;  // an eventfd takes a one unless full
+  s.accepting.join();
+  s.tcp.reset();
+  s.local.reset();
+  {
+    std::unique_lock lock(s.mutex);
+    for (Connection& connection : s.connections) connection.stop_reading();
+    const auto all_ended = [&] {
+      return std::all_of(s.connections.begin(), s.connections.end(),
+                         [](const Connection& c) { return c.finished.load(); });
+    };
+    s.ended.wait_for(lock, std::chrono::duration<double>(drain_s), all_ended);
+    for (Connection& connection : s.connections) connection.cut();
+    s.ended.wait(lock, all_ended);
+  }
+  s.reap();
+}
+
+}  // namespace springtide

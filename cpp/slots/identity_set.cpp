@@ -1,0 +1,148 @@
+#include "slots/identity_set.h"
+
+#include <algorithm>
+#include <tuple>
+
+#include "base/hash.h"
+
+namespace springtide {
+
+namespace {
+
+// A place in the order of all samples: that of a shard, then that in it.
+using Place = std::tuple<uint32_t, uint64_t>;
+
+Place begin_of(const SampleSpan& span) { return {span.shard, span.first}; }
+Place end_of(const SampleSpan& span) { return {span.shard, span.whole_tail ? kShardEnd : span.end}; }
+Place begin_of(const SampleRun& run) { return {run.first_shard, run.first}; }
+Place end_of(const SampleRun& run) { return {run.last_shard, run.end}; }
+
+// Whether nothing lies between an end and a begin.
+bool side_by_side(const Place& end, const Place& begin) {
+  if (end == begin) return true;
+  const auto [shard, sample] = end;
+  return sample == kShardEnd && shard != UINT32_MAX && begin == Place{shard + 1, 0};
+}
+
+uint64_t print_of(const SampleRun& run) {
+  return mix64(mix64(mix64((uint64_t{run.first_shard} << 32 | run.last_shard) + 1) + run.first) + run.end);
+}
+
+SampleSpan span_of(const BatchRange& batch) {
+  const SampleSpan span{batch.shard, batch.first, batch.first + batch.count,
+                        batch.shard_samples != 0 && batch.first + batch.count == batch.shard_samples};
+  if (batch.count >= kShardEnd || batch.first >= kShardEnd - batch.count) {
+    throw BadInput("a batch of " + std::to_string(batch.count) + " samples from sample " +
+                   std::to_string(batch.first) + " of shard " + std::to_string(batch.shard) +
+                   " ends nowhere");
+  }
+  if (batch.shard_samples != 0 && span.end > batch.shard_samples) {
+    throw BadInput("a push names " + name_of(span) + ", which has " + std::to_string(batch.shard_samples));
+  }
+  return span;
+}
+
+}  // namespace
+
+std::string name_of(const SampleSpan& span) {
+  return "samples " + std::to_string(span.first) + " to " + std::to_string(span.end) + " of shard " +
+         std::to_string(span.shard);
+}
+
+std::vector<SampleSpan> spans_of(std::span<const BatchRange> batches) {
+  std::vector<SampleSpan> spans;
+  spans.reserve(batches.size());
+  for (const BatchRange& batch : batches) {
+    if (const SampleSpan span = span_of(batch); batch.count != 0) spans.push_back(span);
+  }
+  std::sort(spans.begin(), spans.end(), [](auto& a, auto& b) { return begin_of(a) < begin_of(b); });
+  size_t kept = 0;
+  for (const SampleSpan& span : spans) {
+    if (kept != 0 && begin_of(span) < end_of(spans[kept - 1])) {
+      throw BadInput("a push names " + name_of(spans[kept - 1]) + " and " + name_of(span) +
+                     ": batches of one push must not overlap");
+    }
+    if (kept != 0 && begin_of(span) == end_of(spans[kept - 1])) {
+      spans[kept - 1].end = span.end;
+      spans[kept - 1].whole_tail = span.whole_tail;
+    } else {
+      spans[kept++] = span;
+    }
+  }
+  spans.resize(kept);
+  return spans;
+}
+
+IdentitySet::IdentitySet(std::vector<SampleRun> runs) : runs_(std::move(runs)) {
+  for (size_t i = 0; i < runs_.size(); ++i) {
+    const SampleRun& run = runs_[i];
+    const bool after = i == 0 || (end_of(runs_[i - 1]) < begin_of(run) &&
+                                  !side_by_side(end_of(runs_[i - 1]), begin_of(run)));
+    if (!after || end_of(run) <= begin_of(run) || run.end == 0) {
+      throw BadInput("applied batches: not in order");
+    }
+    fingerprint_ += print_of(run);
+  }
+}
+
+size_t IdentitySet::find(uint32_t shard, uint64_t first) const {
+  // Runs do not overlap, so their ends are in order too.
+  const auto ends_before = [](const SampleRun& have, const Place& wanted) { return end_of(have) <= wanted; };
+  const Place wanted{shard, first};
+  // What is under way lies at the back: by steps that double, from there, old runs are not even read.
+  size_t low = 0, high = runs_.size();
+  for (size_t step = 1; high > 0; step *= 2) {
+    const size_t at = high > step ? high - step : 0;
+    if (ends_before(runs_[at], wanted)) {
+      low = at + 1;
+      break;
+    }
+    high = at;
+  }
+  const auto begin = runs_.begin();
+  return static_cast<size_t>(std::lower_bound(begin + static_cast<ptrdiff_t>(low),
+                                              begin + static_cast<ptrdiff_t>(high), wanted, ends_before) -
+                             begin);
+}
+
+IdentitySet::Has IdentitySet::has(const SampleSpan& span) const {
+  const size_t at = find(span.shard, span.first);
+  if (at == runs_.size() || begin_of(runs_[at]) >= end_of(span)) return Has::none;
+  const bool all = begin_of(runs_[at]) <= begin_of(span) && Place{span.shard, span.end} <= end_of(runs_[at]);
+  return all ? Has::all : Has::some;  // also what was named beyond the end of its shard
+}
+
+IdentitySet::Has IdentitySet::has(std::span<const SampleSpan> spans) const {
+  if (spans.empty()) return Has::none;
+  const Has first = has(spans[0]);
+  for (const SampleSpan& span : spans.subspan(1)) {
+    if (first == Has::some || has(span) != first) return Has::some;
+  }
+  return first;
+}
+
+void IdentitySet::add(const SampleSpan& span) {
+  const size_t at = find(span.shard, span.first);
+  SampleRun run{span.shard, span.shard, span.first, span.whole_tail ? kShardEnd : span.end};
+  const bool before = at > 0 && side_by_side(end_of(runs_[at - 1]), begin_of(run));
+  const bool after = at < runs_.size() && side_by_side(end_of(run), begin_of(runs_[at]));
+  size_t place = at;  // of the run that takes it up
+  if (before) {
+    place = at - 1;
+    run.first_shard = runs_[place].first_shard, run.first = runs_[place].first;
+    fingerprint_ -= print_of(runs_[place]);
+  }
+  if (after) {
+    run.last_shard = runs_[at].last_shard, run.end = runs_[at].end;
+    fingerprint_ -= print_of(runs_[at]);
+  }
+  if (before && after) runs_.erase(runs_.begin() + static_cast<ptrdiff_t>(at));
+  if (before || after) {
+    runs_[place] = run;
+  } else {
+    runs_.insert(runs_.begin() + static_cast<ptrdiff_t>(at), run);
+  }
+  fingerprint_ += print_of(run);
+}
+
+}  // namespace springtide

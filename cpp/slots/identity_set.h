@@ -1,0 +1,74 @@
+// The batches that a slot has applied, as ranges of samples: the memory behind "each batch once".
+// In: identities of pushes. Out: whether they are new. A set, not a highest mark: messages come in any order.
+// Shards that are side by side and whole are one range, so a set is as large as what is under way.
+// Next: slot_identities.h (slots that share one set). Why: docs/design/identities.md.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/room.h"
+#include "base/types.h"
+
+namespace springtide {
+
+constexpr uint64_t kShardEnd = UINT64_MAX;  // the end of a shard, whichever sample that is
+
+// Samples [first, end) of a shard.
+struct SampleSpan {
+  uint32_t shard = 0;
+  uint64_t first = 0;
+  uint64_t end = 0;
+  bool whole_tail = false;  // the shard ends there
+  bool operator==(const SampleSpan&) const = default;
+};
+
+// From sample `first` of the first shard up to `end` of the last one, with all of the shards between them.
+struct SampleRun {
+  uint32_t first_shard = 0;
+  uint32_t last_shard = 0;
+  uint64_t first = 0;
+  uint64_t end = 0;
+  bool operator==(const SampleRun&) const = default;
+};
+
+// What slots remember in place of a shard: the tables whose first values they have, as "samples" [id, id +
+// 1). Tables side by side are one span. No job has so many shards.
+constexpr uint32_t kFirstValues = UINT32_MAX;
+inline SampleSpan first_values_of(TableId table) { return {kFirstValues, table, uint64_t{table} + 1}; }
+
+// The batches of one push in order, those side by side as one. BadInput when one is named twice, overlaps
+// another, lies beyond its shard or is no range of samples; an empty batch is left out.
+std::vector<SampleSpan> spans_of(std::span<const BatchRange> batches);
+std::string name_of(const SampleSpan& span);
+
+class IdentitySet {
+ public:
+  enum class Has : uint8_t { none, all, some };
+
+  IdentitySet() = default;
+  // What an image says. BadInput unless it is in order, so that a damaged one is never searched.
+  explicit IdentitySet(std::vector<SampleRun> runs);
+
+  Has has(const SampleSpan& span) const;
+  // Of all spans of a push together: `some` when they are not all alike.
+  Has has(std::span<const SampleSpan> spans) const;
+  void make_room(size_t spans) { springtide::make_room(runs_, spans); }
+  void add(const SampleSpan& span);  // of which it has none; cannot fail if there is room
+
+  const std::vector<SampleRun>& runs() const { return runs_; }
+  uint64_t fingerprint() const { return fingerprint_; }  // equal for equal sets
+  bool operator==(const IdentitySet& other) const {
+    return fingerprint_ == other.fingerprint_ && runs_ == other.runs_;
+  }
+
+ private:
+  size_t find(uint32_t shard, uint64_t first) const;  // the first that ends after this sample
+
+  std::vector<SampleRun> runs_;  // ascending, never side by side
+  uint64_t fingerprint_ = 0;
+};
+
+}  // namespace springtide

@@ -1,0 +1,84 @@
+// A copy of one slot that is made at once, or in parts between which its lock is let go: with 9 MB in a slot
+// whoever trains would wait for milliseconds else, and for much longer when the copying thread loses its
+// processor meanwhile. In: calls of Store::copy_slot. Out: the bytes of an image like any other.
+//
+//   a mark ─► part 1 ─► part 2 ─► ... ─► what changed after the mark, and which batches the slot has had
+//
+// Parts are of different moments. Laid under what changed after the first of them (slot_merge.h) they are the
+// slot at the moment of the last call, as exactly as an increment laid over an earlier image is.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "slots/slot_image.h"
+#include "slots/slot_merge.h"
+#include "store/index/slot_index.h"
+#include "store/keys/age_clock.h"
+
+namespace springtide {
+
+// One that is used again keeps its memory. What it says is good when the copy is complete.
+class SlotCopy {
+ public:
+  uint64_t size() const { return image_.bytes; }
+  bool full() const { return full_; }
+  // Its bytes one after the other, at most so many at a time: summed up as they are given away, while they
+  // are near. Small pieces are put together; the end is an empty one.
+  std::span<const uint8_t> next(size_t count);
+  uint64_t given() const { return given_; }
+  // When all were given: what the first of them are in truth, and their sum.
+  std::array<uint8_t, kUnsummed> signature() const { return springtide::signature(size(), sum_); }
+  uint64_t checksum() const { return sum_.value(); }
+
+ private:
+  friend class StoreImpl;
+
+  bool goes_on(uint32_t slot, uint64_t since_cut) const {
+    return parts_ != 0 && slot == slot_ && since_cut == since_cut_;
+  }
+  // In parts of about so many of its bytes.
+  void begin(uint32_t slot, uint64_t since_cut, uint64_t bytes, size_t part_bytes) {
+    slot_ = slot, since_cut_ = since_cut, next_ = 0;
+    parts_ = static_cast<uint32_t>(
+        std::clamp<uint64_t>(bytes / std::max<size_t>(part_bytes, 1) + 1, 2, kMostParts));
+    if (images_.size() < parts_) images_.resize(parts_);
+  }
+  Places places() const {  // of the next part
+    const uint64_t share = UINT64_MAX / parts_ + 1;
+    return {next_ * share, next_ + 1 == parts_ ? UINT64_MAX : (next_ + 1) * share - 1};
+  }
+
+  // To be called when it is: in parts, or at once.
+  void complete() {
+    given_ = piece_ = inside_ = 0;
+    sum_ = {};
+  }
+  void complete_at_once() {
+    image_.pieces.assign(1, whole_.bytes());
+    image_.bytes = whole_.bytes().size();
+    full_ = whole_.full();
+    complete();
+  }
+
+  static constexpr uint64_t kMostParts = 4096;
+  static constexpr size_t kAlone = size_t{64} << 10;  // large enough for a write of its own
+
+  uint32_t slot_ = 0;
+  uint64_t since_cut_ = 0;
+  uint32_t parts_ = 0, next_ = 0;  // 0 parts: none is under way
+  AgeClock::Mark mark_;            // made before the first part
+  bool full_ = true;
+  std::vector<ImageWriter> images_;
+  ImageWriter later_, end_, whole_;  // whole: a copy that was made at once
+  ScatteredImage image_;
+  uint64_t given_ = 0;
+  size_t piece_ = 0, inside_ = 0;  // what is to be given next
+  Checksum sum_;
+  std::vector<uint8_t> together_;
+};
+
+}  // namespace springtide

@@ -1,0 +1,144 @@
+// One slot as bytes: what moves between servers and what checkpoints hold. Versioned, checksummed, sizes
+// checked. In: a slot (store_export.cpp). Out: bytes, and back as a SlotImage (store_import.cpp); BadInput on
+// anything torn or foreign.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/types.h"
+#include "slots/identity_set.h"
+
+namespace springtide {
+
+// A column of an image, read where it lies; nothing there is aligned.
+template <class T>
+struct Column {
+  const uint8_t* at = nullptr;
+  size_t count = 0;
+
+  size_t size() const { return count; }
+  T operator[](size_t i) const {
+    T value;
+    std::memcpy(&value, at + i * sizeof(T), sizeof value);
+    return value;
+  }
+};
+
+// The rows of one table, column by column. Hashes stand for keys (hash.h).
+struct TableImage {
+  TableId id = 0;
+  uint32_t dim = 0;
+  DType dtype = DType::f32;
+  OptimKind optimizer = OptimKind::sgd;
+  uint32_t state_floats = 0;
+  Column<uint64_t> rows, row_ages;
+  Column<uint8_t> weights, state;
+  Column<uint64_t> waiting, waiting_ages;
+  Column<uint32_t> waiting_counts;
+  Column<uint64_t> gone;
+};
+
+struct SlotImage {
+  uint32_t slot = 0;
+  uint32_t slots = 0;
+  uint64_t seed = 0;
+  uint64_t clock = 0;
+  bool full = true;  // false: what changed since a cut
+  std::vector<TableImage> tables;
+  IdentitySet identities;  // batches that these rows have had
+};
+
+// How much of one table an image has.
+struct TableShape {
+  TableId id = 0;
+  uint32_t dim = 0;
+  DType dtype = DType::f32;
+  OptimKind optimizer = OptimKind::sgd;
+  uint32_t state_floats = 0;
+  uint64_t rows = 0, waiting = 0, gone = 0;
+};
+
+// Where the next entry of each column of a table goes; nothing there is aligned.
+struct TableColumns {
+  uint8_t *rows, *row_ages, *weights, *state, *waiting, *waiting_ages, *waiting_counts, *gone;
+};
+
+// An image written in place: how much there is first, then each row straight to where it belongs. One that
+// is used again keeps its memory.
+class ImageWriter {
+ public:
+  // Bytes of an image. `about` has everything but tables, here and below.
+  static size_t bytes_of_image(const SlotImage& about, std::span<const TableShape> shapes);
+  bool has_room(size_t bytes) const { return bytes <= room_.size() || bytes <= capacity_; }
+  // Memory for images of this size and some more, touched: making it takes as long as the copy itself, so it
+  // is not for those who hold a lock.
+  void make_room(size_t bytes);
+  void make_room_for(size_t bytes) {
+    if (!has_room(bytes)) make_room(bytes);
+  }
+  void begin(const SlotImage& about, std::span<const TableShape> shapes);
+  TableColumns& columns(size_t table) { return columns_[table]; }
+  void finish();  // when all columns are full, unless the sum is made by others
+  std::span<const uint8_t> bytes() const { return {at_, size_}; }
+  bool full() const { return full_; }
+  // The next images are written there if they fit, and else into memory of its own.
+  void write_into(std::span<uint8_t> room) { room_ = room; }
+
+ private:
+  std::span<uint8_t> room_;
+  std::unique_ptr<uint8_t[]> buffer_;
+  uint8_t* at_ = nullptr;
+  size_t capacity_ = 0, size_ = 0;
+  bool full_ = true;
+  std::vector<TableColumns> columns_;
+};
+// Good as long as the bytes are: its columns are not copied.
+SlotImage decode(std::span<const uint8_t> bytes);
+// The same of an image that this process has written, finished or not: nothing is checked.
+SlotImage view(std::span<const uint8_t> bytes);
+
+// Over bytes that lie in several places as if they lay one after the other. Four independent lanes, so that
+// it runs at memory speed. Not against forgers: the wire has its own secret.
+class Checksum {
+ public:
+  void add(std::span<const uint8_t> bytes);
+  uint64_t value() const;
+
+ private:
+  static constexpr size_t kBlock = 32;
+  void add_blocks(const uint8_t* at, size_t blocks);
+
+  uint64_t lanes_[4] = {1, 2, 3, 4};
+  uint8_t rest_[kBlock] = {};  // less than a block
+  size_t rests_ = 0;
+  uint64_t bytes_ = 0;
+};
+uint64_t checksum(std::span<const uint8_t> bytes);
+
+// An image whose columns lie elsewhere: what comes before the first table, and what before each.
+struct ImageHeads {
+  std::vector<uint8_t> slot;
+  std::vector<std::vector<uint8_t>> tables;
+};
+ImageHeads heads_of(const SlotImage& about, std::span<const TableShape> shapes);
+// The first bytes of an image, which say how many there are, and the sum of those that `follow` them.
+constexpr size_t kUnsummed = 24;
+std::array<uint8_t, kUnsummed> signature(uint64_t bytes, const Checksum& follow);
+
+// What the first bytes of an image say, unchecked against the rest: enough to note where it lies and to look
+// for it there again.
+struct ImageFacts {
+  uint32_t slot = 0;
+  bool full = true;
+  uint64_t checksum = 0;  // of all that follows the header
+};
+ImageFacts facts_of(std::span<const uint8_t> bytes);
+// Whether these bytes are one whole image, undamaged.
+bool is_whole(std::span<const uint8_t> bytes);
+
+}  // namespace springtide

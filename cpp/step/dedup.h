@@ -1,0 +1,66 @@
+// Which ids of a batch are the same key. In: ids of one table, feature by feature. Out: an index per
+// occurrence into the unique keys, in the order in which they first come. Next: row_set.h routes them.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/hash.h"
+#include "base/types.h"
+#include "base/unbranched.h"
+
+namespace springtide {
+
+// An open-addressing index that is used again for every table of every step: a stamp tells what is old, so
+// nothing is cleared, and one table's ids of a batch stay in the first levels of the cache.
+class KeyIndex {
+  struct Cell {
+    Key key = 0;
+    uint64_t tag = 0;  // stamp above, index below
+  };
+
+ public:
+  // The index of one table while it is filled. By value in a loop, so that nothing is loaded twice.
+  class Filling {
+   public:
+    // The index under which `key` was first seen, or `next` when this is the first time (then it is kept).
+    [[gnu::always_inline]] uint32_t find_or_add(Key key, uint64_t hash, uint32_t next) const {
+      for (size_t at = hash & mask_;; at = (at + 1) & mask_) {
+        Cell& cell = cells_[at];
+        // New or seen before is anyone's guess, so no branch depends on it; the first cell mostly decides.
+        const bool fresh = (cell.tag ^ stamp_) >> 32 != 0;
+        if (unbranched(unsigned{fresh} | unsigned{cell.key == key})) [[likely]] {
+          const uint64_t tag = fresh ? stamp_ | next : cell.tag;
+          cell.key = key;
+          cell.tag = tag;
+          return static_cast<uint32_t>(tag);
+        }
+      }
+    }
+
+   private:
+    friend class KeyIndex;
+    Filling(Cell* cells, size_t mask, uint64_t stamp) : cells_(cells), mask_(mask), stamp_(stamp) {}
+    Cell* cells_;
+    size_t mask_;
+    uint64_t stamp_;
+  };
+
+  // Room for `ids` keys of a new table.
+  Filling begin(size_t ids) {
+    size_t wanted = 64;
+    while (wanted < 2 * ids) wanted *= 2;
+    if (wanted > cells_.size()) cells_.assign(wanted, Cell{});
+    if (++stamp_ == 0) {
+      for (Cell& cell : cells_) cell.tag = 0;
+      stamp_ = 1;
+    }
+    return {cells_.data(), wanted - 1, uint64_t{stamp_} << 32};
+  }
+
+ private:
+  std::vector<Cell> cells_;
+  uint32_t stamp_ = 0;
+};
+
+}  // namespace springtide

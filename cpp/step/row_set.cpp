@@ -1,0 +1,276 @@
+#include "step/row_set.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "base/hash.h"
+#include "store/kernels/finite.h"
+
+namespace springtide {
+
+namespace {
+
+constexpr size_t kKeptSets = 16;  // prefetched, current, pushed: a handful is in use at once
+
+constexpr uint32_t kNone = ~0u;
+
+void copy_row(float* to, const float* from, uint32_t dim) { std::memcpy(to, from, dim * sizeof(float)); }
+
+}  // namespace
+
+RowSource::RowSource(std::shared_ptr<Backend> backend, uint32_t threads)
+    : backend_(std::move(backend)), crew_(std::make_shared<WorkCrew>(threads)) {}
+
+std::shared_ptr<const RowSource::Buckets> RowSource::buckets() const {
+  const std::shared_ptr<const Placement> placement = backend_->placement();
+  std::lock_guard lock(mutex_);
+  if (buckets_ && buckets_->version == placement->version) return buckets_;
+  auto fresh = std::make_shared<Buckets>();
+  fresh->version = placement->version;
+  fresh->bucket_of_slot.resize(placement->server_of_slot.size());
+  fresh->server_bucket.assign(placement->servers + 1u, 0);
+  for (uint16_t server : placement->server_of_slot) fresh->server_bucket.at(server + 1u) += 1;
+  for (size_t s = 0; s < placement->servers; ++s) fresh->server_bucket[s + 1] += fresh->server_bucket[s];
+  std::vector<uint32_t> next(fresh->server_bucket.begin(), fresh->server_bucket.end());
+  for (size_t slot = 0; slot < fresh->bucket_of_slot.size(); ++slot)
+    fresh->bucket_of_slot[slot] = next[placement->server_of_slot[slot]]++;
+  buckets_ = std::move(fresh);
+  return buckets_;
+}
+
+std::shared_ptr<RowSet> RowSource::take() {
+  std::unique_ptr<RowSet> set;
+  {
+    std::lock_guard lock(mutex_);
+    if (!free_.empty()) {
+      set = std::move(free_.back());
+      free_.pop_back();
+    }
+  }
+  if (!set) set = std::make_unique<RowSet>(backend_);
+  auto source = weak_from_this();
+  return {set.release(), [source](RowSet* used) {
+            std::unique_ptr<RowSet> owned(used);
+            if (auto home = source.lock()) home->give_back(std::move(owned));
+          }};
+}
+
+void RowSource::give_back(std::unique_ptr<RowSet> set) {
+  set->reset();
+  std::lock_guard lock(mutex_);
+  if (free_.size() < kKeptSets) free_.push_back(std::move(set));
+}
+
+RowSet::~RowSet() { reset(); }
+
+void RowSet::reset() {
+  if (pulling_) {
+    // The rows are wanted no more, but a reply may still be written into them.
+    try {
+      pulling_->wait();
+    } catch (const std::exception&) {
+      pulling_.reset();  // whoever asks for rows next is told; nobody is left to hear of this pull
+    }
+  }
+  pulling_.reset();
+  unique_.clear();
+  group_begin_.clear();
+  grads_ready_ = suspect_ = holds_basis_ = false;
+  seen_.clear();
+  basis_.clear();
+  followed_.reset();
+}
+
+void RowSet::hold_basis() {
+  holds_basis_ = true;
+  basis_ = seen_;
+}
+
+void RowSet::join_basis(const RowSet& other) {
+  basis_.resize(std::max(basis_.size(), other.basis_.size()), kNotSeen);
+  for (size_t s = 0; s < other.basis_.size(); ++s) basis_[s] = std::min(basis_[s], other.basis_[s]);
+}
+
+// Only sets whose rows the caller sees in an order of its own may be laid out anew on the wire.
+void RowSet::catch_up() {
+  const auto source = followed_.lock();
+  if (!source || source->buckets()->version == routed_.version) return;
+  const std::vector<uint8_t> touched = touched_;
+  route(*source, group_begin_.size() - 1);
+  touched_ = touched;
+}
+
+void RowSet::route(const RowSource& source, size_t groups) {
+  const size_t n = unique_.count();
+  const auto where = source.buckets();
+  const uint32_t* bucket_of_slot = where->bucket_of_slot.data();
+  const auto slots = static_cast<uint32_t>(where->bucket_of_slot.size());
+  routed_.version = where->version;
+  buckets_.assign(slots + 1, 0);
+  position_.resize(unique_.room);
+  for (const auto& run : unique_.runs)
+    for (uint32_t i = run.begin; i < run.end; ++i) {
+      position_[i] = bucket_of_slot[slot_of(unique_.hashes[i], slots)];
+      buckets_[position_[i] + 1] += 1;
+    }
+  for (size_t b = 0; b < slots; ++b) buckets_[b + 1] += buckets_[b];
+  const std::span<const uint32_t> server_bucket = where->server_bucket;
+  routed_.server_begin.resize(server_bucket.size());
+  for (size_t s = 0; s < server_bucket.size(); ++s) routed_.server_begin[s] = buckets_[server_bucket[s]];
+
+  routed_.tables.resize(n);
+  routed_.keys.resize(n);
+  routed_.row_offset.resize(n + 1);
+  routed_.row_offset[0] = 0;
+  group_begin_.assign(groups + 1, 0);
+  uint64_t floats = 0;
+  for (const auto& run : unique_.runs) {
+    const uint64_t run_floats = uint64_t{run.dim} * run.size();
+    floats += run_floats;
+    group_begin_[run.group + 1u] += static_cast<uint32_t>(run_floats);
+    for (uint32_t i = run.begin; i < run.end; ++i) {
+      const uint32_t at = buckets_[position_[i]]++;
+      position_[i] = at;
+      routed_.tables[at] = run.table;
+      routed_.keys[at] = unique_.keys[i];
+      routed_.row_offset[at + 1] = run.dim;
+    }
+  }
+  if (floats > std::numeric_limits<uint32_t>::max() - 1)
+    throw BadInput("a batch needs " + std::to_string(floats) +
+                   " floats of rows, more than 2^32 - 2: use smaller batches");
+  for (size_t r = 0; r < n; ++r) routed_.row_offset[r + 1] += routed_.row_offset[r];
+  lay_out(groups);
+  touched_.assign(groups, 0);
+  rows_.get(*backend_, floats);
+}
+
+void RowSet::lay_out(size_t groups) {
+  user_offset_.resize(unique_.room);
+  for (size_t g = 0; g < groups; ++g) group_begin_[g + 1] += group_begin_[g];
+  if (same_layout()) {
+    for (const auto& run : unique_.runs)
+      for (uint32_t i = run.begin; i < run.end; ++i) user_offset_[i] = routed_.row_offset[position_[i]];
+    return;
+  }
+  std::vector<uint32_t> next(group_begin_.begin(), group_begin_.end());
+  for (const auto& run : unique_.runs)
+    for (uint32_t i = run.begin; i < run.end; ++i) {
+      user_offset_[i] = next[run.group];
+      next[run.group] += run.dim;
+    }
+}
+
+std::span<float> RowSet::grads() {
+  float* grads = grads_.get(*backend_, floats());
+  if (!grads_ready_) std::fill_n(grads, floats(), 0.0f);
+  grads_ready_ = true;
+  return {grads, floats()};
+}
+
+void RowSet::pull(std::span<const std::shared_ptr<RowSet>> sets, const PullMeta& meta) {
+  if (sets.empty()) return;
+  std::vector<Part> parts;
+  for (const auto& set : sets) {
+    set->wait();
+    set->catch_up();
+    float* target = set->same_layout() ? set->rows_.data() : set->wire_.get(*set->backend_, set->floats());
+    parts.push_back({&set->routed_, target});
+  }
+  std::shared_ptr<Pending> pending = sets[0]->backend_->pull(parts, meta);
+  for (const auto& set : sets) set->pulling_ = pending;
+}
+
+void RowSet::wait() {
+  if (!pulling_) return;
+  auto pulling = std::move(pulling_);
+  pulling->wait();
+  seen_.assign(backend_->placement()->servers, kNotSeen);
+  pulling->lower_seen(seen_);
+  if (!holds_basis_) basis_ = seen_;
+  if (same_layout()) return;
+  for (const auto& run : unique_.runs)
+    for (uint32_t i = run.begin; i < run.end; ++i)
+      copy_row(rows_.data() + user_offset_[i], wire_.data() + routed_.row_offset[position_[i]], run.dim);
+}
+
+void RowSet::copy_to_wire(const float* from) {
+  float* wire = wire_.get(*backend_, floats());
+  for (const auto& run : unique_.runs)
+    for (uint32_t i = run.begin; i < run.end; ++i)
+      copy_row(wire + routed_.row_offset[position_[i]], from + user_offset_[i], run.dim);
+}
+
+void RowSet::drop_grads() {
+  grads_ready_ = suspect_ = false;
+  std::fill(touched_.begin(), touched_.end(), uint8_t{0});
+}
+
+void RowSet::check_finite(const std::vector<std::pair<TableId, std::string>>& names) {
+  for (const auto& run : unique_.runs) {
+    if (!touched_[run.group]) continue;
+    for (uint32_t i = run.begin; i < run.end; ++i) {
+      const float* row = grads_.data() + user_offset_[i];
+      if (all_finite(row, run.dim)) continue;
+      std::string name = std::to_string(run.table);
+      for (const auto& [table, known] : names)
+        if (table == run.table) name = "'" + known + "'";
+      const float* bad = std::find_if_not(row, row + run.dim, [](float x) { return std::isfinite(x); });
+      throw NonFinite("the gradient of table " + name + ", key " + std::to_string(unique_.keys[i]) +
+                      ", holds " + (std::isnan(*bad) ? "NaN" : "infinity") +
+                      "; nothing of this step was pushed. Look at the loss, lower the learning rate or clip");
+    }
+  }
+}
+
+void RowSet::select_touched() {
+  const size_t n = routed_.keys.size();
+  std::vector<uint32_t> unique_at(n, kNone);  // unique index of a routed row that is kept
+  std::vector<uint32_t> dim_at(n);
+  for (const auto& run : unique_.runs)
+    for (uint32_t i = run.begin; touched_[run.group] && i < run.end; ++i) {
+      unique_at[position_[i]] = i;
+      dim_at[position_[i]] = run.dim;
+    }
+  selected_.version = routed_.version;
+  selected_.tables.clear();
+  selected_.keys.clear();
+  selected_.row_offset.assign(1, 0);
+  selected_.server_begin.assign(1, 0);
+  float* wire = wire_.get(*backend_, floats());
+  for (size_t s = 0; s + 1 < routed_.server_begin.size(); ++s) {
+    for (uint32_t r = routed_.server_begin[s]; r < routed_.server_begin[s + 1]; ++r) {
+      if (unique_at[r] == kNone) continue;
+      const uint32_t at = selected_.row_offset.back();
+      copy_row(wire + at, grads_.data() + user_offset_[unique_at[r]], dim_at[r]);
+      selected_.tables.push_back(routed_.tables[r]);
+      selected_.keys.push_back(routed_.keys[r]);
+      selected_.row_offset.push_back(at + dim_at[r]);
+    }
+    selected_.server_begin.push_back(static_cast<uint32_t>(selected_.keys.size()));
+  }
+}
+
+Part RowSet::push_part(const std::vector<std::pair<TableId, std::string>>& names, bool always_check) {
+  wait();
+  grads();
+  if (suspect_ || always_check) check_finite(names);
+  if (std::find(touched_.begin(), touched_.end(), uint8_t{0}) != touched_.end()) {
+    select_touched();
+    return {&selected_, wire_.data()};
+  }
+  if (same_layout()) return {&routed_, grads_.data()};
+  copy_to_wire(grads_.data());
+  return {&routed_, wire_.data()};
+}
+
+Part RowSet::assign_part() {
+  wait();
+  if (same_layout()) return {&routed_, rows_.data()};
+  copy_to_wire(rows_.data());
+  return {&routed_, wire_.data()};
+}
+
+}  // namespace springtide

@@ -1,0 +1,182 @@
+// Rows of one request: unique keys routed to servers, their values, their gradients. Base of what a step
+// pulls and pushes: step_rows.h (tables), dense_rows.h (chunks of dense tensors).
+//
+// Two layouts. On the wire rows lie in (server, slot) order, as Routed says. The caller sees them in groups,
+// one a parameter, each group's rows together. With a single group both layouts are the same memory.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/work_crew.h"
+#include "step/backend.h"
+
+namespace springtide {
+
+class RowSet;
+
+// What the row sets of one backend share: where slots lie, and memory that the next step uses again.
+class RowSource : public std::enable_shared_from_this<RowSource> {
+ public:
+  // `threads` take part in deduplicating, pooling and reducing one large batch; the caller is one of them.
+  explicit RowSource(std::shared_ptr<Backend> backend, uint32_t threads = 1);
+
+  const std::shared_ptr<Backend>& backend() const { return backend_; }
+  // Slots in (server, slot) order, by the placement of now.
+  struct Buckets {
+    uint64_t version = 0;                  // of the placement
+    std::vector<uint32_t> bucket_of_slot;  // the bucket of each slot
+    std::vector<uint32_t> server_bucket;   // each server's first bucket, servers + 1
+  };
+  std::shared_ptr<const Buckets> buckets() const;
+
+  const std::shared_ptr<WorkCrew>& crew() const { return crew_; }
+
+  std::shared_ptr<RowSet> take();  // an empty set, with the buffers of one that is no longer used
+
+ private:
+  void give_back(std::unique_ptr<RowSet> set);
+
+  std::shared_ptr<Backend> backend_;
+  std::shared_ptr<WorkCrew> crew_;
+  mutable std::mutex mutex_;
+  mutable std::shared_ptr<const Buckets> buckets_;
+  std::vector<std::unique_ptr<RowSet>> free_;
+};
+
+// Memory for floats that grows and never shrinks.
+class FloatBuffer {
+ public:
+  float* get(Backend& backend, size_t floats) {
+    if (floats > size_) {
+      memory_.reset();
+      size_ = floats + floats / 4 + 1024;
+      memory_ = backend.buffer(size_);
+    }
+    return memory_.get();
+  }
+  float* data() const { return memory_.get(); }
+
+ private:
+  std::shared_ptr<float> memory_;
+  size_t size_ = 0;
+};
+
+// Unique (table, key) pairs in the order they were first seen, before they are routed. Each table has a run
+// with room for all its ids, so that tables can be filled at once; what lies between runs means nothing.
+struct UniqueKeys {
+  struct Run {
+    TableId table = 0;
+    uint16_t group = 0;
+    uint32_t dim = 0;
+    uint32_t begin = 0, end = 0;
+    uint32_t size() const { return end - begin; }
+  };
+  std::vector<Run> runs;
+  std::vector<Key> keys;
+  std::vector<uint64_t> hashes;
+  uint32_t room = 0;
+
+  // An empty run that can take `wanted` keys.
+  void add_run(TableId table, uint32_t dim, uint16_t group, size_t wanted) {
+    runs.push_back({table, group, dim, room, room});
+    room += static_cast<uint32_t>(wanted);
+    if (keys.size() < room) {
+      keys.resize(room);
+      hashes.resize(room);
+    }
+  }
+  void add(Run& run, Key key, uint64_t hash) {
+    keys[run.end] = key;
+    hashes[run.end++] = hash;
+  }
+  size_t count() const {
+    size_t sum = 0;
+    for (const Run& run : runs) sum += run.size();
+    return sum;
+  }
+  void clear() {
+    runs.clear();
+    room = 0;
+  }
+};
+
+class RowSet {
+ public:
+  explicit RowSet(std::shared_ptr<Backend> backend) : backend_(std::move(backend)) {}
+  ~RowSet();
+  RowSet(const RowSet&) = delete;
+  RowSet& operator=(const RowSet&) = delete;
+
+  // Orders unique() by (server, slot) and lays the rows out. `groups` is how many there are.
+  void route(const RowSource& source, size_t groups);
+  // The same keys are asked for again and again: they follow slots that move, before each pull.
+  void follow(std::weak_ptr<RowSource> source) { followed_ = std::move(source); }
+  UniqueKeys& unique() { return unique_; }
+  const UniqueKeys& unique() const { return unique_; }
+  const Routed& routed() const { return routed_; }
+  // Float offset of unique i in rows() and grads(), the caller's layout.
+  std::span<const uint32_t> user_offset() const { return user_offset_; }
+  std::span<const uint32_t> group_begin() const { return group_begin_; }  // groups + 1, floats
+  size_t floats() const { return group_begin_.empty() ? 0 : group_begin_.back(); }
+
+  std::vector<uint32_t>& occurrence_offsets() { return occurrence_offsets_; }  // memory for step_rows.h
+
+  std::span<float> rows() { return {rows_.data(), floats()}; }
+  std::span<float> grads();  // zero when first asked for
+
+  // One request for several sets; each may be waited for on its own.
+  static void pull(std::span<const std::shared_ptr<RowSet>> sets, const PullMeta& meta);
+  void wait();
+
+  // Groups whose gradient is to be pushed; the others are left out, as if their keys were not here.
+  void touch(size_t group) { touched_.at(group) = 1; }
+  void untouch(size_t group) { touched_.at(group) = 0; }
+  bool touched(size_t group) const { return touched_.at(group) != 0; }
+  void drop_grads();                   // zero again, and no group touched
+  void suspect() { suspect_ = true; }  // a gradient was seen that is not finite
+  // The gradients of touched groups as a part of a push. Throws NonFinite naming `name_of(table)` and the
+  // key.
+  Part push_part(const std::vector<std::pair<TableId, std::string>>& names, bool always_check);
+  // The values of rows() in wire order, for Backend::assign.
+  Part assign_part();
+
+  // By server, how many pushes it had applied when it read the rows that gradients are computed from: the
+  // latest rows that were waited for, unless hold_basis() says when others are taken into use.
+  std::span<const uint64_t> basis() const { return basis_; }
+  void hold_basis();  // the rows that are here are in use now, and stay so until the next call
+  void join_basis(const RowSet& other);
+
+  void reset();  // keeps the memory
+
+ private:
+  bool same_layout() const { return group_begin_.size() <= 2; }
+  void check_finite(const std::vector<std::pair<TableId, std::string>>& names);
+  void lay_out(size_t groups);
+  void copy_to_wire(const float* from);
+  void select_touched();
+  void catch_up();
+
+  std::shared_ptr<Backend> backend_;  // first: buffers may belong to it
+  UniqueKeys unique_;
+  Routed routed_;
+  std::vector<uint32_t> position_;     // routed row of unique i
+  std::vector<uint32_t> user_offset_;  // by unique index
+  std::vector<uint32_t> group_begin_;
+  std::vector<uint32_t> occurrence_offsets_;
+  std::vector<uint8_t> touched_;
+  std::vector<uint32_t> buckets_;  // scratch of the counting sort
+  Routed selected_;                // what push_part() sends when some groups are left out
+  FloatBuffer rows_, grads_, wire_;
+  std::weak_ptr<RowSource> followed_;
+  std::shared_ptr<Pending> pulling_;
+  std::vector<uint64_t> seen_, basis_;  // of the rows that are here; of those in use
+  bool holds_basis_ = false;
+  bool grads_ready_ = false;
+  bool suspect_ = false;
+};
+
+}  // namespace springtide

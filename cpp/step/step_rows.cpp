@@ -1,0 +1,215 @@
+#include "step/step_rows.h"
+
+#include <algorithm>
+#include <atomic>
+
+#include "store/kernels/finite.h"
+
+namespace springtide {
+
+namespace {
+
+// Ids are hashed this many ahead of the probe, so that multiplications and cache misses overlap.
+constexpr int64_t kBlock = 32;
+constexpr int64_t kRowsAShare = 64;    // of a batch, when several threads pool it
+constexpr size_t kWorthWaking = 4096;  // ids of a batch below which one thread is sooner done alone
+
+KeyIndex& key_index() {
+  thread_local KeyIndex index;
+  return index;
+}
+
+[[noreturn]] void out_of_range(const FeatureSpec& feature, int64_t position, Key id) {
+  throw BadInput("feature '" + feature.name + "': id " + std::to_string(id) + " at position " +
+                 std::to_string(position) + " is out of range; wanted [0, " + std::to_string(feature.rows) +
+                 "). A table without a row count (st.EmbeddingBag) takes any 64-bit id");
+}
+
+}  // namespace
+
+StepPlan::StepPlan(std::vector<FeatureSpec> specs) : features(std::move(specs)) {
+  for (uint32_t f = 0; f < features.size(); ++f) {
+    const FeatureSpec& feature = features[f];
+    if (feature.dim == 0) throw BadInput("feature '" + feature.name + "': dim is 0; it must be at least 1");
+    groups = std::max<size_t>(groups, feature.group + 1u);
+    const auto same = std::find_if(names.begin(), names.end(),
+                                   [&](const auto& known) { return known.first == feature.table; });
+    table_of.push_back(static_cast<uint32_t>(same - names.begin()));
+    if (same == names.end()) {
+      names.emplace_back(feature.table, feature.name);
+      tables.push_back({f});
+      continue;
+    }
+    const FeatureSpec& first = features[tables[table_of[f]].front()];
+    if (first.dim != feature.dim || first.group != feature.group)
+      throw BadInput("features '" + first.name + "' and '" + feature.name +
+                     "' share a table but not its dim and parameter");
+    tables[table_of[f]].push_back(f);
+  }
+}
+
+StepRows::StepRows(RowSource& source, std::shared_ptr<const StepPlan> plan, std::span<const FeatureIds> ids)
+    : plan_(std::move(plan)), crew_(source.crew()), set_(source.take()), at_(set_->occurrence_offsets()) {
+  if (ids.size() != plan_->features.size())
+    throw BadInput("ids of " + std::to_string(ids.size()) + " features for a plan of " +
+                   std::to_string(plan_->features.size()));
+  dedup(ids);
+  set_->route(source, plan_->groups);
+  const auto user_offset = set_->user_offset();
+  for (uint32_t& at : at_) at = at == kPadding ? kPadding : user_offset[at];
+  for (uint32_t& at : padding_at_) at = at == kPadding ? kPadding : user_offset[at];
+}
+
+void StepRows::for_each(size_t shares, const std::function<void(uint32_t)>& work) {
+  if (at_.size() >= kWorthWaking) return crew_->run(static_cast<uint32_t>(shares), work);
+  for (uint32_t i = 0; i < shares; ++i) work(i);
+}
+
+void StepRows::dedup(std::span<const FeatureIds> ids) {
+  begin_.assign(ids.size() + 1, 0);
+  for (size_t f = 0; f < ids.size(); ++f) begin_[f + 1] = begin_[f] + static_cast<size_t>(ids[f].count);
+  if (begin_.back() >= kPadding / 2) throw BadInput("a batch has more than 2^31 ids: use smaller batches");
+  at_.resize(begin_.back());
+  padding_at_.assign(ids.size(), kPadding);
+  UniqueKeys& unique = set_->unique();
+  for (const auto& features : plan_->tables) {
+    size_t most = 0;
+    for (uint32_t f : features) most += static_cast<size_t>(ids[f].count) + plan_->features[f].pull_padding;
+    const FeatureSpec& first = plan_->features[features.front()];
+    unique.add_run(first.table, first.dim, first.group, most);
+  }
+  for_each(plan_->tables.size(), [&](uint32_t t) {
+    UniqueKeys::Run run = unique.runs[t];
+    const uint32_t room = (t + 1 < unique.runs.size() ? unique.runs[t + 1].begin : unique.room) - run.begin;
+    const KeyIndex::Filling index = key_index().begin(room);
+    for (uint32_t f : plan_->tables[t]) dedup_feature(f, ids[f], index, run);
+    unique.runs[t].end = run.end;
+  });
+}
+
+void StepRows::dedup_feature(size_t f, const FeatureIds& ids, const KeyIndex::Filling& filling,
+                             UniqueKeys::Run& run) {
+  const FeatureSpec& feature = plan_->features[f];
+  const KeyIndex::Filling index = filling;
+  Key* const unique_keys = set_->unique().keys.data();
+  uint64_t* const unique_hashes = set_->unique().hashes.data();
+  uint32_t* const at = at_.data() + begin_[f];
+  uint32_t end = run.end;
+  const auto look_up = [&](Key key, uint64_t hash) {
+    const uint32_t found = index.find_or_add(key, hash, end);
+    unique_keys[end] = key;  // kept only if it is new
+    unique_hashes[end] = hash;
+    end += found == end;
+    return found;
+  };
+  Key keys[kBlock];
+  uint64_t hashes[kBlock];
+  for (int64_t begin = 0; begin < ids.count; begin += kBlock) {
+    const int64_t n = std::min(kBlock, ids.count - begin);
+    uint64_t outside = 0;
+    for (int64_t i = 0; i < n; ++i) {
+      keys[i] = ids.ids[(begin + i) * ids.stride];
+      hashes[i] = hash_key(feature.table, keys[i]);
+      outside |= static_cast<uint64_t>(keys[i]) >= feature.rows;
+    }
+    if (feature.rows && outside)
+      for (int64_t i = 0; i < n; ++i)
+        if (static_cast<uint64_t>(keys[i]) >= feature.rows) out_of_range(feature, begin + i, keys[i]);
+    if (!feature.has_padding)
+      for (int64_t i = 0; i < n; ++i) at[begin + i] = look_up(keys[i], hashes[i]);
+    else
+      for (int64_t i = 0; i < n; ++i)
+        at[begin + i] = keys[i] == feature.padding ? kPadding : look_up(keys[i], hashes[i]);
+  }
+  if (feature.has_padding && feature.pull_padding)
+    padding_at_[f] = look_up(feature.padding, hash_key(feature.table, feature.padding));
+  run.end = end;
+}
+
+Occurrences StepRows::occurrences(size_t feature) const {
+  if (feature >= plan_->features.size())
+    throw BadInput("feature " + std::to_string(feature) + " of a step with " +
+                   std::to_string(plan_->features.size()));
+  return {at_.data() + begin_[feature], static_cast<int64_t>(begin_[feature + 1] - begin_[feature]),
+          plan_->features[feature].dim, padding_at_[feature]};
+}
+
+void StepRows::pool(std::span<const PoolItem> items) {
+  for (const PoolItem& item : items) {
+    const Occurrences ids = occurrences(item.feature);
+    check_bag(item.bag, ids.count, plan_->features[item.feature].name);
+  }
+  set_->wait();
+  const float* rows = set_->rows().data();
+  for_each(items.size(), [&](uint32_t i) {
+    const PoolItem& item = items[i];
+    springtide::pool(rows, occurrences(item.feature), item.bag, item.out, item.stride);
+  });
+}
+
+void StepRows::accumulate(std::span<const GradItem> items) {
+  std::vector<std::vector<const GradItem*>> by_table(plan_->tables.size());
+  for (const GradItem& item : items) {
+    const Occurrences ids = occurrences(item.feature);
+    check_bag(item.bag, ids.count, plan_->features[item.feature].name);
+    by_table[plan_->table_of[item.feature]].push_back(&item);
+    set_->touch(plan_->features[item.feature].group);
+  }
+  set_->wait();
+  float* grads = set_->grads().data();
+  const float* rows = set_->rows().data();
+  std::atomic<bool> finite = true;
+  for_each(by_table.size(), [&](uint32_t t) {
+    for (const GradItem* item : by_table[t])
+      if (!springtide::accumulate(grads, rows, occurrences(item->feature), item->bag, item->grad,
+                                  item->stride, item->grad_weights))
+        finite = false;
+  });
+  if (!finite) set_->suspect();
+}
+
+std::vector<Occurrences> StepRows::columns(int64_t bags) const {
+  std::vector<Occurrences> features;
+  for (size_t f = 0; f < plan_->features.size(); ++f) {
+    features.push_back(occurrences(f));
+    check_bag({Pooling::sum, bags}, features[f].count, plan_->features[f].name);
+  }
+  return features;
+}
+
+void StepRows::pool_columns(int64_t bags, float* out, int64_t stride) {
+  const std::vector<Occurrences> features = columns(bags);
+  set_->wait();
+  const float* rows = set_->rows().data();
+  for_each(static_cast<size_t>((bags + kRowsAShare - 1) / kRowsAShare), [&](uint32_t share) {
+    const int64_t first = share * kRowsAShare;
+    pool_side_by_side(rows, features, first, std::min(first + kRowsAShare, bags), out, stride);
+  });
+}
+
+// Features of one table add to the same rows, so threads share out features only where each has its own
+// table.
+void StepRows::accumulate_columns(int64_t bags, const float* grad, int64_t stride) {
+  const std::vector<Occurrences> features = columns(bags);
+  for (const FeatureSpec& feature : plan_->features) set_->touch(feature.group);
+  set_->wait();
+  float* grads = set_->grads().data();
+  const size_t shares =
+      plan_->tables.size() == features.size() ? std::min<size_t>(crew_->threads(), features.size()) : 1;
+  std::atomic<bool> finite = true;
+  for_each(shares, [&](uint32_t share) {
+    const size_t first = share * features.size() / shares, last = (share + 1) * features.size() / shares;
+    const float* from = grad;
+    for (size_t f = 0; f < first; ++f) from += features[f].dim;
+    if (!accumulate_side_by_side(grads, std::span(features).subspan(first, last - first), from, stride))
+      finite = false;
+  });
+  if (!finite) set_->suspect();
+}
+
+bool StepRows::finite() {
+  const std::span<const float> grads = set_->grads();
+  return all_finite(grads.data(), grads.size());
+}
+
+}  // namespace springtide

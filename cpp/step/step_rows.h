@@ -1,0 +1,105 @@
+// One batch's rows: which unique keys it needs, where they lie, how they pool, how gradients come back
+// together. In: ids per feature. Out: pooled rows; then one gradient per unique key. Tables are reached
+// through backend.h.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "step/backend.h"
+#include "step/dedup.h"
+#include "step/pooling.h"
+#include "step/row_set.h"
+
+namespace springtide {
+
+// What stays the same of a feature from step to step. Features may share a table; then they share unique
+// rows.
+struct FeatureSpec {
+  std::string name;  // for messages
+  TableId table = 0;
+  uint32_t dim = 0;
+  uint16_t group = 0;  // rows of one group lie together: one parameter of the model
+  uint64_t rows = 0;   // ids must lie in [0, rows); 0: open-ended
+  bool has_padding = false;
+  Key padding = 0;            // occurrences of it are not trained
+  bool pull_padding = false;  // its row is read all the same (nn.Embedding); else it takes no part (bags)
+};
+
+// The features of a step, checked once: a table has one dim and one group.
+struct StepPlan {
+  explicit StepPlan(std::vector<FeatureSpec> features);
+  std::vector<FeatureSpec> features;
+  std::vector<std::vector<uint32_t>> tables;  // feature indices of each table
+  std::vector<uint32_t> table_of;             // of each feature, an index into tables
+  std::vector<std::pair<TableId, std::string>> names;
+  size_t groups = 0;
+};
+
+struct FeatureIds {
+  const Key* ids = nullptr;
+  int64_t count = 0;
+  int64_t stride = 1;  // in ids: a column of a [batch, features] tensor needs no copy
+};
+
+struct PoolItem {
+  size_t feature = 0;
+  Bag bag;
+  float* out = nullptr;
+  int64_t stride = 0;  // floats from one output row to the next
+};
+
+struct GradItem {
+  size_t feature = 0;
+  Bag bag;  // as it was pooled
+  const float* grad = nullptr;
+  int64_t stride = 0;
+  float* grad_weights = nullptr;  // d(per-sample weights), if wanted
+};
+
+class StepRows {
+ public:
+  // Ids are read here only. BadInput names the feature, the position and the id that is out of range.
+  StepRows(RowSource& source, std::shared_ptr<const StepPlan> plan, std::span<const FeatureIds> ids);
+
+  // Gradients of two backward passes as one: a key of both has their sum, the first one's first. What the
+  // parts held is zero afterwards. `groups[p][g]` is the group here of part p's group g; negative: left out.
+  StepRows(RowSource& source, std::shared_ptr<const StepPlan> plan, std::span<StepRows* const> parts,
+           std::span<const std::vector<int>> groups);
+
+  const std::shared_ptr<RowSet>& set() const { return set_; }
+  const StepPlan& plan() const { return *plan_; }
+  size_t unique() const { return set_->routed().keys.size(); }
+
+  // Writes one output row per bag (or id). Waits for the pull.
+  void pool(std::span<const PoolItem> items);
+  // Adds d(out) into the gradients; the items of one table in their order, each in batch order.
+  void accumulate(std::span<const GradItem> items);
+  // The same for all features at once, one id a bag, outputs side by side in rows of `stride` floats.
+  void pool_columns(int64_t bags, float* out, int64_t stride);
+  void accumulate_columns(int64_t bags, const float* grad, int64_t stride);
+  // Whether all gradients are, also where the caller has changed them since.
+  bool finite();
+  Part push_part() { return set_->push_part(plan_->names, false); }
+
+ private:
+  Occurrences occurrences(size_t feature) const;
+  std::vector<Occurrences> columns(int64_t bags) const;
+  void dedup(std::span<const FeatureIds> ids);
+  void dedup_feature(size_t feature, const FeatureIds& ids, const KeyIndex::Filling& index,
+                     UniqueKeys::Run& run);
+  void for_each(size_t shares, const std::function<void(uint32_t)>& work);
+
+  std::shared_ptr<const StepPlan> plan_;
+  std::shared_ptr<WorkCrew> crew_;
+  std::shared_ptr<RowSet> set_;
+  std::vector<uint32_t>& at_;         // of all occurrences, feature by feature; memory of set_
+  std::vector<size_t> begin_;         // of each feature in at_
+  std::vector<uint32_t> padding_at_;  // of each feature
+};
+
+}  // namespace springtide

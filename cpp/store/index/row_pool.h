@@ -1,0 +1,82 @@
+// Rows of all tables in one arena. A table takes extents (64 KiB, or a few of them for long rows); in an
+// extent lie the weights of all its rows, then their optimizer's vectors, then one number a row where the
+// optimizer keeps one. So a pull touches nothing but weights, and every part is as well aligned as its length
+// allows. In: a row's sizes. Out: handles (cell.h) and addresses. Above it: table.h.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "store/index/arena.h"
+#include "store/index/cell.h"
+
+namespace springtide {
+
+constexpr size_t kExtentBytes = size_t{64} << 10;
+
+// Extent number -> table, for telling equal hashes of different tables apart.
+class ExtentArena {
+ public:
+  explicit ExtentArena(size_t reserve_bytes);
+  uint32_t take(uint32_t extents, TableId table);
+  uint8_t* at(uint32_t extent) const { return arena_.base() + extent * kExtentBytes; }
+  const TableId* tables() const { return tables_; }
+  size_t resident() const { return arena_.resident(); }
+
+ private:
+  Arena arena_;
+  Arena tables_arena_;
+  TableId* tables_;
+};
+
+class RowPool {
+ public:
+  RowPool(ExtentArena& arena, TableId table, uint32_t weight_bytes, uint32_t vector_bytes,
+          uint32_t number_bytes);
+
+  // The caller holds the stripe's lock; the table's own lock is taken once for several rows. Neither fails
+  // for a row that was expected; others may, with nothing changed.
+  RowHandle take(uint32_t stripe);
+  void give_back(uint32_t stripe, RowHandle row);
+  void expect(uint32_t stripe);           // one more row will be taken
+  void expect_back(uint32_t stripe);      // one more will be given back
+  void settle(uint32_t stripe) noexcept;  // what was expected has come, or will not
+
+  uint8_t* weights(RowHandle row) const {
+    return arena_.at(extent_of(row)) + size_t{row_of(row)} * weight_bytes_;
+  }
+  float* vectors(RowHandle row) const {
+    return reinterpret_cast<float*>(arena_.at(extent_of(row)) + vectors_at_ +
+                                    size_t{row_of(row)} * vector_bytes_);
+  }
+  float* number(RowHandle row) const {
+    return reinterpret_cast<float*>(arena_.at(extent_of(row)) + numbers_at_) + row_of(row);
+  }
+  uint8_t* base() const { return arena_.at(0); }
+  size_t vectors_at() const { return vectors_at_; }
+  size_t numbers_at() const { return numbers_at_; }
+
+ private:
+  struct alignas(64) Stripe {
+    std::vector<RowHandle> free;
+    uint64_t taken = 0;  // rows in use
+    size_t expected = 0, expected_back = 0;
+  };
+  void refill(Stripe& stripe);
+
+  ExtentArena& arena_;
+  TableId table_;
+  uint32_t weight_bytes_, vector_bytes_;
+  uint32_t extents_ = 1;                    // taken together
+  uint32_t rows_ = 0;                       // in them
+  size_t vectors_at_ = 0, numbers_at_ = 0;  // offsets of the first of each
+  std::unique_ptr<std::array<Stripe, kStripes>> stripes_;
+  std::mutex lock_;
+  std::vector<RowHandle> free_;  // given up by stripes that had too many
+  uint32_t extent_ = 0, next_row_ = 0;
+};
+
+}  // namespace springtide

@@ -1,0 +1,50 @@
+// One row, one gradient, one optimizer step, in float32. Built once per instruction set (kernels_*.cpp);
+// operations and their order are the same in each, without fused multiply-add, so results do not depend on
+// the machine. In: optimizer.h prepares StepArgs. Oracle: reference.py.
+#pragma once
+
+#include <cstdint>
+
+#include "base/types.h"
+
+namespace springtide {
+
+// Bias corrections of Adam at step t: what torch computes in Python floats.
+struct Bias {
+  double one_minus_beta1_t;
+  double sqrt_one_minus_beta2_t;
+};
+
+// What is the same for all rows of a table in one push.
+struct StepArgs {
+  float lr = 0, decay = 0;
+  float momentum = 0, undamped = 1;  // 1 - dampening
+  bool nesterov = false;
+  float beta1 = 0, beta2 = 0, rest1 = 0, rest2 = 0;  // rest = 1 - beta
+  bool eps_outside = true, decoupled = false;
+  float eps = 0, alpha = 0, rest_alpha = 0;
+  float ftrl_beta = 0, l1 = 0, l2 = 0;
+  const Bias* bias = nullptr;  // bias[t], t <= bias_steps; beyond that the corrections are computed
+  uint32_t bias_steps = 0;
+  bool fixed_step = false;  // all rows are at the step that `fixed` was computed for
+  Bias fixed{};
+};
+
+// State comes in two parts: vectors as long as the row, which lie behind its weights, and at most one number,
+// which lies elsewhere with those of other rows.
+using Kernel = void (*)(const StepArgs&, float* weights, float* vectors, float* number, const float* grad,
+                        uint32_t dim);
+
+struct Kernels {
+  Kernel sgd, sgd_momentum, sgd_dampened, adagrad, rowwise_adagrad, adam, rmsprop, ftrl;
+};
+
+// A set for rows of this length; common lengths have loops of their own.
+Kernels kernels_portable(uint32_t dim);
+Kernels kernels_avx2(uint32_t dim);
+Kernels kernels_avx512(uint32_t dim);
+Kernels best_kernels(uint32_t dim);  // of this machine
+
+Bias bias_at(const StepArgs& args, uint64_t step);  // optimizer.cpp
+
+}  // namespace springtide

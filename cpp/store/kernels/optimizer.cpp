@@ -1,0 +1,133 @@
+#include "store/kernels/optimizer.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace springtide {
+
+namespace {
+
+constexpr double kNoMoreBias = 1e-9;  // under float32's last bit: the correction is 1
+constexpr uint32_t kMostBiasSteps = 65536;
+
+Bias compute_bias(double beta1, double beta2, uint64_t step) {
+  auto t = static_cast<double>(step);
+  return {1.0 - std::pow(beta1, t), std::sqrt(1.0 - std::pow(beta2, t))};
+}
+
+// How many vectors as long as the row.
+uint32_t vectors_of(const OptimSpec& spec) {
+  switch (spec.kind) {
+    case OptimKind::sgd:
+      return spec.momentum == 0 ? 0 : 1;
+    case OptimKind::adagrad:
+    case OptimKind::rmsprop:
+      return 1;
+    case OptimKind::rowwise_adagrad:
+      return 0;
+    case OptimKind::adam:
+    case OptimKind::ftrl:
+      return 2;
+  }
+  throw BadInput("unknown optimizer kind " + std::to_string(static_cast<int>(spec.kind)));
+}
+
+bool keeps_number(const OptimSpec& spec) {
+  return spec.kind == OptimKind::adam || spec.kind == OptimKind::rowwise_adagrad ||
+         (spec.kind == OptimKind::sgd && spec.momentum != 0 && spec.dampening != 0);
+}
+
+Kernel kernel_of(const OptimSpec& spec, uint32_t dim) {
+  Kernels set = best_kernels(dim);
+  switch (spec.kind) {
+    case OptimKind::sgd:
+      return spec.momentum == 0 ? set.sgd : spec.dampening != 0 ? set.sgd_dampened : set.sgd_momentum;
+    case OptimKind::adagrad:
+      return set.adagrad;
+    case OptimKind::rowwise_adagrad:
+      return set.rowwise_adagrad;
+    case OptimKind::adam:
+      return set.adam;
+    case OptimKind::rmsprop:
+      return set.rmsprop;
+    case OptimKind::ftrl:
+      return set.ftrl;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+Kernels best_kernels(uint32_t dim) {
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
+      __builtin_cpu_supports("avx512dq")) {
+    return kernels_avx512(dim);
+  }
+  if (__builtin_cpu_supports("avx2")) return kernels_avx2(dim);
+#endif
+  return kernels_portable(dim);
+}
+
+Bias bias_at(const StepArgs& args, uint64_t step) { return compute_bias(args.beta1, args.beta2, step); }
+
+Optimizer::Optimizer(const OptimSpec& spec, uint32_t dim, const std::string& table)
+    : spec_(spec), dim_(dim), table_(table) {
+  vector_floats_ = vectors_of(spec) * dim;
+  has_number_ = keeps_number(spec);
+  kernel_ = kernel_of(spec, dim);
+  if (spec.kind != OptimKind::adam) return;
+  double slowest = std::max(spec.beta1, spec.beta2);
+  double steps = slowest > 0 ? std::log(kNoMoreBias) / std::log(slowest) : 1;
+  auto count = static_cast<uint32_t>(std::clamp(steps, 1.0, double{kMostBiasSteps}));
+  for (uint32_t t = 0; t <= count; ++t) bias_.push_back(compute_bias(spec.beta1, spec.beta2, t));
+}
+
+void Optimizer::reset(float* vectors, float* number) const {
+  float start = spec_.initial_accumulator;
+  std::fill_n(vectors, vector_floats_, spec_.kind == OptimKind::adagrad ? start : 0.0f);
+  if (spec_.kind == OptimKind::ftrl) std::fill_n(vectors + dim_, dim_, start);
+  if (has_number_) *number = spec_.kind == OptimKind::rowwise_adagrad ? start : 0.0f;
+}
+
+StepArgs Optimizer::prepare(const Hyper& hyper) const {
+  if (!std::isfinite(hyper.lr) || !std::isfinite(hyper.weight_decay)) {
+    throw BadInput("push to table '" + table_ + "': lr and weight_decay must be finite, got " +
+                   std::to_string(hyper.lr) + " and " + std::to_string(hyper.weight_decay));
+  }
+  if (spec_.kind == OptimKind::ftrl && hyper.lr <= 0) {
+    throw BadInput("push to table '" + table_ + "': ftrl divides by lr, which must be above 0, got " +
+                   std::to_string(hyper.lr));
+  }
+  StepArgs args;
+  args.lr = hyper.lr;
+  args.decay = hyper.weight_decay;
+  args.momentum = spec_.momentum;
+  args.undamped = 1.0f - spec_.dampening;
+  args.nesterov = spec_.nesterov;
+  args.beta1 = spec_.beta1;
+  args.beta2 = spec_.beta2;
+  args.rest1 = static_cast<float>(1.0 - spec_.beta1);
+  args.rest2 = static_cast<float>(1.0 - spec_.beta2);
+  args.eps_outside = spec_.eps_outside;
+  args.decoupled = spec_.decoupled_decay;
+  args.eps = spec_.eps;
+  args.alpha = spec_.alpha;
+  args.rest_alpha = static_cast<float>(1.0 - spec_.alpha);
+  args.ftrl_beta = spec_.ftrl_beta;
+  args.l1 = spec_.l1;
+  args.l2 = spec_.l2;
+  args.bias = bias_.data();
+  args.bias_steps = bias_.empty() ? 0 : static_cast<uint32_t>(bias_.size()) - 1;
+  args.fixed_step = hyper.step != 0;
+  if (args.fixed_step) args.fixed = compute_bias(spec_.beta1, spec_.beta2, hyper.step);
+  return args;
+}
+
+const char* name_of(OptimKind kind) {
+  static constexpr const char* names[] = {"sgd", "adagrad", "rowwise_adagrad", "adam", "rmsprop", "ftrl"};
+  return names[static_cast<int>(kind)];
+}
+
+}  // namespace springtide

@@ -1,0 +1,180 @@
+#include "store/keys/call_plan.h"
+
+#include <algorithm>
+#include <bit>
+#include <string>
+
+#include "base/hash.h"
+
+namespace springtide {
+
+CallPlan& CallPlan::of_this_thread() {
+  thread_local CallPlan plan;
+  return plan;
+}
+
+void CallPlan::begin() {
+  for (TableId id : used_ids_) use_by_id_[id] = nullptr, dims_[id] = 0;
+  used_ids_.clear();
+  uses_.clear();
+  count_ = 0;
+  end_.fill(0);
+  begin_.fill(0);
+  sums_.clear();
+}
+
+void CallPlan::use(TableId id, const TableUse& use) {
+  if (use_by_id_.size() <= id) use_by_id_.resize(size_t{id} + 1, nullptr);
+  uses_.push_back(use);
+  use_by_id_[id] = &uses_.back();
+  dims_[id] = use.dim;
+  used_ids_.push_back(id);
+}
+
+void CallPlan::name_tables(std::span<const TableId> tables, std::span<const Key> keys,
+                           const std::function<TableUse(TableId)>& missing_use) {
+  if (tables.size() != keys.size()) {
+    throw BadInput("as many tables as keys are needed, got " + std::to_string(tables.size()) + " and " +
+                   std::to_string(keys.size()));
+  }
+  if (keys.size() > UINT32_MAX) {
+    throw BadInput("one call takes at most 2^32 keys, got " + std::to_string(keys.size()));
+  }
+  const uint32_t* const dims = dims_.data();
+  size_t floats = 0;  // locals: members would be written back at every key
+  uint32_t differ = 0, last = tables.empty() ? 0 : dims[tables.front()];
+  for (TableId id : tables) {
+    uint32_t dim = dims[id];
+    if (dim == 0) [[unlikely]] {
+      use(id, missing_use(id));
+      dim = dims[id];
+      if (floats == 0) last = dim;
+    }
+    floats += dim;
+    differ |= dim ^ last;
+    last = dim;
+  }
+  floats_ = floats;
+  common_dim_ = differ == 0 ? last : 0;
+  alike_ = common_dim_ != 0;
+  for (TableId id : used_ids_) alike_ &= use_by_id_[id]->plain && !use_by_id_[id]->ages;
+}
+
+bool CallPlan::seems_ordered(std::span<const TableId> tables, std::span<const Key> keys) const {
+  constexpr size_t kLeast = 1024, kSamples = 32;
+  if (keys.size() < kLeast) return false;
+  size_t changes = 0, step = (keys.size() - 1) / kSamples;
+  for (size_t i = 0; i < kSamples; ++i) {
+    size_t at = i * step;
+    changes += stripe_of(hash_key(tables[at], keys[at])) != stripe_of(hash_key(tables[at + 1], keys[at + 1]));
+  }
+  return changes <= kSamples / 4;
+}
+
+std::vector<KeyRange> CallPlan::cut(std::span<const TableId> tables, std::span<const Key> keys,
+                                    uint32_t parts) const {
+  std::vector<KeyRange> ranges;
+  size_t first = 0, floats = 0;
+  for (uint32_t part = 1; part <= parts; ++part) {
+    const size_t end = keys.size() * part / parts;
+    ranges.push_back({first, end, floats});
+    if (common_dim_ != 0) {  // the usual case, without a look at every key
+      floats += common_dim_ * (end - first);
+      first = end;
+    }
+    for (; part < parts && first < end; ++first) floats += use_by_id_[tables[first]]->dim;
+  }
+  return ranges;
+}
+
+std::vector<KeyRange> CallPlan::cut_at_stripes(std::span<const TableId> tables, std::span<const Key> keys,
+                                               uint32_t parts) const {
+  const auto stripe = [&](size_t at) { return stripe_of(hash_key(tables[at], keys[at])); };
+  std::vector<KeyRange> ranges;
+  for (uint32_t part = 1; part <= parts; ++part) {
+    const size_t first = ranges.empty() ? 0 : ranges.back().end;
+    size_t end = std::max(first, keys.size() * part / parts);
+    while (end > first && end < keys.size() && stripe(end) == stripe(end - 1)) ++end;
+    if (end > first) ranges.push_back({first, end, common_dim_ * first});
+  }
+  return ranges;
+}
+
+void CallPlan::group(std::span<const TableId> tables, std::span<const Key> keys,
+                     std::span<const DataRun> runs) {
+  size_t n = keys.size();
+  count_ = n;
+  if (unordered_.size() < n) unordered_.resize(n);
+  if (items_.size() < n) items_.resize(n);
+  if (hash_all(tables, keys, runs)) {
+    std::swap(items_, unordered_);  // the caller had them in slot order already
+    return;
+  }
+  for (uint32_t s = 0; s < kStripes; ++s) end_[s] = begin_[s];
+  for (size_t i = 0; i < n; ++i) items_[end_[stripe_of(unordered_[i].hash)]++] = unordered_[i];
+}
+
+// Fills unordered_ and the bounds of the stripes; says whether the items already lie by stripe.
+bool CallPlan::hash_all(std::span<const TableId> tables, std::span<const Key> keys,
+                        std::span<const DataRun> runs) {
+  std::array<uint32_t, kStripes> count{};
+  uint32_t last_stripe = 0;
+  bool ordered = true;
+  size_t i = 0;
+  for (const DataRun& run : runs) {
+    float* data = run.data;
+    for (const size_t end = i + run.keys; i < end; ++i) {
+      const TableUse* use = use_by_id_[tables[i]];
+      uint64_t hash = hash_key(tables[i], keys[i]);
+      uint32_t stripe = stripe_of(hash);
+      ++count[stripe];
+      ordered &= stripe >= last_stripe;
+      last_stripe = stripe;
+      unordered_[i] = Item{hash, use, data};
+      data += use->dim;
+    }
+  }
+  begin_[0] = 0;
+  for (uint32_t s = 0; s < kStripes; ++s) begin_[s + 1] = end_[s] = begin_[s] + count[s];
+  return ordered;
+}
+
+void CallPlan::sum_duplicates() {
+  size_t floats = 0;
+  for (const Item& item : items()) floats += item.use->dim;
+  sums_.reserve(floats);  // so that pointers into it stay
+  for (uint32_t s = 0; s < kStripes; ++s) sum_stripe(s);
+}
+
+void CallPlan::sum_stripe(uint32_t number) {
+  uint32_t n = end_[number] - begin_[number];
+  if (n < 2) return;
+  Item* items = items_.data() + begin_[number];
+  size_t mask = std::bit_ceil(size_t{n} * 2) - 1;
+  places_.assign(mask + 1, UINT32_MAX);
+  uint32_t kept = 0;
+  for (uint32_t i = 0; i < n; ++i) {
+    Item item = items[i];
+    size_t at = item.hash & mask;
+    while (places_[at] != UINT32_MAX &&
+           (items[places_[at]].hash != item.hash || items[places_[at]].use != item.use)) {
+      at = (at + 1) & mask;
+    }
+    if (places_[at] == UINT32_MAX) {
+      places_[at] = kept;
+      items[kept++] = item;
+      continue;
+    }
+    Item& first = items[places_[at]];
+    uint32_t dim = item.use->dim;
+    bool summed = first.data >= sums_.data() && first.data < sums_.data() + sums_.size();
+    if (!summed) {
+      sums_.insert(sums_.end(), first.data, first.data + dim);
+      first.data = sums_.data() + sums_.size() - dim;
+    }
+    for (uint32_t k = 0; k < dim; ++k) first.data[k] += item.data[k];
+  }
+  end_[number] = begin_[number] + kept;
+}
+
+}  // namespace springtide

@@ -1,0 +1,140 @@
+// One call's keys, hashed and grouped by lock stripe in the order they came, so that each stripe is locked
+// once. In: tables, keys, where each row's floats are. Out: items per stripe for store_pull.cpp and
+// store_push.cpp.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "store/keys/table.h"
+
+namespace springtide {
+
+// A table as this call uses it. What every key needs comes first, in one cache line.
+struct alignas(64) TableUse {
+  TableUse(Table& used, Kernel by, const StepArgs& with)
+      : id(used.spec.id),
+        dtype(used.spec.dtype),
+        ages(used.spec.ttl != 0),
+        plain(used.spec.dtype == DType::f32),
+        dim(used.dim),
+        weight_bytes(used.weight_bytes),
+        vector_bytes(used.vector_bytes),
+        number_bytes(used.number_bytes),
+        base(used.rows.base()),
+        vectors_at(used.rows.vectors_at()),
+        numbers_at(used.rows.numbers_at()),
+        table(&used),
+        kernel(by),
+        args(with) {}
+  // `id`: of the table, or of the images of its rows.
+  TableUse(Table& used, TableId asked) : TableUse(used, nullptr, {}) {
+    if (is_plain(asked)) return;
+    plain = false;
+    image = is_image(asked);
+    count = is_count(asked);
+    dim = image ? used.image_floats() : 1;
+  }
+
+  uint8_t* weights(RowHandle row) const {
+    return base + extent_of(row) * kExtentBytes + size_t{row_of(row)} * weight_bytes;
+  }
+  float* vectors(RowHandle row) const {
+    return reinterpret_cast<float*>(base + extent_of(row) * kExtentBytes + vectors_at +
+                                    size_t{row_of(row)} * vector_bytes);
+  }
+  float* number(RowHandle row) const {
+    return reinterpret_cast<float*>(base + extent_of(row) * kExtentBytes + numbers_at) + row_of(row);
+  }
+  void step(uint8_t* weights, float* vectors, float* number, const float* grad) const {
+    update_row(dtype, kernel, args, weights, vectors, number, grad, dim);
+  }
+
+  TableId id;
+  DType dtype;
+  bool ages;
+  bool plain;          // float32 weights, and nothing but them
+  bool image = false;  // rows with their optimizer's state
+  bool count = false;  // how often they were trained
+  uint32_t dim, weight_bytes, vector_bytes, number_bytes;
+  uint8_t* base;
+  size_t vectors_at, numbers_at;
+  Table* table;
+  Kernel kernel;
+  StepArgs args;
+};
+
+struct Item {
+  uint64_t hash;
+  const TableUse* use;
+  float* data;  // pull: filled; push and assign: read only
+};
+
+// Keys that one thread goes through.
+struct KeyRange {
+  size_t first, end;
+  size_t floats_before;
+};
+
+class CallPlan {
+ public:
+  static CallPlan& of_this_thread();  // memory is kept from call to call
+
+  void begin();
+  void use(TableId id, const TableUse& use);
+  // Every table of the call must be known before anything is touched. `missing_use` answers for one not named
+  // by use(); it may throw.
+  void name_tables(std::span<const TableId> tables, std::span<const Key> keys,
+                   const std::function<TableUse(TableId)>& missing_use);
+  size_t floats() const { return floats_; }
+  // All rows are as long as each other, float32, and do not age.
+  bool alike() const { return alike_; }
+  const TableUse* const* use_by_id() const { return use_by_id_.data(); }
+  // A sample says that the caller has them in slot order: then runs of one stripe are long as they are.
+  bool seems_ordered(std::span<const TableId> tables, std::span<const Key> keys) const;
+  std::vector<KeyRange> cut(std::span<const TableId> tables, std::span<const Key> keys, uint32_t parts) const;
+  // The same, of keys in slot order, and none ends in the middle of a stripe. Their rows are alike.
+  std::vector<KeyRange> cut_at_stripes(std::span<const TableId> tables, std::span<const Key> keys,
+                                       uint32_t parts) const;
+  void group(std::span<const TableId> tables, std::span<const Key> keys, float* data) {
+    const DataRun all{keys.size(), data};
+    group(tables, keys, {&all, 1});
+  }
+  // The rows of the next `keys` keys lie one after the other at `data`.
+  struct DataRun {
+    size_t keys;
+    float* data;
+  };
+  void group(std::span<const TableId> tables, std::span<const Key> keys, std::span<const DataRun> runs);
+  // Gradients of equal (table, key) are added in the order they came; one item remains.
+  void sum_duplicates();
+
+  std::span<const Item> stripe(uint32_t number) const {
+    return {items_.data() + begin_[number], items_.data() + end_[number]};
+  }
+  std::span<const Item> items() const { return {items_.data(), count_}; }
+  std::span<const float> sums() const { return sums_; }
+
+ private:
+  void sum_stripe(uint32_t number);
+  bool hash_all(std::span<const TableId> tables, std::span<const Key> keys, std::span<const DataRun> runs);
+
+  std::vector<Item> items_, unordered_;  // never shrink
+  size_t count_ = 0, floats_ = 0;
+  bool alike_ = false;
+  uint32_t common_dim_ = 0;  // of all keys; 0: they differ
+  std::array<uint32_t, kStripes + 1> begin_{};
+  std::array<uint32_t, kStripes> end_{};
+  std::deque<TableUse> uses_;
+  std::vector<const TableUse*> use_by_id_;
+  std::vector<TableId> used_ids_;
+  std::vector<uint32_t> dims_ = std::vector<uint32_t>(size_t{1} << 16);  // by id; 0: not used
+  std::vector<float> sums_;
+  std::vector<uint32_t> places_;
+};
+
+}  // namespace springtide

@@ -1,0 +1,40 @@
+// The memory that keys without a row will need, had before anything is changed: their cells in the index,
+// their rows, and what evictions for them take. So a push is recorded and applied by code that cannot fail.
+// In: such keys, under their stripe's lock. Out: StoreImpl::apply_one for each of them. Next: store_once.cpp.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "store/keys/call_plan.h"
+
+namespace springtide {
+
+class StoreImpl;
+
+class Reservation {
+ public:
+  enum class Admission : uint8_t { counted, at_once };
+
+  // BadInput or bad_alloc: nothing has changed.
+  Reservation(StoreImpl& store, std::span<const Item> keys, Admission admission);
+  // Gives back what was not used. Keys that were not applied leave no trace.
+  ~Reservation() { settle(); }
+  Reservation(const Reservation&) = delete;
+  Reservation& operator=(const Reservation&) = delete;
+
+  void use() { used_ = true; }  // all keys are applied now
+
+ private:
+  void expect(const Item& item, Admission admission);
+  void expect_row(uint32_t slot, Table& table, bool has_one);
+  void expect_evictions(uint32_t slot, Table& table, uint64_t count);
+  void settle() noexcept;
+  void take_out(const Item& item) noexcept;
+
+  StoreImpl& store_;
+  std::span<const Item> keys_;
+  bool used_ = false;
+};
+
+}  // namespace springtide

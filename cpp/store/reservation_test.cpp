@@ -1,0 +1,338 @@
+// Pushes that run out of memory, wherever that is: every allocation of a push is made to fail in turn. A slot
+// then has all of the push with its identity, or nothing of either, and sending it again makes it whole.
+#include <atomic>
+#include <cstdlib>
+#include <map>
+#include <new>
+#include <set>
+#include <thread>
+
+#include "base/hash.h"
+#include "slots/slot_image.h"
+#include "store/index/arena.h"
+#include "store/store.h"
+#include "testing/check.h"
+#include "testing/cluster.h"
+#include "testing/tables.h"
+
+using namespace springtide;
+
+namespace {
+
+thread_local int64_t allocations_left = -1;  // of this thread, before one fails; -1: none does
+std::atomic<size_t> too_large{SIZE_MAX};     // of any thread: this much fails
+
+bool fails_now(size_t bytes) {
+  if (bytes >= too_large) return true;
+  if (allocations_left < 0) return false;
+  return allocations_left-- == 0;
+}
+
+}  // namespace
+
+void* operator new(size_t bytes) {
+  if (fails_now(bytes)) throw std::bad_alloc();
+  if (void* at = std::malloc(bytes == 0 ? 1 : bytes)) return at;
+  throw std::bad_alloc();
+}
+void* operator new(size_t bytes, std::align_val_t align) {
+  if (fails_now(bytes)) throw std::bad_alloc();
+  const size_t to = static_cast<size_t>(align);
+  if (void* at = std::aligned_alloc(to, (bytes + to - 1) / to * to)) return at;
+  throw std::bad_alloc();
+}
+void operator delete(void* at) noexcept { std::free(at); }
+void operator delete(void* at, size_t) noexcept { std::free(at); }
+void operator delete(void* at, std::align_val_t) noexcept { std::free(at); }
+void operator delete(void* at, size_t, std::align_val_t) noexcept { std::free(at); }
+
+namespace {
+
+constexpr uint32_t kMany = 128;
+enum class Fault { allocation, arena };
+
+// A store of one shape, always made the same way, and one push into it.
+struct Scene {
+  virtual ~Scene() = default;
+  virtual void prepare() {}
+  virtual OnceStats push() { return push(1, 0); }
+
+  Scene() : store({kMany, 7, uint64_t{64} << 20, 1}) {}
+
+  void add_table(TableSpec table, Key keys_of_it) {
+    store.declare(table);
+    for (Key key = 0; key < keys_of_it; ++key) {
+      tables.push_back(table.id);
+      keys.push_back(key);
+    }
+    grads.resize(store.row_floats(tables), -1.0f);
+    hyper_tables.push_back(table.id);
+    hyper.push_back({1.0f, 0.0f, 0});
+  }
+  OnceStats push(uint32_t shard, uint64_t batch, std::span<const uint8_t> speaks_for = {}, uint64_t clock = 0,
+                 bool unique = true) {
+    return push_some(keys.size(), shard, batch, speaks_for, clock, unique);
+  }
+  // The first keys only, in two runs.
+  OnceStats push_some(size_t count, uint32_t shard, uint64_t batch, std::span<const uint8_t> speaks_for = {},
+                      uint64_t clock = 0, bool unique = true) {
+    const BatchRange range{0, shard, batch * 4, 4};
+    const std::span some_tables = std::span(tables).first(count);
+    const size_t first = count / 3, floats = store.row_floats(some_tables.first(first));
+    const std::vector<RowRun> runs{{first, grads.data()}, {count - first, grads.data() + floats}};
+    return store.push_once({some_tables, std::span(keys).first(count), runs}, hyper_tables, hyper, clock,
+                           unique, {{&range, 1}, speaks_for});
+  }
+  std::vector<float> rows() {
+    std::vector<float> out(store.row_floats(tables));
+    store.pull(tables, keys, out.data());
+    return out;
+  }
+  // By slot: its rows, with ages and all, and what it remembers.
+  struct State {
+    std::map<std::pair<TableId, uint64_t>, std::vector<uint8_t>> rows;
+    std::map<std::pair<TableId, uint64_t>, uint32_t> waiting;
+    IdentitySet identities;
+    bool operator==(const State&) const = default;
+  };
+  State state(uint32_t slot) {
+    State found;
+    const std::vector<uint8_t> bytes = store.export_slot(slot);
+    const SlotImage image = decode(bytes);
+    found.identities = image.identities;
+    for (const TableImage& table : image.tables) {
+      const size_t weights = table.weights.size() / std::max<size_t>(1, table.rows.size());
+      const size_t floats = table.state.size() / std::max<size_t>(1, table.rows.size());
+      for (size_t i = 0; i < table.rows.size(); ++i) {
+        auto& row = found.rows[{table.id, table.rows[i]}];
+        row.insert(row.end(), table.weights.at + i * weights, table.weights.at + (i + 1) * weights);
+        row.insert(row.end(), table.state.at + i * floats, table.state.at + (i + 1) * floats);
+      }
+      for (size_t i = 0; i < table.waiting.size(); ++i)
+        found.waiting[{table.id, table.waiting[i]}] = table.waiting_counts[i];
+    }
+    return found;
+  }
+  std::vector<State> states() {
+    std::vector<State> all;
+    for (uint32_t slot = 0; slot < kMany; ++slot) all.push_back(state(slot));
+    return all;
+  }
+
+  Store store;
+  std::vector<TableId> tables;
+  std::vector<Key> keys;
+  std::vector<float> grads;
+  std::vector<TableId> hyper_tables;
+  std::vector<Hyper> hyper;
+};
+
+template <class Body>
+void in_new_thread(Body body) {  // its scratch memory is empty
+  std::thread(body).join();
+}
+
+// The n-th allocation of what is done fails. Whether one did.
+template <class Body>
+bool in_want(Fault fault, int64_t n, Body body) {
+  bool failed = false;
+  in_new_thread([&] {
+    fault == Fault::arena ? Arena::full_after(static_cast<uint64_t>(n)) : void(allocations_left = n);
+    try {
+      body();
+    } catch (const std::exception&) {
+      failed = true;
+    }
+    allocations_left = -1;
+    Arena::full_after(UINT64_MAX);
+  });
+  return failed;
+}
+
+template <class Kind>
+void survive(Fault fault, int64_t least) {
+  Kind plain;
+  plain.prepare();
+  const std::vector<Scene::State> before = plain.states();
+  plain.push();
+  const std::vector<Scene::State> after = plain.states();
+  const std::vector<float> rows = plain.rows();
+  const int failures = springtide::checks::failures();
+  int64_t n = 0;
+  for (bool failed = true; failed; ++n) {
+    Kind scene;
+    scene.prepare();
+    failed = in_want(fault, n, [&] { scene.push(); });
+    const std::vector<Scene::State> between = scene.states();
+    for (uint32_t slot = 0; slot < kMany; ++slot) {
+      const bool nothing = between[slot] == before[slot], all = between[slot] == after[slot];
+      CHECK(failed ? nothing || all : all);
+    }
+    scene.push();
+    CHECK(scene.states() == after);
+    CHECK(scene.rows() == rows);
+    CHECK(scene.store.rows() == plain.store.rows());
+    CHECK(scene.push().applied == 0);
+    if (springtide::checks::failures() != failures) {
+      std::fprintf(stderr, "at allocation %lld\n", static_cast<long long>(n));
+      return;
+    }
+  }
+  CHECK(n > least);  // else nothing was made to fail
+}
+
+// Keys that are all new.
+struct NewKeys : Scene {
+  NewKeys() { add_table(spec(0, 16, OptimKind::adagrad), 3000); }
+};
+
+// Half of the rows are there.
+struct SomeRows : Scene {
+  SomeRows() { add_table(spec(0, 16, OptimKind::adagrad), 3000); }
+  void prepare() override { push_some(1500, 0, 0); }
+};
+
+// Weights of two bytes, in slots that do not all have one history.
+struct HalfRows : Scene {
+  HalfRows() {
+    TableSpec half = spec(0, 33, OptimKind::adagrad);
+    half.dtype = DType::bf16;
+    add_table(half, 2000);
+  }
+  void prepare() override {
+    std::vector<uint8_t> odd(kMany);
+    for (uint32_t slot = 1; slot < kMany; slot += 2) odd[slot] = 1;
+    push_some(700, 0, 0);
+    push_some(900, 0, 1, odd);
+    for (uint32_t slot = 5; slot < kMany; slot += 16) store.clear_slot(slot);
+  }
+  OnceStats push() override {
+    std::vector<uint8_t> most(kMany, 1);
+    for (uint32_t slot = 0; slot < kMany; slot += 3) most[slot] = 0;
+    const OnceStats some = Scene::push(1, 0, most);
+    std::vector<uint8_t> others(kMany);
+    for (uint32_t slot = 0; slot < kMany; slot += 3) others[slot] = 1;
+    OnceStats rest = Scene::push(1, 0, others, 0, false);
+    rest.applied += some.applied;
+    return rest;
+  }
+};
+
+// Rows leave: those past their ttl, the oldest of full slots. Others wait until they are seen often enough.
+struct Evictions : Scene {
+  Evictions() {
+    TableSpec small = spec(0, 2, OptimKind::sgd), old = spec(1, 2, OptimKind::sgd);
+    small.capacity_rows = kMany * 4;
+    old.ttl = 10;
+    add_table(small, 2000);
+    add_table(old, 1000);
+    TableSpec rare = spec(2, 2, OptimKind::sgd);
+    rare.min_count = 2;
+    add_table(rare, 1000);
+  }
+  void prepare() override {
+    store.cut();
+    Scene::push(0, 0, {}, 1);
+    push_some(2500, 0, 1, {}, 2);
+    push_some(0, 0, 2, {}, 50);  // what is past its ttl is there still
+  }
+  OnceStats push() override { return Scene::push(1, 0, {}, 80); }
+};
+
+}  // namespace
+
+TEST(a_push_of_new_keys_that_lacks_memory_is_whole_or_not_there) {
+  survive<NewKeys>(Fault::allocation, 20);
+  survive<NewKeys>(Fault::arena, 2);
+}
+
+TEST(a_push_to_some_rows_that_lacks_memory_is_whole_or_not_there) {
+  survive<SomeRows>(Fault::allocation, 20);
+  survive<SomeRows>(Fault::arena, 1);
+}
+
+TEST(slots_of_different_histories_that_lack_memory_have_it_whole_or_not_at_all) {
+  survive<HalfRows>(Fault::allocation, 20);
+  survive<HalfRows>(Fault::arena, 1);
+}
+
+TEST(a_push_for_which_rows_must_leave_is_whole_or_not_there) { survive<Evictions>(Fault::allocation, 20); }
+
+// An image comes into a slot that has rows already, with more than its share of one table.
+TEST(an_image_that_lacks_memory_leaves_a_slot_as_it_was_or_empty_and_closed) {
+  Evictions from;
+  from.prepare();
+  from.push();
+  for (const Fault fault : {Fault::allocation, Fault::arena}) {
+    for (const uint64_t since : {uint64_t{0}, uint64_t{1}}) {
+      int64_t n = 0;
+      for (bool failed = true; failed; ++n) {
+        Evictions into;
+        into.prepare();
+        const uint32_t slot = 3;
+        const Scene::State before = into.state(slot);
+        const std::vector<uint8_t> image = from.store.export_slot(slot, since);
+        failed = in_want(fault, n, [&] { into.store.import_slot(image); });
+        if (failed && into.state(slot) != before) {
+          CHECK(!into.store.is_open(slot));
+          CHECK(into.state(slot) == Scene::State{});
+        }
+        into.store.import_slot(from.store.export_slot(slot));
+        CHECK(into.state(slot) == from.state(slot));
+      }
+      CHECK(fault == Fault::arena || n > 5);
+    }
+  }
+}
+
+// Without memory for one slot of several, the others change hands, and each has one owner.
+TEST(a_slot_for_which_the_target_lacks_memory_stays_and_the_others_go) {
+  Cluster cluster(2);
+  const TableSpec wide = spec(0, 4000, OptimKind::sgd);
+  for (const auto& store : cluster.stores) store->declare(wide);
+  std::vector<uint16_t> slots;
+  std::vector<Key> keys;
+  for (uint16_t slot = 0; slot < kSlots && slots.size() < 4; ++slot) {
+    if (cluster.placement.server_of_slot[slot] == 0) slots.push_back(slot);
+  }
+  for (Key key = 0; keys.size() < 100; ++key) {  // one of them is much larger
+    if (slot_of(hash_key(0, key), kSlots) == slots[1]) keys.push_back(key);
+  }
+  const std::vector<TableId> tables(keys.size(), 0);
+  const std::vector<float> rows(keys.size() * wide.dim, 1.0f);
+  cluster.stores[0]->assign(tables, keys, rows.data());
+  const HandoverOptions to{"127.0.0.1", cluster[1].port(), 1, 10, true};
+  too_large = rows.size() * sizeof(float);
+  const HandoverOutcome outcome = cluster[0].hand_over(to, slots);
+  too_large = SIZE_MAX;
+  CHECK(outcome.kept == std::vector<uint16_t>{slots[1]});
+  CHECK(outcome.moved.size() == 3);
+  for (uint32_t slot = 0; slot < kSlots; ++slot) {
+    CHECK(cluster.stores[0]->is_open(slot) != cluster.stores[1]->is_open(slot));
+  }
+  CHECK(cluster[0].hand_over(to, slots).moved == std::vector<uint16_t>{slots[1]});
+}
+
+TEST(slots_with_half_of_a_step_are_given_to_nobody) {
+  Cluster cluster(2);
+  RemoteBackend backend(cluster.options(false));
+  declare(backend);
+  std::mt19937_64 random(4);
+  const Routed routed = random_plan(cluster.placement, random, 500);
+  std::vector<float> grads(routed.row_offset.back(), 1.0f);
+  const Part part{&routed, grads.data()};
+  PushMeta meta = sgd();
+  meta.bsp = true;
+  meta.step = 1;
+  backend.push(std::span(&part, 1), meta)->wait();
+  Arena::full_after(0);
+  CHECK_THROWS(BadInput, backend.apply_step(1)->wait());
+  Arena::full_after(UINT64_MAX);
+  const HandoverOptions to{"127.0.0.1", cluster[1].port(), 1, 10, false};
+  const std::vector<uint16_t> slots{0};
+  CHECK_THROWS(BadInput, cluster[0].hand_over(to, slots));
+  cluster[0].set_generation(1, 1);
+  CHECK(cluster[0].hand_over(to, slots).moved == slots);
+}
+
+CHECK_MAIN

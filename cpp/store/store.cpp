@@ -1,0 +1,256 @@
+#include "store/store.h"
+
+#include <pthread.h>
+
+#include <bit>
+#include <cmath>
+#include <string>
+
+#include "base/hash.h"
+#include "store/store_impl.h"
+
+namespace springtide {
+
+namespace {
+
+// Rises in every forked child: table memory is not inherited (arena.cpp), so a store there must refuse.
+std::atomic<uint64_t> process_generation{1};
+
+uint64_t this_process() {
+  static const int registered = pthread_atfork(nullptr, nullptr, [] { ++process_generation; });
+  static_cast<void>(registered);
+  return process_generation.load(std::memory_order_relaxed);
+}
+
+const StoreOptions& checked(const StoreOptions& options) {
+  if (options.slots < kStripes || options.slots > 65536 || !std::has_single_bit(options.slots)) {
+    throw BadInput("slots must be a power of two from 64 to 65536, got " + std::to_string(options.slots));
+  }
+  if (options.threads < 1 || options.threads > 256) {
+    throw BadInput("threads must be 1 to 256, got " + std::to_string(options.threads));
+  }
+  return options;
+}
+
+size_t reserve(const StoreOptions& options) {
+  return options.reserve_bytes != 0 ? options.reserve_bytes : 2 * machine_memory();
+}
+
+[[noreturn]] void refuse(const TableSpec& spec, const std::string& why) {
+  throw BadInput("table " + std::to_string(spec.id) + " ('" + spec.name + "'): " + why);
+}
+
+void check_numbers(const TableSpec& spec) {
+  const OptimSpec& o = spec.optim;
+  for (float x : {spec.init.a, spec.init.b, o.momentum, o.dampening, o.beta1, o.beta2, o.eps, o.alpha,
+                  o.ftrl_beta, o.l1, o.l2, o.initial_accumulator}) {
+    if (!std::isfinite(x)) refuse(spec, "every number of its init and optimizer must be finite");
+  }
+  if (o.beta1 < 0 || o.beta1 >= 1 || o.beta2 < 0 || o.beta2 >= 1) refuse(spec, "betas must be in [0, 1)");
+  if (o.eps < 0 || o.l1 < 0 || o.l2 < 0 || o.initial_accumulator < 0) {
+    refuse(spec, "eps, l1, l2 and initial_accumulator must not be negative");
+  }
+  if (o.nesterov && (o.momentum <= 0 || o.dampening != 0)) {
+    refuse(spec, "nesterov needs a momentum and no dampening");
+  }
+  if (spec.init.kind == InitKind::xavier && spec.init.b < 0)
+    refuse(spec, "xavier's row count must not be negative");
+}
+
+void check_spec(const TableSpec& spec) {
+  if (!is_plain(spec.id)) refuse(spec, "table ids go from 0 to 16383");
+  if (spec.dim == 0 || spec.dim > (1u << 24)) {
+    refuse(spec, "dim must be 1 to 16777216, got " + std::to_string(spec.dim));
+  }
+  if (static_cast<int>(spec.dtype) > 2) refuse(spec, "unknown dtype");
+  if (static_cast<int>(spec.init.kind) > 3) refuse(spec, "unknown init");
+  if (static_cast<int>(spec.optim.kind) > 5) refuse(spec, "unknown optimizer");
+  if (spec.min_count > kMaxCount) {
+    refuse(spec, "min_count must be at most " + std::to_string(kMaxCount) + ", got " +
+                     std::to_string(spec.min_count));
+  }
+  check_numbers(spec);
+}
+
+// The first field in which two specs differ.
+std::string difference(const TableSpec& a, const TableSpec& b) {
+  auto differ = [](const char* field, const auto& x, const auto& y) {
+    return std::string(field) + " was " + std::to_string(x) + ", now " + std::to_string(y);
+  };
+  if (a.name != b.name) return "name was '" + a.name + "', now '" + b.name + "'";
+  if (a.dim != b.dim) return differ("dim", a.dim, b.dim);
+  if (a.dtype != b.dtype) return differ("dtype", static_cast<int>(a.dtype), static_cast<int>(b.dtype));
+  if (!(a.init == b.init)) return "init differs";
+  if (a.optim.kind != b.optim.kind) {
+    return std::string("optimizer was ") + name_of(a.optim.kind) + ", now " + name_of(b.optim.kind);
+  }
+  if (!(a.optim == b.optim)) return "optimizer settings differ";
+  if (a.min_count != b.min_count) return differ("min_count", a.min_count, b.min_count);
+  if (a.ttl != b.ttl) return differ("ttl", a.ttl, b.ttl);
+  return differ("capacity_rows", a.capacity_rows, b.capacity_rows);
+}
+
+}  // namespace
+
+StoreImpl::StoreImpl(const StoreOptions& wanted)
+    : options(checked(wanted)),
+      slot_shift_(64 - static_cast<uint32_t>(std::countr_zero(options.slots))),
+      extents_(reserve(options)),
+      index_(options.slots, reserve(options), extents_.tables()),
+      histories_(options.slots),
+      closed_(options.slots, 0),
+      tables_(new std::atomic<Table*>[kTables]()),
+      crew_(options.threads),
+      process_(this_process()) {
+  for (Stripe& stripe : stripes_) stripe.identities = SlotIdentities(slots_a_stripe());
+}
+
+StoreImpl::~StoreImpl() = default;
+
+void StoreImpl::declare(const TableSpec& spec) {
+  check_process();
+  check_spec(spec);
+  std::lock_guard hold(declare_lock_);
+  if (Table* known = find_table(spec.id)) {
+    if (known->spec == spec) return;
+    refuse(spec, "declared before with another spec: " + difference(known->spec, spec));
+  }
+  owned_.push_back(std::make_unique<Table>(spec, options.slots, options.seed, extents_));
+  clock.refine(spec.ttl, spec.capacity_rows != 0);
+  if (spec.ttl != 0) any_ttl_ = true;
+  tables_[spec.id].store(owned_.back().get(), std::memory_order_release);
+}
+
+Table& StoreImpl::table(TableId id) const {
+  if (Table* known = find_table(id)) return *known;
+  throw BadInput("table " + std::to_string(id) + " was never declared to this store");
+}
+
+void StoreImpl::check_slot(uint32_t slot) const {
+  check_process();
+  if (slot < options.slots) return;
+  throw BadInput("slot " + std::to_string(slot) + " is not one of 0 to " + std::to_string(options.slots - 1));
+}
+
+void StoreImpl::check_process() const {
+  if (process_ == this_process()) return;
+  throw BadInput("a store cannot be used in a forked child; make it there, or start the process by spawn");
+}
+
+void StoreImpl::for_stripes(size_t keys, const std::function<void(uint32_t)>& work) {
+  if (worth_sharing(keys)) return crew_.run(kStripes, work);
+  for (uint32_t s = 0; s < kStripes; ++s) work(s);
+}
+
+Store::Store(const StoreOptions& options) : impl_(std::make_unique<StoreImpl>(options)) {}
+Store::~Store() = default;
+void Store::declare(const TableSpec& spec) { impl_->declare(spec); }
+const TableSpec& Store::table(TableId id) const { return impl_->table(id).spec; }
+bool Store::has_table(TableId id) const { return impl_->find_table(id) != nullptr; }
+uint32_t Store::slots() const { return impl_->options.slots; }
+
+uint64_t Store::row_floats(std::span<const TableId> tables) const {
+  uint64_t floats = 0;
+  for (TableId id : tables) floats += impl_->floats_of(id);
+  return floats;
+}
+
+uint32_t Store::image_floats(TableId id) const { return impl_->table(id).image_floats(); }
+
+void Store::pull(std::span<const TableId> tables, std::span<const Key> keys, float* out,
+                 std::vector<uint16_t>* refused) {
+  impl_->pull(tables, keys, out, refused);
+}
+
+void Store::pull(std::span<const TableId> tables, std::span<const Key> keys, float* out,
+                 std::vector<uint16_t>& refused, bool helped, const std::function<void(size_t)>& ready) {
+  impl_->pull(tables, keys, out, &refused, helped, ready);
+}
+
+PushStats Store::push(std::span<const TableId> tables, std::span<const Key> keys, const float* grads,
+                      std::span<const TableId> hyper_tables, std::span<const Hyper> hyper, uint64_t clock,
+                      bool unique, bool check_finite, std::vector<uint16_t>* refused) {
+  return impl_->push(tables, keys, grads, hyper_tables, hyper, clock, unique, check_finite, refused);
+}
+
+OnceStats Store::push_once(const PushRows& rows, std::span<const TableId> hyper_tables,
+                           std::span<const Hyper> hyper, uint64_t clock, bool unique,
+                           const PushIdentity& identity) {
+  return impl_->push_once(rows, hyper_tables, hyper, clock, unique, identity);
+}
+
+IdentityStats Store::identity_stats() const { return impl_->identity_stats(); }
+IdentitySet Store::applied(uint32_t slot) const { return impl_->applied(slot); }
+
+void Store::assign(std::span<const TableId> tables, std::span<const Key> keys, const float* rows,
+                   std::vector<uint16_t>* refused, bool keep) {
+  impl_->assign(tables, keys, rows, refused, keep);
+}
+
+uint64_t Store::evict(uint64_t clock) { return impl_->evict(clock); }
+
+bool Store::scan(TableId table, uint32_t slot, std::vector<Key>& keys, std::vector<float>& rows) {
+  return impl_->scan(table, slot, keys, rows);
+}
+
+std::vector<uint8_t> Store::export_slot(uint32_t slot, uint64_t since_cut) {
+  ImageWriter image;
+  export_slot(slot, since_cut, image);
+  return {image.bytes().begin(), image.bytes().end()};
+}
+
+void Store::export_slot(uint32_t slot, uint64_t since_cut, ImageWriter& to) {
+  impl_->write_image(slot, since_cut, to);
+  to.finish();
+}
+
+bool Store::copy_slot(uint32_t slot, uint64_t since_cut, SlotCopy& to, size_t part_bytes) {
+  return impl_->copy_slot(slot, since_cut, to, part_bytes);
+}
+
+void Store::import_slot(std::span<const uint8_t> image) {
+  impl_->import_image(decode(image), StoreImpl::Into::any);
+}
+void Store::clear_slot(uint32_t slot) { impl_->clear_slot(slot); }
+void Store::close_slot(uint32_t slot) { impl_->set_closed(slot, true); }
+void Store::open_slot(uint32_t slot) { impl_->set_closed(slot, false); }
+bool Store::is_open(uint32_t slot) const { return impl_->is_open(slot); }
+
+void Store::close_and_export(uint32_t slot, uint64_t since_cut, ImageWriter& to) {
+  impl_->write_image(slot, since_cut, to, true);
+  to.finish();
+}
+
+void Store::refer(uint32_t slot, SlotReference& to) { impl_->refer(slot, to); }
+
+void Store::import_closed(uint32_t slot, std::span<const uint8_t> image, bool open) {
+  const SlotImage decoded = decode(image);
+  if (decoded.slot != slot) {
+    throw BadInput("an image of slot " + std::to_string(decoded.slot) + " came as that of slot " +
+                   std::to_string(slot));
+  }
+  impl_->import_image(decoded, open ? StoreImpl::Into::closed_then_open : StoreImpl::Into::closed);
+}
+std::vector<TableSpec> Store::tables() const { return impl_->specs(); }
+
+uint64_t Store::cut() {
+  impl_->check_process();
+  return impl_->clock.cut();
+}
+
+uint64_t Store::dirty_rows(uint32_t slot, uint64_t since_cut) { return impl_->dirty_rows(slot, since_cut); }
+SlotLoad Store::load(uint32_t slot) { return impl_->load(slot); }
+
+uint64_t Store::rows() const {
+  uint64_t sum = 0;
+  for (uint32_t id = 0; id < kTables; ++id) {
+    if (Table* table = impl_->find_table(static_cast<TableId>(id)))
+      sum += static_cast<uint64_t>(table->count.load());
+  }
+  return sum;
+}
+
+uint64_t Store::rows(TableId table) const { return static_cast<uint64_t>(impl_->table(table).count.load()); }
+uint64_t Store::resident_bytes() const { return impl_->resident(); }
+
+}  // namespace springtide

@@ -1,0 +1,184 @@
+// Rows that leave: past their ttl, or the longest untouched ones of a full slot. Under the stripe's lock.
+#include <algorithm>
+
+#include "base/hash.h"
+#include "base/room.h"
+#include "store/store_impl.h"
+
+namespace springtide {
+
+namespace {
+
+constexpr size_t kCellsPerItem = 4;  // a push sweeps so many cells for each of its keys, by whole segments
+constexpr size_t kLeastItems = 16;   // that a segment costs, however small
+constexpr size_t kLeastGone = 1024;
+
+bool older(const Victim& a, const Victim& b) { return a.age != b.age ? a.age < b.age : a.hash < b.hash; }
+
+}  // namespace
+
+void StoreImpl::drop(uint32_t number, Cell* cell, Table& table, bool remember) {
+  expect_drop(number, table);
+  drop_expected(number, cell, table, remember);
+  settle(number, table);
+}
+
+void StoreImpl::expect_drop(uint32_t number, Table& table) {
+  table.rows.expect_back(stripe_of_number(number));
+  SlotHistory& history = histories_[number];
+  springtide::make_room(history.gone, ++history.expected);
+}
+
+void StoreImpl::settle(uint32_t number, Table& table) noexcept {
+  table.rows.settle(stripe_of_number(number));
+  if (table.share != 0) table.quotas[number].expected = 0;
+  histories_[number].expected = 0;
+}
+
+void StoreImpl::drop_expected(uint32_t number, Cell* cell, Table& table, bool remember) {
+  Slot& slot = index_.slot(number);
+  uint64_t hash = cell->hash;
+  if (!is_candidate(cell->meta)) {
+    table.rows.give_back(stripe_number(hash), handle_of(cell->meta));
+    --slot.rows;
+    slot.row_bytes -= table.bytes();
+    if (table.share != 0) --table.quotas[number].rows;
+    table.count.fetch_sub(1, std::memory_order_relaxed);
+  }
+  index_.erase(slot, cell);
+  if (remember) remember_gone(number, hash, table.spec.id);
+}
+
+// Kept in bounds: what is forgotten makes exports since older cuts full ones.
+void StoreImpl::remember_gone(uint32_t number, uint64_t hash, TableId table) {
+  if (!clock.has_cuts()) return;
+  SlotHistory& history = histories_[number];
+  size_t most = std::max<size_t>(kLeastGone, index_.slot(number).cells);
+  if (history.gone.size() >= most) {
+    auto half = history.gone.begin() + static_cast<ptrdiff_t>(most / 2);
+    history.complete_from = (half - 1)->tick;
+    history.gone.erase(history.gone.begin(), half);
+  }
+  history.gone.push_back({hash, table, clock.tick()});
+}
+
+bool StoreImpl::evict_for_one(Table& table, uint32_t number, PushStats& stats) {
+  if (table.share == 0) return false;
+  const uint64_t before = stats.evicted;
+  while (table.quotas[number].rows >= table.share) {
+    evict_oldest(table, number);
+    ++stats.evicted;
+  }
+  return stats.evicted != before;
+}
+
+// A scan of the slot finds several victims at once. A row touched since has another stamp and is passed over;
+// rows not on the list were no older then and only get younger, so the order is exactly by age.
+void StoreImpl::evict_oldest(Table& table, uint32_t number) {
+  Slot& slot = index_.slot(number);
+  std::vector<Victim>& list = table.quotas[number].oldest_last;
+  while (!list.empty()) {
+    Victim next = list.back();
+    list.pop_back();
+    Cell* cell = index_.find(slot, next.hash, table.spec.id);
+    if (cell != nullptr && !is_candidate(cell->meta) && stamp_of(cell->meta) == next.stamp) {
+      return drop_expected(number, cell, table, true);
+    }
+  }
+  index_.for_each(slot, [&](const Cell& cell) {
+    if (is_candidate(cell.meta) || !index_.belongs(cell.meta, table.spec.id)) return;
+    list.push_back({clock.age_at(stamp_of(cell.meta)), cell.hash, stamp_of(cell.meta)});
+  });
+  size_t some = std::min<size_t>(list.size(), std::max<uint64_t>(1, table.share / 16));
+  std::partial_sort(list.begin(), list.begin() + static_cast<ptrdiff_t>(some), list.end(), older);
+  list.resize(some);
+  std::reverse(list.begin(), list.end());
+  Victim oldest = list.back();
+  list.pop_back();
+  // Of equally old rows made in the meantime one might have to go first, so those of this very age are not
+  // kept.
+  uint64_t age = clock.age_at(clock.tick());
+  std::erase_if(list, [age](const Victim& v) { return v.age >= age; });
+  drop_expected(number, index_.find(slot, oldest.hash, table.spec.id), table, true);
+}
+
+uint64_t StoreImpl::drop_expired(uint32_t number, const std::vector<Cell>& found) {
+  uint64_t rows = 0;
+  for (const Cell& copy : found) {
+    Table& owner = table(index_.table_of(copy.meta));
+    rows += !is_candidate(copy.meta);
+    drop(number, index_.find(index_.slot(number), copy.hash, owner.spec.id), owner, true);
+  }
+  return rows;
+}
+
+void StoreImpl::sweep(Stripe& stripe, uint32_t number, size_t items, PushStats& stats) {
+  uint32_t slots = options.slots / kStripes;
+  std::vector<Cell> found;
+  stripe.sweep_credit += items;
+  while (true) {
+    uint32_t slot_at = number * slots + stripe.sweep_slot;
+    Slot& slot = index_.slot(slot_at);
+    const size_t cost = std::max(kLeastItems, SlotIndex::segment_cells(slot) / kCellsPerItem);
+    if (stripe.sweep_credit < cost) return;
+    stripe.sweep_credit -= cost;
+    found.clear();
+    if (closed_[slot_at] != 0) {  // on its way: its rows stay as they are, and where they are
+      stripe.sweep_entry = uint32_t{1} << slot.depth;
+    } else if (stripe.sweep_entry < (uint32_t{1} << slot.depth)) {
+      stripe.sweep_entry = index_.for_segment(slot, stripe.sweep_entry, [&](const Cell& cell) {
+        if (expired(cell.meta, table(index_.table_of(cell.meta)))) found.push_back(cell);
+      });
+    }
+    if (stripe.sweep_entry >= (uint32_t{1} << slot.depth)) {
+      stripe.sweep_entry = 0;
+      stripe.sweep_slot = (stripe.sweep_slot + 1) % slots;
+    }
+    stats.evicted += drop_expired(slot_at, found);
+  }
+}
+
+uint64_t StoreImpl::evict(uint64_t at) {
+  check_process();
+  clock.advance(at);
+  std::atomic<uint64_t> evicted{0};
+  std::vector<Cell> found;
+  for (uint32_t number = 0; number < options.slots; ++number) {
+    std::lock_guard hold(stripe_of_slot(number).lock);
+    if (closed_[number] != 0) continue;  // as above
+    found.clear();
+    index_.for_each(index_.slot(number), [&](const Cell& cell) {
+      if (expired(cell.meta, table(index_.table_of(cell.meta)))) found.push_back(cell);
+    });
+    evicted += drop_expired(number, found);
+  }
+  return evicted;
+}
+
+// All stripes stop while every cell gets the new number of its stamp: once in millions of ticks.
+void StoreImpl::renumber_ticks() {
+  std::vector<std::unique_lock<std::mutex>> holds;
+  for (Stripe& stripe : stripes_) holds.emplace_back(stripe.lock);
+  if (!clock.nearly_full()) return;  // another thread did it
+  std::vector<bool> used(size_t{kMaxStamp} + 1);
+  for (uint32_t number = 0; number < options.slots; ++number) {
+    index_.for_each(index_.slot(number), [&](const Cell& cell) { used[stamp_of(cell.meta)] = true; });
+    for (const Gone& gone : histories_[number].gone) used[gone.tick] = true;
+    used[histories_[number].complete_from] = true;
+  }
+  std::vector<uint32_t> new_tick;
+  clock.renumber(used, new_tick);
+  for (uint32_t number = 0; number < options.slots; ++number) {
+    index_.for_each(index_.slot(number), [&](Cell& cell) {
+      cell.meta = (cell.meta & (kCandidateBit | kHandleMask)) | uint64_t{new_tick[stamp_of(cell.meta)]} << 40;
+    });
+    for (Gone& gone : histories_[number].gone) gone.tick = new_tick[gone.tick];
+    histories_[number].complete_from = new_tick[histories_[number].complete_from];
+  }
+  std::lock_guard declaring(declare_lock_);
+  for (const auto& owned : owned_) {
+    for (Quota& quota : owned->quotas) quota.oldest_last.clear();
+  }
+}
+
+}  // namespace springtide

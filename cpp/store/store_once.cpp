@@ -1,0 +1,283 @@
+// Pushes that name their batches: every stripe is visited once, keys or not; what its slots have already is
+// skipped, the rest is recorded and applied under the same lock, all of it or, without memory, nothing. In: a
+// push. Out: what became of it by slot.
+#include <algorithm>
+#include <string>
+
+#include "base/hash.h"
+#include "base/room.h"
+#include "store/keys/grouped_run.h"
+#include "store/keys/row_pipeline.h"
+#include "store/reservation.h"
+#include "store/store_impl.h"
+
+namespace springtide {
+
+namespace {
+
+void check_rows(const PushRows& rows, const PushIdentity& identity, uint32_t slots) {
+  size_t keys = 0;
+  for (const RowRun& run : rows.runs) keys += run.keys;
+  if (keys != rows.keys.size()) {
+    throw BadInput("push: gradients of " + std::to_string(keys) + " keys came with " +
+                   std::to_string(rows.keys.size()) + " keys");
+  }
+  if (!identity.speaks_for.empty() && identity.speaks_for.size() != slots) {
+    throw BadInput("push: it speaks for some of " + std::to_string(identity.speaks_for.size()) +
+                   " slots, but there are " + std::to_string(slots));
+  }
+}
+
+void add_to(OnceStats& sum, const OnceStats& part) {
+  sum.applied += part.applied;
+  sum.created += part.created;
+  sum.waiting += part.waiting;
+  sum.evicted += part.evicted;
+  sum.had_keys += part.had_keys;
+  sum.foreign_keys += part.foreign_keys;
+  sum.foreign.insert(sum.foreign.end(), part.foreign.begin(), part.foreign.end());
+  sum.torn.insert(sum.torn.end(), part.torn.begin(), part.torn.end());
+}
+
+// However the push ends: without memory for one stripe, others have it.
+struct CountAtEnd {
+  ~CountAtEnd() { counts.trained(rows.tables, rows.keys); }
+  RowCounts& counts;
+  const PushRows& rows;
+};
+
+// Memory is kept from call to call.
+std::vector<GroupedRun>& runs_of_this_thread() {
+  thread_local std::vector<GroupedRun> runs;
+  return runs;
+}
+
+}  // namespace
+
+std::string describe_torn(const Store& store, std::span<const BatchRange> batches,
+                          std::span<const uint16_t> torn) {
+  const uint32_t slot = torn.front();
+  const IdentitySet have = store.applied(slot);
+  std::string which;
+  for (const BatchRange& batch : batches) {
+    if (batch.count == 0) continue;
+    const SampleSpan span{batch.shard, batch.first, batch.first + batch.count};
+    const IdentitySet::Has has = have.has(span);
+    if (has == IdentitySet::Has::some) {
+      return "slot " + std::to_string(slot) + " has applied a part of " + name_of(span) +
+             ": batches of a shard must lie on one grid, whoever trains them; nothing of this push was "
+             "applied to " +
+             std::to_string(torn.size()) + " slots";
+    }
+    if (has == IdentitySet::Has::all) which += (which.empty() ? "" : ", ") + name_of(span);
+  }
+  return "slot " + std::to_string(slot) + " has applied " + which + " of the " +
+         std::to_string(batches.size()) +
+         " batches of this push, not the others: gradients summed over several batches cannot be split, so "
+         "nothing was applied to " +
+         std::to_string(torn.size()) +
+         " slots. Accumulate over the same batches whenever they are trained again";
+}
+
+OnceStats StoreImpl::push_once(const PushRows& rows, std::span<const TableId> hyper_tables,
+                               std::span<const Hyper> hyper, uint64_t at, bool unique,
+                               const PushIdentity& identity) {
+  check_rows(rows, identity, options.slots);
+  const std::vector<SampleSpan> spans = spans_of(identity.batches);
+  CallPlan& plan = plan_push(rows.tables, rows.keys, hyper_tables, hyper);
+  std::vector<GroupedRun>& runs = runs_of_this_thread();
+  if (unique) {
+    if (runs.size() < rows.runs.size()) runs.resize(rows.runs.size());
+    size_t first = 0;
+    for (size_t r = 0; r < rows.runs.size(); ++r) {
+      const size_t keys = rows.runs[r].keys;
+      runs[r].fill(rows.tables.subspan(first, keys), rows.keys.subspan(first, keys),
+                   const_cast<float*>(rows.runs[r].floats), plan.use_by_id());
+      first += keys;
+    }
+  } else {
+    std::vector<CallPlan::DataRun> data;
+    for (const RowRun& run : rows.runs) data.push_back({run.keys, const_cast<float*>(run.floats)});
+    plan.group(rows.tables, rows.keys, data);
+    plan.sum_duplicates();
+  }
+  begin_push(at);
+  const CountAtEnd count{counts, rows};
+  const size_t pieces = unique ? rows.runs.size() : 1;
+  std::array<OnceStats, kStripes> parts{};
+  for_stripes(rows.keys.size(), [&](uint32_t number) {
+    const auto piece = [&](size_t p) { return unique ? runs[p].stripe(number) : plan.stripe(number); };
+    push_stripe_once(number, pieces, piece, spans, identity.speaks_for, parts[number]);
+  });
+  OnceStats sum;
+  for (const OnceStats& part : parts) add_to(sum, part);
+  return sum;
+}
+
+// A row to be updated.
+struct RowUpdate {
+  const TableUse* use;
+  const float* grad;
+  RowHandle row;
+};
+
+constexpr size_t kNear = 256;  // of more rows the first have left the nearest cache when the last are found
+constexpr size_t kAhead = 6;   // rows that are then asked for once more
+
+// What a push does in one stripe, found out before anything is done.
+struct StoreImpl::OnceWork {
+  static OnceWork& of_this_thread() {
+    thread_local OnceWork mine;
+    mine.items = 0;
+    mine.updates.clear();
+    mine.rest.clear();
+    return mine;
+  }
+  Verdict verdict(uint32_t slot) const { return verdicts[verdicts.size() == 1 ? 0 : slot]; }
+
+  std::vector<Verdict> verdicts;  // by slot of the stripe, or one for all
+  std::vector<uint8_t> open;
+  std::vector<Item> mine;
+  std::vector<RowUpdate> updates;
+  std::vector<Item> rest;  // keys without a row
+  size_t items = 0;
+  uint32_t tick = 0;
+};
+
+// Nothing is changed before everything that can fail has been done: a batch that is remembered and has no
+// rows would be lost, rows without a name would be trained twice.
+void StoreImpl::push_stripe_once(uint32_t number, size_t pieces, const Pieces& piece,
+                                 std::span<const SampleSpan> spans, std::span<const uint8_t> speaks_for,
+                                 OnceStats& stats) {
+  OnceWork& work = OnceWork::of_this_thread();
+  Stripe& stripe = stripes_[number];
+  std::lock_guard hold(stripe.lock);
+  work.tick = clock.tick();
+  stripe.identities.judge(spans, spoken_and_open(number, speaks_for, work, stats), work.verdicts);
+  const bool alike = work.verdicts.size() == 1 && work.verdicts[0] == Verdict::apply;
+  for (size_t p = 0; p < pieces; ++p) {
+    alike ? find_rows(piece(p), work) : sort_out(number, piece(p), work, stats);
+  }
+  if (!alike) note_refused(number, work, stats);
+  {
+    Reservation room(*this, work.rest, Reservation::Admission::counted);
+    stripe.identities.make_room(spans, work.verdicts);
+    room.use();
+    stripe.identities.record(spans, work.verdicts);
+    apply(work, stats);
+  }
+  if (work.items != 0 && any_ttl_.load(std::memory_order_relaxed)) sweep(stripe, number, work.items, stats);
+}
+
+void StoreImpl::note_refused(uint32_t number, const OnceWork& work, OnceStats& stats) {
+  for (uint32_t slot = 0; slot < slots_a_stripe(); ++slot) {
+    if (work.verdict(slot) == Verdict::torn)
+      stats.torn.push_back(static_cast<uint16_t>(number * slots_a_stripe() + slot));
+  }
+  std::sort(stats.foreign.begin(), stats.foreign.end());
+  stats.foreign.erase(std::unique(stats.foreign.begin(), stats.foreign.end()), stats.foreign.end());
+}
+
+// Which of its slots the push speaks for and may change; those that are another's by now are told, keys or
+// not.
+std::span<const uint8_t> StoreImpl::spoken_and_open(uint32_t number, std::span<const uint8_t> speaks_for,
+                                                    OnceWork& work, OnceStats& stats) {
+  const uint32_t slots = slots_a_stripe(), first = number * slots;
+  const auto spoken = speaks_for.empty() ? speaks_for : speaks_for.subspan(first, slots);
+  if (stripes_[number].closed == 0) return spoken;
+  work.open.assign(slots, 1);
+  for (uint32_t slot = 0; slot < slots; ++slot) {
+    if (!spoken.empty()) work.open[slot] = spoken[slot];
+    if (closed_[first + slot] == 0 || work.open[slot] == 0) continue;
+    work.open[slot] = 0;
+    stats.foreign.push_back(static_cast<uint16_t>(first + slot));
+  }
+  return work.open;
+}
+
+void StoreImpl::sort_out(uint32_t number, std::span<const Item> items, OnceWork& work, OnceStats& stats) {
+  work.mine.clear();
+  for (const Item& item : items) {
+    const uint32_t slot = slot_number(item.hash);
+    switch (work.verdict(slot - number * slots_a_stripe())) {
+      case Verdict::apply:
+        work.mine.push_back(item);
+        break;
+      case Verdict::had:
+        ++stats.had_keys;
+        break;
+      case Verdict::foreign:
+        ++stats.foreign_keys;
+        stats.foreign.push_back(static_cast<uint16_t>(slot));
+        break;
+      case Verdict::torn:
+        break;
+    }
+  }
+  find_rows(work.mine, work);
+}
+
+// Rows are asked for here and used by apply(). They are stamped already: a stamp without a change does no
+// harm, and cells move when the index grows for others.
+void StoreImpl::find_rows(std::span<const Item> items, OnceWork& work) {
+  springtide::make_room(work.updates, items.size());
+  springtide::make_room(work.rest, items.size());
+  uint32_t widest = 0;  // of rows of 16 bits
+  work.items += items.size();
+  auto locate = [this, &work, &widest, tick = work.tick](InFlight& f, Cell* cell) {
+    const TableUse& use = *f.item.use;
+    f.weights = nullptr;
+    if (!is_row(cell, use)) return;
+    const RowHandle row = handle_of(cell->meta);
+    f.weights = use.weights(row);
+    work.updates.push_back({&use, f.item.data, row});
+    if (use.dtype != DType::f32) widest = std::max(widest, use.dim);
+    prefetch_lines_to_write(f.weights, use.weight_bytes);
+    if (use.vector_bytes != 0) prefetch_lines_to_write(use.vectors(row), use.vector_bytes);
+    if (use.number_bytes != 0) prefetch_lines_to_write(use.number(row), use.number_bytes);
+    if (stamp_of(cell->meta) != tick) cell->meta = row_meta(row, tick);
+  };
+  auto finish = [this, &work](const InFlight& f) {
+    if (f.weights != nullptr) return;
+    prefetch_read(index_.header_line(*f.slot, f.item.hash));
+    work.rest.push_back(f.item);
+  };
+  GroupedItems source{items};
+  walk(index_, slot_shift_, source, locate, finish);
+  if (widest != 0) half_row(widest);
+}
+
+void StoreImpl::apply(OnceWork& work, PushStats& stats) noexcept {
+  const size_t count = work.updates.size(), ahead = count > kNear ? kAhead : count;
+  for (size_t i = 0; i < count; ++i) {
+    const RowUpdate& update = work.updates[i];
+    const TableUse& use = *update.use;
+    if (i + ahead < count) {
+      const RowUpdate& next = work.updates[i + ahead];
+      prefetch_lines_to_write(next.use->weights(next.row), next.use->weight_bytes);
+      prefetch_read(next.grad);
+    }
+    use.step(use.weights(update.row), use.vectors(update.row), use.number(update.row), update.grad);
+  }
+  stats.applied += work.updates.size();
+  for (const Item& item : work.rest) apply_one(item, work.tick, stats);
+}
+
+IdentitySet StoreImpl::applied(uint32_t slot) {
+  check_slot(slot);
+  std::lock_guard hold(stripe_of_slot(slot).lock);
+  return identities_of(slot);
+}
+
+IdentityStats StoreImpl::identity_stats() {
+  IdentityStats sum;
+  for (Stripe& stripe : stripes_) {
+    std::lock_guard hold(stripe.lock);
+    sum.sets += stripe.identities.sets();
+    sum.bytes += stripe.identities.bytes();
+    sum.runs += stripe.identities.runs();
+  }
+  return sum;
+}
+
+}  // namespace springtide

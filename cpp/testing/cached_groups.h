@@ -1,0 +1,115 @@
+// Tables of every kind, requests for their rows, and all that servers keep of them: for groups that are
+// trained twice, with a cache and without, and must not differ in a bit.
+#pragma once
+
+#include <cstring>
+#include <random>
+#include <tuple>
+#include <vector>
+
+#include "testing/cache_plans.h"
+#include "testing/cluster.h"
+
+namespace springtide {
+
+constexpr uint64_t kKeySpace = 60;
+
+inline std::vector<TableSpec> all_optimizers() {
+  std::vector<TableSpec> specs;
+  const auto add = [&](OptimKind kind, uint32_t dim) -> TableSpec& {
+    TableSpec spec = table(static_cast<TableId>(specs.size()), dim);
+    spec.optim.kind = kind;
+    specs.push_back(spec);
+    return specs.back();
+  };
+  add(OptimKind::sgd, 4);
+  add(OptimKind::sgd, 9).optim.momentum = 0.9f;
+  TableSpec& dampened = add(OptimKind::sgd, 3);
+  dampened.optim.momentum = 0.8f;
+  dampened.optim.dampening = 0.1f;
+  add(OptimKind::adagrad, 8).optim.initial_accumulator = 0.1f;
+  add(OptimKind::rowwise_adagrad, 16).optim.initial_accumulator = 0.1f;
+  add(OptimKind::adam, 5);
+  add(OptimKind::adam, 8).dtype = DType::bf16;
+  add(OptimKind::adagrad, 6).dtype = DType::f16;
+  add(OptimKind::rmsprop, 1);
+  add(OptimKind::ftrl, 7).optim.l1 = 0.01f;
+  return specs;
+}
+
+inline Routed routed(const Placement& placement, const std::vector<TableSpec>& specs,
+                     std::vector<Pair> pairs) {
+  const auto slots = static_cast<uint32_t>(placement.server_of_slot.size());
+  const auto place = [&](const Pair& pair) {
+    const uint32_t slot = slot_of(hash_key(pair.first, pair.second), slots);
+    return std::tuple(placement.server_of_slot[slot], slot, pair);
+  };
+  std::sort(pairs.begin(), pairs.end(), [&](const auto& a, const auto& b) { return place(a) < place(b); });
+  Routed out;
+  out.version = placement.version;
+  out.row_offset = {0};
+  out.server_begin.assign(placement.servers + size_t{1}, 0);
+  for (const Pair& pair : pairs) {
+    out.tables.push_back(pair.first);
+    out.keys.push_back(pair.second);
+    out.row_offset.push_back(out.row_offset.back() + specs[pair.first].dim);
+    ++out.server_begin[std::get<0>(place(pair)) + size_t{1}];
+  }
+  for (size_t s = 0; s < placement.servers; ++s) out.server_begin[s + 1] += out.server_begin[s];
+  return out;
+}
+
+inline bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+inline std::vector<float> values_of(Backend& backend, const Routed& rows, uint64_t after_step) {
+  std::vector<float> out(rows.row_offset.back(), -77.0f);
+  const Part part{&rows, out.data()};
+  const auto pending = backend.pull(std::span(&part, 1), {after_step});
+  pending->wait();
+  pending->wait();  // several sets of rows wait for one request
+  return out;
+}
+
+// Everything that the stores keep of all keys that may have been trained.
+inline std::vector<float> everything(std::vector<Store*> stores, const Placement& placement,
+                                     const std::vector<TableSpec>& specs) {
+  std::vector<float> all;
+  for (const TableSpec& spec : specs)
+    for (Key key = -3; key < static_cast<Key>(kKeySpace); ++key) {
+      const uint16_t server = placement.server_of_slot[slot_of(hash_key(spec.id, key), kSlots)];
+      std::vector<float> image(stores[server]->image_floats(spec.id));
+      const TableId id = spec.id | kImage;
+      stores[server]->pull({&id, 1}, {&key, 1}, image.data());
+      all.insert(all.end(), image.begin(), image.end());
+    }
+  for (Store* store : stores) all.push_back(static_cast<float>(store->rows()));
+  return all;
+}
+
+inline std::vector<float> everything(Cluster& cluster, const std::vector<TableSpec>& specs) {
+  std::vector<Store*> stores;
+  for (const auto& store : cluster.stores) stores.push_back(store.get());
+  return everything(stores, cluster.placement, specs);
+}
+
+inline PushMeta meta_of(uint64_t step, const std::vector<TableSpec>& specs) {
+  PushMeta meta;
+  meta.step = step;
+  meta.bsp = true;
+  meta.clock = step;
+  for (const TableSpec& spec : specs)
+    meta.hyper.push_back(
+        {spec.id, {0.1f / static_cast<float>(1 + step % 3), 0.01f, spec.id == 5 ? step : 0}});
+  return meta;
+}
+
+inline std::vector<float> random_gradients(std::mt19937_64& random, const Routed& rows) {
+  std::normal_distribution<float> normal;
+  std::vector<float> grads(rows.row_offset.back());
+  for (float& g : grads) g = random() % 16 == 0 ? -0.0f : normal(random);
+  return grads;
+}
+
+}  // namespace springtide

@@ -1,0 +1,147 @@
+// Servers in this process for native tests, with plans as a client makes them. Two tables: 0 of dim 4, 1 of
+// dim 9.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <random>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "base/hash.h"
+#include "client/remote_backend.h"
+#include "server/server.h"
+
+namespace springtide {
+
+constexpr uint32_t kSlots = 64;
+inline const std::string kSecret = "a secret of this test";
+
+struct Cluster {
+  // With certificates: folders of the servers' own and of the clients'.
+  explicit Cluster(uint16_t servers, uint32_t workers = 1, const std::string& server_tls = "",
+                   std::string client_tls = "")
+      : tls(std::move(client_tls)) {
+    placement.servers = servers;
+    placement.epoch = 3;
+    for (uint32_t slot = 0; slot < kSlots; ++slot) {
+      placement.server_of_slot.push_back(static_cast<uint16_t>(slot % servers));
+    }
+    for (uint16_t i = 0; i < servers; ++i) {
+      StoreOptions store;
+      store.slots = kSlots;
+      store.seed = 5;
+      store.reserve_bytes = 1 << 28;
+      stores.push_back(std::make_unique<Store>(store));
+      ServerOptions options;
+      options.secret = kSecret;
+      options.tls = server_tls;
+      options.shared_memory = server_tls.empty();
+      options.index = i;
+      options.workers = workers;
+      options.stall_s = 1;
+      options.handshake_s = 1;
+      options.step_wait_s = 2;
+      servers_.push_back(std::make_unique<Server>(*stores.back(), options));
+      servers_.back()->start();
+      servers_.back()->set_placement(3, placement.server_of_slot);
+    }
+  }
+  RemoteOptions options(bool shared, uint32_t rank = 0) const {
+    RemoteOptions o;
+    for (const auto& server : servers_) {
+      o.hosts.push_back("127.0.0.1");
+      o.ports.push_back(server->port());
+    }
+    o.secret = kSecret;
+    o.tls = tls;
+    o.placement = placement;
+    o.rank = rank;
+    o.connect_timeout_s = 5;
+    o.request_timeout_s = 20;
+    o.shared_memory = shared;
+    return o;
+  }
+  Server& operator[](size_t i) { return *servers_[i]; }
+
+  Placement placement;
+  std::string tls;
+  std::vector<std::unique_ptr<Store>> stores;
+  std::vector<std::unique_ptr<Server>> servers_;
+};
+
+inline TableSpec table(TableId id, uint32_t dim) {
+  TableSpec spec;
+  spec.id = id;
+  spec.name = "t" + std::to_string(id);
+  spec.dim = dim;
+  spec.init = {InitKind::uniform, -1, 1};
+  return spec;
+}
+
+// Keys in the order a client plans them: by server, then slot.
+inline Routed plan(const Placement& placement, std::vector<std::pair<TableId, Key>> pairs,
+                   uint32_t dim_of_first, uint32_t dim_of_others) {
+  const auto place = [&](const auto& pair) {
+    const uint32_t slot = slot_of(hash_key(pair.first, pair.second), kSlots);
+    return std::tuple(placement.server_of_slot[slot], slot, pair);
+  };
+  std::sort(pairs.begin(), pairs.end(), [&](const auto& a, const auto& b) { return place(a) < place(b); });
+  Routed routed;
+  routed.version = placement.version;
+  routed.row_offset.push_back(0);
+  routed.server_begin.assign(placement.servers + size_t{1}, 0);
+  for (const auto& pair : pairs) {
+    routed.tables.push_back(pair.first);
+    routed.keys.push_back(pair.second);
+    routed.row_offset.push_back(routed.row_offset.back() + (pair.first == 0 ? dim_of_first : dim_of_others));
+    ++routed.server_begin[std::get<0>(place(pair)) + size_t{1}];
+  }
+  for (size_t s = 0; s < placement.servers; ++s) routed.server_begin[s + 1] += routed.server_begin[s];
+  return routed;
+}
+
+inline Routed random_plan(const Placement& placement, std::mt19937_64& random, size_t keys) {
+  std::vector<std::pair<TableId, Key>> pairs;
+  for (size_t i = 0; i < keys; ++i) pairs.emplace_back(random() % 2, static_cast<Key>(random() % (8 * keys)));
+  std::sort(pairs.begin(), pairs.end());
+  pairs.erase(std::unique(pairs.begin(), pairs.end()), pairs.end());
+  return plan(placement, pairs, 4, 9);
+}
+
+inline std::vector<float> pulled(RemoteBackend& backend, const Routed& routed, uint64_t after_step = 0) {
+  std::vector<float> rows(routed.row_offset.back(), -77.0f);
+  const Part part{&routed, rows.data()};
+  backend.pull(std::span(&part, 1), {after_step})->wait();
+  return rows;
+}
+
+inline PushMeta sgd() {
+  PushMeta meta;
+  meta.hyper = {{0, {1.0f, 0, 0}}, {1, {1.0f, 0, 0}}};
+  return meta;
+}
+
+// Whether every float has become smaller by this much.
+inline bool fell_by(const std::vector<float>& before, const std::vector<float>& after, float wanted) {
+  for (size_t i = 0; i < before.size(); ++i)
+    if (std::abs(before[i] - after[i] - wanted) > 1e-3f) return false;
+  return true;
+}
+
+// A push of four samples of a shard, by name.
+inline PushMeta named_push(uint32_t shard, uint64_t first) {
+  PushMeta meta = sgd();
+  meta.unique = false;
+  meta.batches = {{0, shard, first, 4}};
+  return meta;
+}
+
+inline void declare(RemoteBackend& backend) {
+  const std::vector<TableSpec> tables = {table(0, 4), table(1, 9)};
+  backend.declare(tables);
+}
+
+}  // namespace springtide

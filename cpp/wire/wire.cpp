@@ -1,0 +1,113 @@
+#include "wire/wire.h"
+
+#include <array>
+#include <cstring>
+
+#include "base/hash.h"
+
+namespace springtide {
+namespace {
+
+constexpr uint64_t round_up(uint64_t bytes) { return (bytes + 7) / 8 * 8; }
+
+// A torn or shifted stream is not a header by chance: four random bytes in two billion pass this and the
+// magic.
+uint32_t check_of(const FrameHeader& header) {
+  constexpr size_t words = (sizeof(FrameHeader) - sizeof header.check) / 4;
+  std::array<uint32_t, words> word;
+  std::memcpy(word.data(), &header, sizeof word);
+  uint64_t sum = kVersion;
+  for (const uint32_t w : word) sum = mix64(sum + w + 0x9e3779b97f4a7c15ULL);
+  return static_cast<uint32_t>(sum ^ (sum >> 32));
+}
+
+template <class T>
+std::span<const T> section(std::span<const uint8_t> body, uint64_t at, uint64_t count) {
+  return {reinterpret_cast<const T*>(body.data() + at), count};
+}
+
+template <class T>
+void put(std::vector<uint8_t>& out, uint64_t at, std::span<const T> items) {
+  if (!items.empty()) std::memcpy(out.data() + at, items.data(), items.size_bytes());
+}
+
+}  // namespace
+
+BodyLayout layout_of(const FrameHeader& header) {
+  // Counts are at most 32 bits wide, so none of these sums can overflow 64.
+  BodyLayout at{};
+  at.hypers = at.batches + header.batches * uint64_t{sizeof(BatchRange)};
+  at.spans = at.hypers + header.hypers * uint64_t{sizeof(HyperRecord)};
+  at.slots = at.spans + header.spans * uint64_t{sizeof(FloatSpan)};
+  at.keys = round_up(at.slots + header.slots * uint64_t{sizeof(uint16_t)});
+  at.tables = at.keys + header.keys * uint64_t{sizeof(Key)};
+  at.floats = round_up(at.tables + header.keys * uint64_t{sizeof(TableId)});
+  return at;
+}
+
+void seal(FrameHeader& header) { header.check = check_of(header); }
+
+std::string fault_in(const FrameHeader& header, uint64_t limit) {
+  if (header.magic != kMagic) return "this is not a frame of Springtide's wire protocol";
+  if (header.version != kVersion) {
+    return "protocol version " + std::to_string(header.version) + " here, " + std::to_string(kVersion) +
+           " there; install the same version of springtide on every host";
+  }
+  if (header.check != check_of(header)) return "the frame's header is damaged: its check does not match";
+  if (header.kind < static_cast<uint8_t>(Kind::hello) || header.kind > static_cast<uint8_t>(Kind::last)) {
+    return "unknown kind of frame " + std::to_string(header.kind);
+  }
+  if (header.body_bytes > limit) {
+    return "a frame of " + std::to_string(header.body_bytes) + " bytes is over the limit of " +
+           std::to_string(limit);
+  }
+  return {};
+}
+
+std::string take_apart(const FrameHeader& header, std::span<const uint8_t> body, BodyView& view) {
+  const BodyLayout at = layout_of(header);
+  if (at.floats > body.size() || (body.size() - at.floats) % sizeof(float) != 0) {
+    return "a body of " + std::to_string(body.size()) + " bytes does not fit " + std::to_string(header.keys) +
+           " keys, " + std::to_string(header.batches) + " batches and " + std::to_string(header.hypers) +
+           " tables";
+  }
+  view.batches = section<BatchRange>(body, at.batches, header.batches);
+  view.hypers = section<HyperRecord>(body, at.hypers, header.hypers);
+  view.spans = section<FloatSpan>(body, at.spans, header.spans);
+  view.slots = section<uint16_t>(body, at.slots, header.slots);
+  view.keys = section<Key>(body, at.keys, header.keys);
+  view.tables = section<TableId>(body, at.tables, header.keys);
+  view.floats = section<float>(body, at.floats, (body.size() - at.floats) / sizeof(float));
+  return {};
+}
+
+std::vector<uint8_t> encode_prefix(FrameHeader& header, std::span<const BatchRange> batches,
+                                   std::span<const HyperRecord> hypers, std::span<const FloatSpan> spans,
+                                   std::span<const uint16_t> slots) {
+  constexpr size_t most = UINT16_MAX;
+  if (hypers.size() > most || spans.size() > most || slots.size() > most || batches.size() > UINT32_MAX) {
+    throw BadInput("one request holds at most 65535 tables and slots; split it");
+  }
+  header.batches = static_cast<uint32_t>(batches.size());
+  header.hypers = static_cast<uint16_t>(hypers.size());
+  header.spans = static_cast<uint16_t>(spans.size());
+  header.slots = static_cast<uint16_t>(slots.size());
+  const BodyLayout at = layout_of(header);
+  std::vector<uint8_t> out(at.keys, 0);
+  put(out, at.batches, batches);
+  put(out, at.hypers, hypers);
+  put(out, at.spans, spans);
+  put(out, at.slots, slots);
+  return out;
+}
+
+const char* name_of(Kind kind) {
+  constexpr std::array names = {"nothing", "hello",      "challenge",   "proof",
+                                "welcome", "window",     "declaration", "pull",
+                                "push",    "assignment", "scan",        "request for figures",
+                                "step",    "regrouping", "take",        "batch of slots"};
+  const auto at = static_cast<size_t>(kind);
+  return at < names.size() ? names[at] : "unknown request";
+}
+
+}  // namespace springtide

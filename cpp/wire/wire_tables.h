@@ -1,0 +1,17 @@
+// Table specs as bytes, field by field: what a declare frame carries. Reading checks every length first.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/types.h"
+
+namespace springtide {
+
+constexpr size_t kMaxTableName = 4096;
+
+std::vector<uint8_t> encode_tables(std::span<const TableSpec> tables);
+std::vector<TableSpec> decode_tables(std::span<const uint8_t> bytes);  // BadInput when they are anything else
+
+}  // namespace springtide
