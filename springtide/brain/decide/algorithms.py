@@ -69,9 +69,12 @@ def out_of_memory(event: Event, view: JobView) -> str:
 
 
 OPTIMIZERS: dict[EventKind, Optimizer] = {
-    EventKind.CREATED: created, EventKind.ITERATING: iterating, EventKind.PERIODIC: periodic, EventKind.SLOW: slow,
+    EventKind.CREATED: created,
+    EventKind.ITERATING: iterating,
+    EventKind.PERIODIC: periodic,
+    EventKind.SLOW: slow,
     EventKind.OOM: out_of_memory,
-}  # fmt: skip
+}
 
 
 def order(event: Event, view: JobView, algorithms: Mapping[str, str], *, otherwise: str) -> Order:

@@ -163,7 +163,7 @@ class Council:
         free = self.rules.capacity.cpu - self.held().cpu
         allotted, self._fed = core_shares.shared(
             (live.view for live in self.jobs.values()), self._fed, free, metrics.load(self.rules.config.data_workers)
-        )  # fmt: skip
+        )
         self._data_cores = {name: (cores, allotted.why[name]) for name, cores in allotted.cores.items()}
 
     def _with_data_cores(self, name: str, advice: Advice) -> Advice:

@@ -54,7 +54,7 @@ class Answer(msgspec.Struct, frozen=True):
         mean, low, high = parts
         return Forecast(
             step_s=step_s, mean=mean, low=low, high=high, member=self.member, why=self.why, tried=self.tried
-        )  # fmt: skip
+        )
 
 
 def question(name: str, history: History, steps: int, chosen: str) -> Question:
@@ -74,9 +74,15 @@ def answer(asked: Question) -> Answer:
     except Exception as error:  # somebody else's code: whatever it raises is told, and the default model answers
         return Answer(failed=f"{type(error).__name__}: {error}")
     return Answer(
-        _bytes(said.mean), _bytes(said.low), _bytes(said.high), said.member, said.why, said.tried,
-        name if asked.name == registry.AUTO else "", why,
-    )  # fmt: skip
+        _bytes(said.mean),
+        _bytes(said.low),
+        _bytes(said.high),
+        said.member,
+        said.why,
+        said.tried,
+        name if asked.name == registry.AUTO else "",
+        why,
+    )
 
 
 def _bytes(values: Array) -> bytes:

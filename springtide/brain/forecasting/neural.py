@@ -26,19 +26,32 @@ PRESETS: dict[str, tuple[str, Mapping[str, Any]]] = {
     "nhits": (
         "NHITS",
         {
-            "input_days": 7, "max_steps": 300, "learning_rate": 1e-3, "scaler_type": "standard",
-            "windows_batch_size": 64, "mlp_units": [[256, 256]] * 3,
+            "input_days": 7,
+            "max_steps": 300,
+            "learning_rate": 1e-3,
+            "scaler_type": "standard",
+            "windows_batch_size": 64,
+            "mlp_units": [[256, 256]] * 3,
         },
     ),
     "fedformer": (
         "FEDformer",
         {
-            "input_days": 4, "max_steps": 300, "factor": 3, "learning_rate": 1e-4, "scaler_type": "standard",
-            "encoder_layers": 2, "decoder_layers": 1, "n_head": 8, "modes": 64, "dropout": 0.05, "hidden_size": 128,
+            "input_days": 4,
+            "max_steps": 300,
+            "factor": 3,
+            "learning_rate": 1e-4,
+            "scaler_type": "standard",
+            "encoder_layers": 2,
+            "decoder_layers": 1,
+            "n_head": 8,
+            "modes": 64,
+            "dropout": 0.05,
+            "hidden_size": 128,
             "windows_batch_size": 32,
         },
     ),
-}  # fmt: skip
+}
 """The class, and what it is made with. FEDformer as Kale has it: one series in, one out, attention factor 3, the rest
 as its authors have it but for a smaller hidden size, which is what a CPU can train in minutes."""
 
@@ -65,9 +78,14 @@ def _forecast(name: str, history: History, steps: int) -> Forecast:
     mean = fine(_Network(name, halves, half_day, ahead).predict(halves), times)[:steps]
     unknown = f"; the library has no {', '.join(first.unknown)}" if first.unknown else ""
     return Forecast(
-        step_s=history.step_s, mean=mean, low=mean * low, high=mean * high, member=name, tried=HELD_DAYS,
+        step_s=history.step_s,
+        mean=mean,
+        low=mean * low,
+        high=mean * high,
+        member=name,
+        tried=HELD_DAYS,
         why=f"{name}; {off:.1%} off on the last {HELD_DAYS} days{unknown}",
-    )  # fmt: skip
+    )
 
 
 class _Network:
@@ -84,10 +102,17 @@ class _Network:
         self.unknown = tuple(key for key in preset if key not in known and key != "input_days")
         """What the preset wants and the library's class does not have."""
         model = made(
-            h=ahead, input_size=preset["input_days"] * day, random_seed=1, start_padding_enabled=True,
-            accelerator="cpu", logger=False, enable_progress_bar=False, enable_checkpointing=False,
-            enable_model_summary=False, **options,
-        )  # fmt: skip
+            h=ahead,
+            input_size=preset["input_days"] * day,
+            random_seed=1,
+            start_padding_enabled=True,
+            accelerator="cpu",
+            logger=False,
+            enable_progress_bar=False,
+            enable_checkpointing=False,
+            enable_model_summary=False,
+            **options,
+        )
         self._network = NeuralForecast(models=[model], freq=1)
         self._kind = kind
         with warnings.catch_warnings():

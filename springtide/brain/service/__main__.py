@@ -121,7 +121,7 @@ async def serve(options: Options, *, ready: Callable[[str], None]) -> None:
 
 async def _serve_once(
     options: Options, over: asyncio.Event, shown: health.Health, ready: Callable[[str], None]
-) -> None:  # fmt: skip
+) -> None:
     """Serve until it is over; a standby's turn may also end because another brain has the database."""
     async with serving(options, over) as service:
         if service is None:
@@ -214,9 +214,13 @@ async def _serving(
     pool = Pool()
     service = Service(options.rules, database, pool, gather_s=options.gather_s, strict=options.standby)
     listener = RpcListener(
-        trust.secret, cast("Handle", service.handle), lambda _: None, calls=messages.CALLS, who="brain",
+        trust.secret,
+        cast("Handle", service.handle),
+        lambda _: None,
+        calls=messages.CALLS,
+        who="brain",
         certificates=trust.own,
-    )  # fmt: skip
+    )
     loops: list[asyncio.Task[None]] = []
     try:
         await pool.resize(options.executors)

@@ -88,9 +88,13 @@ class Remote:
         if self._link is None or self._link.lost:
             await self.close()
             self._link = await connection.connect(
-                self.address, self._secret, within_s=self._connect_s, other=messages.BRAIN,
-                certificates=self._certificates, role=BRAIN_ROLE,
-            )  # fmt: skip
+                self.address,
+                self._secret,
+                within_s=self._connect_s,
+                other=messages.BRAIN,
+                certificates=self._certificates,
+                role=BRAIN_ROLE,
+            )
         return self._link
 
     def _away(self, why: str) -> errors.BrainUnreachable:

@@ -120,12 +120,13 @@ class ShapeBounds:
         """Whether the shape lies within all of them; sizes between two steps do too."""
         least, most = self.least, self.most
         inside = (
-            least.workers <= shape.workers <= most.workers and least.servers <= shape.servers <= most.servers
+            least.workers <= shape.workers <= most.workers
+            and least.servers <= shape.servers <= most.servers
             and least.worker_cpu <= shape.worker_cpu <= most.worker_cpu
             and least.server_cpu <= shape.server_cpu <= most.server_cpu
             and least.worker_memory <= shape.worker_memory <= most.worker_memory
             and least.server_memory <= shape.server_memory <= most.server_memory
-        )  # fmt: skip
+        )
         return inside and self.quota.holds(shape)
 
     @property

@@ -73,8 +73,13 @@ class StepSums(NamedTuple):
 
     def and_one(self, samples: float, seconds: float) -> "StepSums":
         """With another step."""
-        return StepSums(self.number + 1, self.samples + samples, self.seconds + seconds,
-                     self.squared + samples * samples, self.crossed + samples * seconds)  # fmt: skip
+        return StepSums(
+            self.number + 1,
+            self.samples + samples,
+            self.seconds + seconds,
+            self.squared + samples * samples,
+            self.crossed + samples * seconds,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -121,9 +121,11 @@ def bounds(capacity: PlatformCapacity, workers: RoleWish, servers: RoleWish, quo
             f"{least} take {taken}, the quota is {allowed}; raise the quota, or ask for fewer or smaller roles"
         )
     return ShapeBounds(
-        least=least, most=most, cpu_step=CPU_STEP if most_cpu <= FINE else None,
+        least=least,
+        most=most,
+        cpu_step=CPU_STEP if most_cpu <= FINE else None,
         quota=shape.ResourceBudget(cpu=max(most_cpu, least.cpu), memory=max(memory, float(least.memory))),
-    )  # fmt: skip
+    )
 
 
 def _said(cpu: float | None, memory: int | None) -> str:
@@ -134,7 +136,7 @@ def _said(cpu: float | None, memory: int | None) -> str:
 
 def first_shape(
     limits: ShapeBounds, *, workers: int | None = None, servers: int | None = None, small: bool = False
-) -> Shape:  # fmt: skip
+) -> Shape:
     """The least workers and servers, or those to begin with, with as many cores as the quota has for them; `small`: a
     core at most for a server, since on a cluster a larger one is waited for longer."""
     least, most, quota = limits.least, limits.most, limits.quota.cpu
@@ -145,15 +147,19 @@ def first_shape(
     most_server = min(most.server_cpu, FEW) if small else most.server_cpu
     server = max(least.server_cpu, min(most_server, _tenths((quota - workers * worker) / servers)))
     first = Shape(
-        workers=workers, servers=servers, worker_cpu=worker, server_cpu=server,
-        worker_memory=least.worker_memory, server_memory=least.server_memory,
-    )  # fmt: skip
+        workers=workers,
+        servers=servers,
+        worker_cpu=worker,
+        server_cpu=server,
+        worker_memory=least.worker_memory,
+        server_memory=least.server_memory,
+    )
     return first if limits.quota.holds(first) else first_shape(limits, small=small)
 
 
 def _cpus(
     capacity: PlatformCapacity, workers: RoleWish, servers: RoleWish, quota: float, *, bounded: bool
-) -> dict[str, tuple[float, float]]:  # fmt: skip
+) -> dict[str, tuple[float, float]]:
     """Cores of a worker and of a server, from and to."""
     node = capacity.node_cpu if capacity.own else NODE_SHARE * (capacity.node_cpu or UNKNOWN_NODE)
     worker_least, server_least = min(LEAST_WORKER, _tenths(quota * WORKERS_SHARE)), min(LEAST_SERVER, quota / 4)

@@ -40,9 +40,13 @@ class PodWish:
         """What the master wants of the agent, as the cluster is told."""
         role = wanted.role
         return cls(
-            role=str(role.kind), rank=role.rank, incarnation=wanted.incarnation, cpu=wanted.cpu, memory=wanted.memory,
+            role=str(role.kind),
+            rank=role.rank,
+            incarnation=wanted.incarnation,
+            cpu=wanted.cpu,
+            memory=wanted.memory,
             low=wanted.low,
-        )  # fmt: skip
+        )
 
     @property
     def life(self) -> Life:
@@ -76,8 +80,10 @@ class ScalePlan:
         if len(set(names)) < len(names):
             raise errors.BadInput(f"scale plan of {self.job}: a pod is named twice")
         for name, number, least in (
-            ("workers", self.workers, 1), ("servers", self.servers, 1), ("dataWorkers", self.data_workers, 0),
-        ):  # fmt: skip
+            ("workers", self.workers, 1),
+            ("servers", self.servers, 1),
+            ("dataWorkers", self.data_workers, 0),
+        ):
             if number is not None and number < least:
                 raise errors.BadInput(f"{name} {number}: wanted {least} or more")
 

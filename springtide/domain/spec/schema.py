@@ -82,9 +82,7 @@ def fields_of(kind: type) -> tuple[Field, ...]:
         default = each.default if each.default is not MISSING else None
         if each.default_factory is not MISSING:
             default = each.default_factory()
-        found.append(
-            Field(each.name, camel(each.name), inner, optional, required, default, words.get(each.name, ""))
-        )  # fmt: skip
+        found.append(Field(each.name, camel(each.name), inner, optional, required, default, words.get(each.name, "")))
     return tuple(found)
 
 
@@ -188,9 +186,7 @@ def for_pods(given: Mapping[str, Any]) -> dict[str, Any]:
     return {key: text for key, text in given.items() if not owners[key].endswith(OF_TOOLS)}
 
 
-def _with_marks(
-    spec: Mapping[str, Any], metadata: Mapping[str, Any], problems: list[SpecProblem]
-) -> Mapping[str, Any]:  # fmt: skip
+def _with_marks(spec: Mapping[str, Any], metadata: Mapping[str, Any], problems: list[SpecProblem]) -> Mapping[str, Any]:
     """Labels and annotations of the whole object are for its pods too; those that the spec names itself come first."""
     wish = _value(spec.get("kubernetes"))
     if not isinstance(wish, Mapping | None):

@@ -41,9 +41,7 @@ def data_of(text: str) -> Mapping[str, str]:
 
 def tables_of(text: str) -> dict[str, TableWish]:
     """Tables by name, as they are to be."""
-    return {
-        name: schema.made(TableWish, given, ("tables", name)) for name, given in _mapping("tables", text).items()
-    }  # fmt: skip
+    return {name: schema.made(TableWish, given, ("tables", name)) for name, given in _mapping("tables", text).items()}
 
 
 def _mapping(what: str, text: str) -> dict[str, str]:

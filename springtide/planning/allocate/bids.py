@@ -137,12 +137,16 @@ def _bid(one: Bidder, shapes: Columns, speed: Floats, view: ClusterView) -> Bid 
     here = min(float(one.fitted.predict(now)), core_speed.ceiling_of(one.pace, now))
     left = job.remaining if math.isfinite(job.remaining) else here * UNENDING_S
     return Bid(
-        job=job.name, now=now, throughput_now=here, shapes=shapes, throughput=speed,
+        job=job.name,
+        now=now,
+        throughput_now=here,
+        shapes=shapes,
+        throughput=speed,
         standing=Standing(
             samples_left=left, throughput=here, waited_s=max(0.0, view.now - job.submitted_at), given=job.priority
         ),
         launches=view.launches or job.launches,
-    )  # fmt: skip
+    )
 
 
 def _worth_having(
@@ -151,19 +155,22 @@ def _worth_having(
     """The fronts of models that are clear."""
     asks = [
         Ask(
-            coefficients=one.fitted.coefficients, facts=one.fitted.facts, bounds=allowed(one.ready.job.bounds, config),
-            now=one.ready.measured.shape, need=need, prices=config.prices, pace=one.pace,
+            coefficients=one.fitted.coefficients,
+            facts=one.fitted.facts,
+            bounds=allowed(one.ready.job.bounds, config),
+            now=one.ready.measured.shape,
+            need=need,
+            prices=config.prices,
+            pace=one.pace,
         )
         for one, need in zip(bidders, needs, strict=True)
-    ]  # fmt: skip
+    ]
     parts = [front.shapes for front in pareto.fronts(asks)]
     rows = ragged.of_lengths([len(part.workers) for part in parts])
     return _with_memory(joined(*parts), _held(bidders, needs, rows)), rows
 
 
-def _nearby(
-    bidders: Sequence[Bidder], needs: Sequence[MemoryNeed], config: PlanningConfig
-) -> tuple[Columns, Rows]:  # fmt: skip
+def _nearby(bidders: Sequence[Bidder], needs: Sequence[MemoryNeed], config: PlanningConfig) -> tuple[Columns, Rows]:
     """Shapes near what was measured, of models that cannot tell everything apart yet."""
     limits = [allowed(one.ready.job.bounds, config) for one in bidders]
     around = []
@@ -195,9 +202,10 @@ def allowed(bounds: ShapeBounds, config: PlanningConfig) -> ShapeBounds:
 
 def _speed(bidders: Sequence[Bidder], shapes: Columns, owner: Index) -> Floats:
     """Samples a second of shapes, each by the model of its owner, and no more than cores allow."""
-    known = np.array([
-        (*_coefficients(one.fitted.coefficients), *_facts(one.fitted.facts), *one.pace) for one in bidders
-    ], dtype=float).T.take(owner, axis=1)  # fmt: skip
+    known = np.array(
+        [(*_coefficients(one.fitted.coefficients), *_facts(one.fitted.facts), *one.pace) for one in bidders],
+        dtype=float,
+    ).T.take(owner, axis=1)
     predicted = equations.throughputs(Models(*known[:-2]), Shapes(*shapes[:4]))
     return np.minimum(predicted, core_speed.ceiling(known[-2:], shapes))
 

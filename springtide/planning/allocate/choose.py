@@ -42,10 +42,12 @@ def choose(bids: Sequence[Bid], capacity: ResourceBudget, config: PlanningConfig
     scale = logs.max(axis=1)
     weight = np.exp(np.maximum(logs - scale[:, None], LEAST_LOG_WEIGHT))
     options = knapsack.Options(
-        value=np.where(table.there, (table.effective - table.effective[:, :1]) * weight, -np.inf), scale=scale,
-        cost=table.cost, cpu=np.where(table.there, table.shapes.cpu, np.inf),
+        value=np.where(table.there, (table.effective - table.effective[:, :1]) * weight, -np.inf),
+        scale=scale,
+        cost=table.cost,
+        cpu=np.where(table.there, table.shapes.cpu, np.inf),
         memory=np.where(table.there, table.shapes.memory, np.inf),
-    )  # fmt: skip
+    )
     effort = ilp.Effort(seconds=config.exact_seconds, most_options=config.exact_options)
     found = ilp.allot(options, Limits(cpu=capacity.cpu, memory=capacity.memory), effort)
     if found is None:
@@ -84,4 +86,4 @@ def _plan(table: Considered, at: int, bid: Bid, option: int, log_weight: float) 
     )
     return ShapePlan(
         job=bid.job, shape=shape, reason=reason, gain=gain, cost=then, throughput=after, stage=PlanningStage.ADJUSTING
-    )  # fmt: skip
+    )

@@ -67,9 +67,14 @@ def considered(bids: Sequence[Bid], config: PlanningConfig) -> Considered:
     cost = np.where(there, shapes.cost(config.prices), np.inf)
     soon = np.maximum(config.payback * np.array([bid.standing.samples_left for bid in bids]), here)
     effective = switch_cost.mean_throughput(
-        Columns(*(column[:, None] for column in now)), shapes, _starts(bids), here[:, None], throughput, soon[:, None],
+        Columns(*(column[:, None] for column in now)),
+        shapes,
+        _starts(bids),
+        here[:, None],
+        throughput,
+        soon[:, None],
         stay=config.workers_stay,
-    )  # fmt: skip
+    )
     effective[:, 0] = here
     gain, saving = effective - here[:, None], cost[:, :1] - cost
     apart = (gain >= config.least_gain * here[:, None]) | (saving >= config.least_saving * cost[:, :1])

@@ -64,8 +64,12 @@ def waiting(job: Standing, throughput: Floats, rho: float, epsilon: float) -> Fl
 
 
 PRIORITIES: dict[str, Priority] = {
-    "remaining": remaining, "remaining_now": remaining_now, "equal": equal, "given": given, "waiting": waiting,
-}  # fmt: skip
+    "remaining": remaining,
+    "remaining_now": remaining_now,
+    "equal": equal,
+    "given": given,
+    "waiting": waiting,
+}
 
 
 def priority(name: str) -> Priority:

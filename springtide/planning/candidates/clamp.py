@@ -18,7 +18,7 @@ def quota(bounds: ShapeBounds, config: PlanningConfig) -> ResourceBudget:
     """What one job may take in all: its own quota, and C_total unless even its least shape is more."""
     return ResourceBudget(
         cpu=min(bounds.quota.cpu, max(config.total_cpu, bounds.least.cpu)), memory=bounds.quota.memory
-    )  # fmt: skip
+    )
 
 
 def within(shape: Shape, bounds: ShapeBounds, config: PlanningConfig, *, need: MemoryNeed = NO_NEED) -> Shape:

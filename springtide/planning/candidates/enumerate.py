@@ -95,9 +95,13 @@ def _columns(wanted: Wanted, job: Index, workers: Option, servers: Option, left:
     rows = numpy.ceil(wanted.rows.take(job) / count)
     server_memory = numpy.maximum(wanted.server.take(job) + rows, wanted.least_server.take(job))
     return Columns(
-        workers.number.take(left), count, workers.each.take(left), servers.each.take(right), wanted.worker.take(job),
+        workers.number.take(left),
+        count,
+        workers.each.take(left),
+        servers.each.take(right),
+        wanted.worker.take(job),
         server_memory,
-    )  # fmt: skip
+    )
 
 
 def _wanted(asks: Sequence[Ask]) -> Wanted:
@@ -106,12 +110,25 @@ def _wanted(asks: Sequence[Ask]) -> Wanted:
         bounds, need = ask.bounds, grids.rounded(ask.need, ask.bounds)
         most = bounds.most.worker_memory or math.inf
         idle = [1 / pace if pace < math.inf else 0.0 for pace in ask.pace]
-        found.append((
-            grids.quota_cpu(bounds), bounds.quota.memory, need.worker, need.server, need.rows,
-            bounds.least.server_memory, ask.prices.cpu, ask.prices.memory, *idle, most,
-            grids.fewest_servers(need, bounds), *query.most_overhead(ask), ask.facts.group > 0,
-            ask.facts.dense_bytes / ask.facts.bandwidth, *ask.factors,
-        ))  # fmt: skip
+        found.append(
+            (
+                grids.quota_cpu(bounds),
+                bounds.quota.memory,
+                need.worker,
+                need.server,
+                need.rows,
+                bounds.least.server_memory,
+                ask.prices.cpu,
+                ask.prices.memory,
+                *idle,
+                most,
+                grids.fewest_servers(need, bounds),
+                *query.most_overhead(ask),
+                ask.facts.group > 0,
+                ask.facts.dense_bytes / ask.facts.bandwidth,
+                *ask.factors,
+            )
+        )
     return Wanted(*numpy.array(found, dtype=float).T)
 
 
@@ -129,10 +146,15 @@ def _options(asks: Sequence[Ask], wanted: Wanted) -> tuple[Option, Option]:
         constant = numpy.where(in_step, wanted.beta[:, None] + sent * hops, constant)
         sent = numpy.where(in_step, 0.0, sent)
     workers = Option(
-        there=there, number=w, cpu=cpu, memory=memory, each=worker_cpu,
+        there=there,
+        number=w,
+        cpu=cpu,
+        memory=memory,
+        each=worker_cpu,
         cost=cpu * cpu_price + memory / GIB * memory_price,
-        seconds=wanted.grad[:, None] / cpu + constant, least=wanted.worker_idle[:, None] / cpu,
-    )  # fmt: skip
+        seconds=wanted.grad[:, None] / cpu + constant,
+        least=wanted.worker_idle[:, None] / cpu,
+    )
     p, server_cpu, cpu = _padded([one.servers for one in two])
     there = (p > 0) & (p >= wanted.fewest_servers[:, None])
     p, cpu = numpy.maximum(p, 1.0), numpy.where(p > 0, cpu, 1.0)
@@ -140,10 +162,15 @@ def _options(asks: Sequence[Ask], wanted: Wanted) -> tuple[Option, Option]:
     beyond = numpy.where(least > need, numpy.maximum(least - need - rows / p, 0.0), 0.0)  # what bounds want beside rows
     memory = p * (need + beyond)
     servers = Option(
-        there=there, number=p, cpu=cpu, memory=memory, each=server_cpu,
+        there=there,
+        number=p,
+        cpu=cpu,
+        memory=memory,
+        each=server_cpu,
         cost=cpu * cpu_price + memory / GIB * memory_price,
-        seconds=wanted.upd[:, None] / cpu + sent / p, least=wanted.server_idle[:, None] / cpu,
-    )  # fmt: skip
+        seconds=wanted.upd[:, None] / cpu + sent / p,
+        least=wanted.server_idle[:, None] / cpu,
+    )
     return workers, servers
 
 

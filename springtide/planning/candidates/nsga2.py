@@ -62,9 +62,13 @@ def front(ask: Ask, *, population: int = POPULATION, generations: int = GENERATI
     order = numpy.argsort(cost, kind="stable")
     order = order[excess[order] <= 0]
     return pareto.assemble(
-        shapes.taken(order), cost[order], throughput[order], gain[order], how="evolved",
+        shapes.taken(order),
+        cost[order],
+        throughput[order],
+        gain[order],
+        how="evolved",
         looked_at=population * generations,
-    )  # fmt: skip
+    )
 
 
 def choices(bounds: ShapeBounds) -> tuple[Array, ...]:

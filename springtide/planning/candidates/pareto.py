@@ -57,9 +57,12 @@ class Front:
     def only(self, which: Index) -> "Front":
         """Some of them, by index or by mask."""
         return replace(
-            self, shapes=self.shapes.taken(which), cost=self.cost[which], throughput=self.throughput[which],
+            self,
+            shapes=self.shapes.taken(which),
+            cost=self.cost[which],
+            throughput=self.throughput[which],
             gain=self.gain[which],
-        )  # fmt: skip
+        )
 
     def thin(self, most: int) -> "Front":
         """At most so many, evenly over the gain, both ends among them."""
@@ -84,10 +87,17 @@ def front(
     """The front of one job."""
     return front_of(
         Ask(
-            coefficients=coefficients, facts=facts, bounds=bounds, now=now, need=need, prices=prices or Prices(),
-            launches=launches, horizon_s=horizon_s, pace=pace,
+            coefficients=coefficients,
+            facts=facts,
+            bounds=bounds,
+            now=now,
+            need=need,
+            prices=prices or Prices(),
+            launches=launches,
+            horizon_s=horizon_s,
+            pace=pace,
         )
-    )  # fmt: skip
+    )
 
 
 def front_of(ask: Ask) -> Front:

@@ -115,9 +115,7 @@ def _scale(workers: Option, servers: Option, both: Array) -> tuple[Array, Array,
     return numpy.where(sane, unit, 0.0), numpy.where(sane, low, 0.0), steps
 
 
-def _parts(
-    workers: Option, servers: Option, both: Array, scale: tuple[Array, Array, Array], *, at: float
-) -> _Parts:  # fmt: skip
+def _parts(workers: Option, servers: Option, both: Array, scale: tuple[Array, Array, Array], *, at: float) -> _Parts:
     """Seconds are multiplied by `at`; what cores allow is not: that is known exactly, and often the same."""
     unit, low, steps = scale
     a_unit = numpy.where(unit > 0, 1 / numpy.where(unit > 0, unit, 1.0), 0.0)

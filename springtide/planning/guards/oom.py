@@ -94,9 +94,15 @@ def forecast(now: Reading, rows: Growth, *, samples_at_end: float) -> Forecast:
             low, high = (low, middle) if needs(middle) > usable else (middle, high)
         crosses = high
     return Forecast(
-        server=now.server, law=rows.law, static=max(0.0, now.used - now.held), live_at_end=live(samples_at_end),
-        peak=peak, limit=now.limit, until=samples_at_end, crosses_at=crosses,
-    )  # fmt: skip
+        server=now.server,
+        law=rows.law,
+        static=max(0.0, now.used - now.held),
+        live_at_end=live(samples_at_end),
+        peak=peak,
+        limit=now.limit,
+        until=samples_at_end,
+        crosses_at=crosses,
+    )
 
 
 def decide(forecasts: Sequence[Forecast], *, samples: float, samples_at_end: float) -> Decision:

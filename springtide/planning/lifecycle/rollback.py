@@ -95,8 +95,11 @@ def refuted(job: JobView, config: PlanningConfig) -> Shape | None:
 def alike(one: Shape, other: Shape) -> bool:
     """Whether two shapes are as fast as each other; memory makes none faster."""
     return one is other or (one.workers, one.servers, one.worker_cpu, one.server_cpu) == (
-        other.workers, other.servers, other.worker_cpu, other.server_cpu
-    )  # fmt: skip
+        other.workers,
+        other.servers,
+        other.worker_cpu,
+        other.server_cpu,
+    )
 
 
 def _speeds(windows: Sequence[Profile]) -> list[float]:

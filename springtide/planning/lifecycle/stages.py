@@ -116,9 +116,12 @@ def _back(job: JobView, shape: Shape, config: PlanningConfig) -> Wish | None:
 
 
 def _sized(
-    job: JobView, shape: Shape, here: Measured, config: PlanningConfig,
+    job: JobView,
+    shape: Shape,
+    here: Measured,
+    config: PlanningConfig,
     by_use: Callable[[JobView, Shape, PlanningConfig], Wish | None],
-) -> Step:  # fmt: skip
+) -> Step:
     """By the model, at once, where steps were timed by term; otherwise by what roles use, servers before workers."""
     if here.timed or job.facts.group:  # DLRover's equations are for workers at their own pace
         return Ready(job=job, measured=here, first=here.timed)
@@ -205,9 +208,10 @@ def need(job: JobView, shape: Shape) -> initial_size.Need | None:
     if workers is None or servers is None:
         return None
     found = initial_size.Need(
-        worker_cpu=workers.used / workers.count, server_cpu=servers.used / max(shape.workers, workers.count),
+        worker_cpu=workers.used / workers.count,
+        server_cpu=servers.used / max(shape.workers, workers.count),
         worker_memory=max((use.memory_used for use in job.used_by(RoleKind.WORKER)), default=0),
-    )  # fmt: skip
+    )
     return found if found.sound else None
 
 

@@ -158,10 +158,13 @@ def cold(job: JobView, config: PlanningConfig, because: str, notes: tuple[str, .
     """
     asked, cores = job.requested, min(config.server_cpu, config.node_cpu)
     small = Shape(
-        workers=1, servers=1, worker_cpu=cores, server_cpu=cores,
+        workers=1,
+        servers=1,
+        worker_cpu=cores,
+        server_cpu=cores,
         worker_memory=asked.worker_memory if asked else 0,
         server_memory=asked.servers * asked.server_memory if asked else 0,  # this one has the rows of all of them
-    )  # fmt: skip
+    )
     shape = clamp.within(small, job.bounds, config, need=job.need)
     return Start(shape=shape, why=f"small start to be measured: {because}", warm=False, notes=notes)
 
@@ -193,9 +196,12 @@ def learn(
     newest = {name: one for name, one in newest.items() if one.known}
     if len(recent) < FEWEST or not newest:
         return Lesson(
-            similar=similar or USUAL_SIMILAR, smoothing=smoothing or USUAL_SMOOTHING, telling=None, among={},
+            similar=similar or USUAL_SIMILAR,
+            smoothing=smoothing or USUAL_SMOOTHING,
+            telling=None,
+            among={},
             accuracy=math.nan,
-        )  # fmt: skip
+        )
     finals = np.array([_row(one.shape)[:COMPARED] for one in recent])
     parts = similarity.between(newest, newest, (len(recent), len(recent)))
     older = np.tri(len(recent), k=-1, dtype=bool)
@@ -232,10 +238,17 @@ def _row(shape: Shape | None) -> Floats:
     either had, of one kind at the expense of the other.
     """
     assert shape is not None
-    return np.array([
-        shape.workers, shape.servers, shape.workers * shape.worker_cpu, shape.servers * shape.server_cpu,
-        shape.worker_memory, shape.servers * shape.server_memory,
-    ], dtype=float)  # fmt: skip
+    return np.array(
+        [
+            shape.workers,
+            shape.servers,
+            shape.workers * shape.worker_cpu,
+            shape.servers * shape.server_cpu,
+            shape.worker_memory,
+            shape.servers * shape.server_memory,
+        ],
+        dtype=float,
+    )
 
 
 def _shape(row: Floats) -> Shape:
@@ -243,6 +256,10 @@ def _shape(row: Floats) -> Shape:
     workers, servers, worker_cpus, server_cpus, worker_memory, server_memories = (float(part) for part in row)
     count, serving = max(1, round(workers)), max(1, round(servers))
     return Shape(
-        workers=count, servers=serving, worker_cpu=worker_cpus / count, server_cpu=server_cpus / serving,
-        worker_memory=math.ceil(worker_memory), server_memory=math.ceil(server_memories / serving),
-    )  # fmt: skip
+        workers=count,
+        servers=serving,
+        worker_cpu=worker_cpus / count,
+        server_cpu=server_cpus / serving,
+        worker_memory=math.ceil(worker_memory),
+        server_memory=math.ceil(server_memories / serving),
+    )

@@ -226,15 +226,27 @@ def _fit_tables(jobs: Sequence[tuple[Table, ModelFacts]], paces: Sequence[Pace])
     return [
         Fitted(
             coefficients=Coefficients(grad=c[0], upd=c[1], sync=c[2], emb=c[3], beta=c[4]),
-            facts=facts[job], table=tables[job], rmsle=one_rmsle, mape=one_mape, deviations=tuple(deviation),
-            information=information[job], constants=tuple(parts) if timed[job] else None,
+            facts=facts[job],
+            table=tables[job],
+            rmsle=one_rmsle,
+            mape=one_mape,
+            deviations=tuple(deviation),
+            information=information[job],
+            constants=tuple(parts) if timed[job] else None,
         )
-        if all(map(math.isfinite, c)) else Refused(why=NO_NUMBERS, dropped=tables[job].dropped)
+        if all(map(math.isfinite, c))
+        else Refused(why=NO_NUMBERS, dropped=tables[job].dropped)
         for job, (c, one_rmsle, one_mape, deviation, parts) in enumerate(
-            zip(solution.coefficients.tolist(), rmsle.tolist(), mape.tolist(), deviations.tolist(), apart.tolist(),
-                strict=True)
+            zip(
+                solution.coefficients.tolist(),
+                rmsle.tolist(),
+                mape.tolist(),
+                deviations.tolist(),
+                apart.tolist(),
+                strict=True,
+            )
         )
-    ]  # fmt: skip
+    ]
 
 
 def _lines(rows: Array, times: Array, seconds: Array, present: Array) -> tuple[Array, Array, Array]:

@@ -68,9 +68,8 @@ def now(job: JobView) -> Measured | None:
     since = job.last_change_at if job.last_change_at is not None else -math.inf
     shape = job.at_work
     recent = [
-        one for one in job.profiles
-        if one.at >= since and (one.shape is shape or one.shape == shape) and _sound(one)
-    ]  # fmt: skip
+        one for one in job.profiles if one.at >= since and (one.shape is shape or one.shape == shape) and _sound(one)
+    ]
     if not recent:
         return None
     timing = total(one.timing for one in recent)
@@ -79,9 +78,7 @@ def now(job: JobView) -> Measured | None:
         return None
     terms = timing.gradient_s + timing.update_s + timing.synchronization_s + timing.lookup_s
     timed = math.isfinite(terms) and terms >= TIMED * timing.total_s
-    return Measured(
-        shape=recent[0].shape, throughput=speed, steps=timing.steps, windows=len(recent), timed=timed
-    )  # fmt: skip
+    return Measured(shape=recent[0].shape, throughput=speed, steps=timing.steps, windows=len(recent), timed=timed)
 
 
 def _sound(profile: Profile) -> bool:

@@ -22,9 +22,18 @@ from springtide.planning.perf_model.equations import Array, Index
 RECENT = 16
 """Windows of one configuration that count, the newest: jobs change as their tables grow."""
 READ = (
-    "shape.workers", "shape.servers", "shape.worker_cpu", "shape.server_cpu", "batch", "timing.total_s",
-    "timing.gradient_s", "timing.update_s", "timing.synchronization_s", "timing.lookup_s", "timing.steps",
-)  # fmt: skip
+    "shape.workers",
+    "shape.servers",
+    "shape.worker_cpu",
+    "shape.server_cpu",
+    "batch",
+    "timing.total_s",
+    "timing.gradient_s",
+    "timing.update_s",
+    "timing.synchronization_s",
+    "timing.lookup_s",
+    "timing.steps",
+)
 """Of a profile: what says which configuration it is of, and how long its steps took."""
 SETTING = 5
 """So many of them are the configuration, as far as it matters to the time of a step: workers, servers, cores of each,
@@ -75,8 +84,9 @@ def tabulate(jobs: Sequence[Iterable[Profile]]) -> list[Table | Refused]:
         times = read[:, SETTING : 2 * SETTING] / steps[:, None]
         fault = numpy.select(
             [~((steps > 0) & (batch > 0)), ~numpy.isfinite(times.sum(axis=1)), times[:, 0] <= 0, times.min(axis=1) < 0],
-            [0, 1, 2, 3], -1,
-        )  # fmt: skip
+            [0, 1, 2, 3],
+            -1,
+        )
     (good,) = numpy.nonzero(fault < 0)
     dropped = _counted(rows.owner, fault, len(given))
     settings, times, owner = read[good, :SETTING], times[good], rows.owner[good]

@@ -77,9 +77,13 @@ class Observed:
 
 
 def observe(
-    readings: Sequence[Reading], changes: Sequence[Change], *, batch: int, rules: Rules | None = None,
+    readings: Sequence[Reading],
+    changes: Sequence[Change],
+    *,
+    batch: int,
+    rules: Rules | None = None,
     spent: Sequence[Spent] = (),
-) -> Observed:  # fmt: skip
+) -> Observed:
     """Profiles of all windows that are worth something; `spent`: oldest first, where it was counted."""
     rules = rules or Rules()
     dropped: Counter[str] = Counter()
@@ -110,10 +114,8 @@ def observe(
             begin = starts[era] + number * rules.window_s
             workers, servers = _cores(spent, begin, begin + rules.window_s)
             windows.setdefault(era, []).append(
-                Profile(
-                    shape=shape, batch=batch, timing=timing, at=at, worker_cores=workers, server_cores=servers
-                )
-            )  # fmt: skip
+                Profile(shape=shape, batch=batch, timing=timing, at=at, worker_cores=workers, server_cores=servers)
+            )
     kept: list[Profile] = []
     for some in windows.values():
         like_others = _without_odd(some, rules.deviations)

@@ -48,9 +48,13 @@ class Columns(NamedTuple):
         """One row as a shape."""
         workers, servers, worker_cpu, server_cpu, worker_memory, server_memory = (c[row] for c in self)
         return Shape(
-            workers=int(workers), servers=int(servers), worker_cpu=float(worker_cpu), server_cpu=float(server_cpu),
-            worker_memory=int(worker_memory), server_memory=int(server_memory),
-        )  # fmt: skip
+            workers=int(workers),
+            servers=int(servers),
+            worker_cpu=float(worker_cpu),
+            server_cpu=float(server_cpu),
+            worker_memory=int(worker_memory),
+            server_memory=int(server_memory),
+        )
 
 
 _fields = operator.attrgetter(*FIELDS)

@@ -55,16 +55,29 @@ def shapes(jobs: Sequence[Around]) -> tuple[Columns, Rows]:
 
 def inside(shapes: Columns, rows: Rows, limits: Sequence[ShapeBounds]) -> NDArray[np.bool_]:
     """Which of them quota and bounds of memory allow."""
-    known = np.array([
-        (one.quota.cpu, one.quota.memory, one.least.worker_memory, one.most.worker_memory, one.least.server_memory,
-         one.most.server_memory) for one in limits
-    ], dtype=float).reshape(-1, 6)  # fmt: skip
+    known = np.array(
+        [
+            (
+                one.quota.cpu,
+                one.quota.memory,
+                one.least.worker_memory,
+                one.most.worker_memory,
+                one.least.server_memory,
+                one.most.server_memory,
+            )
+            for one in limits
+        ],
+        dtype=float,
+    ).reshape(-1, 6)
     cpu, memory, least_worker, most_worker, least_server, most_server = known.T.take(rows.owner, axis=1)
     return np.asarray(
-        (shapes.cpu <= cpu) & (shapes.memory <= memory)
-        & (shapes.worker_memory >= least_worker) & (shapes.worker_memory <= most_worker)
-        & (shapes.server_memory >= least_server) & (shapes.server_memory <= most_server)
-    )  # fmt: skip
+        (shapes.cpu <= cpu)
+        & (shapes.memory <= memory)
+        & (shapes.worker_memory >= least_worker)
+        & (shapes.worker_memory <= most_worker)
+        & (shapes.server_memory >= least_server)
+        & (shapes.server_memory <= most_server)
+    )
 
 
 def _axes(one: Around) -> tuple[Sequence[float], ...]:

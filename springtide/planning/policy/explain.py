@@ -71,9 +71,14 @@ def outlooks(view: ClusterView, config: PlanningConfig, decision: Decision) -> t
 
 
 def _one(
-    job: JobView, measured: float | None, pace: Pace, model: Fitted | Refused, view: ClusterView,
-    config: PlanningConfig, decision: Decision,
-) -> Outlook:  # fmt: skip
+    job: JobView,
+    measured: float | None,
+    pace: Pace,
+    model: Fitted | Refused,
+    view: ClusterView,
+    config: PlanningConfig,
+    decision: Decision,
+) -> Outlook:
     plan = decision.plan_for(job.name)
     options: list[tuple[Shape, float | None]]
     if isinstance(model, Refused):
@@ -83,7 +88,7 @@ def _one(
         bounds = _bounds(job, view, config)
         front = pareto.front(
             model.coefficients, job.facts, bounds=bounds, now=job.shape, need=job.need, prices=config.prices, pace=pace
-        )  # fmt: skip
+        )
         thin = front.thin(MOST)
         shapes = [thin.shape(place) for place in range(len(thin))]
         shapes += [shape for shape in _named(job, plan) if not any(_alike(shape, one) for one in shapes)]
@@ -92,17 +97,25 @@ def _one(
         shares = _shares(model, job.shape) if job.shape else None
     listed = [
         Option(
-            shape=shape, cost=cost(shape, config.prices), throughput=speed,
+            shape=shape,
+            cost=cost(shape, config.prices),
+            throughput=speed,
             chosen=plan is not None and _alike(shape, plan.shape),
             now=job.shape is not None and _alike(shape, job.shape),
         )
         for shape, speed in options
-    ]  # fmt: skip
+    ]
     listed.sort(key=lambda one: (one.cost, one.throughput or 0.0))
     return Outlook(
-        job=job.name, model=model, measured=measured, options=tuple(listed), why=why, plan=plan, probe=next_one,
+        job=job.name,
+        model=model,
+        measured=measured,
+        options=tuple(listed),
+        why=why,
+        plan=plan,
+        probe=next_one,
         shares=shares,
-    )  # fmt: skip
+    )
 
 
 def _trust(model: Fitted) -> str:
@@ -122,7 +135,7 @@ def _bounds(job: JobView, view: ClusterView, config: PlanningConfig) -> ShapeBou
     try:
         return replace(
             bounds, quota=ResourceBudget(cpu=min(quota.cpu, whole.cpu), memory=min(quota.memory, whole.memory))
-        )  # fmt: skip
+        )
     except errors.BadInput:
         return bounds
 
@@ -137,9 +150,11 @@ def _named(job: JobView, plan: ShapePlan | None) -> list[Shape]:
 
 def _alike(one: Shape, other: Shape) -> bool:
     """Whether two shapes are the same to the model; memory, which makes nothing faster, aside."""
-    return (one.workers, one.servers) == (other.workers, other.servers) and math.isclose(
-        one.worker_cpu, other.worker_cpu, rel_tol=1e-6
-    ) and math.isclose(one.server_cpu, other.server_cpu, rel_tol=1e-6)  # fmt: skip
+    return (
+        (one.workers, one.servers) == (other.workers, other.servers)
+        and math.isclose(one.worker_cpu, other.worker_cpu, rel_tol=1e-6)
+        and math.isclose(one.server_cpu, other.server_cpu, rel_tol=1e-6)
+    )
 
 
 def _shares(model: Fitted, shape: Shape) -> tuple[float, ...]:

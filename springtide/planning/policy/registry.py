@@ -19,9 +19,13 @@ from springtide.planning.policy.sanitize import Policy
 from springtide.planning.policy.springtide_policy import springtide
 
 POLICIES: dict[str, Policy] = {
-    "springtide": springtide, "static": static, "es": es, "optimus": optimus, "optimus_one": optimus_one,
+    "springtide": springtide,
+    "static": static,
+    "es": es,
+    "optimus": optimus,
+    "optimus_one": optimus_one,
     "dlrover": dlrover,
-}  # fmt: skip
+}
 
 
 def names() -> tuple[str, ...]:

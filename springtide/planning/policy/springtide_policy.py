@@ -94,8 +94,12 @@ def _placed(wish: Wish, job: JobView, room: Room, config: PlanningConfig) -> Sha
         return wish.plan
     if wish.rank == stages.URGENT or (job.shape is not None and held.cpu <= job.shape.cpu):
         return f"{wish.plan.reason}; there is no room for that now"
-    return replace(wish.plan, shape=held, cost=cost(held, config.prices),
-                   reason=f"{wish.plan.reason}; as much of it as there is room for")  # fmt: skip
+    return replace(
+        wish.plan,
+        shape=held,
+        cost=cost(held, config.prices),
+        reason=f"{wish.plan.reason}; as much of it as there is room for",
+    )
 
 
 def _shared_out(
@@ -108,8 +112,9 @@ def _shared_out(
     models = fit.fit_many([(one.job.profiles, one.job.facts) for one in ready], found)
     bidders = [
         bidding.Bidder(one, model, pace)
-        for one, model, pace in zip(ready, models, found, strict=True) if isinstance(model, fit.Fitted)
-    ]  # fmt: skip
+        for one, model, pace in zip(ready, models, found, strict=True)
+        if isinstance(model, fit.Fitted)
+    ]
     made = iter(bidding.bids(bidders, view, config))
     for one, model in zip(ready, models, strict=True):
         bid = next(made) if isinstance(model, fit.Fitted) else model.why
@@ -120,7 +125,7 @@ def _shared_out(
     left = ResourceBudget(
         cpu=max(0.0, room.cpu + sum(one.now.cpu for one in bids)),
         memory=max(0.0, room.memory + sum(one.now.memory for one in bids)),
-    )  # fmt: skip
+    )
     decision = choose.choose(bids, _without(left, waiting), config)
     if waiting and not decision.plans:
         decision = choose.choose(bids, left, config)

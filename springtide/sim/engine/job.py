@@ -179,7 +179,16 @@ class Running:
         if self.started_at is not None and self.last_change_at is not None:
             scaling = self.last_change_at - self.started_at
         return Outcome(
-            job=self.job, end=end, ended_at=now, started_at=self.started_at, initial=self.initial, final=self.shape,
-            used=self.used, changes=self.changes, scaling_s=scaling, ooms=self.ooms, slow_s=self.slow_s,
+            job=self.job,
+            end=end,
+            ended_at=now,
+            started_at=self.started_at,
+            initial=self.initial,
+            final=self.shape,
+            used=self.used,
+            changes=self.changes,
+            scaling_s=scaling,
+            ooms=self.ooms,
+            slow_s=self.slow_s,
             samples=self.done,
-        )  # fmt: skip
+        )

@@ -79,10 +79,13 @@ def best(job: Job, bounds: ShapeBounds, *, cpu: float = np.inf, world: World | N
     servers = int(many.servers[chosen])
     rows = min(1.0, job.hot / servers) * job.table_bytes
     return Shape(
-        workers=int(many.workers[chosen]), servers=servers, worker_cpu=float(many.worker_cpu[chosen]),
-        server_cpu=float(many.server_cpu[chosen]), worker_memory=int(job.worker_bytes * 1.01),
+        workers=int(many.workers[chosen]),
+        servers=servers,
+        worker_cpu=float(many.worker_cpu[chosen]),
+        server_cpu=float(many.server_cpu[chosen]),
+        worker_memory=int(job.worker_bytes * 1.01),
         server_memory=min(int((job.server_base_bytes + rows) * 1.01), bounds.most.server_memory),
-    )  # fmt: skip
+    )
 
 
 def soonest(jobs: Iterable[Job], world: World) -> systems.System:

@@ -61,9 +61,16 @@ class Simulation:
     """One system on one workload."""
 
     def __init__(
-        self, world: World, jobs: Iterable[Job], system: System, *, config: PlanningConfig | None = None,
-        history: Iterable[PastJob] = (), watch: Watch | None = None, record: Iterable[str] = (),
-    ) -> None:  # fmt: skip
+        self,
+        world: World,
+        jobs: Iterable[Job],
+        system: System,
+        *,
+        config: PlanningConfig | None = None,
+        history: Iterable[PastJob] = (),
+        watch: Watch | None = None,
+        record: Iterable[str] = (),
+    ) -> None:
         self.world, self.system, self.mechanisms = world, system, system.mechanisms
         self.config = replace(config or PlanningConfig(exact_seconds=0.0), workers_stay=True)  # see `_change`
         self.clock, self.cluster, self.story = Clock(), Cluster(world), Story()
@@ -138,9 +145,12 @@ class Simulation:
             memory=free.memory + sum(running.reserved.memory for running in due),
         )
         seen = ClusterView(
-            now=self.clock.now, capacity=capacity, history=tuple(self.history), launches=tuple(self.launches),
+            now=self.clock.now,
+            capacity=capacity,
+            history=tuple(self.history),
+            launches=tuple(self.launches),
             jobs=tuple(views.view(running, self.bounds) for running in due),
-        )  # fmt: skip
+        )
         decision = systems.check(self.system.policy(seen, self.config), self.system.name)
         self.story.decisions += 1
         if not decision.plans and " failed: " in decision.why:
@@ -174,10 +184,15 @@ class Simulation:
             running.use_errors = (workers, servers)
             running.profiles.append(
                 physics.profile(
-                    running.job, running.at_work, speed, steps=max(1, round(speed.steps_s * seconds)), noise=noise,
-                    at=self.clock.now - (WINDOWS - number) * seconds, cores=running.use_errors,
+                    running.job,
+                    running.at_work,
+                    speed,
+                    steps=max(1, round(speed.steps_s * seconds)),
+                    noise=noise,
+                    at=self.clock.now - (WINDOWS - number) * seconds,
+                    cores=running.use_errors,
                 )
-            )  # fmt: skip
+            )
         del running.profiles[:-PROFILES]
 
     def _carry_out(self, decision: Decision) -> None:

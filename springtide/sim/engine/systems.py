@@ -64,9 +64,7 @@ class System:
     """...and again after this share of the time since its last change."""
 
 
-KUBEFLOW = Mechanisms(
-    elastic=False, dynamic_shards=False, servers=ServerChange.RESTART, relieves=False, foresees=False
-)  # fmt: skip
+KUBEFLOW = Mechanisms(elastic=False, dynamic_shards=False, servers=ServerChange.RESTART, relieves=False, foresees=False)
 SCHEDULER = Mechanisms(servers=ServerChange.INITIALIZE, relieves=False, foresees=False)
 """ES and Optimus: pods come and go, nothing is mended, memory is not their business."""
 THREE_MINUTES_S = 180.0

@@ -26,11 +26,15 @@ def bounds(world: World) -> ShapeBounds:
     return ShapeBounds(
         least=Shape(workers=1, servers=1, worker_cpu=1.0, server_cpu=1.0),
         most=Shape(
-            workers=MOST_WORKERS, servers=MOST_SERVERS, worker_cpu=world.node_cpu, server_cpu=world.node_cpu,
-            worker_memory=most, server_memory=most,
+            workers=MOST_WORKERS,
+            servers=MOST_SERVERS,
+            worker_cpu=world.node_cpu,
+            server_cpu=world.node_cpu,
+            worker_memory=most,
+            server_memory=most,
         ),
         quota=ResourceBudget(cpu=world.job_cpu, memory=MOST_SERVERS * most),
-    )  # fmt: skip
+    )
 
 
 def unbounded(world: World) -> ShapeBounds:
@@ -39,18 +43,26 @@ def unbounded(world: World) -> ShapeBounds:
     return ShapeBounds(
         least=Shape(workers=1, servers=1, worker_cpu=0.01, server_cpu=0.01),
         most=Shape(
-            workers=1000, servers=1000, worker_cpu=world.node_cpu, server_cpu=world.node_cpu,
-            worker_memory=most, server_memory=most,
+            workers=1000,
+            servers=1000,
+            worker_cpu=world.node_cpu,
+            server_cpu=world.node_cpu,
+            worker_memory=most,
+            server_memory=most,
         ),
-    )  # fmt: skip
+    )
 
 
 def features(job: Job) -> dict[str, Feature]:
     """What is known of a job when it is submitted."""
     return {
-        "user": job.user, "kind": job.kind, "model": job.model, "batch": float(job.facts.batch),
-        "samples": job.samples, "dim": job.facts.dim,
-    }  # fmt: skip
+        "user": job.user,
+        "kind": job.kind,
+        "model": job.model,
+        "batch": float(job.facts.batch),
+        "samples": job.samples,
+        "dim": job.facts.dim,
+    }
 
 
 def need(running: Running) -> MemoryNeed:
@@ -63,20 +75,33 @@ def need(running: Running) -> MemoryNeed:
 def _roomy(job: Job, rows: float) -> MemoryNeed:
     return MemoryNeed(
         worker=int(job.worker_bytes * ROOM), server=int(job.server_base_bytes * ROOM), rows=int(rows * ROOM)
-    )  # fmt: skip
+    )
 
 
 def view(running: Running, limits: ShapeBounds) -> JobView:
     """One job."""
     job = running.job
     return JobView(
-        name=job.name, user=job.user, facts=job.facts, bounds=limits, features=features(job), shape=running.shape,
+        name=job.name,
+        user=job.user,
+        facts=job.facts,
+        bounds=limits,
+        features=features(job),
+        shape=running.shape,
         extra_workers=running.extra_workers,
-        requested=job.requested, need=running.need, submitted_at=job.arrives_at,
-        started_at=running.started_at, last_change_at=running.last_change_at, samples_done=running.done,
-        samples_total=job.samples, stage=running.stage, profiles=tuple(running.profiles), uses=uses(running),
-        launches=tuple(running.launches), findings=findings(running),
-    )  # fmt: skip
+        requested=job.requested,
+        need=running.need,
+        submitted_at=job.arrives_at,
+        started_at=running.started_at,
+        last_change_at=running.last_change_at,
+        samples_done=running.done,
+        samples_total=job.samples,
+        stage=running.stage,
+        profiles=tuple(running.profiles),
+        uses=uses(running),
+        launches=tuple(running.launches),
+        findings=findings(running),
+    )
 
 
 def uses(running: Running) -> tuple[RoleUse, ...]:
@@ -93,18 +118,24 @@ def uses(running: Running) -> tuple[RoleUse, ...]:
     full = physics.server_bytes(running.job, shape.servers, running.done)
     workers = tuple(
         RoleUse(
-            role=role, cpu_used=worker_cpu * of_workers, cpu=shape.worker_cpu,
-            memory_used=int(running.job.worker_bytes), memory=shape.worker_memory,
+            role=role,
+            cpu_used=worker_cpu * of_workers,
+            cpu=shape.worker_cpu,
+            memory_used=int(running.job.worker_bytes),
+            memory=shape.worker_memory,
         )
         for role in WORKERS[: running.at_work.workers]
-    )  # fmt: skip
+    )
     servers = tuple(
         RoleUse(
-            role=role, cpu=shape.server_cpu, memory=shape.server_memory,
-            cpu_used=of_servers * (hottest if role.rank == 0 else others), memory_used=int(full),
+            role=role,
+            cpu=shape.server_cpu,
+            memory=shape.server_memory,
+            cpu_used=of_servers * (hottest if role.rank == 0 else others),
+            memory_used=int(full),
         )
         for role in SERVERS[: shape.servers]
-    )  # fmt: skip
+    )
     return (*workers, *servers)
 
 
@@ -134,6 +165,13 @@ def past(running: Running, end: End, at: float) -> PastJob:
     job = running.job
     rows = physics.rows_bytes(job, running.done)
     return PastJob(
-        name=job.name, user=job.user, features=features(job), initial=running.initial, shape=running.shape,
-        finished=end is End.FINISHED, ended_at=at, need=_roomy(job, rows), facts=job.facts,
-    )  # fmt: skip
+        name=job.name,
+        user=job.user,
+        features=features(job),
+        initial=running.initial,
+        shape=running.shape,
+        finished=end is End.FINISHED,
+        ended_at=at,
+        need=_roomy(job, rows),
+        facts=job.facts,
+    )

@@ -51,16 +51,21 @@ def first_plan(
 ) -> ShapePlan:
     """What a job begins with: as the policy says of one that it knows nothing of yet, else as its user asked."""
     view = JobView(
-        name=job.name, user=job.user, facts=job.facts, bounds=bounds, features=views.features(job),
-        requested=job.requested, submitted_at=job.arrives_at, samples_total=job.samples, stage=PlanningStage.WAITING,
-    )  # fmt: skip
+        name=job.name,
+        user=job.user,
+        facts=job.facts,
+        bounds=bounds,
+        features=views.features(job),
+        requested=job.requested,
+        submitted_at=job.arrives_at,
+        samples_total=job.samples,
+        stage=PlanningStage.WAITING,
+    )
     decision = systems.check(
         system.policy(ClusterView(now=job.arrives_at, capacity=capacity, jobs=(view,)), config), system.name
     )
     wish = job.requested
-    asked = Shape(
-        workers=wish.workers, servers=wish.servers, worker_cpu=wish.worker_cpu, server_cpu=wish.server_cpu
-    )  # fmt: skip
+    asked = Shape(workers=wish.workers, servers=wish.servers, worker_cpu=wish.worker_cpu, server_cpu=wish.server_cpu)
     return decision.plan_for(job.name) or ShapePlan(
         job=job.name, shape=asked, reason=decision.why, stage=PlanningStage.ADJUSTING
     )

@@ -111,7 +111,12 @@ def apply(store: _native.Store, keys: Keys, part: Part, batches: Batches) -> fro
     """A server takes batches of one shard for some of its slots: those that have a part of them already, and refuse."""
     count, shard, first, end = len(part.slots), batches.shard, batches.first, batches.end
     stats = store.push_once(
-        np.zeros(count, dtype=np.uint16), keys[shard, part.slots], np.full(count, -batches.number, dtype=np.float32),
-        HYPER, [(0, shard, first, end - first)], part.mask, unique=True,
-    )  # fmt: skip
+        np.zeros(count, dtype=np.uint16),
+        keys[shard, part.slots],
+        np.full(count, -batches.number, dtype=np.float32),
+        HYPER,
+        [(0, shard, first, end - first)],
+        part.mask,
+        unique=True,
+    )
     return frozenset(stats.torn)

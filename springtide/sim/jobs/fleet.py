@@ -51,9 +51,16 @@ class Running:
     """All jobs of one simulation."""
 
     def __init__(
-        self, world: World, jobs: Iterable[Job], system: System, folder: pathlib.Path, *,
-        heartbeat_s: float = HEARTBEAT_S, stride_s: float = STRIDE_S, watch: Watch | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        world: World,
+        jobs: Iterable[Job],
+        system: System,
+        folder: pathlib.Path,
+        *,
+        heartbeat_s: float = HEARTBEAT_S,
+        stride_s: float = STRIDE_S,
+        watch: Watch | None = None,
+    ) -> None:
         self._world, self._jobs, self._system, self._folder = world, tuple(jobs), system, folder
         self._heartbeat_s, self._stride_s, self._watch = heartbeat_s, stride_s, watch
         self._loop = asyncio.get_running_loop()
@@ -108,14 +115,24 @@ class Running:
         elastic = self._system.mechanisms.elastic
         beat, config = self._heartbeat_s, self._config
         rules = PlanRules(
-            bounds=self._bounds, config=config, stage=plan.stage or PlanningStage.SAMPLING, why=plan.reason,
-            every_s=self._system.every_s, settle_s=2 * beat, window_s=max(2 * beat, config.sample_s / 3),
-        )  # fmt: skip
+            bounds=self._bounds,
+            config=config,
+            stage=plan.stage or PlanningStage.SAMPLING,
+            why=plan.reason,
+            every_s=self._system.every_s,
+            settle_s=2 * beat,
+            window_s=max(2 * beat, config.sample_s / 3),
+        )
         return Setup(
-            job=job, shape=replace(plan.shape, worker_memory=0, server_memory=0), seed=job.seed, heartbeat_s=beat,
-            stride_s=self._stride_s, save_every_s=self._world.save_every_s, planning=rules if elastic else PlanRules(),
+            job=job,
+            shape=replace(plan.shape, worker_memory=0, server_memory=0),
+            seed=job.seed,
+            heartbeat_s=beat,
+            stride_s=self._stride_s,
+            save_every_s=self._world.save_every_s,
+            planning=rules if elastic else PlanRules(),
             starts_s=lambda wanted, _: self._starts_s(wanted, chance),
-        )  # fmt: skip
+        )
 
     def _starts_s(self, wanted: WantedRole, chance: np.random.Generator) -> float:
         pending = clusters.pending_s(self._world, wanted.cpu or 1.0, 1, chance)
@@ -129,6 +146,7 @@ def _luck_of(job: Job) -> np.random.Generator:
 def without_memory(bounds: ShapeBounds) -> ShapeBounds:
     """Bounds of cores alone: memory has no limit at this level."""
     return replace(
-        bounds, least=replace(bounds.least, worker_memory=0, server_memory=0),
+        bounds,
+        least=replace(bounds.least, worker_memory=0, server_memory=0),
         most=replace(bounds.most, worker_memory=0, server_memory=0),
-    )  # fmt: skip
+    )

@@ -75,16 +75,24 @@ class Setup:
         """As a master is told of it."""
         beat, usual = self.heartbeat_s, StragglerRules()
         return JobSpec(
-            name=self.job.name.replace("~", "-").lower(), servers=self.shape.servers, workers=self.shape.workers,
-            slots=SLOTS, heartbeat_s=beat, silence_s=max(30.0, 6 * beat), join_s=1e6, relaunches=self.relaunches,
+            name=self.job.name.replace("~", "-").lower(),
+            servers=self.shape.servers,
+            workers=self.shape.workers,
+            slots=SLOTS,
+            heartbeat_s=beat,
+            silence_s=max(30.0, 6 * beat),
+            join_s=1e6,
+            relaunches=self.relaunches,
             drain_s=max(30.0, 6 * beat, 4 * self.stride_s),
-            checkpoints=CheckpointRules(every_s=self.save_every_s), planning=self.planning,
+            checkpoints=CheckpointRules(every_s=self.save_every_s),
+            planning=self.planning,
             guards=replace(self.guards, window_s=5 * beat),
             stragglers=replace(usual, window_s=max(usual.window_s, 6 * beat), every_s=max(usual.every_s, 4 * beat)),
-            worker_cpu=self.shape.worker_cpu, server_cpu=self.shape.server_cpu,
+            worker_cpu=self.shape.worker_cpu,
+            server_cpu=self.shape.server_cpu,
             worker_memory=self.shape.worker_memory or None,
             server_memory=self.shape.server_memory or None if self.guards.memory else None,
-        )  # fmt: skip
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,9 +195,8 @@ class VirtualJob:
             holder = LeaseHolder(wanted.role.rank, wanted.incarnation)
             return VirtualWorker(holder, self.card, self.network, self.pace, self.setup.stride_s)
         server = VirtualServer(
-            wanted.role.rank, wanted.incarnation, self.keys, self.network, self.pace, self.setup.disks,
-            self.chance,
-        )  # fmt: skip
+            wanted.role.rank, wanted.incarnation, self.keys, self.network, self.pace, self.setup.disks, self.chance
+        )
         self._servers = [*(one for one in self._servers if one.gates or one.alive), server]
         return server
 

@@ -45,10 +45,12 @@ class Luck:
 
     async def _become_slow(self) -> None:
         job = self._job.setup.job
-        for share, kind, speed in sorted([
-            (job.straggles_at, RoleKind.WORKER, job.straggler_speed),
-            (job.slow_server_at, RoleKind.SERVER, job.server_speed),
-        ]):  # fmt: skip
+        for share, kind, speed in sorted(
+            [
+                (job.straggles_at, RoleKind.WORKER, job.straggler_speed),
+                (job.slow_server_at, RoleKind.SERVER, job.server_speed),
+            ]
+        ):
             while self._job.samples_done < share * job.samples:
                 await asyncio.sleep(5 * self._job.spec.heartbeat_s)
             if found := self._job.machines.living(kind):

@@ -57,9 +57,12 @@ class Pace:
         gradient, update, synchronization, lookup = now.terms
         more = gradient * (1 / max(share, AT_REST) - 1)
         return Speed(
-            step_s=now.step_s + more, terms=(gradient + more, update, synchronization, lookup), steps_s=now.steps_s,
-            worker_cores=now.worker_cores, server_cores=now.server_cores,
-        )  # fmt: skip
+            step_s=now.step_s + more,
+            terms=(gradient + more, update, synchronization, lookup),
+            steps_s=now.steps_s,
+            worker_cores=now.worker_cores,
+            server_cores=now.server_cores,
+        )
 
     def slot_bytes(self) -> float:
         """What one slot weighs by now."""

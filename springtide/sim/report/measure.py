@@ -59,12 +59,16 @@ def summary(story: Story) -> Summary:
     times = [outcome.jct_s for outcome in finished]
     count = max(len(outcomes), 1)
     return Summary(
-        submitted=len(outcomes), finished=len(finished), reruns=sum(outcome.job.tries > 0 for outcome in outcomes),
+        submitted=len(outcomes),
+        finished=len(finished),
+        reruns=sum(outcome.job.tries > 0 for outcome in outcomes),
         completion=len(finished) / count,
         completion_small=completion(outcomes, lambda one: one.job.requested.cpu < LARGE_CPU),
         completion_large=completion(outcomes, lambda one: one.job.requested.cpu >= LARGE_CPU),
         jct_mean_s=float(np.mean(times)) if times else None,
-        jct_p50_s=percentile(times, 50), jct_p90_s=percentile(times, 90), jct_p99_s=percentile(times, 99),
+        jct_p50_s=percentile(times, 50),
+        jct_p90_s=percentile(times, 90),
+        jct_p99_s=percentile(times, 99),
         pending_p50_s=percentile([outcome.pending_s for outcome in finished], 50),
         **utilization(outcome.used for outcome in outcomes),
         oom=sum(outcome.ooms > 0 for outcome in outcomes) / count,
@@ -74,10 +78,11 @@ def summary(story: Story) -> Summary:
         changes=sum(outcome.changes for outcome in outcomes) / count,
         scaling_s=float(np.mean([outcome.scaling_s for outcome in finished])) if finished else None,
         failures={
-            str(end): number for end in End
+            str(end): number
+            for end in End
             if end is not End.FINISHED and (number := sum(outcome.end is end for outcome in outcomes))
         },
-    )  # fmt: skip
+    )
 
 
 def _held_up(outcome: Outcome) -> bool:
@@ -107,7 +112,10 @@ def utilization(used: Iterable[Used]) -> dict[str, float | None]:
         return sum(sums[name] for name in names) / given if given > 0 else None
 
     return {
-        "worker_cpu": share("worker_cpu"), "server_cpu": share("server_cpu"), "cpu": share("worker_cpu", "server_cpu"),
-        "worker_memory": share("worker_memory"), "server_memory": share("server_memory"),
+        "worker_cpu": share("worker_cpu"),
+        "server_cpu": share("server_cpu"),
+        "cpu": share("worker_cpu", "server_cpu"),
+        "worker_memory": share("worker_memory"),
+        "server_memory": share("server_memory"),
         "memory": share("worker_memory", "server_memory"),
-    }  # fmt: skip
+    }

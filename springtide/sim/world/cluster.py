@@ -33,10 +33,9 @@ class Cluster:
 
     def fits(self, cpu: float, memory: float) -> bool:
         """Whether so much is free."""
-        return (
-            self.cpu + cpu <= self.capacity.cpu * (1 + ROUNDING)
-            and self.memory + memory <= self.capacity.memory * (1 + ROUNDING)
-        )  # fmt: skip
+        return self.cpu + cpu <= self.capacity.cpu * (1 + ROUNDING) and self.memory + memory <= self.capacity.memory * (
+            1 + ROUNDING
+        )
 
     def take(self, cpu: float, memory: float) -> None:
         """Take it, or give some back with negative amounts."""
@@ -51,7 +50,7 @@ class Cluster:
         return (
             max(shape.worker_cpu, shape.server_cpu) <= self.world.node_cpu
             and max(shape.worker_memory, shape.server_memory) <= most
-        )  # fmt: skip
+        )
 
 
 def pending_s(world: World, cpu: float, pods: int, random: np.random.Generator) -> float:

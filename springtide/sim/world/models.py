@@ -52,16 +52,18 @@ class Model:
 
 def _shape(workers: int, worker_cpu: float, worker_gb: int, servers: int, server_cpu: float, server_gb: int) -> Shape:
     return Shape(
-        workers=workers, servers=servers, worker_cpu=worker_cpu, server_cpu=server_cpu,
-        worker_memory=worker_gb * GIB, server_memory=server_gb * GIB,
-    )  # fmt: skip
+        workers=workers,
+        servers=servers,
+        worker_cpu=worker_cpu,
+        server_cpu=server_cpu,
+        worker_memory=worker_gb * GIB,
+        server_memory=server_gb * GIB,
+    )
 
 
 def _in_units(*, grad_s: float, upd_s: float, sync_s: float, emb_s: float, beta_s: float) -> Coefficients:
     """From core-seconds of a batch, of an update, and seconds of a worker and a server alone."""
-    return Coefficients(
-        grad=grad_s / BATCH, upd=upd_s, sync=sync_s / SYNC_S, emb=emb_s / (BATCH * FLOATS), beta=beta_s,
-    )  # fmt: skip
+    return Coefficients(grad=grad_s / BATCH, upd=upd_s, sync=sync_s / SYNC_S, emb=emb_s / (BATCH * FLOATS), beta=beta_s)
 
 
 def _wide_deep() -> Coefficients:
@@ -72,9 +74,12 @@ def _wide_deep() -> Coefficients:
     lookup = rest * LOOKUP_SHARE / (1 - LOOKUP_SHARE)
     unit_s = tuned.workers / TUNED_STEPS_S / (rest + lookup)
     return _in_units(
-        grad_s=GRAD * unit_s, upd_s=UPD * unit_s, sync_s=SYNC * unit_s,
-        emb_s=lookup * tuned.servers * unit_s, beta_s=BETA * unit_s,
-    )  # fmt: skip
+        grad_s=GRAD * unit_s,
+        upd_s=UPD * unit_s,
+        sync_s=SYNC * unit_s,
+        emb_s=lookup * tuned.servers * unit_s,
+        beta_s=BETA * unit_s,
+    )
 
 
 def _xdeepfm() -> Coefficients:
@@ -96,9 +101,12 @@ def _xdeepfm() -> Coefficients:
 def _dcn() -> Coefficients:
     wide_deep = _wide_deep()
     return Coefficients(
-        grad=wide_deep.grad * DCN_GRADIENT, upd=wide_deep.upd, sync=wide_deep.sync, emb=wide_deep.emb,
+        grad=wide_deep.grad * DCN_GRADIENT,
+        upd=wide_deep.upd,
+        sync=wide_deep.sync,
+        emb=wide_deep.emb,
         beta=wide_deep.beta,
-    )  # fmt: skip
+    )
 
 
 TUNED = {
@@ -109,21 +117,36 @@ TUNED = {
 FACTS = ModelFacts(dense_bytes=DENSE_BYTES, bandwidth=BANDWIDTH, dim=FLOATS, batch=BATCH)
 MODELS = {
     "widedeep": Model(
-        name="widedeep", facts=FACTS, coefficients=_wide_deep(), tuned=TUNED["widedeep"], steps=(4, 2),
-        worker_core_s=WIDE_DEEP_CORES[0], server_core_s=WIDE_DEEP_CORES[1],
+        name="widedeep",
+        facts=FACTS,
+        coefficients=_wide_deep(),
+        tuned=TUNED["widedeep"],
+        steps=(4, 2),
+        worker_core_s=WIDE_DEEP_CORES[0],
+        server_core_s=WIDE_DEEP_CORES[1],
         source="000 §6.2 coefficients; units by 250 steps/s, 39% lookups and the shape of 001 Table 2",
     ),
     "xdeepfm": Model(
-        name="xdeepfm", facts=FACTS, coefficients=_xdeepfm(), tuned=TUNED["xdeepfm"], steps=(1, 1),
-        worker_core_s=XDEEPFM_CORES[0], server_core_s=XDEEPFM_CORES[1],
+        name="xdeepfm",
+        facts=FACTS,
+        coefficients=_xdeepfm(),
+        tuned=TUNED["xdeepfm"],
+        steps=(1, 1),
+        worker_core_s=XDEEPFM_CORES[0],
+        server_core_s=XDEEPFM_CORES[1],
         source="001 Table 1 and §4.2: 6.2, 47.8 and 56 steps/s; update and constant of W&D",
     ),
     "dcn": Model(
-        name="dcn", facts=FACTS, coefficients=_dcn(), tuned=TUNED["dcn"], steps=(4, 2),
-        worker_core_s=WIDE_DEEP_CORES[0] * DCN_GRADIENT, server_core_s=WIDE_DEEP_CORES[1],
+        name="dcn",
+        facts=FACTS,
+        coefficients=_dcn(),
+        tuned=TUNED["dcn"],
+        steps=(4, 2),
+        worker_core_s=WIDE_DEEP_CORES[0] * DCN_GRADIENT,
+        server_core_s=WIDE_DEEP_CORES[1],
         source=f"W&D with {DCN_GRADIENT:g} times its gradient time, measured; the papers have no figure",
     ),
-}  # fmt: skip
+}
 
 
 def model(name: str) -> Model:

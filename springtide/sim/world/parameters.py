@@ -118,9 +118,15 @@ def testbed() -> World:
     save and load).
     """
     return replace(
-        World(), nodes=20, pending_s_a_core=0.0, pod_failures_a_day=0.0, preemptions_a_day=0.0, checkpoint_s=90.0,
-        prepare_s=300.0, load_s=90.0,
-    )  # fmt: skip
+        World(),
+        nodes=20,
+        pending_s_a_core=0.0,
+        pod_failures_a_day=0.0,
+        preemptions_a_day=0.0,
+        checkpoint_s=90.0,
+        prepare_s=300.0,
+        load_s=90.0,
+    )
 
 
 class Row(NamedTuple):

@@ -22,11 +22,19 @@ from springtide.sim.world.parameters import World
 from springtide.sim.world.world import Job
 
 NUMBERS = {
-    "at": "seconds after the start", "steps": "steps of a batch", "workers": "number", "servers": "number",
-    "worker_cpu": "cores", "server_cpu": "cores", "worker_gib": "GiB", "server_gib": "GiB",
-    "table_gib": "GiB of tables at the end", "hot": "load of the hottest server, in mean loads",
-    "straggles_at": "share of the job", "seed": "number",
-}  # fmt: skip
+    "at": "seconds after the start",
+    "steps": "steps of a batch",
+    "workers": "number",
+    "servers": "number",
+    "worker_cpu": "cores",
+    "server_cpu": "cores",
+    "worker_gib": "GiB",
+    "server_gib": "GiB",
+    "table_gib": "GiB of tables at the end",
+    "hot": "load of the hottest server, in mean loads",
+    "straggles_at": "share of the job",
+    "seed": "number",
+}
 WORDS = {"name": "text", "user": "text", "kind": "text", "model": "one of the models"}
 FIELDS = {**WORDS, **NUMBERS}
 WHOLE = {"steps", "workers", "servers", "seed"}
@@ -119,21 +127,25 @@ def _filled(world: World, model: models.Model, index: int, entry: Mapping[str, A
     """What is not given is as in the tuned shape, and as drawn jobs have it."""
     tuned = model.tuned
     shape = Shape(
-        workers=entry.get("workers", tuned.workers), servers=entry.get("servers", tuned.servers),
+        workers=entry.get("workers", tuned.workers),
+        servers=entry.get("servers", tuned.servers),
         worker_cpu=float(entry.get("worker_cpu", tuned.worker_cpu)),
         server_cpu=float(entry.get("server_cpu", tuned.server_cpu)),
         worker_memory=int(entry.get("worker_gib", tuned.worker_memory / GIB) * GIB),
         server_memory=int(entry.get("server_gib", tuned.server_memory / GIB) * GIB),
-    )  # fmt: skip
-    job = workload.one(
-        world, model, requested=shape, name=entry.get("name", f"job-{index}"), steps=entry.get("steps"),
-    )  # fmt: skip
+    )
+    job = workload.one(world, model, requested=shape, name=entry.get("name", f"job-{index}"), steps=entry.get("steps"))
     return replace(
-        job, user=entry.get("user", "user"), kind=entry.get("kind", f"{entry.get('user', 'user')}/{model.name}"),
-        arrives_at=float(entry.get("at", 0.0)), table_bytes=float(entry.get("table_gib", 8.0)) * GIB,
-        hot=float(entry.get("hot", 1.0)), straggles_at=float(entry.get("straggles_at", float("inf"))),
-        straggler_speed=world.straggler_speed, seed=int(entry.get("seed", index)) * 8,
-    )  # fmt: skip
+        job,
+        user=entry.get("user", "user"),
+        kind=entry.get("kind", f"{entry.get('user', 'user')}/{model.name}"),
+        arrives_at=float(entry.get("at", 0.0)),
+        table_bytes=float(entry.get("table_gib", 8.0)) * GIB,
+        hot=float(entry.get("hot", 1.0)),
+        straggles_at=float(entry.get("straggles_at", float("inf"))),
+        straggler_speed=world.straggler_speed,
+        seed=int(entry.get("seed", index)) * 8,
+    )
 
 
 def example() -> str:
@@ -142,6 +154,6 @@ def example() -> str:
         {"name": "ads", "model": "widedeep", "at": 0, "workers": 8, "servers": 2, "worker_cpu": 8, "server_cpu": 16},
         {"name": "feed", "model": "xdeepfm", "at": 120, "workers": 4, "servers": 2, "worker_cpu": 16, "server_cpu": 8},
         {"name": "search", "model": "dcn", "at": 300, "steps": 100_000, "hot": 1.5, "table_gib": 40, "server_gib": 16},
-    ]  # fmt: skip
+    ]
     lines = ",\n".join(f"    {json.dumps(job)}" for job in jobs)
     return f'{{\n  "world": {{"nodes": 20}},\n  "jobs": [\n{lines}\n  ]\n}}'

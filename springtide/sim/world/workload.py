@@ -41,12 +41,22 @@ def jobs(world: World, count: int, seed: int, *, days: float | None = None, earl
 def one(world: World, model: Model, *, requested: Shape, name: str = "job", steps: int | None = None) -> Job:
     """One job of a test bed: the model as it is, nothing wrong with it, enough memory."""
     return Job(
-        name=name, user="tester", kind=model.name, model=model.name, arrives_at=0.0,
-        samples=float(world.batch * (steps or world.testbed_steps)), facts=model.facts,
-        coefficients=model.coefficients, worker_core_s=model.worker_core_s, server_core_s=model.server_core_s,
-        requested=requested, table_bytes=8.0 * GIB, table_at_start=world.table_at_start,
-        worker_bytes=world.worker_gib * GIB, server_base_bytes=world.server_base_gib * GIB,
-    )  # fmt: skip
+        name=name,
+        user="tester",
+        kind=model.name,
+        model=model.name,
+        arrives_at=0.0,
+        samples=float(world.batch * (steps or world.testbed_steps)),
+        facts=model.facts,
+        coefficients=model.coefficients,
+        worker_core_s=model.worker_core_s,
+        server_core_s=model.server_core_s,
+        requested=requested,
+        table_bytes=8.0 * GIB,
+        table_at_start=world.table_at_start,
+        worker_bytes=world.worker_gib * GIB,
+        server_base_bytes=world.server_base_gib * GIB,
+    )
 
 
 def _kinds(world: World, random: np.random.Generator) -> list[Job]:
@@ -60,10 +70,12 @@ def _kinds(world: World, random: np.random.Generator) -> list[Job]:
             kind = one(world, model, requested=model.tuned, name=f"user-{user}/{number}")
             steps = world.steps_mean * math.exp(random.normal(-0.5 * world.steps_spread**2, world.steps_spread))
             kind = replace(
-                jittered(kind, random, world.family_spread), user=f"user-{user}", kind=kind.name,
+                jittered(kind, random, world.family_spread),
+                user=f"user-{user}",
+                kind=kind.name,
                 samples=max(steps, 1000.0) * world.batch,
                 table_bytes=GIB * world.table_gib * math.exp(random.normal(0.0, world.table_spread)),
-            )  # fmt: skip
+            )
             found.append(kind)
     return found
 
@@ -73,24 +85,30 @@ def jittered(job: Job, random: np.random.Generator, spread: float) -> Job:
     compute, move = (math.exp(each) for each in random.normal(0.0, spread, size=2))
     known = job.coefficients
     coefficients = Coefficients(
-        grad=known.grad * compute, upd=known.upd * move, sync=known.sync * move, emb=known.emb * move, beta=known.beta,
-    )  # fmt: skip
+        grad=known.grad * compute, upd=known.upd * move, sync=known.sync * move, emb=known.emb * move, beta=known.beta
+    )
     return replace(
-        job, coefficients=coefficients, worker_core_s=job.worker_core_s * compute,
+        job,
+        coefficients=coefficients,
+        worker_core_s=job.worker_core_s * compute,
         server_core_s=job.server_core_s * move,
-    )  # fmt: skip
+    )
 
 
 def _job(world: World, index: int, at: float, kinds: list[Job], random: np.random.Generator) -> Job:
     kind = kinds[int(len(kinds) * random.random() ** 2)]  # some come far more often than others
     job = jittered(kind, random, world.job_spread)
     job = replace(
-        job, name=f"job-{index}", arrives_at=at, samples=job.samples * math.exp(random.normal(0.0, 0.2)),
+        job,
+        name=f"job-{index}",
+        arrives_at=at,
+        samples=job.samples * math.exp(random.normal(0.0, 0.2)),
         hot=world.hot_load if random.random() < world.hot_share else 1.0,
         straggles_at=random.random() if random.random() < world.straggler_share else math.inf,
-        straggler_speed=world.straggler_speed, starved=bool(random.random() < world.starved_share),
+        straggler_speed=world.straggler_speed,
+        starved=bool(random.random() < world.starved_share),
         seed=int(random.integers(1 << 31)) * 8,
-    )  # fmt: skip
+    )
     return replace(job, requested=_request(world, job, random))
 
 
@@ -114,10 +132,13 @@ def _request(world: World, job: Job, random: np.random.Generator) -> Shape:
     need = physics.server_bytes(job, servers, job.samples, job.hot)
     memory = world.memory_factor * np.exp(random.normal(0.0, world.memory_spread, size=2))
     return Shape(
-        workers=workers, servers=servers, worker_cpu=worker_cpu, server_cpu=server_cpu,
+        workers=workers,
+        servers=servers,
+        worker_cpu=worker_cpu,
+        server_cpu=server_cpu,
         worker_memory=_bytes(job.worker_bytes * max(float(memory[0]), 1.0), world),
         server_memory=_bytes(need * float(memory[1]), world),
-    )  # fmt: skip
+    )
 
 
 def _size(cores: float) -> float:

@@ -106,10 +106,12 @@ def speed(job: Job, shape: Shape, condition: Condition = WELL, *, dynamic: bool 
         wait = step * (steps / most - 1)
         slowed, step, steps = slowed + wait, step + wait, most
     return Speed(
-        step_s=step, terms=(gradient, slowed, synchronization, lookup), steps_s=steps,
+        step_s=step,
+        terms=(gradient, slowed, synchronization, lookup),
+        steps_s=steps,
         worker_cores=min(steps * job.worker_core_s, shape.workers * shape.worker_cpu),
         server_cores=min(steps * job.server_core_s, shape.servers * shape.server_cpu),
-    )  # fmt: skip
+    )
 
 
 def samples_s(job: Job, shape: Shape, condition: Condition = WELL, *, dynamic: bool = True) -> float:
@@ -137,9 +139,15 @@ def full_at(job: Job, shape: Shape, hot: float = 1.0) -> float:
 
 
 def profile(
-    job: Job, shape: Shape, now: Speed, *, steps: int, at: float, noise: Sequence[float],
+    job: Job,
+    shape: Shape,
+    now: Speed,
+    *,
+    steps: int,
+    at: float,
+    noise: Sequence[float],
     cores: tuple[float, float] | None = None,
-) -> Profile:  # fmt: skip
+) -> Profile:
     """What a window of steps measured: each term and the rest with an error of its own; `cores`: errors of cores that
     workers and servers used, where they were counted."""
     constant = max(now.step_s - sum(now.terms), 0.0)
@@ -147,11 +155,19 @@ def profile(
         steps * term * error for term, error in zip((*now.terms, constant), noise, strict=True)
     )
     timing = TimingSum(
-        steps=steps, samples=steps * job.facts.batch, gradient_s=gradient, update_s=update,
-        synchronization_s=synchronization, lookup_s=lookup, data_s=rest, forward_s=gradient / 3,
-        backward_s=gradient * 2 / 3, pull_wait_s=lookup, push_wait_s=update + synchronization,
+        steps=steps,
+        samples=steps * job.facts.batch,
+        gradient_s=gradient,
+        update_s=update,
+        synchronization_s=synchronization,
+        lookup_s=lookup,
+        data_s=rest,
+        forward_s=gradient / 3,
+        backward_s=gradient * 2 / 3,
+        pull_wait_s=lookup,
+        push_wait_s=update + synchronization,
         total_s=gradient + update + synchronization + lookup + rest,
-    )  # fmt: skip
+    )
     used = (None, None) if cores is None else (now.worker_cores * cores[0], now.server_cores * cores[1])
     return Profile(shape=shape, batch=job.facts.batch, timing=timing, at=at, worker_cores=used[0], server_cores=used[1])
 

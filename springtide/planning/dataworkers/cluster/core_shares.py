@@ -37,9 +37,15 @@ def fed(job: JobView, before: Fed | None) -> Fed | None:
     left = max(0.0, job.remaining / job.facts.batch)
     if before is None:
         return Fed(
-            name=job.name, gpus=told.trainers, speed=told.speed, capable=told.capable, cpu=told.cpu,
-            least=told.least, steps_left=left, gain=told.speed / told.cpu if told.cpu > 0 else None,
-        )  # fmt: skip
+            name=job.name,
+            gpus=told.trainers,
+            speed=told.speed,
+            capable=told.capable,
+            cpu=told.cpu,
+            least=told.least,
+            steps_left=left,
+            gain=told.speed / told.cpu if told.cpu > 0 else None,
+        )
     now = allocation.corrected(before, speed=told.speed, capable=told.capable, cpu=told.cpu, steps_left=left)
     return replace(now, gpus=told.trainers, least=told.least)
 

@@ -106,10 +106,14 @@ def see_stages(
             waits = min(1.0, sum(one.waited for one in over) / looped) if over else 0.0
         found.append(
             StageSeen(
-                consumers=consumers, made_per_s=made, capable_per_s=seen.capable_per_s, fill=fill, wait_share=waits,
+                consumers=consumers,
+                made_per_s=made,
+                capable_per_s=seen.capable_per_s,
+                fill=fill,
+                wait_share=waits,
                 **common,  # type: ignore[arg-type]
             )
-        )  # fmt: skip
+        )
     return tuple(found)
 
 

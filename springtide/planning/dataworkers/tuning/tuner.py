@@ -348,9 +348,10 @@ def _lend(tuning: Tuning, seen: FeedSeen, at: int, *, lasts: bool) -> Decided | 
     grown = _with(tuning.stages, at, replace(notes, workers=count, settled=False, short_for=0))
     tuning = replace(tuning, trainer=cores, stages=grown)
     return tuning, _target(
-        tuning, f"no cores are free, and trainers that wait {seen.wait_share:.0%} of their time use "
+        tuning,
+        f"no cores are free, and trainers that wait {seen.wait_share:.0%} of their time use "
         f"{seen.trainer_cpu_used:.2g} of {seen.trainer_cpu:g}: {each:g} of each for {count - notes.workers} more",
-    )  # fmt: skip
+    )
 
 
 def _after_lending(tuning: Tuning, seen: FeedSeen) -> Decided:

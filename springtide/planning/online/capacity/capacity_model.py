@@ -148,9 +148,13 @@ def _likely(curves: Sequence[Curve], seen: Sequence[Seen], weights: Sequence[flo
 
 
 def _fit(
-    kind: Kind, seen: Sequence[Seen], used: Sequence[int], batch: float, doubt: float = 0.0,
+    kind: Kind,
+    seen: Sequence[Seen],
+    used: Sequence[int],
+    batch: float,
+    doubt: float = 0.0,
     weights: Sequence[float] | None = None,
-) -> Curve:  # fmt: skip
+) -> Curve:
     workers = np.asarray([one.workers for one in seen], dtype=float)
     rates = np.asarray([one.throughput for one in seen], dtype=float)
     if not len(seen) or (workers < 1).any() or not (np.isfinite(rates) & (rates > 0)).all():
@@ -174,9 +178,11 @@ def solver() -> Any:
 
 
 def relative(
-    columns: NDArray[np.float64], rates: NDArray[np.float64], doubts: NDArray[np.float64] | None = None,
+    columns: NDArray[np.float64],
+    rates: NDArray[np.float64],
+    doubts: NDArray[np.float64] | None = None,
     weights: Sequence[float] | None = None,
-) -> tuple[float, ...]:  # fmt: skip
+) -> tuple[float, ...]:
     """Coefficients, none below zero, of the times 1 / rate, with the least squares of relative errors.
 
     Columns are brought to one size first: those of 1 / w² and of w differ by a million. `doubts`: what all coefficients

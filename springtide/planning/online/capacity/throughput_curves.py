@@ -40,8 +40,12 @@ def _optimus_async(w: Array, p: Array) -> list[Array]:
 
 
 FEATURES: Mapping[Kind, Callable[[Array, Array], list[Array]]] = {
-    "sync": _sync, "async": _async, "shared": _shared, "optimus": _optimus, "optimus-async": _optimus_async,
-}  # fmt: skip
+    "sync": _sync,
+    "async": _async,
+    "shared": _shared,
+    "optimus": _optimus,
+    "optimus-async": _optimus_async,
+}
 """What each coefficient is of, in seconds a batch of all workers (sync, optimus) or a sample (the others)."""
 
 
@@ -81,6 +85,4 @@ def fit_surface(kind: Kind, seen: Sequence[SeenShape], *, batch: float = 1.0) ->
 
 def mape(surface: Surface, seen: Sequence[SeenShape]) -> float:
     """Mean absolute error of its throughput, as a share of what was seen."""
-    return float(
-        np.mean([abs(surface(one.workers, one.servers) - one.throughput) / one.throughput for one in seen])
-    )  # fmt: skip
+    return float(np.mean([abs(surface(one.workers, one.servers) - one.throughput) / one.throughput for one in seen]))

@@ -67,6 +67,4 @@ def sound(name: str, said: object, history: History, steps: int) -> Forecast:
             raise errors.BadInput(f"forecaster {name!r} gave {part} of {wrong}; wanted {steps} numbers")
         parts[part] = np.maximum(values, 0.0)
     mean = parts["mean"]
-    return replace(
-        said, mean=mean, low=np.minimum(parts["low"], mean), high=np.maximum(parts["high"], mean)
-    )  # fmt: skip
+    return replace(said, mean=mean, low=np.minimum(parts["low"], mean), high=np.maximum(parts["high"], mean))

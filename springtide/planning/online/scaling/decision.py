@@ -112,15 +112,21 @@ def _best(
     above = _above(outlooks)
     worth = [lag_worth(here.mean(), here.max(), one) for here, one in zip(needed, above, strict=True)]
     prices = horizon.Prices(
-        slo_s=rules.slo_lag_s, lag=rules.lag_price * usual * worth, late=rules.late_price * usual,
-        change=rules.change_price * hour, again=SURPRISE_H * hour * PLAIN / above,
+        slo_s=rules.slo_lag_s,
+        lag=rules.lag_price * usual * worth,
+        late=rules.late_price * usual,
+        change=rules.change_price * hour,
+        again=SURPRISE_H * hour * PLAIN / above,
         known=round(KNOWN_S / step_s),
-    )  # fmt: skip
+    )
     jobs = horizon.Jobs(
-        step_s=step_s, traffic=np.asarray([(outlook.mean[:steps], outlook.high[:steps]) for outlook in outlooks]),
-        shares=np.asarray(BELIEVED), workers=np.asarray([view.workers for view in views]),
-        backlog=np.asarray([view.backlog for view in views]), capacity=capacity,
-    )  # fmt: skip
+        step_s=step_s,
+        traffic=np.asarray([(outlook.mean[:steps], outlook.high[:steps]) for outlook in outlooks]),
+        shares=np.asarray(BELIEVED),
+        workers=np.asarray([view.workers for view in views]),
+        backlog=np.asarray([view.backlog for view in views]),
+        capacity=capacity,
+    )
     return horizon.plan(jobs, fewest=rules.fewest, prices=prices, doing=horizon.Doing(rules.pause_s, rules.start_s))
 
 

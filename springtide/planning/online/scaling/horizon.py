@@ -127,10 +127,12 @@ def plan(jobs: Jobs, *, fewest: int, prices: Prices, doing: Doing) -> list[Plan]
     seen = (share * (cost + lag**2 * ahead)).sum(axis=1).reshape(len(each), -1)
     last = seen.argmin(axis=1)
     return [
-        Plan(_chain(job, int(begun[job].ravel()[last[job]]), int(last[job]) % numbers, came_from, counts),
-             float(seen[job, last[job]]))
+        Plan(
+            _chain(job, int(begun[job].ravel()[last[job]]), int(last[job]) % numbers, came_from, counts),
+            float(seen[job, last[job]]),
+        )
         for job in range(len(each))
-    ]  # fmt: skip
+    ]
 
 
 def _bound(cost: Array, waits: Array, lag: Array, ahead: Array, again: Array) -> None:

@@ -58,10 +58,12 @@ class Kept:
 
     def __add__(self, other: "Kept") -> "Kept":
         return Kept(
-            seconds=self.seconds + other.seconds, violated_s=self.violated_s + other.violated_s,
-            lag_s2=self.lag_s2 + other.lag_s2, down_s=self.down_s + other.down_s,
+            seconds=self.seconds + other.seconds,
+            violated_s=self.violated_s + other.violated_s,
+            lag_s2=self.lag_s2 + other.lag_s2,
+            down_s=self.down_s + other.down_s,
             worker_s=self.worker_s + other.worker_s,
-        )  # fmt: skip
+        )
 
     def then(self, seconds: float, *, lag_s: float, workers: float, down: bool = False, slo_s: float = SLO_S) -> "Kept":
         """Some more time, through which all of this was so."""
@@ -70,21 +72,30 @@ class Kept:
                 f"{seconds:g} s with a lag of {lag_s:g} s and {workers:g} workers: wanted nothing below 0"
             )
         return self + Kept(
-            seconds=seconds, violated_s=seconds * (lag_s > slo_s), lag_s2=seconds * lag_s, down_s=seconds * down,
+            seconds=seconds,
+            violated_s=seconds * (lag_s > slo_s),
+            lag_s2=seconds * lag_s,
+            down_s=seconds * down,
             worker_s=seconds * workers,
-        )  # fmt: skip
+        )
 
 
 def measure(
-    lag_s: NDArray[np.float64], workers: NDArray[np.float64], down: NDArray[np.bool_] | None = None, *, step_s: float,
+    lag_s: NDArray[np.float64],
+    workers: NDArray[np.float64],
+    down: NDArray[np.bool_] | None = None,
+    *,
+    step_s: float,
     slo_s: float = SLO_S,
-) -> Kept:  # fmt: skip
+) -> Kept:
     """A whole run by equal steps: what holds at each."""
     if len(lag_s) != len(workers) or (down is not None and len(down) != len(lag_s)):
         lengths = f"{len(lag_s)} lags, {len(workers)} numbers of workers, {'-' if down is None else len(down)} pauses"
         raise errors.BadInput(f"{lengths}: wanted one of each for every step")
     return Kept(
-        seconds=len(lag_s) * step_s, violated_s=float(np.count_nonzero(lag_s > slo_s)) * step_s,
-        lag_s2=float(lag_s.sum()) * step_s, down_s=0.0 if down is None else float(np.count_nonzero(down)) * step_s,
+        seconds=len(lag_s) * step_s,
+        violated_s=float(np.count_nonzero(lag_s > slo_s)) * step_s,
+        lag_s2=float(lag_s.sum()) * step_s,
+        down_s=0.0 if down is None else float(np.count_nonzero(down)) * step_s,
         worker_s=float(workers.sum()) * step_s,
-    )  # fmt: skip
+    )

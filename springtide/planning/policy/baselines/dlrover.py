@@ -61,10 +61,13 @@ def _begin(job: JobView, view: ClusterView, config: PlanningConfig) -> starts.St
         )
     mean = {name: sum(getattr(one, name) for one in shapes) / len(shapes) for name in Shape.__slots__}
     begun = Shape(
-        workers=max(1, round(mean["workers"])), servers=max(1, round(mean["servers"])),
-        worker_cpu=mean["worker_cpu"] * MARGIN, server_cpu=mean["server_cpu"] * MARGIN,
-        worker_memory=round(mean["worker_memory"] * MARGIN), server_memory=round(mean["server_memory"] * MARGIN),
-    )  # fmt: skip
+        workers=max(1, round(mean["workers"])),
+        servers=max(1, round(mean["servers"])),
+        worker_cpu=mean["worker_cpu"] * MARGIN,
+        server_cpu=mean["server_cpu"] * MARGIN,
+        worker_memory=round(mean["worker_memory"] * MARGIN),
+        server_memory=round(mean["server_memory"] * MARGIN),
+    )
     return starts.plan(
         job, begun, f"mean of {len(shapes)} jobs of this scenario, and a margin", config, stage=PlanningStage.SAMPLING
     )
@@ -80,14 +83,23 @@ def _same_scenario(job: JobView, past: PastJob) -> bool:
 def _after_oom(job: JobView, shape: Shape, kind: RoleKind, config: PlanningConfig) -> starts.Step:
     """After the kill: twice the memory, or twice the servers when all were alike full."""
     if kind is RoleKind.WORKER:
-        return starts.plan(job, replace(shape, worker_memory=2 * shape.worker_memory), "a worker ran out of memory: "
-                              "twice as much for each", config)  # fmt: skip
+        return starts.plan(
+            job,
+            replace(shape, worker_memory=2 * shape.worker_memory),
+            "a worker ran out of memory: twice as much for each",
+            config,
+        )
     held = [use.memory_used for use in job.used_by(RoleKind.SERVER)]
     if held and max(held) <= BALANCED * sum(held) / len(held):
-        return starts.plan(job, replace(shape, servers=2 * shape.servers), "servers ran out of memory: twice as "
-                              "many", config)  # fmt: skip
-    return starts.plan(job, replace(shape, server_memory=2 * shape.server_memory), "a server ran out of memory: "
-                          "twice as much for each", config)  # fmt: skip
+        return starts.plan(
+            job, replace(shape, servers=2 * shape.servers), "servers ran out of memory: twice as many", config
+        )
+    return starts.plan(
+        job,
+        replace(shape, server_memory=2 * shape.server_memory),
+        "a server ran out of memory: twice as much for each",
+        config,
+    )
 
 
 def _remedy(job: JobView, shape: Shape, config: PlanningConfig) -> starts.Step:

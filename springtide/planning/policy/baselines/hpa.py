@@ -57,14 +57,19 @@ class Windows:
             np.minimum(self._low[here], asked, out=self._low[here])
         self._asked += 1
         wanted = np.where(asked == workers, workers, asked)
-        for windows, kept, less, side in ((self._down, self._high, asked < workers, np.max),
-                                          (self._up, self._low, asked > workers, np.min)):  # fmt: skip
+        for windows, kept, less, side in (
+            (self._down, self._high, asked < workers, np.max),
+            (self._up, self._low, asked > workers, np.min),
+        ):
             for window in np.unique(windows[less]):
                 lanes = np.flatnonzero(less & (windows == window))
                 back = (bucket - np.arange(min(window + 1, bucket + 1))) % len(kept)
                 wanted[lanes] = side(kept[np.ix_(back, lanes)], axis=0) if window else asked[lanes]
-        return np.where(asked < workers, np.minimum(wanted, workers),
-                        np.where(asked > workers, np.maximum(wanted, workers), workers))  # fmt: skip
+        return np.where(
+            asked < workers,
+            np.minimum(wanted, workers),
+            np.where(asked > workers, np.maximum(wanted, workers), workers),
+        )
 
 
 class Hpa:

@@ -72,9 +72,14 @@ def _steps(now: Shape, workers: int, servers: int, *, together: bool) -> list[Sh
 
 
 def _by_model(
-    job: JobView, here: Measured, seen: Sequence[Measured], steps: Sequence[Shape], config: PlanningConfig, *,
+    job: JobView,
+    here: Measured,
+    seen: Sequence[Measured],
+    steps: Sequence[Shape],
+    config: PlanningConfig,
+    *,
     a_core: bool,
-) -> starts.Step:  # fmt: skip
+) -> starts.Step:
     """The step that brings most, or most for its cores, by the speed model."""
     model = fit(seen)
     base = speed(model, here.shape)

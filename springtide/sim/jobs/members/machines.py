@@ -71,17 +71,21 @@ class Process:
         """It is gone, in the middle of whatever it did."""
         if not self._over:
             self.program.killed()
-            self._end(RoleExit(
-                role=self.life.role, pid=self.pid, incarnation=self.life.incarnation, signal=signal, oom=oom,
-                evicted=evicted,
-            ))  # fmt: skip
+            self._end(
+                RoleExit(
+                    role=self.life.role,
+                    pid=self.pid,
+                    incarnation=self.life.incarnation,
+                    signal=signal,
+                    oom=oom,
+                    evicted=evicted,
+                )
+            )
 
     async def _run(self) -> None:
         code = await self.program.run(self)
         if not self._over:
-            self._end(
-                RoleExit(role=self.life.role, pid=self.pid, incarnation=self.life.incarnation, code=code)
-            )  # fmt: skip
+            self._end(RoleExit(role=self.life.role, pid=self.pid, incarnation=self.life.incarnation, code=code))
 
     def _end(self, how: RoleExit) -> None:
         self._over = True
@@ -161,11 +165,15 @@ class Machines:
     def _measure(self) -> tuple[RoleUsage, ...]:
         return tuple(
             RoleUsage(
-                role=life.role, incarnation=life.incarnation, cpu_s=one.cpu_s, memory=int(one.memory),
-                cpu_limit=one.cpu, memory_limit=one.memory_limit,
+                role=life.role,
+                incarnation=life.incarnation,
+                cpu_s=one.cpu_s,
+                memory=int(one.memory),
+                cpu_limit=one.cpu,
+                memory_limit=one.memory_limit,
             )
             for life, one in self.processes.items()
-        )  # fmt: skip
+        )
 
     def end_all(self) -> None:
         """The job is over."""

@@ -94,9 +94,13 @@ class Masters:
     """The masters of one job, one after the other."""
 
     def __init__(
-        self, spec: JobSpec, folder: pathlib.Path, story: Told, check: Callable[[JobRecord], None],
+        self,
+        spec: JobSpec,
+        folder: pathlib.Path,
+        story: Told,
+        check: Callable[[JobRecord], None],
         adviser: Adviser | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.spec, self._folder, self.story, self._check, self._adviser = spec, folder, story, check, adviser
         self._loop = asyncio.get_running_loop()
         self._began = self._loop.time()
@@ -133,7 +137,7 @@ class Masters:
             advised = AdviserSetup(adviser=self._adviser, name=self.spec.name, wall=self._loop.time)
         self.desk = MasterService(
             record, self.story, self.clock, journal, self.term, saving, advised, away_s=self.spec.heartbeat_s
-        )  # fmt: skip
+        )
         if snapshot or kept:
             self.desk.take_over()
         else:

@@ -41,9 +41,15 @@ class VirtualServer:
     """One life of a server."""
 
     def __init__(
-        self, rank: int, incarnation: int, keys: counting_oracle.Keys, network: Network, pace: Pace, disks: Disks,
+        self,
+        rank: int,
+        incarnation: int,
+        keys: counting_oracle.Keys,
+        network: Network,
+        pace: Pace,
+        disks: Disks,
         chance: random.Random,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.role, self.incarnation = Role(RoleKind.SERVER, rank), incarnation
         self._keys, self.network, self._pace = keys, network, pace
         self.disks, self._chance = disks, chance
@@ -213,16 +219,18 @@ class VirtualServer:
         if process.memory_limit is not None and process.memory > process.memory_limit:
             asyncio.get_running_loop().call_soon(partial(process.kill, oom=True))
         counters = {
-            "pushed_keys": self._keys_asked, "update_ns": self._busy_s * 1e9,
-            "rows": len(self.gates) * size / ROW_BYTES, "table_bytes": len(self.gates) * size,
-        }  # fmt: skip
+            "pushed_keys": self._keys_asked,
+            "update_ns": self._busy_s * 1e9,
+            "rows": len(self.gates) * size / ROW_BYTES,
+            "table_bytes": len(self.gates) * size,
+        }
         report = messages.MemberReport(counters=counters)
         if not self._placed:
             return messages.Heartbeat(report)
         counts = [slot_loads.SlotCount(slot, int(size), self.store.load(slot).requests) for slot in self.gates]
         return messages.Heartbeat(
             report, slots=slot_loads.pack(counts), holding=messages.SlotHoldings(*self.moving.holding)
-        )  # fmt: skip
+        )
 
 
 def owner_of(slot: int, servers: list[VirtualServer]) -> VirtualServer | None:

@@ -229,9 +229,7 @@ class VirtualWorker:
         if self._draining:
             return messages.DataEnd()
         words = self._hands.words()
-        asked = messages.LeaseRequest(
-            self._card, words.progress, words.failures, most, self._hands.ends, words.era
-        )  # fmt: skip
+        asked = messages.LeaseRequest(self._card, words.progress, words.failures, most, self._hands.ends, words.era)
         reply = await self._wire.ask(asked)
         self._hands.told(words)
         if isinstance(reply, messages.LeaseReply):
