@@ -41,17 +41,14 @@ def created(event: Event, view: JobView) -> str:
 
 
 def iterating(event: Event, view: JobView) -> str:
-    """What was sampled is enough to size it by."""
     return "sampled"
 
 
 def periodic(event: Event, view: JobView) -> str:
-    """Time has passed in some stage."""
     return str(view.stage)
 
 
 def slow(event: Event, view: JobView) -> str:
-    """A guard's finding, or whose CPU is used up."""
     for trouble in (FindingKind.STRAGGLER, FindingKind.HOT_SERVER, FindingKind.SLOW_SERVER):
         if any(one.trouble is trouble for one in view.findings):
             return str(trouble)
@@ -62,7 +59,6 @@ def slow(event: Event, view: JobView) -> str:
 
 
 def out_of_memory(event: Event, view: JobView) -> str:
-    """Whose memory."""
     found = [one for one in view.findings if one.trouble in (FindingKind.OOM, FindingKind.MEMORY)]
     ran_out = [one for one in found if one.trouble is FindingKind.OOM]
     return f"{(ran_out or found)[0].role.kind} memory" if found else "memory"

@@ -9,7 +9,6 @@ from springtide.domain.plan.view import JobView
 
 
 def shifted(view: JobView, by: float) -> JobView:
-    """All times of a view, so many seconds later."""
     return replace(
         view,
         submitted_at=view.submitted_at + by,

@@ -107,7 +107,6 @@ class Council:
         return self._offered(live, at) or self._told(live, _again(live, at))
 
     def conclude(self, name: str) -> None:
-        """A job is over."""
         self.jobs.pop(name, None)
 
     def forget(self, at: float) -> list[str]:
@@ -118,7 +117,6 @@ class Council:
         return gone
 
     def held(self) -> ResourceBudget:
-        """What all jobs have or were promised."""
         return pledges.total(pledges.holds(live.view, live.pledge) for live in self.jobs.values())
 
     def assignments(self, history: tuple[PastJob, ...], at: float) -> list[Assignment]:
@@ -232,7 +230,6 @@ class Council:
 
     @property
     def _usual(self) -> str:
-        """The policy for jobs with which nothing is new."""
         return self.rules.algorithms.get(EventKind.PERIODIC, self.rules.config.policy)
 
 

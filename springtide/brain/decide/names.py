@@ -27,17 +27,14 @@ class Names:
         return self._by_digest.setdefault(digest, f"{job}{MARK}{digest}")
 
     def restore(self, names: Iterable[str]) -> None:
-        """Names that a brain before this one has given."""
         for name in names:
             _, mark, digest = name.rpartition(MARK)
             if mark:
                 self._by_digest.setdefault(digest, name)
 
     def forget(self, name: str) -> None:
-        """A job is gone."""
         self._by_digest.pop(name.rpartition(MARK)[2], None)
 
 
 def own_words(advice: Advice, job: str) -> Advice:
-    """The advice as the job's master knows it."""
     return advice if advice.plan is None else replace(advice, plan=replace(advice.plan, job=job))

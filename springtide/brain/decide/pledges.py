@@ -40,7 +40,6 @@ class Pledge:
 
 
 def holds(view: JobView, pledge: Pledge | None) -> ResourceBudget:
-    """What one job has or may have soon."""
     has = NOTHING if view.shape is None else ResourceBudget(cpu=view.shape.cpu, memory=view.shape.memory)
     if pledge is None:
         return has
@@ -49,13 +48,11 @@ def holds(view: JobView, pledge: Pledge | None) -> ResourceBudget:
 
 
 def total(held: Iterable[ResourceBudget]) -> ResourceBudget:
-    """All of them together."""
     each = list(held)
     return ResourceBudget(cpu=sum(one.cpu for one in each), memory=sum(one.memory for one in each))
 
 
 def beside(capacity: ResourceBudget, others: ResourceBudget) -> ResourceBudget:
-    """What is left."""
     return ResourceBudget(cpu=max(0.0, capacity.cpu - others.cpu), memory=max(0.0, capacity.memory - others.memory))
 
 

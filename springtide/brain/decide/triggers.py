@@ -78,7 +78,6 @@ class Administrator:
         return None
 
     def next_look(self) -> float:
-        """When time alone will be an event."""
         return self._last_at + self._period_s
 
     def _is_new(self, kind: EventKind, what: object, at: float) -> bool:

@@ -62,7 +62,6 @@ class Forecasting:
 
     @property
     def pid(self) -> int | None:
-        """Of the process that is at work."""
         return self._process.pid if self._process is not None and self._process.returncode is None else None
 
     async def forecast(self, history: History, steps: int, *, at: float) -> Forecast:
@@ -83,7 +82,6 @@ class Forecasting:
         return BUILT_IN["default"](history, steps).because(f"{why}: the default model")
 
     async def close(self) -> None:
-        """End the process, if there is one."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)

@@ -47,7 +47,6 @@ class Answer(msgspec.Struct, frozen=True):
     """Nothing else is said then."""
 
     def forecast(self, step_s: float, steps: int) -> Forecast:
-        """What was said; BadFrame if it is not that."""
         parts = [np.frombuffer(part) if not len(part) % 8 else np.zeros(0) for part in (self.mean, self.low, self.high)]
         if any(len(part) != steps or not np.isfinite(part).all() for part in parts):
             raise frames.BadFrame(f"a forecast of {len(parts[0])} steps came, {steps} were asked for")
@@ -58,12 +57,10 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 def question(name: str, history: History, steps: int, chosen: str) -> Question:
-    """To ask this."""
     return Question(name, history.step_s, _bytes(history.values), steps, chosen)
 
 
 def answer(asked: Question) -> Answer:
-    """Ask the model, or choose one and ask that."""
     history = History(step_s=asked.step_s, values=np.frombuffer(asked.values))
     name, why = asked.chosen or asked.name, ""
     try:
@@ -90,7 +87,6 @@ def _bytes(values: Array) -> bytes:
 
 
 def main() -> int:
-    """Answer once."""
     source, sink = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # a model that prints must not write into our frame
     os.nice(10)  # training comes first

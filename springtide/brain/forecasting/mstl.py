@@ -17,7 +17,6 @@ NEEDS_DAYS = 15  # two weeks, and a day to see where they go
 
 
 def forecaster(name: str) -> Forecaster:
-    """By its name in the registry."""
     return partial(calibrated, name, coarsely(_mstl), NEEDS_DAYS)
 
 

@@ -57,7 +57,6 @@ as its authors have it but for a smaller hidden size, which is what a CPU can tr
 
 
 def forecaster(name: str) -> Forecaster:
-    """By its name in the registry."""
     return partial(_forecast, name)
 
 
@@ -120,7 +119,6 @@ class _Network:
             self._network.fit(df=_frame(past))
 
     def predict(self, past: Array) -> Array:
-        """What comes after it."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             said = self._network.predict(df=_frame(past))

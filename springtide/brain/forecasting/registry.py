@@ -44,7 +44,6 @@ def names() -> tuple[str, ...]:
 
 
 def installed() -> tuple[str, ...]:
-    """Those that could answer here."""
     return (*registry.names(), *(name for name, one in EXTRAS.items() if importlib.util.find_spec(one.package)))
 
 
@@ -85,7 +84,6 @@ class Hurried:
         self._left_s, self._took_s = budget_s, 0.0
 
     def __call__(self, history: History, steps: int) -> Forecast:
-        """The same, if there is time."""
         if self._took_s > self._left_s:
             raise TimeoutError(f"it takes {self._took_s:.0f} s a forecast")
         began = self._clock()

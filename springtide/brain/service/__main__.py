@@ -60,12 +60,10 @@ class Options:
 
 
 def where_file(folder: pathlib.Path) -> pathlib.Path:
-    """Says where the brain of a folder is."""
     return folder / "brain.json"
 
 
 def secret_file(folder: pathlib.Path) -> pathlib.Path:
-    """The secret of the brain of a folder."""
     return folder / "secret"
 
 
@@ -80,7 +78,6 @@ class Trust(NamedTuple):
 
 
 def own_trust(options: Options) -> Trust:
-    """The secret, and certificates where they are wanted."""
     secret, own, asking = own_secret(options), "", ""
     if options.tls:
         root, now = pathlib.Path(options.tls).absolute(), datetime.datetime.now(datetime.UTC)
@@ -139,7 +136,6 @@ async def _serve_once(
 
 
 async def _first(*events: asyncio.Event) -> None:
-    """Wait for any of them."""
     waits = [asyncio.create_task(event.wait()) for event in events]
     try:
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)

@@ -18,7 +18,6 @@ BRAIN, BRAIN_ROLE, ASKING_ROLE = "brain", "brain", "master"
 
 
 def make(*, at: datetime.datetime) -> dict[str, bytes]:
-    """All files of a new authority."""
     return credentials.make(BRAIN, at=at, roles=(BRAIN_ROLE, ASKING_ROLE))
 
 

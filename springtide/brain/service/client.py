@@ -46,25 +46,21 @@ class Remote:
         self._one_at_a_time = asyncio.Lock()
 
     async def advise(self, view: JobView, *, epoch: int, now: float) -> Advice:
-        """What the brain says to this job."""
         reply = await self._ask(messages.Consult(view=view, epoch=epoch, now=now, key=self._key))
         if not isinstance(reply, messages.Counsel):
             raise self._away(f"it answered with {type(reply).__name__} to a consult")
         return reply.advice
 
     async def conclude(self, past: PastJob) -> None:
-        """Have it remember the job."""
         reply = await self._ask(messages.Conclude(past=past, key=self._key))
         if not isinstance(reply, Ok):
             raise self._away(f"it answered with {type(reply).__name__} to the end of a job")
 
     async def ask(self, request: messages.Request) -> messages.Reply:
-        """Any other request: for commands."""
         reply: messages.Reply = await self._ask(request)
         return reply
 
     async def close(self) -> None:
-        """Hang up."""
         if self._link is not None:
             await self._link.close()
             self._link = None

@@ -44,13 +44,11 @@ class Embedded:
             return await _beside(lambda: self._advise(view, epoch, now))
 
     async def conclude(self, past: PastJob) -> None:
-        """Remember a job that is over."""
         if self._url:
             async with self._one_at_a_time:
                 await asyncio.to_thread(self._conclude, past)
 
     async def close(self) -> None:
-        """Let go of the database."""
         async with self._one_at_a_time:
             if self._store is not None:
                 await asyncio.to_thread(self._store.close)

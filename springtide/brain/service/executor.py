@@ -40,7 +40,6 @@ _tasks = msgspec.msgpack.Decoder(Task)
 
 
 def main() -> int:
-    """Work until there is no more."""
     from springtide.planning.policy import registry
 
     source, sink = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")

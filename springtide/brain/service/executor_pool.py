@@ -49,7 +49,6 @@ class Pool:
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """Executors that live."""
         return tuple(one.pid for one in self._processes.values() if one.returncode is None)
 
     async def resize(self, executors: int) -> None:
@@ -74,7 +73,6 @@ class Pool:
         return await work.answer
 
     async def close(self) -> None:
-        """End all of them."""
         for runner in self._runners.values():
             runner.cancel()
         await asyncio.gather(*self._runners.values(), return_exceptions=True)
@@ -130,7 +128,6 @@ class Pool:
             return (await frames.read(process.stdout, _answers, limit=executor.MAX_BYTES)).decision
 
     async def _start(self, number: int) -> None:
-        """Until there is one: tasks wait for it."""
         while number not in self._processes:
             try:
                 self._processes[number] = await child_process.start("springtide.brain.service.executor")

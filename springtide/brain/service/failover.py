@@ -27,7 +27,6 @@ class Either:
         self._trouble = ""
 
     async def advise(self, view: JobView, *, epoch: int, now: float) -> Advice:
-        """The brain's word, or one's own."""
         if now >= self._retry_at or now < self._retry_at - PAUSES_S[-1]:
             try:
                 advice = await self._remote.advise(view, epoch=epoch, now=now)
@@ -52,7 +51,6 @@ class Either:
                 await self._own.conclude(past)
 
     async def close(self) -> None:
-        """Both."""
         try:
             await self._remote.close()
         finally:

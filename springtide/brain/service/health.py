@@ -29,7 +29,6 @@ class Health(metrics_server.MetricsServer):
 
 @contextlib.asynccontextmanager
 async def opened(listen: str) -> AsyncIterator[Health]:
-    """Listening, if an address is given."""
     health = Health()
     if listen:
         host, port = addresses.parse(listen)

@@ -66,7 +66,6 @@ class Service:
         self._decision_s, self._trouble = 0.0, ""
 
     async def restore(self) -> None:
-        """Take back what a brain before this one knew."""
         rows = await self._in_thread(self._store.live)
         bad = persistence.restore(self.council, rows, at=self._clock())
         self._names.restore(self.council.jobs)
@@ -75,7 +74,6 @@ class Service:
             log.info("took back %d live jobs; %d rows made no sense", len(self.council.jobs), bad)
 
     async def handle(self, peer: Peer, request: messages.Request) -> messages.Reply:
-        """Answer one request."""
         if self.deposed.is_set():
             raise errors.TemporaryError("this brain serves no more: ask the one that does")
         match request:
@@ -109,7 +107,6 @@ class Service:
                 self._give_up(f"a round of decisions failed: {type(error).__name__}: {error}")
 
     async def tidy(self, every_s: float = KEEP_S) -> None:
-        """Write live jobs down, forget those that are silent."""
         while True:
             await asyncio.sleep(every_s)
             try:

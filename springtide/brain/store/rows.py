@@ -74,7 +74,6 @@ def pasts_of(rows: Sequence[Row]) -> tuple[tuple[PastJob, ...], int]:
 
 
 def encoded(noun: Any, name: str) -> str | None:
-    """A noun as JSON; None stays None."""
     if noun is None:
         return None
     try:

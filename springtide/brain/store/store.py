@@ -59,7 +59,6 @@ class Store:
             connection.execute(sa.delete(schema.live_jobs).where(schema.live_jobs.c.name == row["name"]))
 
     def history(self, *, newest: int = NEWEST) -> History:
-        """The newest past jobs."""
         past = schema.past_jobs
         asked = sa.select(past).order_by(past.c.ended_at.desc(), past.c.id.desc()).limit(newest)
         with self._transaction() as connection:
@@ -68,7 +67,6 @@ class Store:
         return History(jobs=jobs, unreadable=unreadable)
 
     def count(self) -> int:
-        """How many past jobs there are."""
         with self._transaction() as connection:
             return connection.execute(sa.select(sa.func.count()).select_from(schema.past_jobs)).scalar_one()
 
@@ -84,7 +82,6 @@ class Store:
                 connection.execute(asked.on_conflict_do_update(index_elements=["name"], set_=fresh), list(live))
 
     def live(self) -> list[dict[str, Any]]:
-        """Rows of all live jobs, as they were kept."""
         with self._transaction() as connection:
             return [dict(row) for row in connection.execute(sa.select(schema.live_jobs)).mappings()]
 
@@ -135,7 +132,6 @@ class Store:
         )
 
     def close(self) -> None:
-        """Let go of the database."""
         if self._lock is not None:
             with contextlib.suppress(exc.SQLAlchemyError):  # the server may notice an end of ours only a while later
                 self._lock.execute(sa.select(sa.func.pg_advisory_unlock(BRAIN)))
@@ -187,7 +183,6 @@ def open_store(url: str) -> Store:
 
 
 def parse(url: str) -> sa.URL:
-    """A URL, or the path of an SQLite file."""
     if not url:
         raise errors.BadInput(
             "database: no URL; wanted one such as sqlite:///history.db or postgresql://user@host/brain"

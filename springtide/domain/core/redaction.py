@@ -100,7 +100,6 @@ def known_values(values: Iterable[str]) -> set[str]:
 
 
 def _quoted(value: str) -> str:
-    """As URLs have it."""
     return "".join(chr(each) if chr(each) in _UNQUOTED else f"%{each:02X}" for each in value.encode())
 
 

@@ -38,7 +38,6 @@ class ProcessLimits:
 
     @property
     def any(self) -> bool:
-        """Whether there is anything to hold a process to."""
         return self.cpu is not None or self.memory is not None
 
     @property

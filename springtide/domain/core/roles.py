@@ -70,7 +70,6 @@ class Placement:
             raise errors.BadInput(f"placement: a slot names a server outside 0..{self.servers - 1}")
 
     def slots_of(self, server: int) -> tuple[int, ...]:
-        """The slots that one server owns."""
         return tuple(slot for slot, owner in enumerate(self.server_of_slot) if owner == server)
 
 
@@ -106,7 +105,6 @@ class RoleExit:
 
     @property
     def clean(self) -> bool:
-        """Ended by itself with status 0."""
         return self.code == 0
 
     def __str__(self) -> str:

@@ -41,12 +41,10 @@ class Shape:
 
     @property
     def cpu(self) -> float:
-        """Cores of the whole job."""
         return self.workers * self.worker_cpu + self.servers * self.server_cpu
 
     @property
     def memory(self) -> int:
-        """Bytes of the whole job."""
         return self.workers * self.worker_memory + self.servers * self.server_memory
 
     def __str__(self) -> str:
@@ -77,7 +75,6 @@ class ResourceBudget:
             raise errors.BadInput(f"capacity: {self.cpu:g} cores and {self.memory:g} bytes; wanted neither below 0")
 
     def holds(self, shape: Shape) -> bool:
-        """Whether a job of this shape alone fits."""
         return shape.cpu <= self.cpu * (1 + ROUNDING) and shape.memory <= self.memory * (1 + ROUNDING)
 
 
@@ -131,22 +128,18 @@ class ShapeBounds:
 
     @property
     def workers(self) -> tuple[int, ...]:
-        """Numbers of workers to choose from."""
         return counts(self.least.workers, self.most.workers, self.worker_step)
 
     @property
     def servers(self) -> tuple[int, ...]:
-        """Numbers of servers to choose from."""
         return counts(self.least.servers, self.most.servers, self.server_step)
 
     @property
     def worker_cpus(self) -> tuple[float, ...]:
-        """Sizes of a worker to choose from."""
         return sizes(self.least.worker_cpu, self.most.worker_cpu, self.cpu_step)
 
     @property
     def server_cpus(self) -> tuple[float, ...]:
-        """Sizes of a server to choose from."""
         return sizes(self.least.server_cpu, self.most.server_cpu, self.cpu_step)
 
 
@@ -186,7 +179,6 @@ class MemoryNeed:
             raise errors.BadInput(f"memory need: {self}; wanted bytes, none below 0")
 
     def of_server(self, servers: int) -> int:
-        """Of each of so many servers."""
         return self.server + -(-self.rows // servers)
 
 

@@ -28,7 +28,6 @@ def number_of(text: str) -> int | None:
 
 
 def poison_of(text: str) -> Poison:
-    """What becomes of a sample that cannot be made."""
     for known in POISONS:
         if text == known:
             return known
@@ -36,7 +35,6 @@ def poison_of(text: str) -> Poison:
 
 
 def split_of(text: str) -> SplitMode:
-    """What of the model's forward() goes to data workers."""
     for known in SPLITS:
         if text == known:
             return known
@@ -100,7 +98,6 @@ class FeedRules:
 
     @property
     def off(self) -> bool:
-        """Whether there are to be none, whatever happens."""
         return self.workers == 0
 
 

@@ -23,7 +23,6 @@ class EpochPlace(NamedTuple):
     """
 
     def is_before(self, other: "EpochPlace") -> bool:
-        """Whether the script comes to this place first."""
         return self[:3] < other[:3]
 
     @property

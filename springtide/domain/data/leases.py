@@ -126,7 +126,6 @@ class Totals:
     """Of these, offsets of streams that held nothing to train."""
 
     def __add__(self, other: "Totals") -> "Totals":
-        """Both together."""
         return Totals(
             total=self.total + other.total,
             leased=self.leased + other.leased,

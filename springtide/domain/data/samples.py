@@ -69,7 +69,6 @@ class DatasetCard:
 
     @property
     def shard_size(self) -> int:
-        """Samples of every shard but an epoch's last."""
         return self.batch_size * self.shard_batches
 
     @property
@@ -79,12 +78,10 @@ class DatasetCard:
 
     @property
     def shards(self) -> int:
-        """Shards of one epoch."""
         return -(-self.samples_used // self.shard_size)
 
     @property
     def batches(self) -> int:
-        """Batches of one pass, all workers together."""
         return self.epochs * -(-self.samples_used // self.batch_size)
 
 

@@ -72,7 +72,6 @@ class StepSums(NamedTuple):
     """Of samples x seconds."""
 
     def and_one(self, samples: float, seconds: float) -> "StepSums":
-        """With another step."""
         return StepSums(
             self.number + 1,
             self.samples + samples,

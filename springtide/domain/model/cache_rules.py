@@ -52,7 +52,6 @@ class CacheRules:
 
     @property
     def off(self) -> bool:
-        """Whether there is to be no cache."""
         return self.size == 0 or self.share == 0
 
     @property
@@ -136,7 +135,6 @@ def _way(text: str) -> Way:
 
 
 def words(rules: CacheRules) -> str:
-    """The size, for people."""
     if rules.auto:
         return "auto"
     if rules.off:
@@ -207,7 +205,6 @@ class CacheUse:
 
     @property
     def looked_up(self) -> int:
-        """Rows that steps needed."""
         return self.hits + self.pulled + self.passed
 
     @property

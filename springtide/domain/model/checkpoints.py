@@ -114,7 +114,6 @@ class CheckpointRules:
 
     @property
     def on(self) -> bool:
-        """Whether there are any."""
         return self.every_s > 0
 
 

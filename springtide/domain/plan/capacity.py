@@ -58,7 +58,6 @@ class PlatformCapacity:
 
     @property
     def words(self) -> str:
-        """What its nodes are called in messages."""
         return "this machine" if self.own else "the largest node"
 
 
@@ -179,7 +178,6 @@ def _cpus(
 
 
 def _asked_for(wish: RoleWish) -> bool:
-    """Whether it is the user who wants as much."""
     return any(value is not None for value in (wish.count, wish.min, wish.cpu, wish.memory))
 
 

@@ -59,7 +59,6 @@ class Decision:
             raise errors.BadInput(f"decision: two plans for {', '.join(sorted(twice))}; wanted one a job")
 
     def plan_for(self, job: str) -> ShapePlan | None:
-        """The plan of one job, if it has one."""
         return next((plan for plan in self.plans if plan.job == job), None)
 
 
@@ -68,5 +67,4 @@ def _no_plan(what: object) -> NoReturn:
 
 
 def nothing(why: str, *notes: str) -> Decision:
-    """Leave everything as it is."""
     return Decision(why=why, notes=notes)

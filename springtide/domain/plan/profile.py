@@ -59,17 +59,14 @@ class TimingSum:
     lookup_s: float = 0.0
 
     def __add__(self, other: "TimingSum") -> "TimingSum":
-        """Both together."""
         return TimingSum(**{name: getattr(self, name) + getattr(other, name) for name in SUM_FIELDS})
 
     @property
     def wait_share(self) -> float:
-        """Part of the time spent blocked on servers."""
         return (self.pull_wait_s + self.push_wait_s) / self.total_s if self.total_s > 0 else 0.0
 
     @property
     def samples_per_s(self) -> float:
-        """Samples trained a second."""
         return self.samples / self.total_s if self.total_s > 0 else 0.0
 
 
@@ -81,13 +78,11 @@ _of_sum = operator.attrgetter(*SUM_FIELDS)
 
 
 def total(sums: Iterable[TimingSum]) -> TimingSum:
-    """Sums of many windows, added up."""
     columns = zip(*map(_of_sum, sums), strict=True)
     return TimingSum(**dict(zip(SUM_FIELDS, map(sum, columns), strict=False)))
 
 
 def summed(timings: Iterable[StepTiming]) -> TimingSum:
-    """Add the steps up."""
     steps = list(timings)
     columns = zip(*steps, strict=True)
     return TimingSum(steps=len(steps), **dict(zip(STEP_FIELDS, map(sum, columns), strict=False)))

@@ -50,7 +50,6 @@ class PodWish:
 
     @property
     def life(self) -> Life:
-        """Whose pod it is."""
         return Life(Role(RoleKind(self.role), self.rank), self.incarnation)
 
     def pod_name(self, job: str) -> str:
@@ -89,7 +88,6 @@ class ScalePlan:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of all pods that must be there."""
         return tuple(each.pod_name(self.job) for each in self.pods)
 
 

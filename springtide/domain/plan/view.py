@@ -123,11 +123,9 @@ class JobView:
 
     @property
     def remaining(self) -> float:
-        """Samples still to be trained; infinity where nobody knows."""
         return math.inf if self.samples_total is None else max(0.0, self.samples_total - self.samples_done)
 
     def used_by(self, kind: RoleKind) -> tuple[RoleUse, ...]:
-        """Use of its workers, or of its servers."""
         return tuple(use for use in self.uses if use.role.kind is kind)
 
 

@@ -56,7 +56,6 @@ class RoleWish:
 
     @property
     def memory_bytes(self) -> int | None:
-        """The memory of each, in bytes."""
         return None if self.memory is None else resources.parse_memory(self.memory)
 
 
@@ -78,7 +77,6 @@ class Quota:
 
     @property
     def memory_bytes(self) -> int | None:
-        """The memory of all, in bytes."""
         return None if self.memory is None else resources.parse_memory(self.memory)
 
 

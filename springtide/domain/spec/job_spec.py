@@ -28,7 +28,6 @@ _NAME = re.compile(r"[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?")
 
 
 def check_name(name: str) -> None:
-    """Refuse what is no name of a job."""
     if not _NAME.fullmatch(name):
         raise errors.BadInput(
             f"job name {name!r}: use lower-case letters, digits, '.', '_' and '-', at most 63, not at the ends"
@@ -50,7 +49,6 @@ class JobPhase(StrEnum):
 
     @property
     def over(self) -> bool:
-        """Nothing follows."""
         return self in (JobPhase.FINISHED, JobPhase.STOPPED, JobPhase.FAILED)
 
 

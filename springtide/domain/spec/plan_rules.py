@@ -78,5 +78,4 @@ class PlanRules:
 
     @property
     def on(self) -> bool:
-        """Whether anyone plans."""
         return self.bounds is not None

@@ -73,7 +73,6 @@ class Scalar:
 
 @cache
 def fields_of(kind: type) -> tuple[Field, ...]:
-    """All fields of a class, in order."""
     hints, words = typing.get_type_hints(kind), _words(kind)
     found = []
     for each in fields(kind):
@@ -106,7 +105,6 @@ def to_plain(job: ElasticJob, *, namespace: str = "") -> dict[str, Any]:
 
 
 def spec_of(job: ElasticJob) -> dict[str, Any]:
-    """What is under `spec`."""
     plain: dict[str, Any] = plain_of(job)
     plain.pop(NAME, None)
     return plain
@@ -136,7 +134,6 @@ def made(kind: type[Noun], given: Any, path: Path = ()) -> Noun:
 
 
 def check(given: Any) -> tuple[ElasticJob | None, list[SpecProblem]]:
-    """A job, or every mistake that could be found."""
     problems: list[SpecProblem] = []
     if not isinstance(given, Mapping):
         return None, [SpecProblem((), f"wanted a mapping such as `script: train.py`, got {got_of(given)}")]
@@ -303,7 +300,6 @@ def _misfit(path: Path, wanted: str, value: Any, problems: list[SpecProblem]) ->
 
 
 def got_of(value: Any) -> str:
-    """A value for messages."""
     plain = _value(value)
     if plain is None:
         return "nothing"
@@ -325,7 +321,6 @@ def _text(value: Any) -> str:
 
 
 def _all_plain(value: Any) -> Any:
-    """A value that is only passed through."""
     value = _value(value)
     if isinstance(value, Mapping):
         return {str(key): _all_plain(each) for key, each in value.items()}
@@ -377,7 +372,6 @@ def _without_none(kind: Any) -> tuple[Any, bool]:
 
 
 def _words(kind: type) -> dict[str, str]:
-    """The docstring under each field."""
     (made,) = ast.parse(inspect.getsource(kind)).body
     assert isinstance(made, ast.ClassDef)
     found = {}

@@ -35,12 +35,10 @@ class Data(dict[str, str]):
 
 
 def data_of(text: str) -> Mapping[str, str]:
-    """Names to paths or URLs."""
     return Data(_mapping("data", text))
 
 
 def tables_of(text: str) -> dict[str, TableWish]:
-    """Tables by name, as they are to be."""
     return {name: schema.made(TableWish, given, ("tables", name)) for name, given in _mapping("tables", text).items()}
 
 

@@ -101,7 +101,6 @@ def bids(bidders: Sequence[Bidder], view: ClusterView, config: PlanningConfig) -
 
 
 def _bids(bidders: Sequence[Bidder], look: Look, view: ClusterView, config: PlanningConfig) -> list[Bid | str]:
-    """Of jobs that are looked at in one way."""
     needs = [one.need for one in bidders]
     shapes, rows = look(bidders, needs, config)
     speed = _speed(bidders, shapes, rows.owner)
@@ -152,7 +151,6 @@ def _bid(one: Bidder, shapes: Columns, speed: Floats, view: ClusterView) -> Bid 
 def _worth_having(
     bidders: Sequence[Bidder], needs: Sequence[MemoryNeed], config: PlanningConfig
 ) -> tuple[Columns, Rows]:
-    """The fronts of models that are clear."""
     asks = [
         Ask(
             coefficients=one.fitted.coefficients,
@@ -192,7 +190,6 @@ def _held(bidders: Sequence[Bidder], needs: Sequence[MemoryNeed], rows: Rows) ->
 
 
 def allowed(bounds: ShapeBounds, config: PlanningConfig) -> ShapeBounds:
-    """A job's bounds with C_total and C_max in them."""
     most, quota = bounds.most, clamp.quota(bounds, config)
     if max(most.worker_cpu, most.server_cpu) <= config.node_cpu and quota == bounds.quota:
         return bounds
@@ -297,7 +294,6 @@ def _other_workers(
 
 @functools.lru_cache(maxsize=1024)
 def _near_numbers(workers: int) -> tuple[int, ...]:
-    """Numbers of workers near one of them."""
     return tuple({round(workers * trust_region.NEAR ** (at / STEPS_NEAR)) for at in range(-STEPS_NEAR, STEPS_NEAR + 1)})
 
 

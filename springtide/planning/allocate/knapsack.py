@@ -32,7 +32,6 @@ class Limits:
     memory: float
 
     def hold(self, cpu: float, memory: float) -> bool:
-        """Whether these sums fit."""
         return bool(cpu <= self.cpu * (1 + TOLERANCE) and memory <= self.memory * (1 + TOLERANCE))
 
 
@@ -55,11 +54,9 @@ class Options:
         return np.asarray(np.where(np.isfinite(self.cost), self.value, 0.0) * scale)
 
     def total(self, taken: Ints) -> float:
-        """What these options are worth together."""
         return float(self.worth[np.arange(len(taken)), taken].sum())
 
     def used(self, taken: Ints) -> tuple[float, float]:
-        """CPU and memory that these options take."""
         rows = np.arange(len(taken))
         return float(self.cpu[rows, taken].sum()), float(self.memory[rows, taken].sum())
 

@@ -49,12 +49,10 @@ def remaining_now(job: Standing, throughput: Floats, rho: float, epsilon: float)
 
 
 def equal(job: Standing, throughput: Floats, rho: float, epsilon: float) -> Floats:
-    """A sample is a sample, whosever it is."""
     return np.zeros(throughput.shape)
 
 
 def given(job: Standing, throughput: Floats, rho: float, epsilon: float) -> Floats:
-    """By the number that the user gave."""
     return np.full(throughput.shape, math.log(max(job.given, LEAST_RATE)))
 
 
@@ -73,7 +71,6 @@ PRIORITIES: dict[str, Priority] = {
 
 
 def priority(name: str) -> Priority:
-    """By name."""
     if name not in PRIORITIES:
         raise errors.UnknownName("priority", name, PRIORITIES)
     return PRIORITIES[name]

@@ -59,7 +59,6 @@ class Wanted(NamedTuple):
 
 
 def listed(asks: Sequence[Ask]) -> list[Listed]:
-    """A few jobs at once."""
     wanted = _wanted(asks)
     workers, servers = _options(asks, wanted)
     memory_left = wanted.memory - wanted.rows
@@ -90,7 +89,6 @@ def listed(asks: Sequence[Ask]) -> list[Listed]:
 
 
 def _columns(wanted: Wanted, job: Index, workers: Option, servers: Option, left: Index, right: Index) -> Columns:
-    """Shapes with the memory that they need."""
     count = servers.number.take(right)
     rows = numpy.ceil(wanted.rows.take(job) / count)
     server_memory = numpy.maximum(wanted.server.take(job) + rows, wanted.least_server.take(job))

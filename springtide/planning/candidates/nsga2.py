@@ -78,7 +78,6 @@ def choices(bounds: ShapeBounds) -> tuple[Array, ...]:
 
 
 def expressed(ask: Ask, lists: tuple[Array, ...], genes: Array) -> Columns:
-    """The shapes that genes stand for."""
     places = numpy.rint(genes).astype(int)
     return pareto.with_memory(ask, *(each[places[:, gene]] for gene, each in enumerate(lists)))
 

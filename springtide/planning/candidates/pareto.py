@@ -51,11 +51,9 @@ class Front:
         return len(self.cost)
 
     def shape(self, index: int) -> Shape:
-        """One of them."""
         return self.shapes.shape(index)
 
     def only(self, which: Index) -> "Front":
-        """Some of them, by index or by mask."""
         return replace(
             self,
             shapes=self.shapes.taken(which),
@@ -84,7 +82,6 @@ def front(
     horizon_s: float = math.inf,
     pace: tuple[float, float] = NO_LIMIT,
 ) -> Front:
-    """The front of one job."""
     return front_of(
         Ask(
             coefficients=coefficients,
@@ -124,7 +121,6 @@ def _searched(ask: Ask) -> Front:
 
 
 def listed(asks: Sequence[Ask]) -> list[Front]:
-    """The true fronts, by looking at every shape."""
     found = []
     for first in range(0, len(asks), enumerate.AT_ONCE):
         some = asks[first : first + enumerate.AT_ONCE]
@@ -192,7 +188,6 @@ def non_dominated(cost: Array, gain: Array) -> Index:
 
 
 def with_memory(ask: Ask, workers: Array, servers: Array, worker_cpu: Array, server_cpu: Array) -> Columns:
-    """Shapes with the memory that they need."""
     need = grids.rounded(ask.need, ask.bounds)
     rows = numpy.ceil(need.rows / servers) if need.rows else numpy.zeros(len(servers))
     each = numpy.maximum(need.server + rows, float(ask.bounds.least.server_memory))
@@ -211,7 +206,6 @@ def assemble(shapes: Columns, cost: Array, throughput: Array, gain: Array, *, ho
 
 
 def _coarser(bounds: ShapeBounds) -> ShapeBounds:
-    """Larger steps, until the shapes can be listed."""
     bounds = replace(bounds, cpu_step=None)
     while grids.count(bounds) > grids.MOST:
         step = 2 * (bounds.worker_step or 1)

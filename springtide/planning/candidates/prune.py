@@ -43,7 +43,6 @@ class Option(NamedTuple):
     """Seconds a sample that its cores allow at best."""
 
     def at(self, which: Index) -> "Option":
-        """Some of them, counted through all lines."""
         return Option(*(column.take(which) for column in self))
 
 

@@ -56,7 +56,6 @@ class Ask:
 
     @property
     def before(self) -> float:
-        """Samples a second as it is now."""
         return equations.throughput(self.coefficients, self.facts, self.now) if self.now else 0.0
 
 

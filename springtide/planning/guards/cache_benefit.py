@@ -89,7 +89,6 @@ def reckoned_s(measured: Measured) -> float:
 
 
 def decide(measured: Measured) -> Verdict:
-    """Whether a group without a cache should have one."""
     risk, step_s = measured.risk, measured.step_s
     share = measured.waited_s / step_s
     takes = f"pulls and pushes take {100 * share:.0f}% of a step"

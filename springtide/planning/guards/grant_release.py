@@ -28,7 +28,6 @@ class Extra:
 
 
 def eased(extra: Extra) -> float | None:
-    """The limit from now on; None: it stays."""
     if extra.limit <= extra.usual or extra.watched_s < CALM_S:
         return None
     enough = max(extra.usual, ROOM * extra.most)

@@ -47,7 +47,6 @@ class Growth:
         return newest.rows if samples <= newest.samples else max(newest.rows, LAWS[self.law](self.points, samples))
 
     def cautious(self, samples: float) -> float:
-        """The same with the margin: what to reckon with."""
         now = self.points[-1].rows
         return now + (self.rows(samples) - now) * (1 + self.margin)
 
@@ -76,7 +75,6 @@ def _error(law: Law, known: Sequence[Seen], held_out: Sequence[Seen]) -> float:
 
 
 def steady(points: Sequence[Seen], samples: float) -> float:
-    """On at the rate of the newer half."""
     newest = points[-1]
     return newest.rows + _rate(points[len(points) // 2 :], points) * (samples - newest.samples)
 
@@ -107,7 +105,6 @@ LAWS: dict[str, Law] = {"steady": steady, "heaps": heaps, "running out": running
 
 
 def _rows_at(points: Sequence[Seen], samples: float) -> float:
-    """Rows at a moment between two points."""
     for before, after in itertools.pairwise(points):
         if before.samples <= samples <= after.samples and after.samples > before.samples:
             share = (samples - before.samples) / (after.samples - before.samples)

@@ -62,7 +62,6 @@ class Verdict:
 
 
 def judge(paces: Sequence[Pace], rules: GuardRules) -> tuple[Verdict, ...]:
-    """Each server beside the median of the others."""
     return tuple(_judge_one(one, [other for other in paces if other.rank != one.rank], rules) for one in paces)
 
 

@@ -34,7 +34,6 @@ class Need:
 
     @property
     def sound(self) -> bool:
-        """Whether anything follows from it."""
         return 0 < self.worker_cpu < math.inf and 0 < self.server_cpu < math.inf
 
 

@@ -109,7 +109,6 @@ def _speeds(windows: Sequence[Profile]) -> list[float]:
 
 
 def _mean(logs: Sequence[float]) -> tuple[float, float]:
-    """Mean, and the square of its standard error."""
     mean = sum(logs) / len(logs)
     spread = sum((one - mean) ** 2 for one in logs) / (len(logs) - 1)
     return mean, max(LEAST_SPREAD**2, spread) / len(logs)

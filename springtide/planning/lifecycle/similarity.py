@@ -39,12 +39,10 @@ class Coded(NamedTuple):
     numbers: Floats
 
     def part(self, some: slice) -> "Coded":
-        """Of some of the jobs."""
         return Coded(self.words[some], self.numbers[some])
 
     @property
     def known(self) -> bool:
-        """Whether any of them has it."""
         return bool((self.words >= 0).any() or not np.isnan(self.numbers).all())
 
 

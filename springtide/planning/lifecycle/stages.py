@@ -64,7 +64,6 @@ class Lent:
 
     @property
     def takes(self) -> ResourceBudget:
-        """What the workers beside the shape take."""
         extra, shape = self.job.extra_workers, self.shape
         return ResourceBudget(cpu=extra * shape.worker_cpu, memory=float(extra * shape.worker_memory))
 
@@ -278,7 +277,6 @@ def mend(job: JobView, shape: Shape, config: PlanningConfig) -> ShapePlan | str:
 
 
 def given_up(lent: Lent, config: PlanningConfig) -> ShapePlan:
-    """The shape without them."""
     why = f"others need what {lent.job.extra_workers} workers of low priority take: without them"
     return _plan(lent.job, lent.shape, why, config, None)
 

@@ -110,7 +110,6 @@ def known(history: Same, similar: int | None, smoothing: float | None) -> Known:
 
 
 def start(job: JobView, history: Sequence[PastJob], config: PlanningConfig) -> Start:
-    """By similar jobs where there are any, else small."""
     past, notes, features, codes, lesson, needs = known(Same(history[-NEWEST:]), config.similar, config.smoothing)
     if not past:
         return cold(job, config, "there is no history", notes)
@@ -252,7 +251,6 @@ def _row(shape: Shape | None) -> Floats:
 
 
 def _shape(row: Floats) -> Shape:
-    """A configuration of such a mean."""
     workers, servers, worker_cpus, server_cpus, worker_memory, server_memories = (float(part) for part in row)
     count, serving = max(1, round(workers)), max(1, round(servers))
     return Shape(

@@ -60,5 +60,4 @@ def ceiling(pace: Pace | Floats, shapes: Columns) -> Floats:
 
 
 def ceiling_of(pace: Pace, shape: Shape) -> float:
-    """The same of one shape."""
     return min(shape.workers * shape.worker_cpu * pace.worker, shape.servers * shape.server_cpu * pace.server)

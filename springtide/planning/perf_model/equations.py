@@ -60,7 +60,6 @@ class Coefficients:
 
     @property
     def array(self) -> Array:
-        """In the order of `TERMS`."""
         return numpy.array([self.grad, self.upd, self.sync, self.emb, self.beta])
 
 
@@ -89,7 +88,6 @@ class Shapes(NamedTuple):
 
 
 def shapes(many: Iterable[Shape]) -> Shapes:
-    """The shapes as arrays."""
     listed = [(one.workers, one.servers, one.worker_cpu, one.server_cpu) for one in many]
     return Shapes(*numpy.array(listed, dtype=numpy.float64).reshape(-1, 4).T)
 
@@ -172,7 +170,6 @@ def throughputs(models: Models, many: Shapes) -> Array:
 
 
 def _in_step(models: Models, many: Shapes) -> Array:
-    """The same of workers in step."""
     w, p = many.workers, many.servers
     part = models.group / w
     seconds = (

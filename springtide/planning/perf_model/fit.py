@@ -71,12 +71,10 @@ class Fitted:
 
     @property
     def uncertainty(self) -> dict[str, float]:
-        """Deviations by coefficient."""
         return dict(zip(TERMS, self.deviations, strict=True))
 
     @property
     def unclear(self) -> tuple[str, ...]:
-        """Coefficients that the data cannot tell apart yet."""
         return tuple(name for name, share in self.uncertainty.items() if share > CLEAR)
 
     @property
@@ -93,12 +91,10 @@ class Fitted:
     @overload
     def predict(self, shape: Shapes) -> Array: ...
     def predict(self, shape: Shape | Shapes) -> Array | float:
-        """Samples a second."""
         return equations.throughput(self.coefficients, self.facts, shape)
 
     @property
     def why(self) -> str:
-        """How good it is, for people."""
         count = len(self.table)
         said = f"fitted to {count} configuration{'' if count == 1 else 's'}, off by {self.mape:.1%} on the average"
         return f"{said}; cannot tell yet: {', '.join(self.unclear)}" if self.unclear else said
@@ -149,7 +145,6 @@ def leave_one_out(fitted: Fitted) -> float | None:
 
 
 def _refusal(table: Table | Refused) -> Refused | None:
-    """Why there is no model of it."""
     if isinstance(table, Refused):
         return table
     fewest = FEWEST_TIMED if table.timed else FEWEST
@@ -193,7 +188,6 @@ def _least_seconds(tables: Sequence[Table], paces: Sequence[Pace]) -> Array:
 
 
 def _fit_tables(jobs: Sequence[tuple[Table, ModelFacts]], paces: Sequence[Pace]) -> list[Fitted | Refused]:
-    """Models of jobs that have enough rows."""
     tables, facts = [table for table, _ in jobs], [fact for _, fact in jobs]
     rows, times = design(tables, facts), _padded([table.times for table in tables])
     present = (times[:, :, 0] > 0).astype(float)

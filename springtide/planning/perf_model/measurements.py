@@ -52,7 +52,6 @@ def by_shape(job: JobView) -> tuple[Measured, ...]:
 
 
 def shapes(job: JobView) -> set[Shape]:
-    """Shapes in which something sensible was measured."""
     found: set[Shape] = set()
     last: Shape | None = None
     for one in job.profiles:
@@ -133,7 +132,6 @@ class Use:
 
     @property
     def share(self) -> float:
-        """Of the hottest role's cores, those in use."""
         return self.hottest.cpu_used / self.hottest.cpu
 
 

@@ -95,7 +95,6 @@ def _felt(problem: Problem, residuals: Array) -> Array:
 
 
 def _one_turn(problem: Problem, weights: Array, now: Array) -> Array:
-    """The non-negative least squares answer around the seconds `now`."""
     root = numpy.sqrt(weights)
     system = problem.rows * (root / now)[:, :, None]
     wanted = root * (1 - numpy.log(now / problem.seconds))
@@ -134,7 +133,6 @@ def _residuals(problem: Problem, found: Array) -> Array:
 
 
 def _error(problem: Problem, found: Array, residuals: Array, weights: Array) -> Array:
-    """Sum of weighed squares, of each job."""
     drawn = problem.pull * (found - problem.towards)
     total: Array = (weights * residuals**2).sum(axis=1) + (drawn**2).sum(axis=1)
     return total

@@ -66,11 +66,9 @@ class Table:
 
     @property
     def timed(self) -> bool:
-        """Whether every step was timed by term."""
         return bool((self.times[:, 1:].sum(axis=1) > 0).all())
 
     def without(self, row: int) -> "Table":
-        """All configurations but one."""
         return Table(settings=numpy.delete(self.settings, row, axis=0), times=numpy.delete(self.times, row, axis=0))
 
 

@@ -23,18 +23,15 @@ class Rows(NamedTuple):
 
     @property
     def starts(self) -> Index:
-        """Where each row begins."""
         starts: Index = np.cumsum(self.lengths) - self.lengths
         return starts
 
     @property
     def place(self) -> Index:
-        """Of each element, within its row."""
         place: Index = np.arange(len(self.owner)) - np.repeat(self.starts, self.lengths)
         return place
 
     def padded(self, values: NDArray[Any], fill: float) -> NDArray[Any]:
-        """One row a line, filled up at the end."""
         width = int(self.lengths.max(initial=0))
         whole = np.full((len(self.lengths), width), fill, dtype=values.dtype)
         whole[self.owner, self.place] = values
@@ -63,11 +60,9 @@ class Rows(NamedTuple):
 
 
 def of_lengths(lengths: Sequence[int] | Index) -> Rows:
-    """Rows of such lengths."""
     counts = np.asarray(lengths, dtype=np.int64)
     return Rows(np.repeat(np.arange(len(counts)), counts), counts)
 
 
 def of_owners(owner: Index, rows: int) -> Rows:
-    """Rows whose elements are in order."""
     return Rows(owner, np.bincount(owner, minlength=rows))

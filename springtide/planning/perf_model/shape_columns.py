@@ -28,12 +28,10 @@ class Columns(NamedTuple):
 
     @property
     def cpu(self) -> Floats:
-        """Cores in all."""
         return self.workers * self.worker_cpu + self.servers * self.server_cpu
 
     @property
     def memory(self) -> Floats:
-        """Bytes in all."""
         return self.workers * self.worker_memory + self.servers * self.server_memory
 
     def cost(self, prices: Prices) -> Floats:
@@ -41,11 +39,9 @@ class Columns(NamedTuple):
         return self.cpu * prices.cpu + self.memory / GIB * prices.memory
 
     def taken(self, which: NDArray[np.generic]) -> "Columns":
-        """Some of the rows, by number or by mask."""
         return Columns(*(column[which] for column in self))
 
     def shape(self, row: int) -> Shape:
-        """One row as a shape."""
         workers, servers, worker_cpu, server_cpu, worker_memory, server_memory = (c[row] for c in self)
         return Shape(
             workers=int(workers),
@@ -61,11 +57,9 @@ _fields = operator.attrgetter(*FIELDS)
 
 
 def columns(many: Iterable[Shape]) -> Columns:
-    """Shapes as columns."""
     rows = np.array([_fields(one) for one in many], dtype=np.float64)
     return Columns(*rows.reshape(-1, len(FIELDS)).T)
 
 
 def joined(*parts: Columns) -> Columns:
-    """One below the other."""
     return Columns(*(np.concatenate(column) for column in zip(*parts, strict=True)))

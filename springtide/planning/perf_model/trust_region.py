@@ -54,7 +54,6 @@ def shapes(jobs: Sequence[Around]) -> tuple[Columns, Rows]:
 
 
 def inside(shapes: Columns, rows: Rows, limits: Sequence[ShapeBounds]) -> NDArray[np.bool_]:
-    """Which of them quota and bounds of memory allow."""
     known = np.array(
         [
             (

@@ -58,7 +58,6 @@ class Outlook:
 
 
 def outlooks(view: ClusterView, config: PlanningConfig, decision: Decision) -> tuple[Outlook, ...]:
-    """Of all jobs."""
     speeds = [here.throughput if (here := measurements.now(job)) else None for job in view.jobs]
     seen = [core_speed.pace_of(job, speed) if speed else Pace() for job, speed in zip(view.jobs, speeds, strict=True)]
     jobs = list(zip(view.jobs, speeds, seen, strict=True))
@@ -141,7 +140,6 @@ def _bounds(job: JobView, view: ClusterView, config: PlanningConfig) -> ShapeBou
 
 
 def _named(job: JobView, plan: ShapePlan | None) -> list[Shape]:
-    """What it has, and what was chosen."""
     known = [job.shape] if job.shape else []
     if plan is not None and not any(_alike(plan.shape, one) for one in known):
         known.append(plan.shape)

@@ -22,7 +22,6 @@ Plugin = Callable[..., Any]
 
 
 def offered(group: str = GROUP) -> tuple[str, ...]:
-    """Names that installed packages offer."""
     return tuple(sorted({point.name for point in metadata.entry_points(group=group)}))
 
 
@@ -42,7 +41,6 @@ def by_entry_point(name: str, group: str = GROUP, kind: str = "policy") -> Plugi
 
 
 def by_dotted_name(name: str, kind: str = "policy") -> Plugin:
-    """The policy `module:function`."""
     module, _, function = name.partition(":")
     if not module or not function:
         raise errors.BadInput(f"{kind} {name!r}: wanted module:function, such as my_package.policies:half")

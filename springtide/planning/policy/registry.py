@@ -29,7 +29,6 @@ POLICIES: dict[str, Policy] = {
 
 
 def names() -> tuple[str, ...]:
-    """All that can be called by a plain name."""
     return tuple(sorted({*POLICIES, *plugins.offered()}))
 
 
@@ -39,7 +38,6 @@ def load(name: str) -> Policy:
 
 
 def found(name: str) -> Policy:
-    """The policy as it was written."""
     if name in POLICIES:
         return POLICIES[name]
     if ":" in name:
@@ -51,8 +49,6 @@ def found(name: str) -> Policy:
 
 
 def safe(policy: Policy) -> Policy:
-    """The same policy, whose decisions can be carried out."""
-
     @functools.wraps(policy)
     def asked(view: ClusterView, config: PlanningConfig) -> Decision:
         return sanitize.decide(policy, view, config)

@@ -18,7 +18,6 @@ Policy = Callable[[ClusterView, PlanningConfig], Decision]
 
 
 def decide(policy: Policy, view: ClusterView, config: PlanningConfig) -> Decision:
-    """Ask the policy; keep what can be done."""
     name = getattr(policy, "__name__", type(policy).__name__)
     if not math.isfinite(view.now):
         return nothing(f"the cluster's clock says {view.now}: nothing can be decided by it")
@@ -118,7 +117,6 @@ def takes(plan: ShapePlan) -> ResourceBudget:
 
 
 def holds(capacity: ResourceBudget, cpu: float, memory: float) -> bool:
-    """Whether so much fits, but for rounding."""
     return cpu <= capacity.cpu * (1 + ROUNDING) and memory <= capacity.memory * (1 + ROUNDING)
 
 

@@ -40,13 +40,11 @@ class Room:
         return ResourceBudget(cpu=max(0.0, self.cpu + cpu), memory=max(0.0, self.memory + memory))
 
     def change(self, now: Shape | None, takes: ResourceBudget) -> None:
-        """A job has this from now on."""
         self.cpu -= takes.cpu - (now.cpu if now else 0.0)
         self.memory -= takes.memory - (now.memory if now else 0)
 
 
 def springtide(view: ClusterView, config: PlanningConfig) -> Decision:
-    """Warm start, sample, optimize, adjust; all jobs together."""
     room, plans, notes = Room(view), [], []
     jobs = {job.name: job for job in view.jobs}
     wishes: list[Wish] = []

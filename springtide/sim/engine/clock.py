@@ -24,7 +24,6 @@ class Clock:
         heapq.heappush(self._heap, (max(when, self.now), next(self._order), act))
 
     def after(self, seconds: float, act: Act) -> None:
-        """Plan an act some seconds from now."""
         self.at(self.now + seconds, act)
 
     def run(self, until: float) -> None:

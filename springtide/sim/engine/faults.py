@@ -69,7 +69,6 @@ def _slow_server(sim: "Simulation", running: Running, generation: int) -> None:
 
 
 def _passed(sim: "Simulation", running: Running, share: float) -> None:
-    """The moment is over: it must not come again."""
     sim.touch(running)
     running.done = max(running.done, math.nextafter(share * running.job.samples, math.inf))
 

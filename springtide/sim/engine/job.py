@@ -69,12 +69,10 @@ class Outcome:
 
     @property
     def jct_s(self) -> float:
-        """From submission, pending time and all."""
         return self.ended_at - self.job.arrives_at
 
     @property
     def pending_s(self) -> float:
-        """Until it ran."""
         return (self.ended_at if self.started_at is None else self.started_at) - self.job.arrives_at
 
 
@@ -117,22 +115,18 @@ class Running:
 
     @property
     def running(self) -> bool:
-        """It trains, or stands still for a moment only."""
         return self.shape is not None and not self.ended
 
     @property
     def changed_at(self) -> float:
-        """When it was started or changed last."""
         return self.last_change_at if self.last_change_at is not None else self.started_at or 0.0
 
     @property
     def paused(self) -> bool:
-        """It stands still for a moment."""
         return self.paused_until > 0
 
     @property
     def at_work(self) -> Shape:
-        """The shape with workers beyond its quota."""
         assert self.shape is not None
         return (
             replace(self.shape, workers=self.shape.workers + self.extra_workers) if self.extra_workers else self.shape
@@ -140,11 +134,9 @@ class Running:
 
     @property
     def samples_s(self) -> float:
-        """Samples a second now."""
         return 0.0 if self.paused or self.speed is None else self.speed.steps_s * self.job.facts.batch
 
     def touch(self, now: float, loss_rate: float) -> None:
-        """Let time pass: progress, use, hazard."""
         seconds, self.since = now - self.since, now
         if seconds <= 0 or self.shape is None or self.speed is None:
             return
@@ -165,7 +157,6 @@ class Running:
         self.slow_s += busy * self.held_up
 
     def set_speed(self, *, dynamic: bool) -> None:
-        """After shape or condition changed."""
         if self.shape is None:
             return
         self.speed = physics.speed(self.job, self.at_work, self.condition, dynamic=dynamic)
@@ -174,7 +165,6 @@ class Running:
         self.held_up = 1 - self.speed.steps_s / whole.steps_s if whole.steps_s > 0 else 0.0
 
     def outcome(self, end: End, now: float) -> Outcome:
-        """The end."""
         scaling = 0.0
         if self.started_at is not None and self.last_change_at is not None:
             scaling = self.last_change_at - self.started_at

@@ -29,7 +29,6 @@ NEARLY = 0.999
 
 @lru_cache(maxsize=8)
 def grid(bounds: ShapeBounds) -> Shapes:
-    """Shapes to choose from: all that policies choose from."""
     axes = (bounds.workers, bounds.servers, bounds.worker_cpus, bounds.server_cpus)
     many = Shapes(*(np.asarray(axis, dtype=np.float64).ravel() for axis in np.meshgrid(*axes, indexing="ij")))
     fits = cpu_of(many) <= bounds.quota.cpu
@@ -37,7 +36,6 @@ def grid(bounds: ShapeBounds) -> Shapes:
 
 
 def cpu_of(many: Shapes) -> Array:
-    """Cores of each shape."""
     return many.workers * many.worker_cpu + many.servers * many.server_cpu
 
 
@@ -94,7 +92,6 @@ def soonest(jobs: Iterable[Job], world: World) -> systems.System:
 
 
 def oracle(jobs: Iterable[Job], *, world: World | None = None) -> systems.System:
-    """The system that knows these jobs."""
     known = {job.name: job for job in jobs}
 
     def policy(view: ClusterView, config: PlanningConfig) -> Decision:

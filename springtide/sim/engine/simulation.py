@@ -86,7 +86,6 @@ class Simulation:
             self.submit(job)
 
     def run(self, until: float = LONGEST_S) -> Story:
-        """Until the last job is over."""
         self.clock.run(until)
         for running in [*self.jobs.values()]:
             self.end(running, End.UNFINISHED)
@@ -94,7 +93,6 @@ class Simulation:
         return self.story
 
     def submit(self, job: Job) -> None:
-        """It will arrive."""
         self.expected += 1
         self.clock.at(job.arrives_at, lambda: self._arrive(job))
 
@@ -160,7 +158,6 @@ class Simulation:
         self._carry_out(decision)
 
     def _look(self, running: Running) -> None:
-        """Measure a window of steps."""
         self.touch(running)
         before = running.seen[-1].samples if running.seen else 0.0
         for part in range(1, POINTS + 1):  # as heartbeats have told on the way
@@ -305,7 +302,6 @@ class Simulation:
         return (cpu <= 0 and memory <= 0) or self.cluster.fits(max(cpu, 0.0), max(memory, 0.0))
 
     def _pods_s(self, running: Running, old: Shape | None, new: Shape) -> float:
-        """Seconds until all new pods are at work."""
         slowest = 0.0
         for kind, (cpu, pods) in zip((RoleKind.WORKER, RoleKind.SERVER), clusters.new_pods(old, new), strict=True):
             if pods:
@@ -323,7 +319,6 @@ class Simulation:
         self.story.reasons.append((self.clock.now, running.job.name, plan.reason))
 
     def touch(self, running: Running) -> None:
-        """Let time pass for one job."""
         running.touch(self.clock.now, self.loss_rate)
 
     def refresh(self, running: Running) -> None:

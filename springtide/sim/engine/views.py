@@ -21,7 +21,6 @@ SERVERS = tuple(Role(RoleKind.SERVER, rank) for rank in range(1024))
 
 
 def bounds(world: World) -> ShapeBounds:
-    """What any job may have."""
     most = int(world.node_memory * GIB)
     return ShapeBounds(
         least=Shape(workers=1, servers=1, worker_cpu=1.0, server_cpu=1.0),
@@ -79,7 +78,6 @@ def _roomy(job: Job, rows: float) -> MemoryNeed:
 
 
 def view(running: Running, limits: ShapeBounds) -> JobView:
-    """One job."""
     job = running.job
     return JobView(
         name=job.name,

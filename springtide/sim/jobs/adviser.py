@@ -26,7 +26,6 @@ class PolicyAdviser:
         self.asked = self.planned = 0
 
     async def advise(self, view: JobView, *, epoch: int, now: float) -> Advice:
-        """What the policy says of this job."""
         self.asked += 1
         free, held = self._room(), view.shape
         capacity = ResourceBudget(
@@ -39,11 +38,9 @@ class PolicyAdviser:
         self.planned += plan is not None
         return Advice(epoch=epoch, why=decision.why, plan=plan, notes=decision.notes)
 
-    async def conclude(self, past: PastJob) -> None:
-        """Simulated jobs leave no history."""
+    async def conclude(self, past: PastJob) -> None: ...
 
-    async def close(self) -> None:
-        """Nothing is open."""
+    async def close(self) -> None: ...
 
 
 def first_plan(

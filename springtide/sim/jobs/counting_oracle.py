@@ -22,7 +22,6 @@ Keys = npt.NDArray[np.int64]
 
 
 def new_store(slots: int) -> _native.Store:
-    """A server's tables: the counting one."""
     store = _native.Store(slots=slots, seed=0, reserve_bytes=RESERVED_BYTES)
     store.declare(_native.TableSpec(id=TABLE, name="counts", dim=1, optimizer="sgd"))
     return store
@@ -63,7 +62,6 @@ class Counts:
 
     @property
     def right(self) -> bool:
-        """Each once."""
         return not self.lost and not self.repeated
 
 
@@ -86,7 +84,6 @@ def count(card: DatasetCard, slots: int, stores: Mapping[int, _native.Store]) ->
 
 
 def batches_of(card: DatasetCard) -> Keys:
-    """By shard, its batches."""
     sizes = np.full(card.shards, card.shard_size, dtype=np.int64)
     sizes[-1] = card.samples_used - (card.shards - 1) * card.shard_size
     return np.tile(-(-sizes // card.batch_size), card.epochs)
@@ -100,7 +97,6 @@ class Part(NamedTuple):
 
     @staticmethod
     def of(slots: Iterable[int], all_slots: int) -> "Part":
-        """These."""
         chosen = tuple(slots)
         mask = np.zeros(all_slots, dtype=np.uint8)
         mask[list(chosen)] = 1

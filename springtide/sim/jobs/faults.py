@@ -41,7 +41,6 @@ class Rates:
 
     @property
     def total(self) -> float:
-        """Of all."""
         return float(sum(getattr(self, each.name) for each in fields(self)))
 
 
@@ -70,7 +69,6 @@ class Faults:
         """What happened, and how often."""
 
     async def run(self) -> None:
-        """Until it is enough, or the job is over."""
         if not self._rates.total:
             return
         loop = asyncio.get_running_loop()

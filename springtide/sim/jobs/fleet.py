@@ -71,7 +71,6 @@ class Running:
         self.fleet = Fleet()
 
     async def run(self) -> Fleet:
-        """Until the last job is over."""
         living = {self._loop.create_task(self._live(job)) for job in self._jobs}
         try:
             while living:
@@ -84,7 +83,6 @@ class Running:
         return self.fleet
 
     def room(self) -> ResourceBudget:
-        """Cores that no job's processes have, or wait for."""
         held = sum(running.machines.cpu for running in self._running.values())
         return replace(self._capacity, cpu=max(0.0, self._capacity.cpu - held))
 

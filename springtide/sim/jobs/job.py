@@ -72,7 +72,6 @@ class Setup:
 
     @property
     def spec(self) -> JobSpec:
-        """As a master is told of it."""
         beat, usual = self.heartbeat_s, StragglerRules()
         return JobSpec(
             name=self.job.name.replace("~", "-").lower(),
@@ -123,7 +122,6 @@ class Outcome:
 
     @property
     def right(self) -> bool:
-        """It finished, and every batch was applied once, everywhere."""
         return self.phase is JobPhase.FINISHED and self.samples == self.wanted and self.counts.right
 
 
@@ -149,7 +147,6 @@ class VirtualJob:
         self.over = asyncio.Event()
 
     async def run(self) -> Outcome:
-        """To its end."""
         self.masters.start()
         attending = self._loop.create_task(self.machines.attend())
         watching = self._loop.create_task(self._watch())
@@ -178,7 +175,6 @@ class VirtualJob:
         await link.ask(messages.ScaleRequest(workers=workers, servers=servers, why=why))
 
     async def _watch(self) -> None:
-        """What breaks, breaks the simulation."""
         while True:
             await asyncio.sleep(10 * self.spec.heartbeat_s)
             broken = self.masters.broken or next(
@@ -201,7 +197,6 @@ class VirtualJob:
         return server
 
     def _serving(self) -> Serving:
-        """The servers that have slots."""
         found = [one.process for one in self._servers if one.alive and one.gates and one.process is not None]
         if not found:
             return Serving(1, self.setup.shape.server_cpu)
@@ -215,7 +210,6 @@ class VirtualJob:
         return self._samples_done
 
     def _check(self, record: JobRecord) -> None:
-        """What must be true at any moment."""
         record.state.check()
         record.book.check()
         alive = [server for server in self._servers if server.alive]

@@ -20,7 +20,6 @@ class Luck:
         self.done: Counter[str] = Counter()
 
     async def run(self) -> None:
-        """Until the job is over."""
         await asyncio.gather(self._lose_pods(), self._become_slow())
 
     async def _lose_pods(self) -> None:

@@ -62,21 +62,17 @@ class Network:
         """Pushes that arrived once more."""
 
     def breaks(self) -> bool:
-        """Whether the connection between two servers breaks just now."""
         return self._chance.random() < self._weather.broken
 
     def listen(self, server: "VirtualServer") -> str:
-        """An address that no other server has ever had."""
         address = f"host:{next(self._ports)}"
         self._there[address] = server
         return address
 
     def hang_up(self, server: "VirtualServer") -> None:
-        """Nobody listens there any more."""
         self._there = {address: one for address, one in self._there.items() if one is not server}
 
     def at(self, address: str) -> "VirtualServer | None":
-        """Who listens there."""
         return self._there.get(address)
 
     def send(self, address: str, push: Push) -> asyncio.Future[Answer | None]:

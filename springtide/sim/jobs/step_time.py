@@ -65,11 +65,9 @@ class Pace:
         )
 
     def slot_bytes(self) -> float:
-        """What one slot weighs by now."""
         return physics.rows_bytes(self.job, self.done()) / self._slots
 
     def server_bytes(self, slots: int) -> float:
-        """What a server with so many slots weighs."""
         return self.job.server_base_bytes + slots * self.slot_bytes()
 
     def keys(self, slots: int, batches: int) -> float:

@@ -23,7 +23,6 @@ class _NoFiles:
         self.now = 0.0
 
     def select(self, timeout: float | None) -> list[Any]:
-        """Let so much time pass."""
         if timeout is None:
             raise Stuck("nothing is due any more, but the simulation is not over")
         self.now += timeout
@@ -39,13 +38,11 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._selector = self._files  # what the base class waits by
 
     def time(self) -> float:
-        """Seconds since the loop was made."""
         return self._files.now
 
     def run_in_executor(
         self, executor: Any, func: Callable[[Unpack[Arguments]], T], *args: *Arguments
     ) -> asyncio.Future[T]:
-        """There are no threads: it is done at once."""
         done: asyncio.Future[T] = self.create_future()
         try:
             done.set_result(func(*args))
@@ -53,11 +50,9 @@ class VirtualLoop(asyncio.BaseEventLoop):
             done.set_exception(error)
         return done
 
-    def _process_events(self, event_list: list[Any]) -> None:
-        """There are none."""
+    def _process_events(self, event_list: list[Any]) -> None: ...
 
-    def _write_to_self(self) -> None:
-        """Nobody calls from another thread."""
+    def _write_to_self(self) -> None: ...
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:

@@ -53,7 +53,6 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def summary(story: Story) -> Summary:
-    """All figures."""
     outcomes = story.outcomes
     finished = [outcome for outcome in outcomes if outcome.end is End.FINISHED]
     times = [outcome.jct_s for outcome in finished]
@@ -96,7 +95,6 @@ def completion(outcomes: Sequence[Outcome], which: Callable[[Outcome], bool]) ->
 
 
 def percentile(values: Sequence[float], share: float) -> float | None:
-    """A percentile; None of nothing."""
     return float(np.percentile(values, share)) if len(values) else None
 
 

@@ -53,7 +53,6 @@ def story(stories: Mapping[str, Story], path: pathlib.Path) -> None:
 
 
 def hours_on(axis: Any) -> None:
-    """A logarithmic axis of completion times, in plain numbers."""
     from matplotlib import ticker
 
     axis.set(xscale="log", xlabel="completion time, hours")

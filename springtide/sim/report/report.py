@@ -11,7 +11,6 @@ WIDTH = 80
 
 
 def show(summaries: Mapping[str, Summary], *, title: str) -> None:
-    """A column a system."""
     screen = console.Console(width=WIDTH, highlight=False, emoji=False)
     screen.print(title, style="bold")
     shown = table.Table(box=rich_box.SIMPLE)
@@ -24,7 +23,6 @@ def show(summaries: Mapping[str, Summary], *, title: str) -> None:
 
 
 def lines(summaries: Mapping[str, Summary]) -> list[tuple[str, list[str]]]:
-    """What stands in the table."""
     each = list(summaries.values())
     return [
         ("submitted (re-runs)", [f"{one.submitted} ({one.reruns})" for one in each]),
@@ -46,12 +44,10 @@ def lines(summaries: Mapping[str, Summary]) -> list[tuple[str, list[str]]]:
 
 
 def share(value: float | None) -> str:
-    """A part of a whole."""
     return "-" if value is None else f"{value:.1%}"
 
 
 def duration(seconds: float | None) -> str:
-    """Minutes or hours."""
     if seconds is None:
         return "-"
     return f"{seconds / 60:.1f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

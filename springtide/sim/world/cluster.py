@@ -26,26 +26,22 @@ class Cluster:
 
     @property
     def free(self) -> ResourceBudget:
-        """What nobody has."""
         return ResourceBudget(
             cpu=max(0.0, self.capacity.cpu - self.cpu), memory=max(0.0, self.capacity.memory - self.memory)
         )
 
     def fits(self, cpu: float, memory: float) -> bool:
-        """Whether so much is free."""
         return self.cpu + cpu <= self.capacity.cpu * (1 + ROUNDING) and self.memory + memory <= self.capacity.memory * (
             1 + ROUNDING
         )
 
     def take(self, cpu: float, memory: float) -> None:
-        """Take it, or give some back with negative amounts."""
         if (cpu > 0 or memory > 0) and not self.fits(max(cpu, 0.0), max(memory, 0.0)):
             raise errors.JobFailed(f"the virtual cluster has no {cpu:g} cores and {memory:g} bytes left to take")
         self.cpu += cpu
         self.memory += memory
 
     def allows(self, shape: Shape) -> bool:
-        """Whether each of its pods fits a node."""
         most = self.world.node_memory * GIB
         return (
             max(shape.worker_cpu, shape.server_cpu) <= self.world.node_cpu
@@ -71,7 +67,6 @@ class Reserved:
 
     @staticmethod
     def of(shape: Shape, extra_workers: int = 0) -> "Reserved":
-        """A shape as it runs."""
         return Reserved(
             shape.cpu + extra_workers * shape.worker_cpu, shape.memory + extra_workers * shape.worker_memory
         )

@@ -67,7 +67,6 @@ def _in_units(*, grad_s: float, upd_s: float, sync_s: float, emb_s: float, beta_
 
 
 def _wide_deep() -> Coefficients:
-    """000's set in the units above."""
     tuned = TUNED["widedeep"]
     per_server = tuned.workers / tuned.servers
     rest = GRAD / tuned.worker_cpu + UPD * per_server / tuned.server_cpu + SYNC * per_server + BETA
@@ -150,7 +149,6 @@ MODELS = {
 
 
 def model(name: str) -> Model:
-    """One model by its name."""
     if name not in MODELS:
         raise errors.UnknownName("model", name, MODELS)
     return MODELS[name]

@@ -14,7 +14,6 @@ DAY_S = 86_400.0
 
 
 def known(value: float, unit: str, source: str) -> Any:
-    """A field with its unit and source."""
     return field(default=value, metadata={"unit": unit, "source": source})
 
 
@@ -139,7 +138,6 @@ class Row(NamedTuple):
 
 
 def rows(world: World | None = None) -> Iterator[Row]:
-    """The table."""
     chosen = world or World()
     each: Field[Any]
     for each in fields(World):

@@ -51,7 +51,6 @@ class Trace:
 
 
 def read(path: pathlib.Path) -> Trace:
-    """A trace file."""
     text = file_input.read(path, what="a trace in YAML or JSON", hint="`springtide simulate --example` prints one")
     place = InputFile(path, text)
     data = file_input.parse(path, text, what="a trace")

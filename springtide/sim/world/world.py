@@ -115,7 +115,6 @@ def speed(job: Job, shape: Shape, condition: Condition = WELL, *, dynamic: bool 
 
 
 def samples_s(job: Job, shape: Shape, condition: Condition = WELL, *, dynamic: bool = True) -> float:
-    """Samples a second."""
     return speed(job, shape, condition, dynamic=dynamic).steps_s * job.facts.batch
 
 
@@ -126,7 +125,6 @@ def rows_bytes(job: Job, done: float) -> float:
 
 
 def server_bytes(job: Job, servers: int, done: float, hot: float = 1.0) -> float:
-    """Bytes that the fullest server uses."""
     return job.server_base_bytes + min(1.0, hot / servers) * rows_bytes(job, done)
 
 

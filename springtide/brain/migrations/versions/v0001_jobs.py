@@ -8,7 +8,6 @@ down_revision = None
 
 
 def upgrade() -> None:
-    """Make both tables."""
     op.create_table(
         "past_jobs",
         sa.Column("id", sa.Integer, primary_key=True),

@@ -49,7 +49,6 @@ class Fed:
 
     @property
     def room(self) -> bool:
-        """Whether data workers are what it waits for."""
         return self.speed < self.capable * (1 - ROUNDING)
 
     def at(self, cpu: float) -> float:
@@ -109,7 +108,6 @@ class Allotment:
 
     @property
     def total(self) -> float:
-        """All jobs together."""
         return sum(self.cores.values())
 
 
@@ -173,7 +171,6 @@ def _has_use(job: Fed, cpu: float) -> bool:
 def _offer(
     heap: list[tuple[float, int, str]], job: Fed, cpu: float, metric: Metric, rules: Rules, notes: dict[str, None]
 ) -> None:
-    """Put the job's next step where its metric says."""
     if not _has_use(job, cpu):
         return
     speed, after = job.at(cpu), cpu + rules.grain
@@ -199,7 +196,6 @@ def _score(metric: Metric, step: Step, notes: dict[str, None]) -> float:
 
 
 def _why(job: Fed, cpu: float) -> str:
-    """One line for log and status."""
     share = f"{job.at(cpu) / job.capable:.0%} of what it could train" if job.capable > 0 else "it trains nothing"
     if cpu > job.cpu + ROUNDING:
         return f"{job.cpu:g} to {cpu:g} cores: expected {share}"

@@ -20,7 +20,6 @@ KIND = "data worker metric"
 
 
 def maxtp(step: Step) -> float:
-    """Throughput: the largest Δt / Δc · g first."""
     return -step.faster / step.more * step.job.gpus
 
 
@@ -39,7 +38,6 @@ METRICS: dict[str, Metric] = {"maxtp": maxtp, "srtf": srtf, "fair": fair}
 
 
 def names() -> tuple[str, ...]:
-    """All that can be called by a plain name."""
     return tuple(sorted({*METRICS, *plugins.offered(GROUP)}))
 
 

@@ -60,7 +60,6 @@ class Placing:
     """Cores for which there is no machine."""
 
     def local(self, wants: Sequence[Want]) -> float:
-        """Cores beside a trainer of their job."""
         homes = {want.job: set(want.homes) for want in wants}
         return sum(seat.cpu for seat in self.seats if seat.machine in homes.get(seat.job, set()))
 
@@ -112,7 +111,6 @@ class _Table:
             self.free[machine] -= cpu
 
     def give(self, job: str, machine: str, cpu: float) -> None:
-        """Back to the machine."""
         left = self.cpu[job, machine] - cpu
         if left > ROUNDING:
             self.cpu[job, machine] = left
@@ -128,7 +126,6 @@ class _Table:
         return self.distributed[machine] + self.guests[machine] - itself
 
     def guest(self, job: str, machine: str) -> bool:
-        """Whether the job has no trainer there."""
         return machine not in self.homes[job]
 
     def order(self, machine: str, job: str) -> tuple[int, float, str]:
@@ -193,7 +190,6 @@ def _move(table: _Table, job: str, machine: str, better: str, most: float) -> bo
 
 
 def _placing(table: _Table, now: Sequence[Seat]) -> Placing:
-    """What came out, beside what was."""
     seats = tuple(Seat(job=job, machine=machine, cpu=cpu) for (job, machine), cpu in sorted(table.cpu.items()))
     new: dict[str, float] = {}
     old: dict[str, float] = {}

@@ -10,7 +10,6 @@ from springtide.planning.dataworkers.tuning.tuner_state import Behaviour
 
 
 def unfed(seen: FeedSeen) -> Behaviour:
-    """How a job trains that reads its data itself."""
     return Behaviour(speed(seen), seen.own_share)
 
 

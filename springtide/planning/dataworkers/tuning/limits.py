@@ -21,13 +21,11 @@ class Room(NamedTuple):
     """Data workers at most, by the user's word or by the number of GPUs."""
 
     def workers(self, cpu: float) -> int:
-        """How many of that size there may be."""
         fit = int((self.cores + _HAIR) / cpu) if cpu > 0 else 0
         return max(0, fit if self.most is None else min(fit, self.most))
 
 
 def of(seen: FeedSeen, rules: FeedRules, at: int) -> Room:
-    """For the stage at this place."""
     stages = queue_balance.stages(seen)
     stage = stages[at]
     cores = stage.workers * stage.cpu + seen.free_cpu

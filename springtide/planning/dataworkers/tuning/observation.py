@@ -118,7 +118,6 @@ def see_stages(
 
 
 def _all_over(told: Mapping[str, Sequence[Told]], since: float) -> list[_Over]:
-    """Of all who told enough."""
     return [one for words in told.values() if (one := _over([word for word in words if word.at >= since])) is not None]
 
 

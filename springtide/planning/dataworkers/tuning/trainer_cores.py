@@ -16,12 +16,10 @@ _HAIR = 1e-9
 
 
 def speed(seen: FeedSeen) -> float:
-    """Steps a second of one trainer."""
     return seen.steps_per_s / max(seen.trainers, 1)
 
 
 def shrink(notes: TrainerNotes, seen: FeedSeen, unit: float) -> tuple[TrainerNotes, str]:
-    """One step down, or one step back and done."""
     now = speed(seen)
     if seen.trainer_cpu <= 0:
         return replace(notes, done=True), "trainers are not held to cores"

@@ -33,7 +33,6 @@ def begin(rules: FeedRules, *, unit: float = 1.0) -> Tuning:
 
 
 def decide(tuning: Tuning, seen: FeedSeen) -> Decided:
-    """What is wanted from now on."""
     if tuning.rules.workers is not None:
         return tuning, _as_told(tuning.rules)
     if seen.trainers == 0 or seen.steps_per_s <= 0:
@@ -60,7 +59,6 @@ def _as_told(rules: FeedRules) -> FeedTarget:
 
 
 def _target(tuning: Tuning, why: str) -> FeedTarget:
-    """What the notes want."""
     stages = tuple(notes.target for notes in tuning.stages)
     last = tuning.stages[-1] if stages else None
     return FeedTarget(
@@ -141,7 +139,6 @@ def _while_strange(tuning: Tuning, seen: FeedSeen) -> Decided:
 
 
 def _anew(tuning: Tuning, seen: FeedSeen) -> Decided:
-    """From the beginning, with the cores that trainers had."""
     anew = begin(tuning.rules, unit=tuning.unit)
     anew = replace(anew, trainers=seen.trainers, trainer=TrainerNotes(cpu=tuning.trainer.first))
     return anew, _target(anew, "the program has changed much: profiled again, without data workers")

@@ -29,7 +29,6 @@ class Measured(NamedTuple):
 
     @property
     def per_core(self) -> float:
-        """Batches a second of one core."""
         return self.made_per_s / (self.workers * self.cpu)
 
 
@@ -60,7 +59,6 @@ class StageNotes:
 
     @property
     def target(self) -> StageTarget:
-        """What is wanted of it."""
         return StageTarget(self.workers, self.cpu)
 
 

@@ -71,7 +71,6 @@ def _grow(notes: StageNotes, seen: StageSeen, room: Room) -> tuple[StageNotes, s
 
 
 def _let_go(notes: StageNotes, seen: StageSeen) -> tuple[StageNotes, str]:
-    """Fewer, when fewer would do for several intervals."""
     enough = max(needed(seen.capable_per_s, _per_worker(notes, seen), SPARE), notes.floor)
     said = f"{seen.workers} of {seen.cpu:g} cores keep up with {seen.capable_per_s:.3g} batches/s"
     if enough >= seen.workers:

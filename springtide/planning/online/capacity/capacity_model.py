@@ -83,7 +83,6 @@ class Curve:
     """The largest number of workers that was measured: beyond it the curve is a guess."""
 
     def __call__(self, workers: float) -> float:
-        """Samples a second."""
         at = np.asarray(float(workers))
         seconds = sum(float(of(at)) * by for of, by in zip(FEATURES[self.kind], self.coefficients, strict=True) if by)
         return self.batch / seconds if seconds > 0 else np.inf

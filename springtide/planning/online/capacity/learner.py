@@ -55,7 +55,6 @@ class Learned:
 
     @property
     def known(self) -> bool:
-        """Whether anything is."""
         return bool(self.seen or self.rested)
 
     def then(self, works: Mapping[int, Work], *, batch: float, at: float) -> "Learned":

@@ -25,7 +25,6 @@ class Work(NamedTuple):
     steps: StepSums = StepSums()
 
     def since(self, before: "Work") -> "Work":
-        """What it did after that."""
         steps = StepSums(*(max(0.0, now - then) for now, then in zip(self.steps, before.steps, strict=True)))
         samples, busy_s = max(0.0, self.samples - before.samples), max(0.0, self.busy_s - before.busy_s)
         return Work(samples, busy_s, max(0.0, self.waited_s - before.waited_s), steps)
@@ -60,7 +59,6 @@ def full(works: Mapping[int, Work], batch: float) -> dict[int, Work]:
 
 
 def summed(works: Mapping[int, Work]) -> StepSums:
-    """Steps of all of them."""
     return StepSums(*(sum(column) for column in zip(*(work.steps for work in works.values()), strict=True)))
 
 

@@ -28,7 +28,6 @@ class Judged(NamedTuple):
 
 
 def judged(foretold: Sequence[float], measured: Sequence[float]) -> Judged:
-    """Errors of numbers beside what came."""
     said, came = np.asarray(foretold, dtype=float), np.asarray(measured, dtype=float)
     off = np.abs(said - came)
     return Judged(
@@ -37,7 +36,6 @@ def judged(foretold: Sequence[float], measured: Sequence[float]) -> Judged:
 
 
 def peers(kind: Kind) -> tuple[Kind, ...]:
-    """Ours for that way of training, Ernest's and Optimus'."""
     return (kind, "ernest", "optimus" if kind == "sync" else "optimus-async")
 
 

@@ -66,7 +66,6 @@ class Surface:
     batch: float = 1.0
 
     def __call__(self, workers: float, servers: float) -> float:
-        """Samples a second."""
         of = FEATURES[self.kind](np.asarray(float(workers)), np.asarray(float(servers)))
         seconds = float(np.stack(of) @ np.asarray(self.coefficients))
         return self.batch / seconds if seconds > 0 else np.inf

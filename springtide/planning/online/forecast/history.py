@@ -44,11 +44,9 @@ class Traffic:
 
     @property
     def day(self) -> int:
-        """Steps of a day."""
         return round(DAY_S / self.step_s)
 
     def put(self, steps: Iterable[Step]) -> None:
-        """Steps as they were kept."""
         self.steps |= {step.number: step for step in steps}
 
     def arrive(self, since: float, until: float, samples: float) -> list[Step]:

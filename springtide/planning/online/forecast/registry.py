@@ -33,7 +33,6 @@ BUILT_IN: dict[str, Forecaster] = {
 
 
 def names() -> tuple[str, ...]:
-    """All that can be called by a plain name."""
     return tuple(sorted({*BUILT_IN, *plugins.offered(GROUP)}))
 
 

@@ -19,7 +19,6 @@ def coarse(past: Array, day: int) -> tuple[Array, int, int]:
 
 
 def fine(said: Array, times: int) -> Array:
-    """Straight lines between the middles of what was said."""
     if times == 1:
         return said
     at = (np.arange(len(said) * times) + 0.5) / times - 0.5
@@ -27,8 +26,6 @@ def fine(said: Array, times: int) -> Array:
 
 
 def coarsely(member: Member) -> Member:
-    """The same member, at half hours."""
-
     def forecast(past: Array, day: int, steps: int) -> Array:
         halves, times, half_day = coarse(past, day)
         return fine(member(halves, half_day, -(-steps // times)), times)[:steps]

@@ -40,7 +40,6 @@ class Weights:
     tried: int
 
     def forecast(self, past: Array, day: int, steps: int) -> Array:
-        """What the members say, by their shares."""
         said: Array = np.zeros(steps)
         for name, share in self.members:
             said = said + share * MEMBERS[name][0](past, day, steps)

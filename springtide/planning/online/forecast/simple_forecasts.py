@@ -21,12 +21,10 @@ FADES_H = 4  # after which a third of what they told is believed still
 
 
 def last_day(past: Array, day: int, steps: int) -> Array:
-    """Tomorrow is like today."""
     return np.resize(past[-day:], steps)
 
 
 def last_week(past: Array, day: int, steps: int) -> Array:
-    """The next week is like the last."""
     return np.resize(past[-7 * day :], steps)
 
 

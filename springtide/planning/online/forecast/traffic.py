@@ -42,12 +42,10 @@ class History:
 
     @property
     def day(self) -> int:
-        """Steps of a day."""
         return round(DAY_S / self.step_s)
 
     @property
     def days(self) -> int:
-        """Whole days that are known."""
         return len(self.values) // self.day
 
     def before(self, step: int, *, days: int | None = None) -> "History":

@@ -35,7 +35,6 @@ def due(view: OnlineView, rules: OnlineRules, *, planned_at: float) -> bool:
 
 
 def decide(view: OnlineView, rules: OnlineRules) -> Scaling:
-    """The number of workers to have from now on."""
     return decide_all([view], rules)[0]
 
 
@@ -63,7 +62,6 @@ def decide_all(views: Sequence[OnlineView], rules: OnlineRules) -> list[Scaling]
 
 
 def _at_once(view: OnlineView, rules: OnlineRules) -> Scaling | None:
-    """Where nothing is to be planned."""
     if len(view.capacity) <= rules.most:
         raise errors.BadInput(
             f"capacity is known for 0 to {len(view.capacity) - 1} workers: wanted it up to the most, {rules.most}"
@@ -154,7 +152,6 @@ def _alert(view: OnlineView, outlook: TrafficOutlook, rules: OnlineRules) -> str
 
 
 def _why(view: OnlineView, outlook: TrafficOutlook, plan: tuple[int, ...], fallback: bool) -> str:
-    """In one sentence."""
     ahead = f"{view.arrivals:,.0f} samples/s come, {max(outlook.mean[: len(plan)]):,.0f} at most are expected"
     waits = f", the oldest has waited {view.lag_s / 60:.0f} min" if view.lag_s >= 60 else ""
     said = f"{ahead}{waits} ({outlook.why})" if outlook.why else f"{ahead}{waits}"

@@ -155,7 +155,6 @@ def _usable(doing: Doing, step_s: float) -> Array:
 
 
 def _chain(job: int, start: int, place: int, came_from: list[tuple[Counts, Counts]], counts: Counts) -> Counts:
-    """Workers by step, from the last stretch back."""
     end = len(came_from)
     workers = np.zeros(end, dtype=np.int64)
     while True:

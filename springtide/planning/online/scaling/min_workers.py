@@ -29,7 +29,6 @@ def least(curve: Curve, traffic: float, *, most: int, fewest: int = 1) -> Need:
 
 
 def plan(curve: Curve, traffic: Sequence[float], *, most: int, fewest: int = 1) -> tuple[Need, ...]:
-    """The same for every step of a forecast."""
     known: dict[float, Need] = {}
     for one in traffic:
         if one not in known:

@@ -20,7 +20,6 @@ class Ends:
     ends: list[int] = field(default_factory=list)
 
     def note(self, at: float, end: int) -> None:
-        """Offsets before this one had come by then."""
         if self.ends and end <= self.ends[-1]:
             return
         self.times.append(at)
@@ -36,7 +35,6 @@ class Ends:
             del self.times[: first - 1], self.ends[: first - 1]
 
     def came(self, offset: int) -> float | None:
-        """When this offset had come; None: before anybody looked."""
         place = bisect_right(self.ends, offset)
         if place == 0 or place == len(self.ends):
             return None if place == 0 else self.times[-1]

@@ -43,12 +43,10 @@ class Kept:
 
     @property
     def mean_lag_s(self) -> float:
-        """Lag over the time."""
         return self.lag_s2 / self.seconds if self.seconds else 0.0
 
     @property
     def down_min(self) -> float:
-        """Downtime, in minutes."""
         return self.down_s / MINUTE_S
 
     @property

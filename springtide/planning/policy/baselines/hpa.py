@@ -47,7 +47,6 @@ class Windows:
         self._asked = 0
 
     def settle(self, workers: Counts, asked: Counts) -> Counts:
-        """What is done about a recommendation."""
         bucket, fresh = divmod(self._asked, BUCKET)
         here = bucket % len(self._high)
         if fresh == 0:

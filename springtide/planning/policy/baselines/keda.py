@@ -33,7 +33,6 @@ class Keda:
         self._windows = hpa.Windows(settings.down_s, settings.up_s, every_s=every_s)
 
     def wants(self, workers: Counts, backlog: Array, free: NDArray[np.bool_]) -> Counts:
-        """The workers that this much lag is for."""
         lag = np.minimum(backlog, PARTITIONS * self._threshold)
         asked = hpa.recommend(workers, lag / (self._threshold * workers), most=self._most)
         return self._windows.settle(workers, np.where(free, asked, workers))

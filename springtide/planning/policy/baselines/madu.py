@@ -27,7 +27,6 @@ def slope(seen: Sequence[Seen]) -> float:
 
 
 def wants(outlook: TrafficOutlook, settings: MaduSettings, *, per_worker: float, most: int) -> int:
-    """Workers for the next period."""
     steps = max(1, round(settings.period_s / outlook.step_s)) + 1
     pairs = zip(outlook.mean[:steps], outlook.high[:steps], strict=True)
     highest = max(mean + settings.upper * (high - mean) for mean, high in pairs)

@@ -104,7 +104,6 @@ def fit(seen: Sequence[Measured]) -> tuple[float, float, float, float]:
 
 
 def speed(model: tuple[float, float, float, float], shape: Shape) -> float:
-    """Samples a second that the model foretells."""
     a, b, c, d = model
     w, p = shape.workers, shape.servers
     seconds = a + b * w / p + c * w + d * p

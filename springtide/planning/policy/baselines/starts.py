@@ -68,7 +68,6 @@ def sizes(job: JobView, config: PlanningConfig) -> Shape:
 
 
 def of(job: JobView, config: PlanningConfig, *, workers: int, servers: int) -> Step:
-    """So many roles of the usual sizes."""
     begun = replace(sizes(job, config), workers=workers, servers=servers)
     return plan(
         job, begun, f"begins with {workers} workers and {servers} servers", config, stage=PlanningStage.ADJUSTING

@@ -20,17 +20,11 @@ from springtide.sim.jobs.members.master_connection import Wire
 class Program(Protocol):
     """What a process runs."""
 
-    async def run(self, process: "Process") -> int:
-        """To its end; its exit status."""
-        ...
+    async def run(self, process: "Process") -> int: ...
 
-    def ask_to_end(self) -> bool:
-        """A polite signal: whether it will end by itself."""
-        ...
+    def ask_to_end(self) -> bool: ...
 
-    def killed(self) -> None:
-        """It does not exist any more."""
-        ...
+    def killed(self) -> None: ...
 
 
 class Process:
@@ -52,7 +46,6 @@ class Process:
         self.spawn(self._run())
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> None:
-        """A thread of this process, so to speak."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._done)
@@ -136,7 +129,6 @@ class Machines:
         return sum(one.cpu for one in self.processes.values()) + sum(one.cpu or 1.0 for one in self.pending.values())
 
     def living(self, kind: RoleKind) -> list[Process]:
-        """Processes of one kind, by rank and life."""
         return [self.processes[life] for life in sorted(self.processes) if life.role.kind is kind]
 
     async def attend(self) -> messages.JobStatus:
@@ -176,7 +168,6 @@ class Machines:
         )
 
     def end_all(self) -> None:
-        """The job is over."""
         for process in list(self.processes.values()):
             process.kill()
 

@@ -47,16 +47,13 @@ class PagedJournal(Journal):
         pages.term = term
 
     def read(self) -> tuple[bytes | None, list[bytes]]:
-        """The last snapshot and every entry after it."""
         return self._pages.snapshot, list(self._pages.entries)
 
     def save(self, snapshot: bytes) -> None:
-        """Keep the state as a whole."""
         self._pages.snapshot, self._pages.entries = snapshot, []
         self.since_snapshot = 0
 
-    def close(self) -> None:
-        """Nothing is open."""
+    def close(self) -> None: ...
 
     def _flush(self) -> None:
         told, self._committed = self._committed, None
@@ -82,12 +79,10 @@ class Told(EventLog):
         self._clock, self._keep, self.trouble = clock, keep, None
 
     def write(self, kind: str, **fields: Any) -> None:
-        """One more line."""
         if self._keep(kind):
             self.lines.append((self._clock(), kind, fields))
 
-    def close(self) -> None:
-        """Nothing is open."""
+    def close(self) -> None: ...
 
 
 class Masters:
@@ -115,17 +110,14 @@ class Masters:
         """What no real master would survive either: the simulation must say so."""
 
     def clock(self) -> float:
-        """Seconds since the job began."""
         return self._loop.time() - self._began
 
     @property
     def record(self) -> JobRecord:
-        """Of the master that lives now."""
         assert self.desk is not None
         return self.desk.record
 
     def start(self) -> None:
-        """The first master, or one that takes over."""
         self.term += 1
         journal = PagedJournal(self._pages, term=self.term)
         snapshot, kept = journal.read()
@@ -161,7 +153,6 @@ class Masters:
                 answer.set_exception(errors.MasterUnreachable("the master is gone"))
 
     async def present(self) -> int:
-        """Wait for a master; its term."""
         await self._listens.wait()
         return self.term
 

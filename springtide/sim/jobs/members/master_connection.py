@@ -40,15 +40,12 @@ class Wire:
         self._open.set()
 
     def introduce(self, hello: messages.Request) -> None:
-        """Say this first to every master that takes over."""
         self._hello = hello
 
     def cut(self) -> None:
-        """From now on nothing arrives, in either direction."""
         self._open.clear()
 
     def mend(self) -> None:
-        """It does again."""
         self._open.set()
 
     async def ask(self, request: Asked) -> messages.Reply:
@@ -79,7 +76,6 @@ class Wire:
             self._peer, self._met = peer, term
 
     async def _pass(self) -> None:
-        """One way of a message."""
         if self._weather.late_s:
             await asyncio.sleep(self._chance.expovariate(1 / self._weather.late_s))
         await self._open.wait()

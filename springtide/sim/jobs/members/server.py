@@ -104,19 +104,16 @@ class VirtualServer:
         return 0
 
     def ask_to_end(self) -> bool:
-        """It leaves."""
         self._over.set()
         return True
 
     def killed(self) -> None:
-        """Its memory is gone."""
         self.alive = False
         self.gates = {}
         self.moving.doubts, self.moving.under_way = {}, None
         self.network.hang_up(self)
 
     def takes_s(self, mean_s: float) -> float:
-        """A time of its own."""
         return self._chance.expovariate(1 / mean_s) if mean_s else 0.0
 
     # ---- slots ----
@@ -143,7 +140,6 @@ class VirtualServer:
         return found
 
     def _work(self, slots: int, batches: int) -> None:
-        """What that has cost."""
         assert self.process is not None
         core_s = self._pace.server_core_s(slots, batches)
         self.process.cpu_s += core_s
@@ -151,17 +147,14 @@ class VirtualServer:
         self._busy_s += core_s / self.process.cpu / self.process.speed
 
     def owns(self, slot: int) -> bool:
-        """For its checkpoints."""
         return slot in self.gates
 
     def open(self, slot: int) -> None:
-        """From now on it serves this slot."""
         self._parts.clear()
         self.gates[slot] = None
         self.moving.given.pop(slot, None)
 
     def close(self, slot: int) -> None:
-        """From now on it does not."""
         self._parts.clear()
         self.gates.pop(slot, None)
 
@@ -200,7 +193,6 @@ class VirtualServer:
             self._over.set()
 
     async def answer(self) -> None:
-        """One heartbeat, and what it is answered."""
         pulse = await self.wire.ask(self._now)
         assert isinstance(pulse, messages.HeartbeatReply)
         self.hurried = pulse.hurry
@@ -234,7 +226,6 @@ class VirtualServer:
 
 
 def owner_of(slot: int, servers: list[VirtualServer]) -> VirtualServer | None:
-    """Who serves a slot; two would be a mistake."""
     found = [server for server in servers if slot in server.gates]
     assert len(found) <= 1, f"slot {slot} is served by {', '.join(str(server.role) for server in found)}"
     return found[0] if found else None

@@ -56,7 +56,6 @@ class Moving:
         return slot == self.under_way or slot in self.doubts
 
     def heed(self, goal: messages.SlotGoal) -> None:
-        """Take the newest goal."""
         if self._goal is not None and overtaken(goal, self._goal):
             return
         self.leaves = self.leaves or goal.leave
@@ -65,7 +64,6 @@ class Moving:
             self._news.set()
 
     async def run(self) -> None:
-        """Do what the newest goal says."""
         whole = True
         while True:
             if not self._news.is_set():
@@ -144,7 +142,6 @@ class Moving:
         return self.settled[gift]
 
     async def _give(self, slot: int, rank: int, address: str) -> bool:
-        """One slot; whether it is the target's now."""
         source, loop = self._server, asyncio.get_running_loop()
         target = source.network.at(address)
         if target is None:

@@ -51,7 +51,6 @@ class VirtualWorker:
         self._steps = self._samples = 0
 
     async def run(self, process: Process) -> int:
-        """Join, train, finish."""
         self._process, self._wire = process, process.wire
         hello = messages.JoinWorker(self._holder.rank, process.pid, self._holder.incarnation)
         welcome = await self._wire.ask(hello)
@@ -76,7 +75,6 @@ class VirtualWorker:
         return False
 
     def killed(self) -> None:
-        """Nothing of it is left."""
         self._rest()
 
     # ---- training ----
@@ -109,7 +107,6 @@ class VirtualWorker:
             hands.acknowledge([claim])
 
     def _rest(self) -> None:
-        """It waits, and leaves the servers to the others."""
         if self._training:
             self._training, self._pace.at_work = False, self._pace.at_work - 1
 
