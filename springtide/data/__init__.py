@@ -1,5 +1,4 @@
-"""Where samples come from and how they are cut: source.py reads them, shards.py cuts them, data/ledger/job_ledger.py
-hands them out.
+"""Where samples come from: source.py reads them, shards.py cuts them, ledger/job_ledger.py hands them out.
 
 `springtide.data.ElasticLoader` is for programs without a job: a DataLoader whose workers come and go
 (dataworker/loader/loader.py).
@@ -15,7 +14,6 @@ _HOME = {"ElasticLoader": "springtide.dataworker.loader.loader"}
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name from its home on first use: data sets and torch are not needed to cut shards."""
     if name not in _HOME:
         raise AttributeError(f"module 'springtide.data' has no attribute {name!r}; it has {', '.join(_HOME)}")
     return getattr(importlib.import_module(_HOME[name]), name)

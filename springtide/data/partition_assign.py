@@ -1,7 +1,7 @@
-"""Pure. Which worker should read which partitions of a stream: about as many each, about as much traffic, few moves.
+"""Pure. Assign partitions of a stream to workers: equal numbers, similar traffic, few moves.
 
-In: who has what now, who is there, records a second by partition. Out: an owner for every partition, and why. Next:
-master/data/partitions.py puts them into the book; whoever holds what is another's now gives it back between two
+In: current owners, present workers, records a second by partition. Out: an owner for every partition, and why. Next:
+master/data/partitions.py puts the owners into the ledger; a worker gives a reassigned partition back between two
 batches.
 """
 
@@ -10,14 +10,14 @@ from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 UNEVEN = 1.25
-"""Traffic of the busiest worker, against the mean, from which partitions are exchanged."""
+"""Partitions are exchanged when the busiest worker has this many times the mean traffic."""
 WORTH = 0.05
-"""Part of the mean by which an exchange must ease the busiest: less is not worth the moves."""
+"""An exchange must relieve the busiest worker by this part of the mean: less is not worth the moves."""
 MOST_EXCHANGES = 16  # at a time
 
 
 class PartitionAssignment(NamedTuple):
-    """By partition, the rank that it is meant for."""
+    """By partition, the rank that it is assigned to."""
 
     owners: dict[int, int]
     why: str
@@ -30,12 +30,11 @@ def assign(
     rates: Mapping[int, float] | None = None,
     slow: Collection[int] = (),
 ) -> PartitionAssignment:
-    """Owners for all partitions, as they are now as far as that is fair. No rank: nobody's.
+    """Assign all partitions, keeping owners as far as that is fair. Without ranks nothing is assigned.
 
-    Numbers differ by one at the most. Where rates are known, the busiest then exchanges partitions with the idlest as
-    long as that helps; one partition with most of the traffic stays where it is, and gets quiet neighbours. Ranks that
-    are `slow` keep the quietest that they have, by which is seen when they no longer are: whoever can hardly train can
-    hardly read for others either.
+    Numbers differ by at most one. Where rates are known, the busiest worker exchanges partitions with the idlest as
+    long as that helps. A partition with most of the traffic stays where it is and gets quiet neighbours. A `slow` rank
+    keeps only its quietest partition, which shows when it has recovered.
     """
     if not ranks:
         return PartitionAssignment({}, "no worker asks for partitions")
@@ -44,59 +43,59 @@ def assign(
     free: list[int] = []
     for partition in sorted(partitions):
         mine.get(owners.get(partition, -1), free).append(partition)
-    did = []
+    steps = []
     if free:
-        did.append(f"{len(free)} that were nobody's are given to them")
+        steps.append(f"{len(free)} that were nobody's are given to them")
     kept, eased = _ease(mine, slow, rates)
     if eased:
-        did.append(f"{len(eased)} of slow workers go to others")
+        steps.append(f"{len(eased)} of slow workers go to others")
     total = sum(map(len, mine.values())) + len(free) + len(eased)
     taken = _take(mine, total, rates)
     if taken:
-        did.append(f"{len(taken)} go to those that have fewer")
+        steps.append(f"{len(taken)} go to those that have fewer")
     _give(mine, [*free, *eased, *taken], total, rates)
     uneven = _uneven(mine, rates)
     if exchanged := _exchange(mine, rates):
-        did.append(f"{2 * exchanged} are exchanged, since the busiest has {uneven:.1f} times the mean traffic")
-    said = ", ".join(did) or "each has its part"
+        steps.append(f"{2 * exchanged} are exchanged, since the busiest has {uneven:.1f} times the mean traffic")
+    what = ", ".join(steps) or "each has its part"
     whose = {partition: rank for rank, part in (mine | kept).items() for partition in part}
-    return PartitionAssignment(whose, f"{len(partitions)} partitions, {len(ranks)} workers: {said}")
+    return PartitionAssignment(whose, f"{len(partitions)} partitions, {len(ranks)} workers: {what}")
 
 
 def _ease(
     mine: dict[int, list[int]], slow: Collection[int], rates: Mapping[int, float]
-) -> tuple[dict[int, list[int]], list[int]]:  # fmt: skip
-    """Take slow ranks out of those that share, if others are left: what each keeps, and all that goes to the others."""
+) -> tuple[dict[int, list[int]], list[int]]:
+    """Take slow ranks out of the sharing, if others are left: return what each keeps, and what goes to the others."""
     kept: dict[int, list[int]] = {}
     eased: list[int] = []
     if any(rank not in slow for rank in mine):
         for rank in [rank for rank in mine if rank in slow]:
-            part = sorted(mine.pop(rank), key=lambda one: (rates.get(one, 0.0), one))
+            part = sorted(mine.pop(rank), key=lambda partition: (rates.get(partition, 0.0), partition))
             kept[rank] = part[:1]
             eased += part[1:]
     return kept, eased
 
 
 def _take(mine: dict[int, list[int]], total: int, rates: Mapping[int, float]) -> list[int]:
-    """Partitions of ranks that have too many; busy and quiet ones alike. Who has most may keep one more."""
+    """Take partitions from ranks that have too many, busy and quiet ones alike."""
     least, more = divmod(total, len(mine))
     taken: list[int] = []
     for place, rank in enumerate(sorted(mine, key=lambda rank: (-len(mine[rank]), rank))):
-        part = sorted(mine[rank], key=lambda one: (rates.get(one, 0.0), one))
+        part = sorted(mine[rank], key=lambda partition: (rates.get(partition, 0.0), partition))
         excess = len(part) - least - (place < more)
         if excess > 0:
             goes = {part[(2 * n + 1) * len(part) // (2 * excess)] for n in range(excess)}
             taken += sorted(goes)
-            mine[rank] = [one for one in mine[rank] if one not in goes]
+            mine[rank] = [partition for partition in mine[rank] if partition not in goes]
     return taken
 
 
 def _give(mine: dict[int, list[int]], free: list[int], total: int, rates: Mapping[int, float]) -> None:
-    """What is free goes to those that have too few, the busiest first, each to whom it burdens least."""
+    """Give free partitions to ranks that have too few, the busiest first, each to the rank with the least load."""
     least = total // len(mine)
-    loads = {rank: sum(rates.get(one, 0.0) for one in part) for rank, part in mine.items()}
+    loads = {rank: sum(rates.get(partition, 0.0) for partition in part) for rank, part in mine.items()}
     left = len(free)
-    for partition in sorted(free, key=lambda one: (-rates.get(one, 0.0), one)):
+    for partition in sorted(free, key=lambda partition: (-rates.get(partition, 0.0), partition)):
         short = {rank: max(0, least - len(part)) for rank, part in mine.items()}
         forced = sum(short.values()) >= left  # each that is left has its place already
         room = [rank for rank in mine if (short[rank] if forced else len(mine[rank]) <= least)]
@@ -107,23 +106,25 @@ def _give(mine: dict[int, list[int]], free: list[int], total: int, rates: Mappin
 
 
 def _uneven(mine: Mapping[int, list[int]], rates: Mapping[int, float]) -> float:
-    """Traffic of the busiest worker against the mean; 1 where nothing is known."""
-    loads = [sum(rates.get(one, 0.0) for one in part) for part in mine.values()]
+    loads = [sum(rates.get(partition, 0.0) for partition in part) for part in mine.values()]
     return max(loads) * len(loads) / sum(loads) if sum(loads) > 0 else 1.0
 
 
 def _exchange(mine: dict[int, list[int]], rates: Mapping[int, float]) -> int:
-    """Ease the busiest worker by exchanging a partition of it with a quieter one of the idlest. How often."""
+    """Exchange partitions of the busiest worker with quieter ones of the idlest. Returns how often."""
     done = 0
     while done < MOST_EXCHANGES and _uneven(mine, rates) > UNEVEN:
-        loads = {rank: sum(rates.get(one, 0.0) for one in part) for rank, part in mine.items()}
+        loads = {rank: sum(rates.get(partition, 0.0) for partition in part) for rank, part in mine.items()}
         busiest, idlest = max(loads, key=lambda rank: (loads[rank], rank)), min(loads, key=lambda rank: loads[rank])
         mean, gap = sum(loads.values()) / len(loads), loads[busiest] - loads[idlest]
-        quiet = sorted((rates.get(one, 0.0), one) for one in mine[idlest])
+        quiet = sorted((rates.get(partition, 0.0), partition) for partition in mine[idlest])
         pairs = []
         for busy in mine[busiest]:
             place = bisect.bisect_left(quiet, (rates.get(busy, 0.0) - gap / 2, -1))
-            pairs += [(rates.get(busy, 0.0) - rate, busy, one) for rate, one in quiet[max(0, place - 1) : place + 1]]
+            pairs += [
+                (rates.get(busy, 0.0) - rate, busy, partition)
+                for rate, partition in quiet[max(0, place - 1) : place + 1]
+            ]
         helps = [pair for pair in pairs if min(pair[0], gap - pair[0]) > WORTH * mean]
         if not helps:
             break

@@ -1,12 +1,12 @@
-"""Pure. Which worker of a job trains a batch that was read from a stream: the one that read it, or a peer with time.
+"""Pure. Decide which worker of a job trains a batch that was read from a stream: its reader, or a peer with time.
 
-In: what worker/online/shuffling/shuffle_unit.py has read, been sent and heard. Out: what it is to do, as actions. One
-`Shuffle` a worker, and none above them: each goes by what its peers have told last. A batch that came from a peer is
-never sent on, and one that was sent comes home before it is sent again. What is trained twice nevertheless (a peer was
-only slow) does no harm: slots skip what they have.
+In: batches and messages of worker/online/shuffling/shuffle_unit.py. Out: actions for it. Each worker has one
+`PeerShuffle` and decides by what its peers announced last; nothing coordinates them. A batch from a peer is never sent
+on, and a batch that was sent comes home before it is sent again. A batch that is trained twice (a peer was only slow)
+does no harm: slots skip batches that they have.
 
-    offer ─► queue ─► take ─► trained ─► Done, to the peer that sent it
-               └► Send, to a peer ─► done, or home again: given back, peer lost, peer silent
+    offer ─► queue ─► take ─► trained ─► ReportTrained, to the peer that sent it
+               └► SendBatch, to a peer ─► done, or home again: returned, peer lost, peer silent
 """
 
 import math
@@ -20,26 +20,26 @@ from springtide import errors
 Strategy = Literal["none", "basic", "advanced"]
 STRATEGIES: tuple[str, ...] = get_args(Strategy)
 
-QUEUE_S = 1.0  # an upper bound that nobody has set: what the loop trains in so long; less than lag anyone would notice
-FEWEST, MOST = 4, 256  # batches, of a bound that nobody has set
-STALL_S = 2.0  # a loop that has taken nothing for so long, and for so many of its steps, is not waited for
+QUEUE_S = 1.0  # default upper bound: batches of this much training time; a shorter lag than users notice
+FEWEST, MOST = 4, 256  # limits of the default upper bound, in batches
+STALL_S = 2.0  # a loop that took nothing for this long, and for this many of its steps, has stalled
 STALL_STEPS = 8.0
-PATIENCE_S = 10.0  # a peer that has not trained what it was sent after so long, and so many times what others took
+PATIENCE_S = 10.0  # a peer that has not trained a batch after this long, and this many times the usual turn, is slow
 PATIENCE_TIMES = 4.0
-MOST_RECEIVED = 1024  # batches that wait here, whoever sent them: beyond, they go back
-SMOOTH = 0.2  # weight of the newest in an average of what steps took
+MOST_RECEIVED = 1024  # batches that may wait here: further ones are returned
+SMOOTH = 0.2  # weight of the newest in the average time of a step
 
 K = TypeVar("K", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueBounds:
-    """Of a worker's queue, in batches."""
+    """Bounds of a worker's queue, in batches."""
 
     lower: int
-    """With so many or fewer it is ready to take from peers again."""
+    """At this length or below, the worker is ready to take batches from peers again."""
     upper: int
-    """With so many it takes from peers no more, and what it reads itself beyond goes to peers that are ready."""
+    """At this length the worker takes no more from peers, and sends further batches of its own to ready peers."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.lower < self.upper:
@@ -49,13 +49,13 @@ class QueueBounds:
 
 
 def bounds_for(step_s: float) -> QueueBounds:
-    """Bounds that nobody has set, where a batch takes so long to train; 0: not known yet."""
+    """Default bounds for this training time of a batch; 0: not known yet."""
     upper = min(MOST, max(FEWEST, math.ceil(QUEUE_S / step_s))) if step_s > 0 else FEWEST
     return QueueBounds(lower=upper // 2, upper=upper)
 
 
 class SendBatch(NamedTuple, Generic[K]):
-    """Give a peer a batch of ours to train."""
+    """Give a peer one of our batches to train."""
 
     peer: str
     key: K
@@ -76,7 +76,7 @@ class ReturnBatch(NamedTuple, Generic[K]):
 
 
 class AnnounceReady(NamedTuple):
-    """Tell all peers whether this worker is ready to take from them."""
+    """Tell all peers whether this worker is ready to take batches."""
 
     ready: bool
 
@@ -86,34 +86,34 @@ Action = SendBatch[K] | ReportTrained[K] | ReturnBatch[K] | AnnounceReady
 
 @dataclass(slots=True)
 class PeerState(Generic[K]):
-    """A peer as it is known here."""
+    """What this worker knows of a peer."""
 
     ready: bool = False
-    """As it has told last."""
+    """As the peer announced last."""
     slow: bool = False
-    """It has kept a batch for too long; until it is heard of again."""
+    """True if it kept a batch too long and was not heard of since."""
     away: dict[K, float] = field(default_factory=dict)
-    """Batches of ours that it has, and since when."""
+    """Our batches that the peer has, and since when."""
 
 
 class PeerShuffle(Generic[K]):
-    """One worker's batches by where they are. Not for several threads at once; `draw(n)` gives a number below n."""
+    """One worker's batches by where they are. Not thread-safe; `draw(n)` gives a random number below n."""
 
     def __init__(self, strategy: Strategy, bounds: QueueBounds | None, draw: Callable[[int], int]) -> None:
         self.strategy, self._draw = strategy, draw
         self._fixed, self.bounds = bounds is not None, bounds or bounds_for(0.0)
         self.queue: deque[K] = deque()
-        """What the loop takes next."""
+        """Batches that the training loop takes next."""
         self.owners: dict[K, set[str]] = {}
-        """Of all that is queued here or in the loop's hand: who wants to hear of it. "": this worker itself."""
+        """By queued or training batch: the peers to tell when it is trained; "" is this worker itself."""
         self.peers: dict[str, PeerState[K]] = {}
         self.ready = True
         """What peers were told last."""
         self.draining = False
         self.came_home = 0
-        """Batches of ours that peers have had and not trained, as far as is known here."""
+        """Our batches that peers had and did not train, as far as is known here."""
         self._staying: set[K] = set()
-        """Of those queued: not to be sent."""
+        """Queued batches that must not be sent."""
         self._took_at, self._idled = -math.inf, True
         """When the loop took last, or what waits began to; whether it had to wait for what it took then."""
         self._step_s = self._turn_s = 0.0
@@ -122,24 +122,24 @@ class PeerShuffle(Generic[K]):
 
     @property
     def room(self) -> int:
-        """How many batches the reader may bring before it should wait; what it brings beyond is kept all the same."""
+        """Batches that the reader may add before it should wait; more are accepted all the same."""
         room = self.bounds.upper - len(self.queue)
         if self.strategy == "basic":
             return room + sum(self.bounds.upper - len(other.away) for other in self.peers.values())
         return room + sum(self.bounds.upper - len(self.peers[name].away) for name in self._open())
 
     def wait_s(self, at: float) -> float:
-        """How long a batch that is offered now waits for the loop; not at all where peers would have it at once."""
+        """How long a batch offered now waits for the loop; 0 where peers would take it at once."""
         return 0.0 if self._stalled(at) else len(self.queue) * self._step_s
 
     @property
     def away(self) -> int:
-        """Batches of ours that peers have."""
+        """Our batches that peers have."""
         return sum(len(other.away) for other in self.peers.values())
 
     def offer(self, key: K, at: float, *, stays: bool = False) -> list[Action[K]]:
-        """The reader has a batch of this worker's own, which may be one that must be trained here."""
-        if key in self.owners:  # a peer had sent it, and its lease is ours by now
+        """Queue or send a batch of this worker's own; with `stays` it must be trained here."""
+        if key in self.owners:  # a peer sent it, and its lease is ours by now
             self.owners[key].add("")
             return []
         if stays:
@@ -150,7 +150,7 @@ class PeerShuffle(Generic[K]):
         return self._settle(at)
 
     def take(self, at: float) -> tuple[K | None, list[Action[K]]]:
-        """The loop wants a batch: the one that has waited longest."""
+        """Give the loop the batch that has waited longest."""
         if not self.queue:
             self._took_at = at
             return None, self._settle(at)
@@ -162,17 +162,17 @@ class PeerShuffle(Generic[K]):
         return key, self._settle(at)
 
     def trained(self, key: K, at: float) -> list[Action[K]]:
-        """Every server has what the loop made of this batch."""
+        """Note that every server has the gradients of this batch."""
         owners = self.owners.pop(key, set())
         return [*(ReportTrained(owner, key) for owner in sorted(owners) if owner), *self._settle(at)]
 
     def drop(self, key: K, at: float) -> list[Action[K]]:
-        """The loop took this batch and will not train it: it goes back to whoever sent it. Ours is forgotten."""
+        """Note that the loop took this batch and will not train it: a peer's goes back, our own is forgotten."""
         owners = self.owners.pop(key, set())
         return [*(ReturnBatch(owner, key) for owner in sorted(owners) if owner), *self._settle(at)]
 
     def forget(self, keys: Iterable[K]) -> None:
-        """These were ours and are with another by now: nobody here waits for them."""
+        """Forget batches of ours that another worker has taken over."""
         gone = set(keys)
         for key in gone & self.owners.keys():
             self._disown(key, "")
@@ -181,7 +181,7 @@ class PeerShuffle(Generic[K]):
                 del other.away[key]
 
     def drain(self, at: float) -> list[Action[K]]:
-        """Take from peers no more, and give back what waits here for the loop."""
+        """Take no more from peers, and give back their batches that wait here."""
         self.draining = True
         actions: list[Action[K]] = []
         for key in list(self.queue):
@@ -193,13 +193,13 @@ class PeerShuffle(Generic[K]):
     # ---- peers ----
 
     def heard(self, peer: str, ready: bool, at: float) -> list[Action[K]]:
-        """A peer tells whether it is ready to take from others; the first word of one that can be reached now."""
+        """Note a peer's announcement whether it is ready; its first one makes it known."""
         other = self.peers.setdefault(peer, PeerState())
         other.ready, other.slow = ready, False
         return self._settle(at)
 
     def came(self, peer: str, key: K, at: float) -> list[Action[K]]:
-        """A peer has sent a batch of its own. It is trained here, or goes back: never to a third."""
+        """Queue a batch from a peer, or return it; it is never sent to a third worker."""
         if key in self.owners:
             self.owners[key].add(peer)
             return []
@@ -209,7 +209,7 @@ class PeerShuffle(Generic[K]):
         return self._settle(at)
 
     def done(self, peer: str, key: K, at: float) -> list[Action[K]]:
-        """A peer has trained a batch of ours, perhaps after it was given up there: then nobody else need."""
+        """Note that a peer trained a batch of ours, perhaps after we gave it up there: nobody else need train it."""
         if (other := self.peers.get(peer)) is not None:
             sent_at = other.away.pop(key, None)
             other.slow = False
@@ -221,14 +221,14 @@ class PeerShuffle(Generic[K]):
         return self._settle(at)
 
     def given_back(self, peer: str, key: K, at: float) -> list[Action[K]]:
-        """A peer will not train this batch of ours."""
+        """Take back a batch of ours that a peer will not train."""
         if (other := self.peers.get(peer)) is not None and other.away.pop(key, None) is not None:
-            other.ready = False  # until it says otherwise: there was a reason
+            other.ready = False  # until it announces itself again
             self._come_home([key], at)
         return self._settle(at)
 
     def silent(self, peer: str, at: float) -> list[Action[K]]:
-        """Nothing was heard of a peer for a while, though it can be reached: what it has of ours comes home."""
+        """Take our batches back from a reachable peer that was not heard of for a while."""
         if (other := self.peers.get(peer)) is not None:
             other.slow = True
             homeward, other.away = list(other.away), {}
@@ -236,21 +236,22 @@ class PeerShuffle(Generic[K]):
         return self._settle(at)
 
     def lost(self, peer: str, at: float) -> list[Action[K]]:
-        """A peer cannot be reached any more. What it had sent is trained here all the same, before anyone else has its
-        partitions: whoever reads it again finds that slots have it.
+        """Forget a peer that cannot be reached, and take our batches back.
+
+        Batches that it sent are still trained here; a worker that reads them again finds that slots have them.
         """
         if (other := self.peers.pop(peer, None)) is not None:
             self._come_home(list(other.away), at)
         return self._settle(at)
 
     def forgive(self, away_s: float) -> None:
-        """This process did not run for so long: nobody is to blame for that time, here or elsewhere."""
+        """Shift all times: this process did not run for that long, and no peer is to blame."""
         self._took_at += away_s
         for other in self.peers.values():
             other.away = {key: since + away_s for key, since in other.away.items()}
 
     def tick(self, at: float) -> list[Action[K]]:
-        """Time passes: peers that keep a batch too long lose it."""
+        """Take batches back from peers that keep them too long."""
         patience = max(PATIENCE_S, PATIENCE_TIMES * self._turn_s)
         for other in self.peers.values():
             late = [key for key, since in other.away.items() if at - since > patience]
@@ -261,7 +262,7 @@ class PeerShuffle(Generic[K]):
                 self._come_home(late, at)
         return self._settle(at)
 
-    # ---- inside ----
+    # ---- internals ----
 
     def _paced(self, took: float) -> None:
         self._step_s = took if not self._step_s else self._step_s + SMOOTH * (took - self._step_s)
@@ -269,7 +270,7 @@ class PeerShuffle(Generic[K]):
             self.bounds = bounds_for(self._step_s)
 
     def _stalled(self, at: float) -> bool:
-        """The loop has left what waits for it alone for so long that it may be in trouble."""
+        """True if the loop has ignored waiting batches so long that it may be in trouble."""
         return bool(self.queue) and at - self._took_at > max(STALL_S, STALL_STEPS * self._step_s)
 
     def _queue(self, key: K, owner: str, at: float) -> None:
@@ -280,7 +281,7 @@ class PeerShuffle(Generic[K]):
         self.owners[key] = {owner}
 
     def _come_home(self, keys: list[K], at: float) -> None:
-        """They are the oldest that this worker has: they go first."""
+        """Queue batches first: they are the oldest that this worker has."""
         self.came_home += len(keys)
         for key in reversed(keys):
             if key in self.owners:
@@ -297,7 +298,7 @@ class PeerShuffle(Generic[K]):
             del self.owners[key]
 
     def _open(self) -> list[str]:
-        """Peers that would take another batch. Half a second of news may be under way: no more than `upper` each."""
+        """Peers that would take another batch; at most `upper` each, because announcements take time to arrive."""
         if self.strategy != "advanced":
             return []
         return [
@@ -311,7 +312,7 @@ class PeerShuffle(Generic[K]):
         return SendBatch(peer, key)
 
     def _settle(self, at: float) -> list[Action[K]]:
-        """After anything has changed: what overflows goes to peers that are ready; peers hear whether we are."""
+        """After any change: send surplus batches to ready peers, and announce whether we are ready."""
         stalled = self._stalled(at)
         actions: list[Action[K]] = list(self._overflow(0 if stalled else self.bounds.upper, at))
         full = stalled or self.draining or len(self.queue) >= self.bounds.upper
@@ -322,7 +323,7 @@ class PeerShuffle(Generic[K]):
         return actions
 
     def _overflow(self, keep: int, at: float) -> Iterable[SendBatch[K]]:
-        """The newest of our own that are too many, each to a peer drawn from those that are ready."""
+        """Send our newest surplus batches, each to a random ready peer."""
         spare = len(self.queue) - keep
         if spare <= 0 or not (names := self._open()):
             return

@@ -1,10 +1,9 @@
-"""Pure. Cut a data set into shards: small, equal runs of a shuffled order that anyone can compute alone.
+"""Pure. Cut a data set into shards: small, equal runs of a shuffled order that any process can compute alone.
 
-In: a `DatasetCard`. Out: the samples of the k-th shard of an epoch, in order. Next: `data.ledger.async_ledger` hands
-them out.
+In: a `DatasetCard`. Out: the samples of shard k of an epoch, in order. Next: `data.ledger.async_ledger` hands them out.
 
-The order of an epoch is a keyed permutation of 0..n-1 (a Feistel network that walks cycles), so shard k costs only its
-own length: no table of all samples is ever built, and neither the number of workers nor of servers changes the order.
+The order of an epoch is a keyed permutation of 0..n-1 (a Feistel network with cycle walking), so shard k costs only its
+own length. No table of all samples is built, and neither the number of workers nor of servers changes the order.
 """
 
 import numpy as np
@@ -22,16 +21,16 @@ FEWEST = 64  # shards of a pass: with four workers each one is a sixteenth of a 
 
 
 def size(card: DatasetCard, index: int) -> int:
-    """Samples of the index-th shard of an epoch: all are equal but the last."""
+    """Samples of shard number `index` of an epoch: all are equal but the last."""
     if not 0 <= index < card.shards:
         raise errors.BadInput(f"shard {index}: an epoch of {card.samples_used} samples has {card.shards} shards")
     return min(card.shard_size, card.samples_used - index * card.shard_size)
 
 
 def batches_a_shard(batches: int) -> int:
-    """How many batches a shard of a pass over so many should have: 256, which a slow worker gets in halves or quarters.
+    """Batches of a shard for a pass of this many batches: 256, of which a slow worker gets a half or a quarter.
 
-    Fewer where that leaves under 64 shards, so that small data sets are shared evenly too. No number of workers counts.
+    Fewer where that leaves under 64 shards, so that small data sets are shared evenly too.
     """
     return max(1, min(LARGEST, 1 << (batches // FEWEST).bit_length() >> 1))
 
@@ -45,10 +44,7 @@ def indices(card: DatasetCard, *, epoch: int, index: int, first: int = 0, end: i
 
 
 def rank_part(count: int, *, rank: int, workers: int, unit: int = 1) -> slice:
-    """The part of a batch of `count` samples that one rank of a bsp group takes; parts differ by one unit at most.
-
-    Parts are cut between `unit`s of samples, of which the last may be smaller.
-    """
+    """The part of a batch that one rank of a bsp group takes, cut between units; parts differ by one unit at most."""
     if not 0 <= rank < workers:
         raise errors.BadInput(f"rank {rank} of a group of {workers}: wanted 0 to {workers - 1}")
     units = -(-count // unit)
@@ -56,15 +52,13 @@ def rank_part(count: int, *, rank: int, workers: int, unit: int = 1) -> slice:
 
 
 def order_key(seed: int, epoch: int) -> int:
-    """One 64-bit key from seed and epoch; equal neighbours give unrelated keys."""
+    """One 64-bit key from seed and epoch; neighbouring epochs get unrelated keys."""
     return int(_mix(np.array([(seed * 0x9E3779B97F4A7C15 + epoch * 0xD1B54A32D192ED03) % 2**64], dtype=np.uint64))[0])
 
 
 def permuted(positions: Indices, count: int, *, key: int) -> Indices:
-    """Where a keyed permutation of 0..count-1 sends each position."""
-    bits = max(
-        4, int(count - 1).bit_length()
-    )  # under 16 samples a network has too few orders: walk out of a larger one
+    """Images of these positions under a keyed permutation of 0..count-1."""
+    bits = max(4, int(count - 1).bit_length())  # a network of under 16 positions has too few orders
     low_bits = bits // 2
     keys = _mix(np.arange(1, ROUNDS + 1, dtype=np.uint64) + np.uint64(key))
     out = _network(positions.astype(np.uint64), keys, low_bits, bits - low_bits)

@@ -1,6 +1,7 @@
-"""Samples by index, whatever the user gave: a Dataset, a DataLoader or an IterableDataset become one Source.
+"""Samples by index: a Dataset, a DataLoader or an IterableDataset becomes one SampleSource.
 
-In: what was passed to `job.prepare`. Out: `fetch(indices)`, a whole collated mini-batch. Next: worker/input/batches.py.
+In: the `dataset` argument of `job.prepare`. Out: `fetch(indices)`, a whole collated mini-batch. Next:
+worker/input/batches.py.
 """
 
 import inspect
@@ -22,14 +23,14 @@ from springtide.domain.data.samples import Batch
 
 Indices = NDArray[np.int64]
 Fetch = Callable[[Indices], Any]
-NOT_THE_USERS = (  # parts of the names of files whose lines tell a user nothing
+NOT_THE_USERS = (  # parts of file names that are not the user's code
     f"{os.sep}site-packages{os.sep}",
     f"{os.sep}springtide{os.sep}dataworker{os.sep}",
     f"{os.sep}springtide{os.sep}data{os.sep}",
     os.path.dirname(os.__file__) + os.sep,
 )
 OF_INDICES = ("indices", "indexes", "index", "idx", "ids", "rows", "items", "samples", "numbers", "keys")
-"""What the argument of a data set's own `batch(indices)` may be called."""
+"""Accepted names of the first argument of a data set's own `batch(indices)`."""
 DEFAULT_BATCH_SIZE = 512  # a common size for click models on CPU; used when neither the call nor a DataLoader names one
 
 
@@ -44,31 +45,31 @@ class SampleSource:
     drop_last: bool
     num_workers: int
     fetch: Fetch
-    """A mini-batch of the samples with these indices (map-style only)."""
+    """Reads the mini-batch with these indices (map-style only)."""
     stream: Callable[[], Iterable[Any]]
-    """A fresh run over the mini-batches of an IterableDataset."""
+    """Starts a new run over the mini-batches of an IterableDataset."""
     items: Callable[[], Iterable[list[Any]]]
-    """The same run, each mini-batch as the list of its samples that `collate` has not seen."""
+    """Starts the same run, with each mini-batch as the list of its samples before `collate`."""
     collate: Callable[[list[Any]], Any] | None
-    """The user's own, if there is one."""
+    """The user's `collate_fn`, if there is one."""
     loader_options: dict[str, Any]
     online: StreamDataset | None = None
-    """The stream that it is, where it is one: then nothing else here but the batch size means anything."""
+    """The stream, if the data set is one; then only the batch size of the other fields counts."""
 
     @property
     def rowwise(self) -> bool:
-        """Whether no `collate_fn` of the user's makes batches: tensors as long as a batch have a row a sample then."""
+        """True without a user's `collate_fn`: tensors as long as a batch then have a row for each sample."""
         return self.collate is None
 
     def read(self, indices: Iterable[Indices], *, tolerant: bool = False) -> Iterator[Any]:
-        """Mini-batches for these index arrays, in their order, read by `num_workers` processes when asked for.
+        """Mini-batches for these index arrays, in order, read by `num_workers` processes.
 
-        An empty array gives None: it keeps its place among the others. So does an `Unreadable`, where the data set
-        raises and we are `tolerant`.
+        An empty array gives None. With `tolerant`, an `UnreadableBatch` stands for a batch of which the data set
+        raised.
         """
         fetch = _tolerant(self.fetch) if tolerant else self.fetch
         if self.num_workers == 0:
-            return (fetch(one) if len(one) else None for one in indices)
+            return (fetch(batch_indices) if len(batch_indices) else None for batch_indices in indices)
         # A forked reader only ever sees the data set: it touches no socket and no table of this process.
         loader: Any = data.DataLoader(
             _Whole(fetch),
@@ -82,7 +83,7 @@ class SampleSource:
 
 @dataclass(frozen=True, slots=True)
 class UnreadableBatch:
-    """Instead of a mini-batch: the data set raised. `error` says what and where, on one line."""
+    """Stands for a mini-batch of which the data set raised. `error` says what and where, on one line."""
 
     error: str
 
@@ -96,7 +97,7 @@ def open_source(
     collate_fn: Callable[[list[Any]], Any] | None = None,
     num_workers: int | None = None,
 ) -> SampleSource:
-    """Understand `dataset`; arguments that are None are taken from it where it is a DataLoader."""
+    """Make a SampleSource of `dataset`; arguments that are None are taken from it if it is a DataLoader."""
     options: dict[str, Any] = {}
     if isinstance(dataset, data.DataLoader):
         taken = _from_loader(dataset)
@@ -148,9 +149,9 @@ def open_source(
 
 
 def _check(collate_fn: Any, **either: Any) -> None:
-    for name, said in either.items():
-        if said is not None and not isinstance(said, bool | np.bool_):
-            raise errors.BadInput(f"{name}={said!r}: wanted True or False")
+    for name, value in either.items():
+        if value is not None and not isinstance(value, bool | np.bool_):
+            raise errors.BadInput(f"{name}={value!r}: wanted True or False")
     if collate_fn is not None and not callable(collate_fn):
         raise errors.BadInput(f"collate_fn={collate_fn!r}: wanted a function from a list of samples to a batch")
 
@@ -167,13 +168,22 @@ def _of_stream(dataset: StreamDataset, batch_size: int, **given: Any) -> SampleS
         raise errors.BadInput("a stream has no samples with indices")
 
     return SampleSource(
-        samples=None, batch_size=batch_size, shuffle=False, drop_last=False, num_workers=0, fetch=none, stream=none,
-        items=none, collate=None, loader_options={}, online=dataset,
-    )  # fmt: skip
+        samples=None,
+        batch_size=batch_size,
+        shuffle=False,
+        drop_last=False,
+        num_workers=0,
+        fetch=none,
+        stream=none,
+        items=none,
+        collate=None,
+        loader_options={},
+        online=dataset,
+    )
 
 
 def fetcher(dataset: Any, collate_fn: Callable[[list[Any]], Any] | None = None) -> Fetch:
-    """The quickest way this data set offers to read many samples at once."""
+    """The quickest way that this data set offers to read many samples at once."""
     if collate_fn is None:
         if reads_batches(dataset):
             return dataset.batch  # type: ignore[no-any-return]
@@ -191,20 +201,20 @@ def fetcher(dataset: Any, collate_fn: Callable[[list[Any]], Any] | None = None) 
 
 
 def reads_batches(dataset: Any) -> bool:
-    """Whether the data set has a `batch(indices)` of the kind meant here; others have methods of that name too."""
+    """True if the data set has a `batch(indices)`; a method of that name may also mean something else."""
     method = getattr(dataset, "batch", None)
     if not callable(method):
         return False
     if not hasattr(dataset, "__getitem__"):
-        return True  # there is no other way
+        return True  # the only way to read it
     try:
         return next(iter(inspect.signature(method).parameters), "") in OF_INDICES
-    except (TypeError, ValueError):  # a callable that says nothing of itself
+    except (TypeError, ValueError):  # a callable without a signature
         return False
 
 
 def as_batch(collated: Any) -> Any:
-    """A pair becomes a Batch (`batch.x`, `batch.y`, still a pair); anything else stays what collate made it."""
+    """Make a `Batch` (`batch.x`, `batch.y`, still a pair) of a pair; return anything else unchanged."""
     if type(collated) in (tuple, list) and len(collated) == 2:
         return Batch(collated[0], collated[1])
     return collated
@@ -214,27 +224,27 @@ def _tolerant(fetch: Fetch) -> Fetch:
     def attempt(indices: Indices) -> Any:
         try:
             return fetch(indices)
-        except Exception as error:  # whatever a user's data set may raise
+        except Exception as error:  # a user's data set may raise anything
             return UnreadableBatch(on_one_line(error))
 
     return attempt
 
 
 def on_one_line(error: BaseException) -> str:
-    """An error of the user's code in brief, with the deepest line of that code: not of a library that it called."""
-    said = str(error).strip().splitlines()
+    """A user's error in brief, with the deepest line of the user's own code."""
+    message = str(error).strip().splitlines()
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if not any(part in frame.filename for part in NOT_THE_USERS)]
     frame = (own or frames)[-1]
     place = f"{os.path.basename(frame.filename)}:{frame.lineno}"
-    line = f"{type(error).__name__}{': ' + said[0] if said else ''} ({place})"
-    return line.encode(errors="backslashreplace").decode()  # names of files may hold what no message can carry
+    line = f"{type(error).__name__}{': ' + message[0] if message else ''} ({place})"
+    return line.encode(errors="backslashreplace").decode()  # file names may hold bytes that no message can carry
 
 
 def _rows(tensor: torch.Tensor, indices: Indices) -> torch.Tensor:
     first, last = int(indices[0]), int(indices[-1])
     if last - first + 1 == len(indices) and (len(indices) < 3 or bool((np.diff(indices) == 1).all())):
-        return tensor[first : last + 1].clone()  # as DataLoader does: a loop may write to its batch
+        return tensor[first : last + 1].clone()  # a copy, as from a DataLoader: a loop may write to its batch
     return tensor.index_select(0, torch.from_numpy(indices))
 
 
@@ -245,7 +255,11 @@ def _count(dataset: Any) -> int:
             f"the data set is a {type(dataset).__name__}: wanted samples by index. A file needs a reader, such as "
             "springtide.zoo.CriteoTsv(path); columns of tensors go into torch.utils.data.TensorDataset(x, y)"
         )
-    if isinstance(dataset, tuple) and dataset and all(isinstance(one, torch.Tensor | np.ndarray) for one in dataset):
+    if (
+        isinstance(dataset, tuple)
+        and dataset
+        and all(isinstance(column, torch.Tensor | np.ndarray) for column in dataset)
+    ):
         raise errors.BadInput(
             f"the data set is a tuple of {len(dataset)} arrays: wanted samples by index. "
             "Wrap them: torch.utils.data.TensorDataset(x, y)"
@@ -297,29 +311,27 @@ def _from_loader(loader: "data.DataLoader[Any]") -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Array:
-    """A tensor on its way from a reader's process: as a tensor it would be a file to hand over, for every sample."""
+    """A tensor on its way from a reader process: as a tensor it would cost a file descriptor for every sample."""
 
     values: NDArray[Any]
 
 
 def _packed(items: list[Any]) -> list[Any]:
-    """Samples as a reader's process hands them over."""
-
     def pack(tensor: torch.Tensor) -> Any:
         try:
             return _Array(tensor.numpy())
-        except (TypeError, RuntimeError):  # a kind that NumPy does not have
+        except (TypeError, RuntimeError):  # a dtype that NumPy does not have
             return tensor
 
     return [_pytree.tree_map_only(torch.Tensor, pack, item) for item in items]
 
 
 def _unpacked(items: list[Any]) -> list[Any]:
-    return [_pytree.tree_map_only(_Array, lambda one: torch.from_numpy(one.values), item) for item in items]
+    return [_pytree.tree_map_only(_Array, lambda array: torch.from_numpy(array.values), item) for item in items]
 
 
 class _Whole(data.Dataset[Any]):
-    """One item is one mini-batch: its index is an array of sample indices."""
+    """A data set whose items are mini-batches; the index of an item is an array of sample indices."""
 
     def __init__(self, fetch: Fetch) -> None:
         self.fetch = fetch
@@ -329,7 +341,7 @@ class _Whole(data.Dataset[Any]):
 
 
 class _Once(data.Sampler[Any]):
-    """Hands index arrays on as they come; a DataLoader asks for them a little ahead of their use."""
+    """A sampler that passes index arrays on; a DataLoader asks for them a little ahead of their use."""
 
     def __init__(self, indices: Iterable[Indices]) -> None:
         self.indices = indices

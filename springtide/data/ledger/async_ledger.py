@@ -1,8 +1,8 @@
-"""Pure. One pass over one data set, for workers that go each at their own pace: todo -> leased -> done, nothing lost.
+"""Pure. One pass over one data set, each worker at its own pace: samples go from pending to leased to trained.
 
-In: data/ledger/job_ledger.py asks for leases and passes the words of their holders on. Out: grants, verdicts. The
-clock is an argument, and every method that changes something depends on its arguments alone, so a journal of calls can
-be replayed.
+In: data/ledger/job_ledger.py asks for leases and passes on reports of their holders. Out: grants and verdicts. The
+clock is an argument, and every changing method depends only on its arguments, so a journal of calls can be replayed.
+Samples that were never handed out are one cursor, so a pass over any number of samples costs the same few bytes.
 """
 
 import itertools
@@ -26,7 +26,7 @@ from springtide.domain.data.samples import DatasetCard
 
 
 class ShardRange(NamedTuple):
-    """Samples `first` to `end` of the running-th shard of a pass."""
+    """Samples `first` to `end` of shard number `running` of a pass."""
 
     running: int
     first: int
@@ -35,21 +35,21 @@ class ShardRange(NamedTuple):
 
 @dataclass(slots=True)
 class PendingQueue:
-    """A queue of pieces. Order: what came back (oldest first), then fresh ones, then what failed before."""
+    """Samples of a pass that nobody holds, cut on batch boundaries. Order: returned (oldest first), fresh, failed."""
 
     card: DatasetCard
     running: int = 0
     """First shard with samples that were never handed out."""
     cut: int = 0
-    """First such sample of it."""
+    """First such sample of that shard."""
     returned: deque[ShardRange] = field(default_factory=deque)
     failed: deque[ShardRange] = field(default_factory=deque)
     length: int | None = None
-    """Samples of an epoch, where that is not what the card says."""
+    """Samples of an epoch, where the card does not know."""
     samples: int = field(init=False)
     """Samples in the queue."""
     shards: int = field(init=False)
-    """Shards of the pass; with the next three, what the card says, looked up once."""
+    """Shards of the pass. This and the next three fields are computed once from the card."""
     an_epoch: int = field(init=False)
     whole: int = field(init=False)
     last: int = field(init=False)
@@ -69,11 +69,10 @@ class PendingQueue:
         self.samples += sum(piece.end - piece.first for piece in (*self.returned, *self.failed))
 
     def size_of(self, running: int) -> int:
-        """Samples of a shard."""
         return self.whole if (running + 1) % self.an_epoch else self.last
 
     def take(self, most: int, may_try: Callable[[ShardRange], bool] = lambda _: True) -> ShardRange | None:
-        """The next piece, of `most` samples at most; of what failed before, one that whoever asks may try."""
+        """Take the next range of at most `most` samples; of failed ranges, one that `may_try` accepts."""
         if self.returned:
             return self._cut_from(self.returned, most)
         if self.running < self.shards:
@@ -88,7 +87,7 @@ class PendingQueue:
         return None if at is None else self._cut_from(self.failed, most, at)
 
     def put_back(self, piece: ShardRange, *, failed: bool = False) -> None:
-        """The piece is to be handed out again; one that could not be read comes last."""
+        """Queue a range again; one that could not be read comes last."""
         if piece.end > piece.first:
             (self.failed if failed else self.returned).append(piece)
             self.samples += piece.end - piece.first
@@ -106,47 +105,46 @@ class PendingQueue:
 
 @dataclass(slots=True)
 class ShardLease:
-    """A run of batches of one shard in somebody's hands."""
+    """A run of batches of one shard, held by one worker."""
 
     holder: LeaseHolder
     running: int
     first: int
     offset: int
-    """Trained up to here."""
+    """End of the samples that are trained."""
     end: int
     deadline: float
     wish: int | None = None
-    """Where it was asked to end."""
+    """Where the holder was asked to end it."""
     returned: bool = False
-    """Another held it before."""
+    """True if another worker held it before."""
     void: int = 0
     """Of a stream: offsets that are done and held nothing to train."""
 
 
 class ReportEffect(NamedTuple):
-    """What a holder's word did."""
+    """What a holder's report changed."""
 
     held: bool
-    """Whether the lease is the holder's; if not, nothing has changed."""
+    """False if the lease is not the holder's; nothing has changed then."""
     samples: int = 0
-    """Newly trained."""
+    """Newly trained samples."""
     freed: bool = False
-    """Whether the lease is over, or its tail came back."""
+    """True if the lease is over, or its tail was returned."""
 
 
 NOT_HELD = ReportEffect(held=False)
 Failures = dict[int, dict[int, tuple[int, ...]]]
-"""By shard and the first sample that could not be read: the ranks that could not, one for each time."""
+"""By shard and first unreadable sample: the ranks that failed to read it, once for each try."""
 
 
 def copied(failures: Failures) -> Failures:
-    """The same, to be changed by itself."""
     return {running: dict(of_shard) for running, of_shard in failures.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AsyncLedgerState:
-    """A ledger as plain data."""
+    """An `AsyncLedger` as plain data."""
 
     card: DatasetCard
     base: int
@@ -167,40 +165,39 @@ class AsyncLedgerState:
 
 @dataclass(slots=True)
 class AsyncLedger:
-    """Who trains what of one pass."""
+    """Who trains which samples of one pass."""
 
     card: DatasetCard
     base: int
     """Number of the first shard; the numbers of a job's passes do not overlap."""
     max_failures: int = 3
-    """Tries after which a part that cannot be read is given up."""
+    """Tries after which an unreadable range is given up."""
     todo: PendingQueue = field(init=False)
     numbers: int = field(init=False)
     """How many shard numbers the pass takes."""
     leases: dict[LeaseKey, ShardLease] = field(default_factory=dict)
     held: dict[int, dict[LeaseKey, ShardLease]] = field(default_factory=dict)
-    """The same by rank; a rank has one incarnation at a time."""
+    """The same leases by rank; a rank has one incarnation at a time."""
     left: dict[int, int] = field(default_factory=dict)
-    """Samples not yet trained, of the shards that were begun and are not done."""
+    """Untrained samples of each shard that was begun and is not done."""
     done: int = 0
     samples_done: int = 0
     failures: Failures = field(default_factory=dict)
-    """Of the shards that are not done."""
+    """Read failures of shards that are not done."""
     poisoned: list[Poisoned] = field(default_factory=list)
     closed: bool = False
     asked_back: set[int] = field(default_factory=set)
-    """Ranks that were asked to end a lease sooner: they get nothing more as long as they hold some."""
+    """Ranks that were asked to end a lease sooner: they get no other lease while they hold one."""
 
     def __post_init__(self) -> None:
         self.todo = PendingQueue(self.card)
         self.numbers = self.todo.shards
 
     def close(self) -> None:
-        """Hand out nothing more."""
         self.closed = True
 
     def again(self, holder: LeaseHolder, known: Container[tuple[int, int]]) -> tuple[Grant, ...]:
-        """Leases that the holder has not heard of: the answer that granted them was lost."""
+        """Leases that the holder does not know: the reply that granted them was lost."""
         mine = self.held.get(holder.rank, {})
         return tuple(
             self._grant(lease.running, key.first, lease.end, returned=lease.returned)
@@ -211,9 +208,9 @@ class AsyncLedger:
     def lease(
         self, holder: LeaseHolder, *, most: int, size: int, budget: int, deadline: float, others: Collection[int] = ()
     ) -> tuple[Grant, ...] | NoLease:
-        """Up to `most` leases of at most `size` samples each, together about `budget` samples; one in any case.
+        """Grant up to `most` leases of at most `size` samples, together about `budget` samples, and at least one.
 
-        What this rank could not read is left to the `others` that are there, until each of them has tried.
+        A range that this rank failed to read is left to the `others` until each of them has tried it.
         """
         mine = self.held.setdefault(holder.rank, {})
 
@@ -241,31 +238,31 @@ class AsyncLedger:
         waits = len(self.leases) > len(mine) or bool(self.todo.samples)
         return NoLease.WAIT if waits and not self.closed else NoLease.END
 
-    def report(self, holder: LeaseHolder, word: Progress, deadline: float) -> ReportEffect:
-        """Take a holder's word on a lease, which is its own until `deadline` then."""
-        key = LeaseKey(word.shard, word.first)
+    def report(self, holder: LeaseHolder, report: Progress, deadline: float) -> ReportEffect:
+        """Apply a holder's report on a lease and extend the lease to `deadline`."""
+        key = LeaseKey(report.shard, report.first)
         lease = self.leases.get(key)
         if lease is None or lease.holder != holder:
             return NOT_HELD
         lease.deadline = deadline
-        if word.offset == word.end == lease.end:  # most often: through, as it was leased
+        if report.offset == report.end == lease.end:  # the common case: all of the lease is trained
             samples = lease.end - lease.offset
             self._trained(lease, lease.end)
             self._drop(key, lease)
             return ReportEffect(True, samples, True)
         grid = self.card.batch_size
-        end = min(lease.end, max(lease.offset, -(-word.end // grid) * grid))
-        offset = end if word.offset >= end else max(lease.offset, word.offset - word.offset % grid)
-        before = lease.offset
+        end = min(lease.end, max(lease.offset, -(-report.end // grid) * grid))
+        offset = end if report.offset >= end else max(lease.offset, report.offset - report.offset % grid)
+        trained_before = lease.offset
         freed = offset == end or end < lease.end
         self._cut(lease, end)
         self._trained(lease, offset)
         if offset == end:
             self._drop(key, lease)
-        return ReportEffect(True, offset - before, freed)
+        return ReportEffect(True, offset - trained_before, freed)
 
     def end_at(self, samples: int) -> bool:
-        """The data set has no length, but an end: an epoch has so many samples. What lies beyond was never there."""
+        """Set the samples of an epoch of a data set without a length, and drop everything beyond."""
         old = self.todo
         if not self.card.endless or old.length is not None:
             return False
@@ -288,7 +285,9 @@ class AsyncLedger:
         return True
 
     def fail(self, holder: LeaseHolder, failure: ReadFailure) -> bool:
-        """The holder cannot read on from `failure.offset`; what comes before stays its own. False: not its lease."""
+        """Note that the holder cannot read on from `failure.offset`; samples before it stay its own. False: not its
+        lease.
+        """
         key = LeaseKey(failure.shard, failure.first)
         lease = self.leases.get(key)
         if lease is None or lease.holder != holder:
@@ -311,19 +310,19 @@ class AsyncLedger:
         return True
 
     def take_back(self, keys: Iterable[LeaseKey]) -> int:
-        """These leases end here: what is left of each goes back, in the order in which it would have been trained.
+        """End these leases and queue what is left, in the order in which it would have been trained.
 
-        So what was begun is gone on with first, then what came from another. Returns how many there were.
+        Begun leases come first, then those that came from another worker. Returns how many there were.
         """
         ended = [(key, lease) for key in keys if (lease := self.leases.get(key)) is not None]
-        ended.sort(key=lambda one: (one[1].offset == one[1].first, not one[1].returned))
+        ended.sort(key=lambda ended_lease: (ended_lease[1].offset == ended_lease[1].first, not ended_lease[1].returned))
         for key, lease in ended:
             self.todo.put_back(ShardRange(lease.running, lease.offset, lease.end))
             self._drop(key, lease)
         return len(ended)
 
     def wish(self, wish: ShrinkRequest) -> bool:
-        """Ask the holder of a lease to end it sooner. False: there is no such lease, or it ends there anyway."""
+        """Ask the holder of a lease to end it sooner. False: no such lease, or it ends there anyway."""
         lease = self.leases.get(LeaseKey(wish.shard, wish.first))
         if lease is None:
             return False
@@ -336,77 +335,86 @@ class AsyncLedger:
         return True
 
     def wishes(self, rank: int) -> tuple[ShrinkRequest, ...]:
-        """What this rank is asked to end sooner, as long as it has not answered."""
+        """Leases that this rank is asked to end sooner and has not answered for."""
         mine = self.held.get(rank)
         if not mine:
             return ()
-        return tuple(ShrinkRequest(key.shard, key.first, one.wish) for key, one in mine.items() if one.wish is not None)
+        return tuple(
+            ShrinkRequest(key.shard, key.first, lease.wish) for key, lease in mine.items() if lease.wish is not None
+        )
 
     @property
     def over(self) -> bool:
-        """Whether nothing of the pass is left to be trained."""
+        """True if no sample of the pass is left to train."""
         return not self.leases and not self.todo.samples
 
     @property
     def tries(self) -> int:
-        """How often something could not be read that is still to be."""
+        """Read failures of ranges that are still to be read."""
         return sum(len(tried) for of_shard in self.failures.values() for tried in of_shard.values())
 
     def totals(self) -> Totals:
-        """Shards by state."""
         endless = self.card.endless and self.todo.length is None
         return Totals(
             total=self.todo.running + bool(self.todo.cut) if endless else self.todo.shards,
             leased=len({lease.running for lease in self.leases.values()}),
             done=self.done,
-            poisoned=len({each.shard for each in self.poisoned}),
+            poisoned=len({poisoned.shard for poisoned in self.poisoned}),
             samples=0 if endless else self.length,
             samples_done=self.samples_done,
         )
 
     def check(self) -> None:
-        """Every invariant; tests call it after each step."""
+        """Assert every invariant; tests call it after each step."""
         spans: dict[int, list[tuple[int, int]]] = {}
         for running, first, end in (*self.todo.returned, *self.todo.failed):
             spans.setdefault(running, []).append((first, end))
         for key, lease in self.leases.items():
-            assert key == (self.base + lease.running, lease.first), "a lease lies under another's name"
+            assert key == (self.base + lease.running, lease.first), "a lease has the wrong key"
             assert lease.first <= lease.offset < lease.end, "a lease with nothing left to do is kept"
-            assert self.held[lease.holder.rank][key] is lease, "a lease is not in its holder's hands"
+            assert self.held[lease.holder.rank][key] is lease, "a lease is not listed under its holder"
             spans.setdefault(lease.running, []).append((lease.offset, lease.end))
-        assert sum(len(mine) for mine in self.held.values()) == len(self.leases), "a hand holds what is not leased"
-        for each in self.poisoned:
-            spans.setdefault(each.shard - self.base, []).append((each.first, each.end))
+        assert sum(len(mine) for mine in self.held.values()) == len(self.leases), "a rank lists an unknown lease"
+        for poisoned in self.poisoned:
+            spans.setdefault(poisoned.shard - self.base, []).append((poisoned.first, poisoned.end))
         if self.todo.cut:
             spans.setdefault(self.todo.running, []).append((self.todo.cut, self.todo.size_of(self.todo.running)))
         for running, parts in spans.items():
             parts.sort()
-            assert all(a[1] <= b[0] for a, b in itertools.pairwise(parts)), "samples are in two places"
+            assert all(a[1] <= b[0] for a, b in itertools.pairwise(parts)), "samples are listed twice"
             assert sum(end - first for first, end in parts) == self.left[running], "samples are lost"
-        assert spans.keys() == self.left.keys(), "a shard that was begun is neither done nor anywhere"
+        assert spans.keys() == self.left.keys(), "a begun shard is neither done nor listed"
         assert self.done + len(self.left) == self.todo.running + bool(self.todo.cut), "shards are lost"
         todo = self.todo
         waiting = PendingQueue(self.card, todo.running, todo.cut, todo.returned, todo.failed, todo.length).samples
-        assert self.todo.samples == waiting, "the queue has miscounted"
-        elsewhere = sum(one.end - one.offset for one in self.leases.values()) + sum(
-            one.end - one.first for one in self.poisoned
+        assert self.todo.samples == waiting, "the queue's count is wrong"
+        elsewhere = sum(part.end - part.offset for part in self.leases.values()) + sum(
+            part.end - part.first for part in self.poisoned
         )
         assert self.samples_done + waiting + elsewhere == self.length, "samples are miscounted"
 
     def to_state(self) -> AsyncLedgerState:
-        """Everything, as plain data."""
         todo = self.todo
         return AsyncLedgerState(
-            card=self.card, base=self.base, closed=self.closed, length=todo.length, running=todo.running, cut=todo.cut,
-            returned=tuple(todo.returned), failed=tuple(todo.failed),
+            card=self.card,
+            base=self.base,
+            closed=self.closed,
+            length=todo.length,
+            running=todo.running,
+            cut=todo.cut,
+            returned=tuple(todo.returned),
+            failed=tuple(todo.failed),
             leases=tuple(replace(lease) for lease in self.leases.values()),
-            left=dict(self.left), done=self.done, samples_done=self.samples_done, failures=copied(self.failures),
-            poisoned=tuple(self.poisoned), asked_back=tuple(sorted(self.asked_back)),
-        )  # fmt: skip
+            left=dict(self.left),
+            done=self.done,
+            samples_done=self.samples_done,
+            failures=copied(self.failures),
+            poisoned=tuple(self.poisoned),
+            asked_back=tuple(sorted(self.asked_back)),
+        )
 
     @staticmethod
     def from_state(state: AsyncLedgerState, max_failures: int) -> "AsyncLedger":
-        """A ledger that goes on where that one was."""
         ledger = AsyncLedger(state.card, state.base, max_failures)
         queues = deque(state.returned), deque(state.failed)
         ledger.todo = PendingQueue(state.card, state.running, state.cut, *queues, state.length)
@@ -422,7 +430,6 @@ class AsyncLedger:
 
     @property
     def length(self) -> int:
-        """Samples of the pass."""
         return self.card.epochs * (self.card.samples_used if self.todo.length is None else self.todo.length)
 
     def _grant(self, running: int, first: int, end: int, *, returned: bool) -> Grant:
@@ -430,7 +437,7 @@ class AsyncLedger:
         return Grant(self.base + running, self.card.first_epoch + epoch, nth, first, end, returned)
 
     def _cut(self, lease: ShardLease, end: int) -> None:
-        """The lease ends at `end`; its tail goes back."""
+        """End the lease at `end` and queue its tail."""
         if end < lease.end:
             self.todo.put_back(ShardRange(lease.running, end, lease.end))
             lease.end, lease.wish = end, None

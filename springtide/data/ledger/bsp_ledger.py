@@ -1,8 +1,8 @@
-"""Pure. One pass over one data set for a bsp group: every rank is given the same shards in the same order.
+"""Pure. One pass over one data set for a bsp group: every rank gets the same shards in the same order.
 
-In: data/ledger/job_ledger.py. Out: grants. Nobody's part can be trained by another rank, so nothing comes back from
-a lost member: its next life begins with a shard that the group has not finished, and learns from the others where in it
-they are. A checkpoint notes a pass at one step (`note`); the whole group goes back to it, or on from it, together.
+In: data/ledger/job_ledger.py. Out: grants. No rank can train another's part, so a lost member returns nothing: its next
+incarnation begins with a shard that the group has not finished, and learns from the others how far they are in it. A
+checkpoint records a pass at one step (`note`); the whole group goes back to it, or on from it, together.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from springtide.domain.data.samples import DatasetCard
 
 
 class OffsetRange(NamedTuple):
-    """Offsets `first` to `end` of a partition: what is a shard in a group's pass over a stream."""
+    """Offsets `first` to `end` of a partition: the shard of a group's pass over a stream."""
 
     partition: int
     first: int
@@ -25,7 +25,7 @@ class OffsetRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BspStreamState:
-    """What a group's pass over a stream has besides; see data/ledger/bsp_stream_ledger.py."""
+    """The extra state of a group's pass over a stream; see data/ledger/bsp_stream_ledger.py."""
 
     starts: dict[int, int]
     ends: dict[int, int]
@@ -38,7 +38,7 @@ class BspStreamState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BspLedgerState:
-    """A group's pass as plain data."""
+    """A `BspLedger` as plain data."""
 
     card: DatasetCard
     base: int
@@ -62,9 +62,9 @@ class BspLedger:
     leased_to: list[int] = field(init=False)
     done_by: list[int] = field(init=False)
     boundary: int | None = None
-    """The first shard that is not handed out before the group is formed anew."""
+    """The first shard that is not handed out before the group is formed again."""
     first: int = 0
-    """Samples that were trained, beyond whole shards, when the group went on from a checkpoint."""
+    """Samples beyond whole shards that were trained when the group continued from a checkpoint."""
 
     def __post_init__(self) -> None:
         self.total = self.card.epochs * self.card.shards
@@ -73,38 +73,39 @@ class BspLedger:
 
     @property
     def numbers(self) -> int:
-        """How many shard numbers the pass takes."""
         return self.card.epochs * self.card.shards
 
     @property
     def over(self) -> bool:
-        """Whether nothing of it was cut off when the job was closed."""
+        """True unless closing the job cut something off."""
         return self.total == self.numbers
 
     def close(self) -> None:
-        """Hand out no new shard; ranks that are behind still get what another has begun, or it would wait for ever."""
+        """Hand out no new shard. Ranks that are behind still get begun shards, or the others would wait forever."""
         self.total = max(self.leased_to)
 
     def halt(self) -> None:
-        """Hand out no shard that nobody has begun: the group is to change before it."""
+        """Hand out no shard that nobody has begun: the group changes before it."""
         self.boundary = max(self.leased_to)
 
     def regroup(self, seats: Sequence[int | None]) -> None:
-        """The group goes on with ranks that sat there; new ones begin with what the others have not all finished."""
+        """Form the group of ranks that had these seats; new ranks begin with the first shard that is not finished."""
         least = min(self.done_by)
         self.boundary, self.workers = None, len(seats)
-        for each in (self.leased_to, self.done_by):
-            each[:] = [least if seat is None or seat >= len(each) else each[seat] for seat in seats]
+        for counts in (self.leased_to, self.done_by):
+            counts[:] = [least if seat is None or seat >= len(counts) else counts[seat] for seat in seats]
 
     @property
     def smallest(self) -> int:
-        """Samples of its smallest batch, of which each rank must have one; the rest of a shard joins the batch before
-        it, so that only a shard of less than a batch is smaller."""
+        """Samples of the smallest batch, of which each rank must have one.
+
+        The rest of a shard joins the batch before it, so only a shard of less than a batch is smaller than a batch.
+        """
         card = self.card
         return min(card.batch_size, card.samples_used % card.shard_size or card.shard_size)
 
     def check_group(self, workers: int) -> None:
-        """BadInput where so many ranks could not share every batch."""
+        """Raise BadInput if this many ranks cannot share every batch."""
         if workers > self.smallest:
             raise errors.BadInput(
                 f"{workers} workers cannot share a batch of {self.smallest} samples, which is the smallest that the "
@@ -112,13 +113,13 @@ class BspLedger:
             )
 
     def rejoin(self, seat: int | None) -> None:
-        """A new life of the rank that sits there, if one does: it has done what all others have done."""
+        """Start a new incarnation of the rank in this seat: it has done what all others have done."""
         others = [done for other, done in enumerate(self.done_by) if other != seat]
         if others and seat is not None and seat < self.workers:
             self.leased_to[seat] = self.done_by[seat] = min(others)
 
     def lease(self, seat: int | None, rank: int) -> tuple[Grant, ...] | NoLease:
-        """The rank's next shard: one at a time, so that a group that is to stop does not have far to go."""
+        """Grant the rank's next shard: one at a time, so that a group that must stop is soon there."""
         if seat is None or not 0 <= seat < self.workers:
             raise errors.BadInput(f"worker-{rank} is not in the bsp group of {self.workers}")
         running = self.leased_to[seat]
@@ -131,23 +132,23 @@ class BspLedger:
         size = shards.size(self.card, index)
         return (Grant(self.base + running, self.card.first_epoch + epoch, index, 0, size),)
 
-    def report(self, seat: int | None, word: Progress) -> bool:
-        """A rank's word on its part of a shard; ranks finish shards in order. Whether it is news; who left has none."""
+    def report(self, seat: int | None, report: Progress) -> bool:
+        """Apply a rank's report on its part of a shard; ranks finish shards in order. True if it is news."""
         if seat is None or seat >= self.workers:
             return False
-        running = word.shard - self.base
-        if running < self.done_by[seat] or word.offset < shards.size(self.card, running % self.card.shards):
+        running = report.shard - self.base
+        if running < self.done_by[seat] or report.offset < shards.size(self.card, running % self.card.shards):
             return False
         if running != self.done_by[seat] or running >= self.leased_to[seat]:
             following = self.base + self.done_by[seat]
             raise errors.BadInput(
-                f"seat {seat} of the bsp group reports shard {word.shard} as done, but its next one is {following}"
+                f"seat {seat} of the bsp group reports shard {report.shard} as done, but its next one is {following}"
             )
         self.done_by[seat] += 1
         return True
 
     def totals(self) -> Totals:
-        """Shards by state; one is done when every rank has done its part."""
+        """Shards by state; a shard is done when every rank has done its part."""
         done = min(self.done_by)
         return Totals(
             total=self.total,
@@ -159,29 +160,34 @@ class BspLedger:
 
     @property
     def void(self) -> int:
-        """Of these, offsets that held nothing to train: only a stream has any."""
+        """Offsets that held nothing to train: only a stream has any."""
         return 0
 
     @property
     def samples_done(self) -> int:
-        """Samples of the shards that every rank has done its part of."""
+        """Samples of the shards of which every rank has done its part."""
         return max(self.first, self._samples(min(self.done_by)))
 
     def note(self, shard: int, first: int) -> BspLedgerState:
-        """The pass at a step after which all is trained that lies before this sample of this shard."""
+        """The pass at the step after which everything before this sample of this shard is trained."""
         done = min(max(0, shard - self.base), self.numbers)
         trained = self._samples(done)
         if done < self.numbers and shard >= self.base:
             trained += first
             done += first >= shards.size(self.card, done % self.card.shards)
         return BspLedgerState(
-            card=self.card, base=self.base, workers=1, total=self.numbers,
-            leased_to=(done,), done_by=(done,), first=trained,
-        )  # fmt: skip
+            card=self.card,
+            base=self.base,
+            workers=1,
+            total=self.numbers,
+            leased_to=(done,),
+            done_by=(done,),
+            first=trained,
+        )
 
     @staticmethod
     def at(noted: BspLedgerState, workers: int) -> "BspLedger":
-        """A pass that a group of so many goes on with where a checkpoint has noted it."""
+        """A pass that a group of this size continues where a checkpoint recorded it."""
         lockstep = BspLedger(noted.card, noted.base, workers)
         lockstep.first = noted.first
         lockstep.leased_to = [min(noted.done_by)] * workers
@@ -189,21 +195,24 @@ class BspLedger:
         return lockstep
 
     def check(self) -> None:
-        """Every invariant; tests call it after each step."""
+        """Assert every invariant; tests call it after each step."""
         for done, leased in zip(self.done_by, self.leased_to, strict=True):
             assert 0 <= done <= leased <= self.total, "a rank has done what it was not given"
 
     def to_state(self) -> BspLedgerState:
-        """Everything, as plain data."""
         return BspLedgerState(
-            card=self.card, base=self.base, workers=self.workers, total=self.total,
-            leased_to=tuple(self.leased_to), done_by=tuple(self.done_by), boundary=self.boundary,
+            card=self.card,
+            base=self.base,
+            workers=self.workers,
+            total=self.total,
+            leased_to=tuple(self.leased_to),
+            done_by=tuple(self.done_by),
+            boundary=self.boundary,
             first=self.first,
-        )  # fmt: skip
+        )
 
     @staticmethod
     def from_state(state: BspLedgerState) -> "BspLedger":
-        """A pass that goes on where that one was."""
         lockstep = BspLedger(state.card, state.base, state.workers)
         lockstep.total, lockstep.boundary, lockstep.first = state.total, state.boundary, state.first
         lockstep.leased_to, lockstep.done_by = list(state.leased_to), list(state.done_by)

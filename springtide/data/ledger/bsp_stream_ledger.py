@@ -1,9 +1,8 @@
-"""Pure. One pass over a stream for a bsp group: every rank is given the same stretches of partitions in the same order.
+"""Pure. One pass over a stream for a bsp group: every rank gets the same offset ranges in the same order.
 
-In: data/ledger/job_ledger.py. Out: grants. The sequence is made while records come: when a rank needs more
-master/data/leases.py has the fullest partition chosen (`choose`), and what is chosen is journaled (`plan`) before
-anyone is given it. A stretch is what a shard is in data/ledger/bsp_ledger.py, and all else is as there: nobody's part
-can be trained by another, the group goes back, or on, to one step together.
+In: data/ledger/job_ledger.py. Out: grants. The sequence of ranges is made while records come. When a rank needs more,
+master/data/leases.py chooses the fullest partition (`choose`) and journals the choice (`plan`) before any rank gets it.
+A range plays the part of a shard in data/ledger/bsp_ledger.py, and everything else is as there.
 """
 
 from collections.abc import Iterable
@@ -14,90 +13,91 @@ from springtide.data.ledger.bsp_ledger import BspLedger, BspLedgerState, BspStre
 from springtide.domain.data.leases import Grant, NoLease, Progress, Totals
 from springtide.domain.data.streams import MOST_PARTITIONS, PartitionRange
 
-NUMBERS = 2**30  # of a pass: ten stretches a second for three years
-KEPT = 4  # stretches behind the slowest rank: a checkpoint may still name the last one
+NUMBERS = 2**30  # of a pass: ten ranges a second for three years
+KEPT = 4  # ranges behind the slowest rank: a checkpoint may still name the last one
 
 
 @dataclass(slots=True)
 class BspStreamLedger(BspLedger):
-    """How far each rank is, and what comes next."""
+    """How far each rank is, and which ranges come next."""
 
     starts: dict[int, int] = field(default_factory=dict)
     """By partition, where the job began with it."""
     ends: dict[int, int] = field(default_factory=dict)
-    """Where those end that do."""
+    """Final ends of the partitions that have one."""
     places: dict[int, int] = field(default_factory=dict)
-    """Up to where each is in the sequence."""
+    """By partition, the end of what is in the sequence."""
     stretches: dict[int, OffsetRange] = field(default_factory=dict)
-    """The sequence, without its beginning."""
+    """The sequence by number, without its oldest part."""
     void_of: dict[int, int] = field(default_factory=dict)
-    """Of each stretch that a rank is through with: offsets that held nothing to train. All ranks find the same; after a
-    return to the middle of a stretch those before that place are not told again."""
+    """By range that a rank has finished: offsets that held nothing to train. All ranks find the same. After a return to
+    the middle of a range, offsets before that place are not counted again.
+    """
     void_before: int = 0
-    """Of those that are kept no more."""
+    """The same count for ranges that are no longer kept."""
     closed: bool = False
 
     @property
     def numbers(self) -> int:
-        """How many shard numbers the pass takes."""
         return NUMBERS
 
     @property
     def over(self) -> bool:
-        """Whether all partitions have ended, and all of them is in the sequence."""
-        return bool(self.starts) and all(self.places[one] >= self.ends.get(one, NUMBERS**2) for one in self.starts)
+        """True if all partitions have ended and the sequence has all of them."""
+        return bool(self.starts) and all(
+            self.places[partition] >= self.ends.get(partition, NUMBERS**2) for partition in self.starts
+        )
 
     def close(self) -> None:
-        """Nothing new; ranks that are behind still get what another has begun."""
+        """Plan nothing more. Ranks that are behind still get ranges that another has begun."""
         self.total, self.closed = max(self.leased_to), True
         for running in sorted(self.stretches, reverse=True):
-            if running >= self.total:  # nobody has begun it: another run plans it anew
+            if running >= self.total:  # no rank has begun it: another run plans it again
                 stretch = self.stretches.pop(running)
                 self.places[stretch.partition] = stretch.first
 
-    # ---- what there is of the stream ----
+    # ---- the stream ----
 
     def news(self, seen: Iterable[PartitionRange]) -> tuple[PartitionRange, ...]:
-        """What of this is not known yet. Changes nothing."""
+        """Those of these partitions that are not known yet. Changes nothing."""
         if self.over:
             return ()
         return tuple(
-            one
-            for one in seen
-            if 0 <= one.partition < MOST_PARTITIONS
-            and (one.partition not in self.starts or (one.final and one.partition not in self.ends))
+            partition
+            for partition in seen
+            if 0 <= partition.partition < MOST_PARTITIONS
+            and (partition.partition not in self.starts or (partition.final and partition.partition not in self.ends))
         )
 
     def see(self, seen: Iterable[PartitionRange]) -> bool:
-        """Partitions, as a reader sees them; as in data/ledger/stream_ledger.py the first word counts. Whether there is
-        news.
-        """
+        """Add partitions as a reader sees them; the first report on each counts. True if there is news."""
         news, first = self.news(seen), not self.starts
-        for one in news:
-            if one.partition not in self.starts:
+        for partition in news:
+            if partition.partition not in self.starts:
                 earliest = self.card.stream is None or self.card.stream.start == "earliest"
-                self.starts[one.partition] = max(0, one.start) if first or earliest else 0
-                self.places[one.partition] = self.starts[one.partition]
-            if one.final:
-                self.ends[one.partition] = max(one.end, self.places[one.partition])
+                self.starts[partition.partition] = max(0, partition.start) if first or earliest else 0
+                self.places[partition.partition] = self.starts[partition.partition]
+            if partition.final:
+                self.ends[partition.partition] = max(partition.end, self.places[partition.partition])
         return bool(news)
 
     def wants(self, seat: int | None) -> bool:
-        """Whether the rank that sits there has had all of the sequence, and it may go on."""
+        """True if the rank in this seat has had all of the sequence, and the sequence may go on."""
         there = seat is not None and seat < self.workers and self.leased_to[seat] == self.total
         return there and self.boundary is None and not self.closed
 
     def choose(self, seen: Iterable[PartitionRange], *, lingered: bool) -> tuple[OffsetRange | None, bool]:
-        """What should come next: batches of the fullest partition. And whether records wait to become a full one.
+        """Choose the next range: batches of the fullest partition. Also say whether records wait to fill a batch.
 
-        A batch that is not full only when they have `lingered`, or nothing can fill it any more. Changes nothing.
+        A batch that is not full is chosen only when records have `lingered`, or nothing can fill it any more. Changes
+        nothing.
         """
         left = [
-            (min(one.end, self.ends.get(one.partition, one.end)) - place, one.partition)
-            for one in seen
-            if (place := self.places.get(one.partition)) is not None
+            (min(partition.end, self.ends.get(partition.partition, partition.end)) - place, partition.partition)
+            for partition in seen
+            if (place := self.places.get(partition.partition)) is not None
         ]
-        most, partition = max(left, default=(0, 0), key=lambda one: (one[0], -one[1]))
+        most, partition = max(left, default=(0, 0), key=lambda partition: (partition[0], -partition[1]))
         if most <= 0:
             return None, False
         batch, first = self.card.batch_size, self.places[partition]
@@ -107,7 +107,7 @@ class BspStreamLedger(BspLedger):
         return OffsetRange(partition, first, first + (full * batch or most)), False
 
     def plan(self, seat: int | None, stretch: OffsetRange) -> bool:
-        """This comes next. False: not now, or not from there on."""
+        """Append a range to the sequence. False: not now, or the range does not continue its partition."""
         place = self.places.get(stretch.partition)
         if not self.wants(seat) or stretch.first != place or stretch.first >= stretch.end:
             return False
@@ -116,7 +116,7 @@ class BspStreamLedger(BspLedger):
         self.total += 1
         return True
 
-    # ---- words of ranks ----
+    # ---- requests of ranks ----
 
     @property
     def smallest(self) -> int:
@@ -124,12 +124,10 @@ class BspStreamLedger(BspLedger):
         return self.card.batch_size
 
     def check_group(self, workers: int) -> None:
-        """BadInput where so many ranks could not share a full batch."""
         if workers > self.card.batch_size:
             raise errors.BadInput(f"{workers} workers cannot share a batch of {self.card.batch_size} records")
 
     def lease(self, seat: int | None, rank: int) -> tuple[Grant, ...] | NoLease:
-        """The rank's next stretch."""
         if seat is None or not 0 <= seat < self.workers:
             raise errors.BadInput(f"worker-{rank} is not in the bsp group of {self.workers}")
         running = self.leased_to[seat]
@@ -143,99 +141,103 @@ class BspStreamLedger(BspLedger):
         partition, first, end = self.stretches[running]
         return (Grant(self.base + running, 0, partition, first, end),)
 
-    def report(self, seat: int | None, word: Progress) -> bool:
-        """A rank's word on its part of a stretch; ranks finish them in order. Whether it is news."""
+    def report(self, seat: int | None, report: Progress) -> bool:
+        """Apply a rank's report on its part of a range; ranks finish ranges in order. True if it is news."""
         if seat is None or seat >= self.workers:
             return False
-        running = word.shard - self.base
+        running = report.shard - self.base
         stretch = self.stretches.get(running)
-        if running < self.done_by[seat] or stretch is None or word.offset < stretch.end:
+        if running < self.done_by[seat] or stretch is None or report.offset < stretch.end:
             return False
         if running != self.done_by[seat] or running >= self.leased_to[seat]:
             raise errors.BadInput(
-                f"seat {seat} of the bsp group reports shard {word.shard} as done, but its next one is "
+                f"seat {seat} of the bsp group reports shard {report.shard} as done, but its next one is "
                 f"{self.base + self.done_by[seat]}"
             )
         self.done_by[seat] += 1
         known = self.void_of.get(running, 0)
-        self.void_of[running] = max(word.void, known)  # one that came in the middle knows of less
+        self.void_of[running] = max(report.void, known)  # a rank that joined in the middle of the range counts fewer
         for old in [old for old in self.stretches if old < min(self.done_by) - KEPT]:
             del self.stretches[old]
             self.void_before += self.void_of.pop(old, 0)
         return True
 
-    # ---- what there is to know ----
+    # ---- queries ----
 
     @property
     def samples_done(self) -> int:
-        """Offsets that every rank has done its part of."""
+        """Offsets of which every rank has done its part."""
         done = min(self.done_by)
-        planned = sum(place - self.starts[one] for one, place in self.places.items())
-        return planned - sum(one.end - one.first for running, one in self.stretches.items() if running >= done)
+        planned = sum(place - self.starts[partition] for partition, place in self.places.items())
+        return planned - sum(span.end - span.first for running, span in self.stretches.items() if running >= done)
 
     @property
     def void(self) -> int:
-        """Of these, offsets that held nothing to train."""
         return self._void(min(self.done_by))
 
     def totals(self) -> Totals:
         """Partitions by state."""
         done, ended = min(self.done_by), len(self.ends) == len(self.starts)
-        open_ = {one.partition for running, one in self.stretches.items() if running >= done}
-        through = [one for one, end in self.ends.items() if self.places[one] >= end and one not in open_]
-        samples = sum(end - self.starts[one] for one, end in self.ends.items()) if ended else 0
+        unfinished = {span.partition for running, span in self.stretches.items() if running >= done}
+        through = [
+            partition
+            for partition, end in self.ends.items()
+            if self.places[partition] >= end and partition not in unfinished
+        ]
+        samples = sum(end - self.starts[partition] for partition, end in self.ends.items()) if ended else 0
         return Totals(
-            total=len(self.starts), leased=len(open_), done=len(through), samples=samples,
-            samples_done=self.samples_done, void=self.void,
-        )  # fmt: skip
+            total=len(self.starts),
+            leased=len(unfinished),
+            done=len(through),
+            samples=samples,
+            samples_done=self.samples_done,
+            void=self.void,
+        )
 
     def note(self, shard: int, first: int) -> BspLedgerState:
-        """The pass at a step after which all is trained that lies before this offset of this stretch."""
+        """The pass at the step after which everything before this offset of this range is trained."""
         running = min(shard - self.base, self.total)
         if running < 0 or (shard, first) == (self.base, 0):
             stream = replace(self._stream(dict(self.starts), {}), void=0, void_of={})
             return replace(self._noted(0), total=0, stream=stream)
         stretch = self.stretches.get(running)
         running = max(running + (stretch is not None and first >= stretch.end), min(self.done_by))
-        left = {number: one for number, one in self.stretches.items() if number >= running}
+        left = {number: span for number, span in self.stretches.items() if number >= running}
         if stretch is not None and running in left and stretch.first < first < stretch.end:
             left[running] = stretch._replace(first=first)
-        untrained = sum(one.end - one.first for one in left.values())
-        trained = sum(place - self.starts[one] for one, place in self.places.items()) - untrained
+        untrained = sum(span.end - span.first for span in left.values())
+        trained = sum(place - self.starts[partition] for partition, place in self.places.items()) - untrained
         stream = replace(self._stream(dict(self.places), left), void=self._void(running), void_of={})
         return replace(self._noted(running), first=trained, stream=stream)
 
     @staticmethod
     def at(noted: BspLedgerState, workers: int) -> "BspStreamLedger":
-        """A pass that a group of so many goes on with where a checkpoint has noted it."""
         done = min(noted.done_by)
         state = replace(noted, workers=workers, leased_to=(done,) * workers, done_by=(done,) * workers)
         return BspStreamLedger.from_state(state)
 
     def reopen(self) -> None:
-        """Another run goes on: where the stream ends is found out again."""
+        """Forget where the stream ends: another run finds that out again."""
         self.ends.clear()
 
     def check(self) -> None:
-        """Every invariant; tests call it after each step."""
+        """Assert every invariant; tests call it after each step."""
         BspLedger.check(self)
-        assert all(self.starts[one] <= place for one, place in self.places.items()), "before its beginning"
-        assert all(self.places[one] <= end for one, end in self.ends.items()), "beyond its end"
+        assert all(self.starts[partition] <= place for partition, place in self.places.items()), "before its beginning"
+        assert all(self.places[partition] <= end for partition, end in self.ends.items()), "beyond its end"
         for running in range(min(self.done_by), self.total):
-            assert running in self.stretches, "a stretch is lost"
+            assert running in self.stretches, "a range is lost"
         ends = dict(self.places)
         for _, (partition, first, end) in sorted(self.stretches.items(), reverse=True):
-            assert ends[partition] == end and first < end, "stretches of a partition do not join"
+            assert ends[partition] == end and first < end, "ranges of a partition do not join"
             ends[partition] = first
 
     def to_state(self) -> BspLedgerState:
-        """Everything, as plain data."""
         stream = self._stream(dict(self.places), dict(self.stretches))
         return replace(BspLedger.to_state(self), stream=replace(stream, closed=self.closed))
 
     @staticmethod
     def from_state(state: BspLedgerState) -> "BspStreamLedger":
-        """A pass that goes on where that one was."""
         convoy, kept = BspStreamLedger(state.card, state.base, state.workers), state.stream
         assert kept is not None
         convoy.total, convoy.boundary, convoy.first = state.total, state.boundary, 0
@@ -252,20 +254,23 @@ class BspStreamLedger(BspLedger):
 
     def _stream(self, places: dict[int, int], stretches: dict[int, OffsetRange]) -> BspStreamState:
         return BspStreamState(
-            starts=dict(self.starts), ends=dict(self.ends), places=places, stretches=stretches,
-            void=self.void_before, void_of=dict(self.void_of),
-        )  # fmt: skip
+            starts=dict(self.starts),
+            ends=dict(self.ends),
+            places=places,
+            stretches=stretches,
+            void=self.void_before,
+            void_of=dict(self.void_of),
+        )
 
     def _void(self, running: int) -> int:
-        """Of the sequence before that stretch, as far as ranks have told."""
+        """Void offsets of the sequence before this range, as far as ranks have reported."""
         return self.void_before + sum(void for number, void in self.void_of.items() if number < running)
 
 
 def resume_bsp_ledger(noted: BspLedgerState, workers: int) -> BspLedger:
-    """The pass of a group, over shards or over a stream, where a checkpoint has noted it."""
+    """The pass of a group, over shards or a stream, where a checkpoint recorded it."""
     return BspLedger.at(noted, workers) if noted.stream is None else BspStreamLedger.at(noted, workers)
 
 
 def load_bsp_ledger(state: BspLedgerState) -> BspLedger:
-    """The same, where it was."""
     return BspLedger.from_state(state) if state.stream is None else BspStreamLedger.from_state(state)

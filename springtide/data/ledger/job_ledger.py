@@ -93,7 +93,7 @@ class JobLedger(Passes):
         self.changes = 0
         """Raised by every change of more than a deadline: such a call belongs in the journal."""
 
-    # ---- words of workers ----
+    # ---- requests of workers ----
 
     def lease(
         self,
@@ -105,11 +105,11 @@ class JobLedger(Passes):
         era: int | None = None,
         seen: Sequence[PartitionRange] = (),
     ) -> tuple[Grant, ...] | NoLease:
-        """Up to `most` leases of the pass that this card stands for, or why there is none.
+        """Grant up to `most` leases of the pass of this card, or say why there is none.
 
-        `known` are all leases that the holder knows it has. Others of its own are granted again: so a request whose
-        answer was lost can be repeated. What it knows of another era than this one is nothing. `seen`: the partitions
-        of a stream.
+        `known` are all leases that the holder knows it has. Its other leases are granted again, so a request whose
+        reply was lost can be repeated. Leases that it knows from another era do not count. `seen`: the partitions of a
+        stream.
         """
         if not self._speaks(holder):
             return NoLease.FENCED
@@ -146,32 +146,34 @@ class JobLedger(Passes):
         most, others = min(most, MOST_GRANTS), self.holders.here - {holder.rank} if ledger.failures else ()
         return ledger.lease(holder, most=most, size=size, budget=fair, deadline=deadline, others=others)
 
-    def report(self, holder: LeaseHolder, words: Sequence[Progress], at: float, era: int | None = None) -> LedgerReply:
-        """What a holder says of its leases; those it names are its own for another while."""
+    def report(
+        self, holder: LeaseHolder, reports: Sequence[Progress], at: float, era: int | None = None
+    ) -> LedgerReply:
+        """Apply a holder's reports on its leases, and extend the deadline of every lease that it names."""
         if not self._speaks(holder):
             return LedgerReply(fenced=True)
         if era not in (None, self.era):
-            return LedgerReply(tuple(LeaseKey(word.shard, word.first) for word in words))
+            return LedgerReply(tuple(LeaseKey(report.shard, report.first) for report in reports))
         revoked: list[LeaseKey] = []
         samples, freed = 0, False
-        for word in words:
-            ledger = self.of_shard(word.shard)
+        for report in reports:
+            ledger = self.of_shard(report.shard)
             if isinstance(ledger, BspLedger):
-                freed |= ledger.report(self.group.seat(holder.rank), word)
+                freed |= ledger.report(self.group.seat(holder.rank), report)
                 continue
-            effect = ledger.report(holder, word, at + self.lease_s) if ledger else NOT_HELD
+            effect = ledger.report(holder, report, at + self.lease_s) if ledger else NOT_HELD
             samples += effect.samples
             freed |= effect.freed
-            if not effect.held and word.offset < word.end:
-                revoked.append(LeaseKey(word.shard, word.first))
+            if not effect.held and report.offset < report.end:
+                revoked.append(LeaseKey(report.shard, report.first))
         if samples:
             self.holders.add_trained(holder.rank, samples)
-        wishes = tuple(wish for one in self.shared() for wish in one.wishes(holder.rank))
+        wishes = tuple(wish for ledger in self.shared() for wish in ledger.wishes(holder.rank))
         self.changes += freed or samples > 0
         return LedgerReply(tuple(revoked), wishes, freed=freed)
 
     def end(self, holder: LeaseHolder, card: DatasetCard, samples: int) -> bool:
-        """A holder has found the end of a data set without a length: an epoch has so many samples. The first counts."""
+        """Set the length of a data set without one, as found by the first holder that reached its end."""
         if not self._speaks(holder):
             return False
         ledger = self.passes[self._pass_of(holder.rank, card)]
@@ -180,27 +182,27 @@ class JobLedger(Passes):
         return ended
 
     def cut(self, holder: LeaseHolder, cuts: Sequence[BatchCut], era: int | None = None) -> tuple[BatchCut, ...]:
-        """Batches of a stream are to end there: those of the cuts that count. Others are not this holder's to make."""
+        """Note where batches of a stream end early; return the cuts that this holder may make."""
         if not self._speaks(holder) or era not in (None, self.era):
             return ()
         counted = []
         for cut in cuts:
             ledger = self.of_shard(cut.shard)
-            news = ledger.cut(holder, cut) if isinstance(ledger, StreamLedger) else None
-            self.changes += bool(news)
-            if news is not None:
+            is_new = ledger.cut(holder, cut) if isinstance(ledger, StreamLedger) else None
+            self.changes += bool(is_new)
+            if is_new is not None:
                 counted.append(cut)
         return tuple(counted)
 
     def plan(self, rank: int, shard: int, stretch: OffsetRange) -> bool:
-        """The bsp group trains this of a stream next, in the pass that has this shard; `rank` has had all before it."""
+        """Append a range of a stream to what the bsp group trains; `rank` has had everything before it."""
         convoy = self.of_shard(shard)
         planned = isinstance(convoy, BspStreamLedger) and convoy.plan(self.group.seat(rank), stretch)
         self.changes += planned
         return planned
 
     def fail(self, holder: LeaseHolder, failure: ReadFailure) -> bool:
-        """A holder cannot read part of its lease. False: it is not its lease, so nothing has changed."""
+        """Note that a holder cannot read part of its lease. False: the lease is not its own, nothing changed."""
         ledger = self.of_shard(failure.shard)
         if isinstance(ledger, BspLedger) or ledger is None or not ledger.fail(holder, failure):
             return False
@@ -208,70 +210,73 @@ class JobLedger(Passes):
         self.changes += 1
         return True
 
-    # ---- what is decided about them ----
+    # ---- decisions about workers ----
 
     def fence(self, rank: int, incarnation: int) -> int:
-        """This incarnation (and those before) are given up: leases go back, later words change nothing. How many."""
+        """Give up this incarnation and all before it: revoke its leases, ignore its later calls. Returns the number of
+        leases.
+        """
         if incarnation <= self.holders.fenced.get(rank, -1):
             return 0
         self.changes += 1
         self.holders.fenced[rank] = incarnation
-        for one in self.flows():
-            one.disown(rank)
+        for ledger in self.flows():
+            ledger.disown(rank)
         return self._give_up(rank, incarnation)
 
     def expired(self, at: float) -> tuple[LeaseKey, ...]:
-        """Leases whose deadline has passed; `take_back` them. Changes nothing."""
-        return tuple(key for one in self.shared() for key, lease in one.leases.items() if lease.deadline < at)
+        """Leases whose deadline has passed, for `take_back`. Changes nothing."""
+        return tuple(key for ledger in self.shared() for key, lease in ledger.leases.items() if lease.deadline < at)
 
     def take_back(self, keys: Sequence[LeaseKey]) -> int:
-        """These leases end: what is left of each goes to others; their holders hear of it. How many there were."""
-        count = 0
+        """Revoke these leases, so that others get what is left of them. Returns how many were live."""
+        revoked = 0
         for key in keys:
             ledger = self.of_shard(key[0])
             if isinstance(ledger, AsyncLedger | StreamLedger):
-                count += ledger.take_back([LeaseKey(*key)])
-        self.changes += count
-        return count
+                revoked += ledger.take_back([LeaseKey(*key)])
+        self.changes += revoked
+        return revoked
 
     def resize(self, rank: int, halvings: int) -> None:
-        """From now on this rank's leases have full size (0), half (1) or a quarter (2)."""
+        """Give this rank leases of full size (0), half (1) or a quarter (2) from now on."""
         self.holders.halvings[rank] = min(HALVINGS, max(0, halvings))
         self.changes += 1
 
     def wish(self, wish: ShrinkRequest) -> bool:
-        """Ask the holder of a lease to end it sooner; it hears with its next report. False: nothing to ask for."""
+        """Ask the holder of a lease to end it sooner; it learns this with its next report. False: nothing to ask."""
         ledger = self.of_shard(wish.shard)
         wished = isinstance(ledger, AsyncLedger | StreamLedger) and ledger.wish(wish)
         self.changes += wished
         return wished
 
     def assign(self, owners: Sequence[tuple[int, int]]) -> int:
-        """Partitions, by shard, are meant for these ranks: others give them back. How many have another owner now.
+        """Assign partitions, by shard, to ranks; other holders give them back. Returns how many owners changed.
 
-        A rank that was given up and has not come back gets nothing: nobody would ever read it.
+        A rank that was given up and has not come back gets nothing: nobody would ever read its partitions.
         """
-        count = 0
+        reassigned = 0
         for shard, rank in owners:
-            ledger, here = self.of_shard(shard), self.holders.living.get(rank, -1) > self.holders.fenced.get(rank, -2)
-            count += here and isinstance(ledger, StreamLedger) and ledger.assign(shard - ledger.base, rank)
-        self.changes += count > 0
-        return count
+            ledger, is_here = (
+                self.of_shard(shard),
+                self.holders.living.get(rank, -1) > self.holders.fenced.get(rank, -2),
+            )
+            reassigned += is_here and isinstance(ledger, StreamLedger) and ledger.assign(shard - ledger.base, rank)
+        self.changes += reassigned > 0
+        return reassigned
 
     def expect(self, workers: int) -> None:
-        """So many workers share what is left."""
         self.holders.expected = max(1, workers)
         self.changes += 1
 
     def halt(self) -> None:
-        """Ranks of the bsp group come to a halt before the first shard that none of them has begun."""
+        """Stop the bsp group before the first shard that none of its ranks has begun."""
         self.group.halted = True
         self.changes += 1
         for lockstep in self.locksteps():
             lockstep.halt()
 
     def regroup(self, ranks: Sequence[int]) -> None:
-        """The bsp group has these ranks from now on."""
         seats = [self.group.seat(rank) for rank in ranks]
         self.group = BspGroup(tuple(ranks))
         self.changes += 1
@@ -279,37 +284,38 @@ class JobLedger(Passes):
             lockstep.regroup(seats)
 
     def check_group(self, workers: int) -> None:
-        """BadInput where a batch of some pass could not be shared by so many ranks."""
+        """Raise BadInput if a batch of some pass cannot be shared by this many ranks."""
         for lockstep in self.locksteps():
             lockstep.check_group(workers)
 
     @property
     def largest_group(self) -> int | None:
-        """As many ranks as share every batch of every pass; None: no pass is shared in step."""
+        """The most ranks that can share every batch of every pass; None: no pass is trained in step."""
         return min((lockstep.smallest for lockstep in self.locksteps()), default=None)
 
     def close(self) -> None:
-        """The job is to stop: what is leased may be finished, nothing more is handed out."""
+        """Stop the job: leases may be finished, nothing more is handed out."""
         self.closed = True
         self.changes += 1
         for ledger in self.passes:
             ledger.close()
 
     def restore(self, note: JobProgress) -> int:
-        """Slots were restored from the checkpoint of this note: all leases end, and what it does not have trained is
-        to be trained again. How many samples that are.
+        """Go back to a checkpoint from which slots were restored: all leases end. Returns how many samples are to be
+        trained again.
         """
         before = self.samples_done
         self.passes = rollback.passes_back_to(self.passes, note)
-        self.kept = {one.base for one in self.shared() if one.base in self.kept and one.over}
+        self.kept = {ledger.base for ledger in self.shared() if ledger.base in self.kept and ledger.over}
         self.era += 1
         self.changes += 1
         return before - self.samples_done
 
     def keep(self, note: JobProgress, *, floors: bool = True) -> None:
-        """A checkpoint that began with this note is complete: nothing that it has as trained can come back.
+        """Note that a checkpoint which began with this progress is complete: its samples cannot come back.
 
-        With `floors` no other kind of checkpoint is older, such as a copy in storage, that the job may go back to.
+        With `floors` no older checkpoint of another kind, such as a copy in storage, exists that the job may go back
+        to.
         """
         done = {state.base for state in note.ledgers if AsyncLedger.from_state(state, self.holders.max_failures).over}
         done |= {state.base for state in note.flows if StreamLedger.from_state(state, self.holders.max_failures).over}
@@ -320,56 +326,60 @@ class JobLedger(Passes):
             self.changes += isinstance(ledger, StreamLedger) and ledger.keep(state, self.keeps)
 
     def resume(self, note: JobProgress) -> None:
-        """Another run's checkpoint began with this note: what it has trained stays trained, nobody holds the rest."""
+        """Continue another run from its checkpoint: its trained samples stay trained, nobody holds the rest."""
         self.passes = rollback.passes_anew(note, self.holders.max_failures, self.holders.expected, saves=self.saves)
-        self.kept = {one.base for one in self.shared() if one.over}
+        self.kept = {ledger.base for ledger in self.shared() if ledger.over}
         self.changes += 1
 
     def renew(self, at: float) -> None:
-        """All leases hold for another while: a new master gives everyone time to call in."""
+        """Extend all leases: a new master gives every worker time to call in."""
         for ledger in self.shared():
             for lease in ledger.leases.values():
                 lease.deadline = at + self.lease_s
 
-    # ---- what there is to know ----
+    # ---- queries ----
 
     def note(self, shard: int = 0, first: int = 0) -> JobProgress:
-        """How far the job is: to be taken before a checkpoint copies its first slot. A bsp group is at that sample."""
+        """Record how far the job is, before a checkpoint copies its first slot; a bsp group is at that sample."""
         return JobProgress(
             ledgers=tuple(ledger.to_state() for ledger in self.ledgers()),
             locksteps=tuple(lockstep.note(shard, first) for lockstep in self.locksteps()),
-            flows=tuple(one.to_state() for one in self.flows()),
+            flows=tuple(ledger.to_state() for ledger in self.flows()),
         )
 
     @property
     def waits_to_end(self) -> bool:
-        """Whether a pass is trained and only a checkpoint is missing for its end to be told."""
+        """True if a pass is trained, and workers wait only for a checkpoint before they are told its end."""
         return any(ledger.over and self._may_return(ledger) for ledger in self.shared())
 
     def is_cut_short(self, card: DatasetCard) -> bool:
-        """Whether the job was closed before all of this pass was handed out."""
-        one = next((one for one in reversed(self.passes) if one.card == card), None)
-        return self.closed and (one is None or not one.over)
+        """True if the job was closed before all of this pass was handed out."""
+        ledger = next((ledger for ledger in reversed(self.passes) if ledger.card == card), None)
+        return self.closed and (ledger is None or not ledger.over)
 
     @property
     def hopeless(self) -> bool:
-        """Nothing could be trained yet, and reading has failed time and again: no bad shard, but a mistake."""
-        tried = sum(one.tries for one in self.shared()) >= self.holders.max_failures
+        """True if nothing was trained yet and reading has failed repeatedly: the mistake is no single bad shard."""
+        tried = sum(ledger.tries for ledger in self.shared()) >= self.holders.max_failures
         return tried and not self.samples_done and (self.on_stream or self.holders.all_failed_to_read)
 
     def came_back(self, rank: int) -> bool:
-        """Whether leases that others had begun wait to be handed out again, or partitions that the rank could have."""
+        """True if begun leases wait to be handed out again, or partitions that the rank could have."""
         if any(ledger.todo.returned for ledger in self.ledgers()):
             return True
-        return not self.closed and any(one.wanted_by(rank) for one in self.flows())
+        return not self.closed and any(ledger.wanted_by(rank) for ledger in self.flows())
 
     def news(self, card: DatasetCard, seen: Sequence[PartitionRange]) -> tuple[PartitionRange, ...]:
-        """What of these partitions is not known yet. Changes nothing."""
-        known = [one for one in self.passes if one.card == card and isinstance(one, StreamLedger | BspStreamLedger)]
+        """Those of these partitions that are not known yet. Changes nothing."""
+        known = [
+            ledger
+            for ledger in self.passes
+            if ledger.card == card and isinstance(ledger, StreamLedger | BspStreamLedger)
+        ]
         return known[-1].news(seen) if known else tuple(seen)
 
     def check(self) -> None:
-        """Every invariant; tests call it after each step."""
+        """Assert every invariant; tests call it after each step."""
         for ledger in self.passes:
             ledger.check()
         for shared in self.shared():
@@ -409,14 +419,14 @@ class JobLedger(Passes):
         ledger.keeps, ledger.kept, ledger.closed, ledger.era = state.keeps, set(state.kept), state.closed, state.era
         return ledger
 
-    # ---- inside ----
+    # ---- internals ----
 
     def _may_return(self, ledger: AsyncLedger | StreamLedger) -> bool:
-        """Whether the loss of a server could bring work of this pass back: somebody must be left to do it then."""
+        """True if the loss of a server could bring work of this pass back: a worker must stay for it."""
         return self.saves and not ledger.closed and ledger.base not in self.kept
 
     def _speaks(self, holder: LeaseHolder) -> bool:
-        """Whether the holder's words count; a new life of a rank ends the one before."""
+        """True if the holder's calls count; a new incarnation of a rank ends the one before."""
         rank, incarnation = holder
         living = self.holders.living.get(rank, -1)
         if incarnation <= self.holders.fenced.get(rank, -1) or incarnation < living:
@@ -450,8 +460,11 @@ class JobLedger(Passes):
         return turn
 
     def _turn_of(self, card: DatasetCard, shown: int) -> int:
-        """The pass that a rank opens after `shown` of them: the next one, or, in a life that begins with a later epoch,
-        the one of that epoch, which nobody may have opened yet."""
+        """Index of the pass that a rank opens after `shown` of them.
+
+        That is the next pass; in an incarnation that begins with a later epoch, the pass of that epoch, which may not
+        be open yet.
+        """
         for turn in range(shown, len(self.passes)):
             if self.passes[turn].card.first_epoch == card.first_epoch:
                 return turn
@@ -463,7 +476,7 @@ class JobLedger(Passes):
             known = self.passes[turn]
             check_same(rank, card, known.card)
             if card.stream is not None and known.card.stream is not None and not known.card.stream.id:
-                known.card = card  # whoever opened the pass could not tell which stream it is
+                known.card = card  # the rank that opened the pass did not know the stream's id
             return
         base = self.passes[-1].base + self.passes[-1].numbers if self.passes else 0
         opened: PassLedger

@@ -1,9 +1,10 @@
-"""Pure. A ledger goes back to what a checkpoint noted: only that stays trained which both know as trained.
+"""Pure. Take a job's passes back to a checkpoint, or continue them in another run.
 
-In: data/ledger/job_ledger.py, when slots were restored. Out: a ledger that nobody holds anything of. It never goes
-forward: of two servers that were restored from different checkpoints the older note counts, in whichever order they
-come. The passes of a bsp group go exactly to where the note has them: all its slots come from that checkpoint. Streams:
-stream_rollback.py.
+In: data/ledger/job_ledger.py, when slots were restored or a run is resumed. Out: passes of which nobody holds anything.
+Only samples that both the ledger and the checkpoint have as trained stay trained, so a pass never goes forward: of two
+servers restored from different checkpoints, the older one counts, in either order. A bsp group goes exactly to the
+checkpoint's step, because all its slots come from there. Partitions and cuts of a stream stay known: the same offsets
+must give the same batches again.
 """
 
 import itertools
@@ -27,47 +28,47 @@ from springtide.domain.data.streams import FAR
 
 
 def passes_back_to(passes: Iterable[PassLedger], note: JobProgress) -> list[PassLedger]:
-    """All passes after a return to what a checkpoint noted of them; those it does not know begin anew."""
+    """All passes after a return to a checkpoint; passes that it does not know begin again."""
     noted, in_step = {state.base: state for state in note.ledgers}, {state.base: state for state in note.locksteps}
     flows = {state.base: state for state in note.flows}
     back: list[PassLedger] = []
-    for one in passes:
-        if isinstance(one, AsyncLedger):
-            back.append(back_to(one, noted.get(one.base)))
-        elif isinstance(one, StreamLedger):
-            back.append(stream_back_to(one, flows.get(one.base)))
+    for ledger in passes:
+        if isinstance(ledger, AsyncLedger):
+            back.append(back_to(ledger, noted.get(ledger.base)))
+        elif isinstance(ledger, StreamLedger):
+            back.append(stream_back_to(ledger, flows.get(ledger.base)))
         else:
-            back.append(resume_bsp_ledger(in_step.get(one.base) or one.note(0, 0), one.workers))
+            back.append(resume_bsp_ledger(in_step.get(ledger.base) or ledger.note(0, 0), ledger.workers))
     return back
 
 
 def passes_anew(note: JobProgress, max_failures: int, workers: int, *, saves: bool) -> list[PassLedger]:
-    """The passes with which another run of so many workers goes on, with checkpoints of its own or without."""
+    """The passes with which another run of this many workers continues."""
     passes: list[PassLedger] = [anew(state, max_failures) for state in note.ledgers]
     passes += [resume_stream(state, max_failures, returns=saves) for state in note.flows]
     for state in note.locksteps:
         passes.append(going_on := resume_bsp_ledger(state, workers))
         if isinstance(going_on, BspStreamLedger):
             going_on.reopen()
-    return sorted(passes, key=lambda one: one.base)
+    return sorted(passes, key=lambda ledger: ledger.base)
 
 
 def caught_up(note: JobProgress, passes: Iterable[PassLedger]) -> JobProgress:
-    """The note of a checkpoint whose slots are copied: what is known of streams by now belongs to it."""
+    """The progress of a checkpoint whose slots are copied, with all that is known of streams by now."""
     flows = {state.base: state for state in note.flows}
     noted = {state.base for state in note.ledgers} | {state.base for state in note.locksteps}
-    for one in passes:
-        if isinstance(one, StreamLedger):
-            flows[one.base] = stream_caught_up(flows.get(one.base), one)
-        elif one.base not in noted:
-            break  # passes of another run come in the same order: none can be left out
+    for ledger in passes:
+        if isinstance(ledger, StreamLedger):
+            flows[ledger.base] = stream_caught_up(flows.get(ledger.base), ledger)
+        elif ledger.base not in noted:
+            break  # another run opens passes in the same order: none can be left out
     return replace(note, flows=tuple(flows.values()))
 
 
 def back_to(now: AsyncLedger, note: AsyncLedgerState | None) -> AsyncLedger:
-    """The ledger after the return. Without a note (the pass was opened after it) all is to be trained again.
+    """The pass after the return. Without a record of it (it was opened later) everything is to be trained again.
 
-    What cannot be read stays given up only where the note says so too; where the data ends, once known, stays known.
+    Unreadable ranges stay given up only if the checkpoint has them too. A known end of the data stays known.
     """
     then = (
         AsyncLedger(now.card, now.base, now.max_failures)
@@ -78,7 +79,7 @@ def back_to(now: AsyncLedger, note: AsyncLedgerState | None) -> AsyncLedger:
         then.end_at(now.todo.length)
     back = AsyncLedger(now.card, now.base, now.max_failures)
     running, cut = min((now.todo.running, now.todo.cut), (then.todo.running, then.todo.cut))
-    back.poisoned = [each for each in now.poisoned if each in then.poisoned]
+    back.poisoned = [given_up for given_up in now.poisoned if given_up in then.poisoned]
     spans = sorted(
         clipped
         for ledger in (now, then)
@@ -93,34 +94,34 @@ def back_to(now: AsyncLedger, note: AsyncLedgerState | None) -> AsyncLedger:
         back.left[running] = back.left.get(running, 0) + back.todo.size_of(running) - cut
     back.failures = {shard: dict(of) for shard, of in then.failures.items() if shard in back.left}
     back.done = running + bool(cut) - len(back.left)
-    poisoned = sum(each.end - each.first for each in back.poisoned)
+    poisoned = sum(given_up.end - given_up.first for given_up in back.poisoned)
     back.samples_done = back.length - back.todo.samples - poisoned
     return back
 
 
 def anew(note: AsyncLedgerState, max_failures: int) -> AsyncLedger:
-    """The ledger with which another run goes on: what was held, and what could not be read, is to be handed out."""
+    """The pass with which another run continues: leased and unreadable ranges are handed out again."""
     ledger = AsyncLedger.from_state(note, max_failures)
     ledger.take_back(list(ledger.leases))
-    for each in ledger.poisoned:
-        ledger.todo.put_back(ShardRange(each.shard - ledger.base, each.first, each.end))
+    for given_up in ledger.poisoned:
+        ledger.todo.put_back(ShardRange(given_up.shard - ledger.base, given_up.first, given_up.end))
     ledger.poisoned, ledger.failures, ledger.asked_back, ledger.closed = [], {}, set(), False
     return ledger
 
 
 def untrained_ranges(ledger: AsyncLedger, *, given_up: Iterable[Poisoned]) -> Iterator[ShardRange]:
-    """What of the shards that were handed out is not trained; `given_up` is left out."""
+    """Untrained ranges of the shards that were handed out, without `given_up`."""
     yield from ledger.todo.returned
     yield from ledger.todo.failed
     for lease in ledger.leases.values():
         yield ShardRange(lease.running, lease.offset, lease.end)
-    for each in ledger.poisoned:
-        if each not in given_up:
-            yield ShardRange(each.shard - ledger.base, each.first, each.end)
+    for poisoned in ledger.poisoned:
+        if poisoned not in given_up:
+            yield ShardRange(poisoned.shard - ledger.base, poisoned.first, poisoned.end)
 
 
 def before(piece: ShardRange, running: int, cut: int) -> ShardRange:
-    """The part of a piece that lies before a place; it may be empty."""
+    """The part of a range that lies before a place; it may be empty."""
     if piece.running < running:
         return piece
     end = min(piece.end, cut) if piece.running == running else piece.first
@@ -128,7 +129,7 @@ def before(piece: ShardRange, running: int, cut: int) -> ShardRange:
 
 
 def join_ranges(pieces: Iterable[ShardRange]) -> Iterator[ShardRange]:
-    """Sorted pieces without overlaps."""
+    """Sorted ranges without overlaps."""
     for running, group in itertools.groupby(pieces, key=lambda piece: piece.running):
         first = end = -1
         for piece in group:
@@ -140,9 +141,9 @@ def join_ranges(pieces: Iterable[ShardRange]) -> Iterator[ShardRange]:
 
 
 def stream_back_to(now: StreamLedger, note: StreamLedgerState | None) -> StreamLedger:
-    """The pass after the return to a note; without one (it was opened after it) all is to be trained again."""
+    """The pass after the return. Without a record of it (it was opened later) everything is to be trained again."""
     back = StreamLedger(now.card, now.base, now.max_failures, closed=now.closed)
-    back.poisoned = [each for each in now.poisoned if note is not None and each in note.poisoned]
+    back.poisoned = [given_up for given_up in now.poisoned if note is not None and given_up in note.poisoned]
     for number, known in now.partitions.items():
         then = note.partitions.get(number) if note is not None else None
         spans = list(untrained_spans(now.leases.values(), _lost(now.poisoned, back), now.base, number, known))
@@ -156,39 +157,39 @@ def stream_back_to(now: StreamLedger, note: StreamLedgerState | None) -> StreamL
         if clipped:
             back.waiting.add(number)
         left = sum(end - first for first, end in back.partitions[number].waiting)
-        left += sum(each.end - each.first for each in back.poisoned if each.shard - back.base == number)
+        left += sum(given_up.end - given_up.first for given_up in back.poisoned if given_up.shard - back.base == number)
         back.samples_done += known.end - known.start - left
     back.void = min(back.samples_done, now.void, note.void) if note is not None else 0
     return back
 
 
 def resume_stream(note: StreamLedgerState, max_failures: int, *, returns: bool) -> StreamLedger:
-    """The pass with which another run goes on: nobody holds anything, and where the stream ends is found out again."""
+    """The pass with which another run continues: nobody holds anything, and the stream's end is found out again."""
     flow = StreamLedger.from_state(note, max_failures)
     flow.take_back(list(flow.leases))
-    for each in flow.poisoned:
-        flow.put_back(each.shard - flow.base, Span(each.first, each.end))
+    for given_up in flow.poisoned:
+        flow.put_back(given_up.shard - flow.base, Span(given_up.first, given_up.end))
     for number, partition in flow.partitions.items():
         partition.owner, partition.failed_at, partition.tries = None, -1, 0
         if partition.final:
             end, partition.end = partition.end, FAR
             flow.put_back(number, Span(end, FAR))
             if end % flow.card.batch_size:
-                partition.cut(end)  # the last batch before it may be in some slots: it stays as it was
+                partition.cut(end)  # some slots may have the last batch before it: it stays as it was
     flow.poisoned, flow.closed, flow.floors, flow.returns = [], False, [], returns
     return flow
 
 
 def stream_caught_up(note: StreamLedgerState | None, now: StreamLedger) -> StreamLedgerState:
-    """A note with all cuts and partitions that are known by now; None: the pass was opened after the note.
+    """A checkpoint's record with all cuts and partitions that are known by now.
 
-    What servers copy for a checkpoint after it was noted may have batches in it that were cut since, or are of
-    partitions that were added: another run must find the same ones.
+    Slots that servers copied after the record was taken may have batches that were cut since, or batches of partitions
+    that were added. Another run must find the same batches. None: the pass was opened after the record.
     """
     if note is None:
         note = StreamLedgerState(
             card=now.card, base=now.base, closed=False, partitions={}, leases=(), samples_done=0, poisoned=()
-        )  # fmt: skip
+        )
     partitions: dict[int, Partition] = {}
     for number, known in now.partitions.items():
         then = note.partitions.get(number)
@@ -200,5 +201,5 @@ def stream_caught_up(note: StreamLedgerState | None, now: StreamLedger) -> Strea
 
 
 def _lost(poisoned: Sequence[Poisoned], back: StreamLedger) -> list[Poisoned]:
-    """What is not given up any more after the return."""
-    return [each for each in poisoned if each not in back.poisoned]
+    """Ranges that are no longer given up after the return."""
+    return [given_up for given_up in poisoned if given_up not in back.poisoned]

@@ -1,13 +1,13 @@
-"""Pure. One pass over a stream: its partitions are shards without an end, leased to workers as a whole.
+"""Pure. One pass over a stream: its partitions are shards without an end, each leased as a whole.
 
-In: data/ledger/job_ledger.py asks for leases and passes the words of their holders on; partitions are made known by
-whoever reads them (`see`), and meant for ranks by data/partition_assign.py (`assign`). Out: grants, verdicts. A lease
-ends when its holder is asked to (`wish`): it trains what it has begun, the rest goes to another rank. Nothing stops
-meanwhile.
+In: data/ledger/job_ledger.py asks for leases and passes on reports. Readers make partitions known (`see`), and
+data/partition_assign.py assigns them to ranks (`assign`). Out: grants and verdicts. A lease ends when its holder is
+asked to end it (`wish`): it trains the batches it has begun, and another rank gets the rest. Nothing stops meanwhile.
 
-Which offsets make a batch must be the same for everyone who reads them. Full batches end at multiples of the batch
-size; where records come too slowly to fill one the holder asks for a `cut`, and trains only when it is noted here.
-Like data/ledger/async_ledger.py: the clock is an argument, and a journal of calls can be replayed.
+Every reader of the same offsets must find the same batches. Full batches end at multiples of the batch size. Where
+records come too slowly to fill a batch, the holder asks for a `cut`, and trains only once the cut is noted here. Cuts
+are kept as long as offsets before them may have to be read again. As in data/ledger/async_ledger.py the clock is an
+argument, and a journal of calls can be replayed.
 """
 
 import bisect
@@ -40,39 +40,37 @@ class Span(NamedTuple):
 
 @dataclass(slots=True)
 class Partition:
-    """One partition."""
+    """One partition. Offsets that were handed out and are neither leased nor waiting are trained."""
 
     start: int
     """Where the job began with it."""
     end: int = FAR
     """Where it ends, once that is known."""
     waiting: list[Span] = field(default_factory=list)
-    """What nobody holds: ascending, no two side by side."""
+    """Spans that nobody holds: ascending, no two adjacent."""
     cuts: list[int] = field(default_factory=list)
-    """Where batches end that are not full, ascending."""
+    """Ends of batches that are not full, ascending."""
     owner: int | None = None
-    """The rank that it is meant for; None: whoever has room."""
+    """The rank that it is assigned to; None: any rank with room."""
     failed_at: int = -1
-    """Offset that could not be read last, and how often."""
+    """The last offset that could not be read, and how often."""
     tries: int = 0
 
     @property
     def final(self) -> bool:
-        """Whether its end is known."""
         return self.end < FAR
 
     def put_back(self, span: Span) -> None:
-        """These offsets are to be handed out again."""
         if span.first < span.end:
             self.waiting = join_spans([*self.waiting, span])
 
     def end_at(self, end: int) -> None:
-        """Nothing comes after `end`: what lies beyond was never there."""
+        """Set the final end and drop what lies beyond."""
         self.end = end
         self.waiting = [Span(first, min(until, end)) for first, until in self.waiting if first < end]
 
     def cut(self, at: int) -> bool:
-        """A batch ends before `at`. Whether that is news."""
+        """End a batch before `at`. True if that is new."""
         place = bisect.bisect_left(self.cuts, at)
         if place < len(self.cuts) and self.cuts[place] == at:
             return False
@@ -84,42 +82,41 @@ class Partition:
         return self.cuts[bisect.bisect_right(self.cuts, first) : bisect.bisect_left(self.cuts, end)]
 
     def forget(self, below: int) -> bool:
-        """Nobody will ever read what lies before this offset again. Whether a cut is forgotten."""
+        """Drop cuts before an offset that nobody will read again. True if there were any."""
         gone = bisect.bisect_right(self.cuts, below)
         del self.cuts[:gone]
         return gone > 0
 
     def batch_end(self, first: int, batch_size: int) -> int:
-        """Where the batch ends that begins with this offset."""
+        """End of the batch that begins with this offset."""
         full = (first // batch_size + 1) * batch_size
         cuts = self.cuts_in(first, full)
         return min(self.end, cuts[0] if cuts else full)
 
     def copy(self) -> "Partition":
-        """One that goes its own way."""
         return Partition(
             self.start, self.end, list(self.waiting), list(self.cuts), self.owner, self.failed_at, self.tries
         )
 
 
 def join_spans(spans: Iterable[Span]) -> list[Span]:
-    """The same offsets in ascending spans, no two of them side by side."""
-    found: list[Span] = []
+    """The same offsets as ascending spans, no two adjacent."""
+    merged: list[Span] = []
     for first, end in sorted(spans):
-        if found and first <= found[-1].end:
-            found[-1] = Span(found[-1].first, max(end, found[-1].end))
+        if merged and first <= merged[-1].end:
+            merged[-1] = Span(merged[-1].first, max(end, merged[-1].end))
         elif first < end:
-            found.append(Span(first, end))
-    return found
+            merged.append(Span(first, end))
+    return merged
 
 
-MOST_GRANTS = 256  # of one call: the rest comes with the next
-MOST_CUTS = 64  # of a partition: with more, a job without checkpoints looks which it needs
+MOST_GRANTS = 256  # of one call: the next call gets more
+MOST_CUTS = 64  # of a partition: with more, a job without checkpoints drops those that it no longer needs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamLedgerState:
-    """A pass over a stream as plain data."""
+    """A `StreamLedger` as plain data."""
 
     card: DatasetCard
     base: int
@@ -143,65 +140,64 @@ class StreamLedger:
     partitions: dict[int, Partition] = field(default_factory=dict)
     leases: dict[LeaseKey, ShardLease] = field(default_factory=dict)
     held: dict[int, dict[LeaseKey, ShardLease]] = field(default_factory=dict)
-    """The same by rank; a rank has one incarnation at a time."""
+    """The same leases by rank; a rank has one incarnation at a time."""
     waiting: set[int] = field(default_factory=set)
-    """Partitions of which a part is nobody's."""
+    """Partitions of which nobody holds a part."""
     samples_done: int = 0
-    """Offsets that were trained, or found to hold nothing to train."""
+    """Offsets that were trained, or held nothing to train."""
     void: int = 0
-    """The latter."""
+    """Offsets that held nothing to train."""
     poisoned: list[Poisoned] = field(default_factory=list)
     closed: bool = False
     floors: list[dict[int, int]] = field(default_factory=list)
-    """By partition, what the last complete checkpoints have as trained: the oldest of them says which cuts can go."""
+    """By partition, what the last complete checkpoints have as trained: the oldest decides which cuts can go."""
     returns: bool = True
-    """Whether what is trained may have to be trained again: not in a job that has no checkpoint to go back to."""
+    """False in a job that has no checkpoint to go back to: trained offsets are never trained again."""
     numbers: int = MOST_PARTITIONS
     """How many shard numbers the pass takes."""
 
     def close(self) -> None:
-        """Hand out nothing more."""
         self.closed = True
 
-    # ---- words of workers ----
+    # ---- requests of workers ----
 
     def news(self, seen: Iterable[PartitionRange]) -> tuple[PartitionRange, ...]:
-        """What of this is not known yet. Changes nothing."""
+        """Those of these partitions that are not known yet. Changes nothing."""
         if self.over:
             return ()
         return tuple(
-            one
-            for one in seen
-            if 0 <= one.partition < self.numbers
-            and ((known := self.partitions.get(one.partition)) is None or (one.final and not known.final))
+            partition
+            for partition in seen
+            if 0 <= partition.partition < self.numbers
+            and ((known := self.partitions.get(partition.partition)) is None or (partition.final and not known.final))
         )
 
     def see(self, seen: Iterable[PartitionRange]) -> bool:
-        """Partitions, as one of their readers sees them; whether there is news. The first word on each counts.
+        """Add partitions as a reader sees them; the first report on each counts. True if there is news.
 
-        Those that come later were added to the stream: all their records are to be trained.
+        Partitions that appear later were added to the stream: all their records are to be trained.
         """
         news, first = self.news(seen), not self.partitions
-        for one in news:
-            known = self.partitions.get(one.partition)
+        for partition in news:
+            known = self.partitions.get(partition.partition)
             if known is None:
                 earliest = self.card.stream is None or self.card.stream.start == "earliest"
-                start = max(0, one.start) if first or earliest else 0
-                known = self.partitions[one.partition] = Partition(start, waiting=[Span(start, FAR)])
-                self.waiting.add(one.partition)
-            if one.final:
-                self._end(one.partition, known, one.end)
+                start = max(0, partition.start) if first or earliest else 0
+                known = self.partitions[partition.partition] = Partition(start, waiting=[Span(start, FAR)])
+                self.waiting.add(partition.partition)
+            if partition.final:
+                self._end(partition.partition, known, partition.end)
         return bool(news)
 
     def again(self, holder: LeaseHolder, known: Container[tuple[int, int]]) -> tuple[Grant, ...]:
-        """Leases that the holder has not heard of: the answer that granted them was lost."""
+        """Leases that the holder does not know: the reply that granted them was lost."""
         mine = self.held.get(holder.rank, {})
         return tuple(
             Grant(key.shard, 0, lease.running, key.first, lease.end) for key, lease in mine.items() if key not in known
         )
 
     def lease(self, holder: LeaseHolder, *, most: int, share: int, deadline: float) -> tuple[Grant, ...] | NoLease:
-        """All that waits of partitions that are meant for the holder; of others until it has `share` partitions."""
+        """Lease what waits of the holder's partitions, and of unassigned ones until it has `share` partitions."""
         rank = holder.rank
         mine = self.held.setdefault(rank, {})
         has = {lease.running for lease in mine.values()}
@@ -226,7 +222,7 @@ class StreamLedger:
         return NoLease.END if self.closed or self.over else NoLease.WAIT
 
     def cuts_of(self, grants: Iterable[Grant]) -> tuple[BatchCut, ...]:
-        """Where batches of these leases end that are not full, as far as is known."""
+        """Known cuts within these leases."""
         return tuple(
             BatchCut(grant.shard, grant.first, at)
             for grant in grants
@@ -234,26 +230,26 @@ class StreamLedger:
         )
 
     def cut(self, holder: LeaseHolder, cut: BatchCut) -> bool | None:
-        """A batch of the lease is to end before `cut.at`: whether that is news. None: it is not the holder's to say."""
+        """Note that a batch of the lease ends before `cut.at`. True: that is new. None: not this holder's lease."""
         lease = self.leases.get(LeaseKey(cut.shard, cut.first))
         if lease is None or lease.holder != holder or not lease.offset < cut.at < lease.end:
             return None
         return cut.at % self.card.batch_size != 0 and self.partitions[lease.running].cut(cut.at)
 
-    def report(self, holder: LeaseHolder, word: Progress, deadline: float) -> ReportEffect:
-        """Take a holder's word on a lease, which is its own until `deadline` then."""
-        key = LeaseKey(word.shard, word.first)
+    def report(self, holder: LeaseHolder, report: Progress, deadline: float) -> ReportEffect:
+        """Apply a holder's report on a lease and extend the lease to `deadline`."""
+        key = LeaseKey(report.shard, report.first)
         lease = self.leases.get(key)
         if lease is None or lease.holder != holder:
             return NOT_HELD
         lease.deadline = deadline
-        end = min(lease.end, max(lease.offset, word.end))
-        offset = min(end, max(lease.offset, word.offset))
-        answered = lease.wish is not None and word.end <= lease.wish
+        end = min(lease.end, max(lease.offset, report.end))
+        offset = min(end, max(lease.offset, report.offset))
+        answered = lease.wish is not None and report.end <= lease.wish
         trained, freed = offset - lease.offset, offset == end or end < lease.end or answered
         lease.offset = offset
         self.samples_done += trained
-        void = min(max(lease.void, word.void), offset - lease.first)
+        void = min(max(lease.void, report.void), offset - lease.first)
         self.void, lease.void = self.void + void - lease.void, void
         if not self.returns and len(self.partitions[lease.running].cuts) > MOST_CUTS:
             self._forget(lease.running)
@@ -267,9 +263,10 @@ class StreamLedger:
         return ReportEffect(True, trained, freed)
 
     def fail(self, holder: LeaseHolder, failure: ReadFailure) -> bool:
-        """The holder cannot read the batch at `failure.offset`; what comes before stays its own. False: not its lease.
+        """Note that the holder cannot read the batch at `failure.offset`; offsets before it stay its own. False: not
+        its lease.
 
-        Only that batch is given up in the end: what comes after it may be well.
+        After `max_failures` tries only that batch is given up: offsets after it may be readable.
         """
         key = LeaseKey(failure.shard, failure.first)
         lease = self.leases.get(key)
@@ -292,10 +289,10 @@ class StreamLedger:
         self.put_back(number, Span(begin, end))
         return True
 
-    # ---- what is decided about them ----
+    # ---- decisions about workers ----
 
     def assign(self, number: int, rank: int | None) -> bool:
-        """The partition is meant for this rank; others that hold it are asked to end soon. Whether that is news."""
+        """Assign the partition to a rank, and ask other holders to end soon. True if that is new."""
         partition = self.partitions.get(number)
         if partition is None or partition.owner == rank:
             return False
@@ -307,13 +304,12 @@ class StreamLedger:
         return True
 
     def disown(self, rank: int) -> None:
-        """The rank is lost: what was meant for it is for whoever has room."""
         for partition in self.partitions.values():
             if partition.owner == rank:
                 partition.owner = None
 
     def take_back(self, keys: Iterable[LeaseKey]) -> int:
-        """These leases end here: what is left of each goes back. Returns how many there were."""
+        """End these leases and put back what is left. Returns how many there were."""
         count = 0
         for key in list(keys):
             lease = self.leases.get(key)
@@ -325,7 +321,7 @@ class StreamLedger:
         return count
 
     def wish(self, wish: ShrinkRequest) -> bool:
-        """Ask the holder of a lease to end it sooner. False: there is no such lease, or it ends there anyway."""
+        """Ask the holder of a lease to end it sooner. False: no such lease, or it ends there anyway."""
         lease = self.leases.get(LeaseKey(wish.shard, wish.first))
         if lease is None:
             return False
@@ -336,14 +332,15 @@ class StreamLedger:
         return True
 
     def wishes(self, rank: int) -> tuple[ShrinkRequest, ...]:
-        """What this rank is asked to end sooner, as long as it has not answered."""
+        """Leases that this rank is asked to end sooner and has not answered for."""
         mine = self.held.get(rank, {})
-        return tuple(ShrinkRequest(key.shard, key.first, one.wish) for key, one in mine.items() if one.wish is not None)
+        return tuple(
+            ShrinkRequest(key.shard, key.first, lease.wish) for key, lease in mine.items() if lease.wish is not None
+        )
 
     def keep(self, note: StreamLedgerState, keeps: int) -> bool:
-        """A checkpoint that began with this note is complete, and `keeps` of them are kept: older cuts are forgotten.
-
-        Whether anything has changed.
+        """Note a complete checkpoint, of which `keeps` are kept, and drop cuts that no kept one needs. True if anything
+        changed.
         """
         floors = floors_of(note)
         if self.floors and self.floors[-1] == floors:
@@ -354,72 +351,78 @@ class StreamLedger:
                 self.partitions[number].forget(floor)
         return True
 
-    # ---- what there is to know ----
+    # ---- queries ----
 
     def wanted_by(self, rank: int) -> bool:
-        """Whether something waits that the rank could have."""
+        """True if something waits that the rank could have."""
         return any(self.partitions[number].owner in (None, rank) for number in self.waiting)
 
     @property
     def over(self) -> bool:
-        """Whether all partitions have ended, and nothing of them is left to be trained."""
+        """True if all partitions have ended and nothing of them is left to train."""
         if self.leases or self.waiting or not self.partitions:
             return False
         return all(partition.final for partition in self.partitions.values())
 
     @property
     def tries(self) -> int:
-        """How often something could not be read that is still to be."""
+        """Read failures of offsets that are still to be read."""
         return sum(partition.tries for partition in self.partitions.values())
 
     def totals(self) -> Totals:
-        """Partitions by state."""
         leased = {lease.running for lease in self.leases.values()}
-        bad = {each.shard - self.base for each in self.poisoned}
+        bad = {poisoned.shard - self.base for poisoned in self.poisoned}
         final = {number for number, partition in self.partitions.items() if partition.final}
         ends = len(final) == len(self.partitions)
         return Totals(
-            total=len(self.partitions), leased=len(leased), done=len(final - leased - self.waiting - bad),
-            poisoned=len(bad), samples_done=self.samples_done, void=self.void,
-            samples=sum(one.end - one.start for one in self.partitions.values()) if ends else 0,
-        )  # fmt: skip
+            total=len(self.partitions),
+            leased=len(leased),
+            done=len(final - leased - self.waiting - bad),
+            poisoned=len(bad),
+            samples_done=self.samples_done,
+            void=self.void,
+            samples=sum(partition.end - partition.start for partition in self.partitions.values()) if ends else 0,
+        )
 
     def check(self) -> None:
-        """Every invariant; tests call it after each step."""
+        """Assert every invariant; tests call it after each step."""
         left = 0
         for number, partition in self.partitions.items():
             spans = sorted(untrained_spans(self.leases.values(), self.poisoned, self.base, number, partition))
             assert all(first < end for first, end in spans), "a part is empty"
             assert sum(end - first for first, end in join_spans(spans)) == sum(end - first for first, end in spans), (
-                "offsets are in two places"
+                "offsets are listed twice"
             )
             assert all(partition.start <= first and end <= partition.end for first, end in spans), "beyond the end"
-            assert partition.final or spans[-1].end == FAR, "what comes is nobody's"
+            assert partition.final or spans[-1].end == FAR, "coming offsets are not listed"
             assert partition.waiting == join_spans(partition.waiting), "the queue is not in order"
             assert partition.cuts == sorted(set(partition.cuts)), "cuts are not in order"
-            assert (number in self.waiting) == bool(partition.waiting), "the queue is not known"
+            assert (number in self.waiting) == bool(partition.waiting), "`waiting` misses a partition"
             left += partition.end - partition.start - sum(end - first for first, end in spans)
         assert left == self.samples_done, "offsets are miscounted"
-        assert 0 <= self.void <= self.samples_done, "more held nothing to train than was looked at"
+        assert 0 <= self.void <= self.samples_done, "more offsets held nothing to train than are done"
         for key, lease in self.leases.items():
-            assert key == (self.base + lease.running, lease.first), "a lease lies under another's name"
+            assert key == (self.base + lease.running, lease.first), "a lease has the wrong key"
             assert lease.first <= lease.offset < lease.end, "a lease with nothing left to do is kept"
-            assert self.held[lease.holder.rank][key] is lease, "a lease is not in its holder's hands"
-        assert sum(len(mine) for mine in self.held.values()) == len(self.leases), "a hand holds what is not leased"
+            assert self.held[lease.holder.rank][key] is lease, "a lease is not listed under its holder"
+        assert sum(len(mine) for mine in self.held.values()) == len(self.leases), "a rank lists an unknown lease"
 
     def to_state(self) -> StreamLedgerState:
-        """Everything, as plain data."""
         return StreamLedgerState(
-            card=self.card, base=self.base, closed=self.closed,
+            card=self.card,
+            base=self.base,
+            closed=self.closed,
             partitions={number: partition.copy() for number, partition in self.partitions.items()},
-            leases=tuple(replace(lease) for lease in self.leases.values()), samples_done=self.samples_done,
-            poisoned=tuple(self.poisoned), floors=tuple(dict(floors) for floors in self.floors),
-            returns=self.returns, void=self.void,
-        )  # fmt: skip
+            leases=tuple(replace(lease) for lease in self.leases.values()),
+            samples_done=self.samples_done,
+            poisoned=tuple(self.poisoned),
+            floors=tuple(dict(floors) for floors in self.floors),
+            returns=self.returns,
+            void=self.void,
+        )
 
     @staticmethod
     def from_state(state: StreamLedgerState, max_failures: int) -> "StreamLedger":
-        """A pass that goes on where that one was."""
         flow = StreamLedger(state.card, state.base, max_failures)
         flow.partitions = {number: partition.copy() for number, partition in state.partitions.items()}
         flow.waiting = {number for number, partition in flow.partitions.items() if partition.waiting}
@@ -431,10 +434,10 @@ class StreamLedger:
         flow.floors, flow.returns, flow.void = [dict(floors) for floors in state.floors], state.returns, state.void
         return flow
 
-    # ---- inside ----
+    # ---- internals ----
 
     def _end(self, number: int, partition: Partition, end: int) -> None:
-        """Nothing comes after `end`, or after what is trained if that is more; holders are asked to stop there."""
+        """End a partition at `end`, or at what is trained if that is more, and ask holders to stop there."""
         mine = [(key, lease) for key, lease in self.leases.items() if lease.running == number]
         tail = max([first for first, until in partition.waiting if until == FAR], default=partition.start)
         end = max(end, tail, *(lease.offset for _, lease in mine), partition.start)
@@ -448,12 +451,11 @@ class StreamLedger:
                     self._drop(key, lease)
 
     def _forget(self, number: int) -> None:
-        """Cuts of a partition that lie before all that is not trained."""
+        """Drop cuts of a partition that lie before everything untrained."""
         spans = untrained_spans(self.leases.values(), self.poisoned, self.base, number, self.partitions[number])
         self.partitions[number].forget(min((first for first, _ in spans), default=0))
 
     def put_back(self, number: int, span: Span) -> None:
-        """These offsets are to be handed out again."""
         self.partitions[number].put_back(span)
         if span.first < span.end:
             self.waiting.add(number)
@@ -466,20 +468,20 @@ class StreamLedger:
 def untrained_spans(
     leases: Iterable[ShardLease], poisoned: Iterable[Poisoned], base: int, number: int, partition: Partition
 ) -> Iterator[Span]:
-    """What of a partition is not trained, wherever it is."""
+    """Untrained offsets of a partition: waiting, leased or given up."""
     yield from partition.waiting
     yield from (Span(lease.offset, lease.end) for lease in leases if lease.running == number)
-    yield from (Span(each.first, each.end) for each in poisoned if each.shard - base == number)
+    yield from (Span(given_up.first, given_up.end) for given_up in poisoned if given_up.shard - base == number)
 
 
 def floors_of(note: StreamLedgerState) -> dict[int, int]:
-    """Of each partition the first offset that a note does not have as trained."""
+    """Of each partition, the first offset that a checkpoint does not have as trained."""
     floors = {
         number: partition.waiting[0].first if partition.waiting else partition.end
         for number, partition in note.partitions.items()
     }
     places = [(lease.running, lease.offset) for lease in note.leases]
-    places += [(each.shard - note.base, each.first) for each in note.poisoned]
+    places += [(given_up.shard - note.base, given_up.first) for given_up in note.poisoned]
     for number, first in places:
         floors[number] = min(floors[number], first)
     return floors

@@ -1,6 +1,6 @@
-"""`springtide.stream(url, ...)`: a stream as the data set of a job, with all that is said about how to read it.
+"""`springtide.stream(url, ...)`: a stream as the data set of a job, with the options for reading it.
 
-In: the user's arguments, checked here. Out: what `job.prepare` is given as `dataset`. Next: worker/online/ reads it.
+In: the user's arguments, checked here. Out: a `StreamDataset` for `job.prepare`. Next: worker/online/ reads it.
 """
 
 import math
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 STARTS = ("earliest", "latest")
 STRATEGIES = ("none", "basic", "advanced")
 LINGER_S = 1.0
-MAX_RECORD_BYTES = 1 << 20  # what Kafka takes unless it is told otherwise
+MAX_RECORD_BYTES = 1 << 20  # Kafka's default limit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,14 +86,20 @@ def stream(
     if queue is not None and not 0 <= queue[0] < queue[1]:
         raise errors.BadInput(f"queue={queue}: wanted (at least, at most), such as (2, 8)")
     return StreamDataset(
-        url=url, decode=decode, card=StreamCard(url=without_password(url), start=began, until=until or ""),
-        linger_s=linger_s, max_record_bytes=max_record_bytes, max_lateness_s=max_lateness_s, dead_letters=dead_letters,
-        shuffle=shuffle, queue=queue,
-    )  # fmt: skip
+        url=url,
+        decode=decode,
+        card=StreamCard(url=without_password(url), start=began, until=until or ""),
+        linger_s=linger_s,
+        max_record_bytes=max_record_bytes,
+        max_lateness_s=max_lateness_s,
+        dead_letters=dead_letters,
+        shuffle=shuffle,
+        queue=queue,
+    )
 
 
 def without_password(url: str) -> str:
-    """The same place, as it may be shown and journaled."""
+    """The URL without password and options, as it may be shown and journaled."""
     scheme, found, rest = url.partition("://")
     place, options, _ = rest.partition("?")
     hosts, slash, path = place.partition("/")

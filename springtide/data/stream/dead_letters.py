@@ -1,8 +1,7 @@
-"""Where records go that cannot be trained: JSON lines in a folder, or records of another stream. Bounded, never fatal.
+"""Keep records that cannot be trained: in a folder, in a stream, or only as a count.
 
-In: letters of data/stream/record_filter.py. A batch that is read twice (a worker was lost) may leave a letter twice:
-partition and offset say which. A place that cannot be written to, or is full, costs letters, not training: `lost`
-counts them, and `why` tells what the first of them was lost for.
+In: letters of data/stream/record_filter.py. Out: JSON lines or records with the reason and the bytes. A place that
+fails costs letters, never the job.
 """
 
 import base64
@@ -24,12 +23,12 @@ MOST_BYTES = 256 * 2**20  # of one process: some hundred thousand letters; a str
 
 
 class DeadLetters(Protocol):
-    """Where they go."""
+    """Where dead letters go."""
 
     lost: int
     """Letters that could not be kept."""
     why: str
-    """What for; empty while all were kept."""
+    """The first reason; empty while all were kept."""
 
     def add(self, letters: Sequence[DeadLetter]) -> None:
         """Keep these."""
@@ -39,7 +38,7 @@ class DeadLetters(Protocol):
 
 
 def open_dead_letters(where: str | None, *, most_bytes: int = MOST_BYTES) -> DeadLetters:
-    """A folder, the URL of a stream, or None: then they are only counted. UserError when that is no place."""
+    """Open a folder or the URL of a stream; None only counts. Raises UserError if that is no place."""
     if where is None:
         return DiscardedLetters()
     if "://" in where:
@@ -49,7 +48,7 @@ def open_dead_letters(where: str | None, *, most_bytes: int = MOST_BYTES) -> Dea
 
 
 class DiscardedLetters:
-    """Whoever counts letters has counted them already."""
+    """Keeps nothing; the caller has counted them."""
 
     lost = 0
     why = ""
@@ -62,7 +61,7 @@ class DiscardedLetters:
 
 
 class LetterFolder:
-    """A file of JSON lines a process, made with the first letter."""
+    """A file of JSON lines for each process, made with the first letter."""
 
     def __init__(self, folder: Path, most_bytes: int = MOST_BYTES) -> None:
         try:
@@ -74,7 +73,6 @@ class LetterFolder:
         self._left, self._full = most_bytes, _full(most_bytes)
 
     def add(self, letters: Sequence[DeadLetter]) -> None:
-        """Append a line each."""
         lines, self._left = _within(letters, self._left)
         if len(lines) < len(letters):
             self.lost, self.why = self.lost + len(letters) - len(lines), self.why or self._full
@@ -92,7 +90,7 @@ class LetterFolder:
 
 
 class LetterStream:
-    """A record a letter, in the partition with the same number, or what is left of it."""
+    """A record for each letter, in the partition with the same number modulo the number of partitions."""
 
     def __init__(self, writer: StreamWriter, partitions: int, most_bytes: int = MOST_BYTES) -> None:
         self.lost, self.why = 0, ""
@@ -100,7 +98,6 @@ class LetterStream:
         self._left, self._full = most_bytes, _full(most_bytes)
 
     def add(self, letters: Sequence[DeadLetter]) -> None:
-        """Append a record each."""
         lines, self._left = _within(letters, self._left)
         if len(lines) < len(letters):
             self.lost, self.why = self.lost + len(letters) - len(lines), self.why or self._full
@@ -111,7 +108,6 @@ class LetterStream:
                 self.lost, self.why = self.lost + 1, self.why or str(error)
 
     def close(self) -> None:
-        """All that was appended is kept."""
         try:
             self._writer.close()
         except (errors.SpringtideError, OSError):
@@ -138,7 +134,7 @@ def _full(most_bytes: int) -> str:
 
 
 def _within(letters: Sequence[DeadLetter], left: int) -> tuple[list[bytes], int]:
-    """Lines of the first letters that still fit, and the room that is left then."""
+    """Lines of the first letters that still fit, and the bytes that are left then."""
     lines: list[bytes] = []
     for letter in letters:
         line = line_of(letter)

@@ -1,8 +1,8 @@
-"""Records to batches: fields of fixed width, JSON, or a function of the user's on a list of bytes.
+"""Decode records into batches: fields of fixed width, JSON, or the user's function of a list of bytes.
 
-In: bodies that data/stream/record_filter.py has found whole. Out: tensors by name, or what the user's function makes. A
-record that cannot be decoded is told apart from those that can, and costs nobody else the batch: it is a dead letter.
-Which ones those are depends on the records alone, so whoever reads a batch again finds the same.
+In: bodies that data/stream/record_filter.py found intact. Out: tensors by name, or the result of the user's function.
+An undecodable record becomes a dead letter and does not cost the others their batch. Which records those are depends on
+the records alone, so every reader of a batch leaves out the same ones.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,15 +18,15 @@ from springtide.data.stream.records import Floats, Mask, Records
 from springtide.domain.core.plain_numbers import takes_numbers
 
 Field = str | tuple[str, int] | tuple[str, tuple[int, ...]]
-"""A NumPy type such as "f4" or "i8"; with a number or a shape: so many of them."""
+"""A NumPy type such as "f4" or "i8", or a pair of it with a length or shape."""
 UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
 KINDS = ("i1", "i2", "i4", "i8", "u1", "f2", "f4", "f8", "?")
 MISTAKES = (NameError, AttributeError, ImportError, SyntaxError, MemoryError)
-"""What no record can be guilty of: raised by a user's function they end the job."""
+"""Errors that no record can cause: raised by a user's function they end the job."""
 
 
 class ParsedRecords(Protocol):
-    """Bodies that were looked at."""
+    """Bodies that were parsed."""
 
     @property
     def bad(self) -> Mask:
@@ -48,7 +48,7 @@ class Decoder(Protocol):
 
 
 class UndecodableRecords(Exception):
-    """Some records of those that were to be made a batch cannot be: `bad`, among all that were parsed."""
+    """Some records of a batch cannot be decoded: `bad`, a mask over all that were parsed."""
 
     def __init__(self, bad: Mask, why: str) -> None:
         super().__init__(why)
@@ -56,7 +56,7 @@ class UndecodableRecords(Exception):
 
 
 def decoder_of(decode: Any) -> Decoder:
-    """A decoder as it is, and a function of the user's made one."""
+    """Return a decoder unchanged, and wrap a user's function."""
     if hasattr(decode, "parse"):
         decoder: Decoder = decode
         return decoder
@@ -78,15 +78,19 @@ class Fixed:
 
     @takes_numbers("self", "to")
     def __init__(
-        self, fields: Mapping[str, Field], *, event_time: str | None = None, unit: str = "s",
+        self,
+        fields: Mapping[str, Field],
+        *,
+        event_time: str | None = None,
+        unit: str = "s",
         to: Callable[[dict[str, torch.Tensor]], Any] | None = None,
-    ) -> None:  # fmt: skip
-        """`event_time`: the field that tells when a record happened, in `unit`s since 1970 ("s", "ms", "us")."""
+    ) -> None:
+        """`event_time`: the field with the time of the event, in `unit`s since 1970 ("s", "ms", "us")."""
         self.dtype = np.dtype([(name, *_type_of(name, kind)) for name, kind in fields.items()])
         self.event_time, self.scale, self.to = event_time, _scale_of(fields, event_time, unit), to
 
     def parse(self, bodies: Records) -> "_Rows":
-        """Those of another width are bad."""
+        """Records of another width are bad."""
         rows = bodies.structs(self.dtype)
         if rows is not None:
             return _Rows(self, rows, np.zeros(len(bodies), np.bool_))
@@ -115,27 +119,31 @@ class _Rows:
 
 
 class Json:
-    """A JSON object a record: these fields of it become columns; "str" keeps strings, as a list."""
+    """A JSON object for each record: these fields of it become columns; "str" keeps strings, as a list."""
 
     @takes_numbers("self", "to")
     def __init__(
-        self, fields: Mapping[str, Field], *, event_time: str | None = None, unit: str = "s",
+        self,
+        fields: Mapping[str, Field],
+        *,
+        event_time: str | None = None,
+        unit: str = "s",
         to: Callable[[dict[str, Any]], Any] | None = None,
-    ) -> None:  # fmt: skip
-        """`event_time`: the key that tells when a record happened, in `unit`s since 1970; need not be of `fields`."""
+    ) -> None:
+        """`event_time`: the key with the time of the event, in `unit`s since 1970; need not be in `fields`."""
         self.fields = {name: None if kind == "str" else _type_of(name, kind) for name, kind in fields.items()}
         self.event_time, self.to = event_time, to
         self.scale = _scale_of({**fields, event_time or "": "f8"}, event_time, unit)
 
     def parse(self, bodies: Records) -> "_Objects":
-        """Those that are no JSON object, lack a field or have another kind of value there are bad."""
+        """Records that are no JSON object, lack a field or have another type of value are bad."""
         return _Objects(self, [self._row(body) for body in bodies.bodies()])
 
     def _row(self, body: bytes) -> dict[str, Any] | None:
         try:
-            found = msgspec.json.decode(body)
-            row = {name: _column(found[name], kind) for name, kind in self.fields.items()}
-            row[""] = float(found[self.event_time]) * self.scale if self.event_time else np.nan
+            decoded = msgspec.json.decode(body)
+            row = {name: _column(decoded[name], kind) for name, kind in self.fields.items()}
+            row[""] = float(decoded[self.event_time]) * self.scale if self.event_time else np.nan
         except (msgspec.MsgspecError, KeyError, TypeError, ValueError, OverflowError):
             return None
         return row
@@ -164,13 +172,12 @@ class _Objects:
 
 
 class FunctionDecoder:
-    """A function of the user's: a list of bytes in, a batch out. When it raises, it is asked for each record alone."""
+    """A user's function from a list of bytes to a batch. When it raises, it is called for each record alone."""
 
     def __init__(self, function: Callable[[list[bytes]], Any]) -> None:
         self.function = function
 
     def parse(self, bodies: Records) -> "_Given":
-        """Nothing is looked at yet."""
         return _Given(self.function, bodies)
 
 
@@ -212,7 +219,7 @@ def _type_of(name: str, kind: Field) -> tuple[np.dtype[Any], tuple[int, ...]]:
         dtype = np.dtype(code)
     except TypeError:
         dtype = np.dtype(object)
-    if dtype.str[1:] not in {np.dtype(one).str[1:] for one in KINDS}:
+    if dtype.str[1:] not in {np.dtype(known).str[1:] for known in KINDS}:
         raise errors.BadInput(f"field {name!r} is of type {code!r}; tensors are of {', '.join(KINDS)}")
     return dtype, (shape,) if isinstance(shape, int) else tuple(shape)
 
@@ -226,7 +233,7 @@ def _scale_of(fields: Mapping[str, Any], event_time: str | None, unit: str) -> f
 
 
 def _native(column: NDArray[Any]) -> NDArray[Any]:
-    """With memory of its own, in this machine's byte order."""
+    """A copy in this machine's byte order."""
     return np.array(column, column.dtype.newbyteorder("="), order="C", copy=True)
 
 
@@ -236,14 +243,14 @@ def _column(value: Any, kind: tuple[np.dtype[Any], tuple[int, ...]] | None) -> A
             raise TypeError
         return value
     dtype, shape = kind
-    found = np.asarray(value)
-    if found.dtype.kind not in "iufb" or found.shape != shape:
+    array = np.asarray(value)
+    if array.dtype.kind not in "iufb" or array.shape != shape:
         raise TypeError
-    if dtype.kind in "iu" and (found.dtype.kind == "f" or not _fits(found, dtype)):
+    if dtype.kind in "iu" and (array.dtype.kind == "f" or not _fits(array, dtype)):
         raise ValueError
-    return found if shape else value
+    return array if shape else value
 
 
-def _fits(found: NDArray[Any], dtype: np.dtype[Any]) -> bool:
+def _fits(array: NDArray[Any], dtype: np.dtype[Any]) -> bool:
     limits = np.iinfo(dtype)
-    return not found.size or (int(found.min()) >= limits.min and int(found.max()) <= limits.max)
+    return not array.size or (int(array.min()) >= limits.min and int(array.max()) <= limits.max)

@@ -1,9 +1,9 @@
-"""What our own producers put around a record: 16 bytes that tell when it happened and whether it is whole.
+"""The envelope of our own producers: 16 bytes before a record with its event time and a checksum.
 
     f5 'S' 'T' version | CRC-32 of the rest | event time in microseconds, 8 bytes | body      (little-endian)
 
-Text never begins with byte f5, so records of other producers are told apart, and taken as they are: those have no event
-time of their own here. In: produce.py seals. Out: data/stream/record_filter.py opens, without copying bodies.
+Text never begins with byte f5, so records of other producers are recognised and taken as they are; they have no event
+time here. In: produce.py seals. Out: data/stream/record_filter.py opens, without copying bodies.
 """
 
 import zlib
@@ -21,7 +21,7 @@ HEAD = np.dtype([("mark", "S4"), ("crc", "<u4"), ("event_us", "<i8")])
 SIZE = HEAD.itemsize
 CRC_FROM = 8  # bytes before what the CRC covers
 BARE, WHOLE, DAMAGED = 0, 1, 2
-"""Of a record: no envelope, one that fits, one that does not (cpp/batch/envelope.h)."""
+"""State of a record: no envelope, an intact one, a damaged one (cpp/batch/envelope.h)."""
 
 
 class UnsealedRecords(NamedTuple):
@@ -29,16 +29,15 @@ class UnsealedRecords(NamedTuple):
 
     bodies: Records
     event_at: Floats
-    """When each happened, time of day in seconds; NaN where there was no envelope."""
+    """When each record happened, in seconds since 1970; NaN without an envelope."""
     damaged: Mask
-    """Those whose bytes are not what was sealed."""
+    """Records whose checksum does not fit."""
     bare: int
-    """How many had none."""
+    """How many had no envelope."""
     any_damaged: bool
 
 
 def seal(bodies: Sequence[bytes], event_at: Sequence[float]) -> list[bytes]:
-    """Each body in its envelope."""
     sealed = []
     for body, at in zip(bodies, event_at, strict=True):
         rest = round(at * 1e6).to_bytes(8, "little", signed=True) + body
@@ -47,7 +46,7 @@ def seal(bodies: Sequence[bytes], event_at: Sequence[float]) -> list[bytes]:
 
 
 def seal_rows(rows: Bytes, event_us: Ints) -> tuple[Bytes, Ints]:
-    """Bodies of one size, as rows, in their envelopes: the payload, and where each record ends in it."""
+    """Put bodies of one size, given as rows, into envelopes: the payload, and where each record ends in it."""
     count, size = rows.shape
     sealed = np.empty((count, SIZE + size), np.uint8)
     heads = sealed[:, :SIZE].copy().view(HEAD)[:, 0]
@@ -62,7 +61,6 @@ def seal_rows(rows: Bytes, event_us: Ints) -> tuple[Bytes, Ints]:
 
 
 def unseal(records: Records) -> UnsealedRecords:
-    """Take envelopes off, where there are any."""
     count = len(records)
     states, event_us = np.empty(count, np.uint8), np.empty(count, np.int64)
     starts, ends = np.ascontiguousarray(records.starts), np.ascontiguousarray(records.ends)
@@ -78,7 +76,7 @@ def unseal(records: Records) -> UnsealedRecords:
 
 
 def crc_each(payload: Bytes, starts: Ints, ends: Ints) -> NDArray[np.uint32]:
-    """CRC-32 (as zlib has it) of each run of bytes."""
+    """CRC-32 (zlib's) of each run of bytes."""
     out = np.empty(len(starts), np.uint32)
     _native.crc32_each(payload, np.ascontiguousarray(starts), np.ascontiguousarray(ends), out)
     return out

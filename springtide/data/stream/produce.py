@@ -1,8 +1,8 @@
-"""Append records to a stream at a pace: what `springtide produce`, tests and benchmarks use.
+"""Append records to a stream at a pace: for `springtide produce`, tests and benchmarks.
 
-In: a maker (data/stream/record_sources.py), a pace (traffic.py), shares of partitions
-(data/stream/produce.py). Out: records in envelopes, and an exact account of them. Records that are late,
-damaged or too large can be mixed in, by a seed. Next: a stream's writer.
+In: a source of records (a counter, lines or fixed-size pieces of a file; zoo/clicklog/stream.py makes clicks), a pace
+(traffic.py), a skew of partitions. Out: records in envelopes, and an exact count of them. Late, damaged and oversized
+records can be mixed in, by a seed. Next: a stream's writer.
 """
 
 import time
@@ -21,21 +21,20 @@ from springtide.data.stream.stream import Stream, StreamWriter
 from springtide.data.stream.traffic import SteadyPace, TrafficPace
 
 COUNTER_FIELDS: dict[str, Field] = {"key": "i8", "serial": "i8"}
-"""What records of the counter hold, for `decode.Fixed`."""
+"""Fields of the counter's records, for `decode.Fixed`."""
 
 
 class RecordSource(Protocol):
     """Makes records."""
 
     def take(self, first: int, count: int) -> Bytes | list[bytes]:
-        """Records number `first` to ``first + count`` of all that are made: rows of one size, or bytes each.
-
-        Asked in order. Fewer than asked for: there are no more.
+        """Records `first` to ``first + count``: rows of one size, or bytes for each. Called in order; fewer than
+        `count` means the end.
         """
 
 
 class CounterRecords:
-    """Record i holds its number, and the number modulo `keys`: whoever counts keys knows what must come out."""
+    """Record i holds its number, and the number modulo `keys`, so that a reader can count keys exactly."""
 
     def __init__(self, keys: int = 1000) -> None:
         if keys < 0:
@@ -43,20 +42,18 @@ class CounterRecords:
         self._keys = keys
 
     def take(self, first: int, count: int) -> Bytes:
-        """16 bytes each."""
         serial = np.arange(first, first + count, dtype="<i8")
         both = np.stack([serial % self._keys if self._keys else serial, serial], axis=1)
         return np.ascontiguousarray(both).view(np.uint8).reshape(count, 16)
 
 
 class LineRecords:
-    """A line of a text file is a record, without its end."""
+    """A record for each line of a text file, without its end."""
 
     def __init__(self, path: Path) -> None:
         self._lines = _lines(_found(path))
 
     def take(self, first: int, count: int) -> list[bytes]:
-        """The next lines."""
         return [line for _, line in zip(range(count), self._lines, strict=False)]
 
 
@@ -72,7 +69,6 @@ class FixedSizeRecords:
         self._rows: Bytes = np.memmap(path, np.uint8, "r").reshape(-1, size) if whole else np.empty((0, size), np.uint8)
 
     def take(self, first: int, count: int) -> Bytes:
-        """The next rows."""
         return self._rows[first : first + count]
 
 
@@ -89,7 +85,7 @@ def _found(path: Path) -> Path:
 
 
 def check(skew: float) -> None:
-    """BadInput when no partition can have so many times what others have."""
+    """Raise BadInput unless a partition can have `skew` times the records of others."""
     if not 0 < skew < float("inf"):
         raise errors.BadInput(f"skew {skew:g}: wanted how many times as much the first partition gets, more than 0")
 
@@ -103,7 +99,7 @@ def shares(partitions: int, skew: float = 1.0) -> Floats:
 
 
 def deal(count: int, sent: Ints, share: Floats) -> Ints:
-    """How many of `count` records each partition gets, that has had `sent` so far: those that lack most get more."""
+    """Split `count` records over partitions that had `sent` so far: the ones furthest behind their share get more."""
     lack = np.maximum((int(sent.sum()) + count) * share - sent, 0.0)
     total = float(lack.sum())
     whole = np.floor(lack * (count / total)) if total > 0 else np.zeros(len(share))
@@ -114,21 +110,21 @@ def deal(count: int, sent: Ints, share: Floats) -> Ints:
     return dealt
 
 
-MOST_AT_ONCE = 16384  # records between two looks at the clock
-TICK_S = 0.005  # how long is waited when nothing is due
+MOST_AT_ONCE = 16384  # records between two reads of the clock
+TICK_S = 0.005  # the wait when nothing is due
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultMix:
-    """Shares of records that are not as they should be."""
+    """Shares of records with faults."""
 
     late: float = 0.0
     corrupt: float = 0.0
     oversized: float = 0.0
     late_s: float = 86400.0
-    """How long ago a late one happened."""
+    """How long ago a late record happened."""
     oversized_bytes: int = 2**20
-    """What a large one has beyond its own bytes."""
+    """Extra bytes of an oversized record."""
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -139,19 +135,19 @@ class FaultMix:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProduceOrder:
-    """What is to be produced."""
+    """What to produce."""
 
     records: int | None = None
-    """How many; None: until the maker or the pace is at its end."""
+    """How many; None: until the source or the pace ends."""
     seconds: float | None = None
-    """How long at most."""
+    """For how long at most."""
     pace: TrafficPace = field(default_factory=lambda: SteadyPace(float("inf")))
     skew: float = 1.0
-    """The first partition gets so many times what each other gets."""
+    """The first partition gets this many times the records of each other."""
     enveloped: bool = True
     mixed: FaultMix = field(default_factory=FaultMix)
     first: int = 0
-    """Number of the first record made."""
+    """Number of the first record."""
 
     def __post_init__(self) -> None:
         check(self.skew)
@@ -164,21 +160,25 @@ class ProduceReport:
     records: int = 0
     bytes: int = 0
     partitions: list[int] = field(default_factory=list)
-    """Records of each."""
+    """Records of each partition."""
     late: int = 0
     corrupt: int = 0
     oversized: int = 0
     seconds: float = 0.0
     behind_s: float = 0.0
-    """How long ago the last record was due that was sent; much more than nothing: the pace could not be kept."""
+    """How long ago the last sent record was due; if large, the pace could not be kept."""
     interrupted: bool = False
 
 
 def produce(
-    stream: Stream, maker: RecordSource, order: ProduceOrder, *,
-    tell: Callable[[ProduceReport], None] = lambda done: None, stop: Callable[[], bool] = lambda: False,
-) -> ProduceReport:  # fmt: skip
-    """Append until done, or until `stop` says so; `tell` is called now and then."""
+    stream: Stream,
+    maker: RecordSource,
+    order: ProduceOrder,
+    *,
+    tell: Callable[[ProduceReport], None] = lambda done: None,
+    stop: Callable[[], bool] = lambda: False,
+) -> ProduceReport:
+    """Append until done, or until `stop` returns True; calls `tell` now and then."""
     writer = stream.writer()
     try:
         return _Production(stream, writer, maker, order).run(tell, stop)
@@ -223,7 +223,7 @@ class _Production:
         return done
 
     def _behind(self, elapsed_s: float) -> float:
-        """Seconds since the next record was due: looked for by halves, for a pace only tells numbers."""
+        """Seconds since the next record was due, found by bisection: a pace only gives counts."""
         low, high, wanted = 0.0, elapsed_s, self._done.records + 1
         if self._order.pace.due(elapsed_s) == float("inf"):
             return 0.0
@@ -233,7 +233,7 @@ class _Production:
         return elapsed_s - high
 
     def _send(self, count: int) -> int:
-        """Make the next records and append them; how many there were."""
+        """Make and append the next records; returns how many there were."""
         if len(self._sent) != self._stream.partitions():  # grown meanwhile
             self._sent = np.concatenate([self._sent, np.zeros(self._stream.partitions() - len(self._sent), np.int64)])
             self._share = shares(len(self._sent), self._order.skew)
@@ -251,7 +251,6 @@ class _Production:
         return len(made)
 
     def _packed(self, part: Bytes | list[bytes]) -> tuple[Bytes | bytes, Ints]:
-        """Records as they are appended."""
         mixed, now_us = self._order.mixed, round(time.time() * 1e6)
         draws = self._chance.random(len(part)) if mixed.late or mixed.corrupt or mixed.oversized else None
         if draws is None and isinstance(part, np.ndarray):
@@ -267,7 +266,7 @@ class _Production:
         return b"".join(bodies), np.cumsum([len(body) for body in bodies], dtype=np.int64)
 
     def _kinds(self, count: int, draws: np.ndarray[tuple[int], np.dtype[np.float64]] | None) -> list[int]:
-        """0 late, 1 corrupt, 2 oversized, 3 as it should be."""
+        """0 late, 1 corrupt, 2 oversized, 3 without fault."""
         if draws is None:
             return [3] * count
         mixed = self._order.mixed
@@ -279,5 +278,5 @@ class _Production:
 
 
 def _damaged(body: bytes) -> bytes:
-    """The same with its last bit turned; of nothing, something."""
+    """The same with its last bit flipped; of an empty body, a byte."""
     return body[:-1] + bytes([body[-1] ^ 1]) if body else b"?"

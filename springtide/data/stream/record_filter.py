@@ -1,8 +1,8 @@
-"""Which records of a batch can be trained: those too large, damaged, late or undecodable are told apart, never fatal.
+"""Sort out records that cannot be trained: oversized, damaged, late or undecodable ones become dead letters.
 
-In: raw records of one batch, of worker/online/. Out: a batch of the rest, and a letter for each that is left out.
-Late means that a record was appended long after it happened: both are told by the record, no clock is asked, so whoever
-reads a batch again leaves out the same records. Next: dead_letters.py keeps the letters.
+In: raw records of one batch, from worker/online/. Out: a batch of the rest, and a letter for each that is left out. A
+record is late if it was appended long after it happened. The record tells both times and no clock is read, so every
+reader of a batch leaves out the same records. Next: dead_letters.py keeps the letters.
 """
 
 from dataclasses import dataclass
@@ -23,12 +23,12 @@ _REASONS = ("", OVERSIZED, CORRUPT, LATE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilterRules:
-    """What is left out."""
+    """Limits beyond which records are left out."""
 
     max_record_bytes: int | None = None
-    """Larger ones, envelope included."""
+    """Largest record, envelope included."""
     max_lateness_s: float | None = None
-    """Ones that were appended more than so many seconds after they happened."""
+    """Most seconds from the event to the append."""
 
     def __post_init__(self) -> None:
         for name in ("max_record_bytes", "max_lateness_s"):
@@ -47,22 +47,22 @@ class DeadLetter(NamedTuple):
     detail: str
     appended_at: float
     event_at: float
-    """NaN when not known."""
+    """NaN if unknown."""
     body: bytes
-    """As it came, envelope included; of large ones the beginning."""
+    """The bytes as received, envelope included; of large ones the beginning."""
     size: int
 
 
 @dataclass(frozen=True, slots=True)
 class FilteredBatch:
-    """What became of the records of one batch."""
+    """The trainable records of one batch, and letters for the others."""
 
     batch: Any
-    """None when none can be trained."""
+    """None if no record can be trained."""
     records: int
-    """How many are in it."""
+    """Records in the batch."""
     event_at: Floats
-    """When those happened: of records that do not tell, when they were appended."""
+    """When those happened; for records that do not tell, when they were appended."""
     letters: list[DeadLetter]
 
 
@@ -70,18 +70,17 @@ KEPT_BYTES = 64 * 1024  # of the bytes of a dead letter
 
 
 def batch_of(partition: int, records: Records, rules: FilterRules, decoder: Decoder) -> FilteredBatch:
-    """A batch of the records that can be trained, letters for the others."""
     opened = envelope.unseal(records)
     why = np.zeros(len(records), np.uint8)
     if rules.max_record_bytes is not None:
         _note(why, records.sizes > rules.max_record_bytes, _OVERSIZED)
     if opened.any_damaged:
         _note(why, opened.damaged, _CORRUPT)
-    places = None if not why.any() else np.flatnonzero(why == _FINE)  # of those that are parsed; None: all are
+    places = None if not why.any() else np.flatnonzero(why == _FINE)  # positions of the parsed records; None: all are
     parsed = decoder.parse(opened.bodies if places is None else opened.bodies[places])
     _note(why, parsed.bad, _CORRUPT, places)
     event_at = opened.event_at if parsed.event_at is None else _happened(opened.event_at, parsed.event_at, places)
-    if rules.max_lateness_s is not None:  # of a record that does not tell, the difference is NaN: never late
+    if rules.max_lateness_s is not None:  # without an event time the difference is NaN: never late
         _note(why, records.appended_at - event_at > rules.max_lateness_s, _LATE)
     details: dict[int, str] = {}
     batch = _decoded(parsed, why, places, details)
@@ -93,14 +92,14 @@ def batch_of(partition: int, records: Records, rules: FilterRules, decoder: Deco
 
 
 def _note(why: NDArray[np.uint8], which: Mask, reason: int, places: Ints | None = None) -> None:
-    """These (of those at `places`) are left out, for this reason, unless they are already for another."""
+    """Mark these records (of those at `places`) with this reason, unless they have another."""
     if which.any():
-        found = np.flatnonzero(which) if places is None else places[which]
-        why[found[why[found] == _FINE]] = reason
+        positions = np.flatnonzero(which) if places is None else places[which]
+        why[positions[why[positions] == _FINE]] = reason
 
 
 def _decoded(parsed: ParsedRecords, why: NDArray[np.uint8], places: Ints | None, details: dict[int, str]) -> Any:
-    """The batch; records that only decoding shows to be bad are noted on the way."""
+    """Decode the batch; mark records that turn out to be undecodable on the way."""
     while True:
         keep: Mask = (why if places is None else why[places]) == _FINE
         if not keep.any():
@@ -115,19 +114,24 @@ def _decoded(parsed: ParsedRecords, why: NDArray[np.uint8], places: Ints | None,
             _note(why, bad, _CORRUPT, places)
 
 
-def _happened(told: Floats, own: Floats, places: Ints | None) -> Floats:
-    """What the envelope says, else what the record says."""
+def _happened(sealed: Floats, own: Floats, places: Ints | None) -> Floats:
+    """The event time of the envelope, else of the record."""
     if places is None:
-        return np.where(np.isnan(told), own, told)
-    event_at = told.copy()
-    event_at[places] = np.where(np.isnan(told[places]), own, told[places])
+        return np.where(np.isnan(sealed), own, sealed)
+    event_at = sealed.copy()
+    event_at[places] = np.where(np.isnan(sealed[places]), own, sealed[places])
     return event_at
 
 
 def _letters(
-    partition: int, records: Records, event_at: Floats, why: NDArray[np.uint8], damaged: Mask, details: dict[int, str],
+    partition: int,
+    records: Records,
+    event_at: Floats,
+    why: NDArray[np.uint8],
+    damaged: Mask,
+    details: dict[int, str],
     rules: FilterRules,
-) -> list[DeadLetter]:  # fmt: skip
+) -> list[DeadLetter]:
     letters = []
     for i in np.flatnonzero(why).tolist():
         size, reason = int(records.ends[i] - records.starts[i]), _REASONS[why[i]]

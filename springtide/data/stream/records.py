@@ -1,8 +1,7 @@
-"""Pure. A run of records of one partition in columns: no object a record, slices without copies, and a form for peers.
+"""Pure. A run of records of one partition as columns: no object for a record, slices without copies.
 
-In: log/reader.py and kafka/reader.py fill them. Out: data/stream/record_filter.py and decode.py read whole batches of
-them; `to_bytes` is what a worker sends when another is to train the batch. Nothing is unpickled on the way back; sizes
-are checked first.
+In: log/reader.py and kafka/reader.py fill them. Out: data/stream/record_filter.py and decode.py read whole batches. A
+worker sends `to_bytes` to a peer that trains the batch; sizes are checked on the way back, and nothing is unpickled.
 """
 
 import struct
@@ -23,9 +22,9 @@ Buffer: TypeAlias = bytes | bytearray | memoryview | Bytes
 
 MAGIC, VERSION = b"SREC", 1
 HEADER = struct.Struct("<4sBBBBqqqqd")
-"""Magic, version, how lengths, offsets and times are written; records, payload bytes, first offset, length, time."""
+"""Magic, version, encodings of lengths, offsets and times; records, payload bytes, first offset, length, time."""
 ALIKE, EACH, MICROS = 0, 1, 2
-"""Of a column: one value (offsets: one after the other), every value, or 32-bit microseconds since the first."""
+"""Encoding of a column: one value (offsets: consecutive), every value, or 32-bit microseconds since the first."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,16 +37,14 @@ class Records:
     ends: Ints
     offsets: Ints
     appended_at: Floats
-    """When the stream took each record: time of day in seconds."""
+    """When the stream took each record, in seconds since 1970."""
 
     def __len__(self) -> int:
         return len(self.offsets)
 
     def __getitem__(self, which: slice | Mask | Ints) -> "Records":
-        """Some of them, by place. A slice copies nothing; a mask or places copy the columns, not the payload."""
-        return Records(
-            self.payload, self.starts[which], self.ends[which], self.offsets[which], self.appended_at[which]
-        )  # fmt: skip
+        """Select by position. A slice copies nothing; a mask or positions copy the columns, not the payload."""
+        return Records(self.payload, self.starts[which], self.ends[which], self.offsets[which], self.appended_at[which])
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Records):
@@ -64,16 +61,14 @@ class Records:
 
     @property
     def sizes(self) -> Ints:
-        """Bytes of each."""
         return self.ends - self.starts
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all of them together."""
         return int(self.sizes.sum())
 
     def rows(self) -> Bytes | None:
-        """All as rows of one array, without a copy, when they have one size and lie at equal distances; else None."""
+        """All as rows of one array, without a copy, if they have one size and equal distances; else None."""
         grid = self._grid()
         if grid is None:
             return None
@@ -89,17 +84,16 @@ class Records:
         return np.ndarray((len(self),), dtype, self.payload.data, grid[0], (grid[1],))
 
     def between(self, first: int, end: int) -> "Records":
-        """Those with ``first <= offset < end``, without a copy."""
+        """Records with ``first <= offset < end``, without a copy."""
         low, high = np.searchsorted(self.offsets, (first, end))
         return self[int(low) : int(high)]
 
     def bodies(self) -> list[bytes]:
-        """The bytes of each, as Python objects."""
         whole = self.payload.data
         return [bytes(whole[a:b]) for a, b in zip(self.starts.tolist(), self.ends.tolist(), strict=True)]
 
     def joined(self) -> Bytes:
-        """The bytes of all, one after the other: a view when they lie so already."""
+        """The bytes of all, consecutively: a view if they are stored that way."""
         if not len(self):
             return np.empty(0, np.uint8)
         if self._adjacent():
@@ -107,7 +101,7 @@ class Records:
         return np.frombuffer(b"".join(self.bodies()), np.uint8)
 
     def owned(self) -> "Records":
-        """The same with memory of their own, holding no file or message that they came from."""
+        """The same with memory of their own, independent of the file or message they came from."""
         return concat([self, Records.none()])
 
     def to_bytes(self) -> bytes:
@@ -128,13 +122,21 @@ class Records:
             columns.append(column)
         payload = self.joined()
         head = HEADER.pack(
-            MAGIC, VERSION, how_sizes, how_offsets, how_times,
-            len(self), len(payload), first, int(sizes[0]), float(self.appended_at[0]),
-        )  # fmt: skip
+            MAGIC,
+            VERSION,
+            how_sizes,
+            how_offsets,
+            how_times,
+            len(self),
+            len(payload),
+            first,
+            int(sizes[0]),
+            float(self.appended_at[0]),
+        )
         return b"".join([head, *columns, payload.tobytes()])
 
     def _grid(self) -> tuple[int, int, int] | None:
-        """Where the first begins, how far it is to the next, and the size, when those are the same for all."""
+        """Start of the first record, distance to the next, and size, if those are the same for all."""
         if not len(self):
             return None
         begin, size = int(self.starts[0]), int(self.ends[0] - self.starts[0])
@@ -149,7 +151,6 @@ class Records:
 
     @staticmethod
     def none() -> "Records":
-        """No records."""
         empty = np.empty(0, np.int64)
         return Records(np.empty(0, np.uint8), empty, empty, empty, np.empty(0, np.float64))
 
@@ -161,7 +162,6 @@ class Records:
         offsets: Sequence[int] | Ints | None = None,
         appended_at: float | Sequence[float] | Floats = 0.0,
     ) -> "Records":
-        """From bytes of each: what Kafka and tests have."""
         ends = np.cumsum(np.fromiter((len(body) for body in bodies), np.int64, len(bodies)), dtype=np.int64)
         places = np.arange(first, first + len(bodies)) if offsets is None else np.asarray(offsets, np.int64)
         times = np.broadcast_to(np.asarray(appended_at, np.float64), (len(bodies),))
@@ -170,7 +170,7 @@ class Records:
 
 
 def concat(pieces: Sequence[Records]) -> Records:
-    """One run of several, in their order. One piece alone is given back as it is; else bytes are copied once."""
+    """One run of several, in order. A single run is returned as it is; else bytes are copied once."""
     if len(pieces) == 1:
         return pieces[0]
     if not pieces:
@@ -186,7 +186,7 @@ def concat(pieces: Sequence[Records]) -> Records:
 
 
 def from_bytes(data: Buffer) -> Records:
-    """What `to_bytes` made, over the same memory. BadInput when it is anything else."""
+    """Read what `to_bytes` made, over the same memory. BadInput if it is anything else."""
     view = view_of(data)
     if len(view) < HEADER.size:
         raise _bad(f"{len(view)} bytes are less than a header of {HEADER.size}")
@@ -233,7 +233,7 @@ def _ends(sizes: NDArray[np.int64], how: int, count: int, size: int, payload_byt
 
 
 def _times(times: Floats) -> tuple[int, bytes]:
-    """Microseconds since the first take half the room: written so only when not a bit is lost."""
+    """Encode times as microseconds since the first, which halves them, only if no bit is lost."""
     since = np.rint(times * 1e6) - np.rint(times[0] * 1e6)
     if np.all(np.isfinite(times)) and since.min() >= 0 and since.max() < 2**32:
         column = since.astype("<u4")

@@ -1,7 +1,8 @@
-"""What every stream can do, whoever keeps the records: partitions, where they begin and end, reading, appending.
+"""The interface of every stream, and `open_stream(url)`.
 
-In: `open.open_stream(url)` makes one. Kinds: log/stream.py (a folder on disk), kafka/stream.py (a broker). Who reads
-decides where: no stream keeps a consumer's position for us. Next: worker/online/ reads, produce.py appends.
+Kinds: log/stream.py (a folder: log:///path), kafka/stream.py (a broker:
+kafka://host:port[,host:port]/topic?option=value); each is imported when a URL asks for it. The reader decides where to
+read: no stream keeps a consumer's position for us. Next: worker/online/ reads, produce.py appends.
 """
 
 import importlib
@@ -17,66 +18,66 @@ from springtide.domain.data.streams import PartitionRange
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk:
-    """What was found in one partition from `first` on: every offset in ``first <= offset < next`` is told of."""
+    """What a reader found in one partition: it covers every offset in ``first <= offset < next``."""
 
     partition: int
     first: int
-    """Where the reader stood."""
+    """Position of the reader before."""
     next: int
-    """Where it stands now."""
+    """Position of the reader after."""
     records: Records
-    """Offsets of the range that are not here are gaps: they never come."""
+    """Offsets of the range that are missing here are gaps: they never come."""
     expired: int = 0
-    """How many of the gaps the stream's retention has deleted (others were never records: compaction, transactions)."""
+    """Gaps that the stream's retention deleted (others were never records: compaction, transactions)."""
 
 
 class StreamReader(Protocol):
-    """One reader of some partitions. Used by one thread."""
+    """A reader of some partitions. For one thread."""
 
     def assign(self, positions: Mapping[int, int]) -> None:
-        """From now on read these partitions, each from this offset. One that stands there already just goes on."""
+        """Read these partitions from now on, each from this offset; one that is there already continues."""
 
     def poll(self, timeout_s: float, most: int = 65536) -> list[Chunk]:
-        """What there is, about `most` records in all and every partition in turn; waits only while there is nothing.
+        """Return what there is, about `most` records, taking partitions in turn; wait only while there is nothing.
 
         Payloads may lie in mapped files: they stay valid as long as something refers to them. An empty list after
-        `timeout_s` says nothing about the stream being over. A stream that is away (a broker restarts) is nothing
-        to read, not an error; TemporaryError when that has lasted long.
+        `timeout_s` does not mean that the stream is over. An unavailable stream (a restarting broker) gives nothing;
+        TemporaryError when that lasts long.
         """
 
     def ends(self) -> Mapping[int, int]:
-        """One more than the newest offset, of each partition assigned, as far as is known without asking anyone."""
+        """One more than the newest known offset of each assigned partition, without asking anyone."""
 
     def close(self) -> None:
-        """Read no more. Records that were given out stay valid."""
+        """Stop reading. Records that were returned stay valid."""
 
 
 class StreamWriter(Protocol):
-    """One producer. Used by one thread."""
+    """A producer. For one thread."""
 
     def append(self, partition: int, payload: Buffer, ends: Ints) -> None:
         """Append records: record i is ``payload[ends[i-1]:ends[i]]`` (the first begins at 0)."""
 
     def flush(self) -> None:
-        """When it returns, all that was appended is kept by the stream, and readers find it."""
+        """Return when the stream has stored everything appended, and readers find it."""
 
     def close(self) -> None:
         """Flush, and append no more."""
 
 
 class Stream(Protocol):
-    """Partitions of records. Any thread may ask; nothing here moves a reader."""
+    """Partitions of records. Thread-safe; nothing here moves a reader."""
 
     @property
     def url(self) -> str:
-        """Where it is, without passwords."""
+        """The URL, without passwords."""
 
     @property
     def id(self) -> str:
-        """Identity of this stream: one that is made anew at the same URL has another. Empty: nobody can tell."""
+        """Identity of this stream: one that is recreated at the same URL has another. Empty: unknown."""
 
     def partitions(self) -> int:
-        """How many there are now: may have grown. Cheap."""
+        """How many there are now; the number may have grown. Cheap."""
 
     def bounds(self, start: str = "earliest") -> list[PartitionRange]:
         """Every partition: where a job begins (`StreamCard.start`), the end now, and whether that end is final."""
@@ -88,15 +89,15 @@ class Stream(Protocol):
         """A producer."""
 
     def close(self) -> None:
-        """Let go of connections and files."""
+        """Release connections and files."""
 
 
 KINDS = {"log": "springtide.data.stream.log.stream", "kafka": "springtide.data.stream.kafka.stream"}
-"""Scheme of a URL, and the module whose `open_url(url)` makes the stream."""
+"""URL schemes, and the modules whose `open_url(url)` opens such a stream."""
 
 
 def open_stream(url: str) -> Stream:
-    """The stream at this URL. UserError when there is none."""
+    """Open the stream at this URL. UserError if there is none."""
     scheme = urlsplit(url).scheme
     if not scheme or "://" not in url:
         raise errors.BadInput(

@@ -1,7 +1,7 @@
-"""Pure. How many records are due by when: as fast as they go, at a steady rate, or along a trace of real traffic.
+"""Pure. How many records are due by when: as fast as possible, at a steady rate, or along a traffic trace.
 
 In: options of `springtide produce`, lines of a CSV file. Out: `due(seconds since the beginning)`, a number of records.
-Next: produce.py, which sends what is due.
+Next: produce.py sends records that are due.
 """
 
 import csv
@@ -17,14 +17,14 @@ from springtide import errors
 from springtide.data.stream.records import Floats
 
 TRACE = "CSV file of moments and counts"
-"""What traffic is read from, for messages."""
+"""Kind of file, for messages."""
 
 
 class TrafficPace(Protocol):
     """When records are due."""
 
     def due(self, elapsed_s: float) -> float:
-        """Records due in the first so many seconds; infinity: any number."""
+        """Records due in the first `elapsed_s` seconds; infinity: any number."""
 
     @property
     def lasts_s(self) -> float:
@@ -33,42 +33,39 @@ class TrafficPace(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SteadyPace:
-    """So many records a second; infinity: as fast as they go."""
+    """Records a second; infinity: as fast as possible."""
 
     rate: float
 
     def due(self, elapsed_s: float) -> float:
-        """Infinity from the beginning on, or the rate times the seconds."""
         return self.rate * elapsed_s if self.rate < float("inf") else self.rate
 
     @property
     def lasts_s(self) -> float:
-        """For ever."""
         return float("inf")
 
 
 @dataclass(frozen=True, slots=True)
 class TrafficTrace:
-    """Traffic of the past: records a second at moments of it, in between as on a straight line."""
+    """Past traffic: records a second at some moments, with straight lines between them."""
 
     at_s: Floats
     """Seconds since its first moment, rising."""
     rate: Floats
     begins_at: float = 0.0
-    """Its first moment: seconds since 1970, or what stands in the file where that has numbers."""
+    """Its first moment: seconds since 1970, or the number in the file."""
 
     def between(self, first_s: float, end_s: float) -> "TrafficTrace":
-        """A part of it, which begins at 0 again."""
+        """A part of the trace, which begins at 0 again."""
         inner = (self.at_s > first_s) & (self.at_s < end_s)
         at = np.concatenate([[first_s], self.at_s[inner], [min(end_s, float(self.at_s[-1]))]])
         return TrafficTrace(at - first_s, np.interp(at, self.at_s, self.rate), self.begins_at + first_s)
 
 
 class TracePace:
-    """The shape of a trace, with time run `speedup` times as fast, and `peak` records a second at its highest.
+    """The shape of a trace at `speedup` times its speed, with `peak` records a second at its highest.
 
-    Without `peak` the rate at each moment is the trace's own: a day in five minutes then has fewer records, not more
-    in a second.
+    Without `peak` each moment keeps the trace's own rate: a day in five minutes then has fewer records.
     """
 
     def __init__(self, trace: TrafficTrace, *, speedup: float = 1.0, peak: float | None = None) -> None:
@@ -85,11 +82,9 @@ class TracePace:
 
     @property
     def lasts_s(self) -> float:
-        """As long as the trace, run faster."""
         return float(self._at[-1])
 
     def rate(self, elapsed_s: float) -> float:
-        """Records a second at this moment."""
         return float(np.interp(elapsed_s, self._at, self._rate))
 
     def due(self, elapsed_s: float) -> float:
@@ -101,10 +96,7 @@ class TracePace:
 
 
 def read_trace(lines: Iterable[str], name: str) -> TrafficTrace:
-    """Lines of two columns, when and how many until the next line: dates or seconds, and counts.
-
-    BadInput, with the line, when it is something else.
-    """
+    """Read lines of two columns, a moment (date or seconds) and the count until the next line."""
     at: list[float] = []
     counts: list[float] = []
     for number, row in _rows(lines, name):
@@ -128,7 +120,7 @@ def read_trace(lines: Iterable[str], name: str) -> TrafficTrace:
 
 
 def _rows(lines: Iterable[str], name: str) -> Iterator[tuple[int, list[str]]]:
-    """Lines with their numbers, from 1; BadInput where they are no CSV."""
+    """Rows with line numbers from 1; BadInput if the lines are no CSV."""
     try:
         yield from enumerate(csv.reader(lines), 1)
     except csv.Error as error:

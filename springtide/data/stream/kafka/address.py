@@ -1,8 +1,8 @@
-"""Which brokers, which topic, which options: what kafka://host:port[,host:port]/topic?option=value says.
+"""Parse kafka://host:port[,host:port]/topic?option=value into brokers, topic and options.
 
-In: the user's URL. Out: an `Address`, and settings for librdkafka; `shown` is the same URL without anything secret, for
-cards, logs and status. Secrets belong in a file (`?config=client.properties`), which every process reads for itself.
-Next: stream.py.
+In: the user's URL. Out: an `Address` with settings for librdkafka; `shown` is the URL without secrets, for cards, logs
+and status. Secrets belong in a file (`?config=client.properties`), which every process reads for itself. Next:
+stream.py.
 """
 
 import pathlib
@@ -35,12 +35,12 @@ class Address:
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def settings(self, usual: Mapping[str, Any]) -> dict[str, Any]:
-        """For a client: what is usual, unless the user said otherwise."""
+        """Settings for a client: the usual ones, overridden by the user's."""
         return {"bootstrap.servers": self.servers, "client.id": "springtide", **usual, **self.options}
 
 
 def parse(url: str) -> Address:
-    """Read a URL, and the file that it may name. BadInput says which part is wrong, without telling a secret."""
+    """Read a URL, and the file that it may name. BadInput says which part is wrong, without showing a secret."""
     parts = urlsplit(url)
     topic = unquote(parts.path.strip("/"))
     hosts = parts.netloc.rpartition("@")[2]
@@ -63,7 +63,7 @@ def parse(url: str) -> Address:
 
 
 def hide(url: str) -> str:
-    """The URL with every secret replaced; what names nothing secret stays as it is."""
+    """The URL with every secret replaced."""
     parts = urlsplit(url)
     at = parts.netloc.rpartition("@")
     hosts = f"{at[0].partition(':')[0]}:{HIDDEN}@{at[2]}" if ":" in at[0] else parts.netloc
@@ -75,7 +75,7 @@ def hide(url: str) -> str:
 
 
 def read_options(file: pathlib.Path) -> dict[str, str]:
-    """Options in a file, as Kafka's own tools have them: `name=value` lines; # begins a remark."""
+    """Read options from a file in the format of Kafka's own tools: `name=value` lines; # begins a comment."""
     options: dict[str, str] = {}
     for number, line in enumerate(file_input.read(file.expanduser(), what="options of Kafka").splitlines(), start=1):
         name, sign, value = line.strip().partition("=")

@@ -1,8 +1,7 @@
-"""Clients of librdkafka as we want them, and its errors in our words.
+"""Kafka clients with our settings, and their errors as ours.
 
-In: an `Address`. Out: a consumer that stands on its own (no group), a producer that loses nothing. A setting that
-librdkafka does not know is the user's mistake: told by name, never by value.
-Next: stream.py, reader.py, writer.py.
+In: an `Address`. Out: a consumer without a group, a producer that loses nothing. A setting that librdkafka does not
+know is reported by name, never by value. Next: stream.py, reader.py, writer.py.
 """
 
 import logging
@@ -20,20 +19,20 @@ log = logging.getLogger(__name__)
 
 Tell = Callable[[KafkaError], None]
 GROUP = "springtide"
-SAID_S = 2.5  # after which it is said what is waited for
+SAID_S = 2.5  # a wait longer than this is logged
 CONSUMING: dict[str, Any] = {
-    "auto.offset.reset": "error",  # what was deleted is told, never skipped in silence
-    "enable.partition.eof": True,  # so that gaps at the end of a partition are known as such
-    "fetch.message.max.bytes": 1 << 20,  # of a partition at once: large enough to be quick, small enough to take turns
+    "auto.offset.reset": "error",  # deleted records are reported, never skipped silently
+    "enable.partition.eof": True,  # shows gaps at the end of a partition
+    "fetch.message.max.bytes": 1 << 20,  # per partition: large enough to be fast, small enough to take turns
     "queued.max.messages.kbytes": 64 << 10,
     "queued.min.messages": 20_000,
     "fetch.queue.backoff.ms": 10,
     "fetch.error.backoff.ms": 100,
     "fetch.wait.max.ms": 100,
     "reconnect.backoff.max.ms": 1000,
-    "topic.metadata.refresh.interval.ms": 10_000,  # leaders move, partitions are added
+    "topic.metadata.refresh.interval.ms": 10_000,  # leaders move, and partitions are added
     "socket.keepalive.enable": True,
-    "log_level": 2,  # what goes wrong is told by us, once; `log_level=7&debug=broker` in the URL for all of it
+    "log_level": 2,  # we log errors ourselves; `log_level=7&debug=broker` in the URL shows everything
 }
 PRODUCING: dict[str, Any] = {
     "delivery.report.only.error": True,
@@ -42,7 +41,7 @@ PRODUCING: dict[str, Any] = {
     "queue.buffering.max.messages": 200_000,
     "reconnect.backoff.max.ms": 1000,
     "socket.keepalive.enable": True,
-    "log_level": 2,  # what goes wrong is told by us, once; `log_level=7&debug=broker` in the URL for all of it
+    "log_level": 2,  # we log errors ourselves; `log_level=7&debug=broker` in the URL shows everything
 }
 REFUSED = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
@@ -50,46 +49,45 @@ REFUSED = {
     KafkaError.SASL_AUTHENTICATION_FAILED,
     KafkaError._AUTHENTICATION,
 }
-"""Waiting does not help: someone has to give rights or mend a password."""
+"""Errors that waiting does not solve: someone must grant rights or correct a password."""
 
 
 class BrokerTrouble:
-    """Why a broker does not answer, as a client hears it. What says more is not forgotten for what says less."""
+    """The most informative reason so far why a broker does not answer."""
 
     def __init__(self, text: str) -> None:
         self.text = text
         self.code: int | None = None
 
     def note(self, code: int, text: str) -> None:
-        """That no broker is left is what follows from the reason, and comes after it."""
+        """Keep the reason, unless it is only that no broker is left, which follows from an earlier one."""
         if self.code is None or code != KafkaError._ALL_BROKERS_DOWN:
             self.code, self.text = code, text
 
     @property
     def refused(self) -> bool:
-        """A broker is there, and does not let us in."""
         return self.code in REFUSED
 
 
 def is_old(address: Address) -> bool:
-    """Whether the user says that the broker is one before 0.10: it keeps no times, and no producer's count."""
+    """True if the user says that the broker is older than 0.10: it keeps neither times nor producer counts."""
     return address.options.get("api.version.request") == "false"
 
 
 def consuming(address: Address) -> dict[str, Any]:
-    """Settings of a consumer. With `group.id` in the URL it commits what was read, for lag monitors."""
+    """Settings of a consumer. With `group.id` in the URL it commits offsets, for lag monitors."""
     commits = "group.id" in address.options
     return address.settings({**CONSUMING, "group.id": GROUP, "enable.auto.commit": commits})
 
 
 def consumer(address: Address, tell: Tell) -> Consumer:
-    """A consumer that asks, and reads nothing."""
+    """A consumer for queries; it reads nothing."""
     made: Consumer = _made(Consumer, {**consuming(address), "enable.auto.commit": False}, tell)
     return made
 
 
 def producer(address: Address, tell: Tell, failed: Callable[[KafkaError | None, object], None]) -> Producer:
-    """A producer that keeps the order: idempotent where the broker can be, else with one request at a time."""
+    """A producer that keeps the order: idempotent where the broker supports it, else with one request at a time."""
     careful = {"max.in.flight.requests.per.connection": 1} if is_old(address) else {"enable.idempotence": True}
     settings = address.settings({**PRODUCING, "acks": "all", **careful}) | {"on_delivery": failed}
     settings.pop("group.id", None)
@@ -98,7 +96,7 @@ def producer(address: Address, tell: Tell, failed: Callable[[KafkaError | None, 
 
 
 def topic_id(address: Address, tell: Tell, most_s: float) -> str:
-    """The topic's own id, which one that is made anew has another of; empty: its broker gives none, or not in time.
+    """The topic's own id, which changes when the topic is recreated; empty: the broker gives none, or not in time.
 
     Brokers have ids since 2.8.
     """
@@ -109,25 +107,24 @@ def topic_id(address: Address, tell: Tell, most_s: float) -> str:
     asking: AdminClient = _made(AdminClient, settings, tell)
     answer = asking.describe_topics(TopicCollection([address.topic]), request_timeout=most_s)[address.topic]
     try:
-        found = answer.result(most_s + 1.0).topic_id
+        uuid = answer.result(most_s + 1.0).topic_id
     except (KafkaException, TimeoutError) as error:
         log.info("topic %r: no id: %s", address.topic, str(error))  # the error itself would keep the client
         return ""
-    bits = (found.get_most_significant_bits(), found.get_least_significant_bits()) if found is not None else (0, 0)
-    return str(found) if any(bits) else ""
+    bits = (uuid.get_most_significant_bits(), uuid.get_least_significant_bits()) if uuid is not None else (0, 0)
+    return str(uuid) if any(bits) else ""
 
 
 def _made(kind: type[Any], settings: dict[str, Any], tell: Tell) -> Any:
     try:
         return kind({**settings, "error_cb": tell}, logger=log)
     except KafkaException as error:
-        told = error.args[0]
-        text = told.str() if isinstance(told, KafkaError) else str(told)
+        reason = error.args[0]
+        text = reason.str() if isinstance(reason, KafkaError) else str(reason)
         raise unfit(text, settings) from None
 
 
 def unreachable(address: Address, waited_s: float, why: str) -> errors.StreamUnreachable:
-    """A broker that has not answered for so long."""
     return errors.StreamUnreachable(
         f"the Kafka broker at {address.servers} has not answered for {waited_s:.0f} s ({why}): is it up, is the "
         f"address right as seen from this host, does it want SASL or TLS (security.protocol)?"
@@ -135,7 +132,6 @@ def unreachable(address: Address, waited_s: float, why: str) -> errors.StreamUnr
 
 
 def refused(address: Address, why: str) -> errors.UserError:
-    """A broker that does not let us."""
     return errors.UserError(
         f"the Kafka broker at {address.servers} refuses topic {address.topic!r}: {why}; check the rights of the user "
         f"and its password (put them in a file: ?config=client.properties)"

@@ -1,8 +1,9 @@
-"""librdkafka itself, as confluent-kafka brings it, for the one thing that its Python face is too slow for: reading.
+"""Read Kafka messages through librdkafka itself, for speed; confluent-kafka brings the library.
 
 In: settings, partitions with offsets. Out: columns of records, made natively (cpp/batch/message_columns.h) without
-a Python object a record and without the interpreter's lock, which the training loop needs meanwhile. Only functions of
-librdkafka's public interface are called. Next: reader.py.
+a Python object for each record and without the GIL, which the training loop needs meanwhile. Only functions of
+librdkafka's public interface are called. An option that it refuses becomes `BadInput` with the probable name and never
+the value, which may be a password. Next: reader.py.
 """
 
 import ctypes
@@ -23,15 +24,15 @@ _UNKNOWN = re.compile(r'No such configuration property: "([^"]+)"')
 
 
 def library_file() -> str:
-    """The librdkafka that confluent-kafka has loaded, or the system's; empty: there is none."""
+    """Path of the librdkafka that confluent-kafka has loaded, or of the system's; empty: there is none."""
     package = pathlib.Path(confluent_kafka.__file__).parent
-    found = [*package.parent.glob("confluent_kafka.libs/librdkafka[-.]*"), *package.glob(".dylibs/librdkafka[-.]*")]
-    return str(found[0]) if found else _installed()
+    files = [*package.parent.glob("confluent_kafka.libs/librdkafka[-.]*"), *package.glob(".dylibs/librdkafka[-.]*")]
+    return str(files[0]) if files else _installed()
 
 
 @functools.cache
 def known_options() -> tuple[str, ...]:
-    """All names of options, as the library prints them in its table; none where it cannot be asked."""
+    """All option names, from the table that the library prints; none where it cannot be asked."""
     libc, text, size = ctypes.CDLL(None), ctypes.c_void_p(), ctypes.c_size_t()
     try:
         show = ctypes.CDLL(library_file()).rd_kafka_conf_properties_show
@@ -53,7 +54,7 @@ def known_options() -> tuple[str, ...]:
 
 
 def unfit(text: str, settings: Mapping[str, Any]) -> errors.BadInput:
-    """An option that librdkafka does not take. It repeats a value that it does not like: that is not told."""
+    """The error for an option that librdkafka refuses. Its own message repeats the value: that part is hidden."""
     if (unknown := _UNKNOWN.search(text)) is not None:
         name = unknown.group(1)
         near = difflib.get_close_matches(name, known_options(), n=1)
@@ -68,15 +69,15 @@ def unfit(text: str, settings: Mapping[str, Any]) -> errors.BadInput:
 
 
 def _installed() -> str:
-    """The one that the system has, for a confluent-kafka that was built here."""
+    """The system's library, for a confluent-kafka that was built from source."""
     from ctypes import util
 
     return util.find_library("rdkafka") or ""
 
 
 CONSUMER = 1
-ROOM = 512  # for the text of an error
-OUTDATED = -1001  # an offset that says nothing
+ROOM = 512  # bytes for the text of an error
+OUTDATED = -1001  # RD_KAFKA_OFFSET_INVALID
 Tell = Callable[[int, str], None]
 _Told = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
 _Long = ctypes.POINTER(ctypes.c_int64)
@@ -107,7 +108,7 @@ _CALLS: dict[str, tuple[Any, list[Any]]] = {
 
 
 class PartitionNotice(NamedTuple):
-    """What came in place of a record: the end of a partition, or an error."""
+    """An event in place of a record: the end of a partition, or an error."""
 
     partition: int
     code: int
@@ -115,7 +116,7 @@ class PartitionNotice(NamedTuple):
 
 
 class BrokerQueryFailed(Exception):
-    """A question that was not answered: `code` says why."""
+    """The broker did not answer a query: `code` says why."""
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(text)
@@ -123,7 +124,7 @@ class BrokerQueryFailed(Exception):
 
 
 class Library:
-    """Functions of librdkafka by their names, and addresses of those that the native core calls."""
+    """Functions of librdkafka by name, and addresses of those that the native core calls."""
 
     def __init__(self, file: str) -> None:
         loaded = ctypes.CDLL(file)
@@ -138,14 +139,12 @@ class Library:
         raise AttributeError(name)
 
     def text(self, code: int) -> str:
-        """An error in words."""
         told: bytes = self.err2str(code)
         return told.decode(errors="replace")
 
 
 @functools.cache
 def library() -> Library:
-    """The library that confluent-kafka has loaded."""
     name = library_file()
     if not name:
         raise errors.MissingExtra("reading kafka:// streams: no librdkafka beside confluent-kafka, so it", "kafka")
@@ -153,10 +152,10 @@ def library() -> Library:
 
 
 class RawConsumer:
-    """A consumer of one topic without a group. Used by one thread."""
+    """A consumer of one topic without a group. For one thread."""
 
     def __init__(self, topic: str, settings: Mapping[str, Any], tell: Tell) -> None:
-        """BadInput names a setting that librdkafka does not take, and never its value."""
+        """BadInput names a setting that librdkafka refuses, and never its value."""
         self._lib = library()
         self._topic = topic.encode()
         self._tell = _Told(lambda _, code, reason, __: tell(code, (reason or b"").decode(errors="replace")))
@@ -165,26 +164,25 @@ class RawConsumer:
         self._queue = self._lib.queue_get_consumer(self._it)
 
     def assign(self, offsets: Mapping[int, int]) -> None:
-        """Read these too, each from its offset on."""
         self._change(self._lib.incremental_assign, offsets)
 
     def unassign(self, partitions: Iterable[int]) -> None:
-        """Read these no more. What was fetched of them is dropped."""
+        """Stop reading these; drop what was fetched of them."""
         self._change(self._lib.incremental_unassign, dict.fromkeys(partitions, OUTDATED))
 
     def consume(self, most: int, timeout_s: float) -> tuple[dict[int, Records], list[PartitionNotice]]:
-        """What there is, about `most`; waits while there is nothing."""
+        """Return what there is, about `most` records; wait while there is nothing."""
         runs, news = _native.consume_messages(self._lib.places, self._queue, most, round(1000 * timeout_s))
-        return {run[0]: _records(*run[1:]) for run in runs}, [PartitionNotice(*each) for each in news]
+        return {run[0]: _records(*run[1:]) for run in runs}, [PartitionNotice(*notice) for notice in news]
 
     def known_end(self, partition: int) -> int | None:
-        """One more than the newest offset, as the last fetch told."""
+        """One more than the newest offset, as of the last fetch."""
         low, high = ctypes.c_int64(), ctypes.c_int64()
         code = self._lib.get_watermark_offsets(self._it, self._topic, partition, low, high)
         return None if code or high.value < 0 else high.value
 
     def bounds(self, partition: int, timeout_s: float) -> tuple[int, int]:
-        """The oldest offset and one more than the newest, asked of the broker. NoAnswer when it does not."""
+        """Ask the broker for the oldest offset and one more than the newest."""
         low, high = ctypes.c_int64(), ctypes.c_int64()
         code = self._lib.query_watermark_offsets(self._it, self._topic, partition, low, high, round(1000 * timeout_s))
         if code:
@@ -192,11 +190,9 @@ class RawConsumer:
         return low.value, high.value
 
     def text(self, code: int) -> str:
-        """An error in words."""
         return self._lib.text(code)
 
     def close(self) -> None:
-        """Let go of connections and threads."""
         self._lib.queue_destroy(self._queue)
         self._lib.consumer_close(self._it)
         self._lib.destroy(self._it)

@@ -1,8 +1,8 @@
-"""Reads partitions of one topic from given offsets on, and knows at every moment where it stands.
+"""Read partitions of one topic from given offsets, and know the position at every moment.
 
-In: `assign({partition: offset})` by the worker. Out: chunks (base.Chunk), each from where the reader stood to where it
-stands: gaps of compaction and transactions are inside, what retention has deleted is counted as expired. A broker that
-is away is nothing to read. Next: worker/online/ makes batches of it. Messages become records in librdkafka.py.
+In: `assign({partition: offset})` by the worker. Out: chunks (stream.Chunk) from the reader's position to its next one:
+gaps of compaction and transactions are inside, records that retention deleted are counted as expired. An unavailable
+broker gives nothing. Next: worker/online/ makes batches. librdkafka.py makes records of messages.
 """
 
 import logging
@@ -20,69 +20,71 @@ from springtide.data.stream.stream import Chunk
 
 log = logging.getLogger(__name__)
 
-AWAY_S = 60.0  # a broker that is away for longer is an error, told again every so often
-LOOK_S = 5.0  # one question to the broker
-AGAIN_S = 0.5  # between two questions about a partition that is out of range
+AWAY_S = 60.0  # a broker that is unavailable for longer is an error, raised again every so often
+LOOK_S = 5.0  # one query to the broker
+AGAIN_S = 0.5  # between two queries for a partition that is out of range
 SHRUNK_S = 5.0  # a broker that has just started may not know yet how much it has
 OUT_OF_RANGE = {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}
 
 
 class KafkaReader:
-    """base.StreamReader. Used by one thread."""
+    """A `StreamReader` of one topic. For one thread."""
 
     def __init__(self, address: Address, *, away_s: float = AWAY_S) -> None:
         self._address = address
         self._away_s = away_s
         self._away: tuple[float, str] | None = None
         self._next: dict[int, int] = {}
-        """Where it stands, of each partition assigned."""
+        """Position in each assigned partition."""
         self._astray: dict[int, float] = {}
-        """Partitions whose offset the broker does not have, and when to ask about them."""
+        """Partitions whose offset the broker does not have, and when to ask again."""
         self._shrunk: dict[int, float] = {}
-        """Of those, the ones that end before where we stand, and since when."""
+        """Of those, the ones that end before our position, and since when."""
         self._ends: dict[int, int] = {}
         self._handle: RawConsumer | None = RawConsumer(address.topic, client.consuming(address), self._note)
 
     def assign(self, positions: Mapping[int, int]) -> None:
-        """Read these from now on. Partitions that stand where they should are not disturbed."""
-        wrong = [each for each, offset in self._next.items() if positions.get(each) != offset]
+        """Read these from now on. Partitions at the right position are not disturbed."""
+        wrong = [partition for partition, offset in self._next.items() if positions.get(partition) != offset]
         if wrong:
             self._it.unassign(wrong)
-            for each in wrong:
-                del self._next[each]
-                self._astray.pop(each, None)
-                self._shrunk.pop(each, None)
-                self._ends.pop(each, None)
-        new = {each: offset for each, offset in positions.items() if each not in self._next}
+            for partition in wrong:
+                del self._next[partition]
+                self._astray.pop(partition, None)
+                self._shrunk.pop(partition, None)
+                self._ends.pop(partition, None)
+        new = {partition: offset for partition, offset in positions.items() if partition not in self._next}
         if new:
             self._it.assign(new)
             self._next |= new
 
     def poll(self, timeout_s: float, most: int = 65536) -> list[Chunk]:
-        """What there is, at most about `most` records. What is heard but no record does not end the wait."""
+        """Return what there is, at most about `most` records. Events without records do not end the wait."""
         until = time.monotonic() + timeout_s
         while True:
-            found = self._astray_ones()
+            chunks = self._astray_ones()
             left_s = max(until - time.monotonic(), 0.0)
-            wait_s = 0.0 if found else min(left_s, AGAIN_S) if self._astray else left_s
-            found += self._read(wait_s, most)
-            if found:
+            wait_s = 0.0 if chunks else min(left_s, AGAIN_S) if self._astray else left_s
+            chunks += self._read(wait_s, most)
+            if chunks:
                 self._away = None
-                return found
+                return chunks
             if self._away is not None:
                 self._look()
             if time.monotonic() >= until:
-                return found
+                return chunks
 
     def ends(self) -> Mapping[int, int]:
-        """Ends as told with the last fetch."""
         for partition in self._next:
             if (end := self._it.known_end(partition)) is not None:
                 self._ends[partition] = end
-        return {each: max(end, self._next[each]) for each, end in self._ends.items() if each in self._next}
+        return {
+            partition: max(end, self._next[partition])
+            for partition, end in self._ends.items()
+            if partition in self._next
+        }
 
     def close(self) -> None:
-        """Let go of the connection."""
         handle, self._handle = self._handle, None
         if handle is not None:
             handle.close()
@@ -94,7 +96,7 @@ class KafkaReader:
         return self._handle
 
     def _read(self, wait_s: float, most: int) -> list[Chunk]:
-        """Go on by what there is; records of partitions that are not ours any more, or came before, are dropped."""
+        """Advance by what there is; drop records of partitions that were reassigned, or of earlier offsets."""
         stood = dict(self._next)
         found, news = self._it.consume(most, wait_s)
         for partition, read in list(found.items()):
@@ -105,21 +107,26 @@ class KafkaReader:
                 read = found[partition] = read.between(at, int(read.offsets[-1]) + 1)
             if len(read):
                 self._next[partition] = int(read.offsets[-1]) + 1
-        for one in news:
-            self._hear(one)
+        for notice in news:
+            self._hear(notice)
         return [
-            Chunk(partition=each, first=first, next=self._next[each], records=found.get(each, Records.none()))
-            for each, first in stood.items()
-            if self._next[each] > first
+            Chunk(
+                partition=partition,
+                first=first,
+                next=self._next[partition],
+                records=found.get(partition, Records.none()),
+            )
+            for partition, first in stood.items()
+            if self._next[partition] > first
         ]
 
     def _hear(self, news: PartitionNotice) -> None:
-        """What comes in place of a record: the end of a partition, or trouble with it."""
+        """Handle an event in place of a record: the end of a partition, or an error."""
         partition, code, offset = news
         if code in client.REFUSED:
             raise client.refused(self._address, self._it.text(code))
         if partition not in self._next:
-            if code != KafkaError.GROUP_AUTHORIZATION_FAILED:  # a group is a name only, unless the user wants commits
+            if code != KafkaError.GROUP_AUTHORIZATION_FAILED:  # the group is only a name, unless the user wants commits
                 self._note(code, self._it.text(code))
         elif code == KafkaError._PARTITION_EOF:
             self._next[partition] = max(self._next[partition], offset)
@@ -130,8 +137,8 @@ class KafkaReader:
             self._note(code, self._it.text(code))
 
     def _astray_ones(self) -> list[Chunk]:
-        """Find the way back for partitions whose offset is not there: on to the oldest record that is."""
-        found = []
+        """Move partitions whose offset is gone to the oldest record that exists."""
+        chunks = []
         for partition, when in list(self._astray.items()):
             if time.monotonic() < when:
                 continue
@@ -158,13 +165,11 @@ class KafkaReader:
             if on > at:
                 log.warning("partition %d: %d records were deleted before they were read", partition, on - at)
                 self._next[partition] = on
-                found.append(
-                    Chunk(partition=partition, first=at, next=on, records=Records.none(), expired=on - at)
-                )  # fmt: skip
-        return found
+                chunks.append(Chunk(partition=partition, first=at, next=on, records=Records.none(), expired=on - at))
+        return chunks
 
     def _note(self, code: int, why: str) -> None:
-        """Trouble that may pass. When it began counts, and what it began with says more than that nobody is left."""
+        """Remember a temporary error: its beginning, and the most informative reason."""
         if self._away is None:
             log.warning("reading topic %r: %s", self._address.topic, why)
             self._away = (time.monotonic(), why)
@@ -172,7 +177,7 @@ class KafkaReader:
             self._away = (self._away[0], why)
 
     def _look(self) -> None:
-        """Whether a broker that was away for long still is. TemporaryError then."""
+        """Ask a broker that was unavailable for long. TemporaryError if it still is."""
         assert self._away is not None
         since, why = self._away
         away_s = time.monotonic() - since

@@ -1,7 +1,7 @@
-"""One topic: how many partitions it has, where they begin and end. Any thread may ask.
+"""One topic as a `Stream`: how many partitions it has, where they begin and end. Thread-safe.
 
-In: a URL (address.py). Out: base.Stream; `open` gives readers (reader.py), `writer` producers (writer.py). A broker
-that does not answer is waited for; how many partitions there were is remembered meanwhile.
+In: a URL (address.py). Out: readers (reader.py) and producers (writer.py). Queries wait for a broker that does not
+answer; meanwhile the last known number of partitions counts.
 """
 
 import functools
@@ -28,22 +28,21 @@ from springtide.domain.data.streams import MOST_PARTITIONS, PartitionRange
 
 log = logging.getLogger(__name__)
 
-ANSWER_S = 30.0  # how long a question may take, a broker that restarts included
-ONCE_S = 5.0  # one try of it
+ANSWER_S = 30.0  # limit of a query, including a restart of the broker
+ONCE_S = 5.0  # one try of a query
 MISSING_S = 10.0  # how long a topic may be missing: a broker that has just started answers before it knows its topics
-ID_S = 3.0  # for the topic's id: without one a topic that was made anew is known only if it is shorter
+ID_S = 3.0  # for the topic's id: without one, a recreated topic is noticed only if it is shorter
 FRESH_S = 1.0  # how long a count of partitions is good
-EARLIEST, LATEST = -2, -1  # as times: Kafka's words for where a partition begins and ends
+EARLIEST, LATEST = -2, -1  # as times: Kafka's codes for the begin and the end of a partition
 Answer = TypeVar("Answer")
 
 
 def open_url(url: str) -> "KafkaStream":
-    """The topic at kafka://host:port/topic."""
     return KafkaStream(addresses.parse(url))
 
 
 class KafkaStream:
-    """base.Stream over one topic."""
+    """A `Stream` over one topic."""
 
     def __init__(self, address: addresses.Address, *, answer_s: float = ANSWER_S) -> None:
         self.address = address
@@ -56,17 +55,14 @@ class KafkaStream:
 
     @property
     def url(self) -> str:
-        """Where it is, without passwords."""
         return self.address.shown
 
     @functools.cached_property
     def id(self) -> str:
-        """The topic's own id; empty where its broker gives none."""
-        self.partitions()  # a broker that restarts is waited for, and its refusals are told
+        self.partitions()  # waits for a restarting broker, and raises its refusals
         return client.topic_id(self.address, self._note, ID_S)
 
     def partitions(self) -> int:
-        """How many there are now, or were when the broker last answered."""
         with self._lock:
             if time.monotonic() - self._counted_at < FRESH_S:
                 return self._partitions
@@ -80,7 +76,7 @@ class KafkaStream:
             return self._partitions
 
     def bounds(self, start: str = "earliest") -> list[PartitionRange]:
-        """Every partition from its start, as the job wants it, to its end now. A topic has no final end."""
+        """Every partition from the job's start to its end now. A topic has no final end."""
         partitions = range(self.partitions())
         lows = self._offsets(partitions, EARLIEST)
         highs = self._offsets(partitions, LATEST)
@@ -91,27 +87,23 @@ class KafkaStream:
         else:
             firsts = self._offsets(partitions, self._since(start))
         return [
-            PartitionRange(each, high if first < 0 else max(first, low), high)
-            for each, first, low, high in zip(partitions, firsts, lows, highs, strict=True)
+            PartitionRange(partition, high if first < 0 else max(first, low), high)
+            for partition, first, low, high in zip(partitions, firsts, lows, highs, strict=True)
         ]
 
     def open(self) -> KafkaReader:
-        """A reader of its own connection."""
         return KafkaReader(self.address)
 
     def writer(self) -> KafkaWriter:
-        """A producer of its own connection."""
         return KafkaWriter(self.address)
 
     def close(self) -> None:
-        """Let go of the connection. Readers and writers have theirs."""
         with self._lock:
             asking, self._client = self._client, None
         if asking is not None:
             asking.close()
 
     def _since(self, start: str) -> int:
-        """The time at which to start, in milliseconds."""
         try:
             millis = int(float(start) * 1000)
         except ValueError:
@@ -123,26 +115,26 @@ class KafkaStream:
         return millis
 
     def _offsets(self, partitions: range, since: int) -> list[int]:
-        """First offsets since a time, by one question a broker; -1 where no record is that young."""
+        """First offsets since a time, by one query to each broker; -1 where no record is that young."""
 
         def question(asking: Consumer, most_s: float) -> list[int]:
-            places = [TopicPartition(self.address.topic, each, since) for each in partitions]
-            told = {place.partition: place for place in asking.offsets_for_times(places, most_s)}
-            for place in told.values():
+            places = [TopicPartition(self.address.topic, partition, since) for partition in partitions]
+            answers = {place.partition: place for place in asking.offsets_for_times(places, most_s)}
+            for place in answers.values():
                 if place.error is not None:
                     raise KafkaException(place.error)
-            return [told[each].offset for each in partitions]
+            return [answers[partition].offset for partition in partitions]
 
         return self._ask(question)
 
     def _count(self, asking: Consumer, most_s: float) -> int:
-        told = asking.list_topics(self.address.topic, most_s).topics[self.address.topic]
-        if told.error is not None:
-            raise KafkaException(told.error)
-        return len(told.partitions)
+        topic = asking.list_topics(self.address.topic, most_s).topics[self.address.topic]
+        if topic.error is not None:
+            raise KafkaException(topic.error)
+        return len(topic.partitions)
 
     def _ask(self, question: Callable[[Consumer, float], Answer], answer_s: float | None = None) -> Answer:
-        """Ask until there is an answer. The user's mistakes are told at once, a missing topic after a moment."""
+        """Ask until there is an answer. A user's mistake raises at once, a missing topic after a moment."""
         began, limit_s = time.monotonic(), self._answer_s if answer_s is None else answer_s
         said, missing_since = limit_s <= SAID_S, float("inf")
         while True:
@@ -153,15 +145,15 @@ class KafkaStream:
             else:
                 self._trouble = client.BrokerTrouble("no answer")
                 return answer
-            self._asking().poll(0)  # a question does not hear why the broker is away, such as its certificate
+            self._asking().poll(0)  # a query does not report why the broker is away, such as a certificate
             waited_s = time.monotonic() - began
             if code in client.REFUSED:
                 raise client.refused(self.address, text)
-            if self._trouble.refused and not self._partitions:  # else it let us in before: it may again
+            if self._trouble.refused and not self._partitions:  # else it admitted us before, and may again
                 raise client.refused(self.address, self._trouble.text)
             if code not in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC):
                 missing_since = float("inf")
-            else:  # by a broker that answers: how long it was away before that says nothing
+            else:  # from a broker that answers: earlier downtime does not count
                 missing_since = min(missing_since, time.monotonic())
                 self._trouble.note(code, f"it knows no topic {self.address.topic!r}")
             if not self._partitions and time.monotonic() - missing_since >= MISSING_S:
@@ -189,5 +181,5 @@ class KafkaStream:
 
 
 def _told(error: KafkaException) -> tuple[int, str]:
-    told = error.args[0]
-    return (told.code(), told.str()) if isinstance(told, KafkaError) else (KafkaError._FAIL, str(told))
+    reason = error.args[0]
+    return (reason.code(), reason.str()) if isinstance(reason, KafkaError) else (KafkaError._FAIL, str(reason))

@@ -1,8 +1,8 @@
-"""Appends records to a topic: by whole runs, in order, and nothing is taken for kept before the broker has said so.
+"""Append records to a topic in order; they count as stored only when the broker confirms them.
 
-In: `append(partition, payload, ends)` from produce.py. Out: records at the broker when `flush` returns. A broker that
-is away is waited for; records that it refuses in the end are an error that says how many. Brokers since 0.11 keep each
-record once; an older one may keep a record twice when it is killed between keeping and saying so.
+In: `append(partition, payload, ends)` from produce.py. Out: records at the broker when `flush` returns. The writer
+waits for an unavailable broker; records that it finally refuses raise an error with their number. Brokers since 0.11
+store each record once; an older one may store a record twice if it is killed before it confirms.
 """
 
 import logging
@@ -22,11 +22,11 @@ AWAY_S = 60.0
 LOOK_S = 0.1
 NEW_S = 5.0  # how long a partition that was just added may stay unknown
 WRONG = {KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC, KafkaError.MSG_SIZE_TOO_LARGE} | client.REFUSED
-"""To try again would not help."""
+"""Errors that a retry does not solve."""
 
 
 class KafkaWriter:
-    """base.StreamWriter. Used by one thread."""
+    """A `StreamWriter` of one topic. For one thread."""
 
     def __init__(self, address: Address, *, away_s: float = AWAY_S) -> None:
         self._address = address
@@ -37,7 +37,7 @@ class KafkaWriter:
         self._producer: Producer | None = client.producer(address, self._note, self._failed)
 
     def append(self, partition: int, payload: Buffer, ends: Ints) -> None:
-        """Hand the records over; waits while too many are on their way."""
+        """Queue the records; waits while too many are unconfirmed."""
         produce, topic, whole = self._it.produce, self._address.topic, np.frombuffer(payload, np.uint8).data
         begin = 0
         for end in ends.tolist():
@@ -51,8 +51,7 @@ class KafkaWriter:
         self._check()
 
     def flush(self) -> None:
-        """Wait until the broker has all of it."""
-        since, waiting, said = time.monotonic(), len(self._it), False
+        since, waiting, logged = time.monotonic(), len(self._it), False
         while left := self._it.flush(LOOK_S):
             waited_s = time.monotonic() - since
             if left != waiting:
@@ -61,14 +60,18 @@ class KafkaWriter:
                 raise client.refused(self._address, self._trouble.text)
             elif waited_s > self._away_s:
                 raise client.unreachable(self._address, self._away_s, f"{left} records wait; {self._trouble.text}")
-            elif waited_s > client.SAID_S and not said:
-                said = True
-                log.warning("%d records wait for the Kafka broker at %s, up to %.0f s: %s", left, self._address.servers,
-                            self._away_s, self._trouble.text)  # fmt: skip
+            elif waited_s > client.SAID_S and not logged:
+                logged = True
+                log.warning(
+                    "%d records wait for the Kafka broker at %s, up to %.0f s: %s",
+                    left,
+                    self._address.servers,
+                    self._away_s,
+                    self._trouble.text,
+                )
         self._check()
 
     def close(self) -> None:
-        """Flush, and append no more."""
         if self._producer is None:
             return
         try:
@@ -85,7 +88,7 @@ class KafkaWriter:
         return self._producer
 
     def _again(self, partition: int, body: bytes, error: BufferError | KafkaException) -> None:
-        """A record that was not taken at once: wait for room, or until we have heard of a partition that is new."""
+        """Retry a record that was not accepted: wait for room, or for news of a partition that was just added."""
         since, waiting, began = time.monotonic(), len(self._it), time.monotonic()
         while True:
             if isinstance(error, BufferError):
@@ -106,7 +109,7 @@ class KafkaWriter:
                 raise client.unreachable(self._address, self._away_s, f"{waiting} wait; {self._trouble.text}") from None
 
     def _look(self) -> None:
-        """Ask how many partitions there are: the client does so by itself every few minutes only."""
+        """Ask for the number of partitions: the client itself does so only every few minutes."""
         try:
             self._it.list_topics(self._address.topic, NEW_S)
         except KafkaException as error:
@@ -133,5 +136,5 @@ class KafkaWriter:
 
 
 def _code(error: KafkaException) -> int:
-    told = error.args[0]
-    return told.code() if isinstance(told, KafkaError) else KafkaError._FAIL
+    reason = error.args[0]
+    return reason.code() if isinstance(reason, KafkaError) else KafkaError._FAIL

@@ -1,8 +1,9 @@
-"""Where each partition begins and ends now, in a file that all producers and readers of a log have mapped.
+"""Begin and end of each partition, in a file that all producers and readers of a log map into memory.
 
-A reader of 800 partitions sees what is new by looking at memory: no file is opened, no call made. A producer stores the
-new end last, when bytes and index are written: that is when records exist. After a boot the file counts for nothing and
-is made anew from the segments; only that ends went so far is believed. In: tail.py stores. Out: reader.py, stream.py.
+A reader of 800 partitions finds new records by looking at memory, without opening a file or making a system call. A
+producer stores the new end last, when bytes and index are written: only then do records exist. After a boot the file is
+rebuilt from the segments; of the old file only the ends count, because readers may have seen them. In: tail.py stores.
+Out: reader.py, stream.py.
 """
 
 import os
@@ -15,16 +16,17 @@ from springtide.data.stream.log import layout, mapped
 from springtide.domain.data.streams import MOST_PARTITIONS
 
 START, END, CHANGES, BYTES, CHECKED, LAST_US = range(6)
-"""Oldest offset kept, one more than the newest, how often segments came or went, bytes kept, whether the newest segment
-was checked since the boot, when the newest record came."""
+"""Columns: oldest offset, one more than the newest, how often segments came or went, bytes, whether the newest segment
+was checked since the boot, when the newest record came.
+"""
 FIELDS = 8
 MAGIC = b"heads 1\n"
 HEAD_BYTES = 64
 NAME_BYTES = 48
 SEALING, PARTITIONS = 6, 7
-"""Places in the header (of 8-byte words) after the boot's name: whether the log is sealed, and how many partitions."""
+"""Header words (8 bytes) after the boot id: whether the log is sealed, and how many partitions it has."""
 OPEN, CLOSING, SEALED = 0, 1, 2
-"""Of `sealing`: records come; no more come, but one may be on its way; the ends are final."""
+"""Values of `sealing`: records come; no more come, but one may be under way; the ends are final."""
 
 
 class PartitionHeads:
@@ -43,7 +45,6 @@ class PartitionHeads:
 
     @property
     def partitions(self) -> int:
-        """How many there are."""
         return int(self._header[PARTITIONS])
 
     @partitions.setter
@@ -52,7 +53,6 @@ class PartitionHeads:
 
     @property
     def sealing(self) -> int:
-        """Whether records may still come."""
         return int(self._header[SEALING])
 
     @sealing.setter
@@ -61,27 +61,27 @@ class PartitionHeads:
 
     @property
     def of_this_boot(self) -> bool:
-        """Whether what is stored here was stored since the machine started."""
+        """True if the file was written since the machine started."""
         return self._name.tobytes() == _name()
 
     def forget(self, partitions: int) -> None:
-        """Of the boot before, count nothing but the ends that readers were told; of no boot, nothing."""
+        """Clear the rows but for ends of an earlier boot, which readers may have seen."""
         rows = self.rows[:partitions]
         ends = rows[:, END].copy() if self._name.tobytes().startswith(MAGIC) else 0
         rows[:] = 0
         rows[:, END] = ends
 
     def begin(self, partitions: int) -> None:
-        """All rows are right now."""
+        """Mark all rows as valid for this boot."""
         self.partitions = partitions
         self._name[:] = np.frombuffer(_name(), np.uint8)
 
 
 def make(path: Path) -> None:
-    """The file, with nothing in it yet; one that is there stays."""
+    """Create the file; an existing one stays."""
     handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     try:
-        os.ftruncate(handle, HEAD_BYTES + MOST_PARTITIONS * FIELDS * 8)  # sparse: what is not used takes no room
+        os.ftruncate(handle, HEAD_BYTES + MOST_PARTITIONS * FIELDS * 8)  # sparse: unused rows take no space
     finally:
         os.close(handle)
 

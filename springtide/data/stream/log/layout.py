@@ -24,37 +24,37 @@ from springtide.domain.data.streams import MOST_PARTITIONS
 
 FORMAT = 2
 ENTRY = np.dtype([("end", "<i8"), ("at_us", "<i8"), ("crc", "<u4"), ("records", "<u4")])
-"""Of a record: where its bytes end, when it was appended. The last entry of an append also has the CRC-32 of all the
-bytes of that append and how many records it had; the others have 0 there: a reader never finds half an append."""
+"""Of a record: where its bytes end, and when it was appended. The last entry of an append also has the CRC-32 of its
+bytes and its number of records; the others have 0 there, so a reader never sees half an append.
+"""
 HEADER = np.dtype([("magic", "S8"), ("format", "<u4"), ("entry", "<u4"), ("base", "<i8")])
 """Begins an index file; as long as an entry."""
 MAGIC = b"sprtide\n"
 WIDTH = ENTRY.itemsize
-SEGMENT_BYTES = 64 * 2**20  # a segment is what retention deletes and what is checked after a crash: 64 MiB in ~0.1 s
+SEGMENT_BYTES = 64 * 2**20  # retention deletes whole segments, and a crash checks one: 64 MiB take ~0.1 s
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 
 class LogSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is the same for whoever opens the log."""
+    """What all users of the log share."""
 
     format: int = FORMAT
     id: str = ""
-    """Identity of the log, drawn when it is made."""
+    """Random identity of the log."""
     partitions: int
     segment_bytes: int = SEGMENT_BYTES
-    """A segment that has reached this is closed, and a new one begun."""
+    """A segment of this size is closed, and a new one begun."""
     retain_bytes: int | None = None
-    """Bytes that a partition keeps; the oldest closed segments beyond are deleted. None: all."""
+    """Bytes that a partition keeps; older closed segments are deleted. None: all."""
     retain_s: float | None = None
-    """Seconds after which a closed segment is deleted, counted from its newest record. None: never."""
+    """Seconds after its newest record when a closed segment is deleted. None: never."""
     sync: str = "segment"
     """When bytes are forced to disk: "segment" (when one is closed, and by `flush`) or "append" (each time)."""
     sealed: bool = False
-    """Nothing will be appended any more."""
+    """True if nothing will be appended any more."""
 
 
 def check(settings: LogSettings) -> LogSettings:
-    """The same, or BadInput."""
     for name, value, least in (
         ("partitions", settings.partitions, 1),
         ("segment_bytes", settings.segment_bytes, 1),
@@ -71,7 +71,6 @@ def check(settings: LogSettings) -> LogSettings:
 
 
 def load(folder: Path) -> LogSettings:
-    """Settings of the log in a folder."""
     path = folder / "log.json"
     try:
         raw = path.read_bytes()
@@ -92,7 +91,7 @@ def load(folder: Path) -> LogSettings:
 
 
 def store(folder: Path, settings: LogSettings) -> None:
-    """Replace the settings: readers see the old ones or the new ones."""
+    """Replace the settings atomically."""
     path = folder / "log.json.new"
     with path.open("wb") as file:
         file.write(msgspec.json.encode(check(settings)))
@@ -102,28 +101,26 @@ def store(folder: Path, settings: LogSettings) -> None:
 
 
 def partition_folder(folder: Path, partition: int) -> Path:
-    """Where a partition lies."""
     return folder / f"p{partition:05d}"
 
 
 def index_path(folder: Path, base: int) -> Path:
-    """The index of a partition's segment that begins with this offset."""
+    """The index of the segment that begins with this offset."""
     return folder / f"{base:020d}.index"
 
 
 def data_path(folder: Path, base: int) -> Path:
-    """The records of the same."""
     return folder / f"{base:020d}.data"
 
 
 def bases(folder: Path) -> list[int]:
-    """First offsets of the segments of a partition, oldest first."""
+    """First offsets of a partition's segments, oldest first."""
     return sorted(int(name[:20]) for name in os.listdir(folder) if name.endswith(".index") and name[:20].isdigit())
 
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Alone among those who make, grow, seal or check this log. Freed when a process dies."""
+    """Hold the lock for creating, growing, sealing or checking this log. A dying process releases it."""
     handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o666)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
@@ -133,7 +130,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def boot_id() -> bytes:
-    """Which run of the machine this is: what was not forced to disk may be gone in the next one."""
+    """Identity of this boot: bytes that were not forced to disk may be lost in the next one."""
     try:
         return Path(BOOT_ID).read_bytes().strip()[:40]
     except OSError:

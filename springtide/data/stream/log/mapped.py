@@ -1,7 +1,7 @@
-"""A file mapped to memory, past its end too: as it grows, more of the same mapping can be read.
+"""Map a file into memory, also beyond its end: as it grows, the same mapping shows more.
 
-Python's own mmap does not map beyond the end, and keeps a file descriptor a mapping; a reader of 800 partitions has one
-mapping each. The mapping goes when nothing refers to its array any more. In: reader.py, heads.py.
+Python's mmap does not map beyond the end and keeps a file descriptor for each mapping; a reader of 800 partitions has
+that many mappings. A mapping ends with the last reference to its array. In: reader.py, heads.py.
 """
 
 import ctypes
@@ -18,15 +18,13 @@ FAILED = ctypes.c_void_p(-1).value
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p
-_libc.mmap.argtypes = [
-    ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long
-]  # fmt: skip
+_libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
 _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 _libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 
 
 def map_file(handle: int, size: int, *, to_write: bool = False) -> Bytes:
-    """The first `size` bytes of an open file, which may be shorter: read no further than it reaches."""
+    """Map the first `size` bytes of an open file, which may be shorter: read no further than it reaches."""
     address = _libc.mmap(None, size, PROT_READ | (PROT_WRITE if to_write else 0), MAP_SHARED, handle, 0)
     if address == FAILED:
         code = ctypes.get_errno()
@@ -39,10 +37,7 @@ def map_file(handle: int, size: int, *, to_write: bool = False) -> Bytes:
 
 
 def let_go(array: Bytes, first: int, end: int) -> None:
-    """These bytes of a mapping for reading were read: they count no longer as this process's memory.
-
-    Whoever still has a view of them finds them again, in the page cache or on disk.
-    """
+    """Release the memory of bytes that were read. Existing views still find them in the page cache or on disk."""
     page = mmap.PAGESIZE
     first, end = -(-first // page) * page, end // page * page
     if end > first:

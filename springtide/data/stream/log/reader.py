@@ -1,7 +1,7 @@
-"""One reader of a log: looks at heads.py for what is new, and gives records out of mapped files, without copying them.
+"""Read a log: heads.py shows what is new, and records come out of mapped files without a copy.
 
-In: `stream.open()`. Out: `Chunk`s. Waiting is a short sleep between looks: a look costs microseconds however many
-partitions there are. Next: worker/online/.
+In: `stream.open()`. Out: `Chunk`s. Waiting is a short sleep between looks at heads.py, which cost microseconds for any
+number of partitions. Next: worker/online/.
 """
 
 import bisect
@@ -19,8 +19,8 @@ from springtide.data.stream.records import Bytes, Ints, Records
 from springtide.data.stream.stream import Chunk
 
 NAP_S = 0.002  # a look costs about 10 us: 0.5% of a core while nothing comes
-KEPT_BYTES = 4 * 2**20  # of what was read stay mapped a partition: else a reader of many seems to grow without end
-SPARE_BYTES = 2**20  # mapped beyond what a segment should have: it is mapped anew when one large append takes more
+KEPT_BYTES = 4 * 2**20  # of read bytes that stay mapped per partition: else the process seems to grow without end
+SPARE_BYTES = 2**20  # mapped beyond a segment's size: a larger append maps it again
 
 
 class LogReader:
@@ -29,14 +29,13 @@ class LogReader:
     def __init__(self, folder: Path, watched: PartitionHeads) -> None:
         self._folder = folder
         self._heads = watched
-        self._places: dict[int, _Place] = {}
+        self._places: dict[int, _PartitionReader] = {}
         self._order: Ints = np.empty(0, np.int64)
         self._at: Ints = np.empty(0, np.int64)  # where we stand, in the same order
         self._turn = 0  # partition that is served first
         self._room = layout.load(folder).segment_bytes + SPARE_BYTES
 
     def assign(self, positions: Mapping[int, int]) -> None:
-        """Read these partitions from now on, each from this offset."""
         for partition, offset in positions.items():
             if not 0 <= partition < self._heads.partitions or offset < 0:
                 raise errors.BadInput(
@@ -57,7 +56,6 @@ class LogReader:
         self._at = np.fromiter((positions[partition] for partition in self._places), np.int64, len(self._places))
 
     def poll(self, timeout_s: float, most: int = 65536) -> list[Chunk]:
-        """What there is; waits at most `timeout_s` while there is nothing."""
         until = time.monotonic() + timeout_s
         while True:
             chunks = self._sweep(max(1, most))
@@ -67,21 +65,19 @@ class LogReader:
             time.sleep(min(NAP_S, left))
 
     def ends(self) -> Mapping[int, int]:
-        """One more than the newest offset of each partition assigned."""
         ends = self._heads.rows[self._order, heads.END]
         return dict(zip(self._order.tolist(), ends.tolist(), strict=True))
 
     def close(self) -> None:
-        """Let go of the files."""
         self._places = {}
         self._order = np.empty(0, np.int64)
 
-    def _place(self, partition: int) -> "_Place":
+    def _place(self, partition: int) -> "_PartitionReader":
         folder = layout.partition_folder(self._folder, partition)
-        return _Place(folder, self._heads.rows[partition], self._room)
+        return _PartitionReader(folder, self._heads.rows[partition], self._room)
 
     def _sweep(self, most: int) -> list[Chunk]:
-        """Once around the partitions that have something, beginning after the one that was last served."""
+        """Read once around the partitions with new records, beginning after the one served last."""
         rows = self._heads.rows
         news = np.flatnonzero((rows[self._order, heads.END] > self._at) | (rows[self._order, heads.START] > self._at))
         if not len(news):
@@ -102,7 +98,7 @@ class LogReader:
         return chunks
 
 
-class _Place:
+class _PartitionReader:
     """One partition, with the segment mapped that was read last."""
 
     def __init__(self, folder: Path, row: Ints, room: int) -> None:
@@ -113,11 +109,10 @@ class _Place:
         self._bases: list[int] = []
         self._base = -1
         self._data: Bytes = np.empty(0, np.uint8)
-        self._gone = 0  # bytes of it that were let go of
+        self._gone = 0  # released bytes of it
 
     def read(self, partition: int, first: int, most: int) -> Chunk | None:
-        """The next records from `first` on, of one segment at most; None when nothing is told of any offset."""
-        for _ in range(3):  # a segment may go while we look for it: then there is a later one
+        for _ in range(3):  # retention may delete a segment meanwhile: then there is a later one
             if self._changes != self._row[heads.CHANGES]:
                 self._changes = int(self._row[heads.CHANGES])
                 self._bases = layout.bases(self._folder)
@@ -141,17 +136,16 @@ class _Place:
         return None
 
     def _records(self, base: int, first: int, end: int) -> Records:
-        """Offsets `first` to `end` of the segment that begins with `base`, as far as they are there."""
         place = first - base
         skip = 1 if place else 0  # the entry before tells where the first begins
         index = os.open(layout.index_path(self._folder, base), os.O_RDONLY)
         try:
-            found = segment.entries(index, place - skip, end - first + skip)
+            entries = segment.entries(index, place - skip, end - first + skip)
         finally:
             os.close(index)
-        if len(found) <= skip:
+        if len(entries) <= skip:
             return Records.none()
-        ends = found["end"].astype(np.int64)
+        ends = entries["end"].astype(np.int64)
         starts = ends[:-1] if skip else np.concatenate([np.zeros(1, np.int64), ends[:-1]])
         ends = ends[skip:]
         if base != self._base or int(ends[-1]) > len(self._data):
@@ -159,11 +153,10 @@ class _Place:
         if int(starts[0]) - self._gone >= 2 * KEPT_BYTES:
             mapped.let_go(self._data, self._gone, int(starts[0]) - KEPT_BYTES)
             self._gone = int(starts[0]) - KEPT_BYTES
-        times = found["at_us"][skip:] / 1e6
+        times = entries["at_us"][skip:] / 1e6
         return Records(self._data, starts, ends, np.arange(first, first + len(ends)), times)
 
     def _map(self, base: int, size: int) -> None:
-        """Map the data of a segment, with room to grow: `size` bytes at least."""
         handle = os.open(layout.data_path(self._folder, base), os.O_RDONLY)
         try:
             self._data = mapped.map_file(handle, max(self._room, size))

@@ -1,7 +1,7 @@
-"""The index of one segment: entries of whole appends, and how much of them survived a crash.
+"""The index of one segment: which appends are whole and survived a crash, and which segments retention deletes.
 
-In: writer.py when it opens a partition, reader.py for entries. An append is whole when its last entry is there; after a
-boot also only when its bytes have the CRC that this entry tells.
+In: tail.py when it opens a partition, reader.py for entries. An append is whole if its last entry is there; after a
+boot its bytes must also have the CRC of that entry.
 """
 
 import os
@@ -19,32 +19,31 @@ Entries: TypeAlias = NDArray[np.void]
 
 
 def header(base: int) -> bytes:
-    """What an index file begins with."""
     return np.array([(MAGIC, FORMAT, WIDTH, base)], HEADER).tobytes()
 
 
 def entries(handle: int, first: int, count: int) -> Entries:
-    """So many entries of an index file from place `first` on; fewer when there are no more whole ones."""
+    """`count` entries from position `first`; fewer if there are no more whole ones."""
     raw = os.pread(handle, count * WIDTH, WIDTH + first * WIDTH)
     return np.frombuffer(raw, ENTRY, len(raw) // WIDTH)
 
 
 def length(handle: int) -> int:
-    """Whole entries of an index file, whether their append is whole or not."""
+    """Whole entries of an index file, also of unfinished appends."""
     return max(0, os.fstat(handle).st_size // WIDTH - 1)
 
 
 def check_header(handle: int, base: int, path: object) -> None:
-    """BadInput unless this is the index of a segment that begins with this offset."""
+    """Raise BadInput unless this is the index of a segment that begins with this offset."""
     if os.pread(handle, WIDTH, 0) != header(base):
         raise errors.BadInput(f"{path} is not an index of this version: the folder is damaged; restore or delete it")
 
 
 def whole(handle: int) -> int:
-    """Entries of appends that are whole."""
+    """Entries of whole appends."""
     count = length(handle)
     step = 1
-    while count > 0:  # nearly always the very last entry ends an append
+    while count > 0:  # nearly always the last entry ends an append
         step = min(step, count)
         ends = np.flatnonzero(entries(handle, count - step, step)["records"])
         if len(ends):
@@ -54,7 +53,7 @@ def whole(handle: int) -> int:
 
 
 def sound(index: int, data: int, count: int) -> int:
-    """Of `count` entries, how many are of appends whose bytes are what they were: all before the first that is not."""
+    """How many of `count` entries precede the first append whose bytes do not fit."""
     good, begin = 0, 0
     size = os.fstat(data).st_size
     whole_index = entries(index, 0, count)
@@ -71,7 +70,7 @@ def sound(index: int, data: int, count: int) -> int:
 
 
 class SegmentSize(NamedTuple):
-    """A segment."""
+    """A segment, for retention."""
 
     bytes: int
     newest_at: float
@@ -79,10 +78,10 @@ class SegmentSize(NamedTuple):
 
 
 def too_many(segments: Sequence[SegmentSize], *, retain_bytes: int | None, retain_s: float | None, at: float) -> int:
-    """How many of the oldest go. The last of `segments` is being written: it stays.
+    """How many of the oldest segments retention deletes. The last of `segments` is being written and stays.
 
-    By size: as long as what stays is still `retain_bytes` or more, so a partition never has less than it was promised.
-    By age: those whose newest record is older than `retain_s`, up to the first that is not.
+    By size: while the rest still has `retain_bytes` or more, so a partition never has less than promised. By age: those
+    whose newest record is older than `retain_s`, up to the first that is not.
     """
     closed = segments[:-1]
     by_age = 0

@@ -1,6 +1,6 @@
-"""A log in a folder as a `Stream`: make it, open it, grow it, seal it, and tell where its partitions begin and end.
+"""A log in a folder as a `Stream`: create, open, grow and seal it, and find where its partitions begin and end.
 
-In: `open.open_stream("log:///path")`, produce.py. Next: writer.py appends, reader.py reads.
+In: `open_stream("log:///path")`, produce.py. Next: writer.py appends, reader.py reads.
 """
 
 import os
@@ -34,27 +34,23 @@ class LogStream:
 
     @property
     def url(self) -> str:
-        """Where it is."""
         return f"log://{self.folder}"
 
     @property
     def settings(self) -> LogSettings:
-        """As they are now."""
         return layout.load(self.folder)
 
     @property
     def sealed(self) -> bool:
-        """Whether its ends are final."""
         return self._heads.sealing == heads.SEALED
 
     def partitions(self) -> int:
-        """How many there are now."""
         return self._heads.partitions
 
     def bounds(self, start: str = "earliest") -> list[PartitionRange]:
-        """Every partition: where a job begins that says `start`, the end now, and whether it is final."""
+        """Every partition: where a job that says `start` begins, the end now, and whether it is final."""
         self._check_same()
-        final = self.sealed  # before the ends are read: what comes between the two is not missed
+        final = self.sealed  # before the ends are read: a record between the two is not missed
         rows = self._heads.rows[: self.partitions()]
         ends = rows[:, heads.END].tolist()
         if start == "earliest":
@@ -67,19 +63,16 @@ class LogStream:
         return [PartitionRange(i, min(a, b), b, final) for i, (a, b) in enumerate(zip(starts, ends, strict=True))]
 
     def kept_bytes(self) -> list[int]:
-        """Bytes of records that each partition has."""
         return [int(count) for count in self._heads.rows[: self.partitions(), heads.BYTES]]
 
     def open(self) -> LogReader:
-        """A reader."""
         return LogReader(self.folder, self._heads)
 
     def writer(self) -> LogWriter:
-        """A producer."""
         return LogWriter(self.folder, self._heads)
 
     def grow(self, partitions: int) -> None:
-        """Have so many partitions from now on; those there are stay."""
+        """Add partitions, up to this number."""
         with layout.locked(self.folder):
             settings = layout.load(self.folder)
             if partitions < settings.partitions:
@@ -94,13 +87,13 @@ class LogStream:
             self._heads.partitions = partitions
 
     def seal(self) -> None:
-        """Nothing comes any more: jobs that read the log end when they have trained what is there."""
+        """End the log: jobs that read it end when they have trained what is there."""
         with layout.locked(self.folder):
             settings = layout.load(self.folder)
             layout.store(self.folder, msgspec.structs.replace(settings, sealed=True))
             if self._heads.sealing == heads.OPEN:
                 self._heads.sealing = heads.CLOSING
-            for partition in range(settings.partitions):  # an append that is under way ends first
+            for partition in range(settings.partitions):  # waits for an append that is under way
                 _mend(self.folder, partition, settings, self._heads)
             self._heads.sealing = heads.SEALED
 
@@ -108,10 +101,10 @@ class LogStream:
         """Nothing is held: mapped memory goes with the object."""
 
     def _check_same(self) -> None:
-        """Refuse a log that was deleted and made anew in this folder meanwhile."""
+        """Refuse a log that was deleted and recreated in this folder meanwhile."""
         try:
             now = layout.load(self.folder).id
-        except errors.MissingFile:  # whoever reads what is left of it may go on
+        except errors.MissingFile:  # a reader may finish what is left of it
             return
         if now != self.id:
             raise errors.StreamReplaced(
@@ -120,7 +113,7 @@ class LogStream:
             )
 
     def _since(self, partition: int, at: float, end: int) -> int:
-        """Offset of the first record that was appended at this time or later, as far as clocks ran forward."""
+        """Offset of the first record appended at this time or later, if clocks ran forward."""
         folder = layout.partition_folder(self.folder, partition)
         for base in reversed(layout.bases(folder)):
             try:
@@ -138,7 +131,7 @@ class LogStream:
 
 
 def create(folder: Path, settings: LogSettings) -> LogStream:
-    """A new log in a folder, which may be there but must not be a log."""
+    """Create a log in a folder, which may exist but must not be a log."""
     settings = layout.check(msgspec.structs.replace(settings, **plain(msgspec.structs.asdict(settings))))
     settings = msgspec.structs.replace(settings, id=secrets.token_hex(8))
     try:
@@ -161,12 +154,11 @@ def create(folder: Path, settings: LogSettings) -> LogStream:
 
 
 def open_url(url: str) -> LogStream:
-    """The log that ``log:///path/to/folder`` names."""
     return LogStream(folder_of(url))
 
 
 def folder_of(url: str) -> Path:
-    """The folder that a URL names; ``log://folder`` is one below where we stand."""
+    """The folder that a URL names; ``log://folder`` is relative to the current one."""
     parts = urlsplit(url)
     path = unquote(parts.netloc + parts.path)
     if not path or parts.query or parts.fragment:
@@ -195,7 +187,7 @@ def _mend(folder: Path, partition: int, settings: LogSettings, told: PartitionHe
 
 
 def _look_again(folder: Path, told: PartitionHeads) -> None:
-    """The machine was started anew: find every end in the files, and what did not survive."""
+    """After a boot: find every end in the files, and what did not survive."""
     with layout.locked(folder):
         if told.of_this_boot:
             return

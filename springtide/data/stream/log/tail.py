@@ -1,10 +1,10 @@
-"""The end of one partition, as a producer has it open: append, begin the next segment, delete the oldest.
+"""The end of one partition, open for appending: append, begin the next segment, delete the oldest.
 
-Several producers may have the same partition open. Each change is made under a lock on the partition's folder, and
-begins with a look at whether the end is where this producer left it; when not (another has appended, or died while it
-did) the files tell. Bytes are written first, then their index entries, then the end is stored in heads.py: who dies on
-the way has appended nothing. Offsets are never used twice: entries that a reader may have seen and whose bytes are lost
-(the machine died) leave a gap. In: writer.py.
+Several producers may have the same partition open. Each change holds a lock on the partition's folder and first checks
+whether the end is where this producer left it. If not (another producer appended, or died while it did), the files
+tell. Bytes are written first, then their index entries, then the end in heads.py: a producer that dies on the way has
+appended nothing. Offsets are never used twice: entries that a reader may have seen and whose bytes are lost (the
+machine died) leave a gap. In: writer.py.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ from springtide.data.stream.log import heads, layout, segment
 from springtide.data.stream.log.layout import ENTRY, WIDTH, LogSettings
 from springtide.data.stream.records import Buffer, Ints, view_of
 
-MOST_LOST = 2**40  # records; more were never told in the time that a disk may lag behind
+MOST_LOST = 2**40  # records; more cannot be appended in the time that a disk may lag behind
 
 
 class PartitionAppender:
@@ -42,7 +42,7 @@ class PartitionAppender:
         self.close()
 
     def append(self, payload: Buffer, ends: Ints, at_us: int) -> int:
-        """Append records, all or none; the offset of the first."""
+        """Append records, all or none; returns the offset of the first."""
         view = view_of(payload)
         with self._alone():
             if self._heads.sealing != heads.OPEN:
@@ -64,12 +64,14 @@ class PartitionAppender:
             return first
 
     def open(self) -> None:
-        """Find the end, and mend what a crash has left."""
+        """Find the end, and repair what a crash has left."""
         with self._alone():
             pass
 
     def trim(self, at: float) -> int:
-        """Delete what retention no longer keeps, the newest segment included when all of it is old; segments gone."""
+        """Delete what retention no longer keeps, the newest segment included if all of it is old. Returns the number of
+        segments.
+        """
         with self._alone():
             keep_s = self._settings.retain_s
             if self._count and keep_s is not None and self._newest_at(self._base) < at - keep_s:
@@ -77,13 +79,11 @@ class PartitionAppender:
             return self._delete_old(at)
 
     def sync(self) -> None:
-        """Force what was appended to disk."""
         if self._data >= 0:
             os.fsync(self._data)
             os.fsync(self._index)
 
     def close(self) -> None:
-        """Let go of the files."""
         for handle in (self._index, self._data, self._lock):
             if handle >= 0:
                 os.close(handle)
@@ -122,7 +122,7 @@ class PartitionAppender:
             raise
 
     def _find_end(self) -> None:
-        """What the files say: the newest segment, its whole appends; what is beyond goes."""
+        """Read the end from the files: whole appends of the newest segment. Truncate the rest."""
         known = layout.bases(self._folder)
         if not known:
             self._next_segment(int(self._row[heads.START]))
@@ -132,9 +132,8 @@ class PartitionAppender:
         good, seen = there, self._base + there
         if not self._row[heads.CHECKED]:
             good = segment.sound(self._index, self._data, there)
-            seen = max(
-                seen, min(int(self._row[heads.END]), seen + MOST_LOST)
-            )  # told to readers before the machine died
+            # readers may have seen this end before the machine died
+            seen = max(seen, min(int(self._row[heads.END]), seen + MOST_LOST))
         if segment.length(self._index) != good or os.fstat(self._index).st_size != WIDTH * (1 + good):
             os.ftruncate(self._index, WIDTH * (1 + good))
         self._count = good
@@ -144,7 +143,6 @@ class PartitionAppender:
         self._tell()
 
     def _tell(self) -> None:
-        """Store what was found."""
         kept = layout.bases(self._folder)
         closed = sum(os.stat(layout.data_path(self._folder, base)).st_size for base in kept[:-1])
         self._row[heads.START] = kept[0]
@@ -172,9 +170,9 @@ class PartitionAppender:
         self._index, self._data, self._base = index, data, base
 
     def _next_segment(self, base: int) -> None:
-        """Close the newest one for good, and begin another with this offset."""
+        """Close the newest segment, and begin another with this offset."""
         if self._data >= 0:
-            os.ftruncate(self._data, self._position)  # what a producer that died has left beyond
+            os.ftruncate(self._data, self._position)  # drops bytes that a dying producer left
             self.sync()
         os.close(os.open(layout.data_path(self._folder, base), os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o666))
         path = layout.index_path(self._folder, base)
@@ -189,7 +187,7 @@ class PartitionAppender:
         self._row[heads.END] = base
 
     def _delete_old(self, at: float) -> int:
-        """Readers learn first that these offsets are gone, then the files go; who has one mapped reads on."""
+        """Tell readers first that these offsets are gone, then delete the files; mapped ones stay readable."""
         known = layout.bases(self._folder)
         rules = self._settings
         if rules.retain_bytes is None and rules.retain_s is None:
@@ -201,7 +199,7 @@ class PartitionAppender:
         gone = segment.too_many(segments, retain_bytes=rules.retain_bytes, retain_s=rules.retain_s, at=at)
         if gone:
             self._row[heads.START] = known[gone]
-            self._row[heads.BYTES] -= sum(one.bytes for one in segments[:gone])
+            self._row[heads.BYTES] -= sum(size.bytes for size in segments[:gone])
             self._row[heads.CHANGES] += 1
             self._changes = int(self._row[heads.CHANGES])
         for base in known[:gone]:  # the index first: a segment without one is not a segment
@@ -210,7 +208,7 @@ class PartitionAppender:
         return gone
 
     def _newest_at(self, base: int) -> float:
-        """When the newest record of a segment came; of one with none: never."""
+        """When the newest record of a segment came; of an empty one: never."""
         with layout.index_path(self._folder, base).open("rb") as file:
             count = segment.whole(file.fileno())
             return int(segment.entries(file.fileno(), count - 1, 1)["at_us"][0]) / 1e6 if count else float("inf")

@@ -1,6 +1,6 @@
-"""One producer of a log: records to partitions, with few files open at a time.
+"""Append records to partitions of a log, with few files open at a time.
 
-In: produce.py, `stream.writer()`. Next: tail.py, a partition.
+In: produce.py, `stream.writer()`. Next: tail.py, one partition.
 """
 
 import time
@@ -19,7 +19,7 @@ MOST_OPEN = 200  # partitions; three file descriptors each, and a process usuall
 
 
 class LogWriter:
-    """A `StreamWriter` for the log in a folder. One thread; several writers may append at once."""
+    """A `StreamWriter` for the log in a folder. For one thread; several writers may append at once."""
 
     def __init__(self, folder: Path, heads: PartitionHeads) -> None:
         self._folder = folder
@@ -28,7 +28,7 @@ class LogWriter:
         self._tails: OrderedDict[int, PartitionAppender] = OrderedDict()
 
     def append(self, partition: int, payload: Buffer, ends: Ints, *, at: float | None = None) -> None:
-        """Append records, all or none. `at` is when: now, unless a test says otherwise."""
+        """Append records, all or none. `at` is the time, for tests; now by default."""
         if not len(ends):
             return
         ends, size = np.asarray(ends, np.int64), len(view_of(payload))
@@ -41,22 +41,20 @@ class LogWriter:
         self._tail(partition).append(payload, ends, round(now * 1e6))
 
     def put(self, partition: int, bodies: list[bytes], *, at: float | None = None) -> None:
-        """Append these records."""
         ends = np.cumsum(np.fromiter((len(body) for body in bodies), np.int64, len(bodies)))
         self.append(partition, b"".join(bodies), ends, at=at)
 
     def trim(self, *, at: float | None = None) -> int:
-        """Delete in all partitions what retention no longer keeps; how many segments went."""
+        """Delete in all partitions what retention no longer keeps; returns the number of segments."""
         now = time.time() if at is None else at
         return sum(self._tail(partition).trim(now) for partition in range(self._heads.partitions))
 
     def flush(self) -> None:
-        """Force what was appended to disk. Readers have it already."""
+        """Force appended records to disk. Readers see them before."""
         for tail in self._tails.values():
             tail.sync()
 
     def close(self) -> None:
-        """Let go of the files."""
         while self._tails:
             self._tails.popitem()[1].close()
 
