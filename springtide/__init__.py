@@ -24,12 +24,10 @@ __all__ = ["Embedding", "EmbeddingBag", "EmbeddingBags", "Job", "SpringtideError
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name from its home on first use."""
     if name not in _HOME:
         raise AttributeError(f"module 'springtide' has no attribute {name!r}; it has {', '.join(__all__)}")
     return getattr(importlib.import_module(_HOME[name]), name)
 
 
 def __dir__() -> list[str]:
-    """Names for completion."""
     return sorted([*globals(), *__all__])

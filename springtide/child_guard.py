@@ -15,7 +15,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def die_with(parent: int) -> None:
-    """From now on; at once where the parent is gone already. 0: it has none to die with."""
+    """Have the kernel kill this process when its parent ends; exit at once if the parent is gone. 0 means no parent."""
     if not parent:
         return
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))

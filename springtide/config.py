@@ -95,7 +95,7 @@ class Settings:
 
 
 def load(overrides: Mapping[str, Any] | None = None, *, environ: Mapping[str, str] | None = None) -> Settings:
-    """Read the environment, lay `overrides` (given in code) over it and check every value once."""
+    """Read the environment, lay `overrides` over it and check every value."""
     environ = os.environ if environ is None else environ
     types = typing.get_type_hints(Settings)
     values: dict[str, Any] = {}
@@ -116,17 +116,14 @@ After 10, which is the default, every batch or step would have its pages put in 
 
 
 def live_variables() -> MutableMapping[str, str]:
-    """The environment of this process itself: what is written to it is seen by all."""
     return os.environ
 
 
 def child_environment(
     settings: Mapping[str, str], others: Mapping[str, str], given: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """The environment of a process to start: this one's, with `settings` (by field name) laid over it.
-
-    `others` are variables of other programs, such as OMP_NUM_THREADS; what the user has set of these is kept. `given`
-    are those of the job's own spec, over what is set here.
+    """Return a child's environment: `others` (defaults for other programs), then ours, then `given` (the spec), then
+    `settings`.
     """
     own = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
     known = {field.name for field in fields(Settings)}
@@ -138,35 +135,35 @@ def child_environment(
 
 
 def become(environment: Mapping[str, str]) -> None:
-    """Take these variables for all of one's own: a fork of `platforms.local.fork_server` begins its life so."""
+    """Replace this process's environment; a fork of `platforms.local.fork_server` starts so."""
     os.environ.clear()
     os.environ.update(environment)
 
 
 def with_arguments(arguments: Sequence[str]) -> dict[str, str]:
-    """The environment of a child that is to have these arguments: they may hold credentials (`own_arguments`)."""
+    """Return an environment that carries a child's arguments, which may hold credentials (see `own_arguments`)."""
     return {**os.environ, ARGUMENTS: json.dumps(list(arguments))}
 
 
 def own_arguments(given: Sequence[str]) -> list[str]:
-    """The arguments of this process: those that came by the environment, else `given`. No child gets them too."""
+    """Return the arguments passed through the environment, else `given`, and hide them from children."""
     text = os.environ.pop(ARGUMENTS, None)
     return list(given) if text is None else [str(each) for each in json.loads(text)]
 
 
 def variables() -> dict[str, str]:
-    """All of this process's environment: what of it is secret must not be shown."""
+    """Return a copy of the environment; it may hold secrets."""
     return dict(os.environ)
 
 
 def variable(name: str) -> str:
-    """What a variable of another program says, such as KUBECONFIG; empty when it is not set."""
+    """Return another program's variable, such as KUBECONFIG; empty if unset."""
     return os.environ.get(name, "")
 
 
 @contextlib.contextmanager
 def lent(name: str, value: str) -> Iterator[None]:
-    """A variable for a library that listens to nothing else, in this process and as long as it is needed."""
+    """Set a variable while the block runs, for a library that takes no argument for it."""
     before = os.environ.get(name)
     os.environ[name] = value
     try:
@@ -178,7 +175,6 @@ def lent(name: str, value: str) -> Iterator[None]:
 
 
 def parse(name: str, text: str, kind: type) -> Any:
-    """Turn the text of an environment variable into a value of the field's type."""
     if kind is bool:
         known = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False, "": False}
         if text.lower() not in known:
@@ -191,7 +187,7 @@ def parse(name: str, text: str, kind: type) -> Any:
 
 
 def check_type(name: str, value: Any, kind: type) -> Any:
-    """Refuse a setting given in code with a value of another type (an int will do for a float)."""
+    """Refuse a value of the wrong type; an int is fine for a float."""
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
@@ -200,7 +196,6 @@ def check_type(name: str, value: Any, kind: type) -> Any:
 
 
 def check(settings: Settings) -> Settings:
-    """Refuse values that no process could work with, all at one place."""
     if settings.sync not in ("async", "bsp"):
         raise errors.UnknownName("sync mode", settings.sync, ["async", "bsp"])
     validation.number(settings.seed, "seed", validation.SEED)
@@ -221,7 +216,7 @@ def check(settings: Settings) -> Settings:
 
 
 def own_rank(settings: Settings, kind: RoleKind) -> int:
-    """The rank in this process's name, which must be that of such a role."""
+    """Return the rank in this process's member name, and check that its role is `kind`."""
     role = parse_role(settings.member)
     if role is None or role.kind is not kind:
         raise errors.BadInput(f"{PREFIX}MEMBER={settings.member!r}: wanted {kind}-RANK, such as {kind}-0")
@@ -229,14 +224,12 @@ def own_rank(settings: Settings, kind: RoleKind) -> int:
 
 
 def job_secret(settings: Settings) -> bytes:
-    """The job's secret from the environment or from its file; empty when there is none."""
     if settings.secret_file:
         return read_secret(settings.secret_file, "the job's secret")
     return _from_hex(settings.secret, "the job's secret", PREFIX + "SECRET")
 
 
 def read_secret(path: str, what: str) -> bytes:
-    """A secret from its file."""
     try:
         with open(path, encoding="ascii") as file:
             return _from_hex(file.read().strip(), what, path)

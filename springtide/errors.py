@@ -77,7 +77,6 @@ class MissingExtra(UserError, ImportError):
     """An optional dependency that is not installed."""
 
     def __init__(self, what: str, extra: str, *, then: str = "") -> None:
-        """`then`: a command besides."""
         also = f", then `{then}`" if then else ""
         super().__init__(f"{what} needs `pip install 'springtide[{extra}]'`{also}")
 

@@ -21,7 +21,7 @@ class InputFile:
         self.path, self.text = path, text
 
     def fail(self, trail: Trail, message: str) -> errors.BadInput:
-        """What is wrong, with its line where that can be found."""
+        """Return a BadInput that names file, line and field."""
         line = line_of(self.text, trail)
         where = f"{self.path}:{line}" if line else f"{self.path}"
         name = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in trail).lstrip(".")
@@ -29,7 +29,7 @@ class InputFile:
 
 
 def read(path: pathlib.Path, *, what: str, hint: str = "", most_bytes: int | None = None) -> str:
-    """The file's text. `what` it should be, such as "a kubeconfig", and a `hint` at what to do go into messages."""
+    """Read a text file. `what` ("a kubeconfig") and `hint` go into error messages."""
     wanted = f"wanted {what}; {hint}" if hint else f"wanted {what}"
     try:
         with path.open("rb") as file:
@@ -48,7 +48,7 @@ def read(path: pathlib.Path, *, what: str, hint: str = "", most_bytes: int | Non
 
 
 def parse(path: pathlib.Path, text: str, *, what: str) -> Any:
-    """The file's content; by its name it is JSON, or else YAML. `what` it is goes into messages, such as "a trace"."""
+    """Parse JSON (by file name) or YAML. `what` goes into error messages."""
     if path.suffix == ".json":
         try:
             return json.loads(text)
@@ -66,7 +66,7 @@ def parse(path: pathlib.Path, text: str, *, what: str) -> Any:
 
 
 def line_of(text: str, trail: Trail) -> int | None:
-    """The line of a place in YAML or JSON, which is YAML too; None without PyYAML."""
+    """Return the line of a field; None without PyYAML."""
     try:
         import yaml
     except ImportError:
@@ -89,5 +89,4 @@ def line_of(text: str, trail: Trail) -> int | None:
 
 
 def kind(value: Any) -> str:
-    """What something is, for messages."""
     return "nothing" if value is None else f"{type(value).__name__} {str(value)[:40]!r}"

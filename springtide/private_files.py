@@ -13,13 +13,13 @@ FILE = 0o600
 
 
 def opened(path: str | os.PathLike[str], mode: str, *, buffering: int = -1) -> BinaryIO:
-    """As `open`, for bytes; a file that is made is its owner's alone."""
+    """Open for bytes; a new file is readable by its owner only."""
     made: Any = open(path, mode, buffering, opener=lambda name, flags: os.open(name, flags, FILE))  # noqa: SIM115
     return made  # type: ignore[no-any-return]
 
 
 def replace(path: pathlib.Path, content: bytes) -> None:
-    """Put a file there all at once: a reader sees the old one or the new one."""
+    """Write a file atomically."""
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
         with opened(part, "wb") as file:
@@ -31,6 +31,5 @@ def replace(path: pathlib.Path, content: bytes) -> None:
 
 
 def make(path: pathlib.Path) -> None:
-    """Make an empty file, unless there is one: a library that opens it next keeps its mode."""
     with opened(path, "ab"):
         pass

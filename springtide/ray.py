@@ -36,11 +36,11 @@ def run(
     on_status: Callable[[messages.JobStatus], None] = lambda _: None,
     **fields: Any,
 ) -> messages.JobStatus:
-    """Train to the end; the last status, however it ended.
+    """Train to the end and return the last status.
 
-    `job` is a script, a YAML file (`.yaml`, `.yml`) or an `ElasticJob`; `fields` are those of `ElasticJob`, laid over
-    it. A program that is connected to Ray uses its connection; else one is made, to `address` or to the cluster of this
-    machine. Ctrl-C, or an exception of `on_status`, drains the job, waits for it, and is raised; once more kills it.
+    `job` is a script, a YAML file (`.yaml`, `.yml`) or an `ElasticJob`; `fields` override fields of `ElasticJob`. Uses
+    the program's Ray connection, else connects to `address` or to this machine's cluster. Ctrl-C, or an exception in
+    `on_status`, drains the job and is raised; a second Ctrl-C kills it.
     """
     wanted, folder = job_of(job, fields)
     reach = RayJobHandle(ray_job.submit(wanted, folder, {"address": address} if address else {}, print))
@@ -66,7 +66,7 @@ def drain(reach: RayJobHandle, why: str) -> None:
 
 
 def job_of(job: ElasticJob | str | os.PathLike[str], fields: dict[str, Any]) -> tuple[ElasticJob, pathlib.Path]:
-    """What is to run, with some fields changed, and the folder of its code."""
+    """Return the job with `fields` applied, and the folder of its code."""
     if isinstance(job, ElasticJob):
         wanted = replace(job, **fields)
         return wanted, pathlib.Path(wanted.working_dir or ".")

@@ -14,8 +14,17 @@ import typer
 from springtide import errors
 from springtide.cli.cluster import brain, k8s
 from springtide.cli.common.option_groups import taking
-from springtide.cli.common.options import RUNS, Debug, ExportOptions, FeedingOptions, Job, Json, KeepingOptions, Runs
-from springtide.cli.common.stream_options import OnlineOptions
+from springtide.cli.common.options import (
+    RUNS,
+    Debug,
+    ExportOptions,
+    FeedingOptions,
+    Job,
+    Json,
+    KeepingOptions,
+    OnlineOptions,
+    Runs,
+)
 from springtide.cli.job import remote_commands
 from springtide.cli.lab import commands as trying
 from springtide.cli.show import commands as watching
@@ -258,7 +267,6 @@ def doctor(as_json: Json = False) -> int:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command line; the exit code."""
     given = sys.argv[1:] if arguments is None else arguments
     debug = "--debug" in (given[: given.index("--")] if "--" in given else given)
     try:
@@ -281,7 +289,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _usage_error(error: BaseException, given: list[str]) -> int:
-    """Show what Typer says; a script's own option given without `--` is the usual mistake."""
+    """Print Typer's message; hint at `--` when an option of the user's script caused it."""
     show = getattr(error, "show")  # noqa: B009 - the class is known at run time only
     show()
     if type(error).__name__ == "NoSuchOption" and given[:1] == ["run"] and "--" not in given:

@@ -30,7 +30,6 @@ class HostCheck:
 
 
 def doctor(*, as_json: bool) -> int:
-    """Run all checks and print them."""
     findings = [check() for check in CHECKS]
     marks = {"ok": "ok     ", "slow": "slow   ", "missing": "MISSING"}
     for each in findings:
@@ -45,19 +44,16 @@ def doctor(*, as_json: bool) -> int:
 
 
 def check_python() -> HostCheck:
-    """The interpreter."""
     return HostCheck(what="python", state="ok", found=f"{platform.python_version()} ({sys.executable})")
 
 
 def check_system() -> HostCheck:
-    """The machine."""
     cores = len(os.sched_getaffinity(0))
     memory_gb = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     return HostCheck(what="machine", state="ok", found=f"{platform.platform()}, {cores} cores, {memory_gb:.0f} GiB")
 
 
 def check_springtide() -> HostCheck:
-    """Ourselves."""
     from springtide import __file__ as where
     from springtide import __version__
 
@@ -65,7 +61,6 @@ def check_springtide() -> HostCheck:
 
 
 def check_native() -> HostCheck:
-    """The compiled core."""
     try:
         native = importlib.import_module("springtide._native")
     except ImportError as error:
@@ -75,7 +70,6 @@ def check_native() -> HostCheck:
 
 
 def check_torch() -> HostCheck:
-    """PyTorch."""
     try:
         torch = importlib.import_module("torch")
     except ImportError as error:
@@ -85,7 +79,6 @@ def check_torch() -> HostCheck:
 
 
 def check_packages() -> HostCheck:
-    """Other things we import."""
     names = ("numpy", "msgspec", "typer", "rich")
     versions, missing = [], []
     for name in names:
@@ -101,7 +94,6 @@ def check_packages() -> HostCheck:
 
 
 def check_compiler() -> HostCheck:
-    """A compiler, needed only to build from source."""
     found = shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
     if found:
         return HostCheck(what="compiler", state="ok", found=found)
@@ -112,7 +104,6 @@ def check_compiler() -> HostCheck:
 
 
 def check_huge_pages() -> HostCheck:
-    """Huge pages, which double the rate of lookups in large tables."""
     path = pathlib.Path("/sys/kernel/mm/transparent_hugepage/enabled")
     try:
         text = path.read_text().strip()
@@ -129,7 +120,6 @@ def check_huge_pages() -> HostCheck:
 
 
 def check_ports() -> HostCheck:
-    """Whether roles can talk to one another on this machine."""
     try:
         with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()[:2]):
             port = server.getsockname()[1]
@@ -140,7 +130,6 @@ def check_ports() -> HostCheck:
 
 
 def check_limits() -> HostCheck:
-    """Whether `springtide run --cpu ... --memory ...` can hold processes to limits."""
     from springtide.domain.core.resources import ProcessLimits
     from springtide.platforms.local import cgroups
     from springtide.telemetry.host import cgroup_hierarchy
@@ -159,7 +148,6 @@ def check_limits() -> HostCheck:
 
 
 def check_run_folder() -> HostCheck:
-    """Whether logs can be written where `springtide run` puts them."""
     folder = pathlib.Path.cwd()
     free_gb = shutil.disk_usage(folder).free / 2**30
     if not os.access(folder, os.W_OK):

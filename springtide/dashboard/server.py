@@ -24,16 +24,13 @@ Data = Callable[[float], bytes]
 
 
 def names_of(host: str) -> frozenset[str]:
-    """Names under which a page that is served at `host` is given out: that one, localhost, the machine's own."""
+    """Names under which a page served at `host` may be requested."""
     own = (host, socket.gethostname(), socket.getfqdn())
     return frozenset({"localhost", "127.0.0.1", "::1", *(name.lower() for name in own)})
 
 
 def is_ours(asked: str, host: str, names: frozenset[str]) -> bool:
-    """Whether a `Host` header names this machine: by one of `names`, or by any number where all addresses are served.
-
-    A number cannot be made to mean another machine.
-    """
+    """True if a `Host` header names this machine. A literal address is safe when all addresses are served."""
     try:
         name = urllib.parse.urlsplit(f"//{asked}").hostname or ""
     except ValueError:
@@ -47,7 +44,6 @@ def is_ours(asked: str, host: str, names: frozenset[str]) -> bool:
 
 
 def serve(data: Data, *, host: str, port: int) -> http.server.ThreadingHTTPServer:
-    """A server that listens; `serve_forever()` answers."""
     names = names_of(host)
 
     class Handler(http.server.BaseHTTPRequestHandler):
@@ -85,7 +81,7 @@ def serve(data: Data, *, host: str, port: int) -> http.server.ThreadingHTTPServe
             self.wfile.write(body)
 
         def log_message(self, format: str, *args: object) -> None:
-            """Every second: not worth a line."""
+            """Print nothing: the page polls every second."""
 
     try:
         server = http.server.ThreadingHTTPServer((host, port), Handler)

@@ -14,7 +14,6 @@ __all__ = ["into", "read"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name on first use."""
     if name not in _HOME:
         raise AttributeError(f"module 'springtide.export' has no attribute {name!r}; it has {', '.join(__all__)}")
     return getattr(importlib.import_module(_HOME[name]), name)

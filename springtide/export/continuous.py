@@ -22,7 +22,7 @@ KEPT_WHOLE = 2  # a reader that has just found the newest but one must be able t
 
 
 def builds_on(cards: Sequence[ExportCard]) -> int | None:
-    """Which export the next one is to build on; None: it is to be whole. `cards` are those there are, oldest first."""
+    """Return the export that the next one builds on, None for a full one. `cards`: oldest first."""
     for since, card in enumerate(reversed(cards), start=1):
         if card.since is None:
             return cards[-1].number if since < WHOLE_EVERY else None
@@ -30,7 +30,7 @@ def builds_on(cards: Sequence[ExportCard]) -> int | None:
 
 
 def outdated(cards: Sequence[ExportCard]) -> list[int]:
-    """Exports that nobody needs any more. `cards` are those there are, oldest first."""
+    """Return exports that no reader needs any more. `cards`: oldest first."""
     whole = [place for place, card in enumerate(cards) if card.since is None]
     return [card.number for card in cards[: whole[-KEPT_WHOLE]]] if len(whole) > KEPT_WHOLE else []
 
@@ -41,13 +41,12 @@ class ContinuousExport:
     def __init__(
         self, place: Place, url: str, *, format: Format = "safetensors", copies: Place | None = None
     ) -> None:  # fmt: skip
-        """`copies`: where else its checkpoints lie. Of those on disks of servers only the copies can be read here."""
+        """`copies`: a second place with the job's checkpoints, for those that lie on servers' disks."""
         self._place, self._url, self._format, self._copies = place, url, format, copies
         self._tidy = False
 
     def due_s(self, every_s: float, *, now: float) -> float:
-        """Seconds until the next export, if one is due every so often: the first at once; who goes on does not begin to
-        wait anew."""
+        """Seconds until the next export, counted from the newest one that exists."""
         newest = export_folder.numbers(self._url)[:1]
         return (
             min(every_s, max(0.0, export_folder.read_card(self._url, newest[0]).made_at + every_s - now))
@@ -56,7 +55,7 @@ class ContinuousExport:
         )
 
     def once(self, progress: Callable[[int], None] = lambda slot: None) -> ExportCard | None:
-        """Export the newest checkpoint; None when there is none, or it is exported already."""
+        """Export the newest checkpoint; None if there is none or it is exported already."""
         found = self._newest()
         if found.manifest is None:
             if found.troubles:
@@ -86,7 +85,6 @@ class ContinuousExport:
         return card
 
     def _make(self, place: Place, manifest: Manifest, since: int | None, progress: Callable[[int], None]) -> ExportCard:
-        """What changed since an earlier export, which someone else may have made; if it cannot be built on, all."""
         try:
             return exporter.make(place, manifest, self._url, format=self._format, since=since, progress=progress)
         except row_index.UnusableBase as error:
@@ -94,6 +92,5 @@ class ContinuousExport:
         return exporter.make(place, manifest, self._url, format=self._format, progress=progress)
 
     def _newest(self) -> reader.Found:
-        """The newest that can be read, wherever it is."""
         found = [reader.latest(place, ()) for place in (self._place, self._copies) if place is not None]
         return max(found, key=lambda one: one.manifest.number if one.manifest is not None else -1)

@@ -22,7 +22,7 @@ class TableDelta:
 
 
 def between(old: Keys, old_sums: Sums, new: Keys, new_sums: Sums) -> tuple[npt.NDArray[np.bool_], Keys]:
-    """Which of the new rows are new or differ from the old, and which keys went. Keys are in order on both sides."""
+    """Return a mask of rows that are new or changed, and the removed keys. Keys are sorted on both sides."""
     at = _positions(old, new)
     known = at >= 0
     differs = np.ones(len(new), dtype=bool)
@@ -31,7 +31,6 @@ def between(old: Keys, old_sums: Sums, new: Keys, new_sums: Sums) -> tuple[npt.N
 
 
 def apply(old: ExportedTable, delta: TableDelta) -> ExportedTable:
-    """The newer table."""
     stays = (_positions(delta.changed.keys, old.keys) < 0) & (_positions(delta.removed, old.keys) < 0)
     keys = np.concatenate([old.keys[stays], delta.changed.keys])
     rows = np.concatenate([old.rows[stays], delta.changed.rows])
@@ -40,7 +39,6 @@ def apply(old: ExportedTable, delta: TableDelta) -> ExportedTable:
 
 
 def _positions(among: Keys, keys: Keys) -> Keys:
-    """Where each key is among sorted ones; -1: nowhere."""
     if len(among) == 0:
         return np.full(len(keys), -1, dtype=np.int64)
     at = np.minimum(np.searchsorted(among, keys), len(among) - 1)

@@ -23,7 +23,7 @@ class DeltaBase:
 
 
 def parse(text: str) -> DeltaBase:
-    """`7`: an export; `step:12000` and `samples:1_000_000`: how far the job was."""
+    """Parse `7` (an export), `step:12000` or `samples:1_000_000`."""
     found = re.fullmatch(r"(?:(step|samples):)?(\d[\d_]*)", text.strip())
     if found is None:
         raise errors.BadInput(
@@ -40,10 +40,7 @@ def parse(text: str) -> DeltaBase:
 
 
 def base(since: DeltaBase, cards: Sequence[ExportCard], *, before: int) -> int:
-    """The newest export up to that moment, older than checkpoint `before`; MissingFile if there is none.
-
-    Of a moment by steps or samples: an export says itself which it is.
-    """
+    """Return the newest export up to that moment, older than checkpoint `before`; MissingFile if none."""
     known = [card for card in cards if card.number < before]
     if since.unit == "step" and known and not any(card.step for card in known):
         raise errors.BadInput(

@@ -70,28 +70,24 @@ class ExportCard(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def rows(self) -> int:
-        """In all tables."""
         return sum(table.keys for table in self.tables)
 
 
 def folder_name(number: int) -> str:
-    """The folder of an export."""
     return f"export-{number:06d}"
 
 
 def place_for(url: str, number: int) -> Folder | Remote:
-    """Where one export lies."""
     where = f"{url.rstrip('/')}/{folder_name(number)}"
     return Remote(where) if "://" in where else Folder(pathlib.Path(where).expanduser())
 
 
 def numbers(url: str) -> list[int]:
-    """Exports at a URL that are whole, newest first."""
     return sorted((number for number in _begun(url) if place_for(url, number).size(CARD)), reverse=True)
 
 
 def halves(url: str) -> list[int]:
-    """Exports at a URL that were begun and have no card: whoever made them has not come to an end."""
+    """Exports without a card: their maker was killed."""
     return [number for number in _begun(url) if not place_for(url, number).size(CARD)]
 
 
@@ -109,32 +105,27 @@ class ChecksummedFile:
         self.closed = False
 
     def write(self, content: bytes) -> int:
-        """On it goes."""
         self._file.write(content)
         self.crc, self.size = zlib.crc32(content, self.crc), self.size + len(content)
         return len(content)
 
     def tell(self) -> int:
-        """Bytes so far."""
         return self.size
 
     def flush(self) -> None:
-        """Nothing is kept here."""
+        """Part of the file interface; nothing is buffered here."""
 
     def close(self) -> None:
-        """Its owner closes the file."""
         self.closed = True
 
 
 @contextlib.contextmanager
 def writing(place: Folder | Remote, name: str) -> Iterator[Any]:
-    """A new file for sequential writes; yields a `ChecksummedFile`."""
     with place.create(name) as file:
         yield ChecksummedFile(file)
 
 
 def write_dense(place: Folder | Remote, dense: dict[str, Any]) -> int:
-    """The state dict; its checksum."""
     packed = io.BytesIO()
     torch.save(dense, packed)
     place.write(DENSE, packed.getvalue())
@@ -142,18 +133,17 @@ def write_dense(place: Folder | Remote, dense: dict[str, Any]) -> int:
 
 
 def publish(place: Folder | Remote, card: ExportCard) -> None:
-    """All else is there: from now on this is an export."""
     place.write(CARD, msgspec.json.format(msgspec.json.encode(card)))
 
 
 def is_whole(url: str, card: ExportCard) -> bool:
-    """Whether its files have the sizes that the card says. Their bytes are compared when they are read."""
+    """Compare file sizes with the card; checksums are compared on reading."""
     place = place_for(url, card.number)
     return all(table.bytes and place.size(table.file) == table.bytes for table in card.tables)
 
 
 def remove(url: str, number: int) -> None:
-    """Take an export away, its card first: half an export is none."""
+    """Delete an export, its card first, so that no reader sees half of it."""
     place = place_for(url, number)
     place.remove(CARD)
     for name in place.names():
@@ -163,7 +153,6 @@ def remove(url: str, number: int) -> None:
 
 
 def read_card(url: str, number: int) -> ExportCard:
-    """The card of an export."""
     place = place_for(url, number)
     try:
         card = msgspec.json.decode(place.read(CARD), type=ExportCard)
@@ -178,14 +167,12 @@ def read_card(url: str, number: int) -> ExportCard:
 
 
 def read_table(url: str, card: ExportCard, table: TableFile) -> TableDelta:
-    """One table's rows, in the order of their keys; in a full export nothing is removed."""
     content = _checked(url, card, table.file, table.crc)
     keys, rows, removed = unpack(card.format, content, table.dim)
     return TableDelta(in_order(table.outline, table.dtype, keys, rows), np.sort(removed))
 
 
 def read_dense(url: str, card: ExportCard) -> dict[str, Any]:
-    """The dense tensors."""
     content = _checked(url, card, DENSE, card.dense_crc)
     dense: dict[str, Any] = torch.load(io.BytesIO(content), weights_only=True)
     return dense

@@ -23,7 +23,7 @@ from springtide.export.table_file import Format
 
 
 def why_not_on(url: str, base: ExportCard, manifest: Manifest, tables: list[TableSpec]) -> str:
-    """Why what changed since that export cannot be told; empty: it can."""
+    """Return why no delta can be built on `base`; empty if one can."""
     if base.index_crc is None or export_folder.place_for(url, base.number).size(row_index.NAME) is None:
         return "it has no index: another export was built on it, or an earlier version made it"
     if base.slots != manifest.slots or [(one.outline.name, one.dim) for one in base.tables] != [
@@ -37,7 +37,7 @@ def make(
     place: Place, manifest: Manifest, url: str, *, format: Format, since: int | None = None,
     progress: Callable[[int], None] = lambda slot: None,
 ) -> ExportCard:  # fmt: skip
-    """Export this checkpoint; `progress` is told of every slot. Damaged when nothing can be built on `since`."""
+    """Export this checkpoint; call `progress` per slot. Raises `UnusableBase` if no delta on `since` is possible."""
     table_file.check(format)
     if since is not None and since >= manifest.number:
         raise row_index.UnusableBase(
@@ -80,7 +80,7 @@ def _sort_out(
     slot_rows: SlotRows, slots: int, specs: list[TableSpec], tables: list[TableSpool], dense: DenseParts,
     old: row_index.IndexReader | None, out: export_folder.ChecksummedFile, progress: Callable[[int], None],
 ) -> None:  # fmt: skip
-    """Every slot once: what is new or has changed goes to the tables, all keys and sums into the new index."""
+    """Read each slot once: spool new and changed rows, and write all keys and sums to the index."""
     index = row_index.IndexWriter(out)
     nothing = np.empty(0, dtype=np.int64)
     for slot in range(slots):

@@ -16,7 +16,7 @@ from springtide.export.model import ExportedModel
 
 
 def read(url: str, number: int | None = None) -> ExportedModel:
-    """The export of that number, or the newest one."""
+    """Read the export of that number, or the newest one."""
     if number is None:
         known = export_folder.numbers(url)
         if not known:
@@ -40,10 +40,9 @@ def read(url: str, number: int | None = None) -> ExportedModel:
 
 
 def into(model: nn.Module, url: str, number: int | None = None) -> ExportedModel:
-    """Fill a plain model: every table's rows into its modules, dense tensors by name. Nothing is changed on error.
+    """Fill a plain model from an export; change nothing on error.
 
-    Rows that the job never held keep the values that the model has. What the export does not hold (`left_out`: buffers
-    of async jobs) stays as it is, too.
+    Rows and buffers that the export lacks keep their values.
     """
     found = read(url, number)
     weights = _weights(model, found)
@@ -65,7 +64,6 @@ def into(model: nn.Module, url: str, number: int | None = None) -> ExportedModel
 
 
 def _weights(model: nn.Module, found: ExportedModel) -> list[tuple[Any, torch.Tensor, torch.Tensor]]:
-    """For every module with a table: its weight, the rows to set, their values."""
     weights = []
     for name, table in found.tables.items():
         for path in table.outline.paths:

@@ -43,6 +43,5 @@ class ExportedModel:
 
 
 def in_order(outline: TableOutline, dtype: str, keys: Keys, rows: Rows) -> ExportedTable:
-    """A table with its rows sorted by key."""
     order = np.argsort(keys, kind="stable")
     return ExportedTable(outline, dtype, np.ascontiguousarray(keys[order]), np.ascontiguousarray(rows[order]))

@@ -37,7 +37,7 @@ class UnusableBase(errors.BadInput):
 
 
 def sums_of(rows: Rows) -> Sums:
-    """One number a row, of its bits: rows that differ in any have another but for one case in 2^64."""
+    """Hash each row's bits to 64 bits."""
     mixed = np.empty(len(rows), dtype=np.uint64)
     place = np.arange(rows.shape[1], dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     for first in range(0, len(rows), BLOCK_ROWS):
@@ -59,13 +59,11 @@ class IndexWriter:
         self._out, self._counts = out, list[int]()
 
     def add(self, keys: Keys, sums: Sums) -> None:
-        """The next part."""
         self._out.write(keys.tobytes())
         self._out.write(sums.tobytes())
         self._counts.append(len(keys))
 
     def close(self) -> None:
-        """After the last part."""
         self._out.write(np.array(self._counts, dtype=np.uint32).tobytes())
 
 
@@ -87,7 +85,6 @@ class IndexReader:
         self._ahead, self._used = b"", 0
 
     def next(self) -> tuple[Keys, Sums]:
-        """The next part."""
         count = int(self._counts[self._part])
         self._part += 1
         return (
@@ -96,7 +93,7 @@ class IndexReader:
         )
 
     def close(self) -> None:
-        """After the last part: whether all of it was as it was written."""
+        """Check the checksum after the last part."""
         if zlib.crc32(self._tail, self._seen) != self._crc:
             raise UnusableBase(f"{self._place.where}/{NAME} was changed: its checksum is not the card's")
 

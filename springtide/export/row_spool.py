@@ -29,7 +29,6 @@ class Spool:
         self._counts: dict[str, int] = {}
 
     def add(self, column: str, values: npt.NDArray[Any]) -> None:
-        """More of a column: an array whose first dimension counts."""
         if len(values):
             self._held.setdefault(column, []).append(np.ascontiguousarray(values))
             self._counts[column] = self.count(column) + len(values)
@@ -38,11 +37,10 @@ class Spool:
             self._flush()
 
     def count(self, column: str) -> int:
-        """How many there are of it."""
         return self._counts.get(column, 0)
 
     def blocks(self, column: str, dtype: npt.DTypeLike, width: int = 1) -> Iterator[npt.NDArray[Any]]:
-        """All of a column, some rows at a time, in the order in which they came."""
+        """Yield a column in blocks, in insertion order."""
         self._flush()
         if not self.count(column):
             return
@@ -51,7 +49,6 @@ class Spool:
                 yield block if width == 1 else block.reshape(-1, width)
 
     def drop(self, column: str) -> None:
-        """It is not needed any more."""
         (self._folder / column).unlink(missing_ok=True)
 
     def _flush(self) -> None:
@@ -69,34 +66,27 @@ class TableSpool:
         self._spool, self._name, self.dim = spool, name, dim
 
     def add(self, keys: Keys, rows: Rows, removed: Keys) -> None:
-        """What one slot has for it."""
         self._spool.add(f"{self._name}.keys", keys)
         self._spool.add(f"{self._name}.rows", rows)
         self._spool.add(f"{self._name}.removed", removed)
 
     @property
     def rows(self) -> int:
-        """How many."""
         return self._spool.count(f"{self._name}.keys")
 
     @property
     def removed(self) -> int:
-        """How many keys that went."""
         return self._spool.count(f"{self._name}.removed")
 
     def keys_in_blocks(self) -> Iterator[Keys]:
-        """In the order of the rows."""
         return self._spool.blocks(f"{self._name}.keys", np.int64)
 
     def rows_in_blocks(self) -> Iterator[Rows]:
-        """As many at a time as of keys."""
         return self._spool.blocks(f"{self._name}.rows", np.float32, self.dim)
 
     def removed_in_blocks(self) -> Iterator[Keys]:
-        """Keys that went."""
         return self._spool.blocks(f"{self._name}.removed", np.int64)
 
     def drop(self) -> None:
-        """Room for the next one."""
         for column in ("keys", "rows", "removed"):
             self._spool.drop(f"{self._name}.{column}")

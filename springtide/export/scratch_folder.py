@@ -23,7 +23,7 @@ SURELY_LOCKED_S = 60.0
 
 @contextlib.contextmanager
 def folder_for(there: Folder | Remote) -> Iterator[pathlib.Path]:
-    """One, for as long as the block lasts; those that were left beside it go."""
+    """Yield a locked scratch folder; remove unlocked ones that killed exports left behind."""
     prefix = ".export-" if isinstance(there, Folder) else "springtide-export-"
     try:
         if isinstance(there, Folder):
@@ -45,7 +45,6 @@ def folder_for(there: Folder | Remote) -> Iterator[pathlib.Path]:
 
 
 def take_away(left: pathlib.Path, *, now: float) -> None:
-    """A folder that nobody holds any more; one that is held, young or another's stays."""
     with contextlib.suppress(OSError):
         if left.is_symlink() or now - left.stat().st_mtime < SURELY_LOCKED_S:
             return

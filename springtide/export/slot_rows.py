@@ -24,14 +24,12 @@ NOWHERE = -1
 
 
 def outline_of(place: Place, manifest: Manifest) -> Outline:
-    """What model the checkpoint is of, or BadInput."""
     if not manifest.outline:
         raise errors.BadInput(f"checkpoint {manifest.number} in {place.where} does not say what model it is of")
     return msgspec.msgpack.decode(manifest.outline, type=Outline)
 
 
 def specs_of(place: Place, manifest: Manifest, outline: Outline) -> list[TableSpec]:
-    """The specs of the model's tables, in their order; BadInput names one that is not there."""
     known = {spec.name: spec for spec in manifest.tables}
     for part in outline.tables:
         if part.name not in known:
@@ -49,7 +47,6 @@ class SlotRows:
             self._store.declare(native_spec(spec))
 
     def read(self, slot: int) -> Found:
-        """All rows of a slot."""
         for image in reader.images(self._place, self._manifest, slot):
             self._store.import_slot(image)
         found = {spec.id: self._scan(spec, slot) for spec in self._manifest.tables}
@@ -72,13 +69,11 @@ class DenseParts:
         self._parts: dict[int, list[tuple[Keys, Rows]]] = {table: [] for table in tables}
 
     def add(self, found: Found) -> None:
-        """What one slot has of them."""
         for table, parts in self._parts.items():
             if table in found and len(found[table][0]):
                 parts.append(found[table])
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """By their names in the model's state dict."""
         joined = {
             table: (np.concatenate([keys for keys, _ in parts]), np.concatenate([rows for _, rows in parts]))
             for table, parts in self._parts.items()
@@ -92,7 +87,7 @@ class DenseParts:
 
 
 def _of_group(names: tuple[str, ...], keys: Keys, rows: Rows) -> dict[str, torch.Tensor]:
-    """What a bsp group's model is made of; an earlier one that was longer may have left rows behind it."""
+    """Decode the dense model of a bsp group; ignore rows that a longer, earlier model left."""
     order = np.argsort(keys)
     count = group_model.rows_after(rows[order[0]]) if len(keys) and keys[order[0]] == 0 else None
     if count is None or (keys[order[: 1 + count]] != np.arange(min(1 + count, len(keys)))).any():
@@ -104,7 +99,6 @@ def _of_group(names: tuple[str, ...], keys: Keys, rows: Rows) -> dict[str, torch
 
 
 def _tensor(part: DenseOutline, keys: Keys, rows: Rows) -> torch.Tensor:
-    """A dense tensor from its chunks."""
     order = np.argsort(keys)
     wanted = np.arange(part.first, part.first + part.chunks)
     at = np.searchsorted(keys, wanted, sorter=order)

@@ -18,24 +18,21 @@ FORMATS: tuple[str, ...] = get_args(Format)
 
 
 def format_named(name: str) -> Format:
-    """One of the formats, or UnknownName."""
     if name not in FORMATS:
         raise errors.UnknownName("format", name, FORMATS)
     return "parquet" if name == "parquet" else "safetensors"
 
 
 def check(format: Format) -> None:
-    """Whether what it needs is installed: better said before a checkpoint is read."""
+    """Fail early if the format's package is missing."""
     _extra("safetensors.numpy" if format == "safetensors" else "pyarrow.parquet")
 
 
 def pack(format: Format, table: TableSpool, out: BinaryIO) -> None:
-    """Write a table."""
     (_pack_safetensors if format == "safetensors" else _pack_parquet)(table, out)
 
 
 def unpack(format: Format, content: bytes, dim: int) -> tuple[Keys, Rows, Keys]:
-    """Keys, rows, and keys that went."""
     if format == "safetensors":
         found = _extra("safetensors.numpy").load(content)
         return found["keys"], found["rows"], found["removed"]
@@ -48,7 +45,6 @@ def unpack(format: Format, content: bytes, dim: int) -> tuple[Keys, Rows, Keys]:
 
 
 def _pack_safetensors(table: TableSpool, out: BinaryIO) -> None:
-    """Eight bytes with the length of a JSON object, that, and the tensors where it says."""
     shapes: dict[str, tuple[str, list[int], int]] = {
         "keys": ("I64", [table.rows], 8 * table.rows),
         "removed": ("I64", [table.removed], 8 * table.removed),
@@ -67,7 +63,6 @@ def _pack_safetensors(table: TableSpool, out: BinaryIO) -> None:
 
 
 def _pack_parquet(table: TableSpool, out: BinaryIO) -> None:
-    """A group of rows a block; a key that went has no row."""
     arrow, parquet = _extra("pyarrow"), _extra("pyarrow.parquet")
     row = arrow.list_(arrow.float32(), table.dim)
     schema = arrow.schema([("key", arrow.int64()), ("row", row)])

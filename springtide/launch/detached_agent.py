@@ -34,7 +34,7 @@ class SubmitReply(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def main() -> int:
-    """The process. It is nobody's child: who submitted need not wait for its end."""
+    """Fork once, so that the submitter need not wait for this process."""
     if os.fork():
         return 0
     folder = pathlib.Path(sys.argv[1])
@@ -53,7 +53,7 @@ def main() -> int:
 
 
 def begin(job: ElasticJob, folder: pathlib.Path) -> local_job.PreparedRun:
-    """Check it, make its folder and leave its card; no two of one name run at once."""
+    """Check the job and create its run folder; refuse a second running job of the same name."""
     name = job.name or resolve.name_of(job.script)
     plan = local_job.resolved(job, folder, code=pathlib.Path(), say=say)
     with alone(folder):
@@ -70,7 +70,6 @@ def begin(job: ElasticJob, folder: pathlib.Path) -> local_job.PreparedRun:
 
 @contextlib.contextmanager
 def alone(folder: pathlib.Path) -> Iterator[None]:
-    """While others who submit here wait."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = (folder / ".lock").open("ab")
@@ -82,7 +81,7 @@ def alone(folder: pathlib.Path) -> Iterator[None]:
 
 
 def turn_to(path: pathlib.Path) -> None:
-    """From now on all that this process prints goes there, and it reads nothing."""
+    """Redirect output to a file and detach standard input."""
     with private_files.opened(path, "ab") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
@@ -91,13 +90,11 @@ def turn_to(path: pathlib.Path) -> None:
 
 
 def tell(out: BinaryIO, answer: SubmitReply) -> None:
-    """The one line, and no more. Whoever submitted may have left meanwhile; the job goes on."""
     with contextlib.suppress(BrokenPipeError), out:
         out.write(msgspec.json.encode(answer) + b"\n")
 
 
 def say(line: str) -> None:
-    """Into the log; before there is one, to the terminal."""
     print(redactor.redact(line), file=sys.stderr, flush=True)
 
 

@@ -27,7 +27,7 @@ def follow(
     where: str, url: str, *, every_s: float, format: str = "safetensors", ended: threading.Event | None = None,
     copies: str = "",
 ) -> int:  # fmt: skip
-    """Export what is newest every so often, until told to end by a signal or the event; then once more."""
+    """Export every `every_s` seconds until a signal or `ended`; then once more."""
     from springtide.export import table_file
     from springtide.export.continuous import ContinuousExport
 
@@ -54,7 +54,6 @@ def follow(
 
 
 def first_wait_s(following: "ContinuousExport", every_s: float) -> float:
-    """Until the next export is due by the newest that is there; the usual time when that cannot be read."""
     try:
         return following.due_s(every_s, now=time.time())
     except (errors.SpringtideError, OSError):
@@ -74,15 +73,13 @@ class Exporter:
 
     @property
     def begun(self) -> bool:
-        """Whether it exports."""
         return self._task is not None
 
     def begin(self) -> None:
-        """From now on, in the running event loop."""
         self._task = asyncio.get_running_loop().create_task(self._keep())
 
     async def end(self) -> None:
-        """The job has ended: have its last checkpoint exported, unless that takes too long."""
+        """Export the last checkpoint, for at most `LAST_S` seconds."""
         self._stopping = True
         if self._process is not None and self._process.stdin is not None:
             self._process.stdin.close()
@@ -107,7 +104,7 @@ class Exporter:
 
 
 def main() -> int:
-    """The process: WHERE URL SECONDS COPIES. Standard input is a pipe that the job's agent holds: it ends with that."""
+    """Arguments: WHERE URL SECONDS COPIES. Ends when the agent closes standard input."""
     where, url, every, copies = config.own_arguments(sys.argv[1:])
     ended = threading.Event()
 

@@ -47,12 +47,10 @@ class JobLocation:
 
     @property
     def remote(self) -> bool:
-        """Whether a cluster was named."""
         return self.platform not in ("", "local")
 
 
 def find(name: str | None, where: JobLocation) -> JobHandle:
-    """The job of that name, or the newest one."""
     if where.remote:
         reach = load(where.platform, REACHES)
         if name is None:
@@ -69,7 +67,6 @@ def find(name: str | None, where: JobLocation) -> JobHandle:
 
 
 def every(where: JobLocation) -> list[JobHandle]:
-    """All jobs there, the newest first."""
     if where.remote:
         reach = load(where.platform, REACHES)
         return [reach.open_job(name, where.options) for name in reach.names(where.options)]
@@ -85,7 +82,6 @@ def every(where: JobLocation) -> list[JobHandle]:
 
 
 def pick(name: str | None, folder: str, *, only_here: bool = False) -> run_registry.JobRun:
-    """The card of that name, or the newest one."""
     found = [run for run in run_registry.find(pathlib.Path(folder)) if run.here or not only_here]
     if not found:
         raise errors.MissingFile(
@@ -101,7 +97,6 @@ def pick(name: str | None, folder: str, *, only_here: bool = False) -> run_regis
 
 
 def reached(run: run_registry.JobRun) -> JobHandle:
-    """The job of a card."""
     if run.here:
         return LocalJobHandle(run)
     found: JobHandle = load(run.card.platform, REACHES).open_job(run.card.name, run.card.where)
@@ -109,14 +104,14 @@ def reached(run: run_registry.JobRun) -> JobHandle:
 
 
 def note(folder: pathlib.Path, card: run_registry.RunCard) -> None:
-    """Leave the card of a job on a cluster, so that later commands find it by its name; the newest of a name counts."""
+    """Write the card of a cluster job, so that later commands find it by name."""
     files = RunFiles(folder / card.name)
     files.root.mkdir(parents=True, exist_ok=True, mode=private_files.FOLDER)
     run_registry.write_card(files, card)
 
 
 def load(platform: str, modules: Mapping[str, str]) -> Any:
-    """A platform's module; what it needs may have to be installed."""
+    """Import a platform's module; name the missing extra if that fails."""
     if platform not in modules:
         raise errors.UnknownName("platform", platform, PLATFORMS)
     try:

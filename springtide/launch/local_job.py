@@ -5,6 +5,7 @@ In: an `ElasticJob`. Out: a run folder and how the job ended. For `springtide ru
 """
 
 import asyncio
+import os
 import pathlib
 import signal
 from collections.abc import Callable
@@ -12,15 +13,30 @@ from dataclasses import dataclass, replace
 
 from springtide.checkpoint.format import storage
 from springtide.domain.core import durations
+from springtide.domain.plan.capacity import PlatformCapacity
 from springtide.domain.spec.elastic_job import ElasticJob
-from springtide.launch import local_capacity
 from springtide.launch.export_process import Exporter
 from springtide.launch.spec import resolve
 from springtide.platforms.agent.agent import Agent, RunPlan
+from springtide.platforms.local import cgroups
 from springtide.platforms.local.fork_server_client import ForkServerClient
 from springtide.platforms.local.platform import LocalPlatform
 from springtide.rpc.messages import messages
 from springtide.telemetry import logs
+from springtide.telemetry.host import usage
+
+
+def memory_bytes() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def local_capacity() -> PlatformCapacity:
+    here, room = float(usage.cores()), float(memory_bytes())
+    trouble = cgroups.why_not()
+    return PlatformCapacity(
+        cpu=here, memory=room, node_cpu=here, node_memory=room, own=True, holds=not trouble, trouble=trouble
+    )  # fmt: skip
+
 
 EXPORT_EVERY = "5m"
 WARM_AFTER_S = 15.0  # a job that lives so long will want to start workers again; what it takes is two seconds of a core
@@ -38,16 +54,15 @@ class PreparedRun:
 
 
 def resolved(job: ElasticJob, runs: pathlib.Path, *, code: pathlib.Path, say: Say) -> RunPlan:
-    """The job for this machine, all of it checked; nothing is written. Past jobs are remembered beside the runs."""
+    """Resolve and check the job for this machine; write nothing."""
     history = str(runs.absolute().parent / "history.db")
-    plan = resolve.resolve(job, local_capacity.capacity(), code=code, history=history, say=say)
+    plan = resolve.resolve(job, local_capacity(), code=code, history=history, say=say)
     for url in filter(None, (plan.spec.checkpoints.url, job.following.export_to)):
         storage.place_of(url)  # one that nobody knows is said now
     return plan
 
 
 def begin(job: ElasticJob, runs: pathlib.Path, *, code: pathlib.Path, say: Say) -> PreparedRun:
-    """Check all of it, then make its folder."""
     plan = resolved(job, runs, code=code, say=say)
     return PreparedRun(job=replace(job, name=plan.spec.name), plan=plan, files=logs.make_run(runs, plan.spec.name))
 
@@ -55,8 +70,7 @@ def begin(job: ElasticJob, runs: pathlib.Path, *, code: pathlib.Path, say: Say) 
 async def attend(
     begun: PreparedRun, *, say: Say, seen: Callable[[messages.JobStatus], None], hang_up: bool = True
 ) -> messages.JobStatus:
-    """Run it to its end; `seen` gets every status. A first signal drains, a second kills; without `hang_up` the end of
-    the terminal is none."""
+    """Run the job to its end. The first signal drains it, the second kills it; `hang_up=False` ignores SIGHUP."""
     warm = ForkServerClient(after_s=WARM_AFTER_S)
     agent = Agent(begun.plan, begun.files, LocalPlatform(begun.files, say, warm=warm), say)
     loop = asyncio.get_running_loop()
@@ -90,7 +104,6 @@ async def attend(
 
 
 def exporter_of(begun: PreparedRun) -> Exporter | None:
-    """Who exports the model while it trains, if that is wished."""
     following = begun.job.following
     if not following.export_to:
         return None

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from springtide.domain.spec.elastic_job import ElasticJob
 from springtide.launch.spec import resolve
-from springtide.platforms.ray_cluster.cluster import cluster, runtime_env
+from springtide.platforms.ray_cluster.cluster import cluster
 from springtide.platforms.ray_cluster.job import job_order
 from springtide.platforms.ray_cluster.job import submit as submitting
 
@@ -18,10 +18,7 @@ from springtide.platforms.ray_cluster.job import submit as submitting
 def submit(
     job: ElasticJob, folder: pathlib.Path | None, where: Mapping[str, str], say: Callable[[str], None]
 ) -> str:  # fmt: skip
-    """Give the job to the cluster at `where["address"]`; its name there.
-
-    `folder` has its code, and is shipped; None: the cluster's nodes have it.
-    """
+    """Submit to the cluster at `where["address"]`; ship `folder`, unless the nodes have the code (None)."""
     cluster.connect(where.get("address", ""))
     plan = resolve.resolve(job, job_order.capacity_of(cluster.nodes()), code=folder, say=say)
     submitting.refuse_taken(plan.spec.name)
@@ -31,5 +28,5 @@ def submit(
         pending_s=job.ray.pending_s,
         run_folder=job.ray.run_folder,
     )
-    submitting.submit(wanted, runtime_env.shipped(folder, job.ray.runtime_env))
+    submitting.submit(wanted, submitting.ship_code(folder, job.ray.runtime_env))
     return plan.spec.name

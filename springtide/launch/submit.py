@@ -27,7 +27,7 @@ Say = Callable[[str], None]
 
 
 def submit(job: ElasticJob, where: JobLocation, *, code: pathlib.Path | None = None, say: Say = lambda _: None) -> str:
-    """Submit a job; its name. `code`: folder with the script, shipped where that is needed; None: an image has it."""
+    """Submit a job and return its name. `code`: folder with the script; None if the image has it."""
     if code is not None and not code.is_dir():
         raise errors.MissingFile(f"workingDir {code}: no such folder; wanted the one with {job.script}")
     if job.stopped and where.platform != "k8s":
@@ -38,7 +38,6 @@ def submit(job: ElasticJob, where: JobLocation, *, code: pathlib.Path | None = N
 
 
 def here(job: ElasticJob, where: JobLocation, *, code: pathlib.Path) -> str:
-    """Start an agent that goes on when this process ends."""
     runs = pathlib.Path(where.folder).absolute()
     agent = subprocess.Popen(
         [sys.executable, "-m", "springtide.launch.detached_agent", str(runs)], cwd=code,
@@ -58,7 +57,6 @@ def here(job: ElasticJob, where: JobLocation, *, code: pathlib.Path) -> str:
 
 
 def to_cluster(job: ElasticJob, where: JobLocation, *, code: pathlib.Path | None, say: Say) -> str:
-    """Hand it over, and leave a card of it here."""
     job = job if job.name else replace(job, name=cluster_name(resolve.name_of(job.script)))
     resolve.check_exports(job, elsewhere=True)
     if code is not None:
@@ -73,7 +71,7 @@ def to_cluster(job: ElasticJob, where: JobLocation, *, code: pathlib.Path | None
 
 
 def cluster_name(name: str) -> str:
-    """A name that clusters take: small letters, digits and dashes, first a letter, no more than 40."""
+    """Make a valid DNS label of at most 40 characters."""
     plain = "".join(each if each.isascii() and each.isalnum() else "-" for each in name.lower()).strip("-")
     plain = plain if plain[:1].isalpha() else f"job-{plain}"
     return plain[:40].strip("-")

@@ -70,7 +70,7 @@ class RunFiles:
 
     @property
     def heeded(self) -> pathlib.Path:
-        """On Kubernetes: the job's spec as its master was told of it last: `launch.k8s.edited_spec`."""
+        """On Kubernetes: the job's spec as its master was told of it last: `launch.k8s.pod_requests`."""
         return self.root / "heeded.json"
 
     @property

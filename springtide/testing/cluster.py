@@ -72,12 +72,10 @@ class LocalCluster:
         self._ended: messages.JobStatus | BaseException | None = None
 
     def __enter__(self) -> "LocalCluster":
-        """Started."""
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Ended, by force if need be."""
         while self._thread.is_alive():
             if self._agent is not None:
                 with contextlib.suppress(RuntimeError):  # the loop may have ended just now
@@ -91,12 +89,10 @@ class LocalCluster:
 
     @property
     def over(self) -> bool:
-        """Whether everything has ended."""
         return self._ended is not None
 
     @property
     def story(self) -> list[dict[str, object]]:
-        """What has happened so far."""
         return events.read(self.files.events) if self.files.events.exists() else []
 
     def pids(self) -> dict[str, int]:
@@ -158,7 +154,6 @@ class LocalCluster:
     def scale(
         self, workers: int | None = None, *, servers: int | None = None, data_workers: int | None = None
     ) -> None:  # fmt: skip
-        """`springtide scale`."""
         work = self._ask(messages.ScaleRequest(workers, servers, "asked by a test", data_workers))
         try:
             asked = asyncio.run_coroutine_threadsafe(work, self._loop)
@@ -174,7 +169,6 @@ class LocalCluster:
         asked.result()
 
     def stop(self, why: str = "stopped by a test") -> None:
-        """Ctrl-C."""
         assert self._agent is not None
         self._loop.call_soon_threadsafe(self._agent.stop, why)
 

@@ -21,10 +21,9 @@ from springtide import config, errors
 from springtide.domain.core.resources import ProcessLimits, Usage
 from springtide.domain.core.roles import Life, RoleExit
 from springtide.domain.spec.job_spec import JobSpec
-from springtide.platforms.agent import master_keeper, role_launch
+from springtide.platforms.agent import master_keeper, run_plan
 from springtide.platforms.agent.agent import Agent
-from springtide.platforms.agent.composite import CompositePlatform
-from springtide.platforms.agent.platform_api import RoleLaunch
+from springtide.platforms.agent.platform_api import CompositePlatform, RoleLaunch
 from springtide.platforms.local.platform import LocalPlatform, exit_of
 from springtide.rpc.messages import messages
 from springtide.telemetry import logs
@@ -67,7 +66,7 @@ class HostPlatform:
             raise errors.JobFailed(f"{host} is off")
         there = self.hosts.disk / SECRET
         self.hosts.put(host, there, self.secret.read_bytes())
-        near = {"master_file": "", "secret_file": str(there), "master": f"{MASTER}:{role_launch.MASTER_PORT}"}
+        near = {"master_file": "", "secret_file": str(there), "master": f"{MASTER}:{run_plan.MASTER_PORT}"}
         settings = {**launch.settings, **near, "scratch": str(self.hosts.disk / "scratch"), "node": host}
         settings = {name: value for name, value in settings.items() if value and name in KNOWN}
         environment = config.child_environment(settings, launch.environment, launch.given)
@@ -95,7 +94,6 @@ class HostPlatform:
         return list(self.lives)
 
     def stop(self, life: Life, *, kill: bool) -> None:
-        """SIGTERM or SIGKILL."""
         self.signal(life, signal.SIGKILL if kill else signal.SIGTERM)
 
     def signal(self, life: Life, number: signal.Signals) -> bool:
@@ -110,11 +108,9 @@ class HostPlatform:
         return True
 
     def hold(self, life: Life, limits: ProcessLimits) -> bool:
-        """No limits here."""
         return False
 
     def running(self) -> list[Life]:
-        """On all hosts."""
         return list(self.lives)
 
     def usage(self) -> dict[Life, tuple[Usage, ProcessLimits]]:
@@ -122,7 +118,6 @@ class HostPlatform:
         return {}
 
     def close(self) -> None:
-        """All end."""
         for life in list(self.lives):
             self.stop(life, kill=True)
         for life in list(self.lives):
@@ -130,7 +125,6 @@ class HostPlatform:
             self._ended(life)
 
     def leave(self) -> None:
-        """All stay."""
         for running in self.lives.values():
             asyncio.get_running_loop().remove_reader(running.pidfd)
         self._told = None
@@ -166,7 +160,7 @@ class HostedJob(LocalCluster):
         plan = {
             "host": "0.0.0.0",
             "advertise": MASTER,
-            "port": role_launch.MASTER_PORT,
+            "port": run_plan.MASTER_PORT,
             "adopt": True,
             "report_usage": True,
         }

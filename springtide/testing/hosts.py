@@ -61,7 +61,6 @@ class Hosts:
         self._called: dict[str, str] = {}
 
     def __enter__(self) -> Self:
-        """All are up."""
         try:
             self._write_names()
             self._boot("switch")
@@ -75,11 +74,9 @@ class Hosts:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """All are gone."""
         self.close()
 
     def close(self) -> None:
-        """Everything goes with its first process."""
         for name in list(self._hosts):
             self.kill(name)
 
@@ -111,7 +108,6 @@ class Hosts:
                     pipe.close()
 
     def up(self, name: str) -> bool:
-        """Whether it is on."""
         return name in self._hosts
 
     def inside(self, name: str) -> list[str]:
@@ -138,7 +134,6 @@ class Hosts:
         self._write_names()
 
     def forget(self, alias: str) -> None:
-        """Nobody has this name any more."""
         self._called.pop(alias, None)
         self._write_names()
 
@@ -150,7 +145,6 @@ class Hosts:
             )
 
     def mend(self, one: str, other: str) -> None:
-        """The cable is whole again."""
         for here, there in ((one, other), (other, one)):
             self._inside(here, "ip", "neigh", "del", self.address(there), "dev", "eth0")
 

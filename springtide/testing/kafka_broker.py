@@ -49,7 +49,6 @@ _LIGHT = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
 
 
 def jars() -> pathlib.Path:
-    """The folder that `make setup-extra` fills."""
     return pathlib.Path(sys.prefix) / "share" / "kafka"
 
 
@@ -90,7 +89,6 @@ class KafkaBroker:
         self._write_settings(partitions, settings)
 
     def __enter__(self) -> "KafkaBroker":
-        """Up and answering."""
         try:
             self._keeper = self._run(KEEPER, "zookeeper", heap="128m")
             self._let_in()
@@ -101,12 +99,10 @@ class KafkaBroker:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Gone; what it wrote is left in the folder."""
         self.close()
 
     @property
     def address(self) -> str:
-        """What clients call `bootstrap.servers`."""
         return f"127.0.0.1:{self.port}"
 
     @property
@@ -115,7 +111,6 @@ class KafkaBroker:
 
     @property
     def pid(self) -> int:
-        """The broker's process."""
         assert self._broker is not None, "the broker was never started"
         return self._broker.pid
 
@@ -155,7 +150,6 @@ class KafkaBroker:
         os.kill(self.pid, signal.SIGSTOP)
 
     def wake(self) -> None:
-        """Undo `stop`."""
         os.kill(self.pid, signal.SIGCONT)
 
     def create(self, topic: str, partitions: int, **settings: str) -> None:
@@ -164,11 +158,9 @@ class KafkaBroker:
         self._topics("--create", topic, "--replication-factor", "1", "--partitions", str(partitions), *told)
 
     def grow(self, topic: str, partitions: int) -> None:
-        """Give a topic more partitions."""
         self._topics("--alter", topic, "--partitions", str(partitions))
 
     def close(self) -> None:
-        """End both processes."""
         for process in (self._broker, self._keeper):
             if process is not None and process.poll() is None:
                 process.kill()
@@ -201,9 +193,9 @@ class KafkaBroker:
             return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
     def _answers(self, began_at: int, deadline: float) -> bool:
-        """Whether it says that it has started; not when it ends, as it does while ZooKeeper remembers the one before.
+        """Wait for the "started" line: the broker listens before it is ready.
 
-        It listens before that already, so a connection would prove nothing.
+        False if it exits, as while ZooKeeper remembers its predecessor.
         """
         assert self._broker is not None
         while time.monotonic() < deadline and self._broker.poll() is None:

@@ -27,7 +27,6 @@ class KafkaSasl:
     """With signs that mean something in URLs and in files of options."""
 
     def protocol(self, *, tls: bool) -> str:
-        """What Kafka calls it."""
         return "SASL_SSL" if tls else "SASL_PLAINTEXT"
 
     def broker(self, *, tls: bool) -> list[str]:

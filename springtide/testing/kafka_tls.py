@@ -35,7 +35,6 @@ class KafkaTls:
         self._write_stores(ours)
 
     def broker(self) -> list[str]:
-        """Lines of a broker's settings."""
         stores = [
             line
             for store in ("keystore", "truststore")

@@ -64,12 +64,10 @@ class RayWorld:
         self._answer()
 
     def do(self, method: str, *arguments: Any, **named: Any) -> Any:
-        """Call a method of the `RayTestCluster`."""
         self._pipe.send((method, arguments, named))
         return self._answer()
 
     def close(self) -> None:
-        """Take the cluster down."""
         self._pipe.close()  # the other side sees it
         try:
             self._process.wait(PATIENCE_S)
@@ -78,11 +76,9 @@ class RayWorld:
             self._process.wait()
 
     def __enter__(self) -> "RayWorld":
-        """Up."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Down."""
         self.close()
 
     def _answer(self) -> Any:
@@ -122,7 +118,6 @@ class RayTestCluster:
             shutil.rmtree(folder, ignore_errors=True)
 
     def address(self) -> str:
-        """For `ray.init`."""
         return str(self._cluster.address)
 
     def outside(self) -> str:
@@ -137,11 +132,9 @@ class RayTestCluster:
     # ---- nodes ----
 
     def nodes(self) -> list[str]:
-        """Ids, without the head's."""
         return [str(node.node_id) for node in self._cluster.worker_nodes]
 
     def remove(self, node_id: str) -> None:
-        """As when the plug is pulled."""
         node = next(each for each in self._cluster.worker_nodes if each.node_id == node_id)
         self._cluster.remove_node(node, allow_graceful=False)
 
@@ -157,7 +150,6 @@ class RayTestCluster:
         assert taken, why
 
     def add(self) -> str:
-        """One more; its id."""
         return str(self._cluster.add_node(**self._small).node_id)
 
     # ---- a job ----
@@ -170,7 +162,6 @@ class RayTestCluster:
         return plan.spec.name
 
     def status(self, name: str) -> messages.JobStatus:
-        """How it is."""
         return self._reach(name).status()
 
     def until(
@@ -198,15 +189,12 @@ class RayTestCluster:
         return job.status()
 
     def story(self, name: str) -> list[dict[str, Any]]:
-        """What happened to it."""
         return self._reach(name).story()
 
     def logs(self, name: str, role: str, lines: int = 1000) -> list[str]:
-        """What a role has printed."""
         return [line.text for line in self._reach(name).logs([role], lines=lines, follow=False)]
 
     def ask(self, name: str, request: messages.Request) -> messages.Reply:
-        """Have its master do something."""
         return self._reach(name).ask(request)
 
     def occupy(self, node_id: str, cpu: float) -> str:
@@ -223,13 +211,11 @@ class RayTestCluster:
         return name
 
     def vacate(self, name: str) -> None:
-        """They are free again."""
         import ray
 
         ray.kill(ray.get_actor(name))
 
     def home(self) -> str:
-        """The head's id."""
         return str(self._cluster.head_node.node_id)
 
     def holders(self, name: str) -> dict[str, tuple[str, int]]:
@@ -264,7 +250,6 @@ class RayTestCluster:
         pathlib.Path(record.run_folder).rename(f"{record.run_folder}.lost")
 
     def kill_master(self, name: str) -> None:
-        """`kill -9`."""
         from springtide.platforms.ray_cluster.cluster import job_records
 
         record = job_records.read(name)
@@ -283,7 +268,6 @@ class _Somebody:
     """Takes cores and does nothing with them."""
 
     def here(self) -> bool:
-        """Whether it is."""
         return True
 
 

@@ -37,7 +37,6 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import a name of the zoo from its home on first use."""
     if name not in _HOME:
         raise AttributeError(f"module 'springtide.zoo' has no attribute {name!r}; it has {', '.join(__all__)}")
     value = getattr(importlib.import_module(_HOME[name]), name)
@@ -46,5 +45,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """Names for completion."""
     return sorted([*globals(), *__all__])

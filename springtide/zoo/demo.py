@@ -66,7 +66,6 @@ class CountedModel(nn.Module):
         nn.init.zeros_(self.seen.weight)
 
     def forward(self, x: ClickBatch) -> Tensor:
-        """The model's logits."""
         logits: Tensor = self.model(x)
         return logits
 

@@ -18,12 +18,10 @@ class StepLog:
         self._file = None if folder is None else os.open(Path(folder) / f"steps-{rank}", flags)
 
     def done(self) -> None:
-        """A step was done just now."""
         if self._file is not None:
             os.write(self._file, f"{time.time()}\n".encode())
 
     def close(self) -> None:
-        """No more steps."""
         if self._file is not None:
             os.close(self._file)
 

@@ -39,7 +39,6 @@ class StreamingAUC:
         self._zeros = np.zeros(_CELLS, dtype=np.int64)
 
     def update(self, labels: ArrayLike, scores: ArrayLike) -> None:
-        """Add a batch."""
         y, s = _checked(labels, scores)
         logit = s if self._from_logits else _logit(s)
         place = (logit + _LOGIT_RANGE) * (_CELLS / (2 * _LOGIT_RANGE))
@@ -49,13 +48,11 @@ class StreamingAUC:
         self._zeros += np.bincount(cell[~clicked], minlength=_CELLS)
 
     def merge(self, other: "StreamingAUC") -> None:
-        """Add what another one has seen."""
         self._ones += other._ones
         self._zeros += other._zeros
 
     @property
     def samples(self) -> int:
-        """How many were seen."""
         return int(self._ones.sum() + self._zeros.sum())
 
     def value(self) -> float:
@@ -79,7 +76,6 @@ class StreamingAUC:
 
     @classmethod
     def from_state(cls, state: NDArray[np.int64], *, from_logits: bool = True) -> "StreamingAUC":
-        """The inverse of `state`."""
         if state.shape != (2, _CELLS):
             raise errors.BadInput(f"the state of a StreamingAUC has shape (2, {_CELLS}), got {state.shape}")
         made = cls(from_logits=from_logits)
@@ -98,7 +94,6 @@ class StreamingLogLoss:
         self._total = 0.0
 
     def update(self, labels: ArrayLike, scores: ArrayLike) -> None:
-        """Add a batch."""
         y, s = _checked(labels, scores)
         logit = s if self._from_logits else _logit(s)
         signed = np.where(y > 0, -logit, logit)
@@ -107,7 +102,6 @@ class StreamingLogLoss:
         self.samples += len(y)
 
     def merge(self, other: "StreamingLogLoss") -> None:
-        """Add what another one has seen."""
         self.samples += other.samples
         self._ones += other._ones
         self._total += other._total

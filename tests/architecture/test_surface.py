@@ -11,7 +11,7 @@ import pytest
 
 import springtide
 from springtide import errors
-from springtide.platforms.agent import role_launch
+from springtide.platforms.agent import run_plan
 from springtide.platforms.local import fork_server_client
 from springtide_lab.bench import BENCHES
 from tests.architecture import sources
@@ -62,7 +62,7 @@ def test_a_warm_interpreter_has_imported_nothing_that_is_run_as_main():
             seen.add(name)
             ahead += sources.imports(path, begins=True)
     assert len(seen) > 100
-    assert not seen & set(role_launch.MODULES.values())
+    assert not seen & set(run_plan.MODULES.values())
 
 
 def test_public_names_are_sorted_and_each_has_its_home():

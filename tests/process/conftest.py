@@ -8,7 +8,7 @@ import pytest
 from springtide import config
 from springtide.domain.core.resources import ProcessLimits
 from springtide.domain.spec.job_spec import JobSpec
-from springtide.platforms.agent import role_launch
+from springtide.platforms.agent import run_plan
 from springtide.platforms.agent.run_plan import RunPlan
 from springtide.platforms.local.fork_server_client import ForkServerClient
 from springtide.testing.cluster import LocalCluster
@@ -18,6 +18,6 @@ from springtide.testing.cluster import LocalCluster
 def _warm_starts():
     LocalCluster.warm = ForkServerClient(besides=["PYTEST_CURRENT_TEST"])
     plan = RunPlan(spec=JobSpec(name="any"), script="train.py")
-    LocalCluster.warm.begin(config.child_environment({}, role_launch.environment_of(plan, ProcessLimits())))
+    LocalCluster.warm.begin(config.child_environment({}, run_plan.environment_of(plan, ProcessLimits())))
     yield
     LocalCluster.warm.close()

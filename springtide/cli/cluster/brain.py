@@ -183,7 +183,7 @@ def executors(
 
 
 def parse_capacity(text: str) -> Any:
-    """What all jobs may take: "64" cores, "64,256G", or all of this machine."""
+    """Parse "64" or "64,256G"; empty text means all of this machine."""
     from springtide.domain.core.resources import parse_memory
     from springtide.domain.core.shape import ResourceBudget
 
@@ -202,7 +202,6 @@ def parse_capacity(text: str) -> Any:
 
 
 def parse_planning(pairs: list[str], policy: str) -> Any:
-    """How plans are made: fields of `PlanningConfig`, of its prices and steps by a dot."""
     from springtide.domain.spec.planning_config import PlanningConfig
     from springtide.launch.spec import field_overrides
 
@@ -212,7 +211,6 @@ def parse_planning(pairs: list[str], policy: str) -> Any:
 
 
 def ask(request: Any, wanted: type, folder: str, address: str, secret_file: str, tls: str) -> Any:
-    """One question to the brain."""
     from springtide import config
     from springtide.brain.service import __main__
     from springtide.brain.service.client import Remote
@@ -239,7 +237,6 @@ def ask(request: Any, wanted: type, folder: str, address: str, secret_file: str,
 
 
 def read_history(database: str, newest: int) -> Any:
-    """Past jobs of a database that is there: none is made for a look."""
     from springtide.brain.service import messages as counsel
     from springtide.brain.store import store
 
@@ -255,7 +252,6 @@ def read_history(database: str, newest: int) -> Any:
 
 
 def status_lines(found: Any) -> list[str]:
-    """A brain's status for people."""
     from springtide.cli.common.render import wrap
     from springtide.cli.show.status import short_time
     from springtide.domain.core.resources import show_memory
@@ -293,7 +289,6 @@ def status_lines(found: Any) -> list[str]:
 
 
 def history_lines(found: Any) -> list[str]:
-    """Past jobs for people."""
     from springtide.domain.core.resources import show_memory
 
     def side(count: int, cpu: float, memory: int) -> str:
@@ -316,7 +311,6 @@ def history_lines(found: Any) -> list[str]:
 
 
 def show_json(found: Any, wanted: bool) -> None:
-    """The same for scripts."""
     import msgspec
 
     if wanted:

@@ -188,7 +188,6 @@ def operator(
 
 
 async def until_told(options: Any) -> None:
-    """Run it until SIGINT or SIGTERM."""
     from springtide.platforms.k8s.operator import process
 
     stop, ready = asyncio.Event(), asyncio.Event()
@@ -207,28 +206,24 @@ async def until_told(options: Any) -> None:
 
 
 def default_image() -> str:
-    """Of this version."""
     from springtide import __version__
 
     return f"springtide:{__version__}"
 
 
 def as_yaml(objects: list[Any]) -> str:
-    """For kubectl, without YAML's shorthand for things that are said twice."""
     import yaml
 
     class Plain(yaml.SafeDumper):  # type: ignore[misc]
         """Says everything in full."""
 
         def ignore_aliases(self, data: Any) -> bool:
-            """Always."""
             return True
 
     return "".join(f"---\n{yaml.dump(each, Dumper=Plain, sort_keys=False, width=1 << 20)}" for each in objects)
 
 
 def with_client(kubeconfig: str, context: str, work: Any) -> Any:
-    """Do something with a client of the cluster."""
     from springtide.platforms.k8s.api.client import Client
 
     async def within() -> Any:

@@ -18,7 +18,6 @@ OK, USER_CODE, INFRASTRUCTURE, INTERRUPTED = 0, 1, 3, 130
 
 
 def exit_code(status: JobStatus) -> int:
-    """What the command returns."""
     match status.phase:
         case JobPhase.FINISHED:
             return OK
@@ -29,7 +28,6 @@ def exit_code(status: JobStatus) -> int:
 
 
 def text(status: JobStatus, places: Mapping[str, str], *, debug: bool = False) -> str:
-    """The outcome on a few lines."""
     lines = []
     if status.phase is JobPhase.FAILED:
         lines += [status.why, f"job {status.name} failed after {status.elapsed_s:.1f} s; {numbers(status)}"]
@@ -62,12 +60,11 @@ def text(status: JobStatus, places: Mapping[str, str], *, debug: bool = False) -
 
 
 def called(status: JobStatus, run: str) -> JobStatus:
-    """The same, by the name that other commands know it by: the second run of one name has another."""
+    """Return the status under the run folder's name: a second run of a job has its own."""
     return msgspec.structs.replace(status, name=run)
 
 
 def numbers(status: JobStatus) -> str:
-    """Samples, of how many shards, and the rate over the whole training of this run."""
     shards = f" ({status.shards_done:,} of {status.shards_total:,} shards)" if status.shards_total else ""
     if status.online is not None and status.shards_total:
         shards = f" of {status.shards_total:,} partition{'' if status.shards_total == 1 else 's'}"
@@ -75,12 +72,11 @@ def numbers(status: JobStatus) -> str:
 
 
 def rate(status: JobStatus) -> float:
-    """Samples a second over the whole training of this run."""
     return (status.samples - status.samples_before) / status.trained_s if status.trained_s else 0.0
 
 
 def left_out(status: JobStatus) -> list[str]:
-    """Samples that could not be made and were skipped, as the user wants it: never silently."""
+    """List samples that were skipped because they could not be read (`--poison skip`)."""
     if not status.left_out:
         return []
     shown, count = sum(len(each.indices) for each in status.left_out), status.samples_left_out
@@ -90,7 +86,6 @@ def left_out(status: JobStatus) -> list[str]:
 
 
 def measures(status: JobStatus) -> list[str]:
-    """Loss and metrics, on lines of at most 80 columns."""
     parts = [] if status.loss is None else [f"loss {status.loss:.4f}"]
     parts += [f"{name} {show(name, value)}" for name, value in sorted(status.metrics.items())]
     if status.staleness is not None and (status.staleness or status.workers_wanted > 1):
@@ -99,7 +94,6 @@ def measures(status: JobStatus) -> list[str]:
 
 
 def as_object(status: JobStatus, places: Mapping[str, str]) -> dict[str, Any]:
-    """The outcome for scripts; the rate of a job that is over is that of all of it, as people are told."""
     plain: dict[str, Any] = msgspec.to_builtins(status)
     plain.pop("type", None)
     if status.phase.over:

@@ -11,7 +11,7 @@ from springtide.telemetry import run_registry
 
 
 def where_of(folder: str, *, platform: str = "", **options: str) -> JobLocation:
-    """Where to look; an option that only one platform has names it."""
+    """Build a `JobLocation`; an option that only one platform has implies that platform."""
     given = {name: value for name, value in options.items() if value}
     if not platform and given:
         platform = "ray" if set(given) == {"address"} else "k8s" if "address" not in given else ""
@@ -19,7 +19,7 @@ def where_of(folder: str, *, platform: str = "", **options: str) -> JobLocation:
 
 
 def pick(name: str | None, folder: str) -> run_registry.JobRun:
-    """The run folder of a job of this machine: the named one, or the newest."""
+    """Return the run folder of a local job: the named one, or the newest."""
     run = job_lookup.pick(name, folder)
     if not run.here:
         raise errors.BadInput(

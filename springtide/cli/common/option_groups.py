@@ -15,7 +15,7 @@ Command = Callable[..., int]
 
 
 def taking(**groups: type) -> Callable[[Command], Command]:
-    """The command's arguments of these names are made of options, one for each field."""
+    """Turn each field of the given dataclasses into an option; pass one dataclass per group to the command."""
 
     def decorate(command: Command) -> Command:
         own = inspect.signature(command).parameters

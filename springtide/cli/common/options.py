@@ -19,7 +19,7 @@ Runs = Annotated[str, typer.Option("--logs", help="Where runs keep their logs.",
 
 
 def made_folder(option: str, text: str) -> pathlib.Path:
-    """The folder that an option names, made if it is not there: said before anything is computed for it."""
+    """Create the folder that an option names, so that a bad path fails before any work."""
     folder = pathlib.Path(text)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -49,7 +49,7 @@ class FeedingOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeepingOptions:
-    """What a run is told about checkpoints and about its disk: see `launch.spec.checkpoint_options`."""
+    """What a run is told about checkpoints and about its disk: see `launch.spec.resolve`."""
 
     disk_wait: Annotated[float, typer.Option(min=0, help="Wait for a full disk: seconds before the job fails.")] = 600.0
     checkpoint_every: Annotated[float | None, typer.Option(min=0, help="Seconds; 0: never.  [default: 30]")] = None
@@ -58,6 +58,33 @@ class KeepingOptions:
     upload_every: Annotated[float, typer.Option(min=1, help="Seconds between two copies.")] = 600.0
     mirror: Annotated[bool, typer.Option("--mirror", help="Another server keeps a copy of each server's.")] = False
     resume: Annotated[str, typer.Option(help="Go on from a run's checkpoints.", metavar="RUN_OR_URL")] = ""
+
+
+MODES = ("auto", "off")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnlineOptions:
+    """What was given on the command line."""
+
+    online: Annotated[str, typer.Option(help="On a stream: workers follow its traffic.", metavar="auto|off")] = "auto"
+    min_workers: Annotated[int, typer.Option(min=1, help="Never fewer workers, where it is found out.")] = 1
+    max_workers: Annotated[int | None, typer.Option(min=1, help="Never more.  [default: as many as cores]")] = None
+    slo_lag: Annotated[
+        str, typer.Option(help="A sample of a stream may wait so long, such as 90s, 20m.", metavar="TIME")
+    ] = "20m"
+    online_setting: Annotated[
+        list[str] | None, typer.Option(help="How traffic is followed, such as forecaster=mstl.", metavar="NAME=VALUE")
+    ] = None
+    metrics_port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="Serve figures for Prometheus there; 0: a free one.")
+    ] = None
+
+
+def online_is_on(options: OnlineOptions) -> bool:
+    if options.online not in MODES:
+        raise errors.UnknownName("mode of --online", options.online, MODES)
+    return options.online == "auto"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +107,6 @@ class WhereOptions:
     folder: Runs = RUNS
 
     def where(self) -> "JobLocation":
-        """As one value."""
         from springtide.cli.common import job_selection
 
         return job_selection.where_of(

@@ -10,10 +10,72 @@ from rich.console import Group
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
-from springtide.cli.common import data_worker_status, stream_options
 from springtide.domain.core.roles import RoleKind
+from springtide.domain.data.data_workers import FeedState
 from springtide.domain.spec.job_spec import JobPhase
+from springtide.domain.spec.online_job import OnlineState
 from springtide.rpc.messages.messages import JobStatus
+
+
+def data_workers_text(status: JobStatus) -> str:
+    if not status.data_workers_wanted and not status.data_workers_alive:
+        return f"none: {status.data_workers_why}" if status.data_workers_why else ""
+    parts = [f"{status.data_workers_alive}/{status.data_workers_wanted} data workers"]
+    if status.feed is not None and status.feed.room:
+        parts.append(queue_text(status.feed))
+    return ", ".join(parts) + (f"; {status.data_workers_why}" if status.data_workers_why else "")
+
+
+def queue_text(feed: FeedState) -> str:
+    waited = f", waited {feed.waited_s / feed.looped_s:.0%} of the time" if feed.looped_s else ""
+    checked = f", {feed.checked} computed here too and equal" if feed.checked else ""
+    return f"{feed.queued} of {feed.room} batches ready{waited}{checked}"
+
+
+def stream_lines(state: OnlineState) -> list[str]:
+    forecast = "" if state.forecast is None else f", {state.forecast:,.0f}/s forecast (at most {state.high:,.0f})"
+    capacity = "" if state.capacity is None else f", workers could train {state.capacity:,.0f}/s"
+    busy = "" if state.utilization is None else f", busy {state.utilization:.0%}"
+    lines = [
+        f"lag     {duration(state.lag_s)} of {duration(state.slo_lag_s)} promised, {state.backlog:,} samples wait; "
+        f"append to trained {duration(state.lag_p50_s)} at the median, {duration(state.lag_p99_s)} for 99%",
+        f"traffic {state.arriving:,.0f}/s come, {state.trained:,.0f}/s trained{forecast}{capacity}{busy}",
+    ]
+    backups = f", {state.backups} of them backups" if state.backups else ""
+    may = f"{state.fewest} to {state.most} workers{backups}" if state.fewest < state.most else "no traffic"
+    lines.append(f"follows {may}: {state.why}")
+    if state.forecast_trouble:
+        lines.append(f"forecast {state.forecast_trouble}")
+    if state.alert:
+        lines.append(f"ALERT   {state.alert}")
+    if state.hours:
+        lines.append(
+            f"kept    over {state.hours:.1f} h: lag above the promise {state.violation:.2%} of the time, accumulated "
+            f"{state.lag_min:,.0f} min, {state.down_min:.1f} min down, {state.worker_hours:.1f} worker-hours"
+        )
+    if lost := lost_words(state):
+        only = f"; {state.unkept:,} of them left no dead letter: {state.unkept_why}" if state.unkept else ""
+        lines.append(f"letters {lost}{only}")
+    return lines
+
+
+def lost_words(state: OnlineState) -> str:
+    counts = [(name, getattr(state, name)) for name in ("late", "corrupt", "oversized", "expired")]
+    return ", ".join(f"{count:,} {name}" for name, count in counts if count)
+
+
+def lag_text(state: OnlineState) -> str:
+    return f"lag {duration(state.lag_s)}{' ALERT' if state.alert else ''}"
+
+
+def duration(length_s: float) -> str:
+    """Format seconds as `0.3 s`, `45 s`, `3.5 min` or `2.1 h`."""
+    if length_s < 10:
+        return f"{length_s:.1f} s"
+    if length_s < 120:
+        return f"{length_s:.0f} s"
+    return f"{length_s / 60:.1f} min" if length_s < 7200 else f"{length_s / 3600:.1f} h"
+
 
 WIDTH = 80
 MEASURED = frozenset(
@@ -23,13 +85,12 @@ MEASURED = frozenset(
 
 
 def line_of(status: JobStatus) -> str:
-    """A status on one line of at most 80 columns."""
     metrics = {f"metric {name}": f"{name} {show(name, value)}" for name, value in sorted(status.metrics.items())}
     shown = {
         "shards": progress(status),
         "samples": f"{short(status.samples)} samples",
         "rate": f"{short(status.samples_per_s)}/s",
-        "lag": "" if status.online is None else stream_options.brief(status.online),
+        "lag": "" if status.online is None else lag_text(status.online),
         "loss": "" if status.loss is None else f"loss {status.loss:.4f}",
         **metrics,
         "ending": ending(status),
@@ -58,7 +119,6 @@ def line_of(status: JobStatus) -> str:
 
 
 def progress(status: JobStatus) -> str:
-    """How far it is; on a stream there is no end to reckon by."""
     if not status.shards_total:
         return ""
     if status.online is not None:
@@ -67,7 +127,6 @@ def progress(status: JobStatus) -> str:
 
 
 def picture(status: JobStatus) -> Group:
-    """A status as a small table with a bar; below it the last decision and its reason."""
     facts = Table.grid(padding=(0, 2))
     facts.add_column(style="dim", min_width=8)
     facts.add_column(min_width=20)
@@ -99,9 +158,9 @@ def picture(status: JobStatus) -> Group:
     if ending(status):
         notes.add_row("draining", ending(status))
     if (status.data_workers_wanted or status.data_workers_alive) and not status.phase.over:
-        notes.add_row("fed", data_worker_status.shown(status))
+        notes.add_row("fed", data_workers_text(status))
     if status.online is not None and not status.phase.over:
-        for line in stream_options.shown(status.online)[:3]:
+        for line in stream_lines(status.online)[:3]:
             notes.add_row(line[:8].strip(), line[8:])
     if status.stage and status.online is None and not status.phase.over:
         notes.add_row("plan", f"{status.stage}: {status.target or status.shape or 'not all of it is there'}")
@@ -119,7 +178,7 @@ def picture(status: JobStatus) -> Group:
 
 
 def ending(status: JobStatus) -> str:
-    """What a job that drains waits for once no data is in work: scripts that still measure or save something."""
+    """Name the workers whose scripts still run while the job drains."""
     still = [str(each.role) for each in status.members if each.role.kind is RoleKind.WORKER and each.state == "joined"]
     if status.phase is not JobPhase.DRAINING or status.shards_leased or not still:
         return ""
@@ -127,7 +186,6 @@ def ending(status: JobStatus) -> str:
 
 
 def alive(status: JobStatus, kind: RoleKind) -> tuple[int, int]:
-    """How many of a kind are there, and how many should be."""
     if kind is RoleKind.WORKER and status.workers_wanted:
         return status.workers_alive, status.workers_wanted
     if kind is RoleKind.SERVER and status.servers_wanted:
@@ -137,40 +195,34 @@ def alive(status: JobStatus, kind: RoleKind) -> tuple[int, int]:
 
 
 def alive_text(status: JobStatus, kind: RoleKind) -> str:
-    """`2/2`."""
     return "/".join(map(str, alive(status, kind)))
 
 
 def missing(status: JobStatus, kind: RoleKind) -> str:
-    """`workers 1/2`, where not all are there; else nothing."""
     there, wanted = alive(status, kind)
     return f"{kind}s {there}/{wanted}" if there != wanted and not status.phase.over else ""
 
 
 def decision_of(status: JobStatus) -> str:
-    """The last decision and why; empty when there was none."""
     return f"{status.decision}: {status.decision_why}" if status.decision_why else status.decision
 
 
 def saving_of(status: JobStatus) -> str:
-    """What is wrong with checkpoints, and what there is all the same."""
     last = f"checkpoint {status.checkpoint}" if status.checkpoint else "no checkpoint"
     return f"{last}; {status.checkpoint_trouble}" if status.checkpoint_trouble else last
 
 
 def metric_cells(status: JobStatus) -> list[tuple[str, str]]:
-    """The user's metrics, as pairs of cells."""
     return [(name, show(name, value)) for name, value in sorted(status.metrics.items())]
 
 
 def show(name: str, value: float) -> str:
-    """A metric: a count as a whole number, anything else with four places. A name tells whether 0 and 1 are counts."""
+    """Format a metric: counts as whole numbers, all else with four places; `MEASURED` names are never counts."""
     measured = abs(value) <= 1 and not MEASURED.isdisjoint(name.lower().split("_"))
     return f"{value:,.0f}" if value.is_integer() and not measured else f"{value:.4f}"
 
 
 def short(number: float) -> str:
-    """12345 as 12.3k."""
     for bound, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if number >= bound:
             return f"{number / bound:.1f}{unit}"
@@ -178,7 +230,7 @@ def short(number: float) -> str:
 
 
 def wrap(text: str, indent: str = " " * 8) -> list[str]:
-    """Lines of at most 80 columns; a word that is longer, such as a path, stays whole."""
+    """Wrap text at 80 columns; never break a long word such as a path."""
     return [
         part
         for line in text.splitlines() or [""]

@@ -26,10 +26,7 @@ Event = dict[str, Any]
 
 
 def checkpoints(name: str | None, *, folder: str, as_json: bool, verify: bool = False) -> int:
-    """Print the checkpoints of a job, or those in a folder or at a URL, the oldest first.
-
-    `verify`: read every byte of them; the exit code is 1 if one is damaged.
-    """
+    """Print checkpoints, the oldest first. With `verify`, read every byte; the exit code is 1 if one is damaged."""
     if name is not None and is_place(name):
         place = place_of(name)
         found, job = at_place(place, verify=verify), place.where
@@ -43,14 +40,13 @@ def checkpoints(name: str | None, *, folder: str, as_json: bool, verify: bool = 
 
 
 def is_place(name: str) -> bool:
-    """Whether it is a URL or folder of checkpoints rather than a job's name; a folder may be named like a job."""
+    """Return True for a URL or a folder of checkpoints, False for a job name."""
     if "://" in name or os.sep in name:
         return True
     return os.path.isdir(name) and bool(reader.numbers(place_of(name)))
 
 
 def at_place(place: Place, *, verify: bool = False) -> list[dict[str, Any]]:
-    """What lies at a place, read there: nobody need know the job any more. What cannot be used says why."""
     found: list[dict[str, Any]] = []
     for number in sorted(reader.numbers(place)):
         one: dict[str, Any] = {
@@ -84,7 +80,6 @@ class CheckpointState(NamedTuple):
 
     @property
     def shown(self) -> dict[str, Any]:
-        """What is printed of it."""
         apart = sorted(self.manifest.apart) if self.manifest is not None else []
         shown = {"kept": self.manifest is not None, "apart": apart, "verified": self.verified}
         damaged = {"outcome": "damaged"} if self.manifest is None else {}
@@ -92,7 +87,7 @@ class CheckpointState(NamedTuple):
 
 
 def state_of(place: Place, number: int, *, verify: bool) -> CheckpointState | None:
-    """Whether a checkpoint can be used, by the sizes of its files or by all their bytes; None: there is none."""
+    """Check a checkpoint by file sizes, or by checksums with `verify`; None if it is gone."""
     try:
         manifest = reader.known(place, number)
         if verify and manifest.apart:
@@ -108,7 +103,6 @@ def state_of(place: Place, number: int, *, verify: bool) -> CheckpointState | No
 
 
 def listed(story: Sequence[Event], *, verify: bool = False) -> list[dict[str, Any]]:
-    """What the story tells of each checkpoint, and whether it is still there."""
     found: dict[int, dict[str, Any]] = {}
     for event in story:
         if event["event"] == "checkpoint" and event["outcome"] != "skipped":
@@ -146,13 +140,11 @@ def listed(story: Sequence[Event], *, verify: bool = False) -> list[dict[str, An
 
 
 def without_mirror(event: Event) -> str:
-    """Why a complete one is there once only."""
     mirror = event.get("mirror", "complete")
     return "" if mirror == "complete" else f"without a mirror: {mirror}"
 
 
 def text(job: str, found: Sequence[dict[str, Any]]) -> list[str]:
-    """The table."""
     if not found:
         return [f"job {job} has no checkpoints"]
     lines = [

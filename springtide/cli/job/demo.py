@@ -28,7 +28,6 @@ SCRIPT = pathlib.Path(__file__).with_name("demo_script.py")
 
 
 def demo(*, servers: int, workers: int, samples: int, kill: bool, as_json: bool, debug: bool) -> int:
-    """Run the demo; the exit code."""
     with tempfile.TemporaryDirectory() as steps:
         return _demo(servers, workers, samples, kill=kill, as_json=as_json, debug=debug, steps=steps)
 
@@ -58,7 +57,6 @@ def _demo(servers: int, workers: int, samples: int, *, kill: bool, as_json: bool
 
 
 def text(status: JobStatus, files: RunFiles, script: str, saboteur: DemoFaults | None = None) -> str:
-    """What came of it, and what to try next."""
     auc, best = status.metrics.get("test_auc"), status.metrics.get("best_auc")
     lines = [f"trained {status.samples:,} clicks in {status.trained_s:.1f} s: {rate(status):,.0f} samples/s"]
     if saboteur:
@@ -86,10 +84,8 @@ def text(status: JobStatus, files: RunFiles, script: str, saboteur: DemoFaults |
 
 
 def activate() -> str:
-    """The script that puts this environment's commands on the PATH of a shell."""
     return os.path.relpath(pathlib.Path(sys.prefix) / "bin" / "activate")
 
 
 def rate(status: JobStatus) -> float:
-    """Samples a second over the whole training."""
     return status.samples / status.trained_s if status.trained_s else 0.0

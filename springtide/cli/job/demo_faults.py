@@ -48,7 +48,6 @@ class DemoFaults:
     """Whom it has killed."""
 
     def __call__(self, status: JobStatus, files: RunFiles, say: Callable[[str], None]) -> None:
-        """Is it time?"""
         share = status.samples / self.samples
         if not self.asked:
             if share >= ADD_SERVER_AT:
@@ -79,7 +78,6 @@ class DemoFaults:
             say(f"now: kill -9 {whom} (pid {pid}); {then}")
 
     def report(self, files: RunFiles) -> list[str]:
-        """What was done and what came of it, a line each."""
         story, lines, times = events.read(files.events), [], demo_steps.read(self.steps)
         moved = [event for event in story if event["event"] == "moved" and event["target"] == self._added]
         if moved and times:
@@ -106,24 +104,21 @@ class DemoFaults:
 
 
 def one_more(files: RunFiles, servers: int) -> None:
-    """`springtide scale --servers N`. The demo goes on without, where the job ends meanwhile."""
+    """Ask for one more server; ignore a job that ends meanwhile."""
     with contextlib.suppress(errors.SpringtideError, OSError, StopIteration):
         run = next(run for run in run_registry.find(files.root.parent) if run.files.root == files.root)
         LocalJobHandle(run).ask(messages.ScaleRequest(None, servers, "one more, to show it"))
 
 
 def living(files: RunFiles, role: str) -> int:
-    """The process of a role that joined last; 0: none yet."""
     joined = [event for event in events.read(files.events) if event["event"] == "joined" and event["role"] == role]
     return int(joined[-1]["pid"]) if joined else 0
 
 
 def end_of(story: list[dict[str, Any]], role: str, pid: int | None) -> float | None:
-    """When that process was found dead."""
     ends = [event for event in story if event["event"] == "exited" and event["role"] == role]
     return next((float(event["at"]) for event in ends if f"(pid {pid})" in str(event["how"])), None)
 
 
 def after(story: list[dict[str, Any]], at: float, kind: str, role: str) -> dict[str, Any] | None:
-    """The first such event of a role after a moment."""
     return next((e for e in story if e["event"] == kind and e["at"] > at and e["role"] == role), None)

@@ -57,7 +57,6 @@ def main() -> None:
 
 
 def measure(model: torch.nn.Module, test: ClickLog) -> float:
-    """AUC on a data set, read in large batches."""
     model.eval()
     auc = StreamingAUC()
     with torch.no_grad():
@@ -68,7 +67,6 @@ def measure(model: torch.nn.Module, test: ClickLog) -> float:
 
 
 def parse() -> argparse.Namespace:
-    """The command line."""
     parser = argparse.ArgumentParser(description="WideDeep on a generated click log")
     parser.add_argument("--samples", type=int, default=demo.SAMPLES)
     parser.add_argument("--batch-size", type=int, default=demo.BATCH)

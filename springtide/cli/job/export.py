@@ -27,7 +27,6 @@ def export(
     name: str, url: str, *, since: str, checkpoint: int | None, every: str, format: str, folder: str,
     as_json: bool,
 ) -> int:  # fmt: skip
-    """One export, or one after the other."""
     from springtide.export import exporter, table_file
 
     chosen = table_file.format_named(format)
@@ -61,17 +60,15 @@ def export(
 
 
 def showing(bar: Progress, task: TaskID, slot: int) -> None:
-    """How far it is."""
     bar.update(task, completed=slot + 1)
 
 
 def warn(said: str) -> None:
-    """What the user should know of the checkpoint that is taken."""
     console.Console(stderr=True).print(f"warning: {said}", style="yellow", highlight=False)
 
 
 def base(since: str, url: str, manifest: Manifest) -> int:
-    """The number of the export to build on; which one that is by steps or samples is said."""
+    """Return the number of the export to build a delta on, and print it when `--since` gave a moment."""
     from springtide.export import delta_base as moments
     from springtide.export import export_folder
 
@@ -87,9 +84,7 @@ def base(since: str, url: str, manifest: Manifest) -> int:
 
 
 def chosen_manifest(place: Place, checkpoint: int | None, *, before: int | None = None) -> Manifest:
-    """The checkpoint that was asked for, or the newest that is whole, or that `before` another; why newer ones are not
-    used is said.
-    """
+    """Return the requested checkpoint, or the newest usable one older than `before`; warn about damaged ones."""
     known = reader.numbers(place)
     if checkpoint is not None:
         if checkpoint not in known:
@@ -106,7 +101,6 @@ def chosen_manifest(place: Place, checkpoint: int | None, *, before: int | None 
 
 
 def show(card: "export_folder.ExportCard", url: str) -> None:
-    """A table of the tables."""
     from springtide.export.export_folder import folder_name
 
     what = f"export {card.number}" if card.since is None else f"export {card.number}, what changed since {card.since}"

@@ -15,7 +15,6 @@ from springtide.platforms.agent.job_handle import JobHandle
 
 
 def logs(name: str | None, role: str | None, where: JobLocation, *, lines: int, follow: bool, as_json: bool) -> int:
-    """Print the logs of one role, or of all."""
     reach = job_lookup.find(name, where)
     known = reach.roles()
     if role is not None and role not in known:
@@ -25,7 +24,6 @@ def logs(name: str | None, role: str | None, where: JobLocation, *, lines: int, 
 
 
 def tails(reach: JobHandle, chosen: list[str], lines: int, *, as_json: bool) -> int:
-    """The last lines of each."""
     found: dict[str, list[str]] = {each: [] for each in (chosen or reach.roles())}
     for each, some in itertools.groupby(reach.logs(chosen, lines=lines, follow=False), key=lambda line: line.role):
         found.setdefault(each, []).extend(line.text for line in some)
@@ -38,7 +36,6 @@ def tails(reach: JobHandle, chosen: list[str], lines: int, *, as_json: bool) -> 
 
 
 def followed(reach: JobHandle, chosen: list[str], lines: int, *, as_json: bool) -> int:
-    """Line by line, as they come."""
     count = 0
     try:
         for line in reach.logs(chosen, lines=lines, follow=True):

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 import msgspec
 
 from springtide import errors
-from springtide.cli.common import exit_status, stream_options
-from springtide.cli.common.options import ExportOptions, FeedingOptions
+from springtide.cli.common import exit_status
+from springtide.cli.common.options import ExportOptions, FeedingOptions, OnlineOptions, online_is_on
 from springtide.cli.common.render import wrap
 from springtide.cli.show import live_view
 from springtide.domain.data import data_workers
@@ -71,14 +71,13 @@ class RunOptions:
     upload_every_s: float = UPLOAD_EVERY_S
     mirror: bool = False
     resume: str = ""
-    following: stream_options.OnlineOptions = field(default_factory=stream_options.OnlineOptions)
+    following: OnlineOptions = field(default_factory=OnlineOptions)
     exporting: ExportOptions = field(default_factory=ExportOptions)
     as_json: bool = False
     debug: bool = False
 
 
 def run(options: RunOptions) -> int:
-    """Run a job to its end; the exit code."""
     status, files = execute(options)
     code = exit_status.exit_code(status)
     places = job_handle.places_of(files)
@@ -89,7 +88,6 @@ def run(options: RunOptions) -> int:
 
 
 def rule_of(text: str) -> tuple[str, float]:
-    """NAME=VALUE of a rule about stragglers."""
     name, _, value = text.partition("=")
     try:
         return name, float(value)
@@ -101,7 +99,7 @@ Witness = Callable[[messages.JobStatus, logs.RunFiles, Callable[[str], None]], N
 
 
 def execute(options: RunOptions, witness: Witness | None = None) -> tuple[messages.JobStatus, logs.RunFiles]:
-    """Run a job to its end; how it ended, and where its files are. A witness sees every status, and may speak."""
+    """Run a job to its end; call `witness` with every status."""
     output.keep_going()  # a job must outlive whoever reads what it prints
     begun = local_job.begin(job_of(options), pathlib.Path(options.logs), code=pathlib.Path(), say=said)
     begun = replace(begun, plan=replace(begun.plan, port=options.port, debug=options.debug, tls=options.tls))
@@ -121,12 +119,10 @@ async def _run(begun: local_job.PreparedRun, witness: Witness | None) -> message
 
 
 def said(line: str) -> None:
-    """What a user should know before the view is there."""
     print("\n".join(wrap(redactor.redact(line))), file=sys.stderr)
 
 
 def job_of(options: RunOptions) -> ElasticJob:
-    """The job that the command line describes."""
     asked, exports = options.following, options.exporting
     bounds = {"min": asked.min_workers if asked.min_workers > 1 else None, "max": asked.max_workers}
     number = "start" if options.workers is not None and set(bounds.values()) != {None} else "count"
@@ -151,7 +147,7 @@ def job_of(options: RunOptions) -> ElasticJob:
         ),
         resume=resumed_from(options.resume, options.logs),
         following=FollowingWish(
-            on=stream_options.on(asked), slo_lag=asked.slo_lag, metrics_port=asked.metrics_port,
+            on=online_is_on(asked), slo_lag=asked.slo_lag, metrics_port=asked.metrics_port,
             settings=pairs("--online-setting", asked.online_setting or (), "every=30"),
             export_to=exports.export_to, export_every=exports.export_every,
         ),
@@ -159,14 +155,13 @@ def job_of(options: RunOptions) -> ElasticJob:
 
 
 def resumed_from(named: str, runs: str) -> str:
-    """What --resume names: a folder or a URL as it is, or the name of a run here, as in `status`."""
+    """Resolve --resume: a run's name becomes its folder, a path or URL stays as it is."""
     run = pathlib.Path(runs, named)
     plain = pathlib.Path(named).name == named and not pathlib.Path(named).exists()
     return str(run) if named and plain and run.is_dir() else named
 
 
 def pairs(option: str, given: Iterable[str], example: str) -> dict[str, str]:
-    """NAME=VALUE, by name."""
     found = {}
     for text in given:
         name, equals, value = text.partition("=")
@@ -177,7 +172,6 @@ def pairs(option: str, given: Iterable[str], example: str) -> dict[str, str]:
 
 
 def recovery_of(text: str) -> job_spec.Recovery:
-    """What the loss of a server means."""
     for known in job_spec.RECOVERIES:
         if text == known:
             return known
@@ -185,7 +179,6 @@ def recovery_of(text: str) -> job_spec.Recovery:
 
 
 def sync_mode(text: str) -> job_spec.SyncMode:
-    """The mode of that name."""
     for mode in job_spec.SYNC_MODES:
         if mode == text:
             return mode

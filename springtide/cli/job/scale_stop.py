@@ -19,7 +19,7 @@ WORKERS_A_CORE = 8  # more than that is taken for a typing mistake
 
 
 def most_workers() -> int:
-    """How many workers may be asked for without being asked back."""
+    """Return the largest count that `scale` accepts without --yes."""
     return WORKERS_A_CORE * (os.cpu_count() or 1)
 
 
@@ -33,12 +33,10 @@ class ScaleTarget:
 
     @property
     def said(self) -> dict[str, int]:
-        """What was said, by name."""
         return {name: count for name, count in asdict(self).items() if count is not None}
 
 
 def scale(name: str | None, wanted: ScaleTarget, where: JobLocation, *, as_json: bool, sure: bool = False) -> int:
-    """Ask for so many; new ones join and surplus ones drain while the others train on."""
     if not wanted.said:
         raise errors.BadInput("say how many: --workers N, --servers N, --data-workers N, or several of these")
     reach = job_lookup.find(name, where)
@@ -58,13 +56,11 @@ def scale(name: str | None, wanted: ScaleTarget, where: JobLocation, *, as_json:
 
 
 def words(kind: str, count: int) -> str:
-    """`1 worker`, `2 data workers`."""
     noun = kind.removesuffix("s").replace("_", " ")
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def stop(name: str | None, where: JobLocation, *, wait: bool, as_json: bool) -> int:
-    """Drain a job: workers finish the batch in hand. With `wait`, until it is over."""
     reach = job_lookup.find(name, where)
     reach.ask(messages.StopRequest("stopped by `springtide stop`"))
     print(f"job {reach.name}: draining, workers finish the batch in hand")

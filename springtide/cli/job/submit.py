@@ -20,7 +20,7 @@ from springtide.domain.core.resources import show_memory
 from springtide.domain.spec import schema
 from springtide.domain.spec.elastic_job import ElasticJob
 from springtide.domain.spec.platform_options import KubernetesWish, RayWish
-from springtide.launch import job_lookup, local_capacity, local_job
+from springtide.launch import job_lookup, local_job
 from springtide.launch import submit as submitting
 from springtide.launch.job_lookup import JobLocation
 from springtide.launch.spec import resolve, spec_reader
@@ -36,7 +36,6 @@ ELSEWHERE = (KubernetesWish, RayWish)
 def submit(
     spec: str, where: JobLocation, *, name: str, follow: bool, dry_run: bool, as_json: bool, debug: bool = False
 ) -> int:  # fmt: skip
-    """Check the spec, then hand it over; the exit code."""
     found = spec_reader.read(pathlib.Path(spec))
     job = replace(found.job, name=name) if name else found.job
     if where.platform == "k8s" and found.namespace and "namespace" not in where.options:
@@ -57,7 +56,6 @@ def submit(
 
 
 def followed(name: str, where: JobLocation, *, as_json: bool, debug: bool) -> int:
-    """Look on until it ends; Ctrl-C only ends the looking."""
     reach = job_lookup.find(name, where)
     try:
         top.watch(reach, top.err())
@@ -72,7 +70,6 @@ def followed(name: str, where: JobLocation, *, as_json: bool, debug: bool) -> in
 
 
 def rehearse(found: ParsedSpec, where: JobLocation, *, named: bool, as_json: bool) -> int:
-    """Say what the job would be, and where each value comes from."""
     job = found.job if found.job.name else replace(found.job, name=resolve.name_of(found.job.script))
     plan = None
     if where.remote:
@@ -97,7 +94,6 @@ def rehearse(found: ParsedSpec, where: JobLocation, *, named: bool, as_json: boo
 
 
 def shown_value(path: str, value: Any) -> Any:
-    """A value of a spec as it may be shown."""
     if path.endswith("environment") and isinstance(value, Mapping):
         hidden = {name: redaction.HIDDEN for name in value if redaction.is_secret_variable(name)}
         return redactor.redact_all({**value, **hidden})
@@ -107,8 +103,6 @@ def shown_value(path: str, value: Any) -> Any:
 
 
 def leaves(job: ElasticJob, found: ParsedSpec, *, named: bool) -> Iterator[tuple[str, Any, str]]:
-    """Every value that says something, with its origin."""
-
     def walk(value: Any, path: schema.Path, given: bool) -> Iterator[tuple[str, Any, str]]:
         if is_dataclass(value) and not isinstance(value, type):
             for field in schema.fields_of(type(value)):
@@ -126,11 +120,10 @@ def leaves(job: ElasticJob, found: ParsedSpec, *, named: bool) -> Iterator[tuple
 
 
 def words(plan: RunPlan | None, where: JobLocation) -> list[str]:
-    """What is made of what was left open."""
     if plan is None:
         return [f"what is open is filled in on {where.platform}, by what it has then"]
     spec, rules = plan.spec, plan.spec.planning
-    room = local_capacity.capacity()
+    room = local_job.local_capacity()
     lines = [f"this machine has {room.cpu:g} cores and {show_memory(int(room.memory))}"]
     begins = f"begins with {spec.workers} worker(s) and {spec.servers} server(s)"
     if rules.bounds is None:

@@ -20,7 +20,6 @@ def bench(
     delays: Sequence[str] = (),
     ids: str | None = None,
 ) -> int:
-    """Run one benchmark."""
     if name is None:
         typer.echo("\n".join(listed()))
         return 0
@@ -33,7 +32,6 @@ def bench(
 
 
 def listed() -> list[str]:
-    """Every benchmark and what it measures, within 80 columns."""
     lines = ["springtide bench NAME, of these:"]
     for name in benches.BENCHES:
         wrapped = textwrap.wrap(benches.purpose(name), width=60)
@@ -42,7 +40,6 @@ def listed() -> list[str]:
 
 
 def delay(text: str) -> tuple[str, float]:
-    """NAME=SECONDS."""
     name, _, seconds = text.partition("=")
     try:
         return name, float(seconds)

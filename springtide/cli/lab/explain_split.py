@@ -24,7 +24,6 @@ WIDTH = 80
 
 
 def explain_split(script: str, given: Sequence[str], *, timeout_s: float, as_json: bool, debug: bool) -> int:
-    """Run the script as far as is needed and print what was found; the exit code."""
     found = find_script(pathlib.Path(script))
     told = observe([str(found), *given], timeout_s=timeout_s)
     if told.error:
@@ -39,7 +38,7 @@ def explain_split(script: str, given: Sequence[str], *, timeout_s: float, as_jso
 
 
 def observe(script: Sequence[str], *, timeout_s: float) -> ScriptReport:
-    """What the script's process reports; it trains by itself, and what it prints goes to standard error."""
+    """Run the script in a process of its own and return its report."""
     with tempfile.TemporaryDirectory(prefix="springtide-explain-") as folder:
         file = pathlib.Path(folder, "report.json")
         command = [sys.executable, "-m", "springtide.worker.explain_split", str(file), *script]
@@ -58,7 +57,6 @@ def observe(script: Sequence[str], *, timeout_s: float) -> ScriptReport:
 
 
 def text_of(name: str, told: ScriptReport) -> str:
-    """The explanation for a terminal."""
     lines = []
     if told.called:
         lines.append(f"{name} calls its model at {told.called}.")
@@ -78,5 +76,4 @@ def text_of(name: str, told: ScriptReport) -> str:
 
 
 def wrapped(text: str) -> str:
-    """In 80 columns."""
     return textwrap.fill(text, WIDTH, subsequent_indent="  ", break_long_words=False)

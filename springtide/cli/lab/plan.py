@@ -38,7 +38,6 @@ MEANING = {
 
 
 def plan(source: str | None, *, policy: str | None, folder: str, as_json: bool) -> int:
-    """Ask the policy, and show what it went by."""
     path = found(source, folder)
     if is_spec(path):
         from springtide.cli.job import submit
@@ -64,7 +63,6 @@ def plan(source: str | None, *, policy: str | None, folder: str, as_json: bool) 
 
 
 def found(source: str | None, folder: str) -> pathlib.Path:
-    """The file that is meant: one by its name, or that of a run."""
     if source is not None and (source.endswith(FILES) or pathlib.Path(source).is_file()):
         return pathlib.Path(source)
     run = job_selection.pick(source, folder)
@@ -78,7 +76,6 @@ def found(source: str | None, folder: str) -> pathlib.Path:
 
 
 def is_spec(path: pathlib.Path) -> bool:
-    """Whether a file is the spec of a job that has not begun, not what a planner was shown."""
     try:
         text = path.read_text()
     except (OSError, UnicodeDecodeError):
@@ -87,7 +84,6 @@ def is_spec(path: pathlib.Path) -> bool:
 
 
 def show(screen: console.Console, one: Outlook) -> None:
-    """One job."""
     speed = f", {one.measured:,.0f} samples/s measured" if one.measured else ""
     screen.print(f"\njob {one.job}{speed}", style="bold")
     print("\n".join(wrap(f"model   {one.model.why}")))
@@ -107,14 +103,12 @@ def show(screen: console.Console, one: Outlook) -> None:
 
 
 def told(tells: float) -> str:
-    """How much a measurement would tell."""
     return (
         f"what is possible shrinks {math.exp(min(tells, 30)) ** 0.5:,.3g} times" if tells > 0 else "tells nothing new"
     )
 
 
 def coefficients(model: Fitted, shares: tuple[float, ...] | None) -> table.Table:
-    """A line a coefficient."""
     shown = table.Table(box=rich_box.SIMPLE, padding=(0, 1))
     for column in ("", "value", "what", "of a step", "off by"):
         shown.add_column(column, justify="left" if column in {"", "what"} else "right")
@@ -128,7 +122,6 @@ def coefficients(model: Fitted, shares: tuple[float, ...] | None) -> table.Table
 
 
 def candidates(options: tuple[Option, ...]) -> table.Table:
-    """A line a shape, the chosen one marked."""
     shown = table.Table(box=rich_box.SIMPLE, padding=(0, 1))
     for column in ("", "workers", "servers", "cores", "cost/h", "samples/s", ""):
         shown.add_column(column, justify="right" if column in {"cores", "cost/h", "samples/s"} else "left")
@@ -143,12 +136,10 @@ def candidates(options: tuple[Option, ...]) -> table.Table:
 
 
 def sides(shape: Shape) -> tuple[str, str]:
-    """`4 x 2.5`, for workers and for servers."""
     return f"{shape.workers} x {shape.worker_cpu:.3g}", f"{shape.servers} x {shape.server_cpu:.3g}"
 
 
 def as_object(path: pathlib.Path, policy: str, decision: Decision, seen: tuple[Outlook, ...]) -> dict[str, Any]:
-    """The same for scripts."""
     return {
         "source": str(path), "policy": policy, "why": decision.why, "notes": decision.notes,
         "jobs": [
@@ -162,7 +153,6 @@ def as_object(path: pathlib.Path, policy: str, decision: Decision, seen: tuple[O
 
 
 def model(found: Any) -> dict[str, Any]:
-    """A model, or why there is none."""
     if not isinstance(found, Fitted):
         return {"why": found.why, "fitted": False}
     return {

@@ -39,7 +39,6 @@ class Reproduction(NamedTuple):
 
 
 def reproduce(name: str, wish: ReproduceOptions, *, out: str | None, as_json: bool) -> int:
-    """Reproduce one paper."""
     if name not in PAPERS:
         raise errors.UnknownName("reproduction", name, PAPERS)
     for option, given, takers in (

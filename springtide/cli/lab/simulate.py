@@ -28,7 +28,6 @@ DEFAULTS = ("static", "springtide")
 def simulate(
     path: str | None, *, names: Sequence[str], jobs: int, seed: int, plot: str | None, example: bool, as_json: bool
 ) -> int:
-    """Run each policy on the same jobs and say how they did."""
     if example:
         typer.echo(trace.example())
         return 0
@@ -68,7 +67,7 @@ def simulate(
 
 
 def outcome(stories: Mapping[str, Story]) -> int:
-    """0, or 1 where a policy has failed whenever it was asked: figures of such a one say nothing about it."""
+    """Return 1 if a policy failed on every call: its figures mean nothing."""
     useless = [name for name, story in stories.items() if 0 < story.decisions <= sum(story.complaints.values())]
     for name in useless:
         typer.echo(f"error: policy {name} failed each time that it was asked, so nobody decided for its jobs", err=True)
@@ -76,13 +75,12 @@ def outcome(stories: Mapping[str, Story]) -> int:
 
 
 def run(world: World, jobs: Sequence[Job], system: systems.System, watch: Watch | None = None) -> Story:
-    """One system; the exact solver has a time limit, which is no matter of virtual time, so it is left out."""
+    """Simulate one system, without the exact solver: its time limit is in real time."""
     return Simulation(world, jobs, system, config=PlanningConfig(exact_seconds=0.0), watch=watch).run()
 
 
 @contextlib.contextmanager
 def progress(name: str, total: int) -> Iterator[Watch | None]:
-    """A bar of finished jobs on a terminal, one line elsewhere."""
     if not sys.stderr.isatty():
         print(f"simulating {name}: {total} jobs", file=sys.stderr, flush=True)
         yield None
@@ -97,7 +95,6 @@ def progress(name: str, total: int) -> Iterator[Watch | None]:
 
 
 def system(name: str, jobs: Sequence[Job]) -> systems.System:
-    """A contestant by its name."""
     if name == ORACLE:
         return oracle.oracle(jobs)
     if name not in registry.names() and ":" not in name:

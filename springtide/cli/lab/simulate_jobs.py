@@ -29,7 +29,6 @@ JOBS, POLICY = 5, "springtide"
 def simulate(
     path: str | None, *, names: Sequence[str], jobs: int | None, seed: int, plot: str | None, as_json: bool
 ) -> int:
-    """Run the jobs under one policy, and say how each ended and what its tables count."""
     if len(names) > 1:
         raise errors.BadInput(f"--detailed runs one policy at a time, got {', '.join(names)}; leave all but one out")
     if plot is not None:
@@ -56,7 +55,6 @@ def simulate(
 
 
 def show(found: Fleet, *, title: str) -> None:
-    """One line a job, in order of their ends, and one of them all."""
     screen = rich_console.Console(width=WIDTH, highlight=False, emoji=False)
     screen.print(title, style="bold")
     shown = rich_table.Table(box=box.SIMPLE)
@@ -81,7 +79,6 @@ def show(found: Fleet, *, title: str) -> None:
 
 
 def trouble(one: Outcome) -> str:
-    """What is wrong with a job, in words."""
     if one.phase is not JobPhase.FINISHED:
         return f"{one.phase}: {one.why}"
     if not one.counts.right:
@@ -90,7 +87,6 @@ def trouble(one: Outcome) -> str:
 
 
 def facts(found: Fleet, *, seconds: float, policy: str, seed: int, path: str | None) -> dict[str, object]:
-    """For scripts."""
     return {
         "policy": policy, "seed": None if path else seed, "trace": path, "seconds": round(seconds, 3),
         "hours": found.hours, "decisions": found.decisions, "plans": dict(found.plans),

@@ -23,7 +23,6 @@ STATUS_S = 0.5  # several browsers that look at one job ask its master once
 
 
 def dashboard(name: str | None, *, folder: str, host: str, port: int) -> int:
-    """Serve it."""
     run = job_selection.pick(name, folder)
     server = serving.serve(DashboardData(run), host=host, port=port)
     shown = f"http://{server.server_address[0]!s}:{server.server_address[1]}"
@@ -46,7 +45,6 @@ class DashboardData:
         self._asked_at = 0.0
 
     def __call__(self, since: float) -> bytes:
-        """JSON of what is new."""
         files = self._run.files
         points = [one for one in time_series.read(files.online, OnlinePoint) if one.at > since]
         told = story.sentences(self._run.card.began_at, events.read(files.events))[-SENTENCES:]
@@ -67,7 +65,6 @@ class DashboardData:
 
 
 def read_plain(path: pathlib.Path) -> Any:
-    """A file of JSON; None where there is none, or it is being written."""
     try:
         return msgspec.json.decode(path.read_bytes())
     except (OSError, msgspec.DecodeError):

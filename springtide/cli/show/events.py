@@ -20,7 +20,6 @@ AT_ONCE_S = 1.0  # a loss and the decision about it are events of one moment
 
 
 def events(name: str | None, where: JobLocation, *, as_json: bool) -> int:
-    """Print every event of a job."""
     reach = job_lookup.find(name, where)
     story, began_at = reach.story(), reach.card.began_at
     for event in story:
@@ -31,7 +30,6 @@ def events(name: str | None, where: JobLocation, *, as_json: bool) -> int:
 
 
 def explain(name: str | None, where: JobLocation, *, as_json: bool) -> int:
-    """Print what was decided and why."""
     reach = job_lookup.find(name, where)
     card = reach.card
     told = sentences(card.began_at, reach.story())
@@ -45,7 +43,7 @@ def explain(name: str | None, where: JobLocation, *, as_json: bool) -> int:
 
 
 def sentences(began_at: float, story: Sequence[Event]) -> list[dict[str, Any]]:
-    """What a reader should know, in order; members that come and go as planned are counted, not named."""
+    """Tell the story of a job; leave out events that explain nothing or repeat the one before."""
     told: list[dict[str, Any]] = []
     for place, event in enumerate(story):
         said, seconds = sentence(event), round(event["at"] - began_at, 3)
@@ -56,7 +54,7 @@ def sentences(began_at: float, story: Sequence[Event]) -> list[dict[str, Any]]:
 
 
 def needless(event: Event, before: Sequence[Event], following: Sequence[Event]) -> bool:
-    """Whether somebody has just ended as planned, or a loss is the reason of what was done at once, which names it."""
+    """Return True for a planned exit, or for a loss whose reason the next decision repeats."""
     if event["event"] == "fenced" and any(
         (one["event"], one.get("role")) == ("finished", event["role"]) for one in before
     ):
@@ -69,7 +67,6 @@ def needless(event: Event, before: Sequence[Event], following: Sequence[Event]) 
 
 
 def sentence(event: Event) -> str:
-    """One event in words; empty when it explains nothing."""
     match event["event"]:
         case "fenced":
             return f"incarnation {event['incarnation']} of {event['role']} counts no more: {event['why']}"
@@ -128,7 +125,6 @@ def sentence(event: Event) -> str:
 
 
 def planned(event: Event) -> str:
-    """What planning said, and what became of it."""
     shape, why = event.get("shape") or "another size", event["why"]
     match event["outcome"]:
         case "taken":
@@ -151,12 +147,10 @@ def planned(event: Event) -> str:
 
 
 def since(began_at: float, event: Event) -> str:
-    """Seconds since the job began."""
     return f"{event['at'] - began_at:7.1f} s"
 
 
 def details(event: Event) -> str:
-    """The fields of an event, on one line."""
     if event["event"] == "ended":
         return f"{event['status']['phase']}: {event['status']['why']}"
     fields = {name: value for name, value in event.items() if name not in ("at", "event", "trace")}
@@ -164,5 +158,4 @@ def details(event: Event) -> str:
 
 
 def show(value: Any) -> str:
-    """A value without needless quotes."""
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()

@@ -45,7 +45,6 @@ class JobDisplay(Protocol):
 
 
 def open_view(plan: RunPlan, files: RunFiles) -> JobDisplay:
-    """The view that fits standard error."""
     console = Console(stderr=True, highlight=False)  # honours NO_COLOR and TERM
     spec = plan.spec
     heading = (
@@ -67,7 +66,6 @@ def open_view(plan: RunPlan, files: RunFiles) -> JobDisplay:
 
 
 def count(number: int, noun: str) -> str:
-    """`1 server`, `2 servers`."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
@@ -80,7 +78,6 @@ class WorkerOutput:
         self._over = False
 
     def lines(self) -> list[str]:
-        """Whole lines since the last call."""
         if self._over or not self._path.exists():
             return []
         with open(self._path, "rb") as file:
@@ -114,7 +111,6 @@ class PlainView:
             self.say(self._last)
 
     def update(self, status: JobStatus) -> None:
-        """A line, if it is time for one."""
         self._relay()
         self._last = line_of(status)
         if decision_of(status) != self._decision:
@@ -129,11 +125,10 @@ class PlainView:
             self._last, self._shown = "", news
 
     def say(self, line: str) -> None:
-        """One line, or several of 80 columns."""
         print("\n".join(wrap(redact(line))), file=sys.stderr, flush=True)
 
     def _tell_saving(self, status: JobStatus) -> None:
-        """Once, when checkpoints begin to fail and when they do no more: each try has another number."""
+        """Print when checkpoints start to fail and when they recover; ignore the changing numbers."""
         trouble = re.sub(r"\d+", "", status.checkpoint_trouble)
         if trouble != self._trouble and not status.phase.over:  # the outcome has it then
             again = "" if trouble else "is complete, checkpoints are well again"
@@ -141,7 +136,6 @@ class PlainView:
             self._trouble = trouble
 
     def _tell_disk(self, status: JobStatus) -> None:
-        """Once, when the master can write nothing any more and when it can again."""
         trouble = re.sub(r"\d+", "", status.disk_trouble)
         if trouble != self._disk and not status.phase.over:
             self.say(
@@ -172,12 +166,10 @@ class LiveView:
         self._live.stop()
 
     def update(self, status: JobStatus) -> None:
-        """Draw the job anew."""
         self._relay()
         self._live.update(picture(status))
 
     def say(self, line: str) -> None:
-        """A line above the picture."""
         self._console.print(Text(redact(line)))
 
     def _relay(self) -> None:

@@ -11,7 +11,6 @@ from springtide.master import metrics as gauges
 
 
 def metrics(name: str | None, where: JobLocation, *, as_json: bool) -> int:
-    """Print them."""
     reach = job_lookup.find(name, where)
     status = reach.status()
     print(gauges.text(status, run=reach.name), end="")

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from springtide import errors
-from springtide.cli.common import data_worker_status, exit_status, stream_options
+from springtide.cli.common import exit_status, render
 from springtide.cli.common.render import WIDTH, alive_text, decision_of, wrap
 from springtide.domain.core.resources import show_memory
 from springtide.domain.core.roles import RoleKind
@@ -22,7 +22,6 @@ from springtide.rpc.messages.messages import JobStatus, MemberView
 
 
 def status(name: str | None, where: JobLocation, *, every: bool, as_json: bool) -> int:
-    """Show one job, the newest unless it is named; or all."""
     if every:
         shown = [(reach, status_of(reach)) for reach in job_lookup.every(where)]
         print("\n".join([columns("JOB", "STATE", "AGE", "SAMPLES", "WHY"), *(row(*each) for each in shown)]))
@@ -38,7 +37,6 @@ def status(name: str | None, where: JobLocation, *, every: bool, as_json: bool) 
 
 
 def status_of(reach: JobHandle) -> JobStatus:
-    """How a job is; one that cannot be asked now is listed all the same."""
     try:
         return reach.status()
     except errors.SpringtideError as error:
@@ -46,18 +44,15 @@ def status_of(reach: JobHandle) -> JobStatus:
 
 
 def row(reach: JobHandle, job: JobStatus) -> str:
-    """One job on one line."""
     age = short_time(time.time() - reach.card.began_at)
     return columns(reach.name, job.phase, age, f"{job.samples:,}", job.why.splitlines()[0] if job.why else "")
 
 
 def columns(name: str, state: str, age: str, samples: str, why: str) -> str:
-    """A line of the list of all jobs."""
     return f"{name:<20} {state:<9} {age:>5} {samples:>9}  {why}"[:WIDTH].rstrip()
 
 
 def text(reach: JobHandle, job: JobStatus) -> str:
-    """One job, in full."""
     if job.phase.over:
         lines = wrap(exit_status.text(exit_status.called(job, reach.name), reach.places))
     else:
@@ -75,10 +70,10 @@ def text(reach: JobHandle, job: JobStatus) -> str:
         f"roles   {alive_text(job, RoleKind.WORKER)} workers, {alive_text(job, RoleKind.SERVER)} servers, "
         f"{f'{job.relaunches} relaunched, ' if job.relaunches else ''}master's term {job.term}"
     )
-    if fed := data_worker_status.shown(job):
+    if fed := render.data_workers_text(job):
         lines += wrap(f"fed     {fed}")
     if job.online is not None:
-        lines += [line for one in stream_options.shown(job.online) for line in wrap(one)]
+        lines += [line for one in render.stream_lines(job.online) for line in wrap(one)]
     if job.cache is not None:
         lines += wrap(f"cache   {job.cache}")
     said = job.phase.over and (job.checkpoint_trouble or job.phase is not JobPhase.FINISHED)  # by its outcome
@@ -99,7 +94,6 @@ def text(reach: JobHandle, job: JobStatus) -> str:
 
 
 def shards(job: JobStatus) -> str:
-    """`123 of 456 done, 2 in work`, with the epochs."""
     parts = [f"{job.shards_done:,} of {job.shards_total:,} done"]
     if job.shards_leased:
         parts.append(f"{job.shards_leased} in work")
@@ -109,14 +103,12 @@ def shards(job: JobStatus) -> str:
 
 
 def plan_of(job: JobStatus) -> str:
-    """How far planning has come, and with what."""
     if job.target is not None:
         return f"{job.stage}: becomes {job.target}"
     return f"{job.stage}: {job.shape or 'not all of it is there'}{', as planned' if job.settled else ''}"
 
 
 def saved(job: JobStatus) -> str:
-    """The last complete checkpoint and its age, or what went wrong with the newest."""
     age = short_time(time.time() - job.checkpoint_at)
     last = f"checkpoint {job.checkpoint}, begun {age} ago" if job.checkpoint else "no checkpoint yet"
     copied = f", copied up to {job.uploaded}" if job.uploaded else ""
@@ -124,7 +116,6 @@ def saved(job: JobStatus) -> str:
 
 
 def member_row(member: MemberView) -> str:
-    """One role on one line."""
     usage = member.usage
     state = member.state or ("joined" if member.joined else "expected" if member.alive else "gone")
     cpu = f"{usage.cpu_s:.1f} s" if usage else "-"
@@ -143,7 +134,6 @@ def member_row(member: MemberView) -> str:
 
 
 def as_object(reach: JobHandle, job: JobStatus) -> dict[str, Any]:
-    """A job for scripts."""
     plain = exit_status.as_object(job, reach.places)
     if job.phase is not JobPhase.FINISHED and not job.phase.over:
         plain.pop("exit_code")  # it has none yet
@@ -151,7 +141,6 @@ def as_object(reach: JobHandle, job: JobStatus) -> dict[str, Any]:
 
 
 def short_time(seconds: float) -> str:
-    """`12s`, `5m`, `3h`, `2d`."""
     for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):
         if seconds >= size:
             return f"{seconds / size:.0f}{unit}"

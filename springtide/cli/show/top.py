@@ -24,7 +24,6 @@ LINE_EVERY_S = 2.0
 
 
 def top(name: str | None, where: JobLocation, *, once: bool = False) -> int:
-    """Show it; of a job that is over, how it ended."""
     reach = job_lookup.find(name, where)
     if once:
         print(line_of(reach.status()))
@@ -40,7 +39,6 @@ def top(name: str | None, where: JobLocation, *, once: bool = False) -> int:
 
 
 def watch(reach: JobHandle, console: Console) -> None:
-    """Show a job while it runs: drawn on a terminal, else line by line."""
     if not console.is_terminal or console.is_dumb_terminal:
         while (status := look(reach)) is not None:
             print(line_of(status), file=console.file, flush=True)
@@ -53,7 +51,7 @@ def watch(reach: JobHandle, console: Console) -> None:
 
 
 def look(reach: JobHandle) -> JobStatus | None:
-    """How it is; None: it is over. A master that is being replaced is waited for."""
+    """Return the status, waiting for a master that is being replaced; None when the job is over."""
     while reach.running():
         try:
             return reach.status()
@@ -63,5 +61,4 @@ def look(reach: JobHandle) -> JobStatus | None:
 
 
 def err() -> Console:
-    """The terminal, beside what is printed for scripts."""
     return Console(file=sys.stderr, highlight=False)

@@ -28,7 +28,6 @@ SHOWN_H = 3
 def forecast(
     path: str, *, names: Sequence[str], known_days: int, step_s: float | None, last: int | None, as_json: bool
 ) -> int:
-    """Try each model on the past of the file, then forecast the day after it."""
     history = read(pathlib.Path(path), step_s)
     chosen = list(dict.fromkeys(names or forecasters.BUILT_IN))
     for name in chosen:
@@ -54,14 +53,12 @@ def forecast(
 
 
 def read(path: pathlib.Path, step_s: float | None) -> History:
-    """Traffic by steps of 10 minutes, or of the file where they are larger."""
     trace = traces.read_trace(file_input.read(path, what=f"a {traces.TRACE}").splitlines(), str(path))
     step_s = step_s or max(STEP_S, float(np.median(np.diff(trace.at_s))))
     return History.of(trace.at_s, trace.rate, step_s)
 
 
 def show(path: str, history: History, scores: dict[str, Score], known_days: int) -> None:
-    """A table of models."""
     screen = console.Console(width=80, highlight=False)
     tried = next(iter(scores.values())).tried
     screen.print(
@@ -77,7 +74,6 @@ def show(path: str, history: History, scores: dict[str, Score], known_days: int)
 
 
 def show_day(said: Forecast) -> None:
-    """The next day by a few hours each."""
     shown = table.Table(box=rich_box.SIMPLE, padding=(0, 1))
     for column in ("hours from now", "low", "samples/s", "high"):
         shown.add_column(column, justify="right")

@@ -16,7 +16,6 @@ LOOK_S = 2.0  # how long an oldest record is waited for
 
 
 def info(url: str, *, rows: int, as_json: bool) -> int:
-    """Print the partitions of a stream."""
     stream = open_stream(url)
     try:
         found = look(stream)
@@ -29,7 +28,6 @@ def info(url: str, *, rows: int, as_json: bool) -> int:
 
 
 def grow(url: str, partitions: int, *, as_json: bool) -> int:
-    """Add partitions."""
     log = _log(url)
     before = log.partitions()
     log.grow(partitions)
@@ -37,7 +35,6 @@ def grow(url: str, partitions: int, *, as_json: bool) -> int:
 
 
 def seal(url: str, *, as_json: bool) -> int:
-    """Say that no more will come."""
     log = _log(url)
     log.seal()
     records = sum(seen.end - seen.start for seen in log.bounds())
@@ -45,7 +42,6 @@ def seal(url: str, *, as_json: bool) -> int:
 
 
 def trim(url: str, *, as_json: bool) -> int:
-    """Delete what retention no longer keeps."""
     log = _log(url)
     writer = log.writer()
     try:
@@ -56,7 +52,6 @@ def trim(url: str, *, as_json: bool) -> int:
 
 
 def look(stream: Stream) -> dict[str, Any]:
-    """What there is: of each partition its offsets, bytes where they are known, and when its oldest record came."""
     seen = stream.bounds()
     oldest = _oldest(stream, {one.partition: one.start for one in seen if one.end > one.start})
     kept = stream.kept_bytes() if isinstance(stream, LogStream) else [None] * len(seen)
@@ -74,7 +69,6 @@ def look(stream: Stream) -> dict[str, Any]:
 
 
 def text(found: dict[str, Any], rows: int, now: float) -> list[str]:
-    """As a table."""
     parts = found["partitions"]
     records = sum(part["end"] - part["start"] for part in parts)
     known = [part["bytes"] for part in parts if part["bytes"] is not None]
@@ -97,7 +91,6 @@ def text(found: dict[str, Any], rows: int, now: float) -> list[str]:
 
 
 def show_age(seconds: float) -> str:
-    """Seconds for people: `3.2 h`."""
     for unit, size in (("d", 86400.0), ("h", 3600.0), ("min", 60.0)):
         if seconds >= size:
             return f"{seconds / size:.1f} {unit}"
@@ -105,7 +98,6 @@ def show_age(seconds: float) -> str:
 
 
 def _oldest(stream: Stream, starts: dict[int, int]) -> dict[int, float]:
-    """When the oldest record of each came, of those that answer in time."""
     reader, found = stream.open(), dict[int, float]()
     try:
         reader.assign(starts)

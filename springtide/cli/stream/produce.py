@@ -33,7 +33,6 @@ DAY_S = 86400.0
 
 
 def produce(url: str, which: "RecordOptions", flow: "PaceOptions", into: "TargetOptions", *, as_json: bool) -> int:
-    """Append until done or until Ctrl-C, and tell what was appended."""
     maker, pace = maker_of(which), pace_of(flow)
     mixed = FaultMix(late=which.late, corrupt=which.corrupt, oversized=which.oversized, seed=which.seed)
     order = ProduceOrder(
@@ -55,7 +54,6 @@ def produce(url: str, which: "RecordOptions", flow: "PaceOptions", into: "Target
 
 
 def maker_of(which: "RecordOptions") -> RecordSource:
-    """What makes the records."""
     if (which.file is None) == (which.generator is None):
         raise errors.BadInput("give --from FILE or --generator NAME: one of them says where records come from")
     if which.generator is not None and which.record_bytes is not None:
@@ -74,7 +72,6 @@ def maker_of(which: "RecordOptions") -> RecordSource:
 
 
 def pace_of(flow: "PaceOptions") -> traffic.TrafficPace:
-    """When records are due."""
     if flow.trace is None:
         changed = {"--speedup": flow.speedup != 1.0, "--peak": flow.peak is not None, "--day": flow.day is not None}
         if useless := [name for name, is_given in changed.items() if is_given]:
@@ -96,7 +93,7 @@ def pace_of(flow: "PaceOptions") -> traffic.TrafficPace:
 
 
 def open_or_make(url: str, into: "TargetOptions") -> Stream:
-    """The stream; a log that is not there is made, one with fewer partitions than asked for grows."""
+    """Open the stream; create a missing log, and grow one that has too few partitions."""
     given = {
         "retain_bytes": None if into.retain is None else parse_memory(into.retain),
         "retain_s": None if into.retain_age is None else durations.seconds("--retain-age", into.retain_age),
@@ -123,7 +120,6 @@ def open_or_make(url: str, into: "TargetOptions") -> Stream:
 
 
 def told(url: str, done: ProduceReport, *, sealed: bool) -> str:
-    """What became of it, in a few lines."""
     rate = done.records / done.seconds if done.seconds else 0.0
     counts = done.partitions
     spread = f"{min(counts):,} to {max(counts):,} a partition" if counts else "none"

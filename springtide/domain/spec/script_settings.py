@@ -1,6 +1,6 @@
 """Pure. What a script is told of its job's spec, as settings of its process: data sets, and what tables are to be.
 
-In: an `ElasticJob`, when processes are started (`platforms.agent.role_launch`, pods). Out: text for `config.Settings`,
+In: an `ElasticJob`, when processes are started (`platforms.agent.run_plan`, pods). Out: text for `config.Settings`,
 and back. Next: `worker.job` has `job.data`, `embedding.lookup.tables` are made as they are to be.
 """
 

@@ -17,8 +17,8 @@ from springtide.launch.k8s import pod_job
 from springtide.platforms.k8s.api.client import Client
 from springtide.platforms.k8s.api.kinds import ELASTIC_JOBS, PODS
 from springtide.platforms.k8s.job import job_status
+from springtide.platforms.k8s.job.job_status import StatusWriter
 from springtide.platforms.k8s.job.lease import JobLease
-from springtide.platforms.k8s.job.status_writer import StatusWriter
 from springtide.platforms.k8s.objects import job_object, names
 from springtide.platforms.k8s.objects.job_object import JobObject
 from springtide.telemetry import logs
@@ -29,7 +29,6 @@ AGAIN, OVER = 1, 0
 
 
 def main(arguments: list[str]) -> int:
-    """Keep one job until it is over, or another agent has it."""
     try:
         logs.log_to_stderr(debug=config.load().debug)
         namespace, name = wanted(arguments)
@@ -40,7 +39,6 @@ def main(arguments: list[str]) -> int:
 
 
 def wanted(arguments: list[str]) -> tuple[str, str]:
-    """Namespace and name of the job."""
     if len(arguments) != 2:
         said = " ".join(arguments) or "nothing"
         raise errors.BadInput(
@@ -51,7 +49,6 @@ def wanted(arguments: list[str]) -> tuple[str, str]:
 
 
 async def keep(namespace: str, name: str) -> int:
-    """Read the job, take its Lease, run it."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -62,7 +59,7 @@ async def keep(namespace: str, name: str) -> int:
 
 
 async def read(client: Client, name: str) -> JobObject | None:
-    """The job; None: it is over, is being deleted, or cannot be (then its status says so)."""
+    """Return the job; None if it is over, being deleted or invalid (its status says so then)."""
     thing = await client.get(ELASTIC_JOBS, name)
     try:
         job = job_object.read(thing)
@@ -74,7 +71,6 @@ async def read(client: Client, name: str) -> JobObject | None:
 
 
 async def hold(client: Client, job: JobObject, stop: asyncio.Event) -> int:
-    """Take the Lease, and run the job as long as it is ours."""
     pod = await client.get(PODS, names.master(job.name))
     lease = JobLease(client, names.master(job.name), pod["metadata"]["uid"])
 
@@ -105,7 +101,6 @@ async def hold(client: Client, job: JobObject, stop: asyncio.Event) -> int:
 
 
 async def ended(task: "asyncio.Task[object]") -> None:
-    """Call it off, and wait until it is."""
     task.cancel()
     await asyncio.wait({task})
 

@@ -10,31 +10,75 @@ import asyncio
 import contextlib
 import logging
 import pathlib
+import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, TextIO
 
 from springtide import config, errors
+from springtide.domain.core.roles import Role, RoleKind
 from springtide.domain.plan import capacity as room
 from springtide.domain.plan.capacity import PlatformCapacity
 from springtide.domain.spec.elastic_job import ElasticJob
 from springtide.domain.spec.job_spec import JobPhase
-from springtide.launch.k8s.pod_output import Output
 from springtide.launch.k8s.pod_requests import UserRequests
 from springtide.launch.spec import resolve
 from springtide.platforms.agent.agent import Agent, RunPlan, blame_of
-from springtide.platforms.agent.composite import CompositePlatform
+from springtide.platforms.agent.platform_api import CompositePlatform
 from springtide.platforms.k8s.api.client import Client
 from springtide.platforms.k8s.api.kinds import SCALE_PLANS
 from springtide.platforms.k8s.job import job_status
+from springtide.platforms.k8s.job.job_status import StatusWriter
 from springtide.platforms.k8s.job.lease import JobLease
 from springtide.platforms.k8s.job.platform import KubernetesPlatform
-from springtide.platforms.k8s.job.status_writer import StatusWriter
 from springtide.platforms.k8s.objects import names
 from springtide.platforms.k8s.objects.job_object import JobObject
 from springtide.platforms.local.platform import LocalPlatform
 from springtide.rpc.messages import messages
 from springtide.telemetry import events, logs
+
+PRINT_EVERY_S = 0.2
+
+
+class LogFollower:
+    """One file; `old`: whether to print what is in it already."""
+
+    def __init__(self, path: pathlib.Path, out: TextIO, *, old: bool) -> None:
+        self._path, self._out = path, out
+        self._at = 0 if old or not path.exists() else path.stat().st_size
+
+    def look(self) -> None:
+        try:
+            with open(self._path, "rb") as file:
+                file.seek(self._at)
+                came = file.read()
+        except FileNotFoundError:
+            return
+        whole, end, _ = came.rpartition(b"\n")
+        if end:
+            self._at += len(whole) + 1
+            self._out.write(whole.decode(errors="replace") + "\n")
+            self._out.flush()
+
+
+class PodOutput:
+    """Of one run."""
+
+    def __init__(self, files: logs.RunFiles, out: TextIO = sys.stdout) -> None:
+        self._followers = [
+            LogFollower(files.events, out, old=True),
+            LogFollower(files.log_of(Role(RoleKind.MASTER)), out, old=False),
+        ]
+
+    async def keep(self) -> None:
+        while True:
+            self.look()
+            await asyncio.sleep(PRINT_EVERY_S)
+
+    def look(self) -> None:
+        for follower in self._followers:
+            follower.look()
+
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +104,7 @@ class PodJob:
         self._asks.running = self._platform.running
 
     async def run(self) -> None:
-        """Until the job is over; `Fenced` where another agent keeps it now."""
+        """Run until the job is over; `Fenced` if another agent holds it."""
         await self._platform.open()
         try:
             job = await self._begun_anew() if self._journal_lost() else self._job.job
@@ -79,7 +123,6 @@ class PodJob:
     # ---- before ----
 
     def _plan(self, job: ElasticJob) -> RunPlan:
-        """What the agent is to do; the master listens at this pod's own address, and is found by the pod's name."""
         offered = self._platform.status
         capacity = PlatformCapacity(
             cpu=offered.cpu or 0.0, memory=float(offered.memory or 0), node_cpu=offered.node_cpu or 0.0,
@@ -98,11 +141,11 @@ class PodJob:
         )  # fmt: skip
 
     def _journal_lost(self) -> bool:
-        """An agent before this one has wanted pods, and what its masters knew is not here."""
+        """True if an earlier agent has started pods but its journal is gone."""
         return bool(self._platform.status.made) and not self.files.journal.exists()
 
     async def _begun_anew(self) -> ElasticJob:
-        """End all that earlier masters have left, then let the first lives be made again."""
+        """End all pods of earlier masters, then restart the job from its newest checkpoint."""
         term = await self._lease.next_term()
         job, url = self._job.job, self._job.job.checkpoints.url
         source = f"its newest checkpoint at {url}" if url else "the beginning: it has no checkpoints.url"
@@ -133,7 +176,7 @@ class PodJob:
             plan, self.files, CompositePlatform(near, self._platform), log.info, next_term=self._next_term
         )  # fmt: skip
         self._asks.agent = agent
-        output = Output(self.files)
+        output = PodOutput(self.files)
         beside = [
             asyncio.create_task(kept(keep))
             for keep in (
@@ -177,7 +220,6 @@ class PodJob:
 
 
 async def last_status(running: "asyncio.Task[messages.JobStatus]", name: str) -> messages.JobStatus:
-    """How the job ended, also where its master could not even be started."""
     try:
         return await running
     except errors.Fenced:
@@ -188,7 +230,7 @@ async def last_status(running: "asyncio.Task[messages.JobStatus]", name: str) ->
 
 
 async def kept(keep: Callable[[], Awaitable[None]]) -> None:
-    """What goes on beside the job must not end it, nor end unseen: it is said, and begun again."""
+    """Restart a background task that fails: it must neither end the job nor die unseen."""
     while True:
         try:
             await keep()
@@ -198,14 +240,12 @@ async def kept(keep: Callable[[], Awaitable[None]]) -> None:
 
 
 async def called_off(task: "asyncio.Task[object]") -> None:
-    """End a task; what it raised is raised where it is awaited."""
     task.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await asyncio.wait({task})
 
 
 def lay_out(files: logs.RunFiles, settings: config.Settings) -> None:
-    """The run's folder; the mounted certificates are those of both, agent and master."""
     files.logs.mkdir(parents=True, exist_ok=True)
     if settings.tls:
         files.tls.mkdir(exist_ok=True)

@@ -13,26 +13,49 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Collection
 from typing import TYPE_CHECKING
 
-from springtide import config, errors
+import msgspec
+
+from springtide import config, errors, private_files
 from springtide.domain.core.roles import Life
 from springtide.domain.core.shape import ShapeBounds
+from springtide.domain.spec import schema
 from springtide.domain.spec.elastic_job import ElasticJob
 from springtide.domain.spec.job_spec import JobPhase
-from springtide.launch.k8s import edited_spec
 from springtide.platforms.agent import ask_master
 from springtide.platforms.k8s.api.client import Client
 from springtide.platforms.k8s.api.kinds import ELASTIC_JOBS, SCALE_PLANS, Object
 from springtide.platforms.k8s.job import user_edits
-from springtide.platforms.k8s.job.status_writer import StatusWriter
+from springtide.platforms.k8s.job.job_status import StatusWriter
 from springtide.platforms.k8s.objects import job_object
 from springtide.platforms.k8s.objects.job_object import JobObject
 from springtide.rpc.messages import messages
-from springtide.telemetry import logs
+from springtide.telemetry import events, logs
 
 if TYPE_CHECKING:
     from springtide.platforms.agent.agent import Agent
 
+
 log = logging.getLogger(__name__)
+
+
+def read_heeded(files: logs.RunFiles, now: ElasticJob) -> ElasticJob:
+    """Return the spec that the last master went by; `now` if no master has started yet."""
+    try:
+        text = files.heeded.read_bytes() if files.journal.exists() else b""
+        return schema.from_spec(msgspec.json.decode(text), now.name) if text else now
+    except FileNotFoundError:  # the journal is of a version that kept no such file
+        return now
+    except (OSError, msgspec.DecodeError, errors.BadInput) as error:
+        log.warning("what was edited while no master was there is not known: %s: %s", files.heeded, error)
+        return now
+
+
+def write_heeded(files: logs.RunFiles, job: ElasticJob) -> None:
+    try:
+        private_files.replace(files.heeded, msgspec.json.encode(schema.spec_of(job)))
+    except OSError as error:
+        raise events.as_disk_error(error, files.heeded) from error
+
 
 PAUSE_S = 1.0
 PAUSES_S = (1.0, 2.0, 5.0, 10.0, 30.0)
@@ -58,7 +81,7 @@ class UserRequests:
         self._answers: dict[str, Object] = {}
         """What is to be said of plans, until it is said."""
         self._news = asyncio.Event()
-        self._heeded, self._latest = edited_spec.read(files, job.job), job.job
+        self._heeded, self._latest = read_heeded(files, job.job), job.job
         """The spec that the master goes by, and the newest one."""
         self._changed = asyncio.Event()
         self._leaving: deque[tuple[Life, str]] = deque()
@@ -71,7 +94,6 @@ class UserRequests:
     # ---- plans of users ----
 
     def user_plan(self, thing: Object) -> None:
-        """A plan that is not the master's is there, or has changed."""
         wish = user_edits.open_wish(thing)
         if wish is None or wish.name in self._answers:
             self._wishes.pop(thing["metadata"]["name"], None)
@@ -80,7 +102,6 @@ class UserRequests:
             self._news.set()
 
     async def keep_plans(self) -> None:
-        """Do what the newest plan says, and answer all; for ever."""
         while True:
             await self._news.wait()
             if self.status is None or not self._wishes:
@@ -99,7 +120,6 @@ class UserRequests:
         await self._say()
 
     async def refuse_rest(self) -> None:
-        """The job is over: whoever asks for something now hears so."""
         for wish in list(self._wishes.values()):
             self._answer(wish, user_edits.REJECTED, "the job is over")
         try:
@@ -121,7 +141,6 @@ class UserRequests:
             self._answer(wish, user_edits.APPLIED, "the master has taken it; the job's status tells how far it is")
 
     def _answer(self, wish: user_edits.UserPlan, phase: str, message: str) -> None:
-        """It is done once, however often it must be said."""
         self._wishes.pop(wish.name, None)
         at = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         self._answers[wish.name] = {"phase": phase, "message": message, "appliedAt": at}
@@ -137,11 +156,9 @@ class UserRequests:
     # ---- the job's own spec ----
 
     def begin(self) -> None:
-        """The run's folder is there: what is not heeded yet can be told from what is, also by the next agent."""
-        edited_spec.write(self._files, self._heeded)
+        write_heeded(self._files, self._heeded)
 
     async def keep_spec(self) -> None:
-        """Heed what is changed in the ElasticJob: that it is to stop, other numbers or bounds; for ever."""
         async for change in self._client.watch(ELASTIC_JOBS, fields=f"metadata.name={self._job.name}"):
             if change.what not in ("added", "changed") or self.agent is None:
                 continue
@@ -159,7 +176,6 @@ class UserRequests:
             self._changed.set()
 
     async def keep_numbers(self) -> None:
-        """Pass changed numbers on to the master; one that is away is waited for. For ever."""
         while True:
             await self._changed.wait()
             self._changed.clear()
@@ -179,12 +195,11 @@ class UserRequests:
         except (errors.UserError, errors.JobFailed) as error:
             log.warning("the job's spec was changed, but: %s", error)
         self._heeded = latest
-        edited_spec.write(self._files, latest)
+        write_heeded(self._files, latest)
 
     def _wanted(
         self, latest: ElasticJob, status: messages.JobStatus
     ) -> list[messages.BoundsRequest | messages.ScaleRequest]:
-        """Bounds first: what is asked for by number is set by hand, and stays."""
         scale = user_edits.changed(self._heeded, latest, status, planned=self.limits is not None)
         rebound = user_edits.rebound(self._heeded, latest, self.limits(latest)) if self.limits is not None else None
         return [wanted for wanted in (rebound, scale) if wanted is not None]
@@ -192,14 +207,12 @@ class UserRequests:
     # ---- pods that are about to go ----
 
     def notice(self, life: Life, why: str) -> None:
-        """The cluster takes a pod away, or it must be made anew: its master should know while it still runs."""
         log.info("%s is about to go: %s", life, why)
         self._leaving.append((life, why))
         self._noticed.set()
 
     async def keep_notices(self) -> None:
-        """Tell the master of each until the job needs nothing more of it; for ever. One after the other: what has to be
-        made anew while it could run on is not all taken away at once."""
+        """Announce leaving pods one at a time, so that not all of them are replaced at once."""
         while True:
             await self._noticed.wait()
             while self._leaving:
@@ -210,7 +223,6 @@ class UserRequests:
             self._noticed.clear()
 
     async def _may_go(self, life: Life, why: str) -> bool:
-        """Whether it is gone, or nobody needs it any more."""
         if life not in self.running():
             return True
         try:
@@ -223,12 +235,10 @@ class UserRequests:
     # ---- the master ----
 
     async def ask(self, request: messages.Request) -> messages.Reply:
-        """Ask whatever master there is now."""
         return await ask_master.ask(self._files, request, secret=pathlib.Path(self._settings.secret_file))
 
 
 async def until_done(work: Callable[[], Awaitable[None]], what: str) -> None:
-    """Try until master and cluster take it in: masters start again, an API may not answer for a while."""
     for attempt in itertools.count():
         try:
             await work()

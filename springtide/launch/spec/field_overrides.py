@@ -2,7 +2,7 @@
 
 In: what was given, and the nouns that may be changed. Out: the same nouns with other values, their types checked, and
 the policies, priorities and metrics that they name looked up. A field of a noun within another is named by a dot,
-seconds may be named without `_s`. Next: `launch.spec.initial_resources`, `launch.spec.stream_options`,
+seconds may be named without `_s`. Next: `launch.spec.initial_resources`, `launch.spec.resolve`,
 `cli.cluster.brain`.
 """
 
@@ -29,12 +29,11 @@ VALUES: dict[Any, str] = {
 
 
 def planning_fields(*, policy: bool) -> tuple[str, ...]:
-    """Fields of `PlanningConfig` that may be set; its policy may have an option of its own."""
     return tuple(each.name for each in fields(PlanningConfig) if policy or each.name != POLICY)
 
 
 def changed(given: Sequence[str], *nouns: Noun, option: str = "--planning", example: str = "sample_s=20") -> list[Any]:
-    """The nouns with what was given; one error for a name that is none of theirs, or a value that does not fit."""
+    """Set fields of the nouns from NAME=VALUE texts; raise on an unknown name or a bad value."""
     known = {name: place for which, noun in enumerate(nouns) for name, place in _places(which, *noun)}
     new: list[dict[str, Any]] = [{} for _ in nouns]
     for text in given:
@@ -62,7 +61,7 @@ def changed(given: Sequence[str], *nouns: Noun, option: str = "--planning", exam
 
 
 def check_names(config: PlanningConfig) -> None:
-    """What settings name is looked up now: a decision hours later would only do nothing for want of it."""
+    """Look up policies and metrics now: a bad name would fail hours later."""
     usual = PlanningConfig()
     named = [name for name in NAMED if getattr(config, name) != getattr(usual, name)]
     if not named:
@@ -79,7 +78,6 @@ def check_names(config: PlanningConfig) -> None:
 
 
 def _places(which: int, noun: Any, names: Iterable[str]) -> Iterable[tuple[str, tuple[int, str, str]]]:
-    """Names by which fields are set: which noun, which field, and which part of it."""
     for name in names:
         value = getattr(noun, name)
         if is_dataclass(value):

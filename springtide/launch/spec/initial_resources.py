@@ -53,7 +53,9 @@ class InitialSizes:
 
 
 def start(job: ElasticJob, capacity: PlatformCapacity, *, history: str = "", key: str = "", say: Say) -> InitialSizes:
-    """Sizes, and rules if the job is to plan for itself. `history`: of past jobs, unless the job names one."""
+    """Return first sizes, and planning rules if the job plans. `history`: database of past jobs unless the job names
+    one.
+    """
     room.check(capacity, job.workers, job.servers, job.quota)
     limits = room.bounds(capacity, job.workers, job.servers, job.quota)
     if not planned(job):
@@ -81,14 +83,12 @@ def start(job: ElasticJob, capacity: PlatformCapacity, *, history: str = "", key
 
 
 def planned(job: ElasticJob) -> bool:
-    """Whether to plan. With both numbers given only cores are left, which one machine hands out by itself; a bsp group
-    is formed anew for every other number of workers, and plans only where that is asked for."""
+    """Return True if a master plans: some number is open and the job is async, or the user asks for it."""
     open_numbers = job.workers.count is None or job.servers.count is None
     return job.plan if job.plan is not None else open_numbers and job.sync == "async"
 
 
 def fixed(job: ElasticJob, capacity: PlatformCapacity) -> InitialSizes:
-    """Sizes of a job that nobody plans for: what was given, else a usual size within bounds and quota."""
     cores = max(1, math.floor(capacity.node_cpu or capacity.cpu or 1))
     usual = resources.size_locally(
         cores, servers=job.servers.count, workers=job.workers.count, cpu=job.workers.cpu
@@ -109,14 +109,12 @@ def fixed(job: ElasticJob, capacity: PlatformCapacity) -> InitialSizes:
 
 
 def within(usual: int, wish: RoleWish) -> int:
-    """A number that the wish allows: the one to begin with, or the nearest to what is usual."""
     return wish.count or wish.start or min(max(usual, wish.min or 1), wish.max or max(usual, wish.min or 1))
 
 
 def rules_of(
     job: ElasticJob, capacity: PlatformCapacity, limits: ShapeBounds, *, history: str, key: str = ""
 ) -> PlanRules:
-    """The rules for this platform, with what the job changes of them."""
     own = PlanningConfig(
         extra_workers=0, total_cpu=limits.quota.cpu,
         node_cpu=max(limits.most.worker_cpu, limits.most.server_cpu), server_cpu=limits.most.server_cpu,
@@ -138,7 +136,6 @@ def rules_of(
 
 
 def user() -> str:
-    """Who runs this; a container may have no name for it."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):
@@ -146,7 +143,6 @@ def user() -> str:
 
 
 def changed(rules: PlanRules, given: Mapping[str, str]) -> PlanRules:
-    """The rules with some others: fields of `PlanningConfig`, times of `PlanRules`, and steps of the bounds."""
     config, others, bounds = field_overrides.changed(
         [f"{name}={value}" for name, value in given.items()],
         (rules.config, field_overrides.planning_fields(policy=True)), (rules, TIMES), (rules.bounds, BOUNDS),
@@ -156,7 +152,7 @@ def changed(rules: PlanRules, given: Mapping[str, str]) -> PlanRules:
 
 
 def warm(job: ElasticJob, small: Shape, rules: PlanRules) -> tuple[Shape, PlanRules]:
-    """What similar jobs ended with, if anyone remembers some; else the small start."""
+    """Start from the final shape of similar past jobs, if a brain or history knows some."""
     begun = [wish.start for wish in (job.workers, job.servers)] != [None, None]
     if begun or (not rules.brain and not known(rules.history)):
         return small, rules
@@ -175,7 +171,6 @@ def warm(job: ElasticJob, small: Shape, rules: PlanRules) -> tuple[Shape, PlanRu
 
 
 def first_view(job: ElasticJob, rules: PlanRules) -> JobView:
-    """The job before anything of it runs."""
     assert rules.bounds is not None
     features: Mapping[str, str | float] = {**rules.features, "sync": job.sync}
     return JobView(
@@ -184,12 +179,11 @@ def first_view(job: ElasticJob, rules: PlanRules) -> JobView:
 
 
 def known(history: str) -> bool:
-    """Whether there is anything to be asked: a file that is not there yet is not made for that."""
     return bool(history) and ("://" in history or pathlib.Path(history).exists())
 
 
 def _asked(rules: PlanRules, view: JobView) -> Any:
-    """Advice for it; also where an event loop runs already, such as in a pod's agent."""
+    """Run the adviser in a thread: the caller may have a running event loop."""
     with concurrent.futures.ThreadPoolExecutor(1, "springtide-sizing") as beside:
         return beside.submit(lambda: asyncio.run(_ask(adviser_factory.make_adviser(rules), view))).result()
 

@@ -9,21 +9,123 @@ import difflib
 import math
 import pathlib
 import re
+import time
 from collections.abc import Callable
 from dataclasses import replace
 
 from springtide import errors
+from springtide.checkpoint.format import reader
+from springtide.checkpoint.format.manifest import Manifest
+from springtide.checkpoint.format.storage import place_of
+from springtide.domain.core import durations
 from springtide.domain.data import data_workers
 from springtide.domain.data.data_workers import FeedRules
+from springtide.domain.data.online_view import OnlineRules
 from springtide.domain.model import cache_rules
+from springtide.domain.model.checkpoints import EVERY_S, CheckpointRules
 from springtide.domain.plan.capacity import PlatformCapacity
 from springtide.domain.spec import script_settings
-from springtide.domain.spec.elastic_job import ElasticJob
+from springtide.domain.spec.elastic_job import CheckpointWish, ElasticJob
 from springtide.domain.spec.guard_rules import GuardRules
 from springtide.domain.spec.job_spec import JobSpec
+from springtide.domain.spec.online_job import OnlineJob
 from springtide.domain.spec.straggler_rules import StragglerRules
-from springtide.launch.spec import checkpoint_options, initial_resources, stream_options
+from springtide.launch.spec import field_overrides, initial_resources
 from springtide.platforms.agent.agent import RunPlan
+from springtide.telemetry.logs import RunFiles
+
+SETTINGS = ("speedup", "every_s", "forecaster", "history")
+RULES = ("pause_s", "start_s", "lag_price", "late_price", "change_price")
+
+
+def online_of(job: ElasticJob, *, cores: int) -> OnlineJob:
+    following, workers = job.following, job.workers
+    fewest = workers.min or 1
+    most = workers.max if workers.max is not None else max(cores, fewest)
+    rules = OnlineRules(fewest=fewest, most=most, slo_lag_s=durations.seconds("slo_lag", following.slo_lag))
+    found = OnlineJob(
+        on=following.on and workers.count is None, rules=rules, metrics_port=following.metrics_port,
+        servers_follow=job.servers.count is None and job.servers.max is None, history=past_traffic(job.resume),
+    )  # fmt: skip
+    given = [f"{name}={value}" for name, value in following.settings.items()]
+    found, rules = field_overrides.changed(
+        given, (found, SETTINGS), (rules, RULES), option="--online-setting", example="every=30"
+    )  # fmt: skip
+    if found.history and not pathlib.Path(found.history).is_file():
+        raise errors.MissingFile(
+            f"following.settings (--online-setting) history={found.history}: no such file; wanted traffic.jsonl of "
+            "another run"
+        )
+    made: OnlineJob = replace(found, rules=rules)
+    return made
+
+
+def past_traffic(resume: str) -> str:
+    """Traffic history of the run that the job resumes, if it is on this machine."""
+    path = RunFiles(pathlib.Path(resume)).traffic if resume and "://" not in resume else None
+    return str(path.absolute()) if path is not None and path.is_file() else ""
+
+
+def checkpoint_rules(
+    keeping: CheckpointWish, *, servers: int = 1, resume: str = "", resumed: Manifest | None = None, exports: str = ""
+) -> CheckpointRules:  # fmt: skip
+    """Build the checkpoint rules. Exports need checkpoints at least as often."""
+    every_s, url = keeping.every_s, keeping.url
+    often_s = durations.seconds("export_every", exports) if exports else EVERY_S
+    if every_s is not None and exports and often_s < every_s:
+        raise errors.BadInput(
+            f"following.exportEvery {exports} (--export-every) with checkpoints every {every_s:g} s, which exports are "
+            f"made of: leave out checkpoints.everyS (--checkpoint-every), or give {often_s:g} or less"
+        )
+    if url and every_s == 0:
+        raise errors.BadInput(
+            "checkpoints.url (--checkpoint-url) without checkpoints: leave out everyS 0 (--checkpoint-every 0)"
+        )
+    if keeping.mirror and every_s == 0:
+        raise errors.BadInput(
+            "checkpoints.mirror (--mirror) without checkpoints: leave out everyS 0 (--checkpoint-every 0)"
+        )
+    if keeping.mirror and servers < 2:
+        raise errors.BadInput(
+            "checkpoints.mirror (--mirror) with one server: no other could keep a copy; ask for 2 servers or more"
+        )
+    if keeping.folder and pathlib.Path(keeping.folder).is_file():
+        raise errors.BadInput(f"checkpoints.folder (--checkpoint-dir) {keeping.folder} is a file; wanted a folder")
+    if url and "://" not in url:
+        url = f"file://{absolute(url)}"
+    return CheckpointRules(
+        every_s=min(EVERY_S, often_s) if every_s is None else every_s,
+        folder=str(pathlib.Path(keeping.folder).absolute()) if keeping.folder else "",
+        resume=absolute(place_of(resume).where) if resumed else "",
+        resume_number=resumed.number if resumed else 0,
+        resume_run=resumed.run if resumed else "",
+        numbers_after=max(reader.numbers(place_of(resume))) if resumed else 0,
+        url=url.rstrip("/"),
+        upload_every_s=keeping.upload_every_s,
+        mirror=keeping.mirror,
+    )
+
+
+def absolute(where: str) -> str:
+    return where if "://" in where else str(pathlib.Path(where).absolute())
+
+
+def find_checkpoint(where: str, say: Callable[[str], None]) -> Manifest | None:
+    """Return the newest usable checkpoint at `where`; report damaged ones."""
+    if not where:
+        return None
+    found = reader.latest(where)
+    for trouble in found.troubles:
+        say(trouble)
+    if found.manifest is None:
+        raise errors.MissingFile(
+            f"resume {where}: no checkpoint there that could be used; give a run's name, its folder or a URL"
+        )  # fmt: skip
+    made = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(found.manifest.begun_at))
+    said = f"job {found.manifest.job}, {made}, {found.manifest.samples:,} samples trained"
+    say(f"going on from checkpoint {found.manifest.number} in {found.place.where} ({said})")
+    return found.manifest
+
 
 Say = Callable[[str], None]
 
@@ -32,31 +134,31 @@ def resolve(
     job: ElasticJob, capacity: PlatformCapacity, *, code: pathlib.Path | None, history: str = "", key: str = "",
     say: Say = lambda _: None,
 ) -> RunPlan:  # fmt: skip
-    """All that an agent must know.
+    """Return all that an agent must know.
 
-    `code` is the folder in which the script is looked for, as seen from here; None: only its hosts have it. `history`
-    of past jobs is the platform's own, unless the job names one. A brain knows the job by `key`; whoever
-    resolves a job again gives the same, else a new one is drawn. `say` gets what the user should know.
+    `code`: folder of the script, None if only its hosts have it. `history`: database of past jobs unless the job names
+    one. `key`: the brain's name for the job; give the same one when resolving it again. `say` gets messages for the
+    user.
     """
     if code is not None:
         find_script(code / job.script)
     job = job if job.name else replace(job, name=name_of(job.script))
     check_exports(job, elsewhere=not capacity.own)
     sizes = initial_resources.start(job, capacity, history=history, key=key, say=say)
-    resumed = checkpoint_options.find_checkpoint(job.resume, say)
+    resumed = find_checkpoint(job.resume, say)
     cores = max(1, math.floor(job.quota.cpu or capacity.cpu or 1))
     spec = JobSpec(
         name=job.name, servers=sizes.servers, workers=sizes.workers, sync=job.sync,
         slots=resumed.slots if resumed else job.slots, seed=resumed.seed if resumed else job.seed,
         join_s=job.patience.join_s, silence_s=job.patience.silence_s, heartbeat_s=job.patience.heartbeat_s,
         relaunches=job.relaunches, tries=job.patience.tries, disk_s=job.patience.disk_s, recovery=job.recovery,
-        checkpoints=checkpoint_options.rules(
+        checkpoints=checkpoint_rules(
             job.checkpoints, servers=sizes.servers, resume=job.resume, resumed=resumed,
             exports=job.following.export_every,
         ),
         cache=cache_rules.rules(job.cache, allocation=job.allocation or None, staleness=job.cache_staleness),
         stragglers=StragglerRules().changed(job.stragglers), guards=guards(job, sizes),
-        feeding=feeds(job, capacity), online=stream_options.online_of(job, cores=cores),
+        feeding=feeds(job, capacity), online=online_of(job, cores=cores),
         worker_cpu=sizes.worker_cpu, server_cpu=sizes.server_cpu,
         worker_memory=job.workers.memory_bytes, server_memory=job.servers.memory_bytes, planning=sizes.planning,
     )  # fmt: skip
@@ -72,7 +174,6 @@ def resolve(
 
 
 def check_exports(job: ElasticJob, *, elsewhere: bool) -> None:
-    """Exports are made beside the agent of this machine; elsewhere by a command of their own."""
     if job.following.export_to and elsewhere:
         raise errors.BadInput(
             "following.exportTo: on clusters nobody exports beside the job; leave it out, give checkpoints.url, and "
@@ -81,7 +182,6 @@ def check_exports(job: ElasticJob, *, elsewhere: bool) -> None:
 
 
 def feeds(job: ElasticJob, capacity: PlatformCapacity) -> FeedRules:
-    """What it may do about data workers."""
     cpu, node = job.data_worker_cpu, capacity.node_cpu
     if cpu is not None and 0 < node < cpu:
         raise errors.BadInput(
@@ -94,13 +194,12 @@ def feeds(job: ElasticJob, capacity: PlatformCapacity) -> FeedRules:
 
 
 def guards(job: ElasticJob, sizes: initial_resources.InitialSizes) -> GuardRules:
-    """A hot server gets no more cores than a plan could give it."""
     rules, bounds = GuardRules(memory=job.guards, servers=job.guards), sizes.planning.bounds
     return replace(rules, most_cpu=bounds.most.server_cpu) if bounds is not None else rules
 
 
 def find_script(script: pathlib.Path) -> pathlib.Path:
-    """The script, or an error with the nearest name in that folder."""
+    """Return the script, or raise with the nearest name in its folder."""
     if script.is_file() and script.suffix in (".yaml", ".yml"):
         raise errors.BadInput(f"{script} is a spec, not a training script; run it with: springtide submit {script}")
     if script.is_file():
@@ -117,7 +216,6 @@ def find_script(script: pathlib.Path) -> pathlib.Path:
 
 
 def name_of(script: str | pathlib.Path) -> str:
-    """A job name made from the script's."""
     stem = pathlib.PurePath(script).stem.lower()
     name = re.sub(r"[^a-z0-9._-]+", "-", stem).strip("._-")[:63].strip("._-")
     return name or "job"

@@ -58,11 +58,9 @@ class _Tree:
         self.nodes = 0
 
     def tell(self, node: Any, path: Path, message: str) -> None:
-        """Something is wrong with the YAML of a node."""
         self.problems.append((_mark(node), str(SpecProblem(path, message))))
 
     def place(self, problem: SpecProblem) -> _Mark:
-        """Where something is wrong, or the nearest thing around it."""
         path = problem.path
         while path:
             places = (self.keys, self.values) if problem.at_key or path != problem.path else (self.values, self.keys)
@@ -74,13 +72,11 @@ class _Tree:
 
 
 def read(path: pathlib.Path) -> ParsedSpec:
-    """The job of a file; one error with everything that is wrong in it."""
     hint = f"{nearest(path)}docs/spec.md tells what is in it"
     return parse(file_input.read(path, what="the spec of a job", hint=hint, most_bytes=MOST_BYTES), path)
 
 
 def nearest(path: pathlib.Path) -> str:
-    """Specs that could be meant where this is none."""
     if os.path.isfile(path):
         return ""
     folder = path if os.path.isdir(path) else path.parent
@@ -89,7 +85,6 @@ def nearest(path: pathlib.Path) -> str:
 
 
 def parse(text: str, path: pathlib.Path) -> ParsedSpec:
-    """The job of a text that was in `path`."""
     tree = _Tree()
     plain = _plain(_document(text, path), (), tree, ())
     job, problems = schema.check(plain)
@@ -105,12 +100,10 @@ def parse(text: str, path: pathlib.Path) -> ParsedSpec:
 
 
 def _bare(path: Path) -> Path:
-    """A path as in a spec alone: `name`, not `metadata.name`."""
     return path[1:] if path[:1] in (("spec",), ("metadata",)) else path
 
 
 def _list(path: pathlib.Path, told: list[tuple[_Mark, str]]) -> str:
-    """Mistakes in the order of the file, a line each."""
     told = sorted(told, key=lambda each: (each[0].line, each[0].column))
     lines = [f"{path}:{mark.line}:{mark.column}: {message}" for mark, message in told[:SHOWN]]
     if len(told) > SHOWN:
@@ -119,7 +112,6 @@ def _list(path: pathlib.Path, told: list[tuple[_Mark, str]]) -> str:
 
 
 def _document(text: str, path: pathlib.Path) -> Any:
-    """The one document that is in it."""
     import yaml  # takes 20 ms: only who reads a spec pays
 
     try:
@@ -150,7 +142,6 @@ def _empty(node: Any) -> bool:
 
 
 def _why(error: Any, text: str, line: int) -> str:
-    """What is wrong with the YAML, in words for people who do not know its grammar."""
     lines = text.splitlines()
     here = lines[line - 1] if line <= len(lines) else ""
     if "\t" in here[: len(here) - len(here.lstrip())] or "'\\t'" in str(error.problem):
@@ -164,7 +155,6 @@ def _why(error: Any, text: str, line: int) -> str:
 
 
 def _plain(node: Any, path: Path, tree: _Tree, above: tuple[int, ...]) -> Any:
-    """Mappings, lists and scalars of a node; places are noted on the way."""
     import yaml
 
     tree.nodes += 1
@@ -198,7 +188,7 @@ def _mapping(node: Any, path: Path, tree: _Tree, above: tuple[int, ...]) -> dict
 
 
 def _pairs(node: Any, path: Path, tree: _Tree, above: tuple[int, ...]) -> Iterator[tuple[Any, Any]]:
-    """Keys and values, with what `<<` brings along after them, where it is not given anyway."""
+    """Yield a mapping's own pairs, then those merged by `<<` that are not overridden."""
     import yaml
 
     own: list[tuple[Any, Any]] = []
@@ -223,7 +213,6 @@ def _pairs(node: Any, path: Path, tree: _Tree, above: tuple[int, ...]) -> Iterat
 
 
 def _scalar(node: Any, path: Path, tree: _Tree) -> Any:
-    """A scalar with its text; what YAML makes of it where it is no text."""
     import yaml
 
     if node.tag not in PLAIN_TAGS:

@@ -26,13 +26,12 @@ from springtide import errors, private_files
 from springtide.domain.core.resources import ProcessLimits
 from springtide.domain.core.roles import Life, RoleExit, RoleKind, RoleUsage, WantedRole
 from springtide.domain.spec.job_spec import Blame, JobPhase
-from springtide.platforms.agent import credentials, master_keeper, reconcile, role_launch, waiting
+from springtide.platforms.agent import awake_clock, credentials, master_keeper, reconcile, run_plan
+from springtide.platforms.agent.awake_clock import AwakeClock, Result
 from springtide.platforms.agent.master_keeper import START_S, MasterSupervisor, NextTerm
 from springtide.platforms.agent.platform_api import Platform, RoleLaunch
 from springtide.platforms.agent.reconcile import POLITE_S
 from springtide.platforms.agent.run_plan import RunPlan as RunPlan
-from springtide.platforms.agent.waiting import Result
-from springtide.platforms.awake import AwakeClock
 from springtide.rpc.messages import messages
 from springtide.rpc.transport import connection
 from springtide.rpc.transport.master_file import MasterLocation
@@ -85,19 +84,17 @@ class Agent:
         self._last = messages.JobStatus(name=plan.spec.name, phase=JobPhase.STARTING, why="", elapsed_s=0.0)
 
     def stop(self, why: str) -> None:
-        """Drain the job: workers finish the batch in hand."""
         if not self._stop_why:
             self._stop_why = why
             self._stop_asked_at = self._awake.now()
 
     def kill(self) -> None:
-        """Do not wait for anyone."""
         self._killed.set()
 
     async def run(self, on_status: Callable[[messages.JobStatus], None]) -> messages.JobStatus:
-        """Start everything, watch until the job is over, clean up; the last status.
+        """Run the job to its end and return the last status.
 
-        Cancelled, or told that another agent has the job (`Fenced`), it leaves what can go on without it.
+        When cancelled or `Fenced`, leave what can run on without this agent.
         """
         if self.plan.adopt:
             await self._keeper.until_room()
@@ -161,7 +158,6 @@ class Agent:
     # ---- watching ----
 
     async def _attend(self, on_status: Callable[[messages.JobStatus], None]) -> messages.JobStatus:
-        """Talk to one master until the job is over, or to its end."""
         secret = bytes.fromhex(self._secret.read_text().strip())
         near = self._where.local or self._where.address
         connecting = connection.connect(near, secret, within_s=START_S, certificates=self._files.certificates())
@@ -203,7 +199,7 @@ class Agent:
             await self._until_news()
 
     async def _until_news(self) -> None:
-        """A tenth of a second, or until a process ends: its work should be with others soon."""
+        """Wait for the poll interval, or until a process ends."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._news.wait(), LOOK_S)
         self._news.clear()
@@ -212,14 +208,14 @@ class Agent:
         return self._stop_asked_at is not None and self._awake.now() - self._stop_asked_at > self.plan.grace_s
 
     async def _tell_exits(self, master: connection.RpcConnection) -> None:
-        """Each is forgotten when a master has taken note of it, not before: at the next look, if it cannot now."""
+        """Report exits; keep each until a master has journaled it."""
         with contextlib.suppress(errors.TemporaryError):
             while self._exits:
                 await self._ask(master, messages.RoleExitReport(self._exits[0]))
                 self._exits.popleft()
 
     async def _ask(self, master: connection.RpcConnection, request: messages.Request) -> messages.Reply:
-        """Ask the master, but neither for ever nor when the user has had enough."""
+        """Ask the master; give up after its silence limit or when the user kills the job."""
         silence_s = self.plan.spec.silence_s
         try:
             return await self._unless_killed(self._awake.within(silence_s, master.ask(request)))
@@ -229,11 +225,9 @@ class Agent:
             ) from None
 
     async def _unless_killed(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Wait for something until the user has had enough."""
-        return await waiting.unless(self._killed, work, Killed)
+        return await awake_clock.unless(self._killed, work, Killed)
 
     async def _replace_master(self, error: errors.MasterUnreachable) -> None:
-        """The master has died, is dying, or hangs: roles go on meanwhile."""
         began = time.monotonic()
         try:
             self._where = await self._unless_killed(self._keeper.replace(error))
@@ -283,33 +277,33 @@ class Agent:
     def _role_launch(self, wanted: WantedRole) -> RoleLaunch:
         limits = ProcessLimits(cpu=wanted.cpu, memory=wanted.memory, low=wanted.low)
         file = str(self._files.master.absolute())
-        there = role_launch.RoleEndpoints(
+        there = run_plan.RoleEndpoints(
             master=self._where.address, master_file=file, secret_file=str(self._secret.absolute()),
-            patience_s=role_launch.PATIENCE_S if self.plan.adopt else None,
+            patience_s=run_plan.PATIENCE_S if self.plan.adopt else None,
         )  # fmt: skip
         return self._launch(Life(wanted.role, wanted.incarnation), there, limits)
 
     def _master_launch(self, life: Life) -> RoleLaunch:
-        there = role_launch.RoleEndpoints(host=self.plan.advertise, secret_file=str(self._secret.absolute()))
+        there = run_plan.RoleEndpoints(host=self.plan.advertise, secret_file=str(self._secret.absolute()))
         return self._launch(life, there, ProcessLimits())
 
-    def _launch(self, life: Life, there: role_launch.RoleEndpoints, limits: ProcessLimits) -> RoleLaunch:
+    def _launch(self, life: Life, there: run_plan.RoleEndpoints, limits: ProcessLimits) -> RoleLaunch:
         plan, kind = self.plan, life.role.kind
         there = replace(there, tls=self._files.certificates(kind))
         return RoleLaunch(
-            life=life, module=role_launch.module_of(kind), limits=limits,
-            arguments=role_launch.arguments_of(kind, plan, root=str(self._files.root)),
-            settings=role_launch.settings_of(
+            life=life, module=run_plan.module_of(kind), limits=limits,
+            arguments=run_plan.arguments_of(kind, plan, root=str(self._files.root)),
+            settings=run_plan.settings_of(
                 life, there, debug=plan.debug, report_usage=plan.report_usage, script=plan.settings,
                 arguments=plan.arguments,
             ),
-            environment=role_launch.environment_of(plan, limits), given=plan.environment,
+            environment=run_plan.environment_of(plan, limits), given=plan.environment,
         )  # fmt: skip
 
     # ---- the story ----
 
     def _tell(self, kind: str, **fields: Any) -> None:
-        """Add to the story what no master can tell: lines are written whole, so two writers do no harm."""
+        """Write an event that no master can write; whole lines allow two writers."""
         try:
             self._story = self._story or events.EventLog(self._files.events)
             self._story.write(kind, **fields)
@@ -317,7 +311,6 @@ class Agent:
             log.warning("the story misses %s: %s", kind, error)
 
     def _tell_end(self, status: messages.JobStatus) -> None:
-        """The last line of the story is the last status, for those who ask later."""
         self._tell("ended", status=msgspec.to_builtins(status))
         self._close_story()
 
@@ -332,7 +325,7 @@ class Agent:
     # ---- ending ----
 
     async def _wind_down(self, master: connection.RpcConnection, status: messages.JobStatus) -> None:
-        """Workers first, then servers: a worker that still saves its model needs them. The story tells their ends."""
+        """End workers first: a worker that saves its model still needs servers."""
         grace_s = 0.0 if status.phase is JobPhase.FAILED else self.plan.grace_s
         with contextlib.suppress(errors.MasterUnreachable, errors.TemporaryError, Killed):  # how it ended is known
             await self._end(master, RoleKind.WORKER, wait_s=grace_s)
@@ -360,7 +353,6 @@ class Agent:
 
 
 def blame_of(error: errors.SpringtideError) -> Blame:
-    """Whose fault it is that a job did not even start."""
     return Blame.USER if isinstance(error, errors.UserError) else Blame.INFRASTRUCTURE
 
 
@@ -369,7 +361,6 @@ class MasterLost(Exception):
 
 
 def write_card(plan: RunPlan, files: logs.RunFiles) -> None:
-    """Say who runs this job, so that other commands find it."""
     pid = os.getpid()
     before = run_registry.read_card(files) if plan.adopt else None
     card = run_registry.RunCard(
@@ -384,7 +375,7 @@ def write_card(plan: RunPlan, files: logs.RunFiles) -> None:
 
 
 def write_spec(plan: RunPlan, files: logs.RunFiles) -> None:
-    """Leave the job's spec to its masters, where only this user can read it: its URLs may have passwords."""
+    """Write the spec for the master, readable by this user only: its URLs may hold passwords."""
     try:
         private_files.replace(files.spec, msgspec.json.encode(plan.spec))
     except OSError as error:
@@ -392,7 +383,7 @@ def write_spec(plan: RunPlan, files: logs.RunFiles) -> None:
 
 
 def write_secret(files: logs.RunFiles, *, keep: bool = False) -> None:
-    """Draw the job's secret and write it where only this user can read it; `keep` one that is there."""
+    """Draw the job's secret and write it, readable by this user only."""
     if keep and files.secret.exists():
         return
     unfinished = files.secret.with_suffix(".part")  # an agent that dies meanwhile leaves no half a secret to the next
@@ -407,7 +398,6 @@ def write_secret(files: logs.RunFiles, *, keep: bool = False) -> None:
 
 
 def write_certificates(job: str, files: logs.RunFiles) -> None:
-    """An authority for this run and a certificate for each kind of role, where only this user can read them."""
     unfinished = files.tls.with_suffix(".part")
     try:
         shutil.rmtree(unfinished, ignore_errors=True)

@@ -27,7 +27,7 @@ async def ask(
     running: Callable[[], bool] = lambda: True,
     within_s: float = ANSWER_S,
 ) -> messages.Reply:
-    """Try until it answers, `within_s` has passed or the job does not run any more."""
+    """Retry until the master answers, `within_s` has passed or the job ends."""
     deadline = time.monotonic() + within_s
     while True:
         try:
@@ -52,7 +52,6 @@ async def ask(
 async def ask_at(
     address: str, secret: bytes, request: messages.Request, *, within_s: float, certificates: str = ""
 ) -> messages.Reply:
-    """One question to one master."""
     master = await connection.connect(address, secret, within_s=0.5, certificates=certificates)
     try:
         async with asyncio.timeout(within_s):

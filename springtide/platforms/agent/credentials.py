@@ -32,8 +32,9 @@ def make(
     job: str, *, at: datetime.datetime, life: datetime.timedelta = LIFE, roles: Sequence[str] = ROLES,
     hosts: Sequence[str] = (),
 ) -> dict[str, bytes]:  # fmt: skip
-    """An authority and a certificate a role. `at` is the time now, with its zone. `hosts`: names and addresses that the
-    certificates are good for besides, for callers who are not ours and look at nothing else."""
+    """Make an authority and one certificate per role. `at`: the time now; `hosts`: extra names, for clients that check
+    only those.
+    """
     key, name = _new_key(), _name(job, "authority")
     unsigned = _unsigned(name, name, key, at, at + LIFE).add_extension(
         _x509().BasicConstraints(ca=True, path_length=0), critical=True
@@ -46,19 +47,17 @@ def make(
 
 
 def of_role(files: Mapping[str, bytes], role: str) -> dict[str, bytes]:
-    """What a process of this role sees."""
     if role not in (known := roles_of(files)):
         raise errors.UnknownName("role", role, known)
     return {AUTHORITY: files[AUTHORITY], CERTIFICATE: files[f"{role}.crt"], KEY: files[f"{role}.key"]}
 
 
 def roles_of(files: Mapping[str, bytes]) -> list[str]:
-    """Whom there are certificates for."""
     return [name.removesuffix(".key") for name in files if name.endswith(".key")]
 
 
 def lay_out(files: Mapping[str, bytes], root: pathlib.Path) -> None:
-    """A folder for each role below `root`, which only this user can read."""
+    """Write one folder per role below `root`, readable by this user only."""
     for role in roles_of(files):
         folder = folder_of(root, role)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -71,7 +70,6 @@ def lay_out(files: Mapping[str, bytes], root: pathlib.Path) -> None:
 
 
 def folder_of(root: pathlib.Path, role: str) -> pathlib.Path:
-    """Where `lay_out` puts the files of a role: its `Settings.tls`."""
     return root / role
 
 
@@ -90,7 +88,6 @@ def _leaf(
 
 
 def _host(host: str) -> Any:
-    """An address, or a name."""
     try:
         return _x509().IPAddress(ipaddress.ip_address(host))
     except ValueError:
@@ -157,7 +154,6 @@ def _serialization() -> Any:
 
 
 def _x509() -> Any:
-    """Imported when certificates are made, which few processes do."""
     try:
         from cryptography import x509
     except ImportError:

@@ -14,10 +14,9 @@ from typing import Any
 
 from springtide import errors
 from springtide.domain.core.roles import Life, Role, RoleExit, RoleKind
-from springtide.platforms.agent import waiting
+from springtide.platforms.agent import awake_clock
+from springtide.platforms.agent.awake_clock import AwakeClock, Result
 from springtide.platforms.agent.platform_api import Platform, RoleLaunch
-from springtide.platforms.agent.waiting import Result
-from springtide.platforms.awake import AwakeClock
 from springtide.rpc.messages import messages
 from springtide.rpc.transport import connection, master_file
 from springtide.rpc.transport.master_file import MasterLocation
@@ -43,7 +42,7 @@ keeps the job now it raises `Fenced`."""
 
 
 def counting(first: int = 1) -> NextTerm:
-    """Terms where one agent lives as long as the job."""
+    """Terms for an agent that lives as long as its job."""
     terms = itertools.count(first)
 
     async def next_term() -> int:
@@ -59,7 +58,6 @@ class MasterSupervisor:
         self, platform: Platform, files: logs.RunFiles, launch: Callable[[Life], RoleLaunch], next_term: NextTerm, *,
         awake: AwakeClock, disk_s: float = 0.0, say: Callable[[str], None] = lambda _: None,
     ) -> None:  # fmt: skip
-        """`disk_s`: how long a full disk is waited for. `say` gets what the user should know."""
         self._platform, self._files, self._launch, self._next_term = platform, files, launch, next_term
         self._awake, self._disk_s, self._say = awake, disk_s, say
         self.term = 0
@@ -70,7 +68,6 @@ class MasterSupervisor:
         self._short_lives = 0
 
     async def start(self) -> MasterLocation:
-        """Start the next master and wait until it listens; where."""
         term = await self._numbered()
         if term <= self.term:
             raise errors.JobFailed(f"the platform gave the next master number {term}; number {self.term} has been")
@@ -90,7 +87,7 @@ class MasterSupervisor:
         return said
 
     async def replace(self, error: errors.MasterUnreachable) -> MasterLocation:
-        """See that the master is dead, then start another; where it listens."""
+        """Make sure that the master is dead, then start the next one."""
         await self.soon_gone(DYING_S)
         self.why_replaced = str(self.last_exit) if self._gone.is_set() else f"{error}, and it was killed"
         await self.end()
@@ -114,7 +111,7 @@ class MasterSupervisor:
             await self.end()
 
     async def _after_short_lives(self) -> None:
-        """Pause before the next start, longer after each life that was short; `JobFailed` after too many."""
+        """Back off after each short life; raise `JobFailed` after too many."""
         lived_s = 0.0 if self._listened_at is None else self._awake.now() - self._listened_at
         self._short_lives = self._short_lives + 1 if lived_s < SHORT_LIFE_S else 0
         if self._short_lives >= SHORT_LIVES:
@@ -125,7 +122,7 @@ class MasterSupervisor:
         await asyncio.sleep(PAUSES_S[min(self._short_lives, len(PAUSES_S) - 1)])
 
     async def until_room(self, deadline: float | None = None) -> None:
-        """Wait until the run's folder takes files again; `JobFailed` when that takes too long."""
+        """Wait until the run folder is writable; raise `JobFailed` after `disk_s`."""
         folder, told = self._files.root, False
         deadline = self._awake.now() + self._disk_s if deadline is None else deadline
         while why := disk_room.lacking(folder):
@@ -140,24 +137,19 @@ class MasterSupervisor:
             await asyncio.sleep(ROOM_LOOK_S)
 
     async def while_alive(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Wait for something that the master does, unless it ends."""
-        return await waiting.unless(self._gone, work, lambda: errors.MasterUnreachable(str(self.last_exit)))
+        return await awake_clock.unless(self._gone, work, lambda: errors.MasterUnreachable(str(self.last_exit)))
 
     async def soon_gone(self, within_s: float) -> None:
-        """Wait for a master that is dying; one that hangs is not waited for any longer than this."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within_s):
                 await self._gone.wait()
 
     async def end(self) -> None:
-        """Kill it, unless it is dead."""
         self._platform.stop(Life(MASTER, self.term), kill=True)
         await self._gone.wait()
 
     async def _numbered(self) -> int:
-        """A platform that does not answer now is asked again: the roles go on meanwhile. Who must not wait for ever,
-        as its lease runs out, calls the agent off.
-        """
+        """Retry until the platform gives a term; roles run on meanwhile."""
         for attempt in itertools.count(1):
             try:
                 return await self._next_term()
@@ -171,7 +163,7 @@ class MasterSupervisor:
         self._gone.set()
 
     def _reason(self) -> str:
-        """The last line of its log; on a full disk there is none."""
+        """The last line of the master's log, or that the disk is full."""
         path = self._files.log_of(MASTER)
         if why := disk_room.lacking(path.parent):
             return (

@@ -1,7 +1,7 @@
 """What a platform must offer: start a role, limit it, stop it, say when it has ended and what it takes.
 
 In: `platforms.agent.agent` decides what runs. Next: `platforms.local.platform`. Others (Ray, Kubernetes) fill the same
-seam, with the master as a process of the agent's own host: `platforms.agent.composite`.
+seam, with the master as a process of the agent's own host: `platforms.agent.platform_api`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from springtide.domain.core.resources import ProcessLimits, Usage
-from springtide.domain.core.roles import Life, RoleExit
+from springtide.domain.core.roles import Life, RoleExit, RoleKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,3 +66,39 @@ class Platform(Protocol):
     def leave(self) -> None:
         """The agent goes, the job is not over: what can outlive it is left to the next agent, all else ends."""
         ...
+
+
+class CompositePlatform:
+    """`near` runs masters, `far` all others."""
+
+    def __init__(self, near: Platform, far: Platform) -> None:
+        self._near, self._far = near, far
+
+    def start(self, launch: RoleLaunch, on_exit: Callable[[RoleExit], None]) -> int:
+        return self._of(launch.life).start(launch, on_exit)
+
+    def adopt(self, on_exit: Callable[[RoleExit], None]) -> list[Life]:
+        return self._far.adopt(on_exit)
+
+    def stop(self, life: Life, *, kill: bool) -> None:
+        self._of(life).stop(life, kill=kill)
+
+    def hold(self, life: Life, limits: ProcessLimits) -> bool:
+        return self._of(life).hold(life, limits)
+
+    def running(self) -> list[Life]:
+        return [*self._near.running(), *self._far.running()]
+
+    def usage(self) -> Mapping[Life, tuple[Usage, ProcessLimits]]:
+        return {**self._near.usage(), **self._far.usage()}
+
+    def close(self) -> None:
+        self._far.close()
+        self._near.close()
+
+    def leave(self) -> None:
+        self._near.leave()
+        self._far.leave()
+
+    def _of(self, life: Life) -> Platform:
+        return self._near if life.role.kind is RoleKind.MASTER else self._far

@@ -58,7 +58,6 @@ class Reconciler:
     """CPU and memory that were wanted last of each life that was started."""
 
     def steps(self, wanted: Sequence[WantedRole], running: Iterable[Life], *, at: float) -> list[Step]:
-        """What to do now; call it again at every look."""
         lives = {Life(each.role, each.incarnation): each for each in wanted}
         present = list(running)
         for life in present:
@@ -66,7 +65,7 @@ class Reconciler:
         return [*self._ends(lives, present, at), *self._starts(lives, present, at), *self._holds(lives, present)]
 
     def _holds(self, lives: dict[Life, WantedRole], running: list[Life]) -> Iterable[Step]:
-        """By what is wanted, not by what is: a machine that gives less than it should is no reason to ask again."""
+        """Compare with the limits wanted last, not with those in force: a machine may grant less."""
         self.limits = {life: wanted for life, wanted in self.limits.items() if life in lives}
         for life, each in lives.items():
             wanted = (each.cpu, each.memory)
@@ -106,5 +105,5 @@ class Reconciler:
 
 
 def superseded(life: Life, by: Life) -> bool:
-    """Whether this server must be gone before its next life begins: it shares memory with the workers of its host."""
+    """True if this server must be gone before its next life starts: both share memory with local workers."""
     return life.role.kind is RoleKind.SERVER and life.role == by.role and life.incarnation < by.incarnation

@@ -34,7 +34,7 @@ class Groups:
             remove_stale(folder)
 
     def make(self, name: str, limits: ProcessLimits) -> ControlGroup | None:
-        """A group held to `limits`; one that only counts where none are given; None where none can be had."""
+        """Create a control group with `limits`; None if this user may create none."""
         try:
             group = self._make_v2(name, limits) if self._found.version == 2 else self._make_v1(name, limits)
             if group is not None:
@@ -45,7 +45,6 @@ class Groups:
         return group
 
     def admit(self, group: ControlGroup, pid: int, limits: ProcessLimits) -> None:
-        """Make sure that a process is in its group; it may have ended already."""
         try:
             group.admit(pid)
         except ProcessLookupError:
@@ -54,16 +53,13 @@ class Groups:
             self._complain(limits, f"{error.filename}: {error.strerror}")
 
     def folders(self) -> list[pathlib.Path]:
-        """All that has been made and not removed, innermost last."""
         return list(self._made)
 
     def remove(self, group: ControlGroup) -> None:
-        """End what is left in a group and remove it; what is still dying is removed by `close`."""
         kill_members(group)
         self._remove(group.folders())
 
     def close(self) -> None:
-        """Remove all; every process in them has been waited for, or is being killed."""
         self._remove(list(self._made)[::-1])
 
     def _make_v1(self, name: str, limits: ProcessLimits) -> ControlGroup | None:
@@ -112,7 +108,7 @@ class Groups:
 
 
 def why_not() -> str:
-    """Why processes cannot be held to cores here; empty: they can be."""
+    """Return why CPU limits cannot be enforced here; empty if they can."""
     said: list[str] = []
     groups = Groups(said.append)
     group = groups.make("probe", ProcessLimits(cpu=1.0))
@@ -125,9 +121,9 @@ def why_not() -> str:
 
 
 def hand_on(folder: pathlib.Path, controllers: list[str], *, may_move: bool) -> bool:
-    """Let children of a version 2 group have controllers; whether they do.
+    """Enable controllers for children of a v2 group; False if that fails.
 
-    A group may have either members or children with controllers. So the agent, if it is in the way, moves into a child.
+    A group has either members or such children, so the agent moves into a child.
     """
     switch = folder / "cgroup.subtree_control"
     missing = set(controllers) - set(switch.read_text().split())
@@ -149,7 +145,7 @@ def hand_on(folder: pathlib.Path, controllers: list[str], *, may_move: bool) -> 
 
 
 def remove_stale(parent: pathlib.Path) -> list[pathlib.Path]:
-    """Remove the groups of agents that have ended without doing so; those removed."""
+    """Remove empty groups of agents that were killed."""
     removed = []
     for base in bases_in(parent):
         found = _OURS.fullmatch(base.name)
@@ -162,7 +158,6 @@ def remove_stale(parent: pathlib.Path) -> list[pathlib.Path]:
 
 
 def bases_in(parent: pathlib.Path) -> list[pathlib.Path]:
-    """What may be of agents; nothing where this user may not even look, as in many containers."""
     try:
         return sorted(parent.glob("springtide-*-*-*"))
     except OSError:
@@ -170,7 +165,6 @@ def bases_in(parent: pathlib.Path) -> list[pathlib.Path]:
 
 
 def folders_in(base: pathlib.Path) -> list[pathlib.Path]:
-    """The groups of one agent; none where another that begins just now has removed them first."""
     try:
         return [child for child in base.iterdir() if child.is_dir()]
     except FileNotFoundError:
@@ -178,7 +172,6 @@ def folders_in(base: pathlib.Path) -> list[pathlib.Path]:
 
 
 def remove_folder(folder: pathlib.Path) -> bool:
-    """Whether a group is gone; a member that is still dying keeps it."""
     try:
         folder.rmdir()
     except FileNotFoundError:
@@ -189,6 +182,6 @@ def remove_folder(folder: pathlib.Path) -> bool:
 
 
 def name_of(pid: int) -> str:
-    """The name of an agent's groups; a process that has the same number later has another start time."""
+    """Name of an agent's groups; the start time tells reused pids apart."""
     start = start_of(pid)
     return "" if start is None else f"springtide-{pid}-{start}"

@@ -58,7 +58,7 @@ class ForkServer:
         """By pidfd: process id, and the pipe for its end."""
 
     def serve(self) -> ForkRequest | None:
-        """Until nobody is there to ask: None. In a fork: what it is to become."""
+        """Serve requests. Returns None when the client is gone, and in a fork what it must run."""
         while True:
             ready, _, _ = select.select([self._asked.fileno(), *self._children], [], [])
             for pidfd in self._children.keys() & set(ready):
@@ -73,7 +73,7 @@ class ForkServer:
                 return birth
 
     def _fork(self, birth: ForkRequest, log: int, ending: int, gate: int) -> bool:
-        """False in the child, once it is in its place and may begin."""
+        """Return False in the child, once it may start."""
         parent = os.getpid()
         try:
             with warnings.catch_warnings():
@@ -102,7 +102,6 @@ class ForkServer:
         return True
 
     def _leave_nest(self, log: int, ending: int, parent: int) -> None:
-        """In a child: keep nothing of the parent's, and do not outlive it."""
         child_guard.die_with(parent)
         for pidfd, (_, pipe) in self._children.items():
             os.close(pidfd)
@@ -123,7 +122,7 @@ class ForkServer:
 
 
 def settle(birth: ForkRequest, pid: int) -> None:
-    """Put a child where it belongs, before it runs anything."""
+    """Set process group, control groups and priority before the child runs any code."""
     os.setpgid(pid, birth.process_group)
     for folder in birth.folders:
         with open(os.path.join(folder, "cgroup.procs"), "w", encoding="ascii") as file:
@@ -133,7 +132,7 @@ def settle(birth: ForkRequest, pid: int) -> None:
 
 
 def become(birth: ForkRequest) -> None:
-    """Run the module as `python -m` does, with nothing random that another fork has too."""
+    """Run the module as `python -m` does, with fresh random seeds."""
     config.become(birth.environment)
     random.seed()
     if "numpy" in sys.modules:
@@ -143,7 +142,6 @@ def become(birth: ForkRequest) -> None:
 
 
 def main(modules: list[str]) -> None:
-    """Import what takes long, say so, and serve."""
     asked = socket.socket(fileno=os.dup(0))
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)

@@ -47,13 +47,12 @@ class ForkedProcess:
         self._returned: int | None = None
 
     def send_signal(self, number: int) -> None:
-        """Harmless when it has ended."""
         if self._returned is None:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self.pidfd, number)
 
     def wait(self) -> int:
-        """As `Popen.wait`: the exit status, or the negated signal."""
+        """Return the exit code or the negated signal, as `Popen.wait` does."""
         if self._returned is None:
             said = os.read(self._ending, fork_server.STATUS.size)
             status = fork_server.STATUS.unpack(said)[0] if said else int(signal.SIGKILL)  # nobody is left to say it
@@ -67,8 +66,10 @@ class ForkServerClient:
     """One such interpreter. Close it; its forks end with it."""
 
     def __init__(self, *, after_s: float = 0.0, besides: Collection[str] = ()) -> None:
-        """`after_s`: how long after the first process that it might be for it begins; jobs that are over by then have
-        no use for it. `besides`: variables in which its forks may differ from it."""
+        """`after_s`: delay before the server starts; short jobs never need it.
+
+        `besides`: variables in which forks may differ.
+        """
         self._after_s, self._besides = after_s, besides
         self._environment: dict[str, str] | None = None
         self._asking: socket.socket | None = None
@@ -77,7 +78,6 @@ class ForkServerClient:
         self._begins: asyncio.TimerHandle | None = None
 
     def begin(self, environment: Mapping[str, str]) -> None:
-        """Start the interpreter now. `environment`: of the processes that it is for."""
         self._environment = self._common(environment)
         self._asking, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._asking.setblocking(False)  # a timeout would be waited for, whatever flags say
@@ -92,7 +92,7 @@ class ForkServerClient:
             )
 
     def suits(self, environment: Mapping[str, str]) -> bool:
-        """Whether a process with these variables could be forked now: some are looked at by imports only."""
+        """Return True if a process with these variables can be forked now; start the server if there is none."""
         if self._environment is None:
             self._environment = self._common(environment)
             self._begins = asyncio.get_running_loop().call_later(self._after_s, self.begin, dict(environment))
@@ -102,8 +102,7 @@ class ForkServerClient:
         self, module: str, arguments: Sequence[str], environment: Mapping[str, str], log: int, *,
         process_group: int, folders: Sequence[str] = (), priority: int = 0,
     ) -> ForkedProcess | None:  # fmt: skip
-        """A fork that runs `python -m module arguments`. None where there can be none, or the interpreter does not
-        answer: it is asked no more then, and what it has forked goes on."""
+        """Fork `python -m module arguments`; None if the server cannot or does not answer."""
         birth = ForkRequest(
             module=module, arguments=arguments, environment=environment, process_group=process_group, folders=folders,
             priority=priority,
@@ -133,7 +132,6 @@ class ForkServerClient:
         return fork
 
     def close(self) -> None:
-        """End it, and its forks; it begins no more."""
         self._ready = False
         if self._begins is not None:
             self._begins.cancel()
@@ -150,6 +148,6 @@ class ForkServerClient:
         return self._ready
 
     def _common(self, environment: Mapping[str, str]) -> dict[str, str]:
-        """What must be as it was when the interpreter began: all that Springtide does not read anew."""
+        """Variables that a fork inherits: imports may have read them."""
         ours, others = config.PREFIX, self._besides
         return {name: value for name, value in environment.items() if not name.startswith(ours) and name not in others}

@@ -24,7 +24,6 @@ LOOK_S = 0.2  # between two looks at log files
 
 
 def places_of(files: logs.RunFiles) -> dict[str, str]:
-    """Where the logs and the story of a run are."""
     return {"logs": str(files.logs), "events": str(files.events)}
 
 
@@ -38,26 +37,21 @@ class LocalJobHandle:
 
     @property
     def name(self) -> str:
-        """That of its folder."""
         return self.run.job
 
     @property
     def card(self) -> JobSummary:
-        """From its folder."""
         card = self.run.card
         return JobSummary(script=card.script, arguments=card.arguments, began_at=card.began_at)
 
     @property
     def places(self) -> dict[str, str]:
-        """Its files."""
         return places_of(self.run.files)
 
     def running(self) -> bool:
-        """Whether its agent lives."""
         return self.run.running
 
     def status(self) -> messages.JobStatus:
-        """How it is now, or how it ended."""
         if self.run.running:
             try:
                 status = asyncio.run(self._ask(messages.StatusRequest()))
@@ -72,7 +66,6 @@ class LocalJobHandle:
         return last_status(self.run)
 
     def ask(self, request: messages.Request) -> messages.Reply:
-        """Ask its master; one that is being replaced is waited for."""
         if not self.run.running:
             raise errors.BadInput(
                 f"job {self.name} does not run: {self.status().phase}; see `springtide status {self.name}`"
@@ -83,15 +76,12 @@ class LocalJobHandle:
         return await ask_master.ask(self.run.files, request, running=lambda: self.run.running)
 
     def story(self) -> list[dict[str, Any]]:
-        """What its master and its agent wrote down."""
         return events.read(self.run.files.events)
 
     def roles(self) -> list[str]:
-        """Who has a log."""
         return sorted(path.stem for path in self.run.files.logs.glob("*.log"))
 
     def logs(self, roles: Sequence[str], *, lines: int, follow: bool) -> Iterator[LogLine]:
-        """From the log files."""
         tails: dict[str, LogTail] = {}
         for role in roles or self.roles():
             tails[role] = LogTail(self.run.files.logs / f"{role}.log")
@@ -114,11 +104,9 @@ class LogTail:
         self._path, self._read, self._rest = path, 0, b""
 
     def last(self, lines: int) -> list[str]:
-        """The last whole lines that say something."""
         return [line for line in self.more() if line.strip()][-lines:]
 
     def more(self) -> list[str]:
-        """Whole lines since the last time."""
         try:
             with self._path.open("rb") as file:
                 file.seek(self._read)
@@ -131,7 +119,7 @@ class LogTail:
 
 
 def last_status(run: run_registry.JobRun) -> messages.JobStatus:
-    """From the last line of the story, or from what was told before its agent was killed."""
+    """Return the status in the last event, or rebuild it from events if the agent was killed."""
     story = events.read(run.files.events)
     if story and story[-1]["event"] == "ended":
         return msgspec.convert(story[-1]["status"], messages.JobStatus)

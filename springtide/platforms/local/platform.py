@@ -50,7 +50,6 @@ class LocalPlatform:
     def __init__(
         self, files: logs.RunFiles, say: Callable[[str], None] = lambda _: None, *, warm: ForkServerClient | None = None
     ) -> None:
-        """`warm`: what to fork workers and servers from where it suits; whoever made it closes it."""
         self._files = files
         self._warm = warm
         self._running: dict[Life, RunningRole] = {}
@@ -58,7 +57,6 @@ class LocalPlatform:
         self._watched.replace_dead_watchdogs()
 
     def start(self, launch: RoleLaunch, on_exit: Callable[[RoleExit], None]) -> int:
-        """Start a role in the watchdog's process group, its output going to its log."""
         path = self._files.log_of(launch.life.role)
         group = self._watched.make_group(str(launch.life), launch.limits)
         try:
@@ -75,16 +73,13 @@ class LocalPlatform:
         return process.pid
 
     def adopt(self, on_exit: Callable[[RoleExit], None]) -> list[Life]:
-        """Nothing: roles of this machine end with their agent."""
         return []
 
     def stop(self, life: Life, *, kill: bool) -> None:
-        """SIGTERM or SIGKILL."""
         if life in self._running:
             self._running[life].process.send_signal(signal.SIGKILL if kill else signal.SIGTERM)
 
     def hold(self, life: Life, limits: ProcessLimits) -> bool:
-        """Other limits for a process that runs; False where it has no control group that can hold it to them."""
         running = self._running.get(life)
         if running is None or running.group is None or not running.group.can_hold(limits):
             return False
@@ -97,15 +92,13 @@ class LocalPlatform:
         return True
 
     def running(self) -> list[Life]:
-        """What has not ended."""
         return list(self._running)
 
     def usage(self) -> dict[Life, tuple[Usage, ProcessLimits]]:
-        """By control group where there is one, else of the process alone."""
         return {life: (usage_of(running), running.limits) for life, running in self._running.items()}
 
     def close(self) -> None:
-        """End whatever is left of the group, children of roles included, and wait for the roles."""
+        """End the whole process group, children of roles included."""
         self._watched.groups.close()  # usually all of it: the rest when its processes are dead
         self._watched.kill()
         for life in list(self._running):
@@ -114,11 +107,9 @@ class LocalPlatform:
         self._watched.remove_groups()
 
     def leave(self) -> None:
-        """As `close`: the watchdog would see to it anyway."""
         self.close()
 
     def _spawn(self, launch: RoleLaunch, group: ControlGroup | None, log: BinaryIO) -> "subprocess.Popen[bytes]":
-        """A new interpreter."""
         process = subprocess.Popen(
             [*within(group), sys.executable, "-m", launch.module, *launch.arguments],
             stdin=subprocess.DEVNULL,
@@ -132,7 +123,7 @@ class LocalPlatform:
         return process
 
     def _fork(self, launch: RoleLaunch, group: ControlGroup | None, log: BinaryIO) -> ForkedProcess | None:
-        """One that has its imports behind it. Not under a memory limit: what forks share is not in their account."""
+        """Fork a warm process, except under a memory limit: shared pages are not counted there."""
         environment = environment_of(launch)
         if self._warm is None or launch.life.role.kind not in WARMED_UP or launch.limits.memory is not None:
             return None
@@ -164,7 +155,7 @@ class LocalPlatform:
 
 
 def environment_of(launch: RoleLaunch, *, parent: int = 0) -> dict[str, str]:
-    """All variables of a process to start; a fork has another `parent`, and ends with that by itself."""
+    """Variables of a process; `parent` is the pid that it must not outlive."""
     settings = {**launch.settings, "parent": str(parent)} if parent else launch.settings
     return config.child_environment(settings, launch.environment, launch.given)
 
@@ -174,7 +165,6 @@ ENTER = 'n=$1; shift; while [ $n -gt 0 ]; do echo $$ > "$1/cgroup.procs"; shift;
 
 
 def within(group: ControlGroup | None) -> list[str]:
-    """The beginning of a command that is to run in a control group."""
     if group is None:
         return []
     folders = [str(folder) for folder in group.folders()]
@@ -182,7 +172,7 @@ def within(group: ControlGroup | None) -> list[str]:
 
 
 def usage_of(running: RunningRole) -> Usage:
-    """What a process takes now; what a fork shares with others counts as its own."""
+    """Usage now; pages that a fork shares count as its own."""
     if running.group is None:
         return usage.of_process(running.process.pid)
     counted = running.group.usage()
@@ -193,7 +183,6 @@ def usage_of(running: RunningRole) -> Usage:
 
 
 def exit_of(life: Life, pid: int, returned: int, *, oom: bool = False) -> RoleExit:
-    """How a process ended, from what `wait` returned."""
     role, incarnation = life.role, life.incarnation
     if returned >= 0:
         return RoleExit(role=role, incarnation=incarnation, pid=pid, code=returned, oom=oom)

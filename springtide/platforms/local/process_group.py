@@ -33,7 +33,7 @@ class GuardedProcessGroup:
         self._stop_looking: Callable[[], object] = lambda: None
 
     def replace_dead_watchdogs(self) -> None:
-        """From now on, by the running event loop. A job without a watchdog would outlive a kill of its agent."""
+        """Watch the watchdog from the running event loop."""
         loop, pidfd = asyncio.get_running_loop(), os.pidfd_open(self._watchdog.pid)
 
         def stop() -> None:
@@ -44,27 +44,24 @@ class GuardedProcessGroup:
         loop.add_reader(pidfd, self._replace)
 
     def make_group(self, name: str, limits: ProcessLimits) -> ControlGroup | None:
-        """A control group that the watchdog removes if nobody else does; None: no limits here."""
         known = set(self.groups.folders())
         group = self.groups.make(name, limits)
         self._hand_over(str(folder) for folder in self.groups.folders() if folder not in known)
         return group
 
     def kill(self) -> None:
-        """Whatever is left of the process group gets SIGKILL, children of its processes included."""
         self._stop_looking()
         os.killpg(self.number, signal.SIGKILL)  # it is ours for sure: the watchdog is in it until it is waited for
         _wait_for(self._watchdog)
 
     def remove_groups(self) -> None:
-        """Once all processes have been waited for: their control groups go."""
         deadline = time.monotonic() + DYING_S
         while self.groups.folders() and time.monotonic() < deadline:
             self.groups.close()
             time.sleep(0.01)
 
     def _launch(self, group: int) -> "subprocess.Popen[bytes]":
-        """A watchdog that is ready, in this process group; 0: in a new one, which it leads."""
+        """Start a watchdog in process group `group`; 0: in a new one that it leads."""
         process = subprocess.Popen(
             [sys.executable, "-I", "-S", watchdog.__file__, str(group)],
             stdin=subprocess.PIPE,
@@ -76,7 +73,7 @@ class GuardedProcessGroup:
         return process
 
     def _replace(self) -> None:
-        """The watchdog has died. Until it is waited for, its process group keeps its number, even without members."""
+        """Start another watchdog; the unreaped one keeps the group's number alive."""
         self._stop_looking()
         dead = self._watchdog
         try:
@@ -93,7 +90,6 @@ class GuardedProcessGroup:
         self.replace_dead_watchdogs()
 
     def _hand_over(self, folders: Iterable[str]) -> None:
-        """Tell the watchdog of control groups. The one that replaces a dead one is told of all of them."""
         assert self._watchdog.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             for folder in folders:

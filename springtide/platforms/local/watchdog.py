@@ -15,7 +15,6 @@ REMOVE_S = 5.0  # a group can be removed when the last process in it has died
 
 
 def main() -> None:
-    """Wait for the agent's end of the pipe to close, then end everyone."""
     for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(ignored, signal.SIG_IGN)
     sys.stdout.write("ready\n")
@@ -28,7 +27,7 @@ def main() -> None:
 
 
 def remove_afterwards(folders: list[str]) -> None:
-    """Leave a process behind that removes control groups once this one is dead, and its process group with it."""
+    """Leave a child that removes the control groups after this process is dead."""
     ours, theirs = os.pipe()
     child = os.fork()
     if child:
@@ -45,7 +44,6 @@ def remove_afterwards(folders: list[str]) -> None:
 
 
 def removed(folder: str) -> bool:
-    """Whether a control group is gone; parents come before their children, and go after them."""
     try:
         os.rmdir(folder)
     except FileNotFoundError:

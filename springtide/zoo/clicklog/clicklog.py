@@ -79,7 +79,6 @@ class Generator:
         return rows
 
     def between(self, start: int, stop: int) -> ClickRows:
-        """Samples start .. stop - 1."""
         return self.rows(np.arange(start, stop, dtype=np.int64))
 
     def frozen_probability(self, index: Index, lag_s: float) -> NDArray[np.float64]:

@@ -29,7 +29,6 @@ def key(*parts: int) -> int:
 
 
 def bits(index: Index, stream: int) -> Bits:
-    """64 random bits an index."""
     state = index.astype(np.uint64)
     state *= np.uint64(_GOLDEN)
     state += np.uint64(stream)

@@ -112,17 +112,14 @@ class ClickLog(Dataset[tuple[Batch, Tensor]]):
             self._columns = self._made_ahead(None if folder is None else Path(folder))
 
     def __len__(self) -> int:
-        """Number of samples."""
         return self.samples
 
     def __getitem__(self, index: int) -> tuple[Batch, Tensor]:
-        """One sample: inputs without the batch dimension, and its label."""
         if not -self.samples <= index < self.samples:
             raise IndexError(f"sample {index} of a click log of {self.samples}")
         return self.__getitems__([index % self.samples])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[tuple[Batch, Tensor]]:
-        """Samples one by one, for a `DataLoader` that collates them; `batch` is the fast way."""
         x, y = self.batch(np.asarray(indices, dtype=np.int64))
         make = _BATCHES[self.kind]
         return [(make(*(leaf[i] for leaf in x)), y[i]) for i in range(len(y))]

@@ -47,7 +47,6 @@ class Population:
 
 
 def make(spec: LogSpec) -> Population:
-    """Plant the population."""
     kinds = field_kinds(len(spec.cardinalities))
     n_users, n_items = spec.cardinalities[:2]
     latent = {

@@ -51,7 +51,6 @@ class LogSpec:
     """Longest history of a user, for models that look at it."""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be generated."""
         wants = [
             (isinstance(self.seed, int), "seed", "a whole number"),
             (len(self.cardinalities) >= 3, "cardinalities", "at least 3 fields: user, item, item attribute"),

@@ -33,7 +33,6 @@ class Clicks:
         self._type = Fixed(fields(self._generator.spec)).dtype
 
     def take(self, first: int, count: int) -> Bytes:
-        """Rows of one width."""
         made = self._generator.between(first, first + count)
         rows = np.empty(count, self._type)
         rows["dense"], rows["sparse"], rows["click"] = made.dense, made.sparse, made.click

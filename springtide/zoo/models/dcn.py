@@ -24,7 +24,6 @@ class VectorCross(nn.Module):
         self.bias = nn.Parameter(torch.zeros(width))
 
     def forward(self, first: Tensor, x: Tensor) -> Tensor:
-        """One more order of crosses."""
         crossed: Tensor = first * self.weight(x) + self.bias + x
         return crossed
 
@@ -62,7 +61,6 @@ class DCN(nn.Module):
         self.join = nn.Linear(width + hidden[-1], 1)
 
     def forward(self, x: ClickBatch) -> Tensor:
-        """Logits of the click."""
         first = torch.cat([*self.ids(x.sparse), x.dense], dim=1)
         crossed = first
         for cross in self.crosses:

@@ -30,7 +30,6 @@ class MatrixCross(nn.Module):
         )
 
     def forward(self, first: Tensor, x: Tensor) -> Tensor:
-        """One more order of crosses."""
         crossed: Tensor = first * self.mix(x) + x
         return crossed
 
@@ -68,7 +67,6 @@ class DCNv2(nn.Module):
         self.join = nn.Linear(hidden[-1] if self.stacked else width + hidden[-1], 1)
 
     def forward(self, x: ClickBatch) -> Tensor:
-        """Logits of the click."""
         first = torch.cat([*self.ids(x.sparse), x.dense], dim=1)
         crossed = first
         for cross in self.crosses:

@@ -37,7 +37,6 @@ class DeepFM(nn.Module):
         self.deep = mlp(len(tables) * dim + dense, hidden, outputs=1, dropout=dropout)
 
     def forward(self, x: ClickBatch) -> Tensor:
-        """Logits of the click."""
         first = torch.cat(self.first_ids(x.sparse), dim=1).sum(dim=1) + self.first_dense(x.dense).squeeze(1)
         vectors = torch.stack(self.ids(x.sparse), dim=1)
         deep = self.deep(torch.cat([vectors.flatten(1), x.dense], dim=1)).squeeze(1)

@@ -43,7 +43,6 @@ class DLRM(nn.Module):
         self.register_buffer("above_diagonal", row * vectors + column, persistent=False)
 
     def forward(self, x: ClickBatch) -> Tensor:
-        """Logits of the click."""
         bottom = self.bottom(x.dense)
         vectors = torch.stack([bottom, *self.ids(x.sparse)], dim=1)
         between = dots.of_all_pairs(vectors).flatten(1)

@@ -67,7 +67,6 @@ class MMoE(nn.Module):
         )
 
     def forward(self, x: RankBatch) -> Predictions:
-        """Logits of click and conversion."""
         seen = torch.cat(self.ids(x.sparse), dim=1)
         opinions = torch.stack([expert(seen) for expert in self.experts], dim=1)
         return Predictions(*(self._task(task, seen, opinions) for task in TASKS))

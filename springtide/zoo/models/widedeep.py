@@ -37,7 +37,6 @@ class WideDeep(nn.Module):
         self.deep = mlp(len(tables) * dim + dense, hidden, outputs=1, dropout=dropout)
 
     def forward(self, x: ClickBatch) -> Tensor:
-        """Logits of the click."""
         wide = torch.cat(self.wide_ids(x.sparse), dim=1).sum(dim=1)
         deep = self.deep(torch.cat([*self.deep_ids(x.sparse), x.dense], dim=1))
         logit: Tensor = wide + self.wide_dense(x.dense).squeeze(1) + deep.squeeze(1)

@@ -60,7 +60,6 @@ class XDeepFM(nn.Module):
         self.deep = mlp(len(tables) * dim + dense, hidden, outputs=1, dropout=dropout)
 
     def forward(self, x: ClickBatch) -> Tensor:
-        """Logits of the click."""
         first = torch.cat(self.first_ids(x.sparse), dim=1).sum(dim=1) + self.first_dense(x.dense).squeeze(1)
         vectors = torch.stack(self.ids(x.sparse), dim=1)
         explicit = self.explicit_out(self.explicit(vectors)).squeeze(1)

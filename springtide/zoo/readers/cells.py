@@ -34,7 +34,6 @@ class Cells:
     """What is wrong, by line; the first problem of each."""
 
     def text(self, line: int, column: int) -> str:
-        """One cell, for a message."""
         raw = bytes(self.buffer[self.starts[line, column] : self.stops[line, column]])
         shown = raw.decode("utf-8", "backslashreplace")
         return repr(shown if len(shown) <= _SHOWN else shown[:_SHOWN] + "...")
@@ -45,7 +44,6 @@ class Cells:
             self.problems.setdefault(int(line), f"{name} is {self.text(int(line), column)}, wanted {wanted}")
 
     def empty(self, columns: slice | int) -> Mask:
-        """Which cells have no text."""
         return np.asarray(self.starts[:, columns] == self.stops[:, columns])
 
     def integers(self, columns: slice) -> tuple[Places, Mask]:

@@ -57,17 +57,14 @@ class ParquetClicks(Dataset[tuple[Batch, Tensor]]):
             raise errors.BadInput(f"no rows in {paths}")
 
     def __len__(self) -> int:
-        """Number of rows."""
         return self._ends[-1]
 
     def __getitem__(self, index: int) -> tuple[Batch, Tensor]:
-        """One row, without the batch dimension."""
         if not -len(self) <= index < len(self):
             raise IndexError(f"row {index} of {len(self)}")
         return self.__getitems__([index % len(self)])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[tuple[Batch, Tensor]]:
-        """Rows one by one, for a `DataLoader` that collates them; `batch` is the fast way."""
         x, y = self.batch(np.asarray(indices, dtype=np.int64))
         return [(ClickBatch(*(leaf[i] for leaf in x)), y[i]) for i in range(len(y))]
 
@@ -86,7 +83,6 @@ class ParquetClicks(Dataset[tuple[Batch, Tensor]]):
         return ClickBatch(torch.from_numpy(dense), torch.from_numpy(sparse)), torch.from_numpy(y)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Row groups in memory do not travel to other processes."""
         return {**self.__dict__, "_kept": OrderedDict()}
 
     def _add(self, arrow: Any, path: Path) -> None:

@@ -20,7 +20,6 @@ PADDING = 8
 
 
 def hash_text(text: bytes | str) -> int:
-    """The id of one text."""
     raw = text.encode() if isinstance(text, str) else text
     state = _mix((len(raw) + _GOLDEN) & _WORD)
     for at in range(0, len(raw), 8):

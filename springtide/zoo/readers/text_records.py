@@ -48,7 +48,6 @@ class Format:
 
     @property
     def header(self) -> bool:
-        """Whether the first line is one."""
         return bool(self.names)
 
 
@@ -86,17 +85,14 @@ class TextRecords(Dataset[tuple[Batch, Tensor]]):
         return self._lines.problems
 
     def __len__(self) -> int:
-        """Number of records."""
         return len(self._lines.places)
 
     def __getitem__(self, index: int) -> tuple[Batch, Tensor]:
-        """One record, without the batch dimension."""
         if not -len(self) <= index < len(self):
             raise IndexError(f"record {index} of the {len(self)} in {self.path}")
         return self.__getitems__([index % len(self)])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[tuple[Batch, Tensor]]:
-        """Records one by one, for a `DataLoader` that collates them; `batch` is the fast way."""
         x, y = self.batch(np.asarray(indices, dtype=np.int64))
         return [(self._form.make(*(leaf[i] for leaf in x)), y[i]) for i in range(len(y))]
 
@@ -115,11 +111,9 @@ class TextRecords(Dataset[tuple[Batch, Tensor]]):
         return self._form.make(**x), torch.from_numpy(parsed.y)
 
     def __getstate__(self) -> dict[str, Any]:
-        """The mapped file does not travel to another process; it is opened there."""
         return {name: value for name, value in self.__dict__.items() if name != "_lines"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Open the file here."""
         self.__dict__.update(state)
         self._lines = self._found(self.path)
 

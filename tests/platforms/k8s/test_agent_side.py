@@ -13,9 +13,9 @@ from springtide.domain.spec.job_spec import JobPhase
 from springtide.platforms.agent.platform_api import RoleLaunch
 from springtide.platforms.k8s.api.kinds import ELASTIC_JOBS, LEASES, PODS, SCALE_PLANS
 from springtide.platforms.k8s.job import lease as leases
+from springtide.platforms.k8s.job.job_status import StatusWriter
 from springtide.platforms.k8s.job.lease import JobLease
 from springtide.platforms.k8s.job.platform import KubernetesPlatform
-from springtide.platforms.k8s.job.status_writer import StatusWriter
 from springtide.platforms.k8s.objects import names
 from springtide.rpc.messages import messages
 from springtide_lab.kubernetes.api import rbac

@@ -232,11 +232,11 @@ async def resizes(client: Client) -> bool:
 
 
 async def limits(client: Client, pod: str, wanted: dict[str, str]) -> bool:
-    from springtide.platforms.k8s.api import quantities
+    from springtide.platforms.k8s.api import kinds
 
     has_now = (await client.get(kinds.PODS, pod))["spec"]["containers"][0]["resources"]["limits"]
-    return {key: quantities.read(value) for key, value in has_now.items()} == {
-        key: quantities.read(value) for key, value in wanted.items()
+    return {key: kinds.parse_quantity(value) for key, value in has_now.items()} == {
+        key: kinds.parse_quantity(value) for key, value in wanted.items()
     }
 
 

@@ -12,7 +12,7 @@ from springtide.domain.spec.job_spec import JobPhase
 from springtide.platforms.agent.job_handle import LogLine
 from springtide.platforms.k8s.api.kinds import CONFIG_MAPS, ELASTIC_JOBS, SCALE_PLANS, SECRETS
 from springtide.platforms.k8s.client import job_handle, submit
-from springtide.platforms.k8s.job.status_writer import StatusWriter
+from springtide.platforms.k8s.job.job_status import StatusWriter
 from springtide.rpc.messages import messages
 from tests.platforms.k8s import making
 

@@ -6,7 +6,7 @@ import pathlib
 import pytest
 
 from springtide.cli import app
-from springtide.cli.common.stream_options import OnlineOptions
+from springtide.cli.common.options import OnlineOptions
 from springtide.cli.job import run
 from springtide.domain.spec.elastic_job import CheckpointWish, ElasticJob, PatienceWish, RoleWish
 from tests.commands import KNOWN

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from springtide.platforms.awake import LOOK_S, MOST_S, AwakeClock
+from springtide.platforms.agent.awake_clock import LOOK_S, MOST_S, AwakeClock
 
 
 class Clock:

@@ -68,7 +68,7 @@ def test_a_look_that_fails_is_not_the_last(monkeypatch, caplog):
 
 
 def test_folders_of_runs_that_are_long_over_go_and_others_stay(tmp_path):
-    from springtide.platforms.ray_cluster.cluster import run_cleanup
+    from springtide.platforms.ray_cluster.job import run_folder
 
     day, now = 86_400.0, 1_800_000_000.0
 
@@ -77,12 +77,12 @@ def test_folders_of_runs_that_are_long_over_go_and_others_stay(tmp_path):
         (folder / "logs").mkdir(parents=True)
         (folder / "logs" / "master.log").touch()
         if over:
-            run_cleanup.mark(folder)
+            run_folder.mark(folder)
         for path in (*folder.glob("logs/*"), *folder.glob("*"), folder):
             os.utime(path, (now - age_s, now - age_s))
         return folder
 
     old, lost = run("old", age_s=8 * day, over=True), run("lost", age_s=31 * day, over=False)
     kept = [run("new", age_s=6 * day, over=True), run("runs", age_s=8 * day, over=False)]
-    assert set(run_cleanup.sweep(tmp_path, at=now)) == {old, lost}
+    assert set(run_folder.sweep(tmp_path, at=now)) == {old, lost}
     assert sorted(tmp_path.iterdir()) == sorted(kept)

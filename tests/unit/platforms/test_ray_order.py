@@ -11,7 +11,7 @@ from springtide.domain.core.resources import ProcessLimits
 from springtide.domain.core.roles import RANKED, Life, Role, RoleKind
 from springtide.domain.spec.job_spec import JobSpec
 from springtide.platforms.agent.run_plan import RunPlan
-from springtide.platforms.ray_cluster.job import exit_status, job_order, master_terms
+from springtide.platforms.ray_cluster.job import job_order, platform, run_folder
 
 LIVES = st.builds(Life, st.builds(Role, st.sampled_from(RANKED), st.integers(0, 999)), st.integers(0, 999))
 NAMES = st.from_regex(r"[a-z0-9]([a-z0-9._-]{0,20}[a-z0-9])?", fullmatch=True)
@@ -84,7 +84,7 @@ def test_why_a_role_was_not_placed_is_told_with_what_nodes_have():
     ],
 )
 def test_how_a_role_ended_whose_actor_is_gone(error, node_lives, oom, evicted):
-    ended = exit_status.of(WORKER, 7, RuntimeError(error), node_lives=node_lives)
+    ended = platform.exit_of_lost(WORKER, 7, RuntimeError(error), node_lives=node_lives)
     assert (ended.oom, ended.evicted, ended.signal, ended.pid) == (oom, evicted, "SIGKILL", 7)
     assert (ended.role, ended.incarnation) == (WORKER.role, WORKER.incarnation)
 
@@ -93,20 +93,18 @@ def test_the_telling_line_of_a_long_error_is_found():
     error = RuntimeError(
         "The actor died unexpectedly\n\tclass_name: H\n\tpid: 3\nThe actor died because its node has died"
     )
-    assert exit_status.first_line(error) == "The actor died because its node has died"
+    assert platform.first_line(error) == "The actor died because its node has died"
 
 
 def test_a_term_is_never_given_twice(tmp_path):
     async def three(counter):
         return [await counter.next() for _ in range(3)]
 
-    assert asyncio.run(three(master_terms.TermCounter(tmp_path))) == [1, 2, 3]
-    assert asyncio.run(three(master_terms.TermCounter(tmp_path))) == [4, 5, 6], (
-        "also by a steward that was started again"
-    )
+    assert asyncio.run(three(run_folder.TermCounter(tmp_path))) == [1, 2, 3]
+    assert asyncio.run(three(run_folder.TermCounter(tmp_path))) == [4, 5, 6], "also by a steward that was started again"
 
 
 def test_a_damaged_count_of_terms_is_no_reason_to_begin_at_one(tmp_path):
     (tmp_path / "term").write_text("many")
     with pytest.raises(errors.JobFailed, match="number of the last master"):
-        asyncio.run(master_terms.TermCounter(tmp_path).next())
+        asyncio.run(run_folder.TermCounter(tmp_path).next())

@@ -14,7 +14,7 @@ FED = [Life(Role(RoleKind.DATA_WORKER, rank)) for rank in range(3)]
 
 
 def nodes(free, homes=("home",), noise=None):
-    from springtide.platforms.ray_cluster.job.node_choice import Nodes
+    from springtide.platforms.ray_cluster.job.data_worker_placement import Nodes
 
     return Nodes(free=free, homes=homes, noise=noise or {})
 
@@ -29,9 +29,9 @@ def nodes(free, homes=("home",), noise=None):
     ],
 )
 def test_a_data_worker_goes_beside_a_trainer_else_to_the_quietest_node_with_room(free, noise, wanted):
-    from springtide.platforms.ray_cluster.job import node_choice
+    from springtide.platforms.ray_cluster.job import data_worker_placement
 
-    assert node_choice.choose(1.0, nodes(free, noise=noise)) == wanted
+    assert data_worker_placement.choose(1.0, nodes(free, noise=noise)) == wanted
 
 
 @pytest.mark.parametrize(
@@ -46,9 +46,9 @@ def test_a_data_worker_goes_beside_a_trainer_else_to_the_quietest_node_with_room
     ],
 )
 def test_one_moves_to_a_better_node_that_has_room_and_never_to_one_as_good(placed, free, noise, wanted):
-    from springtide.platforms.ray_cluster.job import node_choice
+    from springtide.platforms.ray_cluster.job import data_worker_placement
 
-    found = node_choice.move({WORKER: ("home", 1.0), **placed}, nodes(free, noise=noise))
+    found = data_worker_placement.best_move({WORKER: ("home", 1.0), **placed}, nodes(free, noise=noise))
     assert (None if found is None else (found.life, found.node)) == wanted
 
 
@@ -76,11 +76,11 @@ class World:
 
 @pytest.mark.parametrize("next_at", ["home", "away"])
 def test_it_is_said_once_and_a_node_that_was_asked_for_in_vain_is_left_until_it_has_more_room(monkeypatch, next_at):
-    from springtide.platforms.ray_cluster.job import data_worker_moves
+    from springtide.platforms.ray_cluster.job import data_worker_placement
 
-    monkeypatch.setattr(data_worker_moves, "AGAIN_S", 0.0)
+    monkeypatch.setattr(data_worker_placement, "AGAIN_S", 0.0)
     world = World(next_at)
-    seen = data_worker_moves.DataWorkerMover(lambda: world.placed, lambda: nodes({"home": world.free}), world.ask)
+    seen = data_worker_placement.DataWorkerMover(lambda: world.placed, lambda: nodes({"home": world.free}), world.ask)
     world.look(seen, 3)
     assert world.asked == ["data-worker-0"]
     world.free += 1.0

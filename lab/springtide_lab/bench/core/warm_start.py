@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from springtide import config
 from springtide.domain.core.resources import ProcessLimits
 from springtide.domain.spec.job_spec import JobSpec
-from springtide.platforms.agent import role_launch
+from springtide.platforms.agent import run_plan
 from springtide.platforms.agent.run_plan import RunPlan
 from springtide.platforms.local.fork_server_client import ForkServerClient
 
@@ -22,7 +22,7 @@ WITHIN_S = 60.0
 def warmed_up() -> Iterator[ForkServerClient]:
     """For the jobs that are given it."""
     plan = RunPlan(spec=JobSpec(name="bench"), script="train.py")
-    environment = config.child_environment({}, role_launch.environment_of(plan, ProcessLimits()))
+    environment = config.child_environment({}, run_plan.environment_of(plan, ProcessLimits()))
     with contextlib.closing(ForkServerClient()) as warm:
         warm.begin(environment)
         deadline = time.monotonic() + WITHIN_S

@@ -34,7 +34,7 @@ class Refusal:
 
 
 def read(status: int, body: bytes, retry_after: str | None = None) -> Refusal:
-    """From an answer over HTTP: a `Status` object as a rule, but proxies say what they like."""
+    """Parse an error reply: usually a `Status` object, but proxies send anything."""
     said: Any = None
     with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):
         said = msgspec.json.decode(body)
@@ -52,9 +52,9 @@ def read(status: int, body: bytes, retry_after: str | None = None) -> Refusal:
 
 
 def pause(refusal: Refusal, attempt: int, *, repeatable: bool) -> float | None:
-    """Seconds until the same request is sent again; None: never.
+    """Seconds until the next attempt; None to give up.
 
-    `repeatable`: a request that may be done twice. Any other is sent again only when it cannot have been begun.
+    A request that is not `repeatable` is retried only if it was not begun.
     """
     if refusal.status and refusal.status not in BUSY:
         return None
@@ -65,7 +65,7 @@ def pause(refusal: Refusal, attempt: int, *, repeatable: bool) -> float | None:
 
 
 def error_of(refusal: Refusal, what: str, server: str) -> errors.SpringtideError:
-    """What to raise: `what` is the request, such as `patch scaleplans.springtide.dev ctr in default`."""
+    """Return the exception for a refusal; `what` names the request."""
     text = refusal.message
     match refusal.status:
         case 0:

@@ -7,6 +7,7 @@ A request that may have been done is sent again only if doing it twice does no h
 """
 
 import asyncio
+import logging
 import random
 import types
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -20,6 +21,9 @@ from springtide.platforms.k8s.api import api_errors
 from springtide.platforms.k8s.api import kubeconfig as access
 from springtide.platforms.k8s.api import watch as watching
 from springtide.platforms.k8s.api.kinds import PODS, Object, ObjectKind
+from springtide.platforms.k8s.api.watch import KnownObjects, ObjectChange
+
+log = logging.getLogger(__name__)
 
 WITHIN_S = 30.0  # an API server that restarts is back sooner
 ONE_TRY_S = 10.0  # for one answer: a hanging connection costs no more than this
@@ -59,11 +63,10 @@ class Client:
 
     @classmethod
     def open(cls, kubeconfig: str = "", context: str = "", namespace: str = "") -> Self:
-        """By what is said, else by what is found (`access.find`)."""
         return cls(access.find(kubeconfig, context), namespace=namespace)
 
     async def close(self) -> None:
-        """End all connections, and let those by TLS say goodbye: aiohttp does not wait for that."""
+        """Close all connections; wait briefly for TLS shutdown, which aiohttp does not."""
         await self._session.close()
         if self.access.server.startswith("https"):
             await asyncio.sleep(GOODBYE_S)
@@ -79,14 +82,12 @@ class Client:
     # ---- objects ----
 
     async def get(self, kind: ObjectKind, name: str, *, namespace: str = "", subresource: str = "") -> Object:
-        """One object."""
         path = kind.path(self._space(kind, namespace), name, subresource)
         return await self._ask("GET", path, f"get {kind} {name}")
 
     async def list(
         self, kind: ObjectKind, *, namespace: str = "", labels: str = "", fields: str = "", everywhere: bool = False
     ) -> Listing:
-        """All objects that match, page by page."""
         path = kind.path("" if everywhere else self._space(kind, namespace))
         query = selectors(labels, fields) | {"limit": str(PAGE)}
         items: list[Object] = []
@@ -101,7 +102,7 @@ class Client:
             query["continue"] = following
 
     async def create(self, kind: ObjectKind, body: Object, *, namespace: str = "", dry_run: bool = False) -> Object:
-        """A new object; `AlreadyThere` if its name is taken."""
+        """Create an object; `AlreadyThere` if its name is taken."""
         space = self._space(kind, namespace or body["metadata"].get("namespace", ""))
         name = body["metadata"].get("name", "")
         query = {"dryRun": "All"} if dry_run else {}
@@ -109,7 +110,7 @@ class Client:
         return await self._ask("POST", path, f"create {kind} {name}", query=query, body=body, repeatable=dry_run)
 
     async def update(self, kind: ObjectKind, body: Object, *, subresource: str = "", dry_run: bool = False) -> Object:
-        """Put an object in the place of the one that was read; `Conflict` if another was quicker."""
+        """Replace the object that was read; `Conflict` if it changed meanwhile."""
         space, name = self._space(kind, body["metadata"].get("namespace", "")), body["metadata"]["name"]
         query = {"dryRun": "All"} if dry_run else {}
         path = kind.path(space, name, subresource)
@@ -126,7 +127,7 @@ class Client:
         how: How = "merge",
         dry_run: bool = False,
     ) -> Object:
-        """Change parts of an object; with `metadata.resourceVersion` in it, `Conflict` if another was quicker."""
+        """Patch an object; with `metadata.resourceVersion` set, `Conflict` if it changed meanwhile."""
         path = kind.path(self._space(kind, namespace), name, subresource)
         query = {"dryRun": "All"} if dry_run else {}
         part = f" ({subresource})" if subresource else ""
@@ -139,7 +140,7 @@ class Client:
         self, kind: ObjectKind, name: str, *, namespace: str = "", grace_s: int | None = None, propagation: str = "",
         uid: str = "", version: str = "",
     ) -> None:  # fmt: skip
-        """Delete an object, if it is still the one meant (`uid`, `version`); `NotFound` if it is gone."""
+        """Delete an object if it still matches `uid` and `version`; `NotFound` if it is gone."""
         body: Object = {"kind": "DeleteOptions", "apiVersion": "v1"}
         if grace_s is not None:
             body["gracePeriodSeconds"] = grace_s
@@ -151,18 +152,15 @@ class Client:
         await self._ask("DELETE", path, f"delete {kind} {name}", body=body)
 
     async def post(self, kind: ObjectKind, name: str, subresource: str, body: Object, *, namespace: str = "") -> Object:
-        """A subresource that is asked for something: pods/NAME/eviction, pods/NAME/binding."""
         path = kind.path(self._space(kind, namespace), name, subresource)
         return await self._ask("POST", path, f"post {kind} {name} ({subresource})", body=body, repeatable=False)
 
     # ---- what the API offers ----
 
     async def version(self) -> str:
-        """Of the server, such as v1.33.1."""
         return str((await self._ask("GET", "/version", "ask for the version")).get("gitVersion", ""))
 
     async def has(self, kind: ObjectKind, subresource: str = "") -> bool:
-        """Whether the API has this kind, or this part of it."""
         base = kind.path().rpartition("/")[0]
         try:
             known = await self._ask("GET", base, f"ask for the kinds of {kind.api}")
@@ -173,18 +171,52 @@ class Client:
 
     # ---- streams ----
 
-    def watch(
+    async def watch(
         self, kind: ObjectKind, *, namespace: str = "", labels: str = "", fields: str = "", everywhere: bool = False
-    ) -> AsyncIterator[watching.ObjectChange]:
-        """What there is, then whatever changes, for ever: see `platforms.k8s.api.watch`."""
-        space = "" if everywhere else self._space(kind, namespace)
-        return watching.changes(self, kind, space, labels=labels, fields=fields, everywhere=everywhere)
+    ) -> AsyncIterator[ObjectChange]:
+        """Yield all there is, then `synced`, then every change, for ever; raise errors that only a person can fix.
+
+        A broken connection is resumed. After a 410 the objects are listed again, and differences become changes.
+        """
+        known, synced, since, failures = KnownObjects(), False, "", 0
+        path = kind.path("" if everywhere else self._space(kind, namespace))
+        query = selectors(labels, fields)
+        query |= {"watch": "true", "allowWatchBookmarks": "true", "timeoutSeconds": str(watching.LASTS_S)}
+        silence_s = watching.LASTS_S + watching.SLACK_S
+        while True:
+            try:
+                if not since:
+                    found = await self.list(
+                        kind, namespace=namespace, labels=labels, fields=fields, everywhere=everywhere
+                    )
+                    for change in known.relisted(found.items):
+                        yield change
+                    since = found.version
+                    if not synced:
+                        yield ObjectChange("synced", {})
+                        synced = True
+                failures += 1  # until the first line: a server that ends every watch at once is asked less and less
+                lines = self.stream(path, f"watch {kind}", query | {"resourceVersion": since}, silence_s=silence_s)
+                async for line in lines:
+                    event, since = watching.parse_event(line, since)
+                    failures = 0
+                    for change in known.apply(*event):
+                        yield change
+            except watching.Stale:
+                log.info("the server has forgotten %s of %s: all of them are read again", since, kind)
+                since = ""
+            except errors.Conflict:  # 410 before the first line
+                since = ""
+            except errors.ClusterUnreachable as error:
+                log.info("a watch of %s goes on: %s", kind, error)
+                failures = max(failures, 1)
+            if failures:
+                await asyncio.sleep(min(api_errors.LONGEST_PAUSE_S, api_errors.FIRST_PAUSE_S * 2 ** min(failures, 10)))
 
     async def logs(
         self, pod: str, *, namespace: str = "", container: str = "", lines: int | None = None, follow: bool = False,
         previous: bool = False,
     ) -> AsyncIterator[str]:  # fmt: skip
-        """Lines that a pod has printed; with `follow`, also those that it will."""
         query = {"follow": "true"} if follow else {}
         query |= {"container": container} if container else {}
         query |= {"tailLines": str(lines)} if lines is not None else {}
@@ -196,7 +228,7 @@ class Client:
     async def stream(
         self, path: str, what: str, query: Mapping[str, str], *, silence_s: float | None
     ) -> AsyncIterator[bytes]:
-        """Lines of an answer as they come; it ends when the server ends it, and raises when the connection breaks."""
+        """Yield lines of a streamed reply until the server ends it."""
         for anew in (False, True):
             try:
                 async for line in self._lines(path, what, query, silence_s, anew=anew):
@@ -235,7 +267,7 @@ class Client:
         self, method: str, path: str, what: str, *, query: Mapping[str, str] | None = None,
         body: Object | Sequence[Object] | None = None, content: str = "application/json", repeatable: bool = True,
     ) -> Object:  # fmt: skip
-        """Ask until there is an answer, or no hope of one."""
+        """Send a request; retry while that is safe and can help."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._within_s
         data = None if body is None else msgspec.json.encode(body)
@@ -292,10 +324,8 @@ class Unauthenticated(Exception):
 
 
 def selectors(labels: str, fields: str) -> dict[str, str]:
-    """The query of a list or a watch."""
     return ({"labelSelector": labels} if labels else {}) | ({"fieldSelector": fields} if fields else {})
 
 
 def worded(error: BaseException) -> str:
-    """Some errors of the network say nothing."""
     return str(error) or type(error).__name__

@@ -7,6 +7,36 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from springtide import errors
+
+_UNITS = {
+    "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40, "Pi": 1 << 50, "Ei": 1 << 60,
+    "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15, "E": 10**18,
+}  # fmt: skip
+
+
+def parse_quantity(value: Any) -> float:
+    text = str(value).strip()
+    try:
+        for unit, size in _UNITS.items():
+            if text.endswith(unit):
+                return float(text.removesuffix(unit)) * size
+        return float(text[:-1]) / 1000 if text.endswith("m") else float(text)
+    except ValueError:
+        raise errors.BadInput(f"quantity {text!r}: wanted a number and a unit, such as 500m or 4Gi") from None
+
+
+def cpu_quantity(cores: float) -> str:
+    return f"{max(1, round(cores * 1000))}m"
+
+
+def memory_quantity(size: int) -> str:
+    for unit, bytes_ in (("Gi", 1 << 30), ("Mi", 1 << 20), ("Ki", 1 << 10)):
+        if size and size % bytes_ == 0:
+            return f"{size // bytes_}{unit}"
+    return str(size)
+
+
 GROUP = "springtide.dev"
 VERSION = "v1alpha1"
 
@@ -28,14 +58,12 @@ class ObjectKind:
         return self.plural if "/" not in self.api else f"{self.plural}.{self.api.partition('/')[0]}"
 
     def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
-        """Of all objects, of those of a namespace, of one, or of a part of one."""
         parts = ["/api" if "/" not in self.api else "/apis", self.api]
         if self.namespaced and namespace:
             parts += ["namespaces", namespace]
         return "/".join([*parts, self.plural, *([name] if name else []), *([subresource] if subresource else [])])
 
     def body(self, name: str, namespace: str = "", **fields: Any) -> Object:
-        """The beginning of an object of this kind."""
         metadata = {"name": name, **({"namespace": namespace} if namespace and self.namespaced else {})}
         return {"apiVersion": self.api, "kind": self.kind, "metadata": metadata, **fields}
 
@@ -73,12 +101,10 @@ KNOWN = (
 
 
 def kind_of(manifest: Mapping[str, Any]) -> ObjectKind | None:
-    """The kind that a manifest is of, if it is one of these."""
     wanted = (manifest.get("apiVersion"), manifest.get("kind"))
     return next((each for each in KNOWN if (each.api, each.kind) == wanted), None)
 
 
 def key_of(thing: Object) -> tuple[str, str]:
-    """Namespace and name."""
     metadata = thing.get("metadata", {})
     return metadata.get("namespace", ""), metadata.get("name", "")

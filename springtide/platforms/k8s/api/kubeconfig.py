@@ -47,7 +47,6 @@ class Access:
     """When the token must be read anew."""
 
     async def headers(self, *, anew: bool = False) -> dict[str, str]:
-        """Who asks."""
         if anew or time.time() >= self.until:
             self.until = time.time() + REREAD_S
             if self.token_file:
@@ -68,7 +67,6 @@ class Access:
 
 
 def find(kubeconfig: str = "", context: str = "", accounts: Sequence[str] = ACCOUNTS) -> Access:
-    """The access that is meant."""
     named = kubeconfig or config.variable("KUBECONFIG")
     if named:
         return of_files([pathlib.Path(each).expanduser() for each in named.split(os.pathsep) if each], context)
@@ -84,7 +82,6 @@ def find(kubeconfig: str = "", context: str = "", accounts: Sequence[str] = ACCO
 
 
 def of_account(folder: pathlib.Path) -> Access:
-    """That of a pod."""
     host, port = config.variable("KUBERNETES_SERVICE_HOST"), config.variable("KUBERNETES_SERVICE_PORT") or "443"
     verify = ssl.create_default_context(cafile=str(folder / "ca.crt")) if (folder / "ca.crt").exists() else True
     space = folder / "namespace"
@@ -98,7 +95,7 @@ def of_account(folder: pathlib.Path) -> Access:
 
 
 def of_files(paths: Sequence[pathlib.Path], context: str = "") -> Access:
-    """That of a context of kubeconfigs; of the current one if none is named. Of two of a name, the first counts."""
+    """Read a context, by default the current one; of two equal names the first file wins."""
     read = [(path, load(path)) for path in paths if path.exists()]
     if not read:
         raise errors.MissingFile(
@@ -122,7 +119,6 @@ def of_files(paths: Sequence[pathlib.Path], context: str = "") -> Access:
 
 
 def load(path: pathlib.Path) -> dict[str, Any]:
-    """A kubeconfig."""
     try:
         read = yaml.safe_load(file_input.read(path, what="a kubeconfig"))
     except yaml.YAMLError as error:
@@ -135,7 +131,6 @@ def load(path: pathlib.Path) -> dict[str, Any]:
 def entry(
     read: Sequence[tuple[pathlib.Path, dict[str, Any]]], many: str, one: str, name: str
 ) -> tuple[pathlib.Path, dict[str, Any]]:
-    """A named part of kubeconfigs, and which file has it."""
     known = []
     for path, each in read:
         for part in each.get(many) or []:
@@ -148,7 +143,6 @@ def entry(
 def certificates(
     cluster: Mapping[str, Any], at: pathlib.Path, user: Mapping[str, Any], user_at: pathlib.Path
 ) -> ssl.SSLContext | bool:
-    """Whom to trust, and what to show."""
     if not str(cluster.get("server", "")).startswith("https"):
         return True
     authority = content(cluster, "certificate-authority", at)
@@ -163,14 +157,13 @@ def certificates(
 
 
 def content(part: Mapping[str, Any], name: str, folder: pathlib.Path) -> bytes:
-    """What a kubeconfig has of a file: within itself, or beside it."""
     if data := part.get(f"{name}-data"):
         return base64.b64decode(data)
     return file_input.read(folder / part[name], what=f"a {name}").encode() if part.get(name) else b""
 
 
 def give_certificate(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
-    """Python takes these from a file only: one that is gone before anyone else could look."""
+    """Load a key pair through a temporary file: `ssl` takes nothing else."""
     with tempfile.TemporaryDirectory(prefix="springtide-") as folder:
         path = pathlib.Path(folder) / "pair.pem"
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
@@ -179,7 +172,6 @@ def give_certificate(context: ssl.SSLContext, certificate: bytes, key: bytes) ->
 
 
 async def printed_by(program: Mapping[str, Any]) -> dict[str, Any]:
-    """The credentials that a cloud's own command prints."""
     command = [program["command"], *(program.get("args") or [])]
     variables = {each["name"]: each["value"] for each in program.get("env") or []}
     try:

@@ -19,7 +19,6 @@ READY_S = 30.0
 
 
 async def apply(client: Client, objects: list[Object], say: Callable[[str], None]) -> None:
-    """Make what is missing, change what is another than it should be."""
     for body in objects:
         kind, name = kind_of(body), body["metadata"]["name"]
         try:
@@ -38,7 +37,6 @@ async def apply(client: Client, objects: list[Object], say: Callable[[str], None
 
 
 async def served(client: Client) -> None:
-    """Wait until the API knows our kinds."""
     async with asyncio.timeout(READY_S):
         while not all([await client.has(kind) for kind in (kinds.ELASTIC_JOBS, kinds.SCALE_PLANS)]):
             await asyncio.sleep(0.1)
@@ -47,7 +45,7 @@ async def served(client: Client) -> None:
 async def remove(
     client: Client, objects: list[Object], say: Callable[[str], None], *, definitions: bool = False
 ) -> None:
-    """Take away what was installed, last things first; the namespace stays, for there may be other things in it."""
+    """Delete what was installed, in reverse order; keep the namespace."""
     for body in reversed(objects):
         kind, name = kind_of(body), body["metadata"]["name"]
         if kind is kinds.NAMESPACES or (kind is kinds.DEFINITIONS and not definitions):
@@ -63,7 +61,6 @@ async def remove(
 
 
 def kind_of(body: Object) -> ObjectKind:
-    """Of one of our own objects."""
     found = kinds.kind_of(body)
     if found is None:
         raise errors.BadInput(f"{body.get('kind')} {body['metadata']['name']}: no kind that is installed")
@@ -80,7 +77,6 @@ class InstallCheck:
 
 
 async def examine(client: Client, namespace: str) -> list[InstallCheck]:
-    """Whether everything is there that jobs need."""
     found = [
         InstallCheck(what="api server", well=True, said=f"{client.access.server} {await client.version()}".strip())
     ]
@@ -104,7 +100,6 @@ async def examine(client: Client, namespace: str) -> list[InstallCheck]:
 
 
 async def deployment(client: Client, name: str, namespace: str, *, needed: bool) -> InstallCheck:
-    """How one of ours is doing."""
     what = name.removeprefix("springtide-")
     try:
         body = await client.get(kinds.DEPLOYMENTS, name, namespace=namespace)

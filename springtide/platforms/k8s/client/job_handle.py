@@ -33,7 +33,6 @@ Result = TypeVar("Result")
 
 
 def open_job(name: str, where: Mapping[str, str]) -> "KubernetesJobHandle":
-    """The job of that name."""
     reach = KubernetesJobHandle(name, where)
     try:
         reach.read()
@@ -46,8 +45,6 @@ def open_job(name: str, where: Mapping[str, str]) -> "KubernetesJobHandle":
 
 
 def names(where: Mapping[str, str]) -> list[str]:
-    """Jobs of the namespace, the newest first."""
-
     async def look(client: Client) -> list[Object]:
         return (await client.list(ELASTIC_JOBS)).items
 
@@ -60,8 +57,6 @@ def names(where: Mapping[str, str]) -> list[str]:
 
 
 def run(where: Mapping[str, str], work: Callable[[Client], Awaitable[Result]]) -> Result:
-    """Do something with a client."""
-
     async def within() -> Result:
         async with opened(where) as client:
             return await work(client)
@@ -70,7 +65,6 @@ def run(where: Mapping[str, str], work: Callable[[Client], Awaitable[Result]]) -
 
 
 def opened(where: Mapping[str, str]) -> Client:
-    """A client of that cluster."""
     return Client.open(where.get("kubeconfig", ""), where.get("context", ""), where.get("namespace", ""))
 
 
@@ -83,19 +77,16 @@ class KubernetesJobHandle:
         self.name, self._where = name, dict(where)
 
     def read(self) -> Object:
-        """The ElasticJob."""
         return run(self._where, lambda client: client.get(ELASTIC_JOBS, self.name))
 
     @property
     def card(self) -> JobSummary:
-        """What it runs, and since when."""
         thing = self.read()
         spec = thing["spec"]
         return JobSummary(script=spec["script"], arguments=tuple(spec.get("arguments") or ()), began_at=began_at(thing))
 
     @property
     def places(self) -> dict[str, str]:
-        """For `kubectl`."""
         space = self._job().namespace
         return {
             "job": f"kubectl -n {space} get elasticjob {self.name} -o yaml",
@@ -104,17 +95,15 @@ class KubernetesJobHandle:
         }
 
     def running(self) -> bool:
-        """Whether it is not over."""
         job = self._job()
         return not job.over and not job.deleting
 
     def status(self) -> messages.JobStatus:
-        """What its ElasticJob says."""
         thing = self.read()
         return job_status.read(thing.get("status") or {}, self.name, time.time() - began_at(thing))
 
     def ask(self, request: messages.Request) -> messages.Reply:
-        """Scale, stop, or how it is; the cluster carries nothing else to a master."""
+        """Handle `Scale`, `Stop` and `StatusRequest`; the cluster carries nothing else."""
         if isinstance(request, messages.StatusRequest):
             return self.status()
         if not self.running():
@@ -131,8 +120,6 @@ class KubernetesJobHandle:
         raise errors.BadInput(f"{type(request).__name__} cannot be asked of a job on Kubernetes")
 
     def story(self) -> list[dict[str, Any]]:
-        """From the log of its master's pod, which prints it from the beginning."""
-
         async def look(client: Client) -> list[dict[str, Any]]:
             try:
                 return [
@@ -146,11 +133,9 @@ class KubernetesJobHandle:
         return run(self._where, look)
 
     def roles(self) -> Sequence[str]:
-        """Those that have pods."""
         return run(self._where, lambda client: pod_logs.roles(client, self.name))
 
     def logs(self, roles: Sequence[str], *, lines: int, follow: bool) -> Iterator[LogLine]:
-        """By the API, of the newest pod of each role; the story that a master's pod prints too is left to `story`."""
         found = pod_logs.read(lambda: opened(self._where), self.name, roles, lines=lines, follow=follow)
         return (line for line in found if line.role != "master" or event_of(line.text) is None)
 
@@ -158,7 +143,7 @@ class KubernetesJobHandle:
         return job_object.read(self.read())
 
     async def _scale(self, client: Client, request: messages.ScaleRequest) -> messages.Reply:
-        """Make a plan, and wait for what the master says to it."""
+        """Create a ScalePlan and wait for the master's answer."""
         name = f"{self.name}-scale-{secrets.token_hex(3)}"
         plan = ScalePlan(
             job=self.name, workers=request.workers, servers=request.servers, data_workers=request.data_workers,
@@ -183,12 +168,10 @@ class KubernetesJobHandle:
 
 
 def began_at(thing: Object) -> float:
-    """When a job was made; time of day."""
     return datetime.datetime.fromisoformat(thing["metadata"]["creationTimestamp"].replace("Z", "+00:00")).timestamp()
 
 
 def event_of(line: str) -> dict[str, Any] | None:
-    """A line of a master pod's log that is part of the story."""
     if not line.startswith("{"):
         return None
     try:

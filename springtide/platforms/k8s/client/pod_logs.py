@@ -21,7 +21,6 @@ Open = Callable[[], Client]
 
 
 def newest(pods: Sequence[Object]) -> dict[str, Object]:
-    """The last life of each role, by the role's name."""
     found: dict[str, tuple[int, Object]] = {}
     for pod in pods:
         life = names.life_of(pod)
@@ -31,12 +30,10 @@ def newest(pods: Sequence[Object]) -> dict[str, Object]:
 
 
 async def roles(client: Client, job: str) -> list[str]:
-    """Those that have pods."""
     return list(newest((await client.list(PODS, labels=f"{names.JOB}={job}")).items))
 
 
 def read(open_client: Open, job: str, wanted: Sequence[str], *, lines: int, follow: bool) -> Iterator[LogLine]:
-    """The last lines of each, then, followed, whatever comes."""
     came: queue.Queue[LogLine | Exception | None] = queue.Queue()
     loop = asyncio.new_event_loop()
     reader = PodLogReader(open_client, job, wanted, lines, follow, came.put)
@@ -76,7 +73,6 @@ class PodLogReader:
         """Set from outside when nobody reads any more."""
 
     async def run(self) -> None:
-        """Until all is read; followed: until the job is over."""
         async with self._open() as client:
             if self._follow:
                 await self._follow_all(client)
@@ -114,7 +110,7 @@ class PodLogReader:
             await asyncio.gather(*following.values(), return_exceptions=True)
 
     async def _tail(self, client: Client, role: str, pod: Object, *, lines: int | None) -> None:
-        """One pod's log to its end; one that has not begun is waited for."""
+        """Follow one pod's log to its end; wait for a pod that has not started."""
         name = pod["metadata"]["name"]
         while True:
             try:

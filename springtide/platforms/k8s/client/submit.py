@@ -8,7 +8,10 @@ few may read Secrets: environment variables that look like credentials are only 
 import asyncio
 import base64
 import contextlib
+import gzip
+import io
 import pathlib
+import tarfile
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
@@ -18,16 +21,55 @@ from springtide.domain.spec import schema
 from springtide.domain.spec.elastic_job import ElasticJob
 from springtide.platforms.k8s.api.client import Client
 from springtide.platforms.k8s.api.kinds import CONFIG_MAPS, ELASTIC_JOBS, SECRETS, Object, ObjectKind
-from springtide.platforms.k8s.client import code_archive
 from springtide.platforms.k8s.job import job_status
 from springtide.platforms.k8s.objects import job_object, names
+
+MOST_BYTES = 900_000
+"""A ConfigMap may have a mebibyte, in base64's four letters for three bytes only in transit; some is left for names."""
+LEFT_OUT = frozenset({"__pycache__", "node_modules", "venv"})
+"""Folders that are nobody's code; so are those whose names begin with a dot."""
+
+
+def files_of(folder: pathlib.Path) -> list[pathlib.Path]:
+    found = []
+    for path in sorted(folder.rglob("*")):
+        parts = path.relative_to(folder).parts
+        if path.is_file() and not any(part.startswith(".") or part in LEFT_OUT for part in parts):
+            found.append(path)
+    return found
+
+
+def pack(folder: pathlib.Path) -> bytes:
+    paths = files_of(folder)
+    total = sum(path.stat().st_size for path in paths)
+    if total > 100 * MOST_BYTES:  # no compression helps: say so before reading it
+        raise too_much(folder, paths, total)
+    out = io.BytesIO()
+    with gzip.GzipFile(fileobj=out, mode="wb", mtime=0) as zipped, tarfile.open(fileobj=zipped, mode="w") as tar:
+        for path in paths:
+            entry = tarfile.TarInfo(str(path.relative_to(folder)))
+            entry.size, entry.mode = path.stat().st_size, 0o755 if path.stat().st_mode & 0o100 else 0o644
+            with open(path, "rb") as file:
+                tar.addfile(entry, file)
+    if len(out.getvalue()) > MOST_BYTES:
+        raise too_much(folder, paths, len(out.getvalue()))
+    return out.getvalue()
+
+
+def too_much(folder: pathlib.Path, paths: list[pathlib.Path], size: int) -> errors.BadInput:
+    largest = sorted(paths, key=lambda path: path.stat().st_size, reverse=True)[:3]
+    named = ", ".join(f"{path.relative_to(folder)} ({path.stat().st_size / 1e6:.1f} MB)" for path in largest)
+    return errors.BadInput(
+        f"the code in {folder} has {size / 1e6:.1f} MB packed; {MOST_BYTES / 1e6:.1f} MB can be shipped with a job. "
+        f"Largest: {named}. Keep data out of it, give a smaller workingDir, or put the code into an image"
+    )
+
 
 Say = Callable[[str], None]
 
 
 def submit(job: ElasticJob, code: pathlib.Path | None, where: Mapping[str, str], say: Say = lambda _: None) -> str:
-    """Make the job; its name."""
-    archive = code_archive.pack(code) if code is not None else None
+    archive = pack(code) if code is not None else None
     return asyncio.run(_submit(job, archive, where, say))
 
 
@@ -69,7 +111,6 @@ async def _submit(job: ElasticJob, archive: bytes | None, where: Mapping[str, st
 
 
 async def check_free(client: Client, name: str) -> None:
-    """Refuse a name that is taken."""
     try:
         there = await client.get(ELASTIC_JOBS, name)
     except errors.NotFound:
@@ -84,7 +125,7 @@ async def check_free(client: Client, name: str) -> None:
 
 
 async def ship(client: Client, job: str, archive: bytes) -> str:
-    """The code, under a name that nobody else has: two may submit a job of one name at the same moment."""
+    """Upload the code under a generated name: two may submit one job name at once."""
     body: Object = CONFIG_MAPS.body("", client.namespace)
     body["metadata"] = {"generateName": names.code(job), "labels": names.labels_of(job)}
     body["binaryData"] = {names.CODE_ARCHIVE: base64.b64encode(archive).decode()}
@@ -93,7 +134,7 @@ async def ship(client: Client, job: str, archive: bytes) -> str:
 
 
 async def ship_credentials(client: Client, job: ElasticJob, beside: list[tuple[ObjectKind, str]]) -> ElasticJob:
-    """The job without the variables that look like credentials: they are in a Secret of its own, which is noted."""
+    """Move variables that look like credentials into a Secret of the job."""
     hidden = {name: value for name, value in job.environment.items() if redaction.is_secret_variable(name)}
     hidden |= {name: value for name, value in job.environment.items() if redaction.redact(value) != value}
     if not hidden:
@@ -112,7 +153,6 @@ async def ship_credentials(client: Client, job: ElasticJob, beside: list[tuple[O
 
 
 def readable_credentials(job: ElasticJob) -> list[str]:
-    """Fields of a spec whose text looks like a credential."""
     plain: Object = schema.to_plain(job)["spec"]
     found = [] if redaction.redact_arguments(job.arguments) == job.arguments else ["arguments"]
     return found + [

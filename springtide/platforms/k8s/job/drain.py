@@ -20,7 +20,7 @@ WHY = "its pod is being evicted or deleted"
 
 
 async def drain(settings: config.Settings, why: str = WHY) -> bool:
-    """Tell the master until this process may go; False if it cannot be told."""
+    """Announce the pod's end to the master until it may go; False if no master answers."""
     try:
         role, secret = role_of(settings.member), config.job_secret(settings)
         asked = messages.EvictionNotice(role, settings.incarnation, why)
@@ -44,7 +44,6 @@ async def drain(settings: config.Settings, why: str = WHY) -> bool:
 
 
 def role_of(member: str) -> Role:
-    """`worker-3`, `data-worker-0`."""
     role = parse_role(member)
     if role is None:
         raise errors.BadInput(f"member {member!r}: wanted a role and its rank, such as server-0")
@@ -52,7 +51,6 @@ def role_of(member: str) -> Role:
 
 
 def main() -> int:
-    """Status 1: it could not be told. The kubelet ends the pod all the same."""
     return 0 if asyncio.run(drain(config.load())) else 1
 
 

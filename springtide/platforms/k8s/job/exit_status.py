@@ -23,13 +23,13 @@ LAST_WORDS = 300
 
 
 def ended(pod: Object) -> bool:
-    """Whether our process in it runs no more, and will not; somebody's container beside it may run for ever."""
+    """True if our container has ended for good; injected sidecars may run on."""
     over = pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
     return over or (pod.get("spec", {}).get("restartPolicy") == "Never" and bool(_terminated(pod)))
 
 
 def going(pod: Object) -> str:
-    """Why the cluster takes it away, while it still runs; empty: it does not."""
+    """Return why the cluster evicts a running pod; empty if it does not."""
     if "deletionTimestamp" in pod.get("metadata", {}):
         return "it is being deleted"
     told = _condition(pod, "DisruptionTarget")
@@ -39,9 +39,10 @@ def going(pod: Object) -> str:
 
 
 def exit_of(pod: Object, life: Life, *, asked: bool, present: bool = True) -> RoleExit:
-    """How its process ended. `asked`: we wanted it to; otherwise whoever deletes a pod evicts it.
+    """Return how the process ended.
 
-    `present`: the pod is still there; what is gone without a word was taken by the cluster, or its node was lost.
+    `asked`: we deleted the pod, otherwise a deletion is an eviction. `present`: the pod still exists; one that vanished
+    was evicted, or its node was lost.
     """
     status = pod.get("status", {})
     code = _terminated(pod).get("exitCode")
@@ -61,7 +62,7 @@ def exit_of(pod: Object, life: Life, *, asked: bool, present: bool = True) -> Ro
 
 
 def why_absent(pod: Object | None, told: str = "") -> str:
-    """Why a pod that must be there does not run, in the cluster's own words; `told`: what the operator says of it."""
+    """Explain in the cluster's words why a pod does not run; `told`: the operator's words."""
     if pod is None:
         return told or "no pod was made for it: does the operator run? (`springtide k8s status`)"
     waiting = _state(pod).get("waiting") or {}
@@ -77,22 +78,19 @@ def why_absent(pod: Object | None, told: str = "") -> str:
 
 
 def here(pod: Object) -> bool:
-    """Whether its process has been started."""
     return "running" in _state(pod) or ended(pod)
 
 
 def last_words(pod: Object) -> str:
-    """The end of what it has printed, where the cluster keeps that."""
     return _said(pod).strip()[-LAST_WORDS:]
 
 
 def _said(pod: Object) -> str:
-    """The end of its log, 2 KiB at most: a kubelet puts it there (`FallbackToLogsOnError` in `pods`)."""
+    """The last 2 KiB of its log, by `FallbackToLogsOnError`."""
     return str(_terminated(pod).get("message") or "")
 
 
 def _state(pod: Object) -> Mapping[str, Any]:
-    """Of our container: waiting, running or terminated."""
     found, name = pod.get("status", {}).get("containerStatuses") or [{}], names.container_of(pod)
     return next((each for each in found if each.get("name") == name), found[0]).get("state") or {}
 
@@ -106,7 +104,6 @@ def _condition(pod: Object, kind: str) -> Mapping[str, Any]:
 
 
 def _signal(code: int | None) -> str:
-    """Shells and container runtimes write a signal as 128 and its number."""
     if code is None or code <= 128:
         return ""
     try:

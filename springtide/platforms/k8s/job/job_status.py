@@ -1,16 +1,29 @@
 """How a job is, as its ElasticJob's status says it: some fields for people, conditions, and all for programs.
 
 In: the master's `JobStatus`. Out: a patch of the status. `platforms.k8s.client.job_handle` reads it back, so that
-`springtide status` says the same as on any platform. Next: `platforms.k8s.job.status_writer`.
+`springtide status` says the same as on any platform. Next: `platforms.k8s.job.job_status`.
 """
 
+import asyncio
+import contextlib
+import datetime
+import logging
 from typing import Any
 
 import msgspec
 
+from springtide import errors
 from springtide.domain.spec.job_spec import Blame, JobPhase
-from springtide.platforms.k8s.api.kinds import Object
-from springtide.platforms.k8s.objects.job_object import FAILED, STOPPED, SUCCEEDED, JobCondition
+from springtide.platforms.k8s.api.client import Client
+from springtide.platforms.k8s.api.kinds import ELASTIC_JOBS, Object
+from springtide.platforms.k8s.objects.job_object import (
+    FAILED,
+    STOPPED,
+    SUCCEEDED,
+    JobCondition,
+    merge_patch,
+    with_conditions,
+)
 from springtide.rpc.messages import messages
 
 PHASES = {
@@ -29,7 +42,6 @@ WORDS = 1000
 
 
 def fields(status: messages.JobStatus, *, generation: int) -> Object:
-    """All but conditions."""
     decision = f"{status.decision}: {status.decision_why}" if status.decision else ""
     members = status.members[:MEMBERS]
     report = msgspec.to_builtins(msgspec.structs.replace(status, members=members), str_keys=True)
@@ -49,7 +61,7 @@ def fields(status: messages.JobStatus, *, generation: int) -> Object:
 
 
 def conditions(status: messages.JobStatus) -> list[JobCondition]:
-    """Ready: it trains. Progressing: it starts, changes or drains. Degraded: it has less than it should. Finished."""
+    """Ready: it trains. Progressing: it starts, changes or drains. Degraded: it lacks roles. Finished."""
     phase, over = status.phase, status.phase.over
     all_there = (
         status.workers_alive >= status.workers_wanted > 0 and status.servers_alive >= status.servers_wanted > 0
@@ -74,13 +86,11 @@ def conditions(status: messages.JobStatus) -> list[JobCondition]:
 
 
 def failed(name: str, why: str, blame: Blame = Blame.USER) -> messages.JobStatus:
-    """Of a job that cannot even begin."""
     return messages.JobStatus(name=name, phase=JobPhase.FAILED, why=why, blame=blame, elapsed_s=0.0)
 
 
 def read(status: Object, name: str, age_s: float) -> messages.JobStatus:
-    """How a job is, by its ElasticJob's status: the master's own words; where the operator has spoken since, as it does
-    of a job without a master, its phase and its message over them."""
+    """Return the master's last report; phase and message come from the operator if it wrote later."""
     told = report_of(status)
     phase = phase_of(status)
     away = any(each["type"] == "MasterRunning" and each["status"] == "False" for each in status.get("conditions") or ())
@@ -92,12 +102,11 @@ def read(status: Object, name: str, age_s: float) -> messages.JobStatus:
 
 
 def phase_of(status: Object) -> JobPhase:
-    """As every platform calls it; what has no master yet starts."""
     return next((phase for phase, word in PHASES.items() if word == status.get("phase")), JobPhase.STARTING)
 
 
 def report_of(status: Object) -> messages.JobStatus | None:
-    """What its master wrote there; None: nothing yet, or by another version."""
+    """Return the master's own report; None if there is none or another version wrote it."""
     try:
         return msgspec.convert(status.get(REPORT), messages.JobStatus, str_keys=True)
     except msgspec.ValidationError:
@@ -105,7 +114,7 @@ def report_of(status: Object) -> messages.JobStatus | None:
 
 
 def plain(value: Any) -> Any:
-    """JSON has no NaN and no infinities: they are left out."""
+    """Replace NaN and infinities, which JSON lacks, with None."""
     if isinstance(value, float):
         return value if value == value and abs(value) != float("inf") else None
     if isinstance(value, dict):
@@ -116,5 +125,64 @@ def plain(value: Any) -> Any:
 
 
 def clipped(words: str) -> str:
-    """No longer than a person reads."""
     return words if len(words) <= WORDS else f"{words[: WORDS - 3]}..."
+
+
+log = logging.getLogger(__name__)
+
+EVERY_S = 2.0
+TRIES = 10
+
+
+class StatusWriter:
+    """Of one job."""
+
+    def __init__(self, client: Client, job: str, *, every_s: float = EVERY_S) -> None:
+        self._client, self._job, self._every_s = client, job, every_s
+        self.generation = 0
+        """Of the spec that the agent goes by."""
+        self._latest: messages.JobStatus | None = None
+        self._phase = ""
+        self._news = asyncio.Event()
+
+    def note(self, status: messages.JobStatus) -> None:
+        """Take the newest status; never blocks."""
+        self._latest = status
+        if status.phase != self._phase:
+            self._phase = status.phase
+            self._news.set()
+
+    async def keep(self) -> None:
+        written: messages.JobStatus | None = None
+        while True:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._news.wait(), self._every_s)
+            self._news.clear()
+            status = self._latest
+            if status is None or status == written:
+                continue
+            try:
+                await self.write(status)
+                written = status
+            except errors.TemporaryError as error:
+                log.warning("the status of %s is not written: %s", self._job, error)
+
+    async def write(self, status: messages.JobStatus) -> None:
+        for _ in range(TRIES):
+            thing = await self._client.get(ELASTIC_JOBS, self._job)
+            before = thing.get("status") or {}
+            now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+            body = fields(status, generation=self.generation)
+            # a message leaves out what is at its default: what it does not say any more must go
+            body[REPORT] = merge_patch(before.get(REPORT) or {}, body[REPORT])
+            body["conditions"] = with_conditions(
+                before.get("conditions") or [], conditions(status), at=now, generation=self.generation
+            )
+            body |= {} if before.get("startedAt") else {"startedAt": now}
+            body |= {"endedAt": now} if status.phase.over and not before.get("endedAt") else {}
+            version = {"resourceVersion": thing["metadata"]["resourceVersion"]}
+            with contextlib.suppress(errors.Conflict):
+                patch = {"metadata": version, "status": body}
+                await self._client.patch(ELASTIC_JOBS, self._job, patch, subresource="status")
+                return
+        raise errors.Conflict(f"the status of {self._job} was changed by others {TRIES} times in a row")

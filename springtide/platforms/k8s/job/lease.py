@@ -28,7 +28,6 @@ Alive = Callable[[str], Awaitable[bool]]
 
 
 def now() -> datetime.datetime:
-    """The time of day; the API's times are in UTC."""
     return datetime.datetime.now(datetime.UTC)
 
 
@@ -42,7 +41,7 @@ class JobLease:
         self._renewed_at = 0.0
 
     async def take(self, alive: Alive) -> None:
-        """Wait until it is free: never held, ours from before, run out, or its holder's pod is gone."""
+        """Wait until the lease is free: never held, ours, expired, or its holder's pod is gone."""
         watched = ObservedLease()
         while True:
             lease = await self._client.get(LEASES, self.name)
@@ -54,7 +53,7 @@ class JobLease:
             await asyncio.sleep(LOOK_S)
 
     async def next_term(self) -> int:
-        """One more than any before; `Fenced` where another agent keeps the job now."""
+        """Raise and return the term; `Fenced` if another agent holds the lease."""
         while True:
             lease = await self._own()
             term = int(lease["spec"].get("leaseTransitions") or 0) + 1
@@ -63,7 +62,7 @@ class JobLease:
                 return term
 
     async def keep(self) -> None:
-        """Renew it again and again; returns when it is lost."""
+        """Renew the lease until it is lost."""
         loop = asyncio.get_running_loop()
         self._renewed_at = loop.time()
         while not self.lost.is_set():
@@ -83,7 +82,6 @@ class JobLease:
                     self.lost.set()
 
     async def give_back(self) -> None:
-        """The next agent need not wait."""
         with contextlib.suppress(errors.SpringtideError):
             await self._put(await self._own(), holderIdentity="")
 
@@ -110,7 +108,6 @@ class ObservedLease:
         self._since = 0.0
 
     def ran_out(self, lease: Object, *, at: float) -> bool:
-        """Take in what is seen now; whether its holder has not renewed it for too long."""
         spec = lease["spec"]
         seen = tuple(spec.get(key) for key in ("holderIdentity", "renewTime", "leaseTransitions"))
         if seen != self._seen:
@@ -119,5 +116,4 @@ class ObservedLease:
 
 
 def stamp(at: datetime.datetime) -> str:
-    """A time with millionths of a second, as a Lease has it."""
     return at.strftime("%Y-%m-%dT%H:%M:%S.%fZ")

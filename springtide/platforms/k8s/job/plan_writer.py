@@ -41,7 +41,6 @@ class PlanWriter:
 
     @property
     def term(self) -> int:
-        """Of the master that this agent has started last; 0: none yet."""
         return self._term
 
     @term.setter
@@ -50,18 +49,16 @@ class PlanWriter:
         self.begun.set()
 
     async def read(self) -> tuple[ScalePlan, PlanStatus]:
-        """The plan as it is, from an agent before this one; what it wants is wanted until the master says otherwise."""
         thing = await self._client.get(SCALE_PLANS, self.job)
         self.generation = int(thing["metadata"].get("generation", 0))
         return schema.made(ScalePlan, thing["spec"]), status_of(thing)
 
     def change(self) -> None:
-        """`pods` or `kill` have changed: write them soon."""
         self._dirty.set()
         self._written.clear()
 
     async def keep(self) -> None:
-        """Write whatever changes; for ever. `Fenced` where a later agent has written."""
+        """Write every change; `Fenced` if a later agent has written."""
         failures = 0
         while True:
             await self._dirty.wait()
@@ -82,7 +79,7 @@ class PlanWriter:
                 failures += 1
 
     async def flushed(self) -> None:
-        """Wait until all that is wanted is written; an agent without a term has nothing to write."""
+        """Wait until all changes are written."""
         if self.begun.is_set():
             await self._written.wait()
 
@@ -104,6 +101,5 @@ class PlanWriter:
 
 
 def status_of(plan: Object) -> PlanStatus:
-    """What the operator says of it; a newer one may say more."""
     known = {field.key for field in schema.fields_of(PlanStatus)}
     return schema.made(PlanStatus, {key: each for key, each in (plan.get("status") or {}).items() if key in known})

@@ -1,10 +1,10 @@
 """Roles as pods: what the agent starts, stops or resizes is an entry of the job's ScalePlan; what becomes of it is read
 from the pods' statuses.
 
-In: `platforms.agent.agent` in a master pod, by way of `platforms.agent.composite`. Out: the plan (`plan_writer`), exits
-(`pod_ends`). It may make no pod itself. A pod that nobody starts for `pending_s` is given up, with the cluster's own
-words why: `job.scaling.unschedulable` decides what then. Roles outlive their agent: the next one reads the same plan
-and pods.
+In: `platforms.agent.agent` in a master pod, by way of `platforms.agent.platform_api`. Out: the plan (`plan_writer`),
+exits (`pod_ends`). It may make no pod itself. A pod that nobody starts for `pending_s` is given up, with the cluster's
+own words why: `job.scaling.unschedulable` decides what then. Roles outlive their agent: the next one reads the same
+plan and pods.
 """
 
 import asyncio
@@ -83,7 +83,6 @@ class KubernetesPlatform:
         self._tasks: list[asyncio.Task[None]] = []
 
     async def open(self) -> None:
-        """Read what an agent before this one has left, and begin to look."""
         plan, self.status = await self.writer.read()
         self._found = plan.pods
         listing = await self._client.list(PODS, labels=f"{names.JOB}={self.job}")
@@ -92,7 +91,6 @@ class KubernetesPlatform:
             self._tasks.append(asyncio.create_task(self._guarded(work)))
 
     async def shut(self) -> None:
-        """Write what is left to write, and look no more."""
         flushing = asyncio.create_task(self.writer.flushed())
         await asyncio.wait({flushing, self.failed}, timeout=UNSEEN_S, return_when=asyncio.FIRST_COMPLETED)
         for task in (flushing, *self._tasks):
@@ -101,25 +99,21 @@ class KubernetesPlatform:
         self.failed.cancel()
 
     def forget(self) -> None:
-        """Nothing is left of an earlier agent's work: there is nothing to adopt."""
         self._found, self.status = (), replace(self.status, made={}, pods={})
 
     @property
     def left(self) -> tuple[str, ...]:
-        """Names of role pods that an earlier agent has left and that are there."""
         lives = {name: names.life_of(pod) for name, pod in self._pods.items()}
         roles = [name for name, life in lives.items() if life is not None and str(life.role) != "master"]
         return tuple(name for name in roles if not exit_status.ended(self._pods[name]))
 
     @property
     def settled(self) -> bool:
-        """Whether all that is wanted is there."""
         return all(entry.here for entry in self._entries.values() if not entry.asked)
 
     # ---- the verbs of a platform ----
 
     def start(self, launch: RoleLaunch, on_exit: OnExit) -> int:
-        """Want a pod for it; it has no process id here."""
         role, limits = launch.life.role, launch.limits
         wish = PodWish(
             role=str(role.kind), rank=role.rank, incarnation=launch.life.incarnation, cpu=limits.cpu,
@@ -130,7 +124,6 @@ class KubernetesPlatform:
         return 0
 
     def adopt(self, on_exit: OnExit) -> list[Life]:
-        """All that the plan lists: what runs goes on, what has ended meanwhile is told."""
         for wish in self._found:
             entry = self._add(wish, on_exit)
             pod = self._pods.get(entry.name)
@@ -142,7 +135,6 @@ class KubernetesPlatform:
         return list(self._entries)
 
     def stop(self, life: Life, *, kill: bool) -> None:
-        """Take it out of the plan: the operator deletes its pod, at once if it is to be killed."""
         entry = self._entries.get(life)
         if entry is None:
             return
@@ -155,7 +147,7 @@ class KubernetesPlatform:
         self.writer.change()
 
     def hold(self, life: Life, limits: ProcessLimits) -> bool:
-        """Other limits for a pod that runs, where the cluster can change them; else `notice`: it must be replaced."""
+        """Resize a running pod where the cluster can; else give `notice` that it must be replaced."""
         entry = self._entries.get(life)
         if entry is None or entry.asked:
             return False
@@ -168,21 +160,18 @@ class KubernetesPlatform:
         return True
 
     def running(self) -> list[Life]:
-        """What has been started and has not ended, as far as anybody knows."""
         return list(self._entries)
 
     def usage(self) -> Mapping[Life, tuple[Usage, ProcessLimits]]:
-        """Roles measure themselves."""
         return {}
 
     def close(self) -> None:
-        """The job is over: an empty plan."""
         self.writer.pods.clear()
         self.writer.kill.clear()
         self.writer.change()
 
     def leave(self) -> None:
-        """Pods go on; the next agent finds them by the plan."""
+        """Pods run on; the next agent finds them through the plan."""
 
     # ---- what is seen ----
 
@@ -266,7 +255,7 @@ class KubernetesPlatform:
                     self._resized(entry, said)
 
     def _resized(self, entry: PodEntry, said: PodState) -> None:
-        """What its node makes of another size: what it refuses is had elsewhere, what it puts off only after a time."""
+        """Replace a pod whose node refuses its new size, or defers it for too long."""
         if said.resized in REFUSED:
             self._tell_notice(entry, f"its limits change, and its node cannot: {said.why or said.resized}")
         if said.resized != PUT_OFF:
@@ -292,5 +281,5 @@ class KubernetesPlatform:
                     self._tell_notice(entry, why)
 
     def _was_never_made(self, entry: PodEntry, at: float) -> bool:
-        """Once the operator has seen a plan without it, it will not make it any more."""
+        """True once the operator has seen a plan without this pod."""
         return self.status.observed_generation >= entry.unlisted or at - entry.since > UNSEEN_S

@@ -15,7 +15,7 @@ from springtide.platforms.k8s.objects import names
 
 
 def unpack(archive: pathlib.Path, folder: pathlib.Path) -> None:
-    """Put the code into its folder; nothing of it may lie outside."""
+    """Extract the code; refuse paths outside the folder."""
     try:
         with tarfile.open(archive) as tar:
             tar.extractall(folder, filter="data")
@@ -24,7 +24,6 @@ def unpack(archive: pathlib.Path, folder: pathlib.Path) -> None:
 
 
 def run(module: str, arguments: list[str], folder: pathlib.Path) -> None:
-    """Be that module, at home in the folder."""
     os.chdir(folder)
     sys.path.insert(0, str(folder))
     sys.argv = [module, *arguments]
@@ -32,7 +31,6 @@ def run(module: str, arguments: list[str], folder: pathlib.Path) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Unpack, then run; only a mistake comes back."""
     home = pathlib.Path(names.CODE_FOLDER)
     try:
         unpack(pathlib.Path(names.ARCHIVE) / names.CODE_ARCHIVE, home)

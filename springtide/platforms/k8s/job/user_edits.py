@@ -31,7 +31,7 @@ class UserPlan:
 
 
 def open_wish(thing: Object) -> UserPlan | None:
-    """A plan that awaits an answer; None: it has one, or is being deleted."""
+    """Return a plan that awaits an answer; None if it has one or is being deleted."""
     metadata = thing["metadata"]
     if (thing.get("status") or {}).get("phase") or "deletionTimestamp" in metadata:
         return None
@@ -46,13 +46,12 @@ def open_wish(thing: Object) -> UserPlan | None:
 
 
 def newest(wishes: Iterable[UserPlan]) -> tuple[UserPlan | None, list[UserPlan]]:
-    """The one to be done, and those that it makes void: what is wanted last is wanted."""
+    """Return the plan to apply and the older ones that it supersedes."""
     ordered = sorted(wishes, key=lambda wish: (wish.made_at, wish.name))
     return (ordered[-1], ordered[:-1]) if ordered else (None, [])
 
 
 def asked(plan: ScalePlan, name: str) -> messages.ScaleRequest:
-    """What to ask the master for."""
     why = plan.reason or f"asked by the user (ScalePlan {name})"
     return messages.ScaleRequest(workers=plan.workers, servers=plan.servers, data_workers=plan.data_workers, why=why)
 
@@ -60,9 +59,9 @@ def asked(plan: ScalePlan, name: str) -> messages.ScaleRequest:
 def changed(
     before: ElasticJob, now: ElasticJob, status: messages.JobStatus, *, planned: bool = False
 ) -> messages.ScaleRequest | None:
-    """What an edited spec asks for; None: nothing that a running job could do, or nothing that it has not already.
+    """Return the `Scale` that an edited spec asks for; None if it changes no number.
 
-    `planned`: the job's master plans within bounds, and is told of those by `rebound`.
+    `planned`: bounds go to `rebound` instead.
     """
     workers = _number(before.workers, now.workers, status.workers_wanted, planned=planned)
     servers = _number(before.servers, now.servers, status.servers_wanted, planned=planned)
@@ -75,8 +74,10 @@ def changed(
 
 
 def rebound(before: ElasticJob, now: ElasticJob, limits: ShapeBounds) -> messages.BoundsRequest | None:
-    """What an edited spec says of the numbers that are planned; None: nothing new. `limits`: what the new spec and the
-    cluster allow, for a bound that was taken away too."""
+    """Return new planning bounds from an edited spec, None if they did not change.
+
+    `limits`: what spec and cluster allow.
+    """
     found = {
         name: (getattr(limits.least, name), getattr(limits.most, name))
         for name in ("workers", "servers")
@@ -90,7 +91,7 @@ def _differ(before: RoleWish, now: RoleWish) -> bool:
 
 
 def _number(before: RoleWish, now: RoleWish, wanted: int, *, planned: bool) -> int | None:
-    """A number that was set, or, where nobody plans, the bound that what is wanted now has crossed."""
+    """Return an edited count; where nobody plans, the bound that the current count violates."""
     if not _differ(before, now) or (planned and now.count is None):
         return None
     within = max(now.min or 1, min(wanted, now.max or wanted))

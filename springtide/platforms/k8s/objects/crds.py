@@ -5,12 +5,81 @@ refuses what makes no sense before anybody acts on it; what a running job cannot
 `manifests`.
 """
 
+import typing
+from collections.abc import Mapping
+from dataclasses import is_dataclass
+from typing import Any
+
 from springtide.domain.plan.scale_plan import PlanStatus, ScalePlan
+from springtide.domain.spec import schema as spelling
 from springtide.domain.spec.elastic_job import ElasticJob, RoleWish
 from springtide.platforms.k8s.api import kinds
 from springtide.platforms.k8s.api.kinds import Object
 from springtide.platforms.k8s.objects import names
-from springtide.platforms.k8s.objects.schemas import Rules, rule, schema_of
+
+TEXT, ITEMS, NAMES = 4096, 2048, 2048
+EITHER = {"memory", "data_workers"}
+"""Text where people also write a plain number."""
+
+Rules = Mapping[type, list[Object]]
+
+
+def rule(condition: str, message: str, *, at: str = "") -> Object:
+    return {"rule": condition, "message": message} | ({"fieldPath": at} if at else {})
+
+
+def schema_of(
+    kind: Any, *, rules: Rules | None = None, least: Mapping[str, int] | None = None, without: tuple[str, ...] = ()
+) -> Object:
+    if is_dataclass(kind) and isinstance(kind, type):
+        return _object(kind, rules or {}, least or {}, without)
+    origin, inner = typing.get_origin(kind), typing.get_args(kind)
+    if origin is typing.Literal:
+        return {"type": "string", "enum": list(inner)}
+    if origin is tuple:
+        return {"type": "array", "maxItems": ITEMS, "items": schema_of(inner[0], rules=rules, least=least)}
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        if inner[1] is Any:
+            return {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+        value = schema_of(inner[1], rules=rules, least=least)
+        return {"type": "object", "maxProperties": NAMES, "additionalProperties": value}
+    if kind is Any:
+        return {"x-kubernetes-preserve-unknown-fields": True}
+    return dict(_SCALARS[kind])
+
+
+_SCALARS: dict[Any, Object] = {
+    str: {"type": "string", "maxLength": TEXT},
+    int: {"type": "integer", "format": "int64"},
+    float: {"type": "number"},
+    bool: {"type": "boolean"},
+}
+
+
+def _object(kind: type, rules: Rules, least: Mapping[str, int], without: tuple[str, ...]) -> Object:
+    properties, required = {}, []
+    for field in spelling.fields_of(kind):
+        if field.name in without:
+            continue
+        found = schema_of(field.kind, rules=rules, least=least)
+        if field.name in EITHER and field.kind is str:
+            found = {"x-kubernetes-int-or-string": True}
+        if field.name in least and found.get("type") in ("integer", "number"):
+            found["minimum"] = least[field.name]
+        if field.words:
+            found["description"] = field.words
+        properties[field.key] = found
+        if field.required:
+            required.append(field.key)
+    schema: Object = {"type": "object", "properties": properties}
+    if kind.__doc__:
+        schema["description"] = kind.__doc__
+    if required:
+        schema["required"] = required
+    if kind in rules:
+        schema["x-kubernetes-validations"] = list(rules[kind])
+    return schema
+
 
 FIXED = ("script", "arguments", "sync", "slots", "seed", "recovery")
 """Of these a job is made: another value makes another job. All others hold for what is done from then on."""
@@ -19,7 +88,6 @@ LEAST = {"count": 1, "min": 1, "max": 1, "rank": 0, "incarnation": 0, "relaunche
 
 
 def unchanged(field: str) -> Object:
-    """A field that stays as it was, given or not."""
     same = f"has(self.{field}) == has(oldSelf.{field}) && (!has(self.{field}) || self.{field} == oldSelf.{field})"
     return rule(same, f"{field} cannot change: a job with another {field} is another job; submit it anew")
 
@@ -69,7 +137,6 @@ OWN_NAME = rule(
 
 
 def elastic_jobs() -> Object:
-    """What users write."""
     spec = schema_of(ElasticJob, rules=JOB_RULES, least=LEAST, without=("name",))
     columns = [
         _column("Phase", "string", ".status.phase", "Where the job is in its life."),
@@ -86,7 +153,6 @@ def elastic_jobs() -> Object:
 
 
 def scale_plans() -> Object:
-    """By which pods are asked for."""
     spec = schema_of(ScalePlan, rules=PLAN_RULES, least=LEAST | {"workers": 1, "servers": 1, "data_workers": 0})
     status = schema_of(PlanStatus) | {"x-kubernetes-preserve-unknown-fields": True}
     columns = [
@@ -100,7 +166,6 @@ def scale_plans() -> Object:
 
 
 def all_definitions() -> list[Object]:
-    """Both."""
     return [elastic_jobs(), scale_plans()]
 
 
@@ -144,7 +209,6 @@ def _definition(
 
 
 def _column(name: str, kind: str, path: str, words: str, *, wide: bool = False) -> Object:
-    """One of `kubectl get`; a wide one only with `-o wide`."""
     column = {"name": name, "type": kind, "jsonPath": path, "description": words}
     return column | ({"priority": 1} if wide else {})
 

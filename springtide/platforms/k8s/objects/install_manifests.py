@@ -5,12 +5,70 @@ namespace, definitions, accounts and rights, the brain if one is wanted, the ope
 """
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from springtide.platforms.k8s.api import kinds
 from springtide.platforms.k8s.api.kinds import Object, ObjectKind
-from springtide.platforms.k8s.objects import crds, pods, rbac
+from springtide.platforms.k8s.objects import crds, names, pods
+
+OURS, RBAC = names.GROUP, "rbac.authorization.k8s.io"
+
+
+@dataclass(frozen=True, slots=True)
+class Right:
+    """One rule."""
+
+    group: str
+    resource: str
+    verbs: tuple[str, ...]
+    why: str
+    cluster: bool = False
+    """Of things that are in no namespace."""
+
+    @property
+    def rule(self) -> Object:
+        return {"apiGroups": [self.group], "resources": [self.resource], "verbs": list(self.verbs)}
+
+
+LOOK = ("get", "list", "watch")
+
+OPERATOR_RIGHTS = (
+    Right(OURS, "elasticjobs", (*LOOK, "delete"), "hears of jobs; deletes those whose keepS is over"),
+    Right(OURS, "elasticjobs/status", ("get", "patch", "update"), "says what is wrong while there is no master"),
+    Right(OURS, "scaleplans", (*LOOK, "create", "update", "patch"), "makes the empty plan of a job, hears of changes"),
+    Right(OURS, "scaleplans/status", ("get", "patch", "update"), "says what became of each pod"),
+    Right("", "pods", (*LOOK, "create", "delete"), "makes and ends the pods of jobs"),
+    Right("", "pods/resize", ("get", "patch"), "changes CPU and memory of running pods"),
+    Right("", "pods/eviction", ("create",), "empties nodes that are about to go, within the servers' budget"),
+    Right("", "services", ("get", "create"), "names for a job's pods"),
+    Right("", "secrets", ("create",), "a job's secret and certificates; it can read no secret, not even these"),
+    Right("", "serviceaccounts", ("get", "create"), "the account of a job's master"),
+    Right(RBAC, "roles", ("get", "create", "patch", "update"), "the rights of a job's master"),
+    Right(RBAC, "rolebindings", ("get", "create"), "gives that account these rights"),
+    Right(
+        "coordination.k8s.io", "leases", ("get", "create", "update", "patch"), "the Lease by which masters get terms"
+    ),
+    Right("", "persistentvolumeclaims", ("get", "create"), "the volume of a run, if the job wants one"),
+    Right("policy", "poddisruptionbudgets", ("get", "create", "patch"), "one server at a time may be evicted"),
+    Right("", "events", ("create", "patch"), "tells people what happens: kubectl describe"),
+    Right("", "nodes", LOOK, "what nodes offer, and which are about to go", cluster=True),
+)
+
+EDIT_RIGHTS = (
+    Right(OURS, "elasticjobs", (*LOOK, "create", "update", "patch", "delete"), "submit, stop and delete jobs"),
+    Right(OURS, "scaleplans", (*LOOK, "create", "delete"), "scale a job by hand"),
+)
+
+VIEW_RIGHTS = (
+    Right(OURS, "elasticjobs", LOOK, "look at jobs"),
+    Right(OURS, "scaleplans", LOOK, "look at what masters want"),
+)
+
+
+def role_rules(rights: Iterable[Right], *, everywhere: bool = True) -> list[Object]:
+    return [right.rule for right in rights if everywhere or not right.cluster]
+
 
 NAMESPACE = "springtide"
 OPERATOR, BRAIN, BRAIN_TLS = "springtide-operator", "springtide-brain", "springtide-brain-tls"
@@ -43,7 +101,6 @@ class InstallPlan:
 
 
 def everything(plan: InstallPlan) -> list[Object]:
-    """In order."""
     found = [namespace(plan)] if plan.namespace != "default" else []
     found += [*crds.all_definitions(), *user_roles(), account(plan), *operator_rights(plan)]
     if plan.database:
@@ -52,42 +109,38 @@ def everything(plan: InstallPlan) -> list[Object]:
 
 
 def namespace(plan: InstallPlan) -> Object:
-    """The operator's. Its pods keep to the strictest of the cluster's own standards."""
+    """The operator's namespace, under the `restricted` pod security standard."""
     body = _object(kinds.NAMESPACES, plan.namespace)
     body["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] = "restricted"
     return body
 
 
 def account(plan: InstallPlan) -> Object:
-    """Of the operator."""
     return _object(kinds.SERVICE_ACCOUNTS, OPERATOR, plan.namespace)
 
 
 def operator_rights(plan: InstallPlan) -> list[Object]:
-    """What it may do, and that it may."""
     subject = {"kind": "ServiceAccount", "name": OPERATOR, "namespace": plan.namespace}
     role, binding = (
         (kinds.ROLES, kinds.ROLE_BINDINGS) if plan.only else (kinds.CLUSTER_ROLES, kinds.CLUSTER_ROLE_BINDINGS)
     )
-    granted = _object(role, OPERATOR, plan.only) | {"rules": rbac.rules(rbac.OPERATOR, everywhere=not plan.only)}
-    reference = {"apiGroup": rbac.RBAC, "kind": role.kind, "name": OPERATOR}
+    granted = _object(role, OPERATOR, plan.only) | {"rules": role_rules(OPERATOR_RIGHTS, everywhere=not plan.only)}
+    reference = {"apiGroup": RBAC, "kind": role.kind, "name": OPERATOR}
     return [granted, _object(binding, OPERATOR, plan.only) | {"roleRef": reference, "subjects": [subject]}]
 
 
 def user_roles() -> list[Object]:
-    """Whoever may edit or view a namespace may do so with its jobs."""
     found = []
     for name, given, extends in (
-        ("springtide-edit", rbac.EDIT, ("edit", "admin")), ("springtide-view", rbac.VIEW, ("view",)),
+        ("springtide-edit", EDIT_RIGHTS, ("edit", "admin")), ("springtide-view", VIEW_RIGHTS, ("view",)),
     ):  # fmt: skip
-        body = _object(kinds.CLUSTER_ROLES, name) | {"rules": rbac.rules(given)}
+        body = _object(kinds.CLUSTER_ROLES, name) | {"rules": role_rules(given)}
         body["metadata"]["labels"] |= {f"rbac.authorization.k8s.io/aggregate-to-{each}": "true" for each in extends}
         found.append(body)
     return found
 
 
 def operator_deployment(plan: InstallPlan) -> Object:
-    """One operator: a second one would do no harm and no good."""
     command = ["springtide", "k8s", "operator", "--image", plan.image]
     command += ["--health", f"http://0.0.0.0:{HEALTH_PORT}/healthz"]
     command += ["--namespace", plan.only] if plan.only else []
@@ -110,14 +163,12 @@ def operator_deployment(plan: InstallPlan) -> Object:
 
 
 def brain_secret(plan: InstallPlan) -> Object:
-    """What the brain is reached with, and where it keeps what it knows."""
     values = {"secret": plan.brain_secret, "database": plan.database}
     data = {name: base64.b64encode(value.encode()).decode() for name, value in values.items()}
     return _object(kinds.SECRETS, BRAIN, plan.namespace) | {"type": "Opaque", "data": data}
 
 
 def brain_certificates(plan: InstallPlan) -> list[Object]:
-    """By which the brain and masters know each other, where they are to: a secret of their own, made once."""
     if not plan.brain_files:
         return []
     data = {name: base64.b64encode(content).decode() for name, content in sorted(plan.brain_files.items())}
@@ -125,14 +176,13 @@ def brain_certificates(plan: InstallPlan) -> list[Object]:
 
 
 def brain_service(plan: InstallPlan) -> Object:
-    """By which masters find it."""
     port = {"name": "brain", "port": BRAIN_PORT, "targetPort": "brain"}
     spec = {"selector": _selector("brain"), "ports": [port]}
     return _object(kinds.SERVICES, BRAIN, plan.namespace) | {"spec": spec}
 
 
 def brain_deployment(plan: InstallPlan) -> Object:
-    """Several brains over one database: one serves, the others stand by; the service leads to the one that is ready."""
+    """Several brains over one database: one serves, the others stand by unready."""
     command = ["springtide", "brain", "serve", "--standby", "--listen", f"0.0.0.0:{BRAIN_PORT}"]
     command += ["--health", f"0.0.0.0:{BRAIN_HEALTH_PORT}"]
     command += ["--capacity", plan.brain_capacity, "--secret-file", f"{SECRET_FOLDER}/secret"]
@@ -196,7 +246,6 @@ def _container(name: str, image: str, command: list[str], *, cpu: str, memory: s
 
 
 def _brain_volumes(plan: InstallPlan, role: str, below: str) -> list[Object]:
-    """The brain's secret and, of its certificates, those of one role."""
     items = [{"key": "secret", "path": "secret"}]
     found = [{"name": "brain-secret", "secret": {"secretName": BRAIN, "defaultMode": 0o440, "items": items}}]
     if plan.brain_files:

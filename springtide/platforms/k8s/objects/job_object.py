@@ -42,20 +42,15 @@ class JobObject:
 
     @property
     def phase(self) -> str:
-        """What its status says."""
         return str(self.status.get("phase") or "")
 
     @property
     def over(self) -> bool:
-        """Whether it has ended, well or not."""
         return self.phase in OVER
 
 
 def read(thing: Mapping[str, Any]) -> JobObject:
-    """From the API; BadInput where the spec makes no sense and never did, with all that is wrong.
-
-    One that was edited to what cannot be goes on by the last that could: the operator keeps that in the status.
-    """
+    """Parse an ElasticJob. After an invalid edit, use the last valid spec, which the operator keeps in the status."""
     metadata, spec, status = thing["metadata"], thing.get("spec") or {}, thing.get("status") or {}
     fault, annotations = "", metadata.get("annotations") or {}
     try:
@@ -74,7 +69,6 @@ def read(thing: Mapping[str, Any]) -> JobObject:
 
 
 def owned(job: JobObject, name: str, *, labels: Mapping[str, str] | None = None) -> Object:
-    """Metadata of an object that goes when the job goes."""
     return {
         "name": name,
         "namespace": job.namespace,
@@ -84,7 +78,7 @@ def owned(job: JobObject, name: str, *, labels: Mapping[str, str] | None = None)
 
 
 def owner(job: JobObject) -> Object:
-    """It does not hold up the job's deletion, so that nobody needs the right to change its finalizers."""
+    """Owner reference that does not block the job's deletion, which would need a right on finalizers."""
     return {
         "apiVersion": names.API_VERSION,
         "kind": schema.KIND,
@@ -110,7 +104,7 @@ class JobCondition:
 def with_conditions(
     before: Sequence[Mapping[str, Any]], said: Iterable[JobCondition], *, at: str, generation: int
 ) -> list[Object]:
-    """All conditions, with these set; the time of a change is kept where nothing has changed."""
+    """Set conditions; keep the transition time of those that did not change."""
     found = {str(each.get("type")): dict(each) for each in before}
     for each in said:
         status = "Unknown" if each.status is None else str(each.status)
@@ -124,12 +118,11 @@ def with_conditions(
 
 
 def condition(status: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
-    """One of the conditions in a status; empty where nobody has said it."""
     return next((each for each in status.get("conditions") or [] if each.get("type") == kind), {})
 
 
 def merge_patch(old: Any, new: Any) -> Any:
-    """What a JSON merge patch must say to make the one of the other: names that are gone are null."""
+    """Return the JSON merge patch from `old` to `new`; removed names become null."""
     if not isinstance(old, dict) or not isinstance(new, dict):
         return new
     patch = {key: None for key in old if key not in new}

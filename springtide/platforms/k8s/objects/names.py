@@ -33,50 +33,40 @@ CODE_ARCHIVE = "code.tgz"
 
 
 def master(job: str) -> str:
-    """The master's pod, its account, its rights and its Lease."""
     return f"{job}-master"
 
 
 def credentials(job: str, uid: str) -> str:
-    """The Secret with what the job's roles know each other by.
-
-    The operator may make secrets and read none, so it could not tell one that an earlier job of this name has left.
-    """
+    """Secret of the job. The uid tells it from an earlier job's: the operator may create secrets but not read them."""
     return f"{job}-credentials-{uid[:8]}"
 
 
 def brain_certificates(job: str, uid: str) -> str:
-    """The Secret with what its master and the cluster's brain know each other by."""
     return f"{job}-brain-{uid[:8]}"
 
 
 def claim(job: str) -> str:
-    """The volume that is made for the run's folder."""
     return f"{job}-run"
 
 
 def code(job: str) -> str:
-    """How the name of the ConfigMap with a small folder of code begins: each submission has one of its own."""
+    """Prefix of the code's ConfigMap: each submission has its own."""
     return f"{job}-code-"
 
 
 def budget(job: str) -> str:
-    """The PodDisruptionBudget of its servers."""
     return f"{job}-servers"
 
 
 def master_address(job: str, namespace: str) -> str:
-    """Where all roles find their master, whichever pod it is in: the headless service is named like the job."""
     return f"{master(job)}.{job}.{namespace}.svc:{MASTER_PORT}"
 
 
 def labels_of(job: str) -> dict[str, str]:
-    """On everything that belongs to a job."""
     return {JOB: job, "app.kubernetes.io/name": "springtide", "app.kubernetes.io/instance": job}
 
 
 def role_labels(job: str, life: Life) -> dict[str, str]:
-    """On a pod."""
     role = life.role
     own = {ROLE: str(role.kind)}
     if role.kind is not RoleKind.MASTER:
@@ -85,12 +75,11 @@ def role_labels(job: str, life: Life) -> dict[str, str]:
 
 
 def container_of(pod: Mapping[str, Any]) -> str:
-    """The container that is ours: it is called like its role. Others may have put theirs beside it, even before it."""
+    """Name of our container, which is its role; sidecars may precede it."""
     return str((pod.get("metadata", {}).get("labels") or {}).get(ROLE, ""))
 
 
 def life_of(pod: Mapping[str, Any]) -> Life | None:
-    """Whose pod it is; None of a pod that is not ours."""
     labels = pod.get("metadata", {}).get("labels") or {}
     try:
         kind = RoleKind(labels[ROLE])

@@ -15,7 +15,7 @@ from springtide.platforms.k8s.objects.job_object import JobObject, owned
 
 
 def of_job(job: JobObject) -> list[tuple[kinds.ObjectKind, Object]]:
-    """All that can be made from the job alone, in order; its secret is made of chance, and its budget of its plan."""
+    """List objects to create before the master's pod, in order."""
     made = [
         (kinds.SERVICES, service(job)),
         (kinds.SERVICE_ACCOUNTS, account(job)),
@@ -29,7 +29,7 @@ def of_job(job: JobObject) -> list[tuple[kinds.ObjectKind, Object]]:
 
 
 def service(job: JobObject) -> Object:
-    """Names for the job's pods as soon as they have an address: a role that is not ready yet must be found too."""
+    """Headless service; it also publishes pods that are not ready."""
     spec = {
         "clusterIP": "None",
         "publishNotReadyAddresses": True,
@@ -40,12 +40,11 @@ def service(job: JobObject) -> Object:
 
 
 def secret(job: JobObject, files: Mapping[str, bytes]) -> Object:
-    """The job's secret and certificates: only its own pods mount it, and of it only what is theirs."""
     return _secret(job, names.credentials(job.name, job.uid), files)
 
 
 def brain_certificates(job: JobObject, files: Mapping[str, bytes]) -> Object:
-    """By which its master asks the cluster's brain: apart, since jobs may be older than the brain's certificates."""
+    """Certificates for the cluster's brain, in a Secret of their own: the job may be older than they are."""
     return _secret(job, names.brain_certificates(job.name, job.uid), files)
 
 
@@ -55,12 +54,11 @@ def _secret(job: JobObject, name: str, files: Mapping[str, bytes]) -> Object:
 
 
 def account(job: JobObject) -> Object:
-    """Of the master's pod; nothing mounts its token unasked."""
     return _object(kinds.SERVICE_ACCOUNTS, job, names.master(job.name)) | {"automountServiceAccountToken": False}
 
 
 def rights(job: JobObject) -> Object:
-    """What a master may do: look at its pods and its job, write its plan, its Lease and statuses. It makes no pods."""
+    """Rules of the master's Role: it reads its pods and writes its plan, Lease and status, and creates nothing."""
 
     def may(group: str, resource: str, *verbs: str, only: str = "") -> Object:
         rule = {"apiGroups": [group], "resources": [resource], "verbs": list(verbs)}
@@ -80,7 +78,6 @@ def rights(job: JobObject) -> Object:
 
 
 def binding(job: JobObject) -> Object:
-    """The master's account has these rights."""
     name = names.master(job.name)
     role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name}
     subject = {"kind": "ServiceAccount", "name": name, "namespace": job.namespace}
@@ -88,17 +85,14 @@ def binding(job: JobObject) -> Object:
 
 
 def lease(job: JobObject) -> Object:
-    """Who is master: each one that takes over raises `leaseTransitions`, the master's term."""
     return _object(kinds.LEASES, job, names.master(job.name)) | {"spec": {"leaseTransitions": 0}}
 
 
 def plan(job: JobObject) -> Object:
-    """The master's own plan, empty until it has one."""
     return _object(kinds.SCALE_PLANS, job, job.name) | {"spec": {"job": job.name, "origin": "master"}}
 
 
 def claim(job: JobObject) -> Object:
-    """The volume of the run's folder: the journal, and checkpoints where all pods mount it."""
     wish = job.job.kubernetes.run_volume
     spec: Object = {
         "accessModes": ["ReadWriteMany" if wish.shared else "ReadWriteOnce"],
@@ -110,9 +104,9 @@ def claim(job: JobObject) -> Object:
 
 
 def budget(job: JobObject, servers: int) -> Object:
-    """Whoever empties nodes takes one server at a time: it hands its slots over before the next may go.
+    """Allow one voluntary eviction of a server at a time.
 
-    A number of those that stay, since the API counts others only for pods of its own controllers.
+    `minAvailable`: the API counts percentages only for its own controllers.
     """
     selector = {names.JOB: job.name, names.ROLE: str(RoleKind.SERVER)}
     spec = {"minAvailable": max(0, servers - 1), "selector": {"matchLabels": selector}}

@@ -13,10 +13,32 @@ from typing import Any
 from springtide.domain.core.roles import Life, Role, RoleKind
 from springtide.domain.plan.scale_plan import PodWish
 from springtide.domain.spec import script_settings
-from springtide.platforms.agent import role_launch
-from springtide.platforms.k8s.api import quantities
-from springtide.platforms.k8s.objects import affinity, names
+from springtide.platforms.agent import run_plan
+from springtide.platforms.k8s.api import kinds
+from springtide.platforms.k8s.objects import names
 from springtide.platforms.k8s.objects.job_object import JobObject, Object, owned
+
+LOCAL, QUIET = 100, 50
+"""Weights of 1 to 100: batches that do not cross the network first, then nodes whose network trainers leave alone."""
+PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+
+
+def affinity(job: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Add our preferences unless the user gave pod affinities."""
+    trainer = {"key": names.ROLE, "operator": "In", "values": [str(RoleKind.WORKER)]}
+    mine = {"key": names.JOB, "operator": "In", "values": [job]}
+    others = {"key": names.JOB, "operator": "NotIn", "values": [job]}
+    wanted = {
+        "podAffinity": {PREFERRED: [_preference(LOCAL, trainer, mine)]},
+        "podAntiAffinity": {PREFERRED: [_preference(QUIET, trainer, others)]},
+    }
+    return {**wanted, **given}
+
+
+def _preference(weight: int, *pods: Mapping[str, Any]) -> dict[str, Any]:
+    term = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchExpressions": [dict(one) for one in pods]}}
+    return {"weight": weight, "podAffinityTerm": term}
+
 
 USER = 10001
 """Nobody in particular: images need not know it."""
@@ -52,10 +74,10 @@ class Site:
 
 
 def master_pod(job: JobObject, site: Site, *, number: int = 1) -> Object:
-    """The pod that keeps the master. Its container is started again in place; the pod is made anew by the operator."""
+    """The master's pod. Its container restarts in place; the operator replaces the pod."""
     wish, name = job.job.kubernetes, names.master(job.name)
     life = Life(Role(RoleKind.MASTER))
-    asked = {"cpu": quantities.cpu(site.master_cpu), "memory": quantities.memory(site.master_memory)}
+    asked = {"cpu": kinds.cpu_quantity(site.master_cpu), "memory": kinds.memory_quantity(site.master_memory)}
     container = _container(job, site, "master", MASTER_MODULE, (job.namespace, job.name), {"requests": asked}) | {
         "ports": [{"name": "control", "containerPort": names.MASTER_PORT}],
     }
@@ -75,11 +97,10 @@ def master_pod(job: JobObject, site: Site, *, number: int = 1) -> Object:
 
 
 def pod_of(job: JobObject, entry: PodWish, site: Site) -> Object:
-    """The pod of one life of a role."""
     wish, life, name = job.job.kubernetes, entry.life, entry.pod_name(job.name)
     kind = life.role.kind
     arguments = (job.job.script,) if kind is RoleKind.WORKER else ()
-    container = _container(job, site, entry.role, role_launch.module_of(kind), arguments, resources_of(job, entry))
+    container = _container(job, site, entry.role, run_plan.module_of(kind), arguments, resources_of(job, entry))
     container["env"] += environment(job, site, life, cpu=entry.cpu)
     container["resizePolicy"] = [
         {"resourceName": each, "restartPolicy": "NotRequired"} for each in ("cpu", "memory")
@@ -100,30 +121,30 @@ def pod_of(job: JobObject, entry: PodWish, site: Site) -> Object:
     if kind is RoleKind.SERVER:
         pod["spec"]["topologySpreadConstraints"] = [_spread(job)]
     if kind is RoleKind.DATA_WORKER:
-        pod["spec"]["affinity"] = affinity.affinity(job.name, wish.affinity)
+        pod["spec"]["affinity"] = affinity(job.name, wish.affinity)
     return pod
 
 
 def resources_of(job: JobObject, entry: PodWish) -> Object:
-    """What a pod asks for and may take, the same: others on its node neither gain nor lose by it."""
+    """Requests equal to limits, except for workers beyond the quota."""
     limits = {}
     if entry.cpu is not None:
-        limits["cpu"] = quantities.cpu(entry.cpu)
+        limits["cpu"] = kinds.cpu_quantity(entry.cpu)
     if entry.memory is not None:
-        limits["memory"] = quantities.memory(entry.memory)
+        limits["memory"] = kinds.memory_quantity(entry.memory)
     requests = dict(limits)
     if entry.low and not job.job.kubernetes.low_priority_class:
-        requests["cpu"] = quantities.cpu(LITTLE_CPU)
+        requests["cpu"] = kinds.cpu_quantity(LITTLE_CPU)
     return {"requests": requests, "limits": limits} if requests else {}
 
 
 def environment(job: JobObject, site: Site, life: Life, *, cpu: float | None = None) -> list[Object]:
-    """What a role is told, the user's variables last: these may set anything but what makes the job one."""
-    there = role_launch.RoleEndpoints(
+    """Variables of a role; the user's may not override what identifies the job."""
+    there = run_plan.RoleEndpoints(
         master=names.master_address(job.name, job.namespace), secret_file=f"{names.CREDENTIALS}/secret",
         tls=names.CREDENTIALS if job.job.kubernetes.tls else "", patience_s=PATIENCE_S,
     )  # fmt: skip
-    settings = role_launch.settings_of(
+    settings = run_plan.settings_of(
         life, there, report_usage=True, script=script_settings.told(job.job), arguments=job.job.arguments
     )
     told = {f"SPRINGTIDE_{name.upper()}": value for name, value in settings.items()}
@@ -214,7 +235,7 @@ def _pod(job: JobObject, site: Site, life: Life, name: str, container: Object, *
 
 
 def lost_nodes(given: tuple[Mapping[str, Any], ...]) -> list[Object]:
-    """Soon away from a node that is lost, unless the user says otherwise."""
+    """Leave a lost node after `GONE_NODE_S`, unless the user tolerates it longer."""
     said = {each.get("key") for each in given}
     keys = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
     return [
@@ -225,7 +246,6 @@ def lost_nodes(given: tuple[Mapping[str, Any], ...]) -> list[Object]:
 
 
 def _credentials_volume(job: JobObject, kind: RoleKind) -> Object:
-    """The secret and, of the certificates, only those of its own kind."""
     items = [{"key": "secret", "path": "secret"}]
     if kind is RoleKind.MASTER:
         items.append({"key": "brain-secret", "path": "brain-secret"})
@@ -243,8 +263,7 @@ def _run_volume(job: JobObject) -> Object:
 
 
 def _account_volume() -> Object:
-    """The token of the master's account, renewed by the kubelet; where a container looks for it by default is no use
-    to others, so nothing is there."""
+    """The master account's token at our own path: no other container looks there."""
     token = {"serviceAccountToken": {"path": "token", "expirationSeconds": 3600}}
     authority = {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}}
     field = {"path": "namespace", "fieldRef": {"fieldPath": "metadata.namespace"}}
@@ -253,7 +272,7 @@ def _account_volume() -> Object:
 
 
 def _spread(job: JobObject) -> Object:
-    """Servers on different nodes where there are enough: one lost node should cost one server."""
+    """Spread servers over nodes: one lost node should cost one server."""
     selector = {names.JOB: job.name, names.ROLE: str(RoleKind.SERVER)}
     return {
         "maxSkew": 1,

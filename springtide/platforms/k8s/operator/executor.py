@@ -23,8 +23,9 @@ from springtide.platforms.k8s.api.kinds import Object, ObjectKind
 from springtide.platforms.k8s.objects import job_object, names, objects
 from springtide.platforms.k8s.objects.job_object import JobObject
 from springtide.platforms.k8s.objects.pods import Site
-from springtide.platforms.k8s.operator import cleanup, job_view, master_pod, pod_plan, pod_states, status_reports, steps
+from springtide.platforms.k8s.operator import job_view, lifecycle, pod_plan, pod_states, status_reports, steps
 from springtide.platforms.k8s.operator.job_view import OperatorView
+from springtide.platforms.k8s.operator.nodes import doomed
 from springtide.platforms.k8s.operator.status_reports import JobNotice, StepOutcome
 
 log = logging.getLogger(__name__)
@@ -51,7 +52,6 @@ class Executor:
         brain_secret: str = "",
         brain_files: Mapping[str, bytes] | None = None,
     ) -> None:
-        """What masters show to the cluster's brain: a secret and, where it has TLS, certificates."""
         self._client, self._hasty, self._site = client, hasty, site
         self._brain_secret, self._brain_files = brain_secret, brain_files or {}
         self.nodes: dict[str, Mapping[str, Any]] = {}
@@ -59,7 +59,6 @@ class Executor:
         self._room = asyncio.Semaphore(AT_ONCE)
 
     async def attend(self, key: tuple[str, str]) -> float | None:
-        """Look at one job and do what is to be done."""
         namespace, name = key
         pods = (await self._client.list(kinds.PODS, namespace=namespace, labels=f"{names.JOB}={name}")).items
         plan = await self._found(kinds.SCALE_PLANS, name, namespace)
@@ -76,7 +75,7 @@ class Executor:
         outcome = await self._do(seen, decided.steps)
         refused = outcome.master_refused or any(each.phase == pod_states.REFUSED for each in outcome.pods.values())
         await self._report(seen, thing, plan, outcome)
-        refused_s = master_pod.LOOK_AGAIN_S if outcome.taken else REFUSED_S
+        refused_s = lifecycle.LOOK_AGAIN_S if outcome.taken else REFUSED_S
         return steps.sooner(decided.again_s, refused_s if refused else None, 3600.0)
 
     def _view(self, job: JobObject, pods: Sequence[Object], plan: Object | None) -> OperatorView:
@@ -95,16 +94,16 @@ class Executor:
             job=job, site=self._site, at=time.time(), pods=own, foreign=foreign, plan=asked, plan_fault=fault,
             plan_generation=int(plan["metadata"].get("generation", 0)) if plan is not None else 0,
             plan_status=job_view.read_status((plan or {}).get("status") or {}) if ours else job_view.read_status({}),
-            can_resize=self.can_resize, nodes=nodes, doomed=job_view.doomed(nodes),
+            can_resize=self.can_resize, nodes=nodes, doomed=doomed(nodes),
         )  # fmt: skip
 
     @staticmethod
     def _decide(seen: OperatorView) -> steps.OperatorSteps:
-        alone_s = cleanup.left_alone_s(seen)
-        if cleanup.stopped_early(seen) or alone_s == 0:
-            return cleanup.of_stopped(seen)
-        first = cleanup.decide(seen) if seen.job.over else master_pod.decide(seen)
-        second = pod_plan.decide(seen)
+        alone_s = lifecycle.left_alone_s(seen)
+        if lifecycle.stopped_early(seen) or alone_s == 0:
+            return lifecycle.decide_stopped(seen)
+        first = lifecycle.decide_over(seen) if seen.job.over else lifecycle.decide_master(seen)
+        second = pod_plan.decide_pods(seen)
         again_s = steps.sooner(first.again_s, second.again_s, alone_s)
         return steps.OperatorSteps(steps=(*first.steps, *second.steps), again_s=again_s)
 
@@ -164,7 +163,7 @@ class Executor:
             return PodState(phase=pod_states.PENDING)
 
     async def _create(self, kind: ObjectKind, body: Object, job: JobObject) -> bool:
-        """Make an object unless it is there; `NameTaken` if one of this name belongs to somebody else."""
+        """Create an object unless it exists; `NameTaken` if another job owns it."""
         try:
             await self._client.create(kind, body, namespace=job.namespace)
             return True
@@ -255,9 +254,9 @@ class Executor:
                     kinds.SCALE_PLANS, seen.job.name, {"status": change}, namespace=seen.job.namespace,
                     subresource="status",
                 )  # fmt: skip
-        if cleanup.stopped_early(seen):
+        if lifecycle.stopped_early(seen):
             await self._say(thing, status_reports.stopped(seen.job, "stopped before it began", seen.at))
-        elif cleanup.left_alone_s(seen) == 0:
+        elif lifecycle.left_alone_s(seen) == 0:
             why = "stopped; its master did not come back to drain it, so what came after the last checkpoint is lost"
             await self._say(thing, status_reports.stopped(seen.job, why, seen.at))
         else:
@@ -268,7 +267,7 @@ class Executor:
         await self._say(thing, status_reports.rejected(status, int(metadata.get("generation", 0)), why, time.time()))
 
     async def _say(self, thing: Object, change: Object | None) -> None:
-        """Into the status, unless the master has written meanwhile: then it is looked at again."""
+        """Patch the status unless the master has written it meanwhile; the retry sees that."""
         if not change:
             return
         metadata = thing["metadata"]
@@ -283,7 +282,6 @@ class Executor:
             await self._tell(thing, each)
 
     async def _tell(self, thing: Object, news: JobNotice) -> None:
-        """An event of the job: `kubectl describe` shows it. That it cannot be told is no reason to stop."""
         metadata, now = thing["metadata"], pod_states.stamp(time.time())
         body = {
             "apiVersion": "v1", "kind": "Event",

@@ -41,12 +41,10 @@ class OperatorView:
 
     @property
     def master(self) -> Pod | None:
-        """The master's pod."""
         return self.pods.get(names.master(self.job.name))
 
     @property
     def roles(self) -> dict[str, Pod]:
-        """All other pods."""
         return {
             name: pod
             for name, pod in self.pods.items()
@@ -55,7 +53,6 @@ class OperatorView:
 
 
 def sorted_out(pods: Iterable[Pod], uid: str) -> tuple[dict[str, Pod], frozenset[str]]:
-    """A job's own pods by name, and the names of those that only look so."""
     own, foreign = {}, set()
     for pod in pods:
         owners = pod["metadata"].get("ownerReferences") or []
@@ -67,29 +64,6 @@ def sorted_out(pods: Iterable[Pod], uid: str) -> tuple[dict[str, Pod], frozenset
 
 
 def read_status(given: Mapping[str, Any]) -> PlanStatus:
-    """The status of a plan; what another version wrote into it is left aside."""
+    """Read a plan's status; ignore fields of other versions."""
     known = {field.key for field in schema.fields_of(PlanStatus)}
     return schema.made(PlanStatus, {key: value for key, value in given.items() if key in known})
-
-
-DOOMING = {
-    "cloud.google.com/impending-node-termination": "the cloud takes this node back",
-    "aws-node-termination-handler/spot-itn": "the cloud takes this spot node back",
-    "aws-node-termination-handler/scheduled-maintenance": "this node is due for maintenance",
-    "aws-node-termination-handler/asg-lifecycle-termination": "this node is being replaced",
-    "karpenter.sh/disrupted": "Karpenter gives this node back",
-    "karpenter.sh/disruption": "Karpenter gives this node back",
-    "ToBeDeletedByClusterAutoscaler": "the cluster autoscaler gives this node back",
-    "node.kubernetes.io/out-of-service": "this node is out of service",
-}
-"""Taints by which clouds and autoscalers say that a node is about to go."""
-
-
-def doomed(nodes: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """Nodes that are about to go, and why."""
-    found = {}
-    for node in nodes:
-        for taint in (node.get("spec") or {}).get("taints") or []:
-            if taint.get("key") in DOOMING:
-                found[node["metadata"]["name"]] = f"{DOOMING[taint['key']]} (taint {taint['key']})"
-    return found

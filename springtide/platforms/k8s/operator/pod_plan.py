@@ -12,7 +12,7 @@ from springtide.domain.plan.scale_plan import PodState, PodWish, ScalePlan
 from springtide.platforms.k8s.objects import names, pods
 from springtide.platforms.k8s.operator import pod_states
 from springtide.platforms.k8s.operator.job_view import OperatorView
-from springtide.platforms.k8s.operator.master_pod import LOOK_AGAIN_S, OVERDUE_S
+from springtide.platforms.k8s.operator.lifecycle import LOOK_AGAIN_S, OVERDUE_S
 from springtide.platforms.k8s.operator.pod_states import Pod
 from springtide.platforms.k8s.operator.steps import (
     DeletePod,
@@ -31,8 +31,7 @@ SETTLED = ("Infeasible", "Unsupported")
 """Answers to a change of resources that stay the same until something else is wanted."""
 
 
-def decide(view: OperatorView) -> OperatorSteps:
-    """What is missing, what is too much, what must change."""
+def decide_pods(view: OperatorView) -> OperatorSteps:
     plan = wanted(view)
     if plan is None:
         return OperatorSteps()
@@ -59,14 +58,13 @@ def decide(view: OperatorView) -> OperatorSteps:
 
 
 def wanted(view: OperatorView) -> ScalePlan | None:
-    """The plan to go by; of a job that is over: no pods at all; None: leave everything as it is."""
+    """Return the plan in force: no pods once the job is over; None to leave everything as it is."""
     if view.job.over:
         return ScalePlan(job=view.job.name, origin="master")
     return view.plan
 
 
 def was_made(view: OperatorView, entry: PodWish) -> bool:
-    """Whether this life, or a later one of the role, was made before."""
     return view.plan_status.made.get(str(entry.life.role), -1) >= entry.incarnation
 
 
@@ -75,13 +73,11 @@ def _servers(plan: ScalePlan) -> int:
 
 
 def _kills(view: OperatorView, plan: ScalePlan) -> list[Step]:
-    """Those that hang, or must make room at once."""
     found = [view.roles[name] for name in plan.kill if name in view.roles]
     return [_delete(pod, 0, "the master wants it to end at once") for pod in found if not pod_states.ended(pod)]
 
 
 def _surplus(view: OperatorView, plan: ScalePlan) -> list[Step]:
-    """Whatever is not in the plan; and whatever should have been gone long ago."""
     steps: list[Step] = []
     listed, killed = set(plan.names), set(plan.kill)
     for name, pod in view.roles.items():
@@ -96,7 +92,7 @@ def _surplus(view: OperatorView, plan: ScalePlan) -> list[Step]:
 
 
 def _old_ends(roles: Mapping[str, Pod], listed: set[str]) -> list[Step]:
-    """Ended pods beyond those that are kept."""
+    """Delete ended pods beyond the `KEPT_LIVES` newest of each role."""
     lives: dict[str, list[tuple[int, str]]] = {}
     for name, pod in roles.items():
         life = names.life_of(pod)
@@ -107,7 +103,6 @@ def _old_ends(roles: Mapping[str, Pod], listed: set[str]) -> list[Step]:
 
 
 def _leaving(view: OperatorView, plan: ScalePlan) -> list[Step]:
-    """Pods on nodes that are about to go."""
     steps: list[Step] = []
     for name in plan.names:
         pod = view.pods.get(name)
@@ -119,7 +114,7 @@ def _leaving(view: OperatorView, plan: ScalePlan) -> list[Step]:
 
 
 def _resize(view: OperatorView, entry: PodWish, pod: Pod) -> list[Step]:
-    """Other resources for a pod that runs, unless it was said that they cannot be had."""
+    """Resize a running pod, unless the cluster has refused that already."""
     if pod_states.ended(pod) or pod_states.ending(pod):
         return []
     asked = pods.resources_of(view.job, entry)
@@ -132,7 +127,6 @@ def _resize(view: OperatorView, entry: PodWish, pod: Pod) -> list[Step]:
 
 
 def _overdue_in_s(view: OperatorView, pod: Pod) -> float | None:
-    """When a pod that is ending will be overdue."""
     if not pod_states.ending(pod):
         return None
     return max(1.0, OVERDUE_S - pod_states.overdue_s(pod, at=view.at))
@@ -143,7 +137,6 @@ def _delete(pod: Pod, grace_s: int, why: str) -> DeletePod:
 
 
 def state_of(view: OperatorView, entry: PodWish) -> PodState:
-    """What to say of one entry, before anything is done."""
     name = entry.pod_name(view.job.name)
     pod = view.pods.get(name)
     if pod is None:

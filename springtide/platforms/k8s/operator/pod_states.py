@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from springtide.domain.plan.scale_plan import PodState
-from springtide.platforms.k8s.api import quantities
+from springtide.platforms.k8s.api import kinds
 from springtide.platforms.k8s.objects import names
 
 Pod = Mapping[str, Any]
@@ -21,22 +21,18 @@ PARTS = ("requests", "limits")
 
 
 def ended(pod: Pod) -> bool:
-    """Whether its container will not run any more."""
     return pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
 
 
 def ending(pod: Pod) -> bool:
-    """Whether somebody has deleted it."""
     return "deletionTimestamp" in pod["metadata"]
 
 
 def overdue_s(pod: Pod, *, at: float) -> float:
-    """Seconds since it should have been gone; its time to end by itself is in the time of deletion already."""
     return at - seconds(pod["metadata"]["deletionTimestamp"])
 
 
 def state_of(pod: Pod) -> PodState:
-    """In words for the plan's status."""
     phase = str(pod.get("status", {}).get("phase") or PENDING)
     if ending(pod) and not ended(pod):
         return PodState(phase=ENDING, why=why_ending(pod), resized=resize_of(pod))
@@ -45,12 +41,11 @@ def state_of(pod: Pod) -> PodState:
 
 
 def reason(pod: Pod) -> str:
-    """One word: Unschedulable, ImagePullBackOff, OOMKilled, Evicted; empty while nothing is wrong."""
+    """One word, such as Unschedulable, ImagePullBackOff or OOMKilled; empty if nothing is wrong."""
     return _trouble(pod)[0]
 
 
 def why(pod: Pod) -> str:
-    """The same with what the cluster says about it."""
     word, words = _trouble(pod)
     return f"{word}: {words}" if word and words else word or words
 
@@ -84,7 +79,6 @@ def _failed_container(status: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _last(container: Mapping[str, Any]) -> str:
-    """How a container that is started again and again ended last."""
     done = (container.get("lastState") or {}).get("terminated")
     return " ".join(part for part in _end(done) if part) if done else ""
 
@@ -96,13 +90,12 @@ def _end(done: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def why_ending(pod: Pod) -> str:
-    """Who takes it away, where the cluster says so."""
     said = condition(pod, "DisruptionTarget")
     return f"{said.get('reason')}: {said.get('message')}" if said.get("status") == "True" else ""
 
 
 def resize_of(pod: Pod) -> str:
-    """A change of its resources on its way: by conditions (1.33 and later), or by the field of versions before."""
+    """State of a resize: conditions since Kubernetes 1.33, a status field before."""
     status = pod.get("status") or {}
     pending = condition(pod, "PodResizePending")
     if pending.get("status") == "True":
@@ -113,20 +106,17 @@ def resize_of(pod: Pod) -> str:
 
 
 def differs(wanted: Mapping[str, Any], pod: Pod) -> bool:
-    """Whether a pod has other resources than it should; amounts count, not how they are written.
-
-    What the cluster has added (a LimitRange, a webhook) is not ours to change.
-    """
+    """True if resources differ by amount. Ignore what a LimitRange or webhook has added."""
     has = _resources(pod)
     return any(
-        name not in has.get(part, {}) or quantities.read(value) != quantities.read(has[part][name])
+        name not in has.get(part, {}) or kinds.parse_quantity(value) != kinds.parse_quantity(has[part][name])
         for part in PARTS
         for name, value in (wanted.get(part) or {}).items()
     )
 
 
 def with_added(wanted: Mapping[str, Any], pod: Pod) -> dict[str, Any]:
-    """Resources for a pod that runs: those that are wanted, and what the cluster has added beside them."""
+    """Merge wanted resources with those that a LimitRange or webhook has added."""
     has = _resources(pod)
     joined = {part: {**has.get(part, {}), **(wanted.get(part) or {})} for part in PARTS}
     return {part: amounts for part, amounts in joined.items() if amounts}
@@ -138,7 +128,6 @@ def _resources(pod: Pod) -> Mapping[str, Any]:
 
 
 def condition(pod: Pod, kind: str) -> Mapping[str, Any]:
-    """One of its conditions; empty where there is none."""
     return next((each for each in pod.get("status", {}).get("conditions") or [] if each.get("type") == kind), {})
 
 
@@ -147,10 +136,8 @@ def _containers(status: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def seconds(stamp: str) -> float:
-    """Of a time as the API writes it."""
     return datetime.datetime.fromisoformat(stamp.replace("Z", "+00:00")).timestamp()
 
 
 def stamp(at: float) -> str:
-    """A time as the API wants it."""
     return datetime.datetime.fromtimestamp(at, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,7 +1,7 @@
 """The operator's process: kopf tells it of every change of jobs, plans, pods and nodes; it looks at the jobs concerned.
 
 In: `springtide k8s operator`, or a test. Out: nothing; it runs until told to stop. kopf keeps the watches going (they
-drop, time out and expire) and its handlers only note whom to look at (`operator.desk`), so kopf has no progress of its
+drop, time out and expire) and its handlers only note whom to look at (`operator.queue`), so kopf has no progress of its
 own to write into objects: no annotations, no finalizers, no peering. Deletion is left to the cluster's own collector.
 """
 
@@ -17,8 +17,8 @@ from springtide.platforms.k8s.api import kinds, kubeconfig
 from springtide.platforms.k8s.api.client import Client
 from springtide.platforms.k8s.objects import names
 from springtide.platforms.k8s.objects.pods import Site
-from springtide.platforms.k8s.operator import job_view
 from springtide.platforms.k8s.operator.executor import Executor
+from springtide.platforms.k8s.operator.nodes import doomed
 from springtide.platforms.k8s.operator.work_queue import WorkQueue
 
 log = logging.getLogger(__name__)
@@ -49,7 +49,6 @@ class OperatorOptions:
 
 
 async def run(options: OperatorOptions, stop: asyncio.Event, ready: asyncio.Event | None = None) -> None:
-    """Look after jobs until told to stop."""
     try:
         import kopf
     except ImportError:
@@ -58,15 +57,15 @@ async def run(options: OperatorOptions, stop: asyncio.Event, ready: asyncio.Even
     hasty = kubeconfig.find(options.kubeconfig, options.context)
     async with Client(reached) as client, Client(hasty, within_s=HASTE_S) as quick:
         await check(client)
-        hands = Executor(
+        executor = Executor(
             client, quick, options.site, brain_secret=options.brain_secret, brain_files=options.brain_files
         )
-        hands.can_resize = await client.has(kinds.PODS, "resize")
-        desk = WorkQueue(hands.attend)
-        ears = ChangeListener(desk, hands)
+        executor.can_resize = await client.has(kinds.PODS, "resize")
+        queue = WorkQueue(executor.attend)
+        listener = ChangeListener(queue, executor)
         if not options.namespaces:  # before any job is looked at: its master is told at its start what there is
             for node in (await client.list(kinds.NODES)).items:
-                ears.node("ADDED", node)
+                listener.node("ADDED", node)
         settings = kopf.OperatorSettings()
         settings.posting.enabled = False  # events are told by conditions that change, once
         settings.scanning.disabled = True  # our kinds are there (`check`); no right to look at all others is needed
@@ -75,22 +74,22 @@ async def run(options: OperatorOptions, stop: asyncio.Event, ready: asyncio.Even
         settings.process.ultimate_exiting_timeout = None
         over = asyncio.Event()
         watches = kopf.operator(
-            registry=handlers(kopf, ears, client, everywhere=not options.namespaces), settings=settings,
+            registry=handlers(kopf, listener, client, everywhere=not options.namespaces), settings=settings,
             standalone=True, clusterwide=not options.namespaces, namespaces=options.namespaces,
             liveness_endpoint=options.health or None, stop_flag=over, ready_flag=ready,
         )  # fmt: skip
-        await together(watches, over, desk, stop)
+        await together(watches, over, queue, stop)
 
 
 async def together(
-    watches: Coroutine[Any, Any, None], over: asyncio.Event, desk: WorkQueue, stop: asyncio.Event
+    watches: Coroutine[Any, Any, None], over: asyncio.Event, queue: WorkQueue, stop: asyncio.Event
 ) -> None:
-    """Watch and work until told to stop, or until one of them fails.
+    """Run watches and workers until `stop` or a failure.
 
-    kopf waits for every task of its loop that is younger than itself and cancels it: ours end before.
+    Our tasks end first: kopf cancels younger tasks of its loop.
     """
     watching = asyncio.create_task(watches)
-    working, told = asyncio.create_task(desk.run()), asyncio.create_task(stop.wait())
+    working, told = asyncio.create_task(queue.run()), asyncio.create_task(stop.wait())
     try:
         await asyncio.wait({watching, working, told}, return_when=asyncio.FIRST_COMPLETED)
     finally:
@@ -104,7 +103,6 @@ async def together(
 
 
 async def check(client: Client) -> None:
-    """Say at once what is missing."""
     for kind in (kinds.ELASTIC_JOBS, kinds.SCALE_PLANS):
         if not await client.has(kind):
             raise errors.NotFound(f"the cluster does not know {kind}; run `springtide k8s install` first")
@@ -113,37 +111,33 @@ async def check(client: Client) -> None:
 class ChangeListener:
     """Turns changes into notes; what changes nothing for the operator is let pass."""
 
-    def __init__(self, desk: WorkQueue, hands: Executor) -> None:
-        self._desk, self._hands = desk, hands
+    def __init__(self, queue: WorkQueue, executor: Executor) -> None:
+        self._queue, self._executor = queue, executor
         self._known: dict[tuple[str, str, str], tuple[Any, ...]] = {}
 
     def job(self, kind: str | None, thing: Mapping[str, Any]) -> None:
-        """A job: what is asked of it, and whether it is over. Its figures change every second."""
         metadata, status = thing["metadata"], thing.get("status") or {}
         told = (metadata["uid"], metadata.get("generation"), status.get("phase"), status.get("endedAt"))
         self._note("job", kind, metadata, told, metadata["name"])
 
     def plan(self, kind: str | None, thing: Mapping[str, Any]) -> None:
-        """A master's plan: what is asked. Its status is the operator's own."""
         metadata, job = thing["metadata"], (thing.get("spec") or {}).get("job", "")
         if job == metadata["name"]:
             self._note("plan", kind, metadata, (metadata["uid"], metadata.get("generation")), job)
 
     def pod(self, kind: str | None, thing: Mapping[str, Any]) -> None:
-        """A pod of a job: anything."""
         if name := (thing["metadata"].get("labels") or {}).get(names.JOB):
-            self._desk.note((thing["metadata"]["namespace"], name), after_s=SOON_S)
+            self._queue.note((thing["metadata"]["namespace"], name), after_s=SOON_S)
 
     def node(self, kind: str | None, thing: Mapping[str, Any]) -> None:
-        """A node: what it offers, and whether it is about to go."""
-        nodes, name = self._hands.nodes, thing["metadata"]["name"]
-        before = job_view.doomed(nodes.values())
+        nodes, name = self._executor.nodes, thing["metadata"]["name"]
+        before = doomed(nodes.values())
         if kind == "DELETED":
             nodes.pop(name, None)
         else:
             nodes[name] = {key: thing.get(key) or {} for key in ("metadata", "spec", "status")}
-        if job_view.doomed(nodes.values()) != before:
-            self._desk.note_all()
+        if doomed(nodes.values()) != before:
+            self._queue.note_all()
 
     def _note(self, what: str, kind: str | None, metadata: Mapping[str, Any], told: tuple[Any, ...], job: str) -> None:
         key = (what, metadata["namespace"], metadata["name"])
@@ -153,11 +147,10 @@ class ChangeListener:
             return
         else:
             self._known[key] = told
-        self._desk.note((metadata["namespace"], job))
+        self._queue.note((metadata["namespace"], job))
 
 
-def handlers(kopf: Any, ears: ChangeListener, client: Client, *, everywhere: bool) -> Any:
-    """kopf's registry."""
+def handlers(kopf: Any, listener: ChangeListener, client: Client, *, everywhere: bool) -> Any:
     registry = kopf.OperatorRegistry()
 
     async def login(**_: Any) -> Any:
@@ -165,12 +158,12 @@ def handlers(kopf: Any, ears: ChangeListener, client: Client, *, everywhere: boo
 
     kopf.on.login(registry=registry)(login)
     watched: list[tuple[tuple[str, ...], Any, dict[str, Any]]] = [
-        ((names.GROUP, names.VERSION, kinds.ELASTIC_JOBS.plural), ears.job, {}),
-        ((names.GROUP, names.VERSION, kinds.SCALE_PLANS.plural), ears.plan, {}),
-        (("v1", kinds.PODS.plural), ears.pod, {"labels": {names.JOB: kopf.PRESENT}}),
+        ((names.GROUP, names.VERSION, kinds.ELASTIC_JOBS.plural), listener.job, {}),
+        ((names.GROUP, names.VERSION, kinds.SCALE_PLANS.plural), listener.plan, {}),
+        (("v1", kinds.PODS.plural), listener.pod, {"labels": {names.JOB: kopf.PRESENT}}),
     ]
     if everywhere:
-        watched.append((("v1", kinds.NODES.plural), ears.node, {}))
+        watched.append((("v1", kinds.NODES.plural), listener.node, {}))
     for selector, hear, only in watched:
 
         async def heard(event: Mapping[str, Any], _hear: Any = hear, **_: Any) -> None:
@@ -181,14 +174,12 @@ def handlers(kopf: Any, ears: ChangeListener, client: Client, *, everywhere: boo
 
 
 async def connection(kopf: Any, reached: kubeconfig.Access) -> Any:
-    """Who asks, for kopf: the same as for ourselves."""
     headers = await reached.headers(anew=True)
 
     class KopfConnection(kopf.ConnectionInfo):  # type: ignore[misc]
         """With certificates as they were read once."""
 
         def as_ssl_context(self) -> Any:
-            """Ours, where there is one."""
             return super().as_ssl_context() if isinstance(reached.verify, bool) else reached.verify
 
     return KopfConnection(

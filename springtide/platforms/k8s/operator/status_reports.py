@@ -12,7 +12,6 @@ from typing import Any
 from springtide.domain.plan.scale_plan import PlanStatus, PodState
 from springtide.domain.spec import schema
 from springtide.platforms.k8s.api.kinds import Object
-from springtide.platforms.k8s.client import capacity
 from springtide.platforms.k8s.objects.job_object import (
     ACCEPTED_SPEC,
     FAILED,
@@ -23,7 +22,7 @@ from springtide.platforms.k8s.objects.job_object import (
     merge_patch,
     with_conditions,
 )
-from springtide.platforms.k8s.operator import master_pod, pod_plan, pod_states
+from springtide.platforms.k8s.operator import lifecycle, nodes, pod_plan, pod_states
 from springtide.platforms.k8s.operator.job_view import OperatorView
 
 ACCEPTED, PODS_RUNNING = "Accepted", "PodsRunning"
@@ -59,9 +58,8 @@ class JobNotice:
 
 
 def plan_status(view: OperatorView, outcome: StepOutcome) -> PlanStatus:
-    """The plan's status now."""
     plan, before = pod_plan.wanted(view), view.plan_status
-    room = capacity.room_for(view.job, view.nodes)
+    room = nodes.capacity_for(view.job, view.nodes)
     known = replace(
         before, in_place_resize=view.can_resize, cpu=room.cpu or None, memory=room.memory or None,
         node_cpu=room.node_cpu or None, node_memory=room.node_memory or None,
@@ -86,7 +84,7 @@ def plan_status(view: OperatorView, outcome: StepOutcome) -> PlanStatus:
 
 
 def pods_message(states: Mapping[str, PodState]) -> str:
-    """What is wrong, the first few; empty when all is well."""
+    """Describe the first few pods that are not fine; empty if all are."""
     bad = {name: state for name, state in states.items() if state.phase not in FINE}
     if not bad:
         return ""
@@ -96,11 +94,10 @@ def pods_message(states: Mapping[str, PodState]) -> str:
 
 
 def job_status(view: OperatorView, outcome: StepOutcome, plan: PlanStatus) -> dict[str, Any] | None:
-    """What changes in the job's status; None: nothing."""
     job = view.job
     said, change = [_accepted(job)], {} if job.over else accepted_spec(job)
     if not job.over:
-        master = master_pod.condition(view, outcome.master is not None, outcome.master_refused)
+        master = lifecycle.master_condition(view, outcome.master is not None, outcome.master_refused)
         said.append(master)
         change |= _before_master(job, master)
         if outcome.master is not None:
@@ -120,7 +117,7 @@ def _accepted(job: JobObject) -> JobCondition:
 
 
 def accepted_spec(job: JobObject) -> dict[str, Any]:
-    """What changes of the spec to go by, should it be edited to what cannot be."""
+    """Remember the last valid spec, in case of an invalid edit."""
     spec, known = schema.spec_of(job.job), job.status.get(ACCEPTED_SPEC) or {}
     if job.fault or known.get("spec") == spec:
         return {}
@@ -128,7 +125,7 @@ def accepted_spec(job: JobObject) -> dict[str, Any]:
 
 
 def _before_master(job: JobObject, master: JobCondition) -> dict[str, Any]:
-    """While no master runs, the operator speaks for the job."""
+    """The operator sets phase and message while no master runs."""
     change: dict[str, Any] = {}
     if job.phase in ("", PENDING):
         change["phase"] = PENDING
@@ -148,7 +145,7 @@ def _pods_condition(plan: PlanStatus) -> JobCondition:
 
 
 def rejected(status: Mapping[str, Any], generation: int, why: str, at: float) -> Object | None:
-    """A spec that makes no sense: a job that has not begun fails; one that runs goes on as it was."""
+    """Fail a job that has not started with an invalid spec; a running one continues."""
     condition = JobCondition(type=ACCEPTED, status=False, reason="Invalid", message=why)
     change: dict[str, Any] = {}
     if status.get("phase") in (None, "", PENDING):
@@ -157,7 +154,6 @@ def rejected(status: Mapping[str, Any], generation: int, why: str, at: float) ->
 
 
 def stopped(job: JobObject, why: str, at: float) -> Object | None:
-    """A job that was stopped, and had no master to see to it."""
     return _changed(job, {"phase": STOPPED, "message": why, "endedAt": pod_states.stamp(at)}, [], at)
 
 
@@ -177,7 +173,7 @@ def _difference(
 
 
 def news(before: Mapping[str, Any], change: Mapping[str, Any]) -> list[JobNotice]:
-    """Events for people: one for each condition that has another reason than before."""
+    """Return one event per condition whose status or reason changed."""
     known = {each["type"]: each for each in before.get("conditions") or []}
     found = []
     for each in change.get("conditions") or []:
@@ -193,7 +189,6 @@ def news(before: Mapping[str, Any], change: Mapping[str, Any]) -> list[JobNotice
 
 
 def plan_patch(before: Mapping[str, Any], status: PlanStatus) -> Object | None:
-    """What changes in the plan's status; what others have written there stays."""
     new = schema.plain_of(status)
     known = {field.key for field in schema.fields_of(PlanStatus)}
     old = {key: value for key, value in before.items() if key in known}

@@ -86,6 +86,5 @@ class OperatorSteps:
 
 
 def sooner(*times: float | None) -> float | None:
-    """The first of some times, of which any may be never."""
     known = [each for each in times if each is not None]
     return min(known) if known else None

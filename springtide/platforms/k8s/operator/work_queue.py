@@ -35,22 +35,19 @@ class WorkQueue:
 
     @property
     def jobs(self) -> set[Key]:
-        """All that are known."""
         return set(self._due) | self._busy
 
     def note(self, key: Key, *, after_s: float = 0.0) -> None:
-        """Look at a job, now or soon; what was to be looked at sooner stays so."""
+        """Schedule a job; an earlier due time stays."""
         when = asyncio.get_running_loop().time() + after_s
         self._due[key] = min(when, self._due.get(key, when))
         self._changed.set()
 
     def note_all(self) -> None:
-        """Something has changed that concerns everyone."""
         for key in self.jobs:
             self.note(key)
 
     async def run(self) -> None:
-        """Until cancelled."""
         async with asyncio.TaskGroup() as group:
             for _ in range(WORKERS):
                 group.create_task(self._work())
@@ -83,7 +80,6 @@ class WorkQueue:
         return again_s
 
     async def _next(self) -> Key:
-        """The job that is due, once it is."""
         loop = asyncio.get_running_loop()
         while True:
             self._changed.clear()

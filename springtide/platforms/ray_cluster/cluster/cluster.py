@@ -14,7 +14,7 @@ from springtide import errors
 from springtide.domain.core.roles import Life
 from springtide.platforms.ray_cluster.cluster import ray_client
 from springtide.platforms.ray_cluster.job import job_order
-from springtide.platforms.ray_cluster.job.node_choice import Nodes
+from springtide.platforms.ray_cluster.job.data_worker_placement import Nodes
 from springtide.rpc.transport import addresses
 
 try:
@@ -31,7 +31,7 @@ EXCLUDES = [".git", ".venv", "venv", ".springtide", "__pycache__", "*.pyc", "bui
 
 
 def connect(address: str = "", runtime_env: Mapping[str, Any] | None = None) -> bool:
-    """Be connected to the cluster at that address; whether this call did it. A program's own connection is used."""
+    """Connect to the cluster; return False if the program is connected already."""
     if ray.is_initialized():
         return False
     try:
@@ -47,7 +47,7 @@ def connect(address: str = "", runtime_env: Mapping[str, Any] | None = None) -> 
 
 
 def _init(address: str, runtime_env: Mapping[str, Any], tries: int = 4) -> None:
-    """Ray's own call. From outside, a client server that is busy may fail to begin a session: a few times more then."""
+    """Call `ray.init`; retry while a busy client server fails to start a session."""
     try:
         ray.init(
             address=address or "auto", namespace=job_order.NAMESPACE, runtime_env=dict(runtime_env),
@@ -63,7 +63,7 @@ def _init(address: str, runtime_env: Mapping[str, Any], tries: int = 4) -> None:
 
 
 def knock(address: str) -> None:
-    """See whether anyone listens there: Ray itself would try for minutes, and then end the process."""
+    """Probe the port first: Ray would retry for minutes and then exit the process."""
     far = address.startswith(ray_client.SCHEME)
     if far or ":" in address:
         host, port = addresses.parse(ray_client.where(address))
@@ -73,7 +73,6 @@ def knock(address: str) -> None:
 
 
 def unreachable(address: str, error: Exception) -> errors.UserError:
-    """No cluster there."""
     if not address:
         return errors.BadInput(
             "no Ray cluster on this machine: start one with `ray start --head`, or give its address with "
@@ -87,7 +86,6 @@ def unreachable(address: str, error: Exception) -> errors.UserError:
 
 
 def explained(address: str, error: Exception) -> errors.UserError:
-    """Ray's complaint about connecting, in our words where we know them."""
     text = " ".join(str(error).split())
     if "ersion mismatch" in text or ("ersion" in text and "mismatch" in text):
         return errors.BadInput(f"Ray or Python here and on the cluster differ: {text[:400]}. Install the same versions")
@@ -102,12 +100,10 @@ def explained(address: str, error: Exception) -> errors.UserError:
 
 
 def nodes() -> list[dict[str, Any]]:
-    """Nodes that live."""
     return [node for node in ray.nodes() if node["Alive"]]
 
 
 def node_lives(node: str) -> bool:
-    """Whether Ray counts a node, by its id, as there."""
     try:
         return any(each["NodeID"] == node for each in nodes())
     except exceptions.RayError:
@@ -115,12 +111,10 @@ def node_lives(node: str) -> bool:
 
 
 def head_node() -> str:
-    """The id of the node without which there is no cluster; empty when it cannot be told."""
     return next((node["NodeID"] for node in nodes() if "node:__internal_head__" in node["Resources"]), "")
 
 
 def free() -> dict[str, dict[str, float]]:
-    """What each node has left now, by its id."""
     with contextlib.suppress(exceptions.RayError, AttributeError, ImportError):
         from ray._private import state  # the public functions sum over all nodes
 
@@ -129,7 +123,6 @@ def free() -> dict[str, dict[str, float]]:
 
 
 def seats(job: str, homes: Collection[str]) -> Nodes:
-    """Nodes for data workers of a job whose trainers are at those; none where Ray does not say what they have."""
     going = draining()
     cores = {node: has.get("CPU", 0.0) for node, has in free().items() if node not in going}
     where: dict[str, str] = {}
@@ -142,7 +135,7 @@ def seats(job: str, homes: Collection[str]) -> Nodes:
 
 
 def draining() -> dict[str, int]:
-    """Nodes, by their ids, that Ray has announced to take away, and when (ms since 1970; 0: as soon as it can be)."""
+    """Return nodes that Ray will take away, with the deadline in ms since 1970 (0: as soon as possible)."""
     with contextlib.suppress(exceptions.RayError, AttributeError, ImportError):
         from ray._private import state  # nothing public tells it
 
@@ -151,7 +144,6 @@ def draining() -> dict[str, int]:
 
 
 def holders(job: str) -> dict[Life, Any]:
-    """The actors that hold roles of a job, found by their names."""
     found = {}
     for named in ray.util.list_named_actors(all_namespaces=True):
         life = job_order.life_of(job, named["name"]) if named["namespace"] == job_order.NAMESPACE else None
@@ -162,6 +154,5 @@ def holders(job: str) -> dict[Life, Any]:
 
 
 def kill(actor: Any) -> None:
-    """End an actor for good; harmless when it has ended."""
     with contextlib.suppress(exceptions.RayError, ValueError):
         ray.kill(actor, no_restart=True)

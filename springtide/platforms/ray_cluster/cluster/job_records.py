@@ -41,7 +41,6 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def fresh(wanted: job_order.JobOrder) -> JobRecord:
-    """Of a job that is submitted now."""
     plan = wanted.plan
     return JobRecord(
         name=wanted.name, script=plan.script, arguments=redactor.redact_arguments(plan.arguments),
@@ -50,7 +49,6 @@ def fresh(wanted: job_order.JobOrder) -> JobRecord:
 
 
 def ended(wanted: job_order.JobOrder, status: messages.JobStatus, files: logs.RunFiles) -> JobRecord:
-    """Of a job that is over."""
     tails = {path.stem: logs.tail(path, TAIL) for path in sorted(files.logs.glob("*.log"))}
     return msgspec.structs.replace(
         fresh(wanted), begun=True, ended_at=time.time(), status=status,
@@ -59,7 +57,6 @@ def ended(wanted: job_order.JobOrder, status: messages.JobStatus, files: logs.Ru
 
 
 def write(record: JobRecord) -> None:
-    """Put it where every program of the cluster finds it."""
     packed = zlib.compress(msgspec.msgpack.encode(record), 1)
     internal_kv._internal_kv_put(_key(record.name), packed, overwrite=True, namespace=SPACE)
     if record.ended_at:
@@ -69,7 +66,7 @@ def write(record: JobRecord) -> None:
 
 
 def begin(wanted: job_order.JobOrder) -> bool:
-    """Note that a steward begins this job; whether it is the first to do so."""
+    """Record that a steward starts this job; return True for the first one."""
     before = read(wanted.name)
     if before is not None and before.begun and before.began_at == wanted.began_at:
         return False
@@ -78,19 +75,16 @@ def begin(wanted: job_order.JobOrder) -> bool:
 
 
 def end_of(wanted: job_order.JobOrder) -> messages.JobStatus | None:
-    """How this very job ended; None: it is not over."""
     found = read(wanted.name)
     return found.status if found is not None and found.ended_at and found.began_at == wanted.began_at else None
 
 
 def read(name: str) -> JobRecord | None:
-    """The record of a job; None: the cluster knows none of that name."""
     packed = internal_kv._internal_kv_get(_key(name), namespace=SPACE)
     return None if packed is None else msgspec.msgpack.decode(zlib.decompress(packed), type=JobRecord)
 
 
 def every() -> list[JobRecord]:
-    """All jobs, the newest first."""
     names = [key.decode().removeprefix("job:") for key in internal_kv._internal_kv_list(b"job:", namespace=SPACE)]
     found = [record for name in names if (record := read(name)) is not None]
     return sorted(found, key=lambda record: record.began_at, reverse=True)

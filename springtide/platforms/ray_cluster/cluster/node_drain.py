@@ -36,7 +36,6 @@ class NodeDrain:
         self._leaving: dict[Life, asyncio.Task[None]] = {}
 
     async def keep(self) -> None:
-        """Look again and again."""
         try:
             while True:
                 try:
@@ -49,7 +48,6 @@ class NodeDrain:
                 task.cancel()
 
     def look(self) -> None:
-        """Begin with every role that is on such a node, once."""
         placed, going = self._placed(), self._announced()
         for life in self._leaving.keys() - placed.keys():
             self._leaving.pop(life).cancel()

@@ -25,7 +25,6 @@ PINS = "RAY_RUNTIME_ENV_TEMPORARY_REFERENCE_EXPIRATION_S"
 
 
 def connected() -> bool:
-    """Whether this process speaks to a cluster from outside."""
     from ray.util import client
 
     return bool(client.ray.is_connected())
@@ -33,20 +32,19 @@ def connected() -> bool:
 
 @contextlib.contextmanager
 def uploading() -> Iterator[None]:
-    """Ship code meanwhile. From outside Ray would also reserve it for ten minutes, by a call that the servers behind
-    its client server do not know (2.60), and repeat that for ever. The steward, made at once, holds it instead."""
+    """Disable Ray's ten-minute pin during an upload: its client server rejects that call (2.60). The steward holds the
+    code.
+    """
     with config.lent(PINS, "0") if connected() else contextlib.nullcontext():
         yield
 
 
 def where(address: str) -> str:
-    """Host and port; Ray's own port where none is given."""
     given = address.removeprefix(SCHEME)
     return addresses.join(*addresses.parse(given)) if ":" in given else f"{given}:{PORT}"
 
 
 def knock(address: str) -> None:
-    """Ask the client server whether it is one."""
     try:
         import grpc
         from ray._private.grpc_utils import init_grpc_channel
@@ -65,7 +63,6 @@ def knock(address: str) -> None:
 
 
 def refused(address: str, code: str, details: str) -> errors.BadInput:
-    """Why it would not have us, by the name of gRPC's status."""
     if code == "UNAUTHENTICATED":
         return errors.BadInput(f"the Ray cluster at {address} wants a token ({details}): {TOKEN}")
     if code == "UNIMPLEMENTED":
@@ -81,7 +78,6 @@ def refused(address: str, code: str, details: str) -> errors.BadInput:
 
 
 def not_begun(address: str, said: str) -> errors.BadInput:
-    """It has listened, and given up. The last line of what it says is the reason, if there is one."""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     return errors.BadInput(
         f"the client server at {address} could not begin a session ({lines[-1][:300] if lines else 'no reason'}). "

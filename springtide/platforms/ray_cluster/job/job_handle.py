@@ -24,7 +24,6 @@ AGAIN_S = 0.5
 
 
 def open_job(name: str, where: Mapping[str, str]) -> "RayJobHandle":
-    """The job of that name."""
     cluster.connect(where.get("address", ""))
     if job_records.read(name) is None:
         known = [record.name for record in job_records.every()]
@@ -35,7 +34,6 @@ def open_job(name: str, where: Mapping[str, str]) -> "RayJobHandle":
 
 
 def names(where: Mapping[str, str]) -> list[str]:
-    """Jobs that the cluster knows, the newest first."""
     cluster.connect(where.get("address", ""))
     return [record.name for record in job_records.every()]
 
@@ -50,26 +48,21 @@ class RayJobHandle:
 
     @property
     def card(self) -> JobSummary:
-        """What it runs, and since when."""
         record = self._record()
         return JobSummary(script=record.script, arguments=record.arguments, began_at=record.began_at)
 
     @property
     def places(self) -> dict[str, str]:
-        """On the node that keeps it."""
         return {"folder": f"{self._record().run_folder} on the node of {job_order.steward_of(self.name)}"}
 
     def running(self) -> bool:
-        """Whether it has a steward, or will have one again."""
         return self._record().status is None and self._steward() is not None
 
     def status(self) -> messages.JobStatus:
-        """How it is now, or how it ended."""
         found: messages.JobStatus | None = self._call("status")
         return found if found is not None else self._last()
 
     def ask(self, request: messages.Request) -> messages.Reply:
-        """Have its master do something."""
         reply: messages.Reply | None = self._call("ask", request)
         if reply is None:
             raise errors.BadInput(
@@ -78,17 +71,14 @@ class RayJobHandle:
         return reply
 
     def story(self) -> list[dict[str, Any]]:
-        """Its events so far."""
         found: list[dict[str, Any]] | None = self._call("story")
         return found if found is not None else list(self._record().story)
 
     def roles(self) -> Sequence[str]:
-        """Whose logs there are."""
         found: list[str] | None = self._call("roles")
         return found if found is not None else sorted(self._record().logs)
 
     def logs(self, roles: Sequence[str], *, lines: int, follow: bool) -> Iterator[LogLine]:
-        """The last lines, then whatever comes."""
         offsets: dict[str, int] = {}
         for role in roles or self.roles():
             found = self._call("tail", role, lines)
@@ -104,7 +94,6 @@ class RayJobHandle:
                 time.sleep(AGAIN_S)
 
     def kill(self) -> None:
-        """End it without waiting for anyone."""
         self._call("kill")
 
     # ---- the steward ----
@@ -121,7 +110,7 @@ class RayJobHandle:
         return None
 
     def _call(self, method: str, *arguments: Any) -> Any:
-        """What the steward answers; None: the job is over. One that is started again is waited for."""
+        """Call the steward, waiting for a restart; None if the job is over."""
         deadline = time.monotonic() + ANSWER_S
         while (steward := self._steward()) is not None:
             try:
@@ -139,7 +128,6 @@ class RayJobHandle:
         return None
 
     def _last(self) -> messages.JobStatus:
-        """The status that it ended with."""
         record = self._record()
         if record.status is not None:
             return record.status

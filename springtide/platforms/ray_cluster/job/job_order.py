@@ -47,17 +47,15 @@ class JobOrder:
 
 
 def steward_of(job: str) -> str:
-    """The name of the actor that keeps a job."""
     return f"springtide/{job}"
 
 
 def holder_of(job: str, life: Life) -> str:
-    """The name of the actor that holds one life of a role."""
     return f"{steward_of(job)}/{life.role}.{life.incarnation}"
 
 
 def life_of(job: str, name: str) -> Life | None:
-    """Which life an actor of that name holds; None: it is none of this job's."""
+    """Return the life that an actor holds; None if it belongs to another job."""
     start = f"{steward_of(job)}/"
     if not name.startswith(start):
         return None
@@ -69,9 +67,9 @@ def life_of(job: str, name: str) -> Life | None:
 
 
 def noise(job: str, where: Mapping[str, str]) -> dict[str, int]:
-    """How many other jobs use each node's network: trained there and elsewhere, or fed from there over the network.
+    """Count other jobs that use each node's network, by training or feeding across nodes.
 
-    `where`: the node of each actor, by its name.
+    `where`: node of each actor.
     """
     trained: dict[str, set[str]] = {}
     fed: dict[str, set[str]] = {}
@@ -87,10 +85,7 @@ def noise(job: str, where: Mapping[str, str]) -> dict[str, int]:
 
 
 def needs(kind: RoleKind, limits: ProcessLimits, resources: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
-    """Ray's options for a role: what its node must have left, and that servers go to different nodes if they can.
-
-    A worker beyond the quota asks for nothing: it has what others leave.
-    """
+    """Return Ray's options for a role; servers spread over nodes. A worker beyond the quota requests nothing."""
     cpu = 0.0 if limits.low else USUAL_CPU.get(kind, 0.0) if limits.cpu is None else limits.cpu
     asked: dict[str, Any] = {"num_cpus": whole(cpu)}
     if limits.memory is not None and not limits.low:
@@ -105,7 +100,6 @@ def needs(kind: RoleKind, limits: ProcessLimits, resources: Mapping[str, Mapping
 
 
 def capacity_of(nodes: Sequence[Mapping[str, Any]]) -> PlatformCapacity:
-    """What all nodes have. What an actor asked for stays as it is, so that sizes of roles are not planned here."""
     each = [node["Resources"] for node in nodes]
     if not any(has.get("CPU") for has in each):
         raise errors.BadInput("this Ray cluster has no node with processors (CPU): see `ray status`")
@@ -117,12 +111,12 @@ def capacity_of(nodes: Sequence[Mapping[str, Any]]) -> PlatformCapacity:
 
 
 def whole(cpu: float) -> float:
-    """Ray takes fractions below one core and whole cores above."""
+    """Round as Ray wants: fractions below one core, whole cores above."""
     return round(cpu, 4) if cpu <= 1 else float(-(-cpu // 1))
 
 
 def lacking(asked: Mapping[str, Any], free: Mapping[str, Mapping[str, float]]) -> str:
-    """Why no node takes what was asked for, from what each has free; in words."""
+    """Explain why no node has room for the request."""
     plain = {"CPU": asked.get("num_cpus", 0.0), "GPU": asked.get("num_gpus", 0.0), "memory": asked.get("memory", 0.0)}
     wanted = {**plain, **asked.get("resources", {})}
     wanted = {name: amount for name, amount in wanted.items() if amount}

@@ -1,6 +1,6 @@
 """Roles as actors of a Ray cluster, behind `platforms.agent.platform_api`. Lives in a steward's event loop.
 
-In: `RoleLaunch`es of roles from `platforms.agent.agent`; the master is elsewhere (`platforms.agent.composite`). Out:
+In: `RoleLaunch`es of roles from `platforms.agent.agent`; the master is elsewhere (`platforms.agent.platform_api`). Out:
 exits as they happen, and what roles print in the run's own logs. Each role is one detached actor (`holder`) that is
 asked for news all the time, so that its end, its node's end and its log all come the same way. Data workers go beside
 their trainers where there is room (`seating`), and move there later (`moving`). What Ray cannot place within
@@ -25,9 +25,35 @@ from springtide.domain.core.roles import Life, RoleExit, RoleKind
 from springtide.platforms.agent import ask_master
 from springtide.platforms.agent.platform_api import RoleLaunch
 from springtide.platforms.ray_cluster.cluster import cluster, node_drain
-from springtide.platforms.ray_cluster.job import data_worker_moves, exit_status, job_order, node_choice
+from springtide.platforms.ray_cluster.job import data_worker_placement, job_order
 from springtide.platforms.ray_cluster.job.role_actor import RoleActor, RoleOutput, Started
 from springtide.telemetry import logs
+
+OOM = ("running low on memory", "OutOfMemory", "memory pressure", "OOM")
+"""In Ray's words, when its memory monitor or the kernel has killed a worker."""
+
+
+def exit_by_signal(life: Life, pid: int, *, signal: str) -> RoleExit:
+    return RoleExit(role=life.role, incarnation=life.incarnation, pid=pid, signal=signal)
+
+
+def exit_unplaced(life: Life, why: str) -> RoleExit:
+    return RoleExit(role=life.role, incarnation=life.incarnation, pid=0, unplaced=why)
+
+
+def exit_of_lost(life: Life, pid: int, error: Exception, *, node_lives: bool) -> RoleExit:
+    oom = node_lives and any(word in str(error) for word in OOM)
+    return RoleExit(
+        role=life.role, incarnation=life.incarnation, pid=pid, signal="SIGKILL", oom=oom, evicted=not oom
+    )  # fmt: skip
+
+
+def first_line(error: Exception) -> str:
+    """Return the most telling line of a Ray error."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    telling = [line for line in lines if ":" not in line[:16] and len(line) > 20]
+    return (telling or lines or [type(error).__name__])[-1][:300]
+
 
 log = logging.getLogger(__name__)
 
@@ -64,17 +90,16 @@ class RayPlatform:
         leaving = node_drain.NodeDrain(
             cluster.draining, self._placed, lambda request: ask_master.ask(files, request), self._take
         )  # fmt: skip
-        moves = data_worker_moves.DataWorkerMover(
+        moves = data_worker_placement.DataWorkerMover(
             self._seated, self._nodes, lambda request: ask_master.ask(files, request)
         )
         watches = (self._tell_where_master_is(), leaving.keep(), moves.keep())
         self._watches = [asyncio.create_task(each) for each in watches]
 
     def start(self, launch: RoleLaunch, on_exit: Callable[[RoleExit], None]) -> int:
-        """Make the role's actor; its process id is known later."""
         asked = job_order.needs(launch.life.role.kind, launch.limits, self._order.resources)
         if launch.life.role.kind is RoleKind.DATA_WORKER and (
-            node := node_choice.choose(asked["num_cpus"], self._nodes())
+            node := data_worker_placement.choose(asked["num_cpus"], self._nodes())
         ):
             asked["scheduling_strategy"] = NodeAffinitySchedulingStrategy(node, soft=True, _spill_on_unavailable=True)
         actor = ray.remote(RoleActor).options(
@@ -85,13 +110,11 @@ class RayPlatform:
         return 0
 
     def adopt(self, on_exit: Callable[[RoleExit], None]) -> list[Life]:
-        """Take over what runs of this job: the steward before has ended."""
         for life, actor in cluster.holders(self._order.name).items():
             self._keep(ActorEntry(life, actor, on_exit))
         return list(self._held)
 
     def stop(self, life: Life, *, kill: bool) -> None:
-        """Ask its holder to end it; an actor that was not placed yet is taken back."""
         if (held := self._held.get(life)) is not None:
             held.asked_to_end = True
             if held.started is None:
@@ -100,25 +123,20 @@ class RayPlatform:
                 held.actor.end.remote(kill)
 
     def hold(self, life: Life, limits: ProcessLimits) -> bool:
-        """Never: what an actor asked of its node stays as it is for its whole life."""
         return False
 
     def running(self) -> list[Life]:
-        """What has been asked for and has not ended, placed or not."""
         return list(self._held)
 
     def usage(self) -> dict[Life, tuple[Usage, ProcessLimits]]:
-        """Nothing: roles measure themselves."""
         return {}
 
     def close(self) -> None:
-        """End all actors, and what they hold with them."""
         for held in self._held.values():
             cluster.kill(held.actor)
         self.leave()
 
     def leave(self) -> None:
-        """Look no more; actors go on, and the next steward finds them by their names."""
         for watch in self._watches:
             watch.cancel()
         for held in self._held.values():
@@ -132,7 +150,6 @@ class RayPlatform:
         return {life: held.started.node for life, held in self._held.items() if held.started is not None}
 
     def _seated(self) -> dict[Life, tuple[str, float]]:
-        """Where each role is, and the cores that it asked for."""
         found = {}
         for life, node in self._placed().items():
             if (launch := self._held[life].launch) is not None:
@@ -140,7 +157,7 @@ class RayPlatform:
                 found[life] = node, asked["num_cpus"]
         return found
 
-    def _nodes(self) -> node_choice.Nodes:
+    def _nodes(self) -> data_worker_placement.Nodes:
         homes = {node for life, node in self._placed().items() if life.role.kind is RoleKind.WORKER}
         return cluster.seats(self._order.name, homes)
 
@@ -156,12 +173,11 @@ class RayPlatform:
         held.task = asyncio.create_task(self._tend(held))
 
     async def _tend(self, held: ActorEntry) -> None:
-        """From its placing to its end."""
         try:
             ended = await self._begin(held) or await self._follow(held)
         except exceptions.RayTaskError as error:  # its actor lives, and cannot do it: no node took that from it
-            log.warning("%s: %s", held.life, exit_status.first_line(error))
-            ended = exit_status.ended(held.life, held.started.pid if held.started else 0, signal="SIGKILL")
+            log.warning("%s: %s", held.life, first_line(error))
+            ended = exit_by_signal(held.life, held.started.pid if held.started else 0, signal="SIGKILL")
         except exceptions.RayError as error:
             ended = self._lost(held, error)
         self._held.pop(held.life, None)
@@ -169,14 +185,14 @@ class RayPlatform:
         held.on_exit(replace(ended, evicted=True) if held.taken and not ended.clean else ended)
 
     async def _begin(self, held: ActorEntry) -> RoleExit | None:
-        """Until its process runs; its end, if it never will."""
+        """Wait until the process runs; return its exit if it never will."""
         try:
             async with asyncio.timeout(self._order.pending_s):
                 started = await (self._find(held) if held.launch is None else self._start(held, held.launch))
         except TimeoutError:
             return self._unplaced(held)
         if started is None:  # the steward before died when it had made the actor, and told it nothing
-            return exit_status.ended(held.life, 0, signal="SIGKILL")
+            return exit_by_signal(held.life, 0, signal="SIGKILL")
         held.started = started
         self._files.log_of(held.life.role).touch()
         log.info("%s runs on %s (node %s)", held.life, started.host, started.node[:8])
@@ -195,7 +211,7 @@ class RayPlatform:
         return found[1]
 
     async def _follow(self, held: ActorEntry) -> RoleExit:
-        """Take down what it prints until it has ended."""
+        """Copy the role's output to its log until it ends."""
         away_since: float | None = None
         while True:
             try:
@@ -219,10 +235,10 @@ class RayPlatform:
     def _lost(self, held: ActorEntry, error: Exception) -> RoleExit:
         pid = held.started.pid if held.started else 0
         if held.started is None and held.asked_to_end:
-            return exit_status.ended(held.life, 0, signal="SIGTERM")
+            return exit_by_signal(held.life, 0, signal="SIGTERM")
         node = held.started.node if held.started else ""
-        ended = exit_status.of(held.life, pid, error, node_lives=not node or cluster.node_lives(node))
-        log.warning("%s: %s", held.life, exit_status.first_line(error))
+        ended = exit_of_lost(held.life, pid, error, node_lives=not node or cluster.node_lives(node))
+        log.warning("%s: %s", held.life, first_line(error))
         return ended
 
     def _unplaced(self, held: ActorEntry) -> RoleExit:
@@ -230,12 +246,11 @@ class RayPlatform:
         asked = job_order.needs(held.life.role.kind, limits, self._order.resources)
         why = f"no node took it within {self._order.pending_s:g} s: {job_order.lacking(asked, cluster.free())}"
         self._say(f"{held.life}: {why}")
-        return exit_status.unplaced(held.life, why)
+        return exit_unplaced(held.life, why)
 
     # ---- what a role must know ----
 
     def _small_files(self, launch: RoleLaunch) -> dict[str, bytes]:
-        """By the name that each has in the holder's folder."""
         certificates = pathlib.Path(launch.settings["tls"]).iterdir() if launch.settings.get("tls") else ()
         return {
             "secret": self._files.secret.read_bytes(),
@@ -249,7 +264,7 @@ class RayPlatform:
         return b""
 
     async def _tell_where_master_is(self) -> None:
-        """Each holder keeps a copy of `master.json` for its process: there may be another master."""
+        """Send `master.json` to all actors whenever the master moves."""
         while True:
             if (where := self._master()) != self._known_master:
                 self._known_master = where

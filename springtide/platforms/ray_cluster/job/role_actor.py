@@ -65,7 +65,6 @@ class RoleActor:
         self._watch: asyncio.Task[None] | None = None
 
     async def start(self, launch: RoleLaunch, files: Mapping[str, bytes]) -> Started:
-        """Start the process, once."""
         self._asked_at = time.monotonic()
         if self._started is not None:
             return self._started
@@ -83,12 +82,11 @@ class RoleActor:
         return self._started
 
     async def who(self) -> tuple[RoleLaunch, Started] | None:
-        """What runs here; None: nothing was started yet."""
         self._asked_at = time.monotonic()
         return None if self._launch is None or self._started is None else (self._launch, self._started)
 
     async def news(self) -> RoleOutput:
-        """Wait for something to tell, for two seconds at most."""
+        """Wait up to two seconds for output or the exit."""
         self._asked_at = time.monotonic()
         deadline = self._asked_at + NEWS_S
         while True:
@@ -104,16 +102,13 @@ class RoleActor:
                 await asyncio.wait_for(self._gone.wait(), LOOK_S)
 
     async def put(self, name: str, content: bytes) -> None:
-        """Replace a file that the process reads: there is another master."""
         write(self._folder / name, content)
 
     async def end(self, kill: bool) -> None:
-        """SIGTERM or SIGKILL to the process."""
         if self._platform is not None and self._launch is not None:
             self._platform.stop(self._launch.life, kill=kill)
 
     async def leave(self) -> None:
-        """Clean up: its actor is to be ended next."""
         self._close()
 
     @property
@@ -149,10 +144,7 @@ class RoleActor:
 
 
 def told_where(launch: RoleLaunch, folder: pathlib.Path, host: str, own: Set[str] = frozenset()) -> RoleLaunch:
-    """The launch as it is on this node: its own address, files where they are here.
-
-    Ray sets OMP_NUM_THREADS by the cores asked for; ours counts, unless it is one of the job's `own` variables.
-    """
+    """Adapt a launch to this node. Our OMP_NUM_THREADS overrides Ray's, unless the job's `own` variables set it."""
     here = {"master_file": str(folder / "master.json"), "secret_file": str(folder / "secret"), "host": host}
     if launch.settings.get("tls"):
         here["tls"] = str(folder / "tls")
@@ -161,7 +153,6 @@ def told_where(launch: RoleLaunch, folder: pathlib.Path, host: str, own: Set[str
 
 
 def write(path: pathlib.Path, content: bytes) -> None:
-    """Whole or not at all, for this user only."""
     part = path.with_name(f"{path.name}.part")
     try:
         with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
@@ -172,7 +163,7 @@ def write(path: pathlib.Path, content: bytes) -> None:
 
 
 def sweep(base: pathlib.Path) -> None:
-    """Remove what holders that were killed have left on this node."""
+    """Remove folders of killed actors on this node."""
     for folder in base.glob(f"{PREFIX}*"):
         pid = folder.name[len(PREFIX) :].partition("-")[0]
         if pid.isdigit() and not pathlib.Path(f"/proc/{pid}").exists():
@@ -180,21 +171,18 @@ def sweep(base: pathlib.Path) -> None:
 
 
 def variables_of_job() -> set[str]:
-    """Environment variables that the job's `runtime_env` sets."""
     import ray
 
     return set(ray.get_runtime_context().runtime_env.get("env_vars") or {})
 
 
 def node_id() -> str:
-    """Of the node that this actor is on."""
     import ray
 
     return str(ray.get_runtime_context().get_node_id())
 
 
 def node_address() -> str:
-    """By which other nodes reach this one."""
     import ray
 
     return str(ray.util.get_node_ip_address())

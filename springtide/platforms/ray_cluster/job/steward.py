@@ -21,11 +21,11 @@ from springtide import errors, private_files
 from springtide.domain.spec.job_spec import Blame, JobPhase
 from springtide.platforms.agent import ask_master
 from springtide.platforms.agent.agent import Agent
-from springtide.platforms.agent.composite import CompositePlatform
+from springtide.platforms.agent.platform_api import CompositePlatform
 from springtide.platforms.agent.run_plan import RunPlan
 from springtide.platforms.local.platform import LocalPlatform
-from springtide.platforms.ray_cluster.cluster import cluster, job_records, run_cleanup
-from springtide.platforms.ray_cluster.job import checkpoint_restart, job_order, master_terms
+from springtide.platforms.ray_cluster.cluster import cluster, job_records
+from springtide.platforms.ray_cluster.job import job_order, run_folder
 from springtide.platforms.ray_cluster.job.platform import RayPlatform
 from springtide.rpc.messages import messages
 from springtide.telemetry import events, logs
@@ -49,36 +49,30 @@ class Steward:
         threading.Thread(target=self._keep, name="springtide-steward", daemon=True).start()
 
     def hello(self) -> dict[str, Any]:
-        """Who this is: told to whoever submitted it."""
         from springtide import __version__
 
         return {"version": __version__, "pid": os.getpid(), "node": ray.get_runtime_context().get_node_id()}
 
     def status(self) -> messages.JobStatus:
-        """How the job was at the agent's last look, a tenth of a second ago."""
         return self._status
 
     def ask(self, request: messages.Request) -> messages.Reply:
-        """Ask the master; one that is being replaced is waited for."""
         work = ask_master.ask(self._files, request)
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     def story(self, since: int = 0) -> list[dict[str, Any]]:
-        """What has happened."""
         return events.read(self._files.events)[since:]
 
     def roles(self) -> list[str]:
-        """Those that have a log."""
         return sorted(path.stem for path in self._files.logs.glob("*.log"))
 
     def tail(self, role: str, lines: int) -> tuple[list[str], int]:
-        """The last lines of a role's log, and where in the log they end."""
         path = self._files.logs / f"{role}.log"
         size = path.stat().st_size if path.exists() else 0
         return logs.tail(path, lines), size
 
     def more(self, offsets: dict[str, int]) -> dict[str, tuple[str, int]]:
-        """What roles have printed since, and where it ends now; roles not named are told from their begin."""
+        """Return new whole lines of each log, with the offset after them."""
         found = {}
         for role in self.roles():
             with open(self._files.logs / f"{role}.log", "rb") as file:
@@ -88,14 +82,12 @@ class Steward:
         return found
 
     def kill(self) -> None:
-        """Wait for nobody."""
         if self._agent is not None:
             self._loop.call_soon_threadsafe(self._agent.kill)
 
     # ---- keeping ----
 
     def _keep(self) -> None:
-        """The thread of the agent: to the job's end, and to this actor's."""
         asyncio.set_event_loop(self._loop)
         if (end := job_records.end_of(self._order)) is not None:  # the steward before had only to leave
             self._status = end
@@ -111,7 +103,7 @@ class Steward:
             self._fail(f"the steward failed: {type(error).__name__}: {error}", Blame.INFRASTRUCTURE)
         self._end_all()  # none is left, unless this steward could not even begin
         job_records.write(job_records.ended(self._order, self._status, self._files))
-        run_cleanup.mark(self._files.root)
+        run_folder.mark(self._files.root)
         self._leave()
 
     def _fail(self, why: str, blame: Blame) -> None:
@@ -122,26 +114,25 @@ class Steward:
         platform = CompositePlatform(
             LocalPlatform(self._files, log.info), RayPlatform(self._order, self._files, log.info)
         )
-        term = master_terms.TermCounter(self._files.root)
+        term = run_folder.TermCounter(self._files.root)
         self._agent = Agent(plan, self._files, platform, log.info, next_term=term.next)
         return await self._agent.run(self._seen)
 
     def _prepared(self) -> RunPlan:
-        """The plan for this start: the first one, or one that goes on where the steward before left off."""
         plan = self._order.plan
         first = job_records.begin(self._order)
         if not first and not self._files.journal.exists():
             self._end_all()
-            plan = checkpoint_restart.plan_of(plan, str(self._files.root))
+            plan = run_folder.restart_plan(plan, str(self._files.root))
             log.warning("the run folder is gone: begins anew from checkpoint %d", plan.spec.checkpoints.resume_number)
-        run_cleanup.sweep(pathlib.Path(run_cleanup.BASE), at=time.time())
+        run_folder.sweep(pathlib.Path(run_folder.BASE), at=time.time())
         self._files.root.mkdir(parents=True, exist_ok=True, mode=private_files.FOLDER)
         self._files.logs.mkdir(exist_ok=True)
         host = str(ray.util.get_node_ip_address())
         return replace(plan, host=host, adopt=True, report_usage=True)
 
     def _end_all(self) -> None:
-        """End every role of this job, whoever started it, and see them gone."""
+        """Kill every role of this job and wait until all are gone."""
         while held := cluster.holders(self._order.name):
             for actor in held.values():
                 cluster.kill(actor)
@@ -151,16 +142,14 @@ class Steward:
         self._status = status
 
     def _leave(self) -> None:
-        """End this actor for good, once those who wait for the end have had time to ask."""
+        """End this actor, after a second for those who poll the outcome."""
         time.sleep(1.0)
         cluster.kill(ray.get_actor(job_order.steward_of(self._order.name), namespace=job_order.NAMESPACE))
 
 
 def replace_status(status: messages.JobStatus, **changes: Any) -> messages.JobStatus:
-    """A status with other fields."""
     return msgspec.structs.replace(status, **changes)
 
 
 def whole_lines(said: bytes) -> bytes:
-    """Up to the last line that is complete."""
     return said[: said.rfind(b"\n") + 1]

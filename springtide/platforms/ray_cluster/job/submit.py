@@ -4,7 +4,9 @@ In: a `JobOrder` from `launch.ray_job`, on a connection that ships the code (`cl
 then on the cluster keeps the job, whatever becomes of the program that submitted it.
 """
 
+import inspect
 import pathlib
+import tempfile
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -15,16 +17,45 @@ from ray.util import scheduling_strategies
 
 from springtide import __version__, errors
 from springtide.platforms.agent.run_plan import RunPlan
-from springtide.platforms.ray_cluster.cluster import cluster, job_records, run_cleanup
+from springtide.platforms.ray_cluster.cluster import cluster, job_records, ray_client
 from springtide.platforms.ray_cluster.job import job_order
+from springtide.platforms.ray_cluster.job.run_folder import BASE
 from springtide.platforms.ray_cluster.job.steward import Steward
+
+
+def ship_code(folder: pathlib.Path | None, wished: Mapping[str, Any]) -> dict[str, Any]:
+    wanted = dict(wished)
+    if folder is None or "working_dir" in wanted:
+        return wanted
+    excludes = [*cluster.EXCLUDES, *wanted.get("excludes", ())]
+    try:
+        from ray._private.runtime_env.working_dir import upload_working_dir_if_needed as upload
+    except ImportError as error:
+        raise cannot_ship() from error
+    known = inspect.signature(upload).parameters
+    more = {"include_gitignore": True} if "include_gitignore" in known else {}
+    try:
+        with tempfile.TemporaryDirectory() as scratch, ray_client.uploading():
+            packed = upload({"working_dir": str(folder), "excludes": excludes}, scratch_dir=scratch, **more)
+    except TypeError as error:
+        raise cannot_ship() from error
+    except (ValueError, RuntimeError, OSError, exceptions.RayError) as error:
+        raise cluster.explained(str(folder), error) from None
+    return {**wanted, "working_dir": packed["working_dir"]}
+
+
+def cannot_ship() -> errors.BadInput:
+    return errors.BadInput(
+        f"Ray {ray.__version__} does not let us ship the working directory; connect with "
+        "ray.init(runtime_env={'working_dir': '.'}) first, or put the code on the nodes"
+    )
+
 
 HELLO_S = 300.0  # packages of a runtime_env may be installed first
 CALLS = 16  # that may wait at a steward at the same time
 
 
 def submit(wanted: job_order.JobOrder, runtime_env: Mapping[str, Any] | None = None) -> None:
-    """Make the steward and wait for its first word. All actors of the job get the steward's `runtime_env`."""
     refuse_taken(wanted.name)
     job_records.write(job_records.fresh(wanted))
     try:
@@ -47,7 +78,6 @@ def submit(wanted: job_order.JobOrder, runtime_env: Mapping[str, Any] | None = N
 
 
 def options_of(wanted: job_order.JobOrder, runtime_env: Mapping[str, Any]) -> dict[str, Any]:
-    """Ray's options for a steward: on the head node if it can be, since without that one there is no cluster."""
     head = cluster.head_node()
     near = scheduling_strategies.NodeAffinitySchedulingStrategy(head, soft=True) if head else "DEFAULT"
     custom = dict(wanted.resources.get("master", {}))
@@ -60,7 +90,6 @@ def options_of(wanted: job_order.JobOrder, runtime_env: Mapping[str, Any]) -> di
 
 
 def refuse_taken(name: str) -> None:
-    """One job of a name at a time; the next may have it when that one is over."""
     try:
         ray.get_actor(job_order.steward_of(name), namespace=job_order.NAMESPACE)
     except ValueError:
@@ -72,15 +101,13 @@ def refuse_taken(name: str) -> None:
 
 
 def order_of(plan: RunPlan, *, run_folder: str = "", **others: Any) -> job_order.JobOrder:
-    """An order of now. Without a folder the run has one in the steward's node's place for passing files."""
     name, began_at = plan.spec.name, time.time()
-    base = pathlib.PurePosixPath(run_folder or run_cleanup.BASE)
+    base = pathlib.PurePosixPath(run_folder or BASE)
     folder = str(base / f"{name}-{int(began_at * 1000):x}")
     return job_order.JobOrder(name=name, plan=plan, run_folder=folder, version=__version__, began_at=began_at, **others)
 
 
 def refused(name: str, error: Exception) -> errors.UserError:
-    """Why no steward came up."""
     text = str(error)
     if "No module named 'springtide" in text:
         return errors.BadInput(

@@ -12,7 +12,7 @@ import pytest
 
 from springtide import errors
 from springtide.cli import app
-from springtide.cli.common import stream_options
+from springtide.cli.common import render
 from springtide.cli.common.render import line_of, picture
 from springtide.cli.show.dashboard import DashboardData
 from springtide.dashboard import server as serving
@@ -217,7 +217,7 @@ def test_a_port_that_is_taken_is_said(page):
 
 @pytest.mark.parametrize(("length", "said"), [(0.31, "0.3 s"), (45.0, "45 s"), (210.0, "3.5 min"), (7560.0, "2.1 h")])
 def test_lengths_of_time_are_short(length, said):
-    assert stream_options.duration(length) == said
+    assert render.duration(length) == said
 
 
 @pytest.mark.parametrize("host", ["no.such.host.invalid", "192.0.2.77"])

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from springtide.cli.common import data_worker_status, exit_status, render
+from springtide.cli.common import exit_status, render
 from springtide.cli.show import live_view, status
 from springtide.domain.core.roles import Role, RoleKind
 from springtide.domain.data.data_workers import FeedState
@@ -208,11 +208,11 @@ def test_a_status_says_who_feeds_and_how_full_queues_are():
     fed = msgspec.structs.replace(
         STATUS, data_workers_alive=1, data_workers_wanted=2, data_workers_why="asked", feed=feed
     )
-    assert data_worker_status.shown(fed) == "1/2 data workers, 3 of 8 batches ready, waited 10% of the time; asked"
+    assert render.data_workers_text(fed) == "1/2 data workers, 3 of 8 batches ready, waited 10% of the time; asked"
     assert "3 of 8 batches ready" in drawn(fed)
     none = msgspec.structs.replace(STATUS, data_workers_why="too little to pay for them")
     assert (
-        data_worker_status.shown(none) == "none: too little to pay for them" and data_worker_status.shown(STATUS) == ""
+        render.data_workers_text(none) == "none: too little to pay for them" and render.data_workers_text(STATUS) == ""
     )
     assert "too little" not in drawn(none)
 

@@ -4,7 +4,7 @@ import pytest
 
 from springtide import errors
 from springtide.domain.spec.elastic_job import CheckpointWish
-from springtide.launch.spec import checkpoint_options
+from springtide.launch.spec import resolve
 from tests.unit.checkpoint import stores
 
 
@@ -15,23 +15,23 @@ def test_a_damaged_checkpoint_is_said_and_the_one_before_is_gone_on_from(tmp_pat
         stores.publish(tmp_path, number, stores.save(store, tmp_path, number))
     path = tmp_path / "server-0.0-000002.run1.seg"
     path.write_bytes(path.read_bytes()[:-3])
-    found = checkpoint_options.find_checkpoint(str(tmp_path), told.append)
+    found = resolve.find_checkpoint(str(tmp_path), told.append)
     assert found.number == 1
     said = " ".join(told)
     assert "checkpoint 2" in said and "torn" in said and "going on from checkpoint 1" in said
-    rules = checkpoint_options.rules(CheckpointWish(), resume=str(tmp_path), resumed=found)
+    rules = resolve.checkpoint_rules(CheckpointWish(), resume=str(tmp_path), resumed=found)
     assert (rules.resume, rules.resume_number, rules.numbers_after, rules.every_s) == (str(tmp_path), 1, 2, 30.0)
     assert rules.resume_run == stores.RUN
 
 
 def test_nothing_to_go_on_from_is_an_error(tmp_path):
     with pytest.raises(errors.MissingFile, match="no checkpoint there"):
-        checkpoint_options.find_checkpoint(str(tmp_path), print)
+        resolve.find_checkpoint(str(tmp_path), print)
 
 
 def test_a_path_as_a_url_means_files_there(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert checkpoint_options.rules(CheckpointWish(url="copies")).url == f"file://{tmp_path}/copies"
+    assert resolve.checkpoint_rules(CheckpointWish(url="copies")).url == f"file://{tmp_path}/copies"
 
 
 @pytest.mark.parametrize(
@@ -44,16 +44,16 @@ def test_a_path_as_a_url_means_files_there(tmp_path, monkeypatch):
 )
 def test_wishes_that_contradict_each_other_are_refused(wish, said):
     with pytest.raises(errors.BadInput, match=said):
-        checkpoint_options.rules(wish)
+        resolve.checkpoint_rules(wish)
 
 
 def test_exports_that_are_wanted_more_often_than_checkpoints_make_checkpoints_as_often():
-    assert checkpoint_options.rules(CheckpointWish(), exports="10s").every_s == 10
+    assert resolve.checkpoint_rules(CheckpointWish(), exports="10s").every_s == 10
     assert (
-        checkpoint_options.rules(CheckpointWish(), exports="5m").every_s
-        == checkpoint_options.rules(CheckpointWish()).every_s
+        resolve.checkpoint_rules(CheckpointWish(), exports="5m").every_s
+        == resolve.checkpoint_rules(CheckpointWish()).every_s
         == 30
     )
-    assert checkpoint_options.rules(CheckpointWish(every_s=5), exports="10s").every_s == 5
+    assert resolve.checkpoint_rules(CheckpointWish(every_s=5), exports="10s").every_s == 5
     with pytest.raises(errors.BadInput, match=r"exportEvery 10s .*checkpoints every 60 s"):
-        checkpoint_options.rules(CheckpointWish(every_s=60), exports="10s")
+        resolve.checkpoint_rules(CheckpointWish(every_s=60), exports="10s")

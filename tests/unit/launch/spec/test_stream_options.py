@@ -5,7 +5,7 @@ import pytest
 from springtide import errors
 from springtide.domain.core import durations
 from springtide.domain.spec.elastic_job import ElasticJob, FollowingWish, RoleWish
-from springtide.launch.spec.stream_options import online_of
+from springtide.launch.spec.resolve import online_of
 
 
 def given(workers=None, servers=None, resume="", **following):

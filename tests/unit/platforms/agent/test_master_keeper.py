@@ -7,8 +7,8 @@ import pytest
 from springtide import errors
 from springtide.domain.core.roles import Life, RoleExit
 from springtide.platforms.agent import master_keeper
+from springtide.platforms.agent.awake_clock import AwakeClock
 from springtide.platforms.agent.platform_api import RoleLaunch
-from springtide.platforms.awake import AwakeClock
 from springtide.rpc.transport import master_file
 from springtide.rpc.transport.master_file import MasterLocation
 from springtide.telemetry import logs

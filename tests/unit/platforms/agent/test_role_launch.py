@@ -9,7 +9,7 @@ from springtide import config
 from springtide.domain.core.resources import ProcessLimits
 from springtide.domain.core.roles import Life, Role, RoleKind
 from springtide.domain.spec.job_spec import JobSpec
-from springtide.platforms.agent import role_launch
+from springtide.platforms.agent import run_plan
 from springtide.platforms.agent.run_plan import RunPlan
 
 PLAN = RunPlan(spec=JobSpec(name="ctr", workers=2, servers=1), script="train.py", arguments=("--epochs", "2"))
@@ -17,43 +17,43 @@ PLAN = RunPlan(spec=JobSpec(name="ctr", workers=2, servers=1), script="train.py"
 
 @pytest.mark.parametrize("kind", [kind for kind in RoleKind if kind is not RoleKind.AGENT])
 def test_every_role_has_a_module(kind):
-    assert importlib.util.find_spec(role_launch.module_of(kind)) is not None
+    assert importlib.util.find_spec(run_plan.module_of(kind)) is not None
 
 
 def test_nothing_of_the_spec_nor_of_the_scripts_arguments_is_on_a_command_line():
-    assert role_launch.arguments_of(RoleKind.WORKER, PLAN) == ("train.py",)
-    assert role_launch.arguments_of(RoleKind.SERVER, PLAN) == role_launch.arguments_of(RoleKind.DATA_WORKER, PLAN) == ()
-    there = role_launch.arguments_of(RoleKind.MASTER, PLAN, root="/run/springtide/run")
+    assert run_plan.arguments_of(RoleKind.WORKER, PLAN) == ("train.py",)
+    assert run_plan.arguments_of(RoleKind.SERVER, PLAN) == run_plan.arguments_of(RoleKind.DATA_WORKER, PLAN) == ()
+    there = run_plan.arguments_of(RoleKind.MASTER, PLAN, root="/run/springtide/run")
     assert there == ("/run/springtide/run", "127.0.0.1", "0")
 
 
 def test_only_workers_are_told_the_scripts_arguments():
     for kind in (RoleKind.WORKER, RoleKind.SERVER, RoleKind.DATA_WORKER):
-        told = role_launch.settings_of(Life(Role(kind, 0)), role_launch.RoleEndpoints(), arguments=PLAN.arguments)
+        told = run_plan.settings_of(Life(Role(kind, 0)), run_plan.RoleEndpoints(), arguments=PLAN.arguments)
         assert json.loads(told.get("arguments", "[]")) == (["--epochs", "2"] if kind is RoleKind.WORKER else [])
 
 
 def test_what_a_role_is_told_are_settings_that_it_reads_back():
-    there = role_launch.RoleEndpoints(
+    there = run_plan.RoleEndpoints(
         master="ctr-master.ctr.default.svc:7700",
         secret_file="/run/springtide/credentials/secret",
         host="10.1.2.3",
-        patience_s=role_launch.PATIENCE_S,
+        patience_s=run_plan.PATIENCE_S,
     )
-    told = role_launch.settings_of(Life(Role(RoleKind.SERVER, 3), 2), there, report_usage=True)
+    told = run_plan.settings_of(Life(Role(RoleKind.SERVER, 3), 2), there, report_usage=True)
     read = config.load(environ={config.PREFIX + name.upper(): value for name, value in told.items()})
     assert (read.member, read.incarnation, read.host) == ("server-3", 2, "10.1.2.3")
     assert (read.master, read.master_file) == ("ctr-master.ctr.default.svc:7700", "")
-    assert read.report_usage and not read.debug and read.master_patience_s == role_launch.PATIENCE_S
+    assert read.report_usage and not read.debug and read.master_patience_s == run_plan.PATIENCE_S
 
 
 def test_what_is_left_open_is_not_said():
-    told = role_launch.settings_of(Life(Role(RoleKind.WORKER, 0)), role_launch.RoleEndpoints(master="10.0.0.1:7700"))
+    told = run_plan.settings_of(Life(Role(RoleKind.WORKER, 0)), run_plan.RoleEndpoints(master="10.0.0.1:7700"))
     assert told == {"member": "worker-0", "incarnation": "0", "master": "10.0.0.1:7700", "debug": "0"}
 
 
 def test_a_role_computes_with_no_more_threads_than_it_has_cores():
     many = RunPlan(spec=PLAN.spec, script="train.py", threads_per_worker=8)
-    assert role_launch.environment_of(many, ProcessLimits())["OMP_NUM_THREADS"] == "8"
-    assert role_launch.environment_of(many, ProcessLimits(cpu=1.5))["OMP_NUM_THREADS"] == "2"
-    assert role_launch.environment_of(many, ProcessLimits(cpu=0.1))["OMP_NUM_THREADS"] == "1"
+    assert run_plan.environment_of(many, ProcessLimits())["OMP_NUM_THREADS"] == "8"
+    assert run_plan.environment_of(many, ProcessLimits(cpu=1.5))["OMP_NUM_THREADS"] == "2"
+    assert run_plan.environment_of(many, ProcessLimits(cpu=0.1))["OMP_NUM_THREADS"] == "1"

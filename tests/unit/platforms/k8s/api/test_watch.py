@@ -43,21 +43,21 @@ def test_a_reader_has_what_the_cluster_has_whether_events_came_or_were_lost(hist
             if not lost:
                 apply(known.relisted(cluster.values()))
         if event and not lost:
-            apply(watch.told(known, event, old if event == "DELETED" else cluster[name]))
+            apply(known.apply(event, old if event == "DELETED" else cluster[name]))
     apply(known.relisted(cluster.values()))
     assert mirror == cluster
     assert known.relisted(cluster.values()) == []
 
 
 def test_an_event_says_where_to_go_on_from():
-    assert watch.read(b'{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"9"}}}', "3")[1] == "9"
-    assert watch.told(watch.KnownObjects(), "BOOKMARK", {}) == []
+    assert watch.parse_event(b'{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"9"}}}', "3")[1] == "9"
+    assert watch.KnownObjects().apply("BOOKMARK", {}) == []
 
 
 def test_a_forgotten_version_is_not_an_error_but_another_error_is():
     with pytest.raises(watch.Stale):
-        watch.read(b'{"type":"ERROR","object":{"code":410}}', "3")
+        watch.parse_event(b'{"type":"ERROR","object":{"code":410}}', "3")
     with pytest.raises(errors.ClusterUnreachable, match="etcd"):
-        watch.read(b'{"type":"ERROR","object":{"code":500,"message":"etcd"}}', "3")
+        watch.parse_event(b'{"type":"ERROR","object":{"code":500,"message":"etcd"}}', "3")
     with pytest.raises(errors.ClusterUnreachable, match="no event"):
-        watch.read(b"<html>", "3")
+        watch.parse_event(b"<html>", "3")

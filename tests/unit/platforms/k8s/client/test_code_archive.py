@@ -4,7 +4,7 @@ import tarfile
 import pytest
 
 from springtide import errors
-from springtide.platforms.k8s.client import code_archive
+from springtide.platforms.k8s.client import submit
 
 
 def names_in(archive):
@@ -16,25 +16,25 @@ def test_code_is_packed_and_what_is_nobodys_code_is_left_out(tmp_path):
     for name in ("train.py", "lib/model.py", ".git/HEAD", "__pycache__/a.pyc", ".springtide/runs/x", "lib/.hidden"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("x")
-    assert names_in(code_archive.pack(tmp_path)) == ["lib/model.py", "train.py"]
+    assert names_in(submit.pack(tmp_path)) == ["lib/model.py", "train.py"]
 
 
 def test_the_same_files_are_the_same_bytes(tmp_path):
     (tmp_path / "train.py").write_text("print()")
-    first = code_archive.pack(tmp_path)
+    first = submit.pack(tmp_path)
     (tmp_path / "train.py").touch()
-    assert code_archive.pack(tmp_path) == first
+    assert submit.pack(tmp_path) == first
 
 
 def test_too_much_is_refused_with_what_is_largest(tmp_path, seed):
     import random
 
     (tmp_path / "train.py").write_text("print()")
-    (tmp_path / "weights.bin").write_bytes(random.Random(seed).randbytes(code_archive.MOST_BYTES + 1000))
+    (tmp_path / "weights.bin").write_bytes(random.Random(seed).randbytes(submit.MOST_BYTES + 1000))
     with pytest.raises(errors.BadInput, match=r"Largest: weights\.bin .*into an image"):
-        code_archive.pack(tmp_path)
+        submit.pack(tmp_path)
     (tmp_path / "huge").touch()
     with open(tmp_path / "huge", "wb") as file:
-        file.truncate(200 * code_archive.MOST_BYTES)  # a hole: nobody reads it
+        file.truncate(200 * submit.MOST_BYTES)  # a hole: nobody reads it
     with pytest.raises(errors.BadInput, match="huge"):
-        code_archive.pack(tmp_path)
+        submit.pack(tmp_path)

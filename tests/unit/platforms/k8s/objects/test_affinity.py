@@ -3,7 +3,7 @@
 import pytest
 
 from springtide.domain.plan.scale_plan import PodWish
-from springtide.platforms.k8s.objects import affinity, names, pods
+from springtide.platforms.k8s.objects import names, pods
 from tests.unit.platforms.k8s.making import SITE, job
 
 FEEDER = PodWish(role="data-worker", rank=0, cpu=1.0)
@@ -22,7 +22,7 @@ def score(spec, neighbours):
     """What a scheduler adds for a node with these pods."""
     found = 0
     for kind, sign in (("podAffinity", 1), ("podAntiAffinity", -1)):
-        for one in spec["affinity"][kind][affinity.PREFERRED]:
+        for one in spec["affinity"][kind][pods.PREFERRED]:
             assert one["podAffinityTerm"]["topologyKey"] == "kubernetes.io/hostname"
             found += sign * one["weight"] * any(selects(one["podAffinityTerm"], labels) for labels in neighbours)
     return found
@@ -45,4 +45,4 @@ def test_what_the_user_says_of_pods_and_nodes_stays_as_it_is():
     said = {"podAffinity": {}, "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {}}}
     spec = pods.pod_of(job(spec={"kubernetes": {"affinity": said}}), FEEDER, SITE)["spec"]
     assert spec["affinity"]["podAffinity"] == {} and spec["affinity"]["nodeAffinity"] == said["nodeAffinity"]
-    assert affinity.PREFERRED in spec["affinity"]["podAntiAffinity"]
+    assert pods.PREFERRED in spec["affinity"]["podAntiAffinity"]

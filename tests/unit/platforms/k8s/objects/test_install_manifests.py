@@ -7,7 +7,7 @@ import pytest
 from springtide.brain.service import certificates
 from springtide.platforms.k8s.api import kinds
 from springtide.platforms.k8s.client import install
-from springtide.platforms.k8s.objects import install_manifests, objects, rbac
+from springtide.platforms.k8s.objects import install_manifests, objects
 from tests.architecture import sources
 from tests.unit.platforms.k8s import making
 
@@ -49,17 +49,20 @@ def test_the_operator_may_give_masters_their_rights_without_special_leave(only):
 
 
 def test_the_operator_reads_no_secret():
-    secrets = [each for each in rbac.OPERATOR if each.resource == "secrets"]
+    secrets = [each for each in install_manifests.OPERATOR_RIGHTS if each.resource == "secrets"]
     assert [each.verbs for each in secrets] == [("create",)]
 
 
 def test_every_right_has_its_reason():
-    assert all(each.why for each in (*rbac.OPERATOR, *rbac.EDIT, *rbac.VIEW))
+    assert all(
+        each.why
+        for each in (*install_manifests.OPERATOR_RIGHTS, *install_manifests.EDIT_RIGHTS, *install_manifests.VIEW_RIGHTS)
+    )
 
 
 def test_the_page_for_those_who_run_clusters_has_every_right():
     page = (sources.ROOT / "docs" / "design" / "kubernetes.md").read_text()
-    for each in rbac.OPERATOR:
+    for each in install_manifests.OPERATOR_RIGHTS:
         group = f" ({each.group})" if each.group else ""
         assert f"| `{each.resource}`{group} | {', '.join(each.verbs)} | {each.why} |" in page
 

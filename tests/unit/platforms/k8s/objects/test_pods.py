@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from springtide import errors
 from springtide.domain.plan.scale_plan import PodWish
-from springtide.platforms.k8s.api import quantities
+from springtide.platforms.k8s.api import kinds
 from springtide.platforms.k8s.objects import names, objects, pods
 from tests.unit.platforms.k8s.making import SITE, job
 
@@ -202,13 +202,13 @@ def test_a_pods_name_fits_into_a_label_and_its_labels_say_whose_it_is(name, role
 
 @given(st.floats(0.01, 500), st.integers(1, 1 << 50))
 def test_quantities_are_read_as_they_were_written(cores, size):
-    assert quantities.read(quantities.cpu(cores)) == pytest.approx(cores, abs=0.0006)
-    assert quantities.read(quantities.memory(size)) == size
+    assert kinds.parse_quantity(kinds.cpu_quantity(cores)) == pytest.approx(cores, abs=0.0006)
+    assert kinds.parse_quantity(kinds.memory_quantity(size)) == size
 
 
 def test_a_quantity_that_is_none_is_refused():
     with pytest.raises(errors.BadInput, match="quantity 'lots'"):
-        quantities.read("lots")
+        kinds.parse_quantity("lots")
 
 
 def test_labels_and_annotations_of_a_job_are_its_pods_too_but_for_those_of_tools():

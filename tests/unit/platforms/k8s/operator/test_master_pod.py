@@ -2,7 +2,7 @@ import pytest
 
 from springtide import errors
 from springtide.domain.plan.scale_plan import PlanStatus
-from springtide.platforms.k8s.operator import cleanup, job_view, master_pod, pod_states, status_reports
+from springtide.platforms.k8s.operator import job_view, lifecycle, pod_states, status_reports
 from springtide.platforms.k8s.operator.steps import DeleteJob, DeletePod, MakeMaster, Prepare
 from tests.unit.platforms.k8s import making
 
@@ -20,50 +20,50 @@ def master(**more):
 
 
 def test_a_new_job_gets_a_master_and_all_it_needs_before():
-    prepare, make = master_pod.decide(seen()).steps
+    prepare, make = lifecycle.decide_master(seen()).steps
     assert isinstance(prepare, Prepare)
     assert isinstance(make, MakeMaster) and (make.number, make.in_a_row) == (1, 0)
 
 
 def test_a_master_that_runs_is_left_alone():
-    assert master_pod.decide(seen(master())).steps == ()
-    assert master_pod.condition(seen(master()), False, "").status is True
+    assert lifecycle.decide_master(seen(master())).steps == ()
+    assert lifecycle.master_condition(seen(master()), False, "").status is True
 
 
 @pytest.mark.parametrize("phase", ["Failed", "Succeeded"])
 def test_a_masters_pod_that_ends_before_the_job_goes(phase):
-    (step,) = master_pod.decide(seen(master(phase=phase))).steps
+    (step,) = lifecycle.decide_master(seen(master(phase=phase))).steps
     assert isinstance(step, DeletePod) and step.uid == "u-ctr-master"
 
 
 def test_the_next_master_comes_later_each_time_it_does_not_last():
     made = {"masters": 1, "masterMadeAt": pod_states.stamp(AT - 1), "mastersInARow": 0}
-    *_, make = master_pod.decide(seen(**made)).steps
+    *_, make = lifecycle.decide_master(seen(**made)).steps
     assert (make.number, make.in_a_row) == (2, 1)
-    waits = master_pod.decide(seen(**made | {"masters": 2, "mastersInARow": 1}))
+    waits = lifecycle.decide_master(seen(**made | {"masters": 2, "mastersInARow": 1}))
     assert waits.steps == () and waits.again_s == pytest.approx(9)
-    much = master_pod.decide(seen(**made | {"masters": 30, "mastersInARow": 29}))
+    much = lifecycle.decide_master(seen(**made | {"masters": 30, "mastersInARow": 29}))
     assert much.again_s == pytest.approx(299)
     lasted = made | {"masterMadeAt": pod_states.stamp(AT - 601), "mastersInARow": 29}
-    assert master_pod.decide(seen(**lasted)).steps
+    assert lifecycle.decide_master(seen(**lasted)).steps
 
 
 def test_what_is_said_while_one_waits_does_not_change_with_the_clock():
     made = {"masters": 5, "masterMadeAt": pod_states.stamp(AT), "mastersInARow": 4}
-    said = {master_pod.condition(seen(at=AT + s, **made), False, "").message for s in (1, 2, 3)}
+    said = {lifecycle.master_condition(seen(at=AT + s, **made), False, "").message for s in (1, 2, 3)}
     assert len(said) == 1 and "5 in a row did not last" in said.pop()
 
 
 def test_a_master_on_a_node_that_does_not_answer_is_forgotten():
-    (step,) = master_pod.decide(seen(master(deleted_at=pod_states.stamp(AT - 31)))).steps
+    (step,) = lifecycle.decide_master(seen(master(deleted_at=pod_states.stamp(AT - 31)))).steps
     assert isinstance(step, DeletePod) and step.grace_s == 0
-    assert master_pod.decide(seen(master(deleted_at=pod_states.stamp(AT - 5)))).again_s == pytest.approx(25)
+    assert lifecycle.decide_master(seen(master(deleted_at=pod_states.stamp(AT - 5)))).again_s == pytest.approx(25)
 
 
 def test_a_pod_of_an_earlier_job_of_the_same_name_is_waited_for():
-    decided = master_pod.decide(seen(foreign=["ctr-master"]))
+    decided = lifecycle.decide_master(seen(foreign=["ctr-master"]))
     assert decided.steps == () and decided.again_s
-    assert master_pod.condition(seen(foreign=["ctr-master"]), False, "").reason == "NameTaken"
+    assert lifecycle.master_condition(seen(foreign=["ctr-master"]), False, "").reason == "NameTaken"
 
 
 def waiting(reason, message):
@@ -96,7 +96,7 @@ def test_a_master_that_crashes_again_and_again_is_told_with_its_last_line():
     status["containerStatuses"][0]["lastState"] = {
         "terminated": {"exitCode": 1, "reason": "Error", "message": "Traceback\nValueError: x"}
     }
-    said = master_pod.condition(seen(master(phase="Running", **status)), False, "")
+    said = lifecycle.master_condition(seen(master(phase="Running", **status)), False, "")
     assert said.reason == "CrashLoopBackOff" and said.message.endswith("exit status 1, last line: ValueError: x")
 
 
@@ -121,19 +121,19 @@ def test_nothing_is_written_where_nothing_changed():
 def test_a_job_goes_when_its_time_is_over():
     status = {"phase": "Succeeded", "endedAt": pod_states.stamp(AT - 50)}
     keep = {"kubernetes": {"keepS": 60}}
-    kept = cleanup.decide(seen(job=making.job(spec=keep, status=status)))
+    kept = lifecycle.decide_over(seen(job=making.job(spec=keep, status=status)))
     assert kept.steps == () and kept.again_s == pytest.approx(10)
-    (step,) = cleanup.decide(seen(at=AT + 10, job=making.job(spec=keep, status=status))).steps
+    (step,) = lifecycle.decide_over(seen(at=AT + 10, job=making.job(spec=keep, status=status))).steps
     assert isinstance(step, DeleteJob)
-    assert cleanup.decide(seen(at=AT + 1e6, job=making.job(status=status))).steps == ()
+    assert lifecycle.decide_over(seen(at=AT + 1e6, job=making.job(status=status))).steps == ()
 
 
 def test_a_job_that_is_stopped_before_it_has_a_master_ends_at_once():
     stopped = making.job(spec={"stopped": True}, status={"phase": "Pending"})
     pod = making.pod("ctr-master", stopped, role="master", phase="Pending")
-    assert cleanup.stopped_early(seen(pod, job=stopped)) and cleanup.of_stopped(seen(pod, job=stopped)).steps
+    assert lifecycle.stopped_early(seen(pod, job=stopped)) and lifecycle.decide_stopped(seen(pod, job=stopped)).steps
     running = making.pod("ctr-master", stopped, role="master")
-    assert not cleanup.stopped_early(seen(running, job=stopped))
+    assert not lifecycle.stopped_early(seen(running, job=stopped))
     assert status_reports.stopped(stopped, "enough", AT)["phase"] == "Stopped"
 
 
@@ -149,12 +149,12 @@ def test_a_job_that_is_stopped_ends_without_its_master_if_that_does_not_come_bac
     lost["lastTransitionTime"] = pod_states.stamp(AT - 50)
     spec = {"stopped": True, "kubernetes": {"pendingS": 60}}
     job = making.job(spec=spec, status={"phase": "Running", "conditions": [lost]})
-    assert cleanup.left_alone_s(seen(job=job)) == pytest.approx(10)
-    assert cleanup.left_alone_s(seen(job=job, at=AT + 10)) == 0
+    assert lifecycle.left_alone_s(seen(job=job)) == pytest.approx(10)
+    assert lifecycle.left_alone_s(seen(job=job, at=AT + 10)) == 0
     back = making.job(spec=spec, status={"phase": "Running", "conditions": [lost | {"status": "True"}]})
     going_on = making.job(spec=spec | {"stopped": False}, status={"phase": "Running", "conditions": [lost]})
     for other in (back, going_on):
-        assert cleanup.left_alone_s(seen(job=other, at=AT + 1e6)) is None
+        assert lifecycle.left_alone_s(seen(job=other, at=AT + 1e6)) is None
 
 
 def test_a_spec_that_is_edited_to_what_cannot_be_is_told_and_the_last_good_one_is_gone_by():

@@ -3,7 +3,7 @@ from hypothesis import strategies as st
 
 from springtide.domain.plan.scale_plan import PlanStatus, PodState, PodWish, ScalePlan
 from springtide.platforms.k8s.objects import pods
-from springtide.platforms.k8s.operator import job_view, pod_plan, status_reports
+from springtide.platforms.k8s.operator import job_view, nodes, pod_plan, status_reports
 from springtide.platforms.k8s.operator.steps import DeletePod, EvictPod, MakePod, ResizePod, SetBudget
 from tests.unit.platforms.k8s import making
 
@@ -27,14 +27,14 @@ def running(entry, **more):
 
 
 def test_a_missing_pod_is_made():
-    (step,) = pod_plan.decide(seen(WORKER)).steps
+    (step,) = pod_plan.decide_pods(seen(WORKER)).steps
     assert isinstance(step, MakePod) and step.pod["metadata"]["name"] == "ctr-worker-0-0"
 
 
 def test_a_life_is_made_once_and_its_end_is_told():
     made = PlanStatus(budget=0, made={"worker-0": 0}, pods={"ctr-worker-0-0": PodState(phase="Running")})
     now = seen(WORKER, status=made)
-    assert pod_plan.decide(now).steps == ()
+    assert pod_plan.decide_pods(now).steps == ()
     status = status_reports.plan_status(now, status_reports.StepOutcome())
     assert status.pods["ctr-worker-0-0"] == PodState(phase="Gone", why="somebody has deleted it")
     assert status.made == {"worker-0": 0}
@@ -42,33 +42,33 @@ def test_a_life_is_made_once_and_its_end_is_told():
 
 def test_the_next_life_is_made():
     made = PlanStatus(budget=0, made={"worker-0": 0})
-    (step,) = pod_plan.decide(seen(PodWish(role="worker", rank=0, incarnation=1), status=made)).steps
+    (step,) = pod_plan.decide_pods(seen(PodWish(role="worker", rank=0, incarnation=1), status=made)).steps
     assert step.pod["metadata"]["name"] == "ctr-worker-0-1"
 
 
 def test_what_is_not_in_the_plan_is_asked_to_end():
-    (step,) = pod_plan.decide(seen(pods=[running(WORKER)])).steps
+    (step,) = pod_plan.decide_pods(seen(pods=[running(WORKER)])).steps
     assert step == DeletePod("ctr-worker-0-0", "u-ctr-worker-0-0", 7, "it is not in the plan any more")
 
 
 def test_what_must_end_at_once_gets_no_time():
-    (step,) = pod_plan.decide(seen(pods=[running(WORKER)], kill=("ctr-worker-0-0",))).steps
+    (step,) = pod_plan.decide_pods(seen(pods=[running(WORKER)], kill=("ctr-worker-0-0",))).steps
     assert isinstance(step, DeletePod) and step.grace_s == 0
 
 
 def test_a_pod_on_its_way_out_is_left_alone_until_it_is_overdue():
     leaving = running(WORKER, deleted_at="2027-01-15T08:00:00Z")  # AT
-    decided = pod_plan.decide(seen(pods=[leaving]))
+    decided = pod_plan.decide_pods(seen(pods=[leaving]))
     assert decided.steps == () and decided.again_s == 30
     late = running(WORKER, deleted_at="2027-01-15T07:59:00Z")
-    (step,) = pod_plan.decide(seen(pods=[late])).steps
+    (step,) = pod_plan.decide_pods(seen(pods=[late])).steps
     assert isinstance(step, DeletePod) and step.grace_s == 0
 
 
 def test_ended_pods_stay_for_their_logs_the_newest_of_each_role():
     lives = [PodWish(role="worker", rank=0, incarnation=number) for number in range(5)]
     ended = [running(each, phase="Failed") for each in lives[:4]]
-    steps = pod_plan.decide(seen(lives[4], pods=[*ended, running(lives[4])])).steps
+    steps = pod_plan.decide_pods(seen(lives[4], pods=[*ended, running(lives[4])])).steps
     assert {step.name for step in steps} == {"ctr-worker-0-0", "ctr-worker-0-1"}
 
 
@@ -76,15 +76,15 @@ def test_a_job_that_is_over_has_no_running_pods():
     over = making.job(status={"phase": "Succeeded"})
     ended = PodWish(role="worker", rank=1)
     found = seen(WORKER, ended, job=over, pods=[running(WORKER), running(ended, phase="Succeeded")])
-    assert [step.name for step in pod_plan.decide(found).steps] == ["ctr-worker-0-0"]
+    assert [step.name for step in pod_plan.decide_pods(found).steps] == ["ctr-worker-0-0"]
 
 
 def test_other_resources_are_asked_for_where_the_cluster_can():
     more = PodWish(role="worker", rank=0, cpu=2.0)
-    (step,) = pod_plan.decide(seen(more, pods=[running(WORKER)], can_resize=True)).steps
+    (step,) = pod_plan.decide_pods(seen(more, pods=[running(WORKER)], can_resize=True)).steps
     assert step == ResizePod("ctr-worker-0-0", "worker", {"requests": {"cpu": "2000m"}, "limits": {"cpu": "2000m"}})
     without = seen(more, pods=[running(WORKER)])
-    assert pod_plan.decide(without).steps == ()
+    assert pod_plan.decide_pods(without).steps == ()
     said = status_reports.plan_status(without, status_reports.StepOutcome()).pods["ctr-worker-0-0"]
     assert said.resized == "Unsupported"
 
@@ -95,10 +95,10 @@ def test_resources_that_the_cluster_has_added_stay_and_are_no_reason_to_change_a
     resources["limits"] = {"cpu": "1", "memory": "2Gi"}  # by a LimitRange
     resources["requests"] = {"cpu": "1", "memory": "1Gi", "ephemeral-storage": "1Gi"}
     as_it_is = seen(WORKER, pods=[pod], can_resize=False)
-    assert pod_plan.decide(as_it_is).steps == ()
+    assert pod_plan.decide_pods(as_it_is).steps == ()
     assert status_reports.plan_status(as_it_is, status_reports.StepOutcome()).pods["ctr-worker-0-0"].resized == ""
     more = PodWish(role="worker", rank=0, cpu=2.0)
-    (step,) = pod_plan.decide(seen(more, pods=[pod], can_resize=True)).steps
+    (step,) = pod_plan.decide_pods(seen(more, pods=[pod], can_resize=True)).steps
     assert step.resources == {
         "limits": {"cpu": "2000m", "memory": "2Gi"},
         "requests": {"cpu": "2000m", "memory": "1Gi", "ephemeral-storage": "1Gi"},
@@ -111,30 +111,30 @@ def test_what_cannot_be_had_is_not_asked_for_again_until_something_else_is():
         budget=0, pods={"ctr-worker-0-0": PodState(phase="Running", resized="Infeasible")}, observed_generation=3
     )
     same = seen(more, pods=[running(WORKER)], can_resize=True, status=known, plan_generation=3)
-    assert pod_plan.decide(same).steps == ()
+    assert pod_plan.decide_pods(same).steps == ()
     later = seen(more, pods=[running(WORKER)], can_resize=True, status=known, plan_generation=4)
-    assert len(pod_plan.decide(later).steps) == 1
+    assert len(pod_plan.decide_pods(later).steps) == 1
 
 
 def test_the_budget_follows_the_number_of_servers():
     servers = [PodWish(role="server", rank=rank) for rank in range(3)]
     known = PlanStatus(budget=2)
-    steps = pod_plan.decide(seen(*servers, pods=[running(each) for each in servers], status=known)).steps
+    steps = pod_plan.decide_pods(seen(*servers, pods=[running(each) for each in servers], status=known)).steps
     assert steps == (SetBudget(3),)
 
 
 def test_pods_leave_a_node_that_is_about_to_go():
     taint = {"key": "karpenter.sh/disrupted", "effect": "NoSchedule"}
-    doomed = job_view.doomed([{"metadata": {"name": "n1"}, "spec": {"taints": [taint]}}, {"metadata": {"name": "n2"}}])
+    doomed = nodes.doomed([{"metadata": {"name": "n1"}, "spec": {"taints": [taint]}}, {"metadata": {"name": "n2"}}])
     there, elsewhere = running(WORKER), running(PodWish(role="worker", rank=1, cpu=1.0))
     there["spec"]["nodeName"], elsewhere["spec"]["nodeName"] = "n1", "n2"
     found = seen(WORKER, PodWish(role="worker", rank=1, cpu=1.0), pods=[there, elsewhere], doomed=doomed)
-    (step,) = pod_plan.decide(found).steps
+    (step,) = pod_plan.decide_pods(found).steps
     assert isinstance(step, EvictPod) and step.name == "ctr-worker-0-0" and "Karpenter" in step.why
 
 
 def test_a_pod_of_an_earlier_job_is_waited_for():
-    decided = pod_plan.decide(seen(WORKER, foreign=frozenset({"ctr-worker-0-0"})))
+    decided = pod_plan.decide_pods(seen(WORKER, foreign=frozenset({"ctr-worker-0-0"})))
     assert decided.steps == () and decided.again_s is not None
 
 
@@ -158,7 +158,7 @@ def test_what_is_done_brings_about_the_plan_and_is_not_done_twice(entries, befor
     status = PlanStatus()
     for look in range(4):
         now = seen(*entries, pods=cluster.values(), can_resize=True, status=status)
-        steps = pod_plan.decide(now).steps
+        steps = pod_plan.decide_pods(now).steps
         assert look < 2 or not steps
         done, made = {}, {}
         for step in steps:

@@ -3,9 +3,9 @@ from hypothesis import strategies as st
 
 from springtide.domain.plan.scale_plan import PlanStatus, PodState
 from springtide.domain.spec import schema
-from springtide.platforms.k8s.client import capacity
 from springtide.platforms.k8s.objects import job_object
 from springtide.platforms.k8s.operator import job_view, status_reports
+from springtide.platforms.k8s.operator.nodes import capacity_for
 from tests.unit.platforms.k8s import making
 
 KEYS = st.sampled_from("abc")
@@ -62,10 +62,10 @@ def test_a_job_may_use_the_nodes_that_its_selector_and_tolerations_let_it():
         node("d", "2", "8Gi", pool="cpu", taints=[soft]),
     ]
     here = {"nodeSelector": {"pool": "cpu"}}
-    plain = capacity.room_for(making.job(spec={"kubernetes": here}), nodes)
+    plain = capacity_for(making.job(spec={"kubernetes": here}), nodes)
     assert (plain.nodes, plain.cpu, plain.node_cpu, plain.memory) == (2, 6.0, 4.0, 24 << 30)
     bears = {**here, "tolerations": [{"key": "spot", "operator": "Equal", "value": "yes"}]}
-    assert capacity.room_for(making.job(spec={"kubernetes": bears}), nodes).cpu == 13.5
+    assert capacity_for(making.job(spec={"kubernetes": bears}), nodes).cpu == 13.5
     anything = {"tolerations": [{"operator": "Exists"}]}
-    assert capacity.room_for(making.job(spec={"kubernetes": anything}), nodes).nodes == 4
-    assert capacity.room_for(making.job(), []).cpu == 0
+    assert capacity_for(making.job(spec={"kubernetes": anything}), nodes).nodes == 4
+    assert capacity_for(making.job(), []).cpu == 0

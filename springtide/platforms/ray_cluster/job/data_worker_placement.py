@@ -9,15 +9,57 @@ more cores left than it had.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
 
 from springtide import errors
 from springtide.domain.core.roles import Life, RoleKind
 from springtide.platforms.ray_cluster.cluster.node_drain import Ask
-from springtide.platforms.ray_cluster.job import node_choice
-from springtide.platforms.ray_cluster.job.node_choice import Nodes
 from springtide.rpc.messages import messages
+
+HAIR = 1e-6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nodes:
+    """Of a cluster, as they are now."""
+
+    free: Mapping[str, float]
+    """Cores that nobody has asked for, by the node's id."""
+    homes: Collection[str]
+    """Nodes with a trainer of the job."""
+    noise: Mapping[str, int]
+    """Other jobs that use its network: trained there and elsewhere too, or fed from there."""
+
+    def worth(self, node: str) -> tuple[bool, int]:
+        return node not in self.homes, 0 if node in self.homes else self.noise.get(node, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class DataWorkerMove:
+    """A data worker that would be better off elsewhere."""
+
+    life: Life
+    node: str
+    why: str
+
+
+def choose(cpu: float, nodes: Nodes) -> str:
+    """Return the best node with enough free cores; empty if none has them."""
+    fit = [node for node, free in nodes.free.items() if free >= cpu - HAIR]
+    return min(fit, key=lambda node: (*nodes.worth(node), -nodes.free[node], node), default="")
+
+
+def best_move(placed: Mapping[Life, tuple[str, float]], nodes: Nodes) -> DataWorkerMove | None:
+    """Return the worst-placed data worker for which a strictly better node has room. `placed`: node and cores."""
+    feeding = [(life, *where) for life, where in placed.items() if life.role.kind is RoleKind.DATA_WORKER]
+    for life, node, cpu in sorted(feeding, key=lambda one: (nodes.worth(one[1]), one[0]), reverse=True):
+        best = choose(cpu, nodes)
+        if best and nodes.worth(best) < nodes.worth(node):
+            where = "beside a trainer" if best in nodes.homes else "where fewer jobs use the network"
+            return DataWorkerMove(life, best, f"there is room for it {where}, on node {best[:8]}")
+    return None
+
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +79,6 @@ class DataWorkerMover:
         """Nodes that were asked for in vain, and the cores they had free then."""
 
     async def keep(self) -> None:
-        """Look again and again."""
         while True:
             await asyncio.sleep(LOOK_S)
             try:
@@ -46,13 +87,12 @@ class DataWorkerMover:
                 log.exception("whether data workers have better places cannot be seen now")
 
     async def look(self) -> None:
-        """Move one data worker, if there is one to move; until it has left."""
         placed = self._placed()
         if not any(life.role.kind is RoleKind.DATA_WORKER for life in placed):
             return
         nodes = self._nodes()
         free = {node: cpu for node, cpu in nodes.free.items() if cpu > self._tried.get(node, -1.0)}
-        if (found := node_choice.move(placed, replace(nodes, free=free))) is None:
+        if (found := best_move(placed, replace(nodes, free=free))) is None:
             return
         log.info("%s moves: %s", found.life, found.why)
         self._tried[found.node] = nodes.free[found.node]
@@ -63,8 +103,7 @@ class DataWorkerMover:
         if any(life.role.kind is RoleKind.DATA_WORKER for life in came):
             del self._tried[found.node]
 
-    async def _until_gone(self, found: node_choice.DataWorkerMove) -> None:
-        """Say it once, and wait: the master sees to the rest, and the first stays where there is no place after all."""
+    async def _until_gone(self, found: DataWorkerMove) -> None:
         told = False
         while found.life in self._placed():
             if not told:

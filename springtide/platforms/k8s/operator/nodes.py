@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from springtide.platforms.k8s.api import quantities
+from springtide.platforms.k8s.api import kinds
 from springtide.platforms.k8s.objects.job_object import JobObject
 
 
@@ -23,15 +23,15 @@ class NodeCapacity:
     node_memory: int = 0
 
 
-def room_for(job: JobObject, nodes: Iterable[Mapping[str, Any]]) -> NodeCapacity:
-    """Of all nodes where its pods could run; other pods are not counted."""
+def capacity_for(job: JobObject, nodes: Iterable[Mapping[str, Any]]) -> NodeCapacity:
+    """Add up the nodes where the job's pods could run; ignore other pods."""
     wish = job.job.kubernetes
     cpus, memories = [], []
     for node in nodes:
         if usable(node, wish.node_selector, wish.tolerations):
             offered = node.get("status", {}).get("allocatable") or {}
-            cpus.append(quantities.read(offered.get("cpu", 0)))
-            memories.append(int(quantities.read(offered.get("memory", 0))))
+            cpus.append(kinds.parse_quantity(offered.get("cpu", 0)))
+            memories.append(int(kinds.parse_quantity(offered.get("memory", 0))))
     if not cpus:
         return NodeCapacity()
     return NodeCapacity(
@@ -40,7 +40,6 @@ def room_for(job: JobObject, nodes: Iterable[Mapping[str, Any]]) -> NodeCapacity
 
 
 def usable(node: Mapping[str, Any], selector: Mapping[str, str], tolerations: Iterable[Mapping[str, Any]]) -> bool:
-    """Whether a pod with this selector and these tolerations could be put there."""
     spec, labels = node.get("spec") or {}, node.get("metadata", {}).get("labels") or {}
     if any(labels.get(name) != value for name, value in selector.items()):
         return False
@@ -50,7 +49,7 @@ def usable(node: Mapping[str, Any], selector: Mapping[str, str], tolerations: It
 
 
 def tolerates(toleration: Mapping[str, Any], taint: Mapping[str, Any]) -> bool:
-    """By the rules of the API: a key left out means any, an effect left out too."""
+    """Apply the API's rules: a missing key or effect matches any."""
     if toleration.get("effect") not in (None, "", taint.get("effect")):
         return False
     if not toleration.get("key"):
@@ -58,3 +57,25 @@ def tolerates(toleration: Mapping[str, Any], taint: Mapping[str, Any]) -> bool:
     if toleration["key"] != taint.get("key"):
         return False
     return toleration.get("operator") == "Exists" or toleration.get("value", "") == taint.get("value", "")
+
+
+DOOMING = {
+    "cloud.google.com/impending-node-termination": "the cloud takes this node back",
+    "aws-node-termination-handler/spot-itn": "the cloud takes this spot node back",
+    "aws-node-termination-handler/scheduled-maintenance": "this node is due for maintenance",
+    "aws-node-termination-handler/asg-lifecycle-termination": "this node is being replaced",
+    "karpenter.sh/disrupted": "Karpenter gives this node back",
+    "karpenter.sh/disruption": "Karpenter gives this node back",
+    "ToBeDeletedByClusterAutoscaler": "the cluster autoscaler gives this node back",
+    "node.kubernetes.io/out-of-service": "this node is out of service",
+}
+"""Taints by which clouds and autoscalers say that a node is about to go."""
+
+
+def doomed(nodes: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    found = {}
+    for node in nodes:
+        for taint in (node.get("spec") or {}).get("taints") or []:
+            if taint.get("key") in DOOMING:
+                found[node["metadata"]["name"]] = f"{DOOMING[taint['key']]} (taint {taint['key']})"
+    return found

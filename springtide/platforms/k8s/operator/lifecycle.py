@@ -5,10 +5,10 @@ kubelet, with the journal still there; the pod is made anew only when it is lost
 """
 
 from springtide.platforms.k8s.objects import names, pods
-from springtide.platforms.k8s.objects.job_object import JobCondition
+from springtide.platforms.k8s.objects.job_object import PENDING, JobCondition, condition
 from springtide.platforms.k8s.operator import pod_states
 from springtide.platforms.k8s.operator.job_view import OperatorView
-from springtide.platforms.k8s.operator.steps import DeletePod, MakeMaster, OperatorSteps, Prepare
+from springtide.platforms.k8s.operator.steps import DeleteJob, DeletePod, MakeMaster, OperatorSteps, Prepare, Step
 
 PAUSES_S = (0.0, 0.0, 10.0, 20.0, 40.0, 80.0, 160.0, 300.0)
 """Before the next master, by how many in a row did not last: one that was lost is replaced at once."""
@@ -20,8 +20,7 @@ LOOK_AGAIN_S = 2.0
 RUNNING = "MasterRunning"
 
 
-def decide(view: OperatorView) -> OperatorSteps:
-    """For a job that is not over."""
+def decide_master(view: OperatorView) -> OperatorSteps:
     pod = view.master
     if pod is None:
         return _make(view)
@@ -49,7 +48,7 @@ def _make(view: OperatorView) -> OperatorSteps:
 
 
 def in_a_row(view: OperatorView) -> int:
-    """Masters that did not last, up to now; one that did makes it a new count."""
+    """Count masters that did not last `LASTED_S`."""
     made_at = view.job.status.get("masterMadeAt")
     if not made_at or view.at - pod_states.seconds(made_at) >= LASTED_S:
         return 0
@@ -57,7 +56,6 @@ def in_a_row(view: OperatorView) -> int:
 
 
 def pause_s(view: OperatorView) -> float:
-    """Seconds until the next master may be made."""
     made_at = view.job.status.get("masterMadeAt")
     if not made_at:
         return 0.0
@@ -66,8 +64,7 @@ def pause_s(view: OperatorView) -> float:
     return max(0.0, PAUSES_S[min(row, len(PAUSES_S) - 1)] - since_s)
 
 
-def condition(view: OperatorView, made: bool, refused: str) -> JobCondition:
-    """What to say of the master now."""
+def master_condition(view: OperatorView, made: bool, refused: str) -> JobCondition:
     pod = view.master
     if refused:
         return JobCondition(type=RUNNING, status=False, reason="Refused", message=f"no master: {refused}")
@@ -94,3 +91,43 @@ def _absent(view: OperatorView) -> JobCondition:
     due = pod_states.stamp(view.at + pause_s(view))
     said = f"the master's pod is made anew at {due}: {in_a_row(view) + 1} in a row did not last"
     return JobCondition(type=RUNNING, status=False, reason="Waiting", message=said)
+
+
+def decide_over(view: OperatorView) -> OperatorSteps:
+    keep_s, ended_at = view.job.job.kubernetes.keep_s, view.job.status.get("endedAt")
+    if keep_s is None or not ended_at:
+        return OperatorSteps()
+    left_s = pod_states.seconds(ended_at) + keep_s - view.at
+    if left_s > 0:
+        return OperatorSteps(again_s=left_s)
+    return OperatorSteps(steps=(DeleteJob(f"it ended at {ended_at}, and was to be kept for {keep_s} s"),))
+
+
+def stopped_early(view: OperatorView) -> bool:
+    """True if the user stopped a job whose master does not run yet."""
+    if not view.job.job.stopped or view.job.phase not in ("", PENDING):
+        return False
+    return view.master is None or pod_states.state_of(view.master).phase != pod_states.RUNNING
+
+
+def left_alone_s(view: OperatorView) -> float | None:
+    """Seconds until the operator ends a stopped job whose master does not return; None: never.
+
+    A restarting master drains the job itself.
+    """
+    job = view.job
+    if not job.job.stopped or job.over or job.phase in ("", PENDING):
+        return None
+    said = condition(job.status, RUNNING)
+    if said.get("status") != "False":
+        return None
+    since_s = view.at - pod_states.seconds(said["lastTransitionTime"])
+    return max(0.0, job.job.kubernetes.pending_s - since_s)
+
+
+def decide_stopped(view: OperatorView) -> OperatorSteps:
+    pod = view.master
+    steps: tuple[Step, ...] = ()
+    if pod is not None and not pod_states.ending(pod):
+        steps = (DeletePod(pod["metadata"]["name"], pod["metadata"]["uid"], 0, "the job was stopped"),)
+    return OperatorSteps(steps=steps)

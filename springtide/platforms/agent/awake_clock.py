@@ -1,16 +1,29 @@
-"""Time during which this process ran: what an agent measures the silence of others by.
-
-In: a clock. Out: the same seconds, less those in which this process stood still (SIGSTOP, a paused container, a machine
-that was suspended). A process that wakes finds all its deadlines passed and the answers of others unread, and must not
-blame them. Read it often: a gap between two readings counts as `MOST_S` at most.
+"""Waiting for one thing unless another happens first. In: `platforms.agent.agent` and
+`platforms.agent.master_keeper`.
 """
 
 import asyncio
 import time
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, TypeVar
 
-from springtide.platforms.agent.waiting import Result
+Result = TypeVar("Result")
+
+
+async def unless(happens: asyncio.Event, work: Coroutine[Any, Any, Result], error: Callable[[], Exception]) -> Result:
+    """Return the result of `work`; if the event comes first, cancel it and raise `error`."""
+    working = asyncio.create_task(work)
+    waiting = asyncio.create_task(happens.wait())
+    try:
+        await asyncio.wait({working, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise error()
+        return working.result()
+    finally:
+        for task in (working, waiting):
+            task.cancel()
+        await asyncio.wait({working, waiting})
+
 
 LOOK_S = 0.2  # between two readings while something is waited for
 MOST_S = 0.5  # above LOOK_S, so that time passes at its own rate on a machine that is busy, too
@@ -24,14 +37,13 @@ class AwakeClock:
         self._read_at, self._awake_s = clock(), 0.0
 
     def now(self) -> float:
-        """Seconds awake so far."""
         read_at = self._clock()
         self._awake_s += min(read_at - self._read_at, MOST_S)
         self._read_at = read_at
         return self._awake_s
 
     async def within(self, limit_s: float, work: Coroutine[Any, Any, Result]) -> Result:
-        """Return what `work` returns; call it off and raise TimeoutError after so many seconds awake."""
+        """Await `work`; raise TimeoutError after `limit_s` seconds awake."""
         deadline = self.now() + limit_s
         working = asyncio.create_task(work)
         try:
