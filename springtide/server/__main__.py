@@ -23,7 +23,7 @@ from springtide.rpc.messages import messages
 from springtide.rpc.transport import channel
 from springtide.server import checkpoints, recovery, slot_loads, upload
 from springtide.server import mirror as mirroring
-from springtide.server.migration import Handing
+from springtide.server.migration import SlotHandover
 from springtide.server.server import ServerRole
 from springtide.telemetry import logs
 from springtide.telemetry.host.own_usage import OwnUsage
@@ -60,9 +60,14 @@ def serve(settings: config.Settings, over: threading.Event) -> None:
         assert isinstance(welcome, messages.ServerWelcome)
         link.introduce(msgspec.structs.replace(hello, welcomed=True))
         role = ServerRole(
-            index=rank, slots=welcome.slots, seed=welcome.seed, workers=welcome.workers, secret=secret,
-            host=channel.own_host(settings, link), certificates=settings.tls,
-        )  # fmt: skip
+            index=rank,
+            slots=welcome.slots,
+            seed=welcome.seed,
+            workers=welcome.workers,
+            secret=secret,
+            host=channel.own_host(settings, link),
+            certificates=settings.tls,
+        )
         try:
             with saves(role, link, welcome, settings, over) as scattered:
                 serve_job(role, link, welcome, over, OwnUsage(settings), scattered)
@@ -74,9 +79,12 @@ def serve(settings: config.Settings, over: threading.Event) -> None:
 
 @contextlib.contextmanager
 def saves(
-    role: ServerRole, link: channel.MasterChannel, welcome: messages.ServerWelcome, settings: config.Settings,
+    role: ServerRole,
+    link: channel.MasterChannel,
+    welcome: messages.ServerWelcome,
+    settings: config.Settings,
     over: threading.Event,
-) -> Iterator[Place | None]:  # fmt: skip
+) -> Iterator[Place | None]:
     """Checkpoints, where the job keeps any: written on the master's word, to the job's folder or a disk of its own.
 
     Others' files are taken for a mirror; files that nobody else sees are given away, and copied to storage. Out: the
@@ -88,7 +96,7 @@ def saves(
     life, secret, tls = f"{settings.member}.{settings.incarnation}", config.job_secret(settings), settings.tls
     disk = shared_disk.found(
         welcome.checkpoints, welcome.run, welcome.claim, scratch=settings.scratch, node=settings.node
-    )  # fmt: skip
+    )
     mirror = taking = None
     if welcome.mirror or disk.node:
         mirror = mirroring.Mirror(
@@ -97,9 +105,11 @@ def saves(
     with contextlib.ExitStack() as stack:
         if mirror is not None:
             own, host = disk.folder / settings.member, channel.own_host(settings, link)
-            taking = stack.enter_context(mirroring.Taking(own, secret, host, certificates=tls))
+            taking = stack.enter_context(mirroring.MirrorServer(own, secret, host, certificates=tls))
         takes_at, sweep = (taking.address, taking.sweep) if taking is not None else ("", None)
-        saver = checkpoints.Saver(role, disk.folder, life, run=welcome.run, node=disk.node, mirror=mirror, sweep=sweep)
+        saver = checkpoints.SlotSaver(
+            role, disk.folder, life, run=welcome.run, node=disk.node, mirror=mirror, sweep=sweep
+        )
         thread = checkpoints.start(saver, link.ask, over, takes_at, disk.node)
         if disk.node:
             stack.callback(thread.join, TIDY_S)
@@ -136,9 +146,9 @@ def serve_job(
         take_pulse(pulse)
 
     placed_at = threading.Event()
-    handing = Handing(role, link.ask, answer)
+    handing = SlotHandover(role, link.ask, answer)
     link.start_heartbeat(welcome.heartbeat_s, now, take_pulse, over.set)
-    source = recovery.Source("", 0)
+    source = recovery.RestoredFrom("", 0)
     if welcome.restore is not None:
         try:
             source = recovery.bring_back(role.store, welcome.restore, scattered)

@@ -35,7 +35,7 @@ WHOLE = sys.maxsize  # bytes of a piece while somebody waits for the checkpoint
 MOST_LINKS = 8  # increments after a full image, and up to as many more: so that not all slots become full ones at once
 
 
-class Slots(Protocol):
+class SlotStore(Protocol):
     """A server as this sees it: `server.server.ServerRole`."""
 
     store: _native.Store
@@ -65,12 +65,12 @@ class Chain:
         return self.links >= MOST_LINKS + slot % MOST_LINKS or self.more_bytes > self.full_bytes
 
 
-class Saver:
+class SlotSaver:
     """The saving of one server life."""
 
     def __init__(
         self,
-        role: Slots,
+        role: SlotStore,
         folder: pathlib.Path,
         life: str,
         *,
@@ -115,11 +115,11 @@ class Saver:
             lost = self._leave_lost_chains()
             if self._node:  # those before this one are complete, and needed or not, or were given up
                 self._sweep(order.needed, order.number - 1)
-        pace = Pace(BUSY_SHARE, self._rest, waited_for=lambda: order.hurry or self._role.hurried)
+        pace = WritePace(BUSY_SHARE, self._rest, waited_for=lambda: order.hurry or self._role.hurried)
         try:
             with SegmentWriter(
                 self._folder, self._life, order.number, order.part, run=self._run, home=self._home
-            ) as file:  # fmt: skip
+            ) as file:
                 if order.part:
                     self._write_slots(order, file, pace)
                 else:
@@ -138,9 +138,16 @@ class Saver:
         log.info("checkpoint %d: %d slots, %d bytes in %.2f s", order.number, len(written.pieces), file.size, seconds)
         tables = tuple(plain_spec(spec) for spec in self._role.store.tables())
         return messages.SaveReport(
-            order.term, order.number, written, tables, seconds=seconds, cpu_s=cpu_s, part=order.part,
-            unmirrored=unmirrored, lost=lost,
-        )  # fmt: skip
+            order.term,
+            order.number,
+            written,
+            tables,
+            seconds=seconds,
+            cpu_s=cpu_s,
+            part=order.part,
+            unmirrored=unmirrored,
+            lost=lost,
+        )
 
     def tidy(self, pulse: messages.HeartbeatReply) -> None:
         """The job is over; what nobody needs any more leaves this machine's disk."""
@@ -149,7 +156,7 @@ class Saver:
             with contextlib.suppress(OSError):
                 self._folder.rmdir()  # unless another server is here too
 
-    def _write(self, order: messages.SaveOrder, file: SegmentWriter, pace: "Pace") -> None:
+    def _write(self, order: messages.SaveOrder, file: SegmentWriter, pace: "WritePace") -> None:
         """All slots that are ours, those that come to us meanwhile too."""
         store, cut = self._role.store, self._role.store.cut()
         while left := [slot for slot in range(store.slots) if slot not in self._pending and self._role.owns(slot)]:
@@ -161,7 +168,7 @@ class Saver:
                 piece = self._append(file, slot, since, pace)
                 self._keep_if_ours(file, slot, grown(since, piece, order.number, cut, file.path.name))
 
-    def _write_slots(self, order: messages.SaveOrder, file: SegmentWriter, pace: "Pace") -> None:
+    def _write_slots(self, order: messages.SaveOrder, file: SegmentWriter, pace: "WritePace") -> None:
         """Those of the slots that are ours by now, in full: nobody else has them in this checkpoint."""
         cut = self._role.store.cut()
         for slot in filter(self._role.owns, order.slots):
@@ -174,7 +181,7 @@ class Saver:
         else:  # it left while it was copied: that may be half of it
             file.take_back(slot)
 
-    def _append(self, file: SegmentWriter, slot: int, since: Chain | None, pace: "Pace") -> SlotExtent:
+    def _append(self, file: SegmentWriter, slot: int, since: Chain | None, pace: "WritePace") -> SlotExtent:
         copy, cut = self._copy, since.cut if since else 0
 
         def write(handle: int, at: int) -> tuple[int, int, bool]:
@@ -242,7 +249,7 @@ def behind() -> Iterator[None]:
             os.sched_setscheduler(0, before, os.sched_param(0))
 
 
-class Pace:
+class WritePace:
     """Rests between pieces of work, so that they take no more than a share of the time; not while waited for."""
 
     def __init__(self, share: float, rest: Callable[[float], object], *, waited_for: Callable[[], bool]) -> None:
@@ -270,9 +277,12 @@ class Pace:
 
 
 def start(
-    saver: Saver, ask: Callable[[messages.Request], messages.Reply], over: threading.Event, takes_copies_at: str = "",
+    saver: SlotSaver,
+    ask: Callable[[messages.Request], messages.Reply],
+    over: threading.Event,
+    takes_copies_at: str = "",
     node: str = "",
-) -> threading.Thread:  # fmt: skip
+) -> threading.Thread:
     """Save whatever the master orders, in a thread, until the server leaves."""
 
     def attend() -> None:

@@ -24,7 +24,7 @@ STOP_S = 5.0  # for a chunk under way; the process ends then, and what was not a
 AGAIN_S = 0.5  # after a target that would not have them, or could not be reached
 
 
-class Handing:
+class SlotHandover:
     """A thread that does what the newest goal says. Asking for the same twice is harmless."""
 
     def __init__(

@@ -30,9 +30,16 @@ class Mirror:
     """A server's own files, kept a second time by its buddy."""
 
     def __init__(
-        self, folder: pathlib.Path, home: str, life: str, secret: bytes, *, run: str, certificates: str = "",
+        self,
+        folder: pathlib.Path,
+        home: str,
+        life: str,
+        secret: bytes,
+        *,
+        run: str,
+        certificates: str = "",
         asked: bool = True,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.home = home
         """Its folder, in the job's folder."""
         self.asked = asked
@@ -79,7 +86,7 @@ class Mirror:
         return tuple(name for name, _ in own)
 
 
-class Taking:
+class MirrorServer:
     """Takes others' files, and gives away what is in its folder, from the moment it is made until it is closed."""
 
     def __init__(self, folder: pathlib.Path, secret: bytes, host: str, *, certificates: str = "") -> None:
@@ -101,7 +108,7 @@ class Taking:
         self._thread.join()
         self._loop.close()
 
-    def __enter__(self) -> "Taking":
+    def __enter__(self) -> "MirrorServer":
         """Itself."""
         return self
 

@@ -23,7 +23,7 @@ NO_COPY = (
 )
 
 
-class Source(NamedTuple):
+class RestoredFrom(NamedTuple):
     """The checkpoint that slots came from."""
 
     where: str
@@ -34,7 +34,7 @@ class Source(NamedTuple):
     """Newer ones that could not be used, and why, each in a sentence."""
 
 
-def bring_back(store: _native.Store, wanted: messages.RestoreOrder, scattered: Place | None = None) -> Source:
+def bring_back(store: _native.Store, wanted: messages.RestoreOrder, scattered: Place | None = None) -> RestoredFrom:
     """Import the slots: from the checkpoint that is named, else from the newest one that can be read at all.
 
     The folder that is named lies in memory where its pages have outlived the server; `fallback` is storage. Where
@@ -45,18 +45,18 @@ def bring_back(store: _native.Store, wanted: messages.RestoreOrder, scattered: P
         places[wanted.where] = scattered
     if not wanted.slots:
         return _learn_tables(store, wanted, places[wanted.where])
-    first = Source(wanted.where, wanted.number)
+    first = RestoredFrom(wanted.where, wanted.number)
     try:
         return _import(store, first, wanted, places)
     except (errors.BadInput, OSError) as error:
         troubles = [f"checkpoint {first.number} in {first.where} cannot be used: {error}"]
     log.warning("%s", troubles[0])
-    found: list[Source] = []
+    found: list[RestoredFrom] = []
     for where, place in places.items():
         looked = reader.latest(place, wanted.slots, lineage=wanted.lineage)
         troubles += [each for each in looked.troubles if each not in troubles]
         if looked.manifest is not None:
-            found.append(Source(where, looked.manifest.number))
+            found.append(RestoredFrom(where, looked.manifest.number))
     if not found:
         hint = "" if scattered is None or wanted.fallback else NO_COPY
         raise errors.JobFailed("no checkpoint has its slots: " + "; ".join(troubles or ["there is none"]) + hint)
@@ -67,8 +67,8 @@ def bring_back(store: _native.Store, wanted: messages.RestoreOrder, scattered: P
 
 
 def _import(
-    store: _native.Store, source: Source, wanted: messages.RestoreOrder, places: Mapping[str, str | Place]
-) -> Source:  # fmt: skip
+    store: _native.Store, source: RestoredFrom, wanted: messages.RestoreOrder, places: Mapping[str, str | Place]
+) -> RestoredFrom:
     place = places[source.where]
     done = restore.restore(store, place, source.number, wanted.slots, wanted.lineage)
     log.info("restored from checkpoint %d in %s: %s", source.number, source.where, done)
@@ -78,10 +78,10 @@ def _import(
     return source._replace(spared=spared)
 
 
-def _learn_tables(store: _native.Store, wanted: messages.RestoreOrder, place: str | Place) -> Source:
+def _learn_tables(store: _native.Store, wanted: messages.RestoreOrder, place: str | Place) -> RestoredFrom:
     """A server without slots has nothing to bring back: the ledger need not go back for it."""
     try:
         restore.restore(store, place, wanted.number, (), wanted.lineage)
     except (errors.BadInput, OSError) as error:
         log.warning("checkpoint %d in %s: its tables cannot be read: %s", wanted.number, wanted.where, error)
-    return Source("", 0)
+    return RestoredFrom("", 0)

@@ -30,7 +30,7 @@ class Restored(NamedTuple):
 
 def restore(
     store: _native.Store, where: str | Place, number: int, slots: Iterable[int], lineage: Lineage | None = None
-) -> Restored:  # fmt: skip
+) -> Restored:
     """Declare the tables of that checkpoint and import these slots; BadInput when it is torn or of another run."""
     began = time.monotonic()
     place = place_of(where) if isinstance(where, str) else where

@@ -144,9 +144,14 @@ class ServerRole:
         doubtful = set(done["in_doubt"])
         self.in_doubt = {slot: self.in_doubt.get(slot, server) for slot in doubtful}
         return HandedOver(
-            moved=tuple(done["moved"]), server=server, bytes=done["bytes"], seconds=done["seconds"],
-            longest_freeze_s=done["longest_freeze_s"], local=done["local"], why=done["why"],
-        )  # fmt: skip
+            moved=tuple(done["moved"]),
+            server=server,
+            bytes=done["bytes"],
+            seconds=done["seconds"],
+            longest_freeze_s=done["longest_freeze_s"],
+            local=done["local"],
+            why=done["why"],
+        )
 
     def take_back(self, slot: int) -> bool:
         """Serve a slot again that was closed for a server which is lost, and never answered."""

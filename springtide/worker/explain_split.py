@@ -33,7 +33,7 @@ ITERABLE = (
 )
 
 
-class Explaining:
+class ScriptExplainer:
     """One script under observation."""
 
     def __init__(self, file: str, end: Callable[[int], Any] = os._exit) -> None:
@@ -62,7 +62,7 @@ class Explaining:
         try:
             made = splitting.make()
         except errors.BadInput as error:
-            return ScriptReport(why=f"{error}. Nothing moves", called=splitting.place)
+            return ScriptReport(why=f"{error}. NoLease moves", called=splitting.place)
         return report(splitting, source, made)
 
     def leave(self, told: ScriptReport) -> None:
@@ -106,7 +106,7 @@ def read_seconds(source: SampleSource) -> float:
 def main(file: str, given: list[str], end: Callable[[int], Any] = os._exit) -> None:
     """Run the script until enough was seen."""
     script = os.path.abspath(given[0])
-    explaining = Explaining(file, end)
+    explaining = ScriptExplainer(file, end)
     Job.witness = explaining.prepared
     logs.log_quietly(debug=False)
     sys.argv = given

@@ -36,11 +36,12 @@ from springtide.worker.input import (
     feed_switch,
     iterable,
     lease_prefetch,
+    read_batch,
 )
-from springtide.worker.input.iterable_bsp import Rounds
-from springtide.worker.input.readahead import ReadingAhead
+from springtide.worker.input.iterable_bsp import IterableRounds
+from springtide.worker.input.readahead import BatchReadahead
 from springtide.worker.link import master_link, progress
-from springtide.worker.link.step_timer import Meter
+from springtide.worker.link.step_timer import StepMeter
 from springtide.worker.load_guard import LoadGuard
 from springtide.worker.online import stream_setup as online
 from springtide.worker.split.controller import Splitting
@@ -67,7 +68,7 @@ def join(**settings: Any) -> "Job":
     if loaded.debug:
         excepthook.show_all()
     # alone, every call is a job of its own, so that a notebook can begin anew
-    return Job(loaded, master_link.current(loaded) if loaded.master else master_link.AloneLink(loaded))
+    return Job(loaded, master_link.current(loaded) if loaded.master else master_link.local_link(loaded))
 
 
 class Job:
@@ -78,7 +79,7 @@ class Job:
     indices.
     """
 
-    def __init__(self, settings: config.Settings, to_master: master_link.Link) -> None:
+    def __init__(self, settings: config.Settings, to_master: master_link.MasterLink) -> None:
         self._settings = settings
         self._link = to_master
         self._welcome = to_master.join()
@@ -92,14 +93,17 @@ class Job:
         """How they keep together, unless `prepare` is told otherwise: "async" or "bsp"."""
         self.data: Mapping[str, str] = script_settings.data_of(settings.data)
         """Paths or URLs by name, as the job's spec gives them: `job.data["train"]`."""
-        self.meter = Meter()
+        self.meter = StepMeter()
         """Where the time of each step went: `job.meter.collect()` sums it up."""
-        self._reports = progress.Reports(to_master, self.meter, every_s=settings.report_every_s)
+        self._reports = progress.ProgressReporter(to_master, self.meter, every_s=settings.report_every_s)
         to_master.before_finish(self._reports.send)
         place = self._welcome.place
-        self._registry = user_objects.Registry(
-            self._welcome.objects, to_master.keep_objects, every_s=settings.report_every_s, away=place is not None
-        )  # fmt: skip
+        self._registry = user_objects.ObjectRegistry(
+            self._welcome.objects,
+            to_master.reports.keep_objects,
+            every_s=settings.report_every_s,
+            away=place is not None,
+        )
         to_master.before_finish(self._registry.send)
         self._tracker = EpochTracker(to_master, self._registry, self._welcome, folder=user_loops.script_folder())
 
@@ -229,13 +233,13 @@ class Job:
         staleness: int | None,
         allocation: str | None,
         reduction: str | None,
-    ) -> setup.Shared:
+    ) -> setup.SharingOptions:
         if mode == "async" and allocation is not None:
             raise errors.BadInput('allocation= needs sync="bsp": else every worker has its own batches')
         if mode == "bsp" and staleness is not None:
             raise errors.BadInput('cache_staleness= needs sync="async": in step, no row that is used lacks anything')
         rules = cache_rules.rules(cache, allocation=allocation, staleness=staleness, base=self._welcome.cache)
-        return setup.Shared(opened, rules, unit_of(reduction))
+        return setup.SharingOptions(opened, rules, unit_of(reduction))
 
     def _keep(self, wired: setup.Wired) -> None:
         self._wired = wired
@@ -310,16 +314,28 @@ class Job:
         return card if card.in_step else dataclasses.replace(card, shard_batches=shards.batches_a_shard(card.batches))
 
     def _batches(
-        self, opened: sources.SampleSource, card: DatasetCard, mode: setup.Mode, wired: setup.Wired, accumulate: int,
+        self,
+        opened: sources.SampleSource,
+        card: DatasetCard,
+        mode: setup.Mode,
+        wired: setup.Wired,
+        accumulate: int,
         each: int | None,
-    ) -> batches.Batches:  # fmt: skip
+    ) -> batches.Batches:
         if opened.online is not None:
             if not self.alone:
                 feed_switch.refuse(self._link, online.NO_DATA_WORKERS)
             return online.batches_of(
-                opened.online, card, self._link, wired, self._reports, self.meter, at_rest=self._registry.rest,
-                parts=accumulate, each=each,
-            )  # fmt: skip
+                opened.online,
+                card,
+                self._link,
+                wired,
+                self._reports,
+                self.meter,
+                at_rest=self._registry.rest,
+                parts=accumulate,
+                each=each,
+            )
         in_step = mode == "bsp"
         group = self.workers if in_step else 1
         cutting = wired.cutting
@@ -335,22 +351,22 @@ class Job:
         if Job.witness is not None:
             Job.witness(self._splitting, opened)
 
-        def feed(passes: int) -> Iterator[batches.Handed]:
+        def feed(passes: int) -> Iterator[read_batch.ReadBatch]:
             first = passes * card.epochs
             epochs = range(first, first + card.epochs)
             if opened.samples is None and in_step:
-                return Rounds(opened, rank=self.rank, workers=self.workers).shared(wired.step, epochs)
+                return IterableRounds(opened, rank=self.rank, workers=self.workers).shared(wired.step, epochs)
             if opened.samples is None:
                 return iterable.leased(opened, card, epochs, self._link, alone=self.alone, parts=accumulate)
             this_pass = dataclasses.replace(card, first_epoch=first)
-            ask, hands = self._link.lease, self._link.hands
+            ask, tracker = self._link.leases.lease, self._link.leases.tracker
             direct = in_step or self.alone
-            source = lease_prefetch.Direct(ask) if direct else lease_prefetch.Ahead(ask, hands)
+            source = lease_prefetch.DirectLeases(ask) if direct else lease_prefetch.PrefetchedLeases(ask, tracker)
             draining = lambda: self._link.draining  # noqa: E731
-            wanted = batch_plan.leased(source, hands, this_pass, unit=unit, each=each, place=place, draining=draining)
+            wanted = batch_plan.leased(source, tracker, this_pass, unit=unit, each=each, place=place, draining=draining)
             sharing = wired.step.sharing
             if together is None or sharing is None:
-                back = None if direct else hands
+                back = None if direct else tracker
                 if accumulate == 1:
                     return batches.read(reader, wanted, back, draining=draining, plain=cutting is None)
                 sized = accumulation.split(wanted, card.batch_size // accumulate)
@@ -358,17 +374,24 @@ class Job:
             sharing.restart(together.place)
             allotting = sharing.allotting
             whole = batches.read(reader, wanted, wholes=lambda: allotting.wholes, plain=cutting is None)
-            return iter(ReadingAhead(whole, allotting.make_ready, allotting.review, sharing.read))
+            return iter(BatchReadahead(whole, allotting.make_ready, allotting.review, sharing.read))
 
         repeats = Repeats(opened, card, wired.model, wired.step, parts=accumulate, unit=unit)
         fixed = opened.samples is not None and (in_step or self.workers == 1) and cutting is None
         size = card.batch_size // accumulate
         length = card.epochs * len(batch_plan.batch_bounds(card.samples_used, size, group)) if fixed else None
         return batches.Batches(
-            feed if cutting is None else lambda passes: cutting.cut(feed(passes)), wired.step, self.meter,
-            ahead=wired.ahead, length=length, splitting=self._splitting, at_rest=self._at_rest(reader),
-            tracker=self._tracker, repeats=repeats, epochs=card.epochs,
-        )  # fmt: skip
+            feed if cutting is None else lambda passes: cutting.cut(feed(passes)),
+            wired.step,
+            self.meter,
+            ahead=wired.ahead,
+            length=length,
+            splitting=self._splitting,
+            at_rest=self._at_rest(reader),
+            tracker=self._tracker,
+            repeats=repeats,
+            epochs=card.epochs,
+        )
 
     def _splits(self, opened: sources.SampleSource, wired: setup.Wired) -> Splitting:
         """What searches for the part of forward() that data workers can compute, if nothing else forbids that."""

@@ -13,14 +13,14 @@ from torch import nn
 from springtide.domain.model.outline import SHARED_KEY, DenseOutline, Outline, TableOutline
 from springtide.embedding.lookup.tables import ServedTable
 from springtide.worker.link import master_link
-from springtide.worker.step.served_dense import Held, ServedDense
+from springtide.worker.step.served_dense import DenseSlot, ServedDense
 
 
 def outline(
     model: nn.Module, tables: Sequence[ServedTable], placed: Any, group: Sequence[tuple[str, torch.Tensor]] = ()
 ) -> Outline:
     """What servers hold of this model as trained, and what they do not. `group`: what a bsp group keeps, in order."""
-    held: list[Held] = []
+    held: list[DenseSlot] = []
     if isinstance(placed, ServedDense):
         held = placed.held + [one for one in placed.still.held if isinstance(one.param, nn.Parameter)]
     known = {id(one.param) for one in held} | {id(table.weight) for table in tables} | {id(one) for _, one in group}
@@ -37,16 +37,20 @@ def outline(
         ),
         dense=tuple(
             DenseOutline(
-                name=one.name, shape=tuple(one.param.shape), dtype=str(one.param.dtype).removeprefix("torch."),
-                table=one.table, first=one.first, chunks=one.chunks,
+                name=one.name,
+                shape=tuple(one.param.shape),
+                dtype=str(one.param.dtype).removeprefix("torch."),
+                table=one.table,
+                first=one.first,
+                chunks=one.chunks,
             )
             for one in held
         ),
         group=tuple("" if name in fleeting else name for name, _ in group),
         in_workers=tuple(name for name, tensor in state if id(tensor) not in known),
-    )  # fmt: skip
+    )
 
 
-def tell(to_master: master_link.Link, made: Outline) -> None:
+def tell(to_master: master_link.MasterLink, made: Outline) -> None:
     """Every worker says the same; once is enough."""
-    to_master.share(SHARED_KEY, msgspec.msgpack.encode(made))
+    to_master.shared.share(SHARED_KEY, msgspec.msgpack.encode(made))

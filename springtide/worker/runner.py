@@ -81,7 +81,7 @@ def tell(error: BaseException, script: str) -> int:
     blame = Blame.INFRASTRUCTURE if not_theirs else Blame.USER
     try:
         here = master_link.current()
-        line = error_summary.first_line(error, script, unneeded=here.unneeded, started_late=here.started_late)
+        line = error_summary.first_line(error, script, unneeded=here.leases.unneeded, started_late=here.started_late)
         here.fail(line, trace, blame)
     except errors.SpringtideError as lost:
         log.error("could not tell the master: %s", lost)

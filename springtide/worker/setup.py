@@ -29,22 +29,22 @@ from springtide.worker.bsp import allreduce_header, connect, group_state
 from springtide.worker.bsp.allreduce import Reducer
 from springtide.worker.bsp.batch_order import unsupported
 from springtide.worker.bsp.batch_order.dense_sums import OrderedReducer
-from springtide.worker.bsp.batch_order.unit_gradients import Kept
-from springtide.worker.bsp.batch_order.units import Cutting
-from springtide.worker.bsp.group import Group, Model
+from springtide.worker.bsp.batch_order.unit_gradients import UnitGradients
+from springtide.worker.bsp.batch_order.units import UnitSplitter
+from springtide.worker.bsp.group import BspGroup, GroupModel
 from springtide.worker.cache import row_cache, stale_cache
-from springtide.worker.cache.stale_cache import Copies
-from springtide.worker.input.subset import Picker
+from springtide.worker.cache.stale_cache import StaleRowCache
+from springtide.worker.input.subset import SourcePicker
 from springtide.worker.link import master_link
 from springtide.worker.link.optimizer import JobOptimizer
-from springtide.worker.link.step_timer import Meter
+from springtide.worker.link.step_timer import StepMeter
 from springtide.worker.step import served_dense
 from springtide.worker.step.dense_api import Dense
-from springtide.worker.step.hyperparams import Rates
+from springtide.worker.step.hyperparams import TableRates
 from springtide.worker.step.local_dense import LocalDense
-from springtide.worker.step.push_identity import Waiting
+from springtide.worker.step.push_identity import UnsteppedGradients
 from springtide.worker.step.served_dense import DenseGroup
-from springtide.worker.step.step import Step
+from springtide.worker.step.step import TrainingStep
 
 Mode = Literal["alone", "async", "bsp"]
 
@@ -55,17 +55,17 @@ class Wired:
 
     model: nn.Module
     optimizers: list[JobOptimizer]
-    step: Step
+    step: TrainingStep
     ahead: bool
     """Whether the next batch's rows are asked for before this one is trained."""
-    copies: Copies | None = None
+    copies: StaleRowCache | None = None
     """async: rows that this worker keeps."""
-    cutting: Cutting | None = None
+    cutting: UnitSplitter | None = None
     """bsp: hands out batches in units, where gradients are summed in the order of the batch."""
 
 
 @dataclass(frozen=True, slots=True)
-class Shared:
+class SharingOptions:
     """What workers may keep of the rows they train and, in a bsp group, do with batches of samples known by number."""
 
     source: SampleSource
@@ -89,12 +89,12 @@ def wire(
     model: nn.Module,
     own: Sequence[torch.optim.Optimizer],
     mode: Mode,
-    to_master: master_link.Link,
+    to_master: master_link.MasterLink,
     settings: config.Settings,
-    meter: Meter,
+    meter: StepMeter,
     on_step: Callable[[], None],
     max_staleness: int | None,
-    shared: Shared,
+    shared: SharingOptions,
 ) -> Wired:
     """Serve the model's tables, everything else staying what it is."""
     refuse(model, own, max_staleness)
@@ -103,7 +103,7 @@ def wire(
     client = client_of(to_master, settings, cache_of(shared, mode, copied))
     meter.spent = connect.spending(client)
     served = tables_of(model, client, settings)
-    rates = Rates(own, served)
+    rates = TableRates(own, served)
     groups = dense_groups(model, own, [table.weight for table in served])
     client.declare([table.spec for table in served])
     assign = functools.partial(assign_tables, client, served)
@@ -122,8 +122,8 @@ def wire(
             assign()
         else:
             group_state.declare(client)
-            held = Model(model, list(own), lambda: [tensor for _, tensor in state_tensors(model)], assign)
-            group = Group(to_master, client, held, reducer)
+            held = GroupModel(model, list(own), lambda: [tensor for _, tensor in state_tensors(model)], assign)
+            group = BspGroup(to_master, client, held, reducer)
             if shared.in_group(mode):
                 rules = row_cache.for_model(shared.rules, model)
                 welcome, unit = to_master.join(), max(1, shared.unit)
@@ -131,27 +131,38 @@ def wire(
                     rules, shared.source, lookups, served, reducer, group, meter, welcome, unit
                 )
     model_outline.tell(to_master, model_outline.outline(model, served, placed, state_tensors(model) if group else ()))
-    kept = Kept(client, reducer) if isinstance(reducer, OrderedReducer) else None
+    kept = UnitGradients(client, reducer) if isinstance(reducer, OrderedReducer) else None
     bound = max_staleness if mode == "async" else None
     ahead = mode == "async" and bound is None
-    step = Step(
-        lookups, served, placed, rates, to_master, meter,
-        group=group, sharing=sharing, kept=kept, ahead=ahead, bound=bound, named=settings.identities, on_step=on_step,
+    step = TrainingStep(
+        lookups,
+        served,
+        placed,
+        rates,
+        to_master,
+        meter,
+        group=group,
+        sharing=sharing,
+        kept=kept,
+        ahead=ahead,
+        bound=bound,
+        named=settings.identities,
+        on_step=on_step,
         waiting=waiting_for(lookups, groups, served) if mode == "async" else None,
-    )  # fmt: skip
+    )
     step.optimizers = [JobOptimizer(one, step.apply, fixed=mode == "async", tables=rates.weights) for one in own]
     if group is not None:
         group.form(step)
     model.register_forward_hook(_ForwardMark(meter))
-    cutting = None if kept is None else Cutting(lookups, Picker(shared.source), shared.unit)
+    cutting = None if kept is None else UnitSplitter(lookups, SourcePicker(shared.source), shared.unit)
     return Wired(model, step.optimizers, step, ahead, copied, cutting)
 
 
-def client_of(to_master: master_link.Link, settings: config.Settings, behind: Behind | None) -> TableClient:
+def client_of(to_master: master_link.MasterLink, settings: config.Settings, behind: Behind | None) -> TableClient:
     """A client of all servers, which follows them and their slots."""
     client = connect.to_tables(to_master, settings, behind=behind)
-    to_master.follow_servers(lambda servers: client.readdress(servers.addresses, servers.lives))
-    to_master.follow_slots(client.reroute)
+    to_master.news.follow_servers(lambda servers: client.readdress(servers.addresses, servers.lives))
+    to_master.news.slots.follow(client.reroute)
     return client
 
 
@@ -162,9 +173,9 @@ def tables_of(model: nn.Module, client: TableClient, settings: config.Settings) 
     return served
 
 
-def waiting_for(lookups: Lookups, groups: Sequence[DenseGroup], served: Sequence[ServedTable]) -> Waiting:
+def waiting_for(lookups: Lookups, groups: Sequence[DenseGroup], served: Sequence[ServedTable]) -> UnsteppedGradients:
     """What looks for gradients that no step has taken."""
-    return Waiting(lookups, [param for each in groups for _, param in each.members], tables=bool(served))
+    return UnsteppedGradients(lookups, [param for each in groups for _, param in each.members], tables=bool(served))
 
 
 def reducer_of(named: Sequence[tuple[str, nn.Parameter]], served: Sequence[ServedTable], *, ordered: bool) -> Reducer:
@@ -175,7 +186,7 @@ def reducer_of(named: Sequence[tuple[str, nn.Parameter]], served: Sequence[Serve
     return (OrderedReducer if ordered else Reducer)([param for _, param in named], None, words=said)
 
 
-def cache_of(shared: Shared, mode: Mode, kept: Copies | None) -> Behind | None:
+def cache_of(shared: SharingOptions, mode: Mode, kept: StaleRowCache | None) -> Behind | None:
     """What goes between this worker and its tables: a cache, where workers may come to keep rows."""
     if kept is not None:
         return kept.wrap
@@ -242,8 +253,8 @@ def serve_dense(
     client: TableClient,
     model: nn.Module,
     groups: Sequence[DenseGroup],
-    rates: Rates,
-    to_master: master_link.Link,
+    rates: TableRates,
+    to_master: master_link.MasterLink,
     max_staleness: int | None,
 ) -> Dense:
     """Async: dense parameters live on servers, from the first worker's values on.
@@ -253,7 +264,9 @@ def serve_dense(
     held = served_dense.declare(client, groups, rates)
     frozen = [(name, param) for name, param in model.named_parameters() if not param.requires_grad]
     trained = {id(one.param) for one in held}
-    still = served_dense.Still(client, [(name, one) for name, one in state_tensors(model) if id(one) not in trained])
+    still = served_dense.FrozenDense(
+        client, [(name, one) for name, one in state_tensors(model) if id(one) not in trained]
+    )
     served = served_dense.ServedDense(client, held, frozen=frozen, bounded=max_staleness is not None, still=still)
 
     def begin() -> None:
@@ -266,11 +279,11 @@ def serve_dense(
     return served
 
 
-def once(to_master: master_link.Link, what: str, do: Callable[[], None]) -> None:
+def once(to_master: master_link.MasterLink, what: str, do: Callable[[], None]) -> None:
     """The first worker that comes here does it, others wait until it is done. If it dies at it, another one does it."""
-    if to_master.claim(what):
+    if to_master.shared.claim(what):
         do()
-        to_master.settle(what)
+        to_master.shared.settle(what)
 
 
 def state_tensors(model: nn.Module) -> list[tuple[str, torch.Tensor]]:
@@ -297,7 +310,7 @@ def assign_tables(client: TableClient, served: Sequence[ServedTable]) -> None:
 class _ForwardMark:
     """Tells the meter that the model's forward is done."""
 
-    def __init__(self, meter: Meter) -> None:
+    def __init__(self, meter: StepMeter) -> None:
         self._done = meter.forward_done
         self._outside = compile_guard.outside_graphs(lambda: meter.forward_done())  # a clock has no place in a graph
 

@@ -22,7 +22,7 @@ from springtide.domain.data.epochs import EpochPlace
 MOST_BYTES = 256 * 1024  # of all objects of a worker: they are written to the master's journal again and again
 
 
-class Registry:
+class ObjectRegistry:
     """The objects of one worker. `given` is what was known of them when it joined; `tell` hands states to the link."""
 
     def __init__(

@@ -24,24 +24,24 @@ LOOP = """
 import sys
 import termios
 from springtide.domain.data.samples import DatasetCard
-from springtide.rpc.messages.messages import End, Report
+from springtide.rpc.messages.messages import DataEnd, MemberReport
 from springtide.worker.link import master_link
 
 here = master_link.current()
 welcome = here.join()
 card = DatasetCard(samples={samples}, batch_size=10, shard_batches=2, in_step=welcome.sync == "bsp")
 trained = 0
-here.hands.open(card)
+here.leases.tracker.begin_pass(card)
 while True:
-    if not (claimed := here.hands.claim(card.shard_size)):
-        if isinstance(here.lease(card, 1), End):
+    if not (claimed := here.leases.tracker.claim(card.shard_size)):
+        if isinstance(here.leases.lease(card, 1), DataEnd):
             break
         continue
     lease = claimed[0]
     {body}
     trained += lease.end - lease.first
-    here.hands.acknowledge(claimed[1:])
-    here.report(Report(step=trained // 10, samples=trained, loss=1 / trained))
+    here.leases.tracker.acknowledge(claimed[1:])
+    here.reports.report(MemberReport(step=trained // 10, samples=trained, loss=1 / trained))
 print("trained", trained)
 """
 """A worker that speaks to its master as the training loop does, but without torch, which takes seconds to import."""

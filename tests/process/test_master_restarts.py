@@ -24,11 +24,11 @@ NOTED = running.loop(
     body="ahead.keep_up(card, 20)\nopen('steps', 'a').write('.')\nimport time; time.sleep(0.02)", samples=10**12
 )
 for ours, real in (
-    ("here.lease(card, 1)", "ahead.more(card)"),
+    ("here.leases.lease(card, 1)", "ahead.more(card)"),
     (
         "trained = 0\n",
         "trained = 0\nfrom springtide.worker.input import lease_prefetch\n"
-        "ahead = lease_prefetch.Ahead(here.lease, here.hands)\n",
+        "ahead = lease_prefetch.PrefetchedLeases(here.leases.lease, here.leases.tracker)\n",
     ),
 ):
     assert ours in NOTED

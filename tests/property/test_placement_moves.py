@@ -10,7 +10,7 @@ from scipy import optimize
 
 from springtide import errors
 from springtide.embedding.placement import fewest_moves, heuristic, placement
-from springtide.embedding.placement.placement import Capacity, SlotLoad
+from springtide.embedding.placement.placement import ServerCapacity, SlotLoad
 
 SLOTS = 64
 
@@ -47,12 +47,12 @@ def excess(owners, servers, load):
 
 amounts = st.sampled_from([1.0, 2.0, 4.0])
 alike = st.dictionaries(
-    st.integers(0, 7), amounts.map(lambda size: Capacity(cpu=size, memory=size)), min_size=1, max_size=5
+    st.integers(0, 7), amounts.map(lambda size: ServerCapacity(cpu=size, memory=size)), min_size=1, max_size=5
 )
 """A server twice as large in both: with other proportions no layout may satisfy bytes and requests at once."""
 capacities = st.dictionaries(
     st.integers(0, 7),
-    st.builds(lambda cpu, memory: Capacity(cpu=cpu, memory=memory), amounts, amounts),
+    st.builds(lambda cpu, memory: ServerCapacity(cpu=cpu, memory=memory), amounts, amounts),
     min_size=1,
     max_size=5,
 )
@@ -137,7 +137,7 @@ few_slots = st.lists(st.integers(1, 4), min_size=9, max_size=9)
     st.lists(st.integers(0, 2), min_size=9, max_size=9),
     st.dictionaries(
         st.integers(0, 3),
-        st.builds(lambda cpu, memory: Capacity(cpu=cpu, memory=memory), amounts, amounts),
+        st.builds(lambda cpu, memory: ServerCapacity(cpu=cpu, memory=memory), amounts, amounts),
         min_size=1,
         max_size=3,
     ),
@@ -178,7 +178,7 @@ def test_larger_cases_take_the_fewest_moves_there_are(seed):
     rng = np.random.default_rng(seed)
     ranks = range(3 + seed % 2)
     load = [SlotLoad(bytes=1 + b, requests=1 + r) for b, r in rng.pareto(2.5, (SLOTS, 2))]
-    servers = {rank: Capacity() for rank in ranks if seed % 3 != 1 or rank != 1}
+    servers = {rank: ServerCapacity() for rank in ranks if seed % 3 != 1 or rank != 1}
     had = len(ranks) - (seed % 3 == 0)
     old = rng.integers(0, had, SLOTS).tolist() if seed % 3 == 2 else placement.even(SLOTS, had).server_of_slot
     best = by_a_solver(placement._problem(old, servers, load, placement.TOLERANCE))
@@ -192,7 +192,7 @@ def test_the_bound_counts_what_must_leave_and_what_must_arrive():
 
     def bound(*before):
         share = np.full((2, 2), 0.5)
-        problem = heuristic.Problem(before=np.array(before), part=part, share=share, tolerance=0.1)
+        problem = heuristic.PlacementProblem(before=np.array(before), part=part, share=share, tolerance=0.1)
         return fewest_moves.at_least(problem)
 
     assert bound(0, 1, 1, 1, 0, 0) == 0
@@ -206,7 +206,7 @@ def test_of_too_many_slots_the_ones_that_matter_are_laid_anew():
     rng = np.random.default_rng(0)
     load = [SlotLoad(bytes=1 + b, requests=1 + r) for b, r in rng.pareto(2.5, (1024, 2))]
     old = placement.even(1024, 7).server_of_slot
-    problem = placement._problem(old, {rank: Capacity() for rank in range(8)}, load, placement.TOLERANCE)
+    problem = placement._problem(old, {rank: ServerCapacity() for rank in range(8)}, load, placement.TOLERANCE)
     quick = heuristic.settled(problem, least=fewest_moves.at_least(problem))
     better = fewest_moves.fewer(problem, quick)
     assert problem.balanced(quick) and problem.balanced(better)
@@ -215,7 +215,7 @@ def test_of_too_many_slots_the_ones_that_matter_are_laid_anew():
 
 def test_without_time_the_quick_layout_stays():
     part, share = np.repeat(np.full((16, 1), 1 / 16), 2, axis=1), np.full((2, 2), 0.5)
-    problem = heuristic.Problem(before=np.zeros(16, dtype=np.int64), part=part, share=share, tolerance=0.1)
+    problem = heuristic.PlacementProblem(before=np.zeros(16, dtype=np.int64), part=part, share=share, tolerance=0.1)
     quick = np.array([0, 1] * 8)
     assert (fewest_moves.fewer(problem, quick, seconds=0.0) == quick).all()
 
@@ -225,7 +225,7 @@ def test_thousands_of_slots_take_the_fewest_moves_or_hardly_more_when_a_server_c
     """Against the bound, which no layout goes below: a new server, and one that leaves."""
     rng = np.random.default_rng(servers)
     load = [SlotLoad(bytes=1 + b, requests=1 + b + 0.2 * f) for b, f in rng.pareto(2.0, (1024, 2))]
-    ranks = {rank: Capacity() for rank in range(servers)}
+    ranks = {rank: ServerCapacity() for rank in range(servers)}
     came = placement.even(1024, servers - 1).server_of_slot
     assert len(placement.moves(came, ranks, load)) <= 1.1 * placement.fewest(came, ranks, load)
     gone = placement.even(1024, servers + 1).server_of_slot
@@ -236,7 +236,7 @@ def test_thousands_of_slots_take_the_fewest_moves_or_hardly_more_when_a_server_c
 def test_with_equal_slots_a_new_server_costs_only_what_it_gets(servers):
     old = placement.even(1024, servers - 1).server_of_slot
     load = [SlotLoad(bytes=10.0, requests=3.0)] * 1024
-    moves = placement.moves(old, {rank: Capacity() for rank in range(servers)}, load)
+    moves = placement.moves(old, {rank: ServerCapacity() for rank in range(servers)}, load)
     got = [move.slot for move in moves if move.target == servers - 1]
     assert len(got) == len(moves)
     assert 0.9 * 1024 / servers <= len(got) <= 0.9 * 1024 / servers + servers
@@ -244,13 +244,13 @@ def test_with_equal_slots_a_new_server_costs_only_what_it_gets(servers):
 
 def test_a_replaced_server_hands_over_all_it_has_and_others_keep_theirs():
     old = placement.even(1024, 2).server_of_slot
-    moves = placement.moves(old, {0: Capacity(), 2: Capacity()}, [SlotLoad()] * 1024)
+    moves = placement.moves(old, {0: ServerCapacity(), 2: ServerCapacity()}, [SlotLoad()] * 1024)
     assert {(move.source, move.target) for move in moves} == {(1, 2)} and len(moves) == 512
 
 
 def test_a_server_with_twice_the_cpu_takes_more_requests():
     old = placement.even(64, 2).server_of_slot
-    servers = {0: Capacity(cpu=3.0), 1: Capacity(cpu=1.0)}
+    servers = {0: ServerCapacity(cpu=3.0), 1: ServerCapacity(cpu=1.0)}
     load = [SlotLoad(bytes=0.0, requests=1.0)] * 64
     now = applied(old, placement.moves(old, servers, load))
     assert now.count(0) > 34
@@ -260,9 +260,9 @@ def test_thousands_of_skewed_slots_end_near_their_share():
     rng = np.random.default_rng(7)
     load = [SlotLoad(bytes=float(b), requests=float(r)) for b, r in rng.pareto(2.0, (4096, 2))]
     old = placement.even(4096, 7).server_of_slot
-    moves = placement.moves(old, {rank: Capacity() for rank in range(8)}, load)
+    moves = placement.moves(old, {rank: ServerCapacity() for rank in range(8)}, load)
     now = applied(old, moves)
-    assert max(excess(now, {rank: Capacity() for rank in range(8)}, load).values()) < 0.05
+    assert max(excess(now, {rank: ServerCapacity() for rank in range(8)}, load).values()) < 0.05
 
 
 def test_nobody_to_stay_is_refused():

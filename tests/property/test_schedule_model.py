@@ -22,7 +22,7 @@ def streams(draw):
     rows = draw(st.integers(1, 12))
     ids = st.lists(st.integers(0, rows - 1), min_size=samples * tables, max_size=samples * tables)
     batches = draw(st.lists(ids, min_size=1, max_size=8))
-    chosen = allocate.Settings(
+    chosen = allocate.ScheduleSettings(
         workers=workers,
         capacity_rows=draw(st.sampled_from([0, 1, 2, 5, 100])),
         policy=draw(st.sampled_from(["anneal", "contiguous", "laia", "random"])),
@@ -41,7 +41,7 @@ def test_every_plan_is_legal_and_writes_back_no_row_in_vain(stream):
     scheduler, model = allocate.Scheduler(chosen), Model(workers=chosen.workers)
     before = []
     for ids in batches:
-        features = [allocate.Feature(table, np.ascontiguousarray(column)) for table, column in enumerate(ids.T)]
+        features = [allocate.FeatureIds(table, np.ascontiguousarray(column)) for table, column in enumerate(ids.T)]
         plans = scheduler.schedule(features, len(ids)).plans
         model.step(schedule_model.actions(plans, before))  # raises at the first rule that is broken
         before = plans

@@ -15,7 +15,7 @@ WIDE = 2**24
 @st.composite
 def runs(draw):
     """Settings, and a few batches of bags over two or three tables; two features may share a table."""
-    chosen = allocate.Settings(
+    chosen = allocate.ScheduleSettings(
         workers=draw(st.sampled_from([1, 2, 3, 5, 8])),
         capacity_rows=draw(st.sampled_from([0, 1, 2, 5, 20, 1000])),
         policy=draw(st.sampled_from([name for name in allocate.POLICIES if name != "exhaustive"])),
@@ -42,7 +42,7 @@ def runs(draw):
 def feature(random, table, samples, spread, *, bags):
     lengths = random.integers(0, 4, samples) if bags else np.ones(samples, dtype=np.int64)
     ids = WIDE + random.integers(0, spread, int(lengths.sum())) * random.choice([1, -1, 2**33])
-    return allocate.Feature(table, ids, np.concatenate([[0], np.cumsum(lengths)]) if bags else None)
+    return allocate.FeatureIds(table, ids, np.concatenate([[0], np.cumsum(lengths)]) if bags else None)
 
 
 def keys_of(features, sample):
@@ -136,7 +136,9 @@ def test_plans_and_caches_are_those_of_plain_sets(run):
 @given(runs())
 def test_laia_gives_each_sample_in_turn_to_a_worker_with_room_that_caches_most_of_its_keys(run):
     chosen, batches, _ = run
-    scheduler = allocate.Scheduler(allocate.Settings(workers=chosen.workers, capacity_rows=chosen.capacity_rows))
+    scheduler = allocate.Scheduler(
+        allocate.ScheduleSettings(workers=chosen.workers, capacity_rows=chosen.capacity_rows)
+    )
     for samples, features in batches:
         caches = [set() for _ in range(chosen.workers)]
         for worker, cache in enumerate(caches):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from springtide.cli import app
-from springtide.embedding.schedule.scheduler import Settings
+from springtide.embedding.schedule.scheduler import ScheduleSettings
 from springtide_lab.bench.cache import id_streams
 from springtide_lab.reproduce.herald import (
     counts,
@@ -69,7 +69,7 @@ def test_the_native_scheduler_counts_what_plain_caches_with_versions_count(share
     batches, capacity = stream.batches(1024), int(share * stream.total_rows)
     plain = plain_caches.count(batches, stream.rows, workers=8, capacity=capacity, skip=4)
     native = counts.count(
-        batches, Settings(workers=8, capacity_rows=capacity, policy="random", on_demand=False), skip=4
+        batches, ScheduleSettings(workers=8, capacity_rows=capacity, policy="random", on_demand=False), skip=4
     )
     assert native.pushes == pytest.approx(plain.pushes, rel=0.01)  # other random parts of the same batches
     assert native.pulls == pytest.approx(plain.pulls, rel=0.01)

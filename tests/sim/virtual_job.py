@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from springtide.data.ledger.job_ledger import JobLedger
 from springtide.domain.data.leases import LeaseHolder, LeaseKey, NoLease
 from springtide.domain.data.samples import DatasetCard
-from springtide.master.data.stragglers import LeaseBalancer
-from springtide.worker.link.lease_tracker import Claim, Hands
+from springtide.master.data.stragglers import Balance
+from springtide.worker.link.lease_tracker import BatchClaim, LeaseTracker
 
 STEP_S = 0.05
 LEAD_S = 12.0
@@ -21,13 +21,13 @@ class VirtualWorker:
     rank: int
     batch_s: float
     """Seconds a batch."""
-    hands: Hands = field(default_factory=Hands)
-    doing: Claim | None = None
+    tracker: LeaseTracker = field(default_factory=LeaseTracker)
+    doing: BatchClaim | None = None
     ready_at: float = 0.0
     beat_at: float = 0.0
     ask_at: float = 0.0
     batches: int = 0
-    apply: Callable[[Claim], None] = lambda claim: None
+    apply: Callable[[BatchClaim], None] = lambda claim: None
     """What the servers do with a batch."""
 
     def go(self, book, card, now):
@@ -35,34 +35,34 @@ class VirtualWorker:
         while self.ready_at <= now:
             if self.doing is not None:
                 self.apply(self.doing)
-                self.hands.acknowledge([self.doing])
+                self.tracker.acknowledge([self.doing])
                 self.batches += 1
-            claimed = self.hands.claim(card.batch_size)
+            claimed = self.tracker.claim(card.batch_size)
             self.doing = claimed[1] if claimed else None
             if self.doing is None:
                 break
             self.ready_at = max(self.ready_at, now - STEP_S) + self.batch_s
         if self.ready_at <= now:
             self.ready_at = now
-        if now >= self.ask_at and self.hands.unclaimed * self.batch_s / card.batch_size < LEAD_S:
+        if now >= self.ask_at and self.tracker.unclaimed * self.batch_s / card.batch_size < LEAD_S:
             self.ask(book, card, now)
         if now >= self.beat_at:
             self.beat_at = now + 1.0
-            words = self.hands.words()
+            words = self.tracker.report()
             verdict = book.report(LeaseHolder(self.rank), words.progress, now, words.era)
-            self.hands.told(words)
-            self.hands.heed(verdict.revoked, verdict.wishes, era=book.era)
+            self.tracker.on_reported(words)
+            self.tracker.apply_changes(verdict.revoked, verdict.wishes, era=book.era)
 
     def ask(self, book, card, now):
-        words = self.hands.words()
+        words = self.tracker.report()
         book.report(LeaseHolder(self.rank), words.progress, now, words.era)
-        self.hands.told(words)
+        self.tracker.on_reported(words)
         known = [LeaseKey(word.shard, word.first) for word in words.progress]
         answer = book.lease(LeaseHolder(self.rank), card, 2, now, known, words.era)
         if isinstance(answer, NoLease):
             self.ask_at = now + 0.1
         else:
-            self.hands.take(card, answer, book.era)
+            self.tracker.add_grants(card, answer, book.era)
 
 
 @dataclass
@@ -81,8 +81,8 @@ class VirtualJob:
         self.book = JobLedger(workers=len(self.speeds))
         self.workers = [VirtualWorker(rank, self.batch_s / speed) for rank, speed in enumerate(self.speeds)]
         for worker in self.workers:
-            worker.hands.open(self.card)
-        balance, now, tick = LeaseBalancer(), 0.0, 0
+            worker.tracker.begin_pass(self.card)
+        balance, now, tick = Balance(), 0.0, 0
         while self.book.samples_done < self.card.epochs * self.card.samples_used:
             now = tick * STEP_S
             change(self, now)

@@ -10,18 +10,18 @@ from typing import Any, NamedTuple
 import torch
 
 from springtide.embedding.lookup import id_routes
-from springtide.embedding.lookup.calls import Call
+from springtide.embedding.lookup.calls import LookupCall
 
 Layout = tuple[Any, ...]
 Key = tuple[Any, ...]
 KEPT_LAYOUTS = 4  # full batches, an epoch's last one, and some to spare
 
 
-class Found(NamedTuple):
+class FoundCall(NamedTuple):
     """One call of a batch: its key, the call, where its ids come from, and what the finder knows about it."""
 
     key: Key
-    call: Call
+    call: LookupCall
     inputs: tuple[id_routes.Route | None, ...]
     learnt: Any
 
@@ -29,12 +29,12 @@ class Found(NamedTuple):
 class _Part(NamedTuple):
     """One call, its ids at `delta` bytes after the begin of a leaf."""
 
-    found: Found
+    found: FoundCall
     leaf: int
     delta: int
 
 
-class Replay:
+class CallCache:
     """Layouts of batches seen, and how their calls follow from them."""
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class Replay:
         self._paths = None
         self._known.clear()
 
-    def recall(self, batch: Any) -> list[Found] | None:
+    def recall(self, batch: Any) -> list[FoundCall] | None:
         """The calls of this batch, when one laid out alike was seen."""
         if self._paths is None:
             return None
@@ -60,11 +60,13 @@ class Replay:
             base, version = bases[at]  # views of a leaf share its version
             address = base + delta
             (_, count, stride), (_, _, shape, strides) = call.ids[0], key[1]
-            moved = Call(call.features, [(address, count, stride)], call.bags, call.shapes, call.places, (leaves[at],))
-            recalled.append(Found((key[0], (address, version, shape, strides), *key[2:]), moved, inputs, learnt))
+            moved = LookupCall(
+                call.features, [(address, count, stride)], call.bags, call.shapes, call.places, (leaves[at],)
+            )
+            recalled.append(FoundCall((key[0], (address, version, shape, strides), *key[2:]), moved, inputs, learnt))
         return recalled
 
-    def note(self, batch: Any, found: Sequence[Found]) -> None:
+    def note(self, batch: Any, found: Sequence[FoundCall]) -> None:
         """Remember how this batch is laid out, if all of its calls are plain views of its leaves."""
         if self._paths is None:
             paths = {
@@ -80,10 +82,15 @@ class Replay:
         self._known[layout] = None if any(part is None for part in parts) else [part for part in parts if part]
 
 
-def _part(one: Found, leaves: Sequence[Any], at: dict[Any, int]) -> _Part | None:
+def _part(one: FoundCall, leaves: Sequence[Any], at: dict[Any, int]) -> _Part | None:
     """None for a call with offsets, several features, ids that were copied, or a leaf that is not known."""
     route, *others = one.inputs
-    if type(one.call) is not Call or len(one.call.ids) != 1 or one.call.bags[0][3] or one.call.weights is not None:
+    if (
+        type(one.call) is not LookupCall
+        or len(one.call.ids) != 1
+        or one.call.bags[0][3]
+        or one.call.weights is not None
+    ):
         return None
     if route is None or any(other is not None for other in others) or route.path not in at:
         return None

@@ -25,7 +25,7 @@ Bag = tuple[int, int, int, int, bool, int]
 
 
 @dataclass(slots=True, eq=False)
-class Feature:
+class LookupFeature:
     """What stays the same of one lookup from step to step."""
 
     name: str
@@ -36,10 +36,10 @@ class Feature:
 
 
 @dataclass(slots=True, eq=False)
-class Call:
+class LookupCall:
     """One forward of one module."""
 
-    features: tuple[Feature, ...]
+    features: tuple[LookupFeature, ...]
     ids: list[Ids]
     bags: list[Bag]
     shapes: list[tuple[int, ...]]
@@ -86,23 +86,23 @@ def flat_ids(ids: torch.Tensor) -> tuple[Ids, torch.Tensor]:
 
 
 def one_output(
-    feature: Feature, ids: torch.Tensor, bag: Bag, shape: tuple[int, ...], keep: Sequence[torch.Tensor] = ()
-) -> Call:
+    feature: LookupFeature, ids: torch.Tensor, bag: Bag, shape: tuple[int, ...], keep: Sequence[torch.Tensor] = ()
+) -> LookupCall:
     """The call of a module that looks one table up."""
     flat, ids = flat_ids(ids)
     dim = feature.table.spec.dim
-    return Call((feature,), [flat], [bag], [shape], [(0, 0, dim)], (ids, *keep))
+    return LookupCall((feature,), [flat], [bag], [shape], [(0, 0, dim)], (ids, *keep))
 
 
 def bag_call(
-    feature: Feature,
+    feature: LookupFeature,
     ids: torch.Tensor,
     offsets: torch.Tensor | None,
     *,
     mode: Mode,
     closed: bool = False,
     weights: torch.Tensor | None = None,
-) -> Call:
+) -> LookupCall:
     """nn.EmbeddingBag's call: 2-D ids, or 1-D ids with offsets, or 1-D ids with none (one id a bag)."""
     who, dim = f"table {feature.table.name!r}", feature.table.spec.dim
     ids = as_ids(ids, who)
@@ -133,7 +133,7 @@ def bag_call(
     return call
 
 
-def row_call(feature: Feature, ids: torch.Tensor) -> Call:
+def row_call(feature: LookupFeature, ids: torch.Tensor) -> LookupCall:
     """nn.Embedding's call: ids of any shape, a row each."""
     ids = as_ids(ids, f"table {feature.table.name!r}")
     dim = feature.table.spec.dim

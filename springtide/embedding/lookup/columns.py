@@ -11,19 +11,21 @@ from typing import Any
 import torch
 
 from springtide import _native
-from springtide.embedding.lookup.calls import Bag, Call, Feature, Ids
+from springtide.embedding.lookup.calls import Bag, Ids, LookupCall, LookupFeature
 from springtide.embedding.lookup.row_batch import Gathered, as_rows, differentiable_once
 from springtide.embedding.lookup.table_client import TableClient
 
 ID_BYTES = 8
 
 
-class ColumnsCall(Call):
+class ColumnsCall(LookupCall):
     """A call with a column of ids for each feature; lists of addresses are made only when it travels with others."""
 
     __slots__ = ("dims", "ids_tensor", "pooling")
 
-    def __init__(self, features: tuple[Feature, ...], ids: torch.Tensor, pooling: int, dims: tuple[int, ...]) -> None:
+    def __init__(
+        self, features: tuple[LookupFeature, ...], ids: torch.Tensor, pooling: int, dims: tuple[int, ...]
+    ) -> None:
         self.features = features
         self.ids_tensor = ids
         self.pooling = pooling
@@ -86,7 +88,7 @@ class PooledColumns(torch.autograd.Function):
         return None, None, None, None
 
 
-def fits(gathered: Gathered, call: Call) -> bool:
+def fits(gathered: Gathered, call: LookupCall) -> bool:
     """Whether this call can take the short way: all of the rows are its own, under one parameter that is trained."""
     return (
         isinstance(call, ColumnsCall)

@@ -14,9 +14,9 @@ import torch.overrides
 
 from springtide import _native
 from springtide.embedding.lookup import columns, compile_guard, id_routes
-from springtide.embedding.lookup.call_cache import Found, Replay
-from springtide.embedding.lookup.calls import Call
-from springtide.embedding.lookup.row_batch import Gathered, Plan, Pooled
+from springtide.embedding.lookup.call_cache import CallCache, FoundCall
+from springtide.embedding.lookup.calls import LookupCall
+from springtide.embedding.lookup.row_batch import Gathered, Pooled, RowPlan
 from springtide.embedding.lookup.table_client import TableClient
 
 log = logging.getLogger(__name__)
@@ -33,7 +33,7 @@ class Crossed(NamedTuple):
 
 
 @runtime_checkable
-class Recording(Protocol):
+class LookupRecording(Protocol):
     """A mode that records torch calls (dataworker/split/recorder/call_recorder.py): those inside a lookup are none of
     its business.
     """
@@ -46,7 +46,7 @@ class Recording(Protocol):
 class Caller(Protocol):
     """A served module: makes a Call of what it is given."""
 
-    def call(self, *inputs: Any) -> Call:
+    def call(self, *inputs: Any) -> LookupCall:
         """Addresses, bags and outputs of one lookup."""
         ...
 
@@ -56,7 +56,7 @@ class _Prefetched:
 
     __slots__ = ("call", "first", "learnt", "outs", "used")
 
-    def __init__(self, first: int, call: Call, learnt: "_Learnt") -> None:
+    def __init__(self, first: int, call: LookupCall, learnt: "_Learnt") -> None:
         self.first = first
         self.call = call
         self.learnt = learnt
@@ -64,7 +64,7 @@ class _Prefetched:
         self.outs: tuple[torch.Tensor, ...] | None = None
 
 
-class Handle:
+class LookupHandle:
     """A batch whose rows are on their way."""
 
     __slots__ = ("batch", "calls", "gathered", "pooled")
@@ -97,12 +97,12 @@ class Lookups:
         client.lookups = self
         self._anchor = torch.zeros((), requires_grad=True)
         self._eagerly = compile_guard.outside_graphs(lambda *call, **weights: self.run(*call, **weights))
-        self._plans: dict[tuple[int, ...], Plan] = {}
+        self._plans: dict[tuple[int, ...], RowPlan] = {}
         self._learnt: dict[tuple[int, int, bool], _Learnt] = {}
         """By module, its nth call in a step, and whether the batch was `Crossed`: ids come from elsewhere then."""
-        self._replays = {False: Replay(), True: Replay()}
+        self._replays = {False: CallCache(), True: CallCache()}
         self._counts: dict[int, int] = {}
-        self._active: Handle | None = None
+        self._active: LookupHandle | None = None
         self._pending: list[Gathered] = []
         self.after_step = 0
         """bsp: pulls that were not prefetched wait for this step of the group too; worker/step/step.py raises it."""
@@ -113,9 +113,9 @@ class Lookups:
 
     # -- batches, as the iterator sees them
 
-    def prefetch(self, batch: Any, *, after_step: int = 0) -> Handle:
+    def prefetch(self, batch: Any, *, after_step: int = 0) -> LookupHandle:
         """Ask for the rows of a batch that the loop gets later, as far as it is known where modules find their ids."""
-        handle = Handle(batch)
+        handle = LookupHandle(batch)
         found = self._replays[isinstance(batch, Crossed)].recall(batch)
         if found is None:
             found = self._find(batch)
@@ -129,7 +129,7 @@ class Lookups:
             first += len(one.call.features)
         return handle
 
-    def announced(self, batch: Any) -> list[Call]:
+    def announced(self, batch: Any) -> list[LookupCall]:
         """The calls that are known to come for this batch, without asking for anything. For any thread."""
         return [one.call for one in self._follow(batch)]
 
@@ -144,16 +144,16 @@ class Lookups:
         calls = [one for one in list(self._learnt.values()) if one.inputs is None]
         return {table for one in calls for table in one.tables}
 
-    def _find(self, batch: Any) -> list[Found]:
+    def _find(self, batch: Any) -> list[FoundCall]:
         """The same, remembered for batches that are laid out alike."""
         found = self._follow(batch)
         if found:
             self._replays[isinstance(batch, Crossed)].note(batch, found)
         return found
 
-    def _follow(self, batch: Any) -> list[Found]:
+    def _follow(self, batch: Any) -> list[FoundCall]:
         """The calls that are known to come for this batch, by following the way to their ids."""
-        found: list[Found] = []
+        found: list[FoundCall] = []
         crossed = isinstance(batch, Crossed)
         for (module_id, _, kind), learnt in list(self._learnt.items()):
             if learnt.inputs is None or kind is not crossed:
@@ -161,10 +161,10 @@ class Lookups:
             inputs = tuple(None if route is None else route.follow(batch) for route in learnt.inputs)
             if inputs[0] is None or any((i is None) != (r is None) for i, r in zip(inputs, learnt.inputs, strict=True)):
                 continue
-            found.append(Found(_call_key(module_id, inputs), learnt.module.call(*inputs), learnt.inputs, learnt))
+            found.append(FoundCall(_call_key(module_id, inputs), learnt.module.call(*inputs), learnt.inputs, learnt))
         return found
 
-    def begin(self, handle: Handle) -> None:
+    def begin(self, handle: LookupHandle) -> None:
         """The loop gets this batch now: forwards that follow look here first."""
         self._retire()
         self._active = handle
@@ -172,7 +172,7 @@ class Lookups:
 
     def learn(self, batch: Any) -> None:
         """Begin a batch of which nothing was prefetched."""
-        self.begin(Handle(batch))
+        self.begin(LookupHandle(batch))
 
     # -- lookups, as modules see them
 
@@ -183,7 +183,7 @@ class Lookups:
             return outs
         if torch._C._len_torch_function_stack():
             mode = torch.overrides._get_current_function_mode()
-            if isinstance(mode, Recording):
+            if isinstance(mode, LookupRecording):
                 binding = getattr(module, "springtide_binding", None)
                 mode.at_lookup(binding.tables[0].name if binding is not None else "", (*inputs, weights))
                 with torch._C.DisableTorchFunction():
@@ -212,7 +212,7 @@ class Lookups:
         gathered = Gathered(self.client, plan, [call], after_step=self.after_step)
         return self._pool(gathered, [(0, call)])
 
-    def run_together(self, calls: Sequence[Call]) -> list[tuple[torch.Tensor, ...]]:
+    def run_together(self, calls: Sequence[LookupCall]) -> list[tuple[torch.Tensor, ...]]:
         """Outputs of several calls whose rows are pulled in one request now."""
         gathered = Gathered(self.client, self._unannounced(calls), calls, after_step=self.after_step)
         firsts = [sum(len(call.features) for call in calls[:i]) for i in range(len(calls))]
@@ -220,12 +220,12 @@ class Lookups:
         ends = [sum(len(call.shapes) for call in calls[:i]) for i in range(len(calls) + 1)]
         return [outs[begin:end] for begin, end in itertools.pairwise(ends)]
 
-    def _unannounced(self, calls: Sequence[Call]) -> Plan:
+    def _unannounced(self, calls: Sequence[LookupCall]) -> RowPlan:
         plan = self._plan(calls)
         self.client.before_read(plan.tables)
         return plan
 
-    def _grouped(self, handle: Handle, ready: _Prefetched) -> tuple[torch.Tensor, ...]:
+    def _grouped(self, handle: LookupHandle, ready: _Prefetched) -> tuple[torch.Tensor, ...]:
         """The outputs of one prefetched call; the first to ask pools all of them. Each is handed out once."""
         assert handle.gathered is not None
         if torch.is_grad_enabled() and not handle.pooled:
@@ -241,7 +241,7 @@ class Lookups:
         mine, ready.outs = ready.outs, None
         return mine
 
-    def _pool(self, gathered: Gathered, calls: Sequence[tuple[int, Call]]) -> tuple[torch.Tensor, ...]:
+    def _pool(self, gathered: Gathered, calls: Sequence[tuple[int, LookupCall]]) -> tuple[torch.Tensor, ...]:
         if len(calls) == 1 and columns.fits(gathered, calls[0][1]):
             return (columns.PooledColumns.apply(self._anchor, gathered, calls[0][1], self._after_backward),)  # type: ignore[no-untyped-call]
         with torch._C.DisableTorchFunctionSubclass():
@@ -252,7 +252,7 @@ class Lookups:
         )
         return outs
 
-    def _plan(self, calls: Sequence[Call]) -> Plan:
+    def _plan(self, calls: Sequence[LookupCall]) -> RowPlan:
         if len(calls) == 1:
             features = calls[0].features
             key: tuple[int, ...] = (id(features),)
@@ -261,7 +261,7 @@ class Lookups:
             key = tuple(map(id, features))
         plan = self._plans.get(key)
         if plan is None or plan.features != features:
-            plan = self._plans[key] = Plan(features)
+            plan = self._plans[key] = RowPlan(features)
         return plan
 
     # -- gradients, as the optimizer sees them
@@ -291,7 +291,7 @@ class Lookups:
 
     # -- learning
 
-    def _note(self, module: Caller, count: int, batch: Any, inputs: tuple[Any, ...], call: Call) -> None:
+    def _note(self, module: Caller, count: int, batch: Any, inputs: tuple[Any, ...], call: LookupCall) -> None:
         kind = isinstance(batch, Crossed)
         key = (id(module), count, kind)
         if key not in self._learnt:

@@ -12,7 +12,7 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from springtide import _native
-from springtide.embedding.lookup.calls import Call, Feature
+from springtide.embedding.lookup.calls import LookupCall, LookupFeature
 from springtide.embedding.lookup.table_client import TableClient
 
 FLOAT_BYTES = 4
@@ -28,10 +28,10 @@ def differentiable_once(backward: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-class Plan:
+class RowPlan:
     """The features of a step that stay the same from batch to batch, and the parameters that get their gradients."""
 
-    def __init__(self, features: tuple[Feature, ...]) -> None:
+    def __init__(self, features: tuple[LookupFeature, ...]) -> None:
         self.features = features
         self.weights: list[torch.nn.Parameter] = []
         self.dims: list[int] = []
@@ -63,7 +63,7 @@ class Plan:
 class Gathered:
     """Unique rows of some calls, on their way or here."""
 
-    def __init__(self, client: TableClient, plan: Plan, calls: Sequence[Call], *, after_step: int = 0) -> None:
+    def __init__(self, client: TableClient, plan: RowPlan, calls: Sequence[LookupCall], *, after_step: int = 0) -> None:
         self.plan = plan
         if len(calls) == 1:
             self.step = calls[0].gather(client, plan.native, after_step)
@@ -75,13 +75,13 @@ class Gathered:
     @classmethod
     def merged(cls, client: TableClient, parts: "Sequence[Gathered]") -> "Gathered":
         """The gradients of several backward passes as one: a key of several has their sum."""
-        features: dict[int, Feature] = {}
+        features: dict[int, LookupFeature] = {}
         for part in parts:
             for feature, group in zip(part.plan.features, part.plan.groups, strict=True):
                 if part.step.touched(group):
                     features.setdefault(feature.table.spec.id, feature)
         both = cls.__new__(cls)
-        both.plan = Plan(tuple(features.values()))
+        both.plan = RowPlan(tuple(features.values()))
         group_of = {id(weight): group for group, weight in enumerate(both.plan.weights)}
         maps = [
             [group_of[id(weight)] if part.step.touched(group) else -1 for group, weight in enumerate(part.plan.weights)]
@@ -129,7 +129,7 @@ class Pooled(torch.autograd.Function):
         ctx: Any,
         anchor: torch.Tensor,
         gathered: Gathered,
-        calls: Sequence[tuple[int, Call]],
+        calls: Sequence[tuple[int, LookupCall]],
         after: Callable[[Gathered, list[int]], None],
         *weights: torch.Tensor | None,
     ) -> tuple[torch.Tensor, ...]:

@@ -155,7 +155,7 @@ def _bind_plain(
         table_weight.serve_weight(weight, client, known)
     else:
         known.paths = (*known.paths, path)
-    feature = calls.Feature(path, known, module.padding_idx, pull_padding=base is nn.Embedding)
+    feature = calls.LookupFeature(path, known, module.padding_idx, pull_padding=base is nn.Embedding)
     served_class = PLAIN[base]
     module.__class__ = (
         served_class if type(module) is base else type(type(module).__name__, (served_class, type(module)), {})

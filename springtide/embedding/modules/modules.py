@@ -190,21 +190,28 @@ class EmbeddingBag(_OpenTable):
             raise errors.UnknownName("mode", str(mode), ("sum", "mean", "max"))
         self.name, self.mode, self.padding_idx = name, mode, _padding(padding_idx, name or "EmbeddingBag")
         self.request = _request(
-            dim, name=name or "EmbeddingBag", optimizer=optimizer, lr=lr, init=init, dtype=dtype,
-            min_count=min_count, ttl=ttl, capacity=capacity,
-        )  # fmt: skip
+            dim,
+            name=name or "EmbeddingBag",
+            optimizer=optimizer,
+            lr=lr,
+            init=init,
+            dtype=dtype,
+            min_count=min_count,
+            ttl=ttl,
+            capacity=capacity,
+        )
 
     def requests(self, path: str) -> list[tuple[str, TableRequest]]:
         """The table this module asks for."""
         return [(self.name or path, self.request)]
 
-    def features(self, served: Sequence[ServedTable]) -> tuple[calls.Feature, ...]:
+    def features(self, served: Sequence[ServedTable]) -> tuple[calls.LookupFeature, ...]:
         """The lookup this module does."""
-        return (calls.Feature(served[0].name, served[0], self.padding_idx),)
+        return (calls.LookupFeature(served[0].name, served[0], self.padding_idx),)
 
     def call(
         self, ids: torch.Tensor, offsets: torch.Tensor | None = None, weights: torch.Tensor | None = None
-    ) -> calls.Call:
+    ) -> calls.LookupCall:
         """The lookup of one forward."""
         return calls.bag_call(self.binding.features[0], ids, offsets, mode=self.mode, weights=weights)
 
@@ -241,19 +248,26 @@ class Embedding(_OpenTable):
         super().__init__(torch.empty(0, _checked(dim, _name(name, "Embedding") or "Embedding")))
         self.name, self.padding_idx = name, _padding(padding_idx, name or "Embedding")
         self.request = _request(
-            dim, name=name or "Embedding", optimizer=optimizer, lr=lr, init=init, dtype=dtype,
-            min_count=min_count, ttl=ttl, capacity=capacity,
-        )  # fmt: skip
+            dim,
+            name=name or "Embedding",
+            optimizer=optimizer,
+            lr=lr,
+            init=init,
+            dtype=dtype,
+            min_count=min_count,
+            ttl=ttl,
+            capacity=capacity,
+        )
 
     def requests(self, path: str) -> list[tuple[str, TableRequest]]:
         """The table this module asks for."""
         return [(self.name or path, self.request)]
 
-    def features(self, served: Sequence[ServedTable]) -> tuple[calls.Feature, ...]:
+    def features(self, served: Sequence[ServedTable]) -> tuple[calls.LookupFeature, ...]:
         """The lookup this module does."""
-        return (calls.Feature(served[0].name, served[0], self.padding_idx, pull_padding=True),)
+        return (calls.LookupFeature(served[0].name, served[0], self.padding_idx, pull_padding=True),)
 
-    def call(self, ids: torch.Tensor) -> calls.Call:
+    def call(self, ids: torch.Tensor) -> calls.LookupCall:
         """The lookup of one forward."""
         return calls.row_call(self.binding.features[0], ids)
 
@@ -302,25 +316,32 @@ class EmbeddingBags(_OpenTable):
         self.lengths = tuple(named.values())
         self.request_of = {
             table: _request(
-                _checked(dim, f"EmbeddingBags {table!r}"), name=table, optimizer=optimizer, lr=lr, init=init,
-                dtype=dtype, min_count=min_count, ttl=ttl, capacity=capacity,
+                _checked(dim, f"EmbeddingBags {table!r}"),
+                name=table,
+                optimizer=optimizer,
+                lr=lr,
+                init=init,
+                dtype=dtype,
+                min_count=min_count,
+                ttl=ttl,
+                capacity=capacity,
             )
             for table, dim in named.items()
-        }  # fmt: skip
+        }
 
     def requests(self, path: str) -> list[tuple[str, TableRequest]]:
         """The tables this module asks for."""
         return [(f"{self.name or path}.{table}", request) for table, request in self.request_of.items()]
 
-    def features(self, served: Sequence[ServedTable]) -> tuple[calls.Feature, ...]:
+    def features(self, served: Sequence[ServedTable]) -> tuple[calls.LookupFeature, ...]:
         """The lookups this module does."""
-        return tuple(calls.Feature(table.name, table) for table in served)
+        return tuple(calls.LookupFeature(table.name, table) for table in served)
 
     def state_names(self) -> list[str]:
         """A table's entries begin with its name."""
         return [f"{table}." for table in self.dims]
 
-    def call(self, ids: torch.Tensor) -> calls.Call:
+    def call(self, ids: torch.Tensor) -> calls.LookupCall:
         """The lookup of one forward with one id a bag."""
         ids = calls.as_ids(ids, self.name or "EmbeddingBags")
         if ids.dim() != 2 or ids.shape[1] != len(self.lengths):
@@ -333,7 +354,7 @@ class EmbeddingBags(_OpenTable):
             return call
         shapes: list[tuple[int, ...]] = [(ids.shape[0], dim) for dim in self.lengths]
         places = [(i, 0, dim) for i, dim in enumerate(self.lengths)]
-        return calls.Call(self.binding.features, call.ids, call.bags, shapes, places, (ids,))
+        return calls.LookupCall(self.binding.features, call.ids, call.bags, shapes, places, (ids,))
 
     def forward(self, ids: torch.Tensor | Mapping[str, Any]) -> Any:
         """Rows of all tables, pooled."""

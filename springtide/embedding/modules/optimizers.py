@@ -94,9 +94,18 @@ KERNELS: dict[type[torch.optim.Optimizer], Callable[[Group], tables.OptimSpec]] 
 
 
 SETTLED = (
-    "momentum", "dampening", "nesterov", "betas", "eps", "alpha", "centered", "amsgrad", "maximize",
-    "initial_accumulator_value", "decoupled_weight_decay",
-)  # fmt: skip
+    "momentum",
+    "dampening",
+    "nesterov",
+    "betas",
+    "eps",
+    "alpha",
+    "centered",
+    "amsgrad",
+    "maximize",
+    "initial_accumulator_value",
+    "decoupled_weight_decay",
+)
 """What a kernel is made with; the learning rate and the weight decay ride on every push."""
 
 

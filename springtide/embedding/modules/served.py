@@ -29,7 +29,7 @@ class Binding:
 
     __slots__ = ("client", "dtype", "features", "tables")
 
-    def __init__(self, client: TableClient, tables: tuple[ServedTable, ...], features: tuple[calls.Feature, ...]):
+    def __init__(self, client: TableClient, tables: tuple[ServedTable, ...], features: tuple[calls.LookupFeature, ...]):
         self.client = client
         self.tables = tables
         self.features = features
@@ -117,7 +117,7 @@ class ServedEmbeddingBag(_WholeTable, nn.EmbeddingBag):
 
     def call(
         self, input: torch.Tensor, offsets: torch.Tensor | None = None, weights: torch.Tensor | None = None
-    ) -> calls.Call:
+    ) -> calls.LookupCall:
         """The lookup of one forward."""
         mode: Any = self.mode
         who = f"table {self.springtide_binding.tables[0].name!r}"
@@ -150,7 +150,7 @@ class ServedEmbeddingBag(_WholeTable, nn.EmbeddingBag):
 class ServedEmbedding(_WholeTable, nn.Embedding):
     """nn.Embedding over a served table."""
 
-    def call(self, input: torch.Tensor) -> calls.Call:
+    def call(self, input: torch.Tensor) -> calls.LookupCall:
         """The lookup of one forward."""
         return calls.row_call(self.springtide_binding.features[0], input)
 

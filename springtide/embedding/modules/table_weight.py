@@ -25,11 +25,37 @@ Function = Callable[..., Any]
 _VALUES = ("T", "mT", "H", "mH", "real", "imag", "data", "grad")
 _LIKE = ("empty", "zeros", "ones", "full", "rand", "randn", "randint")
 _METHODS = (
-    "size", "dim", "ndimension", "numel", "nelement", "stride", "storage_offset", "is_contiguous", "element_size",
-    "is_floating_point", "is_complex", "is_signed", "is_conj", "is_neg", "is_inference", "is_pinned", "is_shared",
-    "data_ptr", "untyped_storage", "get_device", "is_same_size", "_is_view", "__len__", "requires_grad_",
-    "retain_grad", "new_empty", "new_zeros", "new_ones", "new_full", "new_tensor",
-)  # fmt: skip
+    "size",
+    "dim",
+    "ndimension",
+    "numel",
+    "nelement",
+    "stride",
+    "storage_offset",
+    "is_contiguous",
+    "element_size",
+    "is_floating_point",
+    "is_complex",
+    "is_signed",
+    "is_conj",
+    "is_neg",
+    "is_inference",
+    "is_pinned",
+    "is_shared",
+    "data_ptr",
+    "untyped_storage",
+    "get_device",
+    "is_same_size",
+    "_is_view",
+    "__len__",
+    "requires_grad_",
+    "retain_grad",
+    "new_empty",
+    "new_zeros",
+    "new_ones",
+    "new_full",
+    "new_tensor",
+)
 DESCRIBING: frozenset[Function] = frozenset(
     [
         *(
@@ -40,23 +66,45 @@ DESCRIBING: frozenset[Function] = frozenset(
         torch.Tensor.requires_grad.__set__,  # type: ignore[attr-defined]
         *(getattr(torch.Tensor, name) for name in _METHODS),
         *(getattr(torch, f"{name}_like") for name in _LIKE),
-        torch.numel, torch.is_floating_point, torch.is_complex, torch.is_signed, torch.is_conj, torch.is_same_size,
+        torch.numel,
+        torch.is_floating_point,
+        torch.is_complex,
+        torch.is_signed,
+        torch.is_conj,
+        torch.is_same_size,
     ]
-)  # fmt: skip
+)
 """Torch functions that need no values: answered from the shape and dtype, without a request to servers."""
 DETACHING: frozenset[Function] = frozenset(
     [torch.Tensor.detach, torch.detach, torch.Tensor.data.__get__]  # type: ignore[attr-defined]
 )
 AVERAGING: frozenset[Function] = frozenset([torch._foreach_copy_, torch._foreach_lerp_])
 """What torch's AveragedModel does to all parameters of a copy of the model, whose tables are the model's own."""
-COMBINING = frozenset({"add", "sub", "mul", "div", "__add__", "__radd__", "__sub__", "__rsub__", "__mul__", "__rmul__",
-                       "__truediv__"})  # fmt: skip
+COMBINING = frozenset(
+    {"add", "sub", "mul", "div", "__add__", "__radd__", "__sub__", "__rsub__", "__mul__", "__rmul__", "__truediv__"}
+)
 HOOKING: frozenset[Function] = frozenset(
     [torch.Tensor.register_hook, torch.Tensor.register_post_accumulate_grad_hook, torch.autograd.grad]
 )
-_IN_PLACE = frozenset(f"__i{name}__" for name in (
-    "add", "sub", "mul", "truediv", "div", "floordiv", "mod", "pow", "and", "or", "xor", "lshift", "rshift", "matmul",
-))  # fmt: skip
+_IN_PLACE = frozenset(
+    f"__i{name}__"
+    for name in (
+        "add",
+        "sub",
+        "mul",
+        "truediv",
+        "div",
+        "floordiv",
+        "mod",
+        "pow",
+        "and",
+        "or",
+        "xor",
+        "lshift",
+        "rshift",
+        "matmul",
+    )
+)
 
 INSTEAD = (
     "Call the module with the ids that are needed; for a penalty over model.parameters() leave tables out and give "
@@ -180,7 +228,7 @@ class TableReader:
     def __init__(self, client: TableClient, table: ServedTable) -> None:
         self._client, self._table = client, table
         self._dtype: torch.dtype = getattr(torch, table.request.dtype)
-        self._feature = calls.Feature(table.name, table)
+        self._feature = calls.LookupFeature(table.name, table)
 
     def __repr__(self) -> str:
         request = self._table.request
@@ -215,7 +263,7 @@ class TableReader:
         fetched.springtide_reader = self
         return fetched
 
-    def call(self, ids: torch.Tensor) -> calls.Call:
+    def call(self, ids: torch.Tensor) -> calls.LookupCall:
         """The lookup of these ids, padding included: reading a weight knows none."""
         return calls.row_call(self._feature, ids)
 

@@ -39,7 +39,7 @@ def bind(collection: Any, path: str) -> None:
             for module, names in zip(modules, collection._feature_names, strict=True):
                 table = module.springtide_binding.tables[0]
                 features += [
-                    calls.Feature(
+                    calls.LookupFeature(
                         f"{path}: {name}", table, module.padding_idx, pull_padding=base is EmbeddingCollection
                     )
                     for name in names
@@ -72,7 +72,7 @@ class ServedBagCollection(EmbeddingBagCollection):  # type: ignore[misc]
 
     springtide_binding: Binding
 
-    def call(self, features: Any, weights: torch.Tensor | None = None) -> calls.Call:
+    def call(self, features: Any, weights: torch.Tensor | None = None) -> calls.LookupCall:
         """The lookup of one forward: a bag a feature, side by side in one output."""
         names = [name for names in self._feature_names for name in names]
         modes = [
@@ -89,7 +89,7 @@ class ServedBagCollection(EmbeddingBagCollection):  # type: ignore[misc]
                 calls.bag_call(feature, jagged.values(), jagged.offsets(), mode=mode, closed=True, weights=own)
             )
         starts = [sum(self._lengths_per_embedding[:i]) for i in range(len(parts))]
-        return calls.Call(
+        return calls.LookupCall(
             self.springtide_binding.features,
             [ids for part in parts for ids in part.ids],
             [bag for part in parts for bag in part.bags],
@@ -114,14 +114,14 @@ class ServedCollection(EmbeddingCollection):  # type: ignore[misc]
 
     springtide_binding: Binding
 
-    def call(self, features: Any) -> calls.Call:
+    def call(self, features: Any) -> calls.LookupCall:
         """The lookup of one forward: a row for each id of each feature."""
         names = [name for names in self._feature_names for name in names]
         parts = [
             calls.row_call(feature, _jagged(features, name, type(self).__name__).values())
             for feature, name in zip(self.springtide_binding.features, names, strict=True)
         ]
-        return calls.Call(
+        return calls.LookupCall(
             self.springtide_binding.features,
             [ids for part in parts for ids in part.ids],
             [bag for part in parts for bag in part.bags],

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from springtide.embedding.placement.heuristic import NOISE, Floats, Ints, Problem
+from springtide.embedding.placement.heuristic import NOISE, Floats, Ints, PlacementProblem
 
 OUT_OF_TIME = 1
 CHOICES = (512, 2048)
@@ -24,7 +24,7 @@ SECONDS = 2.0
 """For each of them, at most. Most take a tenth of it; where bytes and requests ask for opposite moves some take all."""
 
 
-def at_least(problem: Problem) -> int:
+def at_least(problem: PlacementProblem) -> int:
     """Moves that no balanced layout can do without."""
     before, held = problem.before, problem.held(problem.before)
     over, under = held - (1.0 + problem.tolerance), (1.0 - problem.tolerance) - held
@@ -44,7 +44,7 @@ def _cover(sizes: np.ndarray[tuple[int], np.dtype[np.float64]], amount: float) -
     return int(np.searchsorted(np.cumsum(-np.sort(-sizes)), amount - NOISE)) + 1
 
 
-def fewer(problem: Problem, quick: Ints, *, seconds: float | None = None) -> Ints:
+def fewer(problem: PlacementProblem, quick: Ints, *, seconds: float | None = None) -> Ints:
     """A balanced layout with as few moves as were found within `seconds`, `quick` if that was not to be done better.
 
     It is the one with the fewest moves of all where slots times servers are no more than the most `CHOICES`, if
@@ -62,14 +62,14 @@ def fewer(problem: Problem, quick: Ints, *, seconds: float | None = None) -> Int
     return best
 
 
-def _free(problem: Problem, quick: Ints, most: int) -> Ints:
+def _free(problem: PlacementProblem, quick: Ints, most: int) -> Ints:
     """The slots that are laid anew; others lie as in `quick`. Those that it has moved come first, then the largest."""
     moved = (quick != problem.before) & (problem.before >= 0)
     order = np.lexsort((-problem.part.max(axis=1), ~moved))
     return np.sort(order[:most])
 
 
-def _solved(problem: Problem, quick: Ints, free: Ints, seconds: float) -> tuple[Ints, bool]:
+def _solved(problem: PlacementProblem, quick: Ints, free: Ints, seconds: float) -> tuple[Ints, bool]:
     """A server for each free slot, such that the fewest move, and whether the time was enough to know.
 
     As in `quick` where no balanced layout was found.
@@ -94,8 +94,11 @@ def _solved(problem: Problem, quick: Ints, free: Ints, seconds: float) -> tuple[
         for kind, load in enumerate(loads)
     ]
     found = optimize.milp(
-        costs.ravel(), integrality=np.ones(costs.size), bounds=optimize.Bounds(0, 1),
-        constraints=[optimize.LinearConstraint(once, 1, 1), *limits], options={"time_limit": seconds},
-    )  # fmt: skip
+        costs.ravel(),
+        integrality=np.ones(costs.size),
+        bounds=optimize.Bounds(0, 1),
+        constraints=[optimize.LinearConstraint(once, 1, 1), *limits],
+        options={"time_limit": seconds},
+    )
     taken = quick[free] if found.x is None else np.argmax(found.x.reshape(slots, servers), axis=1)
     return taken, found.status != OUT_OF_TIME

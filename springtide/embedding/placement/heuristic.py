@@ -24,7 +24,7 @@ Which = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
+class PlacementProblem:
     """What lies where, what it weighs, and what everybody should have."""
 
     before: Ints
@@ -58,7 +58,7 @@ class Problem:
         return int(np.count_nonzero(owners != self.before))
 
 
-def settled(problem: Problem, *, least: int) -> Ints:
+def settled(problem: PlacementProblem, *, least: int) -> Ints:
     """Servers of all slots, as near to balance as single moves and exchanges come. No balance needs under `least`.
 
     By two ways, if the first takes more: slots that have moved are laid elsewhere before others move, or are not.
@@ -80,7 +80,7 @@ def settled(problem: Problem, *, least: int) -> Ints:
 class _Layout:
     """A layout that is made better step by step."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: PlacementProblem) -> None:
         self.problem = problem
         self.part, self.share, self.before = problem.part, problem.share, problem.before
         self.now = problem.before.copy()

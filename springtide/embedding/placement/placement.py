@@ -27,7 +27,7 @@ class SlotLoad:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Capacity:
+class ServerCapacity:
     """What a server has, in any unit that all servers share. Requests cost CPU, bytes take memory."""
 
     cpu: float = 1.0
@@ -45,7 +45,7 @@ def even(slots: int, servers: int) -> Placement:
 
 
 def moves(
-    old: Sequence[int], servers: Mapping[int, Capacity], load: Sequence[SlotLoad], *, tolerance: float = TOLERANCE
+    old: Sequence[int], servers: Mapping[int, ServerCapacity], load: Sequence[SlotLoad], *, tolerance: float = TOLERANCE
 ) -> tuple[SlotMove, ...]:
     """The slot moves after which every server of `servers` is within `tolerance` of its share, and no other has any.
 
@@ -64,7 +64,7 @@ def moves(
     return tuple(SlotMove(slot=slot, source=old[slot], target=ranks[int(now[slot])]) for slot in changed.tolist())
 
 
-def _chosen(problem: heuristic.Problem) -> heuristic.Ints:
+def _chosen(problem: heuristic.PlacementProblem) -> heuristic.Ints:
     """The quick layout, unless one with fewer moves is found."""
     least = fewest_moves.at_least(problem)
     quick = heuristic.settled(problem, least=least)
@@ -73,7 +73,7 @@ def _chosen(problem: heuristic.Problem) -> heuristic.Ints:
     return fewest_moves.fewer(problem, quick)
 
 
-def balance(owners: Sequence[int], servers: Mapping[int, Capacity], load: Sequence[SlotLoad]) -> dict[int, float]:
+def balance(owners: Sequence[int], servers: Mapping[int, ServerCapacity], load: Sequence[SlotLoad]) -> dict[int, float]:
     """How far each server is from its share, in the worse of bytes and requests: 0.1 is 10% over or under."""
     problem = _problem(owners, servers, load, 0.0)
     held = problem.held(problem.before)
@@ -81,24 +81,26 @@ def balance(owners: Sequence[int], servers: Mapping[int, Capacity], load: Sequen
 
 
 def fewest(
-    old: Sequence[int], servers: Mapping[int, Capacity], load: Sequence[SlotLoad], *, tolerance: float = TOLERANCE
+    old: Sequence[int], servers: Mapping[int, ServerCapacity], load: Sequence[SlotLoad], *, tolerance: float = TOLERANCE
 ) -> int:
     """A number of moves that no layout within the tolerance goes below; see `embedding.placement.fewest_moves`."""
     return fewest_moves.at_least(_problem(old, servers, load, tolerance))
 
 
 def _problem(
-    old: Sequence[int], servers: Mapping[int, Capacity], load: Sequence[SlotLoad], tolerance: float
-) -> heuristic.Problem:
+    old: Sequence[int], servers: Mapping[int, ServerCapacity], load: Sequence[SlotLoad], tolerance: float
+) -> heuristic.PlacementProblem:
     """Slots and servers as numbers, all amounts as parts of the whole."""
     ranks = sorted(servers)
     place = {rank: i for i, rank in enumerate(ranks)}
     shares = [_shares([servers[rank].memory for rank in ranks]), _shares([servers[rank].cpu for rank in ranks])]
     parts = [_parts([each.bytes for each in load]), _parts([each.requests for each in load])]
-    return heuristic.Problem(
-        before=np.array([place.get(server, -1) for server in old], dtype=np.int64), part=np.array(parts).T,
-        share=np.array(shares).T, tolerance=tolerance,
-    )  # fmt: skip
+    return heuristic.PlacementProblem(
+        before=np.array([place.get(server, -1) for server in old], dtype=np.int64),
+        part=np.array(parts).T,
+        share=np.array(shares).T,
+        tolerance=tolerance,
+    )
 
 
 def _shares(amounts: Sequence[float]) -> heuristic.Floats:

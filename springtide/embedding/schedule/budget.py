@@ -22,7 +22,7 @@ MEMORY = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Took:
+class ScheduleTime:
     """One schedule."""
 
     units: int
@@ -32,16 +32,16 @@ class Took:
     """All other stages."""
 
 
-def took(seconds: Mapping[str, float], *, units: int) -> Took:
+def took(seconds: Mapping[str, float], *, units: int) -> ScheduleTime:
     """From the stages of a `_native.Scheduled`."""
-    return Took(
+    return ScheduleTime(
         units=units,
         allocate_s=seconds["allocate"],
         rest_s=sum(each for stage, each in seconds.items() if stage != "allocate"),
     )
 
 
-def units_within(budget_s: float, history: Sequence[Took], *, most: int, least: int = LEAST) -> int:
+def units_within(budget_s: float, history: Sequence[ScheduleTime], *, most: int, least: int = LEAST) -> int:
     """How many units the next schedule may have so that all of it stays inside `budget_s`: `least` to `most`.
 
     Without a history `most`: the first schedules say what they cost. What an allocation takes with no units at all is
@@ -58,7 +58,7 @@ def units_within(budget_s: float, history: Sequence[Took], *, most: int, least: 
     return min(most, max(least, math.floor((left_s - base_s) / unit_s)))
 
 
-def line(recent: Sequence[Took]) -> tuple[float, float]:
+def line(recent: Sequence[ScheduleTime]) -> tuple[float, float]:
     """Seconds of an allocation without units, and of every unit: a line through what was seen."""
     by_units: dict[int, list[float]] = {}
     for each in recent:

@@ -25,14 +25,14 @@ class RowSize(NamedTuple):
     """With its optimizer's state."""
 
 
-class Volume(NamedTuple):
+class PlanVolume(NamedTuple):
     """Bytes of all ranks together."""
 
     with_caches: int
     without: int
 
 
-def volume(plans: Sequence[Any], sizes: Mapping[int, RowSize]) -> Volume:
+def volume(plans: Sequence[Any], sizes: Mapping[int, RowSize]) -> PlanVolume:
     """What these `_native.CachePlan`s send, and what the same ranks would send for the same samples without caches."""
     tables = max(sizes, default=-1) + 1
     value, image = (np.array([sizes.get(id, RowSize(0, 0))[kind] for id in range(tables)], np.int64) for kind in (0, 1))
@@ -57,7 +57,8 @@ def volume(plans: Sequence[Any], sizes: Mapping[int, RowSize]) -> Volume:
     sums = (
         ((rows("hold_pull") + rows("write_back")) * (KEY + image)).sum()
         + ((rows("pass_pull") + pushed) * (KEY + value)).sum()
-        + (passed("sends") * (SAID + image)).sum() + (passed("value_sends") * value).sum()
+        + (passed("sends") * (SAID + image)).sum()
+        + (passed("value_sends") * value).sum()
         + (given * (SAID + value)).sum()
-    )  # fmt: skip
-    return Volume(int(sums), int((2 * (held + valued + read) * (KEY + value)).sum()))
+    )
+    return PlanVolume(int(sums), int((2 * (held + valued + read) * (KEY + value)).sum()))

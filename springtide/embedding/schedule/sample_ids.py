@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from springtide.embedding.lookup.calls import Bag, Call, Feature, Ids
+from springtide.embedding.lookup.calls import Bag, Ids, LookupCall, LookupFeature
 
 Keys = npt.NDArray[np.int64]
 ID_BYTES = 8
@@ -26,7 +26,7 @@ class SampleIds(NamedTuple):
     """Where each sample's ids begin, and the end of the last; None: one id a sample."""
 
 
-def of_calls(calls: Iterable[Call], samples: int) -> list[SampleIds] | None:
+def of_calls(calls: Iterable[LookupCall], samples: int) -> list[SampleIds] | None:
     """All features of these calls; None when it cannot be told whose ids they are: a sample is a row of the batch."""
     found = []
     for call in calls:
@@ -46,7 +46,7 @@ def in_units(features: Iterable[SampleIds], samples: int, unit: int) -> list[Sam
     return [SampleIds(one.table, one.ids, bounds if one.offsets is None else one.offsets[bounds]) for one in features]
 
 
-def _of_feature(feature: Feature, ids: Ids, bag: Bag, rows: int, samples: int) -> SampleIds | None:
+def _of_feature(feature: LookupFeature, ids: Ids, bag: Bag, rows: int, samples: int) -> SampleIds | None:
     """`rows`: the first dimension of what the lookup gives; of sequences that lie step by step it is not the batch."""
     values = _at(*ids)
     _, bags, _, address, closed, _ = bag

@@ -22,7 +22,7 @@ ALL_TABLES = 2**32 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class ScheduleSettings:
     """What all ranks must agree on."""
 
     workers: int
@@ -63,7 +63,7 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True)
-class Feature:
+class FeatureIds:
     """Ids of one feature for every sample of a batch; several features may look into one table."""
 
     table: int
@@ -75,7 +75,7 @@ class Feature:
 class Scheduler:
     """The directory of all caches, and the decisions that follow from it. Not to be called from two threads at once."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: ScheduleSettings) -> None:
         self.settings = settings
         self._native = _native.Scheduler(
             workers=settings.workers,
@@ -92,7 +92,7 @@ class Scheduler:
 
     def schedule(
         self,
-        features: Sequence[Feature],
+        features: Sequence[FeatureIds],
         samples: int,
         *,
         scored: Collection[int] = (),
@@ -111,7 +111,7 @@ class Scheduler:
         return self._native.schedule(looked_at, samples, scored=sorted(scored), best_tables=best, effort=effort)
 
     def consider(
-        self, features: Sequence[Feature], samples: int, policy: str, *, effort: int = 0
+        self, features: Sequence[FeatureIds], samples: int, policy: str, *, effort: int = 0
     ) -> _native.Considered:
         """What another policy would do with the next batch, from the same state; nothing is scheduled."""
         if policy not in POLICIES:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 
-class Counted(Protocol):
-    """The counts of a `_native.CachePlan`: `Traffic` says what they are."""
+class PlanCounts(Protocol):
+    """The counts of a `_native.CachePlan`: `PlanTraffic` says what they are."""
 
     @property
     def pulls(self) -> int:
@@ -42,7 +42,7 @@ class Counted(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Traffic:
+class PlanTraffic:
     """Rows by worker, for one step: what is pulled for it, and what the transition before it and its own end push."""
 
     pulls: tuple[int, ...]
@@ -78,7 +78,7 @@ class Traffic:
         needed = sum(self.pulls) + sum(self.hits) + sum(self.received) - sum(self.gradients_received)
         return sum(self.hits) / needed if needed else 0.0
 
-    def reward(self, before: "Traffic | None" = None) -> int:
+    def reward(self, before: "PlanTraffic | None" = None) -> int:
         """Largest push plus largest pull, with the gradients of the step `before` in the push that precedes this one.
 
         Sends count as pushes and what is received as pulls. Not negative: the less the better.
@@ -88,9 +88,9 @@ class Traffic:
         return push + max(map(sum, zip(self.pulls, self.received, strict=True)))
 
 
-def traffic(plans: Sequence[Counted]) -> Traffic:
+def traffic(plans: Sequence[PlanCounts]) -> PlanTraffic:
     """Count the plans of all ranks for one step."""
-    return Traffic(
+    return PlanTraffic(
         pulls=tuple(plan.pulls for plan in plans),
         gradients=tuple(plan.gradients for plan in plans),
         write_backs=tuple(plan.write_backs for plan in plans),

@@ -285,7 +285,9 @@ class SlotMigration:
         ]
         nodes = {node.role.rank: node for node in self._record.state.of_kind(RoleKind.SERVER)}
         servers = {
-            rank: placement.Capacity(cpu=nodes[rank].cpu or 1.0, memory=(nodes[rank].memory or BYTES_A_GB) / BYTES_A_GB)
+            rank: placement.ServerCapacity(
+                cpu=nodes[rank].cpu or 1.0, memory=(nodes[rank].memory or BYTES_A_GB) / BYTES_A_GB
+            )
             for rank in stay
         }
         thread = concurrent.futures.ThreadPoolExecutor(1, "springtide-moves", initializer=_step_back)
@@ -299,7 +301,7 @@ class SlotMigration:
     def _begin(
         self,
         moves: tuple[SlotMove, ...],
-        servers: dict[int, placement.Capacity],
+        servers: dict[int, placement.ServerCapacity],
         owners: tuple[int, ...],
         load: list[placement.SlotLoad],
     ) -> None:

@@ -13,7 +13,7 @@ FIXED = 8 + 2 * DIGITS
 
 
 @dataclass(slots=True, kw_only=True)
-class Words:
+class RankWords:
     """What one rank says."""
 
     flush: bool = False
@@ -38,7 +38,7 @@ class Words:
     """Tables whose ids are not all known ahead."""
 
 
-class Verdict(NamedTuple):
+class GroupVerdict(NamedTuple):
     """What all have said together."""
 
     flush: bool
@@ -62,22 +62,29 @@ def length(tables: Sequence[int]) -> int:
     return FIXED + len(tables)
 
 
-def said(words: Words, tables: Sequence[int]) -> list[float]:
+def said(words: RankWords, tables: Sequence[int]) -> list[float]:
     """The numbers to be summed."""
     digits = [words.digest >> 8 * place & 0xFF for place in range(DIGITS)]
     return [
-        float(words.flush), float(words.empty), float(words.last), float(not words.ready), float(words.go),
-        float(words.stop), float(words.paper), float(words.effort),
-        *map(float, digits), *(float(digit * digit) for digit in digits),
+        float(words.flush),
+        float(words.empty),
+        float(words.last),
+        float(not words.ready),
+        float(words.go),
+        float(words.stop),
+        float(words.paper),
+        float(words.effort),
+        *map(float, digits),
+        *(float(digit * digit) for digit in digits),
         *(float(table in words.refused) for table in tables),
-    ]  # fmt: skip
+    ]
 
 
-def heard(sums: Sequence[float], tables: Sequence[int], ranks: int) -> Verdict:
+def heard(sums: Sequence[float], tables: Sequence[int], ranks: int) -> GroupVerdict:
     """What the sums mean. Digests are alike when their digits do not vary: n times the squares is the sum squared."""
     flush, empty, last, unready, go, stop, paper, effort = sums[: FIXED - 2 * DIGITS]
     digits, squares = sums[FIXED - 2 * DIGITS : FIXED - DIGITS], sums[FIXED - DIGITS : FIXED]
-    return Verdict(
+    return GroupVerdict(
         flush=flush > 0,
         empty=empty > 0,
         torn=0 < empty < ranks,

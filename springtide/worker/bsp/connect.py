@@ -16,13 +16,15 @@ from springtide.embedding.lookup.table_client import Behind, TableClient
 from springtide.rpc.messages.messages import WorkerWelcome
 from springtide.rpc.transport import addresses
 from springtide.worker.link import master_link
-from springtide.worker.link.step_timer import Spent, in_process
+from springtide.worker.link.step_timer import ClientTime, in_process
 
 NANO = 1e-9
 ATTEMPT_S = 5.0  # between two looks at where servers are now: one that was lost comes back elsewhere
 
 
-def to_tables(to_master: master_link.Link, settings: config.Settings, *, behind: Behind | None = None) -> TableClient:
+def to_tables(
+    to_master: master_link.MasterLink, settings: config.Settings, *, behind: Behind | None = None
+) -> TableClient:
     """The tables of the job, on servers of which some may be lost and come back at another address meanwhile.
 
     `behind`: puts a cache of rows before them.
@@ -45,9 +47,11 @@ def tables(welcome: WorkerWelcome, settings: config.Settings, *, behind: Behind 
     """The tables of the job: on its servers, or in this process when there are none."""
     if not welcome.servers:
         return TableClient.local(
-            slots=welcome.slots, seed=welcome.seed, threads=torch.get_num_threads(),
+            slots=welcome.slots,
+            seed=welcome.seed,
+            threads=torch.get_num_threads(),
             whole_table_bytes=settings.whole_table_bytes,
-        )  # fmt: skip
+        )
     nowhere = ("", 0)  # of a server that has left, or is away
     where = [addresses.parse(address) if address else nowhere for address in welcome.servers]
     hosts, ports = zip(*where, strict=True)
@@ -75,16 +79,16 @@ def tables(welcome: WorkerWelcome, settings: config.Settings, *, behind: Behind 
     return client
 
 
-def spending(client: TableClient) -> Callable[[], Spent]:
+def spending(client: TableClient) -> Callable[[], ClientTime]:
     """Reads how long servers were busy for us and how long we were blocked, as the client has counted it."""
     backend: Any = client.tables
     if not hasattr(backend, "stats"):
         return in_process
     share = NANO / client.servers
 
-    def read() -> Spent:
+    def read() -> ClientTime:
         stats = backend.stats()
-        return Spent(
+        return ClientTime(
             stats["lookup_ns"] * share, stats["update_ns"] * share, stats["sync_ns"] * share, stats["wait_ns"] * NANO
         )
 

@@ -39,7 +39,7 @@ PROBES = 5  # round trips that a median is taken of
 LOOK_S = 0.5  # how long a server is asked to wait for other ranks' parts before this one looks whether they live
 
 
-class Place(NamedTuple):
+class GroupPlace(NamedTuple):
     """Which part of each batch is this worker's."""
 
     rank: int
@@ -47,14 +47,14 @@ class Place(NamedTuple):
     generation: int
 
 
-class Spot(NamedTuple):
+class DataPosition(NamedTuple):
     """Where in the data the group is: the first sample that it has not trained."""
 
     shard: int = 0
     first: int = 0
 
 
-class Stepper(Protocol):
+class GroupStep(Protocol):
     """What a group needs of the step under way."""
 
     @property
@@ -76,7 +76,7 @@ class Stepper(Protocol):
         """All steps up to this one are complete on all servers: apply what is not applied here."""
         ...
 
-    def spot(self) -> Spot:
+    def spot(self) -> DataPosition:
         """Where the next step begins."""
         ...
 
@@ -84,13 +84,13 @@ class Stepper(Protocol):
         """Steps of each optimizer before the one in hand."""
         ...
 
-    def begin_at(self, step: int, spot: Spot, counts: list[int]) -> None:
+    def begin_at(self, step: int, spot: DataPosition, counts: list[int]) -> None:
         """A newcomer goes on after this step, from there."""
         ...
 
 
 @dataclass(slots=True)
-class Model:
+class GroupModel:
     """What ranks must have alike, beside the tables."""
 
     module: nn.Module
@@ -100,10 +100,12 @@ class Model:
     """The weights that the tables begin with: done once, by whoever leads the first group."""
 
 
-class Group:
+class BspGroup:
     """The group as this worker knows it."""
 
-    def __init__(self, to_master: master_link.Link, client: TableClient, model: Model, reducer: Reducer) -> None:
+    def __init__(
+        self, to_master: master_link.MasterLink, client: TableClient, model: GroupModel, reducer: Reducer
+    ) -> None:
         welcome = to_master.join()
         self._link, self._model, self._reducer = to_master, model, reducer
         self._client = client
@@ -112,11 +114,11 @@ class Group:
         self._welcome = welcome
         self._fresh = self._in = True
         self._formed, self._formed_at = messages.GroupReply(0, (), 0), time.monotonic()
-        self.place = Place(welcome.rank, welcome.workers, welcome.generation)
+        self.place = GroupPlace(welcome.rank, welcome.workers, welcome.generation)
         self._told = welcome.generation
         """The newest generation that the master has told of."""
 
-    def form(self, stepper: Stepper, *, resting: bool = False) -> int:
+    def form(self, stepper: GroupStep, *, resting: bool = False) -> int:
         """Wait for the group and join it, as often as it takes; the last step that is complete on all servers.
 
         When it is over for this worker, its loop is to end, and -1 comes back.
@@ -124,7 +126,7 @@ class Group:
         while self._in:
             self._reducer.group = None  # hangs up, so that the others notice too
             asked = messages.GroupRequest(self._fresh, stepper.idle, resting, self._told, bound=stepper.bound)
-            formed = self._link.form(asked)
+            formed = self._link.group.form(asked)
             self._told = formed.generation
             if formed.over:
                 self._in = False
@@ -143,7 +145,7 @@ class Group:
                 continue
         return -1
 
-    def rest(self, stepper: Stepper) -> None:
+    def rest(self, stepper: GroupStep) -> None:
         """The script has ended: stay until nobody can need this model any more."""
         while self._in:
             self.form(stepper, resting=True)
@@ -151,7 +153,7 @@ class Group:
     def await_complete(self, step: int) -> None:
         """Until every rank's part of the step is on every server. `GroupChanged` when a member is lost instead."""
         while not self._backend.step_complete(step, LOOK_S):
-            if self._link.group_lost >= self.place.generation:
+            if self._link.group.lost >= self.place.generation:
                 raise errors.GroupChanged(f"a member of group {self.place.generation} is lost")
 
     def round_trip_s(self, step: int) -> float:
@@ -166,30 +168,33 @@ class Group:
     @property
     def save_due(self) -> bool:
         """Whether this rank is to see to a checkpoint."""
-        return self._link.save_due > self._kept and not self.place.rank
+        return self._link.group.save_due > self._kept and not self.place.rank
 
     def risk(self) -> Risk:
         """What a death would cost this group if it kept rows, by what the job has seen of deaths and returns."""
         formed, every_s = self._formed, self._welcome.checkpoint_s
         return Risk(
-            workers=self.place.workers, deaths=formed.deaths, checkpoint_s=every_s, return_s=formed.return_s,
+            workers=self.place.workers,
+            deaths=formed.deaths,
+            checkpoint_s=every_s,
+            return_s=formed.return_s,
             watched_s=formed.watched_s + time.monotonic() - self._formed_at,
             saved_once=formed.saved or 0 < self._kept < NEVER,
-        )  # fmt: skip
+        )
 
-    def keep(self, stepper: Stepper, applied: Any) -> None:
+    def keep(self, stepper: GroupStep, applied: Any) -> None:
         """The loop asks for the next batch. If a checkpoint is due the lowest rank stops until all slots are copied.
 
         `applied` is waited for: servers have this step then, and none after it, since the others wait for this rank.
         """
-        due = self._link.save_due
+        due = self._link.group.save_due
         if not self.save_due or applied is None:
             return
         applied.wait()
         if self._ship(due, stepper):
             self._kept = max(self._kept, due)
 
-    def _ship(self, number: int, stepper: Stepper, *, last: bool = False) -> bool:
+    def _ship(self, number: int, stepper: GroupStep, *, last: bool = False) -> bool:
         spot = stepper.spot()
         place = group_model.Place(stepper.count, *spot, stepper.counts())
         try:
@@ -200,12 +205,12 @@ class Group:
             return False
         group_state.put(self._client, body)
         log.info("checkpoint %d: the model of step %d is on the servers", number, stepper.count)
-        return self._link.stop_at(messages.AtStep(number, stepper.count, *spot, last=last))
+        return self._link.group.stop_at(messages.AtStep(number, stepper.count, *spot, last=last))
 
-    def _meet(self, formed: messages.GroupReply, stepper: Stepper) -> int:
+    def _meet(self, formed: messages.GroupReply, stepper: GroupStep) -> int:
         rank, leads = self._welcome.rank, formed.leader == self._welcome.rank
         self._backend.set_generation(formed.generation)
-        store = GroupStore(self._link, formed.generation)
+        store = GroupStore(self._link.group, formed.generation)
         index, leader = formed.ranks.index(rank), formed.ranks.index(formed.leader)
         gloo = allreduce.form_group(store, rank=index, workers=len(formed.ranks), host=connect.own_host(self._welcome))
         news = torch.zeros(3 + len(self._model.optimizers), dtype=torch.int64)
@@ -222,7 +227,7 @@ class Group:
             stepper.catch_up(complete)
             spot, counts = stepper.spot(), stepper.counts()
             if restored is not None:
-                spot, counts = Spot(restored.shard, restored.first), restored.counts
+                spot, counts = DataPosition(restored.shard, restored.first), restored.counts
             news = torch.tensor([complete, *spot, *counts], dtype=torch.int64)
         allreduce.broadcast(gloo, news, leader)
         complete = int(news[0])
@@ -231,8 +236,8 @@ class Group:
         model_state.share(gloo, leader, self._model, give=leads, take=self._fresh and not leads)
         if self._fresh:
             self._fresh = False
-            stepper.begin_at(complete, Spot(*news[1:3].tolist()), news[3:].tolist())
-        self.place = Place(index, len(formed.ranks), formed.generation)
+            stepper.begin_at(complete, DataPosition(*news[1:3].tolist()), news[3:].tolist())
+        self.place = GroupPlace(index, len(formed.ranks), formed.generation)
         self._formed, self._formed_at = formed, time.monotonic()
         self._reducer.group = gloo
         self._reducer.elder = leader if formed.generation > 1 else None

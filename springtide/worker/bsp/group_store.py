@@ -11,15 +11,15 @@ from collections.abc import Sequence
 from torch import distributed
 
 from springtide.rpc.messages import messages
-from springtide.worker.link import master_link
+from springtide.worker.link.clients import GroupClient
 
 
 class GroupStore(distributed.Store):  # type: ignore[misc, name-defined]
     """Values of one generation of the group. Whatever gloo does not use while it connects is not there."""
 
-    def __init__(self, to_master: master_link.Link, generation: int) -> None:
+    def __init__(self, master: GroupClient, generation: int) -> None:
         super().__init__()
-        self._link, self._generation = to_master, generation
+        self._master, self._generation = master, generation
         self._given: dict[str, bytes] = {}
         self._known: dict[str, bytes] = {}
 
@@ -39,4 +39,4 @@ class GroupStore(distributed.Store):  # type: ignore[misc, name-defined]
             self._meet(*missing)
 
     def _meet(self, *wanted: str) -> None:
-        self._known = self._link.meet(messages.MeetRequest(self._generation, self._given, wanted))
+        self._known = self._master.meet(messages.MeetRequest(self._generation, self._given, wanted))

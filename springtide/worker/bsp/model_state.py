@@ -21,7 +21,7 @@ TENSOR, TUPLE = "springtide: tensor", "springtide: tuple"
 PLAIN = (bool, int, float, str, type(None))
 
 
-class Held(Protocol):
+class HeldModel(Protocol):
     """A model as group.py holds it."""
 
     @property
@@ -34,7 +34,7 @@ class Held(Protocol):
         ...
 
 
-def share(gloo: Any, leader: int, model: Held, *, give: bool, take: bool) -> None:
+def share(gloo: Any, leader: int, model: HeldModel, *, give: bool, take: bool) -> None:
     """The leader's state to all; only newcomers take it, but every rank must take part."""
     for tensor in model.tensors():
         held = tensor.detach().clone().contiguous()
@@ -55,7 +55,7 @@ def share(gloo: Any, leader: int, model: Held, *, give: bool, take: bool) -> Non
             one.load_state_dict(_unpack(packed, tensors))
 
 
-def to_bytes(model: Held, place: Place) -> bytes:
+def to_bytes(model: HeldModel, place: Place) -> bytes:
     """The model as it is after a step."""
     tensors: list[torch.Tensor] = []
     plan = [_pack(one.state_dict(), tensors) for one in model.optimizers]
@@ -63,7 +63,7 @@ def to_bytes(model: Held, place: Place) -> bytes:
     return msgspec.msgpack.encode(saved)
 
 
-def from_bytes(model: Held, body: bytes) -> Place:
+def from_bytes(model: HeldModel, body: bytes) -> Place:
     """Make the model what it was then, and say where that was. `BadInput` when it is another model's."""
     saved = group_model.decode(body)
     own = model.tensors()

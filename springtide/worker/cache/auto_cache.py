@@ -35,7 +35,7 @@ TRIPS = 3  # round trips of a step: a pull, a push, and the question whether eve
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
+class CacheTraffic:
     """Bytes that one batch makes a rank send and receive, on the mean, with caches and without."""
 
     with_caches: float
@@ -44,16 +44,16 @@ class Sent:
     """It took so long to find out."""
 
 
-class OnPaper(Protocol):
+class PaperLook(Protocol):
     """A schedule whose plans nobody carries out."""
 
-    def look(self, features: Sequence[SampleIds], samples: int) -> Sent:
+    def look(self, features: Sequence[SampleIds], samples: int) -> CacheTraffic:
         """The next batch."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
+class JobSurroundings:
     """What the lowest rank knows of its job."""
 
     risk: Risk
@@ -63,14 +63,14 @@ class Surroundings:
     """Bytes between this rank and the servers, so far."""
 
 
-class Deciding:
+class CacheDecision:
     """Looks at every step of the lowest rank. Told of batches in the reader's thread, of steps in the loop's."""
 
     def __init__(
         self,
         steps: Sequence[StepTiming],
-        surroundings: Callable[[], Surroundings],
-        open_paper: Callable[[], OnPaper],
+        surroundings: Callable[[], JobSurroundings],
+        open_paper: Callable[[], PaperLook],
         round_trip: Callable[[], float] = lambda: 0.0,
     ) -> None:
         """`steps`: the latest, as they were timed; `round_trip`: seconds to the servers and back, asked for now."""
@@ -84,9 +84,9 @@ class Deciding:
         """Whether the lowest rank wants every rank to schedule whole batches on paper."""
         self._stage = "watching"
         self._seen = 0
-        self._paper: OnPaper | None = None
-        self._sent: deque[Sent] = deque(maxlen=TRIED)
-        self._before = Times(0.0, 0.0, 0.0)
+        self._paper: PaperLook | None = None
+        self._sent: deque[CacheTraffic] = deque(maxlen=TRIED)
+        self._before = StepTimes(0.0, 0.0, 0.0)
         self._moved = 0
         self._reckoned_s = self._unseen_s = 0.0
         self._rest, self._cold, self._workers = AGAIN, COLD, 0
@@ -192,11 +192,11 @@ class Deciding:
         self._stage, self._seen = stage, 0
         self._moved = self._surroundings().moved
 
-    def _recent(self) -> "Times":
+    def _recent(self) -> "StepTimes":
         """Means of the last steps, but for the shortest and the longest."""
         last = sorted(list(self._steps)[-WATCHED:], key=lambda one: one.total_s)
         usual = last[len(last) // ODD : len(last) - len(last) // ODD]
-        return Times(
+        return StepTimes(
             statistics.fmean(one.total_s for one in usual),
             statistics.fmean(one.pull_wait_s + one.push_wait_s for one in usual),
             TRIPS * self._round_trip(),
@@ -205,12 +205,18 @@ class Deciding:
     def _measured(self, *, saved: float, beside_s: float, slower_s: float = 0.0) -> Measured:
         before = self._before
         return Measured(
-            step_s=max(before.step_s, 1e-9), waited_s=before.waited_s, trips_s=before.trips_s, saved=saved,
-            slower_s=slower_s, unseen_s=self._unseen_s, beside_s=beside_s, risk=self._surroundings().risk,
-        )  # fmt: skip
+            step_s=max(before.step_s, 1e-9),
+            waited_s=before.waited_s,
+            trips_s=before.trips_s,
+            saved=saved,
+            slower_s=slower_s,
+            unseen_s=self._unseen_s,
+            beside_s=beside_s,
+            risk=self._surroundings().risk,
+        )
 
 
-class Times(NamedTuple):
+class StepTimes(NamedTuple):
     """Of the last steps."""
 
     step_s: float

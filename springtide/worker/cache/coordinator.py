@@ -14,10 +14,10 @@ from springtide import errors
 from springtide.domain.model.cache_rules import CacheUse
 from springtide.worker.bsp import allreduce_header
 from springtide.worker.bsp.allreduce import Reducer
-from springtide.worker.bsp.group import Place
-from springtide.worker.cache.auto_cache import Deciding
-from springtide.worker.cache.sample_allocation import NOT_YET, Allotted, Allotting
-from springtide.worker.input.batches import Handed
+from springtide.worker.bsp.group import GroupPlace
+from springtide.worker.cache.auto_cache import CacheDecision
+from springtide.worker.cache.sample_allocation import NOT_YET, SampleAllocator
+from springtide.worker.input.read_batch import AllottedBatch, ReadBatch
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ MEASURING = "steps are measured, to find out whether one pays"
 PASSING = (NOT_YET, NO_PASS, FIRST_PASS, MEASURING)
 
 
-class Keeping(Protocol):
+class CacheControl(Protocol):
     """A worker's cache, or that there is none."""
 
     clean: bool
@@ -53,11 +53,13 @@ class Keeping(Protocol):
         """Rows are read outside a step: BadInput while servers do not have all of them as they are."""
         ...
 
-    def expect(self, number: int, allotted: Allotted) -> None:
+    def expect(self, number: int, allotted: AllottedBatch) -> None:
         """Step `number` trains this batch."""
         ...
 
-    def before_push(self, number: int, now: Allotted | None, following: Allotted | None, *, flush: bool) -> None:
+    def before_push(
+        self, number: int, now: AllottedBatch | None, following: AllottedBatch | None, *, flush: bool
+    ) -> None:
         """Step `number` is about to be pushed; `following` is the batch after it."""
         ...
 
@@ -82,14 +84,14 @@ class Keeping(Protocol):
         ...
 
 
-class Sharing:
+class CacheCoordinator:
     """One a `job.prepare` in bsp mode."""
 
     def __init__(
         self,
         reducer: Reducer,
-        allotting: Allotting,
-        cache: Keeping | None,
+        allotting: SampleAllocator,
+        cache: CacheControl | None,
         *,
         save_due: Callable[[], bool],
         needed_s: Callable[[], float] = lambda: 0.0,
@@ -99,17 +101,17 @@ class Sharing:
         waits; `why` there is a cache.
         """
         self._why = why
-        self._deciding: Deciding | None = None
+        self._deciding: CacheDecision | None = None
         self.allotting, self.cache = allotting, cache
         self._reducer, self._save_due, self._needed_s = reducer, save_due, needed_s
         self.read_s = 0.0
         """Seconds to read this rank's part of a batch, of late."""
-        self._now: Handed | None = None
-        self._following: Handed | None = None
+        self._now: ReadBatch | None = None
+        self._following: ReadBatch | None = None
         self._in_pass = self._read_midway = self._split = False
         self._whole_passes = 0
 
-    def decide_by(self, deciding: Deciding, *, at_once: bool) -> None:
+    def decide_by(self, deciding: CacheDecision, *, at_once: bool) -> None:
         """Whether there is a cache is found out: by this on the lowest rank, by its word on the others.
 
         With a cache, rows cannot be read in the middle of a pass. Who has not asked for one must not fall over that: so
@@ -153,7 +155,7 @@ class Sharing:
             why = NO_PASS
         return replace(self.cache.use(), on=on, why=why, passing=why in PASSING)
 
-    def _found_out(self, deciding: Deciding, on: bool) -> str:
+    def _found_out(self, deciding: CacheDecision, on: bool) -> str:
         """Why it is on, or not. Where it pays and is about to begin nothing is said yet: its reason would be wrong."""
         if deciding.pays and not on:
             return "" if self._in_pass else NO_PASS
@@ -174,13 +176,13 @@ class Sharing:
         if self.cache is not None:
             self.cache.check_read(tables)
 
-    def end_pass(self, place: Place, *, early: bool) -> None:
+    def end_pass(self, place: GroupPlace, *, early: bool) -> None:
         """The loop has had its last batch, or was left."""
         self._whole_passes += not early
         self._in_pass = False
         self.restart(place)
 
-    def restart(self, place: Place) -> None:
+    def restart(self, place: GroupPlace) -> None:
         """A pass begins, or a new group, with empty caches."""
         self._now = self._following = None
         if self._deciding is not None and place.generation != self.allotting.place.generation:
@@ -190,7 +192,7 @@ class Sharing:
         if self.cache is not None:
             self.cache.close()
 
-    def hand_out(self, now: Handed, number: int) -> None:
+    def hand_out(self, now: ReadBatch, number: int) -> None:
         """The loop gets this batch, for step `number`; not yet asked for its rows."""
         self._now, self._in_pass = now, True
         if self.cache is not None and now.plan is not None:
@@ -204,7 +206,7 @@ class Sharing:
         crowded = self.cache is not None and self.cache.crowded
         leads = self._deciding if not self.allotting.place.rank and not empty and not self._split else None
         wish = None if leads is None else leads.wish
-        said = allreduce_header.Words(
+        said = allreduce_header.RankWords(
             flush=empty or self._following is None or crowded or self._save_due(),
             empty=empty,
             last=self._following is None and not empty,

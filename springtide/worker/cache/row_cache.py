@@ -29,18 +29,19 @@ from springtide.embedding.schedule.sample_ids import SampleIds
 from springtide.rpc.messages.messages import WorkerWelcome
 from springtide.worker.bsp import allreduce
 from springtide.worker.bsp.allreduce import Reducer
-from springtide.worker.bsp.group import Group, Place
-from springtide.worker.cache.auto_cache import Deciding, Sent, Surroundings
-from springtide.worker.cache.coordinator import Sharing
-from springtide.worker.cache.sample_allocation import Allotted, Allotting, Scheduled
-from springtide.worker.input.subset import Picker
-from springtide.worker.link.step_timer import Meter
+from springtide.worker.bsp.group import BspGroup, GroupPlace
+from springtide.worker.cache.auto_cache import CacheDecision, CacheTraffic, JobSurroundings
+from springtide.worker.cache.coordinator import CacheCoordinator
+from springtide.worker.cache.sample_allocation import SampleAllocator
+from springtide.worker.input.read_batch import AllottedBatch, ScheduledBatch
+from springtide.worker.input.subset import SourcePicker
+from springtide.worker.link.step_timer import StepMeter
 
 DEFAULT_POLICY = "anneal"
 LATELY = 32  # steps whose time says how long a schedule may take
 ACROSS_SAMPLES = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 FLOAT = 4  # bytes of a number on the wire, however the table keeps it
-BOOKED = 64  # bytes that a cache counts for a row beside its image: a test holds this against cpp/cache/row_cache.h
+BOOKED = 64  # bytes that a cache counts for a row beside its image: a test holds this against cpp/row_cache.h
 Parcel = tuple[int, NDArray[np.float32]]
 """What goes to, or comes from, a rank."""
 
@@ -48,22 +49,22 @@ Parcel = tuple[int, NDArray[np.float32]]
 class Planner:
     """A schedule, and what its batches took to be scheduled."""
 
-    def __init__(self, settings: scheduler.Settings) -> None:
+    def __init__(self, settings: scheduler.ScheduleSettings) -> None:
         self._scheduler = scheduler.Scheduler(settings)
         self._lock = threading.Lock()  # a loop that is left, or accumulates, flushes while the next batch is scheduled
         self._searches = settings.policy == "anneal"
         self._tables = len(settings.tables or ())
-        self._took: list[budget.Took] = []
+        self._took: list[budget.ScheduleTime] = []
 
-    def schedule(self, features: Sequence[SampleIds], samples: int, *, effort: int) -> Scheduled:
+    def schedule(self, features: Sequence[SampleIds], samples: int, *, effort: int) -> ScheduledBatch:
         """The next batch. `effort`: sweeps of a policy that searches, tables that another scores; 0: as it likes."""
-        wanted = [scheduler.Feature(one.table, one.ids, one.offsets) for one in features]
+        wanted = [scheduler.FeatureIds(one.table, one.ids, one.offsets) for one in features]
         how: dict[str, Any] = {"effort": effort} if self._searches else {"best_tables": effort or None}
         with self._lock:
             made = self._scheduler.schedule(wanted, samples, **how)
         units = effort or (scheduler.DEFAULT_SWEEPS if self._searches else self._tables)
         self._took = [*self._took[1 - budget.MEMORY :], budget.took(made.seconds, units=units)]
-        return Scheduled(made.step, np.asarray(made.rank_of_sample, dtype=np.int32), made.plans)
+        return ScheduledBatch(made.step, np.asarray(made.rank_of_sample, dtype=np.int32), made.plans)
 
     def effort_within(self, seconds: float) -> int:
         """How much the next schedules may do, so that they are made in this time."""
@@ -86,7 +87,7 @@ class RowCache:
         self.clean = True
         self._most_dirty, self._gloo, self._p2p = most_dirty, gloo, p2p
         self._planner: Planner | None = None
-        self._expected: dict[int, Allotted] = {}
+        self._expected: dict[int, AllottedBatch] = {}
         self._kept: frozenset[int] = frozenset()
         self._trained = 0
         """The last batch of the schedule that was pushed."""
@@ -117,18 +118,20 @@ class RowCache:
             CachedTable(id=table.spec.id, row_bytes=size(table.spec.id), rows=table.request.rows) for table in chosen
         )
 
-    def begin(self, planner: Planner, place: Place) -> None:
+    def begin(self, planner: Planner, place: GroupPlace) -> None:
         """Rows are kept from now on, as this schedule plans it for this rank."""
         self.close()
         self._planner, self._rank, self._trained = planner, place.rank, 0
 
-    def expect(self, number: int, allotted: Allotted) -> None:
+    def expect(self, number: int, allotted: AllottedBatch) -> None:
         """Step `number` trains this batch; known already if it followed a batch that was scheduled too."""
         if number not in self._expected:
             self._expected[number] = allotted
             self.backend.set_plan(number, allotted.made.plans[self._rank])
 
-    def before_push(self, number: int, now: Allotted | None, following: Allotted | None, *, flush: bool) -> None:
+    def before_push(
+        self, number: int, now: AllottedBatch | None, following: AllottedBatch | None, *, flush: bool
+    ) -> None:
         """Say what comes after step `number`, so that its push takes along what others need for that."""
         self._expected.pop(number, None)
         if now is not None:
@@ -170,11 +173,15 @@ class RowCache:
         """What it has done so far."""
         stats = self.backend.stats()
         return CacheUse(
-            rows=stats["rows"], size=stats["bytes"], dirty=stats["dirty_bytes"], hits=stats["hits"],
+            rows=stats["rows"],
+            size=stats["bytes"],
+            dirty=stats["dirty_bytes"],
+            hits=stats["hits"],
             pulled=stats["pulled_values"] + stats["pulled_images"],
             pushed=stats["pushed_gradients"] + stats["pushed_images"],
-            passed=stats["received_rows"], flushes=stats["flushes"],
-        )  # fmt: skip
+            passed=stats["received_rows"],
+            flushes=stats["flushes"],
+        )
 
     def close(self) -> None:
         """Forget all rows, and what was to come."""
@@ -198,17 +205,17 @@ def exchange(gloo: Any, parcels: Sequence[Parcel], sizes: Sequence[tuple[int, in
     return [(peer, tensor.numpy()) for peer, tensor in coming]
 
 
-class Paper:
+class PaperSchedule:
     """A schedule whose plans nobody carries out: what it would spare."""
 
     def __init__(self, planner: Planner, sizes: Mapping[int, RowSize]) -> None:
         self._planner, self._sizes = planner, sizes
 
-    def look(self, features: Sequence[SampleIds], samples: int) -> Sent:
+    def look(self, features: Sequence[SampleIds], samples: int) -> CacheTraffic:
         """The next batch. Without caches every row is pulled, and its gradient pushed."""
         plans = self._planner.schedule(features, samples, effort=0).plans
         sent = plan_bytes.volume(plans, self._sizes)
-        return Sent(sent.with_caches / len(plans), sent.without / len(plans))
+        return CacheTraffic(sent.with_caches / len(plans), sent.without / len(plans))
 
 
 def for_model(rules: CacheRules, model: nn.Module) -> CacheRules:
@@ -217,7 +224,7 @@ def for_model(rules: CacheRules, model: nn.Module) -> CacheRules:
     return replace(rules, policy="contiguous") if across else rules
 
 
-def needed_s(meter: Meter) -> float:
+def needed_s(meter: StepMeter) -> float:
     """What a step of late took without its waits: a schedule that is made beside it in this time costs nothing."""
     lately = itertools.islice(reversed(meter.steps), LATELY)
     needed = [step.total_s - step.pull_wait_s - step.push_wait_s for step in lately]
@@ -230,11 +237,11 @@ def share_out(
     lookups: Lookups,
     served: Sequence[ServedTable],
     reducer: Reducer,
-    group: Group,
-    meter: Meter,
+    group: BspGroup,
+    meter: StepMeter,
     welcome: WorkerWelcome,
     unit: int = 1,
-) -> Sharing | None:
+) -> CacheCoordinator | None:
     """How this group shares out its batches, and keeps rows; None: in runs, and none."""
     if rules.idle or (rules.auto and welcome.workers > scheduler.MOST_WORKERS):
         return None
@@ -246,36 +253,44 @@ def share_out(
         tables = [table for table in tables if backend.cacheable(native_spec(by_id[table].spec))]
         cache = RowCache(backend, most_dirty=rules.dirty, gloo=lambda: reducer.group, p2p=rules.p2p)
 
-    def planner(place: Place, chosen: Sequence[int]) -> Planner:
+    def planner(place: GroupPlace, chosen: Sequence[int]) -> Planner:
         seen = cache.tables([by_id[table] for table in chosen]) if cache is not None else ()
-        settings = scheduler.Settings(
-            workers=place.workers, capacity_rows=capacity(rules, seen), tables=tuple(chosen), seed=welcome.seed,
-            policy=rules.policy or DEFAULT_POLICY, order=rules.order,
+        settings = scheduler.ScheduleSettings(
+            workers=place.workers,
+            capacity_rows=capacity(rules, seen),
+            tables=tuple(chosen),
+            seed=welcome.seed,
+            policy=rules.policy or DEFAULT_POLICY,
+            order=rules.order,
             p2p=rules.p2p if cache is not None else "off",
-        )  # fmt: skip
+        )
         return Planner(settings)
 
-    def begin(place: Place, chosen: Sequence[int]) -> Planner:
+    def begin(place: GroupPlace, chosen: Sequence[int]) -> Planner:
         made = planner(place, chosen)
         if cache is not None:
             cache.begin(made, place)
         return made
 
-    allotting = Allotting(lookups, tables, begin, Picker(source), permitted=not rules.auto, unit=unit)
-    sharing = Sharing(
-        reducer, allotting, cache, save_due=lambda: group.save_due, needed_s=lambda: needed_s(meter),
+    allotting = SampleAllocator(lookups, tables, begin, SourcePicker(source), permitted=not rules.auto, unit=unit)
+    sharing = CacheCoordinator(
+        reducer,
+        allotting,
+        cache,
+        save_due=lambda: group.save_due,
+        needed_s=lambda: needed_s(meter),
         why=f"asked for: {words(rules)}",
-    )  # fmt: skip
+    )
     lookups.client.before_read = sharing.check_read
     if not rules.auto:
         return sharing
 
-    def paper() -> Paper:
+    def paper() -> PaperSchedule:
         chosen = [table for table in tables if table not in lookups.computed()]
         made = planner(group.place, chosen)
-        return Paper(made, row_sizes(backend, [by_id[table] for table in chosen]))
+        return PaperSchedule(made, row_sizes(backend, [by_id[table] for table in chosen]))
 
-    decides = Deciding(
+    decides = CacheDecision(
         meter.steps,
         lambda: around(group, lookups, sharing),
         paper,
@@ -285,11 +300,11 @@ def share_out(
     return sharing
 
 
-def around(group: Group, lookups: Lookups, sharing: Sharing) -> Surroundings:
+def around(group: BspGroup, lookups: Lookups, sharing: CacheCoordinator) -> JobSurroundings:
     """What a decision goes by besides steps: what a return would cost, what was read and what was moved."""
     stats = lookups.client.stats()
     moved = stats.get("bytes_in", 0) + stats.get("bytes_out", 0)
-    return Surroundings(risk=group.risk(), read_s=sharing.read_s, moved=moved)
+    return JobSurroundings(risk=group.risk(), read_s=sharing.read_s, moved=moved)
 
 
 def row_sizes(backend: Any, chosen: Sequence[ServedTable]) -> dict[int, RowSize]:

@@ -11,7 +11,7 @@ with the pass, with the group, or when ranks are found to have read different sa
 import logging
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -22,10 +22,10 @@ from springtide.data import shards
 from springtide.embedding.lookup.lookup import Lookups
 from springtide.embedding.schedule import sample_ids
 from springtide.embedding.schedule.sample_ids import SampleIds
-from springtide.worker.bsp.allreduce_header import Verdict
-from springtide.worker.bsp.group import Place
+from springtide.worker.bsp.allreduce_header import GroupVerdict
+from springtide.worker.bsp.group import GroupPlace
 from springtide.worker.input import batch_plan
-from springtide.worker.input.batches import Handed
+from springtide.worker.input.read_batch import AllottedBatch, ReadBatch, ScheduledBatch
 
 log = logging.getLogger(__name__)
 
@@ -34,22 +34,10 @@ NOT_YET = "where the model finds its ids is not known yet"
 NO_IDS = "the ids of every table are computed inside the model, or by data workers: nobody knows them ahead"
 
 
-@dataclass(frozen=True, slots=True)
-class Scheduled:
-    """What a schedule says about one batch."""
-
-    step: int
-    """How many batches were scheduled with it."""
-    rank_of_sample: NDArray[np.int32]
-    """Who trains each sample."""
-    plans: Sequence[Any]
-    """What each rank's cache does around the step."""
-
-
-class Schedule(Protocol):
+class SampleSchedule(Protocol):
     """Gives samples to ranks, batch after batch."""
 
-    def schedule(self, features: Sequence[SampleIds], samples: int, *, effort: int) -> Scheduled:
+    def schedule(self, features: Sequence[SampleIds], samples: int, *, effort: int) -> ScheduledBatch:
         """The next batch, of so many samples."""
         ...
 
@@ -58,20 +46,7 @@ class Schedule(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Allotted:
-    """What is known of a batch beside this rank's part of it."""
-
-    whole: Any
-    """The group's batch, to be shared out otherwise should the schedule not hold."""
-    made: Scheduled
-    digest: int
-    """Of what was scheduled."""
-    turn: int
-    """Which schedule of this process it is of."""
-
-
-class Picker(Protocol):
+class SamplePicker(Protocol):
     """Takes samples out of whole batches."""
 
     @property
@@ -88,15 +63,15 @@ class Picker(Protocol):
         ...
 
 
-class Allotting:
+class SampleAllocator:
     """One a `job.prepare`. `make_ready` is called in the reader's thread, everything else in the loop's."""
 
     def __init__(
         self,
         lookups: Lookups,
         tables: Sequence[int],
-        begin: Callable[[Place, Sequence[int]], Schedule],
-        picker: Picker,
+        begin: Callable[[GroupPlace, Sequence[int]], SampleSchedule],
+        picker: SamplePicker,
         *,
         permitted: bool = True,
         unit: int = 1,
@@ -109,10 +84,10 @@ class Allotting:
         self.lookups, self.tables = lookups, tuple(tables)
         self._begin = begin
         self.picker = picker
-        self.place = Place(0, 1, 0)
+        self.place = GroupPlace(0, 1, 0)
         self.why = NOT_YET
         """Why nothing is scheduled."""
-        self._schedule: Schedule | None = None
+        self._schedule: SampleSchedule | None = None
         self._scheduled: frozenset[int] = frozenset()
         self._effort = 0
         self._refused = ""
@@ -135,7 +110,7 @@ class Allotting:
         """How much the next schedules may do in this time; 0 where there are none."""
         return 0 if self._schedule is None else self._schedule.effort_within(seconds)
 
-    def restart(self, place: Place) -> None:
+    def restart(self, place: GroupPlace) -> None:
         """A pass begins, or another group: ranks may know different things of their modules."""
         self.end(self._refused or NOT_YET)
         self.place = place
@@ -146,7 +121,7 @@ class Allotting:
         self._refused = why if for_good else self._refused
         self.lookups.fixed = False
 
-    def hear(self, verdict: Verdict) -> bool:
+    def hear(self, verdict: GroupVerdict) -> bool:
         """Begin once all are ready; whether it begins now."""
         self._effort = verdict.effort
         self.permitted = (self.permitted or verdict.go) and not verdict.stop
@@ -164,13 +139,13 @@ class Allotting:
         self._schedule, self.why = self._begin(self.place, tables), ""
         return True
 
-    def make_ready(self, handed: Handed) -> Handed:
+    def make_ready(self, handed: ReadBatch) -> ReadBatch:
         """This rank's part of a batch, of all of which the ids are looked at."""
         order, schedule, turn = handed.order, self._schedule, self._turn
         if order.whole is None or handed.empty:  # too few samples to share out: every rank trains them all
             return handed
         if handed.whole and len(order.whole) < self.place.workers:  # so few can be made
-            return Handed(replace(order, share=1 / self.place.workers), handed.batch)
+            return ReadBatch(replace(order, share=1 / self.place.workers), handed.batch)
         if schedule is None:
             self._show(handed)
             return self._in_runs(handed, handed.batch) if handed.whole else handed
@@ -188,9 +163,9 @@ class Allotting:
         chosen = np.flatnonzero(rank_of_sample == self.place.rank)
         batch = self.picker.pick(whole, order.whole, chosen, jagged=jagged)
         digest = digest_of(mine, made.rank_of_sample)
-        return Handed(batch_plan.allotted(order, chosen), batch, plan=Allotted(whole, made, digest, turn))
+        return ReadBatch(batch_plan.allotted(order, chosen), batch, plan=AllottedBatch(whole, made, digest, turn))
 
-    def _show(self, handed: Handed) -> None:
+    def _show(self, handed: ReadBatch) -> None:
         look, whole = self.on_paper(), handed.order.whole
         if look is None or whole is None or not self.lookups.settled:
             return
@@ -199,7 +174,7 @@ class Allotting:
             mine = [one for one in features or () if one.table in self.tables]
             look(self._in_units(mine, len(whole)), -(-len(whole) // self._unit))
 
-    def _whole(self, handed: Handed) -> Any:
+    def _whole(self, handed: ReadBatch) -> Any:
         """The group's batch; None: some of its samples cannot be made, as all ranks find."""
         if handed.whole or handed.order.whole is None:
             return handed.batch
@@ -214,19 +189,19 @@ class Allotting:
     def _in_units(self, features: Sequence[SampleIds], samples: int) -> list[SampleIds]:
         return sample_ids.in_units(features, samples, self._unit)
 
-    def review(self, handed: Handed) -> Handed:
+    def review(self, handed: ReadBatch) -> ReadBatch:
         """The same, unless the schedule that it is of was ended meanwhile."""
         allotted = handed.plan
         return self._in_runs(handed, allotted.whole) if allotted is not None and allotted.turn != self._turn else handed
 
-    def _in_runs(self, handed: Handed, whole: Any) -> Handed:
+    def _in_runs(self, handed: ReadBatch, whole: Any) -> ReadBatch:
         """A batch that was read whole, as it is shared out without a schedule."""
         order = handed.order
         assert order.whole is not None
         rank, workers, _ = self.place
         run = shards.rank_part(len(order.whole), rank=rank, workers=workers, unit=self._unit)
         chosen = np.arange(run.start, run.stop)
-        return Handed(batch_plan.allotted(order, chosen), self.picker.pick(whole, order.whole, chosen, jagged=True))
+        return ReadBatch(batch_plan.allotted(order, chosen), self.picker.pick(whole, order.whole, chosen, jagged=True))
 
 
 def digest_of(features: Sequence[SampleIds], rank_of_sample: NDArray[np.int32]) -> int:

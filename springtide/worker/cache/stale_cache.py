@@ -13,7 +13,7 @@ from springtide.embedding.lookup.specs import native_spec
 from springtide.embedding.lookup.tables import ServedTable
 
 
-class Copies:
+class StaleRowCache:
     """Put it between the client and the tables, then say which tables there are."""
 
     def __init__(self, rules: CacheRules) -> None:
@@ -24,9 +24,7 @@ class Copies:
     def wrap(self, tables: _native.Backend) -> _native.Backend:
         """The tables behind a cache, which keeps nothing until `keep`."""
         rules = self._rules
-        self._backend = _native.VersionedBackend(
-            tables, capacity_bytes=0, order=rules.order, staleness=rules.staleness
-        )  # fmt: skip
+        self._backend = _native.VersionedBackend(tables, capacity_bytes=0, order=rules.order, staleness=rules.staleness)
         return self._backend
 
     def keep(self, served: Sequence[ServedTable]) -> None:
@@ -53,12 +51,17 @@ class Copies:
         mean = stats["staleness_sum"] / max(1, stats["hits"])
         lacked = f"copies lacked {mean:.2f} trainings, {stats['staleness_max']} at most of {self._rules.staleness}"
         return CacheUse(
-            on=True, why=f"{self._why}; {lacked}", rows=stats["rows"], size=stats["bytes"], hits=stats["hits"],
-            pulled=stats["misses"] + stats["stale"], pushed=stats["pushed_gradients"],
-        )  # fmt: skip
+            on=True,
+            why=f"{self._why}; {lacked}",
+            rows=stats["rows"],
+            size=stats["bytes"],
+            hits=stats["hits"],
+            pulled=stats["misses"] + stats["stale"],
+            pushed=stats["pushed_gradients"],
+        )
 
 
-def for_async(rules: CacheRules, *, max_staleness: int | None) -> Copies | None:
+def for_async(rules: CacheRules, *, max_staleness: int | None) -> StaleRowCache | None:
     """Copies where they were asked for by a size: whether they pay is found out in bsp groups only."""
     if rules.auto or rules.off:
         return None
@@ -67,4 +70,4 @@ def for_async(rules: CacheRules, *, max_staleness: int | None) -> Copies | None:
             f"max_staleness={max_staleness} and a cache of {words(rules)}: pushes that are counted do not see copies. "
             "Use one or the other; cache_staleness bounds what a copy may lack"
         )
-    return Copies(rules)
+    return StaleRowCache(rules)

@@ -17,8 +17,8 @@ from springtide.domain.data.epochs import EpochPlace
 from springtide.rpc.messages.messages import WorkerWelcome
 from springtide.worker.epochs import user_loops
 from springtide.worker.epochs.schedules import Schedules
-from springtide.worker.link.master_link import Link
-from springtide.worker.user_objects import Registry
+from springtide.worker.link.master_link import MasterLink
+from springtide.worker.user_objects import ObjectRegistry
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +35,9 @@ class BegunLoop(NamedTuple):
 class EpochTracker:
     """One a job."""
 
-    def __init__(self, to_master: Link, registry: Registry, welcome: WorkerWelcome, *, folder: str = "") -> None:
+    def __init__(
+        self, to_master: MasterLink, registry: ObjectRegistry, welcome: WorkerWelcome, *, folder: str = ""
+    ) -> None:
         """`folder`: of the script."""
         self._link, self._registry, self._folder = to_master, registry, folder
         self._given = welcome.place
@@ -149,7 +151,7 @@ class EpochTracker:
         """The loop has had its last batch; if the worker was asked to leave, the epoch may not be over."""
         self._registry.end_loop()
         if self._is_leaving() and self._registry.place is not None:
-            self._link.begin_epoch(self._registry.place, self._registry.taken)
+            self._link.reports.begin_epoch(self._registry.place, self._registry.taken)
 
     @property
     def ends_script(self) -> bool:
@@ -170,8 +172,9 @@ class EpochTracker:
             log.warning(
                 "epochs before %d were trained before this worker was started: the script goes through them again, "
                 "with one batch each, which trains nothing. `for epoch in job.epochs(...)` begins with epoch %d",
-                given.epoch, given.epoch,
-            )  # fmt: skip
+                given.epoch,
+                given.epoch,
+            )
 
     def _look_around(self, frame: FrameType) -> None:
         """Name the statement around this loop, where all loops of the script begin at one line of it."""
@@ -192,4 +195,4 @@ class EpochTracker:
     def _tell(self, place: EpochPlace, frame: FrameType) -> None:
         if self.schedules is not None:
             self.schedules.look(frame)
-        self._link.begin_epoch(place, self._registry.take(place))
+        self._link.reports.begin_epoch(place, self._registry.take(place))

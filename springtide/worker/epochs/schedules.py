@@ -66,8 +66,10 @@ class Schedules:
         if state["initial"] != self._initial:
             log.warning(
                 "the script sets other learning rates than in the run that this one goes on from (%s, then %s): "
-                "schedules that are not registered begin anew", self._initial, state["initial"],
-            )  # fmt: skip
+                "schedules that are not registered begin anew",
+                self._initial,
+                state["initial"],
+            )
             return
         for name, scheduler in self._found.items():
             if name in state["schedules"]:

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from springtide import errors
 from springtide.domain.core import validation
-from springtide.worker.input.batch_plan import Order
-from springtide.worker.input.batches import Handed
+from springtide.worker.input.batch_plan import BatchOrder
+from springtide.worker.input.read_batch import ReadBatch
 
 
 def check(accumulate: int, *, in_step: bool) -> None:
@@ -23,13 +23,13 @@ def check(accumulate: int, *, in_step: bool) -> None:
         )
 
 
-def split(orders: Iterable[Order], size: int) -> Iterator[Order]:
+def split(orders: Iterable[BatchOrder], size: int) -> Iterator[BatchOrder]:
     """Each order in parts of `size` samples; the last of a batch may have fewer. What is no batch stays as it is."""
     for order in orders:
         yield from parts_of(order, size)
 
 
-def parts_of(order: Order, size: int) -> list[Order]:
+def parts_of(order: BatchOrder, size: int) -> list[BatchOrder]:
     """Of one order. A part's name is a range of its own, its claim that of the batch."""
     if not order.ranges:
         return [order]
@@ -40,21 +40,19 @@ def parts_of(order: Order, size: int) -> list[Order]:
             order,
             indices=order.indices[first : first + size],
             whole=None,
-            ranges=(
-                dataclasses.replace(whole, first=whole.first + first, count=min(size, whole.count - first)),
-            ),
+            ranges=(dataclasses.replace(whole, first=whole.first + first, count=min(size, whole.count - first)),),
             last=first == firsts[-1],
         )
         for first in firsts
-    ]  # fmt: skip
+    ]
 
 
-def complete(feed: Iterable[Handed]) -> Iterator[Handed]:
+def complete(feed: Iterable[ReadBatch]) -> Iterator[ReadBatch]:
     """Batches of which every part was read, part by part; of one that is not whole the loop sees nothing.
 
     A part that cannot be read, or a lease that is taken away meanwhile, leaves the batch to others as a whole.
     """
-    waiting: list[Handed] = []
+    waiting: list[ReadBatch] = []
     for handed in feed:
         if waiting and handed.order.claim != waiting[0].order.claim:
             waiting = []
@@ -68,7 +66,7 @@ def complete(feed: Iterable[Handed]) -> Iterator[Handed]:
             waiting = []
 
 
-def without_empty(parts: Sequence[Handed]) -> list[Handed]:
+def without_empty(parts: Sequence[ReadBatch]) -> list[ReadBatch]:
     """The parts that the loop gets: those of which nothing can be trained give their names to what is beside them."""
     kept = [part for part in parts if not part.empty] or list(parts[:1])
     begins = [one.order.ranges[0].first for one in (parts[0], *kept[1:])]
@@ -79,13 +77,13 @@ def without_empty(parts: Sequence[Handed]) -> list[Handed]:
     ]
 
 
-def named(order: Order, begin: int, end: int, *, last: bool) -> Order:
+def named(order: BatchOrder, begin: int, end: int, *, last: bool) -> BatchOrder:
     """A part with the name of these samples."""
     (own,) = order.ranges
     return dataclasses.replace(order, ranges=(dataclasses.replace(own, first=begin, count=end - begin),), last=last)
 
 
-def whole_samples(part: Handed) -> int:
+def whole_samples(part: ReadBatch) -> int:
     """Of the batch that this is a part of."""
     claim = part.order.claim
     return part.order.samples if claim is None else claim.end - claim.begin

@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Poison:
+class BadSamples:
     """Samples of one batch that raise by themselves."""
 
     indices: tuple[int, ...]
@@ -31,7 +31,7 @@ class Poison:
         return samples_named(self.indices)
 
 
-class Rest(NamedTuple):
+class BatchRest(NamedTuple):
     """What is left of a batch."""
 
     batch: Any
@@ -42,7 +42,7 @@ class Rest(NamedTuple):
     """It is a sample of another rank's part, for a rank that has none of its own: it counts for nothing."""
 
 
-def find(fetch: Fetch, indices: Indices) -> Poison | None:
+def find(fetch: Fetch, indices: Indices) -> BadSamples | None:
     """The samples that cannot be made, one by one; None: each of them can."""
     culprits, error = [], ""
     for index in indices:
@@ -51,25 +51,25 @@ def find(fetch: Fetch, indices: Indices) -> Poison | None:
         except Exception as raised:  # whatever a user's data set may raise
             culprits.append(int(index))
             error = error or on_one_line(raised)
-    return Poison(tuple(culprits), error) if culprits else None
+    return BadSamples(tuple(culprits), error) if culprits else None
 
 
-def without(fetch: Fetch, indices: Indices, poison: Poison | None) -> tuple[Rest, Poison | None]:
+def without(fetch: Fetch, indices: Indices, poison: BadSamples | None) -> tuple[BatchRest, BadSamples | None]:
     """The batch without them, and who was left out: everyone, where the samples cannot be made together."""
     kept = np.arange(len(indices)) if poison is None else np.flatnonzero(~np.isin(indices, poison.indices))
     if not len(kept):
-        return Rest(None, kept), poison
+        return BatchRest(None, kept), poison
     try:
-        return Rest(fetch(indices[kept]), kept), poison
+        return BatchRest(fetch(indices[kept]), kept), poison
     except Exception as raised:  # it is not a sample: then nobody can make this batch
-        return Rest(None, kept[:0]), Poison(tuple(indices.tolist()), on_one_line(raised))
+        return BatchRest(None, kept[:0]), BadSamples(tuple(indices.tolist()), on_one_line(raised))
 
 
-def borrow(fetch: Fetch, indices: Indices) -> Rest | None:
+def borrow(fetch: Fetch, indices: Indices) -> BatchRest | None:
     """The first sample of the group's batch that can be made; None: there is none."""
     for index in indices:
         try:
-            return Rest(fetch(np.array([index], dtype=np.int64)), np.empty(0, dtype=np.int64), borrowed=True)
+            return BatchRest(fetch(np.array([index], dtype=np.int64)), np.empty(0, dtype=np.int64), borrowed=True)
         except Exception as raised:  # whatever a user's data set may raise
             log.debug("sample %d cannot be borrowed: %s", index, on_one_line(raised))
     return None

@@ -17,21 +17,21 @@ from springtide.data import shards
 from springtide.domain.data.leases import Grant
 from springtide.domain.data.samples import DatasetCard, SampleRange
 from springtide.rpc.messages import messages
-from springtide.worker.input.lease_prefetch import Leases
-from springtide.worker.link.lease_tracker import Claim, Hands
+from springtide.worker.input.lease_prefetch import LeaseSource
+from springtide.worker.link.lease_tracker import BatchClaim, LeaseTracker
 
 Indices = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
+class BatchOrder:
     """One mini-batch to read and train. Without ranges it is a pause: nothing can be had just now."""
 
     indices: Indices
     ranges: tuple[SampleRange, ...] = ()
     share: float = 1.0
     """Part of the group's batch that this is: a bsp gradient counts by it."""
-    claim: Claim | None = None
+    claim: BatchClaim | None = None
     """What of a lease it is, the other ranks' parts included."""
     whole: Indices | None = None
     """All samples of the group's batch, where every rank knows them."""
@@ -55,12 +55,12 @@ class Order:
         return self.ranges[0].epoch
 
 
-PAUSE = Order(indices=np.empty(0, dtype=np.int64))
+PAUSE = BatchOrder(indices=np.empty(0, dtype=np.int64))
 
 
 def leased(
-    leases: Leases,
-    hands: Hands,
+    leases: LeaseSource,
+    tracker: LeaseTracker,
     card: DatasetCard,
     *,
     rank: int = 0,
@@ -69,7 +69,7 @@ def leased(
     each: int | None = None,
     place: Callable[[], tuple[int, int, int]] | None = None,
     draining: Callable[[], bool] = lambda: False,
-) -> Iterator[Order]:
+) -> Iterator[BatchOrder]:
     """Batches of shards as the master leases them, until the pass is over for all workers.
 
     In a bsp group of `group` ranks every rank is leased the same shards, and takes its part of each batch. Where the
@@ -80,14 +80,14 @@ def leased(
     reported trained first, since only then is it known that none of them comes back. So a reader that runs ahead never
     waits for a batch that it still keeps in its hand. Once the job is `draining` no more are read.
     """
-    hands.open(card)
+    tracker.begin_pass(card)
     generation = 0
     read: tuple[Grant, Indices] | None = None
     try:
         while not draining():
             if place is not None:
                 rank, group, generation = place()
-            claimed = hands.claim(card.batch_size if each is None else each * group, group=group * unit)
+            claimed = tracker.claim(card.batch_size if each is None else each * group, group=group * unit)
             if claimed is not None:
                 grant, claim = claimed
                 if read is None or read[0] is not grant:
@@ -99,10 +99,10 @@ def leased(
                 yield order_of(grant, claim, read[1], rank, group, unit, shard_samples=whole(card, grant))
                 continue
             answer = leases.more(card)
-            if isinstance(answer, messages.DataEnd) and (card.in_step or not hands.busy):
+            if isinstance(answer, messages.DataEnd) and (card.in_step or not tracker.is_busy):
                 return
             if isinstance(answer, messages.Regroup):
-                yield Order(indices=PAUSE.indices, regroups=generation)
+                yield BatchOrder(indices=PAUSE.indices, regroups=generation)
             elif not isinstance(answer, messages.LeaseReply):
                 yield PAUSE
     finally:
@@ -116,13 +116,13 @@ def whole(card: DatasetCard, grant: Grant) -> int:
 
 
 def order_of(
-    grant: Grant, claim: Claim, indices: Indices, rank: int, group: int, unit: int = 1, *, shard_samples: int = 0
-) -> Order:
+    grant: Grant, claim: BatchClaim, indices: Indices, rank: int, group: int, unit: int = 1, *, shard_samples: int = 0
+) -> BatchOrder:
     """This rank's part of a batch; `indices` are those of the whole lease."""
     whole = claim.end - claim.begin
     part = shards.rank_part(whole, rank=rank, workers=group, unit=unit)
     count, first = part.stop - part.start, claim.begin + part.start
-    return Order(
+    return BatchOrder(
         indices=indices[first - grant.first : first - grant.first + count],
         ranges=(
             SampleRange(epoch=grant.epoch, shard=grant.shard, first=first, count=count, shard_samples=shard_samples),
@@ -134,7 +134,7 @@ def order_of(
     )
 
 
-def allotted(order: Order, chosen: Indices) -> Order:
+def allotted(order: BatchOrder, chosen: Indices) -> BatchOrder:
     """The order of a rank that trains these samples of the group's batch (by their place in it) instead of a run.
 
     A group takes a step once and as a whole, by its number: of a rank's range only the count means anything.
@@ -143,10 +143,10 @@ def allotted(order: Order, chosen: Indices) -> Order:
     ranges = tuple(dataclasses.replace(one, count=len(chosen)) for one in order.ranges)
     return dataclasses.replace(
         order, indices=order.whole[chosen], ranges=ranges, share=len(chosen) / len(order.whole), places=chosen
-    )  # fmt: skip
+    )
 
 
-def without(order: Order, kept: Indices, *, whole: bool, borrowed: bool = False) -> Order:
+def without(order: BatchOrder, kept: Indices, *, whole: bool, borrowed: bool = False) -> BatchOrder:
     """The order with these samples of it only (by their place in it, or in the group's batch where that is `whole`).
 
     Its name stays what it was: whoever trains the batch leaves out the same ones.

@@ -9,7 +9,6 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -19,55 +18,26 @@ from springtide import errors
 from springtide.data.source import SampleSource, UnreadableBatch, as_batch
 from springtide.dataworker.feed.feed import Wanted
 from springtide.domain.data.data_workers import BatchName
-from springtide.embedding.lookup.lookup import Crossed
 from springtide.worker.epochs.epochs import BegunLoop, EpochTracker
 from springtide.worker.epochs.repeats import Repeats
-from springtide.worker.input.bad_samples import Rest
-from springtide.worker.input.batch_plan import PAUSE, Order, without
+from springtide.worker.input.bad_samples import BatchRest
+from springtide.worker.input.batch_plan import BatchOrder, without
 from springtide.worker.input.feed_switch import Feeding
-from springtide.worker.link.lease_tracker import Hands
-from springtide.worker.link.step_timer import Meter
-from springtide.worker.split.controller import Fed, Splitting
+from springtide.worker.input.read_batch import PAUSED, RESTING, Fed, ReadBatch
+from springtide.worker.link.lease_tracker import LeaseTracker
+from springtide.worker.link.step_timer import StepMeter
+from springtide.worker.split.controller import Splitting
 
 if TYPE_CHECKING:
-    from springtide.worker.bsp.batch_order.units import Unit
-    from springtide.worker.cache.sample_allocation import Allotted
+    pass
 
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Handed:
-    """A batch with its order."""
-
-    order: Order
-    batch: Any
-    whole: bool = False
-    """The batch is the whole group's, not yet this rank's part of it."""
-    plan: "Allotted | None" = None
-    """What a schedule has said about it, where there is one."""
-    crossing: tuple[Any, ...] | None = None
-    """What data workers have made of it besides: the results of the moved part of forward()."""
-    check: bool = False
-    """Whether those are to be compared with what forward() makes here."""
-    unit: "Unit | None" = None
-    """Which unit of this rank's part it is, where gradients are summed in the order of the batch; the order is the
-    part's."""
-    empty: bool = False
-    """None of its samples can be trained: the loop does not get it, servers are told its name only."""
-    following: "Callable[[], Handed | None]" = lambda: None
-    """What comes after it, where that is read ahead; waits for it. None: nothing, or no batch."""
-
-    @property
-    def seen(self) -> Any:
-        """All of it in which ids of tables may be found."""
-        return self.batch if self.crossing is None else Crossed(self.batch, self.crossing)
-
-
-class Follower(Protocol):
+class BatchListener(Protocol):
     """What worker/step/step.py does with the news of a loop."""
 
-    def hand_out(self, now: Handed, following: Handed | None) -> None:
+    def hand_out(self, now: ReadBatch, following: ReadBatch | None) -> None:
         """The loop is about to get `now`; `following` is here already."""
 
     def taken_back(self) -> None:
@@ -81,7 +51,7 @@ class Follower(Protocol):
         """There is none just now, but more will come."""
         ...
 
-    def skip(self, now: Handed) -> None:
+    def skip(self, now: ReadBatch) -> None:
         """Nothing of `now` can be trained, and the loop does not get it."""
         ...
 
@@ -98,9 +68,9 @@ class Batches:
 
     def __init__(
         self,
-        feed: Callable[[int], Iterator[Handed]],
-        follower: Follower,
-        meter: Meter,
+        feed: Callable[[int], Iterator[ReadBatch]],
+        follower: BatchListener,
+        meter: StepMeter,
         *,
         ahead: bool,
         length: int | None,
@@ -152,7 +122,7 @@ class Batches:
         begun = self._begin(sys._getframe(1))
         self._running = True
         self.epoch = begun.number * self._epochs
-        feed: Iterator[Handed] = iter(()) if begun.finished else self._feed(begun.number)
+        feed: Iterator[ReadBatch] = iter(()) if begun.finished else self._feed(begun.number)
         self._meter.restart()
         handed_out = False
         try:
@@ -230,7 +200,7 @@ class Batches:
         except errors.JobFailed as error:
             log.warning("the loop was left, and what it had sent last may not be applied: %s", error)
 
-    def _feed(self, passes: int) -> Iterator[Handed]:
+    def _feed(self, passes: int) -> Iterator[ReadBatch]:
         feed = self._open_feed(passes)
         while True:
             began = time.perf_counter()
@@ -241,16 +211,15 @@ class Batches:
             yield handed
 
 
-PAUSED = Handed(PAUSE, None)
-"""Nothing more may ever come: whatever was handed out is pushed, stepped on or not, and its end waited for."""
-RESTING = Handed(PAUSE, None)
-"""More will come: a loop that adds up gradients of several batches goes on adding."""
-
-
 def read(
-    source: SampleSource | Feeding, orders: Iterable[Order], hands: Hands | None = None, *,
-    wholes: Callable[[], bool] = lambda: False, draining: Callable[[], bool] = lambda: False, plain: bool = True,
-) -> Iterator[Handed]:  # fmt: skip
+    source: SampleSource | Feeding,
+    orders: Iterable[BatchOrder],
+    tracker: LeaseTracker | None = None,
+    *,
+    wholes: Callable[[], bool] = lambda: False,
+    draining: Callable[[], bool] = lambda: False,
+    plain: bool = True,
+) -> Iterator[ReadBatch]:
     """Read what the orders name. Readers in other processes run ahead, so orders queue up here meanwhile.
 
     With `hands` a batch that cannot be read is left to others, one whose lease was taken away is left out, and once the
@@ -258,7 +227,7 @@ def read(
     While `wholes` says so, the whole group's batches are read instead of this rank's parts. Unless it is `plain` how
     they are trained, every rank needs a sample of its own.
     """
-    under_way: deque[tuple[Order, bool]] = deque()
+    under_way: deque[tuple[BatchOrder, bool]] = deque()
 
     def wanted() -> Iterator[Wanted]:
         for order in orders:
@@ -266,26 +235,26 @@ def read(
             under_way.append((order, whole))
             yield _wanted(order, whole=whole)
 
-    for collated in _made(source, wanted(), tolerant=hands is not None):
+    for collated in _made(source, wanted(), tolerant=tracker is not None):
         order, whole = under_way.popleft()
-        if hands is not None and draining():
+        if tracker is not None and draining():
             return
         if isinstance(collated, UnreadableBatch):
-            assert hands is not None and order.claim is not None
+            assert tracker is not None and order.claim is not None
             at = order.ranges[0]
             log.warning("shard %d of epoch %d cannot be read, others may try: %s", at.shard, at.epoch, collated.error)
-            hands.fail(order.claim, collated.error)
+            tracker.fail(order.claim, collated.error)
         elif not order.ranges:
-            yield PAUSED if order.regroups is None else Handed(order, None)
-        elif hands is None or order.claim is None or hands.wanted(order.claim):
-            if isinstance(collated, Rest):
+            yield PAUSED if order.regroups is None else ReadBatch(order, None)
+        elif tracker is None or order.claim is None or tracker.holds(order.claim):
+            if isinstance(collated, BatchRest):
                 yield _of_rest(collated, order, whole=whole, plain=plain)
                 continue
             came = collated if isinstance(collated, Fed) else Fed(collated)
-            yield Handed(order, as_batch(came.batch), whole, crossing=came.crossing, check=came.check)
+            yield ReadBatch(order, as_batch(came.batch), whole, crossing=came.crossing, check=came.check)
 
 
-def _of_rest(rest: Rest, order: Order, *, whole: bool, plain: bool) -> Handed:
+def _of_rest(rest: BatchRest, order: BatchOrder, *, whole: bool, plain: bool) -> ReadBatch:
     """A batch of which samples are left out; all of them: the loop does not get it."""
     if not plain and (rest.batch is None or rest.borrowed):
         raise errors.UnreadableSample(
@@ -293,7 +262,7 @@ def _of_rest(rest: Rest, order: Order, *, whole: bool, plain: bool) -> Handed:
             "can do without where gradients are summed in the order of the batch"
         )
     order = without(order, rest.kept, whole=whole, borrowed=rest.borrowed)
-    return Handed(order, as_batch(rest.batch), whole, empty=rest.batch is None)
+    return ReadBatch(order, as_batch(rest.batch), whole, empty=rest.batch is None)
 
 
 def _made(source: SampleSource | Feeding, wanted: Iterator[Wanted], *, tolerant: bool) -> Iterator[Any]:
@@ -302,7 +271,7 @@ def _made(source: SampleSource | Feeding, wanted: Iterator[Wanted], *, tolerant:
     return source.read((one.indices for one in wanted), tolerant=tolerant)
 
 
-def _wanted(order: Order, *, whole: bool) -> Wanted:
+def _wanted(order: BatchOrder, *, whole: bool) -> Wanted:
     """The samples of an order with its name: whoever makes the batch, it is this one."""
     if not order.ranges:
         return Wanted(order.indices, None)

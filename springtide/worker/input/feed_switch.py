@@ -28,8 +28,9 @@ from springtide.domain.data.data_workers import FeedState, LeftOut
 from springtide.rpc.messages.data_workers import PACKAGE_KEY, Feeders, Package, feeds
 from springtide.rpc.messages.messages import WorkerWelcome
 from springtide.worker.input import bad_samples
-from springtide.worker.link.master_link import Link
-from springtide.worker.split.controller import Fed, Made, Splitting
+from springtide.worker.input.read_batch import Fed
+from springtide.worker.link.master_link import MasterLink
+from springtide.worker.split.controller import Made, Splitting
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +44,9 @@ class Feeding:
     model, `between_batches`, runs in the loop's.
     """
 
-    def __init__(self, source: SampleSource, splitting: Splitting, to_master: Link, welcome: WorkerWelcome) -> None:
+    def __init__(
+        self, source: SampleSource, splitting: Splitting, to_master: MasterLink, welcome: WorkerWelcome
+    ) -> None:
         self._source, self._splitting, self._link, self._welcome = source, splitting, to_master, welcome
         self._lock = threading.Lock()
         self._news: Feeders | None = None
@@ -61,7 +64,7 @@ class Feeding:
         self._taken, self._read_s, self._looped_s, self._last = 0, 0.0, 0.0, 0.0
         if not welcome.feeding.off:
             splitting.watch(looking=True)
-        to_master.follow_feeders(self._heed)
+        to_master.news.feeders.follow(self._heed)
 
     def read(self, wanted: Iterable[Wanted], *, tolerant: bool = False) -> Iterator[Any]:
         """Batches in the order in which they are wanted, as `Source.read` gives them; `Fed` where others made them."""
@@ -89,9 +92,13 @@ class Feeding:
             return None
         state = FeedState() if self._feed is None else self._feed.state
         return replace(
-            state, taken=state.taken + self._taken, read_s=state.read_s + self._read_s, looped_s=self._looped_s,
-            stateless_s=self._splitting.stateless_s, checked=self._splitting.checked,
-        )  # fmt: skip
+            state,
+            taken=state.taken + self._taken,
+            read_s=state.read_s + self._read_s,
+            looped_s=self._looped_s,
+            stateless_s=self._splitting.stateless_s,
+            checked=self._splitting.checked,
+        )
 
     def close(self) -> None:
         """The script is through."""
@@ -153,9 +160,9 @@ class Feeding:
         if not self._told_made_here:
             self._told_made_here = True
             log.warning("data workers could not make a batch, so it is made here: %s", error)
-            self._link.note("make batches here that data workers cannot", error)
+            self._link.reports.note("make batches here that data workers cannot", error)
 
-    def _rest(self, fetch: Fetch, asked: Wanted, found: bad_samples.Poison | None) -> bad_samples.Rest:
+    def _rest(self, fetch: Fetch, asked: Wanted, found: bad_samples.BadSamples | None) -> bad_samples.BatchRest:
         """What is left of a batch, once the master knows what is not. A rank that has nothing left borrows a sample."""
         rest, found = bad_samples.without(fetch, asked.indices, found)
         name = asked.name
@@ -169,7 +176,7 @@ class Feeding:
             assert name is not None, "whatever can be read has a name"
             left_out = LeftOut(name, found.indices, found.error)
             log.warning("trained without %s", left_out)
-            self._link.trained_without(left_out)
+            self._link.reports.trained_without(left_out)
         return rest
 
     def _attempt(self, indices: Any) -> Fed | UnreadableBatch:
@@ -218,7 +225,7 @@ class Feeding:
         if self._wrong and not self._unfed:
             self._dropped = self._wrong
             self._refuse(f"what data workers make was not what this worker makes: {self._wrong}")
-            self._link.note("train without data workers", self._wrong)
+            self._link.reports.note("train without data workers", self._wrong)
         if self._dropped:
             why, self._dropped = self._dropped, ""
             self._splitting.drop(why)
@@ -256,24 +263,24 @@ class Feeding:
             self._connect()
 
     def _package(self, made: Made) -> Package:
-        if self._link.claim(PACKAGE_KEY):
+        if self._link.shared.claim(PACKAGE_KEY):
             paths = [path for path in sys.path if path]
             try:
                 with package_transfer.writable(self._welcome.package) as folder:
                     sealed = job_package.write(folder, made.pipeline, secret=self._welcome.secret, paths=paths)
-                    self._link.deliver(folder, sealed)
+                    self._link.shared.deliver(folder, sealed)
             except errors.UserError:
-                self._link.settle(PACKAGE_KEY)  # there will be none: checkpoints must not wait for it
+                self._link.shared.settle(PACKAGE_KEY)  # there will be none: checkpoints must not wait for it
                 raise
             stages = made.pipeline.stages
             with_gpu = tuple(number for number, stage in enumerate(stages) if stage.device == "cuda")
             found = Package(made.digest, len(stages), with_gpu, sealed)
-            self._link.share(PACKAGE_KEY, msgspec.msgpack.encode(found))
-            self._link.settle(PACKAGE_KEY)
+            self._link.shared.share(PACKAGE_KEY, msgspec.msgpack.encode(found))
+            self._link.shared.settle(PACKAGE_KEY)
             moved = "reading, collating and a part of forward()" if made.moved else "reading and collating"
-            self._link.note(f"hand {moved} to data workers", made.told)
+            self._link.reports.note(f"hand {moved} to data workers", made.told)
             return found
-        return msgspec.msgpack.decode(self._link.lookup(PACKAGE_KEY), type=Package)
+        return msgspec.msgpack.decode(self._link.shared.lookup(PACKAGE_KEY), type=Package)
 
     def _distrust(self, why: str) -> None:
         """Data workers have made something else than this worker would: what is queued is made here instead."""
@@ -287,19 +294,19 @@ class Feeding:
         refuse(self._link, why)
 
 
-def refuse(to_master: Link, why: str) -> None:
+def refuse(to_master: MasterLink, why: str) -> None:
     """Whenever data workers are wanted, say that they cannot be; in a thread, since the link's own must not ask."""
 
     def heed(news: Feeders) -> None:
         if news.wanted:
             threading.Thread(target=_tell, args=(to_master, why), name="springtide-unfed", daemon=True).start()
 
-    to_master.follow_feeders(heed)
+    to_master.news.feeders.follow(heed)
 
 
-def _tell(to_master: Link, why: str) -> None:
+def _tell(to_master: MasterLink, why: str) -> None:
     try:
-        to_master.unfed(why)
+        to_master.reports.unfed(why)
     except errors.SpringtideError as error:
         log.info("the master does not hear that no data workers can be used: %s", error)
 

@@ -19,8 +19,8 @@ from springtide.data.source import SampleSource, as_batch
 from springtide.domain.data.samples import DatasetCard
 from springtide.worker.input import batch_plan, lease_prefetch
 from springtide.worker.input.accumulation import parts_of
-from springtide.worker.input.batch_plan import Order
-from springtide.worker.input.batches import PAUSED, Handed
+from springtide.worker.input.batch_plan import BatchOrder
+from springtide.worker.input.read_batch import PAUSED, ReadBatch
 from springtide.worker.link import master_link
 
 log = logging.getLogger(__name__)
@@ -28,7 +28,7 @@ SHARD_BATCHES = 16  # few, since whoever takes the next shard must read past thi
 MOST_SHARDS = 2**20  # numbers set aside for a pass whose length nobody knows; numbers have 32 bits
 
 
-class Reader:
+class IterableReader:
     """One iteration over the data set at a time; a place behind it begins another one."""
 
     def __init__(self, source: SampleSource) -> None:
@@ -59,11 +59,11 @@ def leased(
     source: SampleSource,
     card: DatasetCard,
     epochs: range,
-    to_master: master_link.Link,
+    to_master: master_link.MasterLink,
     *,
     alone: bool = False,
     parts: int = 1,
-) -> Iterator[Handed]:
+) -> Iterator[ReadBatch]:
     """Mini-batches as the master leases their places, epoch after epoch; `parts` of them are a batch of the card."""
     if not alone:
         say_once()
@@ -89,14 +89,16 @@ def endless(card: DatasetCard, epoch: int) -> DatasetCard:
 
 
 def one_epoch(
-    source: SampleSource, card: DatasetCard, to_master: master_link.Link, *, alone: bool, parts: int = 1
-) -> Iterator[Handed]:
+    source: SampleSource, card: DatasetCard, to_master: master_link.MasterLink, *, alone: bool, parts: int = 1
+) -> Iterator[ReadBatch]:
     """Until someone has found the end, and everything before it is trained."""
-    hands, reader = to_master.hands, Reader(source)
-    asked: lease_prefetch.Leases = (
-        lease_prefetch.Direct(to_master.lease) if alone else lease_prefetch.Ahead(to_master.lease, hands)
+    tracker, reader = to_master.leases.tracker, IterableReader(source)
+    asked: lease_prefetch.LeaseSource = (
+        lease_prefetch.DirectLeases(to_master.leases.lease)
+        if alone
+        else lease_prefetch.PrefetchedLeases(to_master.leases.lease, tracker)
     )
-    for order in batch_plan.leased(asked, hands, card, draining=lambda: to_master.draining):
+    for order in batch_plan.leased(asked, tracker, card, draining=lambda: to_master.draining):
         if order.claim is None:
             yield PAUSED
             continue
@@ -104,15 +106,15 @@ def one_epoch(
         found = [one for one in (reader.read(place * parts + part) for part in range(parts)) if one is not None]
         if not found:
             assert reader.length is not None
-            hands.end_at(-(-reader.length // parts) * card.batch_size)
-        elif hands.wanted(order.claim):
+            tracker.end_at(-(-reader.length // parts) * card.batch_size)
+        elif tracker.holds(order.claim):
             # the last sum of an iteration may lack parts, for everyone alike: its name is that of all of them
             named = parts_of(order, card.batch_size // parts)
             whole = [*named[: len(found) - 1], merged(named[len(found) - 1 :])]
-            yield from (Handed(part, as_batch(one)) for part, one in zip(whole, found, strict=True))
+            yield from (ReadBatch(part, as_batch(one)) for part, one in zip(whole, found, strict=True))
 
 
-def merged(parts: Sequence[Order]) -> Order:
+def merged(parts: Sequence[BatchOrder]) -> BatchOrder:
     """The first of these parts of a batch with the name of all of them."""
     (first,), (last,) = parts[0].ranges, parts[-1].ranges
     whole = dataclasses.replace(first, count=last.first + last.count - first.first)

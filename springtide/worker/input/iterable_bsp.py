@@ -19,11 +19,12 @@ from springtide import errors
 from springtide.data.source import SampleSource, as_batch
 from springtide.domain.data.samples import SampleRange
 from springtide.worker.input import subset
-from springtide.worker.input.batch_plan import PAUSE, Indices, Order
-from springtide.worker.input.batches import Handed, samples_in
-from springtide.worker.input.readahead import ReadingAhead
+from springtide.worker.input.batch_plan import PAUSE, BatchOrder, Indices
+from springtide.worker.input.batches import samples_in
+from springtide.worker.input.read_batch import ReadBatch
+from springtide.worker.input.readahead import BatchReadahead
 from springtide.worker.input.subset import NotRows
-from springtide.worker.step.step import Step
+from springtide.worker.step.step import TrainingStep
 
 log = logging.getLogger(__name__)
 KEPT = 4  # rounds: the one in hand, the next, the one that is being read, and one more
@@ -33,7 +34,7 @@ NOT_BY_ROWS = (
 )
 
 
-class Round(Protocol):
+class DataRound(Protocol):
     """A mini-batch a rank, and any other part of all their samples."""
 
     def part(self, rank: int) -> Any:
@@ -90,22 +91,22 @@ class BySamples:
         return self._collate([self._samples[place] for place in places.tolist()])
 
 
-class Recent(NamedTuple):
+class RecentRound(NamedTuple):
     """A round of late, and the numbers of its samples: they are counted through."""
 
     first: int
     samples: int
-    round_: Round
+    round_: DataRound
 
 
-class Rounds:
+class IterableRounds:
     """One a pass."""
 
     def __init__(self, source: SampleSource, *, rank: int, workers: int) -> None:
         self._source, self._rank, self._workers = source, rank, workers
         self.wholes: Callable[[], bool] | None = None
         """Whether rounds are wanted whole, where a schedule may share them out."""
-        self._recent: deque[Recent] = deque(maxlen=KEPT)
+        self._recent: deque[RecentRound] = deque(maxlen=KEPT)
         self._number = 0
         self._said = False
 
@@ -119,7 +120,7 @@ class Rounds:
         """Whether batches of other samples of a round can be made; otherwise rows of it are all that can be had."""
         return self._own is not None
 
-    def shared(self, step: Step, epochs: range) -> Iterator[Handed]:
+    def shared(self, step: TrainingStep, epochs: range) -> Iterator[ReadBatch]:
         """A pass: as a schedule shares it out, where there may be one, else a mini-batch a rank."""
         sharing, group = step.sharing, step.group
         if sharing is None or group is None:
@@ -127,9 +128,9 @@ class Rounds:
         allotting = sharing.allotting
         allotting.picker, self.wholes = self, lambda: allotting.wholes
         sharing.restart(group.place)
-        return iter(ReadingAhead(self.read(epochs), allotting.make_ready, allotting.review, sharing.read))
+        return iter(BatchReadahead(self.read(epochs), allotting.make_ready, allotting.review, sharing.read))
 
-    def read(self, epochs: range) -> Iterator[Handed]:
+    def read(self, epochs: range) -> Iterator[ReadBatch]:
         """Round after round. A last one that is not full is left out, since every rank needs a batch."""
         for epoch in epochs:
             first = 0
@@ -153,24 +154,24 @@ class Rounds:
         """The same, by their places in a round."""
         return self.fetch(samples[places])
 
-    def _made(self, parts: tuple[Any, ...], epoch: int, first: int) -> Handed:
+    def _made(self, parts: tuple[Any, ...], epoch: int, first: int) -> ReadBatch:
         own, rank = self._own, self._rank
         counts = [samples_in(one) if own is None else len(one) for one in parts]
         mine = counts[rank]
         identity = SampleRange(epoch=epoch, shard=epoch * self._workers + rank, first=first, count=mine)
-        order = Order(indices=PAUSE.indices, ranges=(identity,), share=mine / max(1, sum(counts)))
+        order = BatchOrder(indices=PAUSE.indices, ranges=(identity,), share=mine / max(1, sum(counts)))
         round_ = None if self.wholes is None else self._round(parts, counts)
         if round_ is None or self.wholes is None:
-            return Handed(order, as_batch(parts[rank] if own is None else own(parts[rank])))
+            return ReadBatch(order, as_batch(parts[rank] if own is None else own(parts[rank])))
         numbers = self._number + np.arange(sum(counts))
-        self._recent.append(Recent(self._number, sum(counts), round_))  # before anyone can ask for it
+        self._recent.append(RecentRound(self._number, sum(counts), round_))  # before anyone can ask for it
         self._number += sum(counts)
         places = np.arange(rank * mine, (rank + 1) * mine)
         order = dataclasses.replace(order, indices=numbers[places], whole=numbers, places=places)
         whole = self.wholes()
-        return Handed(order, as_batch(round_.whole if whole else round_.part(rank)), whole=whole)
+        return ReadBatch(order, as_batch(round_.whole if whole else round_.part(rank)), whole=whole)
 
-    def _round(self, parts: tuple[Any, ...], counts: Sequence[int]) -> Round | None:
+    def _round(self, parts: tuple[Any, ...], counts: Sequence[int]) -> DataRound | None:
         """What a schedule may share out; None where parts are not of one size or not a row a sample, as all find."""
         if len(set(counts)) > 1 or not counts[0]:
             return None

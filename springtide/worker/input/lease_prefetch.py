@@ -12,7 +12,7 @@ from typing import Protocol
 
 from springtide.domain.data.samples import DatasetCard
 from springtide.rpc.messages import messages
-from springtide.worker.link.lease_tracker import Hands
+from springtide.worker.link.lease_tracker import LeaseTracker
 
 Answer = messages.LeaseReply | messages.Regroup | messages.WaitReply | messages.DataEnd
 Ask = Callable[[DatasetCard, int], Answer]
@@ -24,7 +24,7 @@ MOST = 16  # leases a request
 MOST_HELD = 64  # leases: with shards of a batch or two, twelve seconds would be thousands
 
 
-class Leases(Protocol):
+class LeaseSource(Protocol):
     """Where leases come from."""
 
     def more(self, card: DatasetCard) -> Answer:
@@ -40,7 +40,7 @@ class Leases(Protocol):
         ...
 
 
-class Direct:
+class DirectLeases:
     """Asks when something is wanted: alone the answer is here at once; in a bsp group all ranks ask alike."""
 
     def __init__(self, ask: Ask) -> None:
@@ -57,19 +57,19 @@ class Direct:
         """Nothing is open."""
 
 
-class Ahead:
+class PrefetchedLeases:
     """Keeps one request under way at most, and `LEAD_S` of work in hand."""
 
     def __init__(
         self,
         ask: Ask,
-        hands: Hands,
+        tracker: LeaseTracker,
         *,
         patience_s: float = PATIENCE_S,
         lead_s: float = LEAD_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._ask, self._hands, self._patience_s, self._lead_s, self._clock = ask, hands, patience_s, lead_s, clock
+        self._ask, self._tracker, self._patience_s, self._lead_s, self._clock = ask, tracker, patience_s, lead_s, clock
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="springtide-leases")
         self._asked: Future[Answer] | None = None
         self._over = False
@@ -97,9 +97,9 @@ class Ahead:
             self._looks.popleft()
         if self._asked is not None and self._asked.done():
             self._answered(0)
-        short = max(self._short(card), int(self._hands.hurry))
+        short = max(self._short(card), int(self._tracker.hurry))
         if self._asked is None and not self._over and short > 0:
-            self._hands.hurry = False
+            self._tracker.hurry = False
             self._asked = self._thread.submit(self._ask, card, min(MOST, short))
 
     def close(self) -> None:
@@ -117,5 +117,5 @@ class Ahead:
         """How many leases are missing."""
         (began, before), (now, samples) = self._looks[0], self._looks[-1]
         pace = (samples - before) / (now - began) if now > began else 0.0
-        missing = max(pace * self._lead_s, card.batch_size) - self._hands.unclaimed
-        return min(-(-int(missing) // card.shard_size), MOST_HELD - len(self._hands))
+        missing = max(pace * self._lead_s, card.batch_size) - self._tracker.unclaimed
+        return min(-(-int(missing) // card.shard_size), MOST_HELD - len(self._tracker))

@@ -10,17 +10,17 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 
-from springtide.worker.input.batches import PAUSED, Handed
+from springtide.worker.input.read_batch import PAUSED, ReadBatch
 
 
-class ReadingAhead:
+class BatchReadahead:
     """Iterate over it; `close` ends the thread, and the feed with it."""
 
     def __init__(
         self,
-        feed: Iterator[Handed],
-        make_ready: Callable[[Handed], Handed],
-        review: Callable[[Handed], Handed] = lambda handed: handed,
+        feed: Iterator[ReadBatch],
+        make_ready: Callable[[ReadBatch], ReadBatch],
+        review: Callable[[ReadBatch], ReadBatch] = lambda handed: handed,
         timed: Callable[[float], None] = lambda seconds: None,
         *,
         pauses: bool = False,
@@ -29,10 +29,10 @@ class ReadingAhead:
         self._feed, self._make_ready, self._review, self._timed = feed, make_ready, review, timed
         self._pauses = pauses
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="springtide-ahead")
-        self._next: Future[Handed | None] | None = None
+        self._next: Future[ReadBatch | None] | None = None
         self._closing = False
 
-    def __iter__(self) -> Iterator[Handed]:
+    def __iter__(self) -> Iterator[ReadBatch]:
         try:
             while (now := self._take()) is not None:
                 if now.order.regroups is None and now is not PAUSED:
@@ -51,13 +51,13 @@ class ReadingAhead:
         if close is not None:
             close()
 
-    def _take(self) -> Handed | None:
+    def _take(self) -> ReadBatch | None:
         if self._next is None:  # at the beginning, and after the group has changed: not before it has
             self._next = self._thread.submit(self._read)
         coming, self._next = self._next, None
         return coming.result()
 
-    def _read(self) -> Handed | None:
+    def _read(self) -> ReadBatch | None:
         while not self._closing:
             began = time.perf_counter()
             handed = next(self._feed, None)
@@ -70,5 +70,5 @@ class ReadingAhead:
         return None
 
 
-def _batch(handed: Handed | None) -> Handed | None:
+def _batch(handed: ReadBatch | None) -> ReadBatch | None:
     return None if handed is None or handed is PAUSED or handed.order.regroups is not None else handed

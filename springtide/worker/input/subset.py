@@ -20,7 +20,7 @@ class NotRows(Exception):
     """Something in the batch is not a row a sample."""
 
 
-class Picker:
+class SourcePicker:
     """Reads a data set's samples, or takes them out of a batch that was read."""
 
     again = True

@@ -1,8 +1,7 @@
-"""The leases in a worker's hands: what of them the loop has been given, what is trained, where each is to end.
+"""Track the leases of one worker: what the loop has claimed, what is trained, where each lease ends.
 
-In: grants, revocations and wishes from the link (which has its own thread), claims of worker/input/batch_plan.py,
-acknowledgements of worker/step/step.py. Out: batches to read, and words for the master. All methods may be called from
-any thread.
+In: grants and revocations from the link's thread, claims of worker/input/batch_plan.py, acknowledgements of
+worker/step. Out: batches to read, and progress for the master. All methods are thread-safe.
 """
 
 import itertools
@@ -18,7 +17,7 @@ from springtide.domain.data.streams import BatchCut
 from springtide.telemetry.redactor import redact
 
 
-class Claim(NamedTuple):
+class BatchClaim(NamedTuple):
     """Samples `begin` to `end` of a shard, given to the loop as one batch of the lease that began with `first`."""
 
     shard: int
@@ -26,11 +25,11 @@ class Claim(NamedTuple):
     begin: int
     end: int
     era: int = 0
-    """Of the lease: that a batch was acknowledged before a server was lost says nothing afterwards."""
+    """Era of the lease: an acknowledgement from before a server was lost does not count afterwards."""
 
 
 @dataclass(slots=True)
-class Held:
+class HeldLease:
     """One lease."""
 
     grant: Grant
@@ -38,25 +37,23 @@ class Held:
     claimed: int
     offset: int
     trained: dict[int, tuple[int, int]] = field(default_factory=dict)
-    """Batches that are acknowledged while one before them is not: where they begin and end, what of them is void."""
+    """Acknowledged batches behind one that is not: by begin, their end and how many offsets are void."""
     cuts: set[int] = field(default_factory=set)
-    """Of a partition of a stream: where batches end that are not full, as the master has noted it."""
+    """Ends of partial batches of a stream partition, as the master noted them."""
     void: int = 0
     """Offsets before `offset` that held nothing to train."""
 
     @property
-    def word(self) -> Progress:
-        """What the master is told of it."""
+    def progress(self) -> Progress:
         return Progress(self.grant.shard, self.grant.first, self.offset, self.end, self.void)
 
     @property
-    def through(self) -> bool:
-        """Whether nothing is left to do."""
+    def is_done(self) -> bool:
         return self.offset == self.end
 
 
-class Tail(NamedTuple):
-    """What of a partition's lease nobody has claimed: from `begin` on, with the cuts that are known beyond it."""
+class LeaseTail(NamedTuple):
+    """The unclaimed rest of a partition's lease, from `begin` on, with the known cuts beyond it."""
 
     grant: Grant
     begin: int
@@ -66,42 +63,42 @@ class Tail(NamedTuple):
     cuts: tuple[int, ...] = ()
 
 
-class Words(NamedTuple):
-    """What there is to tell; `Hands.told` it when the master has heard."""
+class LeaseReport(NamedTuple):
+    """Progress and failures for the master; pass it to `LeaseTracker.on_reported` once the master has it."""
 
     progress: tuple[Progress, ...] = ()
     failures: tuple[ReadFailure, ...] = ()
     era: int = 0
 
 
-class Hands:
-    """All leases of this worker, in the order in which they came; but what another has left unfinished goes first."""
+class LeaseTracker:
+    """All leases of this worker in order of arrival, except that leases returned by other workers go first."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._card: DatasetCard | None = None
-        self._held: dict[LeaseKey, Held] = {}
-        self._unclaimed: deque[Held] = deque()
+        self._held: dict[LeaseKey, HeldLease] = {}
+        self._unclaimed: deque[HeldLease] = deque()
         self._failures: list[ReadFailure] = []
-        self._void: dict[Claim, int] = {}
-        """Of batches of a stream in the loop's hand: offsets that hold nothing to train, where there are any."""
+        self._void: dict[BatchClaim, int] = {}
+        """Void offsets of stream batches that the loop has claimed."""
         self._begin = LeaseKey(0, 0)
         self.era = 0
-        """How often the master's book has gone back, as far as is known here: all leases are of this era."""
+        """How often the master's ledger was rolled back; all leases here are of this era."""
         self.ends: int | None = None
-        """Where the reader has found the end of a data set that has no length: samples of the epoch."""
+        """Samples of the epoch, once the reader has found the end of a data set without a length."""
         self.hurry = False
-        """What another has left unfinished waits at the master: one more lease is wanted, however many there are."""
+        """A returned lease waits at the master: ask for one more, however many are held."""
 
     # ---- the loop ----
 
-    def open(self, card: DatasetCard) -> None:
-        """A pass over this data set begins: leases of no other are wanted from now on."""
+    def begin_pass(self, card: DatasetCard) -> None:
+        """Begin a pass over this data set; leases of other data sets are given back."""
         with self._lock:
             self._card, self.ends = card, None
 
     def end_at(self, samples: int) -> None:
-        """The data is over: what lies beyond, in leases too, was never there."""
+        """The data ends after so many samples: cut all leases there."""
         with self._lock:
             assert self._card is not None
             self.ends = samples
@@ -110,8 +107,8 @@ class Hands:
                 held.end = min(held.end, max(held.offset, beyond))
                 held.claimed = min(held.claimed, held.end)
 
-    def claim(self, samples: int, *, group: int = 1) -> tuple[Grant, Claim] | None:
-        """The next batch, of `samples` at most. A rest too small for a group to share joins the batch before it."""
+    def claim(self, samples: int, *, group: int = 1) -> tuple[Grant, BatchClaim] | None:
+        """Claim the next batch, of at most `samples`; a rest smaller than `group` joins the batch before it."""
         with self._lock:
             while self._unclaimed:
                 held = self._unclaimed[0]
@@ -123,44 +120,44 @@ class Hands:
                 if end + group > held.end:
                     end = held.end
                 held.claimed = end
-                return held.grant, Claim(held.grant.shard, held.grant.first, begin, end, self.era)
+                return held.grant, BatchClaim(held.grant.shard, held.grant.first, begin, end, self.era)
             return None
 
-    def tails(self) -> list[Tail]:
-        """Leases of partitions, and how far each was claimed: what a reader of a stream reads on from."""
+    def tails(self) -> list[LeaseTail]:
+        """Return where a stream reader continues in each leased partition."""
         with self._lock:
             if self._card is None or self._card.stream is None:
                 return []
             return [
-                Tail(held.grant, held.claimed, held.end, held.offset, tuple(sorted(held.cuts)))
+                LeaseTail(held.grant, held.claimed, held.end, held.offset, tuple(sorted(held.cuts)))
                 for held in self._held.values()
             ]
 
-    def claim_run(self, tail: Tail, end: int) -> Claim | None:
-        """The batch of a partition from `tail.begin` to `end`. None: it is not ours, the lease has ended before it."""
+    def claim_run(self, tail: LeaseTail, end: int) -> BatchClaim | None:
+        """Claim the batch from `tail.begin` to `end` of a partition; None if the lease no longer covers it."""
         with self._lock:
             held = self._held.get(LeaseKey(tail.grant.shard, tail.grant.first))
             if held is None or held.claimed != tail.begin or not held.claimed < end <= held.end:
                 return None
             held.claimed = end
             held.cuts = {at for at in held.cuts if at > end}
-            return Claim(held.grant.shard, held.grant.first, tail.begin, end, self.era)
+            return BatchClaim(held.grant.shard, held.grant.first, tail.begin, end, self.era)
 
     def end_run(self, partition: int, end: int) -> None:
-        """Nothing will ever come behind this offset of a partition: leases of it end there."""
+        """Nothing follows this offset of a partition: end its leases there."""
         with self._lock:
             for held in self._held.values():
                 if held.grant.nth == partition:
                     held.end = min(held.end, max(held.claimed, held.offset, end))
 
-    def wanted(self, claim: Claim) -> bool:
-        """Whether the batch is still ours to train: its lease was neither revoked nor cut off before it."""
+    def holds(self, claim: BatchClaim) -> bool:
+        """Return True while this worker may train the batch: its lease is neither revoked nor cut before it."""
         with self._lock:
             held = self._of(claim)
             return held is not None and claim.begin < held.end
 
-    def acknowledge(self, claims: Iterable[Claim]) -> None:
-        """Every server has these batches."""
+    def acknowledge(self, claims: Iterable[BatchClaim]) -> None:
+        """Note that every server has applied these batches."""
         with self._lock:
             for claim in claims:
                 held = self._of(claim)
@@ -171,28 +168,27 @@ class Hands:
                     end, void = held.trained.pop(held.offset)
                     held.offset, held.void = min(held.end, end), held.void + void
 
-    def note_void(self, claim: Claim, offsets: int) -> None:
-        """So many offsets of this batch, our own or a peer's, hold nothing to train. Told before it is acknowledged."""
+    def note_void(self, claim: BatchClaim, offsets: int) -> None:
+        """Note how many offsets of a batch hold nothing to train; call it before the batch is acknowledged."""
         with self._lock:
             self._void.pop(claim, None)
             if offsets and claim.era == self.era:
                 self._void[claim] = offsets
 
-    def void_of(self, claim: Claim) -> int:
-        """What was noted of a peer's batch."""
+    def void_of(self, claim: BatchClaim) -> int:
         with self._lock:
             return self._void.get(claim, 0)
 
-    def fail(self, claim: Claim, error: str) -> None:
-        """The batch cannot be read: the lease ends before it, and others may try the rest."""
+    def fail(self, claim: BatchClaim, error: str) -> None:
+        """The batch cannot be read: end the lease before it, so that other workers try the rest."""
         with self._lock:
             held = self._of(claim)
             if held is not None and claim.begin < held.end:
                 held.end = held.claimed = max(held.offset, claim.begin)
                 self._failures.append(ReadFailure(claim.shard, claim.first, claim.begin, redact(error)))
 
-    def give_back(self) -> None:
-        """The loop has ended, everything it sent being acknowledged: what it has not trained is not ours any more."""
+    def release_all(self) -> None:
+        """The loop has ended and all its pushes are acknowledged: give back everything untrained."""
         with self._lock:
             self._card = None
             self._unclaimed.clear()
@@ -200,42 +196,43 @@ class Hands:
                 held.end = held.claimed = held.offset
 
     def skip_to(self, shard: int, first: int) -> None:
-        """What lies before this sample is trained: leases of it, given to a rank that joins, are through."""
+        """Everything before this sample is trained: a rank that joins late skips it."""
         with self._lock:
             self._begin = LeaseKey(shard, first)
 
     def __len__(self) -> int:
-        """How many leases there are."""
         return len(self._held)
 
     @property
     def unclaimed(self) -> int:
-        """Samples that the loop has not been given yet."""
+        """Count the samples that the loop has not claimed yet."""
         with self._lock:
             return sum(max(0, held.end - held.claimed) for held in self._unclaimed)
 
     @property
-    def busy(self) -> bool:
-        """Whether there is a lease that is not trained to its end."""
+    def is_busy(self) -> bool:
+        """Return True while some lease is not trained to its end."""
         with self._lock:
-            return any(not held.through for held in self._held.values())
+            return any(not held.is_done for held in self._held.values())
 
     # ---- the master ----
 
-    def take(self, card: DatasetCard, grants: Iterable[Grant], era: int = 0, cuts: Iterable[BatchCut] = ()) -> None:
-        """Leases have come; those that nobody wants any more go straight back, those of the past nowhere."""
+    def add_grants(
+        self, card: DatasetCard, grants: Iterable[Grant], era: int = 0, cuts: Iterable[BatchCut] = ()
+    ) -> None:
+        """Add granted leases. Those of another data set go straight back, those of an earlier era are dropped."""
         with self._lock:
             self._enter(era)
             if era < self.era:
                 return
-            new: list[Held] = []
+            new: list[HeldLease] = []
             for grant in grants:
                 key = LeaseKey(grant.shard, grant.first)
                 if key in self._held:
                     continue
                 wanted = card == self._card
                 first = min(grant.end, self._first_of(grant))
-                held = Held(grant, grant.end if wanted else first, first, first)
+                held = HeldLease(grant, grant.end if wanted else first, first, first)
                 self._held[key] = held
                 if wanted and (card.stream is None or card.in_step):
                     new.append(held)
@@ -243,36 +240,35 @@ class Hands:
             self._line_up(new)
 
     def note_cuts(self, cuts: Iterable[BatchCut], era: int) -> None:
-        """The master has noted that batches end here; of leases of another era, or that are gone, nothing is kept."""
+        """Keep the cuts that the master noted, for leases of this era that are still held."""
         with self._lock:
             if era == self.era:
                 self._note(cuts)
 
-    def words(self) -> Words:
-        """A word on every lease, and what could not be read."""
+    def report(self) -> LeaseReport:
+        """Return the progress of every lease, and the samples that could not be read."""
         with self._lock:
-            return Words(tuple(held.word for held in self._held.values()), tuple(self._failures), self.era)
+            return LeaseReport(tuple(held.progress for held in self._held.values()), tuple(self._failures), self.era)
 
-    def told(self, words: Words) -> None:
-        """The master has these: leases that are through can be forgotten."""
+    def on_reported(self, report: LeaseReport) -> None:
+        """The master has this report: forget the leases that it shows as done."""
         with self._lock:
-            if words.era != self.era:
+            if report.era != self.era:
                 return
-            self._failures = [failure for failure in self._failures if failure not in words.failures]
-            for word in words.progress:
-                key = LeaseKey(word.shard, word.first)
+            self._failures = [failure for failure in self._failures if failure not in report.failures]
+            for progress in report.progress:
+                key = LeaseKey(progress.shard, progress.first)
                 held = self._held.get(key)
-                if word.offset == word.end and held is not None and held.word == word:
+                if progress.offset == progress.end and held is not None and held.progress == progress:
                     del self._held[key]
 
-    def heed(
+    def apply_changes(
         self, revoked: Collection[LeaseKey], wishes: Iterable[ShrinkRequest], *, hurry: bool = False, era: int = 0
     ) -> bool:
-        """Drop what is not ours any more; end leases sooner where that is wished, after what the loop was given.
+        """Drop revoked leases, and cut leases short where the master wishes it, behind what the loop has claimed.
 
-        Words of an era that is over change nothing; with the first one of a new era all leases are dropped.
-
-        Whether a wish was granted: then the master should hear of it at once, since others wait for the rest.
+        Return True if a lease was cut: the master should hear of it at once, since other workers wait for the rest.
+        A message of an earlier era changes nothing; the first one of a new era drops all leases.
         """
         granted = False
         with self._lock:
@@ -294,17 +290,17 @@ class Hands:
 
     # ---- inside, with the lock held ----
 
-    def _line_up(self, new: Iterable[Held]) -> None:
-        """Behind all others; but what another has left goes first, behind what others had left before."""
+    def _line_up(self, new: Iterable[HeldLease]) -> None:
+        """Append leases; returned ones go before all that are not."""
         for held in new:
             if held.grant.returned:
-                ahead = sum(1 for _ in itertools.takewhile(lambda one: one.grant.returned, self._unclaimed))
+                ahead = sum(1 for _ in itertools.takewhile(lambda other: other.grant.returned, self._unclaimed))
                 self._unclaimed.insert(ahead, held)
             else:
                 self._unclaimed.append(held)
 
     def _first_of(self, grant: Grant) -> int:
-        """Where to begin with a lease: behind what was trained before this worker came."""
+        """Return where to begin with a lease: behind what the group trained before this worker joined."""
         if grant.shard < self._begin.shard:
             return grant.end
         return max(grant.first, self._begin.first if grant.shard == self._begin.shard else 0)
@@ -315,12 +311,11 @@ class Hands:
             if held is not None and cut.at > held.claimed:
                 held.cuts.add(cut.at)
 
-    def _of(self, claim: Claim) -> Held | None:
-        """The lease that a batch was claimed of, if it is still ours."""
+    def _of(self, claim: BatchClaim) -> HeldLease | None:
         return self._held.get(LeaseKey(claim.shard, claim.first)) if claim.era == self.era else None
 
     def _enter(self, era: int) -> None:
-        """The master's book has gone back: what was held, and how far it was, is of the past."""
+        """Drop everything if the master's ledger was rolled back."""
         if era > self.era:
             self.era = era
             self._held.clear()

@@ -1,6 +1,6 @@
 """What a worker tells its master about itself, gathered between two reports: steps, samples, loss, where time went.
 
-In: every step (worker/step/step.py) and `job.report` of the loop. Out: a Report on the link now and then; it rides on a
+In: every step (worker/step/step.py) and `job.report` of the loop. Out: a report on the link now and then; it rides on a
 heartbeat.
 """
 
@@ -16,16 +16,21 @@ from springtide.domain.model.cache_rules import CacheUse
 from springtide.domain.plan import profile
 from springtide.rpc.messages.messages import MemberReport
 from springtide.worker.link import master_link
-from springtide.worker.link.step_timer import Meter
+from springtide.worker.link.step_timer import StepMeter
 
 SECONDS = tuple(name for name in profile.SUM_FIELDS if name.endswith("_s"))
 
 
-class Reports:
+class ProgressReporter:
     """Totals of this worker. A report lost or sent twice does no harm."""
 
     def __init__(
-        self, to_master: master_link.Link, meter: Meter, *, every_s: float, clock: Callable[[], float] = time.monotonic
+        self,
+        to_master: master_link.MasterLink,
+        meter: StepMeter,
+        *,
+        every_s: float,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._link = to_master
         self._meter = meter
@@ -68,7 +73,7 @@ class Reports:
         total = self._meter.collect()
         loss = self._loss_sum / self._losses if self._losses else None
         self._loss_sum, self._losses = 0.0, 0
-        self._link.report(
+        self._link.reports.report(
             MemberReport(
                 step=total.steps,
                 samples=total.samples,

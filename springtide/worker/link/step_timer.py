@@ -14,7 +14,7 @@ from springtide.domain.plan import profile
 KEPT_STEPS = 4096  # steps kept one by one for a look back (a MiB); sums are kept for ever
 
 
-class Spent(NamedTuple):
+class ClientTime(NamedTuple):
     """Seconds so far, as the client of the tables has seen them."""
 
     lookup_s: float = 0.0
@@ -27,7 +27,7 @@ class Spent(NamedTuple):
     """This process blocked on an answer."""
 
 
-class Terms(NamedTuple):
+class StepTerms(NamedTuple):
     """A step's time by what would shorten it."""
 
     gradient_s: float = 0.0
@@ -36,15 +36,15 @@ class Terms(NamedTuple):
     lookup_s: float = 0.0
 
 
-NOTHING = Spent()
+NOTHING = ClientTime()
 
 
-def in_process() -> Spent:
+def in_process() -> ClientTime:
     """Tables are in this process: nobody else spends anything."""
     return NOTHING
 
 
-def exposed(before: Spent, after: Spent, *, own_s: float) -> Terms:
+def exposed(before: ClientTime, after: ClientTime, *, own_s: float) -> StepTerms:
     """The terms of a step on served tables: what this process does itself, and what it waits for.
 
     Servers work while the worker computes. Of their time, and of the network's, only as much is in a step as the worker
@@ -53,18 +53,20 @@ def exposed(before: Spent, after: Spent, *, own_s: float) -> Terms:
     lookup, update, under_way, waited = (late - early for early, late in zip(before, after, strict=True))
     busy = lookup + update + under_way
     share = min(1.0, waited / busy) if busy > 0 else 0.0
-    return Terms(
-        gradient_s=own_s, update_s=share * update, lookup_s=share * lookup,
+    return StepTerms(
+        gradient_s=own_s,
+        update_s=share * update,
+        lookup_s=share * lookup,
         synchronization_s=share * under_way + max(0.0, waited - share * busy),
-    )  # fmt: skip
+    )
 
 
-class Meter:
+class StepMeter:
     """Clock readings of the step under way, and what became of the steps before."""
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self.clock = clock
-        self.spent: Callable[[], Spent] = in_process
+        self.spent: Callable[[], ClientTime] = in_process
         """Read at the ends of a step; set where tables are on servers."""
         self.steps: deque[profile.StepTiming] = deque(maxlen=KEPT_STEPS)
         """The latest steps, one by one."""
@@ -111,7 +113,7 @@ class Meter:
         backward = max(0.0, self._began - self._forward_end)
         own = max(0.0, end - self._began - push_wait)
         terms = (
-            Terms(gradient_s=forward + backward, update_s=own, lookup_s=self._lookup_s)
+            StepTerms(gradient_s=forward + backward, update_s=own, lookup_s=self._lookup_s)
             if self.spent is in_process
             else exposed(last, spent, own_s=forward + backward + own + self._lookup_s)
         )

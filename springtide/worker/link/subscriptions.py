@@ -1,17 +1,20 @@
-"""Where slots are, who feeds and who shuffles, as the master tells it: from pulses to those who go by it.
+"""Pass the master's news to those who follow them: where servers and slots are, who feeds, who shuffles.
 
-In: what `worker.link.master_link`'s pulses say. Out: calls of whoever routes requests
-(`embedding.lookup.table_client`), off the heartbeat's thread, or is fed (`worker.input.feed_switch`); and the epochs
-that the next heartbeat acknowledges: a server leaves only once every worker goes by a placement without it.
+In: pulses and lease replies, through `worker.link.master_link`. Out: calls of whoever routes requests
+(`embedding.lookup.table_client`) or is fed (`worker.input.feed_switch`), and the epochs that the next heartbeat
+acknowledges: a server leaves only once every worker uses a placement without it.
 """
 
 import logging
 import threading
 from collections.abc import Callable
 
+import msgspec
+
 from springtide import errors
 from springtide.domain.core.roles import Placement
-from springtide.rpc.messages.messages import Feeders, Shufflers, SlotGoal
+from springtide.rpc.messages import messages
+from springtide.rpc.messages.messages import Feeders, ServerAddresses, Shufflers, SlotGoal, WorkerWelcome
 
 log = logging.getLogger(__name__)
 
@@ -19,7 +22,7 @@ Follow = Callable[[Placement, tuple[str, ...]], None]
 
 
 class SlotsFollower:
-    """Connecting to a new server may take a moment, so it is never done where heartbeats are sent."""
+    """Follows slots in a thread of its own: connecting to a new server must not delay heartbeats."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -27,14 +30,12 @@ class SlotsFollower:
         self._busy = False
         self.newest: SlotGoal | None = None
         self.epoch = 0
-        """Of the newest placement that requests go by."""
+        """Epoch of the newest placement that requests use."""
 
     def begin(self, epoch: int) -> None:
-        """The placement that came with the welcome."""
         self.epoch = max(self.epoch, epoch)
 
     def take(self, goal: SlotGoal) -> None:
-        """News from the master; never waits."""
         with self._lock:
             if self.newest is None or goal.placement.epoch > self.newest.placement.epoch:
                 self.newest = goal
@@ -45,7 +46,7 @@ class SlotsFollower:
                 threading.Thread(target=self._catch_up, name="springtide-slots", daemon=True).start()
 
     def follow(self, call: Follow) -> None:
-        """From now on tell this one; at once what is known already."""
+        """Call this with every new placement, and at once with the one that is known."""
         with self._lock:
             self._call = call
             newest = self.newest
@@ -70,7 +71,7 @@ class SlotsFollower:
 
 
 class FeedersFollower:
-    """The newest word on who feeds, for one who wants to know."""
+    """Follows the data workers that feed. Calls come in the link's thread, and must neither wait nor ask."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -79,17 +80,16 @@ class FeedersFollower:
 
     @property
     def epoch(self) -> int:
-        """Of the roster that is known; 0: none."""
+        """Return the epoch of the known roster; 0: none."""
         return 0 if self._newest is None else self._newest.epoch
 
     def take(self, news: Feeders) -> None:
-        """News from the master."""
         with self._lock:
             self._newest = news
             self._call(news)
 
     def follow(self, call: Callable[[Feeders], None]) -> None:
-        """From now on tell this one; at once what is known already."""
+        """Call this with every new roster, and at once with the one that is known."""
         with self._lock:
             self._call = call
             if self._newest is not None:
@@ -97,14 +97,72 @@ class FeedersFollower:
 
 
 class ShufflersFollower:
-    """The newest word on where workers take batches from each other."""
+    """Follows where workers take stream batches from each other. Calls come in the link's thread."""
 
-    def __init__(self, call: Callable[[Shufflers], None]) -> None:
-        self._call = call
+    def __init__(self) -> None:
+        self._call: Callable[[Shufflers], None] = lambda _: None
+        self.own_address = ""
+        """Where this worker takes batches from others; empty: nowhere."""
         self.digest = 0
-        """Of the list that is known; 0: none."""
+        """Digest of the known list; 0: none."""
 
     def take(self, news: Shufflers) -> None:
-        """News from the master."""
         self.digest = news.digest
         self._call(news)
+
+    def follow(self, own_address: str, call: Callable[[Shufflers], None]) -> None:
+        """Announce this worker's address, and call this with every new list."""
+        self.own_address, self._call = own_address, call
+
+
+class Subscriptions:
+    """All news that a worker follows."""
+
+    def __init__(self) -> None:
+        self.slots, self.feeders, self.shufflers = SlotsFollower(), FeedersFollower(), ShufflersFollower()
+        self._servers: ServerAddresses | None = None
+        self._follow_servers: Callable[[ServerAddresses], None] = lambda _: None
+
+    def follow_servers(self, call: Callable[[ServerAddresses], None]) -> None:
+        """Call this when servers live again elsewhere, and at once with what is known.
+
+        Calls come in the link's thread, and must not wait.
+        """
+        self._follow_servers = call
+        if self._servers is not None:
+            call(self._servers)
+
+    def take_servers(self, servers: ServerAddresses | None) -> None:
+        """Turn to the next lives of lost servers before a lease of the era that they begin is worked on.
+
+        Otherwise an earlier life that still runs could acknowledge a push that counts for the new one.
+        """
+        if servers is not None and servers != self._servers:
+            self._servers = servers
+            self._follow_servers(servers)
+
+    def on_pulse(self, pulse: messages.HeartbeatReply) -> None:
+        self.take_servers(pulse.servers)
+        if pulse.goal is not None:
+            self.slots.take(pulse.goal)
+        if pulse.feeders is not None:
+            self.feeders.take(pulse.feeders)
+        if pulse.shufflers is not None:
+            self.shufflers.take(pulse.shufflers)
+
+    def updated(self, welcome: WorkerWelcome) -> WorkerWelcome:
+        """Return the welcome with where slots and servers are now."""
+        if (goal := self.slots.newest) is not None:
+            welcome = msgspec.structs.replace(welcome, placement=goal.placement, servers=goal.addresses)
+        return welcome if self._servers is None else with_current_servers(welcome, self._servers)
+
+
+def with_current_servers(welcome: WorkerWelcome, servers: ServerAddresses) -> WorkerWelcome:
+    """Replace an address and the life that runs there together, or neither."""
+    count = max(len(welcome.servers), len(servers.addresses))
+    places = [*zip(welcome.servers, (*welcome.lives, *[0] * count), strict=False), *[("", 0)] * count][:count]
+    for rank, (address, life) in enumerate(zip(servers.addresses, servers.lives, strict=False)):
+        if address and life >= places[rank][1]:
+            places[rank] = (address, life)
+    addresses, lives = zip(*places, strict=True) if places else ((), ())
+    return msgspec.structs.replace(welcome, servers=addresses, lives=lives)

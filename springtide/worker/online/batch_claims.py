@@ -17,20 +17,20 @@ from springtide.data.stream.records import Records, concat
 from springtide.data.stream.stream import Chunk
 from springtide.domain.data.leases import LeaseKey
 from springtide.domain.data.streams import BatchCut
-from springtide.worker.link.lease_tracker import Tail
+from springtide.worker.link.lease_tracker import LeaseTail
 
 MOST_AHEAD = 8  # batches that are read of a partition while a cut of it is waited for
 
 
-class Whole(NamedTuple):
+class ReadyBatch(NamedTuple):
     """A batch that can be claimed: the records with offsets from `tail.begin` to `end`. None at all: a gap."""
 
-    tail: Tail
+    tail: LeaseTail
     end: int
     records: Records
 
 
-class Piece(NamedTuple):
+class ReadPiece(NamedTuple):
     """Records with the moment at which they were read."""
 
     read_at: float
@@ -38,13 +38,13 @@ class Piece(NamedTuple):
 
 
 @dataclass(slots=True)
-class Head:
+class PartitionHead:
     """One lease of a partition."""
 
-    tail: Tail
+    tail: LeaseTail
     position: int
     """The next offset to read."""
-    pieces: deque[Piece] = field(default_factory=deque)
+    pieces: deque[ReadPiece] = field(default_factory=deque)
     asked: int | None = None
     """A cut that was asked for, and is not known to be noted."""
 
@@ -65,23 +65,23 @@ def batch_end(begin: int, batch_size: int, cuts: Iterable[int], end: int) -> int
     return min([full, end, *(at for at in cuts if at > begin)])
 
 
-class Heads:
+class PartitionHeads:
     """All partitions that this worker reads."""
 
     def __init__(self, batch_size: int) -> None:
         self._batch_size = batch_size
-        self._heads: dict[int, Head] = {}
+        self._heads: dict[int, PartitionHead] = {}
 
-    def follow(self, tails: Iterable[Tail]) -> None:
+    def follow(self, tails: Iterable[LeaseTail]) -> None:
         """These leases are ours now, and claimed so far. What was read of others, or elsewhere, is forgotten."""
-        heads: dict[int, Head] = {}
+        heads: dict[int, PartitionHead] = {}
         for tail in sorted(tails, key=lambda tail: tail.begin):
             partition = tail.grant.nth
             if tail.begin >= tail.end or partition in heads:  # of two leases of one partition the earlier is read first
                 continue
             head = self._heads.get(partition)
             if head is None or head.tail.begin != tail.begin or head.key != (tail.grant.shard, tail.grant.first):
-                head = Head(tail, tail.begin)
+                head = PartitionHead(tail, tail.begin)
             head.tail = tail
             if head.asked is not None and (head.asked in tail.cuts or not tail.begin < head.asked < tail.end):
                 head.asked = None  # it is noted; or not needed, since the lease ends there
@@ -103,10 +103,10 @@ class Heads:
             return 0
         head.position = chunk.next
         if len(chunk.records):
-            head.pieces.append(Piece(at, chunk.records))
+            head.pieces.append(ReadPiece(at, chunk.records))
         return chunk.expired
 
-    def whole(self) -> Iterator[Whole]:
+    def whole(self) -> Iterator[ReadyBatch]:
         """Batches that are here to their end, partition after partition; each is to be `claimed` or `dropped`."""
         for head in list(self._heads.values()):
             while (found := self._next(head)) is not None:
@@ -115,7 +115,7 @@ class Heads:
                 if head.tail.begin == before:
                     break
 
-    def claimed(self, whole: Whole) -> None:
+    def claimed(self, whole: ReadyBatch) -> None:
         """It is ours: the next one begins behind it."""
         head = self._heads[whole.tail.grant.nth]
         head.tail = whole.tail._replace(begin=whole.end)
@@ -123,10 +123,10 @@ class Heads:
             head.pieces.popleft()
         if head.pieces and head.pieces[0].records.offsets[0] < whole.end:
             read_at, records = head.pieces.popleft()
-            head.pieces.appendleft(Piece(read_at, records.between(whole.end, head.position)))
+            head.pieces.appendleft(ReadPiece(read_at, records.between(whole.end, head.position)))
         head.position = max(head.position, whole.end)
 
-    def dropped(self, whole: Whole) -> None:
+    def dropped(self, whole: ReadyBatch) -> None:
         """It is not ours any more."""
         self._heads.pop(whole.tail.grant.nth, None)
 
@@ -149,27 +149,27 @@ class Heads:
             number: float(head.pieces[0].records.appended_at[0]) for number, head in self._heads.items() if head.pieces
         }
 
-    def _stuck(self, head: Head) -> bool:
+    def _stuck(self, head: PartitionHead) -> bool:
         """It waits for a cut, perhaps of a master that is away, and has read enough to go on with for then."""
         return head.asked is not None and head.position >= head.tail.begin + MOST_AHEAD * self._batch_size
 
-    def _waits(self, head: Head, end: int, before: float) -> bool:
+    def _waits(self, head: PartitionHead, end: int, before: float) -> bool:
         return bool(head.pieces) and head.pieces[0].read_at <= before and head.position >= end and not self._full(head)
 
-    def _full(self, head: Head) -> bool:
+    def _full(self, head: PartitionHead) -> bool:
         tail = head.tail
         return head.position >= batch_end(tail.begin, self._batch_size, tail.cuts, tail.end)
 
-    def _next(self, head: Head) -> Whole | None:
+    def _next(self, head: PartitionHead) -> ReadyBatch | None:
         tail = head.tail
         if tail.begin >= tail.end or head.asked is not None:
             return None
         first = head.first
         gap = tail.end if first >= tail.end else first // self._batch_size * self._batch_size
         if gap > tail.begin:  # nothing is there: all of it at once, however many batches it would have been
-            return Whole(tail, gap, Records.none())
+            return ReadyBatch(tail, gap, Records.none())
         if not self._full(head):
             return None
         end = batch_end(tail.begin, self._batch_size, tail.cuts, tail.end)
         parts = (piece.records.between(tail.begin, end) for piece in head.pieces)
-        return Whole(tail, end, concat([part for part in parts if len(part)]))
+        return ReadyBatch(tail, end, concat([part for part in parts if len(part)]))

@@ -24,23 +24,23 @@ from springtide.domain.data.leases import Grant
 from springtide.domain.data.samples import DatasetCard, SampleRange
 from springtide.domain.data.streams import PartitionRange, PartitionView, StreamUse
 from springtide.rpc.messages import messages
-from springtide.worker.bsp.group import Place
-from springtide.worker.input.batch_plan import PAUSE, Indices, Order
-from springtide.worker.input.batches import PAUSED, Handed
-from springtide.worker.link.lease_tracker import Claim
-from springtide.worker.link.master_link import Link
-from springtide.worker.online.record_decoding import Making
-from springtide.worker.online.usage_report import Use
+from springtide.worker.bsp.group import GroupPlace
+from springtide.worker.input.batch_plan import PAUSE, BatchOrder, Indices
+from springtide.worker.input.read_batch import PAUSED, ReadBatch
+from springtide.worker.link.lease_tracker import BatchClaim
+from springtide.worker.link.master_link import MasterLink
+from springtide.worker.online.record_decoding import RecordDecoder
+from springtide.worker.online.usage_report import StreamMeter
 
 log = logging.getLogger(__name__)
 KEPT = 4  # batches: the one in hand, the next, the one that is being read, and one more
 POLL_S = 0.2  # between two looks whether the job is to stop, while records that are known to be there do not come
 
 
-class Recent(NamedTuple):
+class RecentBatch(NamedTuple):
     """A batch of late, and the number of its first record: those that can be trained are counted through."""
 
-    claim: Claim
+    claim: BatchClaim
     partition: int
     first: int
     records: Records
@@ -48,26 +48,31 @@ class Recent(NamedTuple):
     """How far the stream's own time is with it."""
 
 
-class InStep:
+class BspStreamFeed:
     """One a `job.prepare` of a stream in a bsp job; `batches` once a pass."""
 
     again = True
     """Records of late can be decoded once more."""
 
     def __init__(
-        self, dataset: StreamDataset, stream: Stream, card: DatasetCard, link: Link, place: Callable[[], Place],
+        self,
+        dataset: StreamDataset,
+        stream: Stream,
+        card: DatasetCard,
+        link: MasterLink,
+        place: Callable[[], GroupPlace],
         each: int | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.stream, self.card, self.link, self.place = stream, card, link, place
         self.each = each
         """Records of each rank, where a batch grows with the group; None: the card's, shared by all."""
-        self.use = Use()
-        self.making = Making(dataset, self.use)
+        self.use = StreamMeter()
+        self.making = RecordDecoder(dataset, self.use)
         self.idle: Callable[[], None] = lambda: None
         """Called whenever there is nothing to train."""
         self.wholes: Callable[[], bool] = lambda: False
         """Whether batches are wanted whole."""
-        self.ahead: Callable[[Iterator[Handed]], Iterator[Handed]] = lambda feed: feed
+        self.ahead: Callable[[Iterator[ReadBatch]], Iterator[ReadBatch]] = lambda feed: feed
         """What reads in a thread of its own, where something does."""
         self.event_s = 0
         """How far the stream's own time is with the batch in hand."""
@@ -76,9 +81,9 @@ class InStep:
         self._places: dict[int, int] = {}
         """Up to where the loop has been given partitions."""
         self._bounds: tuple[PartitionRange, ...] = ()
-        self._recent: tuple[Recent, ...] = ()
+        self._recent: tuple[RecentBatch, ...] = ()
 
-    def batches(self) -> Iterator[Handed]:
+    def batches(self) -> Iterator[ReadBatch]:
         """Until the stream is over, or the group for this worker."""
         for handed in self.ahead(self.read()):
             if handed is PAUSED:
@@ -88,17 +93,17 @@ class InStep:
                 self._hand_out(handed.order, handed.order.claim)
             yield handed
 
-    def read(self) -> Iterator[Handed]:
+    def read(self) -> Iterator[ReadBatch]:
         """The same, not yet known to anyone."""
-        hands = self.link.hands
-        hands.open(self.card)
+        tracker = self.link.leases.tracker
+        tracker.begin_pass(self.card)
         reader = self.stream.open()
         self._stands = {}
         try:
             while not self.link.draining:
                 place = self.place()
                 size = self.card.batch_size if self.each is None else self.each * place.workers
-                claimed = hands.claim(size, group=place.workers)
+                claimed = tracker.claim(size, group=place.workers)
                 if claimed is not None:
                     records = self._read(reader, claimed[0].nth, claimed[1])
                     if records is None:
@@ -107,13 +112,13 @@ class InStep:
                     if handed is not None:
                         yield handed
                     else:  # nothing of it can be trained, as all ranks find
-                        hands.acknowledge([claimed[1]])
+                        tracker.acknowledge([claimed[1]])
                     continue
-                answer = self.link.lease(self.card, 1, self._seen())
+                answer = self.link.leases.lease(self.card, 1, self._seen())
                 if isinstance(answer, messages.DataEnd):
                     return
                 if isinstance(answer, messages.Regroup):
-                    yield Handed(Order(indices=PAUSE.indices, regroups=place.generation), None)
+                    yield ReadBatch(BatchOrder(indices=PAUSE.indices, regroups=place.generation), None)
                 elif not isinstance(answer, messages.LeaseReply):
                     yield PAUSED
         finally:
@@ -158,7 +163,7 @@ class InStep:
         self._bounds = tuple(one._replace(final=one.final or now) for one in seen)
         return self._bounds
 
-    def _read(self, reader: StreamReader, partition: int, claim: Claim) -> Records | None:
+    def _read(self, reader: StreamReader, partition: int, claim: BatchClaim) -> Records | None:
         """All records of a batch; None: the job is to stop before they have come."""
         if self._stands != {partition: claim.begin}:
             reader.assign({partition: claim.begin})
@@ -183,26 +188,26 @@ class InStep:
             return []
         return chunks
 
-    def _made(self, grant: Grant, claim: Claim, records: Records, place: Place) -> Handed | None:
+    def _made(self, grant: Grant, claim: BatchClaim, records: Records, place: GroupPlace) -> ReadBatch | None:
         """This rank's part, or all of it. Of fewer records than ranks each trains all, and counts for its part."""
         made = self.making.whole(grant.nth, records, tell=place.rank == 0)
         before, count = self._recent[-1] if self._recent else None, len(made.records)
-        self.link.hands.note_void(claim, claim.end - claim.begin - count)
+        self.link.leases.tracker.note_void(claim, claim.end - claim.begin - count)
         if not count:
             return None
         first = 0 if before is None else before.first + len(before.records)
-        recent = Recent(claim, grant.nth, first, made.records, self.making.event_s)
+        recent = RecentBatch(claim, grant.nth, first, made.records, self.making.event_s)
         self._recent = (*self._recent[1 - KEPT :], recent)  # at once: the loop may look at it meanwhile
         if count < place.workers:
-            return Handed(order_of(claim, count, share=1.0 / place.workers), shaped(made.batch))
+            return ReadBatch(order_of(claim, count, share=1.0 / place.workers), shaped(made.batch))
         run = shards.rank_part(count, rank=place.rank, workers=place.workers)
         mine, whole = np.arange(run.start, run.stop), first + np.arange(count)
         order = order_of(claim, len(mine), share=len(mine) / count, whole=whole, places=mine)
         if self.wholes():
-            return Handed(order, shaped(made.batch), whole=True)
-        return Handed(order, shaped(made.batch) if place.workers == 1 else self.fetch(whole[run]))
+            return ReadBatch(order, shaped(made.batch), whole=True)
+        return ReadBatch(order, shaped(made.batch) if place.workers == 1 else self.fetch(whole[run]))
 
-    def _hand_out(self, order: Order, claim: Claim) -> None:
+    def _hand_out(self, order: BatchOrder, claim: BatchClaim) -> None:
         recent = next(one for one in self._recent if one.claim == claim)
         mine = recent.records if order.places is None else recent.records[order.places]
         self.event_s, self._places[recent.partition] = recent.event_s, claim.begin
@@ -211,12 +216,12 @@ class InStep:
 
 
 def order_of(
-    claim: Claim, count: int, *, share: float, whole: Indices | None = None, places: Indices | None = None
-) -> Order:
+    claim: BatchClaim, count: int, *, share: float, whole: Indices | None = None, places: Indices | None = None
+) -> BatchOrder:
     """So many records of a batch, where they are shared out those at these `places` of the `whole`."""
     ranges = (SampleRange(epoch=0, shard=claim.shard, first=claim.begin, count=count),)
     indices = PAUSE.indices if whole is None or places is None else whole[places]
-    return Order(indices=indices, ranges=ranges, share=share, claim=claim, whole=whole, places=places)
+    return BatchOrder(indices=indices, ranges=ranges, share=share, claim=claim, whole=whole, places=places)
 
 
 def shaped(batch: Any) -> Any:

@@ -17,12 +17,12 @@ from springtide.data.stream.dead_letters import open_dead_letters
 from springtide.data.stream.decode import decoder_of
 from springtide.data.stream.record_filter import DeadLetter
 from springtide.data.stream.records import Records
-from springtide.worker.online.usage_report import Use
+from springtide.worker.online.usage_report import StreamMeter
 
 log = logging.getLogger(__name__)
 
 
-class Whole(NamedTuple):
+class DecodedBatch(NamedTuple):
     """A group's batch, as every rank makes it."""
 
     batch: Any
@@ -30,13 +30,13 @@ class Whole(NamedTuple):
     """Those that are in it: none, where nothing of it can be trained."""
 
 
-class Making:
+class RecordDecoder:
     """Used by one thread at a time."""
 
-    def __init__(self, dataset: StreamDataset, use: Use) -> None:
+    def __init__(self, dataset: StreamDataset, use: StreamMeter) -> None:
         self._rules = record_filter.FilterRules(
             max_record_bytes=dataset.max_record_bytes, max_lateness_s=dataset.max_lateness_s
-        )  # fmt: skip
+        )
         self._decoder = decoder_of(dataset.decode or _bodies)
         self._letters = open_dead_letters(dataset.dead_letters)
         self._use = use
@@ -48,11 +48,11 @@ class Making:
         """What the loop gets."""
         return self._made(partition, records, tell=True)
 
-    def whole(self, partition: int, records: Records, *, tell: bool) -> Whole:
+    def whole(self, partition: int, records: Records, *, tell: bool) -> DecodedBatch:
         """A batch that all ranks of a bsp group read; what of it cannot be trained one of them `tell`s."""
         made = self._made(partition, records, tell=tell)
         bad = np.array([letter.offset for letter in made.letters], dtype=np.int64)
-        return Whole(made.batch, records[~np.isin(records.offsets, bad)] if made.letters else records)
+        return DecodedBatch(made.batch, records[~np.isin(records.offsets, bad)] if made.letters else records)
 
     def again(self, partition: int, records: Records) -> Any:
         """A batch of some of the records that were in one."""
@@ -85,8 +85,11 @@ class Making:
                 first = next(letter for letter in letters if letter.why == why)
                 log.warning(
                     "partition %d, offset %d: a record is %s (%s) and not trained; others like it are only counted",
-                    first.partition, first.offset, why, first.detail or f"{first.size} bytes",
-                )  # fmt: skip
+                    first.partition,
+                    first.offset,
+                    why,
+                    first.detail or f"{first.size} bytes",
+                )
 
 
 def _bodies(bodies: list[bytes]) -> list[bytes]:

@@ -14,43 +14,55 @@ from springtide.data.stream.records import Records
 from springtide.data.stream.stream import Stream
 from springtide.domain.data.samples import DatasetCard, SampleRange
 from springtide.domain.data.streams import StreamUse
-from springtide.worker.input.batch_plan import PAUSE, Order
-from springtide.worker.input.batches import PAUSED, RESTING, Handed
-from springtide.worker.link.lease_tracker import Claim
-from springtide.worker.link.master_link import Link
-from springtide.worker.online.record_decoding import Making
-from springtide.worker.online.shuffling import Run, Unit
-from springtide.worker.online.stream_client import Asking
-from springtide.worker.online.stream_reader import Reading
-from springtide.worker.online.usage_report import Use
+from springtide.worker.input.batch_plan import PAUSE, BatchOrder
+from springtide.worker.input.read_batch import PAUSED, RESTING, ReadBatch
+from springtide.worker.link.lease_tracker import BatchClaim
+from springtide.worker.link.master_link import MasterLink
+from springtide.worker.online.record_decoding import RecordDecoder
+from springtide.worker.online.shuffling import RecordRun, ShuffleUnit
+from springtide.worker.online.stream_client import StreamLeases
+from springtide.worker.online.stream_reader import StreamBatchReader
+from springtide.worker.online.usage_report import StreamMeter
 
 PATIENCE_S = 0.05  # how long the loop waits for a batch before it looks whether everything is over
 DRAIN_S = 5.0  # for batches that others have; then whoever gets the partition trains them, or skips what is trained
 
 
-class Feed:
+class StreamFeed:
     """One a `job.prepare` of a stream; `batches` once a pass."""
 
     def __init__(
-        self, dataset: StreamDataset, stream: Stream, card: DatasetCard, to_master: Link, unit: Unit, *,
-        idle: Callable[[], None] = lambda: None, parts: int = 1,
-    ) -> None:  # fmt: skip
+        self,
+        dataset: StreamDataset,
+        stream: Stream,
+        card: DatasetCard,
+        to_master: MasterLink,
+        unit: ShuffleUnit,
+        *,
+        idle: Callable[[], None] = lambda: None,
+        parts: int = 1,
+    ) -> None:
         """`idle` is called whenever there is nothing to train; the loop gets a batch in so many `parts`."""
         self._dataset, self._stream, self._card, self._link, self._unit = dataset, stream, card, to_master, unit
         self._idle = idle
         self._part_size = card.batch_size // parts
-        self._use = Use()
-        self._making = Making(dataset, self._use)
+        self._use = StreamMeter()
+        self._making = RecordDecoder(dataset, self._use)
 
-    def batches(self) -> Iterator[Handed]:
+    def batches(self) -> Iterator[ReadBatch]:
         """Until the stream is over for all workers, or the job is to stop."""
-        hands = self._link.hands
-        hands.open(self._card)
-        asking = Asking(self._link, self._card, self._stream)
-        reading = Reading(
-            self._stream, hands, self._unit, asking, self._use,
-            batch_size=self._card.batch_size, linger_s=self._dataset.linger_s,
-        )  # fmt: skip
+        tracker = self._link.leases.tracker
+        tracker.begin_pass(self._card)
+        asking = StreamLeases(self._link, self._card, self._stream)
+        reading = StreamBatchReader(
+            self._stream,
+            tracker,
+            self._unit,
+            asking,
+            self._use,
+            batch_size=self._card.batch_size,
+            linger_s=self._dataset.linger_s,
+        )
         asking.begin()
         reading.begin()
         try:
@@ -62,9 +74,9 @@ class Feed:
                     yield from self._handed(run)
                 else:
                     _raise(reading.failure or asking.failure)
-                    if asking.over and not hands.busy and self._unit.idle:
+                    if asking.over and not tracker.is_busy and self._unit.idle:
                         return
-                    if not hands.busy:
+                    if not tracker.is_busy:
                         asking.hurry()  # for more, or for the end
                     patience_s = PATIENCE_S
                     self._use.waits(True)
@@ -73,7 +85,7 @@ class Feed:
         finally:
             self._end(asking, reading)
 
-    def trained(self, claims: Sequence[Claim]) -> None:
+    def trained(self, claims: Sequence[BatchClaim]) -> None:
         """Every server has these batches."""
         self._use.trained(claims)
         self._unit.trained(claims)
@@ -82,22 +94,25 @@ class Feed:
         """For the worker's reports."""
         shuffled = self._unit.use
         return dataclasses.replace(
-            self._use.report(self._link.hands.tails()), queue=shuffled.queue, forwarded=shuffled.forwarded,
-            forwarded_bytes=shuffled.forwarded_bytes, received=shuffled.received,
-        )  # fmt: skip
+            self._use.report(self._link.leases.tracker.tails()),
+            queue=shuffled.queue,
+            forwarded=shuffled.forwarded,
+            forwarded_bytes=shuffled.forwarded_bytes,
+            received=shuffled.received,
+        )
 
-    def torn(self, claims: Sequence[Claim]) -> bool:
+    def torn(self, claims: Sequence[BatchClaim]) -> bool:
         """A server has a part of these batches only: another has cut them where we have not, so they are not ours.
 
         False: they are, so that cannot be.
         """
-        hands = self._link.hands
-        if any(hands.wanted(claim) for claim in claims):
+        tracker = self._link.leases.tracker
+        if any(tracker.holds(claim) for claim in claims):
             return False
         self._use.forget(claims)
         for claim in claims:
-            hands.note_void(claim, 0)
-            self._unit.drop(Run(claim, 0, Records.none()))
+            tracker.note_void(claim, 0)
+            self._unit.drop(RecordRun(claim, 0, Records.none()))
         return True
 
     def close(self) -> None:
@@ -112,37 +127,37 @@ class Feed:
 
     def _read_out(self) -> bool:
         """Whether all of the leases that are ours is in the loop's hands, and nothing more will come of them."""
-        tails = self._link.hands.tails()
+        tails = self._link.leases.tracker.tails()
         return bool(tails) and all(tail.begin >= tail.end for tail in tails)
 
-    def _handed(self, run: Run) -> list[Handed]:
+    def _handed(self, run: RecordRun) -> list[ReadBatch]:
         """The batch in its parts, as far as there is anything to train in them; else its name alone."""
         self._use.waits(False, len(run.records))
         pieces = [run.records[at : at + self._part_size] for at in range(0, len(run.records), self._part_size)]
         made = [(piece, self._making.batch(run.partition, piece)) for piece in pieces]
         full = [(piece, one.batch) for piece, one in made if one.batch is not None]
         count = sum(one.records for _, one in made)
-        self._link.hands.note_void(run.claim, run.claim.end - run.claim.begin - count)
+        self._link.leases.tracker.note_void(run.claim, run.claim.end - run.claim.begin - count)
         if not full:  # none of its records can be trained: everyone who reads them finds that
-            return [Handed(order_of(run.claim, run.claim.begin, run.claim.end), None, empty=True)]
+            return [ReadBatch(order_of(run.claim, run.claim.begin, run.claim.end), None, empty=True)]
         self._use.handed(run.claim, run.records, count)
         begins = [run.claim.begin, *(int(piece.offsets[0]) for piece, _ in full[1:]), run.claim.end]
         return [
-            Handed(order_of(run.claim, begin, end), as_batch(batch) if isinstance(batch, tuple) else batch)
+            ReadBatch(order_of(run.claim, begin, end), as_batch(batch) if isinstance(batch, tuple) else batch)
             for (begin, end), (_, batch) in zip(itertools.pairwise(begins), full, strict=True)
         ]
 
-    def _end(self, asking: Asking, reading: Reading) -> None:
+    def _end(self, asking: StreamLeases, reading: StreamBatchReader) -> None:
         asking.close()
         reading.close()
         self._unit.drain(DRAIN_S)
         self._use.waits(True)
 
 
-def order_of(claim: Claim, begin: int, end: int) -> Order:
+def order_of(claim: BatchClaim, begin: int, end: int) -> BatchOrder:
     """The part of a batch from one offset to another."""
     identity = SampleRange(epoch=0, shard=claim.shard, first=begin, count=end - begin)
-    return Order(indices=PAUSE.indices, ranges=(identity,), claim=claim, last=end == claim.end)
+    return BatchOrder(indices=PAUSE.indices, ranges=(identity,), claim=claim, last=end == claim.end)
 
 
 def _raise(failure: BaseException | None) -> None:

@@ -16,17 +16,17 @@ from springtide.data.stream.stream import Stream
 from springtide.domain.data.samples import DatasetCard
 from springtide.domain.data.streams import BatchCut, PartitionRange
 from springtide.rpc.messages import messages
-from springtide.worker.link.master_link import Link
+from springtide.worker.link.master_link import MasterLink
 
 log = logging.getLogger(__name__)
 EVERY_S = 2.0  # between two looks at which partitions there are, while some are in hand
 SOON_S = 0.05  # between two questions; a master holds one that it cannot answer for a while
 
 
-class Asking:
+class StreamLeases:
     """One a pass. `failure` is what a thread has died of: the loop raises it."""
 
-    def __init__(self, to_master: Link, card: DatasetCard, stream: Stream, *, every_s: float = EVERY_S) -> None:
+    def __init__(self, to_master: MasterLink, card: DatasetCard, stream: Stream, *, every_s: float = EVERY_S) -> None:
         assert card.stream is not None
         self._link, self._card, self._stream, self._every_s = to_master, card, stream, every_s
         self._start, self._now = card.stream.start, card.stream.until == "now"
@@ -52,7 +52,7 @@ class Asking:
         if self._ended.is_set() or (self._cutting is not None and self._cutting.is_alive()):
             return
         self._cutting = threading.Thread(  # which a script that ends does not wait for: the master may be away
-            target=self._carefully, args=(lambda: self._link.cut(cuts),), name="springtide-cuts", daemon=True
+            target=self._carefully, args=(lambda: self._link.leases.cut(cuts),), name="springtide-cuts", daemon=True
         )
         self._cutting.start()
 
@@ -65,18 +65,18 @@ class Asking:
         self._carefully(self._ask_on)
 
     def _ask_on(self) -> None:
-        hands = self._link.hands
+        tracker = self._link.leases.tracker
         seen: tuple[PartitionRange, ...] = ()
         look_at = time.monotonic()
         while not self._ended.is_set():
-            busy = hands.busy
+            busy = tracker.is_busy
             if not busy or not seen or self._wake.is_set() or time.monotonic() >= look_at:
                 self._wake.clear()
                 seen, look_at = self._seen(), time.monotonic() + self._every_s
-            answer = self._link.lease(self._card, max(1, len(seen)), seen)
+            answer = self._link.leases.lease(self._card, max(1, len(seen)), seen)
             for one in () if self._now else seen:
                 if one.final:
-                    hands.end_run(one.partition, one.end)
+                    tracker.end_run(one.partition, one.end)
             self.over = isinstance(answer, messages.DataEnd) and not busy
             if not isinstance(answer, messages.LeaseReply):  # else there may be more
                 self._wake.wait(SOON_S)

@@ -12,11 +12,11 @@ from collections.abc import Callable
 
 from springtide import errors
 from springtide.data.stream.stream import Stream, StreamReader
-from springtide.worker.link.lease_tracker import Hands
-from springtide.worker.online.batch_claims import Heads, Whole
-from springtide.worker.online.shuffling import Run, Unit
-from springtide.worker.online.stream_client import Asking
-from springtide.worker.online.usage_report import Use
+from springtide.worker.link.lease_tracker import LeaseTracker
+from springtide.worker.online.batch_claims import PartitionHeads, ReadyBatch
+from springtide.worker.online.shuffling import RecordRun, ShuffleUnit
+from springtide.worker.online.stream_client import StreamLeases
+from springtide.worker.online.usage_report import StreamMeter
 
 log = logging.getLogger(__name__)
 POLL_S = 0.05  # at most so long until new leases are read, and revoked ones are not
@@ -24,16 +24,24 @@ MOST_BATCHES = 8  # that one poll may bring
 NAP_S = 0.01  # after one that has brought less than a batch
 
 
-class Reading:
+class StreamBatchReader:
     """One a pass. `failure` is what the thread has died of: the loop raises it."""
 
     def __init__(
-        self, stream: Stream, hands: Hands, unit: Unit, asking: Asking, use: Use, *, batch_size: int, linger_s: float,
+        self,
+        stream: Stream,
+        tracker: LeaseTracker,
+        unit: ShuffleUnit,
+        asking: StreamLeases,
+        use: StreamMeter,
+        *,
+        batch_size: int,
+        linger_s: float,
         clock: Callable[[], float] = time.monotonic,
-    ) -> None:  # fmt: skip
-        self._stream, self._hands, self._unit, self._asking, self._use = stream, hands, unit, asking, use
+    ) -> None:
+        self._stream, self._tracker, self._unit, self._asking, self._use = stream, tracker, unit, asking, use
         self._most, self._few, self._linger_s, self._clock = MOST_BATCHES * batch_size, batch_size, linger_s, clock
-        self._heads = Heads(batch_size)
+        self._heads = PartitionHeads(batch_size)
         self._ended = threading.Event()
         self.failure: BaseException | None = None
         self._stands: dict[int, int] = {}
@@ -64,7 +72,7 @@ class Reading:
 
     def _round(self, reader: StreamReader) -> None:
         heads = self._heads
-        heads.follow(self._hands.tails())
+        heads.follow(self._tracker.tails())
         positions = heads.positions()
         if positions != self._stands:
             reader.assign(positions)
@@ -95,15 +103,16 @@ class Reading:
             if expired := self._heads.take_in(chunk, now):
                 log.warning(
                     "partition %d: %d records were deleted by the stream's retention before anyone had read them",
-                    chunk.partition, expired,
-                )  # fmt: skip
+                    chunk.partition,
+                    expired,
+                )
             self._use.read(chunk.records, expired)
         if chunks:
             self._say("")
             if sum(len(chunk.records) for chunk in chunks) < self._few:
                 self._ended.wait(NAP_S)  # a trickle: what comes next is read together
 
-    def _offer(self, whole: Whole) -> bool:
+    def _offer(self, whole: ReadyBatch) -> bool:
         """Wait until there is room for a batch, then claim it: until then another may be given the partition.
 
         Whether there is more to do.
@@ -111,16 +120,16 @@ class Reading:
         while not self._unit.await_room(POLL_S):
             if self._ended.is_set():
                 return False
-        claim = self._hands.claim_run(whole.tail, whole.end)
+        claim = self._tracker.claim_run(whole.tail, whole.end)
         if claim is None:
             self._heads.dropped(whole)
             return True
         self._heads.claimed(whole)
         if not len(whole.records):
-            self._hands.acknowledge([claim])
+            self._tracker.acknowledge([claim])
             return True
         self._use.claimed(claim, whole.records)
-        self._unit.offer(Run(claim, whole.tail.grant.nth, whole.records))
+        self._unit.offer(RecordRun(claim, whole.tail.grant.nth, whole.records))
         return True
 
     def _say(self, trouble: str) -> None:

@@ -10,16 +10,17 @@ from springtide import errors
 from springtide.data.stream.dataset import StreamDataset
 from springtide.data.stream.stream import open_stream
 from springtide.domain.data.samples import DatasetCard
-from springtide.worker.bsp.group import Place
-from springtide.worker.cache.coordinator import Sharing
-from springtide.worker.input.batches import Batches, Handed
-from springtide.worker.input.readahead import ReadingAhead
-from springtide.worker.link.master_link import Link
-from springtide.worker.link.progress import Reports
-from springtide.worker.link.step_timer import Meter
+from springtide.worker.bsp.group import GroupPlace
+from springtide.worker.cache.coordinator import CacheCoordinator
+from springtide.worker.input.batches import Batches
+from springtide.worker.input.read_batch import ReadBatch
+from springtide.worker.input.readahead import BatchReadahead
+from springtide.worker.link.master_link import MasterLink
+from springtide.worker.link.progress import ProgressReporter
+from springtide.worker.link.step_timer import StepMeter
 from springtide.worker.online import shuffling
-from springtide.worker.online.bsp_batches import InStep
-from springtide.worker.online.stream_batches import Feed
+from springtide.worker.online.bsp_batches import BspStreamFeed
+from springtide.worker.online.stream_batches import StreamFeed
 from springtide.worker.setup import Mode, Wired
 
 NO_DATA_WORKERS = "a stream is read by the workers themselves: its partitions are leased to them"
@@ -47,33 +48,41 @@ def card_of(
 
 
 def batches_of(
-    dataset: StreamDataset, card: DatasetCard, to_master: Link, wired: Wired, reports: Reports, meter: Meter,
-    *, at_rest: Callable[[], None], parts: int = 1, each: int | None = None,
-) -> Batches:  # fmt: skip
+    dataset: StreamDataset,
+    card: DatasetCard,
+    to_master: MasterLink,
+    wired: Wired,
+    reports: ProgressReporter,
+    meter: StepMeter,
+    *,
+    at_rest: Callable[[], None],
+    parts: int = 1,
+    each: int | None = None,
+) -> Batches:
     """The loop's batches; `parts` of them are one of the card's. `each`: of each rank of a group, with weak scaling."""
     welcome = to_master.join()
     stream = open_stream(dataset.url)
     assert card.stream is not None
     card = replace(card, stream=replace(card.stream, id=stream.id))
     if (group := wired.step.group) is not None:
-        in_step = InStep(dataset, stream, card, to_master, lambda: group.place, each)
+        in_step = BspStreamFeed(dataset, stream, card, to_master, lambda: group.place, each)
         return _in_step(in_step, wired, reports, meter, at_rest)
     unit = shuffling.open_unit(to_master, welcome, strategy=dataset.shuffle, queue=dataset.queue)
-    feed = Feed(dataset, stream, card, to_master, unit, idle=reports.step, parts=parts)
+    feed = StreamFeed(dataset, stream, card, to_master, unit, idle=reports.step, parts=parts)
     wired.step.on_trained, wired.step.on_torn = feed.trained, feed.torn
     wired.step.age = feed.age
     reports.stream = feed.report
     to_master.before_finish(feed.close)
 
-    def one_pass(_: int) -> Iterator[Handed]:
+    def one_pass(_: int) -> Iterator[ReadBatch]:
         return feed.batches()
 
     return Batches(one_pass, wired.step, meter, ahead=wired.ahead, length=None, at_rest=at_rest)
 
 
 def _in_step(
-    feed: InStep, wired: Wired, reports: Reports, meter: Meter, at_rest: Callable[[], None]
-) -> Batches:  # fmt: skip
+    feed: BspStreamFeed, wired: Wired, reports: ProgressReporter, meter: StepMeter, at_rest: Callable[[], None]
+) -> Batches:
     """Those of a bsp group."""
     feed.idle = reports.step
     wired.step.on_trained, wired.step.age = feed.use.trained, lambda: feed.event_s
@@ -86,7 +95,7 @@ def _in_step(
     return Batches(lambda _: feed.batches(), wired.step, meter, ahead=wired.ahead, length=None, at_rest=at_rest)
 
 
-def read_ahead(read: Iterator[Handed], sharing: Sharing, place: Place) -> Iterator[Handed]:
+def read_ahead(read: Iterator[ReadBatch], sharing: CacheCoordinator, place: GroupPlace) -> Iterator[ReadBatch]:
     """One batch ahead, so that a schedule may plan it. Every rank reads all of it in any case: that costs no more."""
     sharing.restart(place)
-    return iter(ReadingAhead(read, sharing.allotting.make_ready, sharing.allotting.review, pauses=True))
+    return iter(BatchReadahead(read, sharing.allotting.make_ready, sharing.allotting.review, pauses=True))

@@ -18,13 +18,13 @@ from numpy.typing import NDArray
 from springtide.data.stream.records import Records
 from springtide.domain.data.leases import LeaseKey
 from springtide.domain.data.streams import PartitionView, StepSums, StreamUse
-from springtide.worker.link.lease_tracker import Claim, Tail
+from springtide.worker.link.lease_tracker import BatchClaim, LeaseTail
 
 KEPT_LAGS = 4096  # records that quantiles are taken of
 OF_A_BATCH = 16  # of which every batch gives so many
 
 
-class Use:
+class StreamMeter:
     """Totals since this worker began."""
 
     def __init__(
@@ -32,7 +32,7 @@ class Use:
     ) -> None:
         self._lock = threading.Lock()
         self._clock, self._counter = clock, counter
-        self._under_way: dict[Claim, tuple[int, NDArray[np.float64]]] = {}
+        self._under_way: dict[BatchClaim, tuple[int, NDArray[np.float64]]] = {}
         self._claimed: dict[LeaseKey, deque[tuple[int, float]]] = {}
         """Of each lease, batches that are claimed and not known to be trained: where they end, their first append."""
         self._lags: deque[float] = deque(maxlen=KEPT_LAGS)
@@ -53,7 +53,7 @@ class Use:
             self._read_bytes += records.nbytes
             self._expired += expired
 
-    def claimed(self, claim: Claim, records: Records) -> None:
+    def claimed(self, claim: BatchClaim, records: Records) -> None:
         """This batch of a partition is read, and on its way to the loop, here or elsewhere."""
         with self._lock:
             batches = self._claimed.setdefault(LeaseKey(claim.shard, claim.first), deque())
@@ -69,13 +69,13 @@ class Use:
         with self._lock:
             self.unkept, self._unkept_why = letters, why
 
-    def handed(self, claim: Claim, records: Records, count: int) -> None:
+    def handed(self, claim: BatchClaim, records: Records, count: int) -> None:
         """The loop gets this batch, `count` of whose records can be trained."""
         every = max(1, len(records) // OF_A_BATCH)
         with self._lock:
             self._under_way[claim] = (count, np.array(records.appended_at[::every]))
 
-    def trained(self, claims: Iterable[Claim]) -> None:
+    def trained(self, claims: Iterable[BatchClaim]) -> None:
         """Every server has these batches."""
         now = self._clock()
         with self._lock:
@@ -85,7 +85,7 @@ class Use:
                 if appended_at is not None:
                     self._lags.extend(np.maximum(0.0, now - appended_at).tolist())
 
-    def forget(self, claims: Iterable[Claim]) -> None:
+    def forget(self, claims: Iterable[BatchClaim]) -> None:
         """These are not trained here."""
         with self._lock:
             for claim in claims:
@@ -108,7 +108,7 @@ class Use:
             self._step = (records, now)
             self._idle = idle
 
-    def report(self, tails: Iterable[Tail]) -> StreamUse:
+    def report(self, tails: Iterable[LeaseTail]) -> StreamUse:
         """All of it but what the shuffle unit knows; `tails`: the partitions that are ours, told once they are read."""
         now = self._counter()
         with self._lock:
@@ -122,19 +122,27 @@ class Use:
                 if (end := self._end_of(tail)) is not None
             ]
             return StreamUse(
-                partitions=tuple(sorted(views)), records=self._records, expired=self._expired,
-                read_bytes=self._read_bytes, waited_s=self._waited_s, busy_s=self._busy_s,
-                steps=self._steps, lag_p50_s=p50, lag_p99_s=p99, unkept=self.unkept, unkept_why=self._unkept_why,
+                partitions=tuple(sorted(views)),
+                records=self._records,
+                expired=self._expired,
+                read_bytes=self._read_bytes,
+                waited_s=self._waited_s,
+                busy_s=self._busy_s,
+                steps=self._steps,
+                lag_p50_s=p50,
+                lag_p99_s=p99,
+                unkept=self.unkept,
+                unkept_why=self._unkept_why,
                 **self._refused,
-            )  # fmt: skip
+            )
 
-    def _oldest_of(self, key: LeaseKey, tail: Tail) -> float:
+    def _oldest_of(self, key: LeaseKey, tail: LeaseTail) -> float:
         batches = self._claimed.get(key, deque())
         while batches and batches[0][0] <= tail.offset:
             batches.popleft()
         return batches[0][1] if batches else self._oldest.get(tail.grant.nth, 0.0)
 
-    def _end_of(self, tail: Tail) -> int | None:
+    def _end_of(self, tail: LeaseTail) -> int | None:
         """None: it has just been given to us, and nobody has looked. Told as its first offset, all that lies there
         would seem to come the moment after, and workers be had for it."""
         end = self._ends.get(tail.grant.nth)

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -31,13 +31,14 @@ from springtide.dataworker.split.search import batch_difference, split
 from springtide.dataworker.split.search.report import Explanation
 from springtide.dataworker.transport import codec
 from springtide.domain.data.data_workers import BatchName, SplitMode
+from springtide.worker.input.read_batch import Fed, ReadBatch
 from springtide.worker.split import lazy_leaf
 from springtide.worker.split.loop_watcher import Sample, Watching, whole_leaves
 from springtide.worker.split.prefix_timer import Leading
 from springtide.worker.split.split_forward import SplitForward
 
 if TYPE_CHECKING:
-    from springtide.worker.input.batches import Handed
+    pass
 
 log = logging.getLogger(__name__)
 
@@ -46,16 +47,6 @@ SHORT_S = 0.01  # nobody would notice
 OFF = "--split off was asked for"
 CHECKED = 64  # of so many batches one is computed here too, and compared
 REREAD = 4  # of so many of these one is read from the data set here, too
-
-
-class Fed(NamedTuple):
-    """A batch as it came through a queue, whoever made it."""
-
-    batch: Any
-    crossing: tuple[Any, ...] | None = None
-    """What the moved part of forward() has made of it; None: nothing, the user's own forward runs."""
-    check: bool = False
-    """Whether that is to be compared with what forward() makes here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,7 +146,7 @@ class Splitting:
 
     # ---- the loop ----
 
-    def hand_out(self, handed: "Handed") -> Any:
+    def hand_out(self, handed: ReadBatch) -> Any:
         """What the loop gets as its batch."""
         self._thread = threading.get_ident()
         if self._forward is not None:

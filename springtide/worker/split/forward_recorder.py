@@ -68,9 +68,12 @@ class Recording(ForwardStandIn):
         flat, _ = pytree.flatten((args, kwargs))
         names = {id(one): name for name, one in (*self._model.named_parameters(), *self._model.named_buffers())}
         recorder = Recorder(
-            self.book, flat, known=lambda tensor: names.get(id(tensor), ""), modules=dict(self._model.named_modules()),
+            self.book,
+            flat,
+            known=lambda tensor: names.get(id(tensor), ""),
+            modules=dict(self._model.named_modules()),
             keep=keep,
-        )  # fmt: skip
+        )
         with stateless.heard_by(recorder.call_marked), recorder:
             result = self.own(*args, **kwargs)
         self.logs.append(recorder.finish())

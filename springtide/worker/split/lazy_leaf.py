@@ -101,21 +101,51 @@ def _getters(*names: str) -> set[Any]:
 
 
 KNOWN = _getters(
-    "shape", "dtype", "device", "ndim", "layout", "requires_grad", "grad", "grad_fn", "is_leaf", "is_cuda", "is_sparse",
-    "is_quantized", "is_meta", "is_nested", "itemsize", "nbytes",
+    "shape",
+    "dtype",
+    "device",
+    "ndim",
+    "layout",
+    "requires_grad",
+    "grad",
+    "grad_fn",
+    "is_leaf",
+    "is_cuda",
+    "is_sparse",
+    "is_quantized",
+    "is_meta",
+    "is_nested",
+    "itemsize",
+    "nbytes",
 ) | {
-    torch.Tensor.size, torch.Tensor.dim, torch.Tensor.ndimension, torch.Tensor.numel, torch.Tensor.nelement,
-    torch.Tensor.stride, torch.Tensor.is_contiguous, torch.Tensor.is_floating_point, torch.Tensor.is_complex,
-    torch.Tensor.is_signed, torch.Tensor.element_size, torch.Tensor.__len__, torch.Tensor.get_device, torch.numel,
-    torch.is_floating_point, torch.is_complex,
-}  # fmt: skip
+    torch.Tensor.size,
+    torch.Tensor.dim,
+    torch.Tensor.ndimension,
+    torch.Tensor.numel,
+    torch.Tensor.nelement,
+    torch.Tensor.stride,
+    torch.Tensor.is_contiguous,
+    torch.Tensor.is_floating_point,
+    torch.Tensor.is_complex,
+    torch.Tensor.is_signed,
+    torch.Tensor.element_size,
+    torch.Tensor.__len__,
+    torch.Tensor.get_device,
+    torch.numel,
+    torch.is_floating_point,
+    torch.is_complex,
+}
 """What the shape and the type alone can answer."""
 
 OF_TYPE = {
-    torch.Tensor.long: torch.int64, torch.Tensor.int: torch.int32, torch.Tensor.float: torch.float32,
-    torch.Tensor.double: torch.float64, torch.Tensor.half: torch.float16, torch.Tensor.bfloat16: torch.bfloat16,
+    torch.Tensor.long: torch.int64,
+    torch.Tensor.int: torch.int32,
+    torch.Tensor.float: torch.float32,
+    torch.Tensor.double: torch.float64,
+    torch.Tensor.half: torch.float16,
+    torch.Tensor.bfloat16: torch.bfloat16,
     torch.Tensor.bool: torch.bool,
-}  # fmt: skip
+}
 STAYING = {torch.Tensor.to, torch.Tensor.cpu, torch.Tensor.contiguous, *OF_TYPE}
 
 

@@ -21,7 +21,7 @@ Hyper = tuple[int, float, float, int]
 
 
 @dataclass(slots=True, kw_only=True)
-class Follower:
+class GroupTables:
     """Tables that one parameter group trains."""
 
     group: int
@@ -38,12 +38,12 @@ class Follower:
     """What was told last; kept while the rates stay the same."""
 
 
-class Rates:
+class TableRates:
     """The rates of every table, embedding or dense, of one model."""
 
     def __init__(self, optimizers: Sequence[torch.optim.Optimizer], served: Iterable[ServedTable]) -> None:
         self.optimizers = list(optimizers)
-        self._followers: dict[int, list[Follower]] = {id(one): [] for one in optimizers}
+        self._followers: dict[int, list[GroupTables]] = {id(one): [] for one in optimizers}
         self._steps = {id(one): 0 for one in optimizers}
         self._untrained: list[nn.Parameter] = []
         self.weights: list[nn.Parameter] = []
@@ -124,16 +124,16 @@ class Rates:
         idle = [f.weights for key, followers in self._followers.items() if key not in awake for f in followers]
         return [*self._untrained, *(weight for weights in idle for weight in weights)]
 
-    def _follower(self, optimizer: torch.optim.Optimizer, group: int) -> Follower:
+    def _follower(self, optimizer: torch.optim.Optimizer, group: int) -> GroupTables:
         followers = self._followers[id(optimizer)]
         for follower in followers:
             if follower.group == group:
                 return follower
-        followers.append(Follower(group=group))
+        followers.append(GroupTables(group=group))
         return followers[-1]
 
     @staticmethod
-    def _told(follower: Follower, hyper: domain_tables.Hyper, step: int) -> list[Hyper]:
+    def _told(follower: GroupTables, hyper: domain_tables.Hyper, step: int) -> list[Hyper]:
         told = [(table, hyper.lr, hyper.weight_decay, hyper.step) for table in follower.tables]
         for table, own, lr in follower.own_rate:
             count = hyper.step if own is None else step if _counts(own) else 0

@@ -11,15 +11,15 @@ import torch
 
 from springtide import errors
 from springtide.embedding.lookup.lookup import Lookups
-from springtide.worker.input.batches import Handed
-from springtide.worker.link.lease_tracker import Claim
+from springtide.worker.input.read_batch import ReadBatch
+from springtide.worker.link.lease_tracker import BatchClaim
 
 Name = tuple[int, int, int, int]
 """Samples of the whole shard (0: not known), the shard, first sample, count."""
 
 
 @dataclass(slots=True)
-class Trained:
+class PushBatches:
     """Batches handed out since the last push."""
 
     ranges: list[Name] = field(default_factory=list)
@@ -27,9 +27,9 @@ class Trained:
     counting: int = 0
     """Those of them that gradients count by."""
     group_samples: float = 0.0
-    claims: list[Claim] = field(default_factory=list)
+    claims: list[BatchClaim] = field(default_factory=list)
 
-    def add(self, handed: Handed) -> None:
+    def add(self, handed: ReadBatch) -> None:
         """The loop has this batch now. Parts of one are side by side, and have one name and one claim."""
         order = handed.order
         for one in order.ranges:
@@ -50,7 +50,7 @@ class Trained:
         return self.counting / self.group_samples if self.group_samples else 1.0
 
 
-class Waiting:
+class UnsteppedGradients:
     """Looks for gradients that the loop has computed and not stepped on. One a job whose workers come and go."""
 
     def __init__(self, lookups: Lookups, dense: Iterable[torch.Tensor], *, tables: bool) -> None:

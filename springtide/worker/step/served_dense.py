@@ -19,7 +19,7 @@ from springtide.embedding.lookup.table_client import TableClient
 from springtide.embedding.modules import optimizers
 from springtide.worker.link.optimizer import JobOptimizer
 from springtide.worker.step.finite import check_finite
-from springtide.worker.step.hyperparams import Rates
+from springtide.worker.step.hyperparams import TableRates
 
 CHUNK = 1024  # floats a row: 4 KiB, large enough to stream and small enough to spread a layer over servers
 
@@ -34,7 +34,7 @@ class DenseGroup:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
+class DenseSlot:
     """Where one parameter lies: `chunks` rows of a table, from key `first` on. It has its last chunk to itself."""
 
     name: str
@@ -45,9 +45,9 @@ class Held:
     optimizer: torch.optim.Optimizer | None = None
 
 
-def declare(client: TableClient, groups: Sequence[DenseGroup], rates: Rates) -> list[Held]:
+def declare(client: TableClient, groups: Sequence[DenseGroup], rates: TableRates) -> list[DenseSlot]:
     """A table for each group, trained by the kernel of its optimizer. Each parameter gets chunks of its own."""
-    held: list[Held] = []
+    held: list[DenseSlot] = []
     refuse_shared(groups, rates.optimizers)
     for number, group in enumerate(groups):
         kernel = optimizers.spec_of(group.optimizer, group.optimizer.param_groups[group.index])
@@ -59,7 +59,7 @@ def declare(client: TableClient, groups: Sequence[DenseGroup], rates: Rates) -> 
             check_dtype(name, param)
             chunks = max(1, -(-param.numel() // CHUNK))
             held.append(
-                Held(name=name, param=param, table=table, first=first, chunks=chunks, optimizer=group.optimizer)
+                DenseSlot(name=name, param=param, table=table, first=first, chunks=chunks, optimizer=group.optimizer)
             )
             first += chunks
     return held
@@ -92,10 +92,10 @@ def check_dtype(name: str, param: torch.Tensor) -> None:
         )
 
 
-class Chunks:
+class DenseChunks:
     """The rows of some parameters as one flat buffer each way: values in, gradients out."""
 
-    def __init__(self, client: TableClient, held: Sequence[Held]) -> None:
+    def __init__(self, client: TableClient, held: Sequence[DenseSlot]) -> None:
         tables = np.concatenate([np.full(one.chunks, one.table, dtype=np.uint16) for one in held])
         keys = np.concatenate([np.arange(one.first, one.first + one.chunks, dtype=np.int64) for one in held])
         self.rows = client.dense(tables, keys, CHUNK)
@@ -106,7 +106,7 @@ class Chunks:
         self.grads = self._views(self.flat_grads, held)
 
     @staticmethod
-    def _views(flat: torch.Tensor, held: Sequence[Held]) -> list[torch.Tensor]:
+    def _views(flat: torch.Tensor, held: Sequence[DenseSlot]) -> list[torch.Tensor]:
         begin, views = 0, []
         for one in held:
             views.append(flat[begin : begin + one.param.numel()].view(one.param.shape))
@@ -137,11 +137,11 @@ class ServedDense:
     def __init__(
         self,
         client: TableClient,
-        held: Sequence[Held],
+        held: Sequence[DenseSlot],
         *,
         frozen: Sequence[tuple[str, nn.Parameter]],
         bounded: bool,
-        still: "Still",
+        still: "FrozenDense",
     ) -> None:
         """`bounded`: step.py says when values are read."""
         self._client = client
@@ -149,8 +149,8 @@ class ServedDense:
         self.held = list(held)
         self.still = still
         self._frozen = list(frozen)
-        self._all = Chunks(client, self.held) if self.held else None
-        self._by_present: dict[tuple[bool, ...], Chunks] = {}
+        self._all = DenseChunks(client, self.held) if self.held else None
+        self._by_present: dict[tuple[bool, ...], DenseChunks] = {}
         self._pulling = False
 
     def assign(self) -> None:
@@ -207,33 +207,33 @@ class ServedDense:
             self._pulling = False
             self._all.give_values()
 
-    def _chunks(self, present: tuple[bool, ...]) -> Chunks:
+    def _chunks(self, present: tuple[bool, ...]) -> DenseChunks:
         if all(present) and self._all is not None:
             return self._all
         if present not in self._by_present:
             if len(self._by_present) >= 32:  # a model that takes ever new ways keeps the latest
                 self._by_present.pop(next(iter(self._by_present)))
             chosen = [one for one, here in zip(self.held, present, strict=True) if here]
-            self._by_present[present] = Chunks(self._client, chosen)
+            self._by_present[present] = DenseChunks(self._client, chosen)
         return self._by_present[present]
 
 
-class Still:
+class FrozenDense:
     """Values that no one trains, frozen parameters and float buffers: the first worker's, given to the others."""
 
     def __init__(self, client: TableClient, tensors: Sequence[tuple[str, torch.Tensor]]) -> None:
         self._client = client
-        self.held: list[Held] = []
+        self.held: list[DenseSlot] = []
         first, table = 0, next_id(client)
         for name, tensor in tensors:
             if tensor.is_floating_point() and tensor.numel():
                 chunks = -(-tensor.numel() // CHUNK)
-                self.held.append(Held(name=name, param=tensor, table=table, first=first, chunks=chunks))
+                self.held.append(DenseSlot(name=name, param=tensor, table=table, first=first, chunks=chunks))
                 first += chunks
-        self._all: Chunks | None = None
+        self._all: DenseChunks | None = None
         if self.held:
             client.declare([TableSpec(id=table, name="dense:still", dim=CHUNK)])
-            self._all = Chunks(client, self.held)
+            self._all = DenseChunks(client, self.held)
 
     def assign(self) -> None:
         """Done once: put the values where the others find them."""

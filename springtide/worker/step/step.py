@@ -14,26 +14,26 @@ from typing import Any
 import torch
 
 from springtide import _native, errors
-from springtide.embedding.lookup.lookup import Handle, Lookups
+from springtide.embedding.lookup.lookup import LookupHandle, Lookups
 from springtide.embedding.lookup.table_client import TableClient
 from springtide.embedding.lookup.tables import ServedTable
-from springtide.worker.bsp.batch_order.unit_gradients import Kept
-from springtide.worker.bsp.group import Group, Spot
-from springtide.worker.cache.coordinator import Sharing
-from springtide.worker.input.batches import Handed
+from springtide.worker.bsp.batch_order.unit_gradients import UnitGradients
+from springtide.worker.bsp.group import BspGroup, DataPosition
+from springtide.worker.cache.coordinator import CacheCoordinator
+from springtide.worker.input.read_batch import ReadBatch
 from springtide.worker.link import master_link as links
-from springtide.worker.link.lease_tracker import Claim
+from springtide.worker.link.lease_tracker import BatchClaim
 from springtide.worker.link.optimizer import JobOptimizer, unscale
-from springtide.worker.link.step_timer import Meter
+from springtide.worker.link.step_timer import StepMeter
 from springtide.worker.step.dense_api import Dense
 from springtide.worker.step.finite import check_finite
-from springtide.worker.step.hyperparams import Hyper, Rates
-from springtide.worker.step.push_identity import Trained, Waiting
+from springtide.worker.step.hyperparams import Hyper, TableRates
+from springtide.worker.step.push_identity import PushBatches, UnsteppedGradients
 
 log = logging.getLogger(__name__)
 
 
-class Step:
+class TrainingStep:
     """Collects what the loop does and sends it. One a `job.prepare`."""
 
     def __init__(
@@ -41,17 +41,17 @@ class Step:
         lookups: Lookups,
         tables: Sequence[ServedTable],
         dense: Dense,
-        rates: Rates,
-        link: links.Link,
-        meter: Meter,
+        rates: TableRates,
+        link: links.MasterLink,
+        meter: StepMeter,
         *,
-        group: Group | None,
-        sharing: Sharing | None = None,
-        kept: Kept | None = None,
+        group: BspGroup | None,
+        sharing: CacheCoordinator | None = None,
+        kept: UnitGradients | None = None,
         ahead: bool,
         bound: int | None = None,
         named: bool = True,
-        waiting: Waiting | None = None,
+        waiting: UnsteppedGradients | None = None,
         on_step: Callable[[], None],
     ) -> None:
         self.optimizers: list[JobOptimizer] = []
@@ -79,27 +79,27 @@ class Step:
         self._due = True
         """Whether the batch in hand completes a step."""
         self._on_step = on_step
-        self._trained = Trained()
+        self._trained = PushBatches()
         self._stepped: list[JobOptimizer] = []
         self._skip = self._again = False  # again: the batch in hand is trained already, steps on it are dropped
-        self._expected: tuple[Any, Handle] | None = None
+        self._expected: tuple[Any, LookupHandle] | None = None
         self._pending: _native.Pending | None = None
-        self._under_way: list[Claim] = []
+        self._under_way: list[BatchClaim] = []
         self._applying: _native.Pending | None = None
         self._finish: Callable[[], None] | None = None
         """bsp: what is left to do for the step in hand once it is complete on all servers."""
-        self._spot = Spot()
+        self._spot = DataPosition()
         self._counted: set[int] = set()
-        self.on_trained: Callable[[Sequence[Claim]], None] = lambda claims: None
+        self.on_trained: Callable[[Sequence[BatchClaim]], None] = lambda claims: None
         """Called with batches that every server has; set where others than `hands` want to know."""
-        self.on_torn: Callable[[Sequence[Claim]], bool] = lambda claims: False
+        self.on_torn: Callable[[Sequence[BatchClaim]], bool] = lambda claims: False
         """Called with batches that a server has in part; whether they are none of our business any more."""
         self.age: Callable[[], int] | None = None
         """What ages of rows are counted in, where that is not steps."""
 
     # ---- what worker/input/batches.py tells ----
 
-    def hand_out(self, now: Handed, following: Handed | None) -> None:
+    def hand_out(self, now: ReadBatch, following: ReadBatch | None) -> None:
         """The loop is about to get `now`: its rows are asked for unless they were, then those of the batch after it."""
         self._due = now.order.last
         if now.unit is None or now.unit.first:
@@ -152,12 +152,12 @@ class Step:
         """What was pushed is waited for and reported done; batches that were not stepped on stay in hand."""
         self._await_push()
 
-    def skip(self, now: Handed) -> None:
+    def skip(self, now: ReadBatch) -> None:
         """Named in a push of its own, so that slots have no gaps to remember; gradients in hand stay there.
 
         In a group it is a step that does nothing: it is skipped by all ranks, even should one have found something.
         """
-        empty = Trained()
+        empty = PushBatches()
         empty.add(now)
         if self.group is not None:
             in_hand, number = self._trained, self.count + 1
@@ -191,7 +191,7 @@ class Step:
         Where the loop was left early, the batch it had in hand is not named: nobody has trained it.
         """
         if early and (not self._stepped or self._kept is not None):
-            self._trained, self._stepped, self._skip = Trained(), [], False
+            self._trained, self._stepped, self._skip = PushBatches(), [], False
             if self._kept is not None:
                 self._kept.drop()
             if self._waiting is not None or not self._due:
@@ -203,7 +203,7 @@ class Step:
         self._expected = None
         self._leave()
         self._dense.settle()
-        self._link.hands.give_back()
+        self._link.leases.tracker.release_all()
 
     def _forget_gradients(self) -> None:
         """Those of batches that are given back: whoever gets them computes them anew."""
@@ -223,14 +223,14 @@ class Step:
     def _enter(self) -> None:
         """Values are read from here on, tables' rows too; what was handed out before without a step is of one push."""
         if self._bound is not None and not self._inside:
-            self._link.enter(self._bound)
+            self._link.group.enter(self._bound)
             self._inside = True
             self._dense.settle()
 
     def _leave(self) -> None:
         if self._inside:
             self._inside = False
-            self._link.leave()
+            self._link.group.leave()
 
     # ---- what worker/link/optimizer.py tells ----
 
@@ -264,7 +264,7 @@ class Step:
             for param, grad in itertools.chain.from_iterable(newer):
                 param.grad = grad
 
-    def _keep_unit(self, kept: Kept, stepped: list[JobOptimizer]) -> bool:
+    def _keep_unit(self, kept: UnitGradients, stepped: list[JobOptimizer]) -> bool:
         """The gradients of a unit stay here until the last one's are there; whether they are."""
         parts = [] if self._skip else self._table_parts(stepped, kept.share)  # infinities are of no use to anyone
         last = kept.keep(stepped, parts)
@@ -281,7 +281,7 @@ class Step:
             self._await_push()
             rows = [] if skip else self._table_parts(stepped, trained.share)
             self._push(stepped, trained, rows, [] if skip else self._rates.now(stepped), skip)
-            self._trained, self._under_way = Trained(), trained.claims
+            self._trained, self._under_way = PushBatches(), trained.claims
             self.count += 1
             if not skip:
                 self._dense.update(stepped, self._weights)
@@ -295,7 +295,7 @@ class Step:
         self._on_step()
 
     def _push(
-        self, stepped: list[JobOptimizer], trained: Trained, rows: Sequence[Any], hyper: Sequence[Hyper], skip: bool
+        self, stepped: list[JobOptimizer], trained: PushBatches, rows: Sequence[Any], hyper: Sequence[Hyper], skip: bool
     ) -> None:
         self._pending = self._client.push(
             [] if skip else [*rows, *self._dense.parts(stepped)],
@@ -321,12 +321,18 @@ class Step:
         if self.group is None or self.sharing is None or self.sharing.clean:
             return
         trained, number = self._trained, self.count + 1
-        self._step_together(self.group, [], Trained(), True, empty=True)
+        self._step_together(self.group, [], PushBatches(), True, empty=True)
         if self.count == number:  # else the job stops, and what is in hand stays undone
             self._trained = trained
 
     def _step_together(
-        self, group: Group, stepped: list[JobOptimizer], trained: Trained, wants_skip: bool, *, empty: bool = False
+        self,
+        group: BspGroup,
+        stepped: list[JobOptimizer],
+        trained: PushBatches,
+        wants_skip: bool,
+        *,
+        empty: bool = False,
     ) -> None:
         """All-reduce, push, and once the step is complete on all servers apply it; if a member is lost before that,
         the same again with the group that forms then.
@@ -365,7 +371,7 @@ class Step:
                         "nobody could tell where in the data it was"
                     ) from None
                 if group.form(self) < 0:  # the job stops, and the step stays undone on all ranks
-                    self._finish, self._trained = None, Trained()
+                    self._finish, self._trained = None, PushBatches()
                     if self._kept is not None:
                         self._kept.drop()
                     return
@@ -375,14 +381,14 @@ class Step:
             again = True
         self._applying = self._client.tables.apply_step(number)  # type: ignore[attr-defined]
 
-    def _count_step(self, number: int, stepped: list[JobOptimizer], trained: Trained, skip: bool) -> None:
+    def _count_step(self, number: int, stepped: list[JobOptimizer], trained: PushBatches, skip: bool) -> None:
         self.count = self._lookups.after_step = number
-        self._trained, self._pending, self._counted = Trained(), None, set()
+        self._trained, self._pending, self._counted = PushBatches(), None, set()
         if self._kept is not None:
             self._kept.drop()
         if trained.claims:
-            self._spot = Spot(trained.claims[-1].shard, trained.claims[-1].end)
-        self._link.hands.acknowledge(trained.claims)
+            self._spot = DataPosition(trained.claims[-1].shard, trained.claims[-1].end)
+        self._link.leases.tracker.acknowledge(trained.claims)
         self.on_trained(trained.claims)
         if not skip:
             self._dense.update(stepped, self._weights)
@@ -404,10 +410,10 @@ class Step:
             self._finish = None
             finish()
 
-    def spot(self) -> Spot:
+    def spot(self) -> DataPosition:
         """Where the data of the next step begins."""
         claims = self._trained.claims
-        return Spot(claims[0].shard, claims[0].begin) if claims else self._spot
+        return DataPosition(claims[0].shard, claims[0].begin) if claims else self._spot
 
     def counts(self) -> list[int]:
         """Steps of each optimizer before the one in hand."""
@@ -416,12 +422,12 @@ class Step:
             for one, count in zip(self._rates.optimizers, self._rates.steps, strict=True)
         ]
 
-    def begin_at(self, step: int, spot: Spot, counts: list[int]) -> None:
+    def begin_at(self, step: int, spot: DataPosition, counts: list[int]) -> None:
         """Go on after this step, with the sample of that spot: a newcomer to a group."""
         self._rates.steps = counts
         self.count = self._lookups.after_step = step
         self._spot = spot
-        self._link.hands.skip_to(spot.shard, spot.first)
+        self._link.leases.tracker.skip_to(spot.shard, spot.first)
 
     def regroup(self, generation: int) -> None:
         """The group changes here, where no step is in hand."""
@@ -453,7 +459,7 @@ class Step:
             self._pending = None
             claims, self._under_way = self._under_way, []
             if not torn:
-                self._link.hands.acknowledge(claims)
+                self._link.leases.tracker.acknowledge(claims)
                 self.on_trained(claims)
 
     def _torn(self, pending: _native.Pending) -> bool:

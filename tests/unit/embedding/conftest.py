@@ -10,7 +10,7 @@ from torch import nn
 from springtide.embedding.lookup import lookup, table_client
 from springtide.embedding.modules import convert
 from springtide.worker.link.optimizer import JobOptimizer
-from springtide.worker.step.hyperparams import Rates
+from springtide.worker.step.hyperparams import TableRates
 
 
 class Served:
@@ -24,7 +24,7 @@ class Served:
         self.tables = convert.convert(model, self.client)
         self.lookups = lookup.Lookups(self.client)
         self.optimizer = make_optimizer(model.parameters())
-        self.rates = Rates([self.optimizer], self.tables)
+        self.rates = TableRates([self.optimizer], self.tables)
         self.stepped = [JobOptimizer(self.optimizer, lambda _: None, fixed=False)]
         self.client.declare([table.spec for table in self.tables])
         for table in self.tables:

@@ -13,7 +13,7 @@ from springtide.embedding.schedule import sync_plan
 
 def features(ids):
     """Features of a matrix of ids, samples by tables."""
-    return [allocate.Feature(table, np.ascontiguousarray(column)) for table, column in enumerate(ids.T)]
+    return [allocate.FeatureIds(table, np.ascontiguousarray(column)) for table, column in enumerate(ids.T)]
 
 
 def stream(seed, *, batches, samples, tables=3, rows=40):
@@ -24,7 +24,7 @@ def stream(seed, *, batches, samples, tables=3, rows=40):
 
 def scheduler(**changed):
     return allocate.Scheduler(
-        allocate.Settings(**{"workers": 4, "capacity_rows": 1000, "policy": "anneal", "seed": 5, **changed})
+        allocate.ScheduleSettings(**{"workers": 4, "capacity_rows": 1000, "policy": "anneal", "seed": 5, **changed})
     )
 
 
@@ -123,8 +123,10 @@ def test_it_sends_less_than_herald_does_and_more_effort_does_not_send_more():
 
 def test_bags_and_shared_tables_are_allocated_too():
     of = scheduler(workers=3)
-    bags = allocate.Feature(0, np.array([1, 1, 2, 3, 1, 2], dtype=np.int64), np.array([0, 3, 3, 4, 6], dtype=np.int64))
-    other = allocate.Feature(0, np.array([2, 9, 9, 1], dtype=np.int64))
+    bags = allocate.FeatureIds(
+        0, np.array([1, 1, 2, 3, 1, 2], dtype=np.int64), np.array([0, 3, 3, 4, 6], dtype=np.int64)
+    )
+    other = allocate.FeatureIds(0, np.array([2, 9, 9, 1], dtype=np.int64))
     reckoned = of.consider([bags, other], 4, "anneal")
     assert sync_plan.traffic(of.schedule([bags, other], 4).plans).transmissions == reckoned.transmissions
 

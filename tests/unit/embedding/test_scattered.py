@@ -14,7 +14,7 @@ from springtide.domain.model.checkpoints import Buddy
 from springtide.rpc.messages import messages
 from springtide.server import checkpoints, recovery
 from springtide.server import mirror as mirroring
-from springtide.server.recovery import Source
+from springtide.server.recovery import RestoredFrom
 from tests.unit.checkpoint import stores
 
 SECRET = b"of this job"
@@ -38,7 +38,7 @@ class Hosts:
         self.disks = [Disk(folder / f"host-{rank}", f"node-{rank}") for rank in (0, 1)]
         self.roles, self.manifest, self.awaited = [Role(0), Role(1)], None, ()
         self.taking = [
-            mirroring.Taking(disk.folder / f"server-{rank}", SECRET, "127.0.0.1")
+            mirroring.MirrorServer(disk.folder / f"server-{rank}", SECRET, "127.0.0.1")
             for rank, disk in enumerate(self.disks)
         ]
         self.addresses = {f"server-{rank}": taking.address for rank, taking in enumerate(self.taking)}
@@ -47,7 +47,7 @@ class Hosts:
     def saver(self, rank, *, mirror):
         disk, life = self.disks[rank], f"server-{rank}.0"
         kept = mirroring.Mirror(disk.folder, f"server-{rank}", life, SECRET, run=stores.RUN) if mirror else None
-        return checkpoints.Saver(
+        return checkpoints.SlotSaver(
             self.roles[rank], disk.folder, life, run=stores.RUN, node=disk.node, mirror=kept, rest=lambda _: None
         )
 
@@ -104,7 +104,7 @@ def test_on_the_same_host_it_reads_its_own_disk_and_what_moved_from_others(hosts
     manifest = hosts.manifest
     assert manifest.apart == {"server-0": "node-0", "server-1": "node-1"} and manifest.outlasts_a_host
     source, found = hosts.bring_back(1, host=hosts.disks[1].folder)
-    assert source == Source("the job's folder", 1) and found == part(hosts.roles[1].store)
+    assert source == RestoredFrom("the job's folder", 1) and found == part(hosts.roles[1].store)
 
 
 def test_on_another_host_it_reads_its_buddys_copies_of_all_checkpoints_that_follow_each_other(hosts, tmp_path):

@@ -26,7 +26,7 @@ def apart(job, tmp_path):
     """From now on its servers write to disks of their own."""
     for rank, server in enumerate(job.servers):
         server.disk = tmp_path / f"host-{rank}"
-        server.saver = checkpoints.Saver(
+        server.saver = checkpoints.SlotSaver(
             server, server.disk, f"server-{rank}.0", run=stores.RUN, node=f"n{rank}", rest=lambda _: None
         )
 

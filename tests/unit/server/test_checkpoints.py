@@ -33,7 +33,7 @@ class Role:
 @pytest.fixture
 def server(tmp_path):
     role = Role()
-    return role, checkpoints.Saver(role, tmp_path, "server-0.0", run=stores.RUN, rest=lambda _: None)
+    return role, checkpoints.SlotSaver(role, tmp_path, "server-0.0", run=stores.RUN, rest=lambda _: None)
 
 
 def order(number, base=0, **more):
@@ -131,13 +131,13 @@ def test_large_increments_lead_to_a_full_image_too(server):
 
 def test_only_its_own_slots_are_claimed(tmp_path):
     role = Role(slots=range(10))
-    said = checkpoints.Saver(role, tmp_path, "server-0.0", run=stores.RUN).save(order(1))
+    said = checkpoints.SlotSaver(role, tmp_path, "server-0.0", run=stores.RUN).save(order(1))
     assert [piece.slot for piece in said.written.pieces] == list(range(10))
 
 
 def test_a_slot_that_leaves_while_it_is_copied_is_not_claimed(tmp_path):
     role = Role(slots=range(10))
-    saver = checkpoints.Saver(role, tmp_path, "server-0.0", run=stores.RUN)
+    saver = checkpoints.SlotSaver(role, tmp_path, "server-0.0", run=stores.RUN)
     store = role.store
 
     class Leaving:
@@ -170,7 +170,7 @@ def test_a_slot_that_comes_meanwhile_is_saved_by_its_new_owner(tmp_path):
             return store.copy_slot(*how)
 
     role.mine, role.store = {8, 9}, Growing()
-    said = checkpoints.Saver(role, tmp_path, "server-0.0", run=stores.RUN).save(order(1))
+    said = checkpoints.SlotSaver(role, tmp_path, "server-0.0", run=stores.RUN).save(order(1))
     assert sorted(piece.slot for piece in said.written.pieces) == [3, 8, 9]
 
 
@@ -204,7 +204,7 @@ def test_a_full_disk_is_told_and_the_next_one_tries_again(server, tmp_path):
 
 def test_whatever_keeps_a_save_from_being_done_is_told_and_leaves_nothing(tmp_path):
     role = Role()
-    saver, store = checkpoints.Saver(role, tmp_path, "server-0.0", run=stores.RUN), role.store
+    saver, store = checkpoints.SlotSaver(role, tmp_path, "server-0.0", run=stores.RUN), role.store
 
     class Starved:
         slots, cut, tables = store.slots, store.cut, store.tables
@@ -252,7 +252,7 @@ def test_each_slot_keeps_its_own_first_values_through_a_long_history_and_a_resto
 def test_between_slots_it_rests_unless_somebody_waits(tmp_path):
     role, rests = Role(), []
     stores.train(role.store, range(100_000))
-    saver = checkpoints.Saver(role, tmp_path, "server-0.0", run=stores.RUN, rest=rests.append)
+    saver = checkpoints.SlotSaver(role, tmp_path, "server-0.0", run=stores.RUN, rest=rests.append)
     saver.save(order(1, hurry=True))
     assert not rests
     said = saver.save(order(2))
@@ -284,7 +284,7 @@ def test_a_large_slot_is_copied_and_written_piece_by_piece_with_rests_between_an
             return whole[-1]
 
     role.store = Counted()
-    said = checkpoints.Saver(role, tmp_path, "server-0.0", run=stores.RUN, rest=rests.append).save(order(1))
+    said = checkpoints.SlotSaver(role, tmp_path, "server-0.0", run=stores.RUN, rest=rests.append).save(order(1))
     pieces = sum(-(-piece.length // 1000) for piece in said.written.pieces)
     assert pieces > 5 * stores.SLOTS and len(whole) > 5 * stores.SLOTS and sum(whole) == stores.SLOTS
     assert len(rests) == len(whole) + pieces, "after each part that is copied and each that is written"
@@ -310,5 +310,5 @@ def test_a_thread_that_saves_takes_no_processor_from_those_who_serve_and_is_itse
             return super().owns(slot)
 
     before = os.sched_getscheduler(0)
-    checkpoints.Saver(Watched(), tmp_path, "server-0.0", run=stores.RUN, rest=lambda _: None).save(order(1))
+    checkpoints.SlotSaver(Watched(), tmp_path, "server-0.0", run=stores.RUN, rest=lambda _: None).save(order(1))
     assert set(seen) == {os.SCHED_BATCH} and os.sched_getscheduler(0) == before

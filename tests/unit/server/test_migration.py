@@ -92,8 +92,8 @@ def test_a_goal_is_worked_off_once_and_told(two):
             done.set()
 
     connect(two[0]).declare([TableSpec(id=0, name="items", dim=5)])
-    handing = migration.Handing(two[0], tell)
-    parcel = messages.SlotParcel(1, two[1].address, tuple(range(10)))
+    handing = migration.SlotHandover(two[0], tell)
+    parcel = messages.Parcel(1, two[1].address, tuple(range(10)))
     goal = messages.SlotGoal(OWNERS, (two[0].address, two[1].address), (parcel,))
     for _ in range(3):
         handing.heed(goal)
@@ -112,8 +112,8 @@ def test_a_server_in_a_hurry_says_nothing_of_its_slots_until_they_have_gone(two,
         done.set()
 
     connect(two[0]).declare([TableSpec(id=0, name="items", dim=5)])
-    handing = migration.Handing(two[0], tell)
-    parcel = messages.SlotParcel(1, two[1].address, tuple(range(SLOTS)))
+    handing = migration.SlotHandover(two[0], tell)
+    parcel = messages.Parcel(1, two[1].address, tuple(range(SLOTS)))
     assert not handing.hurried
     handing.heed(messages.SlotGoal(OWNERS, (two[0].address, two[1].address), (parcel,), hurry=True))
     assert done.wait(20)
@@ -123,7 +123,7 @@ def test_a_server_in_a_hurry_says_nothing_of_its_slots_until_they_have_gone(two,
 
 def test_a_server_that_is_to_leave_refuses_slots_and_says_so(two):
     connect(two[0]).declare([TableSpec(id=0, name="items", dim=5)])
-    handing = migration.Handing(two[1], lambda moved: None)
+    handing = migration.SlotHandover(two[1], lambda moved: None)
     assert not handing.holding.closed
     handing.heed(messages.SlotGoal(OWNERS, (two[0].address, two[1].address), leave=True))
     assert handing.holding.closed
@@ -156,7 +156,7 @@ class Doubtful:
 )
 def test_what_becomes_of_a_slot_in_doubt(owner, address, did):
     role = Doubtful()
-    handing = migration.Handing(role, lambda moved: None)
+    handing = migration.SlotHandover(role, lambda moved: None)
     placed = Placement(epoch=7, servers=3, server_of_slot=(owner,) * SLOTS)
     handing.heed(messages.SlotGoal(placed, ("here:1", address, "third:1")))
     assert all(role.done.acquire(timeout=20) for _ in range(3))

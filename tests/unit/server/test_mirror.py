@@ -33,13 +33,13 @@ class Pair:
     def __init__(self, folder):
         self.folder, self.manifest = folder, None
         self.roles = [Role(0), Role(1)]
-        self.taking = [mirroring.Taking(folder / f"server-{rank}", SECRET, "127.0.0.1") for rank in (0, 1)]
+        self.taking = [mirroring.MirrorServer(folder / f"server-{rank}", SECRET, "127.0.0.1") for rank in (0, 1)]
         self.savers = [self.saver(rank) for rank in (0, 1)]
 
     def saver(self, rank, secret=SECRET):
         life = f"server-{rank}.0"
         mirror = mirroring.Mirror(self.folder, f"server-{rank}", life, secret, run=stores.RUN)
-        return checkpoints.Saver(
+        return checkpoints.SlotSaver(
             self.roles[rank], self.folder, life, run=stores.RUN, mirror=mirror, rest=lambda _: None
         )
 
@@ -189,7 +189,7 @@ def test_a_copy_at_a_url_has_each_file_once_though_a_folder_went(pair, tmp_path)
 
 
 def test_a_server_answers_nothing_that_is_for_the_master(pair):
-    link = mirroring.channel.Channel(pair.taking[0].address, SECRET, connect_timeout_s=60.0)
+    link = mirroring.channel.MasterChannel(pair.taking[0].address, SECRET, connect_timeout_s=60.0)
     try:
         with pytest.raises(errors.BadInput, match="for the master"):
             link.ask(messages.StatusRequest())

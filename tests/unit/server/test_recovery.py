@@ -8,7 +8,7 @@ from springtide import errors
 from springtide.domain.model.checkpoints import Lineage
 from springtide.rpc.messages import messages
 from springtide.server import recovery
-from springtide.server.recovery import Source
+from springtide.server.recovery import RestoredFrom
 from tests.unit.checkpoint import stores
 
 SLOTS = tuple(range(10, 40))
@@ -47,7 +47,7 @@ def spoil(path):
 def test_slots_come_back_with_their_identities_and_no_others(saved):
     folder, held = saved
     store = empty()
-    assert recovery.bring_back(store, messages.RestoreOrder(str(folder), 2, SLOTS, stores.LINEAGE)) == Source(
+    assert recovery.bring_back(store, messages.RestoreOrder(str(folder), 2, SLOTS, stores.LINEAGE)) == RestoredFrom(
         str(folder), 2
     )
     assert part(store) == held[2]
@@ -101,7 +101,7 @@ def test_a_server_without_slots_learns_the_tables_and_brings_nothing_back(saved)
     folder, _ = saved
     for number, tables in ((2, [stores.TABLE.name]), (7, [])):  # one that cannot be read is no reason to fail
         store = empty()
-        assert recovery.bring_back(store, messages.RestoreOrder(str(folder), number, (), stores.LINEAGE)) == Source(
-            "", 0
-        )
+        assert recovery.bring_back(
+            store, messages.RestoreOrder(str(folder), number, (), stores.LINEAGE)
+        ) == RestoredFrom("", 0)
         assert [spec.name for spec in store.tables()] == tables and store.rows() == 0

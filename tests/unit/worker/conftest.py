@@ -7,23 +7,24 @@ import pytest
 from springtide import _native, config
 from springtide.domain.core.roles import Placement
 from springtide.worker.job import Job
-from springtide.worker.link import master_link
+from springtide.worker.link.local_master import LocalMaster
+from springtide.worker.link.master_link import local_link
 
 SLOTS = 64
 SECRET = b"a secret of this test"
 
 
-class ServedLink(master_link.AloneLink):
+class ServedMaster(LocalMaster):
     """One worker, alone, but for servers that hold its tables."""
 
     def __init__(self, settings, addresses, sync):
         super().__init__(settings)
         self.addresses, self.sync = addresses, sync
 
-    def join(self):
+    def welcome(self):
         owners = tuple(slot % len(self.addresses) for slot in range(SLOTS))
         return msgspec.structs.replace(
-            super().join(),
+            super().welcome(),
             servers=tuple(self.addresses),
             placement=Placement(epoch=1, servers=len(self.addresses), server_of_slot=owners),
             slots=SLOTS,
@@ -54,7 +55,7 @@ def served_job():
             addresses.append(f"{host}:{port}")
             running.append(server)
             servers_here.append(server)
-        job = Job(loaded, ServedLink(loaded, addresses, sync))
+        job = Job(loaded, local_link(loaded, ServedMaster(loaded, addresses, sync)))
         job.stores = stores
         job.pushes = lambda: [int(server.stats()["pushes"]) for server in servers_here]
         return job

@@ -13,9 +13,10 @@ from springtide import _native, config
 from springtide.domain.core.roles import Placement
 from springtide.domain.data.data_workers import FeedRules
 from springtide.domain.model import cache_rules
-from springtide.rpc.messages.messages import GroupReply
+from springtide.rpc.messages.messages import GroupReply, MeetReply, Ok, TrainedWithout
 from springtide.worker.job import Job
-from springtide.worker.link import master_link
+from springtide.worker.link.local_master import LocalMaster
+from springtide.worker.link.master_link import local_link
 
 SLOTS = 64
 SECRET = b"a secret of this test"
@@ -31,7 +32,7 @@ class Meeting:
         self.given, self.more = {}, threading.Condition()
 
 
-class RankLink(master_link.AloneLink):
+class RankMaster(LocalMaster):
     """One rank: it is leased every shard, as the others are, and forms a group with them."""
 
     def __init__(self, settings, rank, meeting, addresses, rules, feeding):
@@ -39,11 +40,11 @@ class RankLink(master_link.AloneLink):
         self.rank, self.meeting, self.addresses, self.rules = rank, meeting, addresses, rules
         self.feeding, self.left_out = feeding, []
 
-    def join(self):
+    def welcome(self):
         owners = tuple(slot % len(self.addresses) for slot in range(SLOTS))
         placement = Placement(epoch=1, servers=len(self.addresses), server_of_slot=owners)
         return msgspec.structs.replace(
-            super().join(),
+            super().welcome(),
             rank=self.rank,
             workers=self.meeting.workers,
             servers=tuple(self.addresses),
@@ -55,8 +56,11 @@ class RankLink(master_link.AloneLink):
             feeding=self.feeding,
         )
 
-    def trained_without(self, left_out):
-        self.left_out.append(left_out)
+    def ask(self, request):
+        if isinstance(request, TrainedWithout):
+            self.left_out.append(request.left_out)
+            return Ok()
+        return super().ask(request)
 
     def form(self, asked):
         self.meeting.barrier.wait(60)
@@ -69,7 +73,7 @@ class RankLink(master_link.AloneLink):
             given.update(asked.given)
             self.meeting.more.notify_all()
             assert self.meeting.more.wait_for(lambda: given.keys() >= set(asked.wanted), 60)
-            return dict(given)
+            return MeetReply(dict(given))
 
 
 class Group:
@@ -93,10 +97,11 @@ class Group:
     def run(self, work):
         """What work(job) returns, by rank."""
         meeting = Meeting(self.workers)
-        jobs = [
-            Job(self.settings, RankLink(self.settings, rank, meeting, self._addresses, self.rules, self.feeding))
+        self.masters = [
+            RankMaster(self.settings, rank, meeting, self._addresses, self.rules, self.feeding)
             for rank in range(self.workers)
         ]
+        jobs = [Job(self.settings, local_link(self.settings, master)) for master in self.masters]
 
         def one(job):
             try:

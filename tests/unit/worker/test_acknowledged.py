@@ -48,8 +48,10 @@ def test_a_batch_is_acknowledged_only_when_all_servers_have_its_push(served_job,
         return WaitedFor(push(client, *parts, **named), relays)
 
     monkeypatch.setattr(TableClient, "push", push_held)
-    acknowledge = job._link.hands.acknowledge
-    monkeypatch.setattr(job._link.hands, "acknowledge", lambda claims: (had.append(job.pushes()), acknowledge(claims)))
+    acknowledge = job._link.leases.tracker.acknowledge
+    monkeypatch.setattr(
+        job._link.leases.tracker, "acknowledge", lambda claims: (had.append(job.pushes()), acknowledge(claims))
+    )
     for _ in range(2):
         clicks.train(model, optimizer, batches)
     assert had == [[before + 1] * 2, [before + 2] * 2]

@@ -11,7 +11,7 @@ from springtide.data.source import UnreadableBatch
 from springtide.dataworker.feed.feed import Feed, Wanted
 from springtide.dataworker.feed.worker import Serving
 from springtide.dataworker.processes import job_package
-from springtide.worker.split.controller import Fed
+from springtide.worker.input.read_batch import Fed
 from tests import waiting
 from tests.unit.worker import hashed
 

@@ -61,8 +61,8 @@ def test_every_sample_comes_once_though_workers_die(tmp_path, kind, seed):
     def born(rank):
         worker = Worker(book, rank)
         worker.holder = LeaseHolder(rank, lives[rank])
-        wanted = batch_plan.leased(lease_prefetch.Direct(worker.lease), worker.hands, card)
-        feeds[rank] = worker, batches.read(opened, wanted, worker.hands)
+        wanted = batch_plan.leased(lease_prefetch.DirectLeases(worker.lease), worker.tracker, card)
+        feeds[rank] = worker, batches.read(opened, wanted, worker.tracker)
 
     for rank in lives:
         born(rank)
@@ -75,7 +75,7 @@ def test_every_sample_comes_once_though_workers_die(tmp_path, kind, seed):
         elif handed is not batches.PAUSED:
             (name,) = handed.order.ranges
             assert names.setdefault(name, samples_of(handed.batch)) == samples_of(handed.batch)
-            worker.hands.acknowledge([handed.order.claim])
+            worker.tracker.acknowledge([handed.order.claim])
         if chance.random() < 0.03:  # what it had not reported is trained again, under the same name
             book.fence(rank, lives[rank])
             lives[rank] += 1

@@ -89,7 +89,7 @@ def test_what_keeps_a_group_whole_is_said(all_fed, tmp_path, rules, options, why
 
 
 def test_a_group_that_keeps_rows_by_its_own_choice_stays_whole():
-    shared = coordinator.Sharing(None, SimpleNamespace(permitted=False), None, save_due=lambda: False)
+    shared = coordinator.CacheCoordinator(None, SimpleNamespace(permitted=False), None, save_due=lambda: False)
     assert shared.forbids_split == coordinator.ASKED
     shared.decide_by(SimpleNamespace(), at_once=False)
     assert not shared.forbids_split

@@ -34,7 +34,7 @@ class Counter:
 def registered(given=None, every_s=1.0):
     told, clock = [], Clock()
     tell = lambda states, place: told.append(states)  # noqa: E731
-    return user_objects.Registry(given or {}, tell, every_s=every_s, clock=clock), told, clock
+    return user_objects.ObjectRegistry(given or {}, tell, every_s=every_s, clock=clock), told, clock
 
 
 def optimizer(lr=0.1):

@@ -32,7 +32,7 @@ class Quality:
 
 def measure(stream: id_streams.IdStream, *, workers: int, p2p: str, steps: int, warmup: int) -> Quality:
     """Steps after `warmup` count."""
-    settings = allocate.Settings(
+    settings = allocate.ScheduleSettings(
         workers=workers, capacity_rows=int(SHARE * stream.total_rows), policy="anneal", p2p=p2p
     )
     scheduler = allocate.Scheduler(settings)

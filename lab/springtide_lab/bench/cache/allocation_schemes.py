@@ -25,9 +25,9 @@ class Way:
     p2p: str = "off"
     effort: int = 0
 
-    def settings(self, *, workers: int, capacity_rows: int) -> allocate.Settings:
+    def settings(self, *, workers: int, capacity_rows: int) -> allocate.ScheduleSettings:
         """As the scheduler wants them."""
-        return allocate.Settings(
+        return allocate.ScheduleSettings(
             workers=workers,
             capacity_rows=capacity_rows,
             policy=self.policy,
@@ -65,9 +65,9 @@ class Sent:
         return self.pull + self.push + self.p2p
 
 
-def features(batch: id_streams.Ids) -> list[allocate.Feature]:
+def features(batch: id_streams.Ids) -> list[allocate.FeatureIds]:
     """A batch as the scheduler takes it: a table a column."""
-    return [allocate.Feature(table, np.ascontiguousarray(column)) for table, column in enumerate(batch.T)]
+    return [allocate.FeatureIds(table, np.ascontiguousarray(column)) for table, column in enumerate(batch.T)]
 
 
 def run(
@@ -75,10 +75,10 @@ def run(
 ) -> Sent:
     """Schedule all batches; those after `warmup` count."""
     scheduler = allocate.Scheduler(way.settings(workers=workers, capacity_rows=capacity_rows))
-    counted: list[sync_plan.Traffic] = []
+    counted: list[sync_plan.PlanTraffic] = []
     costs: list[int] = []
     times: list[float] = []
-    before: sync_plan.Traffic | None = None
+    before: sync_plan.PlanTraffic | None = None
     for number, batch in enumerate(batches):
         done = scheduler.schedule(features(batch), len(batch), effort=effort or way.effort)
         now = sync_plan.traffic(done.plans)

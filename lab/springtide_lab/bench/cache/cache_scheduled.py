@@ -28,7 +28,7 @@ class Scheduled:
         self._cache.cache_tables(list(tables))
         self._rank = rank.with_client(client)
         self._scheduler = scheduler.Scheduler(
-            scheduler.Settings(workers=rank.workers, capacity_rows=rank.capacity, tables=tables, **settings)
+            scheduler.ScheduleSettings(workers=rank.workers, capacity_rows=rank.capacity, tables=tables, **settings)
         )
         self._mine: dict[int, Ids] = {}
         self._planned: tuple[int, int] | None = None
@@ -64,7 +64,7 @@ class Scheduled:
     def _plan(self, step: int, number: int) -> None:
         batch = self._rank.batch(step) - self._rank.starts
         features = [
-            scheduler.Feature(self._rank.first_table + at, np.ascontiguousarray(column))
+            scheduler.FeatureIds(self._rank.first_table + at, np.ascontiguousarray(column))
             for at, column in enumerate(batch.T)
         ]
         scheduled = self._scheduler.schedule(features, len(batch))

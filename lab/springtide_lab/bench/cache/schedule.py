@@ -103,8 +103,8 @@ def line(what: str, kept: scheduler_runs.Drive, static: scheduler_runs.Drive) ->
 
 
 def adaptive(
-    batches: Sequence[Sequence[scheduler.Feature]],
-    base: scheduler.Settings,
+    batches: Sequence[Sequence[scheduler.FeatureIds]],
+    base: scheduler.ScheduleSettings,
     static: scheduler_runs.Drive,
     *,
     share: float,
@@ -122,8 +122,8 @@ def adaptive(
 
 
 def ours(
-    batches: Sequence[Sequence[scheduler.Feature]],
-    base: scheduler.Settings,
+    batches: Sequence[Sequence[scheduler.FeatureIds]],
+    base: scheduler.ScheduleSettings,
     static: scheduler_runs.Drive,
     *,
     warmup: int,
@@ -134,7 +134,7 @@ def ours(
     rows = []
     for given_ms in BUDGETS_MS:
 
-        def sweeps(history: Sequence[budget.Took], given_s: float = given_ms / 1e3) -> int:
+        def sweeps(history: Sequence[budget.ScheduleTime], given_s: float = given_ms / 1e3) -> int:
             return budget.units_within(given_s, history, most=MOST_SWEEPS, least=1) if history else 1
 
         kept = scheduler_runs.drive(batches, replace(base, policy=OURS), warmup=warmup, choose=sweeps)

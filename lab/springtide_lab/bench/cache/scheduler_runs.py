@@ -18,7 +18,7 @@ from springtide_lab.bench.cache import id_streams
 CACHE_SHARE = 0.1
 """Of all rows, what a worker's cache holds."""
 
-Chooser = Callable[[Sequence[budget.Took]], int]
+Chooser = Callable[[Sequence[budget.ScheduleTime]], int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,29 +39,29 @@ class Drive:
     """That, over what it were if all workers had the mean."""
     units: NDArray[np.int64]
     """Tables scored or sweeps made."""
-    took: tuple[budget.Took, ...]
+    took: tuple[budget.ScheduleTime, ...]
 
     def ms(self, quantile: float) -> float:
         """Milliseconds that this share of schedules stay below."""
         return float(np.quantile(self.seconds, quantile) * 1e3)
 
 
-def settings(stream: id_streams.IdStream, *, workers: int, **changed: object) -> allocate.Settings:
+def settings(stream: id_streams.IdStream, *, workers: int, **changed: object) -> allocate.ScheduleSettings:
     """The setting of the paper's simulations: a cache of a tenth of the rows."""
-    return allocate.Settings(workers=workers, capacity_rows=int(stream.total_rows * CACHE_SHARE), **changed)  # type: ignore[arg-type]
+    return allocate.ScheduleSettings(workers=workers, capacity_rows=int(stream.total_rows * CACHE_SHARE), **changed)  # type: ignore[arg-type]
 
 
-def features(stream: id_streams.IdStream, *, batch: int) -> list[list[allocate.Feature]]:
+def features(stream: id_streams.IdStream, *, batch: int) -> list[list[allocate.FeatureIds]]:
     """All whole batches of a stream, feature by feature."""
     return [
-        [allocate.Feature(table, np.ascontiguousarray(column)) for table, column in enumerate(ids.T)]
+        [allocate.FeatureIds(table, np.ascontiguousarray(column)) for table, column in enumerate(ids.T)]
         for ids in stream.batches(batch)
     ]
 
 
 def drive(
-    batches: Sequence[Sequence[allocate.Feature]],
-    chosen: allocate.Settings,
+    batches: Sequence[Sequence[allocate.FeatureIds]],
+    chosen: allocate.ScheduleSettings,
     *,
     warmup: int,
     choose: Chooser | None = None,
@@ -69,7 +69,7 @@ def drive(
     """Schedule all batches; `choose` says how many units the next allocation may have, given those so far."""
     scheduler = allocate.Scheduler(chosen)
     searches = chosen.policy not in ("laia", "random", "contiguous")
-    seconds, cpu, counted, history = [], [], [], list[budget.Took]()
+    seconds, cpu, counted, history = [], [], [], list[budget.ScheduleTime]()
     stages: dict[str, list[float]] = {}
     for batch in batches:
         units = choose(history) if choose else 0 if searches else len(batch)

@@ -14,24 +14,25 @@ from springtide.domain.core.roles import Placement
 from springtide.domain.spec.job_spec import SyncMode
 from springtide.rpc.messages.messages import WorkerWelcome
 from springtide.worker.job import Job
-from springtide.worker.link import master_link
+from springtide.worker.link.local_master import LocalMaster
+from springtide.worker.link.master_link import local_link
 from springtide_lab.bench.core import peers
 
 SECRET = b"no secret between processes of one benchmark"
 SLOTS = 1024
 
 
-class ServedLink(master_link.AloneLink):
-    """Alone as far as leases and reports go, but its tables are on servers."""
+class ServedMaster(LocalMaster):
+    """A local master of a worker whose tables are on servers."""
 
     def __init__(self, settings: config.Settings, addresses: Sequence[str], sync: SyncMode) -> None:
         super().__init__(settings)
         self._addresses, self._sync = tuple(addresses), sync
 
-    def join(self) -> WorkerWelcome:
+    def welcome(self) -> WorkerWelcome:
         """As if a master had started these servers."""
         return msgspec.structs.replace(
-            super().join(),
+            super().welcome(),
             servers=self._addresses,
             placement=placement(len(self._addresses)),
             slots=SLOTS,
@@ -48,7 +49,7 @@ def placement(servers: int) -> Placement:
 def job(addresses: Sequence[str], *, sync: SyncMode = "async") -> Job:
     """A job of one worker with these servers."""
     settings = config.load()
-    return Job(settings, ServedLink(settings, addresses, sync))
+    return Job(settings, local_link(settings, ServedMaster(settings, addresses, sync)))
 
 
 def start(stack: contextlib.ExitStack, servers: int = 1) -> list[peers.Worker]:

@@ -7,7 +7,6 @@ package, the feed. Next: dataworkers/fed_trainer.py and dataworkers/fed_worker.p
 
 import pathlib
 import threading
-from collections.abc import Callable
 
 import msgspec
 
@@ -15,48 +14,34 @@ from springtide import config
 from springtide.data import source
 from springtide.domain.data.data_workers import FeedRules
 from springtide.rpc.messages.data_workers import PACKAGE_KEY, Feeder, Feeders
-from springtide.rpc.messages.messages import WorkerWelcome
+from springtide.rpc.messages.messages import Ok, Reply, ShareRequest, WorkerWelcome
 from springtide.worker.input import feed_switch
 from springtide.worker.job import Job
-from springtide.worker.link import master_link
+from springtide.worker.link.local_master import LocalMaster
+from springtide.worker.link.master_link import local_link
 
 SECRET = b"no secret between processes of one benchmark"
 
 
-class FedLink(master_link.AloneLink):
-    """Alone as far as leases go; says which data workers there are."""
+class FedMaster(LocalMaster):
+    """A local master that wants data workers."""
 
     def __init__(self, settings: config.Settings, rules: FeedRules, folder: pathlib.Path) -> None:
         super().__init__(settings)
         self._rules, self._folder = rules, folder
-        self._call: Callable[[Feeders], None] = lambda news: None
         self.packaged = threading.Event()
         """The trainer has written the job's package."""
-        self._epoch = 0
 
-    def join(self) -> WorkerWelcome:
+    def welcome(self) -> WorkerWelcome:
         """As if a master had said what may be done about data workers."""
-        return msgspec.structs.replace(super().join(), feeding=self._rules, package=str(self._folder), secret=SECRET)
+        return msgspec.structs.replace(super().welcome(), feeding=self._rules, package=str(self._folder), secret=SECRET)
 
-    def follow_feeders(self, call: Callable[[Feeders], None]) -> None:
-        """Who is to be told of data workers."""
-        self._call = call
-
-    def share(self, key: str, value: bytes) -> None:
-        """The package's word is waited for."""
-        super().share(key, value)
-        if key == PACKAGE_KEY:
+    def share(self, asked: ShareRequest) -> Reply:
+        """Note when the job's package is there."""
+        super().share(asked)
+        if asked.key == PACKAGE_KEY:
             self.packaged.set()
-
-    def want(self) -> None:
-        """Data workers are wanted, so what they need is to be made."""
-        self.feed([])
-
-    def feed(self, addresses: list[str]) -> None:
-        """These feed from now on; none: the trainer reads for itself."""
-        self._epoch += 1
-        members = tuple(Feeder(f"data worker at {address}", address, n) for n, address in enumerate(addresses))
-        self._call(Feeders(epoch=self._epoch, wanted=max(1, len(members)), members=members))
+        return Ok()
 
 
 class FedJob(Job):
@@ -64,10 +49,20 @@ class FedJob(Job):
 
     def __init__(self, rules: FeedRules, folder: pathlib.Path) -> None:
         settings = config.load()
-        self.told = FedLink(settings, rules, folder)
-        """Tell it of data workers."""
+        self.master = FedMaster(settings, rules, folder)
+        self._roster = 0
         self.feeding: feed_switch.Feeding | None = None
-        super().__init__(settings, self.told)
+        super().__init__(settings, local_link(settings, self.master))
+
+    def want(self) -> None:
+        """Want data workers, so that the trainer writes their package."""
+        self.feed_from([])
+
+    def feed_from(self, addresses: list[str]) -> None:
+        """Let these data workers feed from now on; without any the trainer reads for itself."""
+        self._roster += 1
+        members = tuple(Feeder(f"data worker at {address}", address, n) for n, address in enumerate(addresses))
+        self._link.news.feeders.take(Feeders(epoch=self._roster, wanted=max(1, len(members)), members=members))
 
     def _reader(self, opened: source.SampleSource) -> source.SampleSource | feed_switch.Feeding:
         assert self._splitting is not None

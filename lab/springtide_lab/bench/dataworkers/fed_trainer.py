@@ -49,8 +49,8 @@ class Trainer:
 
     def split(self) -> dict[str, Any]:
         """Train until what data workers need is written."""
-        self.job.told.want()
-        while not self.job.told.packaged.is_set():
+        self.job.want()
+        while not self.job.master.packaged.is_set():
             next(self.steps)
         assert self.job._splitting is not None
         made = self.job._splitting.make()
@@ -66,7 +66,7 @@ class Trainer:
     def train(self, request: dict[str, Any]) -> dict[str, Any]:
         """Some steps that do not count, then some seconds that do."""
         if "addresses" in request:
-            self.job.told.feed(request["addresses"])
+            self.job.feed_from(request["addresses"])
         self.compare(False)  # with what forward() makes: fake batches, of which some may be queued, would be given up
         for _ in range(request["warm"]):
             next(self.steps)

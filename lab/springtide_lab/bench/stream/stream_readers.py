@@ -21,9 +21,9 @@ from springtide.data.stream.kafka.address import parse
 from springtide.data.stream.stream import Stream, open_stream
 from springtide.domain.data.samples import DatasetCard
 from springtide.worker.input.batch_plan import PAUSE
-from springtide.worker.link.local_link import AloneLink
-from springtide.worker.online.shuffling import Unit
-from springtide.worker.online.stream_batches import Feed
+from springtide.worker.link.master_link import local_link
+from springtide.worker.online.shuffling import ShuffleUnit
+from springtide.worker.online.stream_batches import StreamFeed
 
 CLICK: dict[str, Field] = {"at": "f8", "dense": ("f4", 13), "ids": ("i8", 26), "label": "f4"}
 SMALL: dict[str, Field] = {"at": "f8", "id": "i8", "label": "f4"}
@@ -117,10 +117,10 @@ class Pace:
 def batches_of(url: str, kind: str, batch_size: int) -> Iterator[dict[str, torch.Tensor]]:
     """Everything that is in the stream now, each batch taken for trained when the next one is asked for."""
     dataset = dataset_of(url, decode=Fixed(KINDS[kind]), until="now", linger_s=0.05, shuffle="none")
-    link = AloneLink(config.Settings())
+    link = local_link(config.Settings())
     link.join()
     card = DatasetCard(samples=0, batch_size=batch_size, shuffle=False, shard_batches=1, stream=dataset.card)
-    feed = Feed(dataset, open_stream(url), card, link, Unit(link.hands, strategy="none"))
+    feed = StreamFeed(dataset, open_stream(url), card, link, ShuffleUnit(link.leases.tracker, strategy="none"))
     try:
         for handed in feed.batches():
             order = handed.order

@@ -35,17 +35,22 @@ class Sent:
         return self.pulls + self.pushes + self.p2p
 
 
-def features(batch: Ids) -> list[allocate.Feature]:
+def features(batch: Ids) -> list[allocate.FeatureIds]:
     """A table a column."""
-    return [allocate.Feature(table, np.ascontiguousarray(column)) for table, column in enumerate(batch.T)]
+    return [allocate.FeatureIds(table, np.ascontiguousarray(column)) for table, column in enumerate(batch.T)]
 
 
 def count(
-    batches: Sequence[Ids], settings: allocate.Settings, *, skip: int, scored: Collection[int] = (), effort: int = 0
+    batches: Sequence[Ids],
+    settings: allocate.ScheduleSettings,
+    *,
+    skip: int,
+    scored: Collection[int] = (),
+    effort: int = 0,
 ) -> Sent:
     """Schedule the batches one after the other; the first `skip` fill the caches and do not count."""
     scheduler = allocate.Scheduler(settings)
-    seen: list[sync_plan.Traffic] = []
+    seen: list[sync_plan.PlanTraffic] = []
     for batch in batches:
         scheduled = scheduler.schedule(features(batch), len(batch), scored=scored, effort=effort)
         plans: list[Any] = scheduled.plans

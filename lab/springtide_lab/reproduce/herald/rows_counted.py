@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from springtide.embedding.schedule.scheduler import MOST_SWEEPS, Settings
+from springtide.embedding.schedule.scheduler import MOST_SWEEPS, ScheduleSettings
 from springtide_lab.reproduce.dlrover_rm.rows import Row, row
 from springtide_lab.reproduce.herald import counts, plain_caches, popularity, preset
 from springtide_lab.reproduce.herald.counts import Sent
@@ -41,7 +41,7 @@ def _sent(
     load: Workload, way: str, size: Size, seed: int, workers: int, batch: int, share: float, scored: tuple[int, ...]
 ) -> Sent:
     stream, batches = load.batches(size, seed, workers=workers, batch=batch)
-    settings = Settings(workers=workers, capacity_rows=int(share * stream.total_rows), seed=seed, **WAYS[way])
+    settings = ScheduleSettings(workers=workers, capacity_rows=int(share * stream.total_rows), seed=seed, **WAYS[way])
     effort = MOST_SWEEPS if way == OURS else 0  # as in a job: a step of these leaves it the time
     return counts.count(batches, settings, skip=preset.WARM_UPS, scored=scored, effort=effort)
 

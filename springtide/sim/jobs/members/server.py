@@ -77,7 +77,7 @@ class VirtualServer:
         process.spawn(self.moving.run())
         if welcome.checkpoints:
             process.spawn(self._save(pathlib.Path(welcome.checkpoints), welcome.run))
-        source = recovery.Source("", 0)
+        source = recovery.RestoredFrom("", 0)
         if welcome.restore is not None:
             await asyncio.sleep(self.takes_s(self.disks.restore_s))
             try:
@@ -167,7 +167,9 @@ class VirtualServer:
 
     async def _save(self, folder: pathlib.Path, run: str) -> None:
         """As `server.checkpoints.start`."""
-        saver = checkpoints.Saver(self, folder, f"{self.role}.{self.incarnation}", run=run, rest=lambda seconds: None)
+        saver = checkpoints.SlotSaver(
+            self, folder, f"{self.role}.{self.incarnation}", run=run, rest=lambda seconds: None
+        )
         term = number = part = 0
         while True:
             order = await self.wire.ask(messages.SaveRequest(term, number, part))

@@ -21,7 +21,7 @@ from springtide.sim.jobs.network import Answer, Network, Push
 from springtide.sim.jobs.step_time import Pace
 from springtide.sim.world.world import Speed
 from springtide.worker.input.lease_prefetch import LEAD_S, MOST, MOST_HELD
-from springtide.worker.link.lease_tracker import Hands
+from springtide.worker.link.lease_tracker import LeaseTracker
 
 AGAIN_S = 0.5  # after a server could not be reached
 HEALING = 0.2  # of the time between two heartbeats: while a server is away they come so much sooner
@@ -35,7 +35,7 @@ class VirtualWorker:
     def __init__(self, holder: LeaseHolder, card: DatasetCard, network: Network, pace: Pace, stride_s: float) -> None:
         """`stride_s`: about so much work is done between two pushes, one batch at least."""
         self._holder, self._card, self._network, self._pace, self._stride_s = holder, card, network, pace, stride_s
-        self._hands = Hands()
+        self._tracker = LeaseTracker()
         self._owners: list[int] = []
         self._addresses: list[str] = []
         self._lives: list[int] = []
@@ -61,8 +61,8 @@ class VirtualWorker:
         process.spawn(self._beat(welcome.heartbeat_s))
         try:
             await self._train()
-            self._hands.give_back()
-            words = self._hands.words()
+            self._tracker.release_all()
+            words = self._tracker.report()
             await self._wire.ask(messages.FinishRequest(words.progress, self._report(), words.era))
         except errors.Fenced:
             return 1
@@ -80,17 +80,17 @@ class VirtualWorker:
     # ---- training ----
 
     async def _train(self) -> None:
-        card, hands = self._card, self._hands
-        hands.open(card)
+        card, tracker = self._card, self._tracker
+        tracker.begin_pass(card)
         while not self._draining:
             if self._fenced:
                 raise errors.Fenced(f"{self._holder} was given up")
             now = self._pace_now()
-            claimed = hands.claim(max(1, int(self._stride_s / now.step_s)) * card.batch_size)
+            claimed = tracker.claim(max(1, int(self._stride_s / now.step_s)) * card.batch_size)
             if claimed is None:
                 self._rest()
                 answer = await self._more()
-                if isinstance(answer, messages.DataEnd) and not hands.busy:
+                if isinstance(answer, messages.DataEnd) and not tracker.is_busy:
                     return
                 continue
             claim = claimed[1]
@@ -98,13 +98,13 @@ class VirtualWorker:
                 self._training, self._pace.at_work = True, self._pace.at_work + 1
                 now = self._pace_now()
             self._keep_up(now.step_s)
-            if not hands.wanted(claim):
+            if not tracker.holds(claim):
                 continue
             batches = -(-(claim.end - claim.begin) // card.batch_size)
             await asyncio.sleep(batches * now.step_s)
             self._take_down(now, batches, claim.end - claim.begin)
             await self._push(claim.shard, claim.begin, claim.end, range(len(self._owners)))
-            hands.acknowledge([claim])
+            tracker.acknowledge([claim])
 
     def _rest(self) -> None:
         if self._training:
@@ -192,7 +192,7 @@ class VirtualWorker:
                 self._addresses[rank], self._lives[rank] = address, life
         self._news.set()
 
-    # ---- leases, as `worker.input.lease_prefetch.Ahead` ----
+    # ---- leases, as `worker.input.lease_prefetch.PrefetchedLeases` ----
 
     async def _more(self) -> messages.Reply:
         """Nothing is in hand: the answer to what was asked for, or to another request."""
@@ -207,11 +207,11 @@ class VirtualWorker:
         if self._asking is not None and self._asking.done():
             asked, self._asking = self._asking, None
             self._over = isinstance(asked.result(), messages.DataEnd)
-        batch, hands = self._card.batch_size, self._hands
-        missing = max(batch / step_s * max(LEAD_S, 2 * self._stride_s), batch) - hands.unclaimed
-        short = max(min(-(-int(missing) // self._card.shard_size), MOST_HELD - len(hands)), int(hands.hurry))
+        batch, tracker = self._card.batch_size, self._tracker
+        missing = max(batch / step_s * max(LEAD_S, 2 * self._stride_s), batch) - tracker.unclaimed
+        short = max(min(-(-int(missing) // self._card.shard_size), MOST_HELD - len(tracker)), int(tracker.hurry))
         if self._asking is None and not self._over and short > 0:
-            hands.hurry = False
+            tracker.hurry = False
             self._ask(min(MOST, short))
 
     def _ask(self, most: int) -> None:
@@ -225,14 +225,14 @@ class VirtualWorker:
             raise errors.Fenced(f"{self._holder} was given up")
         if self._draining:
             return messages.DataEnd()
-        words = self._hands.words()
-        asked = messages.LeaseRequest(self._card, words.progress, words.failures, most, self._hands.ends, words.era)
+        words = self._tracker.report()
+        asked = messages.LeaseRequest(self._card, words.progress, words.failures, most, self._tracker.ends, words.era)
         reply = await self._wire.ask(asked)
-        self._hands.told(words)
+        self._tracker.on_reported(words)
         if isinstance(reply, messages.LeaseReply):
             if reply.servers is not None:
                 self._reach(reply.servers.addresses, reply.servers.lives)
-            self._hands.take(self._card, reply.grants, reply.era)
+            self._tracker.add_grants(self._card, reply.grants, reply.era)
         return reply
 
     # ---- heartbeats, as `worker.link.master_link` and `rpc.transport.channel` ----
@@ -240,11 +240,11 @@ class VirtualWorker:
     async def _beat(self, every_s: float) -> None:
         clock = asyncio.get_running_loop().time
         rest_s, began = every_s, clock()
-        told = self._hands.words()
+        told = self._tracker.report()
 
         def beat() -> messages.Heartbeat:
             nonlocal told
-            told = self._hands.words()
+            told = self._tracker.report()
             return messages.Heartbeat(self._report(), told.progress, told.failures, told.era, self._epoch)
 
         with contextlib.suppress(errors.Fenced):
@@ -254,13 +254,13 @@ class VirtualWorker:
                 pulse = await self._wire.ask(beat)
                 assert isinstance(pulse, messages.HeartbeatReply)
                 self._draining, self._fenced = self._draining or pulse.drain, self._fenced or pulse.fenced
-                self._hands.told(told)
+                self._tracker.on_reported(told)
                 if pulse.servers is not None:
                     self._reach(pulse.servers.addresses, pulse.servers.lives)
                 if pulse.goal is not None and pulse.goal.placement.epoch > self._epoch:
                     self._epoch, self._owners = pulse.goal.placement.epoch, list(pulse.goal.placement.server_of_slot)
                     self._reach(pulse.goal.addresses, ())
-                granted = self._hands.heed(pulse.revoked, pulse.truncate, hurry=pulse.hurry, era=pulse.era)
+                granted = self._tracker.apply_changes(pulse.revoked, pulse.truncate, hurry=pulse.hurry, era=pulse.era)
                 rest_s = 0.0 if granted else HEALING * every_s if pulse.healing else every_s
         self._fenced = True
         self._news.set()

@@ -15,7 +15,7 @@ Numbers = NDArray[np.int64]
 Floats = NDArray[np.float32]
 
 
-class Rows(NamedTuple):
+class RowGradients(NamedTuple):
     """Gradients of rows, one after the other. All rows of a table are as long."""
 
     tables: Tables
@@ -26,34 +26,34 @@ class Rows(NamedTuple):
     """Floats of each."""
     grads: Floats
 
-    def where(self, wanted: NDArray[np.bool_]) -> "Rows":
+    def where(self, wanted: NDArray[np.bool_]) -> "RowGradients":
         """Some of them."""
         here = np.repeat(wanted, self.dims)
-        return Rows(
+        return RowGradients(
             self.tables[wanted], self.keys[wanted], self.places[wanted], self.dims[wanted], self.grads[here]
-        )  # fmt: skip
+        )
 
     def to_bytes(self) -> bytes:
         """For another rank."""
         return len(self.keys).to_bytes(8, "little") + b"".join(column.tobytes() for column in self)
 
     @staticmethod
-    def from_bytes(parcel: bytes) -> "Rows":
+    def from_bytes(parcel: bytes) -> "RowGradients":
         """From another rank."""
         rows = int.from_bytes(parcel[:8], "little")
         keys, places, dims = (np.frombuffer(parcel, np.int64, rows, 8 + 2 * rows + 8 * rows * nth) for nth in range(3))
         grads = np.frombuffer(parcel, np.float32, -1, 8 + 26 * rows)
-        return Rows(np.frombuffer(parcel, np.uint16, rows, 8), keys, places, dims, grads)
+        return RowGradients(np.frombuffer(parcel, np.uint16, rows, 8), keys, places, dims, grads)
 
 
-NONE = Rows(
+NONE = RowGradients(
     np.empty(0, np.uint16), np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.float32)
 )
 
 
-def together(parts: Sequence[Rows]) -> Rows:
+def together(parts: Sequence[RowGradients]) -> RowGradients:
     """One after the other."""
-    return Rows(*(np.concatenate(columns) for columns in zip(*parts, strict=True))) if parts else NONE
+    return RowGradients(*(np.concatenate(columns) for columns in zip(*parts, strict=True))) if parts else NONE
 
 
 class Distinct(NamedTuple):
@@ -75,7 +75,7 @@ def distinct(tables: Tables, keys: Numbers) -> Distinct:
     return Distinct(number, order[new])
 
 
-def summed(rows: Rows) -> Rows:
+def summed(rows: RowGradients) -> RowGradients:
     """One gradient a row: those of its units, added one by one in the order of their places; sorted by row.
 
     A sum begins with its first gradient as it is, as on a server: nothing is added to a zero.
@@ -96,7 +96,7 @@ def summed(rows: Rows) -> Rows:
             to = begins[number[mine]][:, None] + columns
             came = rows.grads[(ends[order[mine]] - dim)[:, None] + columns]
             out[to] = came if nth == 0 else out[to] + came
-    return Rows(rows.tables[first], rows.keys[first], np.zeros(len(first), np.int64), dims, out)
+    return RowGradients(rows.tables[first], rows.keys[first], np.zeros(len(first), np.int64), dims, out)
 
 
 def homes(ids: Sequence[tuple[Tables, Numbers]], rank: int) -> Numbers:

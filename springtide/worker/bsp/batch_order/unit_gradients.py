@@ -13,7 +13,7 @@ from springtide import _native, errors
 from springtide.embedding.lookup.table_client import TableClient
 from springtide.worker.bsp.batch_order import exchange, row_sums
 from springtide.worker.bsp.batch_order.dense_sums import OrderedReducer
-from springtide.worker.bsp.batch_order.units import Unit
+from springtide.worker.input.read_batch import BatchUnit
 from springtide.worker.link.optimizer import JobOptimizer
 
 NOT_STEPPED = (
@@ -33,13 +33,13 @@ Stepped = tuple[list[int], list[Rate]]
 """Which optimizers have stepped, and what rates they had."""
 
 
-class Kept:
+class UnitGradients:
     """One a `job.prepare`, where gradients are summed in the order of the batch."""
 
     def __init__(self, client: TableClient, reducer: OrderedReducer) -> None:
         self._client, self._reducer = client, reducer
-        self._now: Unit | None = None
-        self._rows: list[row_sums.Rows] = []
+        self._now: BatchUnit | None = None
+        self._rows: list[row_sums.RowGradients] = []
         self._as: Stepped | None = None
         self._done = True
 
@@ -48,7 +48,7 @@ class Kept:
         """Of the unit in hand."""
         return 1.0 if self._now is None else self._now.share
 
-    def begin(self, unit: Unit) -> None:
+    def begin(self, unit: BatchUnit) -> None:
         """The loop gets this unit."""
         self._now, self._done = unit, False
 
@@ -63,7 +63,7 @@ class Kept:
         for part in parts:
             tables, keys, dims, grads = part.pushed()
             places = np.full(len(keys), self._now.place, dtype=np.int64)
-            self._rows.append(row_sums.Rows(tables, keys, places, dims.astype(np.int64), grads))
+            self._rows.append(row_sums.RowGradients(tables, keys, places, dims.astype(np.int64), grads))
         self._reducer.keep(self._now.place, self._now.share)
         return self._now.last
 
@@ -108,7 +108,7 @@ def changed(before: Stepped, now: Stepped) -> str:
     return next((told for (told, old), (_, new) in pairs if old != new), "the parameter groups")
 
 
-def exchanged(group: Any, mine: row_sums.Rows) -> row_sums.Rows:
+def exchanged(group: Any, mine: row_sums.RowGradients) -> row_sums.RowGradients:
     """The gradients of all ranks of the rows that this one sums."""
     ranks, rank = group.size(), group.rank()
     number, first = row_sums.distinct(mine.tables, mine.keys)
@@ -116,7 +116,7 @@ def exchanged(group: Any, mine: row_sums.Rows) -> row_sums.Rows:
     known = [ids_of(parcel) for parcel in exchange.to_each(group, [len(first).to_bytes(8, "little") + ids] * ranks)]
     home = row_sums.homes(known, rank)[number]
     parcels = [mine.where(home == peer).to_bytes() for peer in range(ranks)]
-    return row_sums.together([row_sums.Rows.from_bytes(parcel) for parcel in exchange.to_each(group, parcels)])
+    return row_sums.together([row_sums.RowGradients.from_bytes(parcel) for parcel in exchange.to_each(group, parcels)])
 
 
 def ids_of(parcel: bytes) -> tuple[row_sums.Tables, row_sums.Numbers]:

@@ -5,42 +5,30 @@ step.py keeps the gradients of each (unit_gradients.py) and sends them with the 
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from springtide.embedding.lookup.lookup import Lookups
-from springtide.worker.input.subset import Picker
+from springtide.worker.input.read_batch import BatchUnit, ReadBatch
+from springtide.worker.input.subset import SourcePicker
 
 if TYPE_CHECKING:
-    from springtide.worker.input.batches import Handed
+    pass
 
 Places = NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True)
-class Unit:
-    """Which unit of a batch it is."""
-
-    place: int
-    """The how-manieth of the group's batch."""
-    share: float
-    """Part of the group's batch that it is: its gradients count by it."""
-    first: bool
-    last: bool
-    """Of this rank's."""
-
-
-class Cutting:
+class UnitSplitter:
     """One a `job.prepare`."""
 
-    def __init__(self, lookups: Lookups, picker: Picker, unit: int) -> None:
+    def __init__(self, lookups: Lookups, picker: SourcePicker, unit: int) -> None:
         self.unit = unit
         self._lookups, self._picker = lookups, picker
 
-    def cut(self, feed: "Iterator[Handed]") -> "Iterator[Handed]":
+    def cut(self, feed: Iterator[ReadBatch]) -> Iterator[ReadBatch]:
         """The batches of a feed in units; what is no batch passes."""
         for handed in feed:
             if handed.batch is None:
@@ -48,7 +36,7 @@ class Cutting:
             else:
                 yield from self.units(handed)
 
-    def units(self, handed: "Handed") -> "Iterator[Handed]":
+    def units(self, handed: ReadBatch) -> Iterator[ReadBatch]:
         """The units of one batch, in the order of the group's batch."""
         order, jagged = handed.order, self._jagged(handed.batch)
         assert order.places is not None and order.whole is not None
@@ -58,7 +46,7 @@ class Cutting:
             mine = np.arange(begin, end)
             batch = self._picker.pick(handed.batch, order.indices, mine, jagged=jagged)
             share = len(mine) / len(order.whole)
-            unit = Unit(int(numbers[begin]), share, first=begin == 0, last=end == len(numbers))
+            unit = BatchUnit(int(numbers[begin]), share, first=begin == 0, last=end == len(numbers))
             yield replace(handed, batch=batch, unit=unit, crossing=None)  # that is of all units together
 
     def _jagged(self, batch: Any) -> bool:

@@ -1,6 +1,6 @@
 """What workers say to each other about batches of a stream: msgpack in frames, types and sizes checked.
 
-In: worker/online/shuffling/peers.py. Nothing is unpickled: records go as the bytes that data/stream/records.py writes,
+In: worker/online/shuffling/peers.py. NoLease is unpickled: records go as the bytes that data/stream/records.py writes,
 checked again when they are read. A worker that calls says who it is and sends batches; the one that is called says
 whether it takes any, and what became of them.
 """
@@ -10,8 +10,8 @@ import msgspec
 from springtide import errors
 from springtide.data.stream import records
 from springtide.rpc.transport import frames
-from springtide.worker.link.lease_tracker import Claim
-from springtide.worker.online.shuffling.record_run import Run
+from springtide.worker.link.lease_tracker import BatchClaim
+from springtide.worker.online.shuffling.record_run import RecordRun
 
 PLANE = "shuffle-"
 """Of the proofs that open a connection (`rpc.transport.auth`): those of the control plane are none here."""
@@ -19,60 +19,62 @@ MAX_BYTES = 80 * 2**20  # more than a batch that is sent may have (unit.SENDABLE
 MAX_WORD_BYTES = 2**20  # of anything else
 
 
-class Said(msgspec.Struct, array_like=True, frozen=True):
+class PeerMessage(msgspec.Struct, array_like=True, frozen=True):
     """One word."""
 
 
-class Hello(Said, frozen=True, tag=0):
+class PeerHello(PeerMessage, frozen=True, tag=0):
     """The caller's name, such as `worker-2.0`."""
 
     name: str
 
 
-class Batch(Said, frozen=True, tag=1):
+class BatchForwarded(PeerMessage, frozen=True, tag=1):
     """The caller's batch, for the other to train."""
 
-    claim: Claim
+    claim: BatchClaim
     partition: int
     records: bytes
 
 
-class Alive(Said, frozen=True, tag=2):
+class PeerAlive(PeerMessage, frozen=True, tag=2):
     """Nothing else to say."""
 
 
-class Ready(Said, frozen=True, tag=3):
+class PeerReady(PeerMessage, frozen=True, tag=3):
     """Whether the one that is called takes batches. Its first word, and whenever it changes."""
 
     ready: bool
 
 
-class Done(Said, frozen=True, tag=4):
+class BatchTrained(PeerMessage, frozen=True, tag=4):
     """Batches of the caller that are trained."""
 
-    claims: tuple[Claim, ...]
+    claims: tuple[BatchClaim, ...]
     void: tuple[int, ...]
     """Of each, offsets that held nothing to train."""
 
 
-class Back(Said, frozen=True, tag=5):
+class BatchReturned(PeerMessage, frozen=True, tag=5):
     """Batches of the caller that are not."""
 
-    claims: tuple[Claim, ...]
+    claims: tuple[BatchClaim, ...]
 
 
-from_caller: "msgspec.msgpack.Decoder[Hello | Batch | Alive]" = msgspec.msgpack.Decoder(Hello | Batch | Alive)
-from_called: "msgspec.msgpack.Decoder[Alive | Ready | Done | Back]" = msgspec.msgpack.Decoder(
-    Alive | Ready | Done | Back
+from_caller: "msgspec.msgpack.Decoder[PeerHello | BatchForwarded | PeerAlive]" = msgspec.msgpack.Decoder(
+    PeerHello | BatchForwarded | PeerAlive
+)
+from_called: "msgspec.msgpack.Decoder[PeerAlive | PeerReady | BatchTrained | BatchReturned]" = msgspec.msgpack.Decoder(
+    PeerAlive | PeerReady | BatchTrained | BatchReturned
 )
 
 
-def batch_of(run: Run) -> bytes:
+def batch_of(run: RecordRun) -> bytes:
     """A batch as a frame."""
-    return frames.pack(Batch(run.claim, run.partition, run.records.to_bytes()), limit=MAX_BYTES)
+    return frames.pack(BatchForwarded(run.claim, run.partition, run.records.to_bytes()), limit=MAX_BYTES)
 
 
-def run_of(batch: Batch, owner: str) -> Run:
+def run_of(batch: BatchForwarded, owner: str) -> RecordRun:
     """The batch that came. `BadFrame`: it is none, or not what its claim says."""
     claim = batch.claim
     if not (0 <= claim.first <= claim.begin < claim.end and claim.shard >= 0 and batch.partition >= 0):
@@ -83,4 +85,4 @@ def run_of(batch: Batch, owner: str) -> Run:
         raise frames.BadFrame(f"{owner} sent a batch that cannot be read: {error}") from error
     if len(came) and not (claim.begin <= int(came.offsets[0]) and int(came.offsets[-1]) < claim.end):
         raise frames.BadFrame(f"{owner} sent records that lie outside of their claim {claim}")
-    return Run(claim, batch.partition, came, owner)
+    return RecordRun(claim, batch.partition, came, owner)

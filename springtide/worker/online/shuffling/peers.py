@@ -19,10 +19,10 @@ from typing import Any
 
 from springtide import errors
 from springtide.rpc.transport import addresses, auth, frames, handshake_limits, tls
-from springtide.worker.link.lease_tracker import Claim
+from springtide.worker.link.lease_tracker import BatchClaim
 from springtide.worker.online.shuffling import peer_messages
-from springtide.worker.online.shuffling.record_run import Run
-from springtide.worker.online.shuffling.shuffle_unit import Unit
+from springtide.worker.online.shuffling.record_run import RecordRun
+from springtide.worker.online.shuffling.shuffle_unit import ShuffleUnit
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ _open: "weakref.WeakSet[Peers]" = weakref.WeakSet()
 
 
 @dataclass(slots=True, eq=False)
-class Line:
+class PeerLine:
     """One connection."""
 
     name: str
@@ -54,14 +54,14 @@ class Peers:
     """One a worker; implements `unit.Wires`. All methods may be called from any thread, and none waits but `close`."""
 
     def __init__(
-        self, unit: Unit, secret: bytes, name: str, *, host: str, port: int = 0, certificates: str = ""
+        self, unit: ShuffleUnit, secret: bytes, name: str, *, host: str, port: int = 0, certificates: str = ""
     ) -> None:
         """`certificates`: a folder (`rpc.transport.tls`), where the job has TLS."""
         self._unit, self._secret, self._name, self._certificates = unit, secret, name, certificates
         self.sent_bytes = 0
-        self._lines: dict[str, Line] = {}
+        self._lines: dict[str, PeerLine] = {}
         """Peers that we have called, and that take batches from us."""
-        self._callers: dict[str, Line] = {}
+        self._callers: dict[str, PeerLine] = {}
         """Peers that have called us."""
         self._known: dict[str, str] = {}
         self._dialing: dict[str, asyncio.Task[None]] = {}
@@ -85,21 +85,21 @@ class Peers:
 
     # ---- what the unit says ----
 
-    def send(self, peer: str, run: Run) -> None:
+    def send(self, peer: str, run: RecordRun) -> None:
         """Give a peer a batch."""
         self._soon(self._send, peer, run)
 
-    def done(self, peer: str, claims: Mapping[Claim, int]) -> None:
+    def done(self, peer: str, claims: Mapping[BatchClaim, int]) -> None:
         """Tell a caller that these are trained, and how many offsets of each held nothing to train."""
-        self._soon(self._say, self._callers, peer, peer_messages.Done(tuple(claims), tuple(claims.values())))
+        self._soon(self._say, self._callers, peer, peer_messages.BatchTrained(tuple(claims), tuple(claims.values())))
 
-    def back(self, peer: str, claims: Sequence[Claim]) -> None:
+    def back(self, peer: str, claims: Sequence[BatchClaim]) -> None:
         """Tell a caller that these are not."""
-        self._soon(self._say, self._callers, peer, peer_messages.Back(tuple(claims)))
+        self._soon(self._say, self._callers, peer, peer_messages.BatchReturned(tuple(claims)))
 
     def tell(self, ready: bool) -> None:
         """Tell all callers whether we take batches."""
-        self._soon(self._broadcast, peer_messages.Ready(ready))
+        self._soon(self._broadcast, peer_messages.PeerReady(ready))
 
     def close(self) -> None:
         """Say what is left to say, and hang up."""
@@ -163,8 +163,8 @@ class Peers:
         with self._noted(writer):
             tls.check_stream(writer, self._certificates, "worker")
             await auth.answer(reader, writer, self._secret, plane=peer_messages.PLANE)
-            line = Line(name, writer, self._loop.time(), self._loop.time())
-            self._write(line, frames.pack(peer_messages.Hello(self._name)))
+            line = PeerLine(name, writer, self._loop.time(), self._loop.time())
+            self._write(line, frames.pack(peer_messages.PeerHello(self._name)))
             try:
                 while True:
                     said = await frames.read(reader, peer_messages.from_called, limit=peer_messages.MAX_WORD_BYTES)
@@ -173,12 +173,12 @@ class Peers:
                         line.silent = False
                         self._unit.peer_ready(name, line.ready)
                     match said:
-                        case peer_messages.Ready(ready):
+                        case peer_messages.PeerReady(ready):
                             self._lines[name], line.ready = line, ready
                             self._unit.peer_ready(name, ready)
-                        case peer_messages.Done(claims, void):
+                        case peer_messages.BatchTrained(claims, void):
                             self._unit.peer_done(name, dict(zip(claims, void, strict=False)))
-                        case peer_messages.Back(claims):
+                        case peer_messages.BatchReturned(claims):
                             self._unit.peer_gave_back(name, claims)
             finally:
                 if self._lines.pop(name, None) is not None:
@@ -190,7 +190,7 @@ class Peers:
         assert task is not None
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        line = Line("", writer, self._loop.time(), self._loop.time())
+        line = PeerLine("", writer, self._loop.time(), self._loop.time())
         try:
             with self._noted(writer):
                 async with self._pending.handshake():
@@ -198,21 +198,23 @@ class Peers:
                     await auth.challenge(reader, writer, self._secret, 0, plane=peer_messages.PLANE)
                 async with asyncio.timeout(handshake_limits.DEADLINE_S):
                     hello = await frames.read(reader, peer_messages.from_caller, limit=frames.MAX_HANDSHAKE_BYTES)
-                if not isinstance(hello, peer_messages.Hello):
+                if not isinstance(hello, peer_messages.PeerHello):
                     raise frames.BadFrame(f"expected a name, got {type(hello).__name__}")
                 line.name, self._callers[hello.name] = hello.name, line
-                self._write(line, frames.pack(peer_messages.Ready(self._unit.ready)))
+                self._write(line, frames.pack(peer_messages.PeerReady(self._unit.ready)))
                 while True:
                     said = await frames.read(reader, peer_messages.from_caller, limit=peer_messages.MAX_BYTES)
                     line.heard_at = self._loop.time()
-                    if isinstance(said, peer_messages.Batch):
+                    if isinstance(said, peer_messages.BatchForwarded):
                         self._unit.peer_sent(line.name, peer_messages.run_of(said, line.name))
         except (OSError, EOFError, TimeoutError, frames.BadFrame, auth.Rejected) as error:
             quiet = isinstance(error, EOFError) or (isinstance(error, OSError) and line.name)
             log.log(
                 logging.INFO if quiet else logging.WARNING,
-                "%s: %s", line.name or "a stranger", str(error) or type(error).__name__,
-            )  # fmt: skip
+                "%s: %s",
+                line.name or "a stranger",
+                str(error) or type(error).__name__,
+            )
         except asyncio.CancelledError:
             pass  # we close
         finally:
@@ -231,20 +233,20 @@ class Peers:
             self._descriptors.discard(descriptor)
             writer.transport.abort()
 
-    def _send(self, peer: str, run: Run) -> None:
+    def _send(self, peer: str, run: RecordRun) -> None:
         line = self._lines.get(peer)
         if line is not None:  # else the unit has heard, or will in a moment, that it is lost
             self._write(line, peer_messages.batch_of(run))
 
-    def _say(self, lines: dict[str, Line], peer: str, said: peer_messages.Said) -> None:
+    def _say(self, lines: dict[str, PeerLine], peer: str, said: peer_messages.PeerMessage) -> None:
         if (line := lines.get(peer)) is not None:
             self._write(line, frames.pack(said, limit=peer_messages.MAX_WORD_BYTES))
 
-    def _broadcast(self, said: peer_messages.Said) -> None:
+    def _broadcast(self, said: peer_messages.PeerMessage) -> None:
         for peer in list(self._callers):
             self._say(self._callers, peer, said)
 
-    def _write(self, line: Line, frame: bytes) -> None:
+    def _write(self, line: PeerLine, frame: bytes) -> None:
         if not line.writer.is_closing():
             line.writer.write(frame)
             line.said_at = self._loop.time()
@@ -260,7 +262,7 @@ class Peers:
             for line in [*self._lines.values(), *self._callers.values()]:
                 line.heard_at += away_s
                 if now - line.said_at >= ALIVE_S:
-                    self._write(line, frames.pack(peer_messages.Alive()))
+                    self._write(line, frames.pack(peer_messages.PeerAlive()))
                 if now - line.heard_at > DEAD_S:
                     line.writer.transport.abort()
             for line in list(self._lines.values()):

@@ -7,14 +7,14 @@ keeps or sends it.
 from dataclasses import dataclass
 
 from springtide.data.stream.records import Records
-from springtide.worker.link.lease_tracker import Claim
+from springtide.worker.link.lease_tracker import BatchClaim
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class RecordRun:
     """One batch. Its claim is its identity: shard, begin and end never mean other records."""
 
-    claim: Claim
+    claim: BatchClaim
     partition: int
     records: Records
     owner: str = ""

@@ -10,19 +10,19 @@ from springtide import errors
 from springtide.domain.data.leases import LeaseHolder
 from springtide.rpc.messages.messages import WorkerWelcome
 from springtide.rpc.messages.shuffling import Shufflers
-from springtide.worker.link.master_link import Link
+from springtide.worker.link.master_link import MasterLink
 from springtide.worker.online.shuffling.peers import Peers
-from springtide.worker.online.shuffling.shuffle_unit import Unit, strategy_named
+from springtide.worker.online.shuffling.shuffle_unit import ShuffleUnit, strategy_named
 
 log = logging.getLogger(__name__)
 
 
 def open_unit(
-    to_master: Link, welcome: WorkerWelcome, *, strategy: str = "advanced", queue: tuple[int, int] | None = None
-) -> Unit:
+    to_master: MasterLink, welcome: WorkerWelcome, *, strategy: str = "advanced", queue: tuple[int, int] | None = None
+) -> ShuffleUnit:
     """With "none", and where there is no cluster, a plain queue. `Unit.close` hangs up."""
     chosen = strategy_named(strategy) if any(welcome.servers) else "none"
-    unit = Unit(to_master.hands, strategy=chosen, queue=queue, seed=welcome.seed * 65537 + welcome.rank)
+    unit = ShuffleUnit(to_master.leases.tracker, strategy=chosen, queue=queue, seed=welcome.seed * 65537 + welcome.rank)
     if chosen == "none":
         return unit
     from springtide.worker.bsp import connect  # brings torch, which units by themselves do without
@@ -39,5 +39,5 @@ def open_unit(
     def heed(news: Shufflers) -> None:
         peers.follow({each.name: each.address for each in news.members})
 
-    to_master.shuffle_at(peers.address, heed)
+    to_master.news.shufflers.follow(peers.address, heed)
     return unit

@@ -14,8 +14,8 @@ from typing import NamedTuple, Protocol, cast
 from springtide import errors
 from springtide.data import peer_shuffle
 from springtide.data.peer_shuffle import QueueBounds, Strategy
-from springtide.worker.link.lease_tracker import Claim, Hands
-from springtide.worker.online.shuffling.record_run import Run
+from springtide.worker.link.lease_tracker import BatchClaim, LeaseTracker
+from springtide.worker.online.shuffling.record_run import RecordRun
 
 SENDABLE_BYTES = 64 * 2**20  # a batch with more is trained by whoever has read it
 
@@ -38,15 +38,15 @@ class Wires(Protocol):
     sent_bytes: int
     """Bytes that have gone to peers, with all that was said about batches."""
 
-    def send(self, peer: str, run: Run) -> None:
+    def send(self, peer: str, run: RecordRun) -> None:
         """Give a peer a batch."""
         ...
 
-    def done(self, peer: str, claims: Mapping[Claim, int]) -> None:
+    def done(self, peer: str, claims: Mapping[BatchClaim, int]) -> None:
         """Tell the peer that these batches of its are trained."""
         ...
 
-    def back(self, peer: str, claims: Sequence[Claim]) -> None:
+    def back(self, peer: str, claims: Sequence[BatchClaim]) -> None:
         """Tell the peer that these are not."""
         ...
 
@@ -66,27 +66,27 @@ def strategy_named(name: str) -> Strategy:
     return cast(Strategy, name)
 
 
-class Unit:
+class ShuffleUnit:
     """All methods may be called from any thread."""
 
     def __init__(
         self,
-        hands: Hands,
+        tracker: LeaseTracker,
         *,
         strategy: str = "none",
         queue: tuple[int, int] | None = None,
         seed: int = 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._hands, self._clock = hands, clock
+        self._tracker, self._clock = tracker, clock
         bounds = None if queue is None else QueueBounds(lower=queue[0], upper=queue[1])
         chance = random.Random(seed)
-        self._shuffle: peer_shuffle.PeerShuffle[Claim] = peer_shuffle.PeerShuffle(
+        self._shuffle: peer_shuffle.PeerShuffle[BatchClaim] = peer_shuffle.PeerShuffle(
             strategy_named(strategy), bounds, chance.randrange
         )
-        self._runs: dict[Claim, Run] = {}
+        self._runs: dict[BatchClaim, RecordRun] = {}
         """Of everything that is here or with a peer."""
-        self._early: list[Run] = []
+        self._early: list[RecordRun] = []
         """From peers that know of a new era before this worker does."""
         self._lock = threading.RLock()  # entered by itself: an interrupt within Condition.__enter__ would leave it held
         self._changed = threading.Condition(self._lock)
@@ -117,7 +117,7 @@ class Unit:
         with self._lock:
             return self._changed.wait_for(lambda: self._closed or self._shuffle.room > 0, timeout_s)
 
-    def offer(self, run: Run) -> None:
+    def offer(self, run: RecordRun) -> None:
         """A batch of a lease of ours. Never waits: what there is no room for is kept all the same."""
         with self._lock:
             self._runs[run.claim] = run
@@ -126,7 +126,7 @@ class Unit:
 
     # ---- the loop ----
 
-    def take(self, timeout_s: float) -> Run | None:
+    def take(self, timeout_s: float) -> RecordRun | None:
         """The next batch to train; None when there is none for so long. Batches whose lease is gone are left out."""
         deadline = self._clock() + timeout_s
         with self._lock:
@@ -138,25 +138,25 @@ class Unit:
                     left = deadline - self._clock()
                     if left <= 0 or not self._changed.wait_for(lambda: self._closed or self._shuffle.queue, left):
                         return None
-                elif self._shuffle.owners[key] == {""} and not self._hands.wanted(key):
+                elif self._shuffle.owners[key] == {""} and not self._tracker.holds(key):
                     self._act(self._shuffle.drop(key, self._clock()))
                     self._prune([key])
                 else:
                     return self._runs[key]
             return None
 
-    def trained(self, claims: Iterable[Claim]) -> None:
+    def trained(self, claims: Iterable[BatchClaim]) -> None:
         """Every server has these batches: our own count as trained, others' owners are told."""
         claims = list(claims)
-        self._hands.acknowledge(claims)
+        self._tracker.acknowledge(claims)
         with self._lock:
             now = self._clock()
             self._act([action for claim in claims for action in self._shuffle.trained(claim, now)])
             self._prune(claims)
             for claim in claims:
-                self._hands.note_void(claim, 0)
+                self._tracker.note_void(claim, 0)
 
-    def drop(self, run: Run) -> None:
+    def drop(self, run: RecordRun) -> None:
         """A batch that the loop has taken and will not train."""
         with self._lock:
             self._act(self._shuffle.drop(run.claim, self._clock()))
@@ -219,19 +219,19 @@ class Unit:
         with self._lock:
             self._act(self._shuffle.heard(peer, ready, self._clock()))
 
-    def peer_sent(self, peer: str, run: Run) -> None:
+    def peer_sent(self, peer: str, run: RecordRun) -> None:
         """A peer has sent a batch. One of an era that is not known here waits until it is: its servers may be others.
 
         Else an earlier life of a server, which this worker still speaks to, could acknowledge it for the next one.
         """
         with self._lock:
             self._received += 1
-            if run.claim.era > self._hands.era:
+            if run.claim.era > self._tracker.era:
                 self._early.append(run)
-            elif run.claim.era == self._hands.era:
+            elif run.claim.era == self._tracker.era:
                 self._take_in(run)
 
-    def peer_done(self, peer: str, trained: Mapping[Claim, int]) -> None:
+    def peer_done(self, peer: str, trained: Mapping[BatchClaim, int]) -> None:
         """A peer has trained batches of ours, of which so many offsets held nothing to train.
 
         What is not here, nor with a peer, was trained before, or is none.
@@ -239,13 +239,13 @@ class Unit:
         with self._lock:
             claims = [claim for claim in trained if claim in self._runs and not self._runs[claim].owner]
             for claim in claims:
-                self._hands.note_void(claim, max(0, min(trained[claim], claim.end - claim.begin)))
-            self._hands.acknowledge(claims)
+                self._tracker.note_void(claim, max(0, min(trained[claim], claim.end - claim.begin)))
+            self._tracker.acknowledge(claims)
             for claim in claims:
                 self._act(self._shuffle.done(peer, claim, self._clock()))
             self._prune(claims)
 
-    def peer_gave_back(self, peer: str, claims: Sequence[Claim]) -> None:
+    def peer_gave_back(self, peer: str, claims: Sequence[BatchClaim]) -> None:
         """A peer will not train these."""
         with self._lock:
             for claim in claims:
@@ -271,7 +271,7 @@ class Unit:
 
     # ---- inside, with the lock held ----
 
-    def _take_in(self, run: Run) -> None:
+    def _take_in(self, run: RecordRun) -> None:
         known = self._runs.get(run.claim)
         if known is None or (known.owner and known.claim not in self._shuffle.owners):
             self._runs[run.claim] = run
@@ -281,7 +281,7 @@ class Unit:
     def _admit(self) -> None:
         """The era that some batches waited for may be known by now."""
         if self._early:
-            era = self._hands.era
+            era = self._tracker.era
             early, self._early = self._early, [run for run in self._early if run.claim.era > era]
             for run in early:
                 if run.claim.era == era:
@@ -289,18 +289,18 @@ class Unit:
 
     def _forget(self) -> None:
         """Our own whose lease is gone: nobody here waits for them."""
-        gone = [key for key, run in self._runs.items() if not run.owner and not self._hands.wanted(key)]
+        gone = [key for key, run in self._runs.items() if not run.owner and not self._tracker.holds(key)]
         self._shuffle.forget(gone)
         self._prune(gone)
 
-    def _prune(self, claims: Iterable[Claim]) -> None:
+    def _prune(self, claims: Iterable[BatchClaim]) -> None:
         """Let go of records that nobody needs."""
         kept = self._shuffle
         for claim in claims:
             if claim not in kept.owners and not any(claim in other.away for other in kept.peers.values()):
                 self._runs.pop(claim, None)
 
-    def _act(self, actions: Iterable[peer_shuffle.Action[Claim]]) -> None:
+    def _act(self, actions: Iterable[peer_shuffle.Action[BatchClaim]]) -> None:
         for action in actions:
             if self._wires is None:
                 continue
@@ -309,7 +309,7 @@ class Unit:
                     self._forwarded += 1
                     self._wires.send(peer, self._runs[key])
                 case peer_shuffle.ReportTrained(peer, key):
-                    self._wires.done(peer, {key: self._hands.void_of(key)})
+                    self._wires.done(peer, {key: self._tracker.void_of(key)})
                 case peer_shuffle.ReturnBatch(peer, key):
                     self._wires.back(peer, [key])
                 case peer_shuffle.AnnounceReady(ready):

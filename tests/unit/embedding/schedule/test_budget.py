@@ -5,7 +5,7 @@ from springtide.embedding.schedule import budget
 
 def schedules(tables, *, each_ms=0.1, base_ms=0.0, rest_ms=2.0, count=10):
     allocate = (base_ms + each_ms * tables) / 1e3
-    return [budget.Took(units=tables, allocate_s=allocate, rest_s=rest_ms / 1e3)] * count
+    return [budget.ScheduleTime(units=tables, allocate_s=allocate, rest_s=rest_ms / 1e3)] * count
 
 
 def within(budget_ms, history, tables=26):
@@ -54,4 +54,4 @@ def test_following_its_own_advice_it_stays_inside_and_settles():
 
 def test_stages_of_a_schedule_are_told_apart():
     seen = budget.took({"read": 1.0, "allocate": 2.0, "plan": 3.0}, units=4)
-    assert seen == budget.Took(units=4, allocate_s=2.0, rest_s=4.0)
+    assert seen == budget.ScheduleTime(units=4, allocate_s=2.0, rest_s=4.0)

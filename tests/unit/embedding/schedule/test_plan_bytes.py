@@ -19,11 +19,11 @@ SIZES = {0: RowSize(64, 64), 2: RowSize(32, 100)}
 def plans(p2p, batches=12):
     """Of the last of some batches, users of which come back."""
     chance = np.random.default_rng(SEED)
-    settings = allocate.Settings(workers=3, capacity_rows=60, tables=(0, 2), policy="laia", p2p=p2p, seed=SEED)
+    settings = allocate.ScheduleSettings(workers=3, capacity_rows=60, tables=(0, 2), policy="laia", p2p=p2p, seed=SEED)
     scheduler = allocate.Scheduler(settings)
     for _ in range(batches):
         ids = (40 * chance.random(30) ** 2).astype(np.int64)
-        made = scheduler.schedule([allocate.Feature(0, ids, None), allocate.Feature(2, ids // 2, None)], 30)
+        made = scheduler.schedule([allocate.FeatureIds(0, ids, None), allocate.FeatureIds(2, ids // 2, None)], 30)
     return made.plans
 
 

@@ -10,7 +10,7 @@ from springtide.embedding.schedule import sync_plan
 
 
 def batch(*ids, table=0):
-    return [allocate.Feature(table, np.array(ids, dtype=np.int64))], len(ids)
+    return [allocate.FeatureIds(table, np.array(ids, dtype=np.int64))], len(ids)
 
 
 def keys(listed):
@@ -19,7 +19,7 @@ def keys(listed):
 
 def scheduler(**changed):
     return allocate.Scheduler(
-        allocate.Settings(**{"workers": 2, "capacity_rows": 10, "policy": "contiguous", **changed})
+        allocate.ScheduleSettings(**{"workers": 2, "capacity_rows": 10, "policy": "contiguous", **changed})
     )
 
 
@@ -89,7 +89,7 @@ def test_with_gradients_the_owner_of_a_row_that_others_train_too_keeps_it_and_su
 
 def test_with_gradients_a_row_that_nobody_has_gets_a_home_and_homes_are_shared_out():
     of = scheduler(p2p="gradients", workers=3)
-    features = [allocate.Feature(table, np.array([1, 1, 5])) for table in (0, 1)]
+    features = [allocate.FeatureIds(table, np.array([1, 1, 5])) for table in (0, 1)]
     first, second, third = of.schedule(features, 3).plans
     assert first.hold_pull[0].tolist() == [0] and second.hold_pull[0].tolist() == [1]
     assert first.pass_pull[0].tolist() == [1] and second.pass_pull[0].tolist() == [0]
@@ -159,20 +159,20 @@ def test_ids_that_are_the_same_as_float32_are_told_apart():
 
 
 def test_the_same_id_in_two_tables_is_two_rows():
-    features = [allocate.Feature(table, np.array([7, 8])) for table in (0, 1)]
+    features = [allocate.FeatureIds(table, np.array([7, 8])) for table in (0, 1)]
     assert scheduler().schedule(features, 2).distinct == 4
 
 
 def test_tables_that_are_not_cached_are_not_planned():
-    features = [allocate.Feature(table, np.array([7, 8])) for table in (0, 1)]
+    features = [allocate.FeatureIds(table, np.array([7, 8])) for table in (0, 1)]
     assert scheduler(tables=(1,)).schedule(features, 2).distinct == 2
 
 
 def test_only_scored_tables_draw_a_sample_to_a_worker():
     of = scheduler(policy="laia")
-    both = [allocate.Feature(table, np.array([5, 6])) for table in (0, 1)]
+    both = [allocate.FeatureIds(table, np.array([5, 6])) for table in (0, 1)]
     first = of.schedule(both, 2).rank_of_sample.tolist()
-    crossed = [allocate.Feature(0, np.array([5, 6])), allocate.Feature(1, np.array([6, 5]))]
+    crossed = [allocate.FeatureIds(0, np.array([5, 6])), allocate.FeatureIds(1, np.array([6, 5]))]
     assert of.schedule(crossed, 2, scored=[1]).rank_of_sample.tolist() == first[::-1]
 
 
@@ -182,7 +182,7 @@ def stream(of, steps, *, workers, each=32):
     for step in range(steps):
         samples = workers * each
         new = np.arange(samples) + step * samples
-        of.schedule([allocate.Feature(0, random.integers(0, 3, samples)), allocate.Feature(1, new)], samples)
+        of.schedule([allocate.FeatureIds(0, random.integers(0, 3, samples)), allocate.FeatureIds(1, new)], samples)
 
 
 def test_a_table_of_a_few_ids_is_frequent_and_one_of_many_is_not():
@@ -196,16 +196,16 @@ def test_what_is_no_longer_frequent_is_forgotten_on_an_endless_stream():
     stream(of, 5, workers=4)
     for step in range(100):
         fresh = np.arange(128) + 10_000 + step * 128
-        of.schedule([allocate.Feature(0, fresh), allocate.Feature(1, fresh)], 128)
+        of.schedule([allocate.FeatureIds(0, fresh), allocate.FeatureIds(1, fresh)], 128)
     assert of.infrequency(0) == 1.0
 
 
 def test_the_table_of_highest_degree_is_the_one_that_is_scored():
     of = scheduler(policy="laia", capacity_rows=1000, profile_every=1)
     stream(of, 5, workers=2)
-    first = [allocate.Feature(0, np.array([0, 1])), allocate.Feature(1, np.array([-5, -6]))]
+    first = [allocate.FeatureIds(0, np.array([0, 1])), allocate.FeatureIds(1, np.array([-5, -6]))]
     ranks = of.schedule(first, 2).rank_of_sample.tolist()
-    crossed = [allocate.Feature(0, np.array([1, 0])), allocate.Feature(1, np.array([-6, -5]))]
+    crossed = [allocate.FeatureIds(0, np.array([1, 0])), allocate.FeatureIds(1, np.array([-6, -5]))]
     assert of.schedule(crossed, 2, best_tables=1).rank_of_sample.tolist() == ranks[::-1]
 
 
@@ -221,7 +221,7 @@ def test_threads_share_the_work_and_come_to_one_answer(threads):
         random = np.random.default_rng(3)
         seen = []
         for _ in range(5):
-            features = [allocate.Feature(table, random.zipf(1.3, 83) % 500) for table in range(6)]
+            features = [allocate.FeatureIds(table, random.zipf(1.3, 83) % 500) for table in range(6)]
             done = of.schedule(features, 83)
             seen.append(done.rank_of_sample.tolist())
             assert np.bincount(done.rank_of_sample, minlength=5).tolist() == [17, 17, 17, 16, 16]
@@ -247,10 +247,10 @@ def test_128_workers_are_scheduled_and_129_refused():
 @pytest.mark.parametrize(
     "features, samples, says",
     [
-        ([allocate.Feature(3, np.array([1, 2]))], 3, "feature 0 .table 3. has 2 ids for 3 samples"),
-        ([allocate.Feature(0, np.array([1, 2]), np.array([0, 2]))], 2, "offsets must rise"),
-        ([allocate.Feature(0, np.array([1, 2]), np.array([0, 3, 2]))], 2, "offsets must rise"),
-        ([allocate.Feature(0, np.array([1, 2]), np.array([1, 1, 2]))], 2, "offsets must rise"),
+        ([allocate.FeatureIds(3, np.array([1, 2]))], 3, "feature 0 .table 3. has 2 ids for 3 samples"),
+        ([allocate.FeatureIds(0, np.array([1, 2]), np.array([0, 2]))], 2, "offsets must rise"),
+        ([allocate.FeatureIds(0, np.array([1, 2]), np.array([0, 3, 2]))], 2, "offsets must rise"),
+        ([allocate.FeatureIds(0, np.array([1, 2]), np.array([1, 1, 2]))], 2, "offsets must rise"),
     ],
 )
 def test_features_that_do_not_fit_the_batch_are_refused(features, samples, says):

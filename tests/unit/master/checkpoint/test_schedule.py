@@ -39,7 +39,7 @@ class Server:
         self.store, self.hurried = stores.store(), False
         owners = even(stores.SLOTS, servers).server_of_slot
         self.owns = lambda slot: owners[slot] == rank
-        self.saver = checkpoints.Saver(self, folder, life, run=stores.RUN, rest=lambda _: None)
+        self.saver = checkpoints.SlotSaver(self, folder, life, run=stores.RUN, rest=lambda _: None)
 
 
 class Job:

@@ -8,7 +8,7 @@ from springtide.worker.bsp import allreduce_header
 
 TABLES = (3, 5, 8)
 SAID = st.builds(
-    allreduce_header.Words,
+    allreduce_header.RankWords,
     flush=st.booleans(),
     empty=st.booleans(),
     last=st.booleans(),
@@ -40,17 +40,20 @@ def test_any_wish_for_a_flush_counts_all_must_be_ready_and_a_table_is_refused_by
 
 @given(st.integers(0, 2**32 - 1), st.integers(1, 128))
 def test_equal_digests_are_seen_to_be_equal_by_any_number_of_ranks(digest, ranks):
-    assert together([allreduce_header.Words(digest=digest)] * ranks).alike
+    assert together([allreduce_header.RankWords(digest=digest)] * ranks).alike
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(0, 31), st.integers(2, 128), st.data())
 def test_one_bit_on_one_rank_is_seen_by_all(digest, bit, ranks, data):
-    said = [allreduce_header.Words(digest=digest)] * ranks
-    said[data.draw(st.integers(0, ranks - 1))] = allreduce_header.Words(digest=digest ^ 1 << bit)
+    said = [allreduce_header.RankWords(digest=digest)] * ranks
+    said[data.draw(st.integers(0, ranks - 1))] = allreduce_header.RankWords(digest=digest ^ 1 << bit)
     assert not together(said).alike
 
 
 def test_the_lowest_ranks_effort_is_everyones():
     assert (
-        together([allreduce_header.Words(effort=12), allreduce_header.Words(), allreduce_header.Words()]).effort == 12
+        together(
+            [allreduce_header.RankWords(effort=12), allreduce_header.RankWords(), allreduce_header.RankWords()]
+        ).effort
+        == 12
     )

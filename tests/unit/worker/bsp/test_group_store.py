@@ -8,13 +8,14 @@ import torch
 from springtide import errors
 from springtide.worker.bsp import allreduce
 from springtide.worker.bsp.group_store import GroupStore
-from tests.unit.worker.ranks import Meeting, RankLink
+from springtide.worker.link.clients import GroupClient
+from tests.unit.worker.ranks import Meeting, RankMaster
 
 
 def link_of(rank, meeting):
-    link = RankLink.__new__(RankLink)
-    link.rank, link.meeting = rank, meeting
-    return link
+    master = RankMaster.__new__(RankMaster)
+    master.rank, master.meeting = rank, meeting
+    return GroupClient(master.ask)
 
 
 class LostLink:

@@ -8,10 +8,10 @@ import pytest
 from springtide.domain.plan.profile import StepTiming
 from springtide.planning.guards.cache_benefit import Risk
 from springtide.worker.cache import auto_cache
-from springtide.worker.cache.auto_cache import Deciding, Sent, Surroundings
+from springtide.worker.cache.auto_cache import CacheDecision, CacheTraffic, JobSurroundings
 
 RISK = Risk(workers=4, deaths=0, watched_s=100.0, checkpoint_s=30.0, saved_once=True, return_s=5.0)
-AROUND = Surroundings(risk=RISK, read_s=0.001, moved=0)
+AROUND = JobSurroundings(risk=RISK, read_s=0.001, moved=0)
 FIRST = auto_cache.COLD + auto_cache.WATCHED  # steps of the first look
 
 
@@ -30,7 +30,7 @@ class Paper:
 
     def look(self, features, samples):
         self.seen += 1
-        return Sent(200 if self.seen <= auto_cache.TRIED // 2 else self.with_caches, 200)
+        return CacheTraffic(200 if self.seen <= auto_cache.TRIED // 2 else self.with_caches, 200)
 
 
 def watch(one, times, count, *, on=False):
@@ -46,7 +46,7 @@ def watch(one, times, count, *, on=False):
 
 
 def made(times, around=AROUND, paper=None, trip_s=0.0):
-    return Deciding(times, lambda: around, lambda: paper or Paper(), lambda: trip_s)
+    return CacheDecision(times, lambda: around, lambda: paper or Paper(), lambda: trip_s)
 
 
 def begun(times, **how):

@@ -11,10 +11,10 @@ from torch.utils.data import Dataset, TensorDataset
 import springtide as st
 from springtide.domain.model.cache_rules import CacheUse
 from springtide.worker.bsp import allreduce_header
-from springtide.worker.bsp.group import Place
-from springtide.worker.cache.coordinator import Sharing
-from springtide.worker.cache.sample_allocation import NOT_YET, Allotted, Allotting
-from springtide.worker.input.batches import Handed
+from springtide.worker.bsp.group import GroupPlace
+from springtide.worker.cache.coordinator import CacheCoordinator
+from springtide.worker.cache.sample_allocation import NOT_YET, SampleAllocator
+from springtide.worker.input.read_batch import AllottedBatch, ReadBatch
 from tests.unit.worker import clicks, ranks
 
 BATCH = 20
@@ -245,14 +245,16 @@ def test_where_one_rank_hears_of_the_end_sooner_the_schedule_ends_for_all_and_no
     pair = []
     for rank in range(2):
         talk = SimpleNamespace(words=[], sums=[])
-        allotting = Allotting(
+        allotting = SampleAllocator(
             lookups, [0], lambda place, tables: SimpleNamespace(effort_within=lambda seconds: 1), None
         )
-        sharing = Sharing(talk, allotting, None, save_due=lambda: False)
-        sharing.restart(Place(rank, 2, 1))
-        allotting.hear(allreduce_header.heard(allreduce_header.said(allreduce_header.Words(ready=True), [0]), [0], 1))
-        coming = Handed(None, None, plan=Allotted(None, None, 77, 0)) if rank else None
-        sharing.hand_out(Handed(None, None, following=lambda coming=coming: coming), 5)
+        sharing = CacheCoordinator(talk, allotting, None, save_due=lambda: False)
+        sharing.restart(GroupPlace(rank, 2, 1))
+        allotting.hear(
+            allreduce_header.heard(allreduce_header.said(allreduce_header.RankWords(ready=True), [0]), [0], 1)
+        )
+        coming = ReadBatch(None, None, plan=AllottedBatch(None, None, 77, 0)) if rank else None
+        sharing.hand_out(ReadBatch(None, None, following=lambda coming=coming: coming), 5)
         sharing.speak()
         pair.append((sharing, talk))
     sums = [a + b for a, b in zip(*(talk.words for _, talk in pair), strict=True)]
@@ -274,13 +276,13 @@ class Counting:
 
 
 def test_where_nothing_was_asked_for_a_whole_pass_without_reads_in_its_middle_comes_first():
-    place, deciding = Place(0, 1, 0), Counting()
+    place, deciding = GroupPlace(0, 1, 0), Counting()
     allotting = SimpleNamespace(place=place, on=False, tables=(0,), restart=lambda place: None)
-    sharing = Sharing(None, allotting, None, save_due=lambda: False)
+    sharing = CacheCoordinator(None, allotting, None, save_due=lambda: False)
     sharing.decide_by(deciding, at_once=False)
 
     def step(number):
-        sharing.hand_out(Handed(None, None), number)
+        sharing.hand_out(ReadBatch(None, None), number)
         sharing.check_read([0])  # its own rows
         sharing.stepped(number)
 
@@ -308,19 +310,21 @@ def test_where_nothing_was_asked_for_a_whole_pass_without_reads_in_its_middle_co
     ],
 )
 def test_what_is_said_of_a_cache_that_was_found_to_pay_is_no_reason_for_having_none(on, pays, in_pass, why, passing):
-    allotting = SimpleNamespace(place=Place(0, 1, 0), on=on, why="" if on else NOT_YET)
-    sharing = Sharing(None, allotting, SimpleNamespace(use=CacheUse), save_due=lambda: False)
+    allotting = SimpleNamespace(place=GroupPlace(0, 1, 0), on=on, why="" if on else NOT_YET)
+    sharing = CacheCoordinator(None, allotting, SimpleNamespace(use=CacheUse), save_due=lambda: False)
     sharing.decide_by(SimpleNamespace(pays=pays, why="it spares 30%"), at_once=True)
     if in_pass:
-        sharing.hand_out(Handed(None, None), 1)
+        sharing.hand_out(ReadBatch(None, None), 1)
     assert sharing.use() == CacheUse(on=on, why=why, passing=passing)
 
 
 def test_a_cache_that_was_asked_for_is_off_for_now_until_it_begins_and_for_good_where_it_cannot():
-    allotting = SimpleNamespace(place=Place(0, 1, 0), on=False, why=NOT_YET)
-    sharing = Sharing(None, allotting, SimpleNamespace(use=CacheUse), save_due=lambda: False, why="asked for: 10%")
+    allotting = SimpleNamespace(place=GroupPlace(0, 1, 0), on=False, why=NOT_YET)
+    sharing = CacheCoordinator(
+        None, allotting, SimpleNamespace(use=CacheUse), save_due=lambda: False, why="asked for: 10%"
+    )
     assert sharing.use() == CacheUse(why="no pass is under way", passing=True)
-    sharing.hand_out(Handed(None, None), 1)
+    sharing.hand_out(ReadBatch(None, None), 1)
     assert sharing.use() == CacheUse(why=NOT_YET, passing=True)
     allotting.on, allotting.why = True, ""
     assert sharing.use() == CacheUse(on=True, why="asked for: 10%")

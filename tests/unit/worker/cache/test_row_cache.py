@@ -155,7 +155,7 @@ def test_in_the_middle_of_a_pass_rows_can_be_read_after_a_flush_and_not_before(a
 
 def test_until_a_flush_is_complete_on_all_servers_its_rows_are_lost_with_any_rank(monkeypatch):
     seen = []
-    await_complete = train_group.Group.await_complete
+    await_complete = train_group.BspGroup.await_complete
 
     def watch(self, step):
         seen.append(steps[0].bound)
@@ -168,7 +168,7 @@ def test_until_a_flush_is_complete_on_all_servers_its_rows_are_lost_with_any_ran
         if number == 9:
             steps.append(job._wired.step)
             with monkeypatch.context() as patched:
-                patched.setattr(train_group.Group, "await_complete", watch)
+                patched.setattr(train_group.BspGroup, "await_complete", watch)
                 job.flush()
             assert not job._wired.step.bound
 
@@ -247,9 +247,9 @@ def test_a_group_that_finds_out_that_a_cache_pays_begins_together_and_stops_toge
     for name in ("WATCHED", "COLD", "TRIED", "WARM"):
         monkeypatch.setattr(auto_cache, name, 4)
     looked = []
-    plain = keeping.Paper.look
+    plain = keeping.PaperSchedule.look
     monkeypatch.setattr(
-        keeping.Paper, "look", lambda self, *what: looked.append(threading.get_ident()) or plain(self, *what)
+        keeping.PaperSchedule, "look", lambda self, *what: looked.append(threading.get_ident()) or plain(self, *what)
     )
     monkeypatch.setattr(planning, "decide", lambda measured: planning.Verdict(True, "it pays"))
     monkeypatch.setattr(planning, "keep", lambda before, after, risk, sums: planning.Verdict(False, "it does not"))
@@ -274,7 +274,7 @@ def test_a_group_that_finds_out_that_a_cache_pays_begins_together_and_stops_toge
 
 @pytest.mark.parametrize(("policy", "least", "most"), [("anneal", 1, 20), ("laia", 3, 3)])
 def test_a_schedule_does_what_there_is_time_for(policy, least, most):
-    settings = scheduler.Settings(workers=2, capacity_rows=10, tables=(0, 1, 2), policy=policy)
+    settings = scheduler.ScheduleSettings(workers=2, capacity_rows=10, tables=(0, 1, 2), policy=policy)
     planner = Planner(settings)
     ids = np.arange(8, dtype=np.int64)
     assert planner.effort_within(0.0) == most  # the first ones say what they cost

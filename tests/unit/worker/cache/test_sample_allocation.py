@@ -5,13 +5,13 @@ from types import SimpleNamespace
 import numpy as np
 
 from springtide.domain.data.samples import SampleRange
-from springtide.worker.bsp.allreduce_header import Verdict
-from springtide.worker.bsp.group import Place
-from springtide.worker.cache.sample_allocation import Allotted, Allotting, Scheduled
-from springtide.worker.input.batch_plan import Order
-from springtide.worker.input.batches import Handed
+from springtide.worker.bsp.allreduce_header import GroupVerdict
+from springtide.worker.bsp.group import GroupPlace
+from springtide.worker.cache.sample_allocation import SampleAllocator
+from springtide.worker.input.batch_plan import BatchOrder
+from springtide.worker.input.read_batch import AllottedBatch, ReadBatch, ScheduledBatch
 
-READY = Verdict(
+READY = GroupVerdict(
     flush=False,
     empty=False,
     torn=False,
@@ -40,40 +40,40 @@ def allotting(begun):
         begun.append((place, tuple(tables)))
         return SimpleNamespace(effort_within=lambda seconds: 7)
 
-    return Allotting(SimpleNamespace(fixed=False), (0, 1, 2), begin, Whole())
+    return SampleAllocator(SimpleNamespace(fixed=False), (0, 1, 2), begin, Whole())
 
 
 def scheduled(samples, mine, turn):
     """A batch of which a schedule gave this rank these samples."""
-    order = Order(
+    order = BatchOrder(
         indices=np.array(mine),
         ranges=(SampleRange(epoch=0, shard=0, first=0, count=len(mine)),),
         whole=np.arange(samples),
         places=np.array(mine),
     )
-    made = Scheduled(1, np.zeros(samples, dtype=np.int32), ())
-    return Handed(order, mine, plan=Allotted(list(range(samples)), made, 1, turn))
+    made = ScheduledBatch(1, np.zeros(samples, dtype=np.int32), ())
+    return ReadBatch(order, mine, plan=AllottedBatch(list(range(samples)), made, 1, turn))
 
 
 def test_another_group_begins_a_schedule_of_its_own_for_as_many_workers_as_it_has():
     begun = []
     one = allotting(begun)
-    one.restart(Place(0, 2, 1))
+    one.restart(GroupPlace(0, 2, 1))
     assert one.hear(READY) and one.on and one.lookups.fixed
     assert not one.hear(READY), "it has begun"
-    one.restart(Place(2, 3, 2))
+    one.restart(GroupPlace(2, 3, 2))
     assert not one.on and not one.lookups.fixed and one.effort_within(1.0) == 0
     assert one.hear(READY)
-    assert begun == [(Place(0, 2, 1), (0, 2)), (Place(2, 3, 2), (0, 2))]
+    assert begun == [(GroupPlace(0, 2, 1), (0, 2)), (GroupPlace(2, 3, 2), (0, 2))]
 
 
 def test_what_was_scheduled_for_the_group_before_is_shared_out_in_runs_of_the_group_of_now():
     one = allotting([])
-    one.restart(Place(0, 2, 1))
+    one.restart(GroupPlace(0, 2, 1))
     one.hear(READY)
     holds = scheduled(9, [0, 3, 5, 7], turn=one._turn)
     assert one.review(holds) is holds
-    one.restart(Place(2, 3, 2))
+    one.restart(GroupPlace(2, 3, 2))
     again = one.review(holds)
     assert again.batch == [6, 7, 8] and again.plan is None
     assert again.order.places.tolist() == [6, 7, 8] and again.order.share == 3 / 9

@@ -18,9 +18,10 @@ from springtide.domain.data.epochs import EpochPlace
 from springtide.domain.data.leases import LeaseHolder, NoLease
 from springtide.domain.spec.job_spec import JobSpec
 from springtide.master.core.record import JobRecord
-from springtide.rpc.messages.messages import DataEnd, LeaseReply
+from springtide.rpc.messages.messages import DataEnd, EpochBegun, LeaseReply
 from springtide.worker.job import Job
-from springtide.worker.link import master_link
+from springtide.worker.link.local_master import LocalMaster
+from springtide.worker.link.master_link import local_link
 
 SAMPLES, BATCH = 12, 4
 BATCHES = SAMPLES // BATCH
@@ -33,42 +34,36 @@ class Killed(Exception):
     """This life ends here."""
 
 
-class LifeLink(master_link.AloneLink):
+class LifeMaster(LocalMaster):
     """One life of a worker; the record, with its book, outlives it."""
 
     def __init__(self, record, life):
         super().__init__(config.load({"report_every_s": 60.0}, environ={}))
         self._record, self._holder = record, LeaseHolder(0, life)
 
-    def join(self):
+    def welcome(self):
         record = self._record
         place, objects = record.place_for(0), record.objects_for(0)
-        return msgspec.structs.replace(super().join(), place=place, lived=0 in record.places, objects=objects)
+        return msgspec.structs.replace(super().welcome(), place=place, lived=0 in record.places, objects=objects)
 
-    def keep_objects(self, states, place):
-        self._record.remember(0, states, place)
+    def ask(self, request):
+        if isinstance(request, EpochBegun):
+            self._record.remember(0, request.objects, request.place)
+        return super().ask(request)
 
-    def begin_epoch(self, place, states):
-        self._record.remember(0, states, place)
-
-    def die(self):
+    def die(self, link):
         """The last heartbeat has told what was trained."""
-        self.hands.give_back()
-        self._record.book.report(self._holder, self.hands.words().progress, at=0.0)
+        link.leases.tracker.release_all()
+        self._record.book.report(self._holder, link.leases.tracker.report().progress, at=0.0)
 
-    def lease(self, card, most, seen=()):
-        if self.draining:
-            return DataEnd()
-        book, words = self._record.book, self.hands.words()
-        book.report(self._holder, words.progress, at=0.0)
-        if self.hands.ends is not None:
-            book.end(self._holder, card, self.hands.ends)
-        self.hands.told(words)
-        answer = book.lease(self._holder, card, most, at=0.0, known=[(one.shard, one.first) for one in words.progress])
-        if isinstance(answer, NoLease):
-            return DataEnd()
-        self.hands.take(card, answer)
-        return LeaseReply(answer)
+    def lease(self, asked):
+        book = self._record.book
+        book.report(self._holder, asked.progress, at=0.0)
+        if asked.ends is not None:
+            book.end(self._holder, asked.card, asked.ends)
+        known = [(one.shard, one.first) for one in asked.progress]
+        answer = book.lease(self._holder, asked.card, asked.most, at=0.0, known=known)
+        return DataEnd() if isinstance(answer, NoLease) else LeaseReply(answer)
 
 
 class Worker:
@@ -79,7 +74,10 @@ class Worker:
 
     def start(self):
         self.lives += 1
-        return Job(config.load(environ={}), LifeLink(self.record, self.lives))
+        settings = config.load(environ={})
+        link = local_link(settings, LifeMaster(self.record, self.lives))
+        link.reports.keep_objects = lambda states, place: self.record.remember(0, states, place)
+        return Job(settings, link)
 
 
 class Stream(IterableDataset):
@@ -120,7 +118,7 @@ def run(worker, *, epochs=4, top=False, die=None, by="job.epochs", leave=None, *
                 seen.append((epoch, batches.epoch, optimizer.param_groups[0]["lr"], batches.repeated))
                 step(model, optimizer, x)
                 if (epoch, number) == leave:
-                    job._link.draining = True
+                    job._link.dismiss()
             if (epoch, "after") == die:
                 raise Killed
             after.append(epoch)
@@ -131,7 +129,7 @@ def run(worker, *, epochs=4, top=False, die=None, by="job.epochs", leave=None, *
     except SystemExit as end:
         assert end.code == 0
         after.append("ended")
-    job._link.die()
+    job._link._master.die(job._link)
     return seen, after
 
 
@@ -230,7 +228,7 @@ def test_two_loops_in_an_epoch_are_both_gone_on_with():
                         step(model, optimizer, x)
                     scheduler.step()
         except Killed:
-            job._link.die()
+            job._link._master.die(job._link)
 
     life()
     expected, worker = seen, Worker()
@@ -278,7 +276,7 @@ def test_a_loop_over_several_epochs_tells_the_epoch_it_is_in():
     for number, x in enumerate(batches):
         if number == BATCHES + 1:
             assert batches.epoch == 1
-            job._link.die()
+            job._link._master.die(job._link)
             break
         step(model, optimizer, x)
     job = worker.start()
@@ -399,7 +397,7 @@ def test_a_worker_for_whom_nothing_is_left_gets_a_batch_that_nobody_applies(serv
     data = TensorDataset(torch.arange(40).reshape(-1, 1), torch.ones(40))
     model, optimizer, batches = job.prepare(model, own, data, batch_size=8, **options)
     before = copy.deepcopy(model.state_dict())
-    job._link.lease = lambda *_: DataEnd()  # others have trained all of it
+    job._link.leases.lease = lambda *_: DataEnd()  # others have trained all of it
 
     def losses():
         for x, y in batches:
@@ -413,6 +411,6 @@ def test_a_worker_for_whom_nothing_is_left_gets_a_batch_that_nobody_applies(serv
     assert len(list(losses())) == 1 and job._wired.step.count == 0
     for name, value in model.state_dict().items():
         assert torch.equal(value, before[name]), name
-    del job._link.lease
+    del job._link.leases.lease
     assert len(list(losses())) > 1 and job._wired.step.count > 1, "and the next epoch is trained as ever"
     job.finish()

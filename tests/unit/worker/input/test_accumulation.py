@@ -13,10 +13,10 @@ from springtide.domain.data.leases import Grant
 from springtide.domain.data.samples import DatasetCard
 from springtide.rpc.messages import messages
 from springtide.worker.input import accumulation, batch_plan, batches, lease_prefetch
-from springtide.worker.input.batches import PAUSED, Handed
+from springtide.worker.input.read_batch import PAUSED, ReadBatch
 from springtide.worker.link import master_link
-from springtide.worker.link.lease_tracker import Claim, Hands
-from springtide.worker.step.push_identity import Trained
+from springtide.worker.link.lease_tracker import BatchClaim, LeaseTracker
+from springtide.worker.step.push_identity import PushBatches
 from tests.unit.worker import clicks
 
 PARTS = 4
@@ -24,31 +24,31 @@ PARTS = 4
 
 def order(begin, end, *, first=0, shard=0):
     indices = np.arange(begin, end)
-    return batch_plan.Order(
+    return batch_plan.BatchOrder(
         indices=indices,
         ranges=(batch_plan.SampleRange(epoch=0, shard=shard, first=begin, count=end - begin),),
-        claim=Claim(shard, first, begin, end),
+        claim=BatchClaim(shard, first, begin, end),
     )
 
 
 def handed(*several):
-    return [Handed(one, int(one.indices[0])) for one in several]
+    return [ReadBatch(one, int(one.indices[0])) for one in several]
 
 
 @given(samples=some.integers(1, 300), size=some.integers(1, 9), accumulate=some.integers(1, 5), drop=some.booleans())
 def test_parts_cover_every_sample_once_and_a_sum_has_the_name_that_its_batch_has(samples, size, accumulate, drop):
     card = DatasetCard(samples=samples, batch_size=size * accumulate, shard_batches=3, drop_last=drop)
-    alone = master_link.AloneLink(config.load(environ={}))
-    wanted = batch_plan.leased(lease_prefetch.Direct(alone.lease), alone.hands, card)
-    seen, sums, trained = [], [], Trained()
+    alone = master_link.local_link(config.load(environ={}))
+    wanted = batch_plan.leased(lease_prefetch.DirectLeases(alone.leases.lease), alone.leases.tracker, card)
+    seen, sums, trained = [], [], PushBatches()
     for part in accumulation.split(wanted, size):
         assert 0 < part.samples == len(part.indices) <= size
         seen += part.indices.tolist()
-        trained.add(Handed(part, None))
+        trained.add(ReadBatch(part, None))
         if part.last:
-            alone.hands.acknowledge([part.claim])
+            alone.leases.tracker.acknowledge([part.claim])
             sums.append(trained)
-            trained = Trained()
+            trained = PushBatches()
     assert trained.ranges == [] and len(seen) == len(set(seen)) == card.samples_used
     for one in sums:
         (claim,) = one.claims
@@ -82,7 +82,7 @@ def test_of_a_batch_that_lacks_a_part_the_loop_sees_nothing(missing, ends):
 def test_parts_of_which_nothing_can_be_trained_are_passed_over_and_their_batch_keeps_its_name(empty):
     all_parts = [part for at in range(2) for part in accumulation.parts_of(order(8 * at, 8 * at + 8), 2)]
     feed = [
-        Handed(one, None, empty=True) if number in empty else Handed(one, number)
+        ReadBatch(one, None, empty=True) if number in empty else ReadBatch(one, number)
         for number, one in enumerate(all_parts)
     ]
     got = list(accumulation.complete(feed))
@@ -91,10 +91,10 @@ def test_parts_of_which_nothing_can_be_trained_are_passed_over_and_their_batch_k
         mine = [one for one in got if first <= one.order.ranges[0].first < first + 8]
         assert [one.order.last for one in mine] == [*[False] * (len(mine) - 1), True]
         assert len(mine) == 1 or not any(one.empty for one in mine)
-        trained = Trained()
+        trained = PushBatches()
         for one in mine:
             trained.add(one)
-        assert trained.ranges == [(0, 0, first, 8)] and trained.claims == [Claim(0, 0, first, first + 8)]
+        assert trained.ranges == [(0, 0, first, 8)] and trained.claims == [BatchClaim(0, 0, first, first + 8)]
 
 
 def test_a_batch_with_an_unreadable_part_goes_back_as_a_whole():
@@ -107,24 +107,24 @@ def test_a_batch_with_an_unreadable_part_goes_back_as_a_whole():
                 raise OSError("bad block")
             return torch.tensor(index)
 
-    hands, card = Hands(), DatasetCard(samples=32, batch_size=8, shuffle=False, shard_batches=4)
+    tracker, card = LeaseTracker(), DatasetCard(samples=32, batch_size=8, shuffle=False, shard_batches=4)
     grants = [Grant(shard=0, epoch=0, nth=0, first=0, end=32)]
 
     def ask(card, most):
         if not grants:
             return messages.WaitReply()
-        hands.take(card, [grants.pop()])
+        tracker.add_grants(card, [grants.pop()])
         return messages.LeaseReply(())
 
-    wanted = accumulation.split(batch_plan.leased(lease_prefetch.Direct(ask), hands, card), 2)
+    wanted = accumulation.split(batch_plan.leased(lease_prefetch.DirectLeases(ask), tracker, card), 2)
     reader = source.open_source(Broken(), batch_size=2)
     got = []
-    for one in accumulation.complete(batches.read(reader, wanted, hands)):
+    for one in accumulation.complete(batches.read(reader, wanted, tracker)):
         if one is PAUSED:
             break
         got += one.batch.tolist()
     assert got == list(range(8))
-    (failure,) = hands.words().failures
+    (failure,) = tracker.report().failures
     assert failure.offset == 8  # not 12: the sum begins there
 
 

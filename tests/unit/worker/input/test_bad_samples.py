@@ -42,7 +42,7 @@ def train(job, **options):
         optimizer.step()
         loops += 1
     job.finish()
-    return BATCH * model.state_dict()["weight"][:, 0], loops, job._link.left_out
+    return BATCH * model.state_dict()["weight"][:, 0], loops, job._link._master.left_out
 
 
 @pytest.mark.parametrize(

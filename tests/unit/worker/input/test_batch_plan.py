@@ -10,15 +10,17 @@ from springtide.domain.data.samples import DatasetCard
 from springtide.rpc.messages import messages
 from springtide.worker.input import batch_plan, lease_prefetch
 from springtide.worker.link import master_link
-from springtide.worker.link.lease_tracker import Hands
+from springtide.worker.link.lease_tracker import LeaseTracker
 
 
 def all_of(card, **group):
     """Every order of a pass, each acknowledged as soon as it is there."""
-    alone = master_link.AloneLink(config.load(environ={}))
+    alone = master_link.local_link(config.load(environ={}))
     found = []
-    for order in batch_plan.leased(lease_prefetch.Direct(alone.lease), alone.hands, card, **group):
-        alone.hands.acknowledge([order.claim])
+    for order in batch_plan.leased(
+        lease_prefetch.DirectLeases(alone.leases.lease), alone.leases.tracker, card, **group
+    ):
+        alone.leases.tracker.acknowledge([order.claim])
         found.append(order)
     return found
 
@@ -52,18 +54,18 @@ def test_ranks_of_a_group_share_each_batch_and_none_is_without_one(samples, batc
 def test_with_weak_scaling_every_rank_has_its_own_batch_size_however_many_there_are(samples, each, sizes):
     card = DatasetCard(samples=samples, batch_size=each * 3, shard_batches=4, in_step=True)
     changes = dict(enumerate(sizes, start=1))  # before shard n the group has so many ranks, and keeps them until n + 1
-    alone, shard, ranks = master_link.AloneLink(config.load(environ={})), 0, 3
+    alone, shard, ranks = master_link.local_link(config.load(environ={})), 0, 3
 
     def ask(card, most):
         nonlocal shard, ranks
         shard, ranks = shard + 1, changes.get(shard, ranks)
-        return alone.lease(card, most)
+        return alone.leases.lease(card, most)
 
     wholes: dict[int, list[tuple[int, int]]] = {}
     for order in batch_plan.leased(
-        lease_prefetch.Direct(ask), alone.hands, card, each=each, place=lambda: (0, ranks, 1)
+        lease_prefetch.DirectLeases(ask), alone.leases.tracker, card, each=each, place=lambda: (0, ranks, 1)
     ):
-        alone.hands.acknowledge([order.claim])
+        alone.leases.tracker.acknowledge([order.claim])
         wholes.setdefault(order.ranges[0].shard, []).append((len(order.whole), ranks))
     assert sum(whole for batches in wholes.values() for whole, _ in batches) == samples
     for batches in wholes.values():
@@ -77,7 +79,7 @@ def test_a_group_larger_than_its_batch_is_refused():
 
 
 def test_waiting_is_a_pause_and_the_end_is_believed_with_empty_hands_only():
-    hands = Hands()
+    tracker = LeaseTracker()
     answers = iter(
         [messages.WaitReply(), messages.LeaseReply((Grant(7, 1, 0, 2, 5),)), messages.DataEnd(), messages.DataEnd()]
     )
@@ -85,24 +87,26 @@ def test_waiting_is_a_pause_and_the_end_is_believed_with_empty_hands_only():
     def ask(card, most):
         answer = next(answers)
         if isinstance(answer, messages.LeaseReply):
-            hands.take(card, answer.grants)
+            tracker.add_grants(card, answer.grants)
         return answer
 
     card = DatasetCard(samples=10, batch_size=2, shuffle=False)
-    told = batch_plan.leased(lease_prefetch.Direct(ask), hands, card)
+    told = batch_plan.leased(lease_prefetch.DirectLeases(ask), tracker, card)
     assert next(told) is batch_plan.PAUSE
     found = [next(told), next(told)]
     assert [order.indices.tolist() for order in found] == [[2, 3], [4]]
     assert [(order.ranges[0].shard, order.ranges[0].first) for order in found] == [(7, 2), (7, 4)]
     assert next(told) is batch_plan.PAUSE, "what was handed out is not trained yet"
-    hands.acknowledge(order.claim for order in found)
+    tracker.acknowledge(order.claim for order in found)
     assert list(told) == []
 
 
 def test_a_draining_job_reads_no_further_even_within_a_shard():
-    alone = master_link.AloneLink(config.load(environ={}))
+    alone = master_link.local_link(config.load(environ={}))
     card = DatasetCard(samples=100, batch_size=10)
-    told = batch_plan.leased(lease_prefetch.Direct(alone.lease), alone.hands, card, draining=lambda: len(seen) == 3)
+    told = batch_plan.leased(
+        lease_prefetch.DirectLeases(alone.leases.lease), alone.leases.tracker, card, draining=lambda: len(seen) == 3
+    )
     seen = []
     seen.extend(itertools.islice(told, 3))
     assert list(told) == []

@@ -9,23 +9,23 @@ from springtide.domain.data.leases import Grant, Progress
 from springtide.domain.data.samples import Batch, DatasetCard, SampleRange
 from springtide.rpc.messages import messages
 from springtide.worker.input import batch_plan, batches, lease_prefetch
-from springtide.worker.input.bad_samples import Rest
+from springtide.worker.input.bad_samples import BatchRest
 from springtide.worker.link import master_link
-from springtide.worker.link.lease_tracker import Claim, Hands
-from springtide.worker.link.step_timer import Meter
-from springtide.worker.step.push_identity import Trained
+from springtide.worker.link.lease_tracker import BatchClaim, LeaseTracker
+from springtide.worker.link.step_timer import StepMeter
+from springtide.worker.step.push_identity import PushBatches
 
 
 class Diary:
     """A follower that writes down what it is told."""
 
-    def __init__(self, hands=None):
+    def __init__(self, tracker=None):
         self.entries = []
-        self.hands = hands
+        self.tracker = tracker
 
     def hand_out(self, now, following):
-        if self.hands:
-            self.hands.acknowledge([now.order.claim])
+        if self.tracker:
+            self.tracker.acknowledge([now.order.claim])
         self.entries.append(("hand", number(now), None if following is None else number(following)))
 
     def taken_back(self):
@@ -35,13 +35,13 @@ class Diary:
         self.entries.append("pause")
 
     def skip(self, now):
-        self.hands.acknowledge([now.order.claim])
+        self.tracker.acknowledge([now.order.claim])
         self.entries.append(("skip", now.order.ranges[0].first))
 
     def close_pass(self, *, early):
         self.entries.append("left" if early else "close")
-        if self.hands:
-            self.hands.give_back()
+        if self.tracker:
+            self.tracker.release_all()
 
 
 def number(handed):
@@ -52,26 +52,28 @@ def feed_of(count, batch_size, **options):
     opened = source.open_source(
         data.TensorDataset(torch.arange(count), torch.arange(count)), batch_size=batch_size, shuffle=False, **options
     )
-    alone = master_link.AloneLink(config.load(environ={}))
+    alone = master_link.local_link(config.load(environ={}))
 
     def feed(passes):
         card = DatasetCard(samples=count, batch_size=batch_size, shuffle=False, first_epoch=passes)
-        return batches.read(opened, batch_plan.leased(lease_prefetch.Direct(alone.lease), alone.hands, card))
+        return batches.read(
+            opened, batch_plan.leased(lease_prefetch.DirectLeases(alone.leases.lease), alone.leases.tracker, card)
+        )
 
-    feed.hands = alone.hands
+    feed.tracker = alone.leases.tracker
     return feed
 
 
 def loop(feed, *, ahead):
-    diary = Diary(getattr(feed, "hands", None))
-    return batches.Batches(feed, diary, Meter(), ahead=ahead, length=None), diary
+    diary = Diary(getattr(feed, "tracker", None))
+    return batches.Batches(feed, diary, StepMeter(), ahead=ahead, length=None), diary
 
 
 def test_the_follower_hears_of_each_batch_and_the_one_after():
     over, diary = loop(feed_of(6, 2), ahead=True)
     assert [batch.y.tolist() for batch in over] == [[0, 1], [2, 3], [4, 5]]
-    hands = [("hand", 0, 2), "back", ("hand", 2, 4), "back", ("hand", 4, None), "back", "pause", "close"]
-    assert diary.entries == hands
+    tracker = [("hand", 0, 2), "back", ("hand", 2, 4), "back", ("hand", 4, None), "back", "pause", "close"]
+    assert diary.entries == tracker
 
 
 def test_without_reading_ahead_no_batch_is_read_before_it_is_wanted():
@@ -105,9 +107,11 @@ def test_two_loops_at_once_are_refused():
 
 def test_a_pause_reports_what_is_done_and_asks_again():
     def feed(_):
-        order = batch_plan.Order(indices=np.arange(1), ranges=())
+        order = batch_plan.BatchOrder(indices=np.arange(1), ranges=())
         yield batches.PAUSED
-        yield batches.Handed(batch_plan.Order(indices=order.indices, ranges=RANGE), Batch(torch.ones(1), torch.ones(1)))
+        yield batches.ReadBatch(
+            batch_plan.BatchOrder(indices=order.indices, ranges=RANGE), Batch(torch.ones(1), torch.ones(1))
+        )
         yield batches.PAUSED
 
     over, diary = loop(feed, ahead=True)
@@ -119,7 +123,7 @@ RANGE = (SampleRange(epoch=0, shard=0, first=0, count=1),)
 
 
 def test_the_length_is_told_where_it_is_known():
-    assert len(batches.Batches(feed_of(4, 2), Diary(), Meter(), ahead=False, length=2)) == 2
+    assert len(batches.Batches(feed_of(4, 2), Diary(), StepMeter(), ahead=False, length=2)) == 2
     with pytest.raises(TypeError, match="len\\(batches\\) is not known"):
         len(loop(feed_of(4, 2), ahead=False)[0])
 
@@ -147,22 +151,22 @@ def test_a_batch_that_cannot_be_read_ends_its_lease_and_the_others_go_on(readers
     opened = source.open_source(Scratched(), batch_size=2, shuffle=False, num_workers=readers)
     card = DatasetCard(samples=12, batch_size=2, shuffle=False, shard_batches=4)
     answers = iter([messages.LeaseReply((Grant(0, 0, 0, 0, 8), Grant(1, 0, 1, 0, 4)))])
-    hands = Hands()
+    tracker = LeaseTracker()
 
     def ask(card, most):
         answer = next(answers, messages.DataEnd())
         if isinstance(answer, messages.LeaseReply):
-            hands.take(card, answer.grants)
+            tracker.add_grants(card, answer.grants)
         return answer
 
-    wanted = batch_plan.leased(lease_prefetch.Direct(ask), hands, card)
+    wanted = batch_plan.leased(lease_prefetch.DirectLeases(ask), tracker, card)
     read = []
-    for handed in batches.read(opened, wanted, hands):
+    for handed in batches.read(opened, wanted, tracker):
         if handed is not batches.PAUSED:
             read.append(handed.batch.y.tolist())
-            hands.acknowledge([handed.order.claim])
+            tracker.acknowledge([handed.order.claim])
     assert read == [[0, 1], [2, 3], [8, 9], [10, 11]], "4 to 8 are another's now, though 6 and 7 could be read"
-    words = hands.words()
+    words = tracker.report()
     assert words.progress == (Progress(0, 0, 4, 4), Progress(1, 0, 4, 4))
     assert [(one.shard, one.first, one.offset) for one in words.failures] == [(0, 0, 4)]
     assert words.failures[0].error.startswith("OSError: bad sector (test_batches.py:")
@@ -173,32 +177,36 @@ def test_a_job_that_drains_trains_nothing_more_of_what_was_read_ahead_and_gives_
     opened = source.open_source(data.TensorDataset(torch.arange(16)), batch_size=2, shuffle=False, num_workers=readers)
     card = DatasetCard(samples=16, batch_size=2, shuffle=False, shard_batches=8)
     answers = iter([messages.LeaseReply((Grant(0, 0, 0, 0, 16),))])
-    hands, stops = Hands(), []
+    tracker, stops = LeaseTracker(), []
 
     def ask(card, most):
         answer = next(answers, messages.DataEnd())
         if isinstance(answer, messages.LeaseReply):
-            hands.take(card, answer.grants)
+            tracker.add_grants(card, answer.grants)
         return answer
 
-    wanted = batch_plan.leased(lease_prefetch.Direct(ask), hands, card, draining=lambda: bool(stops))
+    wanted = batch_plan.leased(lease_prefetch.DirectLeases(ask), tracker, card, draining=lambda: bool(stops))
     read = []
-    for handed in batches.read(opened, wanted, hands, draining=lambda: bool(stops)):
+    for handed in batches.read(opened, wanted, tracker, draining=lambda: bool(stops)):
         read.append(handed.batch[0].tolist())
-        hands.acknowledge([handed.order.claim])
+        tracker.acknowledge([handed.order.claim])
         if len(read) == 2:
             stops.append("Ctrl-C")
     assert read == [[0, 1], [2, 3]]
-    hands.give_back()
-    assert hands.words().progress == (Progress(0, 0, 4, 4),)
+    tracker.release_all()
+    assert tracker.report().progress == (Progress(0, 0, 4, 4),)
 
 
 def test_alone_what_the_reader_raises_ends_the_loop():
     opened = source.open_source(Scratched(), batch_size=2, shuffle=False)
-    alone = master_link.AloneLink(config.load(environ={}))
+    alone = master_link.local_link(config.load(environ={}))
     card = DatasetCard(samples=12, batch_size=2, shuffle=False)
     with pytest.raises(OSError, match="bad sector"):
-        list(batches.read(opened, batch_plan.leased(lease_prefetch.Direct(alone.lease), alone.hands, card)))
+        list(
+            batches.read(
+                opened, batch_plan.leased(lease_prefetch.DirectLeases(alone.leases.lease), alone.leases.tracker, card)
+            )
+        )
 
 
 def test_samples_are_counted_in_whatever_collate_made():
@@ -216,18 +224,21 @@ class Skipping:
         for one in wanted:
             kept = np.flatnonzero(one >= self.good)
             part = torch.from_numpy(one[kept])
-            yield Rest(Batch(part, part) if len(kept) else None, kept) if len(one) else None
+            yield BatchRest(Batch(part, part) if len(kept) else None, kept) if len(one) else None
 
 
 @pytest.mark.parametrize("ahead", [True, False])
 def test_a_batch_of_which_nothing_is_left_is_passed_over_and_counts_as_trained(ahead):
-    alone = master_link.AloneLink(config.load(environ={}))
+    alone = master_link.local_link(config.load(environ={}))
     card = DatasetCard(samples=9, batch_size=3, shuffle=False)
 
     def feed(_):
-        return batches.read(Skipping(good=5), batch_plan.leased(lease_prefetch.Direct(alone.lease), alone.hands, card))
+        return batches.read(
+            Skipping(good=5),
+            batch_plan.leased(lease_prefetch.DirectLeases(alone.leases.lease), alone.leases.tracker, card),
+        )
 
-    feed.hands = alone.hands
+    feed.tracker = alone.leases.tracker
     over, diary = loop(feed, ahead=ahead)
     assert [batch.y.tolist() for batch in over] == [[5], [6, 7, 8]]
     assert diary.entries[0] == ("skip", 0) and diary.entries[-1] == "close"
@@ -235,7 +246,7 @@ def test_a_batch_of_which_nothing_is_left_is_passed_over_and_counts_as_trained(a
 
 def test_what_is_left_of_a_batch_keeps_its_name_and_its_places():
     order = batch_plan.order_of(
-        Grant(shard=0, epoch=0, nth=0, first=0, end=8), Claim(0, 0, 0, 8), np.arange(10, 18), 1, 2
+        Grant(shard=0, epoch=0, nth=0, first=0, end=8), BatchClaim(0, 0, 0, 8), np.arange(10, 18), 1, 2
     )
     (handed,) = batches.read(Skipping(good=15), [order])
     assert handed.order.indices.tolist() == [15, 16, 17] and handed.order.places.tolist() == [5, 6, 7]
@@ -247,8 +258,12 @@ def test_what_is_left_of_a_batch_keeps_its_name_and_its_places():
 
 
 def test_a_borrowed_sample_counts_for_nothing():
-    order = batch_plan.order_of(Grant(shard=0, epoch=0, nth=0, first=0, end=8), Claim(0, 0, 0, 8), np.arange(8), 1, 2)
-    own, none = Trained(), Trained()
-    own.add(batches.Handed(order, None))
-    none.add(batches.Handed(batch_plan.without(order, np.empty(0, dtype=np.int64), whole=False, borrowed=True), None))
+    order = batch_plan.order_of(
+        Grant(shard=0, epoch=0, nth=0, first=0, end=8), BatchClaim(0, 0, 0, 8), np.arange(8), 1, 2
+    )
+    own, none = PushBatches(), PushBatches()
+    own.add(batches.ReadBatch(order, None))
+    none.add(
+        batches.ReadBatch(batch_plan.without(order, np.empty(0, dtype=np.int64), whole=False, borrowed=True), None)
+    )
     assert (own.share, none.share) == (0.5, 0.0) and own.samples == none.samples == 4

@@ -19,11 +19,13 @@ from springtide.dataworker.feed.feed import Wanted
 from springtide.dataworker.feed.worker import Serving
 from springtide.dataworker.processes import job_package
 from springtide.domain.data.data_workers import BatchName, FeedRules
+from springtide.rpc.messages import messages
 from springtide.rpc.messages.data_workers import PACKAGE_KEY, Feeder, Feeders
 from springtide.worker.input.feed_switch import Feeding, refuse
-from springtide.worker.link import master_link
-from springtide.worker.link.subscriptions import FeedersFollower
-from springtide.worker.split.controller import Fed, Splitting
+from springtide.worker.input.read_batch import Fed
+from springtide.worker.link.local_master import LocalMaster
+from springtide.worker.link.master_link import local_link
+from springtide.worker.split.controller import Splitting
 from tests.waiting import until
 
 SECRET = b"a secret of thirty-two bytes ...."[:32]
@@ -43,35 +45,36 @@ class Numbers(torch.utils.data.Dataset):
         return torch.tensor([index])
 
 
-class Master(master_link.AloneLink):
-    """A link whose master wants data workers."""
+class Master(LocalMaster):
+    """A master that wants data workers."""
 
     def __init__(self):
         super().__init__(config.Settings())
-        self.feeders, self.told, self.epoch = FeedersFollower(), [], 0
+        self.told, self.epoch = [], 0
         self.noted = []
         self.refused, self.packaged = threading.Event(), threading.Event()
+        self.link = local_link(config.Settings(), self)
 
-    def follow_feeders(self, call):
-        self.feeders.follow(call)
+    def ask(self, request):
+        if isinstance(request, messages.WorkerDecision):
+            self.noted.append((request.what, request.why))
+        elif isinstance(request, messages.TrainedWithout):
+            self.noted.append(request.left_out)
+        elif isinstance(request, messages.CannotFeed):
+            self.told.append(request.why)
+            self.refused.set()
+        elif isinstance(request, messages.ClaimRequest):
+            return messages.ClaimReply(request.key not in self._shared)
+        return super().ask(request)
 
-    def note(self, what, why):
-        self.noted.append((what, why))
-
-    def trained_without(self, left_out):
-        self.noted.append(left_out)
-
-    def unfed(self, why):
-        self.told.append(why)
-        self.refused.set()
-
-    def share(self, key, value):
-        super().share(key, value)
+    def share(self, asked):
+        reply = super().share(asked)
         self.packaged.set()
+        return reply
 
     def want(self, *members, wanted=1):
         self.epoch += 1
-        self.feeders.take(Feeders(self.epoch, wanted, tuple(members)))
+        self.link.news.feeders.take(Feeders(self.epoch, wanted, tuple(members)))
 
 
 @pytest.fixture
@@ -85,7 +88,7 @@ def worker(tmp_path):
         welcome = config_welcome(master, rules, tmp_path)
         source = sources.open_source(dataset or Numbers(), batch_size=4, collate_fn=collate_fn)
         splitting = Splitting(nn.Linear(1, 1), source, mode="off")
-        made.append(Feeding(source, splitting, master, welcome))
+        made.append(Feeding(source, splitting, master.link, welcome))
         return made[-1], master
 
     yield make
@@ -94,7 +97,7 @@ def worker(tmp_path):
 
 
 def config_welcome(master, rules, folder):
-    return msgspec.structs.replace(master.join(), feeding=rules, package=str(folder / "package"), secret=SECRET)
+    return msgspec.structs.replace(master.link.join(), feeding=rules, package=str(folder / "package"), secret=SECRET)
 
 
 def wants(count, first=0):
@@ -379,8 +382,7 @@ def test_looking_for_poison_draws_no_random_numbers_of_the_loop(worker):
 def test_a_program_that_was_split_otherwise_is_not_fed(worker):
     feeding, master = worker()
     other, _ = worker()
-    other._link = master  # the second worker of the same job
-    master.claim = lambda key: key not in master._shared
+    other._link = master.link  # the second worker of the same job
     master.want()
     feeding.between_batches()
     assert master.packaged.wait(20)
@@ -393,7 +395,7 @@ def test_a_program_that_was_split_otherwise_is_not_fed(worker):
 
 def test_where_there_are_no_indices_the_master_hears_why(worker):
     master = Master()
-    refuse(master, "no indices")
+    refuse(master.link, "no indices")
     master.want(wanted=0)
     assert not master.told
     master.want()
@@ -408,8 +410,8 @@ def test_a_master_that_has_gone_is_no_reason_to_fail(worker):
         asked.set()
         raise errors.MasterUnreachable("gone")
 
-    master.unfed = gone
-    refuse(master, "no indices")
+    master.link.reports.unfed = gone
+    refuse(master.link, "no indices")
     master.want()
     assert asked.wait(20)
 
@@ -417,8 +419,8 @@ def test_a_master_that_has_gone_is_no_reason_to_fail(worker):
 def test_a_package_that_cannot_be_delivered_is_told_and_nothing_waits_for_it(worker, monkeypatch):
     feeding, master = worker()
     settled = []
-    monkeypatch.setattr(master, "settle", settled.append)
-    monkeypatch.setattr(master, "deliver", Mock(side_effect=errors.BadInput("far too large for the wire")))
+    monkeypatch.setattr(master.link.shared, "settle", settled.append)
+    monkeypatch.setattr(master.link.shared, "deliver", Mock(side_effect=errors.BadInput("far too large for the wire")))
     master.want()
     assert len(looped(feeding, wants(2))) == 2
     assert master.refused.wait(20) and "far too large" in master.told[0]

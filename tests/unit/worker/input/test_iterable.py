@@ -14,7 +14,7 @@ from springtide.domain.data.samples import DatasetCard
 from springtide.rpc.messages import messages
 from springtide.worker.input import bad_samples, batches, iterable
 from springtide.worker.link import master_link
-from springtide.worker.link.lease_tracker import Hands
+from springtide.worker.link.lease_tracker import LeaseTracker
 
 CARD = DatasetCard(samples=0, batch_size=2)
 
@@ -32,18 +32,19 @@ class Worker:
     """A link to a book that several workers share."""
 
     def __init__(self, book, rank):
-        self.book, self.holder, self.hands, self.draining = book, LeaseHolder(rank), Hands(), False
+        self.book, self.holder, self.tracker, self.draining = book, LeaseHolder(rank), LeaseTracker(), False
+        self.leases = self
 
     def lease(self, card, most):
-        words = self.hands.words()
+        words = self.tracker.report()
         self.book.report(self.holder, words.progress, 0.0)
-        self.hands.told(words)
-        if self.hands.ends is not None:
-            self.book.end(self.holder, card, self.hands.ends)
+        self.tracker.on_reported(words)
+        if self.tracker.ends is not None:
+            self.book.end(self.holder, card, self.tracker.ends)
         answer = self.book.lease(self.holder, card, 1, 0.0)
         if isinstance(answer, NoLease):
             return messages.WaitReply() if answer is NoLease.WAIT else messages.DataEnd()
-        self.hands.take(card, answer)
+        self.tracker.add_grants(card, answer)
         return messages.LeaseReply(answer)
 
 
@@ -63,7 +64,7 @@ def share(count, workers, epochs=1):
             elif handed is not batches.PAUSED:
                 trained += [(handed.order.epoch, int(n)) for n in handed.batch.y]
                 names += [(part.shard, part.first) for part in handed.order.ranges]
-                one.hands.acknowledge([handed.order.claim])
+                one.tracker.acknowledge([handed.order.claim])
         book.check()
     return trained, names, book
 
@@ -81,7 +82,7 @@ def test_workers_share_an_iterable_and_train_each_sample_once(workers, count):
 
 def test_a_reader_goes_on_where_it_is_and_begins_again_for_what_lies_behind():
     numbers = Numbers(10)
-    reader = iterable.Reader(source.open_source(numbers, batch_size=2))
+    reader = iterable.IterableReader(source.open_source(numbers, batch_size=2))
     read = [reader.read(place) for place in (0, 1, 3, 3, 1, 5, 9, 4)]
     assert [None if item is None else item[1].tolist() for item in read] == [
         [0, 1],
@@ -103,7 +104,7 @@ def test_why_nothing_can_be_left_out_of_an_iterable_is_told_with_its_error():
             yield from itertools.islice(super().__iter__(), 5)
             raise ValueError("line 5 is torn")
 
-    reader = iterable.Reader(bad_samples.telling(source.open_source(Torn(10), batch_size=2)))
+    reader = iterable.IterableReader(bad_samples.telling(source.open_source(Torn(10), batch_size=2)))
     assert reader.read(1)[1].tolist() == [2, 3]
     with pytest.raises(
         errors.UnreadableSample, match=r"^ValueError: line 5 is torn \(test_iterable.py:\d+\): of an I"
@@ -114,13 +115,13 @@ def test_why_nothing_can_be_left_out_of_an_iterable_is_told_with_its_error():
 
 def test_alone_an_iterable_is_read_once():
     numbers = Numbers(100)
-    alone = master_link.AloneLink(config.load(environ={}))
+    alone = master_link.local_link(config.load(environ={}))
     feed = iterable.leased(source.open_source(numbers, batch_size=2), CARD, range(1), alone, alone=True)
     seen = []
     for handed in feed:
         if handed is not batches.PAUSED:
             seen += handed.batch.y.tolist()
-            alone.hands.acknowledge([handed.order.claim])
+            alone.leases.tracker.acknowledge([handed.order.claim])
     assert seen == list(range(100))
     assert numbers.iterations == 1
 

@@ -10,7 +10,7 @@ from torch.utils import data
 from springtide import errors
 from springtide.data import source
 from springtide.worker.input import iterable_bsp
-from springtide.worker.input.iterable_bsp import Rounds
+from springtide.worker.input.iterable_bsp import IterableRounds
 from springtide.worker.input.subset import NotRows
 from tests.unit.worker import clicks, ranks
 
@@ -43,14 +43,14 @@ def opened(count, size=2, **how):
 
 
 def test_every_rank_gets_as_many_batches_and_its_own():
-    read = [list(Rounds(opened(13), rank=rank, workers=2).read(range(2))) for rank in range(2)]
+    read = [list(IterableRounds(opened(13), rank=rank, workers=2).read(range(2))) for rank in range(2)]
     assert [len(one) for one in read] == [6, 6]
     assert [handed.batch.x.tolist() for handed in read[1][:3]] == [[2, 3], [6, 7], [10, 11]]
     assert all(handed.order.whole is None for handed in read[0])
 
 
 def whole_rounds(source, **how):
-    one = Rounds(source, rank=1, workers=2, **how)
+    one = IterableRounds(source, rank=1, workers=2, **how)
     one.wholes = lambda: True
     return one, list(one.read(range(1)))
 
@@ -79,7 +79,7 @@ def test_of_samples_that_a_collate_fn_makes_batches_of_any_batch_can_be_made(rea
     assert one.pick(None, read[0].order.whole, np.array([0, 3]), jagged=True) == {"samples": 2, "sum": 0 + 3}
     one.wholes = lambda: False
     assert [handed.batch["sum"] for handed in one.read(range(1))] == [2 + 3, 6 + 7]
-    alone = Rounds(opened(8, collate_fn=summed), rank=1, workers=2)
+    alone = IterableRounds(opened(8, collate_fn=summed), rank=1, workers=2)
     assert [handed.batch["sum"] for handed in alone.read(range(1))] == [2 + 3, 6 + 7]
 
 

@@ -6,7 +6,7 @@ from springtide.domain.data.leases import Grant
 from springtide.domain.data.samples import DatasetCard
 from springtide.rpc.messages import messages
 from springtide.worker.input import lease_prefetch
-from springtide.worker.link.lease_tracker import Hands
+from springtide.worker.link.lease_tracker import LeaseTracker
 
 CARD = DatasetCard(samples=100_000, batch_size=10, shard_batches=10)  # shards of 100 samples
 
@@ -14,15 +14,15 @@ CARD = DatasetCard(samples=100_000, batch_size=10, shard_batches=10)  # shards o
 class Master:
     """Grants what it is asked for, and writes down how much that was."""
 
-    def __init__(self, hands):
-        self.hands, self.asked, self.shard = hands, [], 0
+    def __init__(self, tracker):
+        self.tracker, self.asked, self.shard = tracker, [], 0
 
     def __call__(self, card, most):
         self.asked.append(most)
-        self.hands.told(self.hands.words())
+        self.tracker.on_reported(self.tracker.report())
         grants = [Grant(self.shard + n, 0, self.shard + n, 0, 100) for n in range(most)]
         self.shard += most
-        self.hands.take(card, grants)
+        self.tracker.add_grants(card, grants)
         return messages.LeaseReply(tuple(grants))
 
 
@@ -41,7 +41,7 @@ def test_an_answer_that_is_late_is_waited_for_in_turns_and_asked_for_once():
         answer.wait(10)
         return messages.DataEnd()
 
-    ahead = lease_prefetch.Ahead(ask, Hands(), patience_s=0.001)
+    ahead = lease_prefetch.PrefetchedLeases(ask, LeaseTracker(), patience_s=0.001)
     assert [ahead.more(CARD), ahead.more(CARD)] == [messages.WaitReply(), messages.WaitReply()]
     answer.set()
     while (got := ahead.more(CARD)) == messages.WaitReply():
@@ -52,56 +52,56 @@ def test_an_answer_that_is_late_is_waited_for_in_turns_and_asked_for_once():
 
 
 def test_twelve_seconds_of_work_at_the_pace_of_late_are_kept_in_hand():
-    hands, clock = Hands(), Clock()
-    hands.open(CARD)
-    master = Master(hands)
-    ahead = lease_prefetch.Ahead(master, hands, patience_s=60, clock=clock)
+    tracker, clock = LeaseTracker(), Clock()
+    tracker.begin_pass(CARD)
+    master = Master(tracker)
+    ahead = lease_prefetch.PrefetchedLeases(master, tracker, patience_s=60, clock=clock)
     assert isinstance(ahead.more(CARD), messages.LeaseReply)
     lead = []
     for _ in range(600):  # 60 s at 100 samples a second
         clock.now += 0.1
-        claimed = hands.claim(10)
+        claimed = tracker.claim(10)
         assert claimed is not None, "the loop would have had to wait"
-        hands.acknowledge(claimed[1:])
+        tracker.acknowledge(claimed[1:])
         ahead.keep_up(CARD, 10)
         if ahead._asked:
             ahead._asked.result(60)
-        lead.append(hands.unclaimed)
+        lead.append(tracker.unclaimed)
     assert min(lead[50:]) >= 1100 and max(lead) <= 1400
     assert max(master.asked) <= lease_prefetch.MOST
     ahead.close()
 
 
 def test_with_tiny_shards_the_number_of_leases_is_bounded():
-    hands, clock = Hands(), Clock()
-    hands.open(CARD)
-    ahead = lease_prefetch.Ahead(Master(hands), hands, patience_s=60, clock=clock)
+    tracker, clock = LeaseTracker(), Clock()
+    tracker.begin_pass(CARD)
+    ahead = lease_prefetch.PrefetchedLeases(Master(tracker), tracker, patience_s=60, clock=clock)
     ahead.more(CARD)
     for _ in range(50):  # 10,000 samples a second: twelve seconds would be 1,200 leases
         clock.now += 0.1
         for _ in range(10):
-            while not (claimed := hands.claim(100)):
+            while not (claimed := tracker.claim(100)):
                 ahead.more(CARD)
-            hands.acknowledge(claimed[1:])
+            tracker.acknowledge(claimed[1:])
         ahead.keep_up(CARD, 1000)
         if ahead._asked:
             ahead._asked.result(60)
-        assert len(hands) <= lease_prefetch.MOST_HELD
+        assert len(tracker) <= lease_prefetch.MOST_HELD
     ahead.close()
 
 
 def test_after_the_end_it_does_not_ask_while_it_has_work():
-    hands, clock, asked = Hands(), Clock(), []
-    hands.open(CARD)
-    hands.take(CARD, [Grant(0, 0, 0, 0, 100)])
+    tracker, clock, asked = LeaseTracker(), Clock(), []
+    tracker.begin_pass(CARD)
+    tracker.add_grants(CARD, [Grant(0, 0, 0, 0, 100)])
 
     def ask(card, most):
         asked.append(most)
         return messages.DataEnd()
 
-    ahead = lease_prefetch.Ahead(ask, hands, patience_s=60, clock=clock)
+    ahead = lease_prefetch.PrefetchedLeases(ask, tracker, patience_s=60, clock=clock)
     for _ in range(10):
-        hands.claim(10)
+        tracker.claim(10)
         clock.now += 1
         ahead.keep_up(CARD, 10)
         if ahead._asked:
@@ -112,15 +112,15 @@ def test_after_the_end_it_does_not_ask_while_it_has_work():
 
 
 def test_when_it_hurries_one_more_is_asked_for_however_much_is_in_hand():
-    hands, clock = Hands(), Clock()
-    hands.open(CARD)
-    master = Master(hands)
-    ahead = lease_prefetch.Ahead(master, hands, patience_s=60, clock=clock)
-    hands.take(CARD, [Grant(1000 + n, 0, n, 0, 100) for n in range(40)])
+    tracker, clock = LeaseTracker(), Clock()
+    tracker.begin_pass(CARD)
+    master = Master(tracker)
+    ahead = lease_prefetch.PrefetchedLeases(master, tracker, patience_s=60, clock=clock)
+    tracker.add_grants(CARD, [Grant(1000 + n, 0, n, 0, 100) for n in range(40)])
     hurried = []
     for second in range(6):
         clock.now = float(second)
-        hands.heed((), (), hurry=second == 3)
+        tracker.apply_changes((), (), hurry=second == 3)
         ahead.keep_up(CARD, 10)
         if ahead._asked is not None:
             ahead._asked.result()

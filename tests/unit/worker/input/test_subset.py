@@ -43,7 +43,7 @@ def collate(samples):
 def test_batches_of_a_users_collate_are_read_again():
     opened = source.open_source(Bags(), collate_fn=collate)
     samples = np.arange(10, 15)
-    picked = subset.Picker(opened).pick(opened.fetch(samples), samples, PLACES, jagged=False)
+    picked = subset.SourcePicker(opened).pick(opened.fetch(samples), samples, PLACES, jagged=False)
     ids, offsets = collate([Bags()[14], Bags()[10], Bags()[12]])
     assert isinstance(picked, Batch) and picked.x.tolist() == ids.tolist() and picked.y.tolist() == offsets.tolist()
 
@@ -52,5 +52,5 @@ def test_a_plain_data_set_is_read_once():
     ids = torch.arange(40).view(20, 2)
     opened = source.open_source(TensorDataset(ids, ids[:, 0]))
     samples = np.arange(10, 15)
-    picked = subset.Picker(opened).pick(Batch(*opened.fetch(samples)), samples, PLACES, jagged=False)
+    picked = subset.SourcePicker(opened).pick(Batch(*opened.fetch(samples)), samples, PLACES, jagged=False)
     assert picked.x.tolist() == ids[[14, 10, 12]].tolist() and picked.y.tolist() == ids[[14, 10, 12], 0].tolist()

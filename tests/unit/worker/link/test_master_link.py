@@ -10,45 +10,49 @@ from springtide.domain.data.epochs import EpochPlace
 from springtide.domain.data.samples import DatasetCard
 from springtide.rpc.messages import messages
 from springtide.rpc.messages.messages import DataEnd, MemberReport
-from springtide.worker.link import master_link
+from springtide.telemetry.host.own_usage import OwnUsage
+from springtide.worker.link import master_link, subscriptions
+
+
+def worker_of(master):
+    return master_link.MasterLink(master, master_link.WorkerIdentity(1), OwnUsage(config.Settings()))
 
 
 def test_alone_a_worker_gets_all_shards_and_then_the_end():
-    alone = master_link.AloneLink(config.Settings(seed=7, slots=64))
+    alone = master_link.local_link(config.Settings(seed=7, slots=64))
     welcome = alone.join()
     assert (welcome.rank, welcome.workers, welcome.servers, welcome.seed, welcome.slots) == (0, 1, (), 7, 64)
     card = DatasetCard(samples=100, batch_size=10, shard_batches=4, epochs=2)
     counts = []
-    alone.hands.open(card)
-    while not isinstance(alone.lease(card, 1), DataEnd):
-        lease, claim = alone.hands.claim(100)
+    alone.leases.tracker.begin_pass(card)
+    while not isinstance(alone.leases.lease(card, 1), DataEnd):
+        lease, claim = alone.leases.tracker.claim(100)
         counts.append(lease.end - lease.first)
-        alone.hands.acknowledge([claim])
+        alone.leases.tracker.acknowledge([claim])
     assert counts == [40, 40, 20] * 2
 
 
 def test_alone_there_is_no_one_to_wait_for():
-    alone = master_link.AloneLink(config.Settings())
-    alone.barrier("weights")
-    alone.share("address", b"here")
-    assert alone.lookup("address") == b"here"
+    alone = master_link.local_link(config.Settings())
+    alone.shared.barrier("weights")
+    alone.shared.share("address", b"here")
+    assert alone.shared.lookup("address") == b"here"
     with pytest.raises(errors.UnknownName, match="Did you mean 'address'"):
-        alone.lookup("adress")
-    alone.report(MemberReport(samples=5))
-    assert alone.latest.samples == 5
+        alone.shared.lookup("adress")
+    alone.reports.report(MemberReport(samples=5))
+    assert alone.reports.latest.samples == 5
     alone.finish()
 
 
-def test_a_worker_that_is_only_told_the_end_was_not_needed(monkeypatch):
+def test_a_worker_that_is_only_told_the_end_was_not_needed():
     answers = [messages.WaitReply(), messages.DataEnd(), messages.LeaseReply(()), messages.DataEnd()]
-    master = SimpleNamespace(ask=lambda _: answers.pop(0), own_host="here")
-    monkeypatch.setattr(master_link.channel, "for_member", lambda *_: master)
-    worker = master_link.MasterLink(config.Settings(secret="00"), rank=1)
+    master = SimpleNamespace(ask=lambda _: answers.pop(0))
+    worker = worker_of(master)
     card = DatasetCard(samples=100, batch_size=10)
     told = []
     while answers:
-        worker.lease(card, 1)
-        told.append(worker.unneeded)
+        worker.leases.lease(card, 1)
+        told.append(worker.leases.unneeded)
     assert told == [False, True, False, False]
 
 
@@ -75,39 +79,35 @@ def test_addresses_of_servers_and_their_lives_go_together():
         placement=Placement(epoch=1, servers=2, server_of_slot=(0,) * 64),
         lives=(0, 1),
     )
-    now = master_link.whereabouts_now(welcome, messages.ServerAddresses(("host:9", "", "host:3"), (1, 2, 0)))
+    now = subscriptions.with_current_servers(welcome, messages.ServerAddresses(("host:9", "", "host:3"), (1, 2, 0)))
     assert (now.servers, now.lives) == (("host:9", "host:2", "host:3"), (1, 1, 0))
-    assert master_link.whereabouts_now(now, messages.ServerAddresses(("host:1",), (0,))) == now
+    assert subscriptions.with_current_servers(now, messages.ServerAddresses(("host:1",), (0,))) == now
 
 
-def test_states_are_told_with_every_heartbeat_until_a_master_has_answered(monkeypatch):
-    monkeypatch.setattr(
-        master_link.channel, "for_member", lambda *_: SimpleNamespace(ask=asked.append, own_host="here")
-    )
+def test_states_are_told_with_every_heartbeat_until_a_master_has_answered():
     asked, place = [], EpochPlace(2, 2, 3)
-    worker = master_link.MasterLink(config.Settings(secret="00"), rank=1)
-    worker.keep_objects({"schedule": b"early"}, place)
+    worker = worker_of(SimpleNamespace(ask=asked.append))
+    worker.reports.keep_objects({"schedule": b"early"}, place)
     for _ in range(2):  # the master died before it could answer the first
         beat = worker._beat()
         assert (beat.objects, beat.place) == ({"schedule": b"early"}, place)
-    worker.keep_objects({"schedule": b"late"}, place)
-    worker._take_pulse(messages.HeartbeatReply())
+    worker.reports.keep_objects({"schedule": b"late"}, place)
+    worker._on_pulse(messages.HeartbeatReply())
     assert worker._beat().objects == {"schedule": b"late"}, "the answer was to the one before"
-    worker._take_pulse(messages.HeartbeatReply())
+    worker._on_pulse(messages.HeartbeatReply())
     assert worker._beat().objects == {}
-    worker.keep_objects({"schedule": b"late"}, place)
-    worker.begin_epoch(EpochPlace(3, 3, 3), {"schedule": b"next"})
+    worker.reports.keep_objects({"schedule": b"late"}, place)
+    worker.reports.begin_epoch(EpochPlace(3, 3, 3), {"schedule": b"next"})
     assert asked == [messages.EpochBegun(EpochPlace(3, 3, 3), {"schedule": b"next"})]
     assert worker._beat().objects == {}, "what was taken before is not told after it"
 
 
-def test_a_worker_that_is_told_that_its_pass_is_cut_short_leaves(monkeypatch):
+def test_a_worker_that_is_told_that_its_pass_is_cut_short_leaves():
     answers = [messages.DataEnd(), messages.DataEnd(stop=True)]
-    master = SimpleNamespace(ask=lambda _: answers.pop(0), own_host="here")
-    monkeypatch.setattr(master_link.channel, "for_member", lambda *_: master)
-    worker = master_link.MasterLink(config.Settings(secret="00"), rank=1)
+    master = SimpleNamespace(ask=lambda _: answers.pop(0))
+    worker = worker_of(master)
     told = []
     while answers:
-        worker.lease(DatasetCard(samples=100, batch_size=10), 1)
+        worker.leases.lease(DatasetCard(samples=100, batch_size=10), 1)
         told.append(worker.draining)
     assert told == [False, True]

@@ -1,7 +1,7 @@
 import pytest
 
 from springtide.domain.plan import profile
-from springtide.worker.link.step_timer import Meter, Spent, Terms, exposed
+from springtide.worker.link.step_timer import ClientTime, StepMeter, StepTerms, exposed
 
 
 class Clock:
@@ -29,9 +29,11 @@ def one_step(meter, clock):
 
 def metered():
     clock = Clock()
-    meter = Meter(clock)
+    meter = StepMeter(clock)
     meter.waited = 0.0
-    meter.spent = lambda: Spent(lookup_s=clock.now, update_s=clock.now / 4, synchronization_s=1, wait_s=meter.waited)
+    meter.spent = lambda: ClientTime(
+        lookup_s=clock.now, update_s=clock.now / 4, synchronization_s=1, wait_s=meter.waited
+    )
     meter.restart()
     return meter, clock
 
@@ -57,15 +59,15 @@ def test_of_servers_time_a_step_has_what_the_worker_waited_for():
 
 
 def test_servers_that_nobody_waits_for_are_in_no_term_and_waits_for_nobody_are_synchronization():
-    hidden = exposed(Spent(), Spent(lookup_s=5, update_s=3, synchronization_s=2), own_s=7)
-    assert hidden == Terms(gradient_s=7)
-    blocked = exposed(Spent(), Spent(lookup_s=1, update_s=1, synchronization_s=2, wait_s=10), own_s=7)
-    assert blocked == Terms(gradient_s=7, update_s=1, lookup_s=1, synchronization_s=8)
+    hidden = exposed(ClientTime(), ClientTime(lookup_s=5, update_s=3, synchronization_s=2), own_s=7)
+    assert hidden == StepTerms(gradient_s=7)
+    blocked = exposed(ClientTime(), ClientTime(lookup_s=1, update_s=1, synchronization_s=2, wait_s=10), own_s=7)
+    assert blocked == StepTerms(gradient_s=7, update_s=1, lookup_s=1, synchronization_s=8)
 
 
 def test_with_tables_in_this_process_lookups_and_the_step_itself_are_terms():
     clock = Clock()
-    meter = Meter(clock)
+    meter = StepMeter(clock)
     meter.waited = 0.0
     one_step(meter, clock)
     (step,) = meter.steps

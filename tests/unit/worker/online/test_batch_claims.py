@@ -9,8 +9,8 @@ from springtide.data.stream.stream import Chunk
 from springtide.domain.data.leases import Grant, ShrinkRequest
 from springtide.domain.data.samples import DatasetCard
 from springtide.domain.data.streams import FAR, BatchCut, StreamCard
-from springtide.worker.link.lease_tracker import Hands
-from springtide.worker.online.batch_claims import MOST_AHEAD, Heads, batch_end
+from springtide.worker.link.lease_tracker import LeaseTracker
+from springtide.worker.online.batch_claims import MOST_AHEAD, PartitionHeads, batch_end
 
 B = 8
 CARD = DatasetCard(samples=0, batch_size=B, stream=StreamCard(url="log:///x"))
@@ -24,18 +24,20 @@ def chunk(first, next_, *, partition=0, without=(), expired=0):
 
 def holding(first=0, end=FAR, *, partition=0, cuts=()):
     """Hands with one lease, and heads that follow it."""
-    hands, heads = Hands(), Heads(B)
-    hands.open(CARD)
-    hands.take(CARD, [Grant(partition, 0, partition, first, end)], cuts=[BatchCut(partition, first, at) for at in cuts])
-    heads.follow(hands.tails())
-    return hands, heads
+    tracker, heads = LeaseTracker(), PartitionHeads(B)
+    tracker.begin_pass(CARD)
+    tracker.add_grants(
+        CARD, [Grant(partition, 0, partition, first, end)], cuts=[BatchCut(partition, first, at) for at in cuts]
+    )
+    heads.follow(tracker.tails())
+    return tracker, heads
 
 
-def claimed(hands, heads):
+def claimed(tracker, heads):
     """What can be claimed now, as (begin, end, offsets)."""
     found = []
     for whole in heads.whole():
-        claim = hands.claim_run(whole.tail, whole.end)
+        claim = tracker.claim_run(whole.tail, whole.end)
         if claim is None:
             heads.dropped(whole)
             continue
@@ -52,14 +54,14 @@ def test_a_batch_ends_at_the_next_multiple_a_cut_or_the_end():
 
 
 def test_only_whole_batches_are_claimed_however_chunks_fall():
-    hands, heads = holding()
+    tracker, heads = holding()
     heads.take_in(chunk(0, 5), at=0.0)
-    assert claimed(hands, heads) == []
+    assert claimed(tracker, heads) == []
     heads.take_in(chunk(5, 19), at=0.0)
-    assert claimed(hands, heads) == [(0, 8, list(range(8))), (8, 16, list(range(8, 16)))]
+    assert claimed(tracker, heads) == [(0, 8, list(range(8))), (8, 16, list(range(8, 16)))]
     assert heads.positions() == {0: 19}
     heads.take_in(chunk(19, 24), at=0.0)
-    assert claimed(hands, heads) == [(16, 24, list(range(16, 24)))]
+    assert claimed(tracker, heads) == [(16, 24, list(range(16, 24)))]
 
 
 def test_a_chunk_from_elsewhere_is_dropped():
@@ -70,70 +72,70 @@ def test_a_chunk_from_elsewhere_is_dropped():
 
 
 def test_a_gap_is_claimed_at_once_up_to_the_batch_in_which_records_begin_again():
-    hands, heads = holding()
+    tracker, heads = holding()
     assert heads.take_in(chunk(0, 1003, without=range(1001), expired=1001), at=0.0) == 1001
-    assert claimed(hands, heads) == [(0, 1000, [])]
+    assert claimed(tracker, heads) == [(0, 1000, [])]
     heads.take_in(chunk(1003, 1008), at=0.0)
-    assert claimed(hands, heads) == [(1000, 1008, [1001, 1002, 1003, 1004, 1005, 1006, 1007])]
+    assert claimed(tracker, heads) == [(1000, 1008, [1001, 1002, 1003, 1004, 1005, 1006, 1007])]
 
 
 def test_where_a_partition_ends_the_last_batch_ends_too():
-    hands, heads = holding(end=FAR)
+    tracker, heads = holding(end=FAR)
     heads.take_in(chunk(0, 11), at=0.0)
-    assert claimed(hands, heads) == [(0, 8, list(range(8)))]
-    hands.end_run(0, 11)
-    heads.follow(hands.tails())
-    assert claimed(hands, heads) == [(8, 11, [8, 9, 10])]
+    assert claimed(tracker, heads) == [(0, 8, list(range(8)))]
+    tracker.end_run(0, 11)
+    heads.follow(tracker.tails())
+    assert claimed(tracker, heads) == [(8, 11, [8, 9, 10])]
     assert heads.positions() == {}
 
 
 def test_records_that_wait_at_the_head_are_cut_off_once_the_master_has_noted_it():
-    hands, heads = holding()
+    tracker, heads = holding()
     heads.take_in(chunk(0, 3), at=10.0)
     assert heads.lingering({0: 5}, before=20.0) == (), "there is more to read"
     assert heads.lingering({0: 3}, before=9.0) == (), "they have not waited long"
     assert heads.lingering({0: 3}, before=10.0) == (BatchCut(0, 0, 3),)
     heads.take_in(chunk(3, 9), at=11.0)
-    assert claimed(hands, heads) == [], "the master may have noted it: the batch must end there, full or not"
+    assert claimed(tracker, heads) == [], "the master may have noted it: the batch must end there, full or not"
     assert heads.lingering({0: 9}, before=0.0) == (BatchCut(0, 0, 3),), "it is asked for until that is known"
-    hands.note_cuts([BatchCut(0, 0, 3)], era=0)
-    heads.follow(hands.tails())
-    assert claimed(hands, heads) == [(0, 3, [0, 1, 2]), (3, 8, [3, 4, 5, 6, 7])]
+    tracker.note_cuts([BatchCut(0, 0, 3)], era=0)
+    heads.follow(tracker.tails())
+    assert claimed(tracker, heads) == [(0, 3, [0, 1, 2]), (3, 8, [3, 4, 5, 6, 7])]
 
 
 def test_a_cut_that_was_asked_for_where_the_partition_turns_out_to_end_is_not_waited_for():
-    hands, heads = holding()
+    tracker, heads = holding()
     heads.take_in(chunk(0, 3), at=0.0)
     assert heads.lingering({0: 3}, before=1.0) == (BatchCut(0, 0, 3),)
-    hands.end_run(0, 3)
-    heads.follow(hands.tails())
-    assert claimed(hands, heads) == [(0, 3, [0, 1, 2])] and heads.lingering({0: 3}, before=1.0) == ()
+    tracker.end_run(0, 3)
+    heads.follow(tracker.tails())
+    assert claimed(tracker, heads) == [(0, 3, [0, 1, 2])] and heads.lingering({0: 3}, before=1.0) == ()
 
 
 def test_whoever_gets_the_lease_next_cuts_where_the_one_before_did():
-    hands, heads = holding(first=0, cuts=(3, 13))
+    tracker, heads = holding(first=0, cuts=(3, 13))
     heads.take_in(chunk(0, 17), at=0.0)
-    assert [(begin, end) for begin, end, _ in claimed(hands, heads)] == [(0, 3), (3, 8), (8, 13), (13, 16)]
+    assert [(begin, end) for begin, end, _ in claimed(tracker, heads)] == [(0, 3), (3, 8), (8, 13), (13, 16)]
 
 
 def test_a_lease_that_is_wished_to_end_ends_behind_the_last_batch_that_was_claimed():
-    hands, heads = holding()
+    tracker, heads = holding()
     heads.take_in(chunk(0, 10), at=0.0)
-    assert claimed(hands, heads) == [(0, 8, list(range(8)))]
+    assert claimed(tracker, heads) == [(0, 8, list(range(8)))]
     heads.take_in(chunk(10, 20), at=0.0)
-    assert hands.heed((), [ShrinkRequest(0, 0, 0)])
-    assert hands.tails()[0].end == 8
-    assert claimed(hands, heads) == [], "not even what was read before"
-    heads.follow(hands.tails())
+    assert tracker.apply_changes((), [ShrinkRequest(0, 0, 0)])
+    assert tracker.tails()[0].end == 8
+    assert claimed(tracker, heads) == [], "not even what was read before"
+    heads.follow(tracker.tails())
     assert heads.positions() == {}
 
 
 def test_a_lease_that_comes_again_is_read_from_its_beginning():
-    hands, heads = holding()
+    tracker, heads = holding()
     heads.take_in(chunk(0, 20), at=0.0)
-    claimed(hands, heads)
-    hands.take(CARD, [Grant(0, 0, 0, 0, FAR)], era=1)
-    heads.follow(hands.tails())
+    claimed(tracker, heads)
+    tracker.add_grants(CARD, [Grant(0, 0, 0, 0, FAR)], era=1)
+    heads.follow(tracker.tails())
     assert heads.positions() == {0: 0}
 
 
@@ -142,13 +144,13 @@ def test_two_who_read_the_same_partition_claim_the_same_batches(data, gaps, note
     noted = sorted(at for at in noted if at % B)
     runs = []
     for _ in range(2):
-        hands, heads = holding(end=80, cuts=noted)
+        tracker, heads = holding(end=80, cuts=noted)
         batches, position = [], 0
         while position < 80:
             step = data.draw(some.integers(1, 30))
             heads.take_in(chunk(position, min(80, position + step), without=gaps), at=0.0)
             position = min(80, position + step)
-            batches += claimed(hands, heads)
+            batches += claimed(tracker, heads)
         assert not heads.positions()
         runs.append([(begin, end, offsets) for begin, end, offsets in batches if offsets])
         assert [at for *_, offsets in batches for at in offsets] == [at for at in range(80) if at not in gaps]
@@ -158,15 +160,15 @@ def test_two_who_read_the_same_partition_claim_the_same_batches(data, gaps, note
 
 
 def test_while_a_cut_is_not_answered_only_so_much_is_read_of_its_partition():
-    hands, heads = holding()
+    tracker, heads = holding()
     heads.take_in(chunk(0, 5), at=0.0)
     (cut,) = heads.lingering({0: 5}, before=1.0)
     at = 5
     while heads.positions():  # a burst, and the master is away
         heads.take_in(chunk(at, at + B), at=2.0)
         at += B
-        assert claimed(hands, heads) == [] and at <= (MOST_AHEAD + 2) * B
-    hands.note_cuts([cut], 0)
-    heads.follow(hands.tails())
-    assert [end for _, end, _ in claimed(hands, heads)] == [5, *range(B, at - at % B + 1, B)]
+        assert claimed(tracker, heads) == [] and at <= (MOST_AHEAD + 2) * B
+    tracker.note_cuts([cut], 0)
+    heads.follow(tracker.tails())
+    assert [end for _, end, _ in claimed(tracker, heads)] == [5, *range(B, at - at % B + 1, B)]
     assert heads.positions() == {0: at}

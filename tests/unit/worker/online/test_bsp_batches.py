@@ -11,10 +11,10 @@ from springtide.data.stream.log.layout import LogSettings
 from springtide.data.stream.log.stream import create
 from springtide.domain.data.leases import LeaseHolder, NoLease
 from springtide.rpc.messages.messages import DataEnd, LeaseReply, WaitReply
-from springtide.worker.bsp.group import Place
-from springtide.worker.input.batches import PAUSED
-from springtide.worker.link.lease_tracker import Hands
-from springtide.worker.online.bsp_batches import InStep
+from springtide.worker.bsp.group import GroupPlace
+from springtide.worker.input.read_batch import PAUSED
+from springtide.worker.link.lease_tracker import LeaseTracker
+from springtide.worker.online.bsp_batches import BspStreamFeed
 from springtide.worker.online.stream_setup import card_of
 
 BATCH = 8
@@ -24,13 +24,14 @@ class GroupLink:
     """A rank's link to a book that all ranks share; what `master.data.leases` does, without waiting."""
 
     def __init__(self, book, rank):
-        self.book, self.rank, self.hands, self.draining = book, rank, Hands(), False
+        self.book, self.rank, self.draining = book, rank, False
+        self.tracker, self.leases = LeaseTracker(), self
 
     def lease(self, card, most, seen=()):
-        words = self.hands.words()
+        words = self.tracker.report()
         holder = LeaseHolder(self.rank)
         self.book.report(holder, words.progress, 0.0)
-        self.hands.told(words)
+        self.tracker.on_reported(words)
         answer = self.book.lease(holder, card, most, 0.0, seen=self.book.news(card, seen))
         if answer is NoLease.WAIT:
             convoy = self.book.bsp_stream(card)
@@ -39,7 +40,7 @@ class GroupLink:
                 answer = self.book.lease(holder, card, most, 0.0)
         if isinstance(answer, NoLease):
             return WaitReply() if answer is NoLease.WAIT else DataEnd()
-        self.hands.take(card, answer)
+        self.tracker.add_grants(card, answer)
         return LeaseReply(answer)
 
 
@@ -68,7 +69,7 @@ def ranks(log, workers, **options):
     for rank in range(workers):
         book.report(LeaseHolder(rank), (), 0.0)  # all are there from the beginning
     return [
-        InStep(dataset, log, card, GroupLink(book, rank), lambda rank=rank: Place(rank, workers, 1))
+        BspStreamFeed(dataset, log, card, GroupLink(book, rank), lambda rank=rank: GroupPlace(rank, workers, 1))
         for rank in range(workers)
     ]
 
@@ -80,7 +81,7 @@ def everything(feeds):
         handed = []
         for one in feed.batches():
             if one is not PAUSED:
-                feed.link.hands.acknowledge([one.order.claim])
+                feed.link.tracker.acknowledge([one.order.claim])
                 feed.use.trained([one.order.claim])
                 handed.append(one)
         found.append(handed)

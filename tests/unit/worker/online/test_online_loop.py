@@ -106,8 +106,8 @@ def test_records_that_come_later_are_trained_as_they_come_in_batches_that_are_no
     assert sizes == [B, 3, 5, 2]
     assert counts() == dict.fromkeys(range(log.count), 1.0)
     job.finish()
-    assert job._link.latest.stream.records == log.count
-    assert job._link.latest.stream.lag_p99_s < 60
+    assert job._link.reports.latest.stream.records == log.count
+    assert job._link.reports.latest.stream.lag_p99_s < 60
 
 
 def test_until_now_ends_where_the_stream_ended_when_the_job_began(log):
@@ -173,7 +173,7 @@ def test_records_that_cannot_be_trained_are_put_aside_and_the_rest_is_trained(lo
     job.finish()
     assert job._wired.step.count == 2, "the batch of which nothing is left is named to the servers too"
     assert counts() == dict.fromkeys([*range(B - 4), 7001, 7002], 1.0)
-    use = job._link.latest.stream
+    use = job._link.reports.latest.stream
     assert (use.corrupt, use.oversized, use.late, use.records) == (1 + B, 1, 0, B - 2), "what is trained, no more"
     [letters] = (tmp_path / "dead").iterdir()
     assert len(letters.read_text().splitlines()) == 2 + B
@@ -214,7 +214,7 @@ def test_what_retention_deletes_before_it_was_read_is_counted_and_the_rest_is_tr
         step(model, optimizer, batch)
     job.finish()
     assert counts() == dict.fromkeys([*range(B), *range(kept, log.count)], 1.0)
-    assert job._link.latest.stream.expired == kept - B
+    assert job._link.reports.latest.stream.expired == kept - B
     assert "deleted by the stream's retention" in caplog.text
 
 
@@ -227,7 +227,7 @@ def test_a_clock_that_jumps_changes_nothing_but_the_lag_that_is_shown(log):
         step(model, optimizer, batch)
     job.finish()
     assert counts() == dict.fromkeys(range(log.count), 1.0)
-    assert job._link.latest.stream.records == log.count and job._link.latest.stream.lag_p50_s >= 0.0
+    assert job._link.reports.latest.stream.records == log.count and job._link.reports.latest.stream.lag_p50_s >= 0.0
 
 
 def test_a_batch_that_another_has_cut_elsewhere_is_dropped_unless_it_is_ours(log):
@@ -238,7 +238,7 @@ def test_a_batch_that_another_has_cut_elsewhere_is_dropped_unless_it_is_ours(log
     for _ in batches:
         claims = list(step_of._trained.claims)
         assert not step_of.on_torn(claims), "it is ours: that cannot be"
-        job._link.hands.heed([(claims[0].shard, claims[0].first)], ())
+        job._link.leases.tracker.apply_changes([(claims[0].shard, claims[0].first)], ())
         assert step_of.on_torn(claims)
         break
 

@@ -5,7 +5,7 @@ import threading
 from springtide.domain.data.samples import DatasetCard
 from springtide.domain.data.streams import BatchCut, PartitionRange, StreamCard
 from springtide.rpc.messages import messages
-from springtide.worker.online.stream_client import Asking
+from springtide.worker.online.stream_client import StreamLeases
 
 CARD = DatasetCard(samples=0, batch_size=8, stream=StreamCard(url="log:///x"))
 
@@ -16,6 +16,7 @@ class Away:
     def __init__(self):
         self.back, self.asked = threading.Event(), []
         self.begun = threading.Semaphore(0)
+        self.leases = self
 
     def cut(self, cuts):
         self.asked.append(cuts)
@@ -25,7 +26,7 @@ class Away:
 
 def test_a_cut_that_is_not_answered_is_not_asked_again_meanwhile_and_keeps_no_process_alive():
     link = Away()
-    asking = Asking(link, CARD, stream=None)
+    asking = StreamLeases(link, CARD, stream=None)
     first, second = (BatchCut(0, 0, 5),), (BatchCut(0, 0, 6),)
     asking.cut(first)
     assert link.begun.acquire(timeout=60)
@@ -47,8 +48,9 @@ class Patient:
     """A link with partitions in hand, whose master has nothing more; and the stream that it reads."""
 
     def __init__(self):
-        self.hands, self.busy = self, True
+        self.tracker, self.is_busy = self, True
         self.asked, self.looked = threading.Semaphore(0), 0
+        self.leases = self
 
     def lease(self, card, most, seen):
         assert (most, seen) == (1, (PartitionRange(0, 0, 9),))
@@ -62,7 +64,7 @@ class Patient:
 
 def test_a_question_is_always_with_the_master_though_the_stream_is_looked_at_seldom():
     link = Patient()
-    asking = Asking(link, CARD, stream=link, every_s=1e9)
+    asking = StreamLeases(link, CARD, stream=link, every_s=1e9)
     asking.begin()
     try:
         assert all(link.asked.acquire(timeout=60) for _ in range(4))

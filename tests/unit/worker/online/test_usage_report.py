@@ -3,8 +3,8 @@ import numpy as np
 from springtide.data.stream.records import Records
 from springtide.domain.data.leases import Grant
 from springtide.domain.data.streams import FAR, PartitionView, StepSums
-from springtide.worker.link.lease_tracker import Claim, Tail
-from springtide.worker.online.usage_report import Use
+from springtide.worker.link.lease_tracker import BatchClaim, LeaseTail
+from springtide.worker.online.usage_report import StreamMeter
 
 
 def records(first, count, at):
@@ -13,38 +13,40 @@ def records(first, count, at):
 
 def test_the_lag_is_from_append_to_trained_and_never_negative():
     now = [100.0]
-    use = Use(clock=lambda: now[0])
-    one, two = Claim(0, 0, 0, 4), Claim(1, 0, 0, 4)
+    use = StreamMeter(clock=lambda: now[0])
+    one, two = BatchClaim(0, 0, 0, 4), BatchClaim(1, 0, 0, 4)
     use.handed(one, records(0, 4, [90.0, 92.0, 94.0, 96.0]), 4)
     use.handed(two, records(0, 4, 500.0), 4)  # appended by a clock that is ahead
     use.trained([one])
     found = use.report([])
     assert (found.records, found.lag_p50_s) == (4, 7.0) and 9.9 < found.lag_p99_s <= 10.0
-    use.trained([two, Claim(7, 0, 0, 4)])
+    use.trained([two, BatchClaim(7, 0, 0, 4)])
     found = use.report([])
     assert found.records == 8 and found.lag_p50_s >= 0.0
 
 
 def test_a_partition_is_as_old_as_the_first_record_that_is_not_trained_wherever_that_is():
-    use = Use()
+    use = StreamMeter()
     grant = Grant(3, 0, 3, 0, FAR)
-    assert use.report([Tail(grant, 0, FAR, 0)]).partitions == (), "nobody has looked yet where it ends"
+    assert use.report([LeaseTail(grant, 0, FAR, 0)]).partitions == (), "nobody has looked yet where it ends"
     use.stands({3: 50.0}, {3: 40})
-    assert use.report([Tail(grant, 0, FAR, 0)]).partitions == (PartitionView(3, 0, 40, 50.0),)
-    use.claimed(Claim(3, 0, 0, 8), records(0, 8, 50.0))
-    use.claimed(Claim(3, 0, 8, 16), records(8, 8, 60.0))
+    assert use.report([LeaseTail(grant, 0, FAR, 0)]).partitions == (PartitionView(3, 0, 40, 50.0),)
+    use.claimed(BatchClaim(3, 0, 0, 8), records(0, 8, 50.0))
+    use.claimed(BatchClaim(3, 0, 8, 16), records(8, 8, 60.0))
     use.stands({3: 70.0}, {3: 40})
-    assert use.report([Tail(grant, 16, FAR, 0)]).partitions == (PartitionView(3, 0, 40, 50.0),)
-    assert use.report([Tail(grant, 16, FAR, 8)]).partitions == (PartitionView(3, 8, 40, 60.0),)
-    assert use.report([Tail(grant, 16, FAR, 16)]).partitions == (PartitionView(3, 16, 40, 70.0),)
+    assert use.report([LeaseTail(grant, 16, FAR, 0)]).partitions == (PartitionView(3, 0, 40, 50.0),)
+    assert use.report([LeaseTail(grant, 16, FAR, 8)]).partitions == (PartitionView(3, 8, 40, 60.0),)
+    assert use.report([LeaseTail(grant, 16, FAR, 16)]).partitions == (PartitionView(3, 16, 40, 70.0),)
     use.stands({}, {})
-    assert use.report([Tail(grant, 16, FAR, 16)]).partitions == (PartitionView(3, 16, 40, 0.0),), "it is not read now"
+    assert use.report([LeaseTail(grant, 16, FAR, 16)]).partitions == (PartitionView(3, 16, 40, 0.0),), (
+        "it is not read now"
+    )
     assert use.report([]).partitions == ()
 
 
 def test_time_is_counted_as_waited_or_busy():
     now = [0.0]
-    use = Use(counter=lambda: now[0])
+    use = StreamMeter(counter=lambda: now[0])
     now[0] = 3.0
     use.waits(False)
     now[0] = 5.0
@@ -56,7 +58,7 @@ def test_time_is_counted_as_waited_or_busy():
 
 def test_what_steps_took_is_summed_though_reports_are_made_in_their_midst():
     now = [0.0]
-    use = Use(counter=lambda: now[0])
+    use = StreamMeter(counter=lambda: now[0])
     use.waits(False, 10)
     now[0] = 1.0
     assert use.report([]).steps == StepSums()
@@ -70,7 +72,7 @@ def test_what_steps_took_is_summed_though_reports_are_made_in_their_midst():
 
 
 def test_what_is_read_and_refused_is_counted():
-    use = Use()
+    use = StreamMeter()
     use.read(records(0, 5, np.zeros(5)), expired=2)
     use.refused("late", 3)
     use.refused("corrupt")

@@ -15,7 +15,8 @@ from springtide.dataworker.split.search import split
 from springtide.dataworker.split.search.report import Explanation
 from springtide.dataworker.transport import codec
 from springtide.embedding.lookup import id_routes
-from springtide.worker.split.controller import Fed, Splitting
+from springtide.worker.input.read_batch import Fed
+from springtide.worker.split.controller import Splitting
 from springtide.worker.split.lazy_leaf import Absent
 from springtide.worker.split.loop_watcher import BATCHES
 from tests.unit.worker import hashed

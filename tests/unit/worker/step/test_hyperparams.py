@@ -9,7 +9,7 @@ from springtide import errors
 from springtide.embedding.lookup import table_client
 from springtide.embedding.modules import convert
 from springtide.worker.link.optimizer import JobOptimizer
-from springtide.worker.step.hyperparams import Rates
+from springtide.worker.step.hyperparams import TableRates
 
 
 def served(model):
@@ -24,7 +24,7 @@ def test_a_weight_in_no_group_is_left_alone_as_in_plain_pytorch():
     model = nn.ModuleList([nn.EmbeddingBag(4, 2), nn.EmbeddingBag(4, 2)])
     tables = served(model)
     optimizer = torch.optim.SGD([model[0].weight], lr=0.1)
-    rates = Rates([optimizer], tables)
+    rates = TableRates([optimizer], tables)
     assert rates.now([stepping(optimizer)]) == [(tables[0].spec.id, 0.1, 0.0, 0)]
     assert rates.idle_weights([stepping(optimizer)]) == [model[1].weight]
 
@@ -32,14 +32,14 @@ def test_a_weight_in_no_group_is_left_alone_as_in_plain_pytorch():
 def test_a_table_that_names_an_optimizer_but_is_in_no_group_is_refused():
     tables = served(nn.Sequential(springtide.EmbeddingBag(2, optimizer="ftrl")))
     with pytest.raises(errors.BadInput, match="'0' names an optimizer, but its weight is in no parameter group"):
-        Rates([torch.optim.SGD([torch.zeros(1)], lr=0.1)], tables)
+        TableRates([torch.optim.SGD([torch.zeros(1)], lr=0.1)], tables)
 
 
 def test_tables_of_an_optimizer_that_has_not_stepped_are_idle():
     model = nn.ModuleList([nn.EmbeddingBag(4, 2), nn.EmbeddingBag(4, 2)])
     tables = served(model)
     first, second = (torch.optim.SGD([table.weight], lr=0.1) for table in tables)
-    rates = Rates([first, second], tables)
+    rates = TableRates([first, second], tables)
     assert rates.idle_weights([stepping(first)]) == [tables[1].weight]
     assert [hyper[0] for hyper in rates.now([stepping(first)])] == [tables[0].spec.id]
 
@@ -48,7 +48,7 @@ def test_a_rate_that_changes_is_told_with_the_next_push():
     model = nn.Sequential(nn.EmbeddingBag(4, 2))
     tables = served(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    rates = Rates([optimizer], tables)
+    rates = TableRates([optimizer], tables)
     assert rates.now([stepping(optimizer)])[0][1] == 0.1
     optimizer.param_groups[0]["lr"] = 0.05
     assert rates.now([stepping(optimizer)])[0][1] == 0.05
@@ -58,7 +58,7 @@ def test_a_rate_that_changes_is_told_with_the_next_push():
 def test_a_momentum_that_a_schedule_changes_is_refused_since_servers_would_not_follow(table):
     model = nn.Sequential(table)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.5)
-    rates = Rates([optimizer], served(model))
+    rates = TableRates([optimizer], served(model))
     rates.now([stepping(optimizer)])
     torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=1.0, total_steps=9)
     with pytest.raises(
@@ -70,6 +70,6 @@ def test_a_momentum_that_a_schedule_changes_is_refused_since_servers_would_not_f
 def test_a_table_with_its_own_optimizer_does_not_mind_the_groups_momentum():
     model = nn.Sequential(springtide.EmbeddingBag(2, optimizer="adagrad"))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    rates = Rates([optimizer], served(model))
+    rates = TableRates([optimizer], served(model))
     optimizer.param_groups[0]["momentum"] = 0.9
     assert len(rates.now([stepping(optimizer)])) == 1

@@ -44,8 +44,8 @@ class Saves:
     def __init__(self, role: Any, folder: pathlib.Path) -> None:
         from springtide.server import checkpoints
 
-        self._role, self._folder, self._make = role, folder, checkpoints.Saver
-        self._saver = checkpoints.Saver(role, folder, "server-0.0", run="bench")
+        self._role, self._folder, self._make = role, folder, checkpoints.SlotSaver
+        self._saver = checkpoints.SlotSaver(role, folder, "server-0.0", run="bench")
         self._number, self._thread, self._done = 0, threading.Thread(), dict[str, Any]()
 
     def begin(self, request: dict[str, Any]) -> None:

@@ -19,11 +19,11 @@ from springtide.data.stream.log.stream import LogStream
 from springtide.domain.data.leases import Grant
 from springtide.domain.data.samples import DatasetCard
 from springtide.domain.data.streams import FAR, BatchCut, StreamCard
-from springtide.worker.link.lease_tracker import Hands
+from springtide.worker.link.lease_tracker import LeaseTracker
 from springtide.worker.online.shuffling.peers import Peers
-from springtide.worker.online.shuffling.shuffle_unit import Unit
-from springtide.worker.online.stream_reader import Reading
-from springtide.worker.online.usage_report import Use
+from springtide.worker.online.shuffling.shuffle_unit import ShuffleUnit
+from springtide.worker.online.stream_reader import StreamBatchReader
+from springtide.worker.online.usage_report import StreamMeter
 from springtide_lab.bench.stream.shuffling.scene import Scene
 
 LOOK_S = 0.1
@@ -32,12 +32,12 @@ LOOK_S = 0.1
 class Cuts:
     """What a master would note of cuts, noted at once: in this bench partitions stay where they are."""
 
-    def __init__(self, hands: Hands) -> None:
-        self._hands = hands
+    def __init__(self, tracker: LeaseTracker) -> None:
+        self._tracker = tracker
 
     def cut(self, cuts: tuple[BatchCut, ...]) -> None:
         """These are noted."""
-        self._hands.note_cuts(cuts, self._hands.era)
+        self._tracker.note_cuts(cuts, self._tracker.era)
 
 
 def main() -> None:
@@ -51,12 +51,20 @@ def run(asked: dict[str, Any]) -> None:
     before = _cpu_s()
     scene: Scene = msgspec.convert(asked["scene"], Scene)
     rank, own = int(asked["rank"]), list(asked["partitions"])
-    hands, stream = _leased(scene, own, asked["url"]), LogStream(pathlib.Path(asked["folder"]))
-    unit = Unit(hands, strategy=asked["strategy"], seed=rank)
+    tracker, stream = _leased(scene, own, asked["url"]), LogStream(pathlib.Path(asked["folder"]))
+    unit = ShuffleUnit(tracker, strategy=asked["strategy"], seed=rank)
     _meet(unit, asked, f"worker-{rank}.0")
-    use, over = Use(), threading.Event()
-    reading = Reading(stream, hands, unit, Cuts(hands), use, batch_size=scene.batch, linger_s=scene.linger_s)  # type: ignore[arg-type]
-    looking = threading.Thread(target=_look, args=(hands, own, over, pathlib.Path(asked["seen"])))
+    use, over = StreamMeter(), threading.Event()
+    reading = StreamBatchReader(
+        stream,
+        tracker,
+        unit,
+        Cuts(tracker),  # type: ignore[arg-type]
+        use,
+        batch_size=scene.batch,
+        linger_s=scene.linger_s,
+    )
+    looking = threading.Thread(target=_look, args=(tracker, own, over, pathlib.Path(asked["seen"])))
     told = threading.Thread(target=_until_told, args=(over,))
     reading.begin()
     looking.start()
@@ -70,14 +78,14 @@ def run(asked: dict[str, Any]) -> None:
     stream.close()
     _say(
         {
-            "trained": trained, "read_bytes": use.report(hands.tails()).read_bytes, "forwarded": done.forwarded,
+            "trained": trained, "read_bytes": use.report(tracker.tails()).read_bytes, "forwarded": done.forwarded,
             "sent_bytes": done.forwarded_bytes, "received": done.received, "came_home": done.came_home,
             "cpu_s": _cpu_s() - before, "failure": repr(reading.failure or ""),
         }
     )  # fmt: skip
 
 
-def _meet(unit: Unit, asked: dict[str, Any], name: str) -> None:
+def _meet(unit: ShuffleUnit, asked: dict[str, Any], name: str) -> None:
     """Find the others, unless nothing is to be given to them."""
     if asked["strategy"] == "none":
         _say({"address": ""})
@@ -94,15 +102,15 @@ def _cpu_s() -> float:
     return spent.ru_utime + spent.ru_stime
 
 
-def _leased(scene: Scene, own: list[int], url: str) -> Hands:
-    hands = Hands()
+def _leased(scene: Scene, own: list[int], url: str) -> LeaseTracker:
+    tracker = LeaseTracker()
     card = DatasetCard(samples=0, batch_size=scene.batch, shard_batches=1, shuffle=False, stream=StreamCard(url=url))
-    hands.open(card)
-    hands.take(card, [Grant(each, 0, each, 0, FAR) for each in own])
-    return hands
+    tracker.begin_pass(card)
+    tracker.add_grants(card, [Grant(each, 0, each, 0, FAR) for each in own])
+    return tracker
 
 
-def _train(unit: Unit, scene: Scene, over: threading.Event) -> int:
+def _train(unit: ShuffleUnit, scene: Scene, over: threading.Event) -> int:
     """Wait as long as each batch would take to train; never shorter because another wait was too long."""
     trained, free_at = 0, time.monotonic()
     while not over.is_set():
@@ -118,12 +126,12 @@ def _train(unit: Unit, scene: Scene, over: threading.Event) -> int:
     return trained
 
 
-def _look(hands: Hands, own: list[int], over: threading.Event, path: pathlib.Path) -> None:
+def _look(tracker: LeaseTracker, own: list[int], over: threading.Event, path: pathlib.Path) -> None:
     """How far each partition is, ten times a second, to a file in the end."""
     times: list[float] = []
     rows: list[list[int]] = []
     while not over.wait(LOOK_S):
-        offsets = {word.shard: word.offset for word in hands.words().progress}
+        offsets = {word.shard: word.offset for word in tracker.report().progress}
         times.append(time.time())
         rows.append([offsets[each] for each in own])
     np.savez(path, times=np.array(times), offsets=np.array(rows, np.int64).reshape(len(rows), len(own)), own=own)

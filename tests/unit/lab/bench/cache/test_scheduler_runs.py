@@ -43,4 +43,4 @@ def test_an_adaptive_drive_gets_the_plan_s_time_and_a_share_of_the_allocation_s(
     batches = scheduler_runs.features(stream, batch=64)
     given, kept = schedule.adaptive(batches, scheduler_runs.settings(stream, workers=4), static, share=0.5, warmup=3)
     assert given > max(np.quantile([t.rest_s for t in static.took], 0.5), 0)
-    assert kept.units.max() <= 26 and isinstance(kept.took[0], budget.Took)
+    assert kept.units.max() <= 26 and isinstance(kept.took[0], budget.ScheduleTime)

@@ -14,7 +14,7 @@ import springtide as st
 from springtide import errors
 from springtide.domain.model import reduction
 from springtide.worker.bsp.batch_order import units
-from springtide.worker.input.batches import Handed
+from springtide.worker.input.read_batch import ReadBatch
 from tests.unit.worker import clicks, ranks
 from tests.unit.worker.cache.test_row_cache import OPTIMIZERS, skewed
 
@@ -190,8 +190,8 @@ def test_an_overflow_in_a_batch_that_the_loop_has_left_skips_no_other_batch():
 def test_what_data_workers_made_of_a_whole_part_goes_with_none_of_its_units():
     order = SimpleNamespace(places=np.arange(8), whole=np.arange(8), indices=np.arange(8))
     picker = SimpleNamespace(pick=lambda batch, indices, mine, jagged: batch[mine])
-    cutting = units.Cutting(SimpleNamespace(settled=False), picker, 4)
-    cut = list(cutting.units(Handed(order, np.arange(8), crossing=("of all eight",))))
+    cutting = units.UnitSplitter(SimpleNamespace(settled=False), picker, 4)
+    cut = list(cutting.units(ReadBatch(order, np.arange(8), crossing=("of all eight",))))
     assert [(one.batch.tolist(), one.crossing) for one in cut] == [([0, 1, 2, 3], None), ([4, 5, 6, 7], None)]
 
 

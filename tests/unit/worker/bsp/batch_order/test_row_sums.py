@@ -17,7 +17,7 @@ def made(entries, seed=0):
         chance = np.random.default_rng((seed, table, key % 2**64, place))
         values = (chance.normal(size=DIMS[table]) * 10.0 ** (place % 9 - 4)).astype(np.float32)
         keys, places, dims = (np.array([one], np.int64) for one in (key, place, DIMS[table]))
-        parts.append(row_sums.Rows(np.array([table], np.uint16), keys, places, dims, values))
+        parts.append(row_sums.RowGradients(np.array([table], np.uint16), keys, places, dims, values))
     return row_sums.together(parts)
 
 
@@ -59,7 +59,7 @@ def test_a_row_of_one_unit_stays_as_it_is_a_negative_zero_too():
 @given(entries)
 def test_rows_reach_another_rank_as_they_are(found):
     sent = made(sorted(found))
-    for column, other in zip(row_sums.Rows.from_bytes(sent.to_bytes()), sent, strict=True):
+    for column, other in zip(row_sums.RowGradients.from_bytes(sent.to_bytes()), sent, strict=True):
         assert column.dtype == other.dtype and np.array_equal(column, other)
 
 

@@ -14,8 +14,8 @@ from springtide.domain.data.leases import Grant
 from springtide.domain.data.samples import DatasetCard
 from springtide.platforms.agent import credentials
 from springtide.rpc.transport import frames, handshake_limits
-from springtide.worker.link.lease_tracker import Claim, Hands
-from springtide.worker.online.shuffling import Run, Unit, peer_messages, peers
+from springtide.worker.link.lease_tracker import BatchClaim, LeaseTracker
+from springtide.worker.online.shuffling import RecordRun, ShuffleUnit, peer_messages, peers
 from springtide.worker.online.shuffling.peers import Peers
 from tests.unit.rpc.strangers import PAUSE_S, is_dropped, is_dropped_while_it_drips, strangers
 from tests.waiting import until
@@ -32,12 +32,12 @@ def records(first, count=10, size=8):
 
 @contextlib.contextmanager
 def worker(name, *, secret=SECRET, queue=(1, 2), certificates=""):
-    hands = Hands()
-    hands.open(CARD)
-    unit = Unit(hands, strategy="advanced", queue=queue)
+    tracker = LeaseTracker()
+    tracker.begin_pass(CARD)
+    unit = ShuffleUnit(tracker, strategy="advanced", queue=queue)
     way = Peers(unit, secret, name, host="127.0.0.1", certificates=certificates)
     unit.connect(way)
-    unit.hands, unit.way = hands, way
+    unit.tracker, unit.way = tracker, way
     try:
         yield unit
     finally:
@@ -52,10 +52,10 @@ def meet(*units):
 
 
 def offer(unit, partition, count):
-    unit.hands.take(CARD, [Grant(partition, 0, partition, 0, 2**40)])
+    unit.tracker.add_grants(CARD, [Grant(partition, 0, partition, 0, 2**40)])
     for _ in range(count):
-        _, claim = unit.hands.claim(10)
-        unit.offer(Run(claim, partition, records(claim.begin)))
+        _, claim = unit.tracker.claim(10)
+        unit.offer(RecordRun(claim, partition, records(claim.begin)))
 
 
 def certificates_in(folder, job="job"):
@@ -64,7 +64,7 @@ def certificates_in(folder, job="job"):
 
 
 def offset_of(unit):
-    return unit.hands.words().progress[0].offset
+    return unit.tracker.report().progress[0].offset
 
 
 @pytest.mark.parametrize("secure", [False, True])
@@ -199,13 +199,13 @@ def test_a_stranger_costs_nothing(nonsense):
 
 def test_a_batch_that_is_not_what_its_claim_says_is_refused():
     whole = records(10).to_bytes()
-    good = peer_messages.Batch(Claim(0, 0, 10, 20), 0, whole)
-    assert peer_messages.run_of(good, "worker-1.0").claim == Claim(0, 0, 10, 20, 0)
+    good = peer_messages.BatchForwarded(BatchClaim(0, 0, 10, 20), 0, whole)
+    assert peer_messages.run_of(good, "worker-1.0").claim == BatchClaim(0, 0, 10, 20, 0)
     for claim in [(0, 0, 20, 30, 0), (0, 0, 0, 15, 0), (0, 0, 20, 10, 0), (-1, 0, 10, 20, 0), (0, 15, 10, 20, 0)]:
         with pytest.raises(frames.BadFrame):
-            peer_messages.run_of(peer_messages.Batch(Claim(*claim), 0, whole), "worker-1.0")
+            peer_messages.run_of(peer_messages.BatchForwarded(BatchClaim(*claim), 0, whole), "worker-1.0")
     with pytest.raises(frames.BadFrame, match="cannot be read"):
-        peer_messages.run_of(peer_messages.Batch(Claim(0, 0, 10, 20), 0, whole[:-1]), "worker-1.0")
+        peer_messages.run_of(peer_messages.BatchForwarded(BatchClaim(0, 0, 10, 20), 0, whole[:-1]), "worker-1.0")
 
 
 def test_a_forked_child_holds_no_connection_open():

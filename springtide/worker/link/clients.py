@@ -1,0 +1,238 @@
+"""What a worker asks its master, by subject: leases, the bsp group, values shared by all workers, reports.
+
+In: the worker's loop and setup. Out: one request a call over `Ask`, to a real master (`rpc.transport.channel`) or to
+link/local_master.py. Next: link/master_link.py owns one of each and sends heartbeats.
+"""
+
+import pathlib
+import threading
+from collections.abc import Callable
+
+from springtide import errors
+from springtide.dataworker.processes import package_transfer
+from springtide.domain.data.data_workers import LeftOut
+from springtide.domain.data.epochs import EpochPlace
+from springtide.domain.data.samples import DatasetCard
+from springtide.domain.data.streams import BatchCut, PartitionRange
+from springtide.rpc.messages import messages
+from springtide.telemetry.redactor import redact
+from springtide.worker.link.lease_tracker import LeaseReport, LeaseTracker
+from springtide.worker.link.subscriptions import Subscriptions
+
+Ask = Callable[[messages.Request], messages.Reply]
+LeaseAnswer = messages.LeaseReply | messages.Regroup | messages.WaitReply | messages.DataEnd
+ObjectStates = tuple[dict[str, bytes], EpochPlace | None]
+
+
+class StopState:
+    """Whether this worker is to stop: the job drains, or the master has given the worker up."""
+
+    def __init__(self, rank: int) -> None:
+        self._rank = rank
+        self._draining = self._fenced = False
+
+    @property
+    def draining(self) -> bool:
+        """Return True once the worker is to push the batch in hand and end its loop. `Fenced` if it was given up."""
+        if self._fenced:
+            raise errors.Fenced(f"worker-{self._rank} was silent for too long, and its work is with another by now")
+        return self._draining
+
+    def drain(self) -> None:
+        self._draining = True
+
+    def on_pulse(self, pulse: messages.HeartbeatReply) -> None:
+        self._draining = self._draining or pulse.drain
+        self._fenced = self._fenced or pulse.fenced
+
+
+class LeaseClient:
+    """Asks for leases and puts them into `tracker`."""
+
+    def __init__(self, ask: Ask, stop: StopState, news: Subscriptions) -> None:
+        self.tracker = LeaseTracker()
+        self.unneeded = False
+        """The master has no lease left, and this worker never got one."""
+        self._ask, self._stop, self._news = ask, stop, news
+        self._granted = False
+        self._reported = LeaseReport()
+
+    def lease(self, card: DatasetCard, most: int, seen: tuple[PartitionRange, ...] = ()) -> LeaseAnswer:
+        """Ask for up to `most` more leases; `seen`: the partitions of a stream.
+
+        `Wait`: ask again, the call itself has waited a while. `End`: nothing of this pass is left but what this worker
+        holds itself.
+        """
+        if self._stop.draining:
+            return messages.DataEnd()
+        report = self.tracker.report()
+        request = messages.LeaseRequest(
+            card, report.progress, report.failures, most, self.tracker.ends, report.era, seen
+        )
+        reply = self._ask(request)
+        assert isinstance(reply, LeaseAnswer)
+        self.tracker.on_reported(report)
+        if isinstance(reply, messages.DataEnd):
+            self.unneeded = not self._granted
+            if reply.stop:
+                self._stop.drain()
+        else:
+            self.unneeded = False
+        if isinstance(reply, messages.LeaseReply):
+            self._granted = True
+            self._news.take_servers(reply.servers)
+            self.tracker.add_grants(card, reply.grants, reply.era, reply.cuts)
+        return reply
+
+    def cut(self, cuts: tuple[BatchCut, ...]) -> None:
+        """Ask for batches to end there; the tracker gets the cuts that the master notes."""
+        reply = self._ask(messages.CutRequest(cuts, self.tracker.era))
+        assert isinstance(reply, messages.CutsNoted)
+        self.tracker.note_cuts(reply.cuts, reply.era)
+
+    def begin_report(self) -> LeaseReport:
+        """Return the report for the next heartbeat; `on_pulse` counts it as received."""
+        self._reported = self.tracker.report()
+        return self._reported
+
+    def on_pulse(self, pulse: messages.HeartbeatReply) -> bool:
+        """Return True if the next heartbeat is to follow at once."""
+        self.tracker.on_reported(self._reported)
+        return self.tracker.apply_changes(pulse.revoked, pulse.truncate, hurry=pulse.hurry, era=pulse.era)
+
+
+class GroupClient:
+    """What workers that depend on one another ask: bsp groups and bounded staleness."""
+
+    def __init__(self, ask: Ask) -> None:
+        self._ask = ask
+        self.lost = 0
+        """Generation of a bsp group that has lost a member; 0: none."""
+        self.save_due = 0
+        """Number of the checkpoint that is due of the bsp group; 0: none."""
+
+    def form(self, request: messages.GroupRequest) -> messages.GroupReply:
+        """Wait until the bsp group, the first or a later one, is formed."""
+        reply = self._ask(request)
+        assert isinstance(reply, messages.GroupReply)
+        return reply
+
+    def meet(self, request: messages.MeetRequest) -> dict[str, bytes]:
+        """Exchange values with the members of the new group. `GroupChanged` if some of them will not come."""
+        reply = self._ask(request)
+        assert isinstance(reply, messages.MeetReply)
+        return reply.values
+
+    def stop_at(self, request: messages.AtStep) -> bool:
+        """Wait while the servers copy what they hold after this step. False: they could not begin."""
+        return isinstance(self._ask(request), messages.Ok)
+
+    def enter(self, bound: int) -> None:
+        """Wait until values may be read, so that no push will be staler than `bound` pushes."""
+        self._ask(messages.Enter(bound))
+
+    def leave(self) -> None:
+        """Tell the master that the push computed from those values is applied."""
+        self._ask(messages.Leave())
+
+    def on_pulse(self, pulse: messages.HeartbeatReply) -> None:
+        self.lost = max(self.lost, pulse.group_lost)
+        self.save_due = pulse.save
+
+
+class SharedValues:
+    """Small values, barriers and once-only work, shared by all workers of a job."""
+
+    def __init__(self, ask: Ask) -> None:
+        self._ask = ask
+        self._turns: dict[str, int] = {}
+
+    def barrier(self, name: str) -> None:
+        """Wait until all workers have come to the barrier of this name; a name may be used again."""
+        turn = self._turns[name] = self._turns.get(name, 0) + 1
+        self._ask(messages.BarrierRequest(name, turn))
+
+    def share(self, key: str, value: bytes) -> None:
+        self._ask(messages.ShareRequest(key, value))
+
+    def lookup(self, key: str) -> bytes:
+        """Return a shared value; waits until some worker shares it."""
+        reply = self._ask(messages.ValueRequest(key))
+        assert isinstance(reply, messages.ValueFound)
+        return reply.value
+
+    def claim(self, key: str) -> bool:
+        """Return True if this worker must do the once-only work; if not, it is done when this returns."""
+        reply = self._ask(messages.ClaimRequest(key))
+        assert isinstance(reply, messages.ClaimReply)
+        return reply.yours
+
+    def settle(self, key: str) -> None:
+        """Tell the master that the claimed work is done."""
+        self._ask(messages.ClaimDone(key))
+
+    def once(self, key: str, work: Callable[[], None]) -> None:
+        """Do the work on the first worker that comes here; the others wait. If that worker dies, another does it."""
+        if self.claim(key):
+            work()
+            self.settle(key)
+
+    def deliver(self, package: pathlib.Path, sealed: str) -> None:
+        """Send the data workers' package to the master, unless the master sees the folder."""
+        package_transfer.send(self._ask, package, sealed)
+
+
+class ReportClient:
+    """What this worker tells its master: progress and object states with heartbeats, events at once."""
+
+    def __init__(self, ask: Ask) -> None:
+        self._ask = ask
+        self._lock = threading.Lock()
+        self.latest = messages.MemberReport()
+        """The newest totals of this worker."""
+        self._unsent = False
+        self._objects: ObjectStates = ({}, None)
+        self._objects_sent: ObjectStates = self._objects
+
+    def report(self, report: messages.MemberReport) -> None:
+        """Send these totals with the next heartbeat; only the newest are sent."""
+        with self._lock:
+            self.latest, self._unsent = report, True
+
+    def keep_objects(self, states: dict[str, bytes], place: EpochPlace | None) -> None:
+        """Send the states of the user's objects with the next heartbeat; only the newest are sent."""
+        with self._lock:
+            self._objects = (states, place)
+
+    def begin_epoch(self, place: EpochPlace, states: dict[str, bytes]) -> None:
+        """Tell the master where the script is: a next life begins there. Waits until the master has it."""
+        self._ask(messages.EpochBegun(place, states))
+        with self._lock:
+            self._objects = ({}, None)
+
+    def unfed(self, why: str) -> None:
+        """Tell the master that data workers cannot feed the workers of this job."""
+        self._ask(messages.CannotFeed(redact(why)))
+
+    def note(self, what: str, why: str) -> None:
+        """Put a decision of this worker into the job's event log."""
+        self._ask(messages.WorkerDecision(what, redact(why)))
+
+    def trained_without(self, left_out: LeftOut) -> None:
+        """Report samples that cannot be read; the job's outcome names them."""
+        self._ask(messages.TrainedWithout(left_out._replace(error=redact(left_out.error))))
+
+    def take_report(self) -> messages.MemberReport | None:
+        with self._lock:
+            unsent, self._unsent = self._unsent, False
+            return self.latest if unsent else None
+
+    def take_objects(self) -> ObjectStates:
+        """Return the states for the next message; they are sent again until `on_pulse`."""
+        self._objects_sent = self._objects
+        return self._objects_sent
+
+    def on_pulse(self) -> None:
+        with self._lock:
+            if self._objects is self._objects_sent:
+                self._objects = ({}, None)
