@@ -314,28 +314,16 @@ class Job:
         return card if card.in_step else dataclasses.replace(card, shard_batches=shards.batches_a_shard(card.batches))
 
     def _batches(
-        self,
-        opened: sources.SampleSource,
-        card: DatasetCard,
-        mode: setup.Mode,
-        wired: setup.Wired,
-        accumulate: int,
+        self, opened: sources.SampleSource, card: DatasetCard, mode: setup.Mode, wired: setup.Wired, accumulate: int,
         each: int | None,
-    ) -> batches.Batches:
+    ) -> batches.Batches:  # fmt: skip
         if opened.online is not None:
             if not self.alone:
                 feed_switch.refuse(self._link, online.NO_DATA_WORKERS)
             return online.batches_of(
-                opened.online,
-                card,
-                self._link,
-                wired,
-                self._reports,
-                self.meter,
-                at_rest=self._registry.rest,
-                parts=accumulate,
-                each=each,
-            )
+                opened.online, card, self._link, wired, self._reports, self.meter, at_rest=self._registry.rest,
+                parts=accumulate, each=each,
+            )  # fmt: skip
         in_step = mode == "bsp"
         group = self.workers if in_step else 1
         cutting = wired.cutting
@@ -381,17 +369,10 @@ class Job:
         size = card.batch_size // accumulate
         length = card.epochs * len(batch_plan.batch_bounds(card.samples_used, size, group)) if fixed else None
         return batches.Batches(
-            feed if cutting is None else lambda passes: cutting.cut(feed(passes)),
-            wired.step,
-            self.meter,
-            ahead=wired.ahead,
-            length=length,
-            splitting=self._splitting,
-            at_rest=self._at_rest(reader),
-            tracker=self._tracker,
-            repeats=repeats,
-            epochs=card.epochs,
-        )
+            feed if cutting is None else lambda passes: cutting.cut(feed(passes)), wired.step, self.meter,
+            ahead=wired.ahead, length=length, splitting=self._splitting, at_rest=self._at_rest(reader),
+            tracker=self._tracker, repeats=repeats, epochs=card.epochs,
+        )  # fmt: skip
 
     def _splits(self, opened: sources.SampleSource, wired: setup.Wired) -> Splitting:
         """What searches for the part of forward() that data workers can compute, if nothing else forbids that."""

@@ -135,21 +135,10 @@ def wire(
     bound = max_staleness if mode == "async" else None
     ahead = mode == "async" and bound is None
     step = TrainingStep(
-        lookups,
-        served,
-        placed,
-        rates,
-        to_master,
-        meter,
-        group=group,
-        sharing=sharing,
-        kept=kept,
-        ahead=ahead,
-        bound=bound,
-        named=settings.identities,
-        on_step=on_step,
-        waiting=waiting_for(lookups, groups, served) if mode == "async" else None,
-    )
+        lookups, served, placed, rates, to_master, meter, group=group, sharing=sharing, kept=kept, ahead=ahead,
+        bound=bound, named=settings.identities, on_step=on_step, waiting=waiting_for(lookups, groups, served) if mode
+        == "async" else None,
+    )  # fmt: skip
     step.optimizers = [JobOptimizer(one, step.apply, fixed=mode == "async", tables=rates.weights) for one in own]
     if group is not None:
         group.form(step)

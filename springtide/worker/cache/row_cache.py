@@ -256,14 +256,9 @@ def share_out(
     def planner(place: GroupPlace, chosen: Sequence[int]) -> Planner:
         seen = cache.tables([by_id[table] for table in chosen]) if cache is not None else ()
         settings = scheduler.ScheduleSettings(
-            workers=place.workers,
-            capacity_rows=capacity(rules, seen),
-            tables=tuple(chosen),
-            seed=welcome.seed,
-            policy=rules.policy or DEFAULT_POLICY,
-            order=rules.order,
-            p2p=rules.p2p if cache is not None else "off",
-        )
+            workers=place.workers, capacity_rows=capacity(rules, seen), tables=tuple(chosen), seed=welcome.seed,
+            policy=rules.policy or DEFAULT_POLICY, order=rules.order, p2p=rules.p2p if cache is not None else "off",
+        )  # fmt: skip
         return Planner(settings)
 
     def begin(place: GroupPlace, chosen: Sequence[int]) -> Planner:
@@ -274,13 +269,9 @@ def share_out(
 
     allotting = SampleAllocator(lookups, tables, begin, SourcePicker(source), permitted=not rules.auto, unit=unit)
     sharing = CacheCoordinator(
-        reducer,
-        allotting,
-        cache,
-        save_due=lambda: group.save_due,
-        needed_s=lambda: needed_s(meter),
+        reducer, allotting, cache, save_due=lambda: group.save_due, needed_s=lambda: needed_s(meter),
         why=f"asked for: {words(rules)}",
-    )
+    )  # fmt: skip
     lookups.client.before_read = sharing.check_read
     if not rules.auto:
         return sharing
@@ -291,11 +282,8 @@ def share_out(
         return PaperSchedule(made, row_sizes(backend, [by_id[table] for table in chosen]))
 
     decides = CacheDecision(
-        meter.steps,
-        lambda: around(group, lookups, sharing),
-        paper,
-        lambda: group.round_trip_s(lookups.after_step),
-    )
+        meter.steps, lambda: around(group, lookups, sharing), paper, lambda: group.round_trip_s(lookups.after_step),
+    )  # fmt: skip
     sharing.decide_by(decides, at_once=rules.at_once)
     return sharing
 
