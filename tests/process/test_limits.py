@@ -272,8 +272,8 @@ def test_version_2_groups_count_their_members_where_one_is_mounted(tmp_path):
 TWO_WORKERS = """
 import asyncio, pathlib, sys
 from springtide.domain.core.roles import Life, Role, RoleKind
-from springtide.domain.core.resources import Limits
-from springtide.platforms.agent.platform_api import Launch
+from springtide.domain.core.resources import ProcessLimits
+from springtide.platforms.agent.platform_api import RoleLaunch
 from springtide.platforms.local.platform import LocalPlatform
 from springtide.telemetry import logs
 
@@ -283,8 +283,9 @@ async def main():
     for rank in range(2):
         ended = asyncio.get_running_loop().create_future()
         life = Life(Role(RoleKind.WORKER, rank))
-        limits = Limits(cpu=0.5, memory=64 << 20)
-        platform.start(Launch(life=life, module="timeit", arguments=("-n1", "-r1"), limits=limits), ended.set_result)
+        limits = ProcessLimits(cpu=0.5, memory=64 << 20)
+        launch = RoleLaunch(life=life, module="timeit", arguments=("-n1", "-r1"), limits=limits)
+        platform.start(launch, ended.set_result)
         ends.append(await ended)
     platform.close()
     print(*(end.code for end in ends))

@@ -96,14 +96,14 @@ def test_pods_that_the_cluster_is_about_to_take_hand_over_while_they_run(whole, 
 
 SIZES = """
 import dataclasses, pathlib
-from springtide.domain.plan.plan import Decision, Plan, nothing
+from springtide.domain.plan.plan import Decision, ShapePlan, nothing
 
 def by_a_sign(view, config):
     job, large = view.jobs[0], pathlib.Path({sign!r}).exists()
     wanted = dataclasses.replace(job.shape, worker_cpu=1.0 if large else 0.5)
     if job.shape == wanted:
         return nothing("it has the size that a test wants")
-    return Decision(plans=(Plan(job=job.name, shape=wanted, reason="a test wants it"),), why="a test wants it")
+    return Decision(plans=(ShapePlan(job=job.name, shape=wanted, reason="a test wants it"),), why="a test wants it")
 """
 
 
