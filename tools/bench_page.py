@@ -14,10 +14,7 @@ HEADING = "## Figures\n"
 INTRODUCTION = """The last run of each, on the machine that it names. Nothing else ran there, unless it
 says *not idle*: take those with care.
 """
-TABLE = (
-    "| goal | value | wanted | met | command and raw result | machine | date |",
-    "|---|---|---|---|---|---|---|",
-)
+TABLE = ("| goal | value | wanted | met | command and raw result | machine | date |", "|---|---|---|---|---|---|---|")
 
 
 def rows(run: dict[str, Any]) -> list[str]:

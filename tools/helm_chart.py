@@ -45,9 +45,11 @@ def plan(*, brain: bool, only: str = ONLY) -> install_manifests.InstallPlan:
     given = dict(image="{{ .Values.image }}", namespace="{{ .Release.Namespace }}", only=only)
     if brain:
         given |= dict(
-            database="-", brain_secret="-", brain_replicas=REPLICAS,
+            database="-",
+            brain_secret="-",
+            brain_replicas=REPLICAS,
             brain_capacity=CAPACITY,
-        )  # fmt: skip
+        )
     return install_manifests.InstallPlan(**given)
 
 
@@ -85,10 +87,14 @@ def files() -> dict[str, str]:
     """All files of the chart."""
     version = __version__.replace(".dev", "-dev.")
     chart = {
-        "apiVersion": "v2", "name": "springtide", "type": "application", "version": version,
-        "appVersion": __version__, "description": "Elastic training for recommendation models: operator and brain.",
+        "apiVersion": "v2",
+        "name": "springtide",
+        "type": "application",
+        "version": version,
+        "appVersion": __version__,
+        "description": "Elastic training for recommendation models: operator and brain.",
         "kubeVersion": ">=1.25.0-0",
-    }  # fmt: skip
+    }
     found = {
         "Chart.yaml": as_yaml([chart]).removeprefix("---\n"),
         "values.yaml": VALUES,

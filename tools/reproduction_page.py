@@ -184,8 +184,9 @@ def page(run: dict[str, Any]) -> str:
         "\n".join(["| " + " | ".join(HEADS) + " |", "|" + "---|" * len(HEADS), *map(_line, run["rows"])]) + "\n",
         "## Notes\n",
         "\n".join(dict.fromkeys(f"* {row['figure']}: {row['why']}" for row in run["rows"] if row["why"])) + "\n",
-        "## Pictures\n", "\n".join(_pictures(PICTURES[name])) + "\n",
-    ]  # fmt: skip
+        "## Pictures\n",
+        "\n".join(_pictures(PICTURES[name])) + "\n",
+    ]
     if name == "dlrover-rm":
         parts += [
             "## What is assumed\n",

@@ -8,7 +8,7 @@ import pytest
 
 from springtide import errors
 from springtide_lab import bench
-from springtide_lab.bench.store import store_probe
+from springtide_lab.bench.store import store as probes
 from springtide_lab.bench.train import cost_growth
 
 GOALS = {
@@ -71,16 +71,16 @@ def test_a_step_on_servers_of_their_own_is_timed():
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_tables_and_the_bare_loop_are_compared_on_the_same_work(optimizer):
-    case = store_probe.Case(optimizer=optimizer, dim=4, tables=2, rows=500)
-    measured = store_probe.measure(case, quick=True)
+    case = probes.ProbeCase(optimizer=optimizer, dim=4, tables=2, rows=500)
+    measured = probes.probe(case, quick=True)
     assert measured.lookup.value > 0 and measured.update.value > 0
     assert set(measured.rates) == {"ours lookup", "probe lookup", "ours update", "probe update"}
 
 
 def test_a_request_has_distinct_keys_in_the_order_of_their_slots(rng):
-    case = store_probe.Case(optimizer="sgd", dim=4, tables=3, rows=200)
-    store = store_probe.filled(case)
-    tables, keys, places = store_probe.draw(case, store, rng, 300)
+    case = probes.ProbeCase(optimizer="sgd", dim=4, tables=3, rows=200)
+    store = probes.filled(case)
+    tables, keys, places = probes.draw(case, store, rng, 300)
     assert len(set(zip(tables.tolist(), keys.tolist(), strict=True))) == 300
     assert sorted(places.tolist()) == sorted((tables.astype(int) * 200 + keys).tolist())
     slots = [int(store.slot_of(int(t), keys[i : i + 1])[0]) for i, t in enumerate(tables)]

@@ -4,7 +4,7 @@ import pytest
 
 from springtide.platforms.local import cgroups
 from springtide_lab.bench.dataworkers import dataworkers_walk
-from springtide_lab.bench.dataworkers.walk.processes import Crew
+from springtide_lab.bench.dataworkers.dataworkers_walk import Crew
 
 pytestmark = [pytest.mark.process, pytest.mark.soak]
 

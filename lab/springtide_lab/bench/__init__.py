@@ -1,7 +1,7 @@
 """Benchmarks: ours and peers in alternating rounds of one run, ratios and goals last.
 
 In: a name (`springtide bench store --json`). Each name has a module with `bench(options) -> report.Result`, imported
-only when asked for. Next: bench/core/harness.py (rounds), bench/core/machine.py (is the box idle), bench/core/report.py
+only when asked for. Next: bench/core/harness.py (rounds), bench/core/harness.py (is the box idle), bench/core/report.py
 (tables and the JSON line).
 """
 
@@ -17,7 +17,7 @@ from springtide import errors
 if TYPE_CHECKING:
     from springtide_lab.bench.core import report
 
-BENCHES = {
+BENCHES = {  # the module of each, whose function `bench` is called, or another one after a colon
     "store": "springtide_lab.bench.store.store",
     "store-growth": "springtide_lab.bench.store.store_growth",
     "pull": "springtide_lab.bench.store.pull",
@@ -41,7 +41,7 @@ BENCHES = {
     "cache": "springtide_lab.bench.cache.cache",
     "reduction": "springtide_lab.bench.train.reduction",
     "auc": "springtide_lab.bench.train.auc",
-    "auc-xdeepfm": "springtide_lab.bench.train.auc_xdeepfm",
+    "auc-xdeepfm": "springtide_lab.bench.train.auc:xdeepfm",
     "allocate": "springtide_lab.bench.cache.allocate",
     "schedule": "springtide_lab.bench.cache.schedule",
     "dataworkers-walk": "springtide_lab.bench.dataworkers.dataworkers_walk",
@@ -51,18 +51,21 @@ BENCHES = {
     "online": "springtide_lab.bench.stream.online.closed_loop",
     "stream": "springtide_lab.bench.stream.stream",
     "shuffle": "springtide_lab.bench.stream.shuffling.shuffle",
-    "shuffle-backlog": "springtide_lab.bench.stream.shuffling.shuffle_backlog",
-    "shuffle-burst": "springtide_lab.bench.stream.shuffling.shuffle_burst",
-    "shuffle-800": "springtide_lab.bench.stream.shuffling.shuffle_800",
+    "shuffle-backlog": "springtide_lab.bench.stream.shuffling.shuffle:backlog",
+    "shuffle-burst": "springtide_lab.bench.stream.shuffling.shuffle:burst",
+    "shuffle-800": "springtide_lab.bench.stream.shuffling.shuffle:many_partitions",
 }
 
 
 def purpose(name: str) -> str:
-    """What a benchmark measures, in a sentence: the first of its module, which is read and not imported."""
-    spec = importlib.util.find_spec(BENCHES[name])
+    """Say in a sentence what a benchmark measures, from its docstring: the module is read, not imported."""
+    module, _, function = BENCHES[name].partition(":")
+    spec = importlib.util.find_spec(module)
     assert spec is not None and spec.origin is not None
-    said = ast.get_docstring(ast.parse(pathlib.Path(spec.origin).read_text())) or ""
-    return said.partition("\n\n")[0].replace("\n", " ")
+    tree = ast.parse(pathlib.Path(spec.origin).read_text())
+    functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+    docstring = ast.get_docstring(functions[function] if function else tree) or ""
+    return docstring.partition("\n\n")[0].replace("\n", " ")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +83,6 @@ class Options:
 
     @property
     def folder(self) -> pathlib.Path:
-        """Where plots go, made when first asked for."""
         folder = self.out or pathlib.Path(".springtide") / "bench"
         folder.mkdir(parents=True, exist_ok=True)
         return folder
@@ -98,11 +100,12 @@ def run(
     """Measure, print tables (and with `json` one object as the last line), return what was measured."""
     if name not in BENCHES:
         raise errors.UnknownName("benchmark", name, BENCHES)
-    from springtide_lab.bench.core import machine, report
+    from springtide_lab.bench.core import harness, report
 
-    with machine.Watch(settle_s=0.2 if quick else 3.0) as watch:
+    with harness.Watch(settle_s=0.2 if quick else 3.0) as watch:
         options = Options(quick=quick, out=out, delays=delays or {}, ids=ids)
-        result = importlib.import_module(BENCHES[name]).bench(options)
+        module, _, function = BENCHES[name].partition(":")
+        result = getattr(importlib.import_module(module), function or "bench")(options)
     whole = report.complete(result, name=name, quick=quick, box=watch.box())
     report.show(whole, json=json)
     return whole

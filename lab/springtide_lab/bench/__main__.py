@@ -11,7 +11,6 @@ from springtide_lab import bench
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one benchmark, or all in turn."""
     parser = argparse.ArgumentParser(prog="python -m springtide_lab.bench", description="Ours and peers in one run.")
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(bench.BENCHES))
     parser.add_argument("--all", action="store_true", help="every benchmark in turn")

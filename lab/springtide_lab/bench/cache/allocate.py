@@ -6,21 +6,155 @@ without a scheduler, LAIA, LAIA with on-demand plans, and ours without P2P, with
 ours is to the best allocation of tiny batches (`allocate_quality`). Counts: the machine does not matter to them.
 """
 
+import statistics
 from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
 
 from springtide import errors
+from springtide.embedding.schedule import scheduler as allocate
+from springtide.embedding.schedule import sync_plan
 from springtide_lab.bench import Options
-from springtide_lab.bench.cache import allocate_quality, allocation_schemes, id_streams
-from springtide_lab.bench.cache.allocation_schemes import (
-    LAIA_PLAN,
-    LAIA_PLAN_P2P,
-    OURS,
-    OURS_ROWS,
-    OURS_SERVERS,
-    WAYS,
-    Sent,
-)
-from springtide_lab.bench.core import progress, report
+from springtide_lab.bench.cache import id_streams
+from springtide_lab.bench.core import harness, report
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """One way to train: who gets which samples, and how rows are kept in step."""
+
+    name: str
+    policy: str
+    on_demand: bool = True
+    p2p: str = "off"
+    effort: int = 0
+
+    def settings(self, *, workers: int, capacity_rows: int) -> allocate.ScheduleSettings:
+        return allocate.ScheduleSettings(
+            workers=workers, capacity_rows=capacity_rows, policy=self.policy, on_demand=self.on_demand, p2p=self.p2p
+        )
+
+
+VANILLA = Way(name="vanilla", policy="random", on_demand=False)
+LAIA = Way(name="LAIA", policy="laia", on_demand=False)
+LAIA_PLAN = Way(name="LAIA + plan", policy="laia")
+LAIA_PLAN_P2P = Way(name="LAIA + plan, P2P", policy="laia", p2p="rows")
+OURS_SERVERS = Way(name="ours, no P2P", policy="anneal")
+OURS_ROWS = Way(name="ours, P2P of rows", policy="anneal", p2p="rows")
+OURS = Way(name="ours", policy="anneal", p2p="gradients")
+"""With all it may use: rows, values and gradients from worker to worker."""
+
+WAYS = (VANILLA, LAIA, LAIA_PLAN, LAIA_PLAN_P2P, OURS_SERVERS, OURS_ROWS, OURS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransmittedRows:
+    """Means over the steps that count, per worker; `largest` is Appendix A's cost: largest push + largest pull."""
+
+    pull: float
+    push: float
+    p2p: float
+    largest: float
+    hit_rate: float
+    allocate_p50_ms: float
+
+    @property
+    def total(self) -> float:
+        """Transmissions a worker and step; what goes from worker to worker counts once."""
+        return self.pull + self.push + self.p2p
+
+
+def features_of(batch: id_streams.Ids) -> list[allocate.FeatureIds]:
+    """A batch as the scheduler takes it: a table a column."""
+    return [allocate.FeatureIds(table, np.ascontiguousarray(column)) for table, column in enumerate(batch.T)]
+
+
+def run_scheme(
+    way: Way, batches: Sequence[id_streams.Ids], *, workers: int, capacity_rows: int, warmup: int, effort: int = 0
+) -> TransmittedRows:
+    """Schedule all batches; those after `warmup` count."""
+    scheduler = allocate.Scheduler(way.settings(workers=workers, capacity_rows=capacity_rows))
+    counted: list[sync_plan.PlanTraffic] = []
+    costs: list[int] = []
+    times: list[float] = []
+    before: sync_plan.PlanTraffic | None = None
+    for number, batch in enumerate(batches):
+        done = scheduler.schedule(features_of(batch), len(batch), effort=effort or way.effort)
+        now = sync_plan.traffic(done.plans)
+        if number >= warmup:
+            counted.append(now)
+            costs.append(now.reward(before))
+            times.append(1e3 * done.seconds["allocate"])
+        before = now
+
+    def mean(rows: Sequence[Sequence[int]]) -> float:
+        return sum(map(sum, rows)) / len(rows) / workers
+
+    return TransmittedRows(
+        pull=mean([one.pulls for one in counted]),
+        push=mean([one.pushes for one in counted]),
+        p2p=mean([one.sent for one in counted]),
+        largest=statistics.fmean(costs),
+        hit_rate=statistics.fmean(one.hit_rate for one in counted),
+        allocate_p50_ms=statistics.median(times),
+    )
+
+
+PAPER = "0.45 to 0.57"
+"""Herald's own quality on its data sets (Fig. 20)."""
+COMPARED_SHARE = 0.1
+"""Of all rows, cached by each worker."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quality:
+    """Means over steps; 1 is the best there is."""
+
+    stream: str
+    workers: int
+    p2p: str
+    ours: float
+    laia: float
+    bound: float
+    """Of the lower bound over the best: how much a bound that needs no search proves."""
+
+
+def measure(stream: id_streams.IdStream, *, workers: int, p2p: str, steps: int, warmup: int) -> Quality:
+    """Steps after `warmup` count."""
+    settings = allocate.ScheduleSettings(
+        workers=workers, capacity_rows=int(COMPARED_SHARE * stream.total_rows), policy="anneal", p2p=p2p
+    )
+    scheduler = allocate.Scheduler(settings)
+    ours, laia, bound = [], [], []
+    for number, batch in enumerate(stream.batches(workers)[: warmup + steps]):
+        features = features_of(batch)
+        if number >= warmup:
+            best, found, paper = (
+                scheduler.consider(features, workers, policy) for policy in ("exhaustive", "anneal", "laia")
+            )
+            ours.append(_ratio(best.transmissions, found.transmissions))
+            laia.append(_ratio(best.transmissions, paper.transmissions))
+            bound.append(_ratio(best.at_least, best.transmissions))
+        scheduler.schedule(features, workers)
+    return Quality(
+        stream=stream.name,
+        workers=workers,
+        p2p=p2p,
+        ours=statistics.fmean(ours),
+        laia=statistics.fmean(laia),
+        bound=statistics.fmean(bound),
+    )
+
+
+def _ratio(part: int, whole: int) -> float:
+    return part / whole if whole else 1.0
+
+
+def worst_quality(found: Sequence[Quality]) -> Quality:
+    """The case in which ours is furthest from the best."""
+    return min(found, key=lambda one: one.ours)
+
 
 WORKERS, BATCH, SHARE = 8, 128, 0.1
 STREAMS = ("zipf-1.05", "zipf-1.2", "correlated", "w1")
@@ -37,8 +171,8 @@ def bench(options: Options) -> report.Result:
     """All ways on all streams, then the quality on tiny batches."""
     steps, warmup = (4, 4) if options.quick else (STEPS, WARMUP)
     streams = given(options, samples=(steps + warmup) * WORKERS * BATCH)
-    found: dict[str, dict[str, Sent]] = {}
-    with progress.bar("allocate", total=len(streams) * len(WAYS)) as done:
+    found: dict[str, dict[str, TransmittedRows]] = {}
+    with harness.bar("allocate", total=len(streams) * len(WAYS)) as done:
         for stream in streams:
             found[stream.name] = {}
             for way in WAYS:
@@ -79,46 +213,39 @@ def given(options: Options, *, samples: int) -> list[id_streams.IdStream]:
     return [stream]
 
 
-def run(stream: id_streams.IdStream, way: allocation_schemes.Way, *, warmup: int, effort: int = 0) -> Sent:
+def run(stream: id_streams.IdStream, way: Way, *, warmup: int, effort: int = 0) -> TransmittedRows:
     """One way on one stream; of a short file, the second half counts."""
     batches = stream.batches(WORKERS * BATCH)
     capacity = int(SHARE * stream.total_rows)
     first = min(warmup, len(batches) // 2)
-    return allocation_schemes.run(way, batches, workers=WORKERS, capacity_rows=capacity, warmup=first, effort=effort)
+    return run_scheme(way, batches, workers=WORKERS, capacity_rows=capacity, warmup=first, effort=effort)
 
 
-def qualities(options: Options, streams: Sequence[id_streams.IdStream]) -> list[allocate_quality.Quality]:
+def qualities(options: Options, streams: Sequence[id_streams.IdStream]) -> list[Quality]:
     """Tiny batches of every stream, with and without P2P."""
     return [
-        allocate_quality.measure(
-            stream,
-            workers=workers,
-            p2p=p2p,
-            steps=5 if options.quick else QUALITY_STEPS,
-            warmup=QUALITY_WARMUP,
-        )
+        measure(stream, workers=workers, p2p=p2p, steps=5 if options.quick else QUALITY_STEPS, warmup=QUALITY_WARMUP)
         for stream in streams
         for workers in ((2, 4) if options.quick else QUALITY_WORKERS)
         for p2p in ("off", "gradients")
     ]
 
 
-def long_quality(stream: id_streams.IdStream) -> allocate_quality.Quality:
+def long_quality(stream: id_streams.IdStream) -> Quality:
     """The same with caches that have seen much: there is more to decide then."""
-    return allocate_quality.measure(stream, workers=WORKERS, p2p="off", steps=QUALITY_STEPS, warmup=QUALITY_LONG)
+    return measure(stream, workers=WORKERS, p2p="off", steps=QUALITY_STEPS, warmup=QUALITY_LONG)
 
 
-def ratio(ways: dict[str, Sent], ours: allocation_schemes.Way, theirs: allocation_schemes.Way) -> float:
-    """Transmissions of one way over those of another."""
+def ratio(ways: dict[str, TransmittedRows], ours: Way, theirs: Way) -> float:
     return ways[ours.name].total / ways[theirs.name].total
 
 
 def goals(
-    found: dict[str, dict[str, Sent]], quality: Sequence[allocate_quality.Quality], main: str
+    found: dict[str, dict[str, TransmittedRows]], quality: Sequence[Quality], main: str
 ) -> tuple[report.Goal, ...]:
     """The correlated stream (or the file that was given), the worst of all, and the quality."""
     worst = max(ratio(ways, ours, theirs) for ways in found.values() for ours, theirs in LIKE_FOR_LIKE)
-    least = allocate_quality.worst(quality)
+    least = worst_quality(quality)
     ways = found[main]
     return (
         report.goal("vs_laia_plan_correlated", ratio(ways, OURS, LAIA_PLAN), target=0.70, better="lower"),
@@ -128,8 +255,7 @@ def goals(
     )
 
 
-def rows(found: dict[str, dict[str, Sent]]) -> list[tuple[str | float | None, ...]]:
-    """A line a stream and way."""
+def rows(found: dict[str, dict[str, TransmittedRows]]) -> list[tuple[str | float | None, ...]]:
     lines: list[tuple[str | float | None, ...]] = []
     for name, ways in found.items():
         lines.append((name, *(None,) * 7))
@@ -150,18 +276,17 @@ def rows(found: dict[str, dict[str, Sent]]) -> list[tuple[str | float | None, ..
 
 
 def notes(
-    ways: dict[str, Sent],
-    efforts: dict[int, Sent],
-    quality: Sequence[allocate_quality.Quality],
-    after_long: allocate_quality.Quality | None,
+    ways: dict[str, TransmittedRows],
+    efforts: dict[int, TransmittedRows],
+    quality: Sequence[Quality],
+    after_long: Quality | None,
 ) -> tuple[str, ...]:
-    """What the table does not say."""
-    least = allocate_quality.worst(quality)
+    least = worst_quality(quality)
     said = [
         f"`ours` against `LAIA + plan` counts what goes between workers too. Without P2P on either side: "
         f"{ratio(ways, OURS_SERVERS, LAIA_PLAN):.3f}; rows only on both: {ratio(ways, OURS_ROWS, LAIA_PLAN_P2P):.3f}.",
         f"Quality, one sample a worker, least of all: {least.ours:.3f} ({least.stream}, {least.workers} workers); "
-        f"LAIA's there {least.laia:.3f}; Herald's paper has {allocate_quality.PAPER} on its data.",
+        f"LAIA's there {least.laia:.3f}; Herald's paper has {PAPER} on its data.",
         "Sweeps: transmissions, ms: "
         + "; ".join(f"{sweeps}: {sent.total:,.0f}, {sent.allocate_p50_ms:.1f}" for sweeps, sent in efforts.items()),
     ]
@@ -173,6 +298,5 @@ def notes(
     return tuple(said)
 
 
-def vars_of(sent: Sent) -> dict[str, float]:
-    """For the JSON line."""
+def vars_of(sent: TransmittedRows) -> dict[str, float]:
     return {"total": sent.total, **{slot: getattr(sent, slot) for slot in sent.__slots__}}

@@ -16,16 +16,20 @@ from typing import Any
 from springtide_lab.bench import Options
 from springtide_lab.bench.cache import cache_scheduled, shaped_net
 from springtide_lab.bench.cache.cache_systems import Het, NoCache, Rank, Static, System
-from springtide_lab.bench.core import harness, peers, progress, report
+from springtide_lab.bench.core import harness, peers, report
 
 WORKERS, DIM, BATCH, CACHE_SHARE, STREAM = 4, 512, 128, 0.1, "w1"
 SPEEDS = (1.0, 10.0)
 OURS, GRADIENTS, HERALD = "ours", "ours, gradients too", "LAIA, plan"
 NO_CACHE, HET, STATIC = "no cache", "HET in bsp", "static, 1%"
 SYSTEMS: dict[str, Callable[[Rank], System]] = {
-    OURS: cache_scheduled.ours, GRADIENTS: cache_scheduled.ours_gradients, HERALD: cache_scheduled.herald,
-    NO_CACHE: NoCache, HET: Het, STATIC: Static,
-}  # fmt: skip
+    OURS: cache_scheduled.ours,
+    GRADIENTS: cache_scheduled.ours_gradients,
+    HERALD: cache_scheduled.herald,
+    NO_CACHE: NoCache,
+    HET: Het,
+    STATIC: Static,
+}
 TARGETS = {NO_CACHE: ("vs_no_cache", 1.0), HET: ("vs_het", 1.09), STATIC: ("vs_static", 1.67)}
 """Goals: the least that Herald's paper has over HET and over FAE; there is no figure of it without a cache."""
 MEETING_PORT = 29_400
@@ -57,15 +61,19 @@ class Cluster:
         options: dict[str, Any] = {"index": 0, "servers": 1, "workers": WORKERS, "host": host}
         self.server = stack.enter_context(peers.Worker("train/table_server", options=options, inside=inside))
         shared = {
-            "workers": WORKERS, "addresses": [self.server.ask("round")["address"]], "stream": STREAM, "dim": dim,
-            "batch": BATCH, "batches": batches, "cache_share": CACHE_SHARE,
+            "workers": WORKERS,
+            "addresses": [self.server.ask("round")["address"]],
+            "stream": STREAM,
+            "dim": dim,
+            "batch": BATCH,
+            "batches": batches,
+            "cache_share": CACHE_SHARE,
             "meeting": [self.net.address("worker0"), MEETING_PORT],
-        }  # fmt: skip
+        }
         self.pool = stack.enter_context(concurrent.futures.ThreadPoolExecutor(WORKERS))
         self.workers = list(self.pool.map(lambda rank: self.start(stack, rank, shared), range(WORKERS)))
 
     def start(self, stack: contextlib.ExitStack, rank: int, shared: dict[str, Any]) -> peers.Worker:
-        """One worker."""
         name = f"worker{rank}"
         options = {**shared, "rank": rank, "host": self.net.address(name)}
         return stack.enter_context(peers.Worker("cache/cache_loop", options=options, inside=self.net.inside(name)))
@@ -87,9 +95,8 @@ class Cluster:
 
 
 def bench(options: Options) -> report.Result:
-    """All ways at both speeds."""
     if reason := shaped_net.refusal():
-        progress.say(f"not measured: {reason}")
+        harness.say(f"not measured: {reason}")
         goals = [report.goal(f"{name}_1gbit", None, target=target, why=reason) for name, target in TARGETS.values()]
         return report.Result(goals=tuple(goals), rounds=0, columns=("what", "median"), rows=(), notes=(reason,))
     dim, batches, steps, rounds = (16, 12, 2, 1) if options.quick else (DIM, 120, 6, 4)
@@ -107,7 +114,6 @@ def bench(options: Options) -> report.Result:
 
 
 def contestant(cluster: Cluster, name: str, steps: int, spent: Spent) -> harness.Contestant:
-    """One way."""
     return harness.Contestant(name=name, measure=lambda: cluster.round(name, steps, spent))
 
 
@@ -122,12 +128,20 @@ def judge(measured: dict[float, harness.Rounds], spent: dict[tuple[float, str], 
         for name in rounds.figures:
             took = spent[gbit, name]
             over = rounds.ratio(OURS, name).value if OURS in rounds.figures else None
-            rows.append((
-                f"{gbit:g} Gbit/s: {name}", rounds.median(name), over, statistics.median(took.megabytes),
-                statistics.median(took.link), statistics.median(took.cpu),
-            ))  # fmt: skip
+            rows.append(
+                (
+                    f"{gbit:g} Gbit/s: {name}",
+                    rounds.median(name),
+                    over,
+                    statistics.median(took.megabytes),
+                    statistics.median(took.link),
+                    statistics.median(took.cpu),
+                )
+            )
     return report.Result(
-        goals=tuple(goals), rounds=measured[SPEEDS[0]].count, rows=tuple(rows),
+        goals=tuple(goals),
+        rounds=measured[SPEEDS[0]].count,
+        rows=tuple(rows),
         columns=("network: way", "samples/s", "ours over it", "MB/step*", "of its link", "of the CPU"),
         notes=(
             "* over the server's link, both ways; all-reduced rows and those from worker to worker go over others",
@@ -142,4 +156,4 @@ def judge(measured: dict[float, harness.Rounds], spent: dict[tuple[float, str], 
             "goodput": min(statistics.median(spent[SPEEDS[0], NO_CACHE].goodput), 1.0),
             "rounds": {f"{gbit:g}": dict(rounds.figures) for gbit, rounds in measured.items()},
         },
-    )  # fmt: skip
+    )

@@ -50,8 +50,9 @@ class Loop:
         """To the servers; every way has tables of its own."""
         addresses = [(host, int(port)) for host, port in (one.rsplit(":", 1) for one in self.options["addresses"])]
         owners = served_worker.placement(len(addresses)).server_of_slot
-        return TableClient.connect(addresses, secret=served_worker.SECRET, placement=owners, epoch=1, rank=self.rank,
-                                   shared_memory=False)  # fmt: skip
+        return TableClient.connect(
+            addresses, secret=served_worker.SECRET, placement=owners, epoch=1, rank=self.rank, shared_memory=False
+        )
 
     def meet(self) -> None:
         """All ranks: the first makes the store."""
@@ -70,10 +71,17 @@ class Loop:
                 for at in range(len(self.rows))
             )
             rank = cache_systems.Rank(
-                rank=self.rank, workers=self.workers, client=self.client, group=self.group, batches=self.batches,
-                starts=self.starts, first_table=first, dim=self.options["dim"], lr=LR,
+                rank=self.rank,
+                workers=self.workers,
+                client=self.client,
+                group=self.group,
+                batches=self.batches,
+                starts=self.starts,
+                first_table=first,
+                dim=self.options["dim"],
+                lr=LR,
                 capacity=int(self.options["cache_share"] * sum(self.rows)),
-            )  # fmt: skip
+            )
             self.systems[name], self.step[name] = cache.SYSTEMS[name](rank), 0
         return self.systems[name]
 
@@ -112,7 +120,6 @@ class Loop:
         backend.apply_step(self.number)
 
     def together(self, tensor: torch.Tensor) -> None:
-        """Sum over all ranks."""
         if self.group is not None:
             self.group.allreduce([tensor]).wait()
 

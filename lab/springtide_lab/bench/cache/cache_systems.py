@@ -40,11 +40,9 @@ class Rank:
     """Rows that a cache may hold."""
 
     def with_client(self, client: TableClient) -> "Rank":
-        """The same with another way to the servers."""
         return replace(self, client=client)
 
     def part(self, rows: Ids) -> Any:
-        """These rows, for a pull or a push."""
         table = np.searchsorted(self.starts, rows, side="right") - 1
         return self.client.dense(self.first_table + table, rows - self.starts[table], self.dim)
 
@@ -61,9 +59,7 @@ class Rank:
 class System(Protocol):
     """How a rank comes to its rows. Steps are counted from 0 here; `number` is the server's count of them."""
 
-    def samples(self, step: int) -> Ids:
-        """Which samples of the batch are this rank's."""
-        ...
+    def samples(self, step: int) -> Ids: ...
 
     def read(self, step: int, number: int, rows: Ids) -> Floats:
         """The latest values of these distinct rows: [rows, dim]."""
@@ -82,16 +78,13 @@ class NoCache:
         self._part: Any = None
 
     def samples(self, step: int) -> Ids:
-        """Evenly, in order."""
         return self._rank.even(step)
 
     def read(self, step: int, number: int, rows: Ids) -> Floats:
-        """All from the servers."""
         self._part = pulled(self._rank, rows, number)
         return values(self._part, self._rank.dim)
 
     def write(self, step: int, number: int, rows: Ids, grads: Floats) -> Any:
-        """All to the servers."""
         return pushed(self._rank, self._part, grads, number)
 
 
@@ -113,7 +106,6 @@ class Het:
         self._early: tuple[int, Ids, Any] | None = None
 
     def samples(self, step: int) -> Ids:
-        """Evenly, in order."""
         return self._rank.even(step)
 
     def read(self, step: int, number: int, rows: Ids) -> Floats:
@@ -177,11 +169,9 @@ class Static:
         self._grads = torch.zeros_like(self._values)
 
     def samples(self, step: int) -> Ids:
-        """Evenly, in order."""
         return self._rank.even(step)
 
     def read(self, step: int, number: int, rows: Ids) -> Floats:
-        """Hot rows are here, others on the servers."""
         hot = self._place[rows] >= 0
         out = np.empty((len(rows), self._rank.dim), dtype=np.float32)
         out[hot] = self._values.numpy()[self._place[rows[hot]]]
@@ -189,7 +179,6 @@ class Static:
         return out
 
     def write(self, step: int, number: int, rows: Ids, grads: Floats) -> Any:
-        """Hot gradients over gloo, others to the servers."""
         hot = self._place[rows] >= 0
         pending = pushed(self._rank, self._rank.part(rows[~hot]), grads[~hot], number)
         self._grads.zero_()
@@ -209,7 +198,6 @@ def pulled(rank: Rank, rows: Ids, number: int) -> Any:
 
 
 def values(part: Any, dim: int) -> Floats:
-    """The rows once they are there."""
     rows: Floats = part.rows().reshape(-1, dim)
     return rows
 

@@ -19,19 +19,74 @@ from springtide import errors
 Ids = NDArray[np.int64]
 
 CLICK_LOG: tuple[int, ...] = (
-    *(131_000,) * 7, 93_000, 15_000, 12_500, 5_700, 5_700, 3_200, 2_200, 1_460, 630,
-    580, 305, 105, 27, 24, 18, 15, 10, 4, 3,
-)  # fmt: skip
+    *(131_000,) * 7,
+    93_000,
+    15_000,
+    12_500,
+    5_700,
+    5_700,
+    3_200,
+    2_200,
+    1_460,
+    630,
+    580,
+    305,
+    105,
+    27,
+    24,
+    18,
+    15,
+    10,
+    4,
+    3,
+)
 """Rows of 26 tables, 1.06 million in all: few large ones and many small, as a display advertising log has them."""
 MOVIES: tuple[int, ...] = (162_500, 59_000)
 """Users and films."""
 MOBILE: tuple[int, ...] = (
-    300_000, 150_000, 8_500, 8_200, 7_700, 4_700, 2_600, 560, 435, 240, 172, 68, 60, 36, 26, 9, 8, 7, 7, 5, 4, 4,
-)  # fmt: skip
+    300_000,
+    150_000,
+    8_500,
+    8_200,
+    7_700,
+    4_700,
+    2_600,
+    560,
+    435,
+    240,
+    172,
+    68,
+    60,
+    36,
+    26,
+    9,
+    8,
+    7,
+    7,
+    5,
+    4,
+    4,
+)
 """22 tables of a mobile click log: addresses, devices, applications, sites, and many small ones."""
 SEARCH: tuple[int, ...] = (
-    300_000, 150_000, 100_000, 50_000, 8_000, 5_000, 2_000, 1_500, 600, 300, 120, 60, 30, 20, 12, 6, 4,
-)  # fmt: skip
+    300_000,
+    150_000,
+    100_000,
+    50_000,
+    8_000,
+    5_000,
+    2_000,
+    1_500,
+    600,
+    300,
+    120,
+    60,
+    30,
+    20,
+    12,
+    6,
+    4,
+)
 """17 tables of a sponsored search log: users, products, titles, audiences, brands, categories."""
 
 USERS, LOYALTY = 20_000, 0.8
@@ -54,7 +109,6 @@ class IdStream:
 
     @property
     def total_rows(self) -> int:
-        """Rows of all tables."""
         return sum(self.rows)
 
     def batches(self, size: int) -> list[Ids]:
@@ -63,7 +117,6 @@ class IdStream:
 
 
 def make(name: str, *, samples: int, seed: int = 0) -> IdStream:
-    """A stream by its name."""
     if name not in STREAMS:
         raise errors.UnknownName("id stream", name, STREAMS)
     draw, rows, said = STREAMS[name]
@@ -106,8 +159,11 @@ def _parquet(file: pathlib.Path) -> NDArray[Any]:
         table = parquet.read_table(file)
     except pyarrow.ArrowInvalid as error:
         raise errors.BadInput(f"--ids {file}: cannot be read: {error}") from None
-    whole = [name for name, field in zip(table.column_names, table.schema, strict=True)
-             if pyarrow.types.is_integer(field.type)]  # fmt: skip
+    whole = [
+        name
+        for name, field in zip(table.column_names, table.schema, strict=True)
+        if pyarrow.types.is_integer(field.type)
+    ]
     if not whole:
         raise errors.BadInput(f"--ids {file}: none of its columns holds whole numbers: {', '.join(table.column_names)}")
     return np.stack([table.column(name).fill_null(0).to_numpy().astype(np.int64) for name in whole], axis=1)
@@ -122,7 +178,6 @@ class Popularity:
         self._names = [random.permutation(size).astype(np.int64) for size in rows]
 
     def draw(self, count: int) -> Ids:
-        """So many samples, every id for itself."""
         out = np.empty((count, len(self._laws)), dtype=np.int64)
         for table, (law, names) in enumerate(zip(self._laws, self._names, strict=True)):
             out[:, table] = names[np.searchsorted(law, self._random.random(count) * law[-1])]
@@ -130,7 +185,6 @@ class Popularity:
 
 
 def independent(exponent: float) -> "Draw":
-    """Every id for itself."""
     return lambda random, rows, samples: Popularity(random, rows, exponent).draw(samples)
 
 

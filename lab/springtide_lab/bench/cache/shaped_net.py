@@ -50,20 +50,16 @@ class Net:
         self.close()
 
     def close(self) -> None:
-        """Everything goes with the namespaces."""
         for name in [*self._members, "switch"]:
             subprocess.run(["ip", "netns", "del", self._space(name)], capture_output=True)
 
     def address(self, member: str) -> str:
-        """Its IP address."""
         return f"10.77.0.{self._members.index(member) + 1}"
 
     def inside(self, member: str) -> list[str]:
-        """What to put before a command."""
         return ["ip", "netns", "exec", self._space(member)]
 
     def shape(self, gbit: float) -> None:
-        """Every link gets this speed, both ways."""
         for number, member in enumerate(self._members):
             for space, device in ((self._space(member), "eth0"), (self._space("switch"), f"port{number}")):
                 _do("tc", "-n", space, *link_speed.shaping(device, gbit))

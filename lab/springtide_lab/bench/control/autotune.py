@@ -24,7 +24,7 @@ from springtide.domain.core.shape import ROUNDING, ResourceBudget, Shape, ShapeB
 from springtide.domain.spec.plan_rules import PlanRules
 from springtide.domain.spec.planning_config import PlanningConfig
 from springtide_lab.bench import Options
-from springtide_lab.bench.core import harness, progress, quota_job, report
+from springtide_lab.bench.core import harness, quota_job, report
 from springtide_lab.bench.core.quota_job import QuotaJob, Times
 
 TARGET = 0.90
@@ -53,13 +53,19 @@ def grid(workers: int, servers: int, *, step: float, budget: float) -> ShapeBoun
 
 
 FULL = Search(
-    bounds=grid(3, 2, step=0.1, budget=1.6), try_s=Times(settle_s=1.0, measure_s=3.0, window_s=1.5),
-    final_s=Times(settle_s=2.0, measure_s=6.0, window_s=3.0), rounds=4, patience_s=120.0,
-)  # fmt: skip
+    bounds=grid(3, 2, step=0.1, budget=1.6),
+    try_s=Times(settle_s=1.0, measure_s=3.0, window_s=1.5),
+    final_s=Times(settle_s=2.0, measure_s=6.0, window_s=3.0),
+    rounds=4,
+    patience_s=120.0,
+)
 QUICK = Search(
-    bounds=grid(2, 1, step=0.25, budget=1.0), try_s=Times(settle_s=0.5, measure_s=1.5, window_s=0.75),
-    final_s=Times(settle_s=0.5, measure_s=2.0, window_s=1.0), rounds=2, patience_s=90.0,
-)  # fmt: skip
+    bounds=grid(2, 1, step=0.25, budget=1.0),
+    try_s=Times(settle_s=0.5, measure_s=1.5, window_s=0.75),
+    final_s=Times(settle_s=0.5, measure_s=2.0, window_s=1.0),
+    rounds=2,
+    patience_s=90.0,
+)
 
 
 def tried(bounds: ShapeBounds) -> list[list[Shape]]:
@@ -77,7 +83,6 @@ def tried(bounds: ShapeBounds) -> list[list[Shape]]:
 
 
 def bench(options: Options) -> report.Result:
-    """Try all, let the loop find one, compare."""
     search = QUICK if options.quick else FULL
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
@@ -93,7 +98,7 @@ def tried_all(folder: pathlib.Path, search: Search) -> dict[Shape, float]:
     """Samples a second of every shape."""
     jobs = tried(search.bounds)
     speeds: dict[Shape, float] = {}
-    with progress.bar("all shapes", total=sum(map(len, jobs))) as done:
+    with harness.bar("all shapes", total=sum(map(len, jobs))) as done:
         for number, shapes in enumerate(jobs):
             first = shapes[0]
             with QuotaJob(folder, first, name=f"tried-{number}") as job:
@@ -133,7 +138,7 @@ def found_alone(folder: pathlib.Path, search: Search) -> Alone:
         sample_s=10.0, sample_steps=100, between_changes_s=10.0, total_cpu=search.bounds.quota.cpu, extra_workers=0
     )
     rules = PlanRules(bounds=search.bounds, config=config)
-    with progress.bar("the loop", total=1) as done, QuotaJob(folder, first, name="auto", planning=rules) as job:
+    with harness.bar("the loop", total=1) as done, QuotaJob(folder, first, name="auto", planning=rules) as job:
         job.trains(1)
         began = time.monotonic()
         status = job.cluster.status
@@ -151,16 +156,11 @@ def found_alone(folder: pathlib.Path, search: Search) -> Alone:
 
 
 def plain(shape: Shape) -> Shape:
-    """Without memory, which is not limited here."""
     return Shape(workers=shape.workers, servers=shape.servers, worker_cpu=shape.worker_cpu, server_cpu=shape.server_cpu)
 
 
 def carried_out(story: Sequence[dict[str, Any]]) -> tuple[str, ...]:
-    """Plans that the job took, in order."""
-    return tuple(
-        str(event["why"]) for event in story
-        if event["event"] == "plan" and event.get("outcome") == "taken"
-    )  # fmt: skip
+    return tuple(str(event["why"]) for event in story if event["event"] == "plan" and event.get("outcome") == "taken")
 
 
 def best_of(folder: pathlib.Path, search: Search, speeds: dict[Shape, float]) -> Shape:
@@ -171,14 +171,18 @@ def best_of(folder: pathlib.Path, search: Search, speeds: dict[Shape, float]) ->
 
 
 def compared(folder: pathlib.Path, search: Search, auto: Shape, best: Shape) -> harness.Rounds:
-    """The two shapes in turn."""
     return alternated(folder, search, [auto, best], rounds=search.rounds, name="compared", labels=("auto", "best"))
 
 
 def alternated(
-    folder: pathlib.Path, search: Search, shapes: Sequence[Shape], *, rounds: int, name: str,
+    folder: pathlib.Path,
+    search: Search,
+    shapes: Sequence[Shape],
+    *,
+    rounds: int,
+    name: str,
     labels: Sequence[str] | None = None,
-) -> harness.Rounds:  # fmt: skip
+) -> harness.Rounds:
     """One job in each of the shapes, again and again."""
     with QuotaJob(folder, shapes[0], name=name) as job:
         job.trains(shapes[0].workers)
@@ -194,7 +198,6 @@ def alternated(
 def judge(
     search: Search, speeds: dict[Shape, float], auto: Alone, best: Shape, rounds: harness.Rounds
 ) -> report.Result:
-    """Ours over the best."""
     ratio = rounds.ratio("auto", "best")
     ranked = sorted(speeds, key=lambda one: speeds[one], reverse=True)
     rows = [
@@ -206,7 +209,9 @@ def judge(
     return report.Result(
         goals=(
             report.goal(
-                "vs_best", ratio if auto.settled else None, target=TARGET,
+                "vs_best",
+                ratio if auto.settled else None,
+                target=TARGET,
                 why="" if auto.settled else f"the loop had not settled after {auto.seconds:.0f} s",
             ),
         ),
@@ -222,15 +227,18 @@ def judge(
             *(f"change: {each}" for each in auto.changes),
         ),
         details={
-            "seconds": auto.seconds, "changes": len(auto.changes), "settled": auto.settled,
+            "seconds": auto.seconds,
+            "changes": len(auto.changes),
+            "settled": auto.settled,
             "ratios": [ours / theirs for ours, theirs in zip(*rounds.figures.values(), strict=True) if theirs],
-            "auto": short(auto.shape), "best": short(best), "budget_used": auto.shape.cpu / budget,
+            "auto": short(auto.shape),
+            "best": short(best),
+            "budget_used": auto.shape.cpu / budget,
             "tried": {short(one): round(speed, 1) for one, speed in speeds.items()},
             "auto_over_tried_best": rounds.median("auto") / max(speeds.values()) if max(speeds.values()) else math.nan,
         },
-    )  # fmt: skip
+    )
 
 
 def short(shape: Shape) -> str:
-    """A shape within a column."""
     return f"{shape.workers}x{shape.worker_cpu:.3g} + {shape.servers}x{shape.server_cpu:.3g}"

@@ -12,14 +12,13 @@ import pathlib
 from typing import Any
 
 from springtide_lab.bench import Options
-from springtide_lab.bench.core import harness, peers, progress, report, versions
+from springtide_lab.bench.core import harness, peers, report, versions
 
 CLIENTS = 4
 MOST = 16  # leases a call
 
 
 def bench(options: Options) -> report.Result:
-    """Both in turn."""
     seconds, rounds = (0.3, 2) if options.quick else (3.0, 7)
     notes: list[str] = []
     calls: dict[str, list[float]] = {}
@@ -30,7 +29,7 @@ def bench(options: Options) -> report.Result:
             contestants.append(side(stack, "dlrover", python, seconds, calls))
         except peers.PeerFailed as error:
             notes.append(f"dlrover was not measured: {error}")
-            progress.say(notes[-1])
+            harness.say(notes[-1])
         measured = harness.alternate(contestants, rounds=rounds, label="dispatch")
     return judge(measured, calls, notes)
 
@@ -38,7 +37,6 @@ def bench(options: Options) -> report.Result:
 def side(
     stack: contextlib.ExitStack, kind: str, python: pathlib.Path | None, seconds: float, calls: dict[str, list[float]]
 ) -> harness.Contestant:
-    """A master and its clients."""
     master = stack.enter_context(peers.Worker("control/dispatch_master", python=python, options={"kind": kind}))
     where = master.ask("round")
     shared: dict[str, Any] = {"kind": kind, "most": MOST, "address": where["address"], "secret": where.get("secret")}
@@ -59,7 +57,6 @@ def together(clients: list[peers.Worker], seconds: float, calls: list[float]) ->
 
 
 def judge(measured: harness.Rounds, calls: dict[str, list[float]], notes: list[str]) -> report.Result:
-    """The goal and the table."""
     both = "dlrover" in measured.figures
     ratio = measured.ratio("springtide", "dlrover") if both else None
     rows: list[tuple[str | float | None, ...]] = []

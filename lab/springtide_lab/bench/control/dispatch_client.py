@@ -27,7 +27,7 @@ def springtide(options: dict[str, Any]) -> Count:
     loop = asyncio.new_event_loop()
     link = loop.run_until_complete(
         connection.connect(options["address"], bytes.fromhex(options["secret"]), within_s=30)
-    )  # fmt: skip
+    )
     loop.run_until_complete(link.ask(messages.JoinWorker(options["rank"], os.getpid())))
 
     async def go_on(seconds: float) -> tuple[int, int]:
@@ -52,9 +52,15 @@ def dlrover(options: dict[str, Any]) -> Count:
 
     client = GrpcMasterClient(options["address"], options["rank"], "worker")
     client.report_dataset_shard_params(
-        batch_size=32, num_epochs=1000, dataset_size=32 * 4 * 20_000, shuffle=False, num_minibatches_per_shard=4,
-        dataset_name="dispatch", task_type=1, storage_type="table",
-    )  # fmt: skip
+        batch_size=32,
+        num_epochs=1000,
+        dataset_size=32 * 4 * 20_000,
+        shuffle=False,
+        num_minibatches_per_shard=4,
+        dataset_name="dispatch",
+        task_type=1,
+        storage_type="table",
+    )
 
     def go_on(seconds: float) -> tuple[int, int]:
         done = 0

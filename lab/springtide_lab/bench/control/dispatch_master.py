@@ -79,7 +79,6 @@ def memory(pid: int) -> int:
 
 
 def start(options: dict[str, Any]) -> tuple[Round, dict[str, str]]:
-    """Serve from now on."""
     where, pid = {"springtide": springtide, "dlrover": dlrover}[options["kind"]](options)
     told = {name: value for name, value in where.items() if name != "keep"}
     keep = where  # a master lives as long as this process

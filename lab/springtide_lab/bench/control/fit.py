@@ -22,7 +22,7 @@ from springtide.planning.perf_model.core_speed import Pace
 from springtide.planning.perf_model.fit import Fitted
 from springtide.planning.perf_model.profile_table import Refused
 from springtide_lab.bench import Options
-from springtide_lab.bench.core import progress, quota_job, report
+from springtide_lab.bench.core import harness, quota_job, report
 from springtide_lab.bench.core.quota_job import Taken, Times
 
 TARGET = 0.10
@@ -46,10 +46,7 @@ FULL: Sizes = {
     (3, 2): [(0.3, 0.2, False), (0.4, 0.1, True)],
 }
 """Workers and servers; cores of each. In some workers have too few cores, in some servers, in some neither."""
-QUICK: Sizes = {
-    (1, 1): [(0.5, 0.3, False), (0.25, 0.2, False), (0.35, 0.25, True)],
-    (2, 1): [(0.3, 0.3, False)],
-}
+QUICK: Sizes = {(1, 1): [(0.5, 0.3, False), (0.25, 0.2, False), (0.35, 0.25, True)], (2, 1): [(0.3, 0.3, False)]}
 
 
 def tried(*, quick: bool) -> list[list[Tried]]:
@@ -62,11 +59,10 @@ def tried(*, quick: bool) -> list[list[Tried]]:
 
 
 def bench(options: Options) -> report.Result:
-    """Measure all, fit some, foretell the others."""
     times = Times(settle_s=1.0, measure_s=3.0, window_s=1.5) if options.quick else Times(settle_s=2.0, measure_s=6.0)
     jobs = tried(quick=options.quick)
     taken: list[Taken] = []
-    with tempfile.TemporaryDirectory() as name, progress.bar("shapes", total=2 * sum(map(len, jobs))) as done:
+    with tempfile.TemporaryDirectory() as name, harness.bar("shapes", total=2 * sum(map(len, jobs))) as done:
         quota_job.clicks(pathlib.Path(name))
         for some in jobs:
             taken += quota_job.measured(pathlib.Path(name), [one.shape for one in some], times, done)
@@ -127,7 +123,9 @@ def judge(all_tried: Sequence[Tried], taken: Sequence[Taken]) -> report.Result:
             f"{report.figure(left_out)}",
         ),
         details={
-            "rmsle": rmsle, "leave_one_out_mape": left_out, "windows": sum(len(one.profiles) for one in taken),
+            "rmsle": rmsle,
+            "leave_one_out_mape": left_out,
+            "windows": sum(len(one.profiles) for one in taken),
             "pace": {name: known(value) for name, value in model.pace._asdict().items()},
             "coefficients": msgspec.to_builtins(fitted.coefficients) if fitted else None,
             "uncertainty": {name: known(value) for name, value in fitted.uncertainty.items()} if fitted else None,
@@ -136,7 +134,7 @@ def judge(all_tried: Sequence[Tried], taken: Sequence[Taken]) -> report.Result:
                 {"shape": str(one.shape), "workers": one.worker_used, "servers": one.server_used} for one in taken
             ],
         },
-    )  # fmt: skip
+    )
 
 
 def leave_one_out(taken: Sequence[Taken]) -> float | None:
@@ -150,11 +148,9 @@ def leave_one_out(taken: Sequence[Taken]) -> float | None:
 
 
 def known(value: float) -> float | None:
-    """A number that JSON has."""
     return value if math.isfinite(value) else None
 
 
 def short(one: Tried) -> str:
-    """A configuration within a column."""
     s = one.shape
     return f"{s.workers}x{s.worker_cpu:g} + {s.servers}x{s.server_cpu:g}{' *' if one.held_out else ''}"

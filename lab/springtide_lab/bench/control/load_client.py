@@ -35,14 +35,12 @@ class Member:
         self.waits: list[float] = []
 
     async def ask(self, request: messages.Request) -> messages.Reply:
-        """With a clock beside it."""
         began = time.perf_counter()
         reply = await self.link.ask(request)
         self.waits.append(time.perf_counter() - began)
         return reply
 
     async def fill(self) -> None:
-        """Lease until the hands are full."""
         missing = self.options["leases"] - len(self.held)
         if missing > 0:
             words = tuple(self.held.values())
@@ -65,7 +63,6 @@ class Member:
         return beats
 
     def train(self) -> None:
-        """Some batches, of the first leases."""
         left = BATCHES_A_BEAT * BATCH
         for key, word in list(self.held.items()):
             trained = min(left, word.end - word.offset)
@@ -77,7 +74,6 @@ class Member:
 
 
 async def join(options: dict[str, Any], rank: int) -> Member:
-    """Connect, join, lease."""
     secret = bytes.fromhex(options["secret"])
     link = await connection.connect(options["address"], secret, within_s=60)
     await link.ask(messages.JoinWorker(rank, os.getpid()))

@@ -12,17 +12,223 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy
+import numpy as np
 
-from springtide.domain.plan.view import ClusterView
+from springtide.domain.core.roles import Role, RoleKind
+from springtide.domain.core.shape import GIB, MemoryNeed, ResourceBudget, Shape, ShapeBounds
+from springtide.domain.core.stages import PlanningStage
+from springtide.domain.plan.profile import ModelFacts, Profile, TimingSum
+from springtide.domain.plan.view import ClusterView, JobView, LaunchTime, RoleUse
 from springtide.domain.spec.planning_config import PlanningConfig
+from springtide.planning.allocate import ilp, knapsack
+from springtide.planning.allocate.knapsack import Limits
+from springtide.planning.allocate.knapsack import Options as JobOptions
 from springtide.planning.candidates import grids, pareto
 from springtide.planning.candidates.query import Ask
 from springtide.planning.lifecycle import warm_start
-from springtide.planning.perf_model import fit
+from springtide.planning.perf_model import equations, fit
+from springtide.planning.perf_model.equations import Coefficients
 from springtide.planning.policy import registry
 from springtide_lab.bench import Options
-from springtide_lab.bench.control import plan_world, random_clusters
-from springtide_lab.bench.core import growth, progress, report
+from springtide_lab.bench.core import growth, harness, report
+
+CORES_A_JOB, GIB_A_JOB = 30.0, 120.0
+MEASURED = 8
+"""Configurations of each job."""
+WINDOWS, MOST_WINDOWS = 2, 40
+"""Of each configuration; where no two jobs are alike, up to so many: 160 of a job on the average."""
+NOISE = 0.03
+USED = 0.55
+"""Of their cores, by all workers and by all servers, in every window; the mean of what each role uses."""
+NOW = 100_000.0
+LEAST = Shape(workers=1, servers=1, worker_cpu=1.0, server_cpu=1.0)
+KINDS = tuple(
+    ShapeBounds(
+        least=LEAST,
+        most=Shape(
+            workers=workers,
+            servers=servers,
+            worker_cpu=cpu,
+            server_cpu=cpu,
+            worker_memory=64 * GIB,
+            server_memory=64 * GIB,
+        ),
+        quota=ResourceBudget(cpu=200.0, memory=2000.0 * GIB),
+    )
+    for workers, servers, cpu in ((64, 16, 32.0), (32, 8, 16.0), (16, 4, 8.0))
+)
+
+
+def cluster(jobs: int, *, seed: int, unlike: bool = False) -> ClusterView:
+    """So many running jobs; the same seed gives the same ones."""
+    drawn = numpy.random.default_rng(seed)
+    launches = tuple(
+        LaunchTime(kind=kind, cpu=cpu, memory=4 * GIB, seconds=float(drawn.uniform(10, 20) + cpu))
+        for kind in (RoleKind.WORKER, RoleKind.SERVER)
+        for cpu in (1.0, 4.0, 16.0)
+    )
+    capacity = ResourceBudget(cpu=CORES_A_JOB * jobs, memory=GIB_A_JOB * GIB * jobs)
+    listed = tuple(one_job(f"job-{number}", drawn, unlike=unlike) for number in range(jobs))
+    return ClusterView(now=NOW, capacity=capacity, jobs=listed, launches=launches)
+
+
+def one_job(name: str, drawn: numpy.random.Generator, *, unlike: bool = False) -> JobView:
+    """A job that has been through some shapes and runs in the last of them."""
+    bounds = _bounds(drawn) if unlike else KINDS[int(drawn.integers(len(KINDS)))]
+    facts = ModelFacts(
+        dense_bytes=float(drawn.uniform(1e6, 5e7)), bandwidth=1e9, dim=float(drawn.integers(100, 1000)), batch=512
+    )
+    true = Coefficients(
+        grad=float(drawn.uniform(5e-5, 1e-3)),
+        upd=float(drawn.uniform(2e-3, 5e-2)),
+        sync=float(drawn.uniform(0.5, 3)),
+        emb=float(drawn.uniform(1e-9, 2e-7)),
+        beta=float(drawn.uniform(1e-3, 2e-2)),
+    )
+    need = MemoryNeed(worker=int(drawn.integers(2, 6)) * GIB, server=GIB, rows=int(drawn.integers(4, 48)) * GIB)
+    if unlike:
+        need = MemoryNeed(
+            worker=int(drawn.integers(2 * GIB, 6 * GIB)),
+            server=int(drawn.integers(1, 2 * GIB)),
+            rows=int(drawn.integers(4 * GIB, 48 * GIB)),
+        )
+    windows = int(drawn.integers(1, MOST_WINDOWS + 1)) if unlike else WINDOWS
+    shapes = [_shape(drawn, bounds, need) for _ in range(MEASURED)]
+    profiles = tuple(
+        _profile(shape, true, facts, drawn, at=NOW - 1000 * (MEASURED - place) + 600 / windows * window)
+        for place, shape in enumerate(shapes)
+        for window in range(1, windows + 1)
+    )
+    total = float(drawn.uniform(1e8, 1e9))
+    return JobView(
+        name=name,
+        facts=facts,
+        bounds=bounds,
+        shape=shapes[-1],
+        need=need,
+        stage=PlanningStage.ADJUSTING,
+        started_at=0.0,
+        last_change_at=NOW - 1000,
+        samples_total=total,
+        samples_done=float(drawn.uniform(0.1, 0.8)) * total,
+        profiles=profiles,
+        uses=_uses(shapes[-1], drawn),
+    )
+
+
+def _bounds(drawn: numpy.random.Generator) -> ShapeBounds:
+    """Bounds that no other job has."""
+    sizes = numpy.round(drawn.uniform((0.25, 0.25, 4, 4), (1, 1, 32, 32)), 2).tolist()
+    return ShapeBounds(
+        least=Shape(workers=1, servers=1, worker_cpu=sizes[0], server_cpu=sizes[1]),
+        most=Shape(
+            workers=int(drawn.integers(9, 100)),
+            servers=int(drawn.integers(4, 32)),
+            worker_cpu=sizes[2],
+            server_cpu=sizes[3],
+            worker_memory=64 * GIB,
+            server_memory=64 * GIB,
+        ),
+        quota=ResourceBudget(cpu=float(drawn.uniform(100, 200)), memory=float(drawn.uniform(1000, 2000)) * GIB),
+    )
+
+
+def _shape(drawn: numpy.random.Generator, bounds: ShapeBounds, need: MemoryNeed) -> Shape:
+    servers = int(drawn.integers(2, bounds.most.servers + 1))
+    return Shape(
+        workers=int(drawn.integers(1, 9)),
+        servers=servers,
+        worker_cpu=float(drawn.choice([1.0, 2.0, 4.0])),
+        server_cpu=float(drawn.choice([1.0, 2.0])),
+        worker_memory=need.worker,
+        server_memory=need.of_server(servers),
+    )
+
+
+def _profile(
+    shape: Shape, true: Coefficients, facts: ModelFacts, drawn: numpy.random.Generator, *, at: float, steps: int = 500
+) -> Profile:
+    parts = [
+        steps * float(term) * float(numpy.exp(NOISE * drawn.normal())) for term in equations.terms(true, facts, shape)
+    ]
+    timing = TimingSum(
+        steps=steps,
+        samples=steps * facts.batch,
+        total_s=sum(parts),
+        gradient_s=parts[0],
+        update_s=parts[1],
+        synchronization_s=parts[2],
+        lookup_s=parts[3],
+    )
+    return Profile(
+        shape=shape,
+        batch=facts.batch,
+        timing=timing,
+        at=at,
+        worker_cores=USED * shape.workers * shape.worker_cpu,
+        server_cores=USED * shape.servers * shape.server_cpu,
+    )
+
+
+def _uses(shape: Shape, drawn: numpy.random.Generator) -> tuple[RoleUse, ...]:
+    roles = [(RoleKind.WORKER, rank, shape.worker_cpu) for rank in range(shape.workers)]
+    roles += [(RoleKind.SERVER, rank, shape.server_cpu) for rank in range(shape.servers)]
+    return tuple(
+        RoleUse(role=Role(kind, rank), cpu_used=float(drawn.uniform(0.3, 0.8)) * cpu, cpu=cpu)
+        for kind, rank, cpu in roles
+    )
+
+
+SECONDS = 10.0
+"""For one exact answer; these take milliseconds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllotmentQuality:
+    """Parts of the optimum, 1 being all of it."""
+
+    instances: int
+    greedy_mean: float
+    greedy_worst: float
+    chosen_mean: float
+    """Of what is taken in the end: the exact answer where it comes in time."""
+    chosen_worst: float
+
+
+def instance(generator: np.random.Generator) -> tuple[JobOptions, Limits]:
+    """A few jobs that want more than there is, each with a front of its own: gains fall off, memory as it comes."""
+    rows, scale = [], []
+    for _ in range(int(generator.integers(2, 10))):
+        count = int(generator.integers(2, 12))
+        cpu = np.cumsum(generator.integers(1, 16, size=count)).astype(float)
+        memory = np.cumsum(generator.integers(1, 16, size=count)).astype(float)
+        throughput = cpu / (cpu + generator.uniform(5, 100)) * generator.uniform(10, 1000)
+        order = np.sort(throughput * generator.uniform(0.9, 1.1, size=count))
+        rows.append((order - order[0], cpu + memory / 8, cpu, memory))
+        scale.append(-2.5 * np.log(generator.uniform(600, 6000)))
+    options = knapsack.options_of(rows, np.array(scale))
+    least, most = (options.used(np.array([at(len(row[0])) for row in rows])) for at in (lambda _: 0, lambda n: n - 1))
+    part = generator.uniform(0.1, 0.9, size=2)
+    cpu_limit, memory_limit = (low + (high - low) * float(p) for low, high, p in zip(least, most, part, strict=True))
+    return options, Limits(cpu=cpu_limit, memory=memory_limit)
+
+
+def allotment_quality(generator: np.random.Generator, *, instances: int = 200) -> AllotmentQuality:
+    """The greedy and the taken allotment beside the best there is, over so many random clusters."""
+    greedy, chosen = [], []
+    for _ in range(instances):
+        taken = ilp.allot(*instance(generator), ilp.Effort(seconds=SECONDS))
+        if taken is not None:
+            greedy.append(1.0 - taken.gap)
+            chosen.append(taken.value / taken.bound if taken.bound > 0 else 1.0)
+    return AllotmentQuality(
+        instances=len(greedy),
+        greedy_mean=float(np.mean(greedy)),
+        greedy_worst=float(np.min(greedy)),
+        chosen_mean=float(np.mean(chosen)),
+        chosen_worst=float(np.min(chosen)),
+    )
+
 
 JOBS = 2000
 MOST_S = 2.0
@@ -49,14 +255,14 @@ def bench(options: Options) -> report.Result:
     """Decisions for more and more jobs; medians of several clusters, of the largest one only."""
     sizes, rounds = (QUICK_SIZES, 1) if options.quick else (SIZES, 3)
     instances = 20 if options.quick else 200
-    one(plan_world.cluster(10, seed=0))  # what is imported late is there
+    one(cluster(10, seed=0))  # what is imported late is there
     took: list[Took] = []
     several = {jobs: rounds if jobs <= JOBS else 1 for jobs in sizes}
-    with progress.bar("decisions", total=sum(several.values()) + rounds) as done:
+    with harness.bar("decisions", total=sum(several.values()) + rounds) as done:
         for jobs, times in several.items():
             took.append(median(jobs, times, done))
         unlike = median(QUICK_SIZES[-1] if options.quick else JOBS, rounds, done, unlike=True)
-    quality = random_clusters.quality(numpy.random.default_rng(7), instances=instances)
+    quality = allotment_quality(numpy.random.default_rng(7), instances=instances)
     curve = growth.Curve(what="jobs", sizes=[each.jobs for each in took], seconds=[each.decision_s for each in took])
     picture = options.folder / "plan-growth.png"
     growth.plot([curve], picture, cost="decision, ms")
@@ -79,18 +285,21 @@ def bench(options: Options) -> report.Result:
             f"{quality.greedy_worst:.3f}",
         ),
         details={
-            "exponent": curve.exponent, "greedy_mean": quality.greedy_mean, "greedy_worst": quality.greedy_worst,
-            "seconds_unlike": unlike.decision_s, "jobs_unlike": unlike.jobs,
+            "exponent": curve.exponent,
+            "greedy_mean": quality.greedy_mean,
+            "greedy_worst": quality.greedy_worst,
+            "seconds_unlike": unlike.decision_s,
+            "jobs_unlike": unlike.jobs,
             "median_share_of_fit": statistics.median(t.fit_s / t.decision_s for t in took),
         },
-    )  # fmt: skip
+    )
 
 
 def median(jobs: int, rounds: int, done: Callable[[], None], *, unlike: bool = False) -> Took:
     """The middle one of several clusters of a size."""
     some = []
     for seed in range(rounds):
-        some.append(one(plan_world.cluster(jobs, seed=seed, unlike=unlike)))
+        some.append(one(cluster(jobs, seed=seed, unlike=unlike)))
         done()
     return sorted(some, key=lambda each: each.decision_s)[len(some) // 2]
 
@@ -114,12 +323,15 @@ def one(view: ClusterView) -> Took:
     listed = time.process_time()
     pareto.fronts(asks)
     return Took(
-        jobs=len(view.jobs), decision_s=decided - began, wall_s=wall, fit_s=fitted - decided,
-        candidates_s=time.process_time() - listed, plans=len(decision.plans),
-    )  # fmt: skip
+        jobs=len(view.jobs),
+        decision_s=decided - began,
+        wall_s=wall,
+        fit_s=fitted - decided,
+        candidates_s=time.process_time() - listed,
+        plans=len(decision.plans),
+    )
 
 
 def _forget() -> None:
-    """What some rooms keep between decisions."""
     grids.sides.cache_clear()
     warm_start.known.cache_clear()

@@ -4,14 +4,185 @@ In: contestants, each with a callable that does one round and returns its figure
 Out: Rounds, with medians and ratios round by round. Next: report.py. Peers in other processes: peers.py.
 """
 
+import contextlib
 import itertools
+import os
+import pathlib
+import platform
 import statistics
+import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Self, TypeVar
 
-from springtide_lab.bench.core import progress
+import msgspec
+from rich import console as rich_console
+from rich import progress as rich_progress
+
+IDLE_SHARE = 0.10  # of all cores, used by others: above it ratios drift by more than their spread
+STEAL_SHARE = 0.05  # taken by the hypervisor
+
+
+class Box(msgspec.Struct, frozen=True, kw_only=True):
+    """The machine and how idle it was. Shares are of all cores together; None: this system does not say."""
+
+    cpu: str
+    cores: int
+    memory_gib: float
+    load_before: float
+    others_before: float | None
+    others_during: float | None
+    steal_during: float | None
+    idle: bool | None
+
+    def sentence(self) -> str:
+        if self.others_before is None or self.others_during is None or self.steal_during is None:
+            return f"{self.cpu}, {self.cores} cores; this system does not say how busy others keep it"
+        used = (
+            f"others used {self.others_before:.0%} before and {self.others_during:.0%} during, "
+            f"steal {self.steal_during:.1%}"
+        )
+        if self.idle:
+            return f"{self.cpu}, {self.cores} cores, idle: {used}"
+        return f"{self.cpu}, {self.cores} cores, NOT IDLE ({used}): do not trust these figures"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moment:
+    """CPU time since boot, in seconds summed over cores."""
+
+    at: float
+    busy: float
+    steal: float
+    ours: float
+
+
+class Watch:
+    """Looks at the machine for `settle_s` before and then during a `with` block."""
+
+    def __init__(self, *, settle_s: float) -> None:
+        self._settle_s = settle_s
+        self._load = os.getloadavg()[0]
+        self._moments: list[Moment | None] = []
+
+    def __enter__(self) -> Self:
+        self._moments.append(_now())
+        time.sleep(self._settle_s)
+        self._moments.append(_now())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._moments.append(_now())
+
+    def box(self) -> Box:
+        settled, began, ended = self._moments
+        before = _shares(settled, began)
+        during = _shares(began, ended)
+        idle = None
+        if before and during:
+            idle = max(before[0], during[0]) <= IDLE_SHARE and during[1] <= STEAL_SHARE
+        return Box(
+            cpu=_cpu_name(),
+            cores=os.cpu_count() or 1,
+            memory_gib=round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+            load_before=round(self._load, 2),
+            others_before=before[0] if before else None,
+            others_during=during[0] if during else None,
+            steal_during=during[1] if during else None,
+            idle=idle,
+        )
+
+
+def _shares(start: Moment | None, end: Moment | None) -> tuple[float, float] | None:
+    """Others' share of all cores and the hypervisor's between two moments."""
+    if start is None or end is None or end.at <= start.at:
+        return None
+    capacity = (end.at - start.at) * (os.cpu_count() or 1)
+    others = (end.busy - start.busy) - (end.ours - start.ours)
+    return _share(others, capacity), _share(end.steal - start.steal, capacity)
+
+
+def _share(part: float, capacity: float) -> float:
+    """Between nothing and all: ticks are coarse, and a moment is not one where other processes come between."""
+    return round(min(1.0, max(0.0, part) / capacity), 4)
+
+
+def _now() -> Moment | None:
+    try:
+        first = pathlib.Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
+    except OSError:
+        return None
+    tick = os.sysconf("SC_CLK_TCK")
+    user, nice, system, _idle, _iowait, irq, softirq, steal = (int(value) / tick for value in first[:8])
+    busy = user + nice + system + irq + softirq
+    return Moment(at=time.monotonic(), busy=busy, steal=steal, ours=_our_cpu_s(tick))
+
+
+def _our_cpu_s(tick: int) -> float:
+    """CPU time of this process, its living descendants, and the children that they and it have reaped."""
+    parents: dict[int, int] = {}
+    used: dict[int, float] = {}
+    for entry in pathlib.Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            after_name = (entry / "stat").read_text().rsplit(")", 1)[1].split()
+        except OSError:
+            continue  # it ended while we looked
+        pid = int(entry.name)
+        parents[pid] = int(after_name[1])
+        used[pid] = sum(int(value) for value in after_name[11:15]) / tick  # own and reaped, user and system
+    me = os.getpid()
+    total = 0.0
+    for pid, seconds in used.items():
+        ancestor = pid
+        while ancestor > 1 and ancestor != me:
+            ancestor = parents.get(ancestor, 0)
+        total += seconds if ancestor == me else 0.0
+    return total
+
+
+def _cpu_name() -> str:
+    try:
+        for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        return platform.processor() or platform.machine()
+    return platform.machine()
+
+
+def available_bytes() -> int:
+    """Memory that programs could take now, as the kernel estimates it."""
+    for entry in pathlib.Path("/proc/meminfo").read_text().splitlines():
+        if entry.startswith("MemAvailable:"):
+            return int(entry.split()[1]) * 1024
+    return 0
+
+
+def say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def bar(label: str, *, total: int) -> Iterator[Callable[[], None]]:
+    """Show progress over `total` steps; the value given is called after each."""
+    if not sys.stderr.isatty():
+        say(f"measuring {label}")
+        yield lambda: None
+        return
+    columns = (
+        rich_progress.TextColumn("{task.description}"),
+        rich_progress.BarColumn(bar_width=20),
+        rich_progress.MofNCompleteColumn(),
+        rich_progress.TimeElapsedColumn(),
+    )
+    screen = rich_console.Console(stderr=True)
+    with rich_progress.Progress(*columns, console=screen, transient=True) as shown:
+        task = shown.add_task(label[:50], total=total)
+        yield lambda: shown.advance(task)
+
 
 Measure = Callable[[], float]
 Item = TypeVar("Item")
@@ -45,7 +216,6 @@ class Rounds:
     figures: Mapping[str, Sequence[float]]
 
     def median(self, name: str) -> float:
-        """The middle figure of one contestant."""
         return statistics.median(self.figures[name])
 
     def ratio(self, ours: str, theirs: str) -> Ratio:
@@ -55,12 +225,10 @@ class Rounds:
 
     @property
     def count(self) -> int:
-        """How many rounds there were."""
         return min((len(figures) for figures in self.figures.values()), default=0)
 
 
 def spread(ratios: Sequence[float]) -> Ratio:
-    """Median and quartiles of some ratios."""
     if not ratios:
         raise ValueError("no rounds to compare: every figure of the other side is 0")
     if len(ratios) == 1:
@@ -76,7 +244,7 @@ def alternate(contestants: Sequence[Contestant], *, rounds: int, warmup: int = 1
     """
     figures: dict[str, list[float]] = {contestant.name: [] for contestant in contestants}
     try:
-        with progress.bar(label or " / ".join(figures), total=rounds + warmup) as step:
+        with bar(label or " / ".join(figures), total=rounds + warmup) as step:
             for turn in range(-warmup, rounds):
                 for contestant in contestants if turn % 2 == 0 else reversed(contestants):
                     figure = contestant.measure()

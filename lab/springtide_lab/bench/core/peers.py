@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from typing import IO, Any, Self
 
 from springtide import errors
-from springtide_lab.bench.core import harness, progress, versions
+from springtide_lab.bench.core import harness, versions
 
 FOLDER = ".venv-peers"
 SCRIPTS = pathlib.Path(__file__).parent.parent
@@ -45,13 +45,13 @@ def environment_of(what: str, folder_name: str, packages: Sequence[str], first: 
     wanted = "\n".join((*first, *packages))
     if record.exists() and record.read_text() == wanted:
         return python
-    progress.say(f"making {folder} for {what} (once, some minutes)")
+    harness.say(f"making {folder} for {what} (once, some minutes)")
     venv.EnvBuilder(with_pip=True).create(folder)
     install = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     for chosen in ([*first], ["--no-deps", *packages]):
         if not chosen:
             continue
-        progress.say(f"installing {chosen[0] if first and chosen == [*first] else what}")
+        harness.say(f"installing {chosen[0] if first and chosen == [*first] else what}")
         done = subprocess.run([*install, *chosen], capture_output=True, text=True)
         if done.returncode:
             last = (done.stderr.strip() or done.stdout.strip()).splitlines()[-1:]
@@ -64,18 +64,28 @@ class Worker:
     """A process that measures when it is asked to. Use as a context, or give `contestant()` to the harness."""
 
     def __init__(
-        self, script: str, *, python: pathlib.Path | None = None, options: Mapping[str, Any],
-        inside: Sequence[str] = (), environment: Mapping[str, str] | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        script: str,
+        *,
+        python: pathlib.Path | None = None,
+        options: Mapping[str, Any],
+        inside: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         """`inside`: words before the command, such as those that put it into a network namespace."""
         self.name = script
         command = [*inside, str(python or sys.executable), str(SCRIPTS / f"{script}.py")]
         environment = dict(os.environ if environment is None else environment)
         environment["PYTHONPATH"] = os.pathsep.join([str(PROTOCOL), *filter(None, [environment.get("PYTHONPATH")])])
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, bufsize=1,
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            bufsize=1,
             env=environment,
-        )  # fmt: skip
+        )
         self._complaints: collections.deque[str] = collections.deque(maxlen=20)
         self._reader = threading.Thread(target=self._listen, name=f"stderr of {script}", daemon=True)
         self._reader.start()
@@ -92,7 +102,6 @@ class Worker:
         self.close()
 
     def ask(self, do: str, **more: Any) -> dict[str, Any]:
-        """Send one request and wait for its answer."""
         try:
             _pipe(self._process.stdin).write(json.dumps({"do": do, **more}) + "\n")
             line = _pipe(self._process.stdout).readline()
@@ -111,11 +120,9 @@ class Worker:
         return answer
 
     def figure(self, **more: Any) -> float:
-        """One round."""
         return float(self.ask("round", **more)["figure"])
 
     def contestant(self, name: str | None = None, **more: Any) -> harness.Contestant:
-        """This worker as one side of a comparison."""
         return harness.Contestant(name=name or self.name, measure=lambda: self.figure(**more), close=self.close)
 
     def close(self) -> None:

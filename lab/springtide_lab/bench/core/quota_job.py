@@ -119,10 +119,15 @@ class QuotaJob:
         script.write_text(SCRIPT)
         whole = planning is None  # processes start with a core each, so that their imports take no minutes
         spec = JobSpec(
-            name=name, workers=first.workers, servers=first.servers, worker_cpu=1.0 if whole else first.worker_cpu,
-            server_cpu=1.0 if whole else first.server_cpu, guards=GuardRules(memory=False, servers=False),
-            planning=planning or PlanRules(), sync=sync,
-        )  # fmt: skip
+            name=name,
+            workers=first.workers,
+            servers=first.servers,
+            worker_cpu=1.0 if whole else first.worker_cpu,
+            server_cpu=1.0 if whole else first.server_cpu,
+            guards=GuardRules(memory=False, servers=False),
+            planning=planning or PlanRules(),
+            sync=sync,
+        )
         self.cluster = LocalCluster(
             script, [str(folder), str(self._told_in)], spec=spec, folder=folder / "runs", grace_s=5.0
         )
@@ -137,7 +142,6 @@ class QuotaJob:
         self.cluster.__exit__()
 
     def trains(self, workers: int) -> None:
-        """Wait until so many workers have told something."""
         told = [self._told_in / f"told-{rank}" for rank in range(workers)]
         self.cluster.until(lambda _: all(path.exists() and path.stat().st_size for path in told))
 
@@ -168,7 +172,6 @@ class QuotaJob:
         return all(path.exists() and path.stat().st_mtime > since for path in told)
 
     def measure(self, shape: Shape, times: Times) -> None:
-        """Have the shape for a while."""
         self.become(shape)
         self._changes.append(Change(at=time.time(), shape=shape))
         time.sleep(times.settle_s)
@@ -181,12 +184,13 @@ class QuotaJob:
         found = profiles.observe(readings, self._changes, batch=BATCH, rules=rules).profiles
         return [
             Taken(
-                shape=shape, profiles=tuple(one for one in found if one.shape == shape),
+                shape=shape,
+                profiles=tuple(one for one in found if one.shape == shape),
                 worker_used=sum(workers for workers, _ in some) / len(some),
                 server_used=sum(servers for _, servers in some) / len(some),
             )
             for shape, some in self._used.items()
-        ]  # fmt: skip
+        ]
 
     def rate(self, since: float, until: float) -> float:
         """Samples a second of all workers between two moments."""

@@ -15,7 +15,7 @@ from rich import box as rich_box
 from rich import console, table
 
 from springtide_lab.bench.core import harness
-from springtide_lab.bench.core.machine import Box
+from springtide_lab.bench.core.harness import Box
 
 WIDTH = 80
 
@@ -66,14 +66,12 @@ def goal(
 
 
 def worst(ratios: Sequence[harness.Ratio], *, better: Literal["higher", "lower"] = "higher") -> harness.Ratio | None:
-    """The least favourable of several ratios."""
     if not ratios:
         return None
     return (min if better == "higher" else max)(ratios, key=lambda ratio: ratio.value)
 
 
 def complete(result: Result, *, name: str, quick: bool, box: Box) -> Result:
-    """Add what every benchmark has in common."""
     return msgspec.structs.replace(
         result,
         bench=name,
@@ -128,7 +126,6 @@ def show(result: Result, *, json: bool) -> None:
 
 
 def figure(value: str | float | None) -> str:
-    """A number with three digits that matter."""
     if value is None:
         return "-"
     if isinstance(value, str):

@@ -46,5 +46,4 @@ def steps(folder: pathlib.Path) -> list[list[float]]:
 
 
 def merged(folder: pathlib.Path) -> list[float]:
-    """When a step was done by anyone."""
     return sorted(at for worker in steps(folder) for at in worker)

@@ -68,7 +68,6 @@ def bench(options: Options) -> report.Result:
 def trainer(
     stack: contextlib.ExitStack, way: str, folder: pathlib.Path, cores: list[int], sizes: dict[str, int]
 ) -> peers.Worker:
-    """A trainer's process on the first core."""
     options = {"way": way, "folder": str(folder), "core": cores[0], "other": cores[1], **sizes}
     return stack.enter_context(_process("dataworkers/fed_trainer", options))
 
@@ -76,13 +75,11 @@ def trainer(
 def worker(
     stack: contextlib.ExitStack, folder: pathlib.Path, cores: list[int], sizes: dict[str, int], *, fake: bool = False
 ) -> peers.Worker:
-    """A data worker's process on the second core."""
     options = {"folder": str(folder), "core": cores[1], "fake": fake, **sizes}
     return stack.enter_context(_process("dataworkers/fed_worker", options))
 
 
 def _process(script: str, options: dict[str, Any]) -> peers.Worker:
-    """In the environment that processes of a job have."""
     return peers.Worker(script, options=options, environment=config.child_environment({}, {}))
 
 
@@ -117,14 +114,15 @@ def cheap(options: Options, cores: list[int]) -> tuple[harness.Rounds, dict[str,
 
 
 GOALS: tuple[tuple[str, float, Any], ...] = (
-    ("vs_dataset_split", 1.4, "higher"), ("vs_ideal", 0.9, "higher"), ("overhead_when_cheap", 1.02, "lower"),
-)  # fmt: skip
+    ("vs_dataset_split", 1.4, "higher"),
+    ("vs_ideal", 0.9, "higher"),
+    ("overhead_when_cheap", 1.02, "lower"),
+)
 
 
 def judge(
     measured: harness.Rounds, cpu: dict[str, list[float]], moved: str, looked_at: tuple[harness.Rounds, dict[str, Any]]
 ) -> report.Result:
-    """Goals and the table."""
     costs, told = looked_at
     ideal = [min(pair) for pair in zip(measured.figures[LINEAR], measured.figures[FAKE], strict=True)]
     of_ideal = harness.spread([ours / best for ours, best in zip(measured.figures[OURS], ideal, strict=True)])
@@ -141,11 +139,14 @@ def judge(
     ]
     rows += [(f"cheap, data workers {way}, blocked time too", None, 1e3 * costs.median(way)) for way in costs.figures]
     return report.Result(
-        goals=goals, rounds=measured.count, columns=("way", "ms a step", "trainer's CPU ms a step"), rows=tuple(rows),
+        goals=goals,
+        rounds=measured.count,
+        columns=("way", "ms a step", "trainer's CPU ms a step"),
+        rows=tuple(rows),
         notes=(
             f"batch {SIZES['batch']}; the split: {moved}",
             f"a step takes {1 / measured.ratio(OURS, INSIDE).value:.2f} of its time in process, "
             f"{1 / measured.ratio(OURS, LOADER).value:.2f} of that with a DataLoader; "
             f"the tuner decided {told['decisions']} times: {told['why']}",
         ),
-    )  # fmt: skip
+    )

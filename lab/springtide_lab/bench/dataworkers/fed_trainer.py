@@ -35,9 +35,13 @@ class Trainer:
         torch.manual_seed(0)
         model: Any = (text_clicks.PlainModel if way in CHEAP else text_clicks.Model)(options["hidden"])
         self.model, self.optimizer, self.batches = self.job.prepare(
-            model, torch.optim.Adagrad(model.parameters(), lr=0.01), data(options), batch_size=options["batch"],
-            epochs=10_000, **({"collate_fn": text_clicks.collate} if way not in (*CHEAP, "DataLoader") else {}),
-        )  # fmt: skip
+            model,
+            torch.optim.Adagrad(model.parameters(), lr=0.01),
+            data(options),
+            batch_size=options["batch"],
+            epochs=10_000,
+            **({"collate_fn": text_clicks.collate} if way not in (*CHEAP, "DataLoader") else {}),
+        )
         self.steps = self.loop()
         self.tuned = Tuned(self.job) if way == "auto" else None
 
@@ -104,9 +108,13 @@ def data(options: dict[str, Any]) -> Any:
     if options["way"] != "DataLoader":
         return clicks
     return torch.utils.data.DataLoader(
-        clicks, batch_size=options["batch"], shuffle=True, collate_fn=text_clicks.collate, num_workers=1,
+        clicks,
+        batch_size=options["batch"],
+        shuffle=True,
+        collate_fn=text_clicks.collate,
+        num_workers=1,
         worker_init_fn=lambda number: os.sched_setaffinity(0, [options["other"]]),
-    )  # fmt: skip
+    )
 
 
 def start(options: dict[str, Any]) -> tuple[line.Round, dict[str, str]]:

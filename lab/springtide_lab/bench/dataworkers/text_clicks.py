@@ -52,9 +52,8 @@ class Model(nn.Module):
         self.second = [pair[1] for pair in PAIRS]
         self.rows = nn.Embedding(ROWS, DIM)
         self.top = nn.Sequential(
-            nn.Linear(DIM + DENSE + 1, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.ReLU(),
-            nn.Linear(hidden, 1),
-        )  # fmt: skip
+            nn.Linear(DIM + DENSE + 1, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.ReLU(), nn.Linear(hidden, 1)
+        )
 
     def forward(self, columns: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
         """Scores of a batch."""
@@ -86,7 +85,6 @@ class Ready(torch.utils.data.Dataset[Any]):
         return len(self.ids)
 
     def batch(self, indices: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Many at once."""
         chosen = torch.as_tensor(indices)
         return self.ids[chosen], self.numbers[chosen], self.clicked[chosen]
 
@@ -98,9 +96,12 @@ class PlainModel(nn.Module):
         super().__init__()
         self.rows = nn.Embedding(ROWS, DIM)
         self.top = nn.Sequential(
-            nn.Linear(COLUMNS * DIM + DENSE, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.ReLU(),
+            nn.Linear(COLUMNS * DIM + DENSE, hidden),
+            nn.ReLU(),
+            nn.Linear(hidden, hidden),
+            nn.ReLU(),
             nn.Linear(hidden, 1),
-        )  # fmt: skip
+        )
 
     def forward(self, ids: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
         """Scores of a batch."""
@@ -109,7 +110,6 @@ class PlainModel(nn.Module):
 
 
 def train(model: nn.Module, optimizers: list[torch.optim.Optimizer], batch: Any) -> None:
-    """One step."""
     columns, numbers, clicked = batch
     loss = nn.functional.binary_cross_entropy_with_logits(model(columns, numbers), clicked)
     for optimizer in optimizers:
@@ -120,5 +120,4 @@ def train(model: nn.Module, optimizers: list[torch.optim.Optimizer], batch: Any)
 
 
 def optimizers(model: Any) -> list[torch.optim.Optimizer]:
-    """Of the dense layers and of the table."""
     return [torch.optim.Adagrad(model.top.parameters(), lr=0.01), torch.optim.SGD(model.rows.parameters(), lr=0.05)]

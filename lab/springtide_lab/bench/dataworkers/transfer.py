@@ -54,16 +54,20 @@ def placings() -> dict[str, dict[str, list[int]]]:
     """Cores of both processes: one each, and one for both together."""
     cores = sorted(os.sched_getaffinity(0))
     first, second = [cores[0]], [cores[-1]]
-    return {
-        "a core each": {"sender": second, "receiver": first},
-        "half a core": {"sender": first, "receiver": first},
-    }
+    return {"a core each": {"sender": second, "receiver": first}, "half a core": {"sender": first, "receiver": first}}
 
 
 def contestant(
-    sender: peers.Worker, receiver: peers.Worker, way: str, sizes: dict[str, int], seconds: float, cpu: Cost,
-    *, train: bool, label: str = "",
-) -> harness.Contestant:  # fmt: skip
+    sender: peers.Worker,
+    receiver: peers.Worker,
+    way: str,
+    sizes: dict[str, int],
+    seconds: float,
+    cpu: Cost,
+    *,
+    train: bool,
+    label: str = "",
+) -> harness.Contestant:
     """Batches a second by one way; CPU seconds of both processes a batch go to `cpu`."""
     spent = cpu.setdefault(label or way, [])
     measure = functools.partial(one, sender, receiver, spent, way=way, seconds=seconds, train=train, **sizes)
@@ -71,7 +75,6 @@ def contestant(
 
 
 def one(sender: peers.Worker, receiver: peers.Worker, spent: list[float], **request: Any) -> float:
-    """One round."""
     before = sender.figure(what="cpu")
     answer = receiver.ask("round", **request)
     spent.append((sender.figure(what="cpu") - before) / answer["batches"] + answer["cpu_s"])
@@ -79,7 +82,6 @@ def one(sender: peers.Worker, receiver: peers.Worker, spent: list[float], **requ
 
 
 def judge(measured: harness.Rounds, trained: dict[str, harness.Rounds], cpu: Cost) -> report.Result:
-    """Goals and the table."""
     goals = (
         report.goal("shm_vs_raw_copy", measured.ratio(SHM, RAW_SHM), target=0.85),
         report.goal("tcp_vs_raw", measured.ratio(TCP, RAW_TCP), target=0.8),
@@ -93,15 +95,19 @@ def judge(measured: harness.Rounds, trained: dict[str, harness.Rounds], cpu: Cos
     for name, rounds in trained.items():
         fused, singly = f"{TCP}, {name}", f"{SINGLY_TCP}, {name}"
         fusing[name] = rounds.ratio(fused, singly)
-        rows += [(f"141 tensors, trained: {way}", 1e3 / rounds.median(way), 1e3 * spent.median(way), None)
-                 for way in (fused, singly)]  # fmt: skip
+        rows += [
+            (f"141 tensors, trained: {way}", 1e3 / rounds.median(way), 1e3 * spent.median(way), None)
+            for way in (fused, singly)
+        ]
     gains = "; ".join(f"{name}: {ratio}" for name, ratio in fusing.items())
     return report.Result(
-        goals=goals, rounds=measured.count, columns=("way", "ms a batch", "CPU ms, both sides", "GB/s"),
+        goals=goals,
+        rounds=measured.count,
+        columns=("way", "ms a batch", "CPU ms, both sides", "GB/s"),
         rows=tuple(rows),
         notes=(
             "29 tensors, 3.5 MB, one batch outstanding; a shared batch is had as views, a raw one as copies",
             f"141 tensors, trained: steps a second of one message a batch over one a tensor, {gains}",
         ),
         details={"fused_vs_singly": {name: ratio.value for name, ratio in fusing.items()}},
-    )  # fmt: skip
+    )

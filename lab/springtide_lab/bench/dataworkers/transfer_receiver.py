@@ -29,7 +29,6 @@ DIM, KNOWN_IDS = 8, 1000
 
 
 def ours(address: str, way: str, tensors: int, rows: int) -> Fetch:
-    """By a channel of dataworker/transport/channel.py."""
     from springtide.dataworker.transport import channel
 
     shared, fused = OURS[way]
@@ -75,7 +74,6 @@ class Training:
         self.first = torch.arange(columns) * KNOWN_IDS
 
     def step(self, batch: list[torch.Tensor]) -> None:
-        """Forward, backward, update of the dense layers."""
         ids = torch.stack(batch[:-3], dim=1) % KNOWN_IDS + self.first
         looked_up = self.rows(ids).flatten(1)
         score = self.top(torch.cat([looked_up, batch[-3]], dim=1)).squeeze(1)

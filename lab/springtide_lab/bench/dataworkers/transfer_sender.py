@@ -49,7 +49,6 @@ def serve_raw(sock: socket.socket) -> None:
 
 
 def start(options: dict[str, Any]) -> tuple[line.Round, dict[str, str]]:
-    """Listen, both ways."""
     from springtide.dataworker.transport import listener
 
     torch.set_num_threads(1)

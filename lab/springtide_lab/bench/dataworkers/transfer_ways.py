@@ -31,17 +31,14 @@ def draw(tensors: int, rows: int, seed: int = 0) -> list[torch.Tensor]:
 
 
 def as_bytes(tensor: torch.Tensor) -> memoryview:
-    """A tensor's memory."""
     return memoryview(tensor.view(-1).view(torch.uint8).numpy())  # type: ignore[arg-type]
 
 
 def buffers(tensors: Sequence[torch.Tensor]) -> list[memoryview]:
-    """Their memory, one piece a tensor."""
     return [as_bytes(tensor) for tensor in tensors]
 
 
 def read(sock: socket.socket, into: memoryview) -> None:
-    """Fill it."""
     done = 0
     while done < len(into):
         came = sock.recv_into(into[done:], 0, socket.MSG_WAITALL)
@@ -60,7 +57,6 @@ def read_long(sock: socket.socket) -> bytearray:
 
 
 def send_all(sock: socket.socket, pieces: list[memoryview]) -> None:
-    """As few calls as it takes."""
     while pieces:
         sent = sock.sendmsg(pieces[:1024])
         while pieces and sent >= len(pieces[0]):
@@ -126,7 +122,6 @@ def receive_raw_shared(sock: socket.socket, tensors: Sequence[torch.Tensor]) -> 
 
 
 def send_pickle(sock: socket.socket, tensors: Sequence[torch.Tensor]) -> Sent:
-    """What multiprocessing's pipes and many a queue do."""
 
     def send() -> None:
         body = pickle.dumps(list(tensors), protocol=5)
@@ -136,7 +131,6 @@ def send_pickle(sock: socket.socket, tensors: Sequence[torch.Tensor]) -> Sent:
 
 
 def send_torch_save(sock: socket.socket, tensors: Sequence[torch.Tensor]) -> Sent:
-    """torch's own file format."""
 
     def send() -> None:
         written = io.BytesIO()
@@ -167,7 +161,6 @@ def send_arrow(sock: socket.socket, tensors: Sequence[torch.Tensor]) -> Sent:
 
 
 def receive_arrow(sock: socket.socket, tensors: Sequence[torch.Tensor]) -> Came:
-    """Columns as tensors, without another copy."""
     import warnings
 
     import pyarrow as pa
@@ -192,7 +185,6 @@ def receive_pickle(sock: socket.socket, tensors: Sequence[torch.Tensor]) -> Came
 
 
 def receive_torch_save(sock: socket.socket, tensors: Sequence[torch.Tensor]) -> Came:
-    """Only tensors are loaded."""
     return lambda: torch.load(io.BytesIO(read_long(sock)), weights_only=True)
 
 

@@ -19,8 +19,8 @@ from springtide.domain.spec.guard_rules import GuardRules
 from springtide.domain.spec.job_spec import JobSpec
 from springtide.testing.cluster import LocalCluster
 from springtide_lab.bench import Options
-from springtide_lab.bench.core import progress, report, step_times
-from springtide_lab.bench.faults import degradation, stop_restart
+from springtide_lab.bench.core import harness, report, step_times
+from springtide_lab.bench.faults import recovery, rescale
 
 TARGET = 0.2
 LOOK_S, PATIENCE_S = 0.5, 300.0
@@ -69,11 +69,10 @@ class Run:
 
 
 def bench(options: Options) -> report.Result:
-    """Each case with ours, nothing and stop-restart."""
     sizes = Sizes(rows=5_000, before_s=3.0, idle_s=3.0, work_s=8.0) if options.quick else Sizes()
     delays = delays_of(options)
     runs: dict[float, dict[str, Run]] = {}
-    with progress.bar("a job with a slow server", total=2 * len(CASES)) as step:
+    with harness.bar("a job with a slow server", total=2 * len(CASES)) as step:
         for case in CASES:
             mine = ours(case, sizes)
             step()
@@ -84,7 +83,6 @@ def bench(options: Options) -> report.Result:
 
 
 def delays_of(options: Options) -> dict[str, float]:
-    """What the user gave over what is usual."""
     for name in options.delays:
         if name not in USUAL_DELAYS:
             raise errors.UnknownName("delay", name, USUAL_DELAYS)
@@ -92,19 +90,22 @@ def delays_of(options: Options) -> dict[str, float]:
 
 
 def started(folder: pathlib.Path, case: Case, sizes: Sizes, rules: CheckpointRules, *, guarded: bool) -> LocalCluster:
-    """The stepping job on two servers."""
     (folder / "train.py").write_text(step_times.SCRIPT)
     spec = JobSpec(
-        name="hot", servers=2, workers=WORKERS, server_cpu=case.cpu, heartbeat_s=0.5, checkpoints=rules,
+        name="hot",
+        servers=2,
+        workers=WORKERS,
+        server_cpu=case.cpu,
+        heartbeat_s=0.5,
+        checkpoints=rules,
         guards=GuardRules(servers=guarded),
-    )  # fmt: skip
+    )
     arguments = [str(folder), str(sizes.rows), str(DIM), str(IDS), str(PAUSE_S)]
     return LocalCluster(folder / "train.py", arguments, spec=spec, folder=folder / "runs", grace_s=60.0)
 
 
 def ours(case: Case, sizes: Sizes) -> Run:
-    """The job looks after itself."""
-    rules = CheckpointRules(every_s=stop_restart.EVERY_S)
+    rules = CheckpointRules(every_s=recovery.EVERY_S)
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         with started(folder, case, sizes, rules, guarded=True) as job:
@@ -116,14 +117,17 @@ def ours(case: Case, sizes: Sizes) -> Run:
             job.wait()
         noticed = [float(str(event["at"])) - since for event in told if VICTIM in str(event["what"])]
         return Run(
-            full=full, below_s=degradation.seconds_below(step_times.merged(folder), since, ended, full),
-            took_s=ended - since, noticed_s=min(noticed, default=0.0), decisions=tuple(str(e["what"]) for e in told),
-        )  # fmt: skip
+            full=full,
+            below_s=rescale.seconds_below(step_times.merged(folder), since, ended, full),
+            took_s=ended - since,
+            noticed_s=min(noticed, default=0.0),
+            decisions=tuple(str(e["what"]) for e in told),
+        )
 
 
 def baselines(case: Case, sizes: Sizes, *, notice_s: float) -> tuple[Run, Run]:
     """The same job without guards: left alone for a while; then, throttled once more, stopped and started again."""
-    rules = CheckpointRules(every_s=stop_restart.EVERY_S)
+    rules = CheckpointRules(every_s=recovery.EVERY_S)
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         with started(folder, case, sizes, rules, guarded=False) as job:
@@ -131,18 +135,18 @@ def baselines(case: Case, sizes: Sizes, *, notice_s: float) -> tuple[Run, Run]:
             work = round(full * sizes.work_s)
             since = throttle(job, case.cpu * case.share)
             job.until(lambda _: time.time() > since + sizes.idle_s)
-            slow = max(degradation.rate(step_times.merged(folder), since + 1.0, time.time()), 1e-3)
+            slow = max(rescale.rate(step_times.merged(folder), since + 1.0, time.time()), 1e-3)
             nothing = Run(full=full, took_s=work / slow, below_s=work / slow if slow < 0.9 * full else 0.0)
             throttle(job, case.cpu)
             full = full_rate(job, folder, sizes)
             since = throttle(job, case.cpu * case.share)
             job.until(lambda _: time.time() > since + notice_s)
-            again = stop_restart.stop(job)
+            again = recovery.stop(job)
         with started(folder, case, sizes, again, guarded=False) as job:
             ended = until_done(job, folder, since, work)
             job.stop("measured")
             job.wait()
-        below_s = degradation.seconds_below(step_times.merged(folder), since, ended, full)
+        below_s = rescale.seconds_below(step_times.merged(folder), since, ended, full)
         return nothing, Run(full=full, below_s=below_s, took_s=ended - since, noticed_s=notice_s)
 
 
@@ -152,7 +156,7 @@ def full_rate(job: LocalCluster, folder: pathlib.Path, sizes: Sizes) -> float:
     wait(job, lambda: len(step_times.merged(folder)) > known + 150)
     began = time.time()
     job.until(lambda _: time.time() > began + sizes.before_s)
-    return degradation.rate(step_times.merged(folder), began, time.time())
+    return rescale.rate(step_times.merged(folder), began, time.time())
 
 
 def wait(job: LocalCluster, true: Callable[[], bool]) -> None:
@@ -164,7 +168,6 @@ def wait(job: LocalCluster, true: Callable[[], bool]) -> None:
 
 
 def pause(job: LocalCluster, seconds: float) -> None:
-    """So long, unless the job ends."""
     until = time.time() + seconds
     job.until(lambda _: time.time() > until)
 
@@ -179,14 +182,13 @@ def throttle(job: LocalCluster, cpu: float) -> float:
 
 def until_done(job: LocalCluster, folder: pathlib.Path, since: float, work: int) -> float:
     """The moment at which so many steps were done."""
-    wait(job, lambda: degradation.done_at(step_times.merged(folder), since, work) is not None)
-    ended = degradation.done_at(step_times.merged(folder), since, work)
+    wait(job, lambda: rescale.done_at(step_times.merged(folder), since, work) is not None)
+    ended = rescale.done_at(step_times.merged(folder), since, work)
     assert ended is not None
     return ended
 
 
 def judge(runs: dict[float, dict[str, Run]], delays: dict[str, float], sizes: Sizes) -> report.Result:
-    """The goal and the table."""
     rows: list[tuple[str | float | None, ...]] = []
     idle_s = sum(delays.values())
     notes = []

@@ -9,7 +9,7 @@ import statistics
 from typing import Any
 
 from springtide_lab.bench import Options
-from springtide_lab.bench.core import harness, peers, progress, report
+from springtide_lab.bench.core import harness, peers, report
 
 SLOTS = 1024
 ROWS, DIM = 1_000_000, 64  # 512 bytes a row with the state of Adagrad
@@ -29,7 +29,7 @@ def bench(options: Options) -> report.Result:
         first.ask("round", what="fill", rows=rows, dim=DIM)
         moved: list[dict[str, Any]] = []
         plain: list[float] = []
-        with progress.bar("handing slots over", total=rounds) as step:
+        with harness.bar("handing slots over", total=rounds) as step:
             for turn in range(-1, rounds):
                 source, target = servers[turn % 2 ^ 1], servers[turn % 2]  # turn -1 warms up: 0 to 1
                 other = 1 if target is second else 0
@@ -44,7 +44,6 @@ def bench(options: Options) -> report.Result:
 
 
 def judge(moved: list[dict[str, Any]], plain: list[float], rows: int) -> report.Result:
-    """The goal and the table."""
     rates = [float(each["figure"]) for each in moved]
     ratio = harness.spread([ours / theirs for ours, theirs in zip(rates, plain, strict=True)])
     freeze_ms = max(float(each["longest_freeze_s"]) for each in moved) * 1e3

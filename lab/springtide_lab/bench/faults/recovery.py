@@ -9,13 +9,65 @@ import pathlib
 import statistics
 import tempfile
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 
+from springtide import errors
+from springtide.checkpoint.format import reader
 from springtide.data import shards
+from springtide.domain.model.checkpoints import CheckpointRules
 from springtide.domain.spec.job_spec import JobSpec
 from springtide.testing.cluster import LocalCluster
 from springtide_lab.bench import Options
-from springtide_lab.bench.core import progress, report
+from springtide_lab.bench.core import harness, report
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delays:
+    """Seconds that stopping and restarting takes, besides training."""
+
+    notice_s: float = 0.0
+    """Until the straggler is noticed; training goes on meanwhile."""
+    save_s: float = 0.0
+    """A checkpoint to remote storage."""
+    pull_s: float = 0.0
+    """The image, on the new machine."""
+    start_s: float = 0.0
+    """Pods scheduled, processes started, everyone joined."""
+    load_s: float = 0.0
+    """The checkpoint again."""
+
+    @staticmethod
+    def of(given: Mapping[str, float]) -> "Delays":
+        """What the user gave over what is usual on a cluster: minutes until all is back."""
+        usual = {"notice": 30.0, "save": 30.0, "pull": 60.0, "start": 60.0, "load": 30.0}
+        for name in given:
+            if name not in usual:
+                raise errors.UnknownName("delay", name, usual)
+        return Delays(**{f"{name}_s": seconds for name, seconds in {**usual, **given}.items()})
+
+    @property
+    def idle_s(self) -> float:
+        return self.save_s + self.pull_s + self.start_s + self.load_s
+
+    def __str__(self) -> str:
+        return "delays: " + ", ".join(
+            f"{one.name.removesuffix('_s')} {getattr(self, one.name):g} s" for one in fields(self)
+        )
+
+
+EVERY_S = 3600.0
+"""Between checkpoints that nobody asks for: none of them falls into what is measured."""
+
+
+def stop(job: LocalCluster) -> CheckpointRules:
+    """Let workers finish the batch in hand, write the last checkpoint, end all processes."""
+    job.stop("to be started again")
+    last = job.wait().checkpoint
+    folder = str((job.files.root / "checkpoints").absolute())
+    run = reader.read(folder, last).run
+    return CheckpointRules(every_s=EVERY_S, resume=folder, resume_number=last, resume_run=run)
+
 
 BATCH = 64
 SHARD_BATCHES = shards.LARGEST
@@ -70,7 +122,7 @@ def bench(options: Options) -> report.Result:
         arguments = [name, str(10**9), str(pause_s)]
         seconds: list[float] = []
         with LocalCluster(folder / "train.py", arguments, spec=spec, folder=folder / "runs", grace_s=5.0) as job:
-            with progress.bar("kill -9 of a worker", total=kills) as step:
+            with harness.bar("kill -9 of a worker", total=kills) as step:
                 for kill in range(kills):
                     seconds.append(one(job, folder, f"worker-{1 + kill % (WORKERS - 1)}"))
                     step()
@@ -99,7 +151,6 @@ def one(job: LocalCluster, folder: pathlib.Path, victim: str) -> float:
 
 
 def trained(folder: pathlib.Path) -> list[Trained]:
-    """Everything that anyone has trained so far."""
     batches = []
     for path in folder.glob("trained-*"):
         pid = int(path.name.rpartition("-")[2])
@@ -111,12 +162,10 @@ def trained(folder: pathlib.Path) -> list[Trained]:
 
 
 def training(folder: pathlib.Path) -> set[int]:
-    """Processes that have trained something."""
     return {int(path.name.rpartition("-")[2]) for path in folder.glob("trained-*") if path.stat().st_size}
 
 
 def judge(seconds: list[float], spec: JobSpec) -> report.Result:
-    """The goal and the table."""
     middle = statistics.median(seconds)
     over = middle - 2 * spec.heartbeat_s
     return report.Result(

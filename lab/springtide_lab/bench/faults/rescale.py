@@ -28,9 +28,33 @@ from springtide.embedding.lookup.specs import native_spec
 from springtide.platforms.local.fork_server_client import ForkServerClient
 from springtide.testing.cluster import LocalCluster
 from springtide_lab.bench import Options
-from springtide_lab.bench.core import progress, report, warm_start
+from springtide_lab.bench.core import harness, report, warm_start
 from springtide_lab.bench.core import step_times as stepping
-from springtide_lab.bench.faults import stop_restart
+from springtide_lab.bench.faults import recovery
+
+BUCKET_S = 0.5
+"""Rates are those of half seconds: long enough to hold a few dozen steps, short against what is looked for."""
+SHARE = 0.9
+"""Of the full rate: below that a job counts as held up."""
+
+
+def rate(times: Sequence[float], begin: float, end: float) -> float:
+    """Steps a second between two moments."""
+    return float(np.count_nonzero((np.asarray(times) >= begin) & (np.asarray(times) < end))) / (end - begin)
+
+
+def seconds_below(times: Sequence[float], begin: float, end: float, full: float) -> float:
+    """How much of the time between two moments lies in half seconds with fewer steps than a share of the full rate."""
+    edges = np.arange(begin, end + 1e-9, BUCKET_S)
+    counts, _ = np.histogram(np.asarray(times), edges)
+    return float(np.count_nonzero(counts < SHARE * full * BUCKET_S)) * BUCKET_S
+
+
+def done_at(times: Sequence[float], begin: float, steps: int) -> float | None:
+    """When so many steps had been done after `begin`; None: they have not been yet."""
+    later = sorted(at for at in times if at >= begin)
+    return later[steps - 1] if 0 < steps <= len(later) else None
+
 
 DIM, SLOTS, WORKERS = 32, 1024, 2
 
@@ -60,15 +84,15 @@ def started(folder: pathlib.Path, sizes: Sizes, spec: JobSpec, warm: ForkServerC
 def bench(options: Options) -> report.Result:
     """One job with servers that come and go; then the same stopped and started again."""
     sizes = Sizes(5_000, 2.0) if options.quick else Sizes(400_000, 15.0)
-    with tempfile.TemporaryDirectory() as name, progress.bar("rescaling", total=3) as step:
+    with tempfile.TemporaryDirectory() as name, harness.bar("rescaling", total=3) as step:
         folder = pathlib.Path(name)
         (folder / "train.py").write_text(stepping.SCRIPT)
-        rules = CheckpointRules(every_s=stop_restart.EVERY_S)
+        rules = CheckpointRules(every_s=recovery.EVERY_S)
         with warm_start.warmed_up() as warm, started(folder, sizes, spec(2, rules), warm) as job:
             before, during, moves = live(job, folder, sizes)
             step()
             stopped = float(time.time())
-            again = stop_restart.stop(job)
+            again = recovery.stop(job)
         with started(folder, sizes, spec(3, again)) as job:
             job.until(lambda _: job.story and stepping.merged(folder)[-1] > max(stopped + 0.5, resumed_at(job)))
             first = next(at for at in stepping.merged(folder) if at > resumed_at(job))

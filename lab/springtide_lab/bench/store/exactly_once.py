@@ -23,16 +23,19 @@ Costs = dict[str, list[dict[str, float]]]
 
 
 def bench(options: Options) -> report.Result:
-    """Rounds with and without, in turn."""
     sizes = train.SIZES | ({"rows": 2_000, "batches": 8} if options.quick else {})
     seconds, rounds = (0.3, 2) if options.quick else (0.75, 80)
     costs: Costs = {ON: [], OFF: []}
     with contextlib.ExitStack() as stack:
         (server,) = served_worker.start(stack)
         loop = {
-            **sizes, "kind": "springtide", "model": "widedeep", "threads": 1,
-            "addresses": [server.ask("round")["address"]], "history": HISTORY,
-        }  # fmt: skip
+            **sizes,
+            "kind": "springtide",
+            "model": "widedeep",
+            "threads": 1,
+            "addresses": [server.ask("round")["address"]],
+            "history": HISTORY,
+        }
         worker = stack.enter_context(peers.Worker("train/train_loop", options=loop))
         contestants = [
             harness.Contestant(name=name, measure=functools.partial(cost, server, worker, name, seconds, costs[name]))
@@ -55,7 +58,6 @@ def cost(server: peers.Worker, worker: peers.Worker, name: str, seconds: float, 
 
 
 def judge(measured: harness.Rounds, costs: Costs, remembered: dict[str, Any]) -> report.Result:
-    """The goal, and what each part costs."""
     ratio = measured.ratio(ON, OFF)
     rows: list[tuple[str | float | None, ...]] = []
     for part in (*PARTS, "together"):

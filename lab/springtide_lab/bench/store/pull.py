@@ -20,7 +20,6 @@ CLIENTS = 8
 
 
 def bench(options: Options) -> report.Result:
-    """Pull in turn by every way there is."""
     sizes = SIZES | ({"rows": 2000} if options.quick else {})
     seconds, rounds = (0.1, 2) if options.quick else (1.0, 12)
     with contextlib.ExitStack() as stack:
@@ -45,7 +44,6 @@ def bench(options: Options) -> report.Result:
 
 
 def serve(stack: contextlib.ExitStack, kind: str, sizes: dict[str, Any]) -> tuple[peers.Worker, str]:
-    """A serving process and its address."""
     server = stack.enter_context(
         peers.Worker("store/pull_server", options={"kind": kind, "port": free_port(), **sizes})
     )
@@ -55,7 +53,6 @@ def serve(stack: contextlib.ExitStack, kind: str, sizes: dict[str, Any]) -> tupl
 def connect(
     stack: contextlib.ExitStack, kind: str, address: str, sizes: dict[str, Any], *, shared: bool = False
 ) -> peers.Worker:
-    """A client process, connected."""
     options = {"kind": kind, "address": address, "shared": shared, **sizes}
     return stack.enter_context(peers.Worker("store/pull_client", options=options))
 
@@ -81,7 +78,6 @@ def together(server: peers.Worker, clients: list[peers.Worker], seconds: float, 
 
 
 def judge(measured: harness.Rounds, cpu: dict[str, list[float]]) -> report.Result:
-    """Goals and the table."""
     spent = harness.Rounds(figures={name: figures[-measured.count :] for name, figures in cpu.items()})
     goals = (
         report.goal("vs_raw_socket", measured.ratio("tcp", "raw socket"), target=1.2),
@@ -91,9 +87,12 @@ def judge(measured: harness.Rounds, cpu: dict[str, list[float]]) -> report.Resul
     )
     rows = tuple((name, measured.median(name), 1e6 * spent.median(name)) for name in measured.figures)
     return report.Result(
-        goals=goals, rounds=measured.count, columns=("way", "pulls/s", "CPU µs a pull, both sides"), rows=rows,
+        goals=goals,
+        rounds=measured.count,
+        columns=("way", "pulls/s", "CPU µs a pull, both sides"),
+        rows=rows,
         notes=(f"{KEYS:,} rows of dim {SIZES['dim']}, one pull outstanding a client",),
-    )  # fmt: skip
+    )
 
 
 def free_port() -> int:

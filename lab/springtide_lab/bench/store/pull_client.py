@@ -31,15 +31,17 @@ def draw(options: dict[str, Any]) -> list[tuple[Any, Any]]:
 
 
 def springtide(options: dict[str, Any]) -> Pull:
-    """The native client."""
     from springtide import _native
     from springtide.embedding.lookup.table_client import TableClient
 
     host, _, port = options["address"].rpartition(":")
     client = TableClient.connect(
-        [(host, int(port))], secret=b"bench", placement=[0] * 1024, shared_memory=options["shared"],
+        [(host, int(port))],
+        secret=b"bench",
+        placement=[0] * 1024,
+        shared_memory=options["shared"],
         certificates=options.get("certificates", ""),
-    )  # fmt: skip
+    )
     wanted = ["shm" if options["shared"] else "tcp"]
     assert client.stats()["transports"] == wanted, f"connected by {client.stats()['transports']}, wanted {wanted}"
     features = [
@@ -61,7 +63,6 @@ def springtide(options: dict[str, Any]) -> Pull:
 
 
 def raw(options: dict[str, Any]) -> Pull:
-    """Indices out, rows in."""
     host, _, port = options["address"].rpartition(":")
     peer = socket.create_connection((host, int(port)))
     peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -81,7 +82,6 @@ def raw(options: dict[str, Any]) -> Pull:
 
 
 def rpc(options: dict[str, Any]) -> Pull:
-    """A remote call with a tensor of indices."""
     import os
 
     import rpc_rows

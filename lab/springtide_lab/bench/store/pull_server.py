@@ -55,7 +55,6 @@ def raw(options: dict[str, Any]) -> str:
 
 
 def rpc(options: dict[str, Any]) -> str:
-    """torch's own remote calls over TensorPipe."""
     import os
 
     import rpc_rows
@@ -73,7 +72,6 @@ KEPT: list[object] = []
 
 
 def start(options: dict[str, Any]) -> tuple[Round, dict[str, str]]:
-    """Serve in the background."""
     address = KINDS[options["kind"]](options)
 
     def answer(request: dict[str, Any]) -> dict[str, Any]:

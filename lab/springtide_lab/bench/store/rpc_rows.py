@@ -12,5 +12,4 @@ def fill(rows: int, dim: int) -> None:
 
 
 def take(index: torch.Tensor) -> torch.Tensor:
-    """Rows of the table."""
     return TABLE.index_select(0, index)

@@ -4,21 +4,268 @@ In: store_probe.py (native tables against a loop that reads one index cell and t
 (lookup, backward and update through `st.EmbeddingBags` against nn.EmbeddingBag and FBGEMM). Out: five goals.
 """
 
+import itertools
+import os
+import pathlib
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from concurrent import futures
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.utils.data import TensorDataset
+
+import springtide as st
+from springtide import _native
 from springtide_lab.bench import Options
-from springtide_lab.bench.core import harness, report
-from springtide_lab.bench.store import store_modules, store_probe
+from springtide_lab.bench.core import growth, harness, peers, report
+
+TARGETS = {"embeddingbag_sgd": 4.0, "tbe_sgd": 1.5, "tbe_rowwise_adagrad": 5.0}
+OURS = {"embeddingbag_sgd": "sgd", "tbe_sgd": "sgd", "tbe_rowwise_adagrad": "rowwise_adagrad"}
+THREADS = (1, 2)
+TABLES, DIM, BATCH, LR = 26, 16, 512, 0.01
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Modules:
+    """Rounds by number of threads; why a peer is missing; its versions."""
+
+    rounds: dict[int, harness.Rounds] = field(default_factory=dict)
+    why: dict[str, str] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+
+    def worst(self, peer: str) -> harness.Ratio | None:
+        """Ours over this peer, at the thread count that is worse for us."""
+        return report.worst([r.ratio(f"ours {OURS[peer]}", peer) for r in self.rounds.values() if peer in r.figures])
+
+    def rows(self) -> Iterator[tuple[str, int, float, harness.Ratio | None]]:
+        """Name, threads, M rows/s, and for a peer our ratio to it."""
+        for threads, rounds in self.rounds.items():
+            for name in rounds.figures:
+                ratio = rounds.ratio(f"ours {OURS[name]}", name) if name in OURS else None
+                yield name, threads, rounds.median(name), ratio
+
+    def notes(self) -> list[str]:
+        return [f"{peer} was not measured: {why}" for peer, why in self.why.items()]
+
+    def figures(self) -> dict[str, Mapping[str, float]]:
+        return {str(t): {name: r.median(name) for name in r.figures} for t, r in self.rounds.items()}
+
+
+def measure(*, quick: bool) -> Modules:
+    modules = Modules()
+    rows = 5_000 if quick else 100_000
+    drawn = growth.batches(7, batches=8 if quick else 256, tables=TABLES, rows=rows, batch=BATCH)
+    before = torch.get_num_threads()
+    with tempfile.TemporaryDirectory() as folder:
+        file = pathlib.Path(folder) / "ids"
+        growth.write(drawn, file)
+        batches = [torch.from_numpy(batch.T.copy()) for batch in drawn]
+        seconds = 0.05 if quick else 0.5
+        for threads in THREADS:
+            torch.set_num_threads(threads)
+            contestants = [ours(kind, batches, rows, seconds) for kind in ("sgd", "rowwise_adagrad")]
+            options = {"file": str(file), "shape": drawn.shape, "rows": rows, "dim": DIM, "threads": threads, "lr": LR}
+            contestants += list(theirs(options, seconds, modules))
+            label = f"modules, {threads} thread{'s' if threads > 1 else ''}"
+            modules.rounds[threads] = harness.alternate(contestants, rounds=3 if quick else 9, label=label)
+    torch.set_num_threads(before)
+    return modules
+
+
+def ours(optimizer: str, batches: list[torch.Tensor], rows: int, seconds: float) -> harness.Contestant:
+    """Our module as a user has it: alone in this process, with autograd and a torch.optim optimizer."""
+    model: torch.nn.Module = st.EmbeddingBags([DIM] * TABLES, optimizer=optimizer)
+    nothing = TensorDataset(torch.zeros(1, 1))
+    sgd = torch.optim.SGD(model.parameters(), lr=LR)
+    model, sgd, _ = st.join().prepare(model, sgd, nothing, batch_size=1)
+    gradient = torch.full((BATCH, TABLES * DIM), 0.01)
+
+    def step(batch: torch.Tensor) -> None:
+        sgd.zero_grad()
+        torch.autograd.backward(model(batch), gradient)
+        sgd.step()
+
+    every = torch.arange(rows)
+    for first in range(0, rows, BATCH):  # rows exist once they are trained: peers' exist from the start
+        ids_of_all = every[first : first + BATCH]
+        if len(ids_of_all) == BATCH:
+            step(ids_of_all.unsqueeze(1).expand(BATCH, TABLES).contiguous())
+    following = harness.cycle(batches)
+    rate = harness.rate(lambda: step(following()), units=BATCH * TABLES / 1e6, seconds=seconds)
+    return harness.Contestant(name=f"ours {optimizer}", measure=rate)
+
+
+def theirs(options: dict[str, object], seconds: float, modules: Modules) -> Iterator[harness.Contestant]:
+    """Every peer that can be had; for the others `modules.why` says why not."""
+    python: pathlib.Path | None = None
+    failed = ""
+    try:
+        python = peers.environment()
+    except peers.PeerFailed as error:
+        failed = str(error)
+        harness.say(failed)
+    for kind in TARGETS:
+        needs_peers = kind.startswith("tbe")
+        if needs_peers and python is None:
+            modules.why[kind] = failed
+            continue
+        try:
+            worker = peers.Worker(
+                "store/bags", python=python if needs_peers else None, options={**options, "kind": kind}
+            )
+        except peers.PeerFailed as error:
+            modules.why[kind] = str(error)
+            continue
+        modules.versions.update(worker.versions)
+        yield worker.contestant(kind, seconds=seconds)
+
+
+PROBE_BATCH = 13_312  # 512 samples x 26 features
+CHUNK = 1 << 18  # rows that one call puts in
+STATE_FLOATS: Mapping[str, Callable[[int], int]] = {
+    "sgd": lambda dim: 0,
+    "adagrad": lambda dim: dim,
+    "rowwise_adagrad": lambda dim: 1,
+    "adam": lambda dim: 2 * dim + 1,
+    "rmsprop": lambda dim: dim,
+    "ftrl": lambda dim: 2 * dim,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeCase:
+    """Tables of one shape."""
+
+    optimizer: str
+    dim: int
+    tables: int
+    rows: int
+    """Rows of each table."""
+
+    @property
+    def name(self) -> str:
+        shape = f"{self.tables} x {self.rows // 1000}k" if self.tables > 1 else "one big"
+        return f"{shape}, dim {self.dim}, {self.optimizer}"
+
+    def spec(self, table: int) -> _native.TableSpec:
+        return _native.TableSpec(id=table, name=f"t{table}", dim=self.dim, optimizer=self.optimizer)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """Rates in M rows/s and ratios to the bare loop."""
+
+    name: str
+    rates: Mapping[str, float]
+    lookup: harness.Ratio
+    update: harness.Ratio
+    rounds: int
+
+
+def probe_cases(*, quick: bool) -> list[ProbeCase]:
+    """26 tables of 100k rows, and one whose rows (weights and state) take 4 GiB, for every optimizer."""
+    small, big_bytes = (2_000, 1 << 24) if quick else (100_000, 1 << 32)
+    found = []
+    for optimizer, state in STATE_FLOATS.items():
+        for dim in (16, 64):
+            found.append(ProbeCase(optimizer=optimizer, dim=dim, tables=26, rows=small))
+            rows = big_bytes // (4 * (dim + state(dim)))
+            found.append(ProbeCase(optimizer=optimizer, dim=dim, tables=1, rows=rows))
+    return found
+
+
+def probe(case: ProbeCase, *, quick: bool) -> Measured:
+    harness.say(f"filling {case.name}")
+    store = filled(case)
+    probe = _native.ProbeLoop(case.spec(0), rows=case.tables * case.rows, seed=1)
+    rng = np.random.default_rng(0)
+    count = min(PROBE_BATCH, case.tables * case.rows // 2)
+    requests = [draw(case, store, rng, count) for _ in range(4 if quick else 64)]
+    out = np.empty(count * case.dim, dtype=np.float32)
+    matrix = out.reshape(count, case.dim)
+    gradients = np.full(count * case.dim, 1e-3, dtype=np.float32)
+    hyper = _native.Hyper(lr=0.01)
+    hypers = [(table, hyper) for table in range(case.tables)]
+    following = harness.cycle(requests)
+
+    def lookup() -> None:
+        tables, keys, _ = following()
+        store.pull(tables, keys, out)
+
+    def update() -> None:
+        tables, keys, _ = following()
+        store.push(tables, keys, gradients, hypers, clock=0, unique=True, check_finite=False)
+
+    works: dict[str, Callable[[], object]] = {
+        "ours lookup": lookup,
+        "probe lookup": lambda: _native.probe_gather(probe, following()[2], matrix),
+        "ours update": update,
+        "probe update": lambda: _native.probe_scatter(probe, following()[2], gradients.reshape(matrix.shape), hyper),
+    }
+    seconds = 0.02 if quick else 0.08  # 50 batches and more a round; the whole in minutes
+    contestants = [
+        harness.Contestant(name=name, measure=harness.rate(work, units=count / 1e6, seconds=seconds))
+        for name, work in works.items()
+    ]
+    rounds = harness.alternate(contestants, rounds=3 if quick else 9, label=case.name)
+    return Measured(
+        name=case.name,
+        rates={name: rounds.median(name) for name in works},
+        lookup=rounds.ratio("ours lookup", "probe lookup"),
+        update=rounds.ratio("ours update", "probe update"),
+        rounds=rounds.count,
+    )
+
+
+def filled(case: ProbeCase) -> _native.Store:
+    """A store that holds every row of the case, put in by all cores; what is measured has one thread."""
+    store = _native.Store(slots=1024, seed=0, threads=1)
+    for table in range(case.tables):
+        store.declare(case.spec(table))
+    rows = np.full(min(CHUNK, case.rows) * case.dim, 0.5, dtype=np.float32)
+
+    def put(place: tuple[int, int]) -> None:
+        table, first = place
+        keys = np.arange(first, min(first + CHUNK, case.rows), dtype=np.int64)
+        store.assign(np.full(len(keys), table, dtype=np.uint16), keys, rows[: len(keys) * case.dim])
+
+    with futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(put, itertools.product(range(case.tables), range(0, case.rows, CHUNK))))
+    return store
+
+
+Request = tuple[NDArray[np.uint16], NDArray[np.int64], NDArray[np.int64]]
+
+
+def draw(case: ProbeCase, store: _native.Store, rng: np.random.Generator, count: int) -> Request:
+    """Distinct (table, key) pairs ordered by slot, as a client sends them; and distinct places for the probe."""
+    places = np.unique(rng.integers(0, case.tables * case.rows, size=count + count // 2))
+    places = rng.permutation(places)[:count]
+    while len(places) < count:
+        places = np.unique(np.concatenate([places, rng.integers(0, case.tables * case.rows, size=count)]))
+        places = rng.permutation(places)[:count]
+    tables, keys = (places // case.rows).astype(np.uint16), places % case.rows
+    slots = np.empty(count, dtype=np.uint32)
+    for table in range(case.tables):
+        mine = tables == table
+        slots[mine] = np.asarray(store.slot_of(table, np.ascontiguousarray(keys[mine])))
+    order = np.argsort(slots, kind="stable")
+    return np.ascontiguousarray(tables[order]), np.ascontiguousarray(keys[order]), rng.permutation(places)
 
 
 def bench(options: Options) -> report.Result:
     """Both halves; the goals are the worst of all cases."""
-    cases = [store_probe.measure(case, quick=options.quick) for case in store_probe.cases(quick=options.quick)]
-    modules = store_modules.measure(quick=options.quick)
+    cases = [probe(case, quick=options.quick) for case in probe_cases(quick=options.quick)]
+    modules = measure(quick=options.quick)
     goals = (
         report.goal("lookup_vs_probe_gather", report.worst([case.lookup for case in cases]), target=0.6),
         report.goal("update_vs_probe_scatter", report.worst([case.update for case in cases]), target=0.5),
         *(
             report.goal(f"vs_{peer}", modules.worst(peer), target=target, why=modules.why.get(peer, ""))
-            for peer, target in store_modules.TARGETS.items()
+            for peer, target in TARGETS.items()
         ),
     )
     rows = [
@@ -48,6 +295,5 @@ def row(
     update: float | None = None,
     update_ratio: harness.Ratio | None = None,
 ) -> tuple[str | float | None, ...]:
-    """One line of the table."""
     first = lookup_ratio.value if lookup_ratio else None
     return (name, lookup, first, update, update_ratio.value if update_ratio else None)

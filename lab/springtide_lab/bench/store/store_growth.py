@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from springtide import _native
 from springtide_lab.bench import Options
-from springtide_lab.bench.core import progress, report
+from springtide_lab.bench.core import harness, report
 
 DIM = 8
 ROW_BYTES = 4 * DIM  # SGD keeps no state
@@ -38,7 +38,6 @@ class Growth:
 
 
 def bench(options: Options) -> report.Result:
-    """Insert, then say how even it was."""
     rows, skip = (1_000_000, 100_000) if options.quick else (50_000_000, 5_000_000)
     grown = grow(rows=rows, batch=8192)
     settled = grown.settled(skip)
@@ -75,7 +74,7 @@ def grow(*, rows: int, batch: int) -> Growth:
     count = rows // batch
     seconds = np.zeros(count)
     before = resident_bytes()
-    with progress.bar(f"{rows / 1e6:g} M inserts", total=count) as step:
+    with harness.bar(f"{rows / 1e6:g} M inserts", total=count) as step:
         for index in range(count):
             keys = (np.arange(index * batch, (index + 1) * batch, dtype=np.uint64) * ODD).view(np.int64)
             began = time.perf_counter()
@@ -92,6 +91,5 @@ def grow(*, rows: int, batch: int) -> Growth:
 
 
 def resident_bytes() -> int:
-    """What this process keeps in memory."""
     pages = int(pathlib.Path("/proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")

@@ -52,7 +52,6 @@ def way(stack: contextlib.ExitStack, kind: str, sizes: dict[str, Any], folder: p
 
 
 def judge(measured: harness.Rounds, cpu: dict[str, list[float]]) -> report.Result:
-    """Goals and the table."""
     spent = harness.Rounds(figures={name: figures[-measured.count :] for name, figures in cpu.items()})
     goals = (
         report.goal("tls_vs_tcp", measured.ratio("tls", "tcp"), target=0.5),
@@ -62,9 +61,12 @@ def judge(measured: harness.Rounds, cpu: dict[str, list[float]]) -> report.Resul
     more = spent.median("tls") - spent.median("tcp")
     megabytes = pull.KEYS * (pull.SIZES["dim"] * 4 + 10) / 1e6
     return report.Result(
-        goals=goals, rounds=measured.count, columns=("way", "pulls/s", "CPU µs a pull, both sides"), rows=rows,
+        goals=goals,
+        rounds=measured.count,
+        columns=("way", "pulls/s", "CPU µs a pull, both sides"),
+        rows=rows,
         notes=(
             f"{pull.KEYS:,} rows of dim {pull.SIZES['dim']}, one pull outstanding",
             f"TLS costs {1e6 * more / megabytes:.0f} µs of CPU a megabyte, both sides together",
         ),
-    )  # fmt: skip
+    )

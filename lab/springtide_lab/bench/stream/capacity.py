@@ -30,7 +30,7 @@ from springtide.planning.online.capacity.capacity_model import Kind, Seen
 from springtide.planning.online.capacity.model_errors import Judged
 from springtide.planning.online.capacity.throughput_curves import SeenShape
 from springtide_lab.bench import Options
-from springtide_lab.bench.core import harness, progress, quota_job, report
+from springtide_lab.bench.core import harness, quota_job, report
 from springtide_lab.bench.core.quota_job import QuotaJob
 
 TARGET = 0.0243
@@ -65,7 +65,6 @@ NAMES = {
 
 
 def bench(options: Options) -> report.Result:
-    """Measure all, foretell each from the others."""
     wanted = QUICK if options.quick else FULL
     taken: dict[SyncMode, list[Round]] = {}
     with tempfile.TemporaryDirectory() as name:
@@ -89,7 +88,7 @@ def within(
     found: list[Item] = []
     began = last = clock()
     longest = 0.0
-    with progress.bar(f"{label}, in rounds", total=MOST_ROUNDS) as done:
+    with harness.bar(f"{label}, in rounds", total=MOST_ROUNDS) as done:
         for one in rounds:
             found.append(one)
             done()
@@ -127,7 +126,6 @@ def _shape(workers: int, servers: int) -> Shape:
 
 
 def _seen(job: QuotaJob, shape: Shape, seconds: float) -> SeenShape:
-    """One window of a job in this shape."""
     job.let_go()
     job.become(shape)
     time.sleep(SETTLE_S)
@@ -157,7 +155,6 @@ def interval(kind: Kind, rounds: Sequence[Round], *, seed: int = 0) -> tuple[flo
 
 
 def _together(seen: Round) -> list[Seen]:
-    """Those with as many servers as workers."""
     return [Seen(one.workers, one.throughput) for one in seen if one.workers == one.servers]
 
 

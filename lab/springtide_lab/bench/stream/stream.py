@@ -21,7 +21,7 @@ from springtide.data.stream.log.stream import create
 from springtide.data.stream.stream import Stream, open_stream
 from springtide.testing import kafka_broker
 from springtide_lab.bench import Options
-from springtide_lab.bench.core import harness, peers, progress, report
+from springtide_lab.bench.core import harness, peers, report
 from springtide_lab.bench.stream import stream_readers
 
 PARTITIONS, BATCH = 4, 2048
@@ -42,7 +42,7 @@ def bench(options: Options) -> report.Result:
         folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="springtide-stream-")))
         broker = None
         if not lack:
-            progress.say("starting a Kafka broker")
+            harness.say("starting a Kafka broker")
             broker = stack.enter_context(kafka_broker.KafkaBroker(folder / "kafka", partitions=PARTITIONS, fast=True))
         for kind, count in counts.items():
             measured[kind] = compare(kind, count, folder, broker, rounds)
@@ -68,15 +68,17 @@ def compare(
         url = broker.url(kind)
         topic = open_stream(url)
         topic.partitions()  # makes it
-        progress.say(f"appending {count} {kind} records")
+        harness.say(f"appending {count} {kind} records")
         stream_readers.fill(topic, rows, PARTITIONS)
         topic.close()
         ways = {
             OURS: functools.partial(stream_readers.ours, url, kind, count, BATCH),
-            **{f"bare {name}": functools.partial(stream_readers.bare, url, count, PARTITIONS, at_once)
-               for name, at_once in BARE.items()},
+            **{
+                f"bare {name}": functools.partial(stream_readers.bare, url, count, PARTITIONS, at_once)
+                for name, at_once in BARE.items()
+            },
             **ways,
-        }  # fmt: skip
+        }
     contestants = [harness.Contestant(name=name, measure=way) for name, way in ways.items()]
     return harness.alternate(contestants, rounds=rounds, label=f"{kind} records")
 
@@ -92,10 +94,13 @@ def latencies(folder: pathlib.Path, broker: kafka_broker.KafkaBroker | None, sec
         streams[OURS].partitions()
     found = {}
     for name, stream in streams.items():
-        progress.say(f"measuring lag: {name}")
-        with contextlib.closing(stream), peers.Worker(
-            "stream/stream_trainer", options={"url": urls[name], "batch": LAG_BATCH, "linger_s": LINGER_S}
-        ) as worker:  # fmt: skip
+        harness.say(f"measuring lag: {name}")
+        with (
+            contextlib.closing(stream),
+            peers.Worker(
+                "stream/stream_trainer", options={"url": urls[name], "batch": LAG_BATCH, "linger_s": LINGER_S}
+            ) as worker,
+        ):
             append(stream, PARTITIONS * LAG_BATCH)  # so that all is warm before it counts
             worker.ask("round", records=PARTITIONS * LAG_BATCH)
             producer = threading.Thread(target=append_steadily, args=(stream, seconds), name="producer")
@@ -107,7 +112,6 @@ def latencies(folder: pathlib.Path, broker: kafka_broker.KafkaBroker | None, sec
 
 
 def append(stream: Stream, count: int) -> None:
-    """Some records, to all partitions alike."""
     stream_readers.fill(stream, stream_readers.draw("click", count, seed=10), PARTITIONS, count // PARTITIONS)
 
 
@@ -145,17 +149,22 @@ def judge(measured: Mapping[str, harness.Rounds], counts: Mapping[str, int], lag
         f"{', '.join(f'{count} {kind}' for kind, count in counts.items())} records in {PARTITIONS} partitions, batches "
         f"of {BATCH}; ours includes reading, cutting, claiming and decoding into tensors",
         "log over NumPy: " + "; ".join(f"{kind} {ratio}" for kind, ratio in by_log.items()),
-        *(f"append to trained, {name}: p50 {p50:.1f} ms, p99 {p99:.1f} ms over {records} records at {RATE} a second "
-          f"(batches of {LAG_BATCH}, linger {1e3 * LINGER_S:g} ms)" for name, (p50, p99, records) in lags.items()),
+        *(
+            f"append to trained, {name}: p50 {p50:.1f} ms, p99 {p99:.1f} ms over {records} records at {RATE} a second "
+            f"(batches of {LAG_BATCH}, linger {1e3 * LINGER_S:g} ms)"
+            for name, (p50, p99, records) in lags.items()
+        ),
         *([f"Kafka was not measured: {lack}"] if lack else ["broker: Apache Kafka 0.9.0.1, which keeps no times"]),
-    ]  # fmt: skip
+    ]
     return report.Result(
         goals=(report.goal("kafka_vs_bare", report.worst(list(ratios.values())), target=0.7, why=lack),),
         rounds=min(rounds.count for rounds in measured.values()),
-        columns=("way", "records/s", "MB/s"), rows=tuple(rows), notes=tuple(notes),
+        columns=("way", "records/s", "MB/s"),
+        rows=tuple(rows),
+        notes=tuple(notes),
         details={
             "kafka_vs_bare": {kind: ratio.value for kind, ratio in ratios.items()},
             "log_vs_numpy": {kind: ratio.value for kind, ratio in by_log.items()},
             "lag_ms": {name: dict(zip(("p50", "p99", "records"), lag, strict=True)) for name, lag in lags.items()},
         },
-    )  # fmt: skip
+    )

@@ -46,7 +46,6 @@ def draw(kind: str, count: int, seed: int) -> NDArray[np.void]:
 
 
 def fill(stream: Stream, rows: NDArray[np.void], partitions: int, at_once: int = CHUNK) -> None:
-    """Append them, to all partitions in turn."""
     writer = stream.writer()
     for number, begin in enumerate(range(0, len(rows), at_once)):
         run = rows[begin : begin + at_once]
@@ -95,7 +94,6 @@ class Pace:
         self.began = self.ended = 0.0
 
     def came(self, records: int) -> None:
-        """So many more."""
         if not records or self.over:
             return
         if not self.got:
@@ -105,7 +103,6 @@ class Pace:
 
     @property
     def over(self) -> bool:
-        """Whether all have come."""
         return self.got >= self.count
 
     @property

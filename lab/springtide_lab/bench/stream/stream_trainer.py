@@ -21,7 +21,6 @@ class Model(torch.nn.Module):
         self.last = torch.nn.Linear(8 + 13, 1)
 
     def forward(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-        """A loss."""
         dense = batch["dense"].nan_to_num(0, 0, 0).clamp(-1, 1)
         loss: torch.Tensor = self.last(torch.cat([self.ids(batch["ids"]), dense], 1)).mean()
         return loss

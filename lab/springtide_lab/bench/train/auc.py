@@ -20,7 +20,7 @@ from springtide.domain.spec.job_spec import JobPhase, JobSpec
 from springtide.testing.cluster import LocalCluster
 from springtide.zoo import demo
 from springtide_lab.bench import Options
-from springtide_lab.bench.core import progress, report
+from springtide_lab.bench.core import harness, report
 
 MOST_DIFFERENCE = 0.0006
 """In all of DLRover's experiments (its section 6.2) xDeepFM's AUC lay within 0.0006, Wide & Deep's within 0.0004."""
@@ -85,11 +85,20 @@ ACTS: Sequence[tuple[float, str, Act]] = (
 """When, in parts of the samples, what, and how."""
 
 
-def bench(options: Options, model: str = "widedeep") -> report.Result:
+def bench(options: Options) -> report.Result:
+    return compare(options, "widedeep")
+
+
+def xdeepfm(options: Options) -> report.Result:
+    """The same as `bench auc`, for xDeepFM."""
+    return compare(options, "xdeepfm")
+
+
+def compare(options: Options, model: str) -> report.Result:
     """Both kinds with each seed, the first one in turn."""
     seeds, samples = (range(2), 60_000) if options.quick else (range(5), demo.SAMPLES)
     found: dict[str, list[Trained]] = {"undisturbed": [], "disturbed": []}
-    with tempfile.TemporaryDirectory() as name, progress.bar("runs", total=2 * len(seeds)) as step:
+    with tempfile.TemporaryDirectory() as name, harness.bar("runs", total=2 * len(seeds)) as step:
         folder = pathlib.Path(name)
         (folder / "train.py").write_text(SCRIPT)
         demo.log(samples, folder=folder / "clicks")
@@ -103,11 +112,14 @@ def bench(options: Options, model: str = "widedeep") -> report.Result:
 def trained(
     folder: pathlib.Path, model: str, samples: int, seed: int, acts: Sequence[tuple[float, str, Act]]
 ) -> Trained:
-    """One run from its begin to its AUC."""
     spec = JobSpec(
-        name=f"auc-{seed}-{'disturbed' if acts else 'undisturbed'}", workers=WORKERS, servers=SERVERS, seed=seed,
-        checkpoints=CheckpointRules(every_s=3.0), backoff_s=0.0,
-    )  # fmt: skip
+        name=f"auc-{seed}-{'disturbed' if acts else 'undisturbed'}",
+        workers=WORKERS,
+        servers=SERVERS,
+        seed=seed,
+        checkpoints=CheckpointRules(every_s=3.0),
+        backoff_s=0.0,
+    )
     arguments = [str(folder / "clicks"), str(samples), str(seed), model]
     done = []
     with LocalCluster(folder / "train.py", arguments, spec=spec, folder=folder / "runs") as job:
@@ -121,9 +133,12 @@ def trained(
         raise errors.JobFailed(f"{spec.name} {status.phase}: {status.why}")
     told = status.metrics
     return Trained(
-        auc=told["test_auc"], lost=round(told["lost"]), repeated=round(told["repeated"]), seconds=status.elapsed_s,
+        auc=told["test_auc"],
+        lost=round(told["lost"]),
+        repeated=round(told["repeated"]),
+        seconds=status.elapsed_s,
         done=tuple(done),
-    )  # fmt: skip
+    )
 
 
 def reached(job: LocalCluster, samples: float) -> bool:
@@ -137,7 +152,6 @@ def reached(job: LocalCluster, samples: float) -> bool:
 
 
 def judge(found: dict[str, list[Trained]], model: str, samples: int) -> report.Result:
-    """Means, their difference, and what seeds alone change."""
     calm, disturbed = found["undisturbed"], found["disturbed"]
     pairs = [after.auc - before.auc for before, after in zip(calm, disturbed, strict=True)]
     difference = abs(statistics.mean(pairs))
@@ -160,8 +174,11 @@ def judge(found: dict[str, list[Trained]], model: str, samples: int) -> report.R
                 (str(seed), f"{one.auc:.5f}", f"{other.auc:.5f}", f"{other.auc - one.auc:+.5f}")
                 for seed, (one, other) in enumerate(zip(calm, disturbed, strict=True))
             ),
-            ("mean", *(f"{statistics.mean(one.auc for one in some):.5f}" for some in (calm, disturbed)),
-             f"{statistics.mean(pairs):+.5f}"),
+            (
+                "mean",
+                *(f"{statistics.mean(one.auc for one in some):.5f}" for some in (calm, disturbed)),
+                f"{statistics.mean(pairs):+.5f}",
+            ),
         ),
         notes=(
             f"{model}, {samples:,} generated clicks of which a tenth is for the test, {WORKERS} workers, {SERVERS} "
@@ -171,10 +188,13 @@ def judge(found: dict[str, list[Trained]], model: str, samples: int) -> report.R
             f"{counted} samples lost or repeated, in all runs together",
         ),
         details={
-            "undisturbed": [one.auc for one in calm], "disturbed": [one.auc for one in disturbed],
-            "difference": statistics.mean(pairs), "deviation_of_mean": None if math.isnan(by_chance) else by_chance,
-            "range": max(every) - min(every), "samples": samples,
+            "undisturbed": [one.auc for one in calm],
+            "disturbed": [one.auc for one in disturbed],
+            "difference": statistics.mean(pairs),
+            "deviation_of_mean": None if math.isnan(by_chance) else by_chance,
+            "range": max(every) - min(every),
+            "samples": samples,
             "range_undisturbed": max(one.auc for one in calm) - min(one.auc for one in calm),
             "seconds": {kind: [round(one.seconds, 1) for one in some] for kind, some in found.items()},
         },
-    )  # fmt: skip
+    )

@@ -15,7 +15,7 @@ from torch.utils.data import TensorDataset
 
 import springtide as st
 from springtide_lab.bench import Options
-from springtide_lab.bench.core import growth, ids, progress, report, served_worker
+from springtide_lab.bench.core import growth, harness, report, served_worker
 
 ROWS = 100_000
 LINEAR = 1.1  # an exponent measured on a shared machine strays by about this much
@@ -46,13 +46,12 @@ QUICK_SWEEPS: Mapping[str, Sequence[int]] = {
 
 
 def bench(options: Options) -> report.Result:
-    """All sweeps, several times over, medians."""
     sweeps = QUICK_SWEEPS if options.quick else SWEEPS
     base = Sizes(batch=64, tables=4) if options.quick else Sizes()
     rounds, steps = (1, 8) if options.quick else (3, 60)
     points = [(what, size) for what, sizes in sweeps.items() for size in sizes]
     measured: dict[tuple[str, int], list[float]] = {point: [] for point in points}
-    with progress.bar("step time", total=rounds * len(points)) as done:
+    with harness.bar("step time", total=rounds * len(points)) as done:
         for _, (what, size) in itertools.product(range(rounds), points):
             measured[what, size].append(step_seconds(replace(base, **{what: size}), steps=steps))
             done()
@@ -74,7 +73,7 @@ def bench(options: Options) -> report.Result:
 
 def step_seconds(sizes: Sizes, *, steps: int) -> float:
     """Median seconds of a step, from the end of one to the end of the next, after a third of them to warm up."""
-    drawn = ids.batches(3, batches=steps, tables=sizes.tables, rows=ROWS, batch=sizes.batch)
+    drawn = growth.batches(3, batches=steps, tables=sizes.tables, rows=ROWS, batch=sizes.batch)
     samples = torch.from_numpy(drawn.transpose(0, 2, 1).reshape(-1, sizes.tables).copy())
     labels = (samples.sum(dim=1) % 2).float()
     with served_worker.running(servers=sizes.servers) as job:

@@ -14,14 +14,17 @@ Round = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 def start(options: dict[str, Any]) -> tuple[Round, dict[str, str]]:
-    """Serve in the background."""
     from springtide.server import server
     from springtide_lab.bench.core import served_worker
 
     role = server.ServerRole(
-        index=options["index"], slots=served_worker.SLOTS, seed=0, secret=served_worker.SECRET,
-        workers=options.get("workers", 1), host=options.get("host", "127.0.0.1"),
-    )  # fmt: skip
+        index=options["index"],
+        slots=served_worker.SLOTS,
+        seed=0,
+        secret=served_worker.SECRET,
+        workers=options.get("workers", 1),
+        host=options.get("host", "127.0.0.1"),
+    )
     role.place(served_worker.placement(options["servers"]))
     address = role.start()
 

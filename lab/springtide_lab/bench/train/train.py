@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from springtide_lab.bench import Options
-from springtide_lab.bench.core import harness, ids, peers, progress, report, served_worker
+from springtide_lab.bench.core import growth, harness, peers, report, served_worker
 from springtide_lab.bench.store import pull
 
 TABLES, BATCH = 26, 512
@@ -26,7 +26,6 @@ Spent = dict[str, float]
 
 
 def bench(options: Options) -> report.Result:
-    """Both models in turn."""
     sizes = SIZES | ({"rows": 2_000, "batches": 8} if options.quick else {})
     seconds, rounds = (0.3, 2) if options.quick else (3.0, 9)
     widths = THREADS[:1] if options.quick else THREADS
@@ -74,14 +73,12 @@ def one_round(worker: peers.Worker, seconds: float, spent: list[Spent]) -> float
 def plain(
     stack: contextlib.ExitStack, model: str, sizes: dict[str, Any], seconds: float, threads: int
 ) -> harness.Contestant:
-    """The same loop in one plain PyTorch process."""
     loop = {**sizes, "kind": "pytorch", "model": model, "threads": threads}
     worker = stack.enter_context(peers.Worker("train/train_loop", options=loop))
     return worker.contestant(named("pytorch", threads), seconds=seconds)
 
 
 def named(side: str, threads: int) -> str:
-    """A contestant's name."""
     return f"{side}, {threads} thread{'s' if threads > 1 else ''}"
 
 
@@ -105,10 +102,9 @@ def torchrec(
     notes: list[str],
     versions: dict[str, str],
 ) -> list[harness.Contestant]:
-    """TorchRec's loop, when it can be had."""
-    drawn = ids.batches(7, batches=sizes["batches"], tables=TABLES, rows=sizes["rows"], batch=BATCH)
+    drawn = growth.batches(7, batches=sizes["batches"], tables=TABLES, rows=sizes["rows"], batch=BATCH)
     file = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory())) / "ids"
-    ids.write(drawn, file)
+    growth.write(drawn, file)
     loop = {**sizes, **LAYERS, "file": str(file), "shape": drawn.shape}
     found = []
     try:
@@ -120,7 +116,7 @@ def torchrec(
             found.append(worker.contestant(named("torchrec", threads), seconds=seconds))
     except peers.PeerFailed as error:
         notes.append(f"torchrec was not measured: {error}")
-        progress.say(notes[-1])
+        harness.say(notes[-1])
     return found
 
 
@@ -151,7 +147,11 @@ def judge(
         rows += [(f"{model}: {name}, samples/s", rounds.median(name)) for name in rounds.figures]
         rows += [(f"{model}: {part.replace('_', ' ')}, ms", 1e3 * steps[model][part]) for part in ("step", *PARTS)]
     return report.Result(
-        goals=goals, rounds=dlrm.count, columns=("what", "median"), rows=tuple(rows), versions=versions,
+        goals=goals,
+        rounds=dlrm.count,
+        columns=("what", "median"),
+        rows=tuple(rows),
+        versions=versions,
         notes=(*notes, "each side has 1 or 2 threads, what suits it best; ours has a server beside it"),
         details={"seconds_a_step": steps},
-    )  # fmt: skip
+    )

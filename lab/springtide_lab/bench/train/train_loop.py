@@ -19,7 +19,7 @@ from torch.utils.data import Dataset
 
 from springtide import zoo
 from springtide.zoo.batches import ClickBatch
-from springtide_lab.bench.core import ids, served_worker
+from springtide_lab.bench.core import growth, served_worker
 
 Round = Callable[[dict[str, Any]], dict[str, Any]]
 TABLES, DENSE = 26, 13
@@ -32,7 +32,7 @@ class Clicks(Dataset[Any]):
     def __init__(self, options: dict[str, Any]) -> None:
         self.size: int = options["batch"]
         rng = np.random.default_rng(5)
-        drawn = ids.batches(7, batches=options["batches"], tables=TABLES, rows=options["rows"], batch=self.size)
+        drawn = growth.batches(7, batches=options["batches"], tables=TABLES, rows=options["rows"], batch=self.size)
         self.made = []
         for batch in drawn:
             dense = rng.standard_normal((self.size, DENSE)).astype(np.float32)
@@ -44,7 +44,6 @@ class Clicks(Dataset[Any]):
         return len(self.made) * self.size
 
     def batch(self, indices: Any) -> Any:
-        """The ready batch that begins at this index."""
         return self.made[int(indices[0]) // self.size]
 
 
@@ -55,7 +54,6 @@ def cpu_s() -> float:
 
 
 def start(options: dict[str, Any]) -> tuple[Round, dict[str, str]]:
-    """Make model, data and loop."""
     torch.set_num_threads(options["threads"])
     torch.manual_seed(0)
     data = Clicks(options)

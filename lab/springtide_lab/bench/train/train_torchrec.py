@@ -20,7 +20,6 @@ DENSE = 13
 
 
 def mlp(inputs: int, widths: Sequence[int], *, last_relu: bool) -> nn.Sequential:
-    """Linear layers with ReLU between them."""
     layers: list[nn.Module] = []
     for number, width in enumerate(widths):
         layers.append(nn.Linear(inputs, width))
@@ -46,7 +45,6 @@ class DLRM(nn.Module):
         self.register_buffer("pairs", row * vectors + column, persistent=False)
 
     def forward(self, dense: torch.Tensor, sparse: Any) -> torch.Tensor:
-        """Logits of the click."""
         bottom = self.bottom(dense)
         pooled = self.tables(sparse).values().reshape(len(dense), self.vectors - 1, self.dim)
         vectors = torch.cat([bottom.unsqueeze(1), pooled], dim=1)
@@ -56,7 +54,6 @@ class DLRM(nn.Module):
 
 
 def start(options: dict[str, Any]) -> tuple[Round, dict[str, str]]:
-    """Shard the model over this one process."""
     import torchrec
     from torch.distributed import optim
     from torchrec.distributed import DistributedModelParallel

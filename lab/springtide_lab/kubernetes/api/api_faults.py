@@ -31,7 +31,6 @@ class Fault:
     """The request is done, and only its answer is lost."""
 
     def fits(self, verb: str, resource: str) -> bool:
-        """Whether it is meant for such a request."""
         return self.times > 0 and (not self.verbs or verb in self.verbs) and self.resource in ("", resource)
 
 
@@ -58,7 +57,6 @@ class Faults:
         )
 
     def slow(self, delay_s: float, *, times: int = EVER, verbs: tuple[str, ...] = (), resource: str = "") -> None:
-        """Answer late."""
         self._add(Fault(delay_s=delay_s, times=times, verbs=verbs, resource=resource))
 
     def stale(self, resource: str, *, behind: int = 1, times: int = 1) -> None:
@@ -66,7 +64,6 @@ class Faults:
         self._add(Fault(behind=behind, times=times, verbs=("list",), resource=resource))
 
     def clear(self) -> None:
-        """All is well again."""
         with self._lock:
             self._faults.clear()
 
@@ -104,7 +101,6 @@ REASONS = {
 
 
 def refusal(fault: Fault, resource: str, name: str) -> status_errors.Refused:
-    """The answer that a fault gives."""
     if fault.code == 409:
         return status_errors.conflict(resource, name)
     reason = REASONS.get(fault.code, "Unknown")

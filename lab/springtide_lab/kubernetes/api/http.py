@@ -47,7 +47,6 @@ class Api:
             self.life.create(NAMESPACES, "", {"metadata": {"name": name}})
 
     def application(self) -> web.Application:
-        """What a web server serves."""
         app = web.Application(client_max_size=BODY)
         app.router.add_route("*", "/{tail:.*}", self._serve)
         return app

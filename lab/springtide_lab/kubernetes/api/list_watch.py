@@ -113,7 +113,6 @@ class Feed:
         self.close = store.follow(target.kind.resource, self._tell)
 
     def drop(self) -> None:
-        """Break it, as a lost connection does."""
         self.events.put_nowait(None)
 
     def bookmark(self, annotations: dict[str, str] | None = None) -> None:

@@ -25,7 +25,6 @@ OWN_METADATA = ("uid", "creationTimestamp", "deletionTimestamp", "deletionGraceP
 
 
 def stamp(seconds: float) -> str:
-    """A time as objects carry it."""
     return datetime.datetime.fromtimestamp(seconds, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
@@ -37,7 +36,6 @@ class Lifecycle:
         self._clock = clock
 
     def create(self, kind: Kind, namespace: str, body: Json, *, dry: bool = False) -> Json:
-        """A new object."""
         item = self._shaped(kind, namespace, body)
         meta = item["metadata"]
         if not meta.get("name") and meta.get("generateName"):

@@ -53,7 +53,6 @@ class Store:
         return [found[key] for key in sorted(found) if namespace is None or key[0] == namespace]
 
     def resources(self) -> list[str]:
-        """Those with objects."""
         return [resource for resource, found in self._objects.items() if found]
 
     def put(self, resource: str, key: Key, item: Json) -> Json:
@@ -67,7 +66,6 @@ class Store:
         return self._commit(resource, "DELETED", key, before if last is None else last, before)
 
     def drop_resource(self, resource: str) -> None:
-        """A kind is gone, with all its objects."""
         for key in list(self._objects.get(resource, {})):
             self.drop(resource, key)
 
@@ -109,7 +107,6 @@ class Store:
         return lambda: followers.remove(tell) if tell in followers else None
 
     def entries(self) -> Iterator[tuple[str, Key]]:
-        """All there is."""
         for resource, found in self._objects.items():
             for key in list(found):
                 yield resource, key

@@ -21,7 +21,6 @@ class Target:
 
     @property
     def key(self) -> tuple[str, str]:
-        """In the store."""
         return (self.namespace, self.name)
 
 
@@ -32,15 +31,12 @@ class Registry:
         self._kinds = {(each.group, each.version, each.plural): each for each in kinds}
 
     def define(self, kinds: Iterable[Kind]) -> None:
-        """More kinds, or other versions of them."""
         self._kinds.update({(each.group, each.version, each.plural): each for each in kinds})
 
     def forget(self, group: str, plural: str) -> None:
-        """A definition is gone."""
         self._kinds = {key: each for key, each in self._kinds.items() if (key[0], key[2]) != (group, plural)}
 
     def all(self) -> list[Kind]:
-        """All, in order."""
         return [self._kinds[key] for key in sorted(self._kinds)]
 
     def find(self, group: str, version: str, plural: str) -> Kind:
@@ -55,7 +51,6 @@ class Registry:
         return next(each for each in self._kinds.values() if (each.group, each.plural) == (group, plural))
 
     def target(self, path: str) -> Target:
-        """What a path means."""
         parts = [part for part in path.split("/") if part]
         if parts[:2] == ["api", "v1"]:
             group, version, rest = "", "v1", parts[2:]

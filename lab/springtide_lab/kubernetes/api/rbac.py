@@ -25,7 +25,6 @@ class User:
 
     @property
     def may_all(self) -> bool:
-        """Whether rules are not asked."""
         return MASTERS in self.groups
 
 
@@ -49,13 +48,11 @@ class Tokens:
     _accounts: dict[str, tuple[str, str, str]] = field(default_factory=dict)
 
     def admin(self) -> str:
-        """A token that may do everything."""
         token = secrets.token_urlsafe(24)
         self._users[token] = User("kubernetes-admin", (MASTERS, "system:authenticated"))
         return token
 
     def of_account(self, namespace: str, name: str, uid: str) -> str:
-        """A new token of a service account."""
         token = secrets.token_urlsafe(24)
         self._accounts[token] = (namespace, name, uid)
         return token
@@ -75,7 +72,6 @@ class Tokens:
 
 
 def allowed(store: Store, user: User, ask: Ask) -> bool:
-    """Whether any rule lets this user do it."""
     return user.may_all or any(covers(rule, ask) for rule in rules_of(store, user, ask.namespace))
 
 
@@ -113,7 +109,6 @@ def chosen_name(fields: str) -> str:
 
 
 def covers(rule: Json, ask: Ask) -> bool:
-    """Whether one rule allows it."""
     if not _named(rule.get("verbs"), ask.verb) or not _named(rule.get("apiGroups"), ask.group):
         return False
     _, _, sub = ask.resource.partition("/")

@@ -40,7 +40,6 @@ class ApiServer:
         self.url = ""
 
     def __enter__(self) -> Self:
-        """Started."""
         self._thread.start()
         if not self._up.wait(START_S) or self._trouble is not None:
             raise RuntimeError(f"the API server did not start: {self._trouble}")
@@ -53,12 +52,10 @@ class ApiServer:
 
     @property
     def kubeconfig(self) -> pathlib.Path:
-        """The file of one who may do everything."""
         return self.folder / "kubeconfig"
 
     @property
     def faults(self) -> Faults:
-        """What is to go wrong."""
         return self._api.faults
 
     def write_kubeconfig(self, path: pathlib.Path, token: str, namespace: str = "default") -> pathlib.Path:

@@ -24,7 +24,6 @@ class Refused(Exception):
             self.details.setdefault("retryAfterSeconds", max(1, round(retry_after_s)))
 
     def status(self) -> Json:
-        """As it is sent."""
         return {
             "kind": "Status",
             "apiVersion": "v1",

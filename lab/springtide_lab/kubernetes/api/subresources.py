@@ -23,7 +23,6 @@ class Parts:
         self._life, self._tokens, self._clock = lifecycle, tokens, clock
 
     def create(self, target: Target, body: Json) -> Json:
-        """POST to a part."""
         item = self._life.need(target.kind, target.key)
         match target.part:
             case "binding":

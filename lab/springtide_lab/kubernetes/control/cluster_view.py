@@ -24,17 +24,14 @@ class View:
 
     @property
     def pods(self) -> dict[tuple[str, str], Json]:
-        """By namespace and name."""
         return self._things[PODS]
 
     @property
     def services(self) -> dict[tuple[str, str], Json]:
-        """By namespace and name."""
         return self._things[SERVICES]
 
     @property
     def nodes(self) -> dict[tuple[str, str], Json]:
-        """By nothing and name."""
         return self._things[NODES]
 
     async def start(self) -> None:
@@ -55,7 +52,6 @@ class View:
             await event.wait()
 
     async def close(self) -> None:
-        """Watch no more."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -71,7 +71,6 @@ class Controllers:
 
 
 async def run(kubeconfig: str, prefix: str) -> None:
-    """Until standard input ends."""
     over = asyncio.create_task(asyncio.to_thread(sys.stdin.read))
     rounds = Rounds(lambda name: name.startswith(prefix))
     async with Client.open(kubeconfig) as client:
@@ -123,14 +122,13 @@ async def contents(client: Client, kind: ObjectKind, namespace: str) -> list[Obj
 
 
 async def do(client: Client, step: reconcile.Step) -> None:
-    """One of the steps that were decided."""
     metadata = step.thing["metadata"]
     name, namespace = metadata["name"], metadata["namespace"]
     match step:
         case reconcile.Delete(kind, _, grace_s):
             await client.delete(
                 kind, name, namespace=namespace, uid=metadata["uid"], grace_s=grace_s, propagation="Background"
-            )  # fmt: skip
+            )
         case reconcile.Let(kind, _, holds):
             change = {"metadata": {"resourceVersion": metadata["resourceVersion"], "finalizers": list(holds) or None}}
             await client.patch(kind, name, change, namespace=namespace)
@@ -139,7 +137,6 @@ async def do(client: Client, step: reconcile.Step) -> None:
 
 
 async def finish(client: Client, space: Object) -> None:
-    """An empty namespace may go."""
     body = {**space, "spec": {"finalizers": []}}
     with contextlib.suppress(errors.NotFound, errors.Conflict):
         await client.update(NAMESPACES, body, subresource="finalize")

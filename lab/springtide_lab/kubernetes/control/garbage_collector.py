@@ -22,7 +22,6 @@ def orphans(items: Iterable[Json], living: set[str]) -> list[Json]:
 def owned_by(
     uid: str, entries: Iterable[tuple[str, Key]], get: Callable[[str, Key], Json | None]
 ) -> list[tuple[str, Key]]:
-    """All that has this owner."""
     found = []
     for resource, key in list(entries):
         item = get(resource, key)
@@ -33,5 +32,4 @@ def owned_by(
 
 
 def stranded(pods: Iterable[Json], nodes: set[str]) -> list[Json]:
-    """Pods bound to nodes that are gone."""
     return [pod for pod in pods if pod["spec"].get("nodeName") and pod["spec"]["nodeName"] not in nodes]

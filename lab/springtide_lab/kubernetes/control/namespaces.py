@@ -30,7 +30,6 @@ class Housekeeping:
         self._uids: set[str] = set()
 
     def after(self, resource: str, change: Change) -> None:
-        """Do what follows from a change."""
         uid = change.now["metadata"]["uid"]
         self._uids.discard(uid) if change.type == "DELETED" else self._uids.add(uid)
         self._collect(resource, change)
@@ -99,8 +98,12 @@ class Housekeeping:
         key: Key = (pod["metadata"]["namespace"], pod["metadata"]["name"])
         if pod["status"].get("phase") not in ("Succeeded", "Failed"):
             failed = copy.deepcopy(pod)
-            entry = {"type": "DisruptionTarget", "status": "True", "reason": "DeletionByPodGC",
-                     "message": "PodGC: node no longer exists"}  # fmt: skip
+            entry = {
+                "type": "DisruptionTarget",
+                "status": "True",
+                "reason": "DeletionByPodGC",
+                "message": "PodGC: node no longer exists",
+            }
             failed["status"]["phase"] = "Failed"
             failed["status"]["conditions"] = [*(failed["status"].get("conditions") or []), entry]
             self._life.store.put(PODS.resource, key, failed)
@@ -158,14 +161,12 @@ def counted(budget: Json, pods: list[Json]) -> Json:
 
 
 def share(wanted: int | str, total: int) -> int:
-    """A number, or a percentage rounded up."""
     if isinstance(wanted, str) and wanted.endswith("%"):
         return -(-total * int(wanted[:-1]) // 100)
     return int(quantities.number(wanted))
 
 
 def is_ready(pod: Json) -> bool:
-    """Whether its Ready condition is true."""
     conditions = (pod.get("status") or {}).get("conditions") or []
     return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
 

@@ -94,7 +94,6 @@ def obstacle(pod: Json, node: Json, others: Sequence[Json], *, sizes: bool = Tru
 
 
 def tolerated(pod: Json, taint: Mapping[str, str]) -> bool:
-    """Whether a pod bears a taint."""
     for each in pod["spec"].get("tolerations") or []:
         if each.get("effect") and each["effect"] != taint["effect"]:
             continue

@@ -45,7 +45,6 @@ Step = Delete | Let | Count
 
 
 def decide(there: Found, *, nodes: set[str], leaving: bool) -> list[Step]:
-    """All that is to be done."""
     return [*_deletions(there, nodes, leaving), *_releases(there), *_counts(there)]
 
 

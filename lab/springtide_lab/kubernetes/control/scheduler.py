@@ -26,7 +26,6 @@ class Scheduler:
         self._told: dict[str, str] = {}
 
     async def round(self, pods: Mapping[tuple[str, str], Json], nodes: Mapping[str, Json]) -> None:
-        """Place what can be placed."""
         mine = [pod for pod in pods.values() if self._is_mine(pod)]
         pending = [pod for pod in mine if not pod["spec"].get("nodeName") and not is_leaving(pod)]
         placed = [pod for pod in pods.values() if pod["spec"].get("nodeName") in nodes]
@@ -75,14 +74,21 @@ class Scheduler:
         meta, name = victim["metadata"], self._name
         why = f"{name}: preempting to accommodate a higher priority pod {winner['metadata']['name']}"
         entry = {
-            "type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler", "message": why,
+            "type": "DisruptionTarget",
+            "status": "True",
+            "reason": "PreemptionByScheduler",
+            "message": why,
             "lastTransitionTime": stamp(time.time()),
-        }  # fmt: skip
+        }
         with contextlib.suppress(errors.NotFound, errors.Conflict):
             await self._client.patch(
-                PODS, meta["name"], {"metadata": {"uid": meta["uid"]}, "status": {"conditions": [entry]}},
-                namespace=meta["namespace"], subresource="status", how="strategic",
-            )  # fmt: skip
+                PODS,
+                meta["name"],
+                {"metadata": {"uid": meta["uid"]}, "status": {"conditions": [entry]}},
+                namespace=meta["namespace"],
+                subresource="status",
+                how="strategic",
+            )
             await self._client.delete(PODS, meta["name"], namespace=meta["namespace"], uid=meta["uid"])
 
     async def _tell(self, pod: Json, why: str) -> None:
@@ -93,14 +99,17 @@ class Scheduler:
         entry = pod_status.timed({"PodScheduled": (False, "Unschedulable")}, before, time.time())[0] | {"message": why}
         with contextlib.suppress(errors.NotFound, errors.Conflict):
             await self._client.patch(
-                PODS, meta["name"], {"metadata": {"uid": meta["uid"]}, "status": {"conditions": [entry]}},
-                namespace=meta["namespace"], subresource="status", how="strategic",
-            )  # fmt: skip
+                PODS,
+                meta["name"],
+                {"metadata": {"uid": meta["uid"]}, "status": {"conditions": [entry]}},
+                namespace=meta["namespace"],
+                subresource="status",
+                how="strategic",
+            )
             self._told[meta["uid"]] = why
 
 
 def is_leaving(pod: Json) -> bool:
-    """Whether it is being deleted, or has ended."""
     return bool(pod["metadata"].get("deletionTimestamp")) or (pod.get("status") or {}).get("phase") in (
         "Succeeded",
         "Failed",

@@ -24,7 +24,6 @@ FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signa
 
 
 def check(result: int, what: str) -> None:
-    """Raise what the kernel said."""
     if result != 0:
         number = ctypes.get_errno()
         raise OSError(number, f"{what}: {os.strerror(number)}")
@@ -37,7 +36,6 @@ def mount(source: str, target: str, kind: str = "", flags: int = 0, options: str
 
 
 def make_read_only(path: str) -> None:
-    """A mount and all mounts below it."""
     attributes = (ctypes.c_uint64 * 4)(READ_ONLY, 0, 0, 0)
     size = ctypes.c_size_t(ctypes.sizeof(attributes))
     done = LIBC.syscall(SET_ATTRIBUTES, HERE, path.encode(), ALL_BELOW, ctypes.byref(attributes), size)
@@ -151,7 +149,6 @@ def mount_volumes(wish: dict[str, Any], handles: list[int]) -> None:
 
 
 def furnish(wish: dict[str, Any]) -> None:
-    """Root, volumes and name."""
     build_root(wish)
     handles = [os.open(volume["source"], os.O_PATH) for volume in wish["mounts"]]
     os.chroot(wish["at"])
@@ -166,7 +163,6 @@ def furnish(wish: dict[str, Any]) -> None:
 
 
 def become(wish: dict[str, Any]) -> NoReturn:
-    """The container's own process."""
     for folder in wish["groups"]:
         with open(f"{folder}/cgroup.procs", "w") as file:
             file.write("0")

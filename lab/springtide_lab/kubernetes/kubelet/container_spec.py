@@ -28,7 +28,6 @@ def wish_of(
     hosts: pathlib.Path,
     log: pathlib.Path,
 ) -> Wish:
-    """One container."""
     context = {**(pod["spec"].get("securityContext") or {}), **(container.get("securityContext") or {})}
     uid = int(context.get("runAsUser") or 0)
     if context.get("runAsNonRoot") and uid == 0:
@@ -70,7 +69,6 @@ def image_env(api: tuple[str, int]) -> dict[str, str]:
 
 
 def hostname(pod: Json) -> str:
-    """As its processes see it."""
     return str(pod["spec"].get("hostname") or pod["metadata"]["name"])[:63]
 
 

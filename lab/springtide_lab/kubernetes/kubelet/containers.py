@@ -188,7 +188,6 @@ class Machine:
         return process, begun
 
     def close(self) -> None:
-        """End whatever runs."""
         for container in list(self._containers.values()):
             container.signal(signal.SIGKILL)
         self._watched.kill()
@@ -260,9 +259,17 @@ def why_not() -> str:
         (folder / "hosts").write_text("127.0.0.1 localhost\n")
         (folder / "root").mkdir()
         wish = Wish(
-            name="probe", argv=["true"], env={"PATH": "/usr/bin:/bin"}, cwd="/", hostname="probe",
-            hosts=folder / "hosts", log=folder / "log", uid=os.getuid(), gid=os.getgid(), read_only=True,
-        )  # fmt: skip
+            name="probe",
+            argv=["true"],
+            env={"PATH": "/usr/bin:/bin"},
+            cwd="/",
+            hostname="probe",
+            hosts=folder / "hosts",
+            log=folder / "log",
+            uid=os.getuid(),
+            gid=os.getgid(),
+            read_only=True,
+        )
         with open("/dev/null") as nothing:
             words = {**words_of(wish, folder / "root", None), "started": nothing.fileno()}
             command = [sys.executable, "-I", "-S", container_entry.__file__, json.dumps(words)]

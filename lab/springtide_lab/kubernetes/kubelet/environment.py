@@ -129,7 +129,6 @@ def _data(kind: str, reference: Json, lookup: Lookup) -> dict[str, bytes]:
 
 
 def contents(item: Json) -> dict[str, bytes]:
-    """The data of a ConfigMap or a Secret."""
     if item.get("kind") == "Secret":
         return {key: base64.b64decode(value) for key, value in (item.get("data") or {}).items()}
     plain = {key: value.encode() for key, value in (item.get("data") or {}).items()}

@@ -69,7 +69,6 @@ class LocalKubelet:
         self._up: concurrent.futures.Future[None] = concurrent.futures.Future()
 
     def __enter__(self) -> Self:
-        """Registered and watching."""
         if why := containers.why_not():
             raise errors.BadInput(f"pods cannot be run on this machine: {why}; run as root, or allow user namespaces")
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -83,7 +82,6 @@ class LocalKubelet:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """All pods ended, all nodes taken away."""
         with contextlib.suppress(RuntimeError):  # it may have ended by itself
             self._loop.call_soon_threadsafe(self._over.set)
         self._thread.join()
@@ -183,7 +181,6 @@ class LocalKubelet:
                     await nodes.renew(self._client, name)
 
     async def _step_on(self) -> None:
-        """Start, tell and end pods as the API says."""
         while True:
             self._dirty.clear()
             self._step()

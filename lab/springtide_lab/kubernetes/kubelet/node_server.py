@@ -27,7 +27,6 @@ class NodeServer:
         self.port = 0
 
     async def start(self, host: str) -> None:
-        """Listen, over TLS as API servers want it."""
         app = web.Application()
         app.router.add_get("/containerLogs/{namespace}/{pod}/{container}", self._logs)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
@@ -37,7 +36,6 @@ class NodeServer:
         self.port = self._runner.addresses[0][1]
 
     async def close(self) -> None:
-        """Listen no more."""
         if self._runner is not None:
             await self._runner.cleanup()
 
@@ -84,7 +82,6 @@ class NodeServer:
 
 
 def start_of_tail(data: bytes, lines: int) -> int:
-    """Pure. Where the last so many lines begin."""
     if lines <= 0:
         return len(data)
     at = len(data) - 1 if data.endswith(b"\n") else len(data)

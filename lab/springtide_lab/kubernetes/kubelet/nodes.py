@@ -78,20 +78,30 @@ def _status(name: str, cpu: float, memory: int, host: str, port: int) -> Json:
         "addresses": [{"type": "InternalIP", "address": host}],  # a name would be asked for by API servers
         "daemonEndpoints": {"kubeletEndpoint": {"Port": port}},
         "nodeInfo": {
-            "architecture": ARCHITECTURE, "operatingSystem": "linux", "osImage": "local", "machineID": name,
-            "kernelVersion": platform.release(), "kubeletVersion": "v1.34.0+springtide", "bootID": name,
-            "systemUUID": name, "containerRuntimeVersion": "local://1", "kubeProxyVersion": "",
+            "architecture": ARCHITECTURE,
+            "operatingSystem": "linux",
+            "osImage": "local",
+            "machineID": name,
+            "kernelVersion": platform.release(),
+            "kubeletVersion": "v1.34.0+springtide",
+            "bootID": name,
+            "systemUUID": name,
+            "containerRuntimeVersion": "local://1",
+            "kubeProxyVersion": "",
         },
-    }  # fmt: skip
+    }
 
 
 def condition(status: str, reason: str, message: str) -> Json:
-    """Whether a node is ready."""
     now = stamp(time.time())
     return {
-        "type": "Ready", "status": status, "reason": reason, "message": message, "lastHeartbeatTime": now,
+        "type": "Ready",
+        "status": status,
+        "reason": reason,
+        "message": message,
+        "lastHeartbeatTime": now,
         "lastTransitionTime": now,
-    }  # fmt: skip
+    }
 
 
 async def renew(client: Client, name: str) -> None:
@@ -117,7 +127,6 @@ async def mark_lost(client: Client, name: str) -> None:
 
 
 async def remove(client: Client, name: str) -> None:
-    """Take a node away, and its lease."""
     for kind, namespace in ((NODES, ""), (LEASES, LEASE_NAMESPACE)):
         with contextlib.suppress(errors.NotFound):
             await client.delete(kind, name, namespace=namespace)

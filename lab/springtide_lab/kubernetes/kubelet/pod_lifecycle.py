@@ -83,7 +83,6 @@ class PodLife:
         )
 
     def see(self, pod: Json) -> None:
-        """The pod has changed."""
         self.pod = pod
         if pod["metadata"].get("deletionTimestamp"):
             self._stop.set()
@@ -95,13 +94,11 @@ class PodLife:
         self._stop.set()
 
     def log_of(self, container: str, restarts: int | None = None) -> pathlib.Path:
-        """Where a container's output is."""
         known = next((each for each in [*self._first, *self._states] if each.name == container), None)
         number = restarts if restarts is not None else known.restarts if known else 0
         return self._place.folder / "logs" / container / f"{max(0, number)}.log"
 
     def is_over(self, container: str) -> bool:
-        """Whether a container will print nothing more."""
         return any(each.name == container and each.ended for each in [*self._first, *self._states])
 
     async def run(self) -> None:
@@ -148,7 +145,6 @@ class PodLife:
         await asyncio.gather(*(self._keep(index) for index in range(len(self._states))))
 
     async def _prepare(self) -> None:
-        """Images and volumes, as long as it takes."""
         await self._post()
         while not (self._has_images() and await self._has_volumes()):
             await self._post()
@@ -191,7 +187,6 @@ class PodLife:
             await self._back_off(self._first, index)
 
     async def _keep(self, index: int) -> None:
-        """A container, as often as the restart policy says."""
         while True:
             end = await self._once(self._states, index, self.pod["spec"]["containers"][index])
             policy = self.pod["spec"]["restartPolicy"]
@@ -283,10 +278,13 @@ class PodLife:
         for index, state in enumerate(self._states):
             if not state.ended:
                 self._states[index] = replace(
-                    state, ended_at=now, started_at=state.started_at or now, code=KILLED,
+                    state,
+                    ended_at=now,
+                    started_at=state.started_at or now,
+                    code=KILLED,
                     reason="ContainerStatusUnknown",
                     message="The container could not be located when the pod was deleted",
-                )  # fmt: skip
+                )
 
     async def _before_stop(self, name: str, within_s: float) -> None:
         container = next(each for each in self.pod["spec"]["containers"] if each["name"] == name)
@@ -302,7 +300,6 @@ class PodLife:
                     await asyncio.shield(running.ended)
 
     async def _resize(self) -> None:
-        """Hold running containers to what the pod says now."""
         while True:
             await self._seen.wait()
             self._seen.clear()

@@ -29,7 +29,6 @@ class State:
 
     @property
     def running(self) -> bool:
-        """Whether it runs."""
         return self.started_at is not None and self.ended_at is None
 
     @property
@@ -55,7 +54,6 @@ class State:
         return {"waiting": {"reason": self.waiting, **({"message": self.message} if self.message else {})}}
 
     def again(self, waiting: str, message: str) -> "State":
-        """About to be started once more."""
         return replace(
             self,
             waiting=waiting,
@@ -88,7 +86,6 @@ class State:
 
 
 def reason_of(code: int, *, oom: bool) -> str:
-    """How a kubelet calls an end."""
     if oom:
         return "OOMKilled"
     return "Completed" if code == 0 else "StartError" if code == 128 else "Error"
@@ -100,7 +97,6 @@ def last_words(log: bytes) -> str:
 
 
 def phase(policy: str, first: Sequence[State], states: Sequence[State]) -> str:
-    """Pending, Running, Succeeded or Failed."""
     if any(each.ended and each.code != 0 for each in first) and policy == "Never":
         return "Failed"
     if any(not each.ended or each.code != 0 for each in first):
@@ -120,7 +116,6 @@ def comes_back(policy: str, state: State) -> bool:
 def conditions(
     now_phase: str, first: Sequence[State], states: Sequence[State], *, sandbox: bool
 ) -> dict[str, tuple[bool, str]]:
-    """What holds, and why not."""
     over = now_phase in ("Succeeded", "Failed")
     initialized = all(each.ended and each.code == 0 for each in first)
     ready = not over and bool(states) and all(each.running for each in states)
@@ -135,7 +130,6 @@ def conditions(
 
 
 def timed(holds: Mapping[str, tuple[bool, str]], before: Sequence[Json], now: float) -> list[Json]:
-    """Conditions with the time of their last change."""
     old = {each["type"]: each for each in before}
     result = []
     for kind, (true, reason) in holds.items():

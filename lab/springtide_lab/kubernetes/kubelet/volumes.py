@@ -103,7 +103,6 @@ class Volumes:
 
 
 def owner_of(pod: Json) -> Owner:
-    """From the security contexts."""
     context = pod["spec"].get("securityContext") or {}
     users = {
         (each.get("securityContext") or {}).get("runAsUser", context.get("runAsUser"))

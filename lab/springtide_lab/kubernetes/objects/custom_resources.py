@@ -22,15 +22,24 @@ def fill_in(item: Json) -> None:
     status["acceptedNames"], status["storedVersions"] = dict(names), stored
     at = item["metadata"].get("creationTimestamp", "")
     status["conditions"] = [
-        {"type": "NamesAccepted", "status": "True", "reason": "NoConflicts", "message": "no conflicts found",
-         "lastTransitionTime": at},
-        {"type": "Established", "status": "True", "reason": "InitialNamesAccepted",
-         "message": "the initial names have been accepted", "lastTransitionTime": at},
-    ]  # fmt: skip
+        {
+            "type": "NamesAccepted",
+            "status": "True",
+            "reason": "NoConflicts",
+            "message": "no conflicts found",
+            "lastTransitionTime": at,
+        },
+        {
+            "type": "Established",
+            "status": "True",
+            "reason": "InitialNamesAccepted",
+            "message": "the initial names have been accepted",
+            "lastTransitionTime": at,
+        },
+    ]
 
 
 def faults(item: Json) -> Iterator[str]:
-    """What is wrong with a definition."""
     spec, names = item["spec"], item["spec"].get("names", {})
     wanted = f"{names.get('plural', '')}.{spec.get('group', '')}"
     if item["metadata"]["name"] != wanted:
@@ -56,7 +65,6 @@ def faults(item: Json) -> Iterator[str]:
 
 
 def kinds_of(item: Json) -> list[Kind]:
-    """A kind for each version that is served."""
     spec, names = item["spec"], item["spec"]["names"]
     return [
         Kind(

@@ -53,7 +53,6 @@ class Kind:
 
     @property
     def api_version(self) -> str:
-        """As objects carry it."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
     @property
@@ -151,13 +150,7 @@ BUILT_IN: tuple[Kind, ...] = (
     _rbac("rolebindings", "RoleBinding", namespaced=True),
     _rbac("clusterroles", "ClusterRole", namespaced=False),
     _rbac("clusterrolebindings", "ClusterRoleBinding", namespaced=False),
-    Kind(
-        group="networking.k8s.io",
-        plural="networkpolicies",
-        kind="NetworkPolicy",
-        short=("netpol",),
-        counted=True,
-    ),
+    Kind(group="networking.k8s.io", plural="networkpolicies", kind="NetworkPolicy", short=("netpol",), counted=True),
     Kind(
         group="admissionregistration.k8s.io",
         plural="validatingwebhookconfigurations",

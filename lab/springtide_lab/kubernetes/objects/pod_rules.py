@@ -25,7 +25,6 @@ NOT_READY = [
 
 
 def admit_new(store: Store, pod: Json) -> Json:
-    """With all that a server fills in."""
     spec = pod.setdefault("spec", {})
     namespace, name = pod["metadata"]["namespace"], pod["metadata"]["name"]
     for key, value in (
@@ -106,7 +105,6 @@ def _set_priority(store: Store, spec: Json, name: str) -> None:
 
 
 def quality_of(spec: Json) -> str:
-    """BestEffort, Burstable or Guaranteed."""
     asked = [each.get("resources") or {} for each in spec.get("containers", [])]
     if not any(each.get("requests") or each.get("limits") for each in asked):
         return "BestEffort"

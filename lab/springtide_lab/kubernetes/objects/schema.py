@@ -54,7 +54,6 @@ def fill(value: Any, schema: Schema) -> Any:
 
 
 def faults(value: Any, schema: Schema, path: str = "") -> Iterator[str]:
-    """What is wrong, everywhere."""
     if value is None and (schema.get("nullable") or not schema.get("type")):
         return
     if not _is_type(value, schema):

@@ -101,6 +101,5 @@ def _one_field(path: str, value: str, *, equal: bool) -> Test:
 
 
 def choose(kind: Kind, labels: str, fields: str) -> Test:
-    """Both together."""
     label_test, field_test = by_labels(labels), by_fields(kind, fields)
     return lambda item: label_test(item["metadata"].get("labels") or {}) and field_test(item)

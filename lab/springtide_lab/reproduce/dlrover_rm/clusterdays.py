@@ -25,9 +25,10 @@ EARLIER = HISTORY
 """Jobs of the days before, from which a history comes: the papers' systems ran for months."""
 Which = Callable[[Outcome], bool]
 CLASSES: dict[str, Which] = {
-    "all jobs": lambda one: True, "hot servers": lambda one: one.job.hot > 1,
+    "all jobs": lambda one: True,
+    "hot servers": lambda one: one.job.hot > 1,
     "too little server CPU": lambda one: one.job.starved,
-}  # fmt: skip
+}
 """Whose completion times Fig. 15 shows."""
 
 
@@ -47,17 +48,14 @@ class Day:
 
     @property
     def was(self) -> Summary:
-        """Figures of before."""
         return measure.summary(self.before)
 
     @property
     def now(self) -> Summary:
-        """Figures of ours."""
         return measure.summary(self.after)
 
 
 def days(count: int, seeds: Sequence[int]) -> list[Day]:
-    """A day a seed."""
     return [_day(count, seed) for seed in seeds]
 
 
@@ -70,10 +68,12 @@ def _day(count: int, seed: int) -> Day:
         return Simulation(WORLD, jobs, system, config=config, history=history).run()
 
     return Day(
-        before=run(systems.system("static", registry.load("static"))), after=run(ours, _earlier(ours, seed, config)),
-        cold=run(replace(ours, name="cold", policy=_forgetful(ours.policy))), oracle=run(oracle.oracle(jobs)),
+        before=run(systems.system("static", registry.load("static"))),
+        after=run(ours, _earlier(ours, seed, config)),
+        cold=run(replace(ours, name="cold", policy=_forgetful(ours.policy))),
+        oracle=run(oracle.oracle(jobs)),
         soonest=run(oracle.soonest(jobs, WORLD)),
-    )  # fmt: skip
+    )
 
 
 def _earlier(ours: systems.System, seed: int, config: PlanningConfig) -> list[PastJob]:
@@ -93,7 +93,6 @@ def _forgetful(policy: systems.Policy) -> systems.Policy:
 
 
 def rows(seen: Sequence[Day]) -> list[Row]:
-    """All of them."""
     return [*warm_start(seen), *failures(seen), *utilization(seen), *completion(seen), *times(seen)]
 
 
@@ -136,9 +135,11 @@ def _scaling(story: Story) -> float:
 def failures(seen: Sequence[Day]) -> list[Row]:
     """Table 4: shares of jobs, before and after."""
     cases = (
-        ("out of memory", "oom", 0.047, 0.0023), ("scheduling", "scheduling", 0.02, 0.001),
-        ("slow by a hot server", "slow_hot", 0.08, 0.01), ("slow by a straggler", "slow_straggler", 0.07, 0.007),
-    )  # fmt: skip
+        ("out of memory", "oom", 0.047, 0.0023),
+        ("scheduling", "scheduling", 0.02, 0.001),
+        ("slow by a hot server", "slow_hot", 0.08, 0.01),
+        ("slow by a straggler", "slow_straggler", 0.07, 0.007),
+    )
     found = []
     for what, name, before, after in cases:
         found.append(row("000 Table 4", f"{what}: before", before, [getattr(day.was, name) for day in seen]))
@@ -154,8 +155,9 @@ def utilization(seen: Sequence[Day]) -> list[Row]:
         ("000 Fig. 14", "CPU of servers", "server_cpu", 0.13, 0.414),
         ("000 Fig. 14", "memory of workers", "worker_memory", 0.152, 0.468),
         ("000 Fig. 14", "memory of servers", "server_memory", 0.138, 0.311),
-        ("001 §6.4", "CPU", "cpu", 0.29, 0.44), ("001 §6.4", "memory", "memory", 0.31, 0.52),
-    )  # fmt: skip
+        ("001 §6.4", "CPU", "cpu", 0.29, 0.44),
+        ("001 §6.4", "memory", "memory", 0.31, 0.52),
+    )
     found = []
     for figure, what, name, before, after in cases:
         found.append(row(figure, f"{what}: before", before, [getattr(day.was, name) for day in seen]))
@@ -189,8 +191,10 @@ def times(seen: Sequence[Day]) -> list[Row]:
         found.append(row("oracle", f"days: JCT p{share} over the oracle's", "-", ours, goal=0.05, better="lower"))
     why = "no policy can be better: it knows every job's coefficients and how long pods of each size pend"
     for share in (50, 90):
-        ours = [_time(day.after, CLASSES["all jobs"], share) / _time(day.soonest, CLASSES["all jobs"], share) - 1
-                for day in seen]  # fmt: skip
+        ours = [
+            _time(day.after, CLASSES["all jobs"], share) / _time(day.soonest, CLASSES["all jobs"], share) - 1
+            for day in seen
+        ]
         found.append(row("oracle", f"days: JCT p{share} over the least possible", "-", ours, why=why))
     return found
 

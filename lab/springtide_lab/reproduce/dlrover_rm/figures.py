@@ -30,8 +30,12 @@ NAMES = {
     "optimus_one": "Optimus, a node at a time",
 }
 COLOURS = {
-    "static": "#8c8c8c", "springtide": "#1f6fb4", "es": "#e08a1e", "optimus": "#4a9c5d", "optimus_one": "#9b59b6",
-}  # fmt: skip
+    "static": "#8c8c8c",
+    "springtide": "#1f6fb4",
+    "es": "#e08a1e",
+    "optimus": "#4a9c5d",
+    "optimus_one": "#9b59b6",
+}
 BAR = 0.8
 """Of the room between two groups, what bars take."""
 
@@ -44,28 +48,34 @@ class Picture(NamedTuple):
 
 
 def draw(folder: pathlib.Path, seeds: Sequence[int]) -> list[Picture]:
-    """All of them."""
     return [
-        _completion(folder / "fig7-completion.png", seeds), _throughput(folder / "fig10-throughput.png", seeds[0]),
+        _completion(folder / "fig7-completion.png", seeds),
+        _throughput(folder / "fig10-throughput.png", seeds[0]),
         _fit(folder / "fig11-fit.png", seeds[0]),
         _trouble(folder / "fig12-hot-server.png", seeds, trouble.CASES[0], "Fig. 12: a server with 3% of its cores"),
         _trouble(folder / "fig13-straggler.png", seeds, trouble.CASES[1], "Fig. 13: a worker with 3% of its cores"),
-    ]  # fmt: skip
+    ]
 
 
 def bars(
-    axis: Any, groups: Sequence[str], lines: Mapping[str, Sequence[Sequence[float]]], colours: Mapping[str, str],
+    axis: Any,
+    groups: Sequence[str],
+    lines: Mapping[str, Sequence[Sequence[float]]],
+    colours: Mapping[str, str],
     text: str = "{:.1f}",
-) -> None:  # fmt: skip
+) -> None:
     """Groups of bars: medians, with the smallest and the largest as whiskers and the median written above."""
     width = BAR / len(lines)
     for place, (name, values) in enumerate(lines.items()):
         middle = [statistics.median(some) for some in values]
         x = [group - BAR / 2 + width * (place + 0.5) for group in range(len(groups))]
-        spread = [[m - min(some) for m, some in zip(middle, values, strict=True)],
-                  [max(some) - m for m, some in zip(middle, values, strict=True)]]  # fmt: skip
-        drawn = axis.bar(x, middle, width * 0.92, yerr=spread, label=name, color=colours[name], ecolor="#333333",
-                         capsize=2)  # fmt: skip
+        spread = [
+            [m - min(some) for m, some in zip(middle, values, strict=True)],
+            [max(some) - m for m, some in zip(middle, values, strict=True)],
+        ]
+        drawn = axis.bar(
+            x, middle, width * 0.92, yerr=spread, label=name, color=colours[name], ecolor="#333333", capsize=2
+        )
         axis.bar_label(drawn, labels=[text.format(value) for value in middle], padding=2, fontsize=7)
     axis.set_xticks(range(len(groups)), groups)
     axis.spines[["top", "right"]].set_visible(False)
@@ -73,7 +83,6 @@ def bars(
 
 
 def save(figure: Any, path: pathlib.Path, caption: str) -> Picture:
-    """Write it."""
     figure.savefig(path, dpi=120)
     plots.pyplot().close(figure)
     return Picture(path, caption)
@@ -103,8 +112,13 @@ def _throughput(path: pathlib.Path, seed: int) -> Picture:
     """Fig. 10."""
     figure, axis = plots.pyplot().subplots(figsize=(7, 3.6), layout="constrained")
     for name, points in testbed.throughput_curves(seed).items():
-        axis.plot([at for at, _ in points], [speed for _, speed in points], color=COLOURS[name],
-                  label=NAMES[name], lw=2 if name == "springtide" else 1.2)  # fmt: skip
+        axis.plot(
+            [at for at, _ in points],
+            [speed for _, speed in points],
+            color=COLOURS[name],
+            label=NAMES[name],
+            lw=2 if name == "springtide" else 1.2,
+        )
     axis.axvline(12, color="#bbbbbb", lw=0.8, ls=":")
     axis.axhline(models.TUNED_STEPS_S, color="#bbbbbb", lw=0.8, ls=":")
     axis.set(xlabel="minutes since submission", ylabel="steps/s", xlim=(0, 40), ylim=(0, None))
@@ -151,8 +165,10 @@ def _trouble(path: pathlib.Path, seeds: Sequence[int], case: trouble.Case, figur
     """Figs. 12 and 13: nothing is done, a restart, or ours; it happens at shares of the job drawn by seed."""
     jobs = case.jobs(seeds)
     cases: dict[str, systems.Mechanisms | None] = {
-        "nothing is done": None, "stop and restart": trouble.TRADITIONAL, "Springtide": systems.Mechanisms(),
-    }  # fmt: skip
+        "nothing is done": None,
+        "stop and restart": trouble.TRADITIONAL,
+        "Springtide": systems.Mechanisms(),
+    }
     found = {
         name: [[testbed.end(job, "static", mechanisms=how).jct_s / 60 for job in jobs]] for name, how in cases.items()
     }

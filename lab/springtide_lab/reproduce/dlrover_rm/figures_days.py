@@ -22,11 +22,11 @@ COLOURS = {BEFORE: "#8c8c8c", OURS: "#1f6fb4", ORACLE: "#222222", "cold": "#e08a
 
 
 def draw(folder: pathlib.Path, days: Sequence[Day]) -> list[Picture]:
-    """All of them."""
     return [
-        _warm_start(folder / "fig9-warm-start.png", days), _before_and_after(folder / "fig14-production.png", days),
+        _warm_start(folder / "fig9-warm-start.png", days),
+        _before_and_after(folder / "fig14-production.png", days),
         _times(folder / "fig15-completion-times.png", days),
-    ]  # fmt: skip
+    ]
 
 
 def _warm_start(path: pathlib.Path, days: Sequence[Day]) -> Picture:
@@ -52,9 +52,11 @@ def _before_and_after(path: pathlib.Path, days: Sequence[Day]) -> Picture:
     panels = (
         ("CPU", (("workers", "worker_cpu", 0.19, 0.40), ("servers", "server_cpu", 0.13, 0.414))),
         ("memory", (("workers", "worker_memory", 0.152, 0.468), ("servers", "server_memory", 0.138, 0.311))),
-        ("completed", (("below 100 CPUs", "completion_small", 0.84, 0.95),
-                       ("from 100 CPUs", "completion_large", 0.67, 0.87))),
-    )  # fmt: skip
+        (
+            "completed",
+            (("below 100 CPUs", "completion_small", 0.84, 0.95), ("from 100 CPUs", "completion_large", 0.67, 0.87)),
+        ),
+    )
     figure, axes = plots.pyplot().subplots(1, 3, figsize=(9.6, 3.6), layout="constrained")
     for axis, (title, cases) in zip(axes, panels, strict=True):
         found = {
@@ -63,8 +65,15 @@ def _before_and_after(path: pathlib.Path, days: Sequence[Day]) -> Picture:
         }
         bars(axis, [case[0] for case in cases], found, COLOURS, text="{:.0f}")
         for place, (_, _, was, now) in enumerate(cases):
-            axis.plot([place - 0.07, place + 0.33], [100 * was, 100 * now], "D", ms=5, mfc="white", mec="#c0392b",
-                      label="the paper's" if not place else None)  # fmt: skip
+            axis.plot(
+                [place - 0.07, place + 0.33],
+                [100 * was, 100 * now],
+                "D",
+                ms=5,
+                mfc="white",
+                mec="#c0392b",
+                label="the paper's" if not place else None,
+            )
         axis.set(ylim=(0, 110), ylabel="%")
         axis.set_title(title, fontsize=10)
     figure.legend(*axes[0].get_legend_handles_labels(), frameon=False, fontsize=8, ncols=3, loc="outside lower center")
@@ -78,9 +87,10 @@ def _times(path: pathlib.Path, days: Sequence[Day]) -> Picture:
     figure, axes = plots.pyplot().subplots(1, 3, figsize=(9.6, 3.6), layout="constrained", sharey=True)
     for axis, (title, which) in zip(axes, clusterdays.CLASSES.items(), strict=True):
         for name, stories in (
-            (BEFORE, [day.before for day in days]), (OURS, [day.after for day in days]),
+            (BEFORE, [day.before for day in days]),
+            (OURS, [day.after for day in days]),
             (ORACLE, [day.oracle for day in days]),
-        ):  # fmt: skip
+        ):
             _cumulative(axis, stories, which, name)
         plots.hours_on(axis)
         axis.set_title(title, fontsize=10)
@@ -96,5 +106,10 @@ def _cumulative(axis: Any, stories: Sequence[Story], which: Which, name: str) ->
         one.jct_s / 3600 for story in stories for one in story.outcomes if one.end is End.FINISHED and which(one)
     )
     if hours:
-        axis.plot(hours, np.arange(1, len(hours) + 1) / len(hours), color=COLOURS[name], label=name,
-                  ls="--" if name == ORACLE else "-")  # fmt: skip
+        axis.plot(
+            hours,
+            np.arange(1, len(hours) + 1) / len(hours),
+            color=COLOURS[name],
+            label=name,
+            ls="--" if name == ORACLE else "-",
+        )

@@ -15,7 +15,6 @@ from springtide_lab.reproduce.dlrover_rm.rows import Row, page
 
 
 def rows(seeds: Sequence[int], jobs: int, *, say: Callable[[str], None]) -> tuple[list[Row], list[clusterdays.Day]]:
-    """Everything, and the days that a plot needs."""
     say(f"test bed: one job at a time, {len(seeds)} seeds")
     found = [*testbed.rows(seeds), *trouble.rows(seeds), *trained.rows(), *tables.rows(seeds)]
     seen = []
@@ -27,7 +26,6 @@ def rows(seeds: Sequence[int], jobs: int, *, say: Callable[[str], None]) -> tupl
 
 
 def _finite(one: Row) -> Row:
-    """Nothing that was measured may be no number."""
     if one.ours is None or math.isfinite(one.ours):
         return one
     return msgspec.structs.replace(one, ours=None, met=None, spread=None, why="no job of that kind finished")

@@ -30,9 +30,16 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def row(
-    figure: str, what: str, paper: float | str, ours: Sequence[float | None], *, goal: float | None = None,
-    better: Better = "higher", why: str = "", bound: Sequence[float] = (),
-) -> Row:  # fmt: skip
+    figure: str,
+    what: str,
+    paper: float | str,
+    ours: Sequence[float | None],
+    *,
+    goal: float | None = None,
+    better: Better = "higher",
+    why: str = "",
+    bound: Sequence[float] = (),
+) -> Row:
     """The median over seeds, with the smallest and the largest; a goal is met by the median."""
     found = [value for value in ours if value is not None]
     if not found:
@@ -41,14 +48,20 @@ def row(
     met = None if goal is None else middle >= goal if better == "higher" else middle <= goal
     sign = "≥" if better == "higher" else "≤"
     return Row(
-        figure=figure, what=what, paper=paper, ours=round(middle, 4), met=met, seeds=len(found), why=why,
-        goal="" if goal is None else f"{sign} {goal:g}", spread=(round(min(found), 4), round(max(found), 4)),
+        figure=figure,
+        what=what,
+        paper=paper,
+        ours=round(middle, 4),
+        met=met,
+        seeds=len(found),
+        why=why,
+        goal="" if goal is None else f"{sign} {goal:g}",
+        spread=(round(min(found), 4), round(max(found), 4)),
         bound=round(statistics.median(bound), 4) if bound else None,
-    )  # fmt: skip
+    )
 
 
 def missing(figure: str, what: str, paper: float | str, why: str) -> Row:
-    """What cannot be reproduced here, and why."""
     return Row(figure=figure, what=what, paper=paper, ours=None, why=why)
 
 

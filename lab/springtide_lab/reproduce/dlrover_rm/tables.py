@@ -94,5 +94,4 @@ def _last_speed(job: physics.Job, name: str, cores: float | None = None) -> floa
 
 
 def rows(seeds: Sequence[int]) -> list[Row]:
-    """All of them."""
     return [*sizes(), *adjusted(seeds)]

@@ -40,9 +40,13 @@ def job_of(model: Model, seed: int, **changes: Any) -> Job:
 
 
 def tell(
-    job: Job, name: str, *, history: Iterable[PastJob] = (), mechanisms: systems.Mechanisms | None = None,
+    job: Job,
+    name: str,
+    *,
+    history: Iterable[PastJob] = (),
+    mechanisms: systems.Mechanisms | None = None,
     cores: float | None = None,
-) -> Story:  # fmt: skip
+) -> Story:
     """One job under one policy; `cores`: all that it may have, if not the usual."""
     model = MODELS[job.model]
     steps = replace(PlanningConfig().steps, workers=model.steps[0], servers=model.steps[1])
@@ -55,7 +59,6 @@ def tell(
 
 
 def end(job: Job, name: str, **given: Any) -> Outcome:
-    """How it ended."""
     return tell(job, name, **given).outcomes[-1]
 
 
@@ -69,11 +72,17 @@ def history_of(job: Job) -> list[PastJob]:
     outcome = end(job, "springtide")
     return [
         PastJob(
-            name=f"earlier-{number}", user=job.user, features=views.features(job), initial=outcome.initial,
-            shape=outcome.final, ended_at=float(number), facts=job.facts, need=TUNED_NEED,
+            name=f"earlier-{number}",
+            user=job.user,
+            features=views.features(job),
+            initial=outcome.initial,
+            shape=outcome.final,
+            ended_at=float(number),
+            facts=job.facts,
+            need=TUNED_NEED,
         )
         for number in range(3)
-    ]  # fmt: skip
+    ]
 
 
 def speed_at(story: Story, seconds: float) -> float:
@@ -83,7 +92,6 @@ def speed_at(story: Story, seconds: float) -> float:
 
 
 def less(ours: float, theirs: float) -> float:
-    """By how much ours is below theirs."""
     return 1 - ours / theirs
 
 
@@ -139,8 +147,9 @@ def cold_start(seeds: Sequence[int]) -> list[Row]:
     kinds = {"widedeep": {}, "hot": {"hot": WORLD.hot_load}, "xdeepfm": {}}
     stories = {
         (kind, name): [tell(job_of(MODELS.get(kind, MODELS["widedeep"]), seed, **changes), name) for seed in seeds]
-        for kind, changes in kinds.items() for name in ("springtide", "es", "optimus")
-    }  # fmt: skip
+        for kind, changes in kinds.items()
+        for name in ("springtide", "es", "optimus")
+    }
 
     def speeds(name: str, policy: str, at: float = TWELVE_MIN_S) -> list[float]:
         return [speed_at(story, at) for story in stories[name, policy]]
@@ -160,7 +169,7 @@ def cold_start(seeds: Sequence[int]) -> list[Row]:
         row("001 Fig. 9", "widedeep: minutes until adjusted", 12.0, settled, goal=12.0, better="lower", why=hot),
         row("001 Fig. 9", "widedeep: JCT below ES", 0.30, below("hot", "es"), goal=0.30, why=hot),
         row("001 Fig. 9", "xdeepfm: JCT below ES", 0.10, below("xdeepfm", "es"), goal=0.10),
-    ]  # fmt: skip
+    ]
 
 
 def fitted(seeds: Sequence[int]) -> list[Row]:
@@ -174,12 +183,19 @@ def fitted(seeds: Sequence[int]) -> list[Row]:
         "this world has. No plan is made by it alone: where cores are busy, plans go by what a core was seen to do"
     )
     return [
-        row("000 Fig. 11", "widedeep: MAPE on the shapes that Eqn 1 was fitted to", NOT_IN_TEXT, within, goal=0.10,
-            better="lower", why=own),
+        row(
+            "000 Fig. 11",
+            "widedeep: MAPE on the shapes that Eqn 1 was fitted to",
+            NOT_IN_TEXT,
+            within,
+            goal=0.10,
+            better="lower",
+            why=own,
+        ),
         row("000 Fig. 11", f"{what}, as plans foretell", NOT_IN_TEXT, planned, goal=0.10, better="lower"),
         row("000 Fig. 11", f"{what}, Eqn 1 alone", NOT_IN_TEXT, alone, why=bound, bound=knowing),
         row("bound", f"{what}, Eqn 1 fitted to these very shapes without noise", "-", knowing),
-    ]  # fmt: skip
+    ]
 
 
 def _mean_mapes(seed: int) -> list[float]:
@@ -219,13 +235,14 @@ def _mapes(seed: int) -> tuple[float, float, float, float] | None:
 def _random_shape(random: np.random.Generator) -> Shape:
     workers, servers = int(random.integers(2, 33)), int(random.integers(2, 13))
     return Shape(
-        workers=workers, servers=servers, worker_cpu=float(random.choice([2, 3, 4, 6, 8])),
+        workers=workers,
+        servers=servers,
+        worker_cpu=float(random.choice([2, 3, 4, 6, 8])),
         server_cpu=float(random.choice([8, 12, 16, 24, 32])),
-    )  # fmt: skip
+    )
 
 
 def rows(seeds: Sequence[int]) -> list[Row]:
-    """All of them."""
     return [*completion(seeds), *other_widths(seeds), *cold_start(seeds), *fitted(seeds)]
 
 

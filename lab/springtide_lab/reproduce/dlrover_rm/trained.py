@@ -16,7 +16,6 @@ PAPER = {"widedeep": ("auc", 0.0004), "xdeepfm": ("auc-xdeepfm", 0.0006)}
 
 
 def rows(folder: pathlib.Path = PUBLISHED) -> list[Row]:
-    """As far as it was measured."""
     return [row for model, (bench, within) in PAPER.items() for row in _rows(folder, model, bench, within)]
 
 

@@ -51,11 +51,9 @@ class Case:
 
     @property
     def what(self) -> str:
-        """For people."""
         return f"{self.model}: slow {self.who} ({self.speed:.0%} of its cores), JCT below"
 
     def jobs(self, seeds: Sequence[int], *, later: bool = False) -> list[Job]:
-        """Its job, a seed each."""
         when = shares(seeds) if later or self.at is None else [self.at] * len(seeds)
         names = ("slow_server_at", "server_speed") if self.who == "server" else ("straggles_at", "straggler_speed")
         return [
@@ -80,7 +78,6 @@ def shares(seeds: Sequence[int]) -> list[float]:
 
 
 def rows(seeds: Sequence[int]) -> list[Row]:
-    """All of them."""
     return [one for case in CASES for one in _rows(case, seeds)]
 
 
@@ -97,11 +94,15 @@ def _strategies(case: Case, restart: float, seeds: Sequence[int]) -> list[Row]:
     found = [
         *_beside(figure, f"{what} doing nothing", case.paper, (ours, nothing, calm), why=OCCURS, goal=case.paper),
         *_beside(
-            figure, f"{what} a restart", restart, (ours, stopped, calm), goal=restart,
+            figure,
+            f"{what} a restart",
+            restart,
+            (ours, stopped, calm),
+            goal=restart,
             why=EIGHT_MIN if case.who == "server" else NO_TIME,
         ),
         row(figure, f"{what} a restart; own shape", restart, own),
-    ]  # fmt: skip
+    ]
     if case.who == "worker":
         needed = [(one / (1 - restart) - one) / 60 for one in calm]
         lost = [(theirs - one) / 60 for theirs, one in zip(stopped, calm, strict=True)]
@@ -127,10 +128,14 @@ def _own_size(case: Case, seeds: Sequence[int]) -> list[Row]:
 
 
 def _beside(
-    figure: str, what: str, paper: float | str, times: tuple[list[float], list[float], list[float]], *,
-    why: str = "", goal: float | None = None,
-) -> list[Row]:  # fmt: skip
-    """Ours below another way, and the bound of it."""
+    figure: str,
+    what: str,
+    paper: float | str,
+    times: tuple[list[float], list[float], list[float]],
+    *,
+    why: str = "",
+    goal: float | None = None,
+) -> list[Row]:
     ours, theirs, calm = times
     bound = list(map(less, calm, theirs))
     return [
@@ -140,7 +145,6 @@ def _beside(
 
 
 def _calm(case: Case, seeds: Sequence[int]) -> list[float]:
-    """Had nothing happened, in the shape tuned by hand."""
     return _times([job_of(models.model(case.model), seed) for seed in seeds], None)
 
 

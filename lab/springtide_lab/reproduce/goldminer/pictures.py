@@ -20,11 +20,12 @@ COLOURS = {TUNED: "#8c8c8c", FIXED: "#e08a1e", MAXTP: OURS}
 
 
 def draw(folder: pathlib.Path, found: Sequence[Row], stories: Mapping[System, Story]) -> list[Picture]:
-    """All of them."""
     return [
-        _walk(folder / "goldminer-fig13.png"), _use(folder / "goldminer-fig14.png", stories),
-        _table(folder / "goldminer-fig15-table5.png", found), _gains(folder / "goldminer-fig16-sensitivity.png", found),
-    ]  # fmt: skip
+        _walk(folder / "goldminer-fig13.png"),
+        _use(folder / "goldminer-fig14.png", stories),
+        _table(folder / "goldminer-fig15-table5.png", found),
+        _gains(folder / "goldminer-fig16-sensitivity.png", found),
+    ]
 
 
 def _plain(axis: Any) -> None:
@@ -32,15 +33,16 @@ def _plain(axis: Any) -> None:
 
 
 def _table(path: pathlib.Path, found: Sequence[Row]) -> Picture:
-    """JCT and queueing beside the paper's."""
     figure, axes = plots.pyplot().subplots(1, 2, figsize=(9, 3.4), layout="constrained", sharey=True)
     for axis, what in zip(axes, ("JCT, min", "queueing, min"), strict=True):
         rows = [one for system in SYSTEMS for one in found if one.what == f"{system.name}: {what}"]
         places = list(range(len(rows)))
         values = [one.ours or 0.0 for one in rows]
         spread = [one.spread or (value, value) for one, value in zip(rows, values, strict=True)]
-        error = [[value - low for value, (low, _) in zip(values, spread, strict=True)],
-                 [high - value for value, (_, high) in zip(values, spread, strict=True)]]  # fmt: skip
+        error = [
+            [value - low for value, (low, _) in zip(values, spread, strict=True)],
+            [high - value for value, (_, high) in zip(values, spread, strict=True)],
+        ]
         axis.barh(places, values, color=OURS, xerr=error, ecolor="#333333", capsize=2, label="ours")
         axis.plot([float(one.paper) for one in rows], places, "D", mfc="white", mec=PAPER, label="the paper's")
         axis.set_yticks(places, [system.name for system in SYSTEMS], fontsize=8)
@@ -77,8 +79,9 @@ def _walk(path: pathlib.Path) -> Picture:
     at = [place / 2 for place in range(len(stands))]
     speed.step(at, [one.speed for one in stands], where="post", color=OURS)
     speed.set(xlabel="minutes", ylabel="of the ideal speed", ylim=(0, 1.03))
-    cores.step(at, [one.data_workers * one.data_worker_cpu for one in stands], where="post", color=OURS,
-               label="data workers")  # fmt: skip
+    cores.step(
+        at, [one.data_workers * one.data_worker_cpu for one in stands], where="post", color=OURS, label="data workers"
+    )
     cores.step(at, [one.trainer_cpu for one in stands], where="post", color=PAPER, label="trainer")
     cores.set(xlabel="minutes", ylabel="cores")
     cores.legend(frameon=False, fontsize=8)
@@ -91,7 +94,6 @@ def _walk(path: pathlib.Path) -> Picture:
 
 
 def _gains(path: pathlib.Path, found: Sequence[Row]) -> Picture:
-    """How the gains change with what was assumed."""
     rows = [one for one in found if one.figure == "sensitivity"]
     names = list(dict.fromkeys(one.what.rpartition(": ")[0] for one in rows))
     figure, axis = plots.pyplot().subplots(figsize=(9, 0.9 + 0.4 * len(names)), layout="constrained")

@@ -29,9 +29,11 @@ def rows(
     say(f"64 GPUs: {preset.jobs} jobs, {len(which)} systems, {len(seeds)} seeds")
     found = cluster_rows.results(preset, seeds, which)
     mine = [
-        *cluster_rows.table(found), *cluster_rows.others(found), *cluster_rows.bounds(preset, found, seeds),
+        *cluster_rows.table(found),
+        *cluster_rows.others(found),
+        *cluster_rows.bounds(preset, found, seeds),
         *cluster_rows.use(found),
-    ]  # fmt: skip
+    ]
     varied = list(seeds)[:VARIED_SEEDS]
     say(f"sensitivity: {len(cluster_rows.VARIANTS)} other worlds, {len(varied)} seeds")
     return [*mine, *rows_job.rows(), *cluster_rows.sensitivity(preset, varied)]

@@ -106,7 +106,6 @@ def others(found: Results) -> list[Row]:
 
 
 def bounds(preset: Preset, found: Results, seeds: Sequence[int]) -> list[Row]:
-    """What nobody can do better here."""
     there = preset.machines * preset.cpus * preset.period_min
     drawn = [trace.draw(preset, seed) for seed in seeds]
     wanted = [sum(job.minutes * job.gpus * job.model.ratio for job in jobs) / there for jobs in drawn]
@@ -138,10 +137,15 @@ def use(found: Results) -> list[Row]:
     for system in SYSTEMS:
         apart = [one.fragmentation for one in found[system]]
         rows.append(
-            row(PART_2, f"{system.name}: fragmentation", 0.0 if system is HARDWARE else NOT_IN_TEXT, apart,
+            row(
+                PART_2,
+                f"{system.name}: fragmentation",
+                0.0 if system is HARDWARE else NOT_IN_TEXT,
+                apart,
                 why="|free cores' share - free GPUs' share|, mean of machines over 500 min; where all cores are in "
-                "use and GPUs wait for jobs, that counts too")
-        )  # fmt: skip
+                "use and GPUs wait for jobs, that counts too",
+            )
+        )
         if system.elastic:
             local = [one.local for one in found[system]]
             rows.append(row("002 §3.4.2", f"{system.name}: data workers beside a trainer", NOT_IN_TEXT, local))
@@ -162,6 +166,5 @@ def sensitivity(preset: Preset, seeds: Sequence[int]) -> list[Row]:
         ]
         for system in SYSTEMS[1:]:
             gains = [was.jct / now.jct for was, now in zip(found[TUNED], found[system], strict=True)]
-            rows.append(row("sensitivity", f"{name}: {system.name}, JCT gain", system.gain, gains,
-                            why=SENSITIVE))  # fmt: skip
+            rows.append(row("sensitivity", f"{name}: {system.name}, JCT gain", system.gain, gains, why=SENSITIVE))
     return rows

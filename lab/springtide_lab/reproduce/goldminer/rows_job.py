@@ -29,23 +29,27 @@ PUBLISHED = (
     ("dataworkers", "vs_ideal", "002 Fig. 9", "speed, of ideal", ">= 0.83"),
     ("dataworkers", "overhead_when_cheap", "002 Table 2", "where preprocessing is cheap, time over none", "1-1.127"),
 )
-FUSED = {"a core each": "fused messages over one a tensor, a core for the trainer",
-         "half a core": "fused messages over one a tensor, half a core for the trainer"}  # fmt: skip
+FUSED = {
+    "a core each": "fused messages over one a tensor, a core for the trainer",
+    "half a core": "fused messages over one a tensor, half a core for the trainer",
+}
 WALK = (
-    ("data_workers", "data workers at the end", 3), ("data_worker_cpu", "cores of a data worker at the end", 8),
+    ("data_workers", "data workers at the end", 3),
+    ("data_worker_cpu", "cores of a data worker at the end", 8),
     ("trainer_cpu", "cores of the trainer at the end", 3),
-)  # fmt: skip
+)
 
 
 def rows(folder: pathlib.Path = BENCHES) -> list[Row]:
-    """All of them."""
     return [*ratios(), *walked(), *_really_walked(folder), *costs(), *_published(folder), *_fused(folder), *left_out()]
 
 
 def ratios() -> list[Row]:
     """Fig. 1: what was chosen, and what it means with 8 cores."""
-    found = [row("002 Fig. 1", f"{one.name}: cores a GPU", "not in text", [one.ratio], why=f"{one.name}: {one.source}")
-             for one in MODELS.values()]  # fmt: skip
+    found = [
+        row("002 Fig. 1", f"{one.name}: cores a GPU", "not in text", [one.ratio], why=f"{one.name}: {one.source}")
+        for one in MODELS.values()
+    ]
     slowest = max(1 - one.alone(8) for one in MODELS.values())
     linear = "cores are taken to be linear; the paper's recommendation models hardly use a second core in one process"
     return [*found, row("002 Fig. 1", "largest slow-down with 8 cores", "> 0.9", [slowest], why=linear)]
@@ -61,9 +65,13 @@ def walked() -> list[Row]:
         row("002 Fig. 13", "simulated: cores of a data worker", 8, [end.data_worker_cpu]),
         row("002 Fig. 13", "simulated: cores of the trainer", 3, [end.trainer_cpu], goal=3, better="lower"),
         row("002 Fig. 13", "simulated: the trainer was tried with", 2, [least]),
-        row("002 Fig. 13", "simulated: speed over that without data workers", "not in text",
-            [end.speed / path.stands[0].speed]),
-    ]  # fmt: skip
+        row(
+            "002 Fig. 13",
+            "simulated: speed over that without data workers",
+            "not in text",
+            [end.speed / path.stands[0].speed],
+        ),
+    ]
 
 
 def _really_walked(folder: pathlib.Path) -> list[Row]:
@@ -78,8 +86,11 @@ def _really_walked(folder: pathlib.Path) -> list[Row]:
     why = (
         f"{command} of {run['date']}: real processes held by control groups{core}; a job with preprocessing of its own"
     )
-    found = [row("002 Fig. 13", f"real processes: {what}", paper, [float(known[name])], why=why)
-             for name, what, paper in WALK if name in known]  # fmt: skip
+    found = [
+        row("002 Fig. 13", f"real processes: {what}", paper, [float(known[name])], why=why)
+        for name, what, paper in WALK
+        if name in known
+    ]
     for goal in run.get("goals", []):
         if goal.get("value") is not None:
             found.append(_goal("002 Fig. 13", f"real processes: {goal['id']}", "not in text", goal, why))
@@ -107,12 +118,14 @@ def _fused(folder: pathlib.Path) -> list[Row]:
         return [missing("002 Fig. 12", "fused messages over one a tensor", "1.25-1.3", why)]
     why = f"{command} of {run['date']}: 141 tensors, really trained and sent"
     paper = {"a core each": 1.25, "half a core": 1.3}
-    return [row("002 Fig. 12", what, paper[name], [float(gains[name])], why=why)
-            for name, what in FUSED.items() if name in gains]  # fmt: skip
+    return [
+        row("002 Fig. 12", what, paper[name], [float(gains[name])], why=why)
+        for name, what in FUSED.items()
+        if name in gains
+    ]
 
 
 def _goal(figure: str, what: str, paper: float | str, goal: dict[str, Any], why: str) -> Row:
-    """A goal of a bench as a row."""
     better = goal.get("better", "higher")
     return row(figure, what, paper, [float(goal["value"])], goal=goal.get("target"), better=better, why=why)
 
@@ -131,22 +144,27 @@ def costs() -> list[Row]:
     found = []
     for name, machines, faster, paper in (("ResNet18", 1, 1.2, 0.09), ("DeepFM", 4, 12.1, 0.88)):
         saved = 1 - (1 + machines / PRICE) / faster
-        found.append(row("002 Table 3", f"{name}: cost saved, {machines} extra CPU machines", paper, [saved],
-                         why=OWN_SPEED))  # fmt: skip
+        found.append(
+            row("002 Table 3", f"{name}: cost saved, {machines} extra CPU machines", paper, [saved], why=OWN_SPEED)
+        )
     model = MODELS["ResNet18"]
-    found.append(row("002 Table 3", "ResNet18: speed-up by linear cores", 1.2, [model.fed(12) / model.alone(8)],
-                     why=LINEAR))  # fmt: skip
+    found.append(
+        row("002 Table 3", "ResNet18: speed-up by linear cores", 1.2, [model.fed(12) / model.alone(8)], why=LINEAR)
+    )
     for kind, extra, faster, paper in (
-        ("single", 1, 0.74, -0.70), ("single", 2, 1.13, -0.33), ("single", 4, 1.43, -0.40), ("multi", 1, 1.43, 0.13),
-        ("multi", 2, 1.43, -0.049), ("multi", 4, 1.43, -0.40),
-    ):  # fmt: skip
+        ("single", 1, 0.74, -0.70),
+        ("single", 2, 1.13, -0.33),
+        ("single", 4, 1.43, -0.40),
+        ("multi", 1, 1.43, 0.13),
+        ("multi", 2, 1.43, -0.049),
+        ("multi", 4, 1.43, -0.40),
+    ):
         saved = 1 - (4 + extra) / 4 / faster
         found.append(row("002 Table 4", f"{kind}-stage, 4 + {extra} GPUs: cost saved", paper, [saved], why=OWN_SPEED))
     return found
 
 
 def left_out() -> list[Row]:
-    """What nobody can reproduce here."""
     return [
         missing("002 Fig. 3", "machines with free GPUs and no free cores", 0.31, "a production trace of 5,600 GPUs"),
         missing("002 Fig. 4", "of queueing, for want of cores", 0.392, "a production trace of 5,600 GPUs"),

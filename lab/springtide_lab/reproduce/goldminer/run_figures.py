@@ -27,16 +27,20 @@ class Figures:
 
 
 def figures(story: Story, until: float) -> Figures:
-    """What the tables have."""
     count = len(story.ends)
     jct = sum(one.jct for one in story.ends) / count
     queueing = sum(one.queued for one in story.ends) / count
     return Figures(
-        jct=jct, queueing=queueing, running=jct - queueing, moved=story.moved / count,
-        gpus=mean(story.moments, until, lambda one: one.gpus), cpus=mean(story.moments, until, lambda one: one.cpus),
+        jct=jct,
+        queueing=queueing,
+        running=jct - queueing,
+        moved=story.moved / count,
+        gpus=mean(story.moments, until, lambda one: one.gpus),
+        cpus=mean(story.moments, until, lambda one: one.cpus),
         fragmentation=mean(story.moments, until, lambda one: one.fragmentation),
-        local=mean(story.moments, until, lambda one: one.local), makespan=max(one.ended for one in story.ends),
-    )  # fmt: skip
+        local=mean(story.moments, until, lambda one: one.local),
+        makespan=max(one.ended for one in story.ends),
+    )
 
 
 def mean(moments: Sequence[Moment], until: float, value: Callable[[Moment], float]) -> float:

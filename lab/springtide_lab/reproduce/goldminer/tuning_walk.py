@@ -35,7 +35,6 @@ class Stand:
 
     @property
     def sizes(self) -> tuple[int, float, float]:
-        """What tuning changes."""
         return self.data_workers, self.data_worker_cpu, self.trainer_cpu
 
 
@@ -49,13 +48,11 @@ class Walk:
 
     @property
     def end(self) -> Stand:
-        """Where it came to."""
         return self.stands[-1]
 
 
 @functools.cache
 def walk(model: Model, share: float = 8.0) -> Walk:
-    """The job alone on its cluster."""
     tuning = tuner.begin(FeedRules())
     stand = Stand(data_workers=0, data_worker_cpu=0.0, trainer_cpu=share, speed=model.alone(share))
     stands: list[Stand] = []
@@ -84,7 +81,6 @@ def _takes(model: Model, trainer: float) -> float:
 
 
 def _seen(model: Model, stand: Stand, at: float, share: float) -> FeedSeen:
-    """What the master would see of it."""
     fed = stand.data_workers > 0
     could = stand.data_workers * stand.data_worker_cpu / model.feeding
     capable = min(model.capable, _takes(model, stand.trainer_cpu)) if fed else 1.0
@@ -92,10 +88,19 @@ def _seen(model: Model, stand: Stand, at: float, share: float) -> FeedSeen:
     uses = stand.speed * (model.trainer - 0.5 if fed else model.ratio)
     own = 0.0 if fed else 1.0 - stand.speed  # overlapped in one process: what it loses to preprocessing
     return FeedSeen(
-        at=at, trainers=1, data_workers=stand.data_workers, data_worker_cpu=stand.data_worker_cpu,
+        at=at,
+        trainers=1,
+        data_workers=stand.data_workers,
+        data_worker_cpu=stand.data_worker_cpu,
         data_worker_cpu_used=stand.data_worker_cpu * min(1.0, capable / could) if could else 0.0,
-        trainer_cpu=stand.trainer_cpu, trainer_cpu_used=min(stand.trainer_cpu, uses),
-        steps_per_s=stand.speed, made_per_s=stand.speed if fed else 0.0, capable_per_s=capable,
+        trainer_cpu=stand.trainer_cpu,
+        trainer_cpu_used=min(stand.trainer_cpu, uses),
+        steps_per_s=stand.speed,
+        made_per_s=stand.speed if fed else 0.0,
+        capable_per_s=capable,
         fill=0.0 if not fed else 0.95 if could > 1.05 * capable else 0.5 if could >= capable else 0.05,
-        wait_share=waits, own_share=own, free_cpu=FREE - stand.data_workers * stand.data_worker_cpu, share_cpu=share,
-    )  # fmt: skip
+        wait_share=waits,
+        own_share=own,
+        free_cpu=FREE - stand.data_workers * stand.data_worker_cpu,
+        share_cpu=share,
+    )

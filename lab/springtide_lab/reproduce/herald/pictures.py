@@ -38,7 +38,6 @@ SHEETS = (
 
 
 def draw(folder: pathlib.Path, rows: Sequence[Row]) -> list[Picture]:
-    """Those of which there is something to show."""
     drawn = []
     for sheet in SHEETS:
         shown = [one for one in rows if one.figure == sheet.figure and one.ours is not None]

@@ -24,22 +24,18 @@ class Plain:
 
     @property
     def pulls(self) -> float:
-        """Both kinds."""
         return self.misses + self.stale
 
     @property
     def transmissions(self) -> float:
-        """To and from the servers."""
         return self.pulls + self.pushes
 
     @property
     def updates(self) -> float:
-        """The part of transmissions that updates cause."""
         return (self.stale + self.pushes) / self.transmissions
 
     @property
     def imbalance(self) -> float:
-        """Coefficient of variation of pulls and pushes."""
         return float(np.std([self.pulls, self.pushes]) / np.mean([self.pulls, self.pushes]))
 
 

@@ -24,7 +24,6 @@ def growth(ids: Ids, *, workers: int, small: int = 64, large: int = 256) -> floa
 
 
 def counts(ids: Ids, rows: Sequence[int]) -> list[NDArray[np.int64]]:
-    """How often every row of every table comes."""
     return [np.bincount(column, minlength=size) for column, size in zip(ids.T, rows, strict=True)]
 
 

@@ -58,7 +58,6 @@ class Workload:
         return stream, stream.batches(workers * batch)
 
     def seeds(self, seeds: Sequence[int]) -> Sequence[int]:
-        """A file is what it is."""
         return seeds[:1] if self.path else seeds
 
 

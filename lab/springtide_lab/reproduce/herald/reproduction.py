@@ -18,7 +18,6 @@ W1 = "w1"
 def rows(
     seeds: Sequence[int], size: Size, *, ids: str | None = None, say: Callable[[str], None] = lambda _: None
 ) -> list[Row]:
-    """Everything."""
     found: list[Row] = []
     cost = step_time.costs()
     for load in preset.workloads(ids):

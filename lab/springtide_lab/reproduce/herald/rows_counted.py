@@ -47,7 +47,6 @@ def _sent(
 
 
 def less(way: Sent, plain: Sent, of: Callable[[Sent], float]) -> float:
-    """What part of the vanilla's is saved."""
     return 1 - of(way) / of(plain)
 
 
@@ -84,9 +83,13 @@ def causes(load: Workload, size: Size, seeds: Sequence[int]) -> list[Row]:
     for seed in load.seeds(seeds):
         stream, batches = load.batches(size, seed)
         plain = plain_caches.count(
-            batches, stream.rows, workers=preset.WORKERS, capacity=int(preset.CACHE_SHARE * stream.total_rows),
-            skip=preset.WARM_UPS, seed=seed,
-        )  # fmt: skip
+            batches,
+            stream.rows,
+            workers=preset.WORKERS,
+            capacity=int(preset.CACHE_SHARE * stream.total_rows),
+            skip=preset.WARM_UPS,
+            seed=seed,
+        )
         updates.append(plain.updates)
         apart.append(plain.imbalance)
     return [
@@ -121,8 +124,10 @@ def breakdown(load: Workload, size: Size, seeds: Sequence[int]) -> list[Row]:
     for way, paper in TABLE_2.items():
         theirs = [sent(load, way, size, seed) for seed in chosen]
         kinds: tuple[tuple[str, Callable[[Sent], float]], ...] = (
-            ("pulls", lambda s: s.pulls), ("pushes", lambda s: s.pushes), ("all", lambda s: s.transmissions),
-        )  # fmt: skip
+            ("pulls", lambda s: s.pulls),
+            ("pushes", lambda s: s.pushes),
+            ("all", lambda s: s.transmissions),
+        )
         for (kind, of), figure in zip(kinds, paper, strict=True):
             saved = [less(one, before, of) for one, before in zip(theirs, plain, strict=True)]
             name = {LAIA: "LAIA alone", PLAN: "plan alone", HERALD: "both"}[way]
@@ -142,10 +147,17 @@ def adaptive(load: Workload, size: Size, seeds: Sequence[int]) -> list[Row]:
             ratios[workers].append(some.transmissions / sent(load, HERALD, few, seed, workers=workers).transmissions)
     why = f"always {ADAPTIVE_TABLES} tables, the fewest that the paper's budget of 18.2 ms left; ours needs no fewer"
     return [
-        row("004 Fig. 13", f"{load.name}: {ADAPTIVE_TABLES} tables over all, {workers} workers", "< 1.11",
-            ratios[workers], goal=1.11, better="lower", why=why)
+        row(
+            "004 Fig. 13",
+            f"{load.name}: {ADAPTIVE_TABLES} tables over all, {workers} workers",
+            "< 1.11",
+            ratios[workers],
+            goal=1.11,
+            better="lower",
+            why=why,
+        )
         for workers in size.workers
-    ]  # fmt: skip
+    ]
 
 
 def best_tables(ids: popularity.Ids, rows: Sequence[int], workers: int) -> tuple[int, ...]:

@@ -37,9 +37,11 @@ SCALING = {PLAIN: ("HET in bsp", "0.42-0.60"), HERALD: ("LAIA and plan", "0.52-0
 SCHEDULED = "zipf-1.05"
 """Whose schedules are timed: it has as many tables as Criteo AD, and takes longest."""
 STAGES: dict[str, tuple[tuple[str, ...], float | str]] = {
-    "scoring": (("look_up", "score"), 0.42), "allocation": (("allocate",), 0.08),
-    "snapshot": (("snapshot",), NOT_IN_TEXT), "plan": (("plan",), NOT_IN_TEXT),
-}  # fmt: skip
+    "scoring": (("look_up", "score"), 0.42),
+    "allocation": (("allocate",), 0.08),
+    "snapshot": (("snapshot",), NOT_IN_TEXT),
+    "plan": (("plan",), NOT_IN_TEXT),
+}
 """Of the scheduler, with the paper's part of its time."""
 PUBLISHED = (
     ("cache", "vs_het_1gbit", "004 Fig. 14", "measured, 4 workers, 1 Gbit/s: ours over HET", "1.09-2.11"),
@@ -57,14 +59,12 @@ def load_of(sent: Sent) -> Load:
 def seconds(
     load: Workload, way: str, size: Size, seed: int, cost: Costs, *, servers: int = preset.SERVERS, **changes: Any
 ) -> float:
-    """An iteration of one way."""
     sent = rows_counted.sent(load, way, size, seed, **changes)
     workers = changes.get("workers", preset.WORKERS)
     return step_time.iteration_s(load_of(sent), cost, workers=workers, servers=servers)
 
 
 def faster(load: Workload, way: str, size: Size, seed: int, cost: Costs, **changes: Any) -> float:
-    """The speed-up over HET in bsp."""
     return seconds(load, PLAIN, size, seed, cost, **changes) / seconds(load, way, size, seed, cost, **changes)
 
 
@@ -126,8 +126,16 @@ def shapes(load: Workload, size: Size, seeds: Sequence[int], cost: Costs | None)
     few = Size(iterations=min(size.iterations, 40), epoch=size.epoch, workers=size.workers)
     most = max(size.workers)
     ratios = [faster(load, HERALD, few, seed, cost, workers=most, servers=most // 8) for seed in chosen]
-    found.append(row("004 Fig. 18", f"{load.name}: over HET, {most} workers", "1.02-1.60", ratios, goal=1.02,
-                     why=f"a server for 8 workers, which the text does not say; {cost.source}"))  # fmt: skip
+    found.append(
+        row(
+            "004 Fig. 18",
+            f"{load.name}: over HET, {most} workers",
+            "1.02-1.60",
+            ratios,
+            goal=1.02,
+            why=f"a server for 8 workers, which the text does not say; {cost.source}",
+        )
+    )
     for servers in SERVERS:
         ratios = [faster(load, HERALD, size, seed, cost, servers=servers) for seed in chosen]
         paper = "not in text" if servers == 1 else "about 1.4"

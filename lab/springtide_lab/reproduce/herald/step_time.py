@@ -30,7 +30,6 @@ class Costs:
 
     @property
     def bytes_s(self) -> float:
-        """Of one link, one way."""
         return self.goodput * GBIT * 1e9 / 8
 
 
@@ -56,10 +55,11 @@ def costs(path: pathlib.Path = PUBLISHED) -> Costs | None:
     if found.get("quick") or "necessary_s" not in known:
         return None
     return Costs(
-        necessary_s=known["necessary_s"], goodput=known["goodput"],
+        necessary_s=known["necessary_s"],
+        goodput=known["goodput"],
         source=f"`springtide bench cache --json` of {found['date']}: {known['necessary_s'] * 1e3:.1f} ms of a core a "
         f"step of {BATCH}, and {known['goodput']:.0%} of a link's speed; links of {GBIT:g} Gbit/s",
-    )  # fmt: skip
+    )
 
 
 def communication_s(load: Load, cost: Costs, *, workers: int, servers: int) -> float:

@@ -60,7 +60,6 @@ def against_lag(seed: int, size: Size) -> Array:
 
 
 def of(lag_s: Array, curve: Sequence[float]) -> float:
-    """Mean AUC of a day, by its lag."""
     return float(np.interp(lag_s / 60, LAGS_MIN, curve).mean())
 
 

@@ -107,9 +107,16 @@ class Past:
 
 
 def play(
-    comes: Callable[[float], float], before: Array, truth: Truth, rules: OnlineRules, *, speedup: float,
-    every_s: float = 120.0, seed: int = 0, lasts_s: float | None = None,
-) -> Day:  # fmt: skip
+    comes: Callable[[float], float],
+    before: Array,
+    truth: Truth,
+    rules: OnlineRules,
+    *,
+    speedup: float,
+    every_s: float = 120.0,
+    seed: int = 0,
+    lasts_s: float | None = None,
+) -> Day:
     """A day that begins with one worker. `comes`: samples a second, by seconds of the clock."""
     job = _Job(truth, rules, speedup, np.random.default_rng(seed))
     past = Past(before, comes, speedup)
@@ -162,9 +169,12 @@ class _Job:
         self._used = used
         self._measure(now, rate, size, used)
         self.kept = self.kept.then(
-            TICK_S * self._speedup, lag_s=self._lag_s() * self._speedup, workers=self.workers, down=False,
+            TICK_S * self._speedup,
+            lag_s=self._lag_s() * self._speedup,
+            workers=self.workers,
+            down=False,
             slo_s=self._rules.slo_lag_s,
-        )  # fmt: skip
+        )
 
     def have(self, workers: int, why: str, now: float) -> None:
         """So many from now on, or when they have come."""
@@ -181,10 +191,16 @@ class _Job:
             return None
         comes = (self._came[-1] - self._came[-min(len(self._came), 17)]) / (min(len(self._came) - 1, 16) * TICK_S)
         return OnlineView(
-            at=at, workers=self._wanted, backlog=(self._came[-1] - self._trained) * self._speedup,
-            lag_s=self._lag_s() * self._speedup, arrivals=comes, utilization=self._used, outlook=outlook,
-            capacity=capacity, pausing=self._wanted != self.workers,
-        )  # fmt: skip
+            at=at,
+            workers=self._wanted,
+            backlog=(self._came[-1] - self._trained) * self._speedup,
+            lag_s=self._lag_s() * self._speedup,
+            arrivals=comes,
+            utilization=self._used,
+            outlook=outlook,
+            capacity=capacity,
+            pausing=self._wanted != self.workers,
+        )
 
     def _lag_s(self) -> float:
         if self._trained >= self._came[-1] - 1e-6:
@@ -207,9 +223,11 @@ class _Job:
         steps = StepSums(*map(float, sums))
         before = self._work
         self._work = Work(
-            before.samples + trained, before.busy_s + busy, before.waited_s + TICK_S - busy,
+            before.samples + trained,
+            before.busy_s + busy,
+            before.waited_s + TICK_S - busy,
             StepSums(*(old + new for old, new in zip(before.steps, steps, strict=True))),
-        )  # fmt: skip
+        )
         seconds = learner.window_s(self._speedup)
         settled = self._shape_at + (seconds if self.learned.known else 0.0)
         if now >= max(settled, self._measured_at) + seconds:

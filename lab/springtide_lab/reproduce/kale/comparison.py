@@ -98,7 +98,6 @@ def compare(kind: Kind, curve: Sequence[float], *, most_settings: int | None = N
 def ours(
     days: Sequence[Day], outlooks: Sequence[Outlooks | Clairvoyant], rules: OnlineRules, doing: Doing
 ) -> world.Run:
-    """Ours, or the same planner knowing what comes."""
     rates = np.asarray([day.rates for day in days])
     return world.run(rates, Ours(outlooks, rules), workers=traffic.start(days), capacity=CAPACITY, doing=doing)
 
@@ -111,7 +110,6 @@ def adequate(days: Sequence[Day]) -> world.Run:
 
 
 def thinned(grid: Sequence[Any], most: int | None) -> list[Any]:
-    """Evenly chosen, if there are more."""
     if most is None or len(grid) <= most:
         return list(grid)
     return [grid[place] for place in np.linspace(0, len(grid) - 1, most).astype(int)]

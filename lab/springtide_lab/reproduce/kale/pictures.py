@@ -21,13 +21,13 @@ COLOURS = {OURS: BLUE, "HPA": RED, "Kale": ORANGE, CLAIRVOYANT: GREEN, ADEQUATE:
 
 
 def draw(folder: pathlib.Path, compared: Sequence[Compared], curve: Sequence[float]) -> list[Picture]:
-    """All of them."""
     first = compared[0]
     return [
-        _auc(folder / "kale-fig1-auc.png", curve), _bars(folder / "kale-fig9-table3.png", first),
+        _auc(folder / "kale-fig1-auc.png", curve),
+        _bars(folder / "kale-fig9-table3.png", first),
         *(_day(folder / f"kale-fig{10 + place}-day.png", one) for place, one in enumerate(compared)),
         _trade(folder / "kale-fig20-settings.png", compared),
-    ]  # fmt: skip
+    ]
 
 
 def _plain(axis: Any) -> None:
@@ -90,7 +90,6 @@ def _day(path: pathlib.Path, found: Compared) -> Picture:
 
 
 def _trade(path: pathlib.Path, compared: Sequence[Compared]) -> Picture:
-    """Every setting that was tried."""
     figure, axes = plots.pyplot().subplots(
         1, len(compared), figsize=(3.4 * len(compared), 3.2), layout="constrained", squeeze=False
     )

@@ -65,7 +65,6 @@ def found_traces(given: str | None) -> tuple[pathlib.Path, ...]:
 
 
 def reproduce(seeds: range, preset: Preset, *, say: Callable[[str], None] = lambda _: None) -> Found:
-    """Everything."""
     kinds = [_papers(len(seeds), preset), *(_of(traffic.read(path), len(seeds), preset) for path in preset.traces)]
     say(f"AUC against lag: {len(seeds[:CURVES])} streams")
     curves = [auc.against_lag(seed, preset.stream).tolist() for seed in seeds[:CURVES]]
@@ -97,9 +96,10 @@ def write(folder: pathlib.Path, found: Found) -> list[pathlib.Path]:
 
 def _papers(days: int, preset: Preset) -> Kind:
     return Kind(
-        name=rows.PAPERS_SHAPE, measured=tuple(traffic.paper(seed).first(preset.hours) for seed in range(days)),
+        name=rows.PAPERS_SHAPE,
+        measured=tuple(traffic.paper(seed).first(preset.hours) for seed in range(days)),
         tuned_on=tuple(traffic.paper(OTHER_DAYS + seed).first(preset.hours) for seed in range(preset.tuned_on)),
-    )  # fmt: skip
+    )
 
 
 def _of(trace: Trace, days: int, preset: Preset) -> Kind:

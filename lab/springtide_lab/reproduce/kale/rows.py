@@ -36,18 +36,29 @@ PAPERS = "the paper's figures are of its own load and cluster, which it does not
 
 
 def mean_row(
-    figure: str, what: str, paper: float | str, values: Sequence[float] | Array, *, goal: float | None = None,
+    figure: str,
+    what: str,
+    paper: float | str,
+    values: Sequence[float] | Array,
+    *,
+    goal: float | None = None,
     why: str = "",
-) -> Row:  # fmt: skip
+) -> Row:
     """A mean with its 95% interval; a goal is the most that it may be."""
     found = np.asarray(values, dtype=float)
     middle = float(found.mean())
     half = 1.96 * float(found.std(ddof=1)) / len(found) ** 0.5 if len(found) > 1 else 0.0
     return Row(
-        figure=figure, what=what, paper=paper, ours=round(middle, 4), seeds=len(found), why=why,
-        spread=(round(middle - half, 4), round(middle + half, 4)), goal="" if goal is None else f"≤ {goal:g}",
+        figure=figure,
+        what=what,
+        paper=paper,
+        ours=round(middle, 4),
+        seeds=len(found),
+        why=why,
+        spread=(round(middle - half, 4), round(middle + half, 4)),
+        goal="" if goal is None else f"≤ {goal:g}",
         met=None if goal is None else middle <= goal + EQUAL,
-    )  # fmt: skip
+    )
 
 
 def ratio_row(
@@ -58,10 +69,16 @@ def ratio_row(
     low, high = np.percentile(_ratio(ours[draws].mean(axis=1), theirs[draws].mean(axis=1)), (2.5, 97.5))
     middle = float(_ratio(np.asarray(ours.mean()), np.asarray(theirs.mean())))
     return Row(
-        figure=figure, what=what, paper=paper, ours=round(middle, 4), seeds=len(ours), why=why,
-        spread=(round(float(low), 4), round(float(high), 4)), goal="" if goal is None else f"≤ {goal:g}",
+        figure=figure,
+        what=what,
+        paper=paper,
+        ours=round(middle, 4),
+        seeds=len(ours),
+        why=why,
+        spread=(round(float(low), 4), round(float(high), 4)),
+        goal="" if goal is None else f"≤ {goal:g}",
         met=None if goal is None else middle <= goal + EQUAL,
-    )  # fmt: skip
+    )
 
 
 def _ratio(ours: Array, theirs: Array) -> Array:
@@ -108,9 +125,16 @@ def _main_goals(found: Compared) -> list[Row]:
     for place, paper, goal in ((1, 0.308, 0.31), (2, 0.669, 0.67), (3, 0.903, 0.9)):
         rows.append(ratio_row(figure, f"ours / HPA: {SHORT[place]}", paper, ours[:, place], hpa[:, place], goal=goal))
     rows.append(
-        ratio_row(figure, "ours / clairvoyant: worker-hours", "-", ours[:, 3], clairvoyant[:, 3], goal=1.15,
-                  why="clairvoyant: the same planner and prices, told the traffic itself")
-    )  # fmt: skip
+        ratio_row(
+            figure,
+            "ours / clairvoyant: worker-hours",
+            "-",
+            ours[:, 3],
+            clairvoyant[:, 3],
+            goal=1.15,
+            why="clairvoyant: the same planner and prices, told the traffic itself",
+        )
+    )
     for place, name in enumerate(SHORT):
         rows.append(ratio_row(figure, f"ours / Kale: {name}", "-", ours[:, place], kale[:, place], goal=1.0))
     return rows
@@ -143,8 +167,16 @@ def _others(found: Compared) -> list[Row]:
         both = (tuned.figures[:, 1] <= mine[1]) & (tuned.figures[:, 3] <= mine[3])
         why = "on the days on which settings are chosen; a setting that has both would be better than ours"
         what = f"settings of {scheme} with less lag and fewer hours than ours"
-        rows.append(Row(figure=f"all {found.name}", what=what, paper="-", ours=float(both.sum()), why=why,
-                        seeds=len(found.on_tuning_days["A"])))  # fmt: skip
+        rows.append(
+            Row(
+                figure=f"all {found.name}",
+                what=what,
+                paper="-",
+                ours=float(both.sum()),
+                why=why,
+                seeds=len(found.on_tuning_days["A"]),
+            )
+        )
     return rows
 
 
@@ -171,7 +203,12 @@ def forecasts(name: str, days: Sequence[Day]) -> list[Row]:
         ):
             said[which].append(float(np.abs(mean - came).sum() / max(came.sum(), 1e-9)))
     return [
-        mean_row("forecast", f"{name}: {which} is off by, %", NOT_IN_TEXT, [100 * one for one in values],
-                 goal=100 * float(np.mean(said["tomorrow = today"])) if which.startswith("the default") else None)
+        mean_row(
+            "forecast",
+            f"{name}: {which} is off by, %",
+            NOT_IN_TEXT,
+            [100 * one for one in values],
+            goal=100 * float(np.mean(said["tomorrow = today"])) if which.startswith("the default") else None,
+        )
         for which, values in said.items()
-    ]  # fmt: skip
+    ]

@@ -56,7 +56,6 @@ def by_autopilot(_outlooks: Sequence[Outlooks], settings: Sequence[autopilot.Aut
 
 
 def by_madu(outlooks: Sequence[Outlooks], settings: Sequence[madu.MaduSettings]) -> Scheme:
-    """At each period."""
     per_worker = madu.slope([Measured(workers, A10(workers)) for workers in FEW])
     every = [round(one.period_s / TICK_S) for one in settings]
     wanted = np.zeros(len(settings), dtype=np.int64)
@@ -103,18 +102,45 @@ def _grid(make: Callable[..., Any], *values: Sequence[float]) -> list[Any]:
 
 
 GRIDS: dict[str, tuple[Callable[[Sequence[Outlooks], Sequence[Any]], Scheme], list[Any]]] = {
-    "HPA": (by_hpa, _grid(
-        hpa.HpaSettings, (0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9), (60.0, 300.0, 900.0, 3600.0),
-        (0.0, 600.0, 1200.0, 1800.0, 2400.0, 3600.0))),
-    "KEDA": (by_keda, _grid(
-        keda.KedaSettings, (A_WORKER * 10, A_WORKER * 30, A_WORKER * 60, A_WORKER * 180, A_WORKER * 600),
-        (300.0, 1800.0, 3600.0, 7200.0), (0.0, 600.0))),
-    "Autopilot": (by_autopilot, _grid(
-        autopilot.AutopilotSettings, (0.5, 0.6, 0.7, 0.8, 0.9, 1.0), (95.0, 100.0),
-        (1800.0, 3600.0, 7200.0, 14400.0, 43_200.0, 86_400.0))),
+    "HPA": (
+        by_hpa,
+        _grid(
+            hpa.HpaSettings,
+            (0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9),
+            (60.0, 300.0, 900.0, 3600.0),
+            (0.0, 600.0, 1200.0, 1800.0, 2400.0, 3600.0),
+        ),
+    ),
+    "KEDA": (
+        by_keda,
+        _grid(
+            keda.KedaSettings,
+            (A_WORKER * 10, A_WORKER * 30, A_WORKER * 60, A_WORKER * 180, A_WORKER * 600),
+            (300.0, 1800.0, 3600.0, 7200.0),
+            (0.0, 600.0),
+        ),
+    ),
+    "Autopilot": (
+        by_autopilot,
+        _grid(
+            autopilot.AutopilotSettings,
+            (0.5, 0.6, 0.7, 0.8, 0.9, 1.0),
+            (95.0, 100.0),
+            (1800.0, 3600.0, 7200.0, 14400.0, 43_200.0, 86_400.0),
+        ),
+    ),
     "Madu": (by_madu, _grid(madu.MaduSettings, (0.0, 0.5, 1.0, 2.0), (600.0, 1800.0, 3600.0, 7200.0))),
-    "Kale": (by_kale, _grid(
-        kale.KaleSettings, (1,), (600.0, 1800.0, 3600.0, 7200.0), (False, True), (0.0, 1.0, 2.0, 4.0), (0.0, 600.0),
-        (600.0, 1200.0))),
-}  # fmt: skip
+    "Kale": (
+        by_kale,
+        _grid(
+            kale.KaleSettings,
+            (1,),
+            (600.0, 1800.0, 3600.0, 7200.0),
+            (False, True),
+            (0.0, 1.0, 2.0, 4.0),
+            (0.0, 600.0),
+            (600.0, 1200.0),
+        ),
+    ),
+}
 """How each is made of settings, and the settings that are tried."""

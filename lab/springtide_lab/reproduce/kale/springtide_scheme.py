@@ -83,7 +83,12 @@ class Ours:
 
     def _view(self, seen: Seen, lane: int, lag_s: float) -> OnlineView:
         return OnlineView(
-            at=seen.at, workers=int(seen.workers[lane]), backlog=float(seen.backlog[lane]), lag_s=lag_s,
-            arrivals=float(seen.arrivals[lane]), utilization=float(seen.utilization[lane]),
-            outlook=self._outlook[lane].at(seen.tick // TICKS), capacity=self._capacity,
-        )  # fmt: skip
+            at=seen.at,
+            workers=int(seen.workers[lane]),
+            backlog=float(seen.backlog[lane]),
+            lag_s=lag_s,
+            arrivals=float(seen.arrivals[lane]),
+            utilization=float(seen.utilization[lane]),
+            outlook=self._outlook[lane].at(seen.tick // TICKS),
+            capacity=self._capacity,
+        )

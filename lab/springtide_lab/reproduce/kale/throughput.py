@@ -31,13 +31,16 @@ TABLE_1: Mapping[str, Curve] = {
 """As the authors fitted them. Their table has the coefficients in another order: the first two are of 1 / w and of 1 in
 Eqn 6, as their example shows, and are taken to be so in Eqn 9; an A10 then trains 2.5 times as fast as a T4."""
 NAMES: Mapping[Kind, str] = {
-    "sync": "ours", "async": "ours", "ernest": "Ernest", "optimus": "Optimus", "optimus-async": "Optimus",
-}  # fmt: skip
+    "sync": "ours",
+    "async": "ours",
+    "ernest": "Ernest",
+    "optimus": "Optimus",
+    "optimus-async": "Optimus",
+}
 Truth = Callable[[Curve, int, np.random.Generator], float]
 
 
 def noisy(curve: Curve, workers: int, chance: np.random.Generator) -> float:
-    """The paper's curve, measured with an error."""
     return float(curve(workers) * np.exp(chance.normal(0, NOISE)))
 
 
@@ -54,7 +57,6 @@ def uneven(curve: Curve, workers: int, chance: np.random.Generator) -> float:
 
 
 def noisy_rate(rate: float, chance: np.random.Generator) -> float:
-    """Measured with an error."""
     return float(rate * np.exp(chance.normal(0, NOISE)))
 
 
@@ -67,11 +69,9 @@ class Outcome:
     coefficients: Mapping[str, tuple[float, ...]]
 
     def mean(self, whose: str, what: str) -> float:
-        """Over the cases."""
         return float(np.mean([getattr(case[whose], what) for case in self.by_case.values()]))
 
     def worst(self, whose: str) -> float:
-        """The largest deviation of all."""
         return max(case[whose].worst for case in self.by_case.values())
 
     def gained(self, what: str) -> float:
@@ -103,8 +103,12 @@ def rows(seeds: Sequence[int]) -> list[Row]:
     """Table 1, the example of section 3.4 and Fig. 7."""
     paper = [measure(noisy, seed) for seed in seeds]
     harder = [measure(uneven, seed) for seed in seeds]
-    return [*_example(), *_table_1(paper), *_fig_7(paper, "the paper's curves, 2% noise", goal=0.0243),
-            *_fig_7(harder, "slowest workers, uneven servers")]  # fmt: skip
+    return [
+        *_example(),
+        *_table_1(paper),
+        *_fig_7(paper, "the paper's curves, 2% noise", goal=0.0243),
+        *_fig_7(harder, "slowest workers, uneven servers"),
+    ]
 
 
 def _example() -> list[Row]:
@@ -138,8 +142,7 @@ def _fig_7(outcomes: Sequence[Outcome], truth: str, *, goal: float | None = None
         row(ours, "Ernest's MAPE, the same", 0.2018, of("Ernest")),
         row(ours, "Optimus' MAPE, the same", 0.2018, of("Optimus")),
         row(ours, "largest deviation of ours", 0.074, [one.worst("ours") for one in outcomes]),
-        row(ours, "largest of the others", 0.2,
-            [max(one.worst("Ernest"), one.worst("Optimus")) for one in outcomes]),
+        row(ours, "largest of the others", 0.2, [max(one.worst("Ernest"), one.worst("Optimus")) for one in outcomes]),
         row(ours, "MAE less than the others', up to", 0.7853, [one.gained("mae") for one in outcomes]),
         row(ours, "RMSE less than the others', up to", 0.7771, [one.gained("rmse") for one in outcomes]),
-    ]  # fmt: skip
+    ]

@@ -49,7 +49,6 @@ class Day:
         return int(WARM * STEP_S / TICK_S)
 
     def first(self, hours: int) -> "Day":
-        """The same, ending sooner."""
         return replace(self, rates=self.rates[: self.warm + round(hours * 3600 / TICK_S)])
 
     @property
@@ -91,12 +90,10 @@ class Trace:
 
     @property
     def days(self) -> range:
-        """Days that have enough of a past."""
         whole = int(len(self.values) * self.step_s // 86_400)
         return range(FIRST_DAY, whole)
 
     def day(self, number: int) -> Day:
-        """One of them."""
         return _day(f"{self.name} {number}", self.values, self.step_s, round(number * 86_400 / self.step_s))
 
     def drawn(self, count: int, *, seed: int = 0) -> list[Day]:
@@ -139,7 +136,6 @@ def _day(name: str, values: Array, step_s: float, start: int) -> Day:
 
 
 def _finer(values: Array, step_s: float, finer_s: float) -> Array:
-    """In straight lines between the middles of steps."""
     times = round(step_s / finer_s)
     return np.interp((np.arange(len(values) * times) + 0.5) / times - 0.5, np.arange(len(values)), values)
 

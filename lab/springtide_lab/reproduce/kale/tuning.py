@@ -44,9 +44,7 @@ def run(
     lanes = [(day, outlook, one) for day, outlook in zip(days, outlooks, strict=True) for one in settings]
     at = make([outlook for _, outlook, _ in lanes], [one for _, _, one in lanes])
     rates = np.asarray([day.rates for day, _, _ in lanes])
-    return world.run(
-        rates, at, workers=traffic.start([day for day, _, _ in lanes]), capacity=CAPACITY, doing=doing
-    )  # fmt: skip
+    return world.run(rates, at, workers=traffic.start([day for day, _, _ in lanes]), capacity=CAPACITY, doing=doing)
 
 
 def figures(done: world.Run, lanes: Sequence[int], after: int) -> Array:
@@ -56,7 +54,6 @@ def figures(done: world.Run, lanes: Sequence[int], after: int) -> Array:
 
 
 def tune(scheme: str, days: Sequence[Day], outlooks: Sequence[Outlooks], doing: Doing, *, grid: Sequence[Any]) -> Tuned:
-    """Try them all."""
     parts = [grid[place : place + AT_ONCE] for place in range(0, len(grid), AT_ONCE)]
     found = np.concatenate([_means(run(scheme, part, days, outlooks, doing), days, len(part)) for part in parts])
     return Tuned(scheme=scheme, settings=grid[best(found)], tried=len(grid), figures=found)

@@ -71,9 +71,12 @@ class Run:
     def kept(self, lane: int, *, after: int, slo_s: float) -> Kept:
         """The four figures, of the steps from `after` on."""
         return slo_metrics.measure(
-            self.lag_s(lane)[after:], self.workers[after:, lane].astype(float), self.down[after:, lane] > 0,
-            step_s=TICK_S, slo_s=slo_s,
-        )  # fmt: skip
+            self.lag_s(lane)[after:],
+            self.workers[after:, lane].astype(float),
+            self.down[after:, lane] > 0,
+            step_s=TICK_S,
+            slo_s=slo_s,
+        )
 
 
 def run(traffic: Array, scheme: Scheme, *, workers: Counts, capacity: Array, doing: Doing) -> Run:

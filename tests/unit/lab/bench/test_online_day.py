@@ -4,26 +4,26 @@ import numpy as np
 import pytest
 
 from springtide.domain.spec.online_job import OnlinePoint, OnlineState
-from springtide_lab.bench.stream.online import closed_loop, day
+from springtide_lab.bench.stream.online import closed_loop
 
 
 def test_a_usual_day_has_its_trough_at_night_and_its_peak_in_the_evening():
-    usual = day.usual()
-    assert usual.max() == pytest.approx(1.0) and usual.min() == pytest.approx(1 / day.RATIO)
-    assert 19 <= usual.argmax() * 24 / day.STEPS <= 21 and usual.argmin() * 24 / day.STEPS < 6
+    usual = closed_loop.usual()
+    assert usual.max() == pytest.approx(1.0) and usual.min() == pytest.approx(1 / closed_loop.RATIO)
+    assert 19 <= usual.argmax() * 24 / closed_loop.STEPS <= 21 and usual.argmin() * 24 / closed_loop.STEPS < 6
 
 
 def test_days_are_alike_but_not_the_same_and_the_same_for_the_same_seed():
-    days = day.days(4, seed=1)
-    assert np.array_equal(days.shares, day.days(4, seed=1).shares)
+    days = closed_loop.read_days(4, seed=1)
+    assert np.array_equal(days.shares, closed_loop.read_days(4, seed=1).shares)
     assert not np.allclose(days.shares[0], days.shares[1])
-    assert np.abs(days.shares.mean(axis=0) - day.usual()).mean() < 0.08
-    assert days.at(0.5) == pytest.approx(days.shares[-1, day.STEPS // 2], rel=0.2)
-    assert days.at(-1 + 0.5) == pytest.approx(days.shares[-2, day.STEPS // 2], rel=0.2)
+    assert np.abs(days.shares.mean(axis=0) - closed_loop.usual()).mean() < 0.08
+    assert days.at(0.5) == pytest.approx(days.shares[-1, closed_loop.STEPS // 2], rel=0.2)
+    assert days.at(-1 + 0.5) == pytest.approx(days.shares[-2, closed_loop.STEPS // 2], rel=0.2)
 
 
 def test_the_days_before_end_where_the_day_begins():
-    days = day.days(closed_loop.BEFORE + 1, seed=2)
+    days = closed_loop.read_days(closed_loop.BEFORE + 1, seed=2)
     steps = closed_loop.past(days, peak=100.0, midnight=1000.0, lasts_s=288.0)
     assert len(steps) == closed_loop.BEFORE * 144
     assert steps[-1].at + steps[-1].seconds == pytest.approx(1000.0)

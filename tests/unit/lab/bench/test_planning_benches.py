@@ -10,7 +10,7 @@ from springtide.planning.perf_model.core_speed import Pace
 from springtide.planning.perf_model.equations import Coefficients
 from springtide.planning.policy import registry
 from springtide_lab.bench.control import fit as fit_bench
-from springtide_lab.bench.control import plan, plan_world
+from springtide_lab.bench.control import plan
 from springtide_lab.bench.core import quota_job
 from springtide_lab.bench.core.quota_job import Taken
 
@@ -97,7 +97,7 @@ def test_configurations_leave_some_of_two_cores_to_others():
 
 
 def test_the_cluster_of_bench_plan_is_measured_well_enough_to_be_planned_for():
-    view = plan_world.cluster(12, seed=3)
+    view = plan.cluster(12, seed=3)
     models = fit.fit_many([(job.profiles, job.facts) for job in view.jobs])
     assert all(isinstance(model, fit.Fitted) for model in models)
     took = plan.one(view)
@@ -105,16 +105,16 @@ def test_the_cluster_of_bench_plan_is_measured_well_enough_to_be_planned_for():
 
 
 def test_no_two_jobs_of_the_other_cluster_have_anything_in_common():
-    jobs = plan_world.cluster(12, seed=3, unlike=True).jobs
+    jobs = plan.cluster(12, seed=3, unlike=True).jobs
     assert len({job.bounds for job in jobs}) == len({job.need for job in jobs}) == 12
     assert len({len(job.profiles) for job in jobs}) > 6
-    took = plan.one(plan_world.cluster(6, seed=3, unlike=True))
+    took = plan.one(plan.cluster(6, seed=3, unlike=True))
     assert took.plans > 0
 
 
 def calls(jobs):
     """Functions that a decision for so many jobs calls, Python's and NumPy's: a time that no other load changes."""
-    view, policy = plan_world.cluster(jobs, seed=1, unlike=True), registry.load("springtide")
+    view, policy = plan.cluster(jobs, seed=1, unlike=True), registry.load("springtide")
     policy(view, PlanningConfig(exact_seconds=0.0))
     counted = cProfile.Profile()
     counted.runcall(policy, view, PlanningConfig(exact_seconds=0.0))

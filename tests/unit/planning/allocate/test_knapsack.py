@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from springtide.planning.allocate import ilp, knapsack
 from springtide.planning.allocate.knapsack import Limits
-from springtide_lab.bench.control import random_clusters
+from springtide_lab.bench.control import plan
 
 
 def best_by_hand(options, limits):
@@ -58,14 +58,14 @@ def test_no_allotment_is_over_capacity_nor_above_its_bound_and_the_exact_one_is_
 
 
 def test_the_greedy_reaches_nearly_all_of_the_optimum_and_the_choice_all_of_it():
-    quality = random_clusters.quality(np.random.default_rng(7), instances=20)
+    quality = plan.allotment_quality(np.random.default_rng(7), instances=20)
     assert quality.instances == 20
     assert quality.greedy_mean >= 0.99
     assert quality.chosen_mean >= 0.999 and quality.chosen_worst >= 0.99
 
 
 def test_an_exact_answer_that_does_not_come_in_time_leaves_the_greedy_one_and_what_it_may_have_missed(monkeypatch):
-    options, limits = random_clusters.instance(np.random.default_rng(0))
+    options, limits = plan.instance(np.random.default_rng(0))
     known = ilp.allot(options, limits, ilp.Effort(seconds=10.0))
     assert known.by == "exact" and known.gap > 0
     late = ilp.allot(options, limits, ilp.Effort(seconds=10.0, most_options=0))  # too many to be tried

@@ -81,12 +81,18 @@ class Pods:
         code.mkdir()
         (code / script.name).write_text(script.read_text())
         job = ElasticJob(
-            name=spec.name, script=script.name, arguments=plan.arguments, workers=RoleWish(count=spec.workers),
-            servers=RoleWish(count=spec.servers), data_workers="off", relaunches=spec.relaunches,
-            checkpoints=CheckpointWish(every_s=spec.checkpoints.every_s), environment={"OMP_NUM_THREADS": "1"},
+            name=spec.name,
+            script=script.name,
+            arguments=plan.arguments,
+            workers=RoleWish(count=spec.workers),
+            servers=RoleWish(count=spec.servers),
+            data_workers="off",
+            relaunches=spec.relaunches,
+            checkpoints=CheckpointWish(every_s=spec.checkpoints.every_s),
+            environment={"OMP_NUM_THREADS": "1"},
             patience=PatienceWish(heartbeat_s=spec.heartbeat_s, grace_s=plan.grace_s),
             kubernetes=KubernetesWish(run_volume=RunVolume(size="1Gi", shared=True), grace_s=5),
-        )  # fmt: skip
+        )
         submitting.submit(job, code, self._where)
         self._job = job_handle.open_job(spec.name, self._where)
 

@@ -25,22 +25,18 @@ class Local:
 
     @property
     def job(self) -> LocalCluster:
-        """The one that runs."""
         assert self._job is not None
         return self._job
 
     def submit(self, plan: RunPlan) -> None:
-        """Begin it in a thread of this process."""
         self._job = LocalCluster(
             plan.script, plan.arguments, spec=plan.spec, folder=self._folder, grace_s=plan.grace_s
-        ).__enter__()  # fmt: skip
+        ).__enter__()
 
     def status(self) -> messages.JobStatus:
-        """As its agent saw it last."""
         return self.job.status
 
     def printed(self, role: str) -> Sequence[str]:
-        """From its log, when the job is over."""
         self.job.wait()
         return logs.tail(self.job.files.logs / f"{role}.log", LINES)
 
@@ -50,7 +46,6 @@ class Local:
         self.job.kill("worker-1")
 
     def close(self) -> None:
-        """By force."""
         if self._job is not None:
             self._job.__exit__()
 
@@ -63,17 +58,14 @@ class Ray:
         self._name = ""
 
     def submit(self, plan: RunPlan) -> None:
-        """Give it to the cluster."""
         self._name = plan.spec.name
         self._world.do("submit", plan)
 
     def status(self) -> messages.JobStatus:
-        """From its steward."""
         status: messages.JobStatus = self._world.do("status", self._name)
         return status
 
     def printed(self, role: str) -> Sequence[str]:
-        """From its record, when the job is over."""
         self._world.do("wait", self._name)
         said: list[str] = self._world.do("logs", self._name, role, LINES)
         return said
@@ -88,5 +80,4 @@ class Ray:
         self._world.do("remove", max(there, key=lambda node: (len(set(there[node])), len(there[node]))))
 
     def close(self) -> None:
-        """Take it down."""
         self._world.close()

@@ -84,33 +84,29 @@ class Trained:
 class Side(Protocol):
     """A platform with one job at a time, for a benchmark. Made anew for every run, so that it burdens no other's."""
 
-    def submit(self, plan: RunPlan) -> None:
-        """Begin a job."""
-        ...
+    def submit(self, plan: RunPlan) -> None: ...
 
-    def status(self) -> messages.JobStatus:
-        """How it is."""
-        ...
+    def status(self) -> messages.JobStatus: ...
 
-    def printed(self, role: str) -> Sequence[str]:
-        """What a role has printed."""
-        ...
+    def printed(self, role: str) -> Sequence[str]: ...
 
     def lose_a_node(self) -> None:
         """A server and a worker, with the host that they are on if there are several."""
         ...
 
-    def close(self) -> None:
-        """End everything."""
-        ...
+    def close(self) -> None: ...
 
 
 def plan_of(script: str, *, samples: int, pause_s: float, workers: int, servers: int) -> RunPlan:
-    """A job of that script."""
     spec = JobSpec(
-        name="measured", workers=workers, servers=servers, checkpoints=CheckpointRules(every_s=2.0), backoff_s=0.1,
-        relaunches=100, heartbeat_s=0.5,
-    )  # fmt: skip
+        name="measured",
+        workers=workers,
+        servers=servers,
+        checkpoints=CheckpointRules(every_s=2.0),
+        backoff_s=0.1,
+        relaunches=100,
+        heartbeat_s=0.5,
+    )
     return RunPlan(spec=spec, script=script, arguments=(str(samples), str(pause_s)), grace_s=5.0)
 
 
@@ -152,7 +148,6 @@ def settled(side: Side) -> float:
 
 
 def whole(status: messages.JobStatus) -> bool:
-    """Two of each are there and train."""
     there = [str(each.role.kind) for each in status.members if each.joined and each.alive]
     return there.count("worker") == 2 and there.count("server") == 2 and status.samples > 0
 
@@ -165,7 +160,6 @@ def speed(seen: Sequence[tuple[float, int]]) -> float:
 
 
 def until(side: Side, true: Callable[[messages.JobStatus], bool], *, every_s: float = LOOK_S) -> None:
-    """Look again and again."""
     deadline = time.monotonic() + PATIENCE_S
     while not true(status := side.status()):
         if time.monotonic() > deadline:

@@ -18,7 +18,7 @@ from functools import partial
 from springtide_lab.bench import Options
 from springtide_lab.bench.control.platforms import platform_job
 from springtide_lab.bench.control.platforms.platform_job import Side
-from springtide_lab.bench.core import harness, progress, report
+from springtide_lab.bench.core import harness, report
 
 TARGET = 0.95
 OTHERS = {"ray": "ray", "k8s": "kopf"}
@@ -65,7 +65,7 @@ def makers(folder: pathlib.Path) -> dict[str, Maker]:
 def lose(made: Mapping[str, Maker], script: str, times: int) -> dict[str, list[float]]:
     """Seconds to full speed after a node is lost, on each in turn."""
     seconds: dict[str, list[float]] = {each: [] for each in made}
-    with progress.bar("a lost node on each", total=times) as step:
+    with harness.bar("a lost node on each", total=times) as step:
         for _ in range(times):
             for platform, maker in made.items():
                 with running(maker) as side:
@@ -84,10 +84,7 @@ def running(maker: Maker) -> Iterator[Side]:
         side.close()
 
 
-def judge(
-    rates: harness.Rounds, first: Mapping[str, list[float]], losing: Mapping[str, list[float]]
-) -> report.Result:  # fmt: skip
-    """Goals and table."""
+def judge(rates: harness.Rounds, first: Mapping[str, list[float]], losing: Mapping[str, list[float]]) -> report.Result:
     goals, rows = [], []
     for platform in ("local", *OTHERS):
         if platform not in rates.figures:
@@ -98,10 +95,13 @@ def judge(
             goals.append(report.goal(f"{platform}_vs_local", ratio, target=TARGET))
         rows.append(
             (
-                platform, rates.median(platform), str(ratio), statistics.median(first[platform]),
+                platform,
+                rates.median(platform),
+                str(ratio),
+                statistics.median(first[platform]),
                 statistics.median(losing[platform]),
             )
-        )  # fmt: skip
+        )
     return report.Result(
         goals=tuple(goals),
         rounds=rates.count,

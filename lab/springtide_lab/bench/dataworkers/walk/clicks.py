@@ -30,7 +30,6 @@ class Clicks:
         self._edges = torch.logspace(0, 4, 32)
 
     def __call__(self, indices: NDArray[Any]) -> dict[str, Any]:
-        """The batch of these samples."""
         rows = [self._lines[index % LINES].split("\t") for index in indices.tolist()]
         labels = torch.tensor([float(row[0]) for row in rows])
         counts = torch.tensor([[float(text) if text else 0.0 for text in row[1 : COUNTS + 1]] for row in rows])

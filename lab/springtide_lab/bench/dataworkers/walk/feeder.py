@@ -14,7 +14,6 @@ from springtide_lab.bench.dataworkers.walk import clicks
 
 
 def main() -> None:
-    """Serve until the input ends."""
     torch.set_num_threads(1)
     secret = bytes.fromhex(json.loads(sys.stdin.readline())["secret"])
     pipeline = clicks.pipeline()

@@ -31,7 +31,6 @@ SHARD = 1000
 
 
 def wanted() -> Iterator[Wanted]:
-    """Batches without end, each with its name."""
     for step in itertools.count():
         first = step * clicks.BATCH
         name = BatchName(0, step // SHARD, first % (SHARD * clicks.BATCH), clicks.BATCH)
@@ -46,7 +45,6 @@ class Device:
         self._memory: dict[str, torch.Tensor] = {}
 
     def step(self, batch: dict[str, torch.Tensor]) -> None:
-        """Copy the batch, wait for the step."""
         for name, tensor in batch.items():
             there = self._memory.get(name)
             if there is None or there.shape != tensor.shape:
@@ -69,7 +67,6 @@ def tell(feed: Feed, began: float) -> None:
 
 
 def listen(feed: Feed, over: threading.Event) -> None:
-    """What processes.py says, until it says no more."""
     for line in sys.stdin:
         said = json.loads(line)
         feed.attach(said["attach"], said["address"])
@@ -77,7 +74,6 @@ def listen(feed: Feed, over: threading.Event) -> None:
 
 
 def main() -> None:
-    """Train until the input ends."""
     torch.set_num_threads(1)
     first: dict[str, Any] = json.loads(sys.stdin.readline())
     feed = Feed(bytes.fromhex(first["secret"]))

@@ -56,7 +56,6 @@ def memcpy(state: dict[str, torch.Tensor]) -> Way:
 
 
 def springtide(state: dict[str, torch.Tensor], folder: pathlib.Path) -> Way:
-    """Ours, as a user would call it."""
     from springtide.checkpoint import Checkpointer
 
     checkpointer = Checkpointer(folder / "ours", keep=1, memory=shared_memory(folder))
@@ -81,7 +80,6 @@ def torch_save(state: dict[str, torch.Tensor], folder: pathlib.Path) -> Way:
 
 
 def distributed_save(state: dict[str, torch.Tensor], folder: pathlib.Path) -> Way:
-    """torch.distributed.checkpoint.async_save, world of one."""
     import torch.distributed as dist
     from torch.distributed.checkpoint.state_dict_saver import async_save
 

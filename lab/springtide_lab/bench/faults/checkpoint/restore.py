@@ -17,7 +17,7 @@ from springtide.domain.spec.job_spec import JobSpec
 from springtide.rpc.messages import messages
 from springtide.testing.cluster import LocalCluster
 from springtide_lab.bench import Options
-from springtide_lab.bench.core import progress, report, step_times
+from springtide_lab.bench.core import harness, report, step_times
 
 VICTIM = "server-1"
 DIM = 64
@@ -38,7 +38,7 @@ def bench(options: Options) -> report.Result:
         with LocalCluster(
             folder / "train.py", [name, str(rows), str(DIM)], spec=spec, folder=folder / "runs", grace_s=5.0
         ) as job:
-            with progress.bar("kill -9 of a server", total=kills) as step:
+            with harness.bar("kill -9 of a server", total=kills) as step:
                 for kill in range(kills):
                     source = ("memory", "storage")[kill % 2]
                     seconds[source].append(one(job, folder, source))
@@ -74,12 +74,10 @@ def one(job: LocalCluster, folder: pathlib.Path, source: str) -> float:
 
 
 def lives(job: LocalCluster) -> list[dict[str, object]]:
-    """Each time that the server was ready."""
     return [event for event in job.story if event["event"] == "ready" and event["role"] == VICTIM]
 
 
 def uploaded(folder: pathlib.Path) -> int:
-    """The newest checkpoint in storage."""
     names = sorted((folder / "storage").glob("manifest-*.ckpt"))
     return int(names[-1].stem.partition("-")[2]) if names else 0
 
@@ -105,7 +103,6 @@ def largest(job: LocalCluster) -> int:
 
 
 def judge(seconds: dict[str, list[float]], rows: int, saved: int) -> report.Result:
-    """The goal and the table."""
     memory, storage = (statistics.median(seconds[source]) for source in ("memory", "storage"))
     return report.Result(
         goals=(report.goal("memory_vs_storage", memory / storage, target=1.0, better="lower"),),

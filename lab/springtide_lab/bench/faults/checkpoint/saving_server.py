@@ -49,16 +49,13 @@ class Saves:
         self._number, self._thread, self._done = 0, threading.Thread(), dict[str, Any]()
 
     def begin(self, request: dict[str, Any]) -> None:
-        """After a while, in the background."""
         self._thread = threading.Thread(target=self._save, args=(request,))
         self._thread.start()
 
     def runs(self) -> bool:
-        """Whether one is under way."""
         return self._thread.is_alive()
 
     def wait(self) -> dict[str, Any]:
-        """What became of it."""
         self._thread.join()
         return self._done
 
@@ -78,15 +75,18 @@ class Saves:
         ended = time.perf_counter()
         assert said.written is not None, said.error
         self._done = {
-            "figure": ended - began, "began": began, "ended": ended, "bytes": said.written.size, "cpu_s": said.cpu_s,
+            "figure": ended - began,
+            "began": began,
+            "ended": ended,
+            "bytes": said.written.size,
+            "cpu_s": said.cpu_s,
             "full": all(not piece.since for piece in said.written.pieces),
-        }  # fmt: skip
+        }
         if request.get("full"):
             shutil.rmtree(folder, ignore_errors=True)
 
 
 def start(options: dict[str, Any]) -> tuple[Round, dict[str, str]]:
-    """Fill, then serve in the background."""
     from springtide.server import server
     from springtide_lab.bench.core import served_worker
 
@@ -107,9 +107,11 @@ def start(options: dict[str, Any]) -> tuple[Round, dict[str, str]]:
                 return saves.wait()
         used = resource.getrusage(resource.RUSAGE_SELF)
         return {
-            "figure": role.store.rows(), "address": address, "cpu_s": used.ru_utime + used.ru_stime,
+            "figure": role.store.rows(),
+            "address": address,
+            "cpu_s": used.ru_utime + used.ru_stime,
             "bytes": role.store.resident_bytes(),
-        }  # fmt: skip
+        }
 
     return answer, {}
 

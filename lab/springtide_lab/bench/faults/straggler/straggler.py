@@ -7,6 +7,7 @@ over the capacity that is left. Out: `jct_vs_ideal`, and beside it two baselines
 (baselines.py): equal parts fixed beforehand, and stopping the job to start it again with healthy workers.
 """
 
+import contextlib
 import pathlib
 import statistics
 import tempfile
@@ -14,12 +15,176 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from springtide import errors
+from springtide.domain.model.checkpoints import CheckpointRules
+from springtide.domain.spec.job_spec import JobPhase, JobSpec
+from springtide.testing.cluster import LocalCluster
 from springtide_lab.bench import Options
-from springtide_lab.bench.core import progress, report
-from springtide_lab.bench.faults.restart_delays import Delays
-from springtide_lab.bench.faults.straggler import straggler_job as jobs
-from springtide_lab.bench.faults.straggler.baselines import Baseline, equal_parts, stop_and_restart
-from springtide_lab.bench.faults.straggler.straggler_job import CPU, EVEN_PACE, ROLES, SLOW, WORKERS
+from springtide_lab.bench.core import harness, report
+from springtide_lab.bench.faults import recovery
+from springtide_lab.bench.faults.recovery import Delays
+from springtide_lab.bench.faults.straggler.workload import KINDS
+
+WORKERS, SLOW = 4, 2
+CPU = 0.35  # cores of a worker: four and a server fit into two, and 3% of it is still a quota that the kernel takes
+ROLES = [f"worker-{rank}" for rank in range(WORKERS)]
+EVEN_PACE = CPU / KINDS["even"].batch_s
+"""Batches a second of a worker whose batches all cost the same."""
+WARM_S, TRY_S = 1.0, 5.0
+
+SCRIPT = """
+import os, pathlib, sys, time
+import torch
+import springtide as st
+from springtide_lab.bench.faults.straggler.workload import KINDS
+
+torch.set_num_threads(1)
+torch.manual_seed(0)
+folder, shared, work = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2]), KINDS[sys.argv[3]]
+job = st.join()
+model = work.model()
+optimizer = torch.optim.Adagrad(model.parameters(), lr=0.01)
+data = work.data(shared, int(sys.argv[4]) * work.batch)
+model, optimizer, batches = job.prepare(model, optimizer, data, batch_size=work.batch)
+done = os.open(folder / f"trained-{job.rank}", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+weights = torch.rand(64, 64)
+while not (folder / "go").exists():
+    time.sleep(0.02)
+for batch in batches:
+    began = time.thread_time()
+    optimizer.zero_grad()
+    work.loss(model, batch).backward()
+    optimizer.step()
+    while time.thread_time() - began < work.batch_s:  # the rest of what a larger model would compute
+        weights = torch.tanh(weights @ weights)
+    os.write(done, f"{time.monotonic()}\\n".encode())
+"""
+
+
+def started(
+    folder: pathlib.Path, kind: str, batches: int, *, workers: int = WORKERS, rules: CheckpointRules | None = None
+) -> LocalCluster:
+    """A job of so many batches, to be entered. It notes what it trained in `folder`; data lies beside it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "train.py").write_text(SCRIPT)
+    spec = JobSpec(name="straggler", workers=workers, worker_cpu=1.0, checkpoints=rules or CheckpointRules())
+    arguments = [str(folder), str(folder.parent), kind, str(batches)]
+    return LocalCluster(folder / "train.py", arguments, spec=spec, folder=folder / "runs", grace_s=5.0)
+
+
+def until_ready(job: LocalCluster, folder: pathlib.Path, workers: int = WORKERS) -> None:
+    """Every worker waits for `go`."""
+    job.until(lambda _: all((folder / f"trained-{rank}").exists() for rank in range(workers)))
+
+
+def go(folder: pathlib.Path) -> None:
+    (folder / "go").touch()
+
+
+def until_ended(job: LocalCluster, within_s: float) -> None:
+    ended = job.wait(within_s=within_s)
+    if ended.phase is not JobPhase.FINISHED:
+        raise errors.JobFailed(f"the job with a straggler has {ended.phase}: {ended.why}")
+
+
+def throttle(job: LocalCluster, cores: Mapping[str, float]) -> None:
+    """Hold roles to so many cores."""
+    for role, cpu in cores.items():
+        if not job.throttle(role, cpu):
+            raise errors.BadInput("this benchmark needs CPU quotas: run it where control groups may be made, as root")
+
+
+def trained(folder: pathlib.Path, workers: int = WORKERS) -> list[list[float]]:
+    texts = [(folder / f"trained-{rank}").read_text() for rank in range(workers)]
+    return [[float(line) for line in text.splitlines()] for text in texts]
+
+
+def measured_pace(times: Sequence[float], since: float, until: float) -> float:
+    """Batches a second."""
+    return sum(since <= at < until for at in times) / (until - since) if until > since else 0.0
+
+
+def healthy_pace(times: Sequence[Sequence[float]], since: float, until: float) -> float:
+    """The same of those that were never throttled, on average."""
+    return statistics.mean(measured_pace(mine, since, until) for rank, mine in enumerate(times) if rank != SLOW)
+
+
+def tried_pace(kind: str) -> float:
+    """Batches a second of one worker alone at its full quota: what a model costs on this machine nobody knows."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name) / "job"
+        with started(folder, kind, 1_000_000, workers=1) as job:
+            until_ready(job, folder, workers=1)
+            throttle(job, {ROLES[0]: CPU})
+            go(folder)
+            job.until(lambda _: all(trained(folder, workers=1)))
+            since = time.monotonic() + WARM_S
+            job.until(lambda _: time.monotonic() > since + TRY_S)
+            return measured_pace(trained(folder, workers=1)[0], since, since + TRY_S)
+
+
+PATIENCE_S = 1800.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Baseline:
+    """One job, or one in four parts."""
+
+    slow: float
+    took_s: float
+    ideal_s: float
+
+    @property
+    def ratio(self) -> float:
+        return self.took_s / self.ideal_s
+
+
+def equal_parts(kind: str, slow: float, batches: int) -> Baseline:
+    """Every worker has a quarter of them, and keeps it."""
+    part = batches // WORKERS
+    with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as entered:
+        folders = [pathlib.Path(name) / f"part-{rank}" for rank in range(WORKERS)]
+        parts = [entered.enter_context(started(folder, kind, part, workers=1)) for folder in folders]
+        for rank, (job, folder) in enumerate(zip(parts, folders, strict=True)):
+            until_ready(job, folder, workers=1)
+            throttle(job, {ROLES[0]: CPU * (slow if rank == SLOW else 1.0)})
+        began = time.monotonic()
+        for folder in folders:
+            go(folder)
+        for job in parts:
+            until_ended(job, PATIENCE_S)
+        times = [trained(folder, workers=1)[0] for folder in folders]
+    together = min(max(mine) for rank, mine in enumerate(times) if rank != SLOW)
+    capacity = healthy_pace(times, began, together) * (WORKERS - 1 + slow)
+    return Baseline(slow=slow, took_s=max(map(max, times)) - began, ideal_s=part * WORKERS / capacity)
+
+
+def stop_and_restart(kind: str, slow: float, batches: int, *, even_s: float, notice_s: float) -> Baseline:
+    """The job is stopped with a checkpoint `notice_s` after the throttling, and goes on with four healthy workers."""
+    quotas = dict.fromkeys(ROLES, CPU)
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name) / "job"
+        with started(folder, kind, batches, rules=CheckpointRules(every_s=recovery.EVERY_S)) as job:
+            until_ready(job, folder)
+            throttle(job, quotas)
+            go(folder)
+            job.until(lambda _: all(trained(folder)))
+            began = time.monotonic()
+            job.until(lambda _: time.monotonic() > began + even_s)
+            throttled_at = time.monotonic()
+            throttle(job, {ROLES[SLOW]: CPU * slow})
+            job.until(lambda _: time.monotonic() > throttled_at + notice_s)
+            stopped_at = time.monotonic()
+            again = recovery.stop(job)
+        with started(folder, kind, batches, rules=again) as job:
+            job.until(lambda status: status.workers_alive == WORKERS)
+            throttle(job, quotas)
+            until_ended(job, PATIENCE_S)
+        times = trained(folder)
+    left = sum(at >= throttled_at for mine in times for at in mine)
+    capacity = healthy_pace(times, began, stopped_at) * (WORKERS - 1 + slow)
+    return Baseline(slow=slow, took_s=max(map(max, times)) - throttled_at, ideal_s=left / capacity)
+
 
 TARGET = 1.15
 
@@ -39,15 +204,11 @@ class Case:
 
     @property
     def capacity(self) -> float:
-        """Of all workers, in healthy ones."""
         return WORKERS - 1 + self.slow
 
 
 HARD = Case(kind="even", slow=0.03, beside=("-48.5%", "-37%"))
-MODELS = (
-    Case(kind="WideDeep", slow=0.25, beside=("-24%", "")),
-    Case(kind="xDeepFM", slow=0.25, beside=("-42%", "")),
-)  # fmt: skip
+MODELS = (Case(kind="WideDeep", slow=0.25, beside=("-24%", "")), Case(kind="xDeepFM", slow=0.25, beside=("-42%", "")))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +251,6 @@ class Run:
 
     @property
     def ideal_s(self) -> float:
-        """Work over capacity."""
         return self.left / sum(self.capacity)
 
 
@@ -116,7 +276,7 @@ def bench(options: Options) -> report.Result:
     delays = Delays.of(options.delays)
     notice_s = delays.notice_s if sizes.notice_s is None else sizes.notice_s
     total = sizes.runs + 2 + 4 * len(MODELS)
-    with progress.bar("jobs with a straggler", total=total) as step:
+    with harness.bar("jobs with a straggler", total=total) as step:
         hard = hard_case(sizes, notice_s, step)
         models = [model_case(case, sizes, notice_s, step) for case in MODELS]
     return judge([hard, *models], delays)
@@ -139,7 +299,7 @@ def hard_case(sizes: Sizes, notice_s: float, step: Callable[[], None]) -> Outcom
 
 def model_case(case: Case, sizes: Sizes, notice_s: float, step: Callable[[], None]) -> Outcome:
     """A model of the zoo, with a slow worker from the first batch on: three ways to train the same data."""
-    pace = jobs.tried_pace(case.kind) if sizes.pace is None else sizes.pace
+    pace = tried_pace(case.kind) if sizes.pace is None else sizes.pace
     step()
     batches = max(WORKERS, round(pace * sizes.model_s * case.capacity))
     run = one(case.kind, case.slow, batches, even_s=0.0)
@@ -152,22 +312,21 @@ def model_case(case: Case, sizes: Sizes, notice_s: float, step: Callable[[], Non
 
 
 def one(kind: str, slow: float, batches: int, *, even_s: float) -> Run:
-    """A job that is throttled after a while."""
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name) / "job"
-        with jobs.started(folder, kind, batches) as job:
-            jobs.until_ready(job, folder)
-            jobs.throttle(job, dict.fromkeys(ROLES, CPU))
-            jobs.go(folder)
-            job.until(lambda _: all(jobs.trained(folder)))
+        with started(folder, kind, batches) as job:
+            until_ready(job, folder)
+            throttle(job, dict.fromkeys(ROLES, CPU))
+            go(folder)
+            job.until(lambda _: all(trained(folder)))
             began = time.monotonic()
             time.sleep(even_s)
             throttled_wall = time.time()
             throttled_at = time.monotonic()
-            jobs.throttle(job, {ROLES[SLOW]: CPU * slow})
-            jobs.until_ended(job, 1800.0)
+            throttle(job, {ROLES[SLOW]: CPU * slow})
+            until_ended(job, 1800.0)
             decided = [float(str(event["at"])) for event in job.story if resized(event)]
-        times = jobs.trained(folder)
+        times = trained(folder)
     assert sum(map(len, times)) == batches, "not every batch was trained once"
     return Run(
         slow=slow,
@@ -182,9 +341,9 @@ def full_paces(times: list[list[float]], began: float, throttled_at: float) -> t
     """The better of two, so that a neighbour who disturbs one of the two phases does not make the ideal look worse."""
     later = sorted(at for mine in times for at in mine if at >= throttled_at)
     until = later[int(0.8 * len(later))]  # by the end, some may have nothing to do
-    before = [jobs.pace(mine, began, throttled_at) for mine in times]
-    after = [jobs.pace(mine, throttled_at, until) for mine in times]
-    after[SLOW] = jobs.healthy_pace(times, throttled_at, until)
+    before = [measured_pace(mine, began, throttled_at) for mine in times]
+    after = [measured_pace(mine, throttled_at, until) for mine in times]
+    after[SLOW] = healthy_pace(times, throttled_at, until)
     return tuple(map(max, before, after))
 
 
@@ -194,7 +353,6 @@ def resized(event: Mapping[str, object]) -> bool:
 
 
 def judge(outcomes: Sequence[Outcome], delays: Delays) -> report.Result:
-    """The goal and the table."""
     hard = outcomes[0]
     noticed = [run.noticed_s for one in outcomes for run in one.runs if run.noticed_s is not None]
     return report.Result(
@@ -214,7 +372,6 @@ def judge(outcomes: Sequence[Outcome], delays: Delays) -> report.Result:
 
 
 def rows_of(one: Outcome, delays: Delays) -> Iterator[tuple[str | float | None, ...]]:
-    """A case, beside the ideal and both baselines."""
     to_parts, to_restart = one.case.beside
     less = ", of less work" if one.case == HARD else ""
     restarted_s = one.restart.took_s + delays.idle_s

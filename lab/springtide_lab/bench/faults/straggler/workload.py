@@ -34,7 +34,6 @@ class Numbers(torch.utils.data.Dataset[Tensor]):
         return self._samples
 
     def batch(self, indices: Indices) -> Tensor:
-        """A column of ids."""
         return torch.from_numpy(indices)[:, None] % 1000
 
 
@@ -48,7 +47,6 @@ class Clicks(torch.utils.data.Dataset[Any]):
         return self._samples
 
     def batch(self, indices: Indices) -> Any:
-        """Inputs and labels."""
         return self._log.batch(indices % LOG)
 
 
@@ -66,13 +64,11 @@ class Work:
 
 
 def sum_of(model: nn.Module, ids: Any) -> Tensor:
-    """Something to follow downhill."""
     total: Tensor = model(ids).sum()
     return total
 
 
 def click_loss(model: nn.Module, batch: Any) -> Tensor:
-    """Of logits, on average."""
     return binary_cross_entropy_with_logits(model(batch.x), batch.y)
 
 
@@ -80,4 +76,4 @@ KINDS = {
     "even": Work(batch=16, batch_s=0.01, data=Numbers, model=lambda: EmbeddingBag(4), loss=sum_of),
     "WideDeep": Work(batch=128, data=Clicks, model=lambda: WideDeep(SPEC.cardinalities, sparse=True), loss=click_loss),
     "xDeepFM": Work(batch=16, data=Clicks, model=lambda: XDeepFM(SPEC.cardinalities, sparse=True), loss=click_loss),
-}  # fmt: skip
+}

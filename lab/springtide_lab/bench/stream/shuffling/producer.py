@@ -14,7 +14,7 @@ import numpy as np
 
 from springtide.data.stream.log.stream import LogStream
 from springtide.data.stream.log.writer import MOST_OPEN
-from springtide_lab.bench.stream.shuffling.scene import RECORD_BYTES, Scene
+from springtide_lab.bench.stream.shuffling.shuffle import RECORD_BYTES, Scene
 
 TOGETHER_S = 0.1
 """What is due within that time is appended at once."""

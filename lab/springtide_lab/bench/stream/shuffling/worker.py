@@ -24,7 +24,7 @@ from springtide.worker.online.shuffling.peers import Peers
 from springtide.worker.online.shuffling.shuffle_unit import ShuffleUnit
 from springtide.worker.online.stream_reader import StreamBatchReader
 from springtide.worker.online.usage_report import StreamMeter
-from springtide_lab.bench.stream.shuffling.scene import Scene
+from springtide_lab.bench.stream.shuffling.shuffle import Scene
 
 LOOK_S = 0.1
 
@@ -78,11 +78,16 @@ def run(asked: dict[str, Any]) -> None:
     stream.close()
     _say(
         {
-            "trained": trained, "read_bytes": use.report(tracker.tails()).read_bytes, "forwarded": done.forwarded,
-            "sent_bytes": done.forwarded_bytes, "received": done.received, "came_home": done.came_home,
-            "cpu_s": _cpu_s() - before, "failure": repr(reading.failure or ""),
+            "trained": trained,
+            "read_bytes": use.report(tracker.tails()).read_bytes,
+            "forwarded": done.forwarded,
+            "sent_bytes": done.forwarded_bytes,
+            "received": done.received,
+            "came_home": done.came_home,
+            "cpu_s": _cpu_s() - before,
+            "failure": repr(reading.failure or ""),
         }
-    )  # fmt: skip
+    )
 
 
 def _meet(unit: ShuffleUnit, asked: dict[str, Any], name: str) -> None:

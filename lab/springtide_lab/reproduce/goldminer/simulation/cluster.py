@@ -45,7 +45,6 @@ def pack(hosts: Sequence[Host], trainers: int, cpus: float) -> list[Host] | None
 
 
 def _holds(host: Host, cpus: float) -> int:
-    """How many trainers."""
     return min(host.gpus_free, int((host.cpus_free + 1e-9) // cpus))
 
 

@@ -82,7 +82,6 @@ class Feeding:
         return self._walks[name]
 
     def _new(self, one: Running, now: float) -> bool:
-        """Whether it is still being tuned."""
         return now < one.started + len(self._tuned(one).stands) * self._preset.round_min - 1e-9
 
     def _settle(self, one: Running, now: float) -> None:
@@ -109,7 +108,6 @@ class Feeding:
         return changed
 
     def _seen(self, one: Running, cpu: float, now: float) -> Fed:
-        """The job's queue since the last round."""
         name, gpus, end = one.job.name, one.job.gpus, self._tuned(one).end
         before = self._known.get(name)
         if before is None:
@@ -143,7 +141,6 @@ def _hold(one: Running, cpus: float) -> None:
 
 
 def _cores(seats: Sequence[Seat]) -> dict[str, float]:
-    """Of each job."""
     found: dict[str, float] = {}
     for seat in seats:
         found[seat.job] = found.get(seat.job, 0.0) + seat.cpu

@@ -18,7 +18,6 @@ SLOT_MIN = 10.0
 
 
 def least_jct(jobs: Sequence[Job], preset: Preset) -> float:
-    """Minutes, in the mean of all jobs."""
     cores, gpus = preset.machines * preset.cpus, preset.machines * preset.gpus
     work = sum(job.minutes * job.gpus * job.model.ratio for job in jobs)
     horizon = max(job.at for job in jobs) + work / cores + 2 * max(job.minutes for job in jobs)

@@ -39,12 +39,10 @@ class End:
 
     @property
     def jct(self) -> float:
-        """Minutes, waiting and all."""
         return self.ended - self.job.at
 
     @property
     def queued(self) -> float:
-        """Minutes before it ran."""
         return self.started - self.job.at
 
 
@@ -70,7 +68,6 @@ class Story:
 
 
 def run(jobs: Sequence[Job], system: System, preset: Preset, seed: int = 0) -> Story:
-    """All jobs to their ends."""
     return _World(jobs, system, preset, seed).live()
 
 
@@ -156,9 +153,10 @@ class _World:
         cpus = sum(host.cpus for host in self._hosts)
         self._story.moments.append(
             Moment(
-                at=self._now, gpus=1 - sum(host.gpus_free for host in self._hosts) / gpus,
+                at=self._now,
+                gpus=1 - sum(host.gpus_free for host in self._hosts) / gpus,
                 cpus=1 - sum(host.cpus_free - host.fed for host in self._hosts) / cpus,
                 fragmentation=sum(host.fragmentation for host in self._hosts) / len(self._hosts),
                 local=self._feeding.local_share if self._feeding else 1.0,
             )
-        )  # fmt: skip
+        )

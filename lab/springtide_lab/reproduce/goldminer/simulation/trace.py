@@ -98,7 +98,6 @@ class Job:
 
 
 def draw(preset: Preset, seed: int) -> list[Job]:
-    """The jobs of one seed."""
     random = np.random.default_rng([seed, 193])
     at, gpus, minutes = _real(preset, random) if preset.trace else _drawn(preset, random)
     order = np.argsort(at, kind="stable")
@@ -155,10 +154,13 @@ def _read(path: pathlib.Path) -> tuple[Floats, Floats, Floats]:
     try:
         with path.open(newline="") as file:
             lines = [
-                (datetime.datetime.fromisoformat(line["timestamp"]).timestamp() / 60, float(line["duration"]) / 60,
-                 float(line["num_gpus"]))
+                (
+                    datetime.datetime.fromisoformat(line["timestamp"]).timestamp() / 60,
+                    float(line["duration"]) / 60,
+                    float(line["num_gpus"]),
+                )
                 for line in csv.DictReader(file)
-            ]  # fmt: skip
+            ]
     except OSError as error:
         raise errors.MissingFile(f"--trace {path}: {error.strerror}") from None
     except (KeyError, TypeError, ValueError) as error:

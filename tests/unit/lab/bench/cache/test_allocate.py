@@ -5,7 +5,7 @@ import pytest
 
 from springtide import errors
 from springtide_lab import bench
-from springtide_lab.bench.cache import allocate, allocate_quality, allocation_schemes, id_streams
+from springtide_lab.bench.cache import allocate, id_streams
 
 
 def small(samples, seed=0):
@@ -16,18 +16,18 @@ def small(samples, seed=0):
 
 def sent(way, stream, **changed):
     batches = stream.batches(64)
-    return allocation_schemes.run(way, batches, **{"workers": 4, "capacity_rows": 800, "warmup": 2, **changed})
+    return allocate.run_scheme(way, batches, **{"workers": 4, "capacity_rows": 800, "warmup": 2, **changed})
 
 
 def test_every_step_of_the_comparison_saves_something():
-    found = {way.name: sent(way, small(64 * 10)) for way in allocation_schemes.WAYS}
-    totals = [found[way.name].total for way in allocation_schemes.WAYS]
+    found = {way.name: sent(way, small(64 * 10)) for way in allocate.WAYS}
+    totals = [found[way.name].total for way in allocate.WAYS]
     assert totals[0] > totals[2] > totals[4] > totals[5] > totals[6]
     assert found["vanilla"].p2p == found["ours, no P2P"].p2p == 0 < found["ours"].p2p
 
 
 def test_without_a_scheduler_every_row_that_a_worker_trains_is_pushed():
-    one = sent(allocation_schemes.VANILLA, small(64 * 3), workers=1, warmup=0)
+    one = sent(allocate.VANILLA, small(64 * 3), workers=1, warmup=0)
     distinct = [
         len({(t, key) for t, column in enumerate(batch.T) for key in column}) for batch in small(64 * 3).batches(64)
     ]
@@ -36,7 +36,7 @@ def test_without_a_scheduler_every_row_that_a_worker_trains_is_pushed():
 
 
 def test_the_best_of_a_tiny_batch_is_never_beaten_and_nearly_reached():
-    found = allocate_quality.measure(small(200), workers=4, p2p="off", steps=20, warmup=5)
+    found = allocate.measure(small(200), workers=4, p2p="off", steps=20, warmup=5)
     assert 0.9 < found.ours <= 1 and found.bound <= 1 and found.laia <= 1
 
 
@@ -51,12 +51,11 @@ def test_a_file_of_ids_stands_in_for_the_streams(tmp_path):
 
 def test_goals_take_the_worst_comparison_of_like_with_like():
     of = {
-        way.name: allocation_schemes.Sent(pull=p, push=0, p2p=0, largest=1, hit_rate=0, allocate_p50_ms=1)
-        for way, p in zip(allocation_schemes.WAYS, (20, 18, 10, 8, 9.5, 7.9, 6), strict=True)
+        way.name: allocate.TransmittedRows(pull=p, push=0, p2p=0, largest=1, hit_rate=0, allocate_p50_ms=1)
+        for way, p in zip(allocate.WAYS, (20, 18, 10, 8, 9.5, 7.9, 6), strict=True)
     }
     quality = [
-        allocate_quality.Quality(stream="s", workers=2, p2p="off", ours=value, laia=0.5, bound=0.5)
-        for value in (0.95, 0.93)
+        allocate.Quality(stream="s", workers=2, p2p="off", ours=value, laia=0.5, bound=0.5) for value in (0.95, 0.93)
     ]
     values = {goal.id: (goal.value, goal.met) for goal in allocate.goals({"correlated": of}, quality, "correlated")}
     assert values == {

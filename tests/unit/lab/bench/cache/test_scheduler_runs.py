@@ -3,14 +3,14 @@
 import numpy as np
 
 from springtide.embedding.schedule import budget
-from springtide_lab.bench.cache import id_streams, schedule, scheduler_runs
+from springtide_lab.bench.cache import id_streams, schedule
 
 
 def driven(**changed):
     stream = id_streams.make("zipf-1.05", samples=8 * 64)
     choose = changed.pop("choose", None)
-    chosen = scheduler_runs.settings(stream, workers=4, **changed)
-    return scheduler_runs.drive(scheduler_runs.features(stream, batch=64), chosen, warmup=3, choose=choose)
+    chosen = schedule.settings(stream, workers=4, **changed)
+    return schedule.drive(schedule.features(stream, batch=64), chosen, warmup=3, choose=choose)
 
 
 def test_vanilla_training_sends_more_than_laia_with_a_plan():
@@ -40,7 +40,7 @@ def test_the_chooser_hears_what_schedules_took_and_is_obeyed():
 def test_an_adaptive_drive_gets_the_plan_s_time_and_a_share_of_the_allocation_s():
     static = driven()
     stream = id_streams.make("zipf-1.05", samples=8 * 64)
-    batches = scheduler_runs.features(stream, batch=64)
-    given, kept = schedule.adaptive(batches, scheduler_runs.settings(stream, workers=4), static, share=0.5, warmup=3)
+    batches = schedule.features(stream, batch=64)
+    given, kept = schedule.adaptive(batches, schedule.settings(stream, workers=4), static, share=0.5, warmup=3)
     assert given > max(np.quantile([t.rest_s for t in static.took], 0.5), 0)
     assert kept.units.max() <= 26 and isinstance(kept.took[0], budget.ScheduleTime)

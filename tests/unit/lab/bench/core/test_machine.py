@@ -1,10 +1,10 @@
 import threading
 
-from springtide_lab.bench.core import machine
+from springtide_lab.bench.core import harness
 
 
 def test_a_watch_tells_own_work_from_that_of_others():
-    with machine.Watch(settle_s=0.0) as watch:
+    with harness.Watch(settle_s=0.0) as watch:
         deadline = threading.Event()
         deadline.wait(0.05)
     box = watch.box()
@@ -13,8 +13,8 @@ def test_a_watch_tells_own_work_from_that_of_others():
 
 
 def test_a_box_where_others_work_is_not_idle():
-    start = machine.Moment(at=0.0, busy=0.0, steal=0.0, ours=0.0)
-    end = machine.Moment(at=10.0, busy=10.0, steal=0.5, ours=4.0)
-    others, steal = machine._shares(start, end)
+    start = harness.Moment(at=0.0, busy=0.0, steal=0.0, ours=0.0)
+    end = harness.Moment(at=10.0, busy=10.0, steal=0.5, ours=4.0)
+    others, steal = harness._shares(start, end)
     assert others > 0 and steal > 0
-    assert machine._shares(start, None) is None
+    assert harness._shares(start, None) is None

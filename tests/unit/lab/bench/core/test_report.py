@@ -4,9 +4,9 @@ import pytest
 
 from springtide import errors
 from springtide_lab import bench
-from springtide_lab.bench.core import harness, machine, report
+from springtide_lab.bench.core import harness, report
 
-BOX = machine.Box(
+BOX = harness.Box(
     cpu="Abacus",
     cores=2,
     memory_gib=24.0,

@@ -6,7 +6,7 @@ import torch
 from springtide.domain.data.data_workers import FeedState, FeedTarget
 from springtide.planning.dataworkers.tuning.observation import Cores, Told
 from springtide_lab.bench.dataworkers import dataworkers_walk
-from springtide_lab.bench.dataworkers.walk import clicks, picture
+from springtide_lab.bench.dataworkers.walk import clicks
 
 
 class Paper:
@@ -66,5 +66,5 @@ def test_a_batch_of_clicks_is_the_same_whoever_makes_it() -> None:
 
 def test_the_walk_can_be_drawn(tmp_path: pathlib.Path) -> None:
     taken = dataworkers_walk.walk(Paper(), 1e-3, most=4, say=lambda _: None)
-    picture.draw(taken, tmp_path / "walk.png")
+    dataworkers_walk.draw(taken, tmp_path / "walk.png")
     assert (tmp_path / "walk.png").stat().st_size > 1000

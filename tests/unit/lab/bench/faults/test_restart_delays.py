@@ -3,7 +3,7 @@
 import pytest
 
 from springtide import errors
-from springtide_lab.bench.faults.restart_delays import Delays
+from springtide_lab.bench.faults.recovery import Delays
 
 
 def test_delays_are_arguments_and_are_said():

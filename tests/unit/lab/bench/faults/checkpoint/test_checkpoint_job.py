@@ -3,7 +3,7 @@
 import pytest
 
 from springtide_lab.bench import Options
-from springtide_lab.bench.faults.checkpoint import checkpoint_job
+from springtide_lab.bench.faults.checkpoint import checkpoint
 
 
 class Process:
@@ -14,7 +14,7 @@ class Process:
 
 
 def test_gaps_lie_between_steps():
-    assert checkpoint_job.gaps([1.0, 1.5, 3.5]) == [(1.5, 0.5), (3.5, 2.0)]
+    assert checkpoint.gaps([1.0, 1.5, 3.5]) == [(1.5, 0.5), (3.5, 2.0)]
 
 
 def test_the_longest_gap_counts_only_while_a_save_runs():
@@ -25,7 +25,7 @@ def test_the_longest_gap_counts_only_while_a_save_runs():
     server = Process(lambda do, what="", **_: saved)
     still = iter([1.0, 1.0, 0.0])
     server.figure = lambda what: next(still)
-    one = checkpoint_job.stall(Options(quick=True), server, worker, 64)
+    one = checkpoint.stall(Options(quick=True), server, worker, 64)
     assert one.longest_s == pytest.approx(0.04) and one.p99_s == pytest.approx(0.01)
     assert one.longest_without_s == pytest.approx(8.0) and next(times, None) is None
     assert one.ratio == pytest.approx(4.0) and one.hurried_gb_s == pytest.approx(50.0)
@@ -47,7 +47,7 @@ def test_the_share_is_cpu_of_the_saver_and_what_the_worker_was_blocked_more():
         blocked, state["saves"] = (3.0 if state["saves"] else 2.0), False
         return {"cpu_s": 14.0, "figure": 100.0, "spent": {"pull_wait_s": blocked, "push_wait_s": 0.0}}
 
-    share, rows = checkpoint_job.cost_share(Options(quick=True), Process(server), Process(worker))
+    share, rows = checkpoint.cost_share(Options(quick=True), Process(server), Process(worker))
     assert share == pytest.approx((0.5 + 1.0) / (18.0 + 2.0))
     assert rows[0][1] == pytest.approx(18.0)
 
@@ -57,4 +57,4 @@ def test_the_share_is_cpu_of_the_saver_and_what_the_worker_was_blocked_more():
     [(100, (1024, 4096, 8192)), (20.3, (1024, 4096, 7168)), (12, (1024, 4096)), (9, (1024, 3072)), (4, (256,))],
 )
 def test_tables_are_as_large_as_memory_has_room_for(gigabytes, sizes):
-    assert checkpoint_job.sizes_for(int(gigabytes * 2**30)) == sizes
+    assert checkpoint.sizes_for(int(gigabytes * 2**30)) == sizes

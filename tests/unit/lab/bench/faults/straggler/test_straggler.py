@@ -9,10 +9,9 @@ import torch
 from springtide.data.source import as_batch
 from springtide.zoo.models.widedeep import WideDeep
 from springtide.zoo.models.xdeepfm import XDeepFM
-from springtide_lab.bench.faults.restart_delays import Delays
+from springtide_lab.bench.faults.recovery import Delays
 from springtide_lab.bench.faults.straggler import straggler
-from springtide_lab.bench.faults.straggler.baselines import Baseline
-from springtide_lab.bench.faults.straggler.straggler_job import SLOW, WORKERS
+from springtide_lab.bench.faults.straggler.straggler import SLOW, WORKERS, Baseline
 from springtide_lab.bench.faults.straggler.workload import KINDS, LOG
 
 

@@ -2,17 +2,16 @@
 
 import numpy as np
 
-from springtide_lab.bench.stream.shuffling import scene as scenes
 from springtide_lab.bench.stream.shuffling import shuffle
-from springtide_lab.bench.stream.shuffling.processes import Told
-from springtide_lab.bench.stream.shuffling.scene import Scene
+from springtide_lab.bench.stream.shuffling import shuffle as scenes
+from springtide_lab.bench.stream.shuffling.shuffle import Scene, ShuffleReport
 
 SCENE = Scene(name="few", partitions=4, workers=2, capacity=100.0, load=0.5, begins_s=1.0, burst_s=2.0)
 
 
 def told(strategy, waiting, sent=0):
     times, waiting = np.arange(len(waiting)) * 1.0, np.array(waiting) * 1.0
-    return Told(
+    return ShuffleReport(
         strategy=strategy,
         times=times,
         lag_s=np.zeros((2, len(waiting))),
@@ -52,7 +51,7 @@ def test_lag_is_the_wait_of_the_oldest_record_that_is_not_trained():
 
 
 def test_what_has_come_and_is_not_trained_waits():
-    assert scenes.waiting(np.array([0.5, 2.5]), np.array([1, 1]), np.array([0.0, 1.0, 2.0])).tolist() == [0, 2]
+    assert scenes.waiting_times(np.array([0.5, 2.5]), np.array([1, 1]), np.array([0.0, 1.0, 2.0])).tolist() == [0, 2]
 
 
 def test_a_backlog_is_gone_when_what_waits_stays_little():
