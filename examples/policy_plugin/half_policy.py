@@ -13,7 +13,7 @@ from dataclasses import replace
 from springtide.domain.plan.plan import Decision, ShapePlan
 from springtide.domain.plan.view import ClusterView
 from springtide.domain.spec.planning_config import PlanningConfig
-from springtide.planning.dataworkers.cluster.allocation import Step
+from springtide.planning.dataworkers.cluster.allocation import CoreStep
 
 
 def half(view: ClusterView, config: PlanningConfig) -> Decision:
@@ -30,6 +30,6 @@ def half(view: ClusterView, config: PlanningConfig) -> Decision:
     return Decision(plans=plans, why=f"{len(plans)} new jobs get half of their workers")
 
 
-def soonest(step: Step) -> float:
+def soonest(step: CoreStep) -> float:
     """The job that would end first gets the next data worker, whatever it takes: the smallest n / (t + Δt)."""
     return step.job.steps_left / max(step.speed + step.faster, 1e-9)

@@ -8,9 +8,9 @@ import pytest
 
 from springtide import errors
 from springtide.brain.service import __main__
-from springtide.brain.service.client import Remote
-from springtide.brain.service.embedded import Embedded
-from springtide.brain.service.failover import Either
+from springtide.brain.service.client import RemoteAdviser
+from springtide.brain.service.embedded import EmbeddedAdviser
+from springtide.brain.service.failover import FailoverAdviser
 from springtide.cli import app
 from springtide.domain.plan.view import PastJob
 from springtide.domain.spec.planning_config import PlanningConfig
@@ -42,7 +42,7 @@ def test_a_brain_is_killed_and_followed_by_another_while_masters_plan_on(tmp_pat
         return bytes.fromhex(__main__.secret_file(folder).read_text())
 
     async def ask_both(where):
-        masters = [Remote(where, secret(), key=key) for key in ("a", "b")]
+        masters = [RemoteAdviser(where, secret(), key=key) for key in ("a", "b")]
         try:
             return await asyncio.gather(*(one.advise(views.waiting(), epoch=0, now=0.0) for one in masters))
         finally:
@@ -50,14 +50,15 @@ def test_a_brain_is_killed_and_followed_by_another_while_masters_plan_on(tmp_pat
                 await one.close()
 
     async def plan_without(where):
-        either = Either(Remote(where, secret(), connect_s=0.1), Embedded("", CONFIG, views.AMPLE))
+        remote = RemoteAdviser(where, secret(), connect_s=0.1)
+        either = FailoverAdviser(remote, EmbeddedAdviser("", CONFIG, views.AMPLE))
         try:
             return await either.advise(views.waiting(), epoch=0, now=0.0)
         finally:
             await either.close()
 
     async def end(where):
-        master = Remote(where, secret(), key="b")
+        master = RemoteAdviser(where, secret(), key="b")
         await master.conclude(PastJob(name="job", shape=views.shape(), ended_at=1000.0))
         await master.close()
 

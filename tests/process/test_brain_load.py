@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from springtide.brain.service import __main__, messages
-from springtide.brain.service.client import Remote
+from springtide.brain.service.client import RemoteAdviser
 from tests.process import running
 from tests.unit.planning import views
 
@@ -43,7 +43,7 @@ async def one_master(number, remote, until, waits):
 
 
 async def all_masters(address, secret):
-    remotes = [Remote(address, secret, key=f"host-{number}", connect_s=30.0) for number in range(MASTERS)]
+    remotes = [RemoteAdviser(address, secret, key=f"host-{number}", connect_s=30.0) for number in range(MASTERS)]
     waits, until = [], time.monotonic() + SECONDS
     try:
         shapes = await asyncio.gather(*(one_master(n, remote, until, waits) for n, remote in enumerate(remotes)))

@@ -110,7 +110,7 @@ def test_garbage_is_skipped_and_a_newer_version_refused(url):
                     "INSERT INTO past_jobs (name, owner, outcome, ended_at, shape) VALUES ('x', '', 'maybe', 1, '{')"
                 )
             )
-        assert opened.history() == store.History(jobs=(past(),), unreadable=1)
+        assert opened.history() == store.StoredHistory(jobs=(past(),), unreadable=1)
         with engine.begin() as connection:
             connection.execute(sa.text(f"UPDATE {migrate.VERSION_TABLE} SET version_num = '9999'"))
     with pytest.raises(errors.BadInput, match="written by a newer one"):

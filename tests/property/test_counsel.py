@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, given, settings
 
 from springtide.brain.decide import names
 from springtide.brain.service import messages
-from springtide.brain.service.executor import Task, _tasks
+from springtide.brain.service.executor import PolicyQuery, _tasks
 from springtide.domain.core.stages import PlanningStage
 from springtide.domain.plan.advice import Advice
 from springtide.domain.plan.plan import ShapePlan
@@ -37,9 +37,9 @@ advices = st.builds(
 )
 requests = st.one_of(
     st.builds(messages.Consult, view=views.jobs("job"), epoch=st.integers(0, 2**40), now=ANY, key=st.text(max_size=9)),
-    st.builds(messages.Conclude, past=pasts(), key=st.text(max_size=9)),
+    st.builds(messages.ConcludeJob, past=pasts(), key=st.text(max_size=9)),
     st.just(messages.Inspect()),
-    st.builds(messages.Staff, executors=st.integers(-5, 500)),
+    st.builds(messages.ResizeExecutors, executors=st.integers(-5, 500)),
 )
 
 
@@ -48,7 +48,7 @@ def there_and_back(message, decoder):
     return packed, frames.unpack(packed[frames.LENGTH.size :], decoder)
 
 
-@given(st.builds(messages.Call, st.integers(0, 2**40), requests))
+@given(st.builds(messages.BrainCall, st.integers(0, 2**40), requests))
 @settings(suppress_health_check=[HealthCheck.too_slow])
 def test_what_a_master_sends_is_what_the_brain_reads(call):
     _, read = there_and_back(call, messages.CALLS)
@@ -59,20 +59,20 @@ def test_what_a_master_sends_is_what_the_brain_reads(call):
 
 @given(st.integers(0, 2**40), advices)
 def test_what_the_brain_says_is_what_the_master_hears(number, advice):
-    _, read = there_and_back(messages.Return(number, messages.Counsel(advice)), messages.BRAIN.returns)
+    _, read = there_and_back(messages.BrainReturn(number, messages.Counsel(advice)), messages.BRAIN.returns)
     assert read.id == number and read.body.advice == advice
 
 
 @given(pasts())
 def test_a_past_job_arrives_as_it_was(past):
-    _, read = there_and_back(messages.Call(1, messages.Conclude(past)), messages.CALLS)
+    _, read = there_and_back(messages.BrainCall(1, messages.ConcludeJob(past)), messages.CALLS)
     assert read.body.past == past
 
 
 @given(views.clusters())
 @settings(max_examples=20, suppress_health_check=list(HealthCheck))
 def test_a_whole_cluster_reaches_an_executor(view):
-    _, read = there_and_back(Task("springtide", view, PlanningConfig()), _tasks)
+    _, read = there_and_back(PolicyQuery("springtide", view, PlanningConfig()), _tasks)
     assert [job.name for job in read.view.jobs] == [job.name for job in view.jobs]
     assert len(read.view.history) == len(view.history) and read.config == PlanningConfig()
 
@@ -86,12 +86,12 @@ def test_garbage_is_refused(data):
 
 @given(st.text(min_size=1, max_size=9), st.text(min_size=1, max_size=9), st.text(max_size=9))
 def test_jobs_of_one_name_are_told_apart_by_their_keys(key, other, job):
-    known = names.Names()
+    known = names.JobNames()
     mine = known.of(job, key)
     assert mine != job == known.of(job, "")
     assert (mine == known.of(job, other)) is (key == other)
     assert known.of(f"{job}-2", key) == mine  # a run may be named when it starts
-    later = names.Names()
+    later = names.JobNames()
     later.restore([mine])
     assert later.of("another", key) == mine
     later.forget(mine)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from springtide.domain.data.data_workers import FeedRules, FeedTarget
 from springtide.planning.dataworkers.tuning import tuner
-from springtide.planning.dataworkers.tuning.tuner_state import Phase, Tuning
+from springtide.planning.dataworkers.tuning.tuner_state import Tuning, TuningPhase
 from tests.property.feeding_world import Program, Staged, World
 
 KINDS = {
@@ -87,7 +87,7 @@ def test_tuning_ends_near_the_best_and_never_slower_than_it_began(world: World) 
 def test_each_kind_of_program_comes_to_its_end(kind: str) -> None:
     world = World(program=replace(KINDS[kind]))
     tuning, _ = walk(world, 60)
-    assert tuning.phase is (Phase.OFF if kind in ("cheap", "slower over the wire") else Phase.STEADY)
+    assert tuning.phase is (TuningPhase.OFF if kind in ("cheap", "slower over the wire") else TuningPhase.STEADY)
 
 
 @given(
@@ -105,7 +105,7 @@ def test_stages_are_tuned_one_by_one_until_the_trainer_is_fed(world: Staged) -> 
     tuning, targets = walk(world, 70)
     story = [(target.stages, target.why) for target in targets]
     assert len({target.stages for target in targets[-15:]}) == 1, story
-    if tuning.phase is Phase.OFF:
+    if tuning.phase is TuningPhase.OFF:
         assert world.capable < 1.2 * alone, story
     elif sum(world.make_s) * world.capable * 1.5 < 0.8 * world.cores:
         assert world.speed() >= 0.85 * world.capable, story

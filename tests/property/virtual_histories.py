@@ -16,8 +16,8 @@ from springtide.domain.plan.plan import ShapePlan
 from springtide.domain.spec.plan_rules import PlanRules
 from springtide.domain.spec.planning_config import PlanningConfig
 from springtide.sim.jobs import virtual_loop
-from springtide.sim.jobs.faults import Bounds, Faults, Rates
-from springtide.sim.jobs.job import Outcome, Setup, VirtualJob
+from springtide.sim.jobs.faults import FaultBounds, FaultRates, JobFaults
+from springtide.sim.jobs.job import Setup, VirtualJob, VirtualOutcome
 from springtide.sim.jobs.members.master_connection import Weather
 from springtide.sim.jobs.members.server import Disks
 from springtide.sim.jobs.network import DataWeather
@@ -25,7 +25,7 @@ from springtide.sim.world import models, parameters, workload
 
 MODEL = models.MODELS["widedeep"]
 LONGEST_S = 4_000.0  # the slowest of 400 took 2,125
-USUAL = Rates(
+USUAL = FaultRates(
     kill_worker=60,
     kill_server=60,
     kill_master=40,
@@ -43,7 +43,7 @@ USUAL = Rates(
 class History:
     """What happened, and how it ended."""
 
-    outcome: Outcome
+    outcome: VirtualOutcome
     happened: Counter
 
 
@@ -125,21 +125,23 @@ def planning_of(chance: random.Random) -> PlanRules:
     )
 
 
-def rates_of(chance: random.Random) -> Rates:
+def rates_of(chance: random.Random) -> FaultRates:
     """Some kinds of trouble not at all, the others more or less often."""
     factor = chance.choice([0.3, 1.0, 3.0])
-    return Rates(**{each.name: factor * getattr(USUAL, each.name) * chance.choice([0, 1, 1]) for each in fields(USUAL)})
+    return FaultRates(
+        **{each.name: factor * getattr(USUAL, each.name) * chance.choice([0, 1, 1]) for each in fields(USUAL)}
+    )
 
 
 def tell(seed: int, folder, *, batches: tuple[int, int] = (60, 400)) -> History:
     """The history of this seed; a job that does not end is an error."""
     chance = random.Random(seed)
     setup, rates = setup_of(chance, seed, batches=batches), rates_of(chance)
-    bounds = Bounds(until_s=chance.choice([60.0, 200.0]))
+    bounds = FaultBounds(until_s=chance.choice([60.0, 200.0]))
 
     async def live() -> History:
         job = VirtualJob(setup, folder, Whims(random.Random(seed + 2)) if setup.planning.on else None)
-        faults = Faults(job, rates, bounds, seed + 1)
+        faults = JobFaults(job, rates, bounds, seed + 1)
         wrong = asyncio.create_task(faults.run())
         async with asyncio.timeout(LONGEST_S):
             outcome = await job.run()

@@ -91,7 +91,7 @@ def test_masters_plan_for_their_jobs_by_a_policy_and_carry_its_plans_out(tmp_pat
     system = systems.system("springtide", registry.load("springtide"))
 
     async def live():
-        return await fleet.Running(WORLD, jobs, system, tmp_path).run()
+        return await fleet.FleetRun(WORLD, jobs, system, tmp_path).run()
 
     found = virtual_loop.run(live())
     assert [outcome.right for outcome in found.outcomes] == [True, True]

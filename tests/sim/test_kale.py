@@ -10,7 +10,7 @@ import pytest
 from springtide import errors
 from springtide.cli import app
 from springtide.domain.data.online_view import OnlineRules
-from springtide.planning.online.scaling.horizon import Doing
+from springtide.planning.online.scaling.horizon import ChangeEffect
 from springtide_lab.reproduce.kale import auc, comparison, reproduction, rows, schemes, traffic, tuning, world
 from springtide_lab.reproduce.kale.comparison import OURS, Compared
 from springtide_lab.reproduce.kale.springtide_scheme import Clairvoyant, Ours, Outlooks
@@ -40,9 +40,9 @@ def test_what_comes_is_trained_or_waits_and_lag_is_the_age_of_the_oldest_that_wa
 
 
 def test_live_changes_stop_nobody_and_new_workers_train_after_a_minute():
-    done = run(steady(CAPACITY[4]), lambda seen: np.array([8]), doing=Doing(0.0, 60.0))
+    done = run(steady(CAPACITY[4]), lambda seen: np.array([8]), doing=ChangeEffect(0.0, 60.0))
     assert done.down.sum() == 0 and done.lag_s(0).max() == 0
-    done = run(steady(CAPACITY[6]), lambda seen: np.array([8]), doing=Doing(0.0, 60.0))
+    done = run(steady(CAPACITY[6]), lambda seen: np.array([8]), doing=ChangeEffect(0.0, 60.0))
     assert done.trained[4, 0] == pytest.approx(CAPACITY[4] * 60) and done.lag_s(0)[-1] == 0
 
 

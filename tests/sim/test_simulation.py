@@ -13,14 +13,14 @@ from springtide.domain.plan.plan import Decision, ShapePlan, nothing
 from springtide.domain.plan.view import FindingKind
 from springtide.planning.policy import registry
 from springtide.sim.engine import oracle, simulation, systems, views
-from springtide.sim.engine.job import End, Running
+from springtide.sim.engine.job import JobEnd, SimulatedJob
 from springtide.sim.engine.simulation import Simulation
 from springtide.sim.report import measure
 from springtide.sim.world import cluster, models, workload
-from springtide.sim.world.parameters import World
+from springtide.sim.world.parameters import ClusterWorld
 from springtide_lab.reproduce.dlrover_rm import testbed
 
-WORLD = World()
+WORLD = ClusterWorld()
 SMALL = replace(WORLD, nodes=30, jobs_a_day=400.0, steps_mean=30_000.0)
 DAY_S = 86_400
 
@@ -77,7 +77,7 @@ def test_no_job_is_lost_and_nothing_is_taken_that_is_not_there(seed, which):
     assert len(ended) == sim.expected
     for outcome in story.outcomes:
         assert outcome.ended_at >= outcome.job.arrives_at
-        if outcome.end is End.FINISHED:
+        if outcome.end is JobEnd.FINISHED:
             assert outcome.samples == pytest.approx(outcome.job.samples)
     assert not sim.jobs and sim.cluster.cpu == pytest.approx(0, abs=1e-3)
 
@@ -105,7 +105,7 @@ def finish(job, system=ELASTIC, world=CALM):
 
 def test_a_calm_job_takes_its_start_and_then_its_samples_over_its_speed():
     outcome = finish(tuned())
-    assert outcome.end is End.FINISHED
+    assert outcome.end is JobEnd.FINISHED
     assert outcome.jct_s == pytest.approx(120 + 200_000 / 250, rel=1e-3)
     assert outcome.pending_s == pytest.approx(120)
 
@@ -116,7 +116,7 @@ def test_jobs_that_fill_a_small_cluster_get_their_sizes_though_there_is_no_room_
     jobs = [replace(testbed.job_of(wide, number), name=str(number), arrives_at=300.0 * number) for number in range(2)]
     ours = systems.system("springtide", registry.load("springtide"))
     story = Audited(world, jobs, ours).run()
-    assert [one.end for one in story.outcomes] == [End.FINISHED] * 2
+    assert [one.end for one in story.outcomes] == [JobEnd.FINISHED] * 2
     assert max(one.jct_s for one in story.outcomes) < 7200, "as samples both would take a day"
     assert max(one.changes for one in story.outcomes) <= 6, "and nobody goes to and fro"
 
@@ -147,10 +147,10 @@ def test_cores_that_jobs_use_are_measured_with_the_worlds_error_and_nothing_else
 def test_without_elasticity_a_lost_pod_fails_the_job_and_the_user_runs_it_again():
     stormy = replace(CALM, pod_failures_a_day=50.0)
     outcomes = Simulation(stormy, [tuned(seed=3)], STATIC).run().outcomes
-    assert [one.end for one in outcomes[:-1]] == [End.POD_LOST] * (len(outcomes) - 1) and len(outcomes) > 1
+    assert [one.end for one in outcomes[:-1]] == [JobEnd.POD_LOST] * (len(outcomes) - 1) and len(outcomes) > 1
     assert [one.job.name for one in outcomes] == ["job", *(f"job~{again}" for again in range(1, len(outcomes)))]
     elastic = Simulation(stormy, [tuned(seed=3)], ELASTIC).run().outcomes
-    assert [one.end for one in elastic] == [End.FINISHED]
+    assert [one.end for one in elastic] == [JobEnd.FINISHED]
     assert elastic[0].jct_s > finish(tuned()).jct_s
 
 
@@ -159,7 +159,7 @@ def test_pods_fail_as_often_as_the_paper_says():
     fifty = Shape(workers=40, servers=10, worker_cpu=1, server_cpu=1)
     endless = [replace(tuned(), name=f"job-{n}", seed=n * 8, requested=fifty, samples=1e15) for n in range(300)]
     outcomes = Simulation(world, endless, STATIC).run(until=DAY_S).outcomes
-    lost = {one.job.name.partition("~")[0] for one in outcomes if one.end is End.POD_LOST}
+    lost = {one.job.name.partition("~")[0] for one in outcomes if one.end is JobEnd.POD_LOST}
     assert len(lost) / 300 == pytest.approx(0.53, abs=0.07)  # 000 §2.2: 1 - (1 - 0.015)^50
 
 
@@ -171,9 +171,9 @@ def test_larger_pods_pend_longer_five_minutes_the_largest():
 
 def test_memory_that_is_too_small_ends_a_static_job_and_costs_an_elastic_one_a_restart():
     job = tuned(table_bytes=float(100 << 30))  # 8 servers of 8 GiB
-    assert finish(job, STATIC).end is End.OOM
+    assert finish(job, STATIC).end is JobEnd.OOM
     survivor = finish(job)
-    assert survivor.end is End.FINISHED and survivor.ooms == 1
+    assert survivor.end is JobEnd.FINISHED and survivor.ooms == 1
     assert survivor.final.server_memory == 2 * job.requested.server_memory
 
 
@@ -187,7 +187,7 @@ def test_memory_that_ran_out_is_told_of_until_servers_have_more_of_it():
 
     assert finish(job, replace(ELASTIC, policy=watching)).ooms == 1
     assert (2 * job.requested.server_memory, FindingKind.OOM) not in told
-    running = Running(job)
+    running = SimulatedJob(job)
     running.shape = running.ran_out = job.requested
     assert [found.trouble for found in views.findings(running)] == [FindingKind.OOM]
     running.shape = replace(job.requested, servers=12)
@@ -211,7 +211,7 @@ def test_a_hot_server_holds_up_whoever_does_not_relieve_it():
 def test_a_job_that_gets_nothing_gives_up_after_its_patience():
     lazy = systems.System(name="lazy", policy=lambda view, config: nothing("no"))
     outcomes = Simulation(CALM, [tuned()], lazy).run().outcomes
-    assert [one.end for one in outcomes] == [End.SCHEDULING] * (1 + simulation.MOST_TRIES)
+    assert [one.end for one in outcomes] == [JobEnd.SCHEDULING] * (1 + simulation.MOST_TRIES)
     assert outcomes[0].jct_s == WORLD.patience_s
 
 

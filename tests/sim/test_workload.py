@@ -11,11 +11,11 @@ from springtide.planning.perf_model.equations import Shapes
 from springtide.sim.engine import oracle
 from springtide.sim.world import models, parameters, workload
 from springtide.sim.world import world as physics
-from springtide.sim.world.parameters import World
-from springtide.sim.world.world import Condition
+from springtide.sim.world.parameters import ClusterWorld
+from springtide.sim.world.world import FaultCondition
 from tests.architecture import sources
 
-WORLD = World()
+WORLD = ClusterWorld()
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +29,7 @@ def share(found):
 
 
 def test_four_fifths_use_less_than_half_of_their_cpu_and_memory(drawn):
-    speeds = [(job, physics.speed(job, job.requested, Condition(hot=job.hot))) for job in drawn]
+    speeds = [(job, physics.speed(job, job.requested, FaultCondition(hot=job.hot))) for job in drawn]
     little = share((s.worker_cores + s.server_cores) / job.requested.cpu < 0.5 for job, s in speeds)
     assert little == pytest.approx(0.8, abs=0.03)
     full = [physics.server_bytes(job, job.requested.servers, job.samples) for job in drawn]

@@ -1,7 +1,7 @@
 """Pure. One optimizer a type of event: it names the cause, and picks the algorithm that the settings have for it.
 
-In: an event of `brain.decide.triggers` and the job's view. Out: an `Order`. Next: `brain.decide.cluster_state` gathers
-the orders of a round, `brain.service.executor_pool` has executors carry them out.
+In: an event of `brain.decide.triggers` and the job's view. Out: an `DecisionRequest`. Next:
+`brain.decide.cluster_state` gathers the orders of a round, `brain.service.executor_pool` has executors carry them out.
 
 An algorithm is a policy by name. It is looked for by event and cause ("slow/hot server"), then by event ("slow"); it is
 the brain's own otherwise.
@@ -20,7 +20,7 @@ BUSY = 0.9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
+class DecisionRequest:
     """What is to be decided on a job, why, and how."""
 
     job: str
@@ -73,11 +73,11 @@ OPTIMIZERS: dict[EventKind, Optimizer] = {
 }
 
 
-def order(event: Event, view: JobView, algorithms: Mapping[str, str], *, otherwise: str) -> Order:
+def order(event: Event, view: JobView, algorithms: Mapping[str, str], *, otherwise: str) -> DecisionRequest:
     """The cause of an event, and the policy for it."""
     cause = OPTIMIZERS[event.kind](event, view)
     policy = algorithms.get(f"{event.kind}/{cause}") or algorithms.get(event.kind) or otherwise
-    return Order(job=event.job, kind=event.kind, cause=cause, policy=policy, why=event.why)
+    return DecisionRequest(job=event.job, kind=event.kind, cause=cause, policy=policy, why=event.why)
 
 
 def parse(pairs: Iterable[str]) -> dict[str, str]:

@@ -12,7 +12,7 @@ MOST_NOTES = 20  # of one advice; a cluster's decision may have thousands
 PLAN_FOR = "plan for "
 
 
-class Answers:
+class DecisionByJob:
     """A decision, sorted by job once: it may be on thousands of them."""
 
     def __init__(self, decision: Decision) -> None:

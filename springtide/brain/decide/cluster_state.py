@@ -1,6 +1,6 @@
 """Pure. All live jobs of a brain: what each showed last, what it was promised, and what is to be decided on together.
 
-In: consults of masters, as they come; decisions of executors. Out: `Assignment`s, one a policy, each with a view of the
+In: consults of masters, as they come; decisions of executors. Out: `PolicyTask`s, one a policy, each with a view of the
 whole cluster; then an `Advice` a job that asked. Next: `brain.service.service` moves these about. Time is an argument.
 
 A plan may be for a job that did not ask: it is kept as an offer until that job asks. Nobody gets what another one has
@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 
 from springtide import errors
 from springtide.brain.decide import algorithms, clocks, pledges
-from springtide.brain.decide.algorithms import Order
-from springtide.brain.decide.answers import Answers
+from springtide.brain.decide.algorithms import DecisionRequest
+from springtide.brain.decide.answers import DecisionByJob
 from springtide.brain.decide.pledges import Pledge
 from springtide.brain.decide.triggers import Administrator, EventKind
 from springtide.domain.core.shape import ResourceBudget, Shape
@@ -22,13 +22,13 @@ from springtide.domain.plan.plan import Decision, ShapePlan
 from springtide.domain.plan.view import ClusterView, JobView, PastJob
 from springtide.domain.spec.planning_config import PlanningConfig
 from springtide.planning.dataworkers.cluster import core_shares, metrics
-from springtide.planning.dataworkers.cluster.allocation import Fed
+from springtide.planning.dataworkers.cluster.allocation import FedJob
 
 MOST_LAUNCHES = 500  # of all jobs together, that a decision looks at
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
+class BrainRules:
     """How a brain works."""
 
     capacity: ResourceBudget
@@ -50,7 +50,7 @@ class Rules:
 
 
 @dataclass(slots=True, kw_only=True)
-class Live:
+class LiveJobView:
     """One job, by the brain's clock and under the brain's name for it."""
 
     view: JobView
@@ -58,17 +58,17 @@ class Live:
     seen_at: float
     administrator: Administrator
     pledge: Pledge | None = None
-    asks: Order | None = None
+    asks: DecisionRequest | None = None
     """What is to be decided on it in the next round."""
     offer: tuple[ShapePlan, float, Shape | None] | None = None
     """A plan it has not asked for, when that was made, and which shape the job had then."""
-    order: Order | None = None
+    order: DecisionRequest | None = None
     """The last one."""
     advice: Advice | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Assignment:
+class PolicyTask:
     """One policy, and all that it is to look at."""
 
     policy: str
@@ -77,14 +77,14 @@ class Assignment:
     """Jobs that wait for an answer of this policy, and the epochs they showed."""
 
 
-class Council:
+class ClusterState:
     """The state of a brain. `jobs` is by the brain's names."""
 
-    def __init__(self, rules: Rules) -> None:
+    def __init__(self, rules: BrainRules) -> None:
         self.rules = rules
-        self.jobs: dict[str, Live] = {}
+        self.jobs: dict[str, LiveJobView] = {}
         self._held = pledges.NOTHING
-        self._fed: dict[str, Fed] = {}
+        self._fed: dict[str, FedJob] = {}
         self._data_cores: dict[str, tuple[float, str]] = {}
         metrics.load(rules.config.data_workers)  # a mistake is said now
 
@@ -119,7 +119,7 @@ class Council:
     def held(self) -> ResourceBudget:
         return pledges.total(pledges.holds(live.view, live.pledge) for live in self.jobs.values())
 
-    def assignments(self, history: tuple[PastJob, ...], at: float) -> list[Assignment]:
+    def assignments(self, history: tuple[PastJob, ...], at: float) -> list[PolicyTask]:
         """What is to be decided now: one a policy, each on all jobs that are not being changed."""
         self._feed()
         asking: dict[str, dict[str, int]] = {}
@@ -136,11 +136,11 @@ class Council:
             history=history,
             launches=tuple(launches[-MOST_LAUNCHES:]),
         )
-        return [Assignment(policy=policy, view=view, asking=jobs) for policy, jobs in asking.items()]
+        return [PolicyTask(policy=policy, view=view, asking=jobs) for policy, jobs in asking.items()]
 
-    def settle(self, assignment: Assignment, decision: Decision, at: float) -> dict[str, Advice]:
+    def settle(self, assignment: PolicyTask, decision: Decision, at: float) -> dict[str, Advice]:
         """Answers to the jobs that asked; one that has shown something else since is left for the next round."""
-        said, told = Answers(decision), {}
+        said, told = DecisionByJob(decision), {}
         asked = [(name, live) for name, live in self._asked(assignment) if live.asks is not None]
         self._held = self.held()
         for name, live in sorted(asked, key=lambda one: self._grows(one[1], said)):  # who gives back goes first
@@ -170,11 +170,11 @@ class Council:
             return advice
         return replace(advice, data_cores=cores, notes=(*advice.notes, f"data workers: {why}"))
 
-    def _asked(self, assignment: Assignment) -> list[tuple[str, Live]]:
+    def _asked(self, assignment: PolicyTask) -> list[tuple[str, LiveJobView]]:
         found = [(name, self.jobs.get(name), epoch) for name, epoch in assignment.asking.items()]
         return [(name, live) for name, live, epoch in found if live is not None and live.epoch == epoch]
 
-    def _answer(self, live: Live, said: Answers, at: float) -> Advice:
+    def _answer(self, live: LiveJobView, said: DecisionByJob, at: float) -> Advice:
         plan = said.plans.get(live.view.name)
         order = live.order
         notes = () if order is None else (f"{order.kind} ({order.cause}): {order.why}",)
@@ -183,7 +183,7 @@ class Council:
             return Advice(epoch=live.epoch, why=why, notes=notes)
         return said.advice(live.view.name, epoch=live.epoch, notes=notes)
 
-    def _promise(self, live: Live, plan: ShapePlan, at: float) -> bool:
+    def _promise(self, live: LiveJobView, plan: ShapePlan, at: float) -> bool:
         """Promise a plan if there is room. `_held` is what all jobs hold now."""
         has = pledges.holds(live.view, live.pledge)
         others = pledges.beside(self._held, has)
@@ -194,7 +194,7 @@ class Council:
         self._held = pledges.total((others, pledges.holds(live.view, live.pledge)))
         return True
 
-    def _offered(self, live: Live, at: float) -> Advice | None:
+    def _offered(self, live: LiveJobView, at: float) -> Advice | None:
         if live.offer is None:
             return None
         plan, made_at, shape = live.offer
@@ -207,24 +207,24 @@ class Council:
         live.advice = Advice(epoch=live.epoch, plan=plan, why=plan.reason, notes=("decided with other jobs",))
         return live.advice
 
-    def _shown(self, view: JobView, epoch: int, at: float) -> Live:
+    def _shown(self, view: JobView, epoch: int, at: float) -> LiveJobView:
         live = self.jobs.get(view.name)
         if live is None:
             administrator = Administrator(view.name, period_s=self.rules.period_s)
-            live = self.jobs[view.name] = Live(view=view, epoch=epoch, seen_at=at, administrator=administrator)
+            live = self.jobs[view.name] = LiveJobView(view=view, epoch=epoch, seen_at=at, administrator=administrator)
         live.view, live.epoch, live.seen_at = view, epoch, at
         if live.pledge is not None and not live.pledge.open(view, epoch, at=at):
             live.pledge = None
         return live
 
-    def _patience(self, live: Live) -> float:
+    def _patience(self, live: LiveJobView) -> float:
         """One of which nothing has run yet was given up before it began, as its promise is."""
         return min(self.rules.forget_s, self.rules.pledge_s) if live.view.shape is None else self.rules.forget_s
 
-    def _told(self, live: Live, why: str) -> Advice:
+    def _told(self, live: LiveJobView, why: str) -> Advice:
         return Advice(epoch=live.epoch, why=why)
 
-    def _grows(self, live: Live, said: Answers) -> bool:
+    def _grows(self, live: LiveJobView, said: DecisionByJob) -> bool:
         plan = said.plans.get(live.view.name)
         return plan is not None and pledges.grows(plan, live.view)
 
@@ -233,7 +233,7 @@ class Council:
         return self.rules.algorithms.get(EventKind.PERIODIC, self.rules.config.policy)
 
 
-def _again(live: Live, at: float) -> str:
+def _again(live: LiveJobView, at: float) -> str:
     """What is said to a job with which nothing is new: what it was told before, if that was to stay as it is."""
     if live.advice is not None and live.advice.plan is None:
         return live.advice.why

@@ -13,7 +13,7 @@ from springtide.domain.plan.advice import Advice
 MARK = "@"
 
 
-class Names:
+class JobNames:
     """Names by key. The key alone says which job it is: its name may change between its submission and its start."""
 
     def __init__(self) -> None:

@@ -1,8 +1,8 @@
 """Forecasts for a master: by a model in a process of its own, and by the default one whenever that has no answer.
 
-In: a name, a `History` each time. Out: a `Forecast` each time, soon, whatever has become of the process: when it is
-killed, hangs or is slow, the default model answers, and the forecast says so. What a process said is used until it is
-asked again, an hour later. Next: `planning.online.scaling.min_workers`.
+In: a name, a `PastTraffic` each time. Out: a `RateForecast` each time, soon, whatever has become of the process: when
+it is killed, hangs or is slow, the default model answers, and the forecast says so. What a process said is used until
+it is asked again, an hour later. Next: `planning.online.scaling.min_workers`.
 """
 
 import asyncio
@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import msgspec
 
 from springtide.brain.forecasting import registry
-from springtide.brain.forecasting.forecast_process import MAX_BYTES, Answer, question
+from springtide.brain.forecasting.forecast_process import MAX_BYTES, ForecastReply, question
 from springtide.brain.service import child_process
 from springtide.planning.online.forecast.registry import BUILT_IN
-from springtide.planning.online.forecast.traffic import DAY_S, Forecast, History
+from springtide.planning.online.forecast.traffic import DAY_S, PastTraffic, RateForecast
 from springtide.rpc.transport import frames
 
 log = logging.getLogger(__name__)
@@ -24,7 +24,7 @@ LIMIT_S = 1800.0  # after which a process is taken to hang; choosing among neura
 AGAIN_S = 3600.0  # between two questions to a process
 CHOOSE_AGAIN_S = DAY_S
 FIRST_RETRY_S, LAST_RETRY_S = 60.0, 3600.0  # after a process that failed; doubled each time
-_answers = msgspec.msgpack.Decoder(Answer)
+_answers = msgspec.msgpack.Decoder(ForecastReply)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class _Kept:
     """What a process has said."""
 
     at: float
-    forecast: Forecast
+    forecast: RateForecast
 
 
 class Forecasting:
@@ -64,7 +64,7 @@ class Forecasting:
     def pid(self) -> int | None:
         return self._process.pid if self._process is not None and self._process.returncode is None else None
 
-    async def forecast(self, history: History, steps: int, *, at: float) -> Forecast:
+    async def forecast(self, history: PastTraffic, steps: int, *, at: float) -> RateForecast:
         """The next steps after `at`, in seconds of any clock that goes on evenly. It raises nothing of a model's."""
         if self.name in BUILT_IN:
             return BUILT_IN[self.name](history, steps)
@@ -87,7 +87,7 @@ class Forecasting:
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
 
-    async def _ask(self, history: History, steps: int, at: float) -> None:
+    async def _ask(self, history: PastTraffic, steps: int, at: float) -> None:
         """A day more than is wanted is asked for, so that what is kept lasts."""
         fresh = at - self._chosen_at < CHOOSE_AGAIN_S
         try:
@@ -108,7 +108,7 @@ class Forecasting:
             self.chosen, self.chosen_why, self._chosen_at = said.chosen, said.chosen_why, at
             log.info("%s", said.chosen_why)
 
-    async def _answer(self, history: History, steps: int, chosen: str) -> Answer:
+    async def _answer(self, history: PastTraffic, steps: int, chosen: str) -> ForecastReply:
         process = self._process = await child_process.start("springtide.brain.forecasting.forecast_process")
         assert process.stdin is not None and process.stdout is not None
         try:

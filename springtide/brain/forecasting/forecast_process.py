@@ -1,7 +1,7 @@
 """A forecaster's process: `python -m springtide.brain.forecasting.forecast_process`. One question in, one answer out.
 
-In: a frame with a `Question` on standard input. Out: a frame with an `Answer` on standard output; what a model prints
-goes to standard error. It ends after its answer, so that what a model took of memory is given back. Next:
+In: a frame with a `ForecastRequest` on standard input. Out: a frame with an `ForecastReply` on standard output; what a
+model prints goes to standard error. It ends after its answer, so that what a model took of memory is given back. Next:
 `brain.forecasting.forecast_client` reads the answer.
 """
 
@@ -14,13 +14,13 @@ import numpy as np
 
 from springtide import errors
 from springtide.brain.forecasting import registry
-from springtide.planning.online.forecast.traffic import Array, Forecast, History
+from springtide.planning.online.forecast.traffic import Array, PastTraffic, RateForecast
 from springtide.rpc.transport import frames
 
 MAX_BYTES = 64 * 2**20  # a year by the second has 250 MB, four weeks by the minute 0.3
 
 
-class Question(msgspec.Struct, frozen=True):
+class ForecastRequest(msgspec.Struct, frozen=True):
     """What comes after this traffic?"""
 
     name: str
@@ -32,7 +32,7 @@ class Question(msgspec.Struct, frozen=True):
     """For `auto`: what was chosen before; empty: choose now."""
 
 
-class Answer(msgspec.Struct, frozen=True):
+class ForecastReply(msgspec.Struct, frozen=True):
     """A forecast, or why there is none."""
 
     mean: bytes = b""
@@ -46,22 +46,22 @@ class Answer(msgspec.Struct, frozen=True):
     failed: str = ""
     """Nothing else is said then."""
 
-    def forecast(self, step_s: float, steps: int) -> Forecast:
+    def forecast(self, step_s: float, steps: int) -> RateForecast:
         parts = [np.frombuffer(part) if not len(part) % 8 else np.zeros(0) for part in (self.mean, self.low, self.high)]
         if any(len(part) != steps or not np.isfinite(part).all() for part in parts):
             raise frames.BadFrame(f"a forecast of {len(parts[0])} steps came, {steps} were asked for")
         mean, low, high = parts
-        return Forecast(
+        return RateForecast(
             step_s=step_s, mean=mean, low=low, high=high, member=self.member, why=self.why, tried=self.tried
         )
 
 
-def question(name: str, history: History, steps: int, chosen: str) -> Question:
-    return Question(name, history.step_s, _bytes(history.values), steps, chosen)
+def question(name: str, history: PastTraffic, steps: int, chosen: str) -> ForecastRequest:
+    return ForecastRequest(name, history.step_s, _bytes(history.values), steps, chosen)
 
 
-def answer(asked: Question) -> Answer:
-    history = History(step_s=asked.step_s, values=np.frombuffer(asked.values))
+def answer(asked: ForecastRequest) -> ForecastReply:
+    history = PastTraffic(step_s=asked.step_s, values=np.frombuffer(asked.values))
     name, why = asked.chosen or asked.name, ""
     try:
         if name == registry.AUTO:
@@ -69,8 +69,8 @@ def answer(asked: Question) -> Answer:
             name, why = choice.name, choice.why
         said = registry.load(name)(history, asked.steps)
     except Exception as error:  # somebody else's code: whatever it raises is told, and the default model answers
-        return Answer(failed=f"{type(error).__name__}: {error}")
-    return Answer(
+        return ForecastReply(failed=f"{type(error).__name__}: {error}")
+    return ForecastReply(
         _bytes(said.mean),
         _bytes(said.low),
         _bytes(said.high),
@@ -98,7 +98,7 @@ def main() -> int:
     os._exit(0)  # threads that a model has left would hold it up
 
 
-def read(source: BinaryIO) -> Question | None:
+def read(source: BinaryIO) -> ForecastRequest | None:
     """The question; None: nobody asks any more."""
     head = source.read(frames.LENGTH.size)
     if len(head) < frames.LENGTH.size:
@@ -106,7 +106,7 @@ def read(source: BinaryIO) -> Question | None:
     (size,) = frames.LENGTH.unpack(head)
     if size > MAX_BYTES:
         raise errors.BadInput(f"a question of {size} bytes announced, at most {MAX_BYTES} are taken")
-    return frames.unpack(source.read(size), msgspec.msgpack.Decoder(Question))
+    return frames.unpack(source.read(size), msgspec.msgpack.Decoder(ForecastRequest))
 
 
 if __name__ == "__main__":

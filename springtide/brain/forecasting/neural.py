@@ -1,8 +1,8 @@
 """Neural networks that learn the job's own traffic (neuralforecast; `pip install 'springtide[forecast-neural]'`).
 
-In: a `History` of four weeks or so. Out: a `Forecast`. Trained twice: without the last days, which it then forecasts to
-know how far off it is, and with them. By half hours, told by the history's steps. Minutes of one core, hundreds of
-megabytes: only in a process of its own. Next: `brain.forecasting.registry` checks it.
+In: a `PastTraffic` of four weeks or so. Out: a `RateForecast`. Trained twice: without the last days, which it then
+forecasts to know how far off it is, and with them. By half hours, told by the history's steps. Minutes of one core,
+hundreds of megabytes: only in a process of its own. Next: `brain.forecasting.registry` checks it.
 """
 
 import inspect
@@ -18,7 +18,7 @@ from springtide.planning.online.forecast.registry import Forecaster
 from springtide.planning.online.forecast.resample import coarse, fine
 from springtide.planning.online.forecast.seasonal import forecast as default
 from springtide.planning.online.forecast.seasonal import interval
-from springtide.planning.online.forecast.traffic import Array, Forecast, History
+from springtide.planning.online.forecast.traffic import Array, PastTraffic, RateForecast
 
 HELD_DAYS = 4  # that the first training does not see
 NEEDS_DAYS = 14 + HELD_DAYS
@@ -60,7 +60,7 @@ def forecaster(name: str) -> Forecaster:
     return partial(_forecast, name)
 
 
-def _forecast(name: str, history: History, steps: int) -> Forecast:
+def _forecast(name: str, history: PastTraffic, steps: int) -> RateForecast:
     if history.days < NEEDS_DAYS:
         return default(history, steps).because(f"{name} needs {NEEDS_DAYS} days, {history.days} are known")
     past, day = history.filled().values, history.day
@@ -76,7 +76,7 @@ def _forecast(name: str, history: History, steps: int) -> Forecast:
     off = float(np.abs(told - came)[known].sum() / max(float(came[known].sum()), 1e-9))
     mean = fine(_Network(name, halves, half_day, ahead).predict(halves), times)[:steps]
     unknown = f"; the library has no {', '.join(first.unknown)}" if first.unknown else ""
-    return Forecast(
+    return RateForecast(
         step_s=history.step_s,
         mean=mean,
         low=mean * low,

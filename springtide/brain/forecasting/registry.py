@@ -14,7 +14,7 @@ from typing import NamedTuple
 from springtide import errors
 from springtide.planning.online.forecast import backtest, registry
 from springtide.planning.online.forecast.registry import Forecaster
-from springtide.planning.online.forecast.traffic import Forecast, History
+from springtide.planning.online.forecast.traffic import PastTraffic, RateForecast
 from springtide.planning.policy import plugins
 
 AUTO = "auto"
@@ -22,7 +22,7 @@ BUDGET_S = 400.0
 """For each model, when one is chosen: one that would take longer to be tried is left out, and that is said."""
 
 
-class Extra(NamedTuple):
+class OptionalForecaster(NamedTuple):
     """A forecaster that needs a package."""
 
     module: str
@@ -32,9 +32,9 @@ class Extra(NamedTuple):
 
 
 EXTRAS = {
-    "mstl": Extra("springtide.brain.forecasting.mstl", "statsforecast", "forecast"),
-    "nhits": Extra("springtide.brain.forecasting.neural", "neuralforecast", "forecast-neural"),
-    "fedformer": Extra("springtide.brain.forecasting.neural", "neuralforecast", "forecast-neural"),
+    "mstl": OptionalForecaster("springtide.brain.forecasting.mstl", "statsforecast", "forecast"),
+    "nhits": OptionalForecaster("springtide.brain.forecasting.neural", "neuralforecast", "forecast-neural"),
+    "fedformer": OptionalForecaster("springtide.brain.forecasting.neural", "neuralforecast", "forecast-neural"),
 }
 
 
@@ -64,26 +64,26 @@ def load(name: str) -> Forecaster:
     return partial(_sound, name, make(name))
 
 
-def _sound(name: str, ours: Forecaster, history: History, steps: int) -> Forecast:
+def _sound(name: str, ours: Forecaster, history: PastTraffic, steps: int) -> RateForecast:
     return registry.sound(name, ours(history, steps), history, steps)
 
 
-def choose(history: History, clock: Callable[[], float] = time.monotonic) -> backtest.Choice:
+def choose(history: PastTraffic, clock: Callable[[], float] = time.monotonic) -> backtest.ForecasterChoice:
     """The best of all that are installed, by how they would have done on this history's own last days."""
     offered = plugins.offered(registry.GROUP)
     ours = [name for name in installed() if name not in offered]
-    tried = {name: Hurried(load(name), BUDGET_S, clock) for name in (*ours, *offered)}
+    tried = {name: TimedForecaster(load(name), BUDGET_S, clock) for name in (*ours, *offered)}
     return backtest.choose(history, tried)
 
 
-class Hurried:
+class TimedForecaster:
     """A forecaster that raises when the next forecast would take it beyond its time."""
 
     def __init__(self, forecaster: Forecaster, budget_s: float, clock: Callable[[], float]) -> None:
         self._forecaster, self._clock = forecaster, clock
         self._left_s, self._took_s = budget_s, 0.0
 
-    def __call__(self, history: History, steps: int) -> Forecast:
+    def __call__(self, history: PastTraffic, steps: int) -> RateForecast:
         if self._took_s > self._left_s:
             raise TimeoutError(f"it takes {self._took_s:.0f} s a forecast")
         began = self._clock()

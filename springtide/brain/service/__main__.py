@@ -1,7 +1,7 @@
 """A served brain from start to end: its folder, its secret, its port, its loops; Ctrl-C ends it in order.
 
-In: `Options` of the command line. Out: `brain.json` and `secret` in its folder, by which masters and commands find it,
-and a service until a signal comes. Everything that matters is in the database by then.
+In: `ServeOptions` of the command line. Out: `brain.json` and `secret` in its folder, by which masters and commands find
+it, and a service until a signal comes. Everything that matters is in the database by then.
 """
 
 import asyncio
@@ -20,10 +20,10 @@ from dataclasses import dataclass
 from typing import NamedTuple, cast
 
 from springtide import config, errors
-from springtide.brain.decide.cluster_state import Rules
+from springtide.brain.decide.cluster_state import BrainRules
 from springtide.brain.service import certificates, health, messages
-from springtide.brain.service.executor_pool import Pool
-from springtide.brain.service.service import GATHER_S, KEEP_S, Service
+from springtide.brain.service.executor_pool import ExecutorPool
+from springtide.brain.service.service import GATHER_S, KEEP_S, BrainService
 from springtide.brain.store import store
 from springtide.rpc.transport import addresses, master_file
 from springtide.rpc.transport.listener import Handle, RpcListener
@@ -34,10 +34,10 @@ TURN_S = 1.0  # between two tries of a standby: an advisory lock is asked for, w
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class ServeOptions:
     """How a brain is served."""
 
-    rules: Rules
+    rules: BrainRules
     folder: pathlib.Path
     """For its whereabouts, its secret and, unless told otherwise, its database."""
     listen: str = "127.0.0.1:7790"
@@ -67,7 +67,7 @@ def secret_file(folder: pathlib.Path) -> pathlib.Path:
     return folder / "secret"
 
 
-class Trust(NamedTuple):
+class BrainTrust(NamedTuple):
     """By what the brain and those who ask know each other."""
 
     secret: bytes
@@ -77,15 +77,15 @@ class Trust(NamedTuple):
     """The same for those who ask."""
 
 
-def own_trust(options: Options) -> Trust:
+def own_trust(options: ServeOptions) -> BrainTrust:
     secret, own, asking = own_secret(options), "", ""
     if options.tls:
         root, now = pathlib.Path(options.tls).absolute(), datetime.datetime.now(datetime.UTC)
         own, asking = certificates.laid_out(root, at=now)
-    return Trust(secret, own, asking)
+    return BrainTrust(secret, own, asking)
 
 
-def own_secret(options: Options) -> bytes:
+def own_secret(options: ServeOptions) -> bytes:
     """The brain's secret: as given, as it was, or a new one."""
     path = pathlib.Path(options.secret_file) if options.secret_file else secret_file(options.folder)
     if not options.secret_file and not path.exists():
@@ -100,7 +100,7 @@ def own_secret(options: Options) -> bytes:
     return found
 
 
-async def serve(options: Options, *, ready: Callable[[str], None]) -> None:
+async def serve(options: ServeOptions, *, ready: Callable[[str], None]) -> None:
     """Serve until SIGINT or SIGTERM; `ready` is told the address."""
     open_files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (open_files, open_files))  # a connection a master
@@ -117,7 +117,7 @@ async def serve(options: Options, *, ready: Callable[[str], None]) -> None:
 
 
 async def _serve_once(
-    options: Options, over: asyncio.Event, shown: health.Health, ready: Callable[[str], None]
+    options: ServeOptions, over: asyncio.Event, shown: health.HealthServer, ready: Callable[[str], None]
 ) -> None:
     """Serve until it is over; a standby's turn may also end because another brain has the database."""
     async with serving(options, over) as service:
@@ -146,7 +146,7 @@ async def _first(*events: asyncio.Event) -> None:
 
 
 @contextlib.asynccontextmanager
-async def serving(options: Options, over: asyncio.Event | None = None) -> AsyncIterator[Service | None]:
+async def serving(options: ServeOptions, over: asyncio.Event | None = None) -> AsyncIterator[BrainService | None]:
     """A service that listens; None: it is over before it was this brain's turn."""
     host, port = addresses.parse(options.listen)
     with alone(options.folder):
@@ -159,11 +159,11 @@ async def serving(options: Options, over: asyncio.Event | None = None) -> AsyncI
             yield service
 
 
-async def _its_turn(options: Options, over: asyncio.Event) -> store.Store | None:
+async def _its_turn(options: ServeOptions, over: asyncio.Event) -> store.BrainStore | None:
     """The database, claimed. A standby waits for that as long as it takes, also for a database that is away."""
     waited, url = "", options.database or config.load().brain_database or str(options.folder / "brain.db")
     while True:
-        database: store.Store | None = None
+        database: store.BrainStore | None = None
         try:
             database = await asyncio.to_thread(store.open_store, url)
             await asyncio.to_thread(functools.partial(database.claim, strict=options.standby))
@@ -205,10 +205,10 @@ def alone(folder: pathlib.Path) -> Iterator[None]:
 
 @contextlib.asynccontextmanager
 async def _serving(
-    options: Options, at: tuple[str, int], trust: Trust, database: store.Store
-) -> AsyncIterator[Service]:
-    pool = Pool()
-    service = Service(options.rules, database, pool, gather_s=options.gather_s, strict=options.standby)
+    options: ServeOptions, at: tuple[str, int], trust: BrainTrust, database: store.BrainStore
+) -> AsyncIterator[BrainService]:
+    pool = ExecutorPool()
+    service = BrainService(options.rules, database, pool, gather_s=options.gather_s, strict=options.standby)
     listener = RpcListener(
         trust.secret,
         cast("Handle", service.handle),

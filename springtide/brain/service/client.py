@@ -22,7 +22,7 @@ CONNECT_S = 2.0
 ANSWER_S = 15.0  # a round gathers for a second and decides within a few; a master has time left to plan by itself
 
 
-class Remote:
+class RemoteAdviser:
     """An `Adviser` at an address. `key` tells this job from others of its name; the host's name if not given. With
     `certificates` (a folder, `brain.service.certificates`) by TLS, and only to a brain of the same authority."""
 
@@ -52,7 +52,7 @@ class Remote:
         return reply.advice
 
     async def conclude(self, past: PastJob) -> None:
-        reply = await self._ask(messages.Conclude(past=past, key=self._key))
+        reply = await self._ask(messages.ConcludeJob(past=past, key=self._key))
         if not isinstance(reply, Ok):
             raise self._away(f"it answered with {type(reply).__name__} to the end of a job")
 

@@ -13,27 +13,27 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
 from springtide import errors
-from springtide.brain.decide.answers import Answers
+from springtide.brain.decide.answers import DecisionByJob
 from springtide.domain.core.shape import ResourceBudget
 from springtide.domain.plan.advice import Advice
 from springtide.domain.plan.view import ClusterView, JobView, PastJob
 from springtide.domain.spec.planning_config import PlanningConfig
 
 if TYPE_CHECKING:  # imported in the thread, when first needed: a master that is never asked does without
-    from springtide.brain.store.store import Store
+    from springtide.brain.store.store import BrainStore
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 READ_EVERY_S = 60.0  # other jobs end now and then; only a new job looks at them
 
 
-class Embedded:
+class EmbeddedAdviser:
     """An `Adviser` for one job. `url` is a database, or the path of an SQLite file; empty: no history is kept."""
 
     def __init__(self, url: str, config: PlanningConfig, capacity: ResourceBudget) -> None:
         self._url, self._config, self._capacity = url, config, capacity
         self._one_at_a_time = asyncio.Lock()
-        self._store: Store | None = None
+        self._store: BrainStore | None = None
         self._history: tuple[PastJob, ...] = ()
         self._notes: tuple[str, ...] = ()
         self._read_at: float | None = None
@@ -62,7 +62,7 @@ class Embedded:
         seen = ClusterView(
             now=now, capacity=self._capacity, jobs=(view,), history=self._history, launches=view.launches
         )
-        return Answers(policy(seen, self._config)).advice(view.name, epoch=epoch, notes=self._notes)
+        return DecisionByJob(policy(seen, self._config)).advice(view.name, epoch=epoch, notes=self._notes)
 
     def _conclude(self, past: PastJob) -> None:
         self._opened().remember(past)
@@ -81,7 +81,7 @@ class Embedded:
         self._history = found.jobs
         self._notes = (f"{found.unreadable} past jobs make no sense and were skipped",) if found.unreadable else ()
 
-    def _opened(self) -> "Store":
+    def _opened(self) -> "BrainStore":
         if self._store is None:
             from springtide.brain.store import store
 

@@ -1,8 +1,8 @@
 """An executor's process: `python -m springtide.brain.service.executor`. Tasks in, decisions out, nothing kept between
 two.
 
-In: frames with a `Task` on standard input. Out: a frame with a `Done` each on standard output; what a policy prints
-goes to standard error. It ends when its input does, so that none outlives its brain. Next:
+In: frames with a `PolicyQuery` on standard input. Out: a frame with a `TaskReply` each on standard output; what a
+policy prints goes to standard error. It ends when its input does, so that none outlives its brain. Next:
 `brain.service.executor_pool` reads the answer.
 """
 
@@ -22,7 +22,7 @@ MAX_BYTES = 2**30
 """Of one task. A job's view has some 10 KB: this is a hundred thousand of them."""
 
 
-class Task(msgspec.Struct, frozen=True):
+class PolicyQuery(msgspec.Struct, frozen=True):
     """Ask this policy about this cluster."""
 
     policy: str
@@ -30,13 +30,13 @@ class Task(msgspec.Struct, frozen=True):
     config: PlanningConfig
 
 
-class Done(msgspec.Struct, frozen=True):
+class TaskReply(msgspec.Struct, frozen=True):
     """What it says."""
 
     decision: Decision
 
 
-_tasks = msgspec.msgpack.Decoder(Task)
+_tasks = msgspec.msgpack.Decoder(PolicyQuery)
 
 
 def main() -> int:
@@ -49,12 +49,12 @@ def main() -> int:
             decision = registry.load(task.policy)(task.view, task.config)
         except errors.SpringtideError as error:  # its package may have gone since the brain was started
             decision = nothing(f"policy {task.policy} is not there: {error}")
-        sink.write(frames.pack(Done(decision), limit=MAX_BYTES))
+        sink.write(frames.pack(TaskReply(decision), limit=MAX_BYTES))
         sink.flush()
     return 0
 
 
-def read(source: BinaryIO) -> Task | None:
+def read(source: BinaryIO) -> PolicyQuery | None:
     """The next task; None: there will be no more."""
     head = source.read(frames.LENGTH.size)
     if len(head) < frames.LENGTH.size:

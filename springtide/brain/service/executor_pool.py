@@ -1,7 +1,7 @@
 """Executors: as many processes as are wanted, which take tasks from one queue. Their number changes at run time.
 
-In: `Task`s of `brain.service.service`. Out: a `Decision` each. An executor that dies or hangs is replaced, and its task
-is given to another; a task that three executors have died of is answered with nothing, and says so.
+In: `PolicyQuery`s of `brain.service.service`. Out: a `Decision` each. An executor that dies or hangs is replaced, and
+its task is given to another; a task that three executors have died of is answered with nothing, and says so.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ import msgspec
 
 from springtide import errors
 from springtide.brain.service import child_process, executor
-from springtide.brain.service.executor import Done, Task
+from springtide.brain.service.executor import PolicyQuery, TaskReply
 from springtide.domain.plan.plan import Decision, nothing
 from springtide.rpc.transport import frames
 
@@ -22,7 +22,7 @@ TRIES = 3
 ANSWER_S = 60.0  # a decision on 2,000 jobs takes about two seconds; an executor's start one more
 AGAIN_S = 1.0  # after the system had no process for us
 MOST = 256
-_answers = msgspec.msgpack.Decoder(Done)
+_answers = msgspec.msgpack.Decoder(TaskReply)
 
 
 @dataclass(slots=True, eq=False)
@@ -34,7 +34,7 @@ class _Work:
     tries: int = 0
 
 
-class Pool:
+class ExecutorPool:
     """Executors of one brain. Lives in one event loop."""
 
     def __init__(self, *, answer_s: float = ANSWER_S) -> None:
@@ -63,7 +63,7 @@ class Pool:
                     self._runners[number] = asyncio.create_task(self._run(number))
             self._changed.notify_all()
 
-    async def decide(self, task: Task) -> Decision:
+    async def decide(self, task: PolicyQuery) -> Decision:
         """What the task's policy says; nothing, when no executor lives long enough to say it."""
         body = frames.pack(task, limit=executor.MAX_BYTES)
         work = _Work(body, asyncio.get_running_loop().create_future())

@@ -17,7 +17,7 @@ PAUSES_S = (0.0, 5.0, 15.0, 60.0)  # between attempts; the last one stays
 REMEMBER_S = 3.0  # for a brain to take in the end of a job, which does not wait for long: then it is told here
 
 
-class Either:
+class FailoverAdviser:
     """An `Adviser` of two."""
 
     def __init__(self, remote: Adviser, own: Adviser) -> None:

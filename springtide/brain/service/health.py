@@ -11,7 +11,7 @@ from springtide.rpc.transport import addresses
 from springtide.telemetry import metrics_server
 
 
-class Health(metrics_server.MetricsServer):
+class HealthServer(metrics_server.MetricsServer):
     """Of one brain."""
 
     def __init__(self) -> None:
@@ -28,8 +28,8 @@ class Health(metrics_server.MetricsServer):
 
 
 @contextlib.asynccontextmanager
-async def opened(listen: str) -> AsyncIterator[Health]:
-    health = Health()
+async def opened(listen: str) -> AsyncIterator[HealthServer]:
+    health = HealthServer()
     if listen:
         host, port = addresses.parse(listen)
         await health.start(port, host, option="--health")

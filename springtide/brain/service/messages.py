@@ -27,7 +27,7 @@ class Consult(RpcMessage, frozen=True):
     """Tells jobs of one name apart: which run it is. A master that is started again says the same."""
 
 
-class Conclude(RpcMessage, frozen=True):
+class ConcludeJob(RpcMessage, frozen=True):
     """A job is over; it is to be remembered."""
 
     past: PastJob
@@ -44,7 +44,7 @@ class Recall(RpcMessage, frozen=True):
     newest: int = 20
 
 
-class Staff(RpcMessage, frozen=True):
+class ResizeExecutors(RpcMessage, frozen=True):
     """Work with so many executors from now on."""
 
     executors: int
@@ -116,23 +116,23 @@ class Recalled(RpcMessage, frozen=True):
     total: int = 0
 
 
-Request = Consult | Conclude | Inspect | Recall | Staff
+Request = Consult | ConcludeJob | Inspect | Recall | ResizeExecutors
 Reply = Counsel | Ok | BrainStatus | Recalled | RequestRefused
 
 
-class Call(msgspec.Struct, frozen=True, array_like=True):
+class BrainCall(msgspec.Struct, frozen=True, array_like=True):
     """A numbered request."""
 
     id: int
     body: Request
 
 
-class Return(msgspec.Struct, frozen=True, array_like=True):
+class BrainReturn(msgspec.Struct, frozen=True, array_like=True):
     """The reply to the request of that number."""
 
     id: int
     body: Reply
 
 
-CALLS = msgspec.msgpack.Decoder(Call)
-BRAIN = Callee("brain", msgspec.msgpack.Decoder(Return), tls="SPRINGTIDE_BRAIN_TLS")
+CALLS = msgspec.msgpack.Decoder(BrainCall)
+BRAIN = Callee("brain", msgspec.msgpack.Decoder(BrainReturn), tls="SPRINGTIDE_BRAIN_TLS")

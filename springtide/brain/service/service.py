@@ -16,12 +16,12 @@ from typing import Any, TypeVar
 
 from springtide import errors
 from springtide.brain.decide import names
-from springtide.brain.decide.cluster_state import Assignment, Council, Live, Rules
+from springtide.brain.decide.cluster_state import BrainRules, ClusterState, LiveJobView, PolicyTask
 from springtide.brain.service import messages
-from springtide.brain.service.executor import Task
-from springtide.brain.service.executor_pool import Pool
+from springtide.brain.service.executor import PolicyQuery
+from springtide.brain.service.executor_pool import ExecutorPool
 from springtide.brain.store import persistence
-from springtide.brain.store.store import History, Store
+from springtide.brain.store.store import BrainStore, StoredHistory
 from springtide.domain.plan.advice import Advice
 from springtide.rpc.messages.messages import Ok
 from springtide.rpc.transport.listener import Peer
@@ -39,29 +39,35 @@ READ_S = 60.0
 """Between two times that the history is read, if no job ended."""
 
 
-class Service:
+class BrainService:
     """One brain. Lives in one event loop; the database is used in threads, one call at a time."""
 
     def __init__(
-        self, rules: Rules, store: Store, pool: Pool, *, gather_s: float = GATHER_S, strict: bool = False
+        self,
+        rules: BrainRules,
+        store: BrainStore,
+        pool: ExecutorPool,
+        *,
+        gather_s: float = GATHER_S,
+        strict: bool = False,
     ) -> None:
         """`strict`: others wait to take over, so a promise that could not be written down is none."""
         self.address = ""
         self.deposed = asyncio.Event()
         """Another brain serves from the database, or may by now: this one must not any more."""
         self._strict = strict
-        self.council, self._store, self.pool = Council(rules), store, pool
+        self.council, self._store, self.pool = ClusterState(rules), store, pool
         self._gather_s = gather_s
         start, began = time.time(), time.monotonic()
         self._began = began
         self._clock: Callable[[], float] = lambda: start + time.monotonic() - began
         """Time of day that never goes back: rows of the brain before this one are by it too."""
         self._waiting: dict[str, asyncio.Future[Advice]] = {}
-        self._names = names.Names()
+        self._names = names.JobNames()
         self._asked = asyncio.Event()
         self._database = asyncio.Lock()
         self._kept_at: dict[str, float] = {}
-        self._history, self._read_at, self._past = History(), float("-inf"), 0
+        self._history, self._read_at, self._past = StoredHistory(), float("-inf"), 0
         self._consults = self._decisions = 0
         self._decision_s, self._trouble = 0.0, ""
 
@@ -79,7 +85,7 @@ class Service:
         match request:
             case messages.Consult():
                 return await self._consult(request)
-            case messages.Conclude():
+            case messages.ConcludeJob():
                 return await self._conclude(request)
             case messages.Inspect():
                 return self._status()
@@ -87,7 +93,7 @@ class Service:
                 found = await self._in_thread(lambda: self._store.history(newest=max(0, min(request.newest, 1000))))
                 total = await self._in_thread(self._store.count)
                 return messages.Recalled(jobs=found.jobs, unreadable=found.unreadable, total=total)
-            case messages.Staff():
+            case messages.ResizeExecutors():
                 await self.pool.resize(request.executors)
                 log.info("%d executors from now on", request.executors)
                 return Ok()
@@ -158,7 +164,7 @@ class Service:
             raise errors.TemporaryError(f"what job {own} was promised could not be written down")
         return messages.Counsel(names.own_words(advice, own))
 
-    async def _conclude(self, request: messages.Conclude) -> Ok:
+    async def _conclude(self, request: messages.ConcludeJob) -> Ok:
         name = self._names.of(request.past.name, request.key)
         self.council.conclude(name)
         self._let_go(name)
@@ -195,8 +201,8 @@ class Service:
                 future.set_exception(errors.TemporaryError(why))
         self._waiting.clear()
 
-    async def _decided(self, one: Assignment) -> dict[str, Advice]:
-        decision = await self.pool.decide(Task(one.policy, one.view, self.council.rules.config))
+    async def _decided(self, one: PolicyTask) -> dict[str, Advice]:
+        decision = await self.pool.decide(PolicyQuery(one.policy, one.view, self.council.rules.config))
         return self.council.settle(one, decision, self._clock())
 
     def _let_go(self, name: str) -> None:
@@ -222,7 +228,7 @@ class Service:
         self._kept_at.update(dict.fromkeys(rows, now))
         return True
 
-    def _row(self, live: Live) -> dict[str, Any] | None:
+    def _row(self, live: LiveJobView) -> dict[str, Any] | None:
         """What is written down of a job; None: it says what cannot be, and others are written down all the same."""
         try:
             return persistence.row_of(live)
@@ -269,7 +275,7 @@ class Service:
         )
 
 
-def _shown(name: str, live: Live, now: float) -> messages.LiveJob:
+def _shown(name: str, live: LiveJobView, now: float) -> messages.LiveJob:
     order, said = live.order, live.advice
     return messages.LiveJob(
         name=name,

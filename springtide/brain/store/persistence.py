@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from springtide import errors
-from springtide.brain.decide.cluster_state import Council, Live
+from springtide.brain.decide.cluster_state import ClusterState, LiveJobView
 from springtide.brain.decide.pledges import Pledge
 from springtide.brain.decide.triggers import Administrator
 from springtide.brain.store import rows
@@ -22,7 +22,7 @@ _views = msgspec.msgpack.Decoder(JobView)
 _pledges = msgspec.msgpack.Decoder(Pledge)
 
 
-def row_of(live: Live) -> dict[str, Any]:
+def row_of(live: LiveJobView) -> dict[str, Any]:
     """One live job; one that no database could hold is refused."""
     name = live.view.name
     if not 0 <= live.epoch <= MOST_EPOCH:
@@ -43,7 +43,7 @@ def row_of(live: Live) -> dict[str, Any]:
     }
 
 
-def restore(council: Council, found: Iterable[Mapping[str, Any]], *, at: float) -> int:
+def restore(council: ClusterState, found: Iterable[Mapping[str, Any]], *, at: float) -> int:
     """Take back the jobs that were heard of lately; how many rows made no sense."""
     bad = 0
     for row in found:
@@ -57,11 +57,11 @@ def restore(council: Council, found: Iterable[Mapping[str, Any]], *, at: float) 
     return bad
 
 
-def _live_of(row: Mapping[str, Any], period_s: float) -> Live:
+def _live_of(row: Mapping[str, Any], period_s: float) -> LiveJobView:
     view = _views.decode(row["view"])
     if row["name"] != rows.storable(view.name) or not math.isfinite(row["seen_at"]):
         raise ValueError("a row that belongs to nobody")
-    return Live(
+    return LiveJobView(
         view=view,
         epoch=int(row["epoch"]),
         seen_at=float(row["seen_at"]),

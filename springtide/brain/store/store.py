@@ -32,7 +32,7 @@ NEWEST = 1000  # past jobs that a decision looks at: a warm start compares each 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class History:
+class StoredHistory:
     """Past jobs as the database has them."""
 
     jobs: tuple[PastJob, ...] = ()
@@ -41,7 +41,7 @@ class History:
     """Rows that made no sense."""
 
 
-class Store:
+class BrainStore:
     """One database. Made by `open_store`."""
 
     def __init__(self, engine: sa.Engine, where: str) -> None:
@@ -58,13 +58,13 @@ class Store:
             connection.execute(insert(schema.past_jobs).values(row).on_conflict_do_nothing())
             connection.execute(sa.delete(schema.live_jobs).where(schema.live_jobs.c.name == row["name"]))
 
-    def history(self, *, newest: int = NEWEST) -> History:
+    def history(self, *, newest: int = NEWEST) -> StoredHistory:
         past = schema.past_jobs
         asked = sa.select(past).order_by(past.c.ended_at.desc(), past.c.id.desc()).limit(newest)
         with self._transaction() as connection:
             found = [dict(row) for row in connection.execute(asked).mappings()]
         jobs, unreadable = rows.pasts_of(found[::-1])
-        return History(jobs=jobs, unreadable=unreadable)
+        return StoredHistory(jobs=jobs, unreadable=unreadable)
 
     def count(self) -> int:
         with self._transaction() as connection:
@@ -168,7 +168,7 @@ class Store:
             yield connection
 
 
-def open_store(url: str) -> Store:
+def open_store(url: str) -> BrainStore:
     """Open a database, make it if it is not there, bring it up to date."""
     parsed = parse(url)
     where = parsed.render_as_string(hide_password=True)
@@ -179,7 +179,7 @@ def open_store(url: str) -> Store:
         except BaseException:
             engine.dispose()
             raise
-    return Store(engine, where)
+    return BrainStore(engine, where)
 
 
 def parse(url: str) -> sa.URL:

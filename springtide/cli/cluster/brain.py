@@ -85,7 +85,7 @@ def serve(
 ) -> int:
     """Plan for all masters that ask, until Ctrl-C. Jobs and promises are kept: start it again and nothing is lost."""
     from springtide.brain.decide import algorithms as optimizers
-    from springtide.brain.decide.cluster_state import Rules
+    from springtide.brain.decide.cluster_state import BrainRules
     from springtide.brain.service import __main__
     from springtide.planning.policy import registry
     from springtide.telemetry import logs
@@ -95,11 +95,11 @@ def serve(
     algorithms = optimizers.parse(on or [])
     for name in {policy, *algorithms.values()}:
         registry.load(name)  # a mistake is said now
-    rules = Rules(
+    rules = BrainRules(
         capacity=parse_capacity(capacity), config=parse_planning(planning or [], policy), algorithms=algorithms,
         period_s=period, forget_s=forget,
     )  # fmt: skip
-    options = __main__.Options(
+    options = __main__.ServeOptions(
         rules=rules, folder=pathlib.Path(folder), listen=listen, database=database, secret_file=secret_file,
         executors=executors, tls=tls, standby=standby, health=health,
     )  # fmt: skip
@@ -177,7 +177,7 @@ def executors(
     from springtide.brain.service import messages as counsel
     from springtide.rpc.messages import messages
 
-    ask(counsel.Staff(number), messages.Ok, folder, brain, secret_file, tls)
+    ask(counsel.ResizeExecutors(number), messages.Ok, folder, brain, secret_file, tls)
     print(f"{number} executor{'s' if number > 1 else ''} from now on")
     return 0
 
@@ -213,7 +213,7 @@ def parse_planning(pairs: list[str], policy: str) -> Any:
 def ask(request: Any, wanted: type, folder: str, address: str, secret_file: str, tls: str) -> Any:
     from springtide import config
     from springtide.brain.service import __main__
-    from springtide.brain.service.client import Remote
+    from springtide.brain.service.client import RemoteAdviser
     from springtide.rpc.transport import master_file
 
     where = master_file.read(__main__.where_file(pathlib.Path(folder)))
@@ -224,7 +224,7 @@ def ask(request: Any, wanted: type, folder: str, address: str, secret_file: str,
     secret = config.read_secret(secret_file or str(__main__.secret_file(pathlib.Path(folder))), "the brain's secret")
 
     async def asked() -> Any:
-        remote = Remote(address, secret, certificates=certificates, connect_s=2.0, answer_s=10.0)
+        remote = RemoteAdviser(address, secret, certificates=certificates, connect_s=2.0, answer_s=10.0)
         try:
             return await remote.ask(request)
         finally:

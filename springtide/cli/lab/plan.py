@@ -22,9 +22,9 @@ from springtide.domain.core.shape import Shape
 from springtide.domain.plan.plan import Decision
 from springtide.launch.spec import field_overrides
 from springtide.planning.perf_model.equations import TERMS
-from springtide.planning.perf_model.fit import Fitted
+from springtide.planning.perf_model.fit import FittedModel
 from springtide.planning.policy import explain, registry
-from springtide.planning.policy.explain import Option, Outlook
+from springtide.planning.policy.explain import JobOutlook, ShapeOption
 from springtide.telemetry import planner_views
 
 FILES = (".yaml", ".yml", ".json")
@@ -83,11 +83,11 @@ def is_spec(path: pathlib.Path) -> bool:
     return bool(re.search(r"^(kind: *ElasticJob|script:|  script:)", text, flags=re.M)) and "\njobs:" not in f"\n{text}"
 
 
-def show(screen: console.Console, one: Outlook) -> None:
+def show(screen: console.Console, one: JobOutlook) -> None:
     speed = f", {one.measured:,.0f} samples/s measured" if one.measured else ""
     screen.print(f"\njob {one.job}{speed}", style="bold")
     print("\n".join(wrap(f"model   {one.model.why}")))
-    if isinstance(one.model, Fitted):
+    if isinstance(one.model, FittedModel):
         screen.print(coefficients(one.model, one.shares))
     if one.probe is not None:
         print("\n".join(wrap(f"measure next: {one.probe.shape} ({told(one.probe.tells)})")))
@@ -108,7 +108,7 @@ def told(tells: float) -> str:
     )
 
 
-def coefficients(model: Fitted, shares: tuple[float, ...] | None) -> table.Table:
+def coefficients(model: FittedModel, shares: tuple[float, ...] | None) -> table.Table:
     shown = table.Table(box=rich_box.SIMPLE, padding=(0, 1))
     for column in ("", "value", "what", "of a step", "off by"):
         shown.add_column(column, justify="left" if column in {"", "what"} else "right")
@@ -121,7 +121,7 @@ def coefficients(model: Fitted, shares: tuple[float, ...] | None) -> table.Table
     return shown
 
 
-def candidates(options: tuple[Option, ...]) -> table.Table:
+def candidates(options: tuple[ShapeOption, ...]) -> table.Table:
     shown = table.Table(box=rich_box.SIMPLE, padding=(0, 1))
     for column in ("", "workers", "servers", "cores", "cost/h", "samples/s", ""):
         shown.add_column(column, justify="right" if column in {"cores", "cost/h", "samples/s"} else "left")
@@ -139,7 +139,7 @@ def sides(shape: Shape) -> tuple[str, str]:
     return f"{shape.workers} x {shape.worker_cpu:.3g}", f"{shape.servers} x {shape.server_cpu:.3g}"
 
 
-def as_object(path: pathlib.Path, policy: str, decision: Decision, seen: tuple[Outlook, ...]) -> dict[str, Any]:
+def as_object(path: pathlib.Path, policy: str, decision: Decision, seen: tuple[JobOutlook, ...]) -> dict[str, Any]:
     return {
         "source": str(path), "policy": policy, "why": decision.why, "notes": decision.notes,
         "jobs": [
@@ -153,7 +153,7 @@ def as_object(path: pathlib.Path, policy: str, decision: Decision, seen: tuple[O
 
 
 def model(found: Any) -> dict[str, Any]:
-    if not isinstance(found, Fitted):
+    if not isinstance(found, FittedModel):
         return {"why": found.why, "fitted": False}
     return {
         "fitted": True, "why": found.why, "coefficients": found.coefficients, "rmsle": found.rmsle, "mape": found.mape,

@@ -18,8 +18,8 @@ from springtide.sim.engine import oracle, systems
 from springtide.sim.engine.simulation import Simulation, Story, Watch
 from springtide.sim.report import measure, plots, report
 from springtide.sim.world import trace, workload
-from springtide.sim.world.parameters import World
-from springtide.sim.world.world import Job
+from springtide.sim.world.parameters import ClusterWorld
+from springtide.sim.world.world import TrueJob
 
 ORACLE = "oracle"
 DEFAULTS = ("static", "springtide")
@@ -39,7 +39,7 @@ def simulate(
         read = trace.read(pathlib.Path(path))
         world, work, what = read.world, read.jobs, f"{len(read.jobs)} jobs of {path}"
     else:
-        world = World()
+        world = ClusterWorld()
         work, what = workload.jobs(world, jobs, seed), f"{jobs} jobs drawn from seed {seed}"
     contestants = [system(name, work) for name in chosen]
     stories: dict[str, Story] = {}
@@ -74,7 +74,7 @@ def outcome(stories: Mapping[str, Story]) -> int:
     return 1 if useless else 0
 
 
-def run(world: World, jobs: Sequence[Job], system: systems.System, watch: Watch | None = None) -> Story:
+def run(world: ClusterWorld, jobs: Sequence[TrueJob], system: systems.System, watch: Watch | None = None) -> Story:
     """Simulate one system, without the exact solver: its time limit is in real time."""
     return Simulation(world, jobs, system, config=PlanningConfig(exact_seconds=0.0), watch=watch).run()
 
@@ -94,7 +94,7 @@ def progress(name: str, total: int) -> Iterator[Watch | None]:
         yield lambda now, ended: shown.update(task, completed=min(ended, total))
 
 
-def system(name: str, jobs: Sequence[Job]) -> systems.System:
+def system(name: str, jobs: Sequence[TrueJob]) -> systems.System:
     if name == ORACLE:
         return oracle.oracle(jobs)
     if name not in registry.names() and ":" not in name:

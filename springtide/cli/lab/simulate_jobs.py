@@ -18,10 +18,10 @@ from springtide.cli.lab.simulate import progress, system
 from springtide.domain.spec.job_spec import JobPhase
 from springtide.sim.jobs import fleet, virtual_loop
 from springtide.sim.jobs.fleet import Fleet
-from springtide.sim.jobs.job import Outcome
+from springtide.sim.jobs.job import VirtualOutcome
 from springtide.sim.report.report import WIDTH
 from springtide.sim.world import trace, workload
-from springtide.sim.world.parameters import World
+from springtide.sim.world.parameters import ClusterWorld
 
 JOBS, POLICY = 5, "springtide"
 
@@ -37,14 +37,14 @@ def simulate(
         read = trace.read(pathlib.Path(path))
         world, work, what = read.world, read.jobs, f"{len(read.jobs)} jobs of {path}"
     else:
-        world = World()
+        world = ClusterWorld()
         work, what = workload.jobs(world, jobs or JOBS, seed), f"{jobs or JOBS} jobs drawn from seed {seed}"
     chosen = system(names[0] if names else POLICY, work)
     began = time.process_time()
     with progress(chosen.name, len(work)) as watch, tempfile.TemporaryDirectory(prefix="springtide-sim-") as folder:
 
         async def run() -> Fleet:
-            return await fleet.Running(world, work, chosen, pathlib.Path(folder), watch=watch).run()
+            return await fleet.FleetRun(world, work, chosen, pathlib.Path(folder), watch=watch).run()
 
         found = virtual_loop.run(run())
     seconds = time.process_time() - began
@@ -78,7 +78,7 @@ def show(found: Fleet, *, title: str) -> None:
             screen.print(f"{one.name} is not right: {trouble(one)}")
 
 
-def trouble(one: Outcome) -> str:
+def trouble(one: VirtualOutcome) -> str:
     if one.phase is not JobPhase.FINISHED:
         return f"{one.phase}: {one.why}"
     if not one.counts.right:

@@ -18,8 +18,8 @@ from springtide.brain.forecasting import registry as models
 from springtide.data.stream import traffic as traces
 from springtide.planning.online.forecast import backtest
 from springtide.planning.online.forecast import registry as forecasters
-from springtide.planning.online.forecast.backtest import Score
-from springtide.planning.online.forecast.traffic import DAY_S, Forecast, History
+from springtide.planning.online.forecast.backtest import BacktestScore
+from springtide.planning.online.forecast.traffic import DAY_S, PastTraffic, RateForecast
 
 STEP_S = 600.0
 SHOWN_H = 3
@@ -52,13 +52,13 @@ def forecast(
     return 0
 
 
-def read(path: pathlib.Path, step_s: float | None) -> History:
+def read(path: pathlib.Path, step_s: float | None) -> PastTraffic:
     trace = traces.read_trace(file_input.read(path, what=f"a {traces.TRACE}").splitlines(), str(path))
     step_s = step_s or max(STEP_S, float(np.median(np.diff(trace.at_s))))
-    return History.of(trace.at_s, trace.rate, step_s)
+    return PastTraffic.of(trace.at_s, trace.rate, step_s)
 
 
-def show(path: str, history: History, scores: dict[str, Score], known_days: int) -> None:
+def show(path: str, history: PastTraffic, scores: dict[str, BacktestScore], known_days: int) -> None:
     screen = console.Console(width=80, highlight=False)
     tried = next(iter(scores.values())).tried
     screen.print(
@@ -73,7 +73,7 @@ def show(path: str, history: History, scores: dict[str, Score], known_days: int)
     screen.print(shown)
 
 
-def show_day(said: Forecast) -> None:
+def show_day(said: RateForecast) -> None:
     shown = table.Table(box=rich_box.SIMPLE, padding=(0, 1))
     for column in ("hours from now", "low", "samples/s", "high"):
         shown.add_column(column, justify="right")

@@ -19,7 +19,7 @@ class Autosize:
         self._cores = cores
         self._every_s = every_s
         self._tuning = tuner.begin(FeedRules(cpu=1.0, most=max(0, cores - 1), every_s=every_s))
-        self._words: deque[observation.Told] = deque()
+        self._words: deque[observation.TrainerReport] = deque()
         self._decided_at: float | None = None
         self._changed_at = float("-inf")
         self._workers = 0
@@ -33,7 +33,7 @@ class Autosize:
         if state.workers != self._workers:
             self._workers, self._changed_at = state.workers, at
         if not self._words or at - self._words[-1].at >= self._every_s / 20:
-            self._words.append(observation.Told(at, state))
+            self._words.append(observation.TrainerReport(at, state))
         if at - self._decided_at < self._every_s:
             return None
         since = max(self._decided_at, observation.settled_at(self._changed_at, self._every_s))

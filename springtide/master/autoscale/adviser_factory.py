@@ -9,9 +9,9 @@ import socket
 from dataclasses import replace
 
 from springtide import config
-from springtide.brain.service.client import Remote
-from springtide.brain.service.embedded import Embedded
-from springtide.brain.service.failover import Either
+from springtide.brain.service.client import RemoteAdviser
+from springtide.brain.service.embedded import EmbeddedAdviser
+from springtide.brain.service.failover import FailoverAdviser
 from springtide.domain.plan.advice import Adviser
 from springtide.domain.spec.plan_rules import PlanRules
 
@@ -24,9 +24,9 @@ def make_adviser(rules: PlanRules, *, folder: str = "") -> Adviser:
     assert rules.bounds is not None
     quota, most = rules.bounds.quota, rules.bounds.most
     beyond = rules.config.extra_workers * most.worker_cpu  # of low priority: they have only what others leave
-    own = Embedded(rules.history, rules.config, replace(quota, cpu=quota.cpu + beyond))
+    own = EmbeddedAdviser(rules.history, rules.config, replace(quota, cpu=quota.cpu + beyond))
     if not rules.brain:
         return own
     secret = config.read_secret(str(pathlib.Path(rules.brain_secret_file or SECRET)), "the brain's secret")
     key = rules.key or f"{socket.gethostname()}:{folder}"
-    return Either(Remote(rules.brain, secret, key=key, certificates=rules.brain_tls), own)
+    return FailoverAdviser(RemoteAdviser(rules.brain, secret, key=key, certificates=rules.brain_tls), own)

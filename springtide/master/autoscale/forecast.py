@@ -16,8 +16,8 @@ from springtide import private_files
 from springtide.domain.data.online_view import TrafficOutlook
 from springtide.domain.spec.online_job import OnlineJob, TrafficStep
 from springtide.planning.online.forecast.correction import LOOKED_AT_S, outlook
-from springtide.planning.online.forecast.history import KEPT_S, STEP_S, Traffic
-from springtide.planning.online.forecast.traffic import Forecast, History
+from springtide.planning.online.forecast.history import KEPT_S, STEP_S, TrafficHistory
+from springtide.planning.online.forecast.traffic import PastTraffic, RateForecast
 from springtide.telemetry import time_series
 from springtide.telemetry.events import as_disk_error
 from springtide.telemetry.logs import RunFiles
@@ -35,7 +35,7 @@ class Forecaster(Protocol):
     trouble: str
     """Why it is not the forecaster that was asked for; empty: it is."""
 
-    async def forecast(self, history: History, steps: int, *, at: float) -> Forecast:
+    async def forecast(self, history: PastTraffic, steps: int, *, at: float) -> RateForecast:
         """The next steps."""
         ...
 
@@ -50,7 +50,7 @@ class TrafficForecast:
     def __init__(self, job: OnlineJob, forecasts: Forecaster, files: RunFiles, *, wall: float, at: float) -> None:
         """`files`: of the run; `wall` and `at`: time of day now, and the clock's."""
         self._speedup, self._forecasts, self._since = job.speedup, forecasts, wall - at
-        self._traffic = Traffic()
+        self._traffic = TrafficHistory()
         self._path = files.forecast
         self._file = Series(files.traffic, TrafficStep, most=math.ceil(KEPT_S / STEP_S))
         given = time_series.read(pathlib.Path(job.history), TrafficStep, strict=True) if job.history else []
@@ -102,7 +102,7 @@ class TrafficForecast:
             )
         if self._made is None or step != self._begins:
             over = min(round(LOOKED_AT_S / STEP_S), len(history.values) - 1)
-            before = History(step_s=STEP_S, values=history.values[: len(history.values) - over])
+            before = PastTraffic(step_s=STEP_S, values=history.values[: len(history.values) - over])
             said = await self._forecasts.forecast(before, self._traffic.day + over, at=at - over * STEP_S)
             self._made = outlook(said, history.values[len(history.values) - over :])
             self._begins = step

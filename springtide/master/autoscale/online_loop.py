@@ -40,7 +40,7 @@ from springtide.master.core.context import MasterContext
 from springtide.planning.online.capacity import learner, measurements
 from springtide.planning.online.capacity.capacity_model import Kind, solver
 from springtide.planning.online.scaling import decision
-from springtide.planning.online.scaling.slo_metrics import Kept
+from springtide.planning.online.scaling.slo_metrics import SloSums
 from springtide.rpc.messages.messages import MemberReport
 from springtide.telemetry.logs import RunFiles
 from springtide.telemetry.time_series import Series
@@ -63,9 +63,9 @@ _NUMBERS = re.compile(r"\d[\d,.:]*")
 class OnlineNotes(msgspec.Struct, frozen=True):
     """What survives the master."""
 
-    learned: learner.Learned = learner.Learned()
+    learned: learner.LearnedCapacity = learner.LearnedCapacity()
     """What so many workers can train: samples a second of the clock."""
-    kept: Kept = Kept()
+    kept: SloSums = SloSums()
     scalings: int = 0
     marks: dict[int, backups.SlowMark] = msgspec.field(default_factory=dict)
     """By rank, who counts as slow."""

@@ -16,7 +16,7 @@ from springtide.domain.plan.view import LaunchTime
 from springtide.domain.spec.plan_rules import PlanRules
 from springtide.job.core.nodes import NodeState, RoleNode
 from springtide.planning.perf_model import profiles as observe
-from springtide.planning.perf_model.profiles import Change, Reading, Spent
+from springtide.planning.perf_model.profiles import CoreSeconds, ShapeChange, WorkerReading
 from springtide.rpc.messages.messages import MemberReport
 
 KEPT_S = 300.0  # of one shape: what is older says little about now
@@ -53,13 +53,13 @@ class Profiler:
         self._rules = rules
         self.era: ShapePeriod | None = None
         self.launches: deque[LaunchTime] = deque(maxlen=KEPT_LAUNCHES)
-        self._readings: deque[Reading] = deque(maxlen=MOST_READINGS)
+        self._readings: deque[WorkerReading] = deque(maxlen=MOST_READINGS)
         self._before: list[Profile] = []
         """Of shapes that the job had."""
         self._steps: dict[int, int] = {}
         """Of each worker's life, by its last reading in this shape."""
         self._used: dict[Life, deque[tuple[float, float]]] = {}
-        self._spent: deque[Spent] = deque(maxlen=MOST_COUNTS)
+        self._spent: deque[CoreSeconds] = deque(maxlen=MOST_COUNTS)
         self._spenders: frozenset[Life] = frozenset()
         """Whose core-seconds these are."""
         self._awaited: dict[Life, float] = {}
@@ -69,7 +69,7 @@ class Profiler:
         if self.era is None or role.kind is not RoleKind.WORKER or not report.step:
             return
         life = role.rank + LIVES * incarnation
-        self._readings.append(Reading(at=at, worker=life, timing=timing_of(report)))
+        self._readings.append(WorkerReading(at=at, worker=life, timing=timing_of(report)))
         self._steps[life] = self._readings[-1].timing.steps
         while self._readings[0].at < at - KEPT_S:
             self._readings.popleft()
@@ -142,7 +142,7 @@ class Profiler:
         )
         last = self._spent[-1] if self._spent else None
         if last is None or (at >= last.at + USE_EVERY_S and (workers, servers) != (last.workers, last.servers)):
-            self._spent.append(Spent(at=at, workers=workers, servers=servers))
+            self._spent.append(CoreSeconds(at=at, workers=workers, servers=servers))
 
     def _see_launches(self, nodes: list[RoleNode], at: float) -> None:
         waiting = {Life(node.role, node.incarnation): node for node in nodes if node.state is NodeState.EXPECTED}
@@ -164,11 +164,11 @@ class ProfileWindow:
     """What was seen so far, as it was at one moment."""
 
     era: ShapePeriod | None
-    readings: tuple[Reading, ...]
+    readings: tuple[WorkerReading, ...]
     before: tuple[Profile, ...]
     batch: int
     rules: PlanRules
-    spent: tuple[Spent, ...] = ()
+    spent: tuple[CoreSeconds, ...] = ()
 
     def profiles(self) -> tuple[Profile, ...]:
         """Of all shapes, oldest first."""
@@ -178,10 +178,10 @@ class ProfileWindow:
         """Of the shape that the job has."""
         if self.era is None:
             return ()
-        rules = observe.Rules(
+        rules = observe.ProfileRules(
             settle_s=self.rules.settle_s, window_s=self.rules.window_s, warm_up_steps=self.rules.warm_up_steps
         )
-        change = Change(at=self.era.since, shape=self.era.shape)
+        change = ShapeChange(at=self.era.since, shape=self.era.shape)
         return observe.observe(self.readings, [change], batch=self.batch, rules=rules, spent=self.spent).profiles
 
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 
 from springtide.domain.core.roles import Life, Role
 from springtide.domain.data.streams import StreamUse
-from springtide.planning.online.capacity.measurements import Work
-from springtide.planning.online.scaling.record_age import Ends, lag_s
+from springtide.planning.online.capacity.measurements import WorkerWork
+from springtide.planning.online.scaling.record_age import PartitionEnds, lag_s
 
 MOST_LOOKS = 600
 
@@ -25,7 +25,7 @@ class PartitionStats:
     trained: int
     end: int
     oldest_at: float
-    ends: Ends = field(default_factory=Ends)
+    ends: PartitionEnds = field(default_factory=PartitionEnds)
 
 
 class StreamStats:
@@ -41,7 +41,7 @@ class StreamStats:
         """Counted by lives that are over."""
         self._begun = 0
         """Offsets that partitions ended with when they were first heard of: nobody knows when those came."""
-        self._looks: deque[tuple[float, dict[Life, Work]]] = deque(maxlen=MOST_LOOKS)
+        self._looks: deque[tuple[float, dict[Life, WorkerWork]]] = deque(maxlen=MOST_LOOKS)
 
     def heard(self, role: Role, incarnation: int, use: StreamUse, *, at: float) -> None:
         """A worker's report."""
@@ -100,13 +100,13 @@ class StreamStats:
     def look(self, alive: Collection[Life], *, at: float) -> None:
         """Note how far the living workers are."""
         works = {
-            life: Work(use.records, use.busy_s, use.waited_s, use.steps)
+            life: WorkerWork(use.records, use.busy_s, use.waited_s, use.steps)
             for life, use in self.uses.values()
             if life in alive
         }
         self._looks.append((at, works))
 
-    def works(self, seconds: float, alive: Collection[Life], *, at: float) -> dict[int, Work]:
+    def works(self, seconds: float, alive: Collection[Life], *, at: float) -> dict[int, WorkerWork]:
         """What each living worker did in the last so many seconds, by rank; only those that were there all the time."""
         if not self._looks:
             return {}

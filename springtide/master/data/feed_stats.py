@@ -16,7 +16,7 @@ from springtide.job.core.nodes import ALIVE, NodeState, RoleNode
 from springtide.job.scaling import data_workers
 from springtide.job.state import JobState
 from springtide.planning.dataworkers.tuning import observation
-from springtide.planning.dataworkers.tuning.observation import Cores, StageCores, Told
+from springtide.planning.dataworkers.tuning.observation import Cores, StageCores, TrainerReport
 
 USE_EVERY_S = 1.0  # between two readings of a role's processor seconds
 KEPT = 4096  # words of a trainer, readings of a role: an hour of seconds
@@ -37,13 +37,13 @@ class FeedStats:
     """Of one job."""
 
     def __init__(self) -> None:
-        self._told: dict[Life, deque[Told]] = {}
+        self._told: dict[Life, deque[TrainerReport]] = {}
         self._used: dict[Life, deque[tuple[float, float]]] = {}
 
     def heard(self, role: Role, incarnation: int, state: FeedState | None, *, at: float) -> None:
         """The word of one who is fed: a trainer, or a data worker that others come before."""
         if state is not None:
-            self._told.setdefault(Life(role, incarnation), deque(maxlen=KEPT)).append(Told(at, state))
+            self._told.setdefault(Life(role, incarnation), deque(maxlen=KEPT)).append(TrainerReport(at, state))
 
     def measure(self, usage: Mapping[Role, RoleUsage], *, at: float) -> None:
         """What the agent measured last."""
@@ -99,7 +99,7 @@ class FeedStats:
         used = _mean([self._used_by(node, since) for node in nodes])
         return StageCores(len(nodes), _mean([node.cpu or 0.0 for node in nodes]), used, gpu)
 
-    def _living(self, state: JobState) -> dict[Life, Sequence[Told]]:
+    def _living(self, state: JobState) -> dict[Life, Sequence[TrainerReport]]:
         nodes = [node for node in state.of_kind(RoleKind.WORKER) if node.state in ALIVE]
         return {life: self._told[life] for node in nodes if (life := _life(node)) in self._told}
 

@@ -67,7 +67,7 @@ class GrantRelease:
             if limit is None or first is None:
                 return None
             return grant_release.eased(
-                grant_release.Extra(limit=limit, usual=first, most=most, watched_s=now - seen.began)
+                grant_release.ServerGrant(limit=limit, usual=first, most=most, watched_s=now - seen.began)
             )
 
         cpu = eased(node.cpu, usual.cpu, seen.most_cpu)

@@ -75,11 +75,11 @@ class ServerGuards:
 
     def __init__(self, record: JobRecord, rollout: SlotMigration, happen: Callable[[events.Event], None]) -> None:
         self._record, self._rollout, self._happen = record, rollout, happen
-        self._seen: list[growth.Seen] = []
+        self._seen: list[growth.RowCount] = []
         self._watched: dict[int, ServerHistory] = {}
         self._rest_until = 0.0
         self._easing = GrantRelease()
-        self.ahead: tuple[oom.Forecast, ...] = ()
+        self.ahead: tuple[oom.MemoryForecast, ...] = ()
         """What became of memory when it was looked at last."""
         self.refused: tuple[float, events.Event, str] | None = None
         """What could not be done about a finding, when, and why not."""
@@ -172,7 +172,7 @@ class ServerGuards:
                 watched.sums.popleft()
         samples = float(self._record.book.samples_done)
         if rows and samples > (self._seen[-1].samples if self._seen else 0.0):
-            self._seen.append(growth.Seen(samples, rows))
+            self._seen.append(growth.RowCount(samples, rows))
             if len(self._seen) > POINTS:
                 self._seen = self._seen[1::2]
 
@@ -201,7 +201,7 @@ class ServerGuards:
 
     def _look_ahead(
         self, nodes: list[RoleNode], tally: ProgressTally, usage: Mapping[Role, RoleUsage]
-    ) -> tuple[oom.Forecast, ...]:
+    ) -> tuple[oom.MemoryForecast, ...]:
         """Every server as far as can be seen; none where memory has no limit, or nothing is known yet."""
         readings = [one for node in nodes if (one := self._reading(node, tally, usage)) is not None]
         if not self._seen or len(readings) != len(nodes):
@@ -213,14 +213,16 @@ class ServerGuards:
         """Samples up to which memory is foretold."""
         return growth.horizon(self._seen, float(samples_in_all(self._record.book)))
 
-    def _reading(self, node: RoleNode, tally: ProgressTally, usage: Mapping[Role, RoleUsage]) -> oom.Reading | None:
+    def _reading(
+        self, node: RoleNode, tally: ProgressTally, usage: Mapping[Role, RoleUsage]
+    ) -> oom.ServerMemory | None:
         """None: its memory has no limit, or is not known yet."""
         used, report = usage.get(node.role), tally.reports.get(node.role)
         if used is None or not used.memory_limit or not used.memory or report is None:
             return None
         held = report.counters.get("table_bytes", 0.0)
         live = self._rollout.bytes_on(node.role.rank)
-        return oom.Reading(
+        return oom.ServerMemory(
             server=node.role.rank,
             live=live,
             held=held,
@@ -246,7 +248,7 @@ class ServerGuards:
                 return events.ServerReplaced(verdict.rank, verdict.why)
         return None
 
-    def _far_behind(self, nodes: list[RoleNode], usage: Mapping[Role, RoleUsage]) -> hot_servers.Verdict | None:
+    def _far_behind(self, nodes: list[RoleNode], usage: Mapping[Role, RoleUsage]) -> hot_servers.ServerVerdict | None:
         """By the last report and by the one before it: one alone may only have been kept waiting for a processor."""
         found = []
         for ago in (0, 1):
@@ -255,14 +257,14 @@ class ServerGuards:
         last, before = found
         return last if last is not None and before is not None and last.rank == before.rank else None
 
-    def _quota(self, node: RoleNode, at_least_s: float) -> hot_servers.Quota | None:
+    def _quota(self, node: RoleNode, at_least_s: float) -> hot_servers.CpuQuotaUse | None:
         """What its machine let it have of late. None: it has no limit, or was not measured for so long."""
         seen = self._watched[node.role.rank].measured
         earlier = [one for one in seen if one.at <= seen[-1].at - at_least_s]
         if not earlier:
             return None
         seconds, first, last = seen[-1].at - earlier[-1].at, earlier[-1].usage, seen[-1].usage
-        return hot_servers.Quota(
+        return hot_servers.CpuQuotaUse(
             rank=node.role.rank,
             due=seen[-1].due,
             cpu=(last.cpu_s - first.cpu_s) / seconds,
@@ -270,7 +272,9 @@ class ServerGuards:
             seconds=seconds,
         )
 
-    def _relieve(self, verdict: hot_servers.Verdict, paces: list[hot_servers.Pace], workers: int) -> events.Event:
+    def _relieve(
+        self, verdict: hot_servers.ServerVerdict, paces: list[hot_servers.ServerPace], workers: int
+    ) -> events.Event:
         hot = next(one for one in paces if one.rank == verdict.rank)
         relief = hot_servers.relieve(
             hot,
@@ -291,7 +295,7 @@ class ServerGuards:
         room = [oom.room(one.memory, one.memory_limit) if one else 0.0 for one in others]
         return sum(room) >= oom.SLACK * self._rollout.bytes_on(rank)
 
-    def _pace(self, node: RoleNode, usage: Mapping[Role, RoleUsage]) -> hot_servers.Pace | None:
+    def _pace(self, node: RoleNode, usage: Mapping[Role, RoleUsage]) -> hot_servers.ServerPace | None:
         """Over the window, whose odd seconds do not count. None: it has not been watched for long enough."""
         sums = self._watched[node.role.rank].sums
         if not sums or sums[-1].at - sums[0].at < self.rules.window_s / 2:
@@ -299,7 +303,9 @@ class ServerGuards:
         usual = median(_ns_a_key(first, last) for first, last in itertools.pairwise(sums))
         return replace(_between(node, sums[0], sums[-1], usage), ns_a_key=usual)
 
-    def _reported_pace(self, node: RoleNode, usage: Mapping[Role, RoleUsage], ago: int) -> hot_servers.Pace | None:
+    def _reported_pace(
+        self, node: RoleNode, usage: Mapping[Role, RoleUsage], ago: int
+    ) -> hot_servers.ServerPace | None:
         """From one report to the next: the last two, or the two before. None: there are none."""
         watched = self._watched[node.role.rank]
         if len(watched.sums) < ago + 2:
@@ -308,9 +314,11 @@ class ServerGuards:
         return _between(node, first, last, usage) if last.at - first.at >= LATEST_S else None
 
 
-def _between(node: RoleNode, first: ServerSums, last: ServerSums, usage: Mapping[Role, RoleUsage]) -> hot_servers.Pace:
+def _between(
+    node: RoleNode, first: ServerSums, last: ServerSums, usage: Mapping[Role, RoleUsage]
+) -> hot_servers.ServerPace:
     seconds = last.at - first.at
-    return hot_servers.Pace(
+    return hot_servers.ServerPace(
         rank=node.role.rank,
         keys_s=(last.keys - first.keys) / seconds,
         ns_a_key=_ns_a_key(first, last),

@@ -1,6 +1,6 @@
 """Pure. What a measured job could have: its fitted model over the shapes worth having, as a `Bid`.
 
-In: jobs that are `Ready`, each with its model (`planning.perf_model.fit`). Out: a `Bid` each, or why there is none.
+In: jobs that are `ReadyJob`, each with its model (`planning.perf_model.fit`). Out: a `Bid` each, or why there is none.
 Next: `planning.allocate.choose`. All jobs go through the same few array operations.
 
 A model is trusted near what was measured, and nowhere beyond what cores can do (`planning.perf_model.core_speed`).
@@ -23,15 +23,15 @@ from springtide.planning.allocate.choose import UNENDING_S
 from springtide.planning.allocate.options import Bid
 from springtide.planning.allocate.priorities import Standing
 from springtide.planning.candidates import clamp, pareto
-from springtide.planning.candidates.query import Ask
+from springtide.planning.candidates.query import FrontQuery
 from springtide.planning.lifecycle import rollback
-from springtide.planning.lifecycle.stages import Ready
+from springtide.planning.lifecycle.stages import ReadyJob
 from springtide.planning.perf_model import core_speed, equations, measurements, ragged, trust_region
-from springtide.planning.perf_model.core_speed import Pace
+from springtide.planning.perf_model.core_speed import CoreSpeed
 from springtide.planning.perf_model.equations import Models, Shapes
-from springtide.planning.perf_model.fit import Fitted
-from springtide.planning.perf_model.ragged import Index, Rows
-from springtide.planning.perf_model.shape_columns import Columns, columns, joined
+from springtide.planning.perf_model.fit import FittedModel
+from springtide.planning.perf_model.ragged import Index, RaggedRows
+from springtide.planning.perf_model.shape_columns import ShapeColumns, columns, joined
 
 Floats = NDArray[np.float64]
 CPUS = ("worker_cpu", "server_cpu")
@@ -50,9 +50,9 @@ COST_STEPS = 128
 class Bidder(NamedTuple):
     """One job that is to bid."""
 
-    ready: Ready
-    fitted: Fitted
-    pace: Pace
+    ready: ReadyJob
+    fitted: FittedModel
+    pace: CoreSpeed
 
     @property
     def need(self) -> MemoryNeed:
@@ -71,7 +71,7 @@ class Bidder(NamedTuple):
         return bool(self.fitted.facts.group) and len(set(self.fitted.table.settings[:, 0].tolist())) < 2
 
 
-class Held(NamedTuple):
+class HeldShapes(NamedTuple):
     """What a job has now and needs, one number a shape of its own."""
 
     worker_cpu: Floats
@@ -83,7 +83,7 @@ class Held(NamedTuple):
     server_known: Floats
 
 
-Look = Callable[[Sequence[Bidder], Sequence[MemoryNeed], PlanningConfig], tuple[Columns, Rows]]
+Look = Callable[[Sequence[Bidder], Sequence[MemoryNeed], PlanningConfig], tuple[ShapeColumns, RaggedRows]]
 """Shapes of some jobs that may be worth having, and whose they are."""
 
 
@@ -114,12 +114,14 @@ def _bids(bidders: Sequence[Bidder], look: Look, view: ClusterView, config: Plan
     found: list[Bid | str] = []
     for one, first, length in zip(bidders, both.starts.tolist(), both.lengths.tolist(), strict=True):
         mine = slice(first, first + length)
-        mine_only = Columns(*(column[mine] for column in whole))
+        mine_only = ShapeColumns(*(column[mine] for column in whole))
         found.append(_bid(one, *_not_refuted(one, mine_only, speeds[mine], config), view))
     return found
 
 
-def _not_refuted(one: Bidder, shapes: Columns, speed: Floats, config: PlanningConfig) -> tuple[Columns, Floats]:
+def _not_refuted(
+    one: Bidder, shapes: ShapeColumns, speed: Floats, config: PlanningConfig
+) -> tuple[ShapeColumns, Floats]:
     """Without the shape that the job came back from: its model may promise the same of it again."""
     shape = rollback.refuted(one.ready.job, config)
     if shape is None or rollback.alike(shape, one.ready.measured.shape):
@@ -129,7 +131,7 @@ def _not_refuted(one: Bidder, shapes: Columns, speed: Floats, config: PlanningCo
     return (shapes.taken(~same), speed[~same]) if same.any() else (shapes, speed)
 
 
-def _bid(one: Bidder, shapes: Columns, speed: Floats, view: ClusterView) -> Bid | str:
+def _bid(one: Bidder, shapes: ShapeColumns, speed: Floats, view: ClusterView) -> Bid | str:
     if not len(speed):
         return "no shape within its bounds is worth having"
     job, now = one.ready.job, one.ready.measured.shape
@@ -150,9 +152,9 @@ def _bid(one: Bidder, shapes: Columns, speed: Floats, view: ClusterView) -> Bid 
 
 def _worth_having(
     bidders: Sequence[Bidder], needs: Sequence[MemoryNeed], config: PlanningConfig
-) -> tuple[Columns, Rows]:
+) -> tuple[ShapeColumns, RaggedRows]:
     asks = [
-        Ask(
+        FrontQuery(
             coefficients=one.fitted.coefficients,
             facts=one.fitted.facts,
             bounds=allowed(one.ready.job.bounds, config),
@@ -168,25 +170,27 @@ def _worth_having(
     return _with_memory(joined(*parts), _held(bidders, needs, rows)), rows
 
 
-def _nearby(bidders: Sequence[Bidder], needs: Sequence[MemoryNeed], config: PlanningConfig) -> tuple[Columns, Rows]:
+def _nearby(
+    bidders: Sequence[Bidder], needs: Sequence[MemoryNeed], config: PlanningConfig
+) -> tuple[ShapeColumns, RaggedRows]:
     """Shapes near what was measured, of models that cannot tell everything apart yet."""
     limits = [allowed(one.ready.job.bounds, config) for one in bidders]
     around = []
     for one, need, limit in zip(bidders, needs, limits, strict=True):
         now = one.ready.measured.shape
-        around.append(trust_region.Around(measurements.shapes(one.ready.job) or {now}, now, limit, need))
+        around.append(trust_region.TrustRegion(measurements.shapes(one.ready.job) or {now}, now, limit, need))
     shapes, rows = trust_region.shapes(around)
     shapes = _with_memory(shapes, _held(bidders, needs, rows))
     fits = trust_region.inside(shapes, rows, limits)
     return shapes.taken(fits), rows.only(fits)
 
 
-def _held(bidders: Sequence[Bidder], needs: Sequence[MemoryNeed], rows: Rows) -> Held:
+def _held(bidders: Sequence[Bidder], needs: Sequence[MemoryNeed], rows: RaggedRows) -> HeldShapes:
     found = []
     for one, need in zip(bidders, needs, strict=True):
         now, known = one.ready.measured.shape, (need.worker > 0, need.server > 0 or need.rows > 0)
         found.append((now.worker_cpu, now.server_cpu, now.worker_memory, now.server_memory, *known))
-    return Held(*np.array(found, dtype=float).T.take(rows.owner, axis=1))
+    return HeldShapes(*np.array(found, dtype=float).T.take(rows.owner, axis=1))
 
 
 def allowed(bounds: ShapeBounds, config: PlanningConfig) -> ShapeBounds:
@@ -197,7 +201,7 @@ def allowed(bounds: ShapeBounds, config: PlanningConfig) -> ShapeBounds:
     return replace(bounds, most=replace(most, **cpus), quota=quota)
 
 
-def _speed(bidders: Sequence[Bidder], shapes: Columns, owner: Index) -> Floats:
+def _speed(bidders: Sequence[Bidder], shapes: ShapeColumns, owner: Index) -> Floats:
     """Samples a second of shapes, each by the model of its owner, and no more than cores allow."""
     known = np.array(
         [(*_coefficients(one.fitted.coefficients), *_facts(one.fitted.facts), *one.pace) for one in bidders],
@@ -211,7 +215,7 @@ _coefficients = operator.attrgetter("grad", "upd", "sync", "emb", "beta")
 _facts = operator.attrgetter("dense_bytes", "bandwidth", "dim", "batch", "group")
 
 
-def _thinned(cost: Floats, speed: Floats, rows: Rows) -> Index:
+def _thinned(cost: Floats, speed: Floats, rows: RaggedRows) -> Index:
     """Of each job, shapes of which none is both cheaper and faster than another, and not too many of them."""
     some = _roughly(cost, speed, rows)
     rows = rows.only(some)
@@ -230,7 +234,7 @@ def _thinned(cost: Floats, speed: Floats, rows: Rows) -> Index:
     return np.asarray(kept[chosen])
 
 
-def _roughly(cost: Floats, speed: Floats, rows: Rows) -> Index:
+def _roughly(cost: Floats, speed: Floats, rows: RaggedRows) -> Index:
     """Shapes that are faster than all that are cheaper by a step of cost or more: the others need not be sorted."""
     low, high = (
         rows.padded(cost, np.inf).min(axis=1, initial=np.inf),
@@ -243,7 +247,7 @@ def _roughly(cost: Floats, speed: Floats, rows: Rows) -> Index:
     return np.flatnonzero(speed > np.maximum.accumulate(best, axis=1).take(at))
 
 
-def _with_memory(shapes: Columns, held: Held) -> Columns:
+def _with_memory(shapes: ShapeColumns, held: HeldShapes) -> ShapeColumns:
     """Memory as it is needed; as it is now, where nobody knows what is needed.
 
     Roles of the size they have keep their memory where it is enough and not far more: nobody begins anew for that.
@@ -261,7 +265,7 @@ def _kept(needed: Floats, held: Floats, same: NDArray[np.bool_]) -> Floats:
 
 def _other_workers(
     bidders: Sequence[Bidder], needs: Sequence[MemoryNeed], config: PlanningConfig
-) -> tuple[Columns, Rows]:
+) -> tuple[ShapeColumns, RaggedRows]:
     """What runs now with more or fewer workers, the change that costs least; and with just the memory that it needs."""
     numbers: list[int] = []
     lengths, quotas, bases, lasts = [], [], [], []

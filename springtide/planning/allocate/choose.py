@@ -20,9 +20,9 @@ from springtide.domain.plan.plan import Decision, ShapePlan, nothing
 from springtide.domain.spec.planning_config import PlanningConfig
 from springtide.planning.allocate import ilp, knapsack, priorities
 from springtide.planning.allocate import options as weighing
-from springtide.planning.allocate.knapsack import Limits
+from springtide.planning.allocate.knapsack import KnapsackCapacity
 from springtide.planning.allocate.options import Bid, Considered
-from springtide.planning.perf_model.shape_columns import Columns
+from springtide.planning.perf_model.shape_columns import ShapeColumns
 
 UNENDING_S = 7 * 86_400.0
 """A job without an end counts as one that has so long to go."""
@@ -41,7 +41,7 @@ def choose(bids: Sequence[Bid], capacity: ResourceBudget, config: PlanningConfig
         logs[at, :count] = weigh(bid.standing, table.throughput[at, :count], config.rho, config.epsilon)
     scale = logs.max(axis=1)
     weight = np.exp(np.maximum(logs - scale[:, None], LEAST_LOG_WEIGHT))
-    options = knapsack.Options(
+    options = knapsack.KnapsackOptions(
         value=np.where(table.there, (table.effective - table.effective[:, :1]) * weight, -np.inf),
         scale=scale,
         cost=table.cost,
@@ -49,7 +49,7 @@ def choose(bids: Sequence[Bid], capacity: ResourceBudget, config: PlanningConfig
         memory=np.where(table.there, table.shapes.memory, np.inf),
     )
     effort = ilp.Effort(seconds=config.exact_seconds, most_options=config.exact_options)
-    found = ilp.allot(options, Limits(cpu=capacity.cpu, memory=capacity.memory), effort)
+    found = ilp.allot(options, KnapsackCapacity(cpu=capacity.cpu, memory=capacity.memory), effort)
     if found is None:
         cpu, memory = options.used(np.zeros(len(bids), dtype=np.int64))
         return nothing(
@@ -75,7 +75,7 @@ def _plan(table: Considered, at: int, bid: Bid, option: int, log_weight: float) 
     """The plan of one job; None: it stays as it is."""
     if option == table.stays[at]:
         return None
-    shape = Columns(*(column[at] for column in table.shapes)).shape(option)
+    shape = ShapeColumns(*(column[at] for column in table.shapes)).shape(option)
     before, after, gain = bid.throughput_now, float(table.throughput[at, option]), float(table.effective[at, option])
     gain, now, then = gain - before, float(table.cost_now[at]), float(table.cost[at, option])
     share = f" ({after / before - 1:+.0%})" if before > 0 else ""

@@ -1,7 +1,8 @@
 """Pure. The best allotment there is: a multiple-choice knapsack, solved by SciPy's HiGHS within a time limit.
 
-In: `allotment.Options` and `Limits`. Out: `allot`: the exact answer where it comes in time, else the greedy one, and
-how far the greedy one is from it. Next: `planning.allocate.choose`. SciPy is imported only when something is solved.
+In: `allotment.Options` and `KnapsackCapacity`. Out: `allot`: the exact answer where it comes in time, else the greedy
+one, and how far the greedy one is from it. Next: `planning.allocate.choose`. SciPy is imported only when something is
+solved.
 """
 
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from springtide.planning.allocate import knapsack
-from springtide.planning.allocate.knapsack import Allotment, Ints, Limits, Options
+from springtide.planning.allocate.knapsack import Ints, KnapsackCapacity, KnapsackOptions, KnapsackSolution
 
 RELATIVE_GAP = 1e-6
 OPTIMAL = 0
@@ -17,7 +18,7 @@ GOOD_ENOUGH = 1e-3
 """Of the bound: a greedy answer that leaves less than this needs no other."""
 
 
-def solve(options: Options, limits: Limits, *, seconds: float) -> Ints | None:
+def solve(options: KnapsackOptions, limits: KnapsackCapacity, *, seconds: float) -> Ints | None:
     """The best option for each job; None: not found and proven within these seconds, or none fits."""
     from scipy import optimize, sparse
 
@@ -57,7 +58,7 @@ class Effort:
     """Above so many options in all, the exact way is not tried."""
 
 
-def allot(options: Options, limits: Limits, effort: Effort) -> Allotment | None:
+def allot(options: KnapsackOptions, limits: KnapsackCapacity, effort: Effort) -> KnapsackSolution | None:
     """The best allotment that was found; None: even the cheapest option of every job together is too much."""
     taken = knapsack.greedy(options, limits)
     if taken is None:
@@ -65,7 +66,7 @@ def allot(options: Options, limits: Limits, effort: Effort) -> Allotment | None:
     most = np.argmax(np.where(np.isfinite(options.cost), options.value, -np.inf), axis=1)
     if limits.hold(*options.used(most)):  # nobody is in anybody's way
         value = options.total(most)
-        return Allotment(taken=most, value=value, by="greedy", greedy_value=options.total(taken), bound=value)
+        return KnapsackSolution(taken=most, value=value, by="greedy", greedy_value=options.total(taken), bound=value)
     taken = knapsack.polish(options, limits, taken)
     greedy_value = options.total(taken)
     ceiling = max(knapsack.bound(options, limits), greedy_value)
@@ -75,6 +76,6 @@ def allot(options: Options, limits: Limits, effort: Effort) -> Allotment | None:
         if best is not None:
             value = max(options.total(best), greedy_value)
             if options.total(best) > greedy_value:
-                return Allotment(taken=best, value=value, by="exact", greedy_value=greedy_value, bound=value)
-            return Allotment(taken=taken, value=value, by="greedy", greedy_value=greedy_value, bound=value)
-    return Allotment(taken=taken, value=greedy_value, by="greedy", greedy_value=greedy_value, bound=ceiling)
+                return KnapsackSolution(taken=best, value=value, by="exact", greedy_value=greedy_value, bound=value)
+            return KnapsackSolution(taken=taken, value=value, by="greedy", greedy_value=greedy_value, bound=value)
+    return KnapsackSolution(taken=taken, value=greedy_value, by="greedy", greedy_value=greedy_value, bound=ceiling)

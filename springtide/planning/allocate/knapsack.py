@@ -1,7 +1,7 @@
 """Pure. One option for each job, all of them together within capacity, so that most is gained: a knapsack over arrays.
 
-In: `Options`, a row a job, made by `planning.allocate.choose`. Out: an `Allotment`: which option each job has, and how
-far from the best it can be. Next: `planning.allocate.choose` says what changes.
+In: `KnapsackOptions`, a row a job, made by `planning.allocate.choose`. Out: an `KnapsackSolution`: which option each
+job has, and how far from the best it can be. Next: `planning.allocate.choose` says what changes.
 
 Two ways: the weighted greedy of Eqns 12 and 13 (here), and the exact one (`planning.allocate.ilp`) where it answers in
 time.
@@ -25,7 +25,7 @@ LEAST_COST = 1e-12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class KnapsackCapacity:
     """What all options together may take."""
 
     cpu: float
@@ -36,7 +36,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class KnapsackOptions:
     """Jobs by row, their options by column, cheapest first; rows are filled up with options that no one can take."""
 
     value: Floats
@@ -62,7 +62,7 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Allotment:
+class KnapsackSolution:
     """An option for each job."""
 
     taken: Ints
@@ -79,7 +79,7 @@ class Allotment:
         return max(0.0, 1.0 - self.greedy_value / self.bound) if self.bound > 0 else 0.0
 
 
-def options_of(rows: Sequence[tuple[Floats, Floats, Floats, Floats]], scale: Floats) -> Options:
+def options_of(rows: Sequence[tuple[Floats, Floats, Floats, Floats]], scale: Floats) -> KnapsackOptions:
     """Rows of (value, cost, cpu, memory), each row sorted by cost, as arrays of one width."""
     width = max((len(row[0]) for row in rows), default=1)
     shape = (len(rows), width)
@@ -87,10 +87,10 @@ def options_of(rows: Sequence[tuple[Floats, Floats, Floats, Floats]], scale: Flo
     for at, row in enumerate(rows):
         for array, part in zip((value, cost, cpu, memory), row, strict=True):
             array[at, : len(part)] = part
-    return Options(value=value, scale=scale, cost=cost, cpu=cpu, memory=memory)
+    return KnapsackOptions(value=value, scale=scale, cost=cost, cpu=cpu, memory=memory)
 
 
-def greedy(options: Options, limits: Limits) -> Ints | None:
+def greedy(options: KnapsackOptions, limits: KnapsackCapacity) -> Ints | None:
     """From the cheapest option of every job upward, the best gain for its cost first; None: even these are too much.
 
     A job goes to the option with the best gain for cost among those that fit still, then competes again from there.
@@ -103,11 +103,13 @@ def greedy(options: Options, limits: Limits) -> Ints | None:
     queue: list[tuple[float, int, int]] = []
 
     def offer(job: int) -> None:
-        step = _best_step(options, job, int(taken[job]), Limits(cpu=limits.cpu - cpu, memory=limits.memory - memory))
+        step = _best_step(
+            options, job, int(taken[job]), KnapsackCapacity(cpu=limits.cpu - cpu, memory=limits.memory - memory)
+        )
         if step is not None:
             heapq.heappush(queue, (-step[0], job, step[1]))
 
-    queue += _first_steps(options, taken, Limits(cpu=limits.cpu - cpu, memory=limits.memory - memory))
+    queue += _first_steps(options, taken, KnapsackCapacity(cpu=limits.cpu - cpu, memory=limits.memory - memory))
     heapq.heapify(queue)
     while queue:
         _, job, option = heapq.heappop(queue)
@@ -119,7 +121,7 @@ def greedy(options: Options, limits: Limits) -> Ints | None:
     return taken
 
 
-def _while_all_fits(options: Options, limits: Limits) -> Ints:
+def _while_all_fits(options: KnapsackOptions, limits: KnapsackCapacity) -> Ints:
     """The greedy up to the first step that does not fit, all jobs at once: till then no step depends on another."""
     jobs, rows = len(options.scale), np.arange(len(options.scale))
     at, steps = np.zeros(jobs, dtype=np.int64), []
@@ -147,7 +149,7 @@ def _while_all_fits(options: Options, limits: Limits) -> Ints:
     return taken
 
 
-def _first_steps(options: Options, taken: Ints, free: Limits) -> list[tuple[float, int, int]]:
+def _first_steps(options: KnapsackOptions, taken: Ints, free: KnapsackCapacity) -> list[tuple[float, int, int]]:
     """The best step of each job that has one, all jobs at once: what the queue begins with."""
     rows = np.arange(len(taken))
     gain = options.value - options.value[rows, taken][:, None]
@@ -162,7 +164,7 @@ def _first_steps(options: Options, taken: Ints, free: Limits) -> list[tuple[floa
     return list(zip((-logs).tolist(), some.tolist(), best[some].tolist(), strict=True))
 
 
-def _best_step(options: Options, job: int, now: int, free: Limits) -> tuple[float, int] | None:
+def _best_step(options: KnapsackOptions, job: int, now: int, free: KnapsackCapacity) -> tuple[float, int] | None:
     """The option with the best gain for its cost among those that fit and gain: log of that ratio, and which."""
     gain = options.value[job] - options.value[job, now]
     more_cpu, more_memory = options.cpu[job] - options.cpu[job, now], options.memory[job] - options.memory[job, now]
@@ -175,7 +177,7 @@ def _best_step(options: Options, job: int, now: int, free: Limits) -> tuple[floa
     return float(options.scale[job] + np.log(ratio[best])), int(which[best])
 
 
-def polish(options: Options, limits: Limits, taken: Ints) -> Ints:
+def polish(options: KnapsackOptions, limits: KnapsackCapacity, taken: Ints) -> Ints:
     """Change two jobs at a time, one down or across and one up, as long as that gains."""
     jobs, width = options.cost.shape
     if jobs * width > POLISHED or jobs == 0:
@@ -186,7 +188,7 @@ def polish(options: Options, limits: Limits, taken: Ints) -> Ints:
         more_cpu = options.cpu - options.cpu[rows, taken][:, None]
         more_memory = options.memory - options.memory[rows, taken][:, None]
         gain = np.where(np.isfinite(options.cost), worth - worth[rows, taken][:, None], -np.inf)
-        free = Limits(cpu=limits.cpu - cpu, memory=limits.memory - memory)
+        free = KnapsackCapacity(cpu=limits.cpu - cpu, memory=limits.memory - memory)
         best = _best_pair(gain, more_cpu, more_memory, free)
         if best is None:
             break
@@ -196,7 +198,7 @@ def polish(options: Options, limits: Limits, taken: Ints) -> Ints:
 
 
 def _best_pair(
-    gain: Floats, more_cpu: Floats, more_memory: Floats, free: Limits
+    gain: Floats, more_cpu: Floats, more_memory: Floats, free: KnapsackCapacity
 ) -> tuple[tuple[int, int], tuple[int, int]] | None:
     """Two changes that gain most together and fit together; the second may be to stay."""
     jobs, width = gain.shape
@@ -215,7 +217,7 @@ def _best_pair(
     return one, other
 
 
-def bound(options: Options, limits: Limits, *, steps: int = 20, rounds: int = 2) -> float:
+def bound(options: KnapsackOptions, limits: KnapsackCapacity, *, steps: int = 20, rounds: int = 2) -> float:
     """What no allotment can be worth more than: prices on CPU and memory that would make capacity just enough.
 
     Any prices give a bound (Lagrange). The best are looked for one at a time, by halving: as long as more is wanted at

@@ -21,7 +21,7 @@ from springtide.planning.allocate import knapsack
 from springtide.planning.allocate.priorities import Standing
 from springtide.planning.candidates import switch_cost
 from springtide.planning.perf_model import ragged
-from springtide.planning.perf_model.shape_columns import Columns, columns
+from springtide.planning.perf_model.shape_columns import ShapeColumns, columns
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -36,7 +36,7 @@ class Bid:
     now: Shape
     throughput_now: float
     """Samples a second, by the same model as the candidates'."""
-    shapes: Columns
+    shapes: ShapeColumns
     throughput: Floats
     standing: Standing
     launches: tuple[LaunchTime, ...] = ()
@@ -46,7 +46,7 @@ class Considered(NamedTuple):
     """Options by row and column; rows are filled up with options that no one can take."""
 
     there: Mask
-    shapes: Columns
+    shapes: ShapeColumns
     cost: Floats
     throughput: Floats
     effective: Floats
@@ -62,12 +62,12 @@ def considered(bids: Sequence[Bid], config: PlanningConfig) -> Considered:
     now, here = columns(bid.now for bid in bids), np.array([bid.throughput_now for bid in bids])
     there = np.arange(int(rows.lengths.max()) + 1) <= rows.lengths[:, None]
     listed = [np.concatenate(parts) for parts in zip(*(bid.shapes for bid in bids), strict=True)]
-    shapes = Columns(*(_table(rows, first, rest) for first, rest in zip(now, listed, strict=True)))
+    shapes = ShapeColumns(*(_table(rows, first, rest) for first, rest in zip(now, listed, strict=True)))
     throughput = _table(rows, here, np.concatenate([bid.throughput for bid in bids]))
     cost = np.where(there, shapes.cost(config.prices), np.inf)
     soon = np.maximum(config.payback * np.array([bid.standing.samples_left for bid in bids]), here)
     effective = switch_cost.mean_throughput(
-        Columns(*(column[:, None] for column in now)),
+        ShapeColumns(*(column[:, None] for column in now)),
         shapes,
         _starts(bids),
         here[:, None],
@@ -86,7 +86,7 @@ def considered(bids: Sequence[Bid], config: PlanningConfig) -> Considered:
     same = there & (order == 0)
     return Considered(
         there=there,
-        shapes=Columns(*(np.take_along_axis(column, order, axis=1) for column in shapes)),
+        shapes=ShapeColumns(*(np.take_along_axis(column, order, axis=1) for column in shapes)),
         cost=np.where(there, np.take_along_axis(cost, order, axis=1), np.inf),
         throughput=np.take_along_axis(throughput, order, axis=1),
         effective=np.take_along_axis(effective, order, axis=1),
@@ -95,7 +95,7 @@ def considered(bids: Sequence[Bid], config: PlanningConfig) -> Considered:
     )
 
 
-def _table(rows: ragged.Rows, first: Floats, rest: Floats) -> Floats:
+def _table(rows: ragged.RaggedRows, first: Floats, rest: Floats) -> Floats:
     """One option of each job, then its others; 1 where there are no more."""
     whole = np.ones((len(first), int(rows.lengths.max()) + 1))
     whole[:, 0] = first
@@ -103,12 +103,12 @@ def _table(rows: ragged.Rows, first: Floats, rest: Floats) -> Floats:
     return whole
 
 
-def _starts(bids: Sequence[Bid]) -> switch_cost.Starts:
+def _starts(bids: Sequence[Bid]) -> switch_cost.StartTimes:
     """How long roles take to start, a column, a row a job."""
     worker, server = switch_cost.starts_of_many([bid.launches for bid in bids])
-    return switch_cost.Starts(
-        switch_cost.Line(*(np.asarray(part)[:, None] for part in worker)),
-        switch_cost.Line(*(np.asarray(part)[:, None] for part in server)),
+    return switch_cost.StartTimes(
+        switch_cost.StartLine(*(np.asarray(part)[:, None] for part in worker)),
+        switch_cost.StartLine(*(np.asarray(part)[:, None] for part in server)),
     )
 
 

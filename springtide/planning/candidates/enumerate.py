@@ -1,7 +1,7 @@
 """Pure. All shapes of some jobs, looked at together: roughly at every one, closely at those that may be on a front.
 
-In: `Ask`s. Out: of each job the shapes that no cheaper one outdoes, cheapest first. Next: `planning.candidates.pareto`
-makes fronts of them.
+In: `FrontQuery`s. Out: of each job the shapes that no cheaper one outdoes, cheapest first. Next:
+`planning.candidates.pareto` makes fronts of them.
 
 Overhead takes no more than a known part of any gain. So what is too slow for that beside a cheaper shape is off the
 front, whatever the overhead of either, which is reckoned for the few that are left.
@@ -16,20 +16,20 @@ import numpy
 from springtide.domain.core.shape import GIB
 from springtide.planning.candidates import grids, prune, query
 from springtide.planning.candidates.grids import Side
-from springtide.planning.candidates.prune import Limits, Option
-from springtide.planning.candidates.query import Ask
+from springtide.planning.candidates.prune import PruneLimits, RoleOptions
+from springtide.planning.candidates.query import FrontQuery
 from springtide.planning.perf_model import equations, ragged
 from springtide.planning.perf_model.equations import Array, Index
-from springtide.planning.perf_model.shape_columns import Columns
+from springtide.planning.perf_model.shape_columns import ShapeColumns
 
 AT_ONCE = 32
 """Jobs that are looked at together: as many as stay near the processor."""
 SAME = 1e-12
-Listed = tuple[Columns, Array, Array]
+Listed = tuple[ShapeColumns, Array, Array]
 """Shapes, what they cost an hour, and their samples a second."""
 
 
-class Wanted(NamedTuple):
+class EnumerationQuery(NamedTuple):
     """What is asked of each job, a number each."""
 
     cpu: Array
@@ -58,11 +58,11 @@ class Wanted(NamedTuple):
     beta: Array
 
 
-def listed(asks: Sequence[Ask]) -> list[Listed]:
+def listed(asks: Sequence[FrontQuery]) -> list[Listed]:
     wanted = _wanted(asks)
     workers, servers = _options(asks, wanted)
     memory_left = wanted.memory - wanted.rows
-    limits = Limits(wanted.emb, wanted.cpu, memory_left, wanted.slower, wanted.less)
+    limits = PruneLimits(wanted.emb, wanted.cpu, memory_left, wanted.slower, wanted.less)
     job, left, right = prune.pairs(workers, servers, limits)
     left, right = job * workers.number.shape[1] + left, job * servers.number.shape[1] + right
     cpu = workers.cpu.take(left) + servers.cpu.take(right)
@@ -85,14 +85,16 @@ def listed(asks: Sequence[Ask]) -> list[Listed]:
     ends = numpy.cumsum(rows.lengths).tolist()
     each = [slice(end - length, end) for end, length in zip(ends, rows.lengths.tolist(), strict=True)]
     throughput = throughput[hopeful]
-    return [(Columns(*(column[mine] for column in whole)), cost[mine], throughput[mine]) for mine in each]
+    return [(ShapeColumns(*(column[mine] for column in whole)), cost[mine], throughput[mine]) for mine in each]
 
 
-def _columns(wanted: Wanted, job: Index, workers: Option, servers: Option, left: Index, right: Index) -> Columns:
+def _columns(
+    wanted: EnumerationQuery, job: Index, workers: RoleOptions, servers: RoleOptions, left: Index, right: Index
+) -> ShapeColumns:
     count = servers.number.take(right)
     rows = numpy.ceil(wanted.rows.take(job) / count)
     server_memory = numpy.maximum(wanted.server.take(job) + rows, wanted.least_server.take(job))
-    return Columns(
+    return ShapeColumns(
         workers.number.take(left),
         count,
         workers.each.take(left),
@@ -102,7 +104,7 @@ def _columns(wanted: Wanted, job: Index, workers: Option, servers: Option, left:
     )
 
 
-def _wanted(asks: Sequence[Ask]) -> Wanted:
+def _wanted(asks: Sequence[FrontQuery]) -> EnumerationQuery:
     found = []
     for ask in asks:
         bounds, need = ask.bounds, grids.rounded(ask.need, ask.bounds)
@@ -127,10 +129,10 @@ def _wanted(asks: Sequence[Ask]) -> Wanted:
                 *ask.factors,
             )
         )
-    return Wanted(*numpy.array(found, dtype=float).T)
+    return EnumerationQuery(*numpy.array(found, dtype=float).T)
 
 
-def _options(asks: Sequence[Ask], wanted: Wanted) -> tuple[Option, Option]:
+def _options(asks: Sequence[FrontQuery], wanted: EnumerationQuery) -> tuple[RoleOptions, RoleOptions]:
     """What workers and servers of each job may be, and what that costs and brings."""
     two = [grids.sides(ask.bounds) for ask in asks]
     cpu_price, memory_price, rows = wanted.cpu_price[:, None], wanted.memory_price[:, None], wanted.rows[:, None]
@@ -143,7 +145,7 @@ def _options(asks: Sequence[Ask], wanted: Wanted) -> tuple[Option, Option]:
         hops = equations.hops(w, wanted.traffic_s[:, None])
         constant = numpy.where(in_step, wanted.beta[:, None] + sent * hops, constant)
         sent = numpy.where(in_step, 0.0, sent)
-    workers = Option(
+    workers = RoleOptions(
         there=there,
         number=w,
         cpu=cpu,
@@ -159,7 +161,7 @@ def _options(asks: Sequence[Ask], wanted: Wanted) -> tuple[Option, Option]:
     need, least = wanted.server[:, None], wanted.least_server[:, None]
     beyond = numpy.where(least > need, numpy.maximum(least - need - rows / p, 0.0), 0.0)  # what bounds want beside rows
     memory = p * (need + beyond)
-    servers = Option(
+    servers = RoleOptions(
         there=there,
         number=p,
         cpu=cpu,

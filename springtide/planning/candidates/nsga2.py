@@ -1,6 +1,6 @@
 """Pure. A front by NSGA-II, as DLRover-RM finds it: for spaces too large to be listed. Needs the extra `brain`.
 
-In: an `Ask`. Out: a `Front`. Genes are places in the lists of counts and sizes that the bounds
+In: an `FrontQuery`. Out: a `Front`. Genes are places in the lists of counts and sizes that the bounds
 allow; cores and memory beyond the quota are a violated constraint.
 """
 
@@ -12,16 +12,16 @@ from springtide import errors
 from springtide.domain.core.shape import ROUNDING, ShapeBounds
 from springtide.planning.candidates import grids, pareto
 from springtide.planning.candidates.pareto import Front
-from springtide.planning.candidates.query import Ask
+from springtide.planning.candidates.query import FrontQuery
 from springtide.planning.perf_model import equations
 from springtide.planning.perf_model.equations import Array, Shapes
-from springtide.planning.perf_model.shape_columns import Columns
+from springtide.planning.perf_model.shape_columns import ShapeColumns
 
 POPULATION = 100
 GENERATIONS = 120
 
 
-def front(ask: Ask, *, population: int = POPULATION, generations: int = GENERATIONS) -> Front:
+def front(ask: FrontQuery, *, population: int = POPULATION, generations: int = GENERATIONS) -> Front:
     """What evolution finds of the front; the same seed gives the same one."""
     try:
         from pymoo.algorithms.moo.nsga2 import NSGA2
@@ -77,12 +77,12 @@ def choices(bounds: ShapeBounds) -> tuple[Array, ...]:
     return tuple(numpy.array(each, dtype=float) for each in listed)
 
 
-def expressed(ask: Ask, lists: tuple[Array, ...], genes: Array) -> Columns:
+def expressed(ask: FrontQuery, lists: tuple[Array, ...], genes: Array) -> ShapeColumns:
     places = numpy.rint(genes).astype(int)
     return pareto.with_memory(ask, *(each[places[:, gene]] for gene, each in enumerate(lists)))
 
 
-def score(ask: Ask, shapes: Columns) -> tuple[Array, Array, Array, Array]:
+def score(ask: FrontQuery, shapes: ShapeColumns) -> tuple[Array, Array, Array, Array]:
     """Cost, throughput, gain, and by how much bounds are passed (0 or less: not at all)."""
     need = grids.rounded(ask.need, ask.bounds)
     few = Shapes(*shapes[:4])

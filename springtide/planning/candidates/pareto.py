@@ -23,10 +23,10 @@ from springtide.domain.core.shape import NO_NEED, MemoryNeed, Prices, Shape, Sha
 from springtide.domain.plan.profile import ModelFacts
 from springtide.domain.plan.view import LaunchTime
 from springtide.planning.candidates import enumerate, grids, switch_cost
-from springtide.planning.candidates.query import NO_LIMIT, Ask
+from springtide.planning.candidates.query import NO_LIMIT, FrontQuery
 from springtide.planning.perf_model import core_speed
 from springtide.planning.perf_model.equations import Array, Coefficients, Index, Shapes
-from springtide.planning.perf_model.shape_columns import Columns
+from springtide.planning.perf_model.shape_columns import ShapeColumns
 
 How = Literal["exact", "evolved", "coarse"]
 SAME = 1e-12
@@ -37,7 +37,7 @@ SAME = 1e-12
 class Front:
     """Shapes of which none is both cheaper and faster than another: cheapest first, so slowest first."""
 
-    shapes: Columns
+    shapes: ShapeColumns
     cost: Array
     """Eqn 7, an hour."""
     throughput: Array
@@ -83,7 +83,7 @@ def front(
     pace: tuple[float, float] = NO_LIMIT,
 ) -> Front:
     return front_of(
-        Ask(
+        FrontQuery(
             coefficients=coefficients,
             facts=facts,
             bounds=bounds,
@@ -97,19 +97,19 @@ def front(
     )
 
 
-def front_of(ask: Ask) -> Front:
+def front_of(ask: FrontQuery) -> Front:
     """The same; the whole space where it can be listed, what evolution finds of it elsewhere."""
     return fronts([ask])[0]
 
 
-def fronts(asks: Sequence[Ask]) -> list[Front]:
+def fronts(asks: Sequence[FrontQuery]) -> list[Front]:
     """The same of many jobs, all together: far quicker than one by one."""
     small = [grids.count(ask.bounds) <= grids.MOST for ask in asks]
     found = iter(listed([ask for ask, fits in zip(asks, small, strict=True) if fits]))
     return [next(found) if fits else _searched(ask) for ask, fits in zip(asks, small, strict=True)]
 
 
-def _searched(ask: Ask) -> Front:
+def _searched(ask: FrontQuery) -> Front:
     """The front of a space too large to be listed."""
     try:
         from springtide.planning.candidates import nsga2
@@ -120,7 +120,7 @@ def _searched(ask: Ask) -> Front:
         return replace(found, how="coarse")
 
 
-def listed(asks: Sequence[Ask]) -> list[Front]:
+def listed(asks: Sequence[FrontQuery]) -> list[Front]:
     found = []
     for first in range(0, len(asks), enumerate.AT_ONCE):
         some = asks[first : first + enumerate.AT_ONCE]
@@ -130,12 +130,12 @@ def listed(asks: Sequence[Ask]) -> list[Front]:
     return found
 
 
-def capped(ask: Ask, shapes: Columns, throughput: Array) -> Array:
+def capped(ask: FrontQuery, shapes: ShapeColumns, throughput: Array) -> Array:
     """What shapes do by the equations, but no more than their cores are worth."""
-    return numpy.minimum(throughput, core_speed.ceiling(core_speed.Pace(*ask.pace), shapes))
+    return numpy.minimum(throughput, core_speed.ceiling(core_speed.CoreSpeed(*ask.pace), shapes))
 
 
-def gains(ask: Ask, shapes: Columns, throughput: Array) -> Array:
+def gains(ask: FrontQuery, shapes: ShapeColumns, throughput: Array) -> Array:
     """Eqn 8 of shapes with such a throughput."""
     before = ask.before
     more = throughput - before
@@ -144,7 +144,7 @@ def gains(ask: Ask, shapes: Columns, throughput: Array) -> Array:
     return more - switch_cost.lost_samples(ask.now, shapes, ask.launches, before, throughput) / ask.horizon_s
 
 
-def fitting(ask: Ask, shapes: Shapes, memory_without_rows: Array) -> Index | None:
+def fitting(ask: FrontQuery, shapes: Shapes, memory_without_rows: Array) -> Index | None:
     """Which shapes have memory enough within bounds and quota; None: all."""
     need, bounds = grids.rounded(ask.need, ask.bounds), ask.bounds
     if 0 < bounds.most.worker_memory < need.worker:
@@ -187,14 +187,14 @@ def non_dominated(cost: Array, gain: Array) -> Index:
     return chosen
 
 
-def with_memory(ask: Ask, workers: Array, servers: Array, worker_cpu: Array, server_cpu: Array) -> Columns:
+def with_memory(ask: FrontQuery, workers: Array, servers: Array, worker_cpu: Array, server_cpu: Array) -> ShapeColumns:
     need = grids.rounded(ask.need, ask.bounds)
     rows = numpy.ceil(need.rows / servers) if need.rows else numpy.zeros(len(servers))
     each = numpy.maximum(need.server + rows, float(ask.bounds.least.server_memory))
-    return Columns(workers, servers, worker_cpu, server_cpu, numpy.full(len(workers), float(need.worker)), each)
+    return ShapeColumns(workers, servers, worker_cpu, server_cpu, numpy.full(len(workers), float(need.worker)), each)
 
 
-def assemble(shapes: Columns, cost: Array, throughput: Array, gain: Array, *, how: How, looked_at: int) -> Front:
+def assemble(shapes: ShapeColumns, cost: Array, throughput: Array, gain: Array, *, how: How, looked_at: int) -> Front:
     """The front of shapes that are in the order of rising cost."""
     kept = non_dominated(cost, gain)
     why = f"{len(kept)} of {looked_at:,} shapes are worth having"

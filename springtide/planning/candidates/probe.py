@@ -1,6 +1,6 @@
 """Pure. Which configuration to measure next: the one that would tell most about what is unclear.
 
-In: a `Fitted` and bounds. Out: a `Probe`. Next: a policy may give the job that shape for a while.
+In: a `FittedModel` and bounds. Out: a `Probe`. Next: a policy may give the job that shape for a while.
 
 What data says about coefficients is a matrix (`Fitted.information`); a further measurement adds to it the product of
 its row with itself. The one that makes the determinant grow most (D-optimal) shrinks the volume of what is still
@@ -13,10 +13,10 @@ import numpy
 
 from springtide.domain.core.shape import NO_NEED, MemoryNeed, Prices, Shape, ShapeBounds
 from springtide.planning.candidates import grids, pareto
-from springtide.planning.candidates.query import Ask
+from springtide.planning.candidates.query import FrontQuery
 from springtide.planning.perf_model import equations
 from springtide.planning.perf_model.equations import TERMS, Shapes
-from springtide.planning.perf_model.fit import Fitted
+from springtide.planning.perf_model.fit import FittedModel
 
 FAINT = 1e-4
 """Of the step's time: so much is taken to be known of every coefficient beforehand, so that nothing is infinite."""
@@ -35,12 +35,14 @@ class Probe:
 
 
 def next_probe(
-    fitted: Fitted, bounds: ShapeBounds, *, need: MemoryNeed = NO_NEED, prices: Prices | None = None
+    fitted: FittedModel, bounds: ShapeBounds, *, need: MemoryNeed = NO_NEED, prices: Prices | None = None
 ) -> Probe | None:
     """The cheapest of the shapes that tell most; None where no shape within bounds fits or can be listed."""
     if grids.count(bounds) > grids.MOST:
         return None
-    ask = Ask(coefficients=fitted.coefficients, facts=fitted.facts, bounds=bounds, need=need, prices=prices or Prices())
+    ask = FrontQuery(
+        coefficients=fitted.coefficients, facts=fitted.facts, bounds=bounds, need=need, prices=prices or Prices()
+    )
     grid = grids.grid(bounds, ask.prices, grids.rounded(need, bounds))
     fits = pareto.fitting(ask, grid.shapes, grid.memory)
     shapes = grid.shapes if fits is None else Shapes(*(column[fits] for column in grid.shapes))

@@ -27,7 +27,7 @@ SLOWEST, NOTHING = 1e20, 1e29
 Single = numpy.typing.NDArray[numpy.float32]
 
 
-class Option(NamedTuple):
+class RoleOptions(NamedTuple):
     """What one role may be: a line a job, a number an option; lines are filled up with options that are not there."""
 
     there: Index
@@ -42,11 +42,11 @@ class Option(NamedTuple):
     least: Array
     """Seconds a sample that its cores allow at best."""
 
-    def at(self, which: Index) -> "Option":
-        return Option(*(column.take(which) for column in self))
+    def at(self, which: Index) -> "RoleOptions":
+        return RoleOptions(*(column.take(which) for column in self))
 
 
-class Limits(NamedTuple):
+class PruneLimits(NamedTuple):
     """Of each job."""
 
     both: Array
@@ -72,7 +72,7 @@ class _Parts(NamedTuple):
     beside: Single
 
 
-def pairs(workers: Option, servers: Option, limits: Limits) -> tuple[Index, Index, Index]:
+def pairs(workers: RoleOptions, servers: RoleOptions, limits: PruneLimits) -> tuple[Index, Index, Index]:
     """Jobs, and of each its pairs that may be on the front, by number: in the order of jobs, workers, servers."""
     unit, low, steps = _scale(workers, servers, limits.both[:, None])
     best = _best(workers, servers, limits, (unit, low, steps)).ravel()
@@ -94,13 +94,13 @@ def pairs(workers: Option, servers: Option, limits: Limits) -> tuple[Index, Inde
     return job_of, numpy.concatenate([one for one, _ in found]), numpy.concatenate([one for _, one in found])
 
 
-def _span(side: Option) -> list[slice]:
+def _span(side: RoleOptions) -> list[slice]:
     """Where the options lie that are there: next to each other."""
     first, count = side.there.argmax(axis=1).tolist(), side.there.sum(axis=1).tolist()
     return [slice(at, at + many) for at, many in zip(first, count, strict=True)]
 
 
-def _scale(workers: Option, servers: Option, both: Array) -> tuple[Array, Array, Array]:
+def _scale(workers: RoleOptions, servers: RoleOptions, both: Array) -> tuple[Array, Array, Array]:
     """A unit of time (0: this job cannot be looked at roughly), the least cost, and steps a unit of cost."""
     fewest, low, high, slowest = both, 0.0, 0.0, 0.0
     for side in (workers, servers):
@@ -114,7 +114,9 @@ def _scale(workers: Option, servers: Option, both: Array) -> tuple[Array, Array,
     return numpy.where(sane, unit, 0.0), numpy.where(sane, low, 0.0), steps
 
 
-def _parts(workers: Option, servers: Option, both: Array, scale: tuple[Array, Array, Array], *, at: float) -> _Parts:
+def _parts(
+    workers: RoleOptions, servers: RoleOptions, both: Array, scale: tuple[Array, Array, Array], *, at: float
+) -> _Parts:
     """Seconds are multiplied by `at`; what cores allow is not: that is known exactly, and often the same."""
     unit, low, steps = scale
     a_unit = numpy.where(unit > 0, 1 / numpy.where(unit > 0, unit, 1.0), 0.0)
@@ -129,7 +131,7 @@ def _parts(workers: Option, servers: Option, both: Array, scale: tuple[Array, Ar
     return _Parts(left, right, least[0], least[1], above.astype(numpy.float32), beside)
 
 
-def _best(workers: Option, servers: Option, limits: Limits, scale: tuple[Array, Array, Array]) -> Single:
+def _best(workers: RoleOptions, servers: RoleOptions, limits: PruneLimits, scale: tuple[Array, Array, Array]) -> Single:
     """For each step of cost, the seconds of the fastest known pair that is surely cheaper."""
     both = limits.both[:, None]
     some, others = _some(workers, both / _middling(servers)), _some(servers, both / _middling(workers))
@@ -153,7 +155,7 @@ def _best(workers: Option, servers: Option, limits: Limits, scale: tuple[Array, 
     return best
 
 
-def _middling(side: Option) -> Array:
+def _middling(side: RoleOptions) -> Array:
     """A number of the role between the least and the most."""
     least = numpy.where(side.there, side.number, numpy.inf).min(axis=1, keepdims=True)
     most = numpy.where(side.there, side.number, 1.0).max(axis=1, keepdims=True)
@@ -161,7 +163,7 @@ def _middling(side: Option) -> Array:
     return middle
 
 
-def _some(side: Option, both: Array) -> Option:
+def _some(side: RoleOptions, both: Array) -> RoleOptions:
     """Options of which none is both cheaper and faster than another, beside a middling number of the other role."""
     order = numpy.argsort(numpy.where(side.there, side.cost, numpy.inf), axis=1)
     order += numpy.arange(len(order))[:, None] * order.shape[1]

@@ -22,7 +22,7 @@ NO_LIMIT = (math.inf, math.inf)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
+class FrontQuery:
     """What a front is wanted for."""
 
     coefficients: Coefficients
@@ -59,7 +59,7 @@ class Ask:
         return equations.throughput(self.coefficients, self.facts, self.now) if self.now else 0.0
 
 
-def most_overhead(ask: Ask) -> tuple[float, float]:
+def most_overhead(ask: FrontQuery) -> tuple[float, float]:
     """No overhead is more than this part of the throughput and, beside it, so many samples a second."""
     if ask.launches is None or ask.now is None or not math.isfinite(ask.horizon_s):
         return 0.0, 0.0

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from springtide.domain.core.roles import RoleKind
 from springtide.domain.core.shape import Shape
 from springtide.domain.plan.view import LaunchTime
-from springtide.planning.perf_model.shape_columns import Columns
+from springtide.planning.perf_model.shape_columns import ShapeColumns
 
 Floats = NDArray[np.float64]
 USUAL_S = 20.0
@@ -26,7 +26,7 @@ NEWEST = 64
 LEAST_RATE = 1e-9
 
 
-class Line(NamedTuple):
+class StartLine(NamedTuple):
     """Seconds that a role takes to start: of one without cores, more of them a core, and the least there were."""
 
     usual: Floats | float
@@ -34,49 +34,49 @@ class Line(NamedTuple):
     least: Floats | float
 
 
-class Starts(NamedTuple):
+class StartTimes(NamedTuple):
     """How long workers and servers take to start; numbers for one job, arrays for many."""
 
-    worker: Line
-    server: Line
+    worker: StartLine
+    server: StartLine
 
 
-Known = Sequence[LaunchTime] | Starts
+Known = Sequence[LaunchTime] | StartTimes
 """Past launches, or what they say."""
 
 
-def starts(launches: Sequence[LaunchTime]) -> Starts:
+def starts(launches: Sequence[LaunchTime]) -> StartTimes:
     """What past launches say: a line through them, by median slope."""
-    return Starts(_line(launches, RoleKind.WORKER), _line(launches, RoleKind.SERVER))
+    return StartTimes(_line(launches, RoleKind.WORKER), _line(launches, RoleKind.SERVER))
 
 
-def starts_of_many(launches: Sequence[Sequence[LaunchTime]]) -> Starts:
+def starts_of_many(launches: Sequence[Sequence[LaunchTime]]) -> StartTimes:
     """The same for many jobs, a number each: those that were shown the same launches are asked once."""
     known = {id(some): starts(some) for some in {id(some): some for some in launches}.values()}
     rows = np.array([(*known[id(some)].worker, *known[id(some)].server) for some in launches]).reshape(-1, 6).T
-    return Starts(Line(*rows[:3]), Line(*rows[3:]))
+    return StartTimes(StartLine(*rows[:3]), StartLine(*rows[3:]))
 
 
 def start_seconds(known: Known, kind: RoleKind, cpu: Floats) -> Floats:
     """How long roles of this kind and these cores take to start."""
-    told = known if isinstance(known, Starts) else starts(known)
+    told = known if isinstance(known, StartTimes) else starts(known)
     usual, slope, least = told.worker if kind is RoleKind.WORKER else told.server
     return np.maximum(usual + slope * cpu, least)
 
 
-def _line(launches: Sequence[LaunchTime], kind: RoleKind) -> Line:
+def _line(launches: Sequence[LaunchTime], kind: RoleKind) -> StartLine:
     told = [one for one in launches if one.kind is kind and math.isfinite(one.seconds + one.cpu) and one.seconds >= 0]
     if not told:
-        return Line(USUAL_S, 0.0, USUAL_S)
+        return StartLine(USUAL_S, 0.0, USUAL_S)
     told = told[-NEWEST:]
     sizes, seconds = np.array([one.cpu for one in told]), np.array([one.seconds for one in told])
     apart_by, later_by = sizes[:, None] - sizes[None, :], seconds[:, None] - seconds[None, :]
     apart = apart_by > 1e-9
     slope = max(0.0, float(np.median(later_by[apart] / apart_by[apart]))) if apart.any() else 0.0
-    return Line(float(np.median(seconds - slope * sizes)), slope, float(seconds.min()))
+    return StartLine(float(np.median(seconds - slope * sizes)), slope, float(seconds.min()))
 
 
-def seconds(now: Shape | Columns, to: Columns, launches: Known) -> Floats:
+def seconds(now: Shape | ShapeColumns, to: ShapeColumns, launches: Known) -> Floats:
     """Until all of a candidate is at work. Workers that leave take no time; slots of servers that leave must move."""
     more_workers = (to.workers > now.workers) | resized_workers(now, to)
     moved = (to.servers != now.servers) | (to.server_cpu != now.server_cpu) | (to.server_memory != now.server_memory)
@@ -85,13 +85,13 @@ def seconds(now: Shape | Columns, to: Columns, launches: Known) -> Floats:
     return np.asarray(np.maximum(for_workers, for_servers))
 
 
-def resized_workers(now: Shape | Columns, to: Columns) -> NDArray[np.bool_]:
+def resized_workers(now: Shape | ShapeColumns, to: ShapeColumns) -> NDArray[np.bool_]:
     """Whether workers that stay must begin anew, being of another size."""
     return np.asarray((to.worker_cpu != now.worker_cpu) | (to.worker_memory != now.worker_memory))
 
 
 def lost_samples(
-    now: Shape | Columns, to: Columns, launches: Known, throughput_now: Floats | float, throughput: Floats
+    now: Shape | ShapeColumns, to: ShapeColumns, launches: Known, throughput_now: Floats | float, throughput: Floats
 ) -> Floats:
     """Samples that a change costs: its gain while it is waited for, and the work of workers that begin anew."""
     waited = seconds(now, to, launches) * np.maximum(throughput - throughput_now, 0.0)
@@ -102,8 +102,8 @@ def lost_samples(
 
 
 def mean_throughput(
-    now: Shape | Columns,
-    to: Columns,
+    now: Shape | ShapeColumns,
+    to: ShapeColumns,
     launches: Known,
     throughput_now: Floats | float,
     throughput: Floats,
@@ -126,6 +126,6 @@ def mean_throughput(
     return np.where(before < samples, samples / np.maximum(took, LEAST_RATE), 0.0)
 
 
-def _begun_anew(to: Columns, launches: Known, throughput_now: Floats | float) -> Floats:
+def _begun_anew(to: ShapeColumns, launches: Known, throughput_now: Floats | float) -> Floats:
     """Samples not trained while each worker, in its turn, is replaced by one of another size."""
     return start_seconds(launches, RoleKind.WORKER, to.worker_cpu) * throughput_now

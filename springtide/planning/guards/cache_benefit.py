@@ -1,8 +1,8 @@
 """Pure. Whether a bsp group should keep rows in its workers: what that spares of a step against all that it costs.
 
-In: what the group has measured of its steps, and what a schedule of its own batches would spare. Out: a `Verdict` with
-its figures. Next: `worker.cache.auto_cache` acts on it. With a cache a worker's death takes the whole group back to its
-last checkpoint, without one only the lost rank is started again: that cost is in the decision.
+In: what the group has measured of its steps, and what a schedule of its own batches would spare. Out: a `CacheVerdict`
+with its figures. Next: `worker.cache.auto_cache` acts on it. With a cache a worker's death takes the whole group back
+to its last checkpoint, without one only the lost rank is started again: that cost is in the decision.
 
 Only bytes are spared. Round trips stay, one pull and one push a step, however little is in them; whole batches are read
 and scheduled by every rank; what exchange between workers and the caches' books take is known once a cache was on.
@@ -16,7 +16,7 @@ DOUBT = 0.01  # deaths that this thought weighs as much as: what is seen soon co
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Risk:
+class CrashRisk:
     """What a death costs a group with a cache, and how likely one is."""
 
     workers: int
@@ -34,7 +34,7 @@ class Risk:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class CacheMeasurement:
     """A group without a cache, and what a schedule says about its batches."""
 
     step_s: float
@@ -51,54 +51,56 @@ class Measured:
     """Seconds by which steps were longer than reckoned when there was a cache: exchange, books. 0: there was none."""
     beside_s: float
     """Seconds to read and schedule a batch, in a thread of its own: no step can be shorter."""
-    risk: Risk
+    risk: CrashRisk
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class CacheVerdict:
     """What to do, and why."""
 
     on: bool
     why: str
 
 
-def death_rate(risk: Risk) -> float:
+def death_rate(risk: CrashRisk) -> float:
     """Deaths a second of the whole group: what was seen, and a little of what was thought before."""
     lived_s = DOUBT * USUAL_S + risk.workers * risk.watched_s
     return risk.workers * (DOUBT + risk.deaths) / lived_s
 
 
-def price(risk: Risk) -> float:
+def price(risk: CrashRisk) -> float:
     """Part of the time that deaths cost more with a cache: half of the way between checkpoints, and the return."""
     return death_rate(risk) * _again_s(risk)
 
 
-def spared_s(measured: Measured) -> float:
+def spared_s(measured: CacheMeasurement) -> float:
     """Seconds of waits that a cache spares: those for bytes, by as many as are not sent."""
     return measured.saved * max(0.0, measured.waited_s - measured.trips_s)
 
 
-def cost_s(measured: Measured) -> float:
+def cost_s(measured: CacheMeasurement) -> float:
     """Seconds that a cache itself takes of a step: reading whole batches, scheduling, exchange, books."""
     return measured.slower_s + measured.unseen_s
 
 
-def reckoned_s(measured: Measured) -> float:
+def reckoned_s(measured: CacheMeasurement) -> float:
     """Seconds of a step with a cache. Reading and scheduling go on beside the step, but cannot take longer."""
     return max(measured.step_s - spared_s(measured) + cost_s(measured), measured.beside_s)
 
 
-def decide(measured: Measured) -> Verdict:
+def decide(measured: CacheMeasurement) -> CacheVerdict:
     risk, step_s = measured.risk, measured.step_s
     share = measured.waited_s / step_s
     takes = f"pulls and pushes take {100 * share:.0f}% of a step"
     if risk.checkpoint_s is None:
-        return Verdict(False, f"{takes}, but there are no checkpoints, and with a cache a lost worker goes back to one")
+        return CacheVerdict(
+            False, f"{takes}, but there are no checkpoints, and with a cache a lost worker goes back to one"
+        )
     if share < LEAST_GAIN:
-        return Verdict(False, f"{takes}: a cache could not spare more")
+        return CacheVerdict(False, f"{takes}: a cache could not spare more")
     takes = f"{takes}, {100 * min(share, measured.trips_s / step_s):.0f}% round trips that stay"
     if share - measured.trips_s / step_s < LEAST_GAIN:
-        return Verdict(False, f"{takes}: a cache could not spare more than the rest")
+        return CacheVerdict(False, f"{takes}: a cache could not spare more than the rest")
     gained, paid = 1 - reckoned_s(measured) / step_s, price(risk)
     sums = (
         f"{takes}; a schedule of its own batches spares {100 * measured.saved:.0f}% of the bytes and costs "
@@ -107,20 +109,20 @@ def decide(measured: Measured) -> Verdict:
         "them to return)"
     )
     if not risk.saved_once:
-        return Verdict(False, f"{sums}; the first checkpoint is not complete yet")
+        return CacheVerdict(False, f"{sums}; the first checkpoint is not complete yet")
     if gained - paid < LEAST_GAIN:
-        return Verdict(False, f"{sums}; wanted {100 * LEAST_GAIN:.0f}% net")
-    return Verdict(True, sums)
+        return CacheVerdict(False, f"{sums}; wanted {100 * LEAST_GAIN:.0f}% net")
+    return CacheVerdict(True, sums)
 
 
-def keep(before_s: float, after_s: float, risk: Risk, sums: str) -> Verdict:
+def keep(before_s: float, after_s: float, risk: CrashRisk, sums: str) -> CacheVerdict:
     """Whether a group that has one keeps it: steps must be shorter than those without, by more than deaths cost."""
     times = f"a step took {1000 * before_s:.1f} ms without a cache and {1000 * after_s:.1f} ms with it"
     if 1 - after_s / before_s > price(risk):
-        return Verdict(True, f"{times}; {sums}")
-    return Verdict(False, f"{times}, and {100 * price(risk):.2f}% of the time is lost to deaths with one")
+        return CacheVerdict(True, f"{times}; {sums}")
+    return CacheVerdict(False, f"{times}, and {100 * price(risk):.2f}% of the time is lost to deaths with one")
 
 
-def _again_s(risk: Risk) -> float:
+def _again_s(risk: CrashRisk) -> float:
     """Seconds of work that a death costs with a cache."""
     return (risk.checkpoint_s or 0.0) / 2 + risk.return_s

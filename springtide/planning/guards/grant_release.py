@@ -16,7 +16,7 @@ WORTH = 0.8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Extra:
+class ServerGrant:
     """What one server may use of one thing, CPUs or bytes."""
 
     limit: float
@@ -27,7 +27,7 @@ class Extra:
     watched_s: float
 
 
-def eased(extra: Extra) -> float | None:
+def eased(extra: ServerGrant) -> float | None:
     if extra.limit <= extra.usual or extra.watched_s < CALM_S:
         return None
     enough = max(extra.usual, ROOM * extra.most)

@@ -1,7 +1,7 @@
 """Pure. How many rows a table server will hold: growth seen so far, carried on.
 
-In: `Seen` points, samples trained and rows then. Out: a `Growth` that answers for any later number of samples, with the
-law that has foretold the recent past best. Next: `planning.guards.oom` turns rows into bytes.
+In: `RowCount` points, samples trained and rows then. Out: a `Growth` that answers for any later number of samples, with
+the law that has foretold the recent past best. Next: `planning.guards.oom` turns rows into bytes.
 
 Ids of real logs follow no one law: new ones may come at a steady rate (timestamps), ever more slowly (Heaps' law, zipf
 ids), or run out (a closed set). Each law is tried on the newest third of the points from what was known before it.
@@ -21,14 +21,14 @@ REACH = 4.0
 """Times the samples seen so far: no law is believed beyond. In a job's first seconds nearly every id is new."""
 
 
-class Seen(NamedTuple):
+class RowCount(NamedTuple):
     """Rows after so many samples."""
 
     samples: float
     rows: float
 
 
-Law = Callable[[Sequence[Seen], float], float]
+Law = Callable[[Sequence[RowCount], float], float]
 """Points and a number of samples beyond them: rows by then."""
 
 
@@ -37,7 +37,7 @@ class Growth:
     """A law and the points it goes on from."""
 
     law: str
-    points: tuple[Seen, ...]
+    points: tuple[RowCount, ...]
     margin: float
     """By how much it was wrong on the held-out points, within bounds: a share of the rows to come."""
 
@@ -51,12 +51,12 @@ class Growth:
         return now + (self.rows(samples) - now) * (1 + self.margin)
 
 
-def horizon(points: Sequence[Seen], end: float) -> float:
+def horizon(points: Sequence[RowCount], end: float) -> float:
     """Samples up to which growth is foretold: the job's end, or as far as what was seen reaches. Later more is seen."""
     return max(points[-1].samples, min(end, REACH * points[-1].samples))
 
 
-def fit(points: Sequence[Seen]) -> Growth:
+def fit(points: Sequence[RowCount]) -> Growth:
     """The law that has held best. Points in order of samples; at least one."""
     kept = tuple(points)
     if len(kept) < FEWEST:
@@ -68,18 +68,18 @@ def fit(points: Sequence[Seen]) -> Growth:
     return Growth(law=best, points=kept, margin=min(max(errors[best], LEAST_MARGIN), LARGEST_MARGIN))
 
 
-def _error(law: Law, known: Sequence[Seen], held_out: Sequence[Seen]) -> float:
+def _error(law: Law, known: Sequence[RowCount], held_out: Sequence[RowCount]) -> float:
     """Largest error as a share of the growth that came."""
     came = max(held_out[-1].rows - known[-1].rows, 1.0)
     return max(abs(law(known, seen.samples) - seen.rows) / came for seen in held_out)
 
 
-def steady(points: Sequence[Seen], samples: float) -> float:
+def steady(points: Sequence[RowCount], samples: float) -> float:
     newest = points[-1]
     return newest.rows + _rate(points[len(points) // 2 :], points) * (samples - newest.samples)
 
 
-def heaps(points: Sequence[Seen], samples: float) -> float:
+def heaps(points: Sequence[RowCount], samples: float) -> float:
     """A power of the samples, its exponent that of the newer half."""
     newest = points[-1]
     middle = points[len(points) // 2]
@@ -89,7 +89,7 @@ def heaps(points: Sequence[Seen], samples: float) -> float:
     return newest.rows * math.pow(samples / newest.samples, min(max(exponent, 0.0), 1.0))
 
 
-def running_out(points: Sequence[Seen], samples: float) -> float:
+def running_out(points: Sequence[RowCount], samples: float) -> float:
     """The rate falls by the same share over equal spans: from the older half of the points to the newer one."""
     newest, span = points[-1], (points[-1].samples - points[0].samples) / 2
     middle = _rows_at(points, points[0].samples + span)
@@ -104,7 +104,7 @@ def running_out(points: Sequence[Seen], samples: float) -> float:
 LAWS: dict[str, Law] = {"steady": steady, "heaps": heaps, "running out": running_out}
 
 
-def _rows_at(points: Sequence[Seen], samples: float) -> float:
+def _rows_at(points: Sequence[RowCount], samples: float) -> float:
     for before, after in itertools.pairwise(points):
         if before.samples <= samples <= after.samples and after.samples > before.samples:
             share = (samples - before.samples) / (after.samples - before.samples)
@@ -112,7 +112,7 @@ def _rows_at(points: Sequence[Seen], samples: float) -> float:
     return points[-1].rows
 
 
-def _rate(points: Sequence[Seen], fallback: Sequence[Seen]) -> float:
+def _rate(points: Sequence[RowCount], fallback: Sequence[RowCount]) -> float:
     """Rows a sample between the first and the last of these points."""
     for some in (points, fallback):
         gone = some[-1].samples - some[0].samples

@@ -1,8 +1,8 @@
 """Pure. Whether a server holds the job up, why, and what would help: first the cause, then the cure.
 
-In: what each server did lately (`Pace`s, from its counters and its agent). Out: a `Verdict` a server, with its reason.
-Only who is at work for a good part of the time can hold others up: times of an idle server are mostly noise.
-Next: the master moves slots, grants CPU, or replaces the server by one elsewhere.
+In: what each server did lately (`ServerPace`s, from its counters and its agent). Out: a `ServerVerdict` a server, with
+its reason. Only who is at work for a good part of the time can hold others up: times of an idle server are mostly
+noise. Next: the master moves slots, grants CPU, or replaces the server by one elsewhere.
 
 * More load than its peers and no CPU to spare: **hot**. Slots move to the others; if it is mostly one slot that nobody
   could take off it without being hot in its place, it gets more CPU.
@@ -32,7 +32,7 @@ class Cause(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
+class ServerPace:
     """One server over the last while."""
 
     rank: int
@@ -51,7 +51,7 @@ class Pace:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class ServerVerdict:
     """What is wrong with a server, if anything."""
 
     rank: int
@@ -61,11 +61,11 @@ class Verdict:
     """It is so bad that nothing more need be waited for."""
 
 
-def judge(paces: Sequence[Pace], rules: GuardRules) -> tuple[Verdict, ...]:
+def judge(paces: Sequence[ServerPace], rules: GuardRules) -> tuple[ServerVerdict, ...]:
     return tuple(_judge_one(one, [other for other in paces if other.rank != one.rank], rules) for one in paces)
 
 
-def far_behind(latest: Sequence[Pace], rules: GuardRules) -> Verdict | None:
+def far_behind(latest: Sequence[ServerPace], rules: GuardRules) -> ServerVerdict | None:
     """The server that is slower than its peers by far, going by what each did from one report to the next."""
     found = [
         verdict for verdict in judge(latest, replace(rules, slower=rules.far_slower)) if verdict.cause is Cause.SLOW
@@ -74,7 +74,7 @@ def far_behind(latest: Sequence[Pace], rules: GuardRules) -> Verdict | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Quota:
+class CpuQuotaUse:
     """What the machine of one server has let it have over the last moments, as the kernel counts it."""
 
     rank: int
@@ -88,7 +88,7 @@ class Quota:
     """How long that was."""
 
 
-def cut_short(quotas: Sequence[Quota], rules: GuardRules) -> Verdict | None:
+def cut_short(quotas: Sequence[CpuQuotaUse], rules: GuardRules) -> ServerVerdict | None:
     """The server whose machine gives it far less than it is to have, while another has its due.
 
     Nothing has to be compared or waited for: a period's quota is used up only by using it, so whoever used less in all
@@ -107,10 +107,10 @@ def cut_short(quotas: Sequence[Quota], rules: GuardRules) -> Verdict | None:
         f"server-{worst.rank} gets {worst.cpu:.2g} of the {worst.due:.2g} CPUs that it is to have, and had to wait for "
         f"{min(1.0, worst.throttled):.0%} of the time: its machine is the cause"
     )
-    return Verdict(rank=worst.rank, cause=Cause.SLOW, why=why, sure=True)
+    return ServerVerdict(rank=worst.rank, cause=Cause.SLOW, why=why, sure=True)
 
 
-def _whole_periods(one: Quota) -> float:
+def _whole_periods(one: CpuQuotaUse) -> float:
     """The part of the time that was throttled from beginning to end of a period, for certain."""
     return max(0.0, min(1.0, one.throttled) - PERIOD_S / one.seconds)
 
@@ -125,7 +125,7 @@ class Relief:
 
 
 def relieve(
-    hot: Pace, paces: Sequence[Pace], rules: GuardRules, *, heaviest: float, per_worker: float, workers: int
+    hot: ServerPace, paces: Sequence[ServerPace], rules: GuardRules, *, heaviest: float, per_worker: float, workers: int
 ) -> Relief:
     """Move slots if that can level loads, else more CPU: s = min(s_hot / s_total * s_one * workers, most).
 
@@ -146,20 +146,20 @@ def relieve(
     return Relief(cpu=cpu, why=f"{said}: moving it would only move the trouble")
 
 
-def _judge_one(one: Pace, others: Sequence[Pace], rules: GuardRules) -> Verdict:
+def _judge_one(one: ServerPace, others: Sequence[ServerPace], rules: GuardRules) -> ServerVerdict:
     who = f"server-{one.rank}"
     busy_peers = [other for other in others if other.keys_s >= LEAST_KEYS]
     if not busy_peers:
-        return Verdict(rank=one.rank, cause=Cause.NONE, why=f"{who} has no peer at work to be compared with")
+        return ServerVerdict(rank=one.rank, cause=Cause.NONE, why=f"{who} has no peer at work to be compared with")
     keys, ns = median(other.keys_s for other in busy_peers), median(other.ns_a_key for other in busy_peers)
     load, time = one.keys_s / keys, one.ns_a_key / max(ns, 1e-9)
     said = f"{who} has {load:.1f} times its peers' load and takes {time:.1f} times as long a key"
     if one.at_work < rules.at_work:
         idle = f"{said}, but is at work for {one.at_work:.0%} of the time only: it holds nobody up"
-        return Verdict(rank=one.rank, cause=Cause.NONE, why=idle)
+        return ServerVerdict(rank=one.rank, cause=Cause.NONE, why=idle)
     used = one.at_work if one.cpu_limit is None else one.cpu / one.cpu_limit
     if load > rules.hotter and used >= rules.busy:
-        return Verdict(rank=one.rank, cause=Cause.HOT, why=f"{said}: the load is the cause")
+        return ServerVerdict(rank=one.rank, cause=Cause.HOT, why=f"{said}: the load is the cause")
     if time > rules.slower and one.keys_s > 0 and load <= rules.hotter:
-        return Verdict(rank=one.rank, cause=Cause.SLOW, why=f"{said}: its machine is the cause")
-    return Verdict(rank=one.rank, cause=Cause.NONE, why=said)
+        return ServerVerdict(rank=one.rank, cause=Cause.SLOW, why=f"{said}: its machine is the cause")
+    return ServerVerdict(rank=one.rank, cause=Cause.NONE, why=said)

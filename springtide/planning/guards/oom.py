@@ -1,7 +1,8 @@
 """Pure. Whether a server will run out of memory as far ahead as can be seen, and what to do about it in time.
 
-In: what servers have told (`Reading`s), how the job's rows grow (`planning.guards.growth`), how much of it is left.
-Out: a `Forecast` a server, and a decision with its reason: nothing, or so many servers. Next: the master asks for them.
+In: what servers have told (`ServerMemory`s), how the job's rows grow (`planning.guards.growth`), how much of it is
+left. Out: a `MemoryForecast` a server, and a decision with its reason: nothing, or so many servers. Next: the master
+asks for them.
 
 What a server holds now is measured. What it will need beyond that: its rows' bytes at the end of the job, or as far as
 growth can be foretold by what was seen of it (`growth.horizon`), with the slack that
@@ -25,7 +26,7 @@ MOST_SERVERS = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class ServerMemory:
     """One server now."""
 
     server: int
@@ -39,7 +40,7 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Forecast:
+class MemoryForecast:
     """One server as far as is looked ahead, at most to the end of the job, if nothing is done."""
 
     server: int
@@ -62,7 +63,7 @@ class Forecast:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
+class ServerCountDecision:
     """So many servers; the same as now: nothing is to be done."""
 
     servers: int
@@ -74,7 +75,7 @@ def room(used: float, limit: float | None) -> float:
     return math.inf if limit is None else max(0.0, limit * (1 - SPARE) - used)
 
 
-def forecast(now: Reading, rows: Growth, *, samples_at_end: float) -> Forecast:
+def forecast(now: ServerMemory, rows: Growth, *, samples_at_end: float) -> MemoryForecast:
     """One server, whose rows grow as those of the whole job do: slots have about the same part of every day's ids."""
     present = rows.points[-1]
 
@@ -93,7 +94,7 @@ def forecast(now: Reading, rows: Growth, *, samples_at_end: float) -> Forecast:
             middle = (low + high) / 2
             low, high = (low, middle) if needs(middle) > usable else (middle, high)
         crosses = high
-    return Forecast(
+    return MemoryForecast(
         server=now.server,
         law=rows.law,
         static=max(0.0, now.used - now.held),
@@ -105,22 +106,22 @@ def forecast(now: Reading, rows: Growth, *, samples_at_end: float) -> Forecast:
     )
 
 
-def decide(forecasts: Sequence[Forecast], *, samples: float, samples_at_end: float) -> Decision:
+def decide(forecasts: Sequence[MemoryForecast], *, samples: float, samples_at_end: float) -> ServerCountDecision:
     """How many servers hold the job to its end. Rows spread evenly over servers; what is static is in each of them."""
     now = len(forecasts)
     worst = max(forecasts, key=lambda one: one.peak / one.limit)
     if worst.crosses_at is None:
-        return Decision(servers=now, why=f"memory is enough: {worst}")
+        return ServerCountDecision(servers=now, why=f"memory is enough: {worst}")
     if samples >= samples_at_end:  # another pass over the data is looked at when it begins
-        return Decision(servers=now, why=f"no sample is left that could add rows: {worst}")
+        return ServerCountDecision(servers=now, why=f"no sample is left that could add rows: {worst}")
     if worst.crosses_at - samples > SOON * (samples_at_end - samples):
-        return Decision(servers=now, why=f"memory is enough for now: {worst}")
+        return ServerCountDecision(servers=now, why=f"memory is enough for now: {worst}")
     room = min(one.limit * (1 - SPARE) - one.static for one in forecasts)
     if room <= 0:
-        return Decision(servers=now, why=f"more servers do not help, none has room for rows: {worst}")
+        return ServerCountDecision(servers=now, why=f"more servers do not help, none has room for rows: {worst}")
     live = sum(one.live_at_end for one in forecasts)
     wanted = min(MOST_SERVERS, max(now + 1, math.ceil(SLACK * live / room)))
-    return Decision(servers=wanted, why=f"memory would run out: {worst}")
+    return ServerCountDecision(servers=wanted, why=f"memory would run out: {worst}")
 
 
 def _mb(amount: float) -> str:

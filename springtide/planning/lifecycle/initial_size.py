@@ -22,7 +22,7 @@ NEARLY_ALL = 0.9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Need:
+class MeasuredNeed:
     """What was measured."""
 
     worker_cpu: float
@@ -37,13 +37,13 @@ class Need:
         return 0 < self.worker_cpu < math.inf and 0 < self.server_cpu < math.inf
 
 
-def workers_and_cores(need: Need, total: float) -> tuple[int, float]:
+def workers_and_cores(need: MeasuredNeed, total: float) -> tuple[int, float]:
     """Eqns 10 and 11: workers, and cores of all servers."""
     workers = max(1, math.floor(total / (need.worker_cpu + need.server_cpu)))
     return workers, max(total - workers * need.worker_cpu, need.server_cpu)
 
 
-def servers_first(now: Shape, need: Need, bounds: ShapeBounds, config: PlanningConfig) -> Shape:
+def servers_first(now: Shape, need: MeasuredNeed, bounds: ShapeBounds, config: PlanningConfig) -> Shape:
     """The shape now with as many server cores as the whole job will want, in servers of the usual size."""
     total = clamp.quota(bounds, config).cpu
     _, cores = workers_and_cores(need, total)
@@ -53,7 +53,7 @@ def servers_first(now: Shape, need: Need, bounds: ShapeBounds, config: PlanningC
     return clamp.within(right, bounds, config)
 
 
-def workers_then(now: Shape, need: Need, bounds: ShapeBounds, config: PlanningConfig) -> Shape:
+def workers_then(now: Shape, need: MeasuredNeed, bounds: ShapeBounds, config: PlanningConfig) -> Shape:
     """As many workers as servers can serve (Eqn 4) within what the job may take (Eqn 3), each of the cores it uses."""
     total = clamp.quota(bounds, config).cpu
     held = now.servers * now.server_cpu
@@ -68,7 +68,7 @@ def workers_then(now: Shape, need: Need, bounds: ShapeBounds, config: PlanningCo
     return clamp.within(replace(now, workers=workers, worker_cpu=cpu, worker_memory=memory), bounds, config)
 
 
-def worker_cores(now: Shape, need: Need) -> float:
+def worker_cores(now: Shape, need: MeasuredNeed) -> float:
     """Whole cores, or tenths of one below one; what it has, where it uses nearly all of that and may want more."""
     if need.worker_cpu >= NEARLY_ALL * now.worker_cpu:
         return now.worker_cpu

@@ -1,8 +1,8 @@
 """Pure. Whether a job was better off before its last change, by what was measured in both shapes and by no model.
 
-In: a `JobView` whose shape was measured. Out: the `Comparison` with the shape it had before, and from it a shape to go
-back to, or one not to be tried again. Next: `planning.lifecycle.stages` wishes for the one, `planning.allocate.bids`
-omits the other.
+In: a `JobView` whose shape was measured. Out: the `ShapeComparison` with the shape it had before, and from it a shape
+to go back to, or one not to be tried again. Next: `planning.lifecycle.stages` wishes for the one,
+`planning.allocate.bids` omits the other.
 
 A plan rests on a model, and a model on noisy windows: now and then it promises what does not come. Only the shape just
 before is compared, so that a machine which has become slower does not send a job back through all its past.
@@ -29,7 +29,7 @@ LEAST_SPREAD = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class ShapeComparison:
     """The shape now and the one before."""
 
     before: Shape
@@ -41,7 +41,7 @@ class Comparison:
     """Samples a second before."""
 
 
-def compared(job: JobView) -> Comparison | None:
+def compared(job: JobView) -> ShapeComparison | None:
     """With the shape before the last change; None: one of the two was not measured for long enough."""
     since, now = job.last_change_at, job.shape
     if since is None or now is None or job.extra_workers:
@@ -71,10 +71,10 @@ def compared(job: JobView) -> Comparison | None:
     mean_there, error_there = _mean(speeds_there)
     apart = mean_there - mean_here
     certain = abs(apart) > CERTAIN * math.sqrt(error_here + error_there)
-    return Comparison(before=before, faster=apart, certain=certain, speed=math.exp(mean_there))
+    return ShapeComparison(before=before, faster=apart, certain=certain, speed=math.exp(mean_there))
 
 
-def back(job: JobView, config: PlanningConfig) -> Comparison | None:
+def back(job: JobView, config: PlanningConfig) -> ShapeComparison | None:
     """To the shape before: it was faster for certain, by more than a change is worth, and its samples cost no more."""
     found, now = compared(job), job.shape
     if found is None or now is None or not found.certain or found.faster <= math.log1p(config.least_gain):

@@ -1,8 +1,8 @@
 """Pure. How alike jobs are, feature by feature: user, model, tables, data source, batch size; and what follows from it.
 
 In: features as words and numbers. Out: a matrix of similarities, 0 to 1, one a feature; how much each of them tells
-about something else in which jobs differ (`Telling`). Next: `planning.lifecycle.warm_start` takes the most similar past
-jobs, `planning.lifecycle.start_memory` what they needed.
+about something else in which jobs differ (`DistanceModel`). Next: `planning.lifecycle.warm_start` takes the most
+similar past jobs, `planning.lifecycle.start_memory` what they needed.
 """
 
 import math
@@ -32,14 +32,14 @@ def usable(features: Mapping[str, Feature]) -> dict[str, Feature]:
     return kept
 
 
-class Coded(NamedTuple):
+class CodedFeature(NamedTuple):
     """One feature of some jobs: the number of its word, -1 without one; and its number, NaN without one."""
 
     words: NDArray[np.int64]
     numbers: Floats
 
-    def part(self, some: slice) -> "Coded":
-        return Coded(self.words[some], self.numbers[some])
+    def part(self, some: slice) -> "CodedFeature":
+        return CodedFeature(self.words[some], self.numbers[some])
 
     @property
     def known(self) -> bool:
@@ -50,18 +50,20 @@ Codes = dict[str, dict[str, int]]
 """Numbers that words were given, feature by feature."""
 
 
-def coded(jobs: Sequence[Mapping[str, Feature]], codes: Codes) -> dict[str, Coded]:
+def coded(jobs: Sequence[Mapping[str, Feature]], codes: Codes) -> dict[str, CodedFeature]:
     """Every feature that anyone has, as arrays; words that are new are given numbers."""
     found = {}
     for name in sorted({name for each in jobs for name in each}):
         known, values = codes.setdefault(name, {}), [each.get(name) for each in jobs]
         words = [known.setdefault(value, len(known)) if isinstance(value, str) else -1 for value in values]
         numbers = [math.nan if value is None or isinstance(value, str) else float(value) for value in values]
-        found[name] = Coded(np.array(words, dtype=np.int64), np.array(numbers))
+        found[name] = CodedFeature(np.array(words, dtype=np.int64), np.array(numbers))
     return found
 
 
-def between(ones: Mapping[str, Coded], others: Mapping[str, Coded], count: tuple[int, int]) -> dict[str, Floats]:
+def between(
+    ones: Mapping[str, CodedFeature], others: Mapping[str, CodedFeature], count: tuple[int, int]
+) -> dict[str, Floats]:
     """For each feature that anyone has: how alike each of the ones is to each of the others in it; `count` of either.
 
     Words are alike or not. Numbers are as alike as the smaller is part of the larger. Where only one side has the
@@ -73,7 +75,7 @@ def between(ones: Mapping[str, Coded], others: Mapping[str, Coded], count: tuple
     }
 
 
-def _alike(one: Coded, other: Coded) -> Floats:
+def _alike(one: CodedFeature, other: CodedFeature) -> Floats:
     same = (one.words[:, None] == other.words) & (one.words[:, None] >= 0)
     left, right = one.numbers[:, None], other.numbers[None, :]
     larger = np.maximum(np.abs(left), np.abs(right))
@@ -82,7 +84,7 @@ def _alike(one: Coded, other: Coded) -> Floats:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Telling:
+class DistanceModel:
     """How far jobs are apart in something, told by how far they are apart in features: a sum over them."""
 
     weights: Mapping[str, float]
@@ -96,7 +98,7 @@ class Telling:
         return np.asarray(self.chance + apart)
 
 
-def learn(parts: Mapping[str, Floats], apart: Floats, pairs: NDArray[np.bool_]) -> Telling:
+def learn(parts: Mapping[str, Floats], apart: Floats, pairs: NDArray[np.bool_]) -> DistanceModel:
     """How much a feature tells, over all pairs that count.
 
     Non-negative least squares: a feature that tells nothing beside the others gets next to no weight.
@@ -107,4 +109,4 @@ def learn(parts: Mapping[str, Floats], apart: Floats, pairs: NDArray[np.bool_]) 
     found = optimize.nnls(np.hstack([known, np.ones((len(known), 1))]), apart[pairs])[0]
     least = LEAST_WEIGHT * max(float(found[:-1].sum()), LEAST_WEIGHT) / len(parts)
     weights = {name: max(least, float(weight)) for name, weight in zip(parts, found, strict=False)}
-    return Telling(weights=weights, chance=float(found[-1]))
+    return DistanceModel(weights=weights, chance=float(found[-1]))

@@ -1,7 +1,7 @@
 """Pure. What one job needs next: to be started, measured, given its size, or mended.
 
-In: a `JobView`. Out: a `Wish` (a plan, if there is room), `Ready` (its model decides, beside all others), or a reason
-to leave it alone. Next: `planning.policy.springtide_policy` shares out the cluster.
+In: a `JobView`. Out: a `PlanRequest` (a plan, if there is room), `ReadyJob` (its model decides, beside all others), or
+a reason to leave it alone. Next: `planning.policy.springtide_policy` shares out the cluster.
 
     waiting -> warm start, or a small one -> sampling -> servers by Eqn 11 -> optimizing -> workers -> adjusting
 
@@ -24,7 +24,7 @@ from springtide.domain.spec.planning_config import PlanningConfig
 from springtide.planning.candidates import clamp
 from springtide.planning.lifecycle import initial_size, rollback, warm_start
 from springtide.planning.perf_model import measurements
-from springtide.planning.perf_model.measurements import Measured
+from springtide.planning.perf_model.measurements import ShapeSpeed
 
 SOON = 3.0
 """Times the sampling time: a job that has no other size by then has the one it will have."""
@@ -37,7 +37,7 @@ URGENT, START, SIZE = 0, 1, 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class PlanRequest:
     """A plan, if there is room for it; a smaller one otherwise."""
 
     plan: ShapePlan
@@ -46,17 +46,17 @@ class Wish:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ready:
+class ReadyJob:
     """Measured, and its own size already: what it could have is compared with what others could."""
 
     job: JobView
-    measured: Measured
+    measured: ShapeSpeed
     first: bool = False
     """It has not its size yet: its model is trusted wherever it leads, and corrected by what is measured there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lent:
+class LentWorkers:
     """It has its size, and workers of low priority beside it: they stay while nobody needs what they take."""
 
     job: JobView
@@ -68,7 +68,7 @@ class Lent:
         return ResourceBudget(cpu=extra * shape.worker_cpu, memory=float(extra * shape.worker_memory))
 
 
-Step = Wish | Ready | Lent | str
+Step = PlanRequest | ReadyJob | LentWorkers | str
 
 
 def next_step(job: JobView, view: ClusterView, config: PlanningConfig) -> Step:
@@ -81,7 +81,7 @@ def next_step(job: JobView, view: ClusterView, config: PlanningConfig) -> Step:
     if urgent is not None:
         return urgent
     if job.extra_workers:
-        return Lent(job=job, shape=job.shape)
+        return LentWorkers(job=job, shape=job.shape)
     begun = job.last_change_at is None and job.stage in (PlanningStage.WAITING, PlanningStage.SAMPLING)
     if quiet < config.between_changes_s and not begun:
         return f"changed {quiet:.0f} s ago; wanted {config.between_changes_s:.0f} s between changes"
@@ -98,10 +98,10 @@ def next_step(job: JobView, view: ClusterView, config: PlanningConfig) -> Step:
     odd = [one for one in job.findings if one.trouble in (FindingKind.STRAGGLER, FindingKind.SLOW_SERVER)]
     if odd:
         return f"{odd[0].trouble}, {odd[0].role}: what is measured now is not the shape's ({odd[0].why})"
-    return _back(job, job.shape, config) or Ready(job=job, measured=here)
+    return _back(job, job.shape, config) or ReadyJob(job=job, measured=here)
 
 
-def _back(job: JobView, shape: Shape, config: PlanningConfig) -> Wish | None:
+def _back(job: JobView, shape: Shape, config: PlanningConfig) -> PlanRequest | None:
     """What it had before, where the change has made it slower."""
     found = rollback.back(job, config)
     if found is None:
@@ -111,29 +111,31 @@ def _back(job: JobView, shape: Shape, config: PlanningConfig) -> Wish | None:
         return None
     slower = math.expm1(-found.faster)
     why = f"back to {held}: measured {found.speed:,.0f} samples/s there, {slower:+.0%} since the change"
-    return Wish(plan=replace(_plan(job, held, why, config, PlanningStage.ADJUSTING), throughput=found.speed), rank=SIZE)
+    return PlanRequest(
+        plan=replace(_plan(job, held, why, config, PlanningStage.ADJUSTING), throughput=found.speed), rank=SIZE
+    )
 
 
 def _sized(
     job: JobView,
     shape: Shape,
-    here: Measured,
+    here: ShapeSpeed,
     config: PlanningConfig,
-    by_use: Callable[[JobView, Shape, PlanningConfig], Wish | None],
+    by_use: Callable[[JobView, Shape, PlanningConfig], PlanRequest | None],
 ) -> Step:
     """By the model, at once, where steps were timed by term; otherwise by what roles use, servers before workers."""
     if here.timed or job.facts.group:  # DLRover's equations are for workers at their own pace
-        return Ready(job=job, measured=here, first=here.timed)
-    return by_use(job, shape, config) or Ready(job=job, measured=here)
+        return ReadyJob(job=job, measured=here, first=here.timed)
+    return by_use(job, shape, config) or ReadyJob(job=job, measured=here)
 
 
-def _start(job: JobView, view: ClusterView, config: PlanningConfig) -> Wish:
+def _start(job: JobView, view: ClusterView, config: PlanningConfig) -> PlanRequest:
     start = warm_start.start(job, view.history, config)
     stage = PlanningStage.OPTIMIZING if start.warm else PlanningStage.SAMPLING
-    return Wish(plan=_plan(job, start.shape, start.why, config, stage), rank=START, notes=start.notes)
+    return PlanRequest(plan=_plan(job, start.shape, start.why, config, stage), rank=START, notes=start.notes)
 
 
-def _memory(job: JobView, shape: Shape, config: PlanningConfig, *, ahead: bool) -> Wish | None:
+def _memory(job: JobView, shape: Shape, config: PlanningConfig, *, ahead: bool) -> PlanRequest | None:
     """Out of memory, or about to be: a worker gets twice as much, servers become more.
 
     A job that has not its size yet is about to get it, with the memory that it needs: what lies ahead waits for that. A
@@ -153,7 +155,7 @@ def _memory(job: JobView, shape: Shape, config: PlanningConfig, *, ahead: bool) 
         for each in wanted:
             held = clamp.within(each, job.bounds, config, need=job.need)
             if _memory_of(held) > _memory_of(shape):
-                return Wish(
+                return PlanRequest(
                     plan=_plan(job, held, f"{one.role}, {one.trouble}: {held} ({one.why})", config, None), rank=URGENT
                 )
     return None
@@ -187,7 +189,7 @@ def _memory_of(shape: Shape) -> tuple[int, int]:
     return shape.servers * (shape.server_memory or 1), shape.worker_memory
 
 
-def _busy_servers(job: JobView, shape: Shape, config: PlanningConfig) -> Wish | None:
+def _busy_servers(job: JobView, shape: Shape, config: PlanningConfig) -> PlanRequest | None:
     """Servers without CPU to spare say nothing about what a worker needs of them: they get more, then are more."""
     used = measurements.use(job, RoleKind.SERVER)
     if used is None or used.share <= config.busy_server:
@@ -198,15 +200,15 @@ def _busy_servers(job: JobView, shape: Shape, config: PlanningConfig) -> Wish | 
     if larger == shape or larger.cpu <= shape.cpu or larger.workers < shape.workers:
         return None
     why = f"{used.hottest.role} uses {used.share:.0%} of its CPU while sampling: more of it, then on with sampling"
-    return Wish(plan=_plan(job, larger, why, config, PlanningStage.SAMPLING), rank=SIZE)
+    return PlanRequest(plan=_plan(job, larger, why, config, PlanningStage.SAMPLING), rank=SIZE)
 
 
-def need(job: JobView, shape: Shape) -> initial_size.Need | None:
+def need(job: JobView, shape: Shape) -> initial_size.MeasuredNeed | None:
     """What a worker uses, and what servers use for one."""
     workers, servers = measurements.use(job, RoleKind.WORKER), measurements.use(job, RoleKind.SERVER)
     if workers is None or servers is None:
         return None
-    found = initial_size.Need(
+    found = initial_size.MeasuredNeed(
         worker_cpu=workers.used / workers.count,
         server_cpu=servers.used / max(shape.workers, workers.count),
         worker_memory=max((use.memory_used for use in job.used_by(RoleKind.WORKER)), default=0),
@@ -214,7 +216,7 @@ def need(job: JobView, shape: Shape) -> initial_size.Need | None:
     return found if found.sound else None
 
 
-def _servers(job: JobView, shape: Shape, config: PlanningConfig) -> Wish | None:
+def _servers(job: JobView, shape: Shape, config: PlanningConfig) -> PlanRequest | None:
     measured = need(job, shape)
     if measured is None:
         return None
@@ -225,10 +227,10 @@ def _servers(job: JobView, shape: Shape, config: PlanningConfig) -> Wish | None:
         f"a worker uses {measured.worker_cpu:.1f} cores and {measured.server_cpu:.1f} of servers: "
         f"{right.servers} servers of {right.server_cpu:g} for {clamp.quota(job.bounds, config).cpu:g} in all"
     )
-    return Wish(plan=_plan(job, right, why, config, PlanningStage.OPTIMIZING), rank=SIZE)
+    return PlanRequest(plan=_plan(job, right, why, config, PlanningStage.OPTIMIZING), rank=SIZE)
 
 
-def _workers(job: JobView, shape: Shape, config: PlanningConfig) -> Wish | None:
+def _workers(job: JobView, shape: Shape, config: PlanningConfig) -> PlanRequest | None:
     measured = need(job, shape)
     if measured is None:
         return None
@@ -239,7 +241,7 @@ def _workers(job: JobView, shape: Shape, config: PlanningConfig) -> Wish | None:
         f"a worker uses {measured.worker_cpu:.1f} cores and {measured.server_cpu:.1f} of servers: "
         f"{right.workers} workers of {right.worker_cpu:g}"
     )
-    return Wish(plan=_plan(job, right, why, config, PlanningStage.ADJUSTING), rank=SIZE)
+    return PlanRequest(plan=_plan(job, right, why, config, PlanningStage.ADJUSTING), rank=SIZE)
 
 
 def _with_memory(job: JobView, shape: Shape, config: PlanningConfig) -> Shape:
@@ -276,7 +278,7 @@ def mend(job: JobView, shape: Shape, config: PlanningConfig) -> ShapePlan | str:
     return "it has its size"
 
 
-def given_up(lent: Lent, config: PlanningConfig) -> ShapePlan:
+def given_up(lent: LentWorkers, config: PlanningConfig) -> ShapePlan:
     why = f"others need what {lent.job.extra_workers} workers of low priority take: without them"
     return _plan(lent.job, lent.shape, why, config, None)
 

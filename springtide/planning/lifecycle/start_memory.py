@@ -28,7 +28,7 @@ ROOM = 1.25
 
 
 def foretold(
-    past: Sequence[PastJob], to_new: Mapping[str, Floats], told: similarity.Telling | None
+    past: Sequence[PastJob], to_new: Mapping[str, Floats], told: similarity.DistanceModel | None
 ) -> MemoryNeed | None:
     """What a new job may need. `to_new`: [1, past] similarities a feature; `told`: what features say about needs."""
     known, rows = _needs(past)
@@ -55,7 +55,7 @@ def _needs(past: Sequence[PastJob]) -> tuple[NDArray[np.bool_], Floats]:
     return known, np.array([max(float(one.need.rows), 1.0) for one in past])
 
 
-def told(past: Sequence[PastJob], among: Mapping[str, Floats]) -> similarity.Telling | None:
+def told(past: Sequence[PastJob], among: Mapping[str, Floats]) -> similarity.DistanceModel | None:
     """How far needs are apart, in doublings, by how far jobs are. `among`: [past, past] similarities of the newest."""
     known, rows = _needs(past)
     if not among or int(known.sum()) < FEWEST:

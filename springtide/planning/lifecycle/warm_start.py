@@ -1,7 +1,7 @@
 """Pure. What a new job begins with: what jobs like it ended with (Algorithm 1), or a small start to be measured.
 
-In: a `JobView` of which nothing runs, the history, and settings. Out: a `Start`: a shape within the job's bounds, and
-why. Next: `planning.lifecycle.stages` finds room for it.
+In: a `JobView` of which nothing runs, the history, and settings. Out: a `WarmStart`: a shape within the job's bounds,
+and why. Next: `planning.lifecycle.stages` finds room for it.
 
 The k most similar past jobs enter one after the other, the least similar first: A = mu * A_i + (1 - mu) * A, so the
 most similar has weight mu. How much each feature counts, k and mu are what the history itself would have done best
@@ -22,7 +22,7 @@ from springtide.domain.plan.view import JobView, PastJob
 from springtide.domain.spec.planning_config import PlanningConfig
 from springtide.planning.candidates import clamp
 from springtide.planning.lifecycle import similarity, start_memory
-from springtide.planning.lifecycle.similarity import Coded
+from springtide.planning.lifecycle.similarity import CodedFeature
 
 Floats = NDArray[np.float64]
 NEWEST = 160
@@ -45,7 +45,7 @@ USER = "user"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Start:
+class WarmStart:
     """What a job begins with."""
 
     shape: Shape
@@ -60,7 +60,7 @@ class Lesson:
 
     similar: int
     smoothing: float
-    telling: similarity.Telling | None
+    telling: similarity.DistanceModel | None
     """How far configurations are apart, by features; None: too short a history to tell."""
     among: dict[str, Floats]
     """Similarities among the newest past jobs, feature by feature."""
@@ -74,18 +74,18 @@ class Lesson:
         return np.asarray(np.clip(1.0 - self.telling.apart(parts)[0], 0.0, 1.0))
 
 
-class Known(NamedTuple):
+class KnownHistory(NamedTuple):
     """A history, and what it teaches: the same for all jobs that begin with it."""
 
     past: list[PastJob]
     notes: tuple[str, ...]
-    features: dict[str, Coded]
+    features: dict[str, CodedFeature]
     codes: similarity.Codes
     lesson: Lesson
-    needs: similarity.Telling | None
+    needs: similarity.DistanceModel | None
 
 
-class Same:
+class SameHistory:
     """Past jobs that are the same objects as before, not just equal ones: so it takes microseconds to tell."""
 
     def __init__(self, jobs: Sequence[PastJob]) -> None:
@@ -96,21 +96,25 @@ class Same:
         return hash(self._ids)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Same) and self._ids == other._ids  # both hold their jobs, so that no id is used again
+        return (
+            isinstance(other, SameHistory) and self._ids == other._ids
+        )  # both hold their jobs, so that no id is used again
 
 
 @functools.lru_cache(maxsize=4)
-def known(history: Same, similar: int | None, smoothing: float | None) -> Known:
+def known(history: SameHistory, similar: int | None, smoothing: float | None) -> KnownHistory:
     """What is learned from a history, once for all jobs that begin before it changes."""
     past, notes = sound(history.jobs)
     codes: similarity.Codes = {}
     features = similarity.coded([_features(one) for one in past], codes)
     lesson = learn(past, features, similar, smoothing)
-    return Known(past, notes, features, codes, lesson, start_memory.told(past, lesson.among))
+    return KnownHistory(past, notes, features, codes, lesson, start_memory.told(past, lesson.among))
 
 
-def start(job: JobView, history: Sequence[PastJob], config: PlanningConfig) -> Start:
-    past, notes, features, codes, lesson, needs = known(Same(history[-NEWEST:]), config.similar, config.smoothing)
+def start(job: JobView, history: Sequence[PastJob], config: PlanningConfig) -> WarmStart:
+    past, notes, features, codes, lesson, needs = known(
+        SameHistory(history[-NEWEST:]), config.similar, config.smoothing
+    )
     if not past:
         return cold(job, config, "there is no history", notes)
     if not features:
@@ -139,7 +143,7 @@ def start(job: JobView, history: Sequence[PastJob], config: PlanningConfig) -> S
         f"warm start from {len(near)} similar job{'s' if len(near) > 1 else ''}, most like {past[near[0]].name} "
         f"({alike[near[0]]:.0%}); k={lesson.similar}, mu={lesson.smoothing:g}{right}"
     )
-    return Start(shape=shape, why=why, warm=True, notes=notes)
+    return WarmStart(shape=shape, why=why, warm=True, notes=notes)
 
 
 def smooth(rows: Floats, smoothing: float) -> Floats:
@@ -150,7 +154,7 @@ def smooth(rows: Floats, smoothing: float) -> Floats:
     return np.asarray(result)
 
 
-def cold(job: JobView, config: PlanningConfig, because: str, notes: tuple[str, ...] = ()) -> Start:
+def cold(job: JobView, config: PlanningConfig, because: str, notes: tuple[str, ...] = ()) -> WarmStart:
     """DLRover's start for sampling: one worker and one server, large enough not to be held back.
 
     Not a whole node each, as the paper has it: larger pods wait longer for a place, which is why it gives servers 16.
@@ -165,7 +169,7 @@ def cold(job: JobView, config: PlanningConfig, because: str, notes: tuple[str, .
         server_memory=asked.servers * asked.server_memory if asked else 0,  # this one has the rows of all of them
     )
     shape = clamp.within(small, job.bounds, config, need=job.need)
-    return Start(shape=shape, why=f"small start to be measured: {because}", warm=False, notes=notes)
+    return WarmStart(shape=shape, why=f"small start to be measured: {because}", warm=False, notes=notes)
 
 
 def sound(history: Sequence[PastJob]) -> tuple[list[PastJob], tuple[str, ...]]:
@@ -187,7 +191,7 @@ def sound(history: Sequence[PastJob]) -> tuple[list[PastJob], tuple[str, ...]]:
 
 
 def learn(
-    past: Sequence[PastJob], features: Mapping[str, Coded], similar: int | None, smoothing: float | None
+    past: Sequence[PastJob], features: Mapping[str, CodedFeature], similar: int | None, smoothing: float | None
 ) -> Lesson:
     """Which features, k and mu would have foretold the newest jobs best, each from those before it."""
     recent = past[-BACKTESTED:]

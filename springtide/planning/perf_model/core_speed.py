@@ -1,7 +1,7 @@
 """Pure. What a core is worth: samples a second that one of workers, and one of servers, was seen to do.
 
-In: a `JobView` and its speed. Out: a `Pace`, and what shapes can do by it at most. Next: `planning.perf_model.fit`,
-`planning.allocate.bids`.
+In: a `JobView` and its speed. Out: a `CoreSpeed`, and what shapes can do by it at most. Next:
+`planning.perf_model.fit`, `planning.allocate.bids`.
 
 A step takes the core-seconds that it was seen to take, so that fewer cores cannot be faster, whatever the equations
 say. And where all cores of a role are busy, steps are as long as cores need: that says what a core is worth, but of
@@ -18,21 +18,21 @@ from springtide.domain.core.roles import RoleKind
 from springtide.domain.core.shape import Shape
 from springtide.domain.plan.view import JobView
 from springtide.planning.perf_model import measurements
-from springtide.planning.perf_model.shape_columns import Columns
+from springtide.planning.perf_model.shape_columns import ShapeColumns
 
 Floats = NDArray[np.float64]
 
 
-class Pace(NamedTuple):
+class CoreSpeed(NamedTuple):
     """Samples a second of a core of workers, and of one of servers; infinity: nobody knows."""
 
     worker: float = math.inf
     server: float = math.inf
 
 
-def pace_of(job: JobView, throughput: float) -> Pace:
+def pace_of(job: JobView, throughput: float) -> CoreSpeed:
     """By what samples took of cores in all windows; where nobody has counted, by what the job uses and does now."""
-    return Pace(*(_pace(job, kind, throughput) for kind in (RoleKind.WORKER, RoleKind.SERVER)))
+    return CoreSpeed(*(_pace(job, kind, throughput) for kind in (RoleKind.WORKER, RoleKind.SERVER)))
 
 
 def _pace(job: JobView, kind: RoleKind, throughput: float) -> float:
@@ -53,11 +53,11 @@ def of_cores(throughput: float, used: float, given: float) -> float:
     return throughput / cores if throughput > 0 and cores > 0 else math.inf
 
 
-def ceiling(pace: Pace | Floats, shapes: Columns) -> Floats:
+def ceiling(pace: CoreSpeed | Floats, shapes: ShapeColumns) -> Floats:
     """Samples a second that the cores of shapes allow: at one pace, or each at its own (two rows of numbers)."""
     worker, server = pace
     return np.minimum(shapes.workers * shapes.worker_cpu * worker, shapes.servers * shapes.server_cpu * server)
 
 
-def ceiling_of(pace: Pace, shape: Shape) -> float:
+def ceiling_of(pace: CoreSpeed, shape: Shape) -> float:
     return min(shape.workers * shape.worker_cpu * pace.worker, shape.servers * shape.server_cpu * pace.server)

@@ -92,7 +92,7 @@ def shapes(many: Iterable[Shape]) -> Shapes:
     return Shapes(*numpy.array(listed, dtype=numpy.float64).reshape(-1, 4).T)
 
 
-class Terms(NamedTuple):
+class StepTerms(NamedTuple):
     """Seconds of a step by cause; numbers for one shape, arrays for many."""
 
     gradient: Array | float
@@ -102,18 +102,18 @@ class Terms(NamedTuple):
     constant: float
 
 
-def terms(coefficients: Coefficients, facts: ModelFacts, shape: Shape | Shapes) -> Terms:
+def terms(coefficients: Coefficients, facts: ModelFacts, shape: Shape | Shapes) -> StepTerms:
     """Eqns 2 to 5, each without its constant; their sum is the last."""
     w, p = shape.workers, shape.servers
     if facts.group:
-        return Terms(
+        return StepTerms(
             gradient=coefficients.grad * facts.group / w / shape.worker_cpu,
             update=coefficients.upd / (p * shape.server_cpu),
             synchronization=coefficients.sync * hops(w, facts.dense_bytes / facts.bandwidth),
             lookup=coefficients.emb * facts.group / w * facts.dim / p,
             constant=coefficients.beta,
         )
-    return Terms(
+    return StepTerms(
         gradient=coefficients.grad * facts.batch / shape.worker_cpu,
         update=coefficients.upd * w / (p * shape.server_cpu),
         synchronization=coefficients.sync * facts.dense_bytes / facts.bandwidth * w / p,

@@ -1,7 +1,8 @@
 """Pure. What a job is like, from how long its steps took: the performance model fitted to profiles.
 
-In: profiles of `planning.perf_model.profiles` and the job's `ModelFacts`. Out: `Fitted`, or `Refused` with the reason.
-Next: `planning.candidates.pareto` looks for shapes worth having, `planning.candidates.probe` for what to measure next.
+In: profiles of `planning.perf_model.profiles` and the job's `ModelFacts`. Out: `FittedModel`, or `RefusedProfiles` with
+the reason. Next: `planning.candidates.pareto` looks for shapes worth having, `planning.candidates.probe` for what to
+measure next.
 
 **The error.** Wanted are non-negative coefficients with the least RMSLE, the root mean square of log(predicted /
 measured) throughput; workers and batch being known, that is log(measured / predicted) seconds of a step. (The "1 +" of
@@ -30,9 +31,9 @@ import numpy
 from springtide.domain.core.shape import Shape
 from springtide.domain.plan.profile import ModelFacts, Profile
 from springtide.planning.perf_model import equations, nnls, ragged
-from springtide.planning.perf_model.core_speed import Pace
+from springtide.planning.perf_model.core_speed import CoreSpeed
 from springtide.planning.perf_model.equations import TERMS, Array, Coefficients, Shapes
-from springtide.planning.perf_model.profile_table import Refused, Table, tabulate
+from springtide.planning.perf_model.profile_table import ProfileTable, RefusedProfiles, tabulate
 
 FEWEST = 3
 """Configurations below which totals alone say nothing about others."""
@@ -49,12 +50,12 @@ BUSY = 0.85
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fitted:
+class FittedModel:
     """The model of one job, and how far it can be trusted."""
 
     coefficients: Coefficients
     facts: ModelFacts
-    table: Table
+    table: ProfileTable
     """What it was fitted to."""
     rmsle: float
     """Root mean square of log(predicted / measured) over configurations, by equations and cores together."""
@@ -100,14 +101,14 @@ class Fitted:
         return f"{said}; cannot tell yet: {', '.join(self.unclear)}" if self.unclear else said
 
 
-def fit(profiles: Iterable[Profile], facts: ModelFacts, pace: Pace | None = None) -> Fitted | Refused:
+def fit(profiles: Iterable[Profile], facts: ModelFacts, pace: CoreSpeed | None = None) -> FittedModel | RefusedProfiles:
     """The model that fits the profiles of one job best, or why there is none; `pace`: what its cores can do."""
-    return fit_many([(profiles, facts)], [pace or Pace()])[0]
+    return fit_many([(profiles, facts)], [pace or CoreSpeed()])[0]
 
 
 def fit_many(
-    jobs: Iterable[tuple[Iterable[Profile], ModelFacts]], paces: Sequence[Pace] | None = None
-) -> list[Fitted | Refused]:
+    jobs: Iterable[tuple[Iterable[Profile], ModelFacts]], paces: Sequence[CoreSpeed] | None = None
+) -> list[FittedModel | RefusedProfiles]:
     """The same for many jobs, all together: far quicker than one by one."""
     asked = list(jobs)
     given = list(zip(tabulate([profiles for profiles, _ in asked]), [facts for _, facts in asked], strict=True))
@@ -115,14 +116,14 @@ def fit_many(
     usable = [
         (table, facts)
         for (table, facts), why in zip(given, refused, strict=True)
-        if why is None and isinstance(table, Table)
+        if why is None and isinstance(table, ProfileTable)
     ]
-    told = [pace for pace, why in zip(paces or [Pace()] * len(given), refused, strict=True) if why is None]
+    told = [pace for pace, why in zip(paces or [CoreSpeed()] * len(given), refused, strict=True) if why is None]
     models = iter(_fit_tables(usable, told) if usable else ())
     return [why if why is not None else next(models) for why in refused]
 
 
-def leave_one_out(fitted: Fitted) -> float | None:
+def leave_one_out(fitted: FittedModel) -> float | None:
     """MAPE on each configuration by a model of all others: what to expect of a shape that was never measured.
 
     None where one configuration less would be too few for a model.
@@ -133,8 +134,8 @@ def leave_one_out(fitted: Fitted) -> float | None:
         return None
     models = [
         model
-        for model in _fit_tables([(one, fitted.facts) for one in rest], [Pace()] * len(rest))
-        if isinstance(model, Fitted)
+        for model in _fit_tables([(one, fitted.facts) for one in rest], [CoreSpeed()] * len(rest))
+        if isinstance(model, FittedModel)
     ]
     if len(models) < len(rest):
         return None
@@ -144,17 +145,17 @@ def leave_one_out(fitted: Fitted) -> float | None:
     return float(numpy.mean(numpy.abs(measured / numpy.maximum(foretold, nnls.NOWHERE) - 1)))
 
 
-def _refusal(table: Table | Refused) -> Refused | None:
-    if isinstance(table, Refused):
+def _refusal(table: ProfileTable | RefusedProfiles) -> RefusedProfiles | None:
+    if isinstance(table, RefusedProfiles):
         return table
     fewest = FEWEST_TIMED if table.timed else FEWEST
     if len(table) >= fewest:
         return None
     why = f"{len(table)} configurations measured, wanted {fewest}: totals of fewer say nothing about others"
-    return Refused(why=why, dropped=table.dropped)
+    return RefusedProfiles(why=why, dropped=table.dropped)
 
 
-def design(tables: Sequence[Table], facts: Sequence[ModelFacts]) -> Array:
+def design(tables: Sequence[ProfileTable], facts: Sequence[ModelFacts]) -> Array:
     """X of all jobs, padded with rows of 0: (jobs, rows, 5)."""
     settings = _padded([table.settings for table in tables])
     present = settings[:, :, 0] > 0
@@ -178,7 +179,7 @@ def _padded(rows: Sequence[Array]) -> Array:
     return whole
 
 
-def _least_seconds(tables: Sequence[Table], paces: Sequence[Pace]) -> Array:
+def _least_seconds(tables: Sequence[ProfileTable], paces: Sequence[CoreSpeed]) -> Array:
     """Of a step of each row, as cores can do it; 0 where nobody knows. (jobs, rows)."""
     settings = _padded([table.settings for table in tables])
     w, p, worker_cpu, server_cpu, m = numpy.moveaxis(numpy.where(settings > 0, settings, 1.0), -1, 0)
@@ -187,7 +188,9 @@ def _least_seconds(tables: Sequence[Table], paces: Sequence[Pace]) -> Array:
     return seconds
 
 
-def _fit_tables(jobs: Sequence[tuple[Table, ModelFacts]], paces: Sequence[Pace]) -> list[Fitted | Refused]:
+def _fit_tables(
+    jobs: Sequence[tuple[ProfileTable, ModelFacts]], paces: Sequence[CoreSpeed]
+) -> list[FittedModel | RefusedProfiles]:
     tables, facts = [table for table, _ in jobs], [fact for _, fact in jobs]
     rows, times = design(tables, facts), _padded([table.times for table in tables])
     present = (times[:, :, 0] > 0).astype(float)
@@ -204,7 +207,7 @@ def _fit_tables(jobs: Sequence[tuple[Table, ModelFacts]], paces: Sequence[Pace])
     by_cores = _least_seconds(tables, paces)
     bound = present * (by_cores >= BUSY * seconds)
     solution = nnls.solve(
-        nnls.Problem(rows=rows, seconds=seconds, present=present, bound=bound, pull=pull, towards=towards)
+        nnls.LeastSquares(rows=rows, seconds=seconds, present=present, bound=bound, pull=pull, towards=towards)
     )
     fitted_s = numpy.exp(solution.residuals) * seconds
     residuals = present * numpy.log(numpy.maximum(fitted_s, by_cores) / seconds)
@@ -218,7 +221,7 @@ def _fit_tables(jobs: Sequence[tuple[Table, ModelFacts]], paces: Sequence[Pace])
     outside = nnls.median(numpy.maximum(seconds - times[:, :, 1:].sum(axis=2), 0.0), present)
     apart = numpy.concatenate([constants, outside[:, None]], axis=1)
     return [
-        Fitted(
+        FittedModel(
             coefficients=Coefficients(grad=c[0], upd=c[1], sync=c[2], emb=c[3], beta=c[4]),
             facts=facts[job],
             table=tables[job],
@@ -229,7 +232,7 @@ def _fit_tables(jobs: Sequence[tuple[Table, ModelFacts]], paces: Sequence[Pace])
             constants=tuple(parts) if timed[job] else None,
         )
         if all(map(math.isfinite, c))
-        else Refused(why=NO_NUMBERS, dropped=tables[job].dropped)
+        else RefusedProfiles(why=NO_NUMBERS, dropped=tables[job].dropped)
         for job, (c, one_rmsle, one_mape, deviation, parts) in enumerate(
             zip(
                 solution.coefficients.tolist(),

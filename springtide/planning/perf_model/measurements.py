@@ -19,7 +19,7 @@ NEWEST = 48
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class ShapeSpeed:
     """How fast a job was in one shape."""
 
     shape: Shape
@@ -38,14 +38,14 @@ def throughput(shape: Shape, timing: TimingSum) -> float | None:
     return shape.workers * timing.samples / timing.total_s
 
 
-def by_shape(job: JobView) -> tuple[Measured, ...]:
+def by_shape(job: JobView) -> tuple[ShapeSpeed, ...]:
     """Each shape that was measured, in the order in which they were left last."""
     sums: dict[Shape, TimingSum] = {}
     for profile in job.profiles:
         if throughput(profile.shape, profile.timing) is not None:
             sums[profile.shape] = sums.pop(profile.shape, TimingSum()) + profile.timing
     return tuple(
-        Measured(shape=shape, throughput=speed, steps=timing.steps)
+        ShapeSpeed(shape=shape, throughput=speed, steps=timing.steps)
         for shape, timing in sums.items()
         if (speed := throughput(shape, timing)) is not None
     )
@@ -62,7 +62,7 @@ def shapes(job: JobView) -> set[Shape]:
     return found
 
 
-def now(job: JobView) -> Measured | None:
+def now(job: JobView) -> ShapeSpeed | None:
     """In the shape it has now, since it has it."""
     since = job.last_change_at if job.last_change_at is not None else -math.inf
     shape = job.at_work
@@ -77,7 +77,7 @@ def now(job: JobView) -> Measured | None:
         return None
     terms = timing.gradient_s + timing.update_s + timing.synchronization_s + timing.lookup_s
     timed = math.isfinite(terms) and terms >= TIMED * timing.total_s
-    return Measured(shape=recent[0].shape, throughput=speed, steps=timing.steps, windows=len(recent), timed=timed)
+    return ShapeSpeed(shape=recent[0].shape, throughput=speed, steps=timing.steps, windows=len(recent), timed=timed)
 
 
 def _sound(profile: Profile) -> bool:
@@ -121,7 +121,7 @@ def middle(values: list[float]) -> float:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Use:
+class CoreUse:
     """Cores of all roles of one kind."""
 
     used: float
@@ -135,7 +135,7 @@ class Use:
         return self.hottest.cpu_used / self.hottest.cpu
 
 
-def use(job: JobView, kind: RoleKind) -> Use | None:
+def use(job: JobView, kind: RoleKind) -> CoreUse | None:
     """What workers or servers use; None: nothing sensible is known.
 
     Each role was counted for some seconds only. Where windows say what a sample takes, all of them together use that at
@@ -155,4 +155,4 @@ def use(job: JobView, kind: RoleKind) -> Use | None:
         smoothed = min(a_sample * here.throughput, max(used, given))
         hottest = replace(hottest, cpu_used=hottest.cpu_used * smoothed / used)
         used = smoothed
-    return Use(used=used, given=given, count=count, hottest=hottest)
+    return CoreUse(used=used, given=given, count=count, hottest=hottest)

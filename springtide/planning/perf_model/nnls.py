@@ -1,7 +1,7 @@
 """Pure. The coefficients with the least log error, for many jobs at once: arrays in, arrays out.
 
-In: `Problem`, padded arrays of `planning.perf_model.fit`. Out: `Solution`. All jobs go through the same few array
-operations: for one job alone, calling them costs more than what they compute.
+In: `LeastSquares`, padded arrays of `planning.perf_model.fit`. Out: `LeastSquaresSolution`. All jobs go through the
+same few array operations: for one job alone, calling them costs more than what they compute.
 
 Wanted are c >= 0 with the least sum of squares of log(X c / measured); of rows that were bound by cores only what is
 above 0 counts, since the equations are not what made them slow. Around an estimate t of the seconds, log(X c) is
@@ -33,7 +33,7 @@ NOWHERE = 1e-12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
+class LeastSquares:
     """Jobs by rows by coefficients; jobs with fewer rows are padded."""
 
     rows: Array
@@ -50,7 +50,7 @@ class Problem:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Solution:
+class LeastSquaresSolution:
     """Of each job."""
 
     coefficients: Array
@@ -60,7 +60,7 @@ class Solution:
     """Of rows, between 0 and 1; 0 where cores bound a row that the equations allow."""
 
 
-def solve(problem: Problem) -> Solution:
+def solve(problem: LeastSquares) -> LeastSquaresSolution:
     """Gauss-Newton with bounds, Huber's weights, steps halved where they overshoot."""
     seconds, present = problem.seconds, problem.present
     weights, now = present, seconds
@@ -85,16 +85,16 @@ def solve(problem: Problem) -> Solution:
         if (error - after <= SETTLED * numpy.maximum(error, NOWHERE)).all():
             break
     weights = weights * (_felt(problem, residuals) == residuals)
-    return Solution(coefficients=found, residuals=residuals, weights=weights)
+    return LeastSquaresSolution(coefficients=found, residuals=residuals, weights=weights)
 
 
-def _felt(problem: Problem, residuals: Array) -> Array:
+def _felt(problem: LeastSquares, residuals: Array) -> Array:
     """Residuals as far as they count: a row that cores bound may be slower than its equations."""
     felt: Array = numpy.where((problem.bound > 0) & (residuals < 0), 0.0, residuals)
     return felt
 
 
-def _one_turn(problem: Problem, weights: Array, now: Array) -> Array:
+def _one_turn(problem: LeastSquares, weights: Array, now: Array) -> Array:
     root = numpy.sqrt(weights)
     system = problem.rows * (root / now)[:, :, None]
     wanted = root * (1 - numpy.log(now / problem.seconds))
@@ -126,13 +126,13 @@ def _bounded(system: Array, wanted: Array, pull: Array, drawn: Array) -> list[Ar
     return [optimize.nnls(one, other)[0] for one, other in zip(left, right, strict=True)]
 
 
-def _residuals(problem: Problem, found: Array) -> Array:
+def _residuals(problem: LeastSquares, found: Array) -> Array:
     fitted = (problem.rows @ found[:, :, None])[:, :, 0]
     logs: Array = numpy.log(numpy.maximum(fitted, NOWHERE) / problem.seconds)
     return problem.present * logs
 
 
-def _error(problem: Problem, found: Array, residuals: Array, weights: Array) -> Array:
+def _error(problem: LeastSquares, found: Array, residuals: Array, weights: Array) -> Array:
     drawn = problem.pull * (found - problem.towards)
     total: Array = (weights * residuals**2).sum(axis=1) + (drawn**2).sum(axis=1)
     return total

@@ -1,6 +1,7 @@
 """Pure. Profiles of jobs, one row a configuration; what is of no use is left out and counted.
 
-In: `Profile`s, as they came. Out: a `Table` a job, or `Refused` with the reason. Next: `planning.perf_model.fit`.
+In: `Profile`s, as they came. Out: a `ProfileTable` a job, or `RefusedProfiles` with the reason. Next:
+`planning.perf_model.fit`.
 
 A configuration that was measured for hours must not outvote one that was probed for a minute, so that windows of one
 configuration become one row, the window of median length: an odd one among several changes nothing.
@@ -42,7 +43,7 @@ FAULTS = ("no steps", "times that are no numbers", "no time at all", "times belo
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refused:
+class RefusedProfiles:
     """Why there is no model; a value, since a loop that plans must go on without one."""
 
     why: str
@@ -51,7 +52,7 @@ class Refused:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Table:
+class ProfileTable:
     """Usable measurements: what was measured in each configuration, a row each."""
 
     settings: Array
@@ -68,11 +69,13 @@ class Table:
     def timed(self) -> bool:
         return bool((self.times[:, 1:].sum(axis=1) > 0).all())
 
-    def without(self, row: int) -> "Table":
-        return Table(settings=numpy.delete(self.settings, row, axis=0), times=numpy.delete(self.times, row, axis=0))
+    def without(self, row: int) -> "ProfileTable":
+        return ProfileTable(
+            settings=numpy.delete(self.settings, row, axis=0), times=numpy.delete(self.times, row, axis=0)
+        )
 
 
-def tabulate(jobs: Sequence[Iterable[Profile]]) -> list[Table | Refused]:
+def tabulate(jobs: Sequence[Iterable[Profile]]) -> list[ProfileTable | RefusedProfiles]:
     """Sort out what is of no use and put the rest together by configuration, for each job."""
     given = [list(profiles) for profiles in jobs]
     rows = ragged.of_lengths([len(profiles) for profiles in given])
@@ -92,15 +95,15 @@ def tabulate(jobs: Sequence[Iterable[Profile]]) -> list[Table | Refused]:
     counts = numpy.bincount(owner[first], minlength=len(given)).tolist()
     windows = numpy.bincount(owner, minlength=len(given)).tolist()
     settings, times = settings[first], _middle(group, times, len(first))
-    found: list[Table | Refused] = []
+    found: list[ProfileTable | RefusedProfiles] = []
     start = 0
     for count, window, odd in zip(counts, windows, dropped, strict=True):
         mine, start = slice(start, start + count), start + count
         if count:
-            found.append(Table(settings=settings[mine], times=times[mine], windows=window, dropped=odd))
+            found.append(ProfileTable(settings=settings[mine], times=times[mine], windows=window, dropped=odd))
         else:
             said = ", ".join(f"{many} with {why}" for why, many in odd.items())
-            found.append(Refused(why=f"no usable profile{f': {said}' if said else ' yet'}", dropped=odd))
+            found.append(RefusedProfiles(why=f"no usable profile{f': {said}' if said else ' yet'}", dropped=odd))
     return found
 
 

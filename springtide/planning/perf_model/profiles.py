@@ -1,7 +1,7 @@
 """Pure. Profiles of a job from what its workers report: only of times at which the job was what it is said to be.
 
-In: `Reading`s, the sums that heartbeats carry, and the shapes the job has had. Out: `Observed`, a `Profile` a window,
-and what was left out and why. Next: `planning.perf_model.fit`.
+In: `WorkerReading`s, the sums that heartbeats carry, and the shapes the job has had. Out: `ObservedProfiles`, a
+`Profile` a window, and what was left out and why. Next: `planning.perf_model.fit`.
 
 Left out are a worker's first steps (caches are cold, code is compiled), spans in which the shape changed or had just
 changed, windows in which a worker was missing, and windows whose steps took far longer or shorter than others of the
@@ -27,7 +27,7 @@ FEWEST_WINDOWS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class WorkerReading:
     """What one worker had done by some moment."""
 
     at: float
@@ -37,7 +37,7 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spent:
+class CoreSeconds:
     """Core-seconds that all workers, and all servers, had used by some moment: of the same processes each time."""
 
     at: float
@@ -46,7 +46,7 @@ class Spent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class ShapeChange:
     """The job has had this shape since then."""
 
     at: float
@@ -54,7 +54,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
+class ProfileRules:
     """What counts."""
 
     warm_up_steps: int = 20
@@ -69,7 +69,7 @@ class Rules:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Observed:
+class ObservedProfiles:
     """Profiles, oldest first, and what was left out, by reason."""
 
     profiles: tuple[Profile, ...]
@@ -77,20 +77,20 @@ class Observed:
 
 
 def observe(
-    readings: Sequence[Reading],
-    changes: Sequence[Change],
+    readings: Sequence[WorkerReading],
+    changes: Sequence[ShapeChange],
     *,
     batch: int,
-    rules: Rules | None = None,
-    spent: Sequence[Spent] = (),
-) -> Observed:
+    rules: ProfileRules | None = None,
+    spent: Sequence[CoreSeconds] = (),
+) -> ObservedProfiles:
     """Profiles of all windows that are worth something; `spent`: oldest first, where it was counted."""
-    rules = rules or Rules()
+    rules = rules or ProfileRules()
     dropped: Counter[str] = Counter()
     since = sorted(changes, key=lambda change: change.at)
     starts = [change.at for change in since]
-    found: dict[tuple[int, int], list[tuple[Reading, Reading]]] = {}
-    last: dict[int, Reading] = {}
+    found: dict[tuple[int, int], list[tuple[WorkerReading, WorkerReading]]] = {}
+    last: dict[int, WorkerReading] = {}
     for reading in sorted(readings, key=lambda one: one.at):
         before, last[reading.worker] = last.get(reading.worker), reading
         if before is None:
@@ -121,10 +121,12 @@ def observe(
         like_others = _without_odd(some, rules.deviations)
         dropped["odd windows"] += len(some) - len(like_others)
         kept += like_others
-    return Observed(profiles=tuple(kept), dropped={why: count for why, count in dropped.items() if count})
+    return ObservedProfiles(profiles=tuple(kept), dropped={why: count for why, count in dropped.items() if count})
 
 
-def _useless(before: Reading, after: Reading, starts: Sequence[float], era: int, rules: Rules) -> str:
+def _useless(
+    before: WorkerReading, after: WorkerReading, starts: Sequence[float], era: int, rules: ProfileRules
+) -> str:
     """Why the span between two readings of a worker says nothing; empty: it does say something."""
     if era < 0:
         return "spans before the first shape"
@@ -139,7 +141,7 @@ def _useless(before: Reading, after: Reading, starts: Sequence[float], era: int,
     return ""
 
 
-def _cores(spent: Sequence[Spent], begin: float, end: float) -> tuple[float | None, float | None]:
+def _cores(spent: Sequence[CoreSeconds], begin: float, end: float) -> tuple[float | None, float | None]:
     """Cores of workers and of servers within a window, from its first count to its last; None: most of it has none."""
     first = bisect.bisect_left(spent, begin, key=lambda one: one.at)
     last = bisect.bisect_right(spent, end, key=lambda one: one.at) - 1
@@ -151,7 +153,7 @@ def _cores(spent: Sequence[Spent], begin: float, end: float) -> tuple[float | No
     ) / seconds
 
 
-def _between(before: Reading, after: Reading) -> TimingSum:
+def _between(before: WorkerReading, after: WorkerReading) -> TimingSum:
     return TimingSum(**{name: getattr(after.timing, name) - getattr(before.timing, name) for name in SUM_FIELDS})
 
 

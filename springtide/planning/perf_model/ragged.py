@@ -1,8 +1,8 @@
 """Pure. Rows of different lengths, one below the other in one array: what many jobs have, looked at all at once.
 
-In: `Rows`, which row each element is of. Out: the same few questions for every row. Next: `planning.candidates.pareto`,
-`planning.allocate.bids` and `planning.allocate.choose`, for which an array operation a job would cost more than what it
-computes.
+In: `RaggedRows`, which row each element is of. Out: the same few questions for every row. Next:
+`planning.candidates.pareto`, `planning.allocate.bids` and `planning.allocate.choose`, for which an array operation a
+job would cost more than what it computes.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ Floats = NDArray[np.float64]
 Index = NDArray[Any]
 
 
-class Rows(NamedTuple):
+class RaggedRows(NamedTuple):
     """Which row each element is of, rows in order, and how long each row is: some may be empty."""
 
     owner: Index
@@ -37,7 +37,7 @@ class Rows(NamedTuple):
         whole[self.owner, self.place] = values
         return whole
 
-    def only(self, which: Index) -> "Rows":
+    def only(self, which: Index) -> "RaggedRows":
         """Some of the elements, by mask or by number in order."""
         return of_owners(self.owner[which], len(self.lengths))
 
@@ -59,10 +59,10 @@ class Rows(NamedTuple):
         return np.maximum.accumulate(whole, axis=1)[self.owner, place]
 
 
-def of_lengths(lengths: Sequence[int] | Index) -> Rows:
+def of_lengths(lengths: Sequence[int] | Index) -> RaggedRows:
     counts = np.asarray(lengths, dtype=np.int64)
-    return Rows(np.repeat(np.arange(len(counts)), counts), counts)
+    return RaggedRows(np.repeat(np.arange(len(counts)), counts), counts)
 
 
-def of_owners(owner: Index, rows: int) -> Rows:
-    return Rows(owner, np.bincount(owner, minlength=rows))
+def of_owners(owner: Index, rows: int) -> RaggedRows:
+    return RaggedRows(owner, np.bincount(owner, minlength=rows))

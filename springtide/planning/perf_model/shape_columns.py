@@ -1,7 +1,7 @@
 """Pure. Many shapes as columns: what is chosen from, without an object a candidate.
 
-In: `planning.candidates.pareto`. Out: `Columns`, of which `planning.allocate.choose` makes a `Shape` only for what is
-chosen.
+In: `planning.candidates.pareto`. Out: `ShapeColumns`, of which `planning.allocate.choose` makes a `Shape` only for what
+is chosen.
 """
 
 import operator
@@ -16,7 +16,7 @@ from springtide.domain.core.shape import FIELDS, GIB, Prices, Shape
 Floats = NDArray[np.float64]
 
 
-class Columns(NamedTuple):
+class ShapeColumns(NamedTuple):
     """A field a column; as many rows as candidates."""
 
     workers: Floats
@@ -38,8 +38,8 @@ class Columns(NamedTuple):
         """Eqn 7, an hour."""
         return self.cpu * prices.cpu + self.memory / GIB * prices.memory
 
-    def taken(self, which: NDArray[np.generic]) -> "Columns":
-        return Columns(*(column[which] for column in self))
+    def taken(self, which: NDArray[np.generic]) -> "ShapeColumns":
+        return ShapeColumns(*(column[which] for column in self))
 
     def shape(self, row: int) -> Shape:
         workers, servers, worker_cpu, server_cpu, worker_memory, server_memory = (c[row] for c in self)
@@ -56,10 +56,10 @@ class Columns(NamedTuple):
 _fields = operator.attrgetter(*FIELDS)
 
 
-def columns(many: Iterable[Shape]) -> Columns:
+def columns(many: Iterable[Shape]) -> ShapeColumns:
     rows = np.array([_fields(one) for one in many], dtype=np.float64)
-    return Columns(*rows.reshape(-1, len(FIELDS)).T)
+    return ShapeColumns(*rows.reshape(-1, len(FIELDS)).T)
 
 
-def joined(*parts: Columns) -> Columns:
-    return Columns(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+def joined(*parts: ShapeColumns) -> ShapeColumns:
+    return ShapeColumns(*(np.concatenate(column) for column in zip(*parts, strict=True)))

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from springtide.domain.core.shape import MemoryNeed, Shape, ShapeBounds
 from springtide.planning.perf_model import ragged
-from springtide.planning.perf_model.ragged import Rows
-from springtide.planning.perf_model.shape_columns import Columns
+from springtide.planning.perf_model.ragged import RaggedRows
+from springtide.planning.perf_model.shape_columns import ShapeColumns
 
 Floats = NDArray[np.float64]
 NEAR = 2.0
@@ -23,7 +23,7 @@ COUNTS, SIZES = 8, 3
 """Numbers of a role and sizes of it that are looked at."""
 
 
-class Around(NamedTuple):
+class TrustRegion(NamedTuple):
     """One job."""
 
     seen: set[Shape]
@@ -33,7 +33,7 @@ class Around(NamedTuple):
     need: MemoryNeed
 
 
-def shapes(jobs: Sequence[Around]) -> tuple[Columns, Rows]:
+def shapes(jobs: Sequence[TrustRegion]) -> tuple[ShapeColumns, RaggedRows]:
     """All combinations of numbers and sizes near those that were measured, each with the memory that it needs."""
     axes = [_axes(one) for one in jobs]
     lengths = np.array([[len(axis) for axis in some] for some in axes]).reshape(-1, 4)
@@ -50,10 +50,10 @@ def shapes(jobs: Sequence[Around]) -> tuple[Columns, Rows]:
     workers, servers, worker_cpu, server_cpu = (found[axis] for axis in range(4))
     need = np.array([(one.need.worker, one.need.server, one.need.rows) for one in jobs], dtype=float)
     worker, server, stored = need.reshape(-1, 3).T.take(rows.owner, axis=1)
-    return Columns(workers, servers, worker_cpu, server_cpu, worker, server + np.ceil(stored / servers)), rows
+    return ShapeColumns(workers, servers, worker_cpu, server_cpu, worker, server + np.ceil(stored / servers)), rows
 
 
-def inside(shapes: Columns, rows: Rows, limits: Sequence[ShapeBounds]) -> NDArray[np.bool_]:
+def inside(shapes: ShapeColumns, rows: RaggedRows, limits: Sequence[ShapeBounds]) -> NDArray[np.bool_]:
     known = np.array(
         [
             (
@@ -79,7 +79,7 @@ def inside(shapes: Columns, rows: Rows, limits: Sequence[ShapeBounds]) -> NDArra
     )
 
 
-def _axes(one: Around) -> tuple[Sequence[float], ...]:
+def _axes(one: TrustRegion) -> tuple[Sequence[float], ...]:
     """Numbers of workers and of servers, and sizes of each."""
     least, most, now, seen, step = one.limits.least, one.limits.most, one.now, one.seen, one.limits.cpu_step
     return (

@@ -1,6 +1,6 @@
 """Pure. What lies behind a decision about a job: its model, what to measure next, the shapes there were to choose from.
 
-In: a `ClusterView`, a `PlanningConfig`, and what a policy decided. Out: an `Outlook` a job. Next: `springtide plan`.
+In: a `ClusterView`, a `PlanningConfig`, and what a policy decided. Out: an `JobOutlook` a job. Next: `springtide plan`.
 """
 
 import math
@@ -17,16 +17,16 @@ from springtide.planning.allocate import bids
 from springtide.planning.candidates import pareto, probe
 from springtide.planning.candidates.probe import Probe
 from springtide.planning.perf_model import core_speed, equations, fit, measurements
-from springtide.planning.perf_model.core_speed import Pace
-from springtide.planning.perf_model.fit import Fitted
-from springtide.planning.perf_model.profile_table import Refused
+from springtide.planning.perf_model.core_speed import CoreSpeed
+from springtide.planning.perf_model.fit import FittedModel
+from springtide.planning.perf_model.profile_table import RefusedProfiles
 
 MOST = 12
 """Options that are shown of one job, beside what it has and what was chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Option:
+class ShapeOption:
     """A shape that a job could have."""
 
     shape: Shape
@@ -40,14 +40,14 @@ class Option:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outlook:
+class JobOutlook:
     """One job."""
 
     job: str
-    model: Fitted | Refused
+    model: FittedModel | RefusedProfiles
     measured: float | None
     """Samples a second as it is now; None: nothing sensible was measured."""
-    options: tuple[Option, ...]
+    options: tuple[ShapeOption, ...]
     """Cheapest first; of those that nobody chose none is both cheaper and faster than another."""
     why: str
     """How many shapes there were to choose from."""
@@ -57,9 +57,11 @@ class Outlook:
     """Parts of a step's time by coefficient, in the shape that runs; None without a model or a shape."""
 
 
-def outlooks(view: ClusterView, config: PlanningConfig, decision: Decision) -> tuple[Outlook, ...]:
+def outlooks(view: ClusterView, config: PlanningConfig, decision: Decision) -> tuple[JobOutlook, ...]:
     speeds = [here.throughput if (here := measurements.now(job)) else None for job in view.jobs]
-    seen = [core_speed.pace_of(job, speed) if speed else Pace() for job, speed in zip(view.jobs, speeds, strict=True)]
+    seen = [
+        core_speed.pace_of(job, speed) if speed else CoreSpeed() for job, speed in zip(view.jobs, speeds, strict=True)
+    ]
     jobs = list(zip(view.jobs, speeds, seen, strict=True))
     models = fit.fit_many([(job.profiles, job.facts) for job in view.jobs], seen)
     with np.errstate(all="ignore"):  # what was measured may hold anything
@@ -72,15 +74,15 @@ def outlooks(view: ClusterView, config: PlanningConfig, decision: Decision) -> t
 def _one(
     job: JobView,
     measured: float | None,
-    pace: Pace,
-    model: Fitted | Refused,
+    pace: CoreSpeed,
+    model: FittedModel | RefusedProfiles,
     view: ClusterView,
     config: PlanningConfig,
     decision: Decision,
-) -> Outlook:
+) -> JobOutlook:
     plan = decision.plan_for(job.name)
     options: list[tuple[Shape, float | None]]
-    if isinstance(model, Refused):
+    if isinstance(model, RefusedProfiles):
         options = [(shape, None) for shape in _named(job, plan)]
         why, next_one, shares = f"no candidates: {model.why}", None, None
     else:
@@ -95,7 +97,7 @@ def _one(
         next_one = probe.next_probe(model, bounds, need=job.need, prices=config.prices)
         shares = _shares(model, job.shape) if job.shape else None
     listed = [
-        Option(
+        ShapeOption(
             shape=shape,
             cost=cost(shape, config.prices),
             throughput=speed,
@@ -105,7 +107,7 @@ def _one(
         for shape, speed in options
     ]
     listed.sort(key=lambda one: (one.cost, one.throughput or 0.0))
-    return Outlook(
+    return JobOutlook(
         job=job.name,
         model=model,
         measured=measured,
@@ -117,12 +119,12 @@ def _one(
     )
 
 
-def _trust(model: Fitted) -> str:
+def _trust(model: FittedModel) -> str:
     unclear = "; not all is clear yet, so that a job that has its size is changed only to shapes near those measured"
     return unclear if model.unclear else ""
 
 
-def foretold(model: Fitted, pace: Pace, shape: Shape) -> float:
+def foretold(model: FittedModel, pace: CoreSpeed, shape: Shape) -> float:
     """Samples a second by the model, and no more than cores can do."""
     return min(float(model.predict(shape)), core_speed.ceiling_of(pace, shape))
 
@@ -155,6 +157,6 @@ def _alike(one: Shape, other: Shape) -> bool:
     )
 
 
-def _shares(model: Fitted, shape: Shape) -> tuple[float, ...]:
+def _shares(model: FittedModel, shape: Shape) -> tuple[float, ...]:
     parts = np.array([float(part) for part in equations.terms(model.coefficients, model.facts, shape)])
     return tuple((parts / parts.sum()).tolist()) if parts.sum() > 0 else tuple(0.0 for _ in parts)

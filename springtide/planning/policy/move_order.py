@@ -33,7 +33,7 @@ def servers_first(job: JobView, to: Shape, config: PlanningConfig) -> bool:
 def _pays_more(job: JobView, now: Shape, to: Shape, throughput: float, config: PlanningConfig) -> bool:
     pace = core_speed.pace_of(job, throughput)
     model = fit.fit(job.profiles, job.facts, pace)
-    if not isinstance(model, fit.Fitted):
+    if not isinstance(model, fit.FittedModel):
         busy = measurements.use(job, RoleKind.SERVER)
         return busy is not None and busy.share > config.busy_server
     steps = (

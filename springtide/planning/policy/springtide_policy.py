@@ -21,12 +21,12 @@ from springtide.planning.allocate import choose
 from springtide.planning.allocate.options import Bid
 from springtide.planning.candidates import clamp
 from springtide.planning.lifecycle import stages
-from springtide.planning.lifecycle.stages import Lent, Ready, Wish
+from springtide.planning.lifecycle.stages import LentWorkers, PlanRequest, ReadyJob
 from springtide.planning.perf_model import core_speed, fit
 from springtide.planning.policy import sanitize
 
 
-class Room:
+class FreeRoom:
     """What is free, as it is given away."""
 
     def __init__(self, view: ClusterView) -> None:
@@ -45,18 +45,18 @@ class Room:
 
 
 def springtide(view: ClusterView, config: PlanningConfig) -> Decision:
-    room, plans, notes = Room(view), [], []
+    room, plans, notes = FreeRoom(view), [], []
     jobs = {job.name: job for job in view.jobs}
-    wishes: list[Wish] = []
-    ready: list[Ready] = []
-    lent: list[Lent] = []
+    wishes: list[PlanRequest] = []
+    ready: list[ReadyJob] = []
+    lent: list[LentWorkers] = []
     for job in view.jobs:
         step = stages.next_step(job, view, config)
-        if isinstance(step, Wish):
+        if isinstance(step, PlanRequest):
             wishes.append(step)
-        elif isinstance(step, Ready):
+        elif isinstance(step, ReadyJob):
             ready.append(step)
-        elif isinstance(step, Lent):
+        elif isinstance(step, LentWorkers):
             lent.append(step)
         else:
             notes.append(f"{job.name}: {step}")
@@ -82,7 +82,7 @@ def springtide(view: ClusterView, config: PlanningConfig) -> Decision:
     return Decision(plans=tuple(plans), why=f"{len(plans)} of {len(view.jobs)} jobs change", notes=tuple(notes))
 
 
-def _placed(wish: Wish, job: JobView, room: Room, config: PlanningConfig) -> ShapePlan | str:
+def _placed(wish: PlanRequest, job: JobView, room: FreeRoom, config: PlanningConfig) -> ShapePlan | str:
     """The wish, or as much of it as there is room for."""
     beside = room.beside(job.shape)
     held = clamp.smaller(wish.plan.shape, job.bounds, beside)
@@ -101,7 +101,7 @@ def _placed(wish: Wish, job: JobView, room: Room, config: PlanningConfig) -> Sha
 
 
 def _shared_out(
-    ready: Sequence[Ready], view: ClusterView, room: Room, waiting: Sequence[JobView], config: PlanningConfig
+    ready: Sequence[ReadyJob], view: ClusterView, room: FreeRoom, waiting: Sequence[JobView], config: PlanningConfig
 ) -> tuple[list[ShapePlan], list[str]]:
     """Jobs with a model bid for what is left; those that stay are looked after."""
     notes: list[str] = []
@@ -111,11 +111,11 @@ def _shared_out(
     bidders = [
         bidding.Bidder(one, model, pace)
         for one, model, pace in zip(ready, models, found, strict=True)
-        if isinstance(model, fit.Fitted)
+        if isinstance(model, fit.FittedModel)
     ]
     made = iter(bidding.bids(bidders, view, config))
     for one, model in zip(ready, models, strict=True):
-        bid = next(made) if isinstance(model, fit.Fitted) else model.why
+        bid = next(made) if isinstance(model, fit.FittedModel) else model.why
         if isinstance(bid, str):
             notes.append(f"{one.job.name}: {bid}")
         else:
@@ -144,7 +144,7 @@ def _shared_out(
     return plans, notes
 
 
-def _given_up(lent: Sequence[Lent], room: Room, config: PlanningConfig) -> list[ShapePlan]:
+def _given_up(lent: Sequence[LentWorkers], room: FreeRoom, config: PlanningConfig) -> list[ShapePlan]:
     """Workers beyond quotas go where all others leave no room."""
     plans = []
     for one in lent:
@@ -156,7 +156,7 @@ def _given_up(lent: Sequence[Lent], room: Room, config: PlanningConfig) -> list[
     return plans
 
 
-def _fits(room: Room, job: JobView, plan: ShapePlan) -> bool:
+def _fits(room: FreeRoom, job: JobView, plan: ShapePlan) -> bool:
     takes, beside = sanitize.takes(plan), room.beside(job.shape)
     return sanitize.holds(beside, takes.cpu, takes.memory)
 

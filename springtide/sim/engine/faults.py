@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from springtide.domain.core.shape import GIB, Shape
-from springtide.sim.engine.job import End, Running
+from springtide.sim.engine.job import JobEnd, SimulatedJob
 from springtide.sim.engine.systems import ServerChange
 from springtide.sim.world import cluster as clusters
 from springtide.sim.world import world as physics
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from springtide.sim.engine.simulation import Simulation
 
 
-def plan(sim: "Simulation", running: Running) -> None:
+def plan(sim: "Simulation", running: SimulatedJob) -> None:
     """When a job begins: hot servers are found after a while, by those who look."""
     if running.condition.hot > 1:
         _mend(sim, running, 0.0)
 
 
-def watch(sim: "Simulation", running: Running, rate: float) -> None:
+def watch(sim: "Simulation", running: SimulatedJob, rate: float) -> None:
     """At a new rate: when memory is full, when the straggler appears, when the next pod is lost."""
     generation = running.generation
     shape = running.shape
@@ -46,11 +46,11 @@ def watch(sim: "Simulation", running: Running, rate: float) -> None:
             sim.clock.after((at - running.done) / rate, partial(act, sim, running, generation))
 
 
-def _current(running: Running, generation: int) -> bool:
+def _current(running: SimulatedJob, generation: int) -> bool:
     return running.generation == generation and not running.ended
 
 
-def _straggle(sim: "Simulation", running: Running, generation: int) -> None:
+def _straggle(sim: "Simulation", running: SimulatedJob, generation: int) -> None:
     if not _current(running, generation):
         return
     _passed(sim, running, running.job.straggles_at)
@@ -59,7 +59,7 @@ def _straggle(sim: "Simulation", running: Running, generation: int) -> None:
     _mend(sim, running, _one_pod_s(sim, running))
 
 
-def _slow_server(sim: "Simulation", running: Running, generation: int) -> None:
+def _slow_server(sim: "Simulation", running: SimulatedJob, generation: int) -> None:
     if not _current(running, generation):
         return
     _passed(sim, running, running.job.slow_server_at)
@@ -68,12 +68,12 @@ def _slow_server(sim: "Simulation", running: Running, generation: int) -> None:
     _mend(sim, running, 0.0)
 
 
-def _passed(sim: "Simulation", running: Running, share: float) -> None:
+def _passed(sim: "Simulation", running: SimulatedJob, share: float) -> None:
     sim.touch(running)
     running.done = max(running.done, math.nextafter(share * running.job.samples, math.inf))
 
 
-def _mend(sim: "Simulation", running: Running, seconds: float) -> None:
+def _mend(sim: "Simulation", running: SimulatedJob, seconds: float) -> None:
     """Where it is noticed: another pod beside the running job or slots that move, or a stop and a restart."""
     if not sim.mechanisms.relieves:
         return
@@ -83,13 +83,13 @@ def _mend(sim: "Simulation", running: Running, seconds: float) -> None:
         sim.clock.after(sim.world.detect_s + seconds, lambda: _mended(sim, running))
 
 
-def _restart(sim: "Simulation", running: Running) -> None:
+def _restart(sim: "Simulation", running: SimulatedJob) -> None:
     if not running.ended:
         sim.pause(running, sim.mechanisms.pause_s(sim.world))
         _mended(sim, running)
 
 
-def _mended(sim: "Simulation", running: Running) -> None:
+def _mended(sim: "Simulation", running: SimulatedJob) -> None:
     """Slots have left the hot server, another pod has the straggler's place."""
     if not running.ended:
         sim.touch(running)
@@ -97,14 +97,14 @@ def _mended(sim: "Simulation", running: Running) -> None:
         sim.refresh(running)
 
 
-def _lose(sim: "Simulation", running: Running, generation: int) -> None:
+def _lose(sim: "Simulation", running: SimulatedJob, generation: int) -> None:
     if not _current(running, generation):
         return
     sim.touch(running)
     running.hazard = running.next_loss
     running.next_loss += float(running.random.exponential())
     if not sim.mechanisms.elastic:
-        sim.end(running, End.POD_LOST)
+        sim.end(running, JobEnd.POD_LOST)
         return
     shape = running.at_work
     if running.random.random() * (shape.workers + shape.servers) < shape.workers:
@@ -115,28 +115,28 @@ def _lose(sim: "Simulation", running: Running, generation: int) -> None:
         _server_lost(sim, running)
 
 
-def _joined(sim: "Simulation", running: Running) -> None:
+def _joined(sim: "Simulation", running: SimulatedJob) -> None:
     if not running.ended:
         sim.touch(running)
         running.condition = replace(running.condition, missing=max(0, running.condition.missing - 1))
         sim.refresh(running)
 
 
-def _server_lost(sim: "Simulation", running: Running) -> None:
+def _server_lost(sim: "Simulation", running: SimulatedJob) -> None:
     """What was trained since the last save is trained again, once the server is back."""
     since_save = float(running.random.random()) * sim.world.save_every_s
     running.done = max(0.0, running.done - running.samples_s * since_save)
     sim.pause(running, _one_pod_s(sim, running, server=True))
 
 
-def _one_pod_s(sim: "Simulation", running: Running, *, server: bool = False) -> float:
+def _one_pod_s(sim: "Simulation", running: SimulatedJob, *, server: bool = False) -> float:
     shape = running.shape
     assert shape is not None
     cpu = shape.server_cpu if server else shape.worker_cpu
     return clusters.pending_s(sim.world, cpu, 1, running.random) + sim.world.launch_s + sim.world.init_s
 
 
-def _overflow(sim: "Simulation", running: Running, generation: int) -> None:
+def _overflow(sim: "Simulation", running: SimulatedJob, generation: int) -> None:
     """A server's memory is full: the kernel kills it. Those who can start it again with more (001 §4.2: twice)."""
     if not _current(running, generation):
         return
@@ -147,7 +147,7 @@ def _overflow(sim: "Simulation", running: Running, generation: int) -> None:
     running.ran_out = shape
     larger = _more_memory(sim, shape)
     if not sim.mechanisms.elastic or not sim.resized(running, larger):
-        sim.end(running, End.OOM)
+        sim.end(running, JobEnd.OOM)
         return
     _server_lost(sim, running)
 

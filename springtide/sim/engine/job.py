@@ -1,6 +1,6 @@
 """One job in the virtual cluster, from its submission to its end: how far it is, what it holds, what it has used.
 
-In: `simulation` changes its shape and condition and lets time pass. Out: an `Outcome` at the end. Rates are constant
+In: `simulation` changes its shape and condition and lets time pass. Out: an `JobOutcome` at the end. Rates are constant
 between two events, so that time passes in one multiplication.
 """
 
@@ -14,16 +14,16 @@ from springtide.domain.core.shape import NO_NEED, Shape
 from springtide.domain.core.stages import PlanningStage
 from springtide.domain.plan.profile import Profile
 from springtide.domain.plan.view import LaunchTime
-from springtide.planning.guards.growth import Seen
+from springtide.planning.guards.growth import RowCount
 from springtide.sim.world import world as physics
 from springtide.sim.world.cluster import Reserved
-from springtide.sim.world.world import Condition, Job, Speed
+from springtide.sim.world.world import FaultCondition, Speed, TrueJob
 
 MEASURED = 1
 """Errors of measured cores are drawn apart, so that a job's luck is the same whatever they are."""
 
 
-class End(StrEnum):
+class JobEnd(StrEnum):
     """How a job ended."""
 
     FINISHED = "finished"
@@ -49,11 +49,11 @@ class Used:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class JobOutcome:
     """What became of one job."""
 
-    job: Job
-    end: End
+    job: TrueJob
+    end: JobEnd
     ended_at: float
     started_at: float | None
     initial: Shape | None
@@ -76,10 +76,10 @@ class Outcome:
         return (self.ended_at if self.started_at is None else self.started_at) - self.job.arrives_at
 
 
-class Running:
+class SimulatedJob:
     """The mutable part. `touch` lets time pass up to now; everything that changes a rate calls it first."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: TrueJob) -> None:
         self.job = job
         self.random = np.random.default_rng(job.seed)
         self.errors = np.random.default_rng([job.seed, MEASURED])
@@ -89,7 +89,7 @@ class Running:
         self.initial: Shape | None = None
         self.extra_workers = 0
         self.stage = PlanningStage.WAITING
-        self.condition = Condition(hot=job.hot)
+        self.condition = FaultCondition(hot=job.hot)
         self.speed: Speed | None = None
         self.done = 0.0
         self.since = job.arrives_at
@@ -103,7 +103,7 @@ class Running:
         self.next_loss = float(self.random.exponential())
         self.profiles: list[Profile] = []
         self.launches: list[LaunchTime] = []
-        self.seen: list[Seen] = []
+        self.seen: list[RowCount] = []
         self.need = NO_NEED
         self.looked_at = -math.inf
         self.news = True
@@ -164,11 +164,11 @@ class Running:
         whole = self.speed if self.condition == well else physics.speed(self.job, self.at_work, well, dynamic=dynamic)
         self.held_up = 1 - self.speed.steps_s / whole.steps_s if whole.steps_s > 0 else 0.0
 
-    def outcome(self, end: End, now: float) -> Outcome:
+    def outcome(self, end: JobEnd, now: float) -> JobOutcome:
         scaling = 0.0
         if self.started_at is not None and self.last_change_at is not None:
             scaling = self.last_change_at - self.started_at
-        return Outcome(
+        return JobOutcome(
             job=self.job,
             end=end,
             ended_at=now,

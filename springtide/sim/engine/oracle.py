@@ -19,8 +19,8 @@ from springtide.domain.spec.planning_config import PlanningConfig
 from springtide.planning.perf_model import equations
 from springtide.planning.perf_model.equations import Array, Shapes
 from springtide.sim.engine import systems
-from springtide.sim.world.parameters import World
-from springtide.sim.world.world import Job
+from springtide.sim.world.parameters import ClusterWorld
+from springtide.sim.world.world import TrueJob
 
 QUANTILES = 64
 NEARLY = 0.999
@@ -39,7 +39,7 @@ def cpu_of(many: Shapes) -> Array:
     return many.workers * many.worker_cpu + many.servers * many.server_cpu
 
 
-def true_steps_s(job: Job, many: Shapes) -> Array:
+def true_steps_s(job: TrueJob, many: Shapes) -> Array:
     """Steps a second of many shapes, as `world.speed` has them for one of a healthy job."""
     seconds = np.maximum(
         np.asarray(equations.step_seconds(job.coefficients, job.facts, many)), job.worker_core_s / many.worker_cpu
@@ -48,7 +48,7 @@ def true_steps_s(job: Job, many: Shapes) -> Array:
 
 
 @lru_cache(maxsize=8)
-def waits(bounds: ShapeBounds, world: World) -> Array:
+def waits(bounds: ShapeBounds, world: ClusterWorld) -> Array:
     """Seconds that the pods of each shape pend, as expected: the role counts that waits longer."""
     many = grid(bounds)
     draws = [(place + 0.5) / QUANTILES for place in range(QUANTILES)]
@@ -65,7 +65,7 @@ def waits(bounds: ShapeBounds, world: World) -> Array:
     return np.asarray(np.maximum(*found))
 
 
-def best(job: Job, bounds: ShapeBounds, *, cpu: float = np.inf, world: World | None = None) -> Shape:
+def best(job: TrueJob, bounds: ShapeBounds, *, cpu: float = np.inf, world: ClusterWorld | None = None) -> Shape:
     """The fastest shape within bounds and so many cores, with memory to the end; in a world, what ends first."""
     many = grid(bounds)
     steps = true_steps_s(job, many)
@@ -86,12 +86,12 @@ def best(job: Job, bounds: ShapeBounds, *, cpu: float = np.inf, world: World | N
     )
 
 
-def soonest(jobs: Iterable[Job], world: World) -> systems.System:
+def soonest(jobs: Iterable[TrueJob], world: ClusterWorld) -> systems.System:
     """The system that knows these jobs, and how long pods pend."""
     return oracle(jobs, world=world)
 
 
-def oracle(jobs: Iterable[Job], *, world: World | None = None) -> systems.System:
+def oracle(jobs: Iterable[TrueJob], *, world: ClusterWorld | None = None) -> systems.System:
     known = {job.name: job for job in jobs}
 
     def policy(view: ClusterView, config: PlanningConfig) -> Decision:

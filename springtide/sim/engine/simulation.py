@@ -1,7 +1,7 @@
 """The loop: jobs arrive, a policy is asked, its plans are carried out, faults happen, jobs end.
 
-In: a `World`, jobs, a `System`, a seed-free `PlanningConfig` (all chance lies in the jobs). Out: a `Story`: every
-outcome and decision. The policy is the real one; it sees what `views` shows. Next: `measure`.
+In: a `ClusterWorld`, jobs, a `System`, a seed-free `PlanningConfig` (all chance lies in the jobs). Out: a `Story`:
+every outcome and decision. The policy is the real one; it sees what `views` shows. Next: `measure`.
 """
 
 import math
@@ -16,17 +16,17 @@ from springtide.domain.core.stages import PlanningStage
 from springtide.domain.plan.plan import Decision, ShapePlan
 from springtide.domain.plan.view import ClusterView, LaunchTime, PastJob
 from springtide.domain.spec.planning_config import PlanningConfig
-from springtide.planning.guards.growth import Seen
+from springtide.planning.guards.growth import RowCount
 from springtide.planning.lifecycle import stages
 from springtide.sim.engine import faults, systems, views
 from springtide.sim.engine.clock import Clock
-from springtide.sim.engine.job import End, Outcome, Running
+from springtide.sim.engine.job import JobEnd, JobOutcome, SimulatedJob
 from springtide.sim.engine.systems import ServerChange, System
 from springtide.sim.world import cluster as clusters
 from springtide.sim.world import world as physics
 from springtide.sim.world.cluster import Cluster, Reserved
-from springtide.sim.world.parameters import DAY_S, World
-from springtide.sim.world.world import Job
+from springtide.sim.world.parameters import DAY_S, ClusterWorld
+from springtide.sim.world.world import TrueJob
 
 HISTORY, LAUNCHES, PROFILES, SEEN, POINTS = 200, 50, 48, 18, 6
 MINUTE_S, WINDOWS, SETTLE_S, WINDOW_S = 60.0, 6, 3.0, 5.0
@@ -40,7 +40,7 @@ Watch = Callable[[float, int], None]
 class Story:
     """What happened."""
 
-    outcomes: list[Outcome] = field(default_factory=list)
+    outcomes: list[JobOutcome] = field(default_factory=list)
     decisions: int = 0
     """How often the policy was asked."""
     complaints: dict[str, int] = field(default_factory=dict)
@@ -62,8 +62,8 @@ class Simulation:
 
     def __init__(
         self,
-        world: World,
-        jobs: Iterable[Job],
+        world: ClusterWorld,
+        jobs: Iterable[TrueJob],
         system: System,
         *,
         config: PlanningConfig | None = None,
@@ -76,7 +76,7 @@ class Simulation:
         self.clock, self.cluster, self.story = Clock(), Cluster(world), Story()
         self.bounds = views.bounds(world) if system.mechanisms.elastic else views.unbounded(world)
         self.loss_rate = (world.pod_failures_a_day + world.preemptions_a_day) / DAY_S
-        self.jobs: dict[str, Running] = {}
+        self.jobs: dict[str, SimulatedJob] = {}
         self.history: list[PastJob] = list(history)[-HISTORY:]
         self.launches: list[LaunchTime] = []
         self.watch, self.record = watch, frozenset(record)
@@ -88,26 +88,26 @@ class Simulation:
     def run(self, until: float = LONGEST_S) -> Story:
         self.clock.run(until)
         for running in [*self.jobs.values()]:
-            self.end(running, End.UNFINISHED)
+            self.end(running, JobEnd.UNFINISHED)
         self.story.events, self.story.ended_at = self.clock.events, self.clock.now
         return self.story
 
-    def submit(self, job: Job) -> None:
+    def submit(self, job: TrueJob) -> None:
         self.expected += 1
         self.clock.at(job.arrives_at, lambda: self._arrive(job))
 
-    def _arrive(self, job: Job) -> None:
-        running = self.jobs[job.name] = Running(job)
+    def _arrive(self, job: TrueJob) -> None:
+        running = self.jobs[job.name] = SimulatedJob(job)
         self.clock.after(self.world.patience_s, lambda: self._impatient(running))
         self._ask([running])
         if not self.ticking:
             self.ticking = True
             self.clock.after(self.system.every_s, self._tick)
 
-    def _impatient(self, running: Running) -> None:
+    def _impatient(self, running: SimulatedJob) -> None:
         """Nobody waits for ever to be given anything at all."""
         if running.shape is None and not running.launching and not running.ended:
-            self.end(running, End.SCHEDULING)
+            self.end(running, JobEnd.SCHEDULING)
 
     def _tick(self) -> None:
         self.ticking = bool(self.jobs)
@@ -119,7 +119,7 @@ class Simulation:
         self.story.held.append((self.clock.now, self.cluster.cpu, self.cluster.memory))
         self.clock.after(self.system.every_s, self._tick)
 
-    def _due(self, running: Running) -> bool:
+    def _due(self, running: SimulatedJob) -> bool:
         """Whether there is something new to be said about it."""
         if running.launching or running.ended:
             return False
@@ -132,7 +132,7 @@ class Simulation:
             return False
         return running.news or now - running.looked_at >= max(self.system.again_s, self.system.rarely * (now - since))
 
-    def _ask(self, due: list[Running]) -> None:
+    def _ask(self, due: list[SimulatedJob]) -> None:
         """One decision about these jobs, which share what they hold and what is free."""
         free = self.cluster.free
         for running in due:
@@ -157,12 +157,12 @@ class Simulation:
             running.looked_at, running.news = self.clock.now, running.stage is PlanningStage.SAMPLING
         self._carry_out(decision)
 
-    def _look(self, running: Running) -> None:
+    def _look(self, running: SimulatedJob) -> None:
         self.touch(running)
         before = running.seen[-1].samples if running.seen else 0.0
         for part in range(1, POINTS + 1):  # as heartbeats have told on the way
             samples = max(before + (running.done - before) * part / POINTS, float(part))
-            running.seen.append(Seen(samples, physics.rows_bytes(running.job, samples)))
+            running.seen.append(RowCount(samples, physics.rows_bytes(running.job, samples)))
         del running.seen[:-SEEN]
         if self.mechanisms.foresees:
             running.need = views.need(running)
@@ -170,7 +170,7 @@ class Simulation:
             return
         self._measure(running, running.speed)
 
-    def _measure(self, running: Running, speed: physics.Speed) -> None:
+    def _measure(self, running: SimulatedJob, speed: physics.Speed) -> None:
         """Windows of the last minute, or of as long as the job is what it is. Errors of a window are what it is short
         of a minute larger: those of a whole minute are the world's."""
         seconds = min(max(self.clock.now - running.changed_at, 1.0), MINUTE_S) / WINDOWS
@@ -208,19 +208,19 @@ class Simulation:
         running = self.jobs.get(name)
         return running.reserved.cpu if running else 0.0
 
-    def _start(self, running: Running, plan: ShapePlan) -> None:
+    def _start(self, running: SimulatedJob, plan: ShapePlan) -> None:
         wanted = Reserved.of(plan.shape, plan.extra_workers)
         if not self._reserve(running, wanted):
             return
         running.launching = True
         delay = self._pods_s(running, None, plan.shape)
         if not self.mechanisms.elastic and delay > self.world.patience_s:
-            self.clock.after(self.world.patience_s, lambda: self.end(running, End.SCHEDULING))
+            self.clock.after(self.world.patience_s, lambda: self.end(running, JobEnd.SCHEDULING))
             return
         self._tell(running, plan)
         self.clock.after(min(delay, self.world.patience_s), lambda: self._begin(running, plan))
 
-    def _begin(self, running: Running, plan: ShapePlan) -> None:
+    def _begin(self, running: SimulatedJob, plan: ShapePlan) -> None:
         running.launching = False
         running.since = running.started_at = self.clock.now
         running.initial = plan.shape
@@ -235,11 +235,11 @@ class Simulation:
         steps_s = self.config.sample_steps / max(speed.steps_s, 1e-9)
         return min(self.config.sample_s, max(SETTLE_S + stages.SAMPLED * WINDOW_S, steps_s))
 
-    def _sampled(self, running: Running) -> None:
+    def _sampled(self, running: SimulatedJob) -> None:
         if running.last_change_at is None and not running.launching and not running.ended:
             self._ask([running])
 
-    def _change(self, running: Running, plan: ShapePlan) -> None:
+    def _change(self, running: SimulatedJob, plan: ShapePlan) -> None:
         """Pods first, while the job trains on; then the change itself. Where there is no room for both at once, what is
         to be smaller goes first (`job.scaling.plan_moves`): here the job stands still until the new pods are there."""
         assert running.shape is not None
@@ -257,7 +257,7 @@ class Simulation:
             self.pause(running, seconds)
         self.clock.after(seconds, lambda: self._changed(running, plan))
 
-    def _changed(self, running: Running, plan: ShapePlan) -> None:
+    def _changed(self, running: SimulatedJob, plan: ShapePlan) -> None:
         if running.ended:
             return
         old, new = running.shape, plan.shape
@@ -268,7 +268,7 @@ class Simulation:
         if _servers_change(old, new):
             self.pause(running, self.mechanisms.pause_s(self.world))
 
-    def _settle(self, running: Running, plan: ShapePlan) -> None:
+    def _settle(self, running: SimulatedJob, plan: ShapePlan) -> None:
         """The shape is there: give back what is not needed any more, and count from now."""
         self.touch(running)
         running.shape, running.extra_workers = plan.shape, plan.extra_workers
@@ -287,7 +287,7 @@ class Simulation:
     def _with_extra(self, plan: ShapePlan) -> Shape:
         return replace(plan.shape, workers=plan.shape.workers + plan.extra_workers)
 
-    def _reserve(self, running: Running, wanted: Reserved) -> bool:
+    def _reserve(self, running: SimulatedJob, wanted: Reserved) -> bool:
         """Hold so much from now on, if it is there."""
         if not self._room(running, wanted):
             self.story.refused += 1
@@ -296,12 +296,12 @@ class Simulation:
         running.reserved = wanted
         return True
 
-    def _room(self, running: Running, wanted: Reserved) -> bool:
+    def _room(self, running: SimulatedJob, wanted: Reserved) -> bool:
         """Whether the cluster has so much for the job, with what it holds."""
         cpu, memory = wanted.cpu - running.reserved.cpu, wanted.memory - running.reserved.memory
         return (cpu <= 0 and memory <= 0) or self.cluster.fits(max(cpu, 0.0), max(memory, 0.0))
 
-    def _pods_s(self, running: Running, old: Shape | None, new: Shape) -> float:
+    def _pods_s(self, running: SimulatedJob, old: Shape | None, new: Shape) -> float:
         slowest = 0.0
         for kind, (cpu, pods) in zip((RoleKind.WORKER, RoleKind.SERVER), clusters.new_pods(old, new), strict=True):
             if pods:
@@ -315,13 +315,13 @@ class Simulation:
         del self.launches[:-LAUNCHES], running.launches[:-10]
         return slowest
 
-    def _tell(self, running: Running, plan: ShapePlan) -> None:
+    def _tell(self, running: SimulatedJob, plan: ShapePlan) -> None:
         self.story.reasons.append((self.clock.now, running.job.name, plan.reason))
 
-    def touch(self, running: Running) -> None:
+    def touch(self, running: SimulatedJob) -> None:
         running.touch(self.clock.now, self.loss_rate)
 
-    def refresh(self, running: Running) -> None:
+    def refresh(self, running: SimulatedJob) -> None:
         """Its rate has changed: plan its end, its loss of a pod and its last free byte anew."""
         running.generation += 1
         running.set_speed(dynamic=self.mechanisms.dynamic_shards)
@@ -334,12 +334,12 @@ class Simulation:
             self.clock.after(left, lambda: self._finish(running, generation))
         faults.watch(self, running, rate)
 
-    def _finish(self, running: Running, generation: int) -> None:
+    def _finish(self, running: SimulatedJob, generation: int) -> None:
         if running.generation == generation and not running.ended:
             self.touch(running)
-            self.end(running, End.FINISHED)
+            self.end(running, JobEnd.FINISHED)
 
-    def resized(self, running: Running, shape: Shape) -> bool:
+    def resized(self, running: SimulatedJob, shape: Shape) -> bool:
         """Another size at once, as after a server was killed; False: the cluster has no room for it."""
         if not self._reserve(running, Reserved.of(shape, running.extra_workers)):
             return False
@@ -347,20 +347,20 @@ class Simulation:
         running.changes += 1
         return True
 
-    def pause(self, running: Running, seconds: float) -> None:
+    def pause(self, running: SimulatedJob, seconds: float) -> None:
         """It stands still for a while; of two pauses at once the longer one counts."""
         self.touch(running)
         running.paused_until = max(running.paused_until, self.clock.now + seconds)
         self.refresh(running)
         self.clock.at(running.paused_until, lambda: self._go_on(running))
 
-    def _go_on(self, running: Running) -> None:
+    def _go_on(self, running: SimulatedJob) -> None:
         if not running.ended and self.clock.now >= running.paused_until > 0:
             self.touch(running)
             running.paused_until = 0.0
             self.refresh(running)
 
-    def end(self, running: Running, end: End) -> None:
+    def end(self, running: SimulatedJob, end: JobEnd) -> None:
         """It is over; a user whose job failed submits it again."""
         if running.ended:
             return
@@ -372,9 +372,9 @@ class Simulation:
         if running.shape is not None:
             self.history.append(views.past(running, end, self.clock.now))
             del self.history[:-HISTORY]
-        if end not in (End.FINISHED, End.UNFINISHED) and running.job.tries < MOST_TRIES:
+        if end not in (JobEnd.FINISHED, JobEnd.UNFINISHED) and running.job.tries < MOST_TRIES:
             at = self.clock.now + self.world.rerun_after_s
-            self.submit(physics.again(running.job, at=at, more_memory=end is End.OOM))
+            self.submit(physics.again(running.job, at=at, more_memory=end is JobEnd.OOM))
         if self.watch is not None:
             self.watch(self.clock.now, len(self.story.outcomes))
 

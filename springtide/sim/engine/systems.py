@@ -12,7 +12,7 @@ from springtide import errors
 from springtide.domain.plan.plan import Decision
 from springtide.domain.plan.view import ClusterView
 from springtide.domain.spec.planning_config import PlanningConfig
-from springtide.sim.world.parameters import World
+from springtide.sim.world.parameters import ClusterWorld
 
 Policy = Callable[[ClusterView, PlanningConfig], Decision]
 
@@ -42,7 +42,7 @@ class Mechanisms:
     foresees: bool = True
     """Memory needs are forecast (`planning.guards.growth`) and shown to the policy."""
 
-    def pause_s(self, world: World) -> float:
+    def pause_s(self, world: ClusterWorld) -> float:
         """How long a job stands still when its servers change."""
         if self.servers is ServerChange.RESTART:
             return world.checkpoint_s + world.prepare_s + world.load_s

@@ -1,6 +1,6 @@
 """What a policy is shown of a virtual job: what a master would know of a real one, and no more.
 
-In: a `Running`. Out: a `JobView`; when the job is over, a `PastJob`. Memory to come is forecast by the real
+In: a `SimulatedJob`. Out: a `JobView`; when the job is over, a `PastJob`. Memory to come is forecast by the real
 `planning.guards.growth` from what was seen so far. Next: the policy.
 """
 
@@ -8,10 +8,10 @@ from springtide.domain.core.roles import Role, RoleKind
 from springtide.domain.core.shape import GIB, MemoryNeed, ResourceBudget, Shape, ShapeBounds
 from springtide.domain.plan.view import Feature, FindingKind, GuardFinding, JobView, PastJob, RoleUse
 from springtide.planning.guards import growth
-from springtide.sim.engine.job import End, Running
+from springtide.sim.engine.job import JobEnd, SimulatedJob
 from springtide.sim.world import world as physics
-from springtide.sim.world.parameters import World
-from springtide.sim.world.world import Job
+from springtide.sim.world.parameters import ClusterWorld
+from springtide.sim.world.world import TrueJob
 
 ROOM = 1.15
 """Memory asked for, over what is forecast."""
@@ -20,7 +20,7 @@ WORKERS = tuple(Role(RoleKind.WORKER, rank) for rank in range(512))
 SERVERS = tuple(Role(RoleKind.SERVER, rank) for rank in range(1024))
 
 
-def bounds(world: World) -> ShapeBounds:
+def bounds(world: ClusterWorld) -> ShapeBounds:
     most = int(world.node_memory * GIB)
     return ShapeBounds(
         least=Shape(workers=1, servers=1, worker_cpu=1.0, server_cpu=1.0),
@@ -36,7 +36,7 @@ def bounds(world: World) -> ShapeBounds:
     )
 
 
-def unbounded(world: World) -> ShapeBounds:
+def unbounded(world: ClusterWorld) -> ShapeBounds:
     """What users may ask for where nobody sizes jobs: any pod that a node holds, and no quota."""
     most = int(world.node_memory * GIB)
     return ShapeBounds(
@@ -52,7 +52,7 @@ def unbounded(world: World) -> ShapeBounds:
     )
 
 
-def features(job: Job) -> dict[str, Feature]:
+def features(job: TrueJob) -> dict[str, Feature]:
     """What is known of a job when it is submitted."""
     return {
         "user": job.user,
@@ -64,20 +64,20 @@ def features(job: Job) -> dict[str, Feature]:
     }
 
 
-def need(running: Running) -> MemoryNeed:
+def need(running: SimulatedJob) -> MemoryNeed:
     """Bytes that the job will need, as far as anyone can know by now."""
     law = growth.fit(running.seen)
     rows = max(law.cautious(running.job.samples), physics.rows_bytes(running.job, running.done))
     return _roomy(running.job, rows)
 
 
-def _roomy(job: Job, rows: float) -> MemoryNeed:
+def _roomy(job: TrueJob, rows: float) -> MemoryNeed:
     return MemoryNeed(
         worker=int(job.worker_bytes * ROOM), server=int(job.server_base_bytes * ROOM), rows=int(rows * ROOM)
     )
 
 
-def view(running: Running, limits: ShapeBounds) -> JobView:
+def view(running: SimulatedJob, limits: ShapeBounds) -> JobView:
     job = running.job
     return JobView(
         name=job.name,
@@ -102,7 +102,7 @@ def view(running: Running, limits: ShapeBounds) -> JobView:
     )
 
 
-def uses(running: Running) -> tuple[RoleUse, ...]:
+def uses(running: SimulatedJob) -> tuple[RoleUse, ...]:
     """Each worker and each server; the hottest is server 0."""
     shape, speed = running.shape, running.speed
     if shape is None or speed is None:
@@ -137,7 +137,7 @@ def uses(running: Running) -> tuple[RoleUse, ...]:
     return (*workers, *servers)
 
 
-def findings(running: Running) -> tuple[GuardFinding, ...]:
+def findings(running: SimulatedJob) -> tuple[GuardFinding, ...]:
     """What the guards would say. Memory that ran out is mended once servers have more of it than they had then."""
     shape = running.shape
     if shape is None:
@@ -158,7 +158,7 @@ def _of_servers(shape: Shape) -> int:
     return shape.servers * shape.server_memory
 
 
-def past(running: Running, end: End, at: float) -> PastJob:
+def past(running: SimulatedJob, end: JobEnd, at: float) -> PastJob:
     """One job that is over. What it needed is what it had in the end: by then nothing is forecast."""
     job = running.job
     rows = physics.rows_bytes(job, running.done)
@@ -168,7 +168,7 @@ def past(running: Running, end: End, at: float) -> PastJob:
         features=features(job),
         initial=running.initial,
         shape=running.shape,
-        finished=end is End.FINISHED,
+        finished=end is JobEnd.FINISHED,
         ended_at=at,
         need=_roomy(job, rows),
         facts=job.facts,

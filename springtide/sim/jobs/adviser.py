@@ -15,7 +15,7 @@ from springtide.domain.plan.view import ClusterView, JobView, PastJob
 from springtide.domain.spec.planning_config import PlanningConfig
 from springtide.sim.engine import systems, views
 from springtide.sim.engine.systems import System
-from springtide.sim.world.world import Job
+from springtide.sim.world.world import TrueJob
 
 
 class PolicyAdviser:
@@ -44,7 +44,7 @@ class PolicyAdviser:
 
 
 def first_plan(
-    job: Job, bounds: ShapeBounds, system: System, config: PlanningConfig, capacity: ResourceBudget
+    job: TrueJob, bounds: ShapeBounds, system: System, config: PlanningConfig, capacity: ResourceBudget
 ) -> ShapePlan:
     """What a job begins with: as the policy says of one that it knows nothing of yet, else as its user asked."""
     view = JobView(

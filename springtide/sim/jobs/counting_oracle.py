@@ -39,7 +39,7 @@ def counting_keys(slots: int, shards: int) -> Keys:
     return np.stack([keys[:shards] for keys in found], axis=1)
 
 
-class Batches(NamedTuple):
+class BatchRun(NamedTuple):
     """Samples `first` to `end` of a shard, which are that number of batches."""
 
     shard: int
@@ -89,21 +89,21 @@ def batches_of(card: DatasetCard) -> Keys:
     return np.tile(-(-sizes // card.batch_size), card.epochs)
 
 
-class Part(NamedTuple):
+class SlotPart(NamedTuple):
     """Slots of a server that a push speaks for."""
 
     slots: tuple[int, ...]
     mask: npt.NDArray[np.uint8]
 
     @staticmethod
-    def of(slots: Iterable[int], all_slots: int) -> "Part":
+    def of(slots: Iterable[int], all_slots: int) -> "SlotPart":
         chosen = tuple(slots)
         mask = np.zeros(all_slots, dtype=np.uint8)
         mask[list(chosen)] = 1
-        return Part(chosen, mask)
+        return SlotPart(chosen, mask)
 
 
-def apply(store: _native.Store, keys: Keys, part: Part, batches: Batches) -> frozenset[int]:
+def apply(store: _native.Store, keys: Keys, part: SlotPart, batches: BatchRun) -> frozenset[int]:
     """A server takes batches of one shard for some of its slots: those that have a part of them already, and refuse."""
     count, shard, first, end = len(part.slots), batches.shard, batches.first, batches.end
     stats = store.push_once(

@@ -14,13 +14,13 @@ from dataclasses import dataclass, fields
 from springtide import errors
 from springtide.domain.core.roles import RoleKind
 from springtide.sim.jobs.job import VirtualJob
-from springtide.sim.jobs.members.machines import Process
+from springtide.sim.jobs.members.machines import VirtualProcess
 
 WORDS = "drawn by the simulator"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rates:
+class FaultRates:
     """How often each happens, times an hour."""
 
     kill_worker: float = 0.0
@@ -45,7 +45,7 @@ class Rates:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bounds:
+class FaultBounds:
     """How far it goes."""
 
     workers: tuple[int, int] = (1, 8)
@@ -59,10 +59,10 @@ class Bounds:
     """Longest time until there is another master."""
 
 
-class Faults:
+class JobFaults:
     """Of one job."""
 
-    def __init__(self, job: VirtualJob, rates: Rates, bounds: Bounds, seed: int) -> None:
+    def __init__(self, job: VirtualJob, rates: FaultRates, bounds: FaultBounds, seed: int) -> None:
         self._job, self._rates, self._bounds = job, rates, bounds
         self._chance = random.Random(seed)
         self.done: Counter[str] = Counter()
@@ -83,7 +83,7 @@ class Faults:
             if await getattr(self, f"_{kind}")():
                 self.done[kind] += 1
 
-    def _some(self, *kinds: RoleKind) -> Process | None:
+    def _some(self, *kinds: RoleKind) -> VirtualProcess | None:
         found = [process for kind in kinds for process in self._job.machines.living(kind)]
         return self._chance.choice(found) if found else None
 
@@ -96,7 +96,7 @@ class Faults:
     async def _evict(self) -> bool:
         return self._kill(self._some(RoleKind.WORKER, RoleKind.SERVER), evicted=True)
 
-    def _kill(self, process: Process | None, *, evicted: bool = False, oom: bool = False) -> bool:
+    def _kill(self, process: VirtualProcess | None, *, evicted: bool = False, oom: bool = False) -> bool:
         if process is None:
             return False
         process.kill(signal="SIGTERM" if evicted else "SIGKILL", evicted=evicted, oom=oom)
@@ -131,7 +131,7 @@ class Faults:
     async def _full_memory(self) -> bool:
         return self._kill(self._some(RoleKind.SERVER), oom=True)
 
-    def _slow(self, process: Process | None) -> bool:
+    def _slow(self, process: VirtualProcess | None) -> bool:
         if process is None:
             return False
         process.speed = self._chance.uniform(0.03, 0.5)

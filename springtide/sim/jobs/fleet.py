@@ -1,9 +1,9 @@
 """Some jobs at once on one virtual cluster: each job's real master plans for it, by a real policy, and carries it out.
 
-In: a world, jobs with their luck, a policy. Out: an `Outcome` a job, with its counts. Each job begins with what the
-policy gives to one that it knows nothing of; from then on its master shows it to the policy, checks what comes back and
-carries it out a move at a time (`master.autoscale.loop`). Pods take their time to come (`sim.world.cluster`), and are
-lost at the world's rates (`luck`).
+In: a world, jobs with their luck, a policy. Out: an `VirtualOutcome` a job, with its counts. Each job begins with what
+the policy gives to one that it knows nothing of; from then on its master shows it to the policy, checks what comes back
+and carries it out a move at a time (`master.autoscale.loop`). Pods take their time to come (`sim.world.cluster`), and
+are lost at the world's rates (`luck`).
 """
 
 import asyncio
@@ -23,11 +23,11 @@ from springtide.domain.spec.planning_config import PlanningConfig
 from springtide.sim.engine import views
 from springtide.sim.engine.systems import System
 from springtide.sim.jobs.adviser import PolicyAdviser, first_plan
-from springtide.sim.jobs.job import Outcome, Setup, VirtualJob
+from springtide.sim.jobs.job import Setup, VirtualJob, VirtualOutcome
 from springtide.sim.jobs.misfortune import Luck
 from springtide.sim.world import cluster as clusters
-from springtide.sim.world.parameters import World
-from springtide.sim.world.world import Job
+from springtide.sim.world.parameters import ClusterWorld
+from springtide.sim.world.world import TrueJob
 
 HEARTBEAT_S, STRIDE_S = 10.0, 5.0  # coarser than real ones, which cost more to simulate
 Watch = Callable[[float, int], None]
@@ -37,7 +37,7 @@ Watch = Callable[[float, int], None]
 class Fleet:
     """What became of the jobs."""
 
-    outcomes: list[Outcome] = field(default_factory=list)
+    outcomes: list[VirtualOutcome] = field(default_factory=list)
     happened: Counter[str] = field(default_factory=Counter)
     """What went wrong, by kind."""
     decisions: int = 0
@@ -47,13 +47,13 @@ class Fleet:
     """Of all jobs together."""
 
 
-class Running:
+class FleetRun:
     """All jobs of one simulation."""
 
     def __init__(
         self,
-        world: World,
-        jobs: Iterable[Job],
+        world: ClusterWorld,
+        jobs: Iterable[TrueJob],
         system: System,
         folder: pathlib.Path,
         *,
@@ -86,7 +86,7 @@ class Running:
         held = sum(running.machines.cpu for running in self._running.values())
         return replace(self._capacity, cpu=max(0.0, self._capacity.cpu - held))
 
-    async def _live(self, job: Job) -> None:
+    async def _live(self, job: TrueJob) -> None:
         await asyncio.sleep(job.arrives_at - self._loop.time())
         adviser = PolicyAdviser(self._system, self._config, self.room)
         setup = self._setup(job)
@@ -107,7 +107,7 @@ class Running:
         if self._watch is not None:
             self._watch(self._loop.time(), len(fleet.outcomes))
 
-    def _setup(self, job: Job) -> Setup:
+    def _setup(self, job: TrueJob) -> Setup:
         """The job with its first shape, and how it plans from there on."""
         plan, chance = first_plan(job, self._bounds, self._system, self._config, self.room()), _luck_of(job)
         elastic = self._system.mechanisms.elastic
@@ -137,7 +137,7 @@ class Running:
         return pending + self._world.launch_s + self._world.init_s
 
 
-def _luck_of(job: Job) -> np.random.Generator:
+def _luck_of(job: TrueJob) -> np.random.Generator:
     return np.random.default_rng(job.seed)
 
 

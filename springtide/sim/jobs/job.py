@@ -1,6 +1,6 @@
 """One job on virtual machines, from its first process to its end: all parts together, and what came of it.
 
-In: a `Setup`. Out: an `Outcome` with the counts of every slot. The walk of this room: see the package.
+In: a `Setup`. Out: an `VirtualOutcome` with the counts of every slot. The walk of this room: see the package.
 """
 
 import asyncio
@@ -27,13 +27,13 @@ from springtide.rpc.messages import messages
 from springtide.server import restore
 from springtide.sim.jobs import counting_oracle
 from springtide.sim.jobs.members.machines import Machines, Program
-from springtide.sim.jobs.members.master import Masters, Told
+from springtide.sim.jobs.members.master import Masters, MemoryEventLog
 from springtide.sim.jobs.members.master_connection import Weather, Wire
 from springtide.sim.jobs.members.server import Disks, VirtualServer, owner_of
 from springtide.sim.jobs.members.worker import VirtualWorker
 from springtide.sim.jobs.network import DataWeather, Network
-from springtide.sim.jobs.step_time import Pace, Serving
-from springtide.sim.world.world import Job
+from springtide.sim.jobs.step_time import ServerCores, StepTime
+from springtide.sim.world.world import TrueJob
 
 SLOTS = 64
 TOLD = frozenset({"phase", "decision", "lost", "ready", "checkpoint", "moved", "master", "failed", "poisoned", "plan"})
@@ -43,7 +43,7 @@ TOLD = frozenset({"phase", "decision", "lost", "ready", "checkpoint", "moved", "
 class Setup:
     """A job, and the world around it."""
 
-    job: Job
+    job: TrueJob
     shape: Shape
     """What it begins with."""
     seed: int = 0
@@ -95,7 +95,7 @@ class Setup:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class VirtualOutcome:
     """How a virtual job ended."""
 
     name: str
@@ -133,10 +133,10 @@ class VirtualJob:
         self.chance = random.Random(setup.seed)
         self._loop = asyncio.get_running_loop()
         self._began = self._loop.time()
-        self.told = Told(lambda: self._loop.time() - self._began, TOLD.__contains__)
+        self.told = MemoryEventLog(lambda: self._loop.time() - self._began, TOLD.__contains__)
         self.masters = Masters(self.spec, folder, self.told, self._check, adviser)
         self.network = Network(setup.data_weather, self.chance)
-        self.pace = Pace(setup.job, SLOTS)
+        self.pace = StepTime(setup.job, SLOTS)
         self.pace.serving, self.pace.done = self._serving, lambda: float(self.samples_done)
         self.machines = Machines(
             self._wire, self._program, lambda wanted: setup.starts_s(wanted, self.chance), self.spec.heartbeat_s / 2
@@ -146,7 +146,7 @@ class VirtualJob:
         self._samples_done = 0
         self.over = asyncio.Event()
 
-    async def run(self) -> Outcome:
+    async def run(self) -> VirtualOutcome:
         self.masters.start()
         attending = self._loop.create_task(self.machines.attend())
         watching = self._loop.create_task(self._watch())
@@ -196,11 +196,11 @@ class VirtualJob:
         self._servers = [*(one for one in self._servers if one.gates or one.alive), server]
         return server
 
-    def _serving(self) -> Serving:
+    def _serving(self) -> ServerCores:
         found = [one.process for one in self._servers if one.alive and one.gates and one.process is not None]
         if not found:
-            return Serving(1, self.setup.shape.server_cpu)
-        return Serving(len(found), sum(one.cpu for one in found) / len(found), min(one.speed for one in found))
+            return ServerCores(1, self.setup.shape.server_cpu)
+        return ServerCores(len(found), sum(one.cpu for one in found) / len(found), min(one.speed for one in found))
 
     @property
     def samples_done(self) -> int:
@@ -231,11 +231,11 @@ class VirtualJob:
             found |= dict.fromkeys(lost, last)
         return found
 
-    def _outcome(self, status: messages.JobStatus) -> Outcome:
+    def _outcome(self, status: messages.JobStatus) -> VirtualOutcome:
         record = self.masters.record
         stores = self._stores(record.state.safety.saved if status.phase is JobPhase.FINISHED else None)
         totals = record.book.totals()
-        return Outcome(
+        return VirtualOutcome(
             name=self.spec.name,
             phase=status.phase,
             why=status.why,

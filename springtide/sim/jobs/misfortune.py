@@ -9,13 +9,13 @@ from collections import Counter
 
 from springtide.domain.core.roles import RoleKind
 from springtide.sim.jobs.job import VirtualJob
-from springtide.sim.world.parameters import DAY_S, World
+from springtide.sim.world.parameters import DAY_S, ClusterWorld
 
 
 class Luck:
     """Of one job."""
 
-    def __init__(self, job: VirtualJob, world: World, chance: random.Random) -> None:
+    def __init__(self, job: VirtualJob, world: ClusterWorld, chance: random.Random) -> None:
         self._job, self._world, self._chance = job, world, chance
         self.done: Counter[str] = Counter()
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from springtide.domain.core.roles import Placement
-from springtide.sim.jobs.counting_oracle import Batches
+from springtide.sim.jobs.counting_oracle import BatchRun
 
 if TYPE_CHECKING:
     from springtide.sim.jobs.members.server import VirtualServer
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 class Push(NamedTuple):
     """Batches of a shard, and the slots that it speaks for."""
 
-    batches: Batches
+    batches: BatchRun
     covers: tuple[int, ...]
 
 
-class Answer(NamedTuple):
+class PushReply(NamedTuple):
     """What became of a push."""
 
     refused: frozenset[int] = frozenset()
@@ -75,10 +75,10 @@ class Network:
     def at(self, address: str) -> "VirtualServer | None":
         return self._there.get(address)
 
-    def send(self, address: str, push: Push) -> asyncio.Future[Answer | None]:
+    def send(self, address: str, push: Push) -> asyncio.Future[PushReply | None]:
         """It arrives, whatever becomes of the sender; None: nobody was there."""
         loop = asyncio.get_running_loop()
-        answer: asyncio.Future[Answer | None] = loop.create_future()
+        answer: asyncio.Future[PushReply | None] = loop.create_future()
 
         def arrive() -> None:
             server = self._there.get(address)

@@ -10,14 +10,14 @@ from typing import NamedTuple
 
 from springtide.domain.core.shape import Shape
 from springtide.sim.world import world as physics
-from springtide.sim.world.world import Condition, Job, Speed
+from springtide.sim.world.world import FaultCondition, Speed, TrueJob
 
 AT_REST = 1e-9
 TABLES = 26  # Criteo: as many keys a sample
 ROW_BYTES = 64.0  # of a row with its optimizer state: 16 floats
 
 
-class Serving(NamedTuple):
+class ServerCores(NamedTuple):
     """The servers that have slots."""
 
     servers: int
@@ -27,17 +27,17 @@ class Serving(NamedTuple):
     """The smallest share that one has of the cores it should have."""
 
 
-class Pace:
+class StepTime:
     """Of one job."""
 
-    def __init__(self, job: Job, slots: int) -> None:
+    def __init__(self, job: TrueJob, slots: int) -> None:
         self.job, self._slots = job, slots
         self.at_work = 0
         """Workers that train now."""
-        self.serving: Callable[[], Serving] = lambda: Serving(1, 1.0)
+        self.serving: Callable[[], ServerCores] = lambda: ServerCores(1, 1.0)
         self.done: Callable[[], float] = lambda: 0.0
         """Samples that are trained."""
-        self._known: dict[tuple[int, float, Serving], Speed] = {}
+        self._known: dict[tuple[int, float, ServerCores], Speed] = {}
 
     def speed(self, worker_cpu: float) -> Speed:
         """Of all who are at work, if their workers are like this one."""
@@ -46,7 +46,7 @@ class Pace:
         if found is None:
             workers, _, (servers, server_cpu, slowest) = key
             shape = Shape(workers=workers, servers=max(servers, 1), worker_cpu=worker_cpu, server_cpu=server_cpu)
-            condition = Condition(server_speed=slowest)
+            condition = FaultCondition(server_speed=slowest)
             found = self._known[key] = physics.speed(self.job, shape, condition)
         return found
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 import msgspec
 import numpy as np
 
-from springtide.sim.engine.job import End, Outcome, Used
+from springtide.sim.engine.job import JobEnd, JobOutcome, Used
 from springtide.sim.engine.simulation import Story
 
 LARGE_CPU = 100.0
@@ -54,7 +54,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
 
 def summary(story: Story) -> Summary:
     outcomes = story.outcomes
-    finished = [outcome for outcome in outcomes if outcome.end is End.FINISHED]
+    finished = [outcome for outcome in outcomes if outcome.end is JobEnd.FINISHED]
     times = [outcome.jct_s for outcome in finished]
     count = max(len(outcomes), 1)
     return Summary(
@@ -71,27 +71,27 @@ def summary(story: Story) -> Summary:
         pending_p50_s=percentile([outcome.pending_s for outcome in finished], 50),
         **utilization(outcome.used for outcome in outcomes),
         oom=sum(outcome.ooms > 0 for outcome in outcomes) / count,
-        scheduling=sum(outcome.end is End.SCHEDULING for outcome in outcomes) / count,
+        scheduling=sum(outcome.end is JobEnd.SCHEDULING for outcome in outcomes) / count,
         slow_hot=sum(_held_up(outcome) and outcome.job.hot > 1 for outcome in outcomes) / count,
         slow_straggler=sum(_held_up(outcome) and outcome.job.hot <= 1 for outcome in outcomes) / count,
         changes=sum(outcome.changes for outcome in outcomes) / count,
         scaling_s=float(np.mean([outcome.scaling_s for outcome in finished])) if finished else None,
         failures={
             str(end): number
-            for end in End
-            if end is not End.FINISHED and (number := sum(outcome.end is end for outcome in outcomes))
+            for end in JobEnd
+            if end is not JobEnd.FINISHED and (number := sum(outcome.end is end for outcome in outcomes))
         },
     )
 
 
-def _held_up(outcome: Outcome) -> bool:
+def _held_up(outcome: JobOutcome) -> bool:
     return outcome.started_at is not None and outcome.slow_s > 0.1 * (outcome.ended_at - outcome.started_at)
 
 
-def completion(outcomes: Sequence[Outcome], which: Callable[[Outcome], bool]) -> float | None:
+def completion(outcomes: Sequence[JobOutcome], which: Callable[[JobOutcome], bool]) -> float | None:
     """Finished over submitted, of some jobs."""
     chosen = [outcome for outcome in outcomes if which(outcome)]
-    return sum(outcome.end is End.FINISHED for outcome in chosen) / len(chosen) if chosen else None
+    return sum(outcome.end is JobEnd.FINISHED for outcome in chosen) / len(chosen) if chosen else None
 
 
 def percentile(values: Sequence[float], share: float) -> float | None:

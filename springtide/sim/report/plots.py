@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from springtide import errors
-from springtide.sim.engine.job import End
+from springtide.sim.engine.job import JobEnd
 from springtide.sim.engine.simulation import Story
 
 
@@ -35,7 +35,7 @@ def story(stories: Mapping[str, Story], path: pathlib.Path) -> None:
     plots = pyplot()
     figure, (times, held) = plots.subplots(1, 2, figsize=(10, 3.6), layout="constrained")
     for name, one in stories.items():
-        hours = sorted(outcome.jct_s / 3600 for outcome in one.outcomes if outcome.end is End.FINISHED)
+        hours = sorted(outcome.jct_s / 3600 for outcome in one.outcomes if outcome.end is JobEnd.FINISHED)
         if hours:
             shares = [place / len(hours) for place in range(len(hours) + 1)]
             times.plot([hours[0], *hours], shares, drawstyle="steps-post", label=name)

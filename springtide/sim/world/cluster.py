@@ -10,7 +10,7 @@ import numpy as np
 
 from springtide import errors
 from springtide.domain.core.shape import GIB, ROUNDING, ResourceBudget, Shape
-from springtide.sim.world.parameters import World
+from springtide.sim.world.parameters import ClusterWorld
 
 NORMAL = NormalDist()
 
@@ -18,7 +18,7 @@ NORMAL = NormalDist()
 class Cluster:
     """Cores and bytes, taken and free."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: ClusterWorld) -> None:
         self.world = world
         self.capacity = ResourceBudget(cpu=world.nodes * world.node_cpu, memory=world.nodes * world.node_memory * GIB)
         self.cpu = 0.0
@@ -49,7 +49,7 @@ class Cluster:
         )
 
 
-def pending_s(world: World, cpu: float, pods: int, random: np.random.Generator) -> float:
+def pending_s(world: ClusterWorld, cpu: float, pods: int, random: np.random.Generator) -> float:
     """Seconds until the last of some pods of a size has a node: larger ones wait longer, many wait for the slowest."""
     if pods < 1:
         return 0.0

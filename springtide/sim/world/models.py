@@ -1,6 +1,7 @@
 """The three models of the papers: true coefficients of Eqns 1-6, in seconds, samples, cores and bytes.
 
-In: a name. Out: a `Model`. Next: `workload` varies it by kind of job. Where each number comes from is said beside it.
+In: a name. Out: a `PaperModel`. Next: `workload` varies it by kind of job. Where each number comes from is said beside
+it.
 """
 
 from dataclasses import dataclass
@@ -33,7 +34,7 @@ DCN_GRADIENT = 0.98
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Model:
+class PaperModel:
     """One model."""
 
     name: str
@@ -115,7 +116,7 @@ TUNED = {
 }
 FACTS = ModelFacts(dense_bytes=DENSE_BYTES, bandwidth=BANDWIDTH, dim=FLOATS, batch=BATCH)
 MODELS = {
-    "widedeep": Model(
+    "widedeep": PaperModel(
         name="widedeep",
         facts=FACTS,
         coefficients=_wide_deep(),
@@ -125,7 +126,7 @@ MODELS = {
         server_core_s=WIDE_DEEP_CORES[1],
         source="000 §6.2 coefficients; units by 250 steps/s, 39% lookups and the shape of 001 Table 2",
     ),
-    "xdeepfm": Model(
+    "xdeepfm": PaperModel(
         name="xdeepfm",
         facts=FACTS,
         coefficients=_xdeepfm(),
@@ -135,7 +136,7 @@ MODELS = {
         server_core_s=XDEEPFM_CORES[1],
         source="001 Table 1 and §4.2: 6.2, 47.8 and 56 steps/s; update and constant of W&D",
     ),
-    "dcn": Model(
+    "dcn": PaperModel(
         name="dcn",
         facts=FACTS,
         coefficients=_dcn(),
@@ -148,7 +149,7 @@ MODELS = {
 }
 
 
-def model(name: str) -> Model:
+def model(name: str) -> PaperModel:
     if name not in MODELS:
         raise errors.UnknownName("model", name, MODELS)
     return MODELS[name]

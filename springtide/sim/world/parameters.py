@@ -1,7 +1,7 @@
 """Every constant of the simulated world with its source: a paper's section, or "assumed" and why.
 
-In: nothing. Out: `World`, frozen; a trace file may override fields. `rows()` is the table that the design page prints.
-Figures of the papers' *improved* systems are never inputs: only what they say of jobs and clusters before that.
+In: nothing. Out: `ClusterWorld`, frozen; a trace file may override fields. `rows()` is the table that the design page
+prints. Figures of the papers' *improved* systems are never inputs: only what they say of jobs and clusters before that.
 000 is DLRover-RM (VLDB 2024), 001 is DLRover.
 """
 
@@ -18,7 +18,7 @@ def known(value: float, unit: str, source: str) -> Any:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class World:
+class ClusterWorld:
     """The constants. Field names are the names that a trace file's `world` section may use."""
 
     nodes: int = known(1875, "nodes", "000 §6: jobs use 60K-120K cores a day; 60K cores of 32-core nodes")
@@ -110,14 +110,14 @@ class World:
     )
 
 
-def testbed() -> World:
+def testbed() -> ClusterWorld:
     """The small cluster of 000 §6, "which eliminates the impact of cloud instability": 20 nodes, nothing fails.
 
     Pods are there after the 20 s of 001 §6.3; stopping and restarting takes 8 minutes (000 §6.2: 5 to restart and 3 to
     save and load).
     """
     return replace(
-        World(),
+        ClusterWorld(),
         nodes=20,
         pending_s_a_core=0.0,
         pod_failures_a_day=0.0,
@@ -137,8 +137,8 @@ class Row(NamedTuple):
     source: str
 
 
-def rows(world: World | None = None) -> Iterator[Row]:
-    chosen = world or World()
+def rows(world: ClusterWorld | None = None) -> Iterator[Row]:
+    chosen = world or ClusterWorld()
     each: Field[Any]
-    for each in fields(World):
+    for each in fields(ClusterWorld):
         yield Row(each.name, getattr(chosen, each.name), each.metadata["unit"], each.metadata["source"])

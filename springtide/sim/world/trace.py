@@ -1,7 +1,7 @@
 """A workload from a file: jobs by hand, or recorded ones. YAML or JSON; JSON is enough without PyYAML.
 
-In: a path. Out: a `Trace`: a `World` with the file's changes, and jobs. What does not fit is named with its line, its
-field and what was meant. `example()` writes one that can be read back. Next: `simulation`.
+In: a path. Out: a `WorkloadTrace`: a `ClusterWorld` with the file's changes, and jobs. What does not fit is named with
+its line, its field and what was meant. `example()` writes one that can be read back. Next: `simulation`.
 
     world: {nodes: 20}                 # any field of `springtide.sim.world.parameters.World`
     jobs:
@@ -18,8 +18,8 @@ from springtide import errors, file_input
 from springtide.domain.core.shape import GIB, Shape
 from springtide.file_input import InputFile, kind
 from springtide.sim.world import models, workload
-from springtide.sim.world.parameters import World
-from springtide.sim.world.world import Job
+from springtide.sim.world.parameters import ClusterWorld
+from springtide.sim.world.world import TrueJob
 
 NUMBERS = {
     "at": "seconds after the start",
@@ -43,14 +43,14 @@ SECTIONS = ("world", "jobs")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trace:
+class WorkloadTrace:
     """What a file holds."""
 
-    world: World
-    jobs: tuple[Job, ...]
+    world: ClusterWorld
+    jobs: tuple[TrueJob, ...]
 
 
-def read(path: pathlib.Path) -> Trace:
+def read(path: pathlib.Path) -> WorkloadTrace:
     text = file_input.read(path, what="a trace in YAML or JSON", hint="`springtide simulate --example` prints one")
     place = InputFile(path, text)
     data = file_input.parse(path, text, what="a trace")
@@ -69,16 +69,16 @@ def read(path: pathlib.Path) -> Trace:
         if job.name in seen:
             raise place.fail(("jobs", index), f"a second job is named {job.name!r}; wanted each name once")
         seen.add(job.name)
-    return Trace(world=world, jobs=tuple(sorted(jobs, key=lambda job: job.arrives_at)))
+    return WorkloadTrace(world=world, jobs=tuple(sorted(jobs, key=lambda job: job.arrives_at)))
 
 
 ROOMS = ("nodes", "node_cpu", "node_memory", "job_cpu")
 
 
-def _world(place: InputFile, changes: Any) -> World:
+def _world(place: InputFile, changes: Any) -> ClusterWorld:
     if not isinstance(changes, Mapping):
         raise place.fail(("world",), f"wanted names and numbers, got {kind(changes)}")
-    known = {each.name for each in fields(World)}
+    known = {each.name for each in fields(ClusterWorld)}
     for name, value in changes.items():
         if name not in known:
             raise place.fail(("world", str(name)), str(errors.UnknownName("parameter", str(name), known)))
@@ -86,10 +86,10 @@ def _world(place: InputFile, changes: Any) -> World:
             raise place.fail(("world", str(name)), f"wanted a number, 0 or more, got {value!r}")
         if name in ROOMS and not value:
             raise place.fail(("world", str(name)), "no job can begin with 0; wanted more")
-    return replace(World(), **changes)
+    return replace(ClusterWorld(), **changes)
 
 
-def _job(place: InputFile, world: World, index: int, entry: Any) -> Job:
+def _job(place: InputFile, world: ClusterWorld, index: int, entry: Any) -> TrueJob:
     trail = ("jobs", index)
     if not isinstance(entry, Mapping):
         raise place.fail(trail, f"wanted a job's fields, got {kind(entry)}")
@@ -122,7 +122,7 @@ def _check(place: InputFile, trail: tuple[str | int, ...], value: Any) -> None:
         raise place.fail(trail, f"wanted {whole} {from_}{bound} ({NUMBERS[name]}), got {value!r}")
 
 
-def _filled(world: World, model: models.Model, index: int, entry: Mapping[str, Any]) -> Job:
+def _filled(world: ClusterWorld, model: models.PaperModel, index: int, entry: Mapping[str, Any]) -> TrueJob:
     """What is not given is as in the tuned shape, and as drawn jobs have it."""
     tuned = model.tuned
     shape = Shape(

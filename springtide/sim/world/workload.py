@@ -1,6 +1,7 @@
 """Who submits what: jobs drawn from a seed, with requests as users of the papers made them.
 
-In: a `World`, a number of jobs, a seed. Out: `Job`s in order of arrival. Next: `simulation`. Same seed, same jobs.
+In: a `ClusterWorld`, a number of jobs, a seed. Out: `TrueJob`s in order of arrival. Next: `simulation`. Same seed, same
+jobs.
 """
 
 import math
@@ -11,9 +12,9 @@ import numpy as np
 from springtide.domain.core.shape import GIB, Shape
 from springtide.planning.perf_model.equations import Coefficients
 from springtide.sim.world import world as physics
-from springtide.sim.world.models import MODELS, Model
-from springtide.sim.world.parameters import DAY_S, World
-from springtide.sim.world.world import Job
+from springtide.sim.world.models import MODELS, PaperModel
+from springtide.sim.world.parameters import DAY_S, ClusterWorld
+from springtide.sim.world.world import TrueJob
 
 SIZES = (0.5, 1, 2, 3, 4, 6, 8, 12, 16, 20, 24, 32)
 """Cores that people ask for."""
@@ -21,7 +22,9 @@ MOST_WORKERS = 60
 COMMON = "widedeep"
 
 
-def jobs(world: World, count: int, seed: int, *, days: float | None = None, earlier: bool = False) -> tuple[Job, ...]:
+def jobs(
+    world: ClusterWorld, count: int, seed: int, *, days: float | None = None, earlier: bool = False
+) -> tuple[TrueJob, ...]:
     """Jobs of a cluster day (or as many days as so many jobs take): Poisson arrivals, users who come back.
 
     `earlier`: others of the same users, as they were submitted on the days before.
@@ -38,9 +41,11 @@ def jobs(world: World, count: int, seed: int, *, days: float | None = None, earl
     )
 
 
-def one(world: World, model: Model, *, requested: Shape, name: str = "job", steps: int | None = None) -> Job:
+def one(
+    world: ClusterWorld, model: PaperModel, *, requested: Shape, name: str = "job", steps: int | None = None
+) -> TrueJob:
     """One job of a test bed: the model as it is, nothing wrong with it, enough memory."""
-    return Job(
+    return TrueJob(
         name=name,
         user="tester",
         kind=model.name,
@@ -59,7 +64,7 @@ def one(world: World, model: Model, *, requested: Shape, name: str = "job", step
     )
 
 
-def _kinds(world: World, random: np.random.Generator) -> list[Job]:
+def _kinds(world: ClusterWorld, random: np.random.Generator) -> list[TrueJob]:
     """Each user's few kinds of jobs: a model, widths, tables, an amount of data."""
     others = [name for name in MODELS if name != COMMON]
     found = []
@@ -80,7 +85,7 @@ def _kinds(world: World, random: np.random.Generator) -> list[Job]:
     return found
 
 
-def jittered(job: Job, random: np.random.Generator, spread: float) -> Job:
+def jittered(job: TrueJob, random: np.random.Generator, spread: float) -> TrueJob:
     """Wider or narrower: coefficients and core-seconds by one factor for computing and one for moving."""
     compute, move = (math.exp(each) for each in random.normal(0.0, spread, size=2))
     known = job.coefficients
@@ -95,7 +100,7 @@ def jittered(job: Job, random: np.random.Generator, spread: float) -> Job:
     )
 
 
-def _job(world: World, index: int, at: float, kinds: list[Job], random: np.random.Generator) -> Job:
+def _job(world: ClusterWorld, index: int, at: float, kinds: list[TrueJob], random: np.random.Generator) -> TrueJob:
     kind = kinds[int(len(kinds) * random.random() ** 2)]  # some come far more often than others
     job = jittered(kind, random, world.job_spread)
     job = replace(
@@ -112,7 +117,7 @@ def _job(world: World, index: int, at: float, kinds: list[Job], random: np.rando
     return replace(job, requested=_request(world, job, random))
 
 
-def _request(world: World, job: Job, random: np.random.Generator) -> Shape:
+def _request(world: ClusterWorld, job: TrueJob, random: np.random.Generator) -> Shape:
     """What its user asks for: mostly far more than is used, now and then too little."""
     tuned = MODELS[job.model].tuned
     scale = (
@@ -145,5 +150,5 @@ def _size(cores: float) -> float:
     return float(next((size for size in SIZES if size >= cores), SIZES[-1]))
 
 
-def _bytes(wanted: float, world: World) -> int:
+def _bytes(wanted: float, world: ClusterWorld) -> int:
     return int(min(wanted, world.node_memory * GIB))

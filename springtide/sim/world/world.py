@@ -1,9 +1,9 @@
 """How fast a job truly is, what it uses and when its memory is full: what policies see only through profiles.
 
-In: a `Job`, the shape that runs, what is wrong with it. Out: samples a second, cores and bytes used, a noisy profile. A
-step takes what Eqns 1-6 say (`planning.perf_model.equations`, true coefficients), and never less than its core-seconds
-need on the cores there are (001 Eqn 4: servers with too little CPU are the bottleneck, whatever the workers do). Next:
-`simulation` lets time pass by these.
+In: a `TrueJob`, the shape that runs, what is wrong with it. Out: samples a second, cores and bytes used, a noisy
+profile. A step takes what Eqns 1-6 say (`planning.perf_model.equations`, true coefficients), and never less than its
+core-seconds need on the cores there are (001 Eqn 4: servers with too little CPU are the bottleneck, whatever the
+workers do). Next: `simulation` lets time pass by these.
 """
 
 import math
@@ -17,7 +17,7 @@ from springtide.planning.perf_model.equations import Coefficients
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class TrueJob:
     """One job as it truly is, and what its user asked for."""
 
     name: str
@@ -54,7 +54,7 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Condition:
+class FaultCondition:
     """What is wrong with a running job at the moment."""
 
     hot: float = 1.0
@@ -65,7 +65,7 @@ class Condition:
     """Workers that are lost and not replaced yet."""
 
 
-WELL = Condition()
+WELL = FaultCondition()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +84,7 @@ class Speed:
     """Used by all servers."""
 
 
-def speed(job: Job, shape: Shape, condition: Condition = WELL, *, dynamic: bool = True) -> Speed:
+def speed(job: TrueJob, shape: Shape, condition: FaultCondition = WELL, *, dynamic: bool = True) -> Speed:
     """How fast the shape is. Without dynamic shards everyone has an equal part, so the slowest worker decides."""
     terms = equations.terms(job.coefficients, job.facts, shape)
     gradient, update, lookup = float(terms.gradient), float(terms.update), float(terms.lookup)
@@ -114,21 +114,21 @@ def speed(job: Job, shape: Shape, condition: Condition = WELL, *, dynamic: bool 
     )
 
 
-def samples_s(job: Job, shape: Shape, condition: Condition = WELL, *, dynamic: bool = True) -> float:
+def samples_s(job: TrueJob, shape: Shape, condition: FaultCondition = WELL, *, dynamic: bool = True) -> float:
     return speed(job, shape, condition, dynamic=dynamic).steps_s * job.facts.batch
 
 
-def rows_bytes(job: Job, done: float) -> float:
+def rows_bytes(job: TrueJob, done: float) -> float:
     """Bytes of all tables after so many samples: growth is proportional to samples (000 §5.3)."""
     share = min(1.0, done / job.samples)
     return job.table_bytes * (job.table_at_start + (1 - job.table_at_start) * share)
 
 
-def server_bytes(job: Job, servers: int, done: float, hot: float = 1.0) -> float:
+def server_bytes(job: TrueJob, servers: int, done: float, hot: float = 1.0) -> float:
     return job.server_base_bytes + min(1.0, hot / servers) * rows_bytes(job, done)
 
 
-def full_at(job: Job, shape: Shape, hot: float = 1.0) -> float:
+def full_at(job: TrueJob, shape: Shape, hot: float = 1.0) -> float:
     """Samples after which a server's memory is full; infinity: it is enough to the end."""
     if not shape.server_memory or server_bytes(job, shape.servers, job.samples, hot) <= shape.server_memory:
         return math.inf
@@ -137,7 +137,7 @@ def full_at(job: Job, shape: Shape, hot: float = 1.0) -> float:
 
 
 def profile(
-    job: Job,
+    job: TrueJob,
     shape: Shape,
     now: Speed,
     *,
@@ -170,7 +170,7 @@ def profile(
     return Profile(shape=shape, batch=job.facts.batch, timing=timing, at=at, worker_cores=used[0], server_cores=used[1])
 
 
-def again(job: Job, *, at: float, more_memory: bool) -> Job:
+def again(job: TrueJob, *, at: float, more_memory: bool) -> TrueJob:
     """The user submits it once more; with twice the memory where that was the reason."""
     shape = job.requested
     if more_memory:

@@ -25,7 +25,7 @@ from torch import nn
 from springtide import errors
 from springtide.checkpoint.format import group_model
 from springtide.embedding.lookup.table_client import TableClient
-from springtide.planning.guards.cache_benefit import Risk
+from springtide.planning.guards.cache_benefit import CrashRisk
 from springtide.rpc.messages import messages
 from springtide.worker.bsp import allreduce, connect, group_state, model_state
 from springtide.worker.bsp.allreduce import Reducer
@@ -170,10 +170,10 @@ class BspGroup:
         """Whether this rank is to see to a checkpoint."""
         return self._link.group.save_due > self._kept and not self.place.rank
 
-    def risk(self) -> Risk:
+    def risk(self) -> CrashRisk:
         """What a death would cost this group if it kept rows, by what the job has seen of deaths and returns."""
         formed, every_s = self._formed, self._welcome.checkpoint_s
-        return Risk(
+        return CrashRisk(
             workers=self.place.workers,
             deaths=formed.deaths,
             checkpoint_s=every_s,

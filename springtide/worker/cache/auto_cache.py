@@ -20,7 +20,7 @@ from typing import NamedTuple, Protocol
 from springtide.domain.plan.profile import StepTiming
 from springtide.embedding.schedule.sample_ids import SampleIds
 from springtide.planning.guards import cache_benefit
-from springtide.planning.guards.cache_benefit import Measured, Risk, Verdict
+from springtide.planning.guards.cache_benefit import CacheMeasurement, CacheVerdict, CrashRisk
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ class PaperLook(Protocol):
 class JobSurroundings:
     """What the lowest rank knows of its job."""
 
-    risk: Risk
+    risk: CrashRisk
     read_s: float
     """Seconds to read this rank's part of a batch."""
     moved: int
@@ -177,7 +177,7 @@ class CacheDecision:
         if first:
             self._unseen_s = max(0.0, lately - self._reckoned_s)
         sums = self.why if first else self.why.partition("; ")[2]
-        verdict: Verdict = cache_benefit.keep(self._before.step_s, lately, self._surroundings().risk, sums)
+        verdict: CacheVerdict = cache_benefit.keep(self._before.step_s, lately, self._surroundings().risk, sums)
         self.why = verdict.why
         if verdict.on:
             self._rest = AGAIN
@@ -202,9 +202,9 @@ class CacheDecision:
             TRIPS * self._round_trip(),
         )
 
-    def _measured(self, *, saved: float, beside_s: float, slower_s: float = 0.0) -> Measured:
+    def _measured(self, *, saved: float, beside_s: float, slower_s: float = 0.0) -> CacheMeasurement:
         before = self._before
-        return Measured(
+        return CacheMeasurement(
             step_s=max(before.step_s, 1e-9),
             waited_s=before.waited_s,
             trips_s=before.trips_s,

@@ -4,9 +4,9 @@ import asyncio
 import contextlib
 import pathlib
 
-from springtide.brain.decide.cluster_state import Rules
+from springtide.brain.decide.cluster_state import BrainRules
 from springtide.brain.service import __main__, messages
-from springtide.brain.service.client import Remote
+from springtide.brain.service.client import RemoteAdviser
 from springtide.domain.core.shape import ResourceBudget
 from springtide.domain.spec.planning_config import PlanningConfig
 from springtide.rpc.transport import auth, frames, tls
@@ -16,10 +16,10 @@ CAPACITY = ResourceBudget(cpu=100.0, memory=1e15)
 
 
 def options(folder: pathlib.Path, **more):
-    rules = Rules(
+    rules = BrainRules(
         capacity=more.pop("capacity", CAPACITY), config=PlanningConfig(exact_seconds=0), **more.pop("rules", {})
     )
-    return __main__.Options(rules=rules, folder=folder, listen="127.0.0.1:0", **({"gather_s": 0.01} | more))
+    return __main__.ServeOptions(rules=rules, folder=folder, listen="127.0.0.1:0", **({"gather_s": 0.01} | more))
 
 
 @contextlib.asynccontextmanager
@@ -31,7 +31,7 @@ async def brain(folder, **more):
 @contextlib.asynccontextmanager
 async def master(folder, service, **more):
     secret = bytes.fromhex(__main__.secret_file(folder).read_text())
-    remote = Remote(service.address, secret, **more)
+    remote = RemoteAdviser(service.address, secret, **more)
     try:
         yield remote
     finally:

@@ -8,7 +8,7 @@ import pytest
 
 from springtide import errors
 from springtide.brain.service import __main__, certificates, messages
-from springtide.brain.service.client import Remote
+from springtide.brain.service.client import RemoteAdviser
 from springtide.rpc.transport import master_file, tls
 from tests.unit.brain.serving_here import brain, liar, master
 from tests.unit.planning import views
@@ -71,7 +71,7 @@ def test_one_who_may_only_ask_is_no_brain(tmp_path):
 
     async def ask():
         async with liar(lambda call: None, certificates=asking) as address:
-            remote = Remote(address, bytes(range(32)), certificates=asking, connect_s=20.0)
+            remote = RemoteAdviser(address, bytes(range(32)), certificates=asking, connect_s=20.0)
             try:
                 await remote.advise(views.running(), epoch=1, now=1.0)
             finally:
@@ -86,7 +86,7 @@ def test_certificates_of_no_use_are_a_mistake_that_is_told_at_once(tmp_path):
     with pytest.raises(errors.BadInput, match="cannot be used"):
         asked(tmp_path, "")
     with pytest.raises(errors.BadInput, match="cannot be used"):
-        Remote("127.0.0.1:1", b"x" * 32, certificates=str(tmp_path))
+        RemoteAdviser("127.0.0.1:1", b"x" * 32, certificates=str(tmp_path))
     made(tmp_path / "other")
     (tmp_path / "tls" / "brain").rmdir()
     (tmp_path / "other" / "tls" / "master").rename(tmp_path / "tls" / "brain")

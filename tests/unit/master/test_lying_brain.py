@@ -7,9 +7,9 @@ import pytest
 
 from springtide import errors
 from springtide.brain.service import messages as counsel
-from springtide.brain.service.client import Remote
-from springtide.brain.service.embedded import Embedded
-from springtide.brain.service.failover import Either
+from springtide.brain.service.client import RemoteAdviser
+from springtide.brain.service.embedded import EmbeddedAdviser
+from springtide.brain.service.failover import FailoverAdviser
 from springtide.domain.core.shape import Shape
 from springtide.domain.plan.advice import Advice
 from springtide.domain.plan.plan import ShapePlan
@@ -23,7 +23,7 @@ from tests.unit.planning import views
 
 def says(make):
     """Bytes of a reply that `make(consult)` gives."""
-    return lambda call: frames.pack(counsel.Return(call.id, make(call.body)))
+    return lambda call: frames.pack(counsel.BrainReturn(call.id, make(call.body)))
 
 
 def plan(consult, **more):
@@ -55,7 +55,7 @@ LIES = {
 def test_a_lie_changes_nothing_and_the_story_says_why(tmp_path, lie, why):
     async def run():
         async with liar(says(lie)) as address:
-            remote = Remote(address, SECRET)
+            remote = RemoteAdviser(address, SECRET)
             world = await World(tmp_path, remote).begin()
             try:
                 await world.train(12)
@@ -84,7 +84,7 @@ GARBAGE = {
 def test_with_a_brain_that_talks_garbage_the_job_plans_by_itself(tmp_path, answer):
     async def run():
         async with liar(answer) as address:
-            either = Either(Remote(address, SECRET), Embedded("", CONFIG, RULES.bounds.quota))
+            either = FailoverAdviser(RemoteAdviser(address, SECRET), EmbeddedAdviser("", CONFIG, RULES.bounds.quota))
             advice = await either.advise(views.running(), epoch=0, now=0.0)
             await either.close()
             return advice
@@ -104,7 +104,7 @@ def test_an_honest_brain_is_followed(tmp_path):
 
     async def run():
         async with liar(says(honest)) as address:
-            world = await World(tmp_path, Remote(address, SECRET)).begin()
+            world = await World(tmp_path, RemoteAdviser(address, SECRET)).begin()
             try:
                 await world.train(30)
                 return world.desk.status().shape
@@ -120,14 +120,16 @@ def test_an_answer_to_an_earlier_question_is_refused():
 
     def late(call):
         held.append(call)
-        return frames.pack(counsel.Return(call.id, plan(held[0].body))) if len(held) > 1 else None
+        return frames.pack(counsel.BrainReturn(call.id, plan(held[0].body))) if len(held) > 1 else None
 
     async def run():
         async with liar(late) as address:
-            hasty, patient = Remote(address, SECRET, connect_s=1.0, answer_s=0.0), Remote(address, SECRET)
+            hasty, patient = RemoteAdviser(address, SECRET, connect_s=1.0, answer_s=0.0), RemoteAdviser(address, SECRET)
             with pytest.raises(errors.BrainUnreachable, match="no answer within"):
                 await hasty.advise(views.running(), epoch=1, now=0.0)
-            held[:] = held or [counsel.Call(1, counsel.Consult(views.running(), 1, 0.0))]  # it may not have got there
+            held[:] = held or [
+                counsel.BrainCall(1, counsel.Consult(views.running(), 1, 0.0))
+            ]  # it may not have got there
             again = await patient.advise(views.running(), epoch=2, now=1.0)
             await patient.close()
             return again

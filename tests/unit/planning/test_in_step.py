@@ -11,7 +11,7 @@ from springtide.domain.core.stages import PlanningStage
 from springtide.domain.plan.view import JobView
 from springtide.domain.spec.planning_config import PlanningConfig
 from springtide.planning.candidates import pareto
-from springtide.planning.candidates.query import Ask
+from springtide.planning.candidates.query import FrontQuery
 from springtide.planning.perf_model import equations, fit
 from springtide.planning.perf_model.equations import Coefficients
 from springtide.planning.policy import registry
@@ -108,7 +108,7 @@ def test_the_fit_finds_the_job_in_its_profiles_beside_others():
 def test_the_front_is_that_of_brute_force(sync, pace):
     most = Shape(workers=24, servers=4, worker_cpu=2.0, server_cpu=2.0)
     bounds = ShapeBounds(least=Shape(workers=1, servers=1, worker_cpu=1.0, server_cpu=1.0), most=most)
-    ask = Ask(coefficients=replace(TRUE, sync=sync), facts=FACTS, bounds=bounds, pace=pace)
+    ask = FrontQuery(coefficients=replace(TRUE, sync=sync), facts=FACTS, bounds=bounds, pace=pace)
     other = replace(ask, facts=planted.FACTS)
     found = pareto.fronts([other, ask, other])[1]
     mine, wanted = list(zip(found.cost.tolist(), found.gain.tolist(), strict=True)), brute_force(ask)

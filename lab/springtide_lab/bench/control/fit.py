@@ -18,9 +18,9 @@ import msgspec
 
 from springtide.domain.core.shape import Shape
 from springtide.planning.perf_model import core_speed, fit
-from springtide.planning.perf_model.core_speed import Pace
-from springtide.planning.perf_model.fit import Fitted
-from springtide.planning.perf_model.profile_table import Refused
+from springtide.planning.perf_model.core_speed import CoreSpeed
+from springtide.planning.perf_model.fit import FittedModel
+from springtide.planning.perf_model.profile_table import RefusedProfiles
 from springtide_lab.bench import Options
 from springtide_lab.bench.core import harness, quota_job, report
 from springtide_lab.bench.core.quota_job import Taken, Times
@@ -82,13 +82,13 @@ class Model:
             core_speed.of_cores(speed, one.server_used, one.shape.servers * one.shape.server_cpu)
             for one, speed in known
         ]
-        self.pace = Pace(median(worker) if worker else math.inf, median(server) if server else math.inf)
+        self.pace = CoreSpeed(median(worker) if worker else math.inf, median(server) if server else math.inf)
         profiles = [profile for one in seen for profile in one.profiles]
-        self.equations: Fitted | Refused = fit.fit(profiles, quota_job.facts(), self.pace)
+        self.equations: FittedModel | RefusedProfiles = fit.fit(profiles, quota_job.facts(), self.pace)
 
     def predict(self, shape: Shape) -> float | None:
         """Samples a second; None where nothing was measured."""
-        if not isinstance(self.equations, Fitted):
+        if not isinstance(self.equations, FittedModel):
             return None
         return min(self.equations.predict(shape), core_speed.ceiling_of(self.pace, shape))
 
@@ -108,7 +108,7 @@ def judge(all_tried: Sequence[Tried], taken: Sequence[Taken]) -> report.Result:
         rows.append((short(one), real, foretold, f"{foretold / real - 1:+.1%}" if real and foretold else None))
     complete = len(off) == len(held)
     rmsle = math.sqrt(mean(log**2 for log in logs)) if logs else None
-    fitted = model.equations if isinstance(model.equations, Fitted) else None
+    fitted = model.equations if isinstance(model.equations, FittedModel) else None
     why = "" if complete else "a configuration was not measured" if fitted else model.equations.why
     left_out = leave_one_out(taken)
     return report.Result(

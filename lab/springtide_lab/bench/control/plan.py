@@ -21,10 +21,10 @@ from springtide.domain.plan.profile import ModelFacts, Profile, TimingSum
 from springtide.domain.plan.view import ClusterView, JobView, LaunchTime, RoleUse
 from springtide.domain.spec.planning_config import PlanningConfig
 from springtide.planning.allocate import ilp, knapsack
-from springtide.planning.allocate.knapsack import Limits
-from springtide.planning.allocate.knapsack import Options as JobOptions
+from springtide.planning.allocate.knapsack import KnapsackCapacity
+from springtide.planning.allocate.knapsack import KnapsackOptions as JobOptions
 from springtide.planning.candidates import grids, pareto
-from springtide.planning.candidates.query import Ask
+from springtide.planning.candidates.query import FrontQuery
 from springtide.planning.lifecycle import warm_start
 from springtide.planning.perf_model import equations, fit
 from springtide.planning.perf_model.equations import Coefficients
@@ -195,7 +195,7 @@ class AllotmentQuality:
     chosen_worst: float
 
 
-def instance(generator: np.random.Generator) -> tuple[JobOptions, Limits]:
+def instance(generator: np.random.Generator) -> tuple[JobOptions, KnapsackCapacity]:
     """A few jobs that want more than there is, each with a front of its own: gains fall off, memory as it comes."""
     rows, scale = [], []
     for _ in range(int(generator.integers(2, 10))):
@@ -210,7 +210,7 @@ def instance(generator: np.random.Generator) -> tuple[JobOptions, Limits]:
     least, most = (options.used(np.array([at(len(row[0])) for row in rows])) for at in (lambda _: 0, lambda n: n - 1))
     part = generator.uniform(0.1, 0.9, size=2)
     cpu_limit, memory_limit = (low + (high - low) * float(p) for low, high, p in zip(least, most, part, strict=True))
-    return options, Limits(cpu=cpu_limit, memory=memory_limit)
+    return options, KnapsackCapacity(cpu=cpu_limit, memory=memory_limit)
 
 
 def allotment_quality(generator: np.random.Generator, *, instances: int = 200) -> AllotmentQuality:
@@ -316,9 +316,9 @@ def one(view: ClusterView) -> Took:
     fitted = time.process_time()
     _forget()
     asks = [
-        Ask(coefficients=model.coefficients, facts=job.facts, bounds=job.bounds, now=job.shape, need=job.need)
+        FrontQuery(coefficients=model.coefficients, facts=job.facts, bounds=job.bounds, now=job.shape, need=job.need)
         for job, model in zip(view.jobs, models, strict=True)
-        if isinstance(model, fit.Fitted)
+        if isinstance(model, fit.FittedModel)
     ]
     listed = time.process_time()
     pareto.fronts(asks)

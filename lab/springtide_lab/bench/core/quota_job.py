@@ -23,7 +23,7 @@ from springtide.domain.spec.job_spec import JobSpec, SyncMode
 from springtide.domain.spec.plan_rules import PlanRules
 from springtide.master.autoscale import job_view
 from springtide.planning.perf_model import profiles
-from springtide.planning.perf_model.profiles import Change, Reading
+from springtide.planning.perf_model.profiles import ShapeChange, WorkerReading
 from springtide.rpc.messages.messages import JobStatus
 from springtide.testing.cluster import LocalCluster
 from springtide.zoo.clicklog.dataset import ClickLog
@@ -131,7 +131,7 @@ class QuotaJob:
         self.cluster = LocalCluster(
             script, [str(folder), str(self._told_in)], spec=spec, folder=folder / "runs", grace_s=5.0
         )
-        self._changes: list[Change] = []
+        self._changes: list[ShapeChange] = []
         self._used: dict[Shape, list[tuple[float, float]]] = {}
 
     def __enter__(self) -> "QuotaJob":
@@ -173,13 +173,15 @@ class QuotaJob:
 
     def measure(self, shape: Shape, times: Times) -> None:
         self.become(shape)
-        self._changes.append(Change(at=time.time(), shape=shape))
+        self._changes.append(ShapeChange(at=time.time(), shape=shape))
         time.sleep(times.settle_s)
         self._used.setdefault(shape, []).append(used(self.cluster, times.measure_s))
 
     def taken(self, times: Times) -> list[Taken]:
         """What came of all shapes so far, each once."""
-        rules = profiles.Rules(settle_s=times.settle_s, window_s=times.window_s, warm_up_steps=10, fewest_steps=2)
+        rules = profiles.ProfileRules(
+            settle_s=times.settle_s, window_s=times.window_s, warm_up_steps=10, fewest_steps=2
+        )
         readings = [reading for path in sorted(self._told_in.glob("told-*")) for reading in read(path)]
         found = profiles.observe(readings, self._changes, batch=BATCH, rules=rules).profiles
         return [
@@ -218,12 +220,12 @@ def ranks(status: JobStatus, kind: RoleKind) -> list[int]:
     return [each.role.rank for each in status.members if each.role.kind is kind and each.alive]
 
 
-def read(path: pathlib.Path) -> list[Reading]:
+def read(path: pathlib.Path) -> list[WorkerReading]:
     """What a worker has told; its last line may be cut off."""
     whole = path.read_text().rpartition("\n")[0].splitlines()
     lines = [msgspec.json.decode(line, type=tuple[float, TimingSum]) for line in whole]
     rank = int(path.name.rpartition("-")[2])
-    return [Reading(at=at, worker=rank, timing=timing) for at, timing in lines]
+    return [WorkerReading(at=at, worker=rank, timing=timing) for at, timing in lines]
 
 
 def used(job: LocalCluster, seconds: float) -> tuple[float, float]:

@@ -25,8 +25,8 @@ from springtide import errors
 from springtide.domain.core.resources import ProcessLimits
 from springtide.domain.data.data_workers import FeedRules, FeedSeen, FeedState, FeedTarget
 from springtide.planning.dataworkers.tuning import observation, tuner
-from springtide.planning.dataworkers.tuning.observation import Cores, Told
-from springtide.planning.dataworkers.tuning.tuner_state import Phase
+from springtide.planning.dataworkers.tuning.observation import Cores, TrainerReport
+from springtide.planning.dataworkers.tuning.tuner_state import TuningPhase
 from springtide.platforms.local import cgroups
 from springtide.telemetry.host.cgroup_files import ControlGroup
 from springtide_lab.bench import Options
@@ -129,7 +129,7 @@ class Company(Protocol):
         """Count what is used and said from here on."""
         ...
 
-    def words(self) -> list[Told]:
+    def words(self) -> list[TrainerReport]:
         """What the trainer has said since the mark."""
         ...
 
@@ -146,7 +146,7 @@ class Crew:
         self._secret = os.urandom(32)
         self._complaints: list[str] = []
         self._groups = cgroups.Groups(self._complaints.append)
-        self._words: collections.deque[Told] = collections.deque()
+        self._words: collections.deque[TrainerReport] = collections.deque()
         self._started: list[Member] = []
         self._feeders: list[Member] = []
         self._feeder_cpu = 0.0
@@ -204,7 +204,7 @@ class Crew:
         self._used = {member.name: member.cpu_s for member in (self._trainer, *self._feeders)}
         self._used_at = time.monotonic()
 
-    def words(self) -> list[Told]:
+    def words(self) -> list[TrainerReport]:
         """What the trainer has said since the mark."""
         return list(self._words)
 
@@ -289,12 +289,12 @@ class Crew:
             self._words.append(word)
 
 
-def _lines(process: "subprocess.Popen[str]") -> Iterator[Told]:
+def _lines(process: "subprocess.Popen[str]") -> Iterator[TrainerReport]:
     assert process.stdout is not None
     with contextlib.suppress(ValueError):  # closed at the end
         for line in process.stdout:
             said = json.loads(line)
-            yield Told(said["at"], msgspec.convert(said["state"], FeedState))
+            yield TrainerReport(said["at"], msgspec.convert(said["state"], FeedState))
 
 
 TRAINER_CPU = 8.0
@@ -374,7 +374,7 @@ def walk(crew: Company, every_s: float, *, most: int, say: Callable[[str], None]
             continue
         tuning, target = tuner.decide(tuning, seen)
         changed = crew.carry_out(target)
-        content = not changed and tuning.phase in (Phase.STEADY, Phase.OFF)
+        content = not changed and tuning.phase in (TuningPhase.STEADY, TuningPhase.OFF)
         one = Taken.of(seen, at=at - began, phase=tuning.phase.value, why=target.why)
         say(f"{one.at:5.0f} s  {one.workers} x {one.worker_cpu:g}, trainer {one.trainer_cpu:g}: {target.why}")
         taken.append(one)

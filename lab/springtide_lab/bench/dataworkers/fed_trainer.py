@@ -142,11 +142,11 @@ class Tuned:
         """Until the process ends."""
         from springtide.planning.dataworkers.tuning import observation, tuner
 
-        words: list[observation.Told] = []
+        words: list[observation.TrainerReport] = []
         while True:
             time.sleep(1.0)
             at = time.monotonic()
-            words = [*words[-3:], observation.Told(at, self.job.feeding.state)]
+            words = [*words[-3:], observation.TrainerReport(at, self.job.feeding.state)]
             seen = observation.see({"trainer": words}, observation.Cores(free_cpu=1.0), at=at, since=at - 2.5)
             if seen is not None:
                 self.tuning, target = tuner.decide(self.tuning, seen)

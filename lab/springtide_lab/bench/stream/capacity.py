@@ -26,9 +26,9 @@ from typing import TypeVar
 from springtide.domain.core.shape import Shape
 from springtide.domain.spec.job_spec import SyncMode
 from springtide.planning.online.capacity import model_errors, throughput_curves
-from springtide.planning.online.capacity.capacity_model import Kind, Seen
-from springtide.planning.online.capacity.model_errors import Judged
-from springtide.planning.online.capacity.throughput_curves import SeenShape
+from springtide.planning.online.capacity.capacity_model import CapacitySample, Kind
+from springtide.planning.online.capacity.model_errors import CapacityErrors
+from springtide.planning.online.capacity.throughput_curves import SurfaceSample
 from springtide_lab.bench import Options
 from springtide_lab.bench.core import harness, quota_job, report
 from springtide_lab.bench.core.quota_job import QuotaJob
@@ -44,7 +44,7 @@ LEAST_ROUNDS, MOST_ROUNDS = 3, 12
 DRAWS = 200
 """How often rounds are drawn again, for the interval."""
 Numbers = tuple[int, int]
-Round = Sequence[SeenShape]
+Round = Sequence[SurfaceSample]
 Rounds = Generator[Round, None, None]
 Item = TypeVar("Item")
 FULL: Mapping[SyncMode, Sequence[Numbers]] = {
@@ -125,21 +125,21 @@ def _shape(workers: int, servers: int) -> Shape:
     return Shape(workers=workers, servers=servers, worker_cpu=WORKER_CPU, server_cpu=SERVER_CPU)
 
 
-def _seen(job: QuotaJob, shape: Shape, seconds: float) -> SeenShape:
+def _seen(job: QuotaJob, shape: Shape, seconds: float) -> SurfaceSample:
     job.let_go()
     job.become(shape)
     time.sleep(SETTLE_S)
     since = time.time()
     time.sleep(seconds)
-    return SeenShape(shape.workers, shape.servers, job.rate(since, time.time()))
+    return SurfaceSample(shape.workers, shape.servers, job.rate(since, time.time()))
 
 
-def typical(rounds: Sequence[Round]) -> list[SeenShape]:
+def typical(rounds: Sequence[Round]) -> list[SurfaceSample]:
     """Each shape's median, in the order of the first round."""
     rates: dict[Numbers, list[float]] = {}
     for one in itertools.chain.from_iterable(rounds):
         rates.setdefault((one.workers, one.servers), []).append(one.throughput)
-    return [SeenShape(*numbers, median(some)) for numbers, some in rates.items()]
+    return [SurfaceSample(*numbers, median(some)) for numbers, some in rates.items()]
 
 
 def interval(kind: Kind, rounds: Sequence[Round], *, seed: int = 0) -> tuple[float, float]:
@@ -154,8 +154,8 @@ def interval(kind: Kind, rounds: Sequence[Round], *, seed: int = 0) -> tuple[flo
     return cut[0], cut[-1]
 
 
-def _together(seen: Round) -> list[Seen]:
-    return [Seen(one.workers, one.throughput) for one in seen if one.workers == one.servers]
+def _together(seen: Round) -> list[CapacitySample]:
+    return [CapacitySample(one.workers, one.throughput) for one in seen if one.workers == one.servers]
 
 
 def judge(taken: Mapping[SyncMode, Sequence[Round]]) -> report.Result:
@@ -203,13 +203,13 @@ def _off(rounds: Sequence[Round]) -> tuple[float, float]:
     return judged.mape, judged.worst
 
 
-def _rows(job: str, found: Mapping[str, Judged]) -> list[tuple[str | float | None, ...]]:
+def _rows(job: str, found: Mapping[str, CapacityErrors]) -> list[tuple[str | float | None, ...]]:
     return [(job, name, one.mape, one.worst) for name, one in found.items()]
 
 
-def _left_out(seen: Sequence[SeenShape]) -> dict[throughput_curves.Kind, Judged]:
+def _left_out(seen: Sequence[SurfaceSample]) -> dict[throughput_curves.Kind, CapacityErrors]:
     """Ours and Optimus' by workers and servers; Ernest's knows one number only."""
-    found: dict[throughput_curves.Kind, Judged] = {}
+    found: dict[throughput_curves.Kind, CapacityErrors] = {}
     kinds: tuple[throughput_curves.Kind, ...] = ("shared", "async", "optimus-async")
     for kind in kinds:
         said = [

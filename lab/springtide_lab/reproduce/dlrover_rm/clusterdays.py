@@ -12,18 +12,18 @@ from springtide.domain.plan.view import ClusterView, PastJob
 from springtide.domain.spec.planning_config import PlanningConfig
 from springtide.planning.policy import registry
 from springtide.sim.engine import oracle, systems
-from springtide.sim.engine.job import End, Outcome
+from springtide.sim.engine.job import JobEnd, JobOutcome
 from springtide.sim.engine.simulation import HISTORY, Simulation, Story
 from springtide.sim.report import measure
 from springtide.sim.report.measure import Summary
 from springtide.sim.world import workload
-from springtide.sim.world.parameters import World
+from springtide.sim.world.parameters import ClusterWorld
 from springtide_lab.reproduce.dlrover_rm.rows import Row, row
 
-WORLD = World()
+WORLD = ClusterWorld()
 EARLIER = HISTORY
 """Jobs of the days before, from which a history comes: the papers' systems ran for months."""
-Which = Callable[[Outcome], bool]
+Which = Callable[[JobOutcome], bool]
 CLASSES: dict[str, Which] = {
     "all jobs": lambda one: True,
     "hot servers": lambda one: one.job.hot > 1,
@@ -124,12 +124,12 @@ def first_and_last(story: Story, role: str) -> list[tuple[int, int]]:
     return [
         (getattr(one.initial, role), getattr(one.final, role))
         for one in story.outcomes
-        if one.end is End.FINISHED and first_end[one.job.kind] < one.job.arrives_at
+        if one.end is JobEnd.FINISHED and first_end[one.job.kind] < one.job.arrives_at
     ]
 
 
 def _scaling(story: Story) -> float:
-    return float(np.mean([one.scaling_s for one in story.outcomes if one.end is End.FINISHED]))
+    return float(np.mean([one.scaling_s for one in story.outcomes if one.end is JobEnd.FINISHED]))
 
 
 def failures(seen: Sequence[Day]) -> list[Row]:
@@ -200,6 +200,6 @@ def times(seen: Sequence[Day]) -> list[Row]:
 
 
 def _time(story: Story, which: Which, share: float) -> float:
-    times = [one.jct_s for one in story.outcomes if one.end is End.FINISHED and which(one)]
+    times = [one.jct_s for one in story.outcomes if one.end is JobEnd.FINISHED and which(one)]
     value = measure.percentile(times, share)
     return float("nan") if value is None else value

@@ -140,7 +140,7 @@ def _fit(path: pathlib.Path, seed: int) -> Picture:
         speed = [one.shape.workers / one.step_s for one in some]
         axis.plot(counts, speed, "o", ms=4, mfc="none", color=colour)
         axis.plot(counts[1::3], speed[1::3], "o", ms=4, color=colour)
-        if isinstance(model, fit.Fitted):
+        if isinstance(model, fit.FittedModel):
             every = np.arange(1, 33, dtype=np.float64)
             same = np.ones_like(every)
             told = equations.throughput(
@@ -156,7 +156,7 @@ def _fit(path: pathlib.Path, seed: int) -> Picture:
     )
 
 
-def _measured(job: physics.Job, shape: Shape, random: np.random.Generator) -> Profile:
+def _measured(job: physics.TrueJob, shape: Shape, random: np.random.Generator) -> Profile:
     noise = tuple(np.exp(random.normal(0.0, testbed.WORLD.noise, size=5)).tolist())
     return physics.profile(job, shape, physics.speed(job, shape), steps=100, at=0.0, noise=noise)
 

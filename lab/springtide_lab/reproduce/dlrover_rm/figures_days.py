@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from springtide.sim.engine.job import End
+from springtide.sim.engine.job import JobEnd
 from springtide.sim.engine.simulation import Story
 from springtide.sim.report import plots
 from springtide_lab.reproduce.dlrover_rm import clusterdays
@@ -103,7 +103,7 @@ def _times(path: pathlib.Path, days: Sequence[Day]) -> Picture:
 
 def _cumulative(axis: Any, stories: Sequence[Story], which: Which, name: str) -> None:
     hours = sorted(
-        one.jct_s / 3600 for story in stories for one in story.outcomes if one.end is End.FINISHED and which(one)
+        one.jct_s / 3600 for story in stories for one in story.outcomes if one.end is JobEnd.FINISHED and which(one)
     )
     if hours:
         axis.plot(

@@ -12,7 +12,7 @@ from springtide.domain.spec.planning_config import PlanningConfig
 from springtide.planning.lifecycle import initial_size
 from springtide.sim.engine import views
 from springtide.sim.world import world as physics
-from springtide.sim.world.models import MODELS, Model
+from springtide.sim.world.models import MODELS, PaperModel
 from springtide_lab.reproduce.dlrover_rm import testbed
 from springtide_lab.reproduce.dlrover_rm.rows import NOT_IN_TEXT, Row, row
 
@@ -34,7 +34,7 @@ WITHIN = (
 )
 
 
-def by_use(model: Model) -> tuple[float, float, Shape]:
+def by_use(model: PaperModel) -> tuple[float, float, Shape]:
     """Steps/s of the sample and of the size that DLRover's equations find from it, and that size."""
     job, limits, config = testbed.job_of(model, 0), views.bounds(testbed.WORLD), PlanningConfig()
     sample = Shape(workers=1, servers=1, worker_cpu=config.node_cpu, server_cpu=config.node_cpu)
@@ -43,8 +43,8 @@ def by_use(model: Model) -> tuple[float, float, Shape]:
     return physics.speed(job, sample).steps_s, physics.speed(job, size).steps_s, size
 
 
-def _need(speed: physics.Speed, shape: Shape) -> initial_size.Need:
-    return initial_size.Need(
+def _need(speed: physics.Speed, shape: Shape) -> initial_size.MeasuredNeed:
+    return initial_size.MeasuredNeed(
         worker_cpu=speed.worker_cores / shape.workers, server_cpu=speed.server_cores / shape.workers
     )
 
@@ -66,7 +66,7 @@ def adjusted(seeds: Sequence[int]) -> list[Row]:
     """Where ours ends, from a cold start; Wide & Deep with a hot server too."""
     wide, hot = MODELS["widedeep"], testbed.WORLD.hot_load
     before = [
-        physics.speed(testbed.job_of(wide, seed), wide.tuned, physics.Condition(hot=hot)).steps_s for seed in seeds
+        physics.speed(testbed.job_of(wide, seed), wide.tuned, physics.FaultCondition(hot=hot)).steps_s for seed in seeds
     ]
     rows = [row("001 Table 1", "widedeep: steps/s with a hot server, as tuned", OPTIMIZED["widedeep"], before)]
     for name, changes in (("widedeep", {"hot": hot}), ("widedeep", {}), ("xdeepfm", {})):
@@ -89,7 +89,7 @@ def adjusted(seeds: Sequence[int]) -> list[Row]:
     return rows
 
 
-def _last_speed(job: physics.Job, name: str, cores: float | None = None) -> float:
+def _last_speed(job: physics.TrueJob, name: str, cores: float | None = None) -> float:
     return testbed.speed_at(testbed.tell(job, name, cores=cores), testbed.AT_THE_END_S)
 
 

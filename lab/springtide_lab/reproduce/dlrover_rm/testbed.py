@@ -18,12 +18,12 @@ from springtide.domain.spec.planning_config import PlanningConfig
 from springtide.planning.perf_model import core_speed, fit, measurements
 from springtide.planning.policy import registry
 from springtide.sim.engine import oracle, systems, views
-from springtide.sim.engine.job import Outcome
+from springtide.sim.engine.job import JobOutcome
 from springtide.sim.engine.simulation import Simulation, Story
 from springtide.sim.world import parameters, workload
 from springtide.sim.world import world as physics
-from springtide.sim.world.models import MODELS, Model
-from springtide.sim.world.world import Job
+from springtide.sim.world.models import MODELS, PaperModel
+from springtide.sim.world.world import TrueJob
 from springtide_lab.reproduce.dlrover_rm.rows import NOT_IN_TEXT, Row, row
 
 WORLD = parameters.testbed()
@@ -34,13 +34,13 @@ TUNED_NEED = MemoryNeed(worker=4 * GIB, server=GIB, rows=56 * GIB)
 """001 Table 2: 4 GB a worker, 8 servers of 8 GB."""
 
 
-def job_of(model: Model, seed: int, **changes: Any) -> Job:
+def job_of(model: PaperModel, seed: int, **changes: Any) -> TrueJob:
     """The test bed's job, sized by hand where nobody else sizes it."""
     return replace(workload.one(WORLD, model, requested=model.tuned), seed=seed * 8, **changes)
 
 
 def tell(
-    job: Job,
+    job: TrueJob,
     name: str,
     *,
     history: Iterable[PastJob] = (),
@@ -58,16 +58,16 @@ def tell(
     return Simulation(world, [job], system, config=config, history=history, record=[job.name]).run()
 
 
-def end(job: Job, name: str, **given: Any) -> Outcome:
+def end(job: TrueJob, name: str, **given: Any) -> JobOutcome:
     return tell(job, name, **given).outcomes[-1]
 
 
-def learned(model: Model, seed: int) -> list[PastJob]:
+def learned(model: PaperModel, seed: int) -> list[PastJob]:
     """What the history has of an earlier run, started cold."""
     return history_of(job_of(model, seed + 1000))
 
 
-def history_of(job: Job) -> list[PastJob]:
+def history_of(job: TrueJob) -> list[PastJob]:
     """What the history has of that job, started cold."""
     outcome = end(job, "springtide")
     return [
@@ -215,14 +215,18 @@ def _mapes(seed: int) -> tuple[float, float, float, float] | None:
         noise = tuple(np.exp(random.normal(0.0, WORLD.noise, size=5)).tolist())
         profiles.append(physics.profile(job, shape, now, steps=100, at=float(number), noise=noise))
     measured = measurements.throughput(shape, profiles[-1].timing) or math.nan
-    pace = core_speed.Pace(measured / now.worker_cores, measured / now.server_cores)
+    pace = core_speed.CoreSpeed(measured / now.worker_cores, measured / now.server_cores)
     alone, planned = fit.fit(profiles, job.facts), fit.fit(profiles, job.facts, pace)
     told = [
         physics.profile(job, each, physics.speed(job, each), steps=100, at=0.0, noise=(1.0,) * 5)
         for each in shapes[12:]
     ]
     knowing = fit.fit(told, job.facts)
-    if not (isinstance(alone, fit.Fitted) and isinstance(planned, fit.Fitted) and isinstance(knowing, fit.Fitted)):
+    if not (
+        isinstance(alone, fit.FittedModel)
+        and isinstance(planned, fit.FittedModel)
+        and isinstance(knowing, fit.FittedModel)
+    ):
         return None
     truth = np.array([physics.samples_s(job, shape) for shape in shapes[12:]])
     by_alone = np.array([alone.predict(shape) for shape in shapes[12:]])

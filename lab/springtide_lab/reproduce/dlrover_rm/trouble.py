@@ -14,7 +14,7 @@ import numpy as np
 
 from springtide.sim.engine import systems
 from springtide.sim.world import models
-from springtide.sim.world.world import Job
+from springtide.sim.world.world import TrueJob
 from springtide_lab.reproduce.dlrover_rm.rows import NOT_IN_TEXT, Row, row
 from springtide_lab.reproduce.dlrover_rm.testbed import end, job_of, learned, less
 
@@ -53,7 +53,7 @@ class Case:
     def what(self) -> str:
         return f"{self.model}: slow {self.who} ({self.speed:.0%} of its cores), JCT below"
 
-    def jobs(self, seeds: Sequence[int], *, later: bool = False) -> list[Job]:
+    def jobs(self, seeds: Sequence[int], *, later: bool = False) -> list[TrueJob]:
         when = shares(seeds) if later or self.at is None else [self.at] * len(seeds)
         names = ("slow_server_at", "server_speed") if self.who == "server" else ("straggles_at", "straggler_speed")
         return [
@@ -148,13 +148,13 @@ def _calm(case: Case, seeds: Sequence[int]) -> list[float]:
     return _times([job_of(models.model(case.model), seed) for seed in seeds], None)
 
 
-def _own(case: Case, jobs: Sequence[Job], seeds: Sequence[int]) -> list[float]:
+def _own(case: Case, jobs: Sequence[TrueJob], seeds: Sequence[int]) -> list[float]:
     """Ours, sized by itself from the history of one earlier run."""
     model = models.model(case.model)
     pairs = zip(jobs, seeds, strict=True)
     return [end(job, "springtide", history=learned(model, seed)).jct_s for job, seed in pairs]
 
 
-def _times(jobs: Sequence[Job], mechanisms: systems.Mechanisms | None) -> list[float]:
+def _times(jobs: Sequence[TrueJob], mechanisms: systems.Mechanisms | None) -> list[float]:
     """Completion times in the shape tuned by hand; None: nothing is done about anything."""
     return [end(job, "static", mechanisms=mechanisms).jct_s for job in jobs]

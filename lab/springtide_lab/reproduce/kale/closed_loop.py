@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 from springtide.domain.data.online_view import OnlineRules, OnlineView, TrafficOutlook
 from springtide.domain.data.streams import StepSums
 from springtide.planning.online.capacity import learner
-from springtide.planning.online.capacity.measurements import Work
+from springtide.planning.online.capacity.measurements import WorkerWork
 from springtide.planning.online.forecast import correction as outlooks
 from springtide.planning.online.forecast import seasonal
 from springtide.planning.online.forecast.history import STEP_S
 from springtide.planning.online.forecast.traffic import DAY_S
 from springtide.planning.online.scaling import decision
-from springtide.planning.online.scaling.slo_metrics import Kept
+from springtide.planning.online.scaling.slo_metrics import SloSums
 
 Array = NDArray[np.float64]
 Size = TypeVar("Size", float, Array)
@@ -74,7 +74,7 @@ class Truth:
 class Day(NamedTuple):
     """What became of it."""
 
-    kept: Kept
+    kept: SloSums
     scalings: int
     needed_hours: float
     """Worker-hours of the fewest that keep up with what came, at each moment."""
@@ -100,7 +100,7 @@ class Past:
             self._values.append(self._comes(middle))
         if self._made is None or self._made[0] != step:
             values, over = np.asarray(self._values), round(outlooks.LOOKED_AT_S / STEP_S)
-            history = seasonal.History(step_s=STEP_S, values=values[:-over])
+            history = seasonal.PastTraffic(step_s=STEP_S, values=values[:-over])
             said = seasonal.forecast(history, round(DAY_S / STEP_S) + over)
             self._made = (step, outlooks.outlook(said, values[-over:]))
         return self._made[1]
@@ -150,17 +150,17 @@ class _Job:
     def __init__(self, truth: Truth, rules: OnlineRules, speedup: float, chance: np.random.Generator) -> None:
         self._truth, self._rules, self._speedup, self._chance = truth, rules, speedup, chance
         self.workers = self._wanted = max(1, rules.fewest)
-        self.learned, self.kept = learner.Learned(), Kept()
+        self.learned, self.kept = learner.LearnedCapacity(), SloSums()
         self.changes: list[tuple[float, int, str]] = []
         self._ready_at = self._shape_at = self._measured_at = 0.0
         self._came, self._trained = [0.0], 0.0
-        self._work = Work(0.0, 0.0, 0.0)  # of one worker, in the window under way
+        self._work = WorkerWork(0.0, 0.0, 0.0)  # of one worker, in the window under way
         self._used = 0.0
 
     def pass_by(self, now: float, comes: float) -> None:
         """A tick."""
         if self._wanted != self.workers and now >= self._ready_at:
-            self.workers, self._shape_at, self._work = self._wanted, now, Work(0.0, 0.0, 0.0)
+            self.workers, self._shape_at, self._work = self._wanted, now, WorkerWork(0.0, 0.0, 0.0)
             self._measured_at = now
         self._came.append(self._came[-1] + comes * TICK_S)
         waits = self._came[-1] - self._trained - comes * TICK_S
@@ -222,7 +222,7 @@ class _Job:
         sums = (count, sizes.sum(), times.sum(), (sizes**2).sum(), (sizes * times).sum())
         steps = StepSums(*map(float, sums))
         before = self._work
-        self._work = Work(
+        self._work = WorkerWork(
             before.samples + trained,
             before.busy_s + busy,
             before.waited_s + TICK_S - busy,
@@ -233,4 +233,4 @@ class _Job:
         if now >= max(settled, self._measured_at) + seconds:
             works = dict.fromkeys(range(self.workers), self._work)
             self.learned = self.learned.then(works, batch=self._truth.batch, at=now * self._speedup)
-            self._measured_at, self._work = now, Work(0.0, 0.0, 0.0)
+            self._measured_at, self._work = now, WorkerWork(0.0, 0.0, 0.0)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from springtide.domain.data.online_view import OnlineRules
-from springtide.planning.online.scaling.horizon import Doing
+from springtide.planning.online.scaling.horizon import ChangeEffect
 from springtide_lab.reproduce.kale import auc, traffic, tuning, world
 from springtide_lab.reproduce.kale.schemes import GRIDS
 from springtide_lab.reproduce.kale.springtide_scheme import Clairvoyant, Ours, Outlooks
@@ -24,7 +24,7 @@ PAUSE_S = 600.0
 """Section 1: container 30 s, image 30 s, model 6 min, streams 2 min; "roughly 10 minutes"."""
 START_S = 60.0
 """Live: container and image, while the others go on."""
-A, B = Doing(PAUSE_S, START_S), Doing(0.0, START_S)
+A, B = ChangeEffect(PAUSE_S, START_S), ChangeEffect(0.0, START_S)
 RULES = OnlineRules(most=MOST, slo_lag_s=SLO_S, pause_s=PAUSE_S, start_s=START_S)
 LIVE = OnlineRules(most=MOST, slo_lag_s=SLO_S, pause_s=0.0, start_s=START_S)
 OURS, CLAIRVOYANT, ADEQUATE = "ours", "clairvoyant", "Adequate"
@@ -96,7 +96,7 @@ def compare(kind: Kind, curve: Sequence[float], *, most_settings: int | None = N
 
 
 def ours(
-    days: Sequence[Day], outlooks: Sequence[Outlooks | Clairvoyant], rules: OnlineRules, doing: Doing
+    days: Sequence[Day], outlooks: Sequence[Outlooks | Clairvoyant], rules: OnlineRules, doing: ChangeEffect
 ) -> world.Run:
     rates = np.asarray([day.rates for day in days])
     return world.run(rates, Ours(outlooks, rules), workers=traffic.start(days), capacity=CAPACITY, doing=doing)

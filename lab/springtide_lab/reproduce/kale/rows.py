@@ -196,7 +196,7 @@ def forecasts(name: str, days: Sequence[Day]) -> list[Row]:
     said: dict[str, list[float]] = {"the default forecaster": [], "tomorrow = today": []}
     for day in days:
         came = day.steps[WARM:]
-        history = seasonal.History(step_s=STEP_S, values=np.concatenate([day.past, day.steps[:WARM]]))
+        history = seasonal.PastTraffic(step_s=STEP_S, values=np.concatenate([day.past, day.steps[:WARM]]))
         for which, mean in (
             ("the default forecaster", seasonal.forecast(history, len(came)).mean),
             ("tomorrow = today", history.values[-DAY:][: len(came)]),

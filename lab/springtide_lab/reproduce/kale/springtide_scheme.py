@@ -28,8 +28,8 @@ class Outlooks:
     def __init__(self, day: Day) -> None:
         self._all = np.concatenate([day.past, day.steps])
         self._now = len(day.past)
-        self._weights = seasonal.weigh(seasonal.History(step_s=STEP_S, values=day.past))
-        self._said: dict[int, seasonal.Forecast] = {}
+        self._weights = seasonal.weigh(seasonal.PastTraffic(step_s=STEP_S, values=day.past))
+        self._said: dict[int, seasonal.RateForecast] = {}
         self._made: dict[int, TrafficOutlook] = {}
 
     def at(self, step: int) -> TrafficOutlook:
@@ -37,7 +37,7 @@ class Outlooks:
         if step not in self._made:
             begin = self._now + step - step % EVERY - BEFORE
             if begin not in self._said:
-                history = seasonal.History(step_s=STEP_S, values=self._all[:begin])
+                history = seasonal.PastTraffic(step_s=STEP_S, values=self._all[:begin])
                 self._said[begin] = seasonal.forecast(history, DAY + BEFORE + EVERY, weights=self._weights)
             self._made[step] = outlooks.outlook(self._said[begin], self._all[begin : self._now + step])
         return self._made[step]

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from springtide.planning.online.capacity import capacity_model, model_errors
-from springtide.planning.online.capacity.capacity_model import Curve, Kind, Seen
-from springtide.planning.online.capacity.model_errors import Judged
+from springtide.planning.online.capacity.capacity_model import CapacityCurve, CapacitySample, Kind
+from springtide.planning.online.capacity.model_errors import CapacityErrors
 from springtide.planning.online.scaling.min_workers import least
 from springtide_lab.reproduce.dlrover_rm.rows import Row, row
 
@@ -22,11 +22,11 @@ NOISE = 0.02  # of one measurement
 SLOWNESS = 0.05  # standard deviation of one worker's step, where the slowest counts
 FITTED = (1, 2, 4, 6, 8, 12, 16, 24, 32)  # numbers of workers that are measured; all others up to 32 are foretold
 MOST = 32
-TABLE_1: Mapping[str, Curve] = {
-    "T4, sync": Curve(kind="sync", coefficients=(0.00253, 11.1614, 11.6335, 1.88e-14), batch=M),
-    "A10, sync": Curve(kind="sync", coefficients=(0.00035, 2.5726, 0.9824, 0.02786), batch=M),
-    "T4, async": Curve(kind="async", coefficients=(0.001421, 0.0002297, 1.12e-18)),
-    "A10, async": Curve(kind="async", coefficients=(0.000566, 0.000224, 1.41e-21)),
+TABLE_1: Mapping[str, CapacityCurve] = {
+    "T4, sync": CapacityCurve(kind="sync", coefficients=(0.00253, 11.1614, 11.6335, 1.88e-14), batch=M),
+    "A10, sync": CapacityCurve(kind="sync", coefficients=(0.00035, 2.5726, 0.9824, 0.02786), batch=M),
+    "T4, async": CapacityCurve(kind="async", coefficients=(0.001421, 0.0002297, 1.12e-18)),
+    "A10, async": CapacityCurve(kind="async", coefficients=(0.000566, 0.000224, 1.41e-21)),
 }
 """As the authors fitted them. Their table has the coefficients in another order: the first two are of 1 / w and of 1 in
 Eqn 6, as their example shows, and are taken to be so in Eqn 9; an A10 then trains 2.5 times as fast as a T4."""
@@ -37,14 +37,14 @@ NAMES: Mapping[Kind, str] = {
     "optimus": "Optimus",
     "optimus-async": "Optimus",
 }
-Truth = Callable[[Curve, int, np.random.Generator], float]
+Truth = Callable[[CapacityCurve, int, np.random.Generator], float]
 
 
-def noisy(curve: Curve, workers: int, chance: np.random.Generator) -> float:
+def noisy(curve: CapacityCurve, workers: int, chance: np.random.Generator) -> float:
     return float(curve(workers) * np.exp(chance.normal(0, NOISE)))
 
 
-def uneven(curve: Curve, workers: int, chance: np.random.Generator) -> float:
+def uneven(curve: CapacityCurve, workers: int, chance: np.random.Generator) -> float:
     """Half as many servers as workers, rounded up: what servers do is theirs; in step, the slowest worker counts."""
     servers = -(-workers // 2)
     if curve.kind == "sync":
@@ -64,7 +64,7 @@ def noisy_rate(rate: float, chance: np.random.Generator) -> float:
 class Outcome:
     """Of one truth, all machines and ways, one seed."""
 
-    by_case: Mapping[str, Mapping[str, Judged]]
+    by_case: Mapping[str, Mapping[str, CapacityErrors]]
     """Machine and way; then whose model."""
     coefficients: Mapping[str, tuple[float, ...]]
 
@@ -86,11 +86,11 @@ class Outcome:
 
 def measure(truth: Truth, seed: int) -> Outcome:
     """Measure some numbers of workers, fit, foretell the others."""
-    by_case: dict[str, dict[str, Judged]] = {}
+    by_case: dict[str, dict[str, CapacityErrors]] = {}
     coefficients: dict[str, tuple[float, ...]] = {}
     for place, (name, curve) in enumerate(TABLE_1.items()):
         chance = np.random.default_rng([seed, place])
-        all_seen = [Seen(workers, truth(curve, workers, chance)) for workers in range(1, MOST + 1)]
+        all_seen = [CapacitySample(workers, truth(curve, workers, chance)) for workers in range(1, MOST + 1)]
         seen = [one for one in all_seen if one.workers in FITTED]
         held = [one for one in all_seen if one.workers not in FITTED]
         found = model_errors.judge(curve.kind, seen, held, batch=curve.batch)

@@ -13,7 +13,7 @@ import numpy as np
 
 from springtide import errors, file_input
 from springtide.data.stream.traffic import TRACE, read_trace
-from springtide.planning.online.capacity.capacity_model import Curve
+from springtide.planning.online.capacity.capacity_model import CapacityCurve
 from springtide_lab.reproduce.kale.world import TICK_S, Array, Counts
 
 STEP_S = 600.0
@@ -26,7 +26,7 @@ FIRST_DAY = 14
 """Days that a trace must have before the first day that is used."""
 PEAK, MOST = 28, 32
 """Workers that the peak needs (672 GPU hours are 28 for a day), and that there are (section 4.1)."""
-A10 = Curve(kind="async", coefficients=(0.000566, 0.000224, 1.41e-21))
+A10 = CapacityCurve(kind="async", coefficients=(0.000566, 0.000224, 1.41e-21))
 """Table 1, asynchronous training on A10, in the order of Eqn 9."""
 CAPACITY = np.array([0.0, *(A10(workers) for workers in range(1, MOST + 1))])
 RATIO = 7.65

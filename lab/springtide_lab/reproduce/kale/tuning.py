@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from springtide.planning.online.scaling.horizon import Doing
+from springtide.planning.online.scaling.horizon import ChangeEffect
 from springtide_lab.reproduce.kale import traffic, world
 from springtide_lab.reproduce.kale.schemes import GRIDS
 from springtide_lab.reproduce.kale.springtide_scheme import Outlooks
@@ -37,7 +37,7 @@ class Tuned:
 
 
 def run(
-    scheme: str, settings: Sequence[Any], days: Sequence[Day], outlooks: Sequence[Outlooks], doing: Doing
+    scheme: str, settings: Sequence[Any], days: Sequence[Day], outlooks: Sequence[Outlooks], doing: ChangeEffect
 ) -> world.Run:
     """Each of the settings on each of the days: lanes are days x settings."""
     make = GRIDS[scheme][0]
@@ -53,7 +53,9 @@ def figures(done: world.Run, lanes: Sequence[int], after: int) -> Array:
     return np.asarray([(one.violation, one.lag_min, one.down_min, one.worker_hours) for one in kept])
 
 
-def tune(scheme: str, days: Sequence[Day], outlooks: Sequence[Outlooks], doing: Doing, *, grid: Sequence[Any]) -> Tuned:
+def tune(
+    scheme: str, days: Sequence[Day], outlooks: Sequence[Outlooks], doing: ChangeEffect, *, grid: Sequence[Any]
+) -> Tuned:
     parts = [grid[place : place + AT_ONCE] for place in range(0, len(grid), AT_ONCE)]
     found = np.concatenate([_means(run(scheme, part, days, outlooks, doing), days, len(part)) for part in parts])
     return Tuned(scheme=scheme, settings=grid[best(found)], tried=len(grid), figures=found)

@@ -2,7 +2,7 @@
 
 In: traffic by step of each lane (one day under one setting of a scheme), what so many workers train, what a change
 does, and a scheme that says how many workers there should be. Out: `Run`: trained samples, workers and pauses by
-step, and `Kept` (planning/online/scaling/slo_metrics.py) of each lane. Next: `tuning`, `rows`.
+step, and `SloSums` (planning/online/scaling/slo_metrics.py) of each lane. Next: `tuning`, `rows`.
 """
 
 from collections.abc import Callable
@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from springtide.planning.online.scaling import slo_metrics
-from springtide.planning.online.scaling.horizon import Doing
-from springtide.planning.online.scaling.slo_metrics import Kept
+from springtide.planning.online.scaling.horizon import ChangeEffect
+from springtide.planning.online.scaling.slo_metrics import SloSums
 
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
@@ -68,7 +68,7 @@ class Run:
         came = np.interp(trained, arrived + np.arange(len(arrived)) * 1e-9, ends)
         return np.where(trained >= arrived[1:] - 1e-6, 0.0, np.maximum(ends[1:] - came, 0.0))
 
-    def kept(self, lane: int, *, after: int, slo_s: float) -> Kept:
+    def kept(self, lane: int, *, after: int, slo_s: float) -> SloSums:
         """The four figures, of the steps from `after` on."""
         return slo_metrics.measure(
             self.lag_s(lane)[after:],
@@ -79,7 +79,7 @@ class Run:
         )
 
 
-def run(traffic: Array, scheme: Scheme, *, workers: Counts, capacity: Array, doing: Doing) -> Run:
+def run(traffic: Array, scheme: Scheme, *, workers: Counts, capacity: Array, doing: ChangeEffect) -> Run:
     """All lanes from the first step to the last. `traffic` is [lanes, steps], `capacity[w]` is samples a second."""
     lanes, steps = traffic.shape
     arrived = np.concatenate([np.zeros((lanes, 1)), np.cumsum(traffic * TICK_S, axis=1)], axis=1)

@@ -1,10 +1,10 @@
 """Pure. Who gets the cluster's cores for data workers: GoldMiner's second level, jobs against each other.
 
-In: every job as its queue shows it (`Fed`), and the cores that there are for data workers. Out: an `Allotment`, cores
-a job with the reason. GPUs and trainers are another scheduler's business. A job has room while its data workers make
-fewer mini-batches than its trainers would train; the next core is taken to bring what the last ones did, until it was
-measured (`corrected`). Which job comes first is a metric's choice (`planning.dataworkers.cluster.metrics`).
-Next: `planning.dataworkers.cluster.node_placement` finds machines for them.
+In: every job as its queue shows it (`FedJob`), and the cores that there are for data workers. Out: an `CoreAllotment`,
+cores a job with the reason. GPUs and trainers are another scheduler's business. A job has room while its data workers
+make fewer mini-batches than its trainers would train; the next core is taken to bring what the last ones did, until it
+was measured (`corrected`). Which job comes first is a metric's choice (`planning.dataworkers.cluster.metrics`). Next:
+`planning.dataworkers.cluster.node_placement` finds machines for them.
 """
 
 import heapq
@@ -19,7 +19,7 @@ ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fed:
+class FedJob:
     """One job as the cluster sees it."""
 
     name: str
@@ -66,10 +66,10 @@ class Fed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class CoreStep:
     """What a metric looks at: a job that would get the next cores, beside what it was given so far in this round."""
 
-    job: Fed
+    job: FedJob
     cpu: float
     """c, without the step."""
     more: float
@@ -80,12 +80,12 @@ class Step:
     """Δt."""
 
 
-Metric = Callable[[Step], float]
+Metric = Callable[[CoreStep], float]
 """The job with the smallest value gets the next cores."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
+class CoreRules:
     """How cores are handed out."""
 
     grain: float = 1.0
@@ -98,7 +98,7 @@ class Rules:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Allotment:
+class CoreAllotment:
     """Cores for each job's data workers, and why."""
 
     cores: Mapping[str, float]
@@ -111,7 +111,7 @@ class Allotment:
         return sum(self.cores.values())
 
 
-def corrected(before: Fed, *, speed: float, capable: float, cpu: float, steps_left: float | None = None) -> Fed:
+def corrected(before: FedJob, *, speed: float, capable: float, cpu: float, steps_left: float | None = None) -> FedJob:
     """The job after a change, with what it was seen to bring.
 
     A step that filled the queue brought less than its cores could make, so that it says nothing of cores: what was
@@ -129,9 +129,9 @@ def corrected(before: Fed, *, speed: float, capable: float, cpu: float, steps_le
     return replace(before, speed=speed, capable=capable, cpu=cpu, gain=seen, steps_left=left)
 
 
-def allot(jobs: Sequence[Fed], cpu: float, metric: Metric, rules: Rules | None = None) -> Allotment:
+def allot(jobs: Sequence[FedJob], cpu: float, metric: Metric, rules: CoreRules | None = None) -> CoreAllotment:
     """Share out the cores: the least for each job first, in their order, then a grain at a time by the metric."""
-    rules = rules or Rules()
+    rules = rules or CoreRules()
     given = _least(jobs, cpu, rules)
     free = cpu - sum(given.values())
     notes: dict[str, None] = {}
@@ -144,10 +144,10 @@ def allot(jobs: Sequence[Fed], cpu: float, metric: Metric, rules: Rules | None =
         given[name] += rules.grain
         free -= rules.grain
         _offer(heap, by_name[name], given[name], metric, rules, notes)
-    return Allotment(cores=given, why={job.name: _why(job, given[job.name]) for job in jobs}, notes=tuple(notes))
+    return CoreAllotment(cores=given, why={job.name: _why(job, given[job.name]) for job in jobs}, notes=tuple(notes))
 
 
-def _least(jobs: Sequence[Fed], cpu: float, rules: Rules) -> dict[str, float]:
+def _least(jobs: Sequence[FedJob], cpu: float, rules: CoreRules) -> dict[str, float]:
     """Every job's least, or nothing where there is no core left."""
     given: dict[str, float] = {}
     free = cpu
@@ -162,26 +162,31 @@ def _whole(cpu: float, grain: float) -> float:
     return max(math.floor(cpu / grain + ROUNDING) * grain, 0.0)
 
 
-def _has_use(job: Fed, cpu: float) -> bool:
+def _has_use(job: FedJob, cpu: float) -> bool:
     """Whether more than so many cores would bring it anything, as far as is known."""
     slope = job.speed / job.cpu if cpu < job.cpu - ROUNDING else job.slope
     return slope > 0 and job.at(cpu) < job.capable * (1 - ROUNDING)
 
 
 def _offer(
-    heap: list[tuple[float, int, str]], job: Fed, cpu: float, metric: Metric, rules: Rules, notes: dict[str, None]
+    heap: list[tuple[float, int, str]],
+    job: FedJob,
+    cpu: float,
+    metric: Metric,
+    rules: CoreRules,
+    notes: dict[str, None],
 ) -> None:
     if not _has_use(job, cpu):
         return
     speed, after = job.at(cpu), cpu + rules.grain
-    step = Step(job=job, cpu=cpu, more=rules.grain, speed=speed, faster=job.at(after) - speed)
+    step = CoreStep(job=job, cpu=cpu, more=rules.grain, speed=speed, faster=job.at(after) - speed)
     score = _score(metric, step, notes)
     if after <= job.cpu + ROUNDING:
         score -= rules.keep * abs(score) if math.isfinite(score) else 0.0
     heapq.heappush(heap, (score, zlib.crc32(f"{rules.seed}:{job.name}".encode()), job.name))
 
 
-def _score(metric: Metric, step: Step, notes: dict[str, None]) -> float:
+def _score(metric: Metric, step: CoreStep, notes: dict[str, None]) -> float:
     """A metric may be anyone's code: one that fails puts the job last."""
     name = getattr(metric, "__name__", type(metric).__name__)
     try:
@@ -195,7 +200,7 @@ def _score(metric: Metric, step: Step, notes: dict[str, None]) -> float:
     return score
 
 
-def _why(job: Fed, cpu: float) -> str:
+def _why(job: FedJob, cpu: float) -> str:
     share = f"{job.at(cpu) / job.capable:.0%} of what it could train" if job.capable > 0 else "it trains nothing"
     if cpu > job.cpu + ROUNDING:
         return f"{job.cpu:g} to {cpu:g} cores: expected {share}"

@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from springtide.planning.dataworkers.cluster import allocation
-from springtide.planning.dataworkers.cluster.allocation import ROUNDING, Allotment, Fed, Metric, Rules
+from springtide.planning.dataworkers.cluster.allocation import ROUNDING, CoreAllotment, CoreRules, FedJob, Metric
 
 TRIES = 4
 
 
-class Trainers(NamedTuple):
+class TrainerCores(NamedTuple):
     """Of one job."""
 
     number: int
@@ -26,15 +26,15 @@ class Trainers(NamedTuple):
     """Whether that is known already: a job that is being tuned keeps what it has."""
 
 
-class Shared(NamedTuple):
+class CoreSplit(NamedTuple):
     """Who has what."""
 
-    data_workers: Allotment
+    data_workers: CoreAllotment
     trainer_cpu: Mapping[str, float]
     """Cores of one trainer of each job."""
 
 
-def keeps(trainers: Trainers, share: float, grain: float) -> float:
+def keeps(trainers: TrainerCores, share: float, grain: float) -> float:
     """Cores of one trainer at this share of its fastest."""
     if not trainers.lends:
         return trainers.needs
@@ -43,24 +43,28 @@ def keeps(trainers: Trainers, share: float, grain: float) -> float:
 
 
 def share(
-    jobs: Sequence[Fed], trainers: Mapping[str, Trainers], cpu: float, metric: Metric, rules: Rules | None = None
-) -> Shared:
+    jobs: Sequence[FedJob],
+    trainers: Mapping[str, TrainerCores],
+    cpu: float,
+    metric: Metric,
+    rules: CoreRules | None = None,
+) -> CoreSplit:
     """Share out so many cores. Where lending does not come to rest within some tries, nobody lends in this round."""
-    rules = rules or Rules()
+    rules = rules or CoreRules()
     kept = {job.name: keeps(trainers[job.name], _share(job, job.cpu), rules.grain) for job in jobs}
     for _ in range(TRIES):
         given = allocation.allot(jobs, max(0.0, cpu - _held(trainers, kept)), metric, rules)
         wanted = {job.name: keeps(trainers[job.name], _share(job, given.cores[job.name]), rules.grain) for job in jobs}
         if given.total + _held(trainers, wanted) <= cpu + ROUNDING:
-            return Shared(given, wanted)
+            return CoreSplit(given, wanted)
         kept = {name: max(kept[name], wanted[name]) for name in kept}
     kept = {name: one.needs for name, one in trainers.items()}
-    return Shared(allocation.allot(jobs, max(0.0, cpu - _held(trainers, kept)), metric, rules), kept)
+    return CoreSplit(allocation.allot(jobs, max(0.0, cpu - _held(trainers, kept)), metric, rules), kept)
 
 
-def _share(job: Fed, cpu: float) -> float:
+def _share(job: FedJob, cpu: float) -> float:
     return job.at(cpu) / job.capable if job.capable > 0 else 1.0
 
 
-def _held(trainers: Mapping[str, Trainers], each: Mapping[str, float]) -> float:
+def _held(trainers: Mapping[str, TrainerCores], each: Mapping[str, float]) -> float:
     return sum(trainers[name].number * cpu for name, cpu in each.items())

@@ -1,7 +1,7 @@
 """Pure. Cores for data workers of all jobs of a brain: what jobs leave free, shared out by a metric.
 
 In: views of jobs, those that tune data workers with a `FeedShare`; what was known of each before; the cores that
-workers and servers of all jobs leave. Out: an `Allotment`, and what is known of each by now. Next:
+workers and servers of all jobs leave. Out: an `CoreAllotment`, and what is known of each by now. Next:
 `brain.decide.cluster_state` tells each job its own with whatever else it is told; its master's tuning (`tune`) stays
 below that.
 
@@ -15,28 +15,28 @@ from dataclasses import replace
 
 from springtide.domain.plan.view import JobView
 from springtide.planning.dataworkers.cluster import allocation
-from springtide.planning.dataworkers.cluster.allocation import Allotment, Fed, Metric, Rules
+from springtide.planning.dataworkers.cluster.allocation import CoreAllotment, CoreRules, FedJob, Metric
 
 GRAIN = 0.5
 """Cores come in halves: a small machine's data workers have no more."""
 
 
 def shared(
-    jobs: Iterable[JobView], before: Mapping[str, Fed], cpu: float, metric: Metric
-) -> tuple[Allotment, dict[str, Fed]]:
+    jobs: Iterable[JobView], before: Mapping[str, FedJob], cpu: float, metric: Metric
+) -> tuple[CoreAllotment, dict[str, FedJob]]:
     """Share out the cores among the jobs that tune data workers."""
     known = {job.name: found for job in jobs if (found := fed(job, before.get(job.name))) is not None}
-    return allocation.allot(list(known.values()), max(0.0, cpu), metric, Rules(grain=GRAIN)), known
+    return allocation.allot(list(known.values()), max(0.0, cpu), metric, CoreRules(grain=GRAIN)), known
 
 
-def fed(job: JobView, before: Fed | None) -> Fed | None:
+def fed(job: JobView, before: FedJob | None) -> FedJob | None:
     """One job as the cluster's level sees it; None: it tunes none, or says what makes no sense."""
     told = job.fed
     if told is None or not _sound(told.trainers, told.speed, told.capable, told.cpu, told.least):
         return None
     left = max(0.0, job.remaining / job.facts.batch)
     if before is None:
-        return Fed(
+        return FedJob(
             name=job.name,
             gpus=told.trainers,
             speed=told.speed,

@@ -12,24 +12,24 @@ A package offers its own in its pyproject.toml, as policies are (docs/design/pol
 import math
 
 from springtide import errors
-from springtide.planning.dataworkers.cluster.allocation import Metric, Step
+from springtide.planning.dataworkers.cluster.allocation import CoreStep, Metric
 from springtide.planning.policy import plugins
 
 GROUP = "springtide.dataworker_metrics"
 KIND = "data worker metric"
 
 
-def maxtp(step: Step) -> float:
+def maxtp(step: CoreStep) -> float:
     return -step.faster / step.more * step.job.gpus
 
 
-def srtf(step: Step) -> float:
+def srtf(step: CoreStep) -> float:
     """Shortest remaining time first, weighed by what it takes: the smallest n (c + Δc) / (t + Δt)."""
     speed = step.speed + step.faster
     return step.job.steps_left * (step.cpu + step.more) / speed if speed > 0 else math.inf
 
 
-def fair(step: Step) -> float:
+def fair(step: CoreStep) -> float:
     """Equal shares of what each could train: the smallest (t + Δt) / t_ideal."""
     return (step.speed + step.faster) / step.job.capable
 

@@ -1,8 +1,8 @@
 """Pure. Machines for data workers: beside their trainers where there is room, else where the network is quiet.
 
 In: cores that each job is to have (`cluster.allot`), what machines have left, and where data workers are now. Out: a
-`Placing`: seats, which are one job's cores on one machine, and what has to move for them. Data workers are stateless,
-so a seat that is given up costs nothing but what is under way. Next: whoever starts and drains data workers.
+`PlacementPlan`: seats, which are one job's cores on one machine, and what has to move for them. Data workers are
+stateless, so a seat that is given up costs nothing but what is under way. Next: whoever starts and drains data workers.
 """
 
 import math
@@ -24,7 +24,7 @@ class Machine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Want:
+class PlacementRequest:
     """What one job is to have."""
 
     job: str
@@ -50,7 +50,7 @@ class Seat:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Placing:
+class PlacementPlan:
     """Where data workers are to be."""
 
     seats: tuple[Seat, ...]
@@ -59,12 +59,12 @@ class Placing:
     missing: Mapping[str, float]
     """Cores for which there is no machine."""
 
-    def local(self, wants: Sequence[Want]) -> float:
+    def local(self, wants: Sequence[PlacementRequest]) -> float:
         homes = {want.job: set(want.homes) for want in wants}
         return sum(seat.cpu for seat in self.seats if seat.machine in homes.get(seat.job, set()))
 
 
-def place(wants: Sequence[Want], machines: Sequence[Machine], now: Sequence[Seat] = ()) -> Placing:
+def place(wants: Sequence[PlacementRequest], machines: Sequence[Machine], now: Sequence[Seat] = ()) -> PlacementPlan:
     """Seats for all, in this order: what is beside its trainer stays, then what is elsewhere; then growth, local first.
 
     Then whoever is elsewhere moves to its trainers' machines, or to a quieter one, where that became possible.
@@ -93,7 +93,7 @@ def place(wants: Sequence[Want], machines: Sequence[Machine], now: Sequence[Seat
 class _Table:
     """Who sits where while seats are given out."""
 
-    def __init__(self, wants: Sequence[Want], machines: Sequence[Machine]) -> None:
+    def __init__(self, wants: Sequence[PlacementRequest], machines: Sequence[Machine]) -> None:
         self.homes = {want.job: frozenset(want.homes) for want in wants}
         self.wanted = {want.job: want.cpu for want in wants}
         self.free = {machine.name: max(machine.cpu, 0.0) for machine in machines}
@@ -133,14 +133,14 @@ class _Table:
         return self.noise(machine, job), -self.free[machine], machine
 
 
-def _improve(table: _Table, wants: Sequence[Want]) -> None:
+def _improve(table: _Table, wants: Sequence[PlacementRequest]) -> None:
     """Move cores that are elsewhere to a trainer's machine, or to where it is quieter; nothing moves the other way."""
     _go_home(table, wants)
     if _go_where_it_is_quieter(table, wants):
         _go_home(table, wants)
 
 
-def _go_home(table: _Table, wants: Sequence[Want]) -> None:
+def _go_home(table: _Table, wants: Sequence[PlacementRequest]) -> None:
     """Until nobody can: who goes home may leave another's home. Cores at home only become more, so it ends."""
     moved = True
     while moved:
@@ -150,7 +150,7 @@ def _go_home(table: _Table, wants: Sequence[Want]) -> None:
                 moved |= _move(table, want.job, machine, better, table.free[better])
 
 
-def _go_where_it_is_quieter(table: _Table, wants: Sequence[Want]) -> bool:
+def _go_where_it_is_quieter(table: _Table, wants: Sequence[PlacementRequest]) -> bool:
     """Once: whole seats, from where others use the network to where fewer do."""
     moved = False
     for want, machine in _away(table, wants):
@@ -167,7 +167,7 @@ def _go_where_it_is_quieter(table: _Table, wants: Sequence[Want]) -> bool:
     return moved
 
 
-def _away(table: _Table, wants: Sequence[Want]) -> list[tuple[Want, str]]:
+def _away(table: _Table, wants: Sequence[PlacementRequest]) -> list[tuple[PlacementRequest, str]]:
     """Seats without a trainer beside them, in the order of jobs, those at the loudest machine first."""
     away: dict[str, list[str]] = {}
     for job, machine in table.cpu:
@@ -189,7 +189,7 @@ def _move(table: _Table, job: str, machine: str, better: str, most: float) -> bo
     return True
 
 
-def _placing(table: _Table, now: Sequence[Seat]) -> Placing:
+def _placing(table: _Table, now: Sequence[Seat]) -> PlacementPlan:
     seats = tuple(Seat(job=job, machine=machine, cpu=cpu) for (job, machine), cpu in sorted(table.cpu.items()))
     new: dict[str, float] = {}
     old: dict[str, float] = {}
@@ -199,4 +199,6 @@ def _placing(table: _Table, now: Sequence[Seat]) -> Placing:
         side = new if change > 0 else old
         side[key[0]] = side.get(key[0], 0.0) + abs(change)
     moved = sum(min(cpu, old.get(job, 0.0)) for job, cpu in new.items())
-    return Placing(seats=seats, moved=moved, missing={job: cpu for job, cpu in table.wanted.items() if cpu > ROUNDING})
+    return PlacementPlan(
+        seats=seats, moved=moved, missing={job: cpu for job, cpu in table.wanted.items() if cpu > ROUNDING}
+    )

@@ -6,29 +6,29 @@ In: intervals without data workers, then the speed with them. Next: `tune` begin
 from springtide.domain.data.data_workers import FeedSeen
 from springtide.planning.dataworkers.tuning.thresholds import CHANGED, LEAST_SHARE, WORTH
 from springtide.planning.dataworkers.tuning.trainer_cores import speed
-from springtide.planning.dataworkers.tuning.tuner_state import Behaviour
+from springtide.planning.dataworkers.tuning.tuner_state import TrainerBehaviour
 
 
-def unfed(seen: FeedSeen) -> Behaviour:
-    return Behaviour(speed(seen), seen.own_share)
+def unfed(seen: FeedSeen) -> TrainerBehaviour:
+    return TrainerBehaviour(speed(seen), seen.own_share)
 
 
-def fed(seen: FeedSeen) -> Behaviour:
+def fed(seen: FeedSeen) -> TrainerBehaviour:
     """How a job trains that has data workers: what its trainers could do, as the rest changes with the tuning."""
-    return Behaviour(seen.capable_per_s / max(seen.trainers, 1), 0.0)
+    return TrainerBehaviour(seen.capable_per_s / max(seen.trainers, 1), 0.0)
 
 
-def may_pay(found: Behaviour) -> bool:
+def may_pay(found: TrainerBehaviour) -> bool:
     """Whether enough time goes into what data workers could do."""
     return found.own_share >= LEAST_SHARE
 
 
-def pays(found: Behaviour, seen: FeedSeen) -> bool:
+def pays(found: TrainerBehaviour, seen: FeedSeen) -> bool:
     """Whether the job is faster with them than it was without, by enough."""
     return speed(seen) >= WORTH * found.per_s
 
 
-def is_another(was: Behaviour, now: Behaviour) -> bool:
+def is_another(was: TrainerBehaviour, now: TrainerBehaviour) -> bool:
     """Whether the program does something else now than when the conclusion was drawn."""
     if was.per_s > 0 and not 1.0 / CHANGED <= now.per_s / was.per_s <= CHANGED:
         return True

@@ -11,7 +11,7 @@ from springtide.planning.dataworkers.tuning import queue_balance
 _HAIR = 1e-9  # sums of fractions of cores
 
 
-class Room(NamedTuple):
+class StageLimits(NamedTuple):
     """What one stage may have in all."""
 
     cores: float
@@ -25,7 +25,7 @@ class Room(NamedTuple):
         return max(0, fit if self.most is None else min(fit, self.most))
 
 
-def of(seen: FeedSeen, rules: FeedRules, at: int) -> Room:
+def of(seen: FeedSeen, rules: FeedRules, at: int) -> StageLimits:
     stages = queue_balance.stages(seen)
     stage = stages[at]
     cores = stage.workers * stage.cpu + seen.free_cpu
@@ -35,4 +35,4 @@ def of(seen: FeedSeen, rules: FeedRules, at: int) -> Room:
     if stage.gpu:
         by_gpu = stage.workers + seen.free_gpu
         most = by_gpu if most is None else min(most, by_gpu)
-    return Room(cores, size, most)
+    return StageLimits(cores, size, most)

@@ -15,7 +15,7 @@ LEAST_BUSY = 0.02
 """Of a loop's time: a wait is told when it ends, so an interval may be told more waiting than it has seconds."""
 
 
-class Told(NamedTuple):
+class TrainerReport(NamedTuple):
     """One trainer's word, and when it came."""
 
     at: float
@@ -61,7 +61,7 @@ def settled_at(changed_at: float, every_s: float) -> float:
     return changed_at + WARM_UP * every_s
 
 
-def see(told: Mapping[str, Sequence[Told]], cores: Cores, *, at: float, since: float) -> FeedSeen | None:
+def see(told: Mapping[str, Sequence[TrainerReport]], cores: Cores, *, at: float, since: float) -> FeedSeen | None:
     """The interval from `since` to `at`, all trainers that told something in it together."""
     over = _all_over(told, since)
     if not over:
@@ -87,7 +87,7 @@ def see(told: Mapping[str, Sequence[Told]], cores: Cores, *, at: float, since: f
 
 
 def see_stages(
-    seen: FeedSeen, told: Sequence[Mapping[str, Sequence[Told]]], cores: Sequence[StageCores], *, since: float
+    seen: FeedSeen, told: Sequence[Mapping[str, Sequence[TrainerReport]]], cores: Sequence[StageCores], *, since: float
 ) -> tuple[StageSeen, ...]:
     """Each stage by the queue behind it: of the last one trainers tell, of any other the data workers of the next.
 
@@ -117,11 +117,11 @@ def see_stages(
     return tuple(found)
 
 
-def _all_over(told: Mapping[str, Sequence[Told]], since: float) -> list[_Over]:
+def _all_over(told: Mapping[str, Sequence[TrainerReport]], since: float) -> list[_Over]:
     return [one for words in told.values() if (one := _over([word for word in words if word.at >= since])) is not None]
 
 
-def _over(words: Sequence[Told]) -> _Over | None:
+def _over(words: Sequence[TrainerReport]) -> _Over | None:
     """From the first word to the last; None: too few, or the trainer began anew between them."""
     if len(words) < 2:
         return None

@@ -21,7 +21,7 @@ from springtide.planning.dataworkers.tuning import (
     worker_size,
 )
 from springtide.planning.dataworkers.tuning.thresholds import FRAGMENT, LATE, MARGIN, PATIENCE, STRANGE_FOR, TUNE_FOR
-from springtide.planning.dataworkers.tuning.tuner_state import Phase, StageNotes, TrainerNotes, Tuning
+from springtide.planning.dataworkers.tuning.tuner_state import StageNotes, TrainerNotes, Tuning, TuningPhase
 
 _HAIR = 1e-6
 Decided = tuple[Tuning, FeedTarget]
@@ -37,9 +37,9 @@ def decide(tuning: Tuning, seen: FeedSeen) -> Decided:
         return tuning, _as_told(tuning.rules)
     if seen.trainers == 0 or seen.steps_per_s <= 0:
         return tuning, _target(tuning, "nothing is being trained")
-    if tuning.phase is Phase.BASELINE:
+    if tuning.phase is TuningPhase.BASELINE:
         return _after_baseline(tuning, seen)
-    if tuning.phase is Phase.OFF:
+    if tuning.phase is TuningPhase.OFF:
         return _while_off(tuning, seen)
     if len(tuning.stages) != len(queue_balance.stages(seen)):
         return _for_other_stages(tuning, seen)
@@ -84,7 +84,7 @@ def _after_baseline(tuning: Tuning, seen: FeedSeen) -> Decided:
     begun = _first_stages(tuning, seen)
     if any(notes.workers == 0 for notes in begun):
         return tuning, _target(tuning, f"{spent}, but no cores are free ({seen.free_cpu:g}) for them")
-    tuning = replace(tuning, phase=Phase.TUNING, stages=begun, tuned_for=0, doubted_for=0)
+    tuning = replace(tuning, phase=TuningPhase.TUNING, stages=begun, tuned_for=0, doubted_for=0)
     last = begun[-1]
     return tuning, _target(
         tuning, f"{found.per_s:.3g} steps/s a trainer without; {spent}: begin with {last.workers} of {last.cpu:g} cores"
@@ -98,7 +98,9 @@ def _first_stages(tuning: Tuning, seen: FeedSeen) -> tuple[StageNotes, ...]:
     most = rules.most
     begun = []
     for left, stage in zip(reversed(range(len(stages))), stages, strict=True):
-        allowed = limits.Room(free, rules.cpu or seen.share_cpu or free, None if most is None else max(1, most - left))
+        allowed = limits.StageLimits(
+            free, rules.cpu or seen.share_cpu or free, None if most is None else max(1, most - left)
+        )
         if stage.gpu:
             allowed = allowed._replace(most=min(allowed.most or seen.free_gpu, seen.free_gpu))
         cpu = rules.cpu or (stage.cpu if stage.gpu and stage.cpu > 0 else min(tuning.unit, allowed.size))
@@ -165,7 +167,7 @@ def _for_other_stages(tuning: Tuning, seen: FeedSeen) -> Decided:
     count = len(begun)
     if any(notes.workers == 0 for notes in begun):
         return _off(tuning, f"no cores ({seen.free_cpu + held:g}) for a data worker of each of {count} stages")
-    tuning = replace(tuning, phase=Phase.TUNING, stages=begun, trainers=seen.trainers, tuned_for=0, late_for=0)
+    tuning = replace(tuning, phase=TuningPhase.TUNING, stages=begun, trainers=seen.trainers, tuned_for=0, late_for=0)
     tuning = replace(tuning, trainer=replace(tuning.trainer, lent_from=()))
     return tuning, _target(tuning, f"the program is cut into {count} stages: begin with data workers of each")
 
@@ -227,12 +229,12 @@ def _tune(tuning: Tuning, seen: FeedSeen) -> Decided:
         return _after_growing(tuning, seen)
     if tuning.trainer.lent_from:
         return _after_lending(tuning, seen)
-    if tuning.phase is Phase.STEADY:
+    if tuning.phase is TuningPhase.STEADY:
         was = tuning.settled_on or benefit.fed(seen)
         if benefit.is_another(was, benefit.fed(seen)):
             return _while_strange(tuning, seen)
         tuning = replace(tuning, settled_on=was, strange_for=0)
-    if tuning.phase is Phase.TRAINER:
+    if tuning.phase is TuningPhase.TRAINER:
         return _trainer(tuning, seen)
     stages = queue_balance.stages(seen)
     at = queue_balance.limit(stages)
@@ -251,7 +253,7 @@ def _tune(tuning: Tuning, seen: FeedSeen) -> Decided:
     if at is not None and (lent := _lend(tuning, seen, at, lasts=before[at].short_for + 1 >= PATIENCE)) is not None:
         return lent
     settled = all(notes.settled for notes in tuning.stages)
-    if tuning.phase is Phase.TUNING and (settled or tuning.tuned_for >= TUNE_FOR):
+    if tuning.phase is TuningPhase.TUNING and (settled or tuning.tuned_for >= TUNE_FOR):
         return _conclude(tuning, seen, why)
     return tuning, _target(tuning, why)
 
@@ -306,7 +308,7 @@ def _conclude(tuning: Tuning, seen: FeedSeen, why: str) -> Decided:
         if tuning.doubted_for < PATIENCE:
             return tuning, _target(tuning, f"{why}; {compared}: if it lasts...")
         return _off(tuning, f"{compared}, after {tuning.tuned_for} intervals of tuning: they do not pay")
-    tuning = replace(tuning, doubted_for=0, phase=Phase.TRAINER)
+    tuning = replace(tuning, doubted_for=0, phase=TuningPhase.TRAINER)
     return _trainer(tuning, seen, why)
 
 
@@ -320,7 +322,7 @@ def _trainer(tuning: Tuning, seen: FeedSeen, why: str = "") -> Decided:
     said = f"{why}; {said}" if why else said
     tuning = replace(tuning, trainer=notes)
     if notes.done:
-        tuning = replace(tuning, phase=Phase.STEADY, settled_on=None)
+        tuning = replace(tuning, phase=TuningPhase.STEADY, settled_on=None)
     return tuning, _target(tuning, said)
 
 
@@ -329,7 +331,7 @@ def _lend(tuning: Tuning, seen: FeedSeen, at: int, *, lasts: bool) -> Decided | 
 
     `lasts`: it has been waited for long enough to change a job that was tuned.
     """
-    notes, steady = tuning.stages[at], tuning.phase is Phase.STEADY
+    notes, steady = tuning.stages[at], tuning.phase is TuningPhase.STEADY
     if not notes.settled or notes.ceiling is not None or tuning.trainer.lent_in_vain or (steady and not lasts):
         return None
     feeding = sum(stage.workers * stage.cpu for stage in queue_balance.stages(seen))
@@ -371,5 +373,5 @@ def _after_growing(tuning: Tuning, seen: FeedSeen) -> Decided:
 def _off(tuning: Tuning, why: str) -> Decided:
     """The original mode: trainers read their data themselves, with the cores they had."""
     first = replace(TrainerNotes(), cpu=tuning.trainer.first)
-    tuning = replace(tuning, phase=Phase.OFF, stages=(), trainer=first, strange_for=0, late_for=0, doubted_for=0)
+    tuning = replace(tuning, phase=TuningPhase.OFF, stages=(), trainer=first, strange_for=0, late_for=0, doubted_for=0)
     return tuning, _target(tuning, why)

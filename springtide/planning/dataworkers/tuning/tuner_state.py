@@ -10,7 +10,7 @@ from typing import NamedTuple
 from springtide.domain.data.data_workers import FeedRules, StageTarget
 
 
-class Phase(StrEnum):
+class TuningPhase(StrEnum):
     """Where the tuning of a job is."""
 
     BASELINE = "baseline"  # trains by itself, to be compared with
@@ -20,7 +20,7 @@ class Phase(StrEnum):
     OFF = "off"  # data workers do not pay
 
 
-class Measured(NamedTuple):
+class StageRate(NamedTuple):
     """Batches a second of all data workers of a stage, so many of them with so many cores each."""
 
     workers: int
@@ -40,13 +40,13 @@ class StageNotes:
     cpu: float
     sized: bool = False
     """Whether the cores of one are settled."""
-    linear: tuple[Measured, ...] = ()
+    linear: tuple[StageRate, ...] = ()
     """Sizes that paid in full, smallest first."""
     rate: float = 0.0
     """Batches a second of one at its size, when nothing held it up; 0: not seen yet."""
     settled: bool = False
     """Whether the number is: it keeps up, or more bring nothing, or there are no more cores."""
-    before: Measured | None = None
+    before: StageRate | None = None
     """What there was before the last growth, until that has been judged."""
     cut_from: int = 0
     """Their number before some were let go, until that has been judged."""
@@ -84,7 +84,7 @@ class TrainerNotes:
     done: bool = False
 
 
-class Behaviour(NamedTuple):
+class TrainerBehaviour(NamedTuple):
     """What a conclusion rests on: of one trainer."""
 
     per_s: float
@@ -98,9 +98,9 @@ class Tuning:
 
     rules: FeedRules
     unit: float = 1.0
-    phase: Phase = Phase.BASELINE
-    baseline: Behaviour | None = None
-    settled_on: Behaviour | None = None
+    phase: TuningPhase = TuningPhase.BASELINE
+    baseline: TrainerBehaviour | None = None
+    settled_on: TrainerBehaviour | None = None
     """What the job was like when its tuning ended."""
     trainers: int = 0
     stages: tuple[StageNotes, ...] = ()

@@ -9,14 +9,14 @@ from dataclasses import replace
 
 from springtide.domain.data.data_workers import StageSeen
 from springtide.planning.dataworkers.tuning import queue_balance
-from springtide.planning.dataworkers.tuning.limits import Room
+from springtide.planning.dataworkers.tuning.limits import StageLimits
 from springtide.planning.dataworkers.tuning.thresholds import FASTEST, MARGIN, PATIENCE, RETURNS, SLOWER, SPARE
-from springtide.planning.dataworkers.tuning.tuner_state import Measured, StageNotes
+from springtide.planning.dataworkers.tuning.tuner_state import StageNotes, StageRate
 
 _IDLE = 0.05  # of its cores: below that nothing can be told from what a data worker uses
 
 
-def tune(notes: StageNotes, seen: StageSeen, room: Room) -> tuple[StageNotes, str]:
+def tune(notes: StageNotes, seen: StageSeen, room: StageLimits) -> tuple[StageNotes, str]:
     """One step for a stage that nothing before it holds up."""
     if queue_balance.keeps_up(seen):
         return _let_go(replace(notes, before=None, cut_from=0, short_for=0, settled=True), seen)
@@ -42,7 +42,7 @@ def needed(capable_per_s: float, per_worker: float, margin: float) -> int:
     return max(1, math.ceil(capable_per_s * (1.0 + margin) / per_worker - 1e-9)) if per_worker > 0 else 1
 
 
-def _judge(notes: StageNotes, before: Measured, seen: StageSeen) -> tuple[StageNotes, str] | None:
+def _judge(notes: StageNotes, before: StageRate, seen: StageSeen) -> tuple[StageNotes, str] | None:
     """Whether the last growth brought what it should have; None: it did."""
     hoped = seen.workers / before.workers - 1.0
     got = seen.made_per_s / before.made_per_s - 1.0 if before.made_per_s > 0 else math.inf
@@ -57,7 +57,7 @@ def _judge(notes: StageNotes, before: Measured, seen: StageSeen) -> tuple[StageN
     )
 
 
-def _grow(notes: StageNotes, seen: StageSeen, room: Room) -> tuple[StageNotes, str]:
+def _grow(notes: StageNotes, seen: StageSeen, room: StageLimits) -> tuple[StageNotes, str]:
     want = max(needed(seen.capable_per_s, notes.rate, MARGIN), seen.workers + 1)
     more = min(want, math.ceil(seen.workers * FASTEST), room.workers(notes.cpu), notes.ceiling or want)
     said = f"make {seen.made_per_s:.3g} of {seen.capable_per_s:.3g} batches/s that trainers could take"
@@ -65,7 +65,7 @@ def _grow(notes: StageNotes, seen: StageSeen, room: Room) -> tuple[StageNotes, s
         return replace(notes, settled=True), f"{seen.workers} {said}; more brought nothing"
     if more <= seen.workers:
         return replace(notes, settled=True), f"{seen.workers} {said}; no more cores are free ({room.cores:g})"
-    before = Measured(seen.workers, seen.cpu, seen.made_per_s)
+    before = StageRate(seen.workers, seen.cpu, seen.made_per_s)
     grown = replace(notes, workers=more, before=before, settled=False, short_for=0)
     return grown, f"{seen.workers} {said}: {want} would keep up, now {more}"
 

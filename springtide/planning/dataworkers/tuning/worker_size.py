@@ -10,18 +10,18 @@ from statistics import fmean
 
 from springtide.domain.data.data_workers import StageSeen
 from springtide.planning.dataworkers.tuning import queue_balance
-from springtide.planning.dataworkers.tuning.limits import Room
+from springtide.planning.dataworkers.tuning.limits import StageLimits
 from springtide.planning.dataworkers.tuning.thresholds import LINEAR
-from springtide.planning.dataworkers.tuning.tuner_state import Measured, StageNotes
+from springtide.planning.dataworkers.tuning.tuner_state import StageNotes, StageRate
 
 _HAIR = 1e-9
 
 
-def tune(notes: StageNotes, seen: StageSeen, room: Room, unit: float) -> tuple[StageNotes, str]:
+def tune(notes: StageNotes, seen: StageSeen, room: StageLimits, unit: float) -> tuple[StageNotes, str]:
     """One step. The notes are `sized` when it was the last, and say the size then."""
     if seen.gpu:
         return replace(notes, sized=True), "has a GPU each: cores as they are"
-    now = Measured(seen.workers, seen.cpu, seen.made_per_s)
+    now = StageRate(seen.workers, seen.cpu, seen.made_per_s)
     if queue_balance.keeps_up(seen):
         kept = replace(notes, sized=True, linear=(*notes.linear, now))
         return kept, f"{now.cpu:g} cores each are enough: trainers wait {seen.wait_share:.0%} of their time"
@@ -43,7 +43,7 @@ def tune(notes: StageNotes, seen: StageSeen, room: Room, unit: float) -> tuple[S
     )
 
 
-def _of_linear(linear: tuple[Measured, ...], now: Measured) -> float:
+def _of_linear(linear: tuple[StageRate, ...], now: StageRate) -> float:
     """Batches a second of a core, against those of the sizes that paid; their mean, as each is a noisy interval."""
     usual = fmean(one.per_core for one in linear)
     return now.per_core / usual if usual > 0 else 1.0

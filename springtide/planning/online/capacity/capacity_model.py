@@ -1,6 +1,6 @@
 """Pure. How many samples a second so many workers train: a curve with few coefficients, fitted to what was seen.
 
-In: pairs of workers and measured throughput, at a fixed ratio of workers to servers. Out: a `Curve`. Next:
+In: pairs of workers and measured throughput, at a fixed ratio of workers to servers. Out: a `CapacityCurve`. Next:
 `planning/online/scaling/min_workers.py` finds the fewest workers for a traffic. All curves here are of the form samples
 / (coefficients x features of w), with no coefficient below zero: in step (Kale's Eqn 6), at one's own pace (Eqn 9;
 "crowded" is Eqn 9 for workers that get in each other's way), and the two models they are compared with. With servers as
@@ -63,7 +63,7 @@ PRECISION = 1e-3
 """Of a time: what curves are off by less than this is no reason to believe one of them more."""
 
 
-class Seen(NamedTuple):
+class CapacitySample(NamedTuple):
     """A measurement."""
 
     workers: int
@@ -72,7 +72,7 @@ class Seen(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Curve:
+class CapacityCurve:
     """Throughput by workers."""
 
     kind: Kind
@@ -92,14 +92,16 @@ class Curve:
         return max(range(1, most + 1), key=lambda workers: (self(workers), -workers))
 
 
-def fit(kind: Kind, seen: Sequence[Seen], *, batch: float = 1.0) -> Curve:
+def fit(kind: Kind, seen: Sequence[CapacitySample], *, batch: float = 1.0) -> CapacityCurve:
     """The curve with the least relative error of the time a step takes, of all coefficients that its kind has."""
     if kind not in FEATURES:
         raise errors.UnknownName("model of throughput", kind, FEATURES)
     return _fit(kind, seen, range(len(FEATURES[kind])), batch)
 
 
-def learn(kind: Kind, seen: Sequence[Seen], *, batch: float = 1.0, weights: Sequence[float] | None = None) -> Curve:
+def learn(
+    kind: Kind, seen: Sequence[CapacitySample], *, batch: float = 1.0, weights: Sequence[float] | None = None
+) -> CapacityCurve:
     """A curve for a job that goes on: no more coefficients than it has had numbers of workers, so that one number
     seen means that twice as many train twice as much; what is not in proportion has to show clearly (`DOUBT`). Curves
     of one coefficient, of two and so on count as much as each is likely (`_likely`): four coefficients through five
@@ -111,7 +113,7 @@ def learn(kind: Kind, seen: Sequence[Seen], *, batch: float = 1.0, weights: Sequ
     by_number: dict[int, list[float]] = {}
     for one in seen:
         by_number.setdefault(one.workers, []).append(one.throughput)
-    typical = [Seen(workers, median(rates)) for workers, rates in sorted(by_number.items())]
+    typical = [CapacitySample(workers, median(rates)) for workers, rates in sorted(by_number.items())]
     if weights is not None and len(typical) < len(seen):
         raise errors.BadInput("weights of several measurements of one number of workers: wanted one of each")
     form, order = LEARNED[kind]
@@ -125,12 +127,14 @@ def learn(kind: Kind, seen: Sequence[Seen], *, batch: float = 1.0, weights: Sequ
     return replace(curves[-1], coefficients=tuple(map(float, mean)))
 
 
-def mape(curve: Curve, seen: Sequence[Seen]) -> float:
+def mape(curve: CapacityCurve, seen: Sequence[CapacitySample]) -> float:
     """Mean absolute error of its throughput, as a share of what was seen."""
     return float(np.mean([abs(curve(one.workers) - one.throughput) / one.throughput for one in seen]))
 
 
-def _likely(curves: Sequence[Curve], seen: Sequence[Seen], weights: Sequence[float] | None) -> NDArray[np.float64]:
+def _likely(
+    curves: Sequence[CapacityCurve], seen: Sequence[CapacitySample], weights: Sequence[float] | None
+) -> NDArray[np.float64]:
     """How likely each curve is, the first having one coefficient and each other one more: Akaike's weights.
 
     A curve with another coefficient has to be off by less than exp(-1 / measurements) times as much to be more likely.
@@ -148,12 +152,12 @@ def _likely(curves: Sequence[Curve], seen: Sequence[Seen], weights: Sequence[flo
 
 def _fit(
     kind: Kind,
-    seen: Sequence[Seen],
+    seen: Sequence[CapacitySample],
     used: Sequence[int],
     batch: float,
     doubt: float = 0.0,
     weights: Sequence[float] | None = None,
-) -> Curve:
+) -> CapacityCurve:
     workers = np.asarray([one.workers for one in seen], dtype=float)
     rates = np.asarray([one.throughput for one in seen], dtype=float)
     if not len(seen) or (workers < 1).any() or not (np.isfinite(rates) & (rates > 0)).all():
@@ -166,7 +170,7 @@ def _fit(
     coefficients = [0.0] * len(FEATURES[kind])
     for each, by in zip(used, found, strict=True):
         coefficients[each] = by
-    return Curve(kind=kind, coefficients=tuple(coefficients), batch=batch, most_seen=int(workers.max()))
+    return CapacityCurve(kind=kind, coefficients=tuple(coefficients), batch=batch, most_seen=int(workers.max()))
 
 
 def solver() -> Any:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from springtide.domain.data.streams import StepSums
 from springtide.planning.online.capacity import capacity_model as curves
 from springtide.planning.online.capacity import measurements
-from springtide.planning.online.capacity.measurements import Work
+from springtide.planning.online.capacity.measurements import WorkerWork
 
 SATURATED = 0.9  # of the time: workers that had something to do for so long were as quick as they are
 FRESH = 0.3  # of a new measurement beside what was known of that number of workers
@@ -34,7 +34,7 @@ def window_s(speedup: float) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class WorkerRate:
     """What one number of workers was seen to train."""
 
     rate: float
@@ -44,12 +44,12 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True)
-class Learned:
+class LearnedCapacity:
     """All that is known of it."""
 
-    seen: dict[int, Measured] = field(default_factory=dict)
+    seen: dict[int, WorkerRate] = field(default_factory=dict)
     """By number of workers, while they never waited; the next, while they did."""
-    rested: dict[int, Measured] = field(default_factory=dict)
+    rested: dict[int, WorkerRate] = field(default_factory=dict)
     steps: StepSums = field(default_factory=StepSums)
     """Of workers that never waited, the newest counting most; of others, while there were none."""
 
@@ -57,7 +57,7 @@ class Learned:
     def known(self) -> bool:
         return bool(self.seen or self.rested)
 
-    def then(self, works: Mapping[int, Work], *, batch: float, at: float) -> "Learned":
+    def then(self, works: Mapping[int, WorkerWork], *, batch: float, at: float) -> "LearnedCapacity":
         """With another window, in which each of these workers was there all the time."""
         rate = measurements.together(works)
         steps = measurements.summed(works) if works else StepSums()
@@ -83,7 +83,7 @@ class Learned:
         weighed = self._weighed(now, at)
         if not weighed:
             return None
-        seen = [curves.Seen(workers, rate) for workers, rate, _ in weighed]
+        seen = [curves.CapacitySample(workers, rate) for workers, rate, _ in weighed]
         curve = curves.learn(kind, seen, weights=[weight for *_, weight in weighed])
         largest = max(one.workers for one in seen)
         known = [0.0, *(curve(workers) for workers in range(1, most + 1))]
@@ -112,12 +112,12 @@ class Learned:
         return [(workers, rate, max(LEAST, weight / top)) for workers, rate, weight in found if top > 0]
 
 
-def _noted(seen: dict[int, Measured], workers: int, rate: float, at: float) -> dict[int, Measured]:
+def _noted(seen: dict[int, WorkerRate], workers: int, rate: float, at: float) -> dict[int, WorkerRate]:
     before = seen.get(workers)
-    return {**seen, workers: Measured(rate if before is None else before.rate + FRESH * (rate - before.rate), at)}
+    return {**seen, workers: WorkerRate(rate if before is None else before.rate + FRESH * (rate - before.rate), at)}
 
 
-def _weight(one: Measured | None, at: float) -> float:
+def _weight(one: WorkerRate | None, at: float) -> float:
     return 0.0 if one is None else max(LEAST, 0.5 ** (max(0.0, at - one.at) / FADES_S))
 
 

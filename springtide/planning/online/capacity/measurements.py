@@ -16,7 +16,7 @@ PRIOR_STEPS = 3.0
 what a step is taken to cost until sizes have differed enough to say."""
 
 
-class Work(NamedTuple):
+class WorkerWork(NamedTuple):
     """Of one worker, since it began or between two moments."""
 
     samples: float
@@ -24,10 +24,10 @@ class Work(NamedTuple):
     waited_s: float
     steps: StepSums = StepSums()
 
-    def since(self, before: "Work") -> "Work":
+    def since(self, before: "WorkerWork") -> "WorkerWork":
         steps = StepSums(*(max(0.0, now - then) for now, then in zip(self.steps, before.steps, strict=True)))
         samples, busy_s = max(0.0, self.samples - before.samples), max(0.0, self.busy_s - before.busy_s)
-        return Work(samples, busy_s, max(0.0, self.waited_s - before.waited_s), steps)
+        return WorkerWork(samples, busy_s, max(0.0, self.waited_s - before.waited_s), steps)
 
     @property
     def pace(self) -> float | None:
@@ -39,26 +39,26 @@ class Work(NamedTuple):
         return self.steps.samples / (self.steps.number * batch) if self.steps.number else 0.0
 
 
-def utilization(works: Mapping[int, Work]) -> float:
+def utilization(works: Mapping[int, WorkerWork]) -> float:
     """Part of the time in which workers had something to do."""
     busy = sum(work.busy_s for work in works.values())
     whole = busy + sum(work.waited_s for work in works.values())
     return busy / whole if whole > 0 else 0.0
 
 
-def together(works: Mapping[int, Work]) -> float | None:
+def together(works: Mapping[int, WorkerWork]) -> float | None:
     """Samples a second of all workers, none of them waiting; one that had too little to do counts as the others' mean.
     None: nobody was at work."""
     paces = [pace for work in works.values() if (pace := work.pace) is not None]
     return sum(paces) / len(paces) * len(works) if paces else None
 
 
-def full(works: Mapping[int, Work], batch: float) -> dict[int, Work]:
+def full(works: Mapping[int, WorkerWork], batch: float) -> dict[int, WorkerWork]:
     """Those whose batches were about full: what they train is what they can."""
     return {rank: work for rank, work in works.items() if work.fills(batch) >= FULL}
 
 
-def summed(works: Mapping[int, Work]) -> StepSums:
+def summed(works: Mapping[int, WorkerWork]) -> StepSums:
     return StepSums(*(sum(column) for column in zip(*(work.steps for work in works.values()), strict=True)))
 
 

@@ -1,8 +1,8 @@
 """Pure. How well models of throughput foretell what they have not seen: the errors that Kale's Fig. 7 compares.
 
-In: measurements to fit, others to foretell (capacity_model.py, throughput_curves.py). Out: a `Judged` for each model.
-Next: lab/springtide_lab/reproduce/kale/throughput.py on made truth, lab/springtide_lab/bench/stream/capacity.py on real
-runs.
+In: measurements to fit, others to foretell (capacity_model.py, throughput_curves.py). Out: a `CapacityErrors` for each
+model. Next: lab/springtide_lab/reproduce/kale/throughput.py on made truth, lab/springtide_lab/bench/stream/capacity.py
+on real runs.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,10 +12,10 @@ from typing import NamedTuple
 import numpy as np
 
 from springtide.planning.online.capacity import capacity_model
-from springtide.planning.online.capacity.capacity_model import Kind, Seen
+from springtide.planning.online.capacity.capacity_model import CapacitySample, Kind
 
 
-class Judged(NamedTuple):
+class CapacityErrors(NamedTuple):
     """Errors of foretold throughput."""
 
     mape: float
@@ -27,10 +27,10 @@ class Judged(NamedTuple):
     """The largest, as a share."""
 
 
-def judged(foretold: Sequence[float], measured: Sequence[float]) -> Judged:
+def judged(foretold: Sequence[float], measured: Sequence[float]) -> CapacityErrors:
     said, came = np.asarray(foretold, dtype=float), np.asarray(measured, dtype=float)
     off = np.abs(said - came)
-    return Judged(
+    return CapacityErrors(
         float(np.mean(off / came)), float(off.mean()), float(np.sqrt(np.mean(off**2))), float(np.max(off / came))
     )
 
@@ -39,18 +39,20 @@ def peers(kind: Kind) -> tuple[Kind, ...]:
     return (kind, "ernest", "optimus" if kind == "sync" else "optimus-async")
 
 
-def judge(kind: Kind, seen: Sequence[Seen], held: Sequence[Seen], *, batch: float = 1.0) -> dict[Kind, Judged]:
+def judge(
+    kind: Kind, seen: Sequence[CapacitySample], held: Sequence[CapacitySample], *, batch: float = 1.0
+) -> dict[Kind, CapacityErrors]:
     """Fit each model to `seen`, the same way, and let it foretell `held`."""
-    found: dict[Kind, Judged] = {}
+    found: dict[Kind, CapacityErrors] = {}
     for each in peers(kind):
         curve: Callable[[float], float] = capacity_model.fit(each, seen, batch=batch)
         found[each] = judged([curve(one.workers) for one in held], [one.throughput for one in held])
     return found
 
 
-def left_out(kind: Kind, seen: Sequence[Seen], *, batch: float = 1.0) -> dict[str, Judged]:
+def left_out(kind: Kind, seen: Sequence[CapacitySample], *, batch: float = 1.0) -> dict[str, CapacityErrors]:
     """The same, each measurement foretold from all others: where there are few. Also as a live job learns it."""
-    models: dict[str, Callable[[Sequence[Seen]], Callable[[float], float]]] = {
+    models: dict[str, Callable[[Sequence[CapacitySample]], Callable[[float], float]]] = {
         "learned": lambda some: capacity_model.learn(kind, some, batch=batch),
         **{each: partial(_fitted, each, batch) for each in peers(kind)},
     }
@@ -62,5 +64,5 @@ def left_out(kind: Kind, seen: Sequence[Seen], *, batch: float = 1.0) -> dict[st
     return {each: judged(so_far, [one.throughput for one in seen]) for each, so_far in said.items()}
 
 
-def _fitted(kind: Kind, batch: float, seen: Sequence[Seen]) -> Callable[[float], float]:
+def _fitted(kind: Kind, batch: float, seen: Sequence[CapacitySample]) -> Callable[[float], float]:
     return capacity_model.fit(kind, seen, batch=batch)

@@ -1,6 +1,6 @@
 """Pure. Samples a second by workers and servers: Kale's Eqn 5 (in step) and Eqn 8 (at one's own pace).
 
-In: measurements of numbers of workers and servers. Out: a `Surface`; at a fixed ratio it is a curve of
+In: measurements of numbers of workers and servers. Out: a `CapacitySurface`; at a fixed ratio it is a curve of
 capacity_model.py, which plans are made by. Compared with Optimus' two. Eqn 8 has no part for servers that are too few,
 w / p, which Optimus has and real jobs show: "shared" is Eqn 8 with it. Next: `springtide bench capacity`.
 """
@@ -49,7 +49,7 @@ FEATURES: Mapping[Kind, Callable[[Array, Array], list[Array]]] = {
 """What each coefficient is of, in seconds a batch of all workers (sync, optimus) or a sample (the others)."""
 
 
-class SeenShape(NamedTuple):
+class SurfaceSample(NamedTuple):
     """A measurement."""
 
     workers: int
@@ -58,7 +58,7 @@ class SeenShape(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surface:
+class CapacitySurface:
     """Throughput by workers and servers."""
 
     kind: Kind
@@ -71,7 +71,7 @@ class Surface:
         return self.batch / seconds if seconds > 0 else np.inf
 
 
-def fit_surface(kind: Kind, seen: Sequence[SeenShape], *, batch: float = 1.0) -> Surface:
+def fit_surface(kind: Kind, seen: Sequence[SurfaceSample], *, batch: float = 1.0) -> CapacitySurface:
     """The surface with the least relative error of the time a step takes."""
     if kind not in FEATURES:
         raise errors.UnknownName("model of throughput", kind, FEATURES)
@@ -79,9 +79,9 @@ def fit_surface(kind: Kind, seen: Sequence[SeenShape], *, batch: float = 1.0) ->
     if not len(seen) or (table[:, :2] < 1).any() or not (np.isfinite(table).all() and (table[:, 2] > 0).all()):
         raise errors.BadInput(f"{len(seen)} measurements of throughput: wanted some, each of a worker or more, above 0")
     columns = np.stack(FEATURES[kind](table[:, 0], table[:, 1]), axis=-1)
-    return Surface(kind=kind, coefficients=relative(columns, table[:, 2] / batch), batch=batch)
+    return CapacitySurface(kind=kind, coefficients=relative(columns, table[:, 2] / batch), batch=batch)
 
 
-def mape(surface: Surface, seen: Sequence[SeenShape]) -> float:
+def mape(surface: CapacitySurface, seen: Sequence[SurfaceSample]) -> float:
     """Mean absolute error of its throughput, as a share of what was seen."""
     return float(np.mean([abs(surface(one.workers, one.servers) - one.throughput) / one.throughput for one in seen]))

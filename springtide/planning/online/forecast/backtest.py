@@ -1,7 +1,7 @@
 """Pure. How good a forecaster would have been on the past: it forecasts days that are known, from what came before.
 
-In: a `History` and forecasters (registry.py). Out: a `Score` each, and which to use (`choose`). Next: the master
-forecasts by the one that was chosen.
+In: a `PastTraffic` and forecasters (registry.py). Out: a `BacktestScore` each, and which to use (`choose`). Next: the
+master forecasts by the one that was chosen.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,14 +12,14 @@ import numpy as np
 
 from springtide import errors
 from springtide.planning.online.forecast.registry import Forecaster
-from springtide.planning.online.forecast.traffic import DAY_S, History
+from springtide.planning.online.forecast.traffic import DAY_S, PastTraffic
 
 KNOWN_DAYS = 28
 CHOOSING_DAYS = 3  # of the past that forecasters are chosen by: some take a minute to answer
 WORTH = 0.95  # of the default's error: what is not better than that is not worth a process of its own
 
 
-class Score(NamedTuple):
+class BacktestScore(NamedTuple):
     """How it went."""
 
     wape: float
@@ -35,14 +35,14 @@ class Score(NamedTuple):
 
 
 def backtest(
-    history: History,
+    history: PastTraffic,
     forecaster: Forecaster,
     *,
     known_days: int = KNOWN_DAYS,
     every_s: float = DAY_S,
     horizon_s: float = DAY_S,
     last: int | None = None,
-) -> Score:
+) -> BacktestScore:
     """Forecast `horizon_s` ahead, again `every_s`, each time from the `known_days` before; the `last` of them only."""
     step, ahead = (round(one / history.step_s) for one in (every_s, horizon_s))
     starts = list(range(len(history.values) - ahead, known_days * history.day - 1, -step))[:last][::-1]
@@ -63,28 +63,30 @@ def backtest(
         under += int((came <= said.high)[known].sum())
         values += int(known.sum())
     share, counted = max(traffic, 1e-9), max(values, 1)
-    return Score(off / share, inside / counted, under / counted, over / share, len(starts))
+    return BacktestScore(off / share, inside / counted, under / counted, over / share, len(starts))
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ForecasterChoice:
     """Which forecaster, and how the others did."""
 
     name: str
     why: str
-    scores: Mapping[str, Score]
+    scores: Mapping[str, BacktestScore]
     """Of those that could answer."""
 
 
-def choose(history: History, forecasters: Mapping[str, Forecaster], *, last: int = CHOOSING_DAYS) -> Choice:
+def choose(
+    history: PastTraffic, forecasters: Mapping[str, Forecaster], *, last: int = CHOOSING_DAYS
+) -> ForecasterChoice:
     """The one that was closest on the last days; the default unless another is closer by enough.
 
     One that raises is left out, and that is said.
     """
     known = min(KNOWN_DAYS, history.days - last)
     if known < 2:
-        return Choice("default", f"{history.days} days are known: too few to compare forecasters on", {})
-    scores: dict[str, Score] = {}
+        return ForecasterChoice("default", f"{history.days} days are known: too few to compare forecasters on", {})
+    scores: dict[str, BacktestScore] = {}
     failed: list[str] = []
     for name, forecaster in forecasters.items():
         try:
@@ -95,10 +97,10 @@ def choose(history: History, forecasters: Mapping[str, Forecaster], *, last: int
     best = min(scores, key=lambda name: scores[name].wape) if scores else "default"
     if default is not None and best != "default" and scores[best].wape > WORTH * default.wape:
         best = "default"
-    return Choice(best, "; ".join([_compared(best, scores, last), *failed]), scores)
+    return ForecasterChoice(best, "; ".join([_compared(best, scores, last), *failed]), scores)
 
 
-def _compared(best: str, scores: Mapping[str, Score], last: int) -> str:
+def _compared(best: str, scores: Mapping[str, BacktestScore], last: int) -> str:
     if best not in scores:
         return "no forecaster could answer"
     others: Sequence[str] = [f"{name} {one.wape:.1%}" for name, one in scores.items() if name != best]

@@ -1,9 +1,9 @@
 """Pure. What is to come from now on: a forecast, corrected by what came since it was made.
 
-In: a `Forecast` that begins some steps ago, and the traffic of those steps. Out: a `TrafficOutlook` that begins now. A
-day that is higher than was said stays so for a while: the ratio of the last steps fades over hours. For the same reason
-the next hour is surer than tomorrow. Next: planning/online/scaling/decision.py. The master and the simulator make their
-outlooks here.
+In: a `RateForecast` that begins some steps ago, and the traffic of those steps. Out: a `TrafficOutlook` that begins
+now. A day that is higher than was said stays so for a while: the ratio of the last steps fades over hours. For the same
+reason the next hour is surer than tomorrow. Next: planning/online/scaling/decision.py. The master and the simulator
+make their outlooks here.
 """
 
 import numpy as np
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from springtide import errors
 from springtide.domain.data.online_view import TrafficOutlook
-from springtide.planning.online.forecast.seasonal import Forecast
+from springtide.planning.online.forecast.seasonal import RateForecast
 
 Array = NDArray[np.float64]
 LOOKED_AT_S = 2400.0
@@ -28,7 +28,7 @@ OLDEST = 0.3
 """How much the oldest of the steps that are looked at counts, the newest counting 1."""
 
 
-def outlook(said: Forecast, came: Array) -> TrafficOutlook:
+def outlook(said: RateForecast, came: Array) -> TrafficOutlook:
     """`came` is the traffic of the forecast's first steps, which are over; what is left of it, at today's level."""
     over = len(came)
     left = len(said.mean) - over
@@ -43,7 +43,7 @@ def outlook(said: Forecast, came: Array) -> TrafficOutlook:
     return TrafficOutlook(step_s=said.step_s, mean=tuple(mean.tolist()), high=tuple(high.tolist()), why=why)
 
 
-def _level(said: Forecast, came: Array) -> float:
+def _level(said: RateForecast, came: Array) -> float:
     """What came of late / what was said of it."""
     looked_at = min(len(came), max(1, round(LOOKED_AT_S / said.step_s)))
     if not looked_at:

@@ -1,8 +1,8 @@
 """Pure. Traffic that a job has seen, by equal steps, as far back as a forecast looks.
 
 In: how many samples came between two moments (`Traffic.arrive`); times are seconds since any fixed moment, of a clock
-that only goes forward. Out: a `History` for seasonal.py, without holes. A job that was away fills what it missed with
-what came meanwhile, laid out as the day before was.
+that only goes forward. Out: a `PastTraffic` for seasonal.py, without holes. A job that was away fills what it missed
+with what came meanwhile, laid out as the day before was.
 """
 
 import math
@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from springtide import errors
-from springtide.planning.online.forecast.traffic import DAY_S, History
+from springtide.planning.online.forecast.traffic import DAY_S, PastTraffic
 
 STEP_S = 600.0
 KEPT_S = 36 * DAY_S
@@ -21,7 +21,7 @@ KEPT_S = 36 * DAY_S
 SEEN_SHARE = 0.5  # of a step that must have been looked at, so that its mean says something
 
 
-class Step(NamedTuple):
+class TrafficBucket(NamedTuple):
     """One step, as far as it was seen."""
 
     number: int
@@ -32,11 +32,11 @@ class Step(NamedTuple):
 
 
 @dataclass(slots=True)
-class Traffic:
+class TrafficHistory:
     """Of one job."""
 
     step_s: float = STEP_S
-    steps: dict[int, Step] = field(default_factory=dict)
+    steps: dict[int, TrafficBucket] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.step_s <= 0 or DAY_S % self.step_s:
@@ -46,10 +46,10 @@ class Traffic:
     def day(self) -> int:
         return round(DAY_S / self.step_s)
 
-    def put(self, steps: Iterable[Step]) -> None:
+    def put(self, steps: Iterable[TrafficBucket]) -> None:
         self.steps |= {step.number: step for step in steps}
 
-    def arrive(self, since: float, until: float, samples: float) -> list[Step]:
+    def arrive(self, since: float, until: float, samples: float) -> list[TrafficBucket]:
         """So many samples came between two moments; steps that are complete by that."""
         if not until > since:
             return []
@@ -60,8 +60,8 @@ class Traffic:
             samples = 0.0
         shares = self._shares(since, until, first, last)
         for number, seconds, share in shares:
-            known = self.steps.get(number, Step(number, 0.0, 0.0))
-            self.steps[number] = Step(number, known.samples + samples * share, known.seconds + seconds)
+            known = self.steps.get(number, TrafficBucket(number, 0.0, 0.0))
+            self.steps[number] = TrafficBucket(number, known.samples + samples * share, known.seconds + seconds)
         oldest = last - KEPT_S / self.step_s
         for number in [number for number in self.steps if number < oldest]:
             del self.steps[number]
@@ -84,7 +84,7 @@ class Traffic:
         before = self.steps.get(number - self.day)
         return before.samples / before.seconds if before is not None and before.seconds else 0.0
 
-    def history(self, at: float) -> History | None:
+    def history(self, at: float) -> PastTraffic | None:
         """Complete steps before this moment; None: there is none. A hole is what the day before had, or what lies
         around it."""
         until = math.floor(at / self.step_s)
@@ -101,4 +101,4 @@ class Traffic:
                 known[number] = known[number - self.day]
         numbers = sorted(known)
         values = np.interp(np.arange(first, until), numbers, [known[number] for number in numbers])
-        return History(step_s=self.step_s, values=np.asarray(values, dtype=float))
+        return PastTraffic(step_s=self.step_s, values=np.asarray(values, dtype=float))

@@ -18,10 +18,10 @@ import numpy as np
 from springtide import errors
 from springtide.planning.online.forecast.seasonal import calibrated, forecast
 from springtide.planning.online.forecast.simple_forecasts import last_day, last_week
-from springtide.planning.online.forecast.traffic import Forecast, History
+from springtide.planning.online.forecast.traffic import PastTraffic, RateForecast
 from springtide.planning.policy import plugins
 
-Forecaster = Callable[[History, int], Forecast]
+Forecaster = Callable[[PastTraffic, int], RateForecast]
 GROUP = "springtide.forecasters"
 KIND = "forecaster"
 BUILT_IN: dict[str, Forecaster] = {
@@ -48,13 +48,13 @@ def load(name: str) -> Forecaster:
     return partial(_checked, name, offered)
 
 
-def _checked(name: str, theirs: plugins.Plugin, history: History, steps: int) -> Forecast:
+def _checked(name: str, theirs: plugins.Plugin, history: PastTraffic, steps: int) -> RateForecast:
     return sound(name, theirs(history, steps), history, steps)
 
 
-def sound(name: str, said: object, history: History, steps: int) -> Forecast:
+def sound(name: str, said: object, history: PastTraffic, steps: int) -> RateForecast:
     """What it said, if it can be planned by: as many numbers as were asked for, none below 0, low <= mean <= high."""
-    if not isinstance(said, Forecast):
+    if not isinstance(said, RateForecast):
         raise errors.BadInput(f"forecaster {name!r} gave a {type(said).__name__}; wanted a Forecast")
     if abs(said.step_s - history.step_s) > 1e-9:
         raise errors.BadInput(f"forecaster {name!r} answers by {said.step_s:g} s; wanted {history.step_s:g} s")

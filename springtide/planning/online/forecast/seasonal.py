@@ -1,9 +1,10 @@
 """Pure. What traffic will come: a day or a week like those before, as high as the last day was.
 
-In: traffic by equal steps, the newest last (`History`). Out: a `Forecast` of the next steps, with an interval that four
-of five values lie in, and why it is what it is. Needs NumPy only. Several simple members forecast; how much each is
-believed is found by letting it forecast the job's own past days (`weigh`). With less than two days of history there is
-nothing to try it on, and that is said. Others than this one: registry.py. Next: planning/online/scaling/min_workers.py.
+In: traffic by equal steps, the newest last (`PastTraffic`). Out: a `RateForecast` of the next steps, with an interval
+that four of five values lie in, and why it is what it is. Needs NumPy only. Several simple members forecast; how much
+each is believed is found by letting it forecast the job's own past days (`weigh`). With less than two days of history
+there is nothing to try it on, and that is said. Others than this one: registry.py. Next:
+planning/online/scaling/min_workers.py.
 """
 
 from dataclasses import dataclass
@@ -11,9 +12,20 @@ from dataclasses import dataclass
 import numpy as np
 
 from springtide.planning.online.forecast.simple_forecasts import MEMBERS, Member, last_day
-from springtide.planning.online.forecast.traffic import DAY_S, HOUR_S, Array, Forecast, History
+from springtide.planning.online.forecast.traffic import DAY_S, HOUR_S, Array, PastTraffic, RateForecast
 
-__all__ = ["DAY_S", "HOUR_S", "Array", "Forecast", "History", "Weights", "calibrated", "forecast", "interval", "weigh"]
+__all__ = [
+    "DAY_S",
+    "HOUR_S",
+    "Array",
+    "MemberWeights",
+    "PastTraffic",
+    "RateForecast",
+    "calibrated",
+    "forecast",
+    "interval",
+    "weigh",
+]
 
 TRIED_DAYS = 7  # of the past that members are tried on
 INTERVAL = (10.0, 90.0)  # percentiles of past errors
@@ -28,7 +40,7 @@ ONLY_GUESS = 0.5  # share by which traffic may differ where nothing is known
 
 
 @dataclass(frozen=True, slots=True)
-class Weights:
+class MemberWeights:
     """How much each member is believed, and how the past days came out beside what they would have said."""
 
     members: tuple[tuple[str, float], ...]
@@ -46,7 +58,7 @@ class Weights:
         return said
 
 
-def weigh(history: History) -> Weights | None:
+def weigh(history: PastTraffic) -> MemberWeights | None:
     """Let every member forecast the last days, each from what was known before it; None: too little past.
 
     One that has just enough past to speak at all is believed nearly as much as the best of the others.
@@ -72,7 +84,7 @@ def weigh(history: History) -> Weights | None:
         [told[name][len(told[name]) - days :] for name in tested], axis=0, weights=[shares[name] for name in tested]
     )
     came = _last(history, day, days)
-    return Weights(
+    return MemberWeights(
         members=tuple(sorted(shares.items(), key=lambda one: -one[1])),
         wape=_wape(together, came),
         ratios=_ratios(together, came),
@@ -80,7 +92,7 @@ def weigh(history: History) -> Weights | None:
     )
 
 
-def forecast(history: History, steps: int, *, weights: Weights | None = None) -> Forecast:
+def forecast(history: PastTraffic, steps: int, *, weights: MemberWeights | None = None) -> RateForecast:
     """The next steps; `weights` as they were found before, or found now."""
     weights = weights or weigh(history)
     past = history.filled().values
@@ -90,12 +102,12 @@ def forecast(history: History, steps: int, *, weights: Weights | None = None) ->
     low, high = interval(weights.ratios, weights.tried)
     first, share = weights.members[0]
     why = f"{first} for {share:.0%} of it; together {weights.wape:.1%} off on the last {_days(weights.tried)}"
-    return Forecast(
+    return RateForecast(
         step_s=history.step_s, mean=mean, low=mean * low, high=mean * high, member=first, why=why, tried=weights.tried
     )
 
 
-def calibrated(name: str, member: Member, needs: int, history: History, steps: int) -> Forecast:
+def calibrated(name: str, member: Member, needs: int, history: PastTraffic, steps: int) -> RateForecast:
     """What one member says alone, with the interval of its own errors on the last days.
 
     With less past than it needs, or none to try it on: the default's.
@@ -108,7 +120,7 @@ def calibrated(name: str, member: Member, needs: int, history: History, steps: i
     mean = np.maximum(member(past, day, steps), 0.0)
     low, high = interval(_ratios(told, came), days)
     why = f"{name}; {_wape(told, came):.1%} off on the last {_days(days)}"
-    return Forecast(
+    return RateForecast(
         step_s=history.step_s, mean=mean, low=mean * low, high=mean * high, member=name, why=why, tried=days
     )
 
@@ -131,7 +143,7 @@ def _told(member: Member, past: Array, day: int, days: int) -> Array:
     return np.asarray([member(past[:start], day, day) for start in starts]).reshape(days, day)
 
 
-def _last(history: History, day: int, days: int) -> Array:
+def _last(history: PastTraffic, day: int, days: int) -> Array:
     """How the last days came out, with the holes: nobody is blamed for what is not known."""
     return history.values[len(history.values) - days * day :].reshape(days, day)
 
@@ -149,7 +161,7 @@ def _days(days: int) -> str:
     return f"{days} days" if days > 1 else "day"
 
 
-def _untried(step_s: float, past: Array, day: int, steps: int) -> Forecast:
+def _untried(step_s: float, past: Array, day: int, steps: int) -> RateForecast:
     """Nothing to try a forecast on: yesterday again, else the last hour; as wide as all that was seen."""
     hour = max(1, int(HOUR_S // step_s))
     if len(past) >= day:
@@ -165,4 +177,4 @@ def _untried(step_s: float, past: Array, day: int, steps: int) -> Forecast:
     else:
         mean = low = high = np.zeros(steps)
         member, why = "nothing", "no traffic was seen yet"
-    return Forecast(step_s=step_s, mean=mean, low=low, high=high, member=member, why=why)
+    return RateForecast(step_s=step_s, mean=mean, low=low, high=high, member=member, why=why)

@@ -1,7 +1,7 @@
 """Pure. Traffic of the past and traffic to come, by equal steps: the nouns of forecasting.
 
-In: samples a second as a master has counted them, with holes where it was away. Out: a `History` without holes; a
-`Forecast` by the same steps. Next: seasonal.py.
+In: samples a second as a master has counted them, with holes where it was away. Out: a `PastTraffic` without holes; a
+`RateForecast` by the same steps. Next: seasonal.py.
 """
 
 from dataclasses import dataclass, replace
@@ -17,7 +17,7 @@ HOUR_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class History:
+class PastTraffic:
     """Traffic in the past."""
 
     step_s: float
@@ -33,7 +33,7 @@ class History:
         object.__setattr__(self, "values", values)
 
     @classmethod
-    def of(cls, at_s: Array, rates: Array, step_s: float) -> "History":
+    def of(cls, at_s: Array, rates: Array, step_s: float) -> "PastTraffic":
         """Of rates at rising moments: the mean of those in each step, NaN where there are none."""
         place = ((at_s - at_s[0]) // step_s).astype(np.int64)
         count = np.bincount(place)
@@ -48,12 +48,12 @@ class History:
     def days(self) -> int:
         return len(self.values) // self.day
 
-    def before(self, step: int, *, days: int | None = None) -> "History":
+    def before(self, step: int, *, days: int | None = None) -> "PastTraffic":
         """What was known before that step, or the last `days` of it."""
         first = 0 if days is None else max(0, step - days * self.day)
         return replace(self, values=self.values[first:step])
 
-    def filled(self) -> "History":
+    def filled(self) -> "PastTraffic":
         """Without holes: short ones by straight lines, others by the same time on the other days where that is known.
 
         Before the first that is known nothing is: that is cut off.
@@ -94,7 +94,7 @@ def _same_time(values: Array, day: int) -> Array:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Forecast:
+class RateForecast:
     """Traffic to come, in samples a second."""
 
     step_s: float
@@ -108,11 +108,11 @@ class Forecast:
     tried: int = 0
     """Past days that the same model was tried on, to know `low` and `high`; 0: it is a guess."""
 
-    def later(self, steps: int, most: int | None = None) -> "Forecast":
+    def later(self, steps: int, most: int | None = None) -> "RateForecast":
         """What is left of it after so many steps have passed, or the first `most` of that."""
         end = None if most is None else steps + most
         return replace(self, mean=self.mean[steps:end], low=self.low[steps:end], high=self.high[steps:end])
 
-    def because(self, why: str) -> "Forecast":
+    def because(self, why: str) -> "RateForecast":
         """The same, with this said before why it is what it is."""
         return replace(self, why=f"{why}; {self.why}" if self.why else why)

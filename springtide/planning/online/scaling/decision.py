@@ -102,14 +102,14 @@ def lag_worth(mean: float, peak: float, above: float) -> float:
 
 def _best(
     views: Sequence[OnlineView], outlooks: Sequence[TrafficOutlook], step_s: float, steps: int, rules: OnlineRules
-) -> list[horizon.Plan]:
+) -> list[horizon.WorkerPlan]:
     capacity = np.asarray([view.capacity[: rules.most + 1] for view in views])
     needed = [needs(here, outlook.mean) for here, outlook in zip(capacity, outlooks, strict=True)]
     usual = np.maximum([one.mean() for one in needed], rules.fewest)
     hour = usual * (3600.0 / step_s)
     above = _above(outlooks)
     worth = [lag_worth(here.mean(), here.max(), one) for here, one in zip(needed, above, strict=True)]
-    prices = horizon.Prices(
+    prices = horizon.HorizonPrices(
         slo_s=rules.slo_lag_s,
         lag=rules.lag_price * usual * worth,
         late=rules.late_price * usual,
@@ -117,7 +117,7 @@ def _best(
         again=SURPRISE_H * hour * PLAIN / above,
         known=round(KNOWN_S / step_s),
     )
-    jobs = horizon.Jobs(
+    jobs = horizon.HorizonJobs(
         step_s=step_s,
         traffic=np.asarray([(outlook.mean[:steps], outlook.high[:steps]) for outlook in outlooks]),
         shares=np.asarray(BELIEVED),
@@ -125,7 +125,9 @@ def _best(
         backlog=np.asarray([view.backlog for view in views]),
         capacity=capacity,
     )
-    return horizon.plan(jobs, fewest=rules.fewest, prices=prices, doing=horizon.Doing(rules.pause_s, rules.start_s))
+    return horizon.plan(
+        jobs, fewest=rules.fewest, prices=prices, doing=horizon.ChangeEffect(rules.pause_s, rules.start_s)
+    )
 
 
 def _above(outlooks: Sequence[TrafficOutlook]) -> NDArray[np.float64]:

@@ -25,7 +25,7 @@ NEARLY = 0.9  # of the lag that was promised: seen at the end of a step, it was 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prices:
+class HorizonPrices:
     """All in workers, so that a cost is worker-steps; by job."""
 
     slo_s: float
@@ -42,7 +42,7 @@ class Prices:
     """Steps after which it is seen which version has come."""
 
 
-class Doing(NamedTuple):
+class ChangeEffect(NamedTuple):
     """What a change does to the job."""
 
     pause_s: float
@@ -52,7 +52,7 @@ class Doing(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Jobs:
+class HorizonJobs:
     """What is planned for: so many jobs, by equal steps."""
 
     step_s: float
@@ -68,7 +68,7 @@ class Jobs:
     """[jobs, most + 1], samples a second by number of workers."""
 
 
-class Plan(NamedTuple):
+class WorkerPlan(NamedTuple):
     """What to do with one job."""
 
     workers: Counts
@@ -77,7 +77,7 @@ class Plan(NamedTuple):
     """Expected, in worker-steps."""
 
 
-def plan(jobs: Jobs, *, fewest: int, prices: Prices, doing: Doing) -> list[Plan]:
+def plan(jobs: HorizonJobs, *, fewest: int, prices: HorizonPrices, doing: ChangeEffect) -> list[WorkerPlan]:
     """Of each job the cheapest chain of stretches from its workers and its backlog on."""
     each = np.arange(len(jobs.workers))
     counts, rates = np.arange(fewest, jobs.capacity.shape[1]), jobs.capacity[:, None, fewest:]
@@ -127,7 +127,7 @@ def plan(jobs: Jobs, *, fewest: int, prices: Prices, doing: Doing) -> list[Plan]
     seen = (share * (cost + lag**2 * ahead)).sum(axis=1).reshape(len(each), -1)
     last = seen.argmin(axis=1)
     return [
-        Plan(
+        WorkerPlan(
             _chain(job, int(begun[job].ravel()[last[job]]), int(last[job]) % numbers, came_from, counts),
             float(seen[job, last[job]]),
         )
@@ -147,7 +147,7 @@ def _bound(cost: Array, waits: Array, lag: Array, ahead: Array, again: Array) ->
         one[:, 1:][dear] = 0.0
 
 
-def _usable(doing: Doing, step_s: float) -> Array:
+def _usable(doing: ChangeEffect, step_s: float) -> Array:
     """Seconds that a stretch trains in its first step, its second..., until it is no longer young."""
     young = max(YOUNG, int(np.ceil(doing.pause_s / step_s)) + 1)
     lost = doing.pause_s or min(doing.start_s, step_s)

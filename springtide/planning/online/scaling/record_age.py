@@ -13,7 +13,7 @@ MOST = 256
 
 
 @dataclass(slots=True)
-class Ends:
+class PartitionEnds:
     """Of one partition."""
 
     times: list[float] = field(default_factory=list)

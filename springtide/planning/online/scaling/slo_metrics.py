@@ -1,8 +1,9 @@
 """Pure. How well a job keeps up with its stream, in the four figures of Kale's section 4.1.
 
 In: how late training was, how many workers there were and whether it stood still, by equal steps (`measure`: the
-simulator) or piece by piece as time goes by (`Kept.then`: a master). Out: `Kept`, which two such stretches add up to.
-Lag is the time from append to trained of what is trained now; seconds come in, the figures are in the paper's units.
+simulator) or piece by piece as time goes by (`Kept.then`: a master). Out: `SloSums`, which two such stretches add up
+to. Lag is the time from append to trained of what is trained now; seconds come in, the figures are in the paper's
+units.
 """
 
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ MINUTE_S, HOUR_S = 60.0, 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
+class SloSums:
     """A stretch of time, in sums: they add up."""
 
     seconds: float = 0.0
@@ -54,8 +55,8 @@ class Kept:
         """The paper's GPU hours."""
         return self.worker_s / HOUR_S
 
-    def __add__(self, other: "Kept") -> "Kept":
-        return Kept(
+    def __add__(self, other: "SloSums") -> "SloSums":
+        return SloSums(
             seconds=self.seconds + other.seconds,
             violated_s=self.violated_s + other.violated_s,
             lag_s2=self.lag_s2 + other.lag_s2,
@@ -63,13 +64,15 @@ class Kept:
             worker_s=self.worker_s + other.worker_s,
         )
 
-    def then(self, seconds: float, *, lag_s: float, workers: float, down: bool = False, slo_s: float = SLO_S) -> "Kept":
+    def then(
+        self, seconds: float, *, lag_s: float, workers: float, down: bool = False, slo_s: float = SLO_S
+    ) -> "SloSums":
         """Some more time, through which all of this was so."""
         if not seconds >= 0 or not lag_s >= 0 or not workers >= 0:
             raise errors.BadInput(
                 f"{seconds:g} s with a lag of {lag_s:g} s and {workers:g} workers: wanted nothing below 0"
             )
-        return self + Kept(
+        return self + SloSums(
             seconds=seconds,
             violated_s=seconds * (lag_s > slo_s),
             lag_s2=seconds * lag_s,
@@ -85,12 +88,12 @@ def measure(
     *,
     step_s: float,
     slo_s: float = SLO_S,
-) -> Kept:
+) -> SloSums:
     """A whole run by equal steps: what holds at each."""
     if len(lag_s) != len(workers) or (down is not None and len(down) != len(lag_s)):
         lengths = f"{len(lag_s)} lags, {len(workers)} numbers of workers, {'-' if down is None else len(down)} pauses"
         raise errors.BadInput(f"{lengths}: wanted one of each for every step")
-    return Kept(
+    return SloSums(
         seconds=len(lag_s) * step_s,
         violated_s=float(np.count_nonzero(lag_s > slo_s)) * step_s,
         lag_s2=float(lag_s.sum()) * step_s,

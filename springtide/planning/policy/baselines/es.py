@@ -11,7 +11,7 @@ from springtide.domain.plan.plan import Decision
 from springtide.domain.plan.view import ClusterView, JobView
 from springtide.domain.spec.planning_config import PlanningConfig
 from springtide.planning.perf_model import measurements
-from springtide.planning.perf_model.measurements import Measured
+from springtide.planning.perf_model.measurements import ShapeSpeed
 from springtide.planning.policy.baselines import starts
 
 
@@ -30,7 +30,7 @@ def es(view: ClusterView, config: PlanningConfig) -> Decision:
     return starts.each(view, "workers by steps", step)
 
 
-def _next(job: JobView, here: Measured, config: PlanningConfig) -> starts.Step:
+def _next(job: JobView, here: ShapeSpeed, config: PlanningConfig) -> starts.Step:
     others = [one for one in measurements.by_shape(job) if same_but_workers(one, here)]
     fewer = max((one for one in others if one.shape.workers < here.shape.workers), key=_workers, default=None)
     more = min((one for one in others if one.shape.workers > here.shape.workers), key=_workers, default=None)
@@ -44,17 +44,17 @@ def _next(job: JobView, here: Measured, config: PlanningConfig) -> starts.Step:
     return starts.plan(job, grown, f"{config.steps.workers} workers more: they paid so far", config, gain=bet)
 
 
-def same_but_workers(one: Measured, other: Measured) -> bool:
+def same_but_workers(one: ShapeSpeed, other: ShapeSpeed) -> bool:
     """Whether the two differ in their number of workers only."""
     return replace(one.shape, workers=1) == replace(other.shape, workers=1) and one.shape != other.shape
 
 
-def efficiency(fewer: Measured, more: Measured) -> float:
+def efficiency(fewer: ShapeSpeed, more: ShapeSpeed) -> float:
     """What a new worker brought, as a part of what an old one did."""
     new = (more.throughput - fewer.throughput) / (more.shape.workers - fewer.shape.workers)
     old = fewer.throughput / fewer.shape.workers
     return new / old if old > 0 else math.inf
 
 
-def _workers(one: Measured) -> int:
+def _workers(one: ShapeSpeed) -> int:
     return one.shape.workers

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from springtide.domain.data.online_view import TrafficOutlook
-from springtide.planning.online.capacity.capacity_model import Seen
+from springtide.planning.online.capacity.capacity_model import CapacitySample
 
 
 class MaduSettings(NamedTuple):
@@ -21,7 +21,7 @@ class MaduSettings(NamedTuple):
     """Seconds between two plans, each for the highest traffic of its period and the change before it."""
 
 
-def slope(seen: Sequence[Seen]) -> float:
+def slope(seen: Sequence[CapacitySample]) -> float:
     """Samples a second of a worker, by least squares through nothing."""
     return sum(one.workers * one.throughput for one in seen) / sum(one.workers**2 for one in seen)
 

@@ -18,7 +18,7 @@ from springtide.domain.plan.view import ClusterView, JobView
 from springtide.domain.spec.planning_config import PlanningConfig
 from springtide.planning.candidates import clamp
 from springtide.planning.perf_model import measurements
-from springtide.planning.perf_model.measurements import Measured
+from springtide.planning.perf_model.measurements import ShapeSpeed
 from springtide.planning.policy.baselines import starts
 
 FEWEST = 3
@@ -73,8 +73,8 @@ def _steps(now: Shape, workers: int, servers: int, *, together: bool) -> list[Sh
 
 def _by_model(
     job: JobView,
-    here: Measured,
-    seen: Sequence[Measured],
+    here: ShapeSpeed,
+    seen: Sequence[ShapeSpeed],
     steps: Sequence[Shape],
     config: PlanningConfig,
     *,
@@ -92,7 +92,7 @@ def _by_model(
     return starts.plan(job, steps[best], reason, config, gain=gains[best])
 
 
-def fit(seen: Sequence[Measured]) -> tuple[float, float, float, float]:
+def fit(seen: Sequence[ShapeSpeed]) -> tuple[float, float, float, float]:
     """a, b, c, d from speeds by shape: w / speed is linear in them."""
     from scipy import optimize
 

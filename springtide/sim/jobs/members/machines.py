@@ -20,14 +20,14 @@ from springtide.sim.jobs.members.master_connection import Wire
 class Program(Protocol):
     """What a process runs."""
 
-    async def run(self, process: "Process") -> int: ...
+    async def run(self, process: "VirtualProcess") -> int: ...
 
     def ask_to_end(self) -> bool: ...
 
     def killed(self) -> None: ...
 
 
-class Process:
+class VirtualProcess:
     """One life."""
 
     def __init__(
@@ -117,7 +117,7 @@ class Machines:
         self._exits: list[RoleExit] = []
         self.pending: dict[Life, WantedRole] = {}
         """Wanted, and on their way."""
-        self.processes: dict[Life, Process] = {}
+        self.processes: dict[Life, VirtualProcess] = {}
         """That run now."""
         self.status: messages.JobStatus | None = None
         self.lost = 0
@@ -128,7 +128,7 @@ class Machines:
         """Cores of all that run, or are on their way."""
         return sum(one.cpu for one in self.processes.values()) + sum(one.cpu or 1.0 for one in self.pending.values())
 
-    def living(self, kind: RoleKind) -> list[Process]:
+    def living(self, kind: RoleKind) -> list[VirtualProcess]:
         return [self.processes[life] for life in sorted(self.processes) if life.role.kind is kind]
 
     async def attend(self) -> messages.JobStatus:
@@ -201,4 +201,6 @@ class Machines:
             self._exits.append(how)
             self._news.set()
 
-        self.processes[life] = Process(wanted, next(self._pids), self._program(wanted), self._wire(str(life)), ended)
+        self.processes[life] = VirtualProcess(
+            wanted, next(self._pids), self._program(wanted), self._wire(str(life)), ended
+        )

@@ -70,7 +70,7 @@ class PagedJournal(Journal):
         tried.set_result(True)
 
 
-class Told(EventLog):
+class MemoryEventLog(EventLog):
     """A story that is kept in memory, by virtual time."""
 
     def __init__(self, clock: Callable[[], float], keep: Callable[[str], bool] = lambda kind: True) -> None:
@@ -92,7 +92,7 @@ class Masters:
         self,
         spec: JobSpec,
         folder: pathlib.Path,
-        story: Told,
+        story: MemoryEventLog,
         check: Callable[[JobRecord], None],
         adviser: Adviser | None = None,
     ) -> None:

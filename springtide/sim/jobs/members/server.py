@@ -17,10 +17,10 @@ from springtide.domain.core.roles import Placement, Role, RoleKind
 from springtide.rpc.messages import messages
 from springtide.server import checkpoints, recovery, slot_loads
 from springtide.sim.jobs import counting_oracle
-from springtide.sim.jobs.members.machines import Process
-from springtide.sim.jobs.members.slot_migration import Moving
-from springtide.sim.jobs.network import Answer, Network, Push
-from springtide.sim.jobs.step_time import ROW_BYTES, Pace
+from springtide.sim.jobs.members.machines import VirtualProcess
+from springtide.sim.jobs.members.slot_migration import SlotHandover
+from springtide.sim.jobs.network import Network, Push, PushReply
+from springtide.sim.jobs.step_time import ROW_BYTES, StepTime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ class VirtualServer:
         incarnation: int,
         keys: counting_oracle.Keys,
         network: Network,
-        pace: Pace,
+        pace: StepTime,
         disks: Disks,
         chance: random.Random,
     ) -> None:
@@ -56,17 +56,17 @@ class VirtualServer:
         self.store = counting_oracle.new_store(keys.shape[1])
         self.gates: dict[int, None] = {}
         """Slots that it serves."""
-        self._parts: dict[tuple[int, ...], counting_oracle.Part] = {}
+        self._parts: dict[tuple[int, ...], counting_oracle.SlotPart] = {}
         self.hurried = self.knows_slots = False
         self.alive = True
-        self.moving = Moving(self)
-        self.process: Process | None = None
+        self.moving = SlotHandover(self)
+        self.process: VirtualProcess | None = None
         self._over = asyncio.Event()
         self._placed = self._fenced = False
         self._keys_asked = self._busy_s = 0.0
         self._learned: messages.SlotGoal | None = None
 
-    async def run(self, process: Process) -> int:
+    async def run(self, process: VirtualProcess) -> int:
         """Join, bring back what an earlier life held, serve to the end."""
         self.process, self.wire = process, process.wire
         hello = messages.JoinServer(self.role.rank, process.pid, self.incarnation)
@@ -118,25 +118,25 @@ class VirtualServer:
 
     # ---- slots ----
 
-    def apply(self, push: Push) -> Answer:
+    def apply(self, push: Push) -> PushReply:
         """Batches for the slots it has; the others are refused, with a word on whose they are."""
         part = self._part(push.covers)
         torn = counting_oracle.apply(self.store, self._keys, part, push.batches) if part.slots else frozenset()
         self._work(len(part.slots), push.batches.number)
         if len(part.slots) == len(push.covers):
-            return Answer(torn=torn)
+            return PushReply(torn=torn)
         refused = frozenset(push.covers).difference(part.slots)
         goal = self._learned
         given = {slot: self.moving.given[slot] for slot in refused if slot in self.moving.given}
         placement, addresses = (goal.placement, goal.addresses) if goal is not None else (None, ())
-        return Answer(refused, torn, given, placement, addresses)
+        return PushReply(refused, torn, given, placement, addresses)
 
-    def _part(self, covers: tuple[int, ...]) -> counting_oracle.Part:
+    def _part(self, covers: tuple[int, ...]) -> counting_oracle.SlotPart:
         """Those of the slots that are its own; mostly the same as the last time."""
         found = self._parts.get(covers)
         if found is None:
             mine = (slot for slot in covers if slot in self.gates)
-            found = self._parts[covers] = counting_oracle.Part.of(mine, self.store.slots)
+            found = self._parts[covers] = counting_oracle.SlotPart.of(mine, self.store.slots)
         return found
 
     def _work(self, slots: int, batches: int) -> None:

@@ -22,7 +22,7 @@ NAMES = itertools.count(1)  # of gifts
 AGAIN_S = 0.5  # after a target that would not have them, or could not be reached
 
 
-class Moving:
+class SlotHandover:
     """The hand-over of one server life."""
 
     def __init__(self, server: "VirtualServer") -> None:

@@ -15,10 +15,10 @@ from springtide.domain.data.leases import LeaseHolder
 from springtide.domain.data.samples import DatasetCard
 from springtide.domain.plan import profile
 from springtide.rpc.messages import messages
-from springtide.sim.jobs.counting_oracle import Batches
-from springtide.sim.jobs.members.machines import Process
-from springtide.sim.jobs.network import Answer, Network, Push
-from springtide.sim.jobs.step_time import Pace
+from springtide.sim.jobs.counting_oracle import BatchRun
+from springtide.sim.jobs.members.machines import VirtualProcess
+from springtide.sim.jobs.network import Network, Push, PushReply
+from springtide.sim.jobs.step_time import StepTime
 from springtide.sim.world.world import Speed
 from springtide.worker.input.lease_prefetch import LEAD_S, MOST, MOST_HELD
 from springtide.worker.link.lease_tracker import LeaseTracker
@@ -32,7 +32,9 @@ SECONDS = tuple(name.removesuffix("_s") for name in profile.SUM_FIELDS if name.e
 class VirtualWorker:
     """One life of a worker."""
 
-    def __init__(self, holder: LeaseHolder, card: DatasetCard, network: Network, pace: Pace, stride_s: float) -> None:
+    def __init__(
+        self, holder: LeaseHolder, card: DatasetCard, network: Network, pace: StepTime, stride_s: float
+    ) -> None:
         """`stride_s`: about so much work is done between two pushes, one batch at least."""
         self._holder, self._card, self._network, self._pace, self._stride_s = holder, card, network, pace, stride_s
         self._tracker = LeaseTracker()
@@ -50,7 +52,7 @@ class VirtualWorker:
         self._done = dict.fromkeys(SECONDS, 0.0)
         self._steps = self._samples = 0
 
-    async def run(self, process: Process) -> int:
+    async def run(self, process: VirtualProcess) -> int:
         self._process, self._wire = process, process.wire
         hello = messages.JoinWorker(self._holder.rank, process.pid, self._holder.incarnation)
         welcome = await self._wire.ask(hello)
@@ -129,7 +131,7 @@ class VirtualWorker:
         left: set[int] = set(slots)
         torn: set[int] = set()
         batch = self._card.batch_size
-        batches = Batches(shard, first, end, -(-(end - first) // batch))
+        batches = BatchRun(shard, first, end, -(-(end - first) // batch))
         while left:
             sent = [
                 (covers, self._network.send(self._address(server), Push(batches, covers)))
@@ -171,7 +173,7 @@ class VirtualWorker:
     def _address(self, server: int) -> str:
         return self._addresses[server] if server < len(self._addresses) else ""
 
-    def _learn(self, said: Answer) -> None:
+    def _learn(self, said: PushReply) -> None:
         """A server that refuses a slot names its new owner, and requests follow."""
         if said.placement is not None and said.placement.epoch > self._epoch:
             self._epoch, self._owners = said.placement.epoch, list(said.placement.server_of_slot)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from springtide import errors
-from springtide.brain.decide.cluster_state import Council, Rules
+from springtide.brain.decide.cluster_state import BrainRules, ClusterState
 from springtide.brain.store import persistence
 from springtide.domain.core.shape import ResourceBudget
 from springtide.domain.data.data_workers import FeedShare
@@ -22,7 +22,7 @@ SMALL = ResourceBudget(cpu=100.0, memory=1e15)
 
 
 def council(capacity=SMALL, **more):
-    return Council(Rules(capacity=capacity, config=PlanningConfig(exact_seconds=0), **more))
+    return ClusterState(BrainRules(capacity=capacity, config=PlanningConfig(exact_seconds=0), **more))
 
 
 def plan(job, **more):
@@ -73,7 +73,7 @@ def test_data_workers_of_all_jobs_share_what_workers_and_servers_leave():
 
 def test_a_metric_that_nobody_knows_is_a_mistake_that_is_told_at_once():
     with pytest.raises(errors.UnknownName, match="maxtp"):
-        Council(Rules(capacity=SMALL, config=PlanningConfig(data_workers="maxpt")))
+        ClusterState(BrainRules(capacity=SMALL, config=PlanningConfig(data_workers="maxpt")))
 
 
 def test_what_was_promised_counts_until_it_is_there():

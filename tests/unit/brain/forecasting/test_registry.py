@@ -7,7 +7,7 @@ import pytest
 
 from springtide import errors
 from springtide.brain.forecasting import registry
-from springtide.brain.forecasting.forecast_process import Answer, answer, question
+from springtide.brain.forecasting.forecast_process import ForecastReply, answer, question
 from springtide.rpc.transport import frames
 from tests.unit.planning.online import traffic_made
 from tests.unit.planning.online.traffic_made import DAY
@@ -29,7 +29,7 @@ def test_an_answer_is_a_forecast_again_and_a_wrong_one_is_no_answer():
     past = traffic_made.days(9)
     said = answer(question("last-day", past, 5, ""))
     assert said.forecast(past.step_s, 5).mean == pytest.approx(past.values[-DAY : -DAY + 5])
-    for broken in (Answer(), Answer(mean=b"123"), said):
+    for broken in (ForecastReply(), ForecastReply(mean=b"123"), said):
         with pytest.raises(frames.BadFrame, match="6 were asked for"):
             broken.forecast(past.step_s, 6)
     assert answer(question(f"{__name__}:fails", past, 5, "")).failed == "RuntimeError: out of ideas"

@@ -7,8 +7,8 @@ import pytest
 
 from springtide import errors
 from springtide.brain.service import messages as counsel
-from springtide.brain.service.client import Remote
-from springtide.brain.service.failover import Either
+from springtide.brain.service.client import RemoteAdviser
+from springtide.brain.service.failover import FailoverAdviser
 from springtide.domain.plan.advice import Advice
 from springtide.domain.plan.plan import ShapePlan
 from springtide.domain.plan.view import PastJob
@@ -23,7 +23,7 @@ def advised(answer, *, epoch=3, answer_s=5.0, **more):
 
     async def ask():
         async with liar(answer, **more) as address:
-            remote = Remote(address, SECRET, answer_s=answer_s)
+            remote = RemoteAdviser(address, SECRET, answer_s=answer_s)
             try:
                 return await remote.advise(views.running(), epoch=epoch, now=1.0)
             finally:
@@ -33,7 +33,7 @@ def advised(answer, *, epoch=3, answer_s=5.0, **more):
 
 
 def says(reply):
-    return lambda call: frames.pack(counsel.Return(call.id, reply))
+    return lambda call: frames.pack(counsel.BrainReturn(call.id, reply))
 
 
 def raw(body):
@@ -99,7 +99,7 @@ def test_an_answer_to_another_question_is_an_error_of_ours():
 
 def test_an_answer_with_another_number_is_no_answer():
     with pytest.raises(errors.BrainUnreachable, match="no answer within"):
-        advised(lambda call: frames.pack(counsel.Return(call.id + 1, messages.Ok())), answer_s=-1.8)
+        advised(lambda call: frames.pack(counsel.BrainReturn(call.id + 1, messages.Ok())), answer_s=-1.8)
 
 
 def test_silence_ends():
@@ -121,7 +121,7 @@ def test_a_refusal_is_the_error_it_names():
 
 def test_an_address_that_is_none_is_said_at_once():
     with pytest.raises(errors.BadInput, match="wanted host:port"):
-        Remote("nowhere", SECRET)
+        RemoteAdviser("nowhere", SECRET)
 
 
 class Own:
@@ -160,7 +160,7 @@ class Brain(Own):
 
 def test_while_the_brain_is_away_the_job_plans_by_itself_and_asks_again_less_and_less_often():
     brain, own = Brain(), Own()
-    either = Either(brain, own)
+    either = FailoverAdviser(brain, own)
 
     async def run():
         async def ask(now):
@@ -193,5 +193,5 @@ def test_a_brain_that_does_not_answer_at_the_end_of_a_job_leaves_time_to_remembe
 
     monkeypatch.setattr("springtide.brain.service.failover.REMEMBER_S", 0.01)
     own = Own()
-    asyncio.run(Either(Silent(), own).conclude(PastJob(name="job", shape=views.shape())))
+    asyncio.run(FailoverAdviser(Silent(), own).conclude(PastJob(name="job", shape=views.shape())))
     assert own.past

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from springtide import errors
-from springtide.brain.service.embedded import Embedded
+from springtide.brain.service.embedded import EmbeddedAdviser
 from springtide.domain.core.stages import PlanningStage
 from springtide.domain.plan.plan import Decision, ShapePlan, nothing
 from springtide.domain.plan.view import PastJob
@@ -19,7 +19,7 @@ CONFIG = PlanningConfig(exact_seconds=0)
 
 @asynccontextmanager
 async def embedded(url, config=CONFIG):
-    brain = Embedded(str(url), config, views.AMPLE)
+    brain = EmbeddedAdviser(str(url), config, views.AMPLE)
     try:
         yield brain
     finally:

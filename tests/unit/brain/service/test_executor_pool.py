@@ -9,8 +9,8 @@ import pytest
 
 from springtide import errors
 from springtide.brain.service import child_process
-from springtide.brain.service.executor import Task
-from springtide.brain.service.executor_pool import Pool
+from springtide.brain.service.executor import PolicyQuery
+from springtide.brain.service.executor_pool import ExecutorPool
 from springtide.domain.plan.plan import nothing
 from springtide.domain.spec.planning_config import PlanningConfig
 from tests.unit.planning import views
@@ -42,7 +42,7 @@ def prints(view, config):
 
 @contextlib.asynccontextmanager
 async def pool(executors):
-    found = Pool()
+    found = ExecutorPool()
     try:
         await found.resize(executors)
         yield found
@@ -51,7 +51,9 @@ async def pool(executors):
 
 
 def task(policy, name="job"):
-    return Task(f"{HERE}:{policy}" if policy in globals() else policy, views.cluster(views.waiting(name)), CONFIG)
+    return PolicyQuery(
+        f"{HERE}:{policy}" if policy in globals() else policy, views.cluster(views.waiting(name)), CONFIG
+    )
 
 
 def test_tasks_are_done_and_a_killed_executors_task_is_done_by_another(tmp_path):

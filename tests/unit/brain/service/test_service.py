@@ -7,9 +7,9 @@ import signal
 import pytest
 
 from springtide import errors
-from springtide.brain.decide.cluster_state import Rules
+from springtide.brain.decide.cluster_state import BrainRules
 from springtide.brain.service import messages
-from springtide.brain.service.service import Service
+from springtide.brain.service.service import BrainService
 from springtide.domain.plan.view import PastJob
 from tests.unit.brain.serving_here import SECRET, brain, master
 from tests.unit.planning import views
@@ -48,10 +48,10 @@ def test_two_masters_share_one_cluster_and_a_new_brain_keeps_the_promises(tmp_pa
             assert [past.name for past in recalled.jobs] == ["train"]
             advice = await a.advise(views.running(plan.shape, name="train"), epoch=1, now=30.0)
             assert advice.why and (await a.ask(messages.Inspect())).jobs[0].promised is None
-            await a.ask(messages.Staff(2))
+            await a.ask(messages.ResizeExecutors(2))
             assert (await a.ask(messages.Inspect())).executors == 2
             with pytest.raises(errors.BadInput, match="300 executors"):
-                await a.ask(messages.Staff(300))
+                await a.ask(messages.ResizeExecutors(300))
 
     asyncio.run(second(asyncio.run(first())))
 
@@ -67,11 +67,11 @@ def test_two_brains_do_not_serve_from_one_folder(tmp_path):
 
 
 def test_who_does_not_know_the_secret_is_turned_away(tmp_path):
-    from springtide.brain.service.client import Remote
+    from springtide.brain.service.client import RemoteAdviser
 
     async def ask():
         async with brain(tmp_path) as service:
-            stranger = Remote(service.address, SECRET)
+            stranger = RemoteAdviser(service.address, SECRET)
             with pytest.raises(errors.BrainUnreachable, match="wrong secret"):
                 await stranger.advise(views.waiting(), epoch=0, now=0.0)
 
@@ -80,7 +80,7 @@ def test_who_does_not_know_the_secret_is_turned_away(tmp_path):
 
 def test_what_cannot_be_written_down_once_is_written_down_later():
     async def run():
-        service, tries, written = Service(Rules(capacity=views.AMPLE), None, None), [], asyncio.Event()
+        service, tries, written = BrainService(BrainRules(capacity=views.AMPLE), None, None), [], asyncio.Event()
 
         async def write_down():
             tries.append(1)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from springtide import errors
-from springtide.brain.decide.cluster_state import Live
+from springtide.brain.decide.cluster_state import LiveJobView
 from springtide.brain.decide.triggers import Administrator
 from springtide.brain.store import migrate, persistence, rows, schema, store
 from springtide.domain.plan.view import PastJob
@@ -47,7 +47,7 @@ def opened(path):
 def test_what_is_remembered_is_read_back(opened):
     opened.remember(past())
     opened.remember(past("deep", finished=False, ended_at=2000.0, shape=None, throughput=None, facts=None))
-    assert opened.history() == store.History(
+    assert opened.history() == store.StoredHistory(
         jobs=(past(), past("deep", finished=False, ended_at=2000.0, shape=None, throughput=None, facts=None))
     )
     assert opened.count() == 2
@@ -158,7 +158,7 @@ def test_garbage_in_the_file_is_skipped_and_counted(path, opened):
                 (at, shape),
             )
         file.execute("UPDATE past_jobs SET shape = CAST(x'ff7b' AS TEXT) WHERE name = 'bad' AND ended_at = 0")
-    assert opened.history() == store.History(jobs=(past(),), unreadable=4)
+    assert opened.history() == store.StoredHistory(jobs=(past(),), unreadable=4)
 
 
 def test_a_job_that_no_database_could_hold_is_refused(opened):
@@ -259,6 +259,6 @@ def test_one_brain_at_a_time_serves_from_a_database(path):
 
 
 def test_one_job_with_a_number_that_no_column_holds_is_refused_by_name():
-    live = Live(view=views.running(), epoch=2**63, seen_at=0.0, administrator=Administrator("job", period_s=1.0))
+    live = LiveJobView(view=views.running(), epoch=2**63, seen_at=0.0, administrator=Administrator("job", period_s=1.0))
     with pytest.raises(errors.BadInput, match="epoch 9223372036854775808"):
         persistence.row_of(live)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from springtide.domain.plan.profile import Profile, TimingSum
 from springtide.domain.spec.planning_config import PlanningConfig
 from springtide.planning.perf_model import core_speed, equations, fit
-from springtide.planning.perf_model.core_speed import Pace
+from springtide.planning.perf_model.core_speed import CoreSpeed
 from springtide.planning.perf_model.equations import Coefficients
 from springtide.planning.policy import registry
 from springtide_lab.bench.control import fit as fit_bench
@@ -17,7 +17,7 @@ from springtide_lab.bench.core.quota_job import Taken
 TRUE = Coefficients(grad=2e-5, upd=2e-3, sync=1.0, emb=5e-9, beta=1e-3)
 
 
-FREE = Pace(worker=1e9, server=1e9)
+FREE = CoreSpeed(worker=1e9, server=1e9)
 """Cores that are worth so much bind nobody."""
 
 
@@ -61,7 +61,7 @@ def test_a_job_that_keeps_to_the_equations_is_foretold_exactly():
 
 def test_shapes_whose_cores_are_all_busy_are_foretold_by_what_a_core_is_worth():
     tried = configurations()
-    taken = planted(tried, pace=Pace(worker=20_000.0, server=90_000.0))
+    taken = planted(tried, pace=CoreSpeed(worker=20_000.0, server=90_000.0))
     (goal,) = fit_bench.judge(tried, taken).goals
     assert goal.value < 0.05 and goal.met
 
@@ -70,7 +70,7 @@ def test_roles_that_are_seen_to_use_more_than_their_quota_are_foretold_as_well()
     tried = configurations()
     taken = [
         replace(one, worker_used=1.1 * one.worker_used, server_used=1.1 * one.server_used)
-        for one in planted(tried, pace=Pace(worker=20_000.0, server=90_000.0))
+        for one in planted(tried, pace=CoreSpeed(worker=20_000.0, server=90_000.0))
     ]
     (goal,) = fit_bench.judge(tried, taken).goals
     assert goal.value < 0.06, "0.1, if a core counted by what was used"
@@ -99,7 +99,7 @@ def test_configurations_leave_some_of_two_cores_to_others():
 def test_the_cluster_of_bench_plan_is_measured_well_enough_to_be_planned_for():
     view = plan.cluster(12, seed=3)
     models = fit.fit_many([(job.profiles, job.facts) for job in view.jobs])
-    assert all(isinstance(model, fit.Fitted) for model in models)
+    assert all(isinstance(model, fit.FittedModel) for model in models)
     took = plan.one(view)
     assert took.jobs == 12 and took.decision_s > 0 and took.plans > 0
 

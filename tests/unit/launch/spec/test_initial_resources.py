@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from springtide import errors
-from springtide.brain.service.embedded import Embedded
+from springtide.brain.service.embedded import EmbeddedAdviser
 from springtide.domain.core.shape import UNBOUNDED, Shape
 from springtide.domain.core.stages import PlanningStage
 from springtide.domain.plan.capacity import PlatformCapacity
@@ -138,7 +138,7 @@ def test_a_job_begins_as_jobs_like_it_ended(tmp_path):
     )
 
     async def remember():
-        brain = Embedded(history, begun.planning.config, UNBOUNDED)
+        brain = EmbeddedAdviser(history, begun.planning.config, UNBOUNDED)
         await brain.conclude(past)
         await brain.close()
 

@@ -108,7 +108,7 @@ def test_memory_is_needed_only_where_it_has_limits():
 
     class Ahead(Quiet):
         ahead = (
-            oom.Forecast(
+            oom.MemoryForecast(
                 server=0, law="steady", static=90.0, live_at_end=900.0, peak=0, limit=1, until=1, crosses_at=None
             ),
         )

@@ -22,7 +22,7 @@ from springtide.master.autoscale.stream_stats import StreamStats
 from springtide.master.core import waiters
 from springtide.master.core.context import MasterContext
 from springtide.master.core.record import JobRecord
-from springtide.planning.online.forecast.traffic import Forecast
+from springtide.planning.online.forecast.traffic import RateForecast
 from springtide.planning.online.scaling import decision
 from springtide.rpc.messages.messages import MemberReport
 from springtide.telemetry.logs import RunFiles
@@ -42,7 +42,7 @@ class Says:
     async def forecast(self, history, steps, *, at):
         self.asked += 1
         mean = np.full(steps, history.values[-1])
-        return Forecast(
+        return RateForecast(
             step_s=history.step_s, mean=mean, low=mean, high=2 * mean, member="a test", why="as the last step"
         )
 

@@ -3,7 +3,7 @@
 from springtide.domain.core.roles import Life, Role, RoleKind
 from springtide.domain.data.streams import PartitionView, StreamUse
 from springtide.master.autoscale.stream_stats import StreamStats
-from springtide.planning.online.capacity.measurements import Work
+from springtide.planning.online.capacity.measurements import WorkerWork
 
 WALL = 1_000_000.0
 ONE, TWO = Role(RoleKind.WORKER, 0), Role(RoleKind.WORKER, 1)
@@ -57,8 +57,8 @@ def test_workers_are_measured_over_the_time_in_which_they_were_there():
         if at > 7:
             streams.heard(TWO, 0, use(records=50 * at, busy_s=1.0 * at), at=float(at))
         streams.look([first, second], at=float(at))
-    assert streams.works(5.0, [first, second], at=10.0) == {0: Work(500, 2.5, 2.5)}
-    assert streams.works(2.0, [first, second], at=10.0)[1] == Work(100, 2.0, 0)
+    assert streams.works(5.0, [first, second], at=10.0) == {0: WorkerWork(500, 2.5, 2.5)}
+    assert streams.works(2.0, [first, second], at=10.0)[1] == WorkerWork(100, 2.0, 0)
     assert streams.works(60.0, [first], at=10.0) == {}
 
 

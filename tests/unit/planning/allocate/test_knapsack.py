@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from springtide.planning.allocate import ilp, knapsack
-from springtide.planning.allocate.knapsack import Limits
+from springtide.planning.allocate.knapsack import KnapsackCapacity
 from springtide_lab.bench.control import plan
 
 
@@ -35,7 +35,7 @@ def instances(draw):
         order = np.argsort(cost, kind="stable")
         rows.append((value, cost[order], cpu[order], memory[order]))
         scale.append(draw(st.sampled_from([-3.0, 0.0, 0.7])))
-    limits = Limits(cpu=draw(st.integers(0, 40)), memory=draw(st.integers(0, 40)))
+    limits = KnapsackCapacity(cpu=draw(st.integers(0, 40)), memory=draw(st.integers(0, 40)))
     return knapsack.options_of(rows, np.array(scale)), limits
 
 
@@ -77,7 +77,7 @@ def test_an_exact_answer_that_does_not_come_in_time_leaves_the_greedy_one_and_wh
 
 def test_where_there_is_enough_for_all_each_has_its_best():
     rows = [(np.array([0.0, 5.0]), np.array([1.0, 2.0]), np.array([1.0, 2.0]), np.array([1.0, 2.0]))] * 3
-    found = ilp.allot(knapsack.options_of(rows, np.zeros(3)), Limits(cpu=6, memory=6), ilp.Effort())
+    found = ilp.allot(knapsack.options_of(rows, np.zeros(3)), KnapsackCapacity(cpu=6, memory=6), ilp.Effort())
     assert list(found.taken) == [1, 1, 1]
     assert found.gap == 0.0
 
@@ -85,8 +85,8 @@ def test_where_there_is_enough_for_all_each_has_its_best():
 def test_a_job_that_outweighs_the_others_by_far_is_served_first_and_the_rest_share_what_is_left():
     rows = [(np.array([0.0, 5.0]), np.array([1.0, 3.0]), np.array([1.0, 3.0]), np.zeros(2))] * 3
     options = knapsack.options_of(rows, np.array([-900.0, 0.0, -400.0]))
-    assert list(knapsack.greedy(options, Limits(cpu=5, memory=0))) == [0, 1, 0]
-    assert list(knapsack.greedy(options, Limits(cpu=7, memory=0))) == [0, 1, 1]
+    assert list(knapsack.greedy(options, KnapsackCapacity(cpu=5, memory=0))) == [0, 1, 0]
+    assert list(knapsack.greedy(options, KnapsackCapacity(cpu=7, memory=0))) == [0, 1, 1]
 
 
 def test_thousands_of_jobs_are_shared_out_with_a_bound_on_what_was_missed():
@@ -97,7 +97,7 @@ def test_thousands_of_jobs_are_shared_out_with_a_bound_on_what_was_missed():
         speed = np.sort(cpu / (cpu + generator.uniform(5, 100)))
         rows.append((speed - speed[0], cpu, cpu, cpu * 2))
     options = knapsack.options_of(rows, np.zeros(2_000))
-    limits = Limits(cpu=60_000.0, memory=200_000.0)
+    limits = KnapsackCapacity(cpu=60_000.0, memory=200_000.0)
     found = ilp.allot(options, limits, ilp.Effort(seconds=0.0))
     assert limits.hold(*options.used(found.taken))
     assert found.gap < 0.002

@@ -14,7 +14,7 @@ from springtide.domain.core.roles import RoleKind
 from springtide.domain.core.shape import GIB, MemoryNeed, Prices, ResourceBudget, Shape, ShapeBounds, cost
 from springtide.domain.plan.view import LaunchTime
 from springtide.planning.candidates import grids, nsga2, pareto, switch_cost
-from springtide.planning.candidates.query import Ask
+from springtide.planning.candidates.query import FrontQuery
 from springtide.planning.perf_model import equations
 from springtide.planning.perf_model.equations import Coefficients, Shapes
 from springtide.planning.perf_model.shape_columns import columns
@@ -95,7 +95,7 @@ def test_the_front_is_that_of_brute_force(
     bounds = ShapeBounds(
         least=replace(LEAST, server_memory=least_server), most=MOST, quota=ResourceBudget(cpu=quota, memory=memory)
     )
-    ask = Ask(
+    ask = FrontQuery(
         coefficients=coefficients,
         facts=FACTS,
         bounds=bounds,
@@ -180,7 +180,7 @@ def test_a_space_too_large_to_be_listed_is_made_coarser_without_the_extra(monkey
 @pytest.mark.extra("pymoo")
 @pytest.mark.filterwarnings("ignore")
 def test_evolution_finds_nothing_that_the_whole_list_does_not_equal_or_beat():
-    ask = Ask(
+    ask = FrontQuery(
         coefficients=TRUE,
         facts=FACTS,
         bounds=BOUNDS,
@@ -238,7 +238,7 @@ def drawn(random):
     quota = ResourceBudget(
         cpu=float(random.choice([60.0, 200.0, math.inf])), memory=float(random.choice([300 * GIB, math.inf]))
     )
-    return Ask(
+    return FrontQuery(
         coefficients=Coefficients(
             grad=float(random.uniform(0, 1e-3)),
             upd=float(random.uniform(0, 0.05)),

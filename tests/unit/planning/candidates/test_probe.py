@@ -8,7 +8,7 @@ from springtide.domain.core.shape import GIB, MemoryNeed, Shape, ShapeBounds
 from springtide.planning.candidates import grids, probe
 from springtide.planning.perf_model import fit
 from springtide.planning.perf_model.equations import Coefficients
-from springtide.planning.perf_model.fit import Fitted
+from springtide.planning.perf_model.fit import FittedModel
 from tests.unit.planning.planted import FACTS, SHAPES, profile, profiles
 
 LEAST = Shape(workers=1, servers=1, worker_cpu=1.0, server_cpu=1.0)
@@ -30,7 +30,7 @@ def test_probing_as_told_makes_everything_clear_within_a_few_probes():
         fitted = fit.fit(measured, FACTS)
         measured.append(profile(probe.next_probe(fitted, BOUNDS).shape, timed=False))
     fitted = fit.fit(measured, FACTS)
-    assert isinstance(fitted, Fitted) and fitted.unclear == ()
+    assert isinstance(fitted, FittedModel) and fitted.unclear == ()
 
 
 def test_a_probe_has_the_memory_that_the_job_needs():

@@ -5,10 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from springtide.planning.guards import cache_benefit
-from springtide.planning.guards.cache_benefit import Measured, Risk
+from springtide.planning.guards.cache_benefit import CacheMeasurement, CrashRisk
 
-RISK = Risk(workers=4, deaths=0, watched_s=600.0, checkpoint_s=30.0, saved_once=True, return_s=10.0)
-BUSY = Measured(
+RISK = CrashRisk(workers=4, deaths=0, watched_s=600.0, checkpoint_s=30.0, saved_once=True, return_s=10.0)
+BUSY = CacheMeasurement(
     step_s=0.1,
     waited_s=0.06,
     trips_s=0.002,
@@ -87,7 +87,7 @@ def test_a_worker_is_thought_to_die_once_a_month_until_something_is_seen():
 
 
 def test_a_cache_is_kept_where_steps_became_shorter_by_more_than_deaths_cost():
-    assert cache_benefit.keep(0.1, 0.08, RISK, "sums") == cache_benefit.Verdict(
+    assert cache_benefit.keep(0.1, 0.08, RISK, "sums") == cache_benefit.CacheVerdict(
         True, "a step took 100.0 ms without a cache and 80.0 ms with it; sums"
     )
     assert not cache_benefit.keep(0.1, 0.101, RISK, "").on

@@ -4,11 +4,13 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from springtide.planning.guards import grant_release
-from springtide.planning.guards.grant_release import Extra, eased
+from springtide.planning.guards.grant_release import ServerGrant, eased
 
 
-def extra(limit: float = 4.0, usual: float = 1.0, most: float = 0.5, watched_s: float = grant_release.CALM_S) -> Extra:
-    return Extra(limit=limit, usual=usual, most=most, watched_s=watched_s)
+def extra(
+    limit: float = 4.0, usual: float = 1.0, most: float = 0.5, watched_s: float = grant_release.CALM_S
+) -> ServerGrant:
+    return ServerGrant(limit=limit, usual=usual, most=most, watched_s=watched_s)
 
 
 def test_a_server_that_needs_no_more_than_others_gets_what_they_have():

@@ -7,17 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from springtide.planning.guards import growth
-from springtide.planning.guards.growth import Seen
+from springtide.planning.guards.growth import RowCount
 
 points = some.lists(some.tuples(some.floats(1, 1e6), some.floats(0, 1e6)), min_size=1, max_size=20).map(
     lambda pairs: [
-        Seen(float(sum(p[0] for p in pairs[: i + 1])), sum(p[1] for p in pairs[: i + 1])) for i in range(len(pairs))
+        RowCount(float(sum(p[0] for p in pairs[: i + 1])), sum(p[1] for p in pairs[: i + 1])) for i in range(len(pairs))
     ]
 )
 
 
 def seen(rows_after, upto, count=24):
-    return [Seen(upto * (i + 1) / count, rows_after(upto * (i + 1) / count)) for i in range(count)]
+    return [RowCount(upto * (i + 1) / count, rows_after(upto * (i + 1) / count)) for i in range(count)]
 
 
 @pytest.mark.parametrize(

@@ -5,17 +5,19 @@ from hypothesis import strategies as some
 
 from springtide.domain.spec.guard_rules import GuardRules
 from springtide.planning.guards import hot_servers
-from springtide.planning.guards.hot_servers import Cause, Pace
+from springtide.planning.guards.hot_servers import Cause, ServerPace
 
 RULES = GuardRules()
 
 
-def causes(*paces: Pace) -> list[Cause]:
+def causes(*paces: ServerPace) -> list[Cause]:
     return [verdict.cause for verdict in hot_servers.judge(paces, RULES)]
 
 
-def pace(rank: int, keys_s: float = 2e6, ns_a_key: float = 100, cpu: float = 0.5, limit: float | None = 1.0) -> Pace:
-    return Pace(rank=rank, keys_s=keys_s, ns_a_key=ns_a_key, cpu=cpu, cpu_limit=limit)
+def pace(
+    rank: int, keys_s: float = 2e6, ns_a_key: float = 100, cpu: float = 0.5, limit: float | None = 1.0
+) -> ServerPace:
+    return ServerPace(rank=rank, keys_s=keys_s, ns_a_key=ns_a_key, cpu=cpu, cpu_limit=limit)
 
 
 def test_equal_servers_are_left_alone():
@@ -98,8 +100,8 @@ def test_never_are_all_servers_hot_nor_all_slow(given_paces):
 
 def quota(
     rank: int, cpu: float = 0.5, due: float = 0.7, throttled: float = 0.0, seconds: float = 0.4
-) -> hot_servers.Quota:
-    return hot_servers.Quota(rank=rank, cpu=cpu, due=due, throttled=throttled, seconds=seconds)
+) -> hot_servers.CpuQuotaUse:
+    return hot_servers.CpuQuotaUse(rank=rank, cpu=cpu, due=due, throttled=throttled, seconds=seconds)
 
 
 def test_a_server_whose_machine_gives_it_less_than_its_due_is_slow_for_certain():

@@ -5,20 +5,20 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from springtide.planning.guards import growth, oom
-from springtide.planning.guards.oom import Reading
+from springtide.planning.guards.oom import ServerMemory
 
 MB = 2**20
 
 
 def steady(rows_a_sample: float, *, upto: float = 1e6, count: int = 12) -> growth.Growth:
     return growth.fit(
-        [growth.Seen(upto * (i + 1) / count, rows_a_sample * upto * (i + 1) / count) for i in range(count)]
+        [growth.RowCount(upto * (i + 1) / count, rows_a_sample * upto * (i + 1) / count) for i in range(count)]
     )
 
 
-def reading(live_mb: float, *, server: int = 0, limit_mb: float = 512, static_mb: float = 50) -> Reading:
+def reading(live_mb: float, *, server: int = 0, limit_mb: float = 512, static_mb: float = 50) -> ServerMemory:
     held = live_mb * 1.2 * MB
-    return Reading(server=server, live=live_mb * MB, held=held, used=held + static_mb * MB, limit=limit_mb * MB)
+    return ServerMemory(server=server, live=live_mb * MB, held=held, used=held + static_mb * MB, limit=limit_mb * MB)
 
 
 def test_growth_past_the_limit_is_seen_before_it_happens():
@@ -59,7 +59,7 @@ def test_when_the_data_is_over_no_server_is_added():
 
 
 def test_what_tables_hold_and_do_not_use_any_more_is_room():
-    emptied = Reading(server=0, live=50 * MB, held=300 * MB, used=350 * MB, limit=512 * MB)
+    emptied = ServerMemory(server=0, live=50 * MB, held=300 * MB, used=350 * MB, limit=512 * MB)
 
     assert oom.forecast(emptied, steady(1.0), samples_at_end=4e6).peak == emptied.used
 

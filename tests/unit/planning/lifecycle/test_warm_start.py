@@ -116,7 +116,7 @@ def test_garbage_in_the_history_is_skipped_and_said():
 
 
 def learned(history, similar=None, smoothing=None):
-    return warm_start.known(warm_start.Same(history), similar, smoothing).lesson
+    return warm_start.known(warm_start.SameHistory(history), similar, smoothing).lesson
 
 
 @pytest.mark.parametrize("count", [1, 20])

@@ -8,7 +8,7 @@ import pytest
 from springtide.domain.core.roles import RoleKind
 from springtide.domain.plan.profile import Profile, TimingSum
 from springtide.planning.perf_model import core_speed, fit, measurements
-from springtide.planning.perf_model.core_speed import Pace
+from springtide.planning.perf_model.core_speed import CoreSpeed
 from springtide.planning.perf_model.shape_columns import columns
 from tests.unit.planning import views
 from tests.unit.planning.views import FACTS, profile, running, shape, speed, uses
@@ -28,7 +28,7 @@ def test_a_role_that_is_seen_to_use_more_than_it_was_given_counts_by_what_it_was
 
 def test_where_nothing_is_known_of_cores_they_bound_nothing():
     pace = core_speed.pace_of(running(uses=()), 400.0)
-    assert pace == Pace()
+    assert pace == CoreSpeed()
     assert core_speed.ceiling(pace, columns([shape()]))[0] == math.inf
 
 
@@ -63,7 +63,7 @@ def test_counts_that_are_no_numbers_say_nothing():
 
 
 def test_fewer_cores_of_either_role_bound_a_shape():
-    pace = Pace(worker=10.0, server=20.0)
+    pace = CoreSpeed(worker=10.0, server=20.0)
     many = columns(
         [shape(workers=4, worker_cpu=4, servers=2, server_cpu=8), shape(workers=99, servers=1, server_cpu=1)]
     )
@@ -84,15 +84,15 @@ BOUND = [shape(workers=w, servers=1, server_cpu=1.0) for w in (8, 16, 32)]
 
 
 def test_shapes_bound_by_their_cores_do_not_mislead_the_fit():
-    pace = Pace(server=1.1 * max(speed(one) for one in FREE) / 8)
+    pace = CoreSpeed(server=1.1 * max(speed(one) for one in FREE) / 8)
     measured = [*map(profile, FREE), *(bound(one, pace) for one in BOUND)]
     other = shape(workers=12, servers=6)
-    right, misled = (fit.fit(measured, FACTS, known).predict(other) / speed(other) - 1 for known in (pace, Pace()))
+    right, misled = (fit.fit(measured, FACTS, known).predict(other) / speed(other) - 1 for known in (pace, CoreSpeed()))
     assert abs(right) < 0.02 < 0.05 < abs(misled)
 
 
 def test_where_cores_bound_everything_the_equations_allow_at_least_that():
-    pace = Pace(worker=20_000.0, server=90_000.0)
+    pace = CoreSpeed(worker=20_000.0, server=90_000.0)
     shapes = [
         shape(workers=w, servers=p, worker_cpu=a, server_cpu=b)
         for w, p, a, b in ((1, 1, 0.4, 0.2), (1, 1, 0.8, 0.1), (2, 1, 0.3, 0.05), (3, 2, 0.3, 0.2), (2, 2, 0.5, 0.1))
@@ -114,4 +114,4 @@ def by_cores(of, pace):
 def test_profiles_without_sense_are_left_out_with_any_pace():
     odd = replace(profile(shape()), timing=TimingSum(steps=3, total_s=math.nan))
     assert measurements.throughput(odd.shape, odd.timing) is None
-    assert len(fit.fit([odd, *map(profile, FREE)], FACTS, Pace(worker=views.AMPLE.cpu)).table) == len(FREE)
+    assert len(fit.fit([odd, *map(profile, FREE)], FACTS, CoreSpeed(worker=views.AMPLE.cpu)).table) == len(FREE)

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from springtide.domain.plan.profile import TimingSum
 from springtide.planning.perf_model import equations, fit
 from springtide.planning.perf_model.equations import TERMS, Coefficients
-from springtide.planning.perf_model.fit import Fitted
-from springtide.planning.perf_model.profile_table import Refused
+from springtide.planning.perf_model.fit import FittedModel
+from springtide.planning.perf_model.profile_table import RefusedProfiles
 from tests.unit.planning.planted import FACTS, SHAPES, TRUE, profile, profiles
 
 ELSEWHERE = equations.shapes(
@@ -23,7 +23,7 @@ ELSEWHERE = equations.shapes(
 @pytest.mark.parametrize("timed", [True, False])
 def test_without_noise_the_planted_coefficients_come_back(timed):
     found = fit.fit(profiles(timed=timed), FACTS)
-    assert isinstance(found, Fitted)
+    assert isinstance(found, FittedModel)
     numpy.testing.assert_allclose(found.coefficients.array, TRUE.array, rtol=1e-6)
     assert found.rmsle < 1e-8 and found.mape < 1e-8 and found.unclear == ()
     assert fit.leave_one_out(found) < 1e-6
@@ -41,7 +41,7 @@ def test_with_noise_predictions_stay_near_and_nothing_falls_below_zero(shares, d
     usual = equations.design(FACTS, equations.shapes(SHAPES)).mean(axis=0)
     true = Coefficients(**dict(zip(TERMS, (0.1 * numpy.array(shares) / usual).tolist(), strict=True)))
     found = fit.fit(profiles(true=true, deviation=deviation, windows=3, seed=seed, timed=timed), FACTS)
-    assert isinstance(found, Fitted)
+    assert isinstance(found, FittedModel)
     assert min(found.coefficients.array) >= 0
     predicted = found.predict(ELSEWHERE)
     assert numpy.isfinite(predicted).all() and (predicted > 0).all()
@@ -104,8 +104,8 @@ def test_many_jobs_at_once_are_fitted_as_each_alone():
     together = fit.fit_many(jobs)
     for (some, facts), found in zip(jobs, together, strict=True):
         alone = fit.fit(some, facts)
-        if isinstance(alone, Refused):
-            assert isinstance(found, Refused) and found.why == alone.why == "no usable profile yet"
+        if isinstance(alone, RefusedProfiles):
+            assert isinstance(found, RefusedProfiles) and found.why == alone.why == "no usable profile yet"
         else:
             numpy.testing.assert_allclose(found.predict(ELSEWHERE), alone.predict(ELSEWHERE), rtol=1e-3)
 
@@ -123,7 +123,7 @@ def test_many_jobs_at_once_are_fitted_as_each_alone():
 )
 def test_garbage_is_refused_with_a_reason(timing, why):
     refused = fit.fit([replace(profile(SHAPES[0]), timing=timing)], FACTS)
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, RefusedProfiles)
     assert refused.why == f"no usable profile: {why}" and sum(refused.dropped.values()) == 1
 
 
@@ -136,7 +136,7 @@ def test_garbage_among_good_profiles_is_left_out_and_counted():
 
 def test_totals_of_too_few_configurations_are_refused():
     refused = fit.fit(profiles(SHAPES[:2], timed=False, windows=9), FACTS)
-    assert isinstance(refused, Refused) and refused.why.startswith("2 configurations measured, wanted 3")
+    assert isinstance(refused, RefusedProfiles) and refused.why.startswith("2 configurations measured, wanted 3")
 
 
 @settings(max_examples=60, deadline=None)
@@ -152,7 +152,7 @@ def test_whatever_comes_in_a_model_or_a_refusal_comes_out(rows):
         for at, row in enumerate(rows)
     ]
     found = fit.fit(given_profiles, FACTS)
-    if isinstance(found, Fitted):
+    if isinstance(found, FittedModel):
         assert min(found.coefficients.array) >= 0
         assert numpy.isfinite(found.predict(ELSEWHERE)).all()
         assert found.why

@@ -7,7 +7,7 @@ import pytest
 
 from springtide.domain.plan.profile import TimingSum
 from springtide.planning.perf_model import equations, fit, profiles
-from springtide.planning.perf_model.profiles import Change, Reading, Spent
+from springtide.planning.perf_model.profiles import CoreSeconds, ShapeChange, WorkerReading
 from tests.unit.planning.planted import FACTS, SHAPES, TRUE
 
 TWO = replace(SHAPES[0], workers=2)
@@ -17,14 +17,14 @@ def told(worker, *, since=0.0, until=60.0, step_s=0.1, steps=0, every_s=1.0):
     """What a worker reports each second."""
     readings, at, total = [], since, 0.0
     while at <= until:
-        readings.append(Reading(at=at, worker=worker, timing=TimingSum(steps=steps, total_s=total)))
+        readings.append(WorkerReading(at=at, worker=worker, timing=TimingSum(steps=steps, total_s=total)))
         more = round(every_s / step_s)
         at, steps, total = at + every_s, steps + more, total + more * step_s
     return readings
 
 
 def test_a_steady_job_gives_a_profile_a_window():
-    found = profiles.observe([*told(0), *told(1)], [Change(at=0.0, shape=TWO)], batch=512)
+    found = profiles.observe([*told(0), *told(1)], [ShapeChange(at=0.0, shape=TWO)], batch=512)
     assert [round(profile.at) for profile in found.profiles] == [9, 19, 29, 39, 49, 59, 60]
     assert all(profile.step_s == pytest.approx(0.1) and profile.shape is TWO for profile in found.profiles)
     assert found.profiles[1].timing.steps == 200
@@ -32,14 +32,14 @@ def test_a_steady_job_gives_a_profile_a_window():
 
 
 def test_a_window_says_what_cores_were_used_in_it_where_most_of_it_was_counted():
-    counts = [Spent(at=float(at), workers=0.5 * at, servers=2.0 * at) for at in range(16, 50)]
-    found = profiles.observe([*told(0), *told(1)], [Change(at=0.0, shape=TWO)], batch=512, spent=counts).profiles
+    counts = [CoreSeconds(at=float(at), workers=0.5 * at, servers=2.0 * at) for at in range(16, 50)]
+    found = profiles.observe([*told(0), *told(1)], [ShapeChange(at=0.0, shape=TWO)], batch=512, spent=counts).profiles
     assert [one.worker_cores for one in found] == [None, None, 0.5, 0.5, 0.5, None, None]
     assert found[2].server_cores == 2.0
 
 
 def test_spans_across_a_change_of_shape_count_for_neither():
-    changes = [Change(at=0.0, shape=SHAPES[0]), Change(at=30.5, shape=replace(SHAPES[0], servers=2))]
+    changes = [ShapeChange(at=0.0, shape=SHAPES[0]), ShapeChange(at=30.5, shape=replace(SHAPES[0], servers=2))]
     readings = [*told(0, until=30.0), *told(0, since=31.0, step_s=0.05, steps=300)]
     found = profiles.observe(readings, changes, batch=512)
     assert found.dropped["spans across a change of shape"] == 1
@@ -49,18 +49,18 @@ def test_spans_across_a_change_of_shape_count_for_neither():
 
 def test_first_steps_do_not_count():
     slow = told(0, until=20.0, step_s=1.0)
-    found = profiles.observe(slow, [Change(at=0.0, shape=SHAPES[0])], batch=512)
+    found = profiles.observe(slow, [ShapeChange(at=0.0, shape=SHAPES[0])], batch=512)
     assert found.profiles == () and found.dropped["spans of a worker's first steps"] == 15
 
 
 def test_windows_without_all_workers_do_not_count():
-    found = profiles.observe([*told(0), *told(1, until=32.0)], [Change(at=0.0, shape=TWO)], batch=512)
+    found = profiles.observe([*told(0), *told(1, until=32.0)], [ShapeChange(at=0.0, shape=TWO)], batch=512)
     assert len(found.profiles) == 4 and found.dropped["windows without all workers"] == 3
 
 
 def test_a_worker_that_begins_anew_is_noticed():
     again = [*told(0, until=30.0), *told(0, since=31.0, steps=25)]
-    found = profiles.observe(again, [Change(at=0.0, shape=SHAPES[0])], batch=512)
+    found = profiles.observe(again, [ShapeChange(at=0.0, shape=SHAPES[0])], batch=512)
     assert found.dropped["spans in which a worker began anew"] == 1
     assert all(profile.step_s == pytest.approx(0.1) for profile in found.profiles)
 
@@ -77,13 +77,13 @@ def test_an_odd_window_does_not_count():
         *(replace(one, timing=one.timing + TimingSum(total_s=29.0)) for one in readings[30:]),
         *(replace(one, timing=one.timing + TimingSum(total_s=29.0)) for one in rest),
     ]
-    found = profiles.observe(readings, [Change(at=0.0, shape=SHAPES[0])], batch=512)
+    found = profiles.observe(readings, [ShapeChange(at=0.0, shape=SHAPES[0])], batch=512)
     assert found.dropped["odd windows"] >= 1
     assert all(profile.step_s == pytest.approx(0.1, rel=0.2) for profile in found.profiles)
 
 
 def test_readings_before_any_shape_say_nothing():
-    found = profiles.observe(told(0, until=5.0), [Change(at=10.0, shape=SHAPES[0])], batch=512)
+    found = profiles.observe(told(0, until=5.0), [ShapeChange(at=10.0, shape=SHAPES[0])], batch=512)
     assert found.profiles == () and found.dropped == {"spans before the first shape": 5}
 
 
@@ -91,7 +91,7 @@ def test_what_is_observed_can_be_fitted():
     readings, changes, done = [], [], TimingSum()
     for place, shape in enumerate(SHAPES):
         seconds = float(equations.step_seconds(TRUE, FACTS, shape))
-        changes.append(Change(at=100.0 * place, shape=shape))
+        changes.append(ShapeChange(at=100.0 * place, shape=shape))
         for rank in range(shape.workers):
             readings += [
                 replace(one, timing=one.timing + done)

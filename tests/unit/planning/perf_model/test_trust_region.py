@@ -15,7 +15,7 @@ def around(step):
         cpu_step=step,
         quota=ResourceBudget(cpu=2.0, memory=2**40),
     )
-    return trust_region.Around({NOW}, NOW, limits, NO_NEED)
+    return trust_region.TrustRegion({NOW}, NOW, limits, NO_NEED)
 
 
 def test_sizes_go_by_the_steps_of_the_bounds_where_they_have_some():

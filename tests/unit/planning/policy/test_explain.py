@@ -9,7 +9,7 @@ import pytest
 
 from springtide.domain.core.shape import ResourceBudget
 from springtide.domain.plan.plan import nothing
-from springtide.planning.perf_model.fit import Fitted
+from springtide.planning.perf_model.fit import FittedModel
 from springtide.planning.policy import explain, registry
 from springtide.telemetry import planner_views
 
@@ -25,7 +25,7 @@ def shown():
 def test_the_chosen_shape_and_the_one_that_runs_are_among_the_options_and_marked(shown):
     decision = registry.load("springtide")(shown.view, shown.config)
     (one,) = explain.outlooks(shown.view, shown.config, decision)
-    assert isinstance(one.model, Fitted)
+    assert isinstance(one.model, FittedModel)
     (chosen,) = [each for each in one.options if each.chosen]
     (now,) = [each for each in one.options if each.now]
     assert chosen.shape == decision.plans[0].shape
@@ -55,7 +55,7 @@ def test_options_stay_within_the_cluster_and_below_what_cores_can_do(shown):
 def test_a_job_that_was_not_measured_has_no_candidates_and_says_why(shown):
     bare = replace(shown.view, jobs=(replace(shown.view.jobs[0], profiles=()),))
     (one,) = explain.outlooks(bare, shown.config, nothing("only looked"))
-    assert not isinstance(one.model, Fitted)
+    assert not isinstance(one.model, FittedModel)
     assert one.why.startswith("no candidates: ")
     assert [each.now for each in one.options] == [True]
     assert one.probe is None

@@ -6,11 +6,11 @@ from collections import deque
 import pytest
 
 from springtide.domain.plan.profile import StepTiming
-from springtide.planning.guards.cache_benefit import Risk
+from springtide.planning.guards.cache_benefit import CrashRisk
 from springtide.worker.cache import auto_cache
 from springtide.worker.cache.auto_cache import CacheDecision, CacheTraffic, JobSurroundings
 
-RISK = Risk(workers=4, deaths=0, watched_s=100.0, checkpoint_s=30.0, saved_once=True, return_s=5.0)
+RISK = CrashRisk(workers=4, deaths=0, watched_s=100.0, checkpoint_s=30.0, saved_once=True, return_s=5.0)
 AROUND = JobSurroundings(risk=RISK, read_s=0.001, moved=0)
 FIRST = auto_cache.COLD + auto_cache.WATCHED  # steps of the first look
 

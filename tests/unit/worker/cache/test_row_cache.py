@@ -251,8 +251,8 @@ def test_a_group_that_finds_out_that_a_cache_pays_begins_together_and_stops_toge
     monkeypatch.setattr(
         keeping.PaperSchedule, "look", lambda self, *what: looked.append(threading.get_ident()) or plain(self, *what)
     )
-    monkeypatch.setattr(planning, "decide", lambda measured: planning.Verdict(True, "it pays"))
-    monkeypatch.setattr(planning, "keep", lambda before, after, risk, sums: planning.Verdict(False, "it does not"))
+    monkeypatch.setattr(planning, "decide", lambda measured: planning.CacheVerdict(True, "it pays"))
+    monkeypatch.setattr(planning, "keep", lambda before, after, risk, sums: planning.CacheVerdict(False, "it does not"))
     monkeypatch.setattr(planning, "LEAST_GAIN", 0.0)
     seen = {}
 

@@ -2,8 +2,8 @@
 
 In: running jobs and machines. Out: their speeds. What decides is `planning.dataworkers`. Every job is tuned first
 (`walk`): so long it holds a machine's share of cores for each trainer and as many for a first data worker; then its
-trainers keep what they need at the speed they have (`lending`). Jobs are known by what their queues show (`Fed`): the
-next cores are taken to bring what the last did, and the next round corrects that. Data workers come and go at once:
+trainers keep what they need at the speed they have (`lending`). Jobs are known by what their queues show (`FedJob`):
+the next cores are taken to bring what the last did, and the next round corrects that. Data workers come and go at once:
 they are stateless, and rounds are 30 s apart. Next: `running`.
 """
 
@@ -12,9 +12,9 @@ from dataclasses import replace
 from typing import Protocol
 
 from springtide.planning.dataworkers.cluster import allocation, core_lending, node_placement
-from springtide.planning.dataworkers.cluster.allocation import Fed, Metric, Rules
-from springtide.planning.dataworkers.cluster.core_lending import Trainers
-from springtide.planning.dataworkers.cluster.node_placement import Machine, Seat, Want
+from springtide.planning.dataworkers.cluster.allocation import CoreRules, FedJob, Metric
+from springtide.planning.dataworkers.cluster.core_lending import TrainerCores
+from springtide.planning.dataworkers.cluster.node_placement import Machine, PlacementRequest, Seat
 from springtide_lab.reproduce.goldminer.simulation.cluster import Host
 from springtide_lab.reproduce.goldminer.simulation.systems import Held, take
 from springtide_lab.reproduce.goldminer.simulation.trace import Job, Preset
@@ -35,9 +35,9 @@ class Feeding:
     """The data workers of a cluster."""
 
     def __init__(self, hosts: Sequence[Host], metric: Metric, preset: Preset, seed: int) -> None:
-        self._hosts, self._metric, self._rules, self._preset = hosts, metric, Rules(seed=seed), preset
+        self._hosts, self._metric, self._rules, self._preset = hosts, metric, CoreRules(seed=seed), preset
         self._share = preset.cpus / preset.gpus
-        self._known: dict[str, Fed] = {}
+        self._known: dict[str, FedJob] = {}
         self._walks: dict[str, Walk] = {}
         self._seats: tuple[Seat, ...] = ()
         self.moved = 0.0
@@ -62,7 +62,8 @@ class Feeding:
         if not changed and not others:
             return False
         wants = [
-            Want(job=one.job.name, cpu=given.cores[one.job.name], homes=_homes(one), size=self._share) for one in fed
+            PlacementRequest(job=one.job.name, cpu=given.cores[one.job.name], homes=_homes(one), size=self._share)
+            for one in fed
         ]
         machines = [
             Machine(name=host.name, cpu=host.cpus_free, distributed=len(host.distributed)) for host in self._hosts
@@ -90,12 +91,12 @@ class Feeding:
         if not self._new(one, now) and not tuned.end.data_workers:
             _hold(one, min(one.held[0][2], max(tuned.end.trainer_cpu - tuned.spare, self._preset.keep)))
 
-    def _trainers(self, one: Running, now: float) -> Trainers:
+    def _trainers(self, one: Running, now: float) -> TrainerCores:
         """What its trainers need; while it is tuned they keep what they began with."""
         if self._new(one, now):
-            return Trainers(one.job.gpus, one.held[0][2], lends=False)
+            return TrainerCores(one.job.gpus, one.held[0][2], lends=False)
         needs = max(self._tuned(one).end.trainer_cpu, self._preset.keep)
-        return Trainers(one.job.gpus, needs, lends=not self._preset.keep)
+        return TrainerCores(one.job.gpus, needs, lends=not self._preset.keep)
 
     def _lend(self, fed: Sequence[Running], kept: Mapping[str, float]) -> bool:
         """Trainers have so many cores from now on, where their machines have them. Whether anything changed."""
@@ -107,11 +108,11 @@ class Feeding:
                 changed = True
         return changed
 
-    def _seen(self, one: Running, cpu: float, now: float) -> Fed:
+    def _seen(self, one: Running, cpu: float, now: float) -> FedJob:
         name, gpus, end = one.job.name, one.job.gpus, self._tuned(one).end
         before = self._known.get(name)
         if before is None:
-            before = Fed(name=name, gpus=gpus, speed=0.0, capable=end.speed, cpu=0.0)
+            before = FedJob(name=name, gpus=gpus, speed=0.0, capable=end.speed, cpu=0.0)
         least = (self._share if self._new(one, now) else 1.0) * gpus
         if before.least != least:
             before = replace(before, least=least)

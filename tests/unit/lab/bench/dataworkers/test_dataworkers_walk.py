@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from springtide.domain.data.data_workers import FeedState, FeedTarget
-from springtide.planning.dataworkers.tuning.observation import Cores, Told
+from springtide.planning.dataworkers.tuning.observation import Cores, TrainerReport
 from springtide_lab.bench.dataworkers import dataworkers_walk
 from springtide_lab.bench.dataworkers.walk import clicks
 
@@ -19,7 +19,7 @@ class Paper:
     def mark(self) -> None:
         pass
 
-    def words(self) -> list[Told]:
+    def words(self) -> list[TrainerReport]:
         workers, cpu = self.now
         could = min(23.0, 23.0 * self.trainer / 2.9)
         steps = min(could, workers * cpu) if workers else 4.0
@@ -32,7 +32,7 @@ class Paper:
             waited_s=1e6 * waited,
             read_s=0.0 if workers else 8e5,
         )
-        return [Told(1e9, FeedState()), Told(1e9 + 1e6, took)]
+        return [TrainerReport(1e9, FeedState()), TrainerReport(1e9 + 1e6, took)]
 
     def cores(self) -> Cores:
         workers, cpu = self.now

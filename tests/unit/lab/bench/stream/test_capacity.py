@@ -6,14 +6,14 @@ import types
 
 import pytest
 
-from springtide.planning.online.capacity.throughput_curves import SeenShape, Surface
+from springtide.planning.online.capacity.throughput_curves import CapacitySurface, SurfaceSample
 from springtide_lab.bench.stream import capacity
 
-TRUE = Surface(kind="async", coefficients=(3e-4, 2e-5, 0.0, 2e-5))
+TRUE = CapacitySurface(kind="async", coefficients=(3e-4, 2e-5, 0.0, 2e-5))
 
 
 def measured(numbers, truth=TRUE, rounds=3):
-    return [[SeenShape(workers, servers, truth(workers, servers)) for workers, servers in numbers]] * rounds
+    return [[SurfaceSample(workers, servers, truth(workers, servers)) for workers, servers in numbers]] * rounds
 
 
 def test_a_job_that_keeps_to_the_equations_is_foretold_exactly_by_ours_alone():

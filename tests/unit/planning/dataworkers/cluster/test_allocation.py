@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 
 from springtide import errors
 from springtide.planning.dataworkers.cluster import allocation, metrics
-from springtide.planning.dataworkers.cluster.allocation import Fed, Rules
+from springtide.planning.dataworkers.cluster.allocation import CoreRules, FedJob
 
 
 def job(name="a", **changes):
     """One GPU that could train 1 step a second, fed by 4 cores that make 0.1 each."""
     known = {"gpus": 1, "speed": 0.4, "capable": 1.0, "cpu": 4.0, "gain": 0.1, "steps_left": 1000.0}
-    return Fed(name=name, **{**known, **changes})
+    return FedJob(name=name, **{**known, **changes})
 
 
 @st.composite
@@ -25,7 +25,7 @@ def feds(draw):
         capable = draw(st.integers(0, 1000)) / 100
         cpu = draw(st.integers(0, 40))
         found.append(
-            Fed(
+            FedJob(
                 name=f"job-{place}",
                 gpus=draw(st.integers(1, 8)),
                 capable=capable,
@@ -41,7 +41,7 @@ def feds(draw):
 
 @given(feds(), st.floats(0, 100), st.sampled_from(sorted(metrics.METRICS)), st.sampled_from([0.25, 1.0, 2.0]))
 def test_no_more_cores_are_given_than_there_are_and_none_without_room(jobs, cpu, name, grain):
-    rules = Rules(grain=grain)
+    rules = CoreRules(grain=grain)
     found = allocation.allot(jobs, cpu, metrics.METRICS[name], rules)
     assert found.total <= cpu + 1e-6 and set(found.cores) == set(found.why) == {each.name for each in jobs}
     for each in jobs:
@@ -86,7 +86,7 @@ def test_srtf_feeds_the_job_that_needs_the_least_to_end():
 
 def test_fair_raises_the_job_that_is_furthest_behind():
     jobs = [job("slow", speed=0.2, gain=0.05), job("fast")]
-    found = allocation.allot(jobs, 12, metrics.fair, Rules(keep=0.0))
+    found = allocation.allot(jobs, 12, metrics.fair, CoreRules(keep=0.0))
     slow, fast = (each.at(found.cores[each.name]) for each in jobs)
     assert found.total == 12 and abs(slow - fast) <= 0.2
 
@@ -95,7 +95,9 @@ def test_equals_are_told_apart_by_the_seed_and_not_by_their_place():
     names = [f"job-{place}" for place in range(6)]
 
     def served(seed, order):
-        found = allocation.allot([job(name, cpu=0.0, speed=0.0) for name in order], 8, metrics.maxtp, Rules(seed=seed))
+        found = allocation.allot(
+            [job(name, cpu=0.0, speed=0.0) for name in order], 8, metrics.maxtp, CoreRules(seed=seed)
+        )
         return {name for name, cores in found.cores.items() if cores > 1}
 
     assert served(3, names) == served(3, names[::-1])

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from springtide.planning.dataworkers.cluster import allocation, core_lending, metrics
-from springtide.planning.dataworkers.cluster.allocation import Fed
-from springtide.planning.dataworkers.cluster.core_lending import Trainers
+from springtide.planning.dataworkers.cluster.allocation import FedJob
+from springtide.planning.dataworkers.cluster.core_lending import TrainerCores
 
 METRICS = st.sampled_from(list(metrics.METRICS.values()))
 
@@ -23,7 +23,7 @@ def jobs(draw):
         name, gpus = f"job-{number}", draw(st.sampled_from([1, 2, 4, 8]))
         speed = min(1.0, cpu * rate / gpus)
         found.append(
-            Fed(
+            FedJob(
                 name=name,
                 gpus=gpus,
                 speed=speed,
@@ -33,7 +33,7 @@ def jobs(draw):
                 steps_left=draw(st.floats(1.0, 500.0)),
             )
         )
-        trainers[name] = Trainers(gpus, float(draw(st.integers(1, 8))), draw(st.booleans()))
+        trainers[name] = TrainerCores(gpus, float(draw(st.integers(1, 8))), draw(st.booleans()))
     return found, trainers
 
 
@@ -60,9 +60,9 @@ def test_where_nobody_lends_it_is_shared_out_as_ever(made, more, metric):
 
 
 def test_a_starved_job_lends_to_one_that_makes_more_of_it_and_has_it_back():
-    slow = Fed(name="slow", gpus=1, speed=0.1, capable=1.0, cpu=6.0, steps_left=900.0)
-    quick = Fed(name="quick", gpus=1, speed=0.5, capable=1.0, cpu=2.0, steps_left=10.0)
-    trainers = {"slow": Trainers(1, 4.0), "quick": Trainers(1, 2.0)}
+    slow = FedJob(name="slow", gpus=1, speed=0.1, capable=1.0, cpu=6.0, steps_left=900.0)
+    quick = FedJob(name="quick", gpus=1, speed=0.5, capable=1.0, cpu=2.0, steps_left=10.0)
+    trainers = {"slow": TrainerCores(1, 4.0), "quick": TrainerCores(1, 2.0)}
     given, kept = core_lending.share([slow, quick], trainers, 9.0, metrics.srtf)
     assert kept == {"slow": 1.0, "quick": 2.0} and given.cores == {"slow": 2.0, "quick": 4.0}
     given, kept = core_lending.share([slow, quick], trainers, 100.0, metrics.srtf)
@@ -71,6 +71,6 @@ def test_a_starved_job_lends_to_one_that_makes_more_of_it_and_has_it_back():
 
 @pytest.mark.parametrize(("share", "keeps"), [(0.0, 1.0), (0.2, 1.0), (0.5, 2.0), (0.51, 3.0), (1.0, 4.0), (3.0, 4.0)])
 def test_a_trainer_keeps_cores_in_proportion_and_one_at_least(share, keeps):
-    assert core_lending.keeps(Trainers(1, 4.0), share, 1.0) == keeps
-    assert core_lending.keeps(Trainers(1, 0.5), share, 1.0) == 0.5
-    assert math.isclose(core_lending.keeps(Trainers(1, 4.0, lends=False), share, 1.0), 4.0)
+    assert core_lending.keeps(TrainerCores(1, 4.0), share, 1.0) == keeps
+    assert core_lending.keeps(TrainerCores(1, 0.5), share, 1.0) == 0.5
+    assert math.isclose(core_lending.keeps(TrainerCores(1, 4.0, lends=False), share, 1.0), 4.0)

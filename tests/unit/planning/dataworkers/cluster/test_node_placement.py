@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from springtide.planning.dataworkers.cluster import node_placement
-from springtide.planning.dataworkers.cluster.node_placement import Machine, Seat, Want
+from springtide.planning.dataworkers.cluster.node_placement import Machine, PlacementRequest, Seat
 
 NAMES = [f"m{place}" for place in range(4)]
 
@@ -16,7 +16,7 @@ def clusters(draw):
         Machine(name=name, cpu=float(draw(st.integers(0, 20))), distributed=draw(st.integers(0, 2))) for name in NAMES
     ]
     wants = [
-        Want(
+        PlacementRequest(
             job=f"job-{place}",
             cpu=float(draw(st.integers(0, 25))),
             size=float(draw(st.integers(1, 8))),
@@ -71,13 +71,13 @@ def test_local_cores_come_first_then_the_quietest_machine():
         Machine(name="loud", cpu=32, distributed=2),
         Machine(name="quiet", cpu=8),
     ]
-    found = node_placement.place([Want(job="a", cpu=14, homes=("home",), size=8)], machines)
+    found = node_placement.place([PlacementRequest(job="a", cpu=14, homes=("home",), size=8)], machines)
     assert {seat.machine: seat.cpu for seat in found.seats} == {"home": 4, "quiet": 8, "loud": 2}
 
 
 def test_it_goes_home_when_there_is_room_and_away_from_noise():
     machines = [Machine(name="home", cpu=6), Machine(name="loud", cpu=32, distributed=2), Machine(name="quiet", cpu=8)]
-    want = Want(job="a", cpu=8, homes=("home",))
+    want = PlacementRequest(job="a", cpu=8, homes=("home",))
     found = node_placement.place([want], machines, [Seat(job="a", machine="loud", cpu=8)])
     assert {seat.machine: seat.cpu for seat in found.seats} == {"home": 6, "quiet": 2}
     assert found.moved == 8
@@ -85,7 +85,7 @@ def test_it_goes_home_when_there_is_room_and_away_from_noise():
 
 def test_who_goes_home_makes_room_for_another_to_go_home():
     machines = [Machine(name=name, cpu=cpu) for name, cpu in (("m0", 1.0), ("m1", 1.0), ("m2", 2.0))]
-    wants = [Want(job="a", cpu=1, homes=("m1",)), Want(job="b", cpu=1, homes=("m0",))]
+    wants = [PlacementRequest(job="a", cpu=1, homes=("m1",)), PlacementRequest(job="b", cpu=1, homes=("m0",))]
     found = node_placement.place(wants, machines, [Seat(job="b", machine="m1", cpu=1)])
     assert {seat.job: seat.machine for seat in found.seats} == {"a": "m1", "b": "m0"}
 
@@ -93,7 +93,7 @@ def test_who_goes_home_makes_room_for_another_to_go_home():
 def test_what_is_elsewhere_and_loudest_is_given_up_first():
     machines = [Machine(name="home", cpu=4), Machine(name="loud", cpu=8, distributed=1), Machine(name="quiet", cpu=8)]
     now = [Seat(job="a", machine=name, cpu=4) for name in ("home", "loud", "quiet")]
-    found = node_placement.place([Want(job="a", cpu=8, homes=("home",))], machines, now)
+    found = node_placement.place([PlacementRequest(job="a", cpu=8, homes=("home",))], machines, now)
     assert {seat.machine: seat.cpu for seat in found.seats} == {"home": 4, "quiet": 4}
     assert found.moved == 0
 

@@ -1,12 +1,19 @@
 from springtide.domain.data.data_workers import FeedState
-from springtide.planning.dataworkers.tuning.observation import Cores, StageCores, Told, see, see_stages, settled_at
+from springtide.planning.dataworkers.tuning.observation import (
+    Cores,
+    StageCores,
+    TrainerReport,
+    see,
+    see_stages,
+    settled_at,
+)
 
 
 def test_rates_are_differences_of_totals_over_the_interval() -> None:
     words = [
-        Told(0.0, FeedState(taken=5, made=5, looped_s=1.0)),
-        Told(10.0, FeedState(taken=100, made=90, queued=4, room=8, waited_s=2.0, looped_s=10.0)),
-        Told(30.0, FeedState(taken=300, made=290, queued=8, room=8, waited_s=7.0, looped_s=30.0)),
+        TrainerReport(0.0, FeedState(taken=5, made=5, looped_s=1.0)),
+        TrainerReport(10.0, FeedState(taken=100, made=90, queued=4, room=8, waited_s=2.0, looped_s=10.0)),
+        TrainerReport(30.0, FeedState(taken=300, made=290, queued=8, room=8, waited_s=7.0, looped_s=30.0)),
     ]
     seen = see({"worker-0": words}, Cores(data_workers=2), at=30.0, since=10.0)
     assert seen is not None
@@ -16,8 +23,8 @@ def test_rates_are_differences_of_totals_over_the_interval() -> None:
 
 def test_a_trainer_that_reads_itself_would_be_faster_by_what_it_spends_on_it() -> None:
     words = [
-        Told(0.0, FeedState()),
-        Told(10.0, FeedState(taken=20, read_s=4.0, stateless_s=1.0, looped_s=10.0)),
+        TrainerReport(0.0, FeedState()),
+        TrainerReport(10.0, FeedState(taken=20, read_s=4.0, stateless_s=1.0, looped_s=10.0)),
     ]
     seen = see({"worker-0": words}, Cores(), at=10.0, since=0.0)
     assert seen is not None
@@ -25,8 +32,11 @@ def test_a_trainer_that_reads_itself_would_be_faster_by_what_it_spends_on_it() -
 
 
 def test_a_trainer_that_began_anew_and_one_that_said_one_thing_are_left_out() -> None:
-    anew = [Told(0.0, FeedState(taken=50, looped_s=50.0)), Told(9.0, FeedState(taken=3, looped_s=3.0))]
-    fine = [Told(0.0, FeedState()), Told(10.0, FeedState(taken=20, looped_s=10.0))]
+    anew = [
+        TrainerReport(0.0, FeedState(taken=50, looped_s=50.0)),
+        TrainerReport(9.0, FeedState(taken=3, looped_s=3.0)),
+    ]
+    fine = [TrainerReport(0.0, FeedState()), TrainerReport(10.0, FeedState(taken=20, looped_s=10.0))]
     cores = Cores()
     seen = see({"a": anew, "b": fine, "c": fine[:1]}, cores, at=10.0, since=0.0)
     assert seen is not None and seen.trainers == 1 and seen.steps_per_s == 2.0
@@ -34,21 +44,23 @@ def test_a_trainer_that_began_anew_and_one_that_said_one_thing_are_left_out() ->
 
 
 def test_what_is_told_soon_after_a_change_does_not_count() -> None:
-    words = [Told(float(t), FeedState(taken=0 if t < 10 else 6 * (t - 10), looped_s=float(t))) for t in range(31)]
+    words = [
+        TrainerReport(float(t), FeedState(taken=0 if t < 10 else 6 * (t - 10), looped_s=float(t))) for t in range(31)
+    ]
     seen = see({"a": words}, Cores(), at=30.0, since=settled_at(0.0, 30.0))
     assert seen is not None and seen.steps_per_s == 6.0
 
 
 def test_more_waiting_told_than_there_was_time_makes_no_trainer_infinitely_fast() -> None:
-    words = [Told(0.0, FeedState()), Told(1.0, FeedState(taken=4, waited_s=1.5, looped_s=1.0))]
+    words = [TrainerReport(0.0, FeedState()), TrainerReport(1.0, FeedState(taken=4, waited_s=1.5, looped_s=1.0))]
     seen = see({"a": words}, Cores(), at=1.0, since=0.0)
     assert seen is not None and seen.wait_share == 1.0 and seen.capable_per_s == 200.0
 
 
 def test_a_stage_is_seen_by_the_queue_behind_it() -> None:
-    def words(made: int, waited: float) -> list[Told]:
+    def words(made: int, waited: float) -> list[TrainerReport]:
         return [
-            Told(
+            TrainerReport(
                 at,
                 FeedState(made=made * at, taken=made * at, queued=1, room=4, waited_s=waited * at, looped_s=1.0 * at),
             )

@@ -4,14 +4,14 @@ import pytest
 from springtide.domain.data.data_workers import FeedRules
 from springtide.planning.dataworkers.tuning import tuner
 from springtide.planning.dataworkers.tuning.thresholds import LATE, STRANGE_FOR
-from springtide.planning.dataworkers.tuning.tuner_state import Phase, Tuning
+from springtide.planning.dataworkers.tuning.tuner_state import Tuning, TuningPhase
 from tests.unit.planning.dataworkers.walks import KEEPS_UP, begun, fed, seen, stage
 
 
 def test_none_are_started_where_too_little_time_goes_into_what_they_could_do() -> None:
     tuning, target = tuner.decide(tuner.begin(FeedRules()), seen(own_share=0.04))
     assert target.data_workers == 0 and "4%" in target.why
-    assert tuning.phase is Phase.OFF
+    assert tuning.phase is TuningPhase.OFF
 
 
 def test_the_first_is_one_for_each_trainer_with_one_core() -> None:
@@ -38,7 +38,7 @@ def test_a_queue_that_is_ideal_ends_the_search() -> None:
     tuning, target = tuner.decide(tuner.begin(FeedRules()), seen())
     tuning, target = tuner.decide(tuning, fed(target, made_per_s=100.0, steps_per_s=100.0, wait_share=0.0, fill=1.0))
     assert (target.data_workers, target.data_worker_cpu) == (1, 1.0)
-    assert tuning.phase is Phase.STEADY
+    assert tuning.phase is TuningPhase.STEADY
 
 
 def test_a_job_that_is_slower_with_them_falls_back_and_says_so() -> None:
@@ -72,7 +72,7 @@ def test_where_none_came_at_all_the_job_goes_on_without() -> None:
     tuning, target = begun()
     for _ in range(LATE):
         tuning, target = tuner.decide(tuning, seen())
-    assert target.data_workers == 0 and "no data worker came" in target.why and tuning.phase is Phase.OFF
+    assert target.data_workers == 0 and "no data worker came" in target.why and tuning.phase is TuningPhase.OFF
 
 
 def test_when_others_take_cores_there_are_fewer_data_workers() -> None:
@@ -104,7 +104,7 @@ def test_no_more_than_the_user_allows() -> None:
 
 def test_a_program_that_changes_for_long_is_profiled_again_with_the_cores_it_had() -> None:
     tuning, target = begun(trainer_cpu=4.0)
-    while tuning.phase is not Phase.STEADY:
+    while tuning.phase is not TuningPhase.STEADY:
         cores = target.trainer_cpu or 4.0
         tuning, target = tuner.decide(tuning, fed(target, trainer_cpu=cores, trainer_cpu_used=0.5, **KEEPS_UP))
     tuning, target = tuner.decide(tuning, fed(target, trainer_cpu_used=0.5, **KEEPS_UP))
@@ -114,25 +114,25 @@ def test_a_program_that_changes_for_long_is_profiled_again_with_the_cores_it_had
         tuning, target = tuner.decide(tuning, other)
         assert target.data_workers == 1 and "if it lasts" in target.why
     tuning, target = tuner.decide(tuning, other)
-    assert (target.data_workers, target.trainer_cpu) == (0, 4.0) and tuning.phase is Phase.BASELINE
+    assert (target.data_workers, target.trainer_cpu) == (0, 4.0) and tuning.phase is TuningPhase.BASELINE
     _, target = tuner.decide(tuning, other)
     assert target.data_workers == 0 and "have still to leave" in target.why
 
 
 def test_a_program_that_changes_and_is_still_fed_with_profit_keeps_its_data_workers() -> None:
     tuning, target = begun()
-    while tuning.phase is not Phase.STEADY:
+    while tuning.phase is not TuningPhase.STEADY:
         tuning, target = tuner.decide(tuning, fed(target, **KEEPS_UP))
     tuning, target = tuner.decide(tuning, fed(target, **KEEPS_UP))
     for _ in range(STRANGE_FOR):
         tuning, target = tuner.decide(tuning, fed(target, **{**KEEPS_UP, "capable_per_s": 300.0}))
         assert target.data_workers == 1
-    assert "still pay" in target.why and tuning.phase is Phase.STEADY
+    assert "still pay" in target.why and tuning.phase is TuningPhase.STEADY
 
 
 def test_a_checkpoint_is_no_other_program() -> None:
     tuning, target = begun()
-    while tuning.phase is not Phase.STEADY:
+    while tuning.phase is not TuningPhase.STEADY:
         tuning, target = tuner.decide(tuning, fed(target, **KEEPS_UP))
     for slow in (False, True, True, False, True):
         usual = {**KEEPS_UP, "capable_per_s": 20.0 if slow else 100.0}
@@ -144,7 +144,7 @@ def test_a_job_for_which_they_did_not_pay_is_asked_again_when_it_spends_more_on_
     tuning, target = begun(own_share=0.05)
     for _ in range(STRANGE_FOR):
         tuning, target = tuner.decide(tuning, seen(own_share=0.5))
-    assert tuning.phase is Phase.BASELINE
+    assert tuning.phase is TuningPhase.BASELINE
     tuning, target = tuner.decide(tuning, seen(own_share=0.5))
     assert target.data_workers == 1
 
@@ -166,7 +166,7 @@ def test_stages_begin_alike_and_the_one_that_is_the_limit_grows() -> None:
     assert target.stages == ((1, 2.0), (1, 2.0)) and "stage 2 of 2" in target.why
     both = (stage(cpu=2.0, wait_share=0.0), stage(cpu=2.0, wait_share=0.0))
     tuning, target = tuner.decide(tuning, fed(target, stages=both, steps_per_s=100.0))
-    assert target.stages == ((1, 2.0), (1, 2.0)) and tuning.phase is Phase.STEADY
+    assert target.stages == ((1, 2.0), (1, 2.0)) and tuning.phase is TuningPhase.STEADY
 
 
 def test_a_stage_with_gpus_has_one_each_and_no_more_than_there_are() -> None:
@@ -186,7 +186,7 @@ def test_data_workers_of_whom_nothing_comes_do_not_count_as_keeping_up() -> None
     for _ in range(LATE):
         assert target.data_workers == 1
         tuning, target = tuner.decide(tuning, fed(target, wait_share=0.0, made_per_s=0.0))
-    assert tuning.phase is Phase.OFF and "not one batch came" in target.why
+    assert tuning.phase is TuningPhase.OFF and "not one batch came" in target.why
 
 
 def test_cores_of_data_workers_that_are_on_their_way_are_not_missed() -> None:

@@ -1,10 +1,10 @@
 from springtide.planning.dataworkers.tuning import worker_count
-from springtide.planning.dataworkers.tuning.limits import Room
+from springtide.planning.dataworkers.tuning.limits import StageLimits
 from springtide.planning.dataworkers.tuning.thresholds import PATIENCE
 from springtide.planning.dataworkers.tuning.tuner_state import StageNotes
 from tests.unit.planning.dataworkers.walks import stage
 
-ROOM = Room(cores=64.0, size=8.0, most=None)
+ROOM = StageLimits(cores=64.0, size=8.0, most=None)
 
 
 def test_as_many_are_wanted_as_make_what_is_taken_at_most_twice_as_many_at_once() -> None:

@@ -1,9 +1,9 @@
 from springtide.planning.dataworkers.tuning import worker_size
-from springtide.planning.dataworkers.tuning.limits import Room
+from springtide.planning.dataworkers.tuning.limits import StageLimits
 from springtide.planning.dataworkers.tuning.tuner_state import StageNotes
 from tests.unit.planning.dataworkers.walks import stage
 
-ROOM = Room(cores=64.0, size=4.0, most=None)
+ROOM = StageLimits(cores=64.0, size=4.0, most=None)
 
 
 def grown(to: float, unit: float = 1.0) -> StageNotes:

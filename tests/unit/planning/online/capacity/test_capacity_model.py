@@ -7,18 +7,18 @@ from hypothesis import strategies as st
 
 from springtide import errors
 from springtide.planning.online.capacity import model_errors
-from springtide.planning.online.capacity.capacity_model import Curve, Seen, fit, learn, mape
-from springtide.planning.online.scaling.min_workers import Need, least, plan
+from springtide.planning.online.capacity.capacity_model import CapacityCurve, CapacitySample, fit, learn, mape
+from springtide.planning.online.scaling.min_workers import WorkerNeed, least, plan
 
-KALE_A10 = Curve(kind="sync", coefficients=(0.00035, 2.5726, 0.9824, 0.02786), batch=16384)
+KALE_A10 = CapacityCurve(kind="sync", coefficients=(0.00035, 2.5726, 0.9824, 0.02786), batch=16384)
 """Fitted by the paper's authors, for their ranking model in step on A10s (Table 1; its order there is another)."""
 
 
 def test_the_papers_curve_needs_ten_workers_for_thirty_thousand_a_second_and_peaks_there():
     assert KALE_A10(10) == pytest.approx(30_005, abs=1)
-    assert least(KALE_A10, 30_000, most=32) == Need(10, True)
+    assert least(KALE_A10, 30_000, most=32) == WorkerNeed(10, True)
     assert KALE_A10.peak(32) == 10
-    assert least(KALE_A10, 34_000, most=32) == Need(10, False)
+    assert least(KALE_A10, 34_000, most=32) == WorkerNeed(10, False)
 
 
 @given(
@@ -28,8 +28,8 @@ def test_the_papers_curve_needs_ten_workers_for_thirty_thousand_a_second_and_pea
 )
 def test_a_curve_is_found_again_from_what_it_gives(kind, coefficients, batch):
     used = tuple(coefficients if kind == "sync" else coefficients[:3])
-    truth = Curve(kind=kind, coefficients=used, batch=batch)
-    seen = [Seen(workers, truth(workers)) for workers in (1, 2, 3, 4, 6, 8, 12, 16)]
+    truth = CapacityCurve(kind=kind, coefficients=used, batch=batch)
+    seen = [CapacitySample(workers, truth(workers)) for workers in (1, 2, 3, 4, 6, 8, 12, 16)]
     found = fit(kind, seen, batch=batch)
     assert mape(found, seen) < 1e-6
     assert found.most_seen == 16
@@ -38,7 +38,7 @@ def test_a_curve_is_found_again_from_what_it_gives(kind, coefficients, batch):
 
 def test_noise_is_met_by_relative_errors_so_that_small_numbers_of_workers_count_as_much():
     chance = np.random.default_rng(3)
-    seen = [Seen(w, KALE_A10(w) * chance.normal(1, 0.02)) for w in range(1, 17)]
+    seen = [CapacitySample(w, KALE_A10(w) * chance.normal(1, 0.02)) for w in range(1, 17)]
     errors_by_kind = {kind: mape(fit(kind, seen, batch=16384), seen) for kind in ("sync", "ernest", "optimus")}
     assert errors_by_kind["sync"] < 0.02
     assert errors_by_kind["sync"] <= min(errors_by_kind.values()) + 1e-9
@@ -59,36 +59,36 @@ def test_a_plan_has_a_number_for_every_step_and_keeps_to_its_bounds():
 
 
 def test_measurements_that_say_nothing_are_refused():
-    for seen in ([], [Seen(0, 5.0)], [Seen(2, 0.0)], [Seen(2, float("nan"))]):
+    for seen in ([], [CapacitySample(0, 5.0)], [CapacitySample(2, 0.0)], [CapacitySample(2, float("nan"))]):
         with pytest.raises(errors.BadInput, match="measurements of throughput"):
             fit("sync", seen)
     with pytest.raises(errors.UnknownName):
-        fit("linear", [Seen(1, 1.0)])
+        fit("linear", [CapacitySample(1, 1.0)])
 
 
 def test_a_live_job_that_has_had_one_number_of_workers_believes_that_twice_as_many_train_twice_as_much():
-    curve = learn("async", [Seen(4, 400.0), Seen(4, 90.0), Seen(4, 410.0)])
+    curve = learn("async", [CapacitySample(4, 400.0), CapacitySample(4, 90.0), CapacitySample(4, 410.0)])
     assert curve(4) == pytest.approx(400) and curve(8) == pytest.approx(800) and curve(1) == pytest.approx(100)
-    assert learn("sync", [Seen(4, 400.0)], batch=512)(8) == pytest.approx(800)
+    assert learn("sync", [CapacitySample(4, 400.0)], batch=512)(8) == pytest.approx(800)
 
 
 def test_with_two_numbers_it_knows_what_more_workers_do_not_make_faster():
-    curve = learn("async", [Seen(1, 100.0), Seen(4, 200.0)])
+    curve = learn("async", [CapacitySample(1, 100.0), CapacitySample(4, 200.0)])
     assert curve(1) == pytest.approx(100, rel=0.02) and curve(4) == pytest.approx(200, rel=0.02)
     assert 200 < curve(16) < 300
 
 
 def test_what_is_not_in_proportion_has_to_show_clearly():
-    noise = learn("async", [Seen(4, 400.0), Seen(5, 440.0)])
+    noise = learn("async", [CapacitySample(4, 400.0), CapacitySample(5, 440.0)])
     assert noise(10) > 600  # exactly through both: 550
-    clear = learn("async", [Seen(2, 200.0), Seen(10, 520.0)])
+    clear = learn("async", [CapacitySample(2, 200.0), CapacitySample(10, 520.0)])
     assert clear(10) == pytest.approx(520, rel=0.02) and clear(20) < 750
 
 
 def test_workers_that_get_in_each_others_way_are_learned_which_kales_curve_has_no_word_for():
     """Throughput that rises, stands and falls: between 8 and 16 workers, of which no more than 8 were seen."""
     truth = {w: 100 * w / (1 + 0.03 * (w - 1) + 0.01 * w * (w - 1)) for w in range(1, 17)}
-    seen = [Seen(w, truth[w]) for w in (1, 2, 3, 4, 6, 8)]
+    seen = [CapacitySample(w, truth[w]) for w in (1, 2, 3, 4, 6, 8)]
     curve, kale = learn("async", seen), fit("async", seen)
     assert curve.peak(32) == 10 == max(truth, key=truth.__getitem__)
     assert curve(12) == pytest.approx(truth[12], rel=0.02) and curve(16) == pytest.approx(truth[16], rel=0.03)
@@ -97,13 +97,13 @@ def test_workers_that_get_in_each_others_way_are_learned_which_kales_curve_has_n
 
 def test_one_number_that_was_measured_too_low_says_less_of_fewer_workers_than_of_itself():
     """1 / w² would be twice as much for one worker, whom nobody has seen, as for the two that were held up."""
-    seen = [Seen(2, 194.0), Seen(3, 300.0), Seen(4, 400.0), Seen(5, 500.0)]
+    seen = [CapacitySample(2, 194.0), CapacitySample(3, 300.0), CapacitySample(4, 400.0), CapacitySample(5, 500.0)]
     assert abs(learn("async", seen)(1) - 100) < 0.75 * abs(fit("async", seen)(1) - 100)
 
 
 def test_small_errors_of_measurements_make_no_curve():
     """What each of one to five workers trained on a real machine: four coefficients foretold them 2.5% off."""
-    seen = [Seen(w, w * each) for w, each in enumerate((3291, 3280, 3375, 3262, 3320), start=1)]
+    seen = [CapacitySample(w, w * each) for w, each in enumerate((3291, 3280, 3375, 3262, 3320), start=1)]
     found = model_errors.left_out("async", seen)
     assert found["learned"].mape < 0.015 and found["learned"].worst < 0.03
     assert found["learned"].mape <= min(found["ernest"].mape, found["optimus-async"].mape)
@@ -116,7 +116,7 @@ def test_what_is_in_proportion_is_foretold_better_than_by_all_coefficients_and_w
         chance = np.random.default_rng(seed)
         for truth, of in off.items():
             shared = 0.5 if truth == "half is shared" else 0.0
-            seen = [Seen(w, w / (1 - shared + shared * w) * chance.normal(100, 2)) for w in range(1, 6)]
+            seen = [CapacitySample(w, w / (1 - shared + shared * w) * chance.normal(100, 2)) for w in range(1, 6)]
             found = model_errors.left_out("async", seen)
             of["learned"] += found["learned"].mape
             of["kale"] += found["async"].mape
@@ -126,11 +126,11 @@ def test_what_is_in_proportion_is_foretold_better_than_by_all_coefficients_and_w
 
 @given(st.sampled_from(["sync", "async"]), st.lists(st.floats(0.01, 10), min_size=4, max_size=4))
 def test_what_is_learned_from_enough_numbers_is_close_to_the_truth(kind, coefficients):
-    truth = Curve(kind=kind, coefficients=tuple(coefficients[: 4 if kind == "sync" else 3]))
-    seen = [Seen(workers, truth(workers)) for workers in (1, 2, 4, 8, 16)]
+    truth = CapacityCurve(kind=kind, coefficients=tuple(coefficients[: 4 if kind == "sync" else 3]))
+    seen = [CapacitySample(workers, truth(workers)) for workers in (1, 2, 4, 8, 16)]
     assert mape(learn(kind, seen), seen) < 0.03
 
 
 def test_only_ways_of_training_are_learned():
     with pytest.raises(errors.UnknownName, match="way of training"):
-        learn("ernest", [Seen(1, 1.0)])
+        learn("ernest", [CapacitySample(1, 1.0)])

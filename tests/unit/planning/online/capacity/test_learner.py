@@ -6,15 +6,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from springtide.domain.data.streams import StepSums
-from springtide.planning.online.capacity.learner import FADES_S, Learned, Measured, window_s
-from springtide.planning.online.capacity.measurements import Work
+from springtide.planning.online.capacity.learner import FADES_S, LearnedCapacity, WorkerRate, window_s
+from springtide.planning.online.capacity.measurements import WorkerWork
 
 BATCH = 64
 
 
 def window(workers, pace, *, busy=1.0, sizes=(64,), at_all=0.0, seconds=20.0):
     """So many workers that were busy for a part of it, in batches of these sizes in turn."""
-    work = Work(pace * busy * seconds, busy * seconds, (1 - busy) * seconds)
+    work = WorkerWork(pace * busy * seconds, busy * seconds, (1 - busy) * seconds)
     steps, mean = StepSums(), sum(sizes) / len(sizes)
     for size in [*sizes] * max(1, round(work.samples / mean / len(sizes))):
         steps = steps.and_one(size, mean / pace if at_all else size / pace)
@@ -22,7 +22,7 @@ def window(workers, pace, *, busy=1.0, sizes=(64,), at_all=0.0, seconds=20.0):
 
 
 def learned(*windows):
-    known = Learned()
+    known = LearnedCapacity()
     for number, works in enumerate(windows):
         known = known.then(works, batch=BATCH, at=20.0 * number)
     return known
@@ -31,7 +31,7 @@ def learned(*windows):
 def test_with_one_number_of_workers_seen_others_are_taken_in_proportion():
     known = learned(window(2, 100))
     assert known.capacity(4, now=2, at=0) == pytest.approx((0, 100, 200, 300, 400))
-    assert Learned().capacity(4, now=2, at=0) is None and not Learned().known and known.known
+    assert LearnedCapacity().capacity(4, now=2, at=0) is None and not LearnedCapacity().known and known.known
 
 
 def test_with_more_the_curve_bends():
@@ -73,7 +73,7 @@ def test_batches_that_were_cut_short_are_reckoned_as_full_ones_once_it_is_known_
 
 
 def test_a_machine_that_was_busy_is_believed_less_as_hours_go_by():
-    known = Learned().then(window(4, 30), batch=BATCH, at=0.0).then(window(1, 100), batch=BATCH, at=3600.0)
+    known = LearnedCapacity().then(window(4, 30), batch=BATCH, at=0.0).then(window(1, 100), batch=BATCH, at=3600.0)
     soon = known.capacity(4, now=1, at=3600.0)[4]
     for hour in range(2, 60):
         known = known.then(window(1, 100), batch=BATCH, at=3600.0 * hour)
@@ -86,12 +86,12 @@ def test_a_new_measurement_moves_what_was_known_by_a_part():
 
 def test_nobody_at_work_teaches_nothing():
     known = learned(window(2, 50))
-    assert known.then({0: Work(0, 0, 20)}, batch=BATCH, at=9.0) is known
+    assert known.then({0: WorkerWork(0, 0, 20)}, batch=BATCH, at=9.0) is known
 
 
 def test_it_survives_being_written_down():
     known = learned(window(2, 50), window(3, 40, busy=0.5))
-    assert msgspec.msgpack.decode(msgspec.msgpack.encode(known), type=Learned) == known
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(known), type=LearnedCapacity) == known
 
 
 def test_a_day_that_is_played_in_minutes_is_measured_by_a_few_heartbeats():
@@ -104,7 +104,7 @@ def test_a_day_that_is_played_in_minutes_is_measured_by_a_few_heartbeats():
     st.sampled_from(["async", "sync"]),
 )
 def test_beyond_the_largest_seen_nobody_gains_more_than_in_proportion(seen, most, kind):
-    known = Learned(seen={workers: Measured(*one) for workers, one in seen.items()})
+    known = LearnedCapacity(seen={workers: WorkerRate(*one) for workers, one in seen.items()})
     found, largest = known.capacity(max(most, *seen), now=1, at=9 * FADES_S, kind=kind), max(seen)
     assert found[0] == 0 and all(rate > 0 for rate in found[1:])
     for workers in range(largest + 1, most + 1):

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from springtide.domain.data.streams import StepSums
 from springtide.planning.online.capacity.measurements import (
-    Work,
+    WorkerWork,
     full,
     quicker_when_full,
     summed,
@@ -24,23 +24,23 @@ def steps_of(sizes, at_all, by_sample):
 
 
 def test_a_worker_that_waits_half_of_the_time_is_as_fast_as_it_is_at_work():
-    half = Work(1000, 10, 10).since(Work(500, 5, 5))
+    half = WorkerWork(1000, 10, 10).since(WorkerWork(500, 5, 5))
     assert half.pace == 100 and utilization({0: half}) == 0.5
     assert together({0: half, 1: half}) == 200
 
 
 def test_one_that_had_nothing_to_do_counts_as_the_others_and_nobody_at_work_is_no_measurement():
-    assert together({0: Work(100, 1, 0), 1: Work(0, 0, 5)}) == 200
-    assert together({0: Work(0, 0, 5)}) is None and utilization({}) == 0
+    assert together({0: WorkerWork(100, 1, 0), 1: WorkerWork(0, 0, 5)}) == 200
+    assert together({0: WorkerWork(0, 0, 5)}) is None and utilization({}) == 0
 
 
 def test_workers_whose_batches_were_cut_short_say_little_of_what_they_can_do():
-    works = {rank: Work(1, 10, 0, steps_of([size] * 100, 0.1, 0)) for rank, size in ((0, 9.6), (1, 3))}
-    assert set(full({**works, 2: Work(0, 0, 10)}, batch=10)) == {0}
+    works = {rank: WorkerWork(1, 10, 0, steps_of([size] * 100, 0.1, 0)) for rank, size in ((0, 9.6), (1, 3))}
+    assert set(full({**works, 2: WorkerWork(0, 0, 10)}, batch=10)) == {0}
 
 
 def test_a_worker_that_began_anew_has_done_nothing_rather_than_less_than_nothing():
-    assert Work(10, 1, 1).since(Work(500, 60, 7, StepSums(5, 5, 5, 5, 5))) == Work(0, 0, 0)
+    assert WorkerWork(10, 1, 1).since(WorkerWork(500, 60, 7, StepSums(5, 5, 5, 5, 5))) == WorkerWork(0, 0, 0)
 
 
 def test_steps_that_cost_the_same_whatever_is_in_them_are_worth_more_when_full():
@@ -65,7 +65,9 @@ def test_it_is_never_less_than_nothing_gained_nor_more_than_all_of_the_room(step
 
 
 def test_steps_of_all_workers_are_summed():
-    assert summed({0: Work(1, 1, 1, StepSums(1, 2, 3, 4, 5)), 1: Work(1, 1, 1, StepSums(1, 1, 1, 1, 1))}) == (
+    assert summed(
+        {0: WorkerWork(1, 1, 1, StepSums(1, 2, 3, 4, 5)), 1: WorkerWork(1, 1, 1, StepSums(1, 1, 1, 1, 1))}
+    ) == (
         2,
         3,
         4,

@@ -2,14 +2,14 @@
 
 import pytest
 
-from springtide.planning.online.capacity.capacity_model import Curve, Seen
+from springtide.planning.online.capacity.capacity_model import CapacityCurve, CapacitySample
 from springtide.planning.online.capacity.model_errors import judge, judged, left_out
 
-TRUTH = Curve(kind="async", coefficients=(0.000566, 0.000224, 0.0))
+TRUTH = CapacityCurve(kind="async", coefficients=(0.000566, 0.000224, 0.0))
 
 
 def measured(*numbers):
-    return [Seen(workers, TRUTH(workers)) for workers in numbers]
+    return [CapacitySample(workers, TRUTH(workers)) for workers in numbers]
 
 
 def test_errors_are_what_they_are_called():

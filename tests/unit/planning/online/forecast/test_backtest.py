@@ -6,7 +6,7 @@ import pytest
 from springtide import errors
 from springtide.planning.online.forecast.backtest import backtest, choose
 from springtide.planning.online.forecast.registry import BUILT_IN
-from springtide.planning.online.forecast.traffic import Forecast, History
+from springtide.planning.online.forecast.traffic import PastTraffic, RateForecast
 from tests.unit.planning.online import traffic_made
 from tests.unit.planning.online.traffic_made import DAY, STEP_S
 
@@ -21,7 +21,7 @@ def knows(history, steps):
         if (PAST.values[start - len(history.values) : start] == history.values).all()
     )
     came = PAST.values[at : at + steps]
-    return Forecast(step_s=STEP_S, mean=came, low=came, high=came, member="knows", why="")
+    return RateForecast(step_s=STEP_S, mean=came, low=came, high=came, member="knows", why="")
 
 
 def fails(history, steps):
@@ -42,7 +42,7 @@ def test_only_what_came_before_is_shown_and_every_day_is_forecast_once():
 
 def test_who_knows_the_future_is_not_off_and_who_says_too_much_has_a_bias():
     assert backtest(PAST, knows, known_days=7) == (0.0, 1.0, 1.0, 0.0, 13)
-    flat = Forecast(
+    flat = RateForecast(
         step_s=STEP_S, mean=np.full(DAY, 1e6), low=np.zeros(DAY), high=np.full(DAY, 2e6), member="much", why=""
     )
     score = backtest(PAST, lambda history, steps: flat, known_days=7)
@@ -52,8 +52,8 @@ def test_who_knows_the_future_is_not_off_and_who_says_too_much_has_a_bias():
 def test_steps_that_are_not_known_are_not_counted():
     values = PAST.values.copy()
     values[-10:] = np.nan
-    flat = Forecast(step_s=STEP_S, mean=np.ones(DAY), low=np.ones(DAY), high=np.ones(DAY), member="", why="")
-    score = backtest(History(step_s=STEP_S, values=values), lambda history, steps: flat, known_days=19)
+    flat = RateForecast(step_s=STEP_S, mean=np.ones(DAY), low=np.ones(DAY), high=np.ones(DAY), member="", why="")
+    score = backtest(PastTraffic(step_s=STEP_S, values=values), lambda history, steps: flat, known_days=19)
     assert score.wape == pytest.approx(1, rel=0.01) and np.isfinite(score.bias)
 
 

@@ -5,12 +5,12 @@ import pytest
 
 from springtide import errors
 from springtide.planning.online.forecast.correction import outlook
-from springtide.planning.online.forecast.seasonal import Forecast
+from springtide.planning.online.forecast.seasonal import RateForecast
 
 
 def said(steps=100):
     mean = np.full(steps, 100.0)
-    return Forecast(step_s=600.0, mean=mean, low=0.8 * mean, high=1.5 * mean, member="flat", why="as ever")
+    return RateForecast(step_s=600.0, mean=mean, low=0.8 * mean, high=1.5 * mean, member="flat", why="as ever")
 
 
 def test_a_forecast_that_was_right_goes_on_and_the_next_minutes_are_surer_than_the_next_day():

@@ -7,7 +7,7 @@ from springtide.planning.online.forecast.backtest import backtest
 from springtide.planning.online.forecast.registry import BUILT_IN
 from springtide.planning.online.forecast.seasonal import calibrated, forecast, interval, weigh
 from springtide.planning.online.forecast.simple_forecasts import MEMBERS, last_day
-from springtide.planning.online.forecast.traffic import History
+from springtide.planning.online.forecast.traffic import PastTraffic
 from tests.unit.planning.online import traffic_made
 from tests.unit.planning.online.traffic_made import DAY, STEP_S
 
@@ -33,7 +33,7 @@ def test_the_next_hours_begin_where_the_last_ones_were():
     past = traffic_made.days(21, levels=0, noise=0.01)
     values = past.values.copy()
     values[-4:] *= 1.5  # two hours that are half again as high
-    said = forecast(History(step_s=STEP_S, values=values), DAY).mean
+    said = forecast(PastTraffic(step_s=STEP_S, values=values), DAY).mean
     usual = forecast(past, DAY).mean
     assert said[0] / usual[0] > 1.15
     assert said[-1] / usual[-1] < said[0] / usual[0]
@@ -58,19 +58,19 @@ def test_holes_change_little_and_are_nobodys_error():
     values = past.values.copy()
     values[-3 * DAY : -3 * DAY + 20] = np.nan
     values[-30:-28] = np.nan
-    holes = History(step_s=STEP_S, values=values)
+    holes = PastTraffic(step_s=STEP_S, values=values)
     assert forecast(holes, DAY).mean == pytest.approx(forecast(past, DAY).mean, rel=0.15)
     assert len(weigh(holes).ratios) == 7 * DAY - 22
 
 
 def test_with_no_past_it_says_so():
-    said = forecast(History(step_s=STEP_S, values=np.zeros(0)), 3)
+    said = forecast(PastTraffic(step_s=STEP_S, values=np.zeros(0)), 3)
     assert list(said.mean) == [0, 0, 0] and said.why == "no traffic was seen yet" and said.tried == 0
     assert said.member == "nothing"
 
 
 def test_with_hours_the_last_goes_on_as_wide_as_all_that_was_seen():
-    said = forecast(History(step_s=STEP_S, values=np.asarray([10.0, 400.0, 100.0, 100.0])), 3)
+    said = forecast(PastTraffic(step_s=STEP_S, values=np.asarray([10.0, 400.0, 100.0, 100.0])), 3)
     assert list(said.mean) == [100] * 3 and list(said.low) == [10] * 3 and list(said.high) == [400] * 3
     assert "2.0 hours are known" in said.why and said.tried == 0
 
@@ -84,7 +84,7 @@ def test_with_a_day_it_comes_again_and_is_a_guess():
 
 
 def test_a_silent_stream_is_forecast_to_be_silent():
-    said = forecast(History(step_s=STEP_S, values=np.zeros(10 * DAY)), DAY)
+    said = forecast(PastTraffic(step_s=STEP_S, values=np.zeros(10 * DAY)), DAY)
     assert not said.mean.any() and np.isfinite(said.high).all()
 
 

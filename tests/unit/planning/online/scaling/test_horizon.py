@@ -5,25 +5,33 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from springtide.planning.online.scaling.horizon import DRAINS, NEARLY, Doing, Jobs, Plan, Prices, plan
+from springtide.planning.online.scaling.horizon import (
+    DRAINS,
+    NEARLY,
+    ChangeEffect,
+    HorizonJobs,
+    HorizonPrices,
+    WorkerPlan,
+    plan,
+)
 
 STEP_S = 600.0
 CAPACITY = np.arange(9) * 100.0
 SLO_S, LAG, LATE, CHANGE = 1200.0, 8.0, 24.0, 1.0
-PAUSING, LIVE = Doing(600.0, 60.0), Doing(0.0, 60.0)
+PAUSING, LIVE = ChangeEffect(600.0, 60.0), ChangeEffect(0.0, 60.0)
 
 
 def prices(lag=8.0, change=1.0, again=None, known=0):
     bound = None if again is None else np.array([again])
-    return Prices(
+    return HorizonPrices(
         slo_s=1200.0, lag=np.array([lag]), late=np.array([24.0]), change=np.array([change]), again=bound, known=known
     )
 
 
-def planned(traffic, *, workers, backlog=0.0, doing=PAUSING, at=None) -> Plan:
+def planned(traffic, *, workers, backlog=0.0, doing=PAUSING, at=None) -> WorkerPlan:
     versions = np.atleast_2d(np.asarray(traffic, dtype=float))
     shares = np.full(len(versions), 1 / len(versions))
-    jobs = Jobs(
+    jobs = HorizonJobs(
         step_s=STEP_S,
         traffic=versions[None],
         shares=shares,
@@ -61,7 +69,7 @@ TRAFFICS = st.lists(st.floats(10, 790), min_size=6, max_size=24)
 
 
 @settings(deadline=None, max_examples=40)
-@given(TRAFFICS, st.integers(1, 8), st.floats(0, 3e5), st.sampled_from([PAUSING, LIVE, Doing(900.0, 60.0)]))
+@given(TRAFFICS, st.integers(1, 8), st.floats(0, 3e5), st.sampled_from([PAUSING, LIVE, ChangeEffect(900.0, 60.0)]))
 def test_the_cost_of_a_plan_is_what_it_comes_to_by_hand_and_no_more_than_to_leave_everything(
     traffic, workers, backlog, doing
 ):
@@ -96,8 +104,8 @@ def test_a_short_peak_is_left_to_the_queue_and_a_backlog_is_worked_off():
 def test_many_jobs_are_planned_as_one_by_one():
     chance = np.random.default_rng(1)
     traffic, workers = chance.uniform(50, 750, (5, 2, 20)), chance.integers(1, 9, 5)
-    many = Prices(slo_s=SLO_S, lag=np.full(5, LAG), late=np.full(5, LATE), change=np.full(5, CHANGE))
-    jobs = Jobs(
+    many = HorizonPrices(slo_s=SLO_S, lag=np.full(5, LAG), late=np.full(5, LATE), change=np.full(5, CHANGE))
+    jobs = HorizonJobs(
         step_s=STEP_S,
         traffic=traffic,
         shares=np.full(2, 0.5),

@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from springtide.planning.online.scaling.record_age import MOST, Ends, lag_s
+from springtide.planning.online.scaling.record_age import MOST, PartitionEnds, lag_s
 
 
 def test_an_offset_came_between_the_two_looks_around_it():
-    ends = Ends()
+    ends = PartitionEnds()
     for at, end in ((0, 100), (10, 200), (20, 200), (30, 400)):
         ends.note(at, end)
     assert ends.came(99) is None
@@ -18,7 +18,7 @@ def test_an_offset_came_between_the_two_looks_around_it():
 
 
 def test_what_is_trained_is_forgotten_and_the_rest_is_known_as_before():
-    ends = Ends()
+    ends = PartitionEnds()
     for at in range(10):
         ends.note(float(at), 100 * at + 1)
     before = ends.came(650)
@@ -28,7 +28,7 @@ def test_what_is_trained_is_forgotten_and_the_rest_is_known_as_before():
 
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=2000))
 def test_points_stay_few_and_times_in_order_however_long_it_takes(growth):
-    ends, end = Ends(), 0
+    ends, end = PartitionEnds(), 0
     for at, more in enumerate(growth):
         end += more
         ends.note(float(at), end)

@@ -9,7 +9,7 @@ from springtide.domain.core.shape import GIB
 from springtide.domain.plan.view import FindingKind, GuardFinding, LaunchTime, PastJob
 from springtide.domain.spec.planning_config import PlanningConfig, StepPolicyConfig
 from springtide.planning.perf_model import equations
-from springtide.planning.perf_model.measurements import Measured
+from springtide.planning.perf_model.measurements import ShapeSpeed
 from springtide.planning.policy import registry
 from springtide.planning.policy.baselines import optimus
 from tests.unit.planning import views
@@ -89,7 +89,7 @@ def test_the_original_optimus_takes_one_node_at_a_time():
 def test_the_speed_model_of_optimus_finds_its_own_coefficients():
     truth = (0.3, 0.05, 0.002, 0.01)
     seen = [
-        Measured(shape=of, throughput=optimus.speed(truth, of), steps=100)
+        ShapeSpeed(shape=of, throughput=optimus.speed(truth, of), steps=100)
         for of in (views.shape(workers=w, servers=p) for w in (1, 4, 9) for p in (1, 2, 5))
     ]
     assert optimus.fit(seen) == pytest.approx(truth, rel=1e-6)

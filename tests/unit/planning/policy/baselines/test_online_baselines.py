@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from springtide.domain.data.online_view import TrafficOutlook
-from springtide.planning.online.capacity.capacity_model import Seen
+from springtide.planning.online.capacity.capacity_model import CapacitySample
 from springtide.planning.policy.baselines import autopilot, hpa, kale, keda, madu
 
 FREE = np.ones(1, dtype=bool)
@@ -68,7 +68,7 @@ def test_autopilot_takes_the_highest_of_its_window_and_gives_back_half_of_what_i
 
 
 def test_madu_plans_the_upper_end_of_a_forecast_by_a_straight_line():
-    assert madu.slope([Seen(1, 100.0), Seen(2, 200.0)]) == pytest.approx(100.0)
+    assert madu.slope([CapacitySample(1, 100.0), CapacitySample(2, 200.0)]) == pytest.approx(100.0)
     outlook = TrafficOutlook(step_s=600.0, mean=(100.0, 300.0, 900.0), high=(150.0, 400.0, 950.0))
     assert madu.wants(outlook, madu.MaduSettings(0.0, 600.0), per_worker=100.0, most=32) == 3
     assert madu.wants(outlook, madu.MaduSettings(1.0, 600.0), per_worker=100.0, most=32) == 4
