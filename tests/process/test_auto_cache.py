@@ -119,7 +119,11 @@ def test_at_1_gbit_a_second_the_job_begins_to_keep_rows_and_steps_become_shorter
     assert with_it < 0.9 * without, use.why
 
 
-@pytest.mark.parametrize("computes", ["accelerator", "cores"])
+# tests/unit/planning/guards/test_cache_benefit.py covers the decision; one kind of job shows that it arrives
+CORES = pytest.param("cores", marks=pytest.mark.soak)
+
+
+@pytest.mark.parametrize("computes", ["accelerator", CORES])
 def test_on_one_machine_pulls_cost_little_and_the_job_says_why_it_keeps_no_rows(tmp_path, computes):
     with job_of(tmp_path, computes=computes) as job:
         job.until(lambda status: status.cache is not None and settled(status.cache), within_s=300)

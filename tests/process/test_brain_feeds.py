@@ -60,7 +60,11 @@ def spec(name, brain, folder):
     )
 
 
-@pytest.mark.parametrize(("metric", "favoured"), [("maxtp", "light"), ("fair", "heavy")])
+# tests/unit/planning/dataworkers/cluster covers what each metric favours; one shows that the brain's choice arrives
+FAIR = pytest.param("fair", "heavy", marks=pytest.mark.soak)
+
+
+@pytest.mark.parametrize(("metric", "favoured"), [("maxtp", "light"), FAIR])
 def test_cores_that_two_jobs_leave_go_to_whom_the_brains_metric_says_and_counts_stay_exact(tmp_path, metric, favoured):
     other = next(name for name in SAMPLE_S if name != favoured)
     brain = running.springtide(

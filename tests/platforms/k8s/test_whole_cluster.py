@@ -118,7 +118,11 @@ def neighbour(whole, node, cpu):
     whole.cluster.run(lambda client: client.create(kinds.PODS, made))
 
 
-@pytest.mark.parametrize(("room", "besides", "why"), [("800m", "", "its node cannot"), ("1050m", "200m", "for 2 s")])
+# tests/unit/platforms/k8s/operator/test_pod_plan.py covers what follows from Infeasible; Deferred waits on top of that
+INFEASIBLE = pytest.param("800m", "", "its node cannot", marks=pytest.mark.soak)
+
+
+@pytest.mark.parametrize(("room", "besides", "why"), [INFEASIBLE, ("1050m", "200m", "for 2 s")])
 def test_a_worker_that_its_node_cannot_make_larger_is_replaced_by_one_elsewhere(whole, rng, room, besides, why):
     """For ever (Infeasible), or for now (Deferred): for a time it is waited then, and no longer."""
     ids, large = counting.draw(rng, 40_000), whole.signs / "large"
