@@ -96,6 +96,16 @@ def pick(name: str | None, folder: str, *, only_here: bool = False) -> run_regis
     raise errors.UnknownName("job", name, [run.job for run in found])
 
 
+def pick_local(name: str | None, folder: str) -> run_registry.JobRun:
+    """Return the run folder of a local job: the named one, or the newest."""
+    run = pick(name, folder)
+    if not run.here:
+        raise errors.BadInput(
+            f"job {run.job} runs on {run.card.platform}; this command reads run folders of this machine only"
+        )
+    return run
+
+
 def reached(run: run_registry.JobRun) -> JobHandle:
     if run.here:
         return LocalJobHandle(run)

@@ -1,6 +1,6 @@
 """Which jobs there are: run folders, running ones and past ones, found by the card that each job's agent leaves there.
 
-In: a folder of runs, such as `.springtide/runs`. Out: `Run`s, newest first. Next: `cli.common.job_selection` picks one.
+In: a folder of runs, such as `.springtide/runs`. Out: `Run`s, newest first. Next: `launch.job_lookup` picks one.
 """
 
 import pathlib

@@ -15,14 +15,14 @@ from typing import Annotated, Any
 import typer
 
 from springtide import errors
-from springtide.cli.common.options import Debug, Json
+from springtide.cli.common.options import Debug, Json, command
 
 FOLDER = ".springtide/brain"
 LISTEN = "127.0.0.1:7790"
 
 app = typer.Typer(
     name="brain",
-    help="A brain plans for many jobs: serve one, or look inside.",
+    help="Serve a brain, which plans for many jobs, or inspect one.",
     rich_markup_mode=None,
     no_args_is_help=True,
     epilog="""\b
@@ -33,57 +33,63 @@ Examples:
 """,
 )
 
-Folder = Annotated[str, typer.Option("--folder", help="Where the brain keeps its files.", metavar="DIR")]
-Address = Annotated[str, typer.Option("--brain", help="Where it listens; found in its folder.", metavar="HOST:PORT")]
-SecretFile = Annotated[str, typer.Option("--secret-file", help="Its secret; found in its folder.", metavar="FILE")]
+Folder = Annotated[str, typer.Option("--folder", help="Folder of the brain's files.", metavar="DIR")]
+Address = Annotated[
+    str, typer.Option("--brain", help="Address of the brain.  [default: from its folder]", metavar="HOST:PORT")
+]
+SecretFile = Annotated[
+    str, typer.Option("--secret-file", help="Secret of the brain.  [default: from its folder]", metavar="FILE")
+]
 ServeTls = Annotated[
     str,
-    typer.Option("--tls", help="TLS, with certificates in DIR/brain and DIR/master; made if missing.", metavar="DIR"),
+    typer.Option(
+        "--tls", help="Use TLS with certificates in DIR/brain and DIR/master, created if missing.", metavar="DIR"
+    ),
 ]
-Tls = Annotated[str, typer.Option("--tls", help="Certificates to ask it with; found in its folder.", metavar="DIR")]
+Tls = Annotated[
+    str, typer.Option("--tls", help="Certificates of the client.  [default: from its folder]", metavar="DIR")
+]
 
 
-@app.command(
-    short_help="Plan for all masters that ask.",
-    epilog="""\b
-Example:
-  springtide brain serve --listen 0.0.0.0:7790 --capacity 64,256G \\
-    --database postgresql://brain@db/brain --executors 2
-""",
+@command(
+    app,
+    "Serve a brain.",
+    "springtide brain serve --listen 0.0.0.0:7790 --capacity 64,256G \\\n"
+    "    --database postgresql://brain@db/brain --executors 2",
 )
 def serve(
-    listen: Annotated[str, typer.Option(help="Where to listen.", metavar="HOST:PORT")] = LISTEN,
-    database: Annotated[str, typer.Option(help="sqlite:/// or postgresql://.  [default: in DIR]", metavar="URL")] = "",
-    policy: Annotated[
-        str, typer.Option(help="Who decides: a built-in name, a plug-in's, module:function.")
-    ] = "springtide",
+    listen: Annotated[str, typer.Option(help="Address to listen on.", metavar="HOST:PORT")] = LISTEN,
+    database: Annotated[
+        str, typer.Option(help="Database, sqlite:/// or postgresql://.  [default: in DIR]", metavar="URL")
+    ] = "",
+    policy: Annotated[str, typer.Option(help="Built-in policy, plug-in or module:function.")] = "springtide",
     on: Annotated[
         list[str] | None,
         typer.Option(
-            help="Another policy for an event: oom, created, slow, iterating, periodic.", metavar="EVENT=POLICY"
+            help="Use another policy on an event: oom, created, slow, iterating, periodic.", metavar="EVENT=POLICY"
         ),
     ] = None,
     planning: Annotated[
-        list[str] | None, typer.Option(help="How it is planned, such as rho=1 or prices.cpu=2.", metavar="NAME=VALUE")
+        list[str] | None,
+        typer.Option(help="Set a planning parameter, such as rho=1 or prices.cpu=2.", metavar="NAME=VALUE"),
     ] = None,
     capacity: Annotated[
-        str, typer.Option(help="Of all jobs: cores, and memory.  [default: this machine]", metavar="CORES[,SIZE]")
+        str,
+        typer.Option(help="Cores and memory of all jobs together.  [default: this machine]", metavar="CORES[,SIZE]"),
     ] = "",
-    executors: Annotated[int, typer.Option(min=1, help="Processes that compute plans.")] = 1,
-    period: Annotated[float, typer.Option(help="Between two looks at a job.", metavar="SECONDS")] = 10.0,
-    forget: Annotated[float, typer.Option(help="A silent job is gone after this.", metavar="SECONDS")] = 600.0,
+    executors: Annotated[int, typer.Option(min=1, help="Number of processes that compute plans.")] = 1,
+    period: Annotated[float, typer.Option(help="Time between two decisions on a job.", metavar="SECONDS")] = 10.0,
+    forget: Annotated[float, typer.Option(help="Forget a job that is silent this long.", metavar="SECONDS")] = 600.0,
     folder: Folder = FOLDER,
     secret_file: SecretFile = "",
     tls: ServeTls = "",
     standby: Annotated[
-        bool, typer.Option("--standby", help="Wait while another brain serves from the database, then take over.")
+        bool, typer.Option("--standby", help="Stand by while another brain serves from the database, then take over.")
     ] = False,
-    health: Annotated[
-        str, typer.Option(help="/live and /ready, for those who keep it running.", metavar="HOST:PORT")
-    ] = "",
+    health: Annotated[str, typer.Option(help="Serve the probes /live and /ready here.", metavar="HOST:PORT")] = "",
     debug: Debug = False,
 ) -> int:
-    """Plan for all masters that ask, until Ctrl-C. Jobs and promises are kept: start it again and nothing is lost."""
+    """Serve a brain until Ctrl-C. It keeps jobs and promises in its database, so a restart loses nothing."""
     from springtide.brain.decide import algorithms as optimizers
     from springtide.brain.decide.cluster_state import BrainRules
     from springtide.brain.service import __main__
@@ -95,37 +101,31 @@ def serve(
     algorithms = optimizers.parse(on or [])
     for name in {policy, *algorithms.values()}:
         registry.load(name)  # a mistake is said now
+    config = parse_planning(planning or [], policy)
     rules = BrainRules(
-        capacity=parse_capacity(capacity), config=parse_planning(planning or [], policy), algorithms=algorithms,
-        period_s=period, forget_s=forget,
-    )  # fmt: skip
+        capacity=parse_capacity(capacity), config=config, algorithms=algorithms, period_s=period, forget_s=forget
+    )
     options = __main__.ServeOptions(
         rules=rules, folder=pathlib.Path(folder), listen=listen, database=database, secret_file=secret_file,
         executors=executors, tls=tls, standby=standby, health=health,
     )  # fmt: skip
-    secret = secret_file or __main__.secret_file(pathlib.Path(folder))
-    needs = f"its secret, {secret}" + (f", and the certificates in {tls}/master" if tls else "")
-    asyncio.run(__main__.serve(options, ready=functools.partial(_announce, needs)))
+    secret = secret_file or str(__main__.secret_file(pathlib.Path(folder)))
+    asyncio.run(__main__.serve(options, ready=functools.partial(_announce, secret, tls)))
     print("brain: stopped", file=sys.stderr)
     return 0
 
 
-def _announce(needs: str, address: str) -> None:
+def _announce(secret: str, tls: str, address: str) -> None:
+    needs = f"its secret, {secret}" + (f", and the certificates in {tls}/master" if tls else "")
     print(f"brain: serving at {address}; masters need {needs}", file=sys.stderr, flush=True)
 
 
-@app.command(
-    short_help="Jobs, last decisions, executors.",
-    epilog="""\b
-Example:
-  springtide brain status --json
-""",
-)
+@command(app, "Show jobs, decisions and executors.", "springtide brain status --json")
 def status(
     folder: Folder = FOLDER, brain: Address = "", secret_file: SecretFile = "", tls: Tls = "", as_json: Json = False,
     debug: Debug = False,
 ) -> int:  # fmt: skip
-    """What the brain knows: jobs, what it last said to each and why, executors, past jobs."""
+    """Show what the brain knows: jobs, its last decision on each and the reason, executors, past jobs."""
     from springtide.brain.service import messages as counsel
 
     found = ask(counsel.Inspect(), counsel.BrainStatus, folder, brain, secret_file, tls)
@@ -134,23 +134,21 @@ def status(
     return 0
 
 
-@app.command(
-    short_help="Jobs that it remembers.",
-    epilog="""\b
-Example:
-  springtide brain history --newest 50
-  springtide brain history --database .springtide/history.db
-""",
+@command(
+    app,
+    "List past jobs.",
+    "springtide brain history --newest 50",
+    "springtide brain history --database .springtide/history.db",
 )
 def history(
-    newest: Annotated[int, typer.Option(min=1, max=1000, help="How many.")] = 20,
+    newest: Annotated[int, typer.Option(min=1, max=1000, help="Number of jobs to list.")] = 20,
     database: Annotated[
-        str, typer.Option(help="Read this one, without a brain: a file or a URL.", metavar="FILE_OR_URL")
+        str, typer.Option(help="Read this database without a brain: a file or a URL.", metavar="FILE_OR_URL")
     ] = "",
     folder: Folder = FOLDER, brain: Address = "", secret_file: SecretFile = "", tls: Tls = "", as_json: Json = False,
     debug: Debug = False,
 ) -> int:  # fmt: skip
-    """The newest jobs that a brain remembers, or the history of jobs that planned by themselves, oldest first."""
+    """List past jobs of a brain, or of a database of jobs that planned by themselves, oldest first."""
     from springtide.brain.service import messages as counsel
 
     if database:
@@ -162,18 +160,12 @@ def history(
     return 0
 
 
-@app.command(
-    short_help="Change the number of executors.",
-    epilog="""\b
-Example:
-  springtide brain executors 4
-""",
-)
+@command(app, "Change the number of executors.", "springtide brain executors 4")
 def executors(
-    number: Annotated[int, typer.Argument(min=1, help="Processes that compute plans.", metavar="N")],
+    number: Annotated[int, typer.Argument(min=1, help="Number of processes that compute plans.", metavar="N")],
     folder: Folder = FOLDER, brain: Address = "", secret_file: SecretFile = "", tls: Tls = "", debug: Debug = False,
 ) -> int:  # fmt: skip
-    """Work with so many executors from now on; those that are too many finish what they have in hand."""
+    """Change the number of executors; surplus ones finish their current plan."""
     from springtide.brain.service import messages as counsel
     from springtide.rpc.messages import messages
 

@@ -15,11 +15,11 @@ from typing import Annotated, Any
 import typer
 
 from springtide import errors, file_input
-from springtide.cli.common.options import Debug, Json
+from springtide.cli.common.options import Debug, Json, command
 
 app = typer.Typer(
     name="k8s",
-    help="Springtide in a Kubernetes cluster: install it, look at it, take it out.",
+    help="Install Springtide in a Kubernetes cluster, check it or remove it.",
     rich_markup_mode=None,
     no_args_is_help=True,
     epilog="""\b
@@ -30,33 +30,33 @@ Examples:
 """,
 )
 
-Kubeconfig = Annotated[str, typer.Option(help="File of the cluster.  [default: as kubectl]", metavar="FILE")]
-Context = Annotated[str, typer.Option(help="Which of its contexts.  [default: the current]", metavar="NAME")]
-Space = Annotated[str, typer.Option("--namespace", help="Of the operator.", metavar="NAME")]
-Only = Annotated[str, typer.Option(help="Look after jobs of this namespace only.", metavar="NAMESPACE")]
+Kubeconfig = Annotated[str, typer.Option(help="Kubeconfig to use.  [default: as kubectl]", metavar="FILE")]
+Context = Annotated[str, typer.Option(help="Context of the kubeconfig.  [default: the current]", metavar="NAME")]
+Space = Annotated[str, typer.Option("--namespace", help="Namespace of the operator.", metavar="NAME")]
+Only = Annotated[str, typer.Option(help="Watch jobs of this namespace only.", metavar="NAMESPACE")]
 
 
-@app.command(
-    short_help="Put everything into the cluster.",
-    epilog="""\b
-Example:
-  springtide k8s install --image registry/springtide:0.1 \\
-    --brain postgresql://brain:pw@db/brain --capacity 640,2560G
-""",
+@command(
+    app,
+    "Install or upgrade Springtide.",
+    "springtide k8s install --image registry/springtide:0.1 \\\n"
+    "    --brain postgresql://brain:pw@db/brain --capacity 640,2560G",
 )
 def install(
-    image: Annotated[str, typer.Option(help="Image with Springtide.  [default: springtide:VERSION]")] = "",
+    image: Annotated[str, typer.Option(help="Image to install.  [default: springtide:VERSION]")] = "",
     namespace: Space = "springtide",
     only: Only = "",
-    brain: Annotated[str, typer.Option(help="PostgreSQL of a brain for all jobs.", metavar="URL")] = "",
-    capacity: Annotated[str, typer.Option(help="With --brain: what all jobs may take.", metavar="CORES[,SIZE]")] = "",
-    replicas: Annotated[int, typer.Option(min=1, help="Brains beside each other.")] = 2,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the objects as YAML; do nothing.")] = False,
+    brain: Annotated[str, typer.Option(help="Install a brain on this PostgreSQL.", metavar="URL")] = "",
+    capacity: Annotated[
+        str, typer.Option(help="With --brain: cores and memory of all jobs together.", metavar="CORES[,SIZE]")
+    ] = "",
+    replicas: Annotated[int, typer.Option(min=1, help="Number of brains.")] = 2,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the objects as YAML and change nothing.")] = False,
     kubeconfig: Kubeconfig = "",
     context: Context = "",
     debug: Debug = False,
 ) -> int:
-    """Definitions of ElasticJob and ScalePlan, the operator with its rights, a brain if wanted. Again: an upgrade."""
+    """Install custom resources, operator, rights and optionally a brain. Run it again to upgrade."""
     from springtide.brain.service import certificates
     from springtide.platforms.k8s.client import install
     from springtide.platforms.k8s.objects import install_manifests
@@ -82,24 +82,18 @@ def install(
     return 0
 
 
-@app.command(
-    short_help="Take it out of the cluster.",
-    epilog="""\b
-Example:
-  springtide k8s uninstall
-""",
-)
+@command(app, "Remove Springtide.", "springtide k8s uninstall")
 def uninstall(
     namespace: Space = "springtide",
     only: Only = "",
     definitions: Annotated[
-        bool, typer.Option("--definitions", help="Delete ElasticJobs and ScalePlans too, all of the cluster.")
+        bool, typer.Option("--definitions", help="Also delete all ElasticJobs and ScalePlans of the cluster.")
     ] = False,
     kubeconfig: Kubeconfig = "",
     context: Context = "",
     debug: Debug = False,
 ) -> int:
-    """Take the operator, its rights and the brain out. Jobs that run go on without it; nobody makes pods for them."""
+    """Remove operator, rights and brain. Running jobs go on, but nothing creates pods for them."""
     from springtide.platforms.k8s.client import install
     from springtide.platforms.k8s.objects import install_manifests
 
@@ -113,18 +107,12 @@ def uninstall(
     return 0
 
 
-@app.command(
-    short_help="Is everything there?",
-    epilog="""\b
-Example:
-  springtide k8s status --json
-""",
-)
+@command(app, "Check the installation.", "springtide k8s status --json")
 def status(
     namespace: Space = "springtide", kubeconfig: Kubeconfig = "", context: Context = "", as_json: Json = False,
     debug: Debug = False,
 ) -> int:  # fmt: skip
-    """Whether the cluster knows our kinds, and how operator and brain are doing there."""
+    """Check that the cluster knows our resources and that operator and brain are ready."""
     from springtide.platforms.k8s.client import install
 
     found = with_client(kubeconfig, context, lambda client: install.examine(client, namespace))
@@ -137,30 +125,24 @@ def status(
     return 0 if all(each.well for each in found) else 3
 
 
-@app.command(
-    short_help="Run the operator here.",
-    epilog="""\b
-Example:
-  springtide k8s operator --image registry/springtide:0.1
-""",
-)
+@command(app, "Run the operator.", "springtide k8s operator --image registry/springtide:0.1")
 def operator(
-    image: Annotated[str, typer.Option(help="For jobs that name none.  [default: springtide:VERSION]")] = "",
+    image: Annotated[str, typer.Option(help="Image of jobs that name none.  [default: springtide:VERSION]")] = "",
     namespace: Annotated[
-        list[str] | None, typer.Option(help="Look after its jobs; again for more.  [default: all]", metavar="NAME")
+        list[str] | None, typer.Option(help="Watch jobs of this namespace; repeatable.  [default: all]", metavar="NAME")
     ] = None,
-    brain: Annotated[str, typer.Option(help="For jobs that name none.", metavar="HOST:PORT")] = "",
-    brain_secret_file: Annotated[str, typer.Option(help="What masters show to it.", metavar="FILE")] = "",
+    brain: Annotated[str, typer.Option(help="Brain of jobs that name none.", metavar="HOST:PORT")] = "",
+    brain_secret_file: Annotated[str, typer.Option(help="Secret that masters send to the brain.", metavar="FILE")] = "",
     brain_tls: Annotated[
-        str, typer.Option(help="Certificates that masters ask it with: ca.crt, tls.crt, tls.key.", metavar="DIR")
+        str, typer.Option(help="Certificates of masters for the brain: ca.crt, tls.crt, tls.key.", metavar="DIR")
     ] = "",
-    scheduler: Annotated[str, typer.Option(help="Of pods whose job names none.", metavar="NAME")] = "",
-    health: Annotated[str, typer.Option(help="Where to say that it is alive.", metavar="URL")] = "",
+    scheduler: Annotated[str, typer.Option(help="Scheduler of pods whose job names none.", metavar="NAME")] = "",
+    health: Annotated[str, typer.Option(help="Serve a liveness probe here.", metavar="URL")] = "",
     kubeconfig: Kubeconfig = "",
     context: Context = "",
     debug: Debug = False,
 ) -> int:
-    """Make a master for every ElasticJob, and pods of what masters want, until stopped. It runs in the cluster."""
+    """Run the operator until stopped: it creates a master for every ElasticJob, and the pods that masters want."""
     from springtide.platforms.k8s.objects.pods import Site
     from springtide.platforms.k8s.operator import process
     from springtide.rpc.transport import tls

@@ -17,9 +17,9 @@ from springtide import errors
 from springtide.checkpoint.format import reader
 from springtide.checkpoint.format.manifest import Manifest, name_of
 from springtide.checkpoint.format.storage import Folder, Place, place_of
-from springtide.cli.common import job_selection
 from springtide.cli.common.render import wrap
 from springtide.domain.core.resources import show_memory
+from springtide.launch import job_lookup
 from springtide.telemetry import events as stories
 
 Event = dict[str, Any]
@@ -31,7 +31,7 @@ def checkpoints(name: str | None, *, folder: str, as_json: bool, verify: bool = 
         place = place_of(name)
         found, job = at_place(place, verify=verify), place.where
     else:
-        run = job_selection.pick(name, folder)
+        run = job_lookup.pick_local(name, folder)
         found, job = listed(stories.read(run.files.events), verify=verify), run.job
     print("\n".join(text(job, found)))
     if as_json:

@@ -15,6 +15,7 @@ import tempfile
 import msgspec
 
 from springtide.cli.common import exit_status
+from springtide.cli.common.options import KeepingOptions, RunOptions, SizeOptions
 from springtide.cli.job import run as running
 from springtide.cli.job.demo_faults import DemoFaults
 from springtide.domain.spec.job_spec import JobPhase
@@ -34,13 +35,12 @@ def demo(*, servers: int, workers: int, samples: int, kill: bool, as_json: bool,
 
 def _demo(servers: int, workers: int, samples: int, *, kill: bool, as_json: bool, debug: bool, steps: str) -> int:
     script = os.path.relpath(SCRIPT)
-    options = running.RunOptions(
+    options = RunOptions(
         script=script,
-        arguments=("--samples", str(samples), "--data", DATA, "--steps", steps),
-        servers=servers,
-        workers=workers,
+        arguments=["--samples", str(samples), "--data", DATA, "--steps", steps],
+        sizes=SizeOptions(servers=servers, workers=workers),
+        keeping=KeepingOptions(checkpoint_every=CHECKPOINT_EVERY_S),
         name="demo",
-        checkpoint_every_s=CHECKPOINT_EVERY_S,
         debug=debug,
     )
     trained, worker, server = samples - samples // 10, f"worker-{workers - 1}", f"server-{servers - 1}"

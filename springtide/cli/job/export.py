@@ -14,10 +14,9 @@ from springtide import errors
 from springtide.checkpoint.format import reader
 from springtide.checkpoint.format.manifest import Manifest
 from springtide.checkpoint.format.storage import Place, place_of
-from springtide.cli.common import job_selection
 from springtide.cli.job import checkpoints
 from springtide.domain.core import durations
-from springtide.launch import export_process
+from springtide.launch import export_process, job_lookup
 
 if TYPE_CHECKING:
     from springtide.export import export_folder
@@ -30,7 +29,7 @@ def export(
     from springtide.export import exporter, table_file
 
     chosen = table_file.format_named(format)
-    where = name if checkpoints.is_place(name) else str(job_selection.pick(name, folder).files.checkpoints)
+    where = name if checkpoints.is_place(name) else str(job_lookup.pick_local(name, folder).files.checkpoints)
     if every:
         if since or checkpoint is not None or as_json:
             raise errors.BadInput(

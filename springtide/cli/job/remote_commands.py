@@ -7,116 +7,97 @@ from typing import Annotated
 
 import typer
 
-from springtide.cli.common.option_groups import taking
-from springtide.cli.common.options import Debug, Job, Json, WhereOptions
+from springtide.cli.common.options import Debug, Job, Json, WhereOptions, command, taking
 
 app = typer.Typer(rich_markup_mode=None)
 
 
-@app.command(
-    short_help="Hand a job to a platform, and leave.",
-    epilog="""\b
-Examples:
-  springtide submit job.yaml                   here, in the background
-  springtide submit job.yaml --platform k8s --namespace ml
-  springtide submit job.yaml --platform ray --address 10.0.0.5:6379 --follow
-  springtide submit job.yaml --dry-run         what would be run, and why
-""",
+@command(
+    app,
+    "Submit a job to a platform.",
+    "springtide submit job.yaml                   on this machine",
+    "springtide submit job.yaml --platform k8s --namespace ml",
+    "springtide submit job.yaml --platform ray --address 10.0.0.5:6379",
+    "springtide submit job.yaml --dry-run         check it only",
 )
 @taking(at=WhereOptions)
 def submit(
-    spec: Annotated[str, typer.Argument(help="The job's spec.", metavar="JOB.YAML")],
-    name: Annotated[str, typer.Option(help="Another name than the spec's.")] = "",
-    follow: Annotated[bool, typer.Option("--follow", help="Look on until it ends; Ctrl-C leaves it running.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only check it, and show what it would be.")] = False,
+    spec: Annotated[str, typer.Argument(help="Spec of the job.", metavar="JOB.YAML")],
+    name: Annotated[str, typer.Option(help="Name of the job.  [default: the spec's]")] = "",
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Show the job until it ends; Ctrl-C leaves it running.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check the spec and show every value with its origin; start nothing.")
+    ] = False,
     as_json: Json = False,
     debug: Debug = False,
     *,
     at: WhereOptions,
 ) -> int:
-    """Hand a job to this machine, a Ray cluster or a Kubernetes cluster, and leave; the spec is the same for all.
+    """Submit a job to this machine, a Ray cluster or a Kubernetes cluster. The spec is the same for all.
 
-    It needs no more than `script: train.py`. Then: springtide status, logs -f, scale, stop, explain.
+    `script: train.py` is enough of a spec. Next: springtide status, logs -f, scale, stop, explain.
     """
     from springtide.cli.job import submit as verb
 
     return verb.submit(spec, at.where(), name=name, follow=follow, dry_run=dry_run, as_json=as_json, debug=debug)
 
 
-@app.command(
-    short_help="How a job is doing, or how it ended.",
-    epilog="""\b
-Example:
-  springtide status train --json
-""",
-)
+@command(app, "Show a job's progress, or how it ended.", "springtide status train --json")
 @taking(at=WhereOptions)
 def status(
     job: Job = None,
-    every: Annotated[bool, typer.Option("--all", help="All jobs, running and past, a line each.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="List all jobs, running and past.")] = False,
     as_json: Json = False,
     debug: Debug = False,
     *,
     at: WhereOptions,
 ) -> int:
-    """How a job is doing, or how it ended: progress, roles with CPU and memory, the last decision and why."""
+    """Show a job: progress, roles with CPU and memory, the last decision and its reason; or how it ended."""
     from springtide.cli.show import status as verb
 
     return verb.status(job, at.where(), every=every, as_json=as_json)
 
 
-@app.command(
-    short_help="Everything that happened to a job.",
-    epilog="""\b
-Example:
-  springtide events train
-""",
-)
+@command(app, "List all events of a job.", "springtide events train")
 @taking(at=WhereOptions)
 def events(job: Job = None, as_json: Json = False, debug: Debug = False, *, at: WhereOptions) -> int:
-    """Everything that happened to a job, in order."""
+    """List all events of a job, in order."""
     from springtide.cli.show import events as verb
 
     return verb.events(job, at.where(), as_json=as_json)
 
 
-@app.command(
-    short_help="What was decided about a job, and why.",
-    epilog="""\b
-Example:
-  springtide explain train
-""",
-)
+@command(app, "Explain what was decided about a job.", "springtide explain train")
 @taking(at=WhereOptions)
 def explain(job: Job = None, as_json: Json = False, debug: Debug = False, *, at: WhereOptions) -> int:
-    """What was decided about a job, and why: phases, losses, relaunches, scaling."""
+    """Explain what was decided about a job, and why: phases, losses, relaunches, scaling."""
     from springtide.cli.show import events as verb
 
     return verb.explain(job, at.where(), as_json=as_json)
 
 
-@app.command(
-    short_help="Change how many workers, servers or data workers it has.",
-    epilog="""\b
-Example:
-  springtide scale train --workers 4 --servers 2 --data-workers 3
-""",
+@command(
+    app,
+    "Scale workers, servers or data workers.",
+    "springtide scale train --workers 4 --servers 2 --data-workers 3",
 )
 @taking(at=WhereOptions)
 def scale(
-    workers: Annotated[int | None, typer.Option(min=1, help="So many workers from now on.")] = None,
-    servers: Annotated[int | None, typer.Option(min=1, help="So many servers; slots move while they serve.")] = None,
-    data_workers: Annotated[int | None, typer.Option(min=0, help="So many data workers; 0: none.")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Number of workers.")] = None,
+    servers: Annotated[int | None, typer.Option(min=1, help="Number of servers; slots move while they serve.")] = None,
+    data_workers: Annotated[int | None, typer.Option(min=0, help="Number of data workers; 0 for none.")] = None,
     job: Job = None,
-    sure: Annotated[bool, typer.Option("--yes", help="Also far more than there are cores.")] = False,
+    sure: Annotated[bool, typer.Option("--yes", help="Accept far more roles than there are cores.")] = False,
     as_json: Json = False,
     debug: Debug = False,
     *,
     at: WhereOptions,
 ) -> int:
-    """Change how many workers, servers or data workers a job has. New ones join, surplus ones drain; others train on.
+    """Scale a running job. New roles join and surplus ones drain while the others train on.
 
-    A number of data workers that you set by hand is not tuned any more.
+    After you set the number of data workers, the job no longer tunes it.
     """
     from springtide.cli.job import scale_stop as verb
 
@@ -124,47 +105,35 @@ def scale(
     return verb.scale(job, wanted, at.where(), as_json=as_json, sure=sure)
 
 
-@app.command(
-    short_help="Drain a running job.",
-    epilog="""\b
-Example:
-  springtide stop train --wait
-""",
-)
+@command(app, "Drain a running job.", "springtide stop train --wait")
 @taking(at=WhereOptions)
 def stop(
     job: Job = None,
-    wait: Annotated[bool, typer.Option("--wait", help="Return when the job is over.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until the job is over.")] = False,
     as_json: Json = False,
     debug: Debug = False,
     *,
     at: WhereOptions,
 ) -> int:
-    """Drain a running job, as Ctrl-C does: workers finish the batch in hand and stop."""
+    """Drain a running job, as Ctrl-C does: workers finish their batch and stop."""
     from springtide.cli.job import scale_stop as verb
 
     return verb.stop(job, at.where(), wait=wait, as_json=as_json)
 
 
-@app.command(
-    short_help="What the processes of a job have printed.",
-    epilog="""\b
-Example:
-  springtide logs train worker-1 -f
-""",
-)
+@command(app, "Print the logs of a job.", "springtide logs train worker-1 -f")
 @taking(at=WhereOptions)
 def logs(
     job: Job = None,
-    role: Annotated[str | None, typer.Argument(help="One of its roles; all if not given.", metavar="ROLE")] = None,
-    follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on as they print, until the job is over.")] = False,
-    lines: Annotated[int, typer.Option(min=1, help="How many of the last lines.")] = 20,
+    role: Annotated[str | None, typer.Argument(help="Role, such as worker-1.  [default: all]", metavar="ROLE")] = None,
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Follow the logs until the job is over.")] = False,
+    lines: Annotated[int, typer.Option(min=1, help="Number of last lines to print of each log.")] = 20,
     as_json: Json = False,
     debug: Debug = False,
     *,
     at: WhereOptions,
 ) -> int:
-    """What the processes of a job have printed: the last lines of each log, and with -f whatever comes."""
+    """Print the last lines of each role's log; with -f, follow them."""
     from springtide.cli.job import logs as verb
 
     return verb.logs(job, role, at.where(), lines=lines, follow=follow, as_json=as_json)

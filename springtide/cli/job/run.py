@@ -8,18 +8,17 @@ job, `cli.show.live_view` shows it.
 import asyncio
 import pathlib
 import sys
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, replace
 
 import msgspec
 
 from springtide import errors
 from springtide.cli.common import exit_status
-from springtide.cli.common.options import ExportOptions, FeedingOptions, OnlineOptions, online_is_on
+from springtide.cli.common.options import RunOptions
 from springtide.cli.common.render import wrap
 from springtide.cli.show import live_view
 from springtide.domain.data import data_workers
-from springtide.domain.model.checkpoints import UPLOAD_EVERY_S
 from springtide.domain.spec import job_spec
 from springtide.domain.spec.elastic_job import CheckpointWish, ElasticJob, FollowingWish, PatienceWish, Quota, RoleWish
 from springtide.launch import local_job
@@ -27,54 +26,6 @@ from springtide.launch.spec import resolve
 from springtide.platforms.local import job_handle
 from springtide.rpc.messages import messages
 from springtide.telemetry import logs, output, redactor
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunOptions:
-    """What was given on the command line; None is left open."""
-
-    script: str
-    arguments: tuple[str, ...] = ()
-    servers: int | None = None
-    workers: int | None = None
-    cpu: float | None = None
-    memory: str | None = None
-    sync: str = "async"
-    cache: str = "auto"
-    cache_staleness: int | None = None
-    allocation: str | None = None
-    name: str | None = None
-    logs: str = ".springtide/runs"
-    seed: int = 0
-    slots: int = job_spec.DEFAULT_SLOTS
-    port: int = 0
-    tls: bool = False
-    timeout_s: float = 300.0
-    silence_s: float = 30.0
-    heartbeat_s: float = 1.0
-    relaunches: int = 5
-    recovery: str = "exact"
-    tries: int = 3
-    stragglers: tuple[str, ...] = ()
-    guards: bool = True
-    feeding: FeedingOptions = field(default_factory=FeedingOptions)
-    plan: bool | None = None
-    quota: float | None = None
-    planning: tuple[str, ...] = ()
-    brain: str = ""
-    history: str | None = None
-    grace_s: float = 30.0
-    disk_s: float = 600.0
-    checkpoint_every_s: float | None = None
-    checkpoint_dir: str = ""
-    checkpoint_url: str = ""
-    upload_every_s: float = UPLOAD_EVERY_S
-    mirror: bool = False
-    resume: str = ""
-    following: OnlineOptions = field(default_factory=OnlineOptions)
-    exporting: ExportOptions = field(default_factory=ExportOptions)
-    as_json: bool = False
-    debug: bool = False
 
 
 def run(options: RunOptions) -> int:
@@ -123,35 +74,58 @@ def said(line: str) -> None:
 
 
 def job_of(options: RunOptions) -> ElasticJob:
-    asked, exports = options.following, options.exporting
-    bounds = {"min": asked.min_workers if asked.min_workers > 1 else None, "max": asked.max_workers}
-    number = "start" if options.workers is not None and set(bounds.values()) != {None} else "count"
+    sizes, patience, keeping, online = options.sizes, options.patience, options.keeping, options.following
+    bounds = {"min": online.min_workers if online.min_workers > 1 else None, "max": online.max_workers}
+    number = "start" if sizes.workers is not None and set(bounds.values()) != {None} else "count"
+    training = asdict(options.training)
+    checked("sync mode", training["sync"], job_spec.SYNC_MODES)
+    checked("recovery", training["recovery"], job_spec.RECOVERIES)
+    data_workers.split_of(options.feeding.split)
+    data_workers.poison_of(options.feeding.poison)
     return ElasticJob(
-        name=options.name or resolve.name_of(options.script), script=options.script, arguments=options.arguments,
-        workers=RoleWish(**{number: options.workers}, **bounds, cpu=options.cpu, memory=options.memory),
-        servers=RoleWish(count=options.servers, cpu=options.cpu, memory=options.memory),
-        data_workers=options.feeding.data_workers, data_worker_cpu=options.feeding.data_worker_cpu,
-        split=data_workers.split_of(options.feeding.split), poison=data_workers.poison_of(options.feeding.poison),
-        quota=Quota(cpu=options.quota), sync=sync_mode(options.sync),
-        cache=options.cache, cache_staleness=options.cache_staleness, allocation=options.allocation or "",
-        seed=options.seed, slots=options.slots, recovery=recovery_of(options.recovery), relaunches=options.relaunches,
+        name=options.name or resolve.name_of(options.script),
+        script=options.script,
+        arguments=tuple(options.arguments or ()),
+        workers=RoleWish(**{number: sizes.workers}, **bounds, cpu=sizes.cpu, memory=sizes.memory),
+        servers=RoleWish(count=sizes.servers, cpu=sizes.cpu, memory=sizes.memory),
+        **asdict(options.feeding),
+        quota=Quota(cpu=sizes.quota),
+        **training,
         patience=PatienceWish(
-            join_s=options.timeout_s, silence_s=options.silence_s, heartbeat_s=options.heartbeat_s,
-            grace_s=options.grace_s, disk_s=options.disk_s, tries=options.tries,
+            join_s=patience.timeout,
+            silence_s=patience.silence,
+            heartbeat_s=patience.heartbeat,
+            grace_s=patience.grace,
+            disk_s=keeping.disk_wait,
+            tries=patience.tries,
         ),
-        guards=options.guards, stragglers=dict(rule_of(text) for text in options.stragglers), plan=options.plan,
-        planning=pairs("--planning", options.planning, "sample_s=20"), brain=options.brain, history=options.history,
+        stragglers=dict(rule_of(text) for text in patience.straggler or ()),
+        plan=sizes.plan,
+        planning=pairs("--planning", sizes.planning or (), "sample_s=20"),
+        brain=sizes.brain,
+        history=sizes.history,
         checkpoints=CheckpointWish(
-            every_s=options.checkpoint_every_s, folder=options.checkpoint_dir, url=options.checkpoint_url,
-            upload_every_s=options.upload_every_s, mirror=options.mirror,
+            every_s=keeping.checkpoint_every,
+            folder=keeping.checkpoint_dir,
+            url=keeping.checkpoint_url,
+            upload_every_s=keeping.upload_every,
+            mirror=keeping.mirror,
         ),
-        resume=resumed_from(options.resume, options.logs),
+        resume=resumed_from(keeping.resume, options.logs),
         following=FollowingWish(
-            on=online_is_on(asked), slo_lag=asked.slo_lag, metrics_port=asked.metrics_port,
-            settings=pairs("--online-setting", asked.online_setting or (), "every=30"),
-            export_to=exports.export_to, export_every=exports.export_every,
+            on=checked("mode of --online", online.online, ("auto", "off")) == "auto",
+            slo_lag=online.slo_lag,
+            metrics_port=online.metrics_port,
+            settings=pairs("--online-setting", online.online_setting or (), "every=30"),
+            **asdict(options.exporting),
         ),
-    )  # fmt: skip
+    )
+
+
+def checked(kind: str, name: str, known: Sequence[str]) -> str:
+    if name not in known:
+        raise errors.UnknownName(kind, name, known)
+    return name
 
 
 def resumed_from(named: str, runs: str) -> str:
@@ -169,17 +143,3 @@ def pairs(option: str, given: Iterable[str], example: str) -> dict[str, str]:
             raise errors.BadInput(f"{option} {text}: wanted NAME=VALUE, such as {example}")
         found[name] = value
     return found
-
-
-def recovery_of(text: str) -> job_spec.Recovery:
-    for known in job_spec.RECOVERIES:
-        if text == known:
-            return known
-    raise errors.UnknownName("recovery", text, job_spec.RECOVERIES)
-
-
-def sync_mode(text: str) -> job_spec.SyncMode:
-    for mode in job_spec.SYNC_MODES:
-        if mode == text:
-            return mode
-    raise errors.UnknownName("sync mode", text, job_spec.SYNC_MODES)

@@ -16,10 +16,10 @@ from rich import box as rich_box
 from rich import console, table
 
 from springtide import errors
-from springtide.cli.common import job_selection
 from springtide.cli.common.render import WIDTH, wrap
 from springtide.domain.core.shape import Shape
 from springtide.domain.plan.plan import Decision
+from springtide.launch import job_lookup
 from springtide.launch.spec import field_overrides
 from springtide.planning.perf_model.equations import TERMS
 from springtide.planning.perf_model.fit import FittedModel
@@ -65,7 +65,7 @@ def plan(source: str | None, *, policy: str | None, folder: str, as_json: bool) 
 def found(source: str | None, folder: str) -> pathlib.Path:
     if source is not None and (source.endswith(FILES) or pathlib.Path(source).is_file()):
         return pathlib.Path(source)
-    run = job_selection.pick(source, folder)
+    run = job_lookup.pick_local(source, folder)
     if not run.files.view.exists():
         raise errors.MissingFile(
             f"job {run.job} has no {run.files.view.name}: nobody plans for it, or it was not measured yet. "

@@ -1,6 +1,6 @@
 """`springtide dashboard`: a job's figures in a browser, until Ctrl-C.
 
-In: a run from `cli.common.job_selection`; of a job on a stream also what its master keeps in the run's folder. Out:
+In: a run from `launch.job_lookup`; of a job on a stream also what its master keeps in the run's folder. Out:
 data for the page of `dashboard.server`: the status, points since a moment, the forecast, and the story in sentences.
 """
 
@@ -10,10 +10,11 @@ from typing import Any
 
 import msgspec
 
-from springtide.cli.common import exit_status, job_selection
+from springtide.cli.common import exit_status
 from springtide.cli.show import events as story
 from springtide.dashboard import server as serving
 from springtide.domain.spec.online_job import OnlinePoint
+from springtide.launch import job_lookup
 from springtide.platforms.local.job_handle import LocalJobHandle, places_of
 from springtide.telemetry import events, time_series
 from springtide.telemetry.run_registry import JobRun
@@ -23,7 +24,7 @@ STATUS_S = 0.5  # several browsers that look at one job ask its master once
 
 
 def dashboard(name: str | None, *, folder: str, host: str, port: int) -> int:
-    run = job_selection.pick(name, folder)
+    run = job_lookup.pick_local(name, folder)
     server = serving.serve(DashboardData(run), host=host, port=port)
     shown = f"http://{server.server_address[0]!s}:{server.server_address[1]}"
     print(f"job {run.job}: {shown} (Ctrl-C ends the page, not the job)", flush=True)

@@ -12,9 +12,10 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from springtide import errors, file_input
+from springtide.cli.stream.options import PaceOptions, RecordOptions, TargetOptions
 from springtide.data.stream import produce as producing
 from springtide.data.stream import traffic
 from springtide.data.stream.log import layout
@@ -24,15 +25,12 @@ from springtide.data.stream.stream import Stream, open_stream
 from springtide.domain.core import durations
 from springtide.domain.core.resources import parse_memory, show_memory
 
-if TYPE_CHECKING:
-    from springtide.cli.stream.commands import PaceOptions, RecordOptions, TargetOptions
-
 GENERATORS = ("clicks", "counter")
 DEFAULT_PARTITIONS = 4
 DAY_S = 86400.0
 
 
-def produce(url: str, which: "RecordOptions", flow: "PaceOptions", into: "TargetOptions", *, as_json: bool) -> int:
+def produce(url: str, which: RecordOptions, flow: PaceOptions, into: TargetOptions, *, as_json: bool) -> int:
     maker, pace = maker_of(which), pace_of(flow)
     mixed = FaultMix(late=which.late, corrupt=which.corrupt, oversized=which.oversized, seed=which.seed)
     order = ProduceOrder(
@@ -53,7 +51,7 @@ def produce(url: str, which: "RecordOptions", flow: "PaceOptions", into: "Target
     return 130 if done.interrupted else 0
 
 
-def maker_of(which: "RecordOptions") -> RecordSource:
+def maker_of(which: RecordOptions) -> RecordSource:
     if (which.file is None) == (which.generator is None):
         raise errors.BadInput("give --from FILE or --generator NAME: one of them says where records come from")
     if which.generator is not None and which.record_bytes is not None:
@@ -71,7 +69,7 @@ def maker_of(which: "RecordOptions") -> RecordSource:
     raise errors.UnknownName("generator", str(which.generator), GENERATORS)
 
 
-def pace_of(flow: "PaceOptions") -> traffic.TrafficPace:
+def pace_of(flow: PaceOptions) -> traffic.TrafficPace:
     if flow.trace is None:
         changed = {"--speedup": flow.speedup != 1.0, "--peak": flow.peak is not None, "--day": flow.day is not None}
         if useless := [name for name, is_given in changed.items() if is_given]:
@@ -92,7 +90,7 @@ def pace_of(flow: "PaceOptions") -> traffic.TrafficPace:
     return traffic.TracePace(trace, speedup=flow.speedup, peak=flow.peak)
 
 
-def open_or_make(url: str, into: "TargetOptions") -> Stream:
+def open_or_make(url: str, into: TargetOptions) -> Stream:
     """Open the stream; create a missing log, and grow one that has too few partitions."""
     given = {
         "retain_bytes": None if into.retain is None else parse_memory(into.retain),

@@ -6,7 +6,7 @@ import types
 import pytest
 
 from springtide import errors
-from springtide.cli.common.job_selection import where_of
+from springtide.cli.common.options import WhereOptions
 from springtide.launch import job_lookup
 from springtide.launch.job_lookup import JobLocation
 from springtide.telemetry import logs, run_registry
@@ -73,11 +73,11 @@ def test_where_no_job_is_it_says_how_to_begin_one(tmp_path, monkeypatch, ray):
 
 
 def test_an_option_that_only_one_platform_has_names_it():
-    assert where_of("runs").platform == ""
-    assert where_of("runs", address="auto", namespace="").platform == "ray"
-    assert where_of("runs", namespace="ml").options == {"namespace": "ml"}
-    assert where_of("runs", namespace="ml").platform == "k8s"
+    assert WhereOptions().where().platform == ""
+    assert WhereOptions(address="auto", namespace="").where().platform == "ray"
+    assert WhereOptions(namespace="ml").where().options == {"namespace": "ml"}
+    assert WhereOptions(namespace="ml").where().platform == "k8s"
     with pytest.raises(errors.BadInput, match="of which platform"):
-        where_of("runs", namespace="ml", address="auto")
+        WhereOptions(namespace="ml", address="auto").where()
     with pytest.raises(errors.UnknownName, match="Did you mean 'local'"):
-        where_of("runs", platform="locla")
+        WhereOptions(platform="locla").where()

@@ -21,7 +21,7 @@ from springtide.domain.spec.online_job import OnlinePoint, OnlineState
 from springtide.rpc.messages.messages import JobStatus
 from springtide.telemetry import run_registry
 from springtide.telemetry.time_series import Series
-from tests.unit.cli.common.test_job_selection import folder, output, past  # noqa: F401 - folder is a fixture
+from tests.unit.cli.show.test_status import folder, output, past  # noqa: F401 - folder is a fixture
 
 STATE = OnlineState(
     lag_s=75.0,

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 from typer.testing import CliRunner
 
-from springtide.cli.common.option_groups import taking
+from springtide.cli.common.options import taking
 
 
 @dataclass(frozen=True, kw_only=True)
