@@ -1,42 +1,52 @@
-"""Pure. What must be true of a job at any moment; tests look after each event.
+"""Pure. Invariants of a job's state; tests check them after each event.
 
-In: a `job.state.JobState`. Out: nothing, or an AssertionError that says what is wrong.
+In: a `job.core.job_core.JobCore`. Out: nothing, or an AssertionError that says what is wrong.
 """
-
-from typing import TYPE_CHECKING
 
 from springtide.domain.core.roles import RoleKind
 from springtide.domain.spec.job_spec import Blame, JobPhase
+from springtide.job.core.job_core import JobCore
 from springtide.job.core.nodes import NodeState
-from springtide.job.scaling import data_workers, servers
-
-if TYPE_CHECKING:
-    from springtide.job.state import JobState
 
 
-def check(state: "JobState") -> None:
-    """Every invariant."""
+def check(state: JobCore) -> None:
     workers = state.of_kind(RoleKind.WORKER)
     if state.phase is JobPhase.FINISHED:
         done = (NodeState.FINISHED, NodeState.GONE)
         assert all(node.state in done for node in workers), "finished too early"
-        assert any(node.finished and not node.removed for node in workers), "finished without anyone's having ended"
+        ended = any(node.departure.finished and not node.departure.removed for node in workers)
+        assert ended, "finished, but no script has ended"
     if state.phase is JobPhase.FAILED:
-        assert state.blame is not Blame.NONE and state.why, "a failure without a reason"
+        assert state.ending.blame is not Blame.NONE and state.why, "a failure without a reason"
     if not state.phase.over:
-        servers.check(state)
-        data_workers.check(state)
+        _check_servers(state)
+        _check_data_workers(state)
     if state.phase in (JobPhase.STARTING, JobPhase.RUNNING):
-        working = sum(node.active or (node.finished and not node.removed) for node in workers)
+        working = sum(node.active or (node.departure.finished and not node.departure.removed) for node in workers)
         assert working >= state.workers, f"{working} workers work or have finished, {state.workers} are wanted"
-        low = sum(node.low and node.active for node in workers)
-        assert low <= state.planned.extra < state.workers, (
-            f"{low} workers of low priority, {state.planned.extra} wanted"
-        )
+        low, extra = sum(node.low and node.active for node in workers), state.planned.extra
+        assert low <= extra < state.workers, f"{low} workers of low priority, {extra} wanted"
     for node in state.nodes.values():
-        assert node.failures <= state.spec.relaunches, f"{node.role} was relaunched too often"
+        assert node.faults.crashes <= state.spec.relaunches, f"{node.role} was relaunched too often"
         restored = node.role.kind is RoleKind.SERVER and node.incarnation and state.phase is not JobPhase.STARTING
         known = state.safety.known or state.safety.begun_anew or state.safety.lost.get(node.role.rank) == 0
-        assert not restored or known, "a server lives again, but what it held is nowhere"
+        assert not restored or known, "a server lives again, but its slots are nowhere"
     ranks = [node.role.rank for node in workers]
     assert ranks == list(range(len(ranks))), "ranks have a gap"
+
+
+def _check_servers(state: JobCore) -> None:
+    servers = state.of_kind(RoleKind.SERVER)
+    gone = [node for node in servers if node.state is NodeState.GONE]
+    assert all(node.departure.removed for node in gone), "a job goes on without one of its servers"
+    active = sum(node.active for node in servers)
+    assert state.servers_wanted <= active, f"{active} servers where {state.servers_wanted} are wanted"
+
+
+def _check_data_workers(state: JobCore) -> None:
+    own = state.of_kind(RoleKind.DATA_WORKER)
+    active, wanted = sum(node.active and not node.departure.replaced for node in own), state.feeding.wanted
+    assert active <= wanted, f"{active} data workers where {wanted} are wanted"
+    if state.phase in (JobPhase.STARTING, JobPhase.RUNNING):
+        assert active == wanted, f"{active} data workers, {wanted} are wanted"
+    assert not (state.feeding.given_up and active), "data workers were given up, and some are wanted"

@@ -431,7 +431,7 @@ class MasterService:
             era=self.record.book.era,
             servers=self._healing.servers(),
             healing=self.state.healing,
-            group_lost=self.state.generation if self.state.group_lost else 0,
+            group_lost=self.state.bsp.generation if self.state.group_lost else 0,
             goal=self._rollout.news_for(request.epoch),
             save=self._stepping.due(),
             feeders=self._feeding.news_for(request.feeders),

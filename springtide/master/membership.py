@@ -52,7 +52,7 @@ class Membership:
             mirror=spec.checkpoints.mirror,
             restore=self._healing.to_bring_back(role) or self._rounds.restore_for(request.rank),
             placement=self._healing.placement_for(role),
-            generation=state.generation,
+            generation=state.bsp.generation,
         )
 
     async def worker(self, peer: Peer, request: messages.JoinWorker) -> messages.WorkerWelcome:
@@ -79,7 +79,7 @@ class Membership:
             heartbeat_s=spec.heartbeat_s,
             incarnation=request.incarnation,
             lives=tuple(node.incarnation for node in servers),
-            generation=record.state.generation,
+            generation=record.state.bsp.generation,
             objects=record.objects_for(request.rank),
             cache=spec.cache,
             checkpoint_s=spec.checkpoints.every_s if spec.checkpoints.on else None,

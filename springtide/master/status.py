@@ -11,7 +11,6 @@ from typing import Any
 from springtide.domain.core.roles import RANKED, Role, RoleKind, RoleUsage
 from springtide.domain.spec.online_job import OnlineState
 from springtide.job.core.nodes import ALIVE, NodeState
-from springtide.job.scaling import unschedulable
 from springtide.master.autoscale.loop import Autoscaler
 from springtide.master.checkpoint.schedule import CheckpointSchedule
 from springtide.master.core.progress import ProgressTally
@@ -45,8 +44,8 @@ def status_of(
         why=redact(state.why),
         elapsed_s=now - state.started_at,
         trained_s=max(0.0, grew_at - record.leased_at) if record.leased_at is not None else 0.0,
-        blame=state.blame,
-        detail=redact(state.detail),
+        blame=state.ending.blame,
+        detail=redact(state.ending.detail),
         samples=samples_of(record, tally),
         samples_before=record.samples_before,
         samples_per_s=tally.samples_per_s(at=now),
@@ -62,7 +61,7 @@ def status_of(
         members=members(record, tally, usage),
         workers_alive=alive[RoleKind.WORKER],
         workers_wanted=state.workers,
-        lacks=redact(unschedulable.words(state.short, at=now)),
+        lacks=redact(state.short.describe(at=now)),
         servers_alive=alive[RoleKind.SERVER],
         servers_wanted=state.servers_wanted,
         **fed(record, alive[RoleKind.DATA_WORKER], feeding),
@@ -77,8 +76,8 @@ def status_of(
         uploaded=rounds.uploading.done if rounds else 0,
         saving_last=state.saving_last,
         slots_moving=moving,
-        staleness=None if state.in_step else tally.staleness("max"),
-        staleness_p50=None if state.in_step else tally.staleness("p50"),
+        staleness=None if state.bsp.in_step else tally.staleness("max"),
+        staleness_p50=None if state.bsp.in_step else tally.staleness("p50"),
         cache=tally.cache,
         stage=state.planned.stage if state.spec.planning.on else "",
         shape=autoscale.shape if autoscale else None,

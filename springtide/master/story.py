@@ -33,6 +33,8 @@ def told(action: actions.Action) -> Told | None:
         case actions.LogDecision(what, why, known):
             log.info("%s: %s", what, why)
             return None if known else Told("decision", {"what": what, "why": why})
+        case actions.PlanCompleted(shape, why):
+            return Told("plan", {"outcome": "done", "shape": shape, "why": why})
         case actions.RollBack(anew):
             log.info("all begin anew" if anew else "all go back to the last checkpoint")
         case actions.DrainWorkers(why):

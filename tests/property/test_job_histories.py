@@ -13,7 +13,7 @@ from springtide.domain.spec.job_spec import Blame, JobPhase, JobSpec
 from springtide.domain.spec.plan_rules import PlanRules
 from springtide.job.core import actions, events
 from springtide.job.core.nodes import LEGAL, NodeState
-from springtide.job.scaling import data_workers, plan_moves
+from springtide.job.scaling import data_workers, plan
 from springtide.job.state import JobState
 
 MAX_RANK = 5
@@ -186,7 +186,7 @@ def draw_event(world, pick, rare):
             )
             return events.PlanTaken(shape, PlanningStage.ADJUSTING, "faster")
         case "move":
-            return plan_moves.next_move(world.state) or TICK
+            return plan.next_move(world.state) or TICK
         case "feed":
             return events.DataWorkersScaled(pick(range(MAX_RANK)), pick([None, 0.5, 2.0]), "tuned", pinned=pick([0, 1]))
         case "unfed":

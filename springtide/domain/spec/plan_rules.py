@@ -1,7 +1,7 @@
 """Pure. Whether and how a job plans for itself: between which shapes, by which settings, by whose advice.
 
 In: the command line or a test, by `domain.spec.job_spec.JobSpec`. Next: `master.autoscale.loop` plans by them,
-`job.scaling.plan_moves` carries plans out.
+`job.scaling.plan` carries plans out.
 """
 
 import math

@@ -66,6 +66,14 @@ class LogDecision:
 
 
 @dataclass(frozen=True, slots=True)
+class PlanCompleted:
+    """The job has the shape that its plan asked for."""
+
+    shape: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class DrainWorkers:
     """Let workers finish the batch in hand and stop."""
 
@@ -82,5 +90,14 @@ class EndJob:
 
 
 Action = (
-    PlaceSlots | ServerLost | ServerReturned | FenceWorker | RollBack | ServerLeft | LogDecision | DrainWorkers | EndJob
+    PlaceSlots
+    | ServerLost
+    | ServerReturned
+    | FenceWorker
+    | RollBack
+    | ServerLeft
+    | LogDecision
+    | PlanCompleted
+    | DrainWorkers
+    | EndJob
 )

@@ -144,6 +144,14 @@ class PlanEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class PlanAdvanced:
+    """All roles are as wanted: the next move of the plan may be made."""
+
+    largest_group: int | None = None
+    """Most workers that can share every batch; None: any number can."""
+
+
+@dataclass(frozen=True, slots=True)
 class ServerReplaced:
     """Another server is to take the place of this one."""
 
@@ -309,6 +317,7 @@ Event = (
     | RolesResized
     | PlanTaken
     | PlanEnded
+    | PlanAdvanced
     | ServerReplaced
     | EvictionNoticed
     | ServerGranted

@@ -1,29 +1,30 @@
-"""Pure. The life of one role of a job: a table of legal moves, and its story.
+"""Pure. One role of a job: its states, the legal moves between them, and its history.
 
-In: `job.state` moves nodes. A role lives several lives, numbered by its incarnation: every move to EXPECTED after the
-first begins a new one. An illegal move raises and tells the story so far.
+In: `job.state` moves nodes. A role lives several lives, numbered by its incarnation: each move to EXPECTED after the
+first begins a new life. An illegal move raises and shows the history of the node.
 """
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from springtide import errors
-from springtide.domain.core.roles import Role, WantedRole
+from springtide.domain.core.roles import Role, RoleKind, WantedRole
 
 
 class NodeState(StrEnum):
     """Where a role is in its present life."""
 
     EXPECTED = "expected"
-    """To be started, or started and silent so far."""
+    """To be started, or started and not heard from yet."""
     JOINED = "joined"
     """Has called in."""
     DRAINING = "draining"
-    """Scaling removes it: a worker finishes the batch in hand, a server hands its slots over."""
+    """Scaling removes it: a worker finishes its batch, a server hands its slots over."""
     FINISHED = "finished"
     """A worker whose script has ended well."""
     GONE = "gone"
-    """Is not there and not wanted."""
+    """Has no process and needs none."""
 
 
 LEGAL: dict[NodeState, frozenset[NodeState]] = {
@@ -49,87 +50,106 @@ LEGAL: dict[NodeState, frozenset[NodeState]] = {
             NodeState.EXPECTED,  # a server, lost before its last slot had moved: relaunched
         }
     ),
-    NodeState.FINISHED: frozenset(
-        {
-            NodeState.GONE,  # its process exits after its script
-        }
-    ),
-    NodeState.GONE: frozenset(
-        {
-            NodeState.EXPECTED,  # a rank that was removed is wanted again
-        }
-    ),
+    NodeState.FINISHED: frozenset({NodeState.GONE}),  # its process exits after its script
+    NodeState.GONE: frozenset({NodeState.EXPECTED}),  # a removed rank is wanted again
 }
 
 ALIVE = frozenset({NodeState.JOINED, NodeState.DRAINING})
 """Sends heartbeats and may hold leases."""
 
-MAX_STORY = 50  # moves that are remembered: a worker that is relaunched for days must not fill the master's memory
+MAX_HISTORY = 50  # moves kept: a worker that is relaunched for days must not fill the master's memory
 
 
 class IllegalMove(errors.SpringtideError):
-    """A change that the table does not allow; the message has the story of the node."""
+    """A move that the table does not allow; the message has the node's history."""
+
+
+@dataclass(slots=True, kw_only=True)
+class ProcessIdentity:
+    """The process that called in for the present life."""
+
+    pid: int = 0
+    birth: int = 0
+    """Random number drawn by the process when it began: in containers all have the same process id."""
+
+
+@dataclass(slots=True, kw_only=True)
+class RoleFaults:
+    """What went wrong with a role of late."""
+
+    crashes: int = 0
+    """Crashes since it last lived for long."""
+    oom_kills: int = 0
+    said: str = ""
+    """The error that this life's script reported before it left because of someone else's fault."""
+    trace: str = ""
+
+
+@dataclass(slots=True, kw_only=True)
+class Departure:
+    """How the present life leaves the job."""
+
+    finished: bool = False
+    """Its script has ended well."""
+    removed: bool = False
+    """Scaling has removed it."""
+    replaced: bool = False
+    """A server or data worker that leaves as soon as its substitute is ready."""
+    shunned: bool = False
+    """A replaced server that is so slow that its peers take its slots at once."""
+    drain_since: float = 0.0
 
 
 @dataclass(slots=True, kw_only=True)
 class RoleNode:
-    """One role, in its present life."""
+    """One role of the job, in its present life."""
 
     role: Role
     state: NodeState = NodeState.EXPECTED
     incarnation: int = 0
-    pid: int = 0
-    birth: int = 0
-    """Drawn by the process that called in: in containers all have the same process id."""
+    process: ProcessIdentity = field(default_factory=ProcessIdentity)
     since: float = 0.0
     """When the present life began: failures of a worker that has lived long are forgotten."""
     heard_at: float = 0.0
     address: str = ""
-    finished: bool = False
-    """Its script has ended well, in this life."""
     coming: bool = False
     """A server that was added while the job trains, and is not ready yet."""
-    replaced: bool = False
-    """A server or data worker that is to leave as soon as the one that was added for it is ready."""
-    shunned: bool = False
-    """And that is so slow that others should have its slots already."""
-    removed: bool = False
-    """Scaling has removed it, in this life."""
-    drain_since: float = 0.0
-    said: str = ""
-    """What the script said before it left because of someone else's fault."""
-    trace: str = ""
-    failures: int = 0
-    """Crashes since it last lived for long."""
-    oom_kills: int = 0
+    departure: Departure = field(default_factory=Departure)
+    faults: RoleFaults = field(default_factory=RoleFaults)
     cpu: float | None = None
     memory: int | None = None
     after_s: float = 0.0
     """Pause before this life was to begin."""
     low: bool = False
     """A worker of low priority, beyond the quota: the first to go."""
-    story: list[str] = field(default_factory=list)
+    history: list[str] = field(default_factory=list)
 
     def move(self, to: NodeState, *, at: float, why: str) -> None:
         """Go to the next state, or raise. Going to EXPECTED begins a new life."""
         if to not in LEGAL[self.state]:
-            story = ", ".join(self.story) or "nothing yet"
-            raise IllegalMove(f"{self.role}: {self.state} -> {to} is not legal ({why}); story: {story}")
-        self.story.append(f"{at:.1f}s {self.state}->{to}: {why}")
-        del self.story[:-MAX_STORY]
+            history = ", ".join(self.history) or "nothing yet"
+            raise IllegalMove(f"{self.role}: {self.state} -> {to} is not legal ({why}); history: {history}")
+        self.history.append(f"{at:.1f}s {self.state}->{to}: {why}")
+        del self.history[:-MAX_HISTORY]
         self.state = to
         self.heard_at = at
         if to is NodeState.EXPECTED:
             self.incarnation += 1
-            self.since, self.address, self.said, self.trace = at, "", "", ""
-            self.finished = self.removed = False
+            self.since, self.address, self.faults.said, self.faults.trace = at, "", "", ""
+            self.departure.finished = self.departure.removed = False
         if to is NodeState.DRAINING:
-            self.removed, self.drain_since = True, at
-        self.finished = self.finished or to is NodeState.FINISHED
+            self.departure.removed, self.departure.drain_since = True, at
+        if to is NodeState.FINISHED:
+            self.departure.finished = True
+
+    def remove(self, *, at: float, why: str) -> None:
+        """Scaling removes the role at once: it has nothing to finish."""
+        self.departure.removed = True
+        self.move(NodeState.GONE, at=at, why=why)
 
     @property
     def wanted(self) -> WantedRole:
-        """The process of this life."""
+        """The process that this life needs."""
         return WantedRole(
             role=self.role,
             incarnation=self.incarnation,
@@ -142,5 +162,34 @@ class RoleNode:
 
     @property
     def active(self) -> bool:
-        """Works, or is about to: what scaling counts."""
+        """Whether scaling counts it: it works, or is about to."""
         return self.state in (NodeState.EXPECTED, NodeState.JOINED)
+
+
+def of_kind(nodes: Mapping[str, RoleNode], kind: RoleKind) -> list[RoleNode]:
+    """All nodes of one kind that the job has ever had, by rank."""
+    return sorted((node for node in nodes.values() if node.role.kind is kind), key=lambda node: node.role)
+
+
+def needed_servers(nodes: Mapping[str, RoleNode]) -> list[RoleNode]:
+    """Servers that have slots, or may have some."""
+    servers = of_kind(nodes, RoleKind.SERVER)
+    return [node for node in servers if node.state is not NodeState.GONE and not node.coming]
+
+
+def all_servers_ready(nodes: Mapping[str, RoleNode]) -> bool:
+    return all(node.address for node in needed_servers(nodes))
+
+
+def staying_servers(nodes: Mapping[str, RoleNode]) -> tuple[int, ...]:
+    """Ranks of the servers that slots may be given to: ready, and not on their way out."""
+    ready = (node for node in of_kind(nodes, RoleKind.SERVER) if node.address and node.active)
+    return tuple(node.role.rank for node in ready if not node.coming and not node.departure.shunned)
+
+
+def lost_members(nodes: Mapping[str, RoleNode], group: Mapping[int, int]) -> list[RoleNode]:
+    """Members of a bsp group (incarnation by rank) whose process is gone, or is another by now."""
+    members: Iterable[tuple[RoleNode, int]] = (
+        (nodes[str(Role(RoleKind.WORKER, rank))], incarnation) for rank, incarnation in group.items()
+    )
+    return [node for node, life in members if node.incarnation != life or node.state not in ALIVE]

@@ -1,28 +1,30 @@
-"""Pure. What to do about a role that was lost: start it again, how, or give up. Every verdict has its reason.
+"""Pure. Decide what happens after a role is lost: relaunch it, how, or fail the job. Every verdict has its reason.
 
-In: `job.state` with how the process ended. Out: `Relaunch` or `GiveUp`. The rules:
+In: `job.state` with how the process ended. Out: `Relaunch` or `FailJob`. The rules:
 
 =====================================  ================================================================
 a crash, a kill, a missed heartbeat    relaunch; at once, then after a pause that doubles; up to a limit
-killed for want of memory              relaunch at once with twice the memory; up to the same limit; of a server's
-                                       kind there are twice as many from then on
+killed for lack of memory              relaunch at once with twice the memory; up to the same limit; a job whose server
+                                       was killed so gets twice as many servers
 evicted or preempted                   relaunch at once; does not count
 no host has room for it                the same, if the job cannot go on without it (`job.scaling.unschedulable`)
 an exception in the training code      never comes here: the job fails at once with the user's error
 a server is away                       a worker that could not go on without it is relaunched; does not count
 =====================================  ================================================================
 
-What becomes of a server's slots: `job.recovery.server_loss`. A data worker that is given up never fails the job:
-`job.scaling.data_workers`.
+A server's slots must be restored from somewhere. Before the first checkpoint is complete the whole job begins anew; a
+job without checkpoints fails. The server's next life hears which checkpoint to read (`master.servers.recovery`); when
+it is ready the ledger goes back to that checkpoint. Data workers never fail the job (`job.scaling.data_workers`).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from springtide.domain.core.roles import RoleExit, RoleKind
-from springtide.domain.spec.job_spec import Blame, JobSpec
+from springtide.domain.spec.job_spec import Blame, JobPhase, JobSpec
 from springtide.job.core.nodes import RoleNode
+from springtide.job.recovery.bsp_breaks import GroupBreaks
 
-STEADY_S = 300.0  # a worker that has lived so long is no crash loop: its earlier failures are forgotten
+STEADY_S = 300.0  # a worker that has lived so long is in no crash loop: its earlier failures are forgotten
 MAX_BACKOFF_S = 60.0
 
 
@@ -45,7 +47,7 @@ class Relaunch:
     memory: int | None
     after_s: float = 0.0
     starved: bool = False
-    """It was killed for want of memory: if it is a server, the job gets more of them (`job.scaling.servers.double`)."""
+    """Killed for lack of memory: if it is a server, the job gets more servers (`job.scaling.servers.double`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,15 +58,43 @@ class FailJob:
     blame: Blame
 
 
+@dataclass(slots=True, kw_only=True)
+class RestorePoint:
+    """What a job can fall back on when it loses a server."""
+
+    saved: int | None = None
+    """Number of the newest complete checkpoint."""
+    origin: int = 0
+    """Checkpoint of another run that this job resumed from: it counts until the job has one of its own."""
+    placed: bool = False
+    """Whether the servers have been given their slots: before that a server holds nothing."""
+    lost: dict[int, int] = field(default_factory=dict)
+    """How often each server was lost, by rank."""
+    begun_anew: int = 0
+    """How often the whole job began anew, because it had no checkpoint."""
+    breaks: GroupBreaks = field(default_factory=GroupBreaks)
+
+    @property
+    def known(self) -> bool:
+        """Whether there is any checkpoint to go back to."""
+        return self.saved is not None or self.origin != 0
+
+    @property
+    def newest(self) -> str:
+        own = f"checkpoint {self.saved}"
+        return own if self.saved is not None else f"checkpoint {self.origin}, which the job went on from"
+
+
 def after_exit(
     node: RoleNode, ended: RoleExit, spec: JobSpec, *, at: float, healing: bool = False
 ) -> Relaunch | FailJob:
-    """A role's process has ended before it should; `healing`: while a server is away."""
+    """A role's process has ended too early. `healing`: a server is away at this moment."""
     failures, oom_kills = remembered(node, at)
     if ended.evicted or ended.unplaced:
         return Relaunch(why=f"{ended}: not its fault", failures=failures, oom_kills=oom_kills, memory=node.memory)
-    if healing and node.said:
-        why = f"{node.role} could not wait for a server: {node.said}"
+    said = node.faults.said
+    if healing and said:
+        why = f"{node.role} could not wait for a server: {said}"
         return Relaunch(why=why, failures=failures, oom_kills=oom_kills, memory=node.memory)
     if ended.oom and node.memory is not None:
         if oom_kills >= spec.relaunches:
@@ -75,16 +105,15 @@ def after_exit(
     if node.role.kind is not RoleKind.WORKER:
         return _crashed(node, str(ended), Blame.INFRASTRUCTURE, spec, at)
     how = f"{ended}, status 0, before its script had ended" if ended.clean else str(ended)
-    if node.said:
-        how = f"{node.role} cannot go on: {node.said}"
+    if said:
+        how = f"{node.role} cannot go on: {said}"
     elif not ended.clean:
         how += ", without an exception in the script"
-    blame = Blame.INFRASTRUCTURE if ended.signal or node.said else Blame.USER
+    blame = Blame.INFRASTRUCTURE if ended.signal or said else Blame.USER
     return _crashed(node, how, blame, spec, at)
 
 
 def after_silence(node: RoleNode, silent_s: float, limit_s: float, spec: JobSpec, *, at: float) -> Relaunch | FailJob:
-    """A role has missed its heartbeats for longer than the limit."""
     how = f"{node.role} has been silent for {silent_s:.0f} s (limit {limit_s:g} s): its process hangs or is stopped"
     return _crashed(node, how, Blame.INFRASTRUCTURE, spec, at)
 
@@ -101,6 +130,28 @@ def never_joined(node: RoleNode, silent_s: float) -> FailJob:
     )
 
 
+def may_begin_anew(spec: JobSpec, phase: JobPhase) -> bool:
+    """Whether a job that has lost everything trains it again, rather than fail."""
+    return spec.checkpoints.on and phase is not JobPhase.DRAINING
+
+
+def after_server_loss(
+    verdict: Relaunch | FailJob, safety: RestorePoint, *, trained: bool, saves: bool
+) -> Relaunch | FailJob:
+    """The verdict on a lost server. `trained`: a worker may have written to it; `saves`: there will be a checkpoint."""
+    if not trained or isinstance(verdict, FailJob) or safety.known or saves:
+        return verdict
+    error = f"{verdict.why}: the rows it held are lost, and with them the job: it had no complete checkpoint yet"
+    return FailJob(error=error, blame=Blame.INFRASTRUCTURE)
+
+
+def relaunch_text(node: RoleNode, after_s: float, restored: str = "") -> str:
+    """The decision in words, once the node is in its new life. `restored`: the checkpoint that a server reads."""
+    pause = f" after {after_s:g} s" if after_s else ""
+    source = f"; its slots come from {restored}" if restored else ""
+    return f"relaunch {node.role} as incarnation {node.incarnation}{pause}{source}"
+
+
 def _crashed(node: RoleNode, how: str, blame: Blame, spec: JobSpec, at: float) -> Relaunch | FailJob:
     failures, oom_kills = remembered(node, at)
     if failures >= spec.relaunches:
@@ -115,21 +166,19 @@ def _crashed(node: RoleNode, how: str, blame: Blame, spec: JobSpec, at: float) -
 
 
 def remembered(node: RoleNode, at: float) -> tuple[int, int]:
-    """Failures and kills for want of memory that still count."""
-    return (0, 0) if at - node.since >= STEADY_S else (node.failures, node.oom_kills)
+    """Crashes and out-of-memory kills that still count."""
+    return (0, 0) if at - node.since >= STEADY_S else (node.faults.crashes, node.faults.oom_kills)
 
 
 def backoff_s(failures: int, base_s: float) -> float:
-    """The pause before a relaunch, `failures` crashes having come before this one: none, base, twice that, ..."""
+    """The pause before a relaunch after so many earlier crashes: none, base, twice that, ..."""
     return min(MAX_BACKOFF_S, base_s * 2.0 ** min(failures - 1, 30)) if failures else 0.0
 
 
 def tried(times: int, memory: int | None = None) -> str:
-    """How much was tried before giving up."""
     limit = f" with {in_gib(memory)} at last" if memory is not None else ""
     return f"; relaunched {times} time{'' if times == 1 else 's'} already{limit}, which is the limit" if times else ""
 
 
 def in_gib(size: int) -> str:
-    """Bytes for people."""
     return f"{size / 2**30:.3g} GiB"

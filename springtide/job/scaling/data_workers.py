@@ -1,74 +1,28 @@
-"""Pure. Data workers of a job: how many are wanted, who joins, who leaves, and what becomes of one that is lost.
+"""Pure. Data workers of a job: how many are wanted, who joins, who leaves, and what happens when one is lost.
 
-In: `job.state` with whatever concerns them. Out: actions, and the roster: where those are that feed, numbered, for the
-trainers (`master.data.data_workers` tells them). A data worker holds nothing: it is started again by the rules of
-`job.recovery.recovery`, but its loss never fails the job, and nobody waits for one at the end. After too many failures,
-or when what they would do cannot be handed to them, the job goes on without data workers and says so.
+In: `job.state` with the events that concern data workers. Out: actions, and the roster of data workers that feed, for
+the trainers (`master.data.data_workers` sends it). A data worker holds no state. It is relaunched by the rules of
+`job.recovery.recovery`, but its loss never fails the job, and the job does not wait for data workers at its end. After
+too many failures, or if trainers cannot hand their reading over, the job continues without data workers and says so.
 """
 
 import itertools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeGuard
+from typing import TypeGuard
 
 from springtide import errors
 from springtide.domain.core.roles import Role, RoleExit, RoleKind
-from springtide.domain.data.data_workers import FeedRules, StageTarget, stage_of
+from springtide.domain.data.data_workers import StageTarget, stage_of
 from springtide.domain.spec.job_spec import JobPhase
 from springtide.job import deadlines
 from springtide.job.core import actions, events
+from springtide.job.core.job_core import JobCore
 from springtide.job.core.nodes import ALIVE, NodeState, RoleNode
 from springtide.job.recovery import recovery
-from springtide.job.scaling import unschedulable
 
-if TYPE_CHECKING:
-    from springtide.job.state import JobState
-
-Concern = (
-    events.DataWorkersScaled
-    | events.DataWorkersRefused
-    | events.RoleReady
-    | events.RoleExited
-    | events.RoleSilent
-    | events.RoleLate
-    | events.DrainOverdue
-)
-MOST = 1024  # that can be asked for: more is a mistake
-LOOSE_CPU = 1.0  # what one without a limit counts for: mostly it is one thread of Python
-
-
-@dataclass(slots=True, kw_only=True)
-class DataWorkerState:
-    """What a job wants of its data workers."""
-
-    wanted: int = 0
-    cpu: float | None = None
-    """Cores of each; None: no limit."""
-    stages: tuple[StageTarget, ...] = ()
-    """Of each stage, first to last, once it is known that there are several; `cpu` is then the last one's."""
-    pinned: bool = False
-    """The user has set the number by hand."""
-    given_up: str = ""
-    """Why there are none any more, and tuning is to ask for none."""
-    epoch: int = 0
-    """How often the roster, or the number wanted, has changed."""
-
-    def cores(self, rules: FeedRules) -> float:
-        """That they have or were asked for with the job: whoever plans the rest of the job leaves them alone."""
-        if self.given_up:
-            return 0.0
-        if self.stages:
-            return sum(one.workers * (one.cpu or LOOSE_CPU) for one in self.stages)
-        if self.epoch or self.pinned:
-            return self.wanted * (self.cpu or LOOSE_CPU)
-        return (rules.workers or 0) * (rules.cpu or LOOSE_CPU)
-
-    def more(self, missing: int, why: str) -> events.DataWorkersScaled:
-        """So many beyond what there is to be; where there are stages, for those that have the fewest."""
-        stages = list(self.stages)
-        for _ in range(missing if stages else 0):
-            least = min(range(len(stages)), key=lambda stage: (stages[stage].workers, -stage))
-            stages[least] = stages[least]._replace(workers=stages[least].workers + 1)
-        return events.DataWorkersScaled(self.wanted + missing, self.cpu, why, stages=tuple(stages))
+Overdue = events.RoleSilent | events.RoleLate | events.DrainOverdue
+DataWorkerEvent = events.DataWorkersScaled | events.DataWorkersRefused | events.RoleReady | events.RoleExited | Overdue
+MOST = 1024  # data workers that a job may ask for: more is a mistake
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,13 +30,13 @@ class FeedingNode:
     """A data worker that feeds."""
 
     name: str
-    """Of its present life: `data-worker-1.2`. A connection to an earlier one is of no use."""
+    """Role and incarnation, such as `data-worker-1.2`: a connection to an earlier life is of no use."""
     rank: int
     address: str
 
 
-def concerns(event: events.Event) -> TypeGuard[Concern]:
-    """Whether it is about a data worker, and for this room; they join and are heard like anyone."""
+def concerns(event: events.Event) -> TypeGuard[DataWorkerEvent]:
+    """Whether this module handles the event; data workers join and send heartbeats like any role."""
     match event:
         case events.RoleExited(ended):
             return ended.role.kind is RoleKind.DATA_WORKER
@@ -92,27 +46,25 @@ def concerns(event: events.Event) -> TypeGuard[Concern]:
             return False
 
 
-def take(state: "JobState", event: Concern, at: float) -> list[actions.Action]:
-    """Take in what concerns data workers."""
+def apply(state: JobCore, event: DataWorkerEvent, at: float) -> list[actions.Action]:
     before = roster(state), state.feeding.wanted
-    done = _take(state, event, at)
+    done = _apply(state, event, at)
     _relieve(state, at)
     state.feeding.epoch += (roster(state), state.feeding.wanted) != before
     return done
 
 
-def replace(state: "JobState", node: RoleNode, why: str, at: float) -> list[actions.Action]:
-    """Its host takes it away soon, or there is a better one: another joins, and once that feeds this one leaves."""
+def replace(state: JobCore, node: RoleNode, why: str, at: float) -> list[actions.Action]:
+    """Add a data worker; once it feeds, the replaced one leaves."""
     stages = max(1, len(state.feeding.stages))
-    ((role,), cpu) = _unused(state, stage_of(node.role.rank, stages), stages, 1), node.cpu
-    node.replaced = True
-    _add(state, role, at)
-    state.node(role).cpu = cpu
+    (role,) = _unused(state, stage_of(node.role.rank, stages), stages, 1)
+    node.departure.replaced = True
+    state.add_role(role, at=at).cpu = node.cpu
     return [state.decide(f"{role} in place of {node.role}, which feeds until then", why)]
 
 
-def roster(state: "JobState") -> tuple[FeedingNode, ...]:
-    """Those that trainers may send indices to, by rank."""
+def roster(state: JobCore) -> tuple[FeedingNode, ...]:
+    """Data workers that trainers may send indices to, by rank."""
     return tuple(
         FeedingNode(name=f"{node.role}.{node.incarnation}", rank=node.role.rank, address=node.address)
         for node in of(state)
@@ -120,45 +72,36 @@ def roster(state: "JobState") -> tuple[FeedingNode, ...]:
     )
 
 
-def of(state: "JobState") -> list[RoleNode]:
+def of(state: JobCore) -> list[RoleNode]:
     """All data workers that the job has ever had, by rank."""
     return state.of_kind(RoleKind.DATA_WORKER)
 
 
-def check(state: "JobState") -> None:
-    """What must hold while a job goes on."""
-    active = sum(node.active and not node.replaced for node in of(state))
-    assert active <= state.feeding.wanted, f"{active} data workers where {state.feeding.wanted} are wanted"
-    if state.phase in (JobPhase.STARTING, JobPhase.RUNNING):
-        assert active == state.feeding.wanted, f"{active} data workers, {state.feeding.wanted} are wanted"
-    assert not (state.feeding.given_up and active), "data workers were given up, and some are wanted"
-
-
-def _take(state: "JobState", event: Concern, at: float) -> list[actions.Action]:
+def _apply(state: JobCore, event: DataWorkerEvent, at: float) -> list[actions.Action]:
     match event:
         case events.DataWorkersScaled():
-            return _scaled(state, event, at)
+            return _scale(state, event, at)
         case events.DataWorkersRefused(why):
-            return [] if state.feeding.given_up else _without(state, why, at)
+            return [] if state.feeding.given_up else _give_up(state, why, at)
         case events.RoleReady(role, address, incarnation):
             node = state.node(role)
             if not state.fenced(role, incarnation) and node.state in ALIVE:
                 node.address = address
             return []
         case events.RoleExited(ended):
-            return _gone(state, ended, at)
+            return _exited(state, ended, at)
         case events.RoleSilent() | events.RoleLate() | events.DrainOverdue():
             return _overdue(state, event, at)
 
 
-def _scaled(state: "JobState", event: events.DataWorkersScaled, at: float) -> list[actions.Action]:
+def _scale(state: JobCore, event: events.DataWorkersScaled, at: float) -> list[actions.Action]:
     own = state.feeding
-    if state.phase is JobPhase.DRAINING:
-        raise errors.BadInput(f"job {state.spec.name} is draining: {state.why}")
+    state.refuse_if_draining()
     if not 0 <= event.count <= MOST:
         raise errors.BadInput(f"{event.count} data workers: wanted 0 to {MOST}")
     if event.stages and sum(stage.workers for stage in event.stages) != event.count:
-        raise errors.BadInput(f"{event.count} data workers, but of stages {[one.workers for one in event.stages]}")
+        counts = [stage.workers for stage in event.stages]
+        raise errors.BadInput(f"{event.count} data workers, but of stages {counts}")
     if own.given_up and not event.pinned:
         raise errors.BadInput(f"job {state.spec.name} goes on without data workers: {own.given_up}")
     before, own.given_up = own.wanted, ""
@@ -177,35 +120,37 @@ def _scaled(state: "JobState", event: events.DataWorkersScaled, at: float) -> li
 
 
 def _sizes(event: events.DataWorkersScaled) -> str:
-    """How large they are, in words."""
+    """The sizes of data workers in words."""
     if not event.count:
         return ""
     if len(event.stages) > 1:
-        each = (str(one.workers) + ("" if one.cpu is None else f" of {one.cpu:g} CPU") for one in event.stages)
-        return f" (stages: {', '.join(each)})"
+        sizes = (
+            f"{stage.workers}" + (f" of {stage.cpu:g} CPU" if stage.cpu is not None else "") for stage in event.stages
+        )
+        return f" (stages: {', '.join(sizes)})"
     return "" if event.cpu is None else f" of {event.cpu:g} CPU"
 
 
 def _resize(
-    state: "JobState", stage: int, stages: int, target: StageTarget, why: str, at: float
+    state: JobCore, stage: int, stages: int, target: StageTarget, why: str, at: float
 ) -> tuple[list[Role], list[Role]]:
-    """Ranks of one stage: the highest leave, the lowest free ones come. Who comes, and who leaves."""
+    """Change the ranks of one stage: the highest leave, the lowest free ones come. Returns who comes and who leaves."""
     own = [node for node in of(state) if stage_of(node.role.rank, stages) == stage]
-    active = [node for node in own if node.active and not node.replaced]
+    active = [node for node in own if node.active and not node.departure.replaced]
     coming = _unused(state, stage, stages, max(0, target.workers - len(active)))
     leaving = active[target.workers :]
     for node in leaving:
         _let_go(node, why, at)
     for role in coming:
-        _add(state, role, at)
+        state.add_role(role, at=at)
     for node in of(state):
         if node.state is not NodeState.GONE and stage_of(node.role.rank, stages) == stage:
             node.cpu = target.cpu
     return coming, [node.role for node in leaving]
 
 
-def _unused(state: "JobState", stage: int, stages: int, count: int) -> list[Role]:
-    """So many ranks of a stage that nobody has, the lowest first."""
+def _unused(state: JobCore, stage: int, stages: int, count: int) -> list[Role]:
+    """So many free ranks of a stage, the lowest first."""
     own = [node for node in of(state) if stage_of(node.role.rank, stages) == stage]
     known = {node.role.rank for node in own}
     free = [node.role for node in own if node.state is NodeState.GONE]
@@ -213,40 +158,28 @@ def _unused(state: "JobState", stage: int, stages: int, count: int) -> list[Role
     return [*free, *(Role(RoleKind.DATA_WORKER, rank) for rank in itertools.islice(ranks, count))][:count]
 
 
-def _relieve(state: "JobState", at: float) -> None:
-    """Where as many feed as are wanted, those leave that others have come for."""
+def _relieve(state: JobCore, at: float) -> None:
+    """Let replaced data workers leave, once as many others feed as are wanted."""
     targets = state.feeding.stages or (StageTarget(state.feeding.wanted, state.feeding.cpu),)
     for stage, target in enumerate(targets):
         own = [node for node in of(state) if stage_of(node.role.rank, len(targets)) == stage]
-        there = [node for node in own if node.state is NodeState.JOINED]
-        if sum(bool(node.address) and not node.replaced for node in there) >= target.workers:
-            for node in there:
-                if node.replaced:
+        joined = [node for node in own if node.state is NodeState.JOINED]
+        if sum(bool(node.address) and not node.departure.replaced for node in joined) >= target.workers:
+            for node in joined:
+                if node.departure.replaced:
                     _let_go(node, "another feeds in its place", at)
 
 
-def _add(state: "JobState", role: Role, at: float) -> None:
-    if str(role) in state.nodes:
-        node = state.nodes[str(role)]
-        node.move(NodeState.EXPECTED, at=at, why="wanted again")
-        node.failures = node.oom_kills = 0
-        node.after_s = 0.0
-    else:
-        node = state.nodes[str(role)] = RoleNode(role=role, since=at, heard_at=at)
-    node.memory = state.spec.worker_memory
-
-
 def _let_go(node: RoleNode, why: str, at: float) -> None:
-    """It is not wanted any more: one that feeds gets no new indices, and leaves when all it made is fetched."""
-    node.replaced = False
+    """Remove a data worker; one that feeds gets no new indices, and leaves when all its batches are fetched."""
+    node.departure.replaced = False
     if node.state is NodeState.JOINED:
         node.move(NodeState.DRAINING, at=at, why=why)
     else:
-        node.removed = True
-        node.move(NodeState.GONE, at=at, why=why)
+        node.remove(at=at, why=why)
 
 
-def _gone(state: "JobState", ended: RoleExit, at: float) -> list[actions.Action]:
+def _exited(state: JobCore, ended: RoleExit, at: float) -> list[actions.Action]:
     node = state.node(ended.role)
     if ended.incarnation != node.incarnation or node.state is NodeState.GONE:
         return []
@@ -255,26 +188,26 @@ def _gone(state: "JobState", ended: RoleExit, at: float) -> list[actions.Action]
     return _lost(state, node, recovery.after_exit(node, ended, state.spec, at=at), str(ended), at)
 
 
-def _unplaced(state: "JobState", node: RoleNode, ended: RoleExit, at: float) -> list[actions.Action]:
-    """There is no room for it: fewer feed, or the one stays that it was to replace."""
+def _unplaced(state: JobCore, node: RoleNode, ended: RoleExit, at: float) -> list[actions.Action]:
+    """No host has room for it: fewer feed, or the one stays that it was to replace."""
     _let_go(node, str(ended), at)
     own = state.feeding
     stages = max(1, len(own.stages))
     for old in of(state):
-        if old.replaced and stage_of(old.role.rank, stages) == stage_of(node.role.rank, stages):
-            old.replaced = False
+        if old.departure.replaced and stage_of(old.role.rank, stages) == stage_of(node.role.rank, stages):
+            old.departure.replaced = False
             return [state.decide(f"{old.role} goes on: there is no place for {node.role}", str(ended))]
     own.wanted -= 1
     if own.stages:
         short = stage_of(node.role.rank, len(own.stages))
-        own.stages = tuple(one._replace(workers=one.workers - (k == short)) for k, one in enumerate(own.stages))
-    why = unschedulable.note(state, node, ended, at, data_workers=1)
-    return [state.decide(f"go on with {state.feeding.wanted} data workers, without {node.role}", why)]
+        own.stages = tuple(
+            target._replace(workers=target.workers - (stage == short)) for stage, target in enumerate(own.stages)
+        )
+    why = state.short.note(node, ended, at, data_workers=1)
+    return [state.decide(f"go on with {own.wanted} data workers, without {node.role}", why)]
 
 
-def _overdue(
-    state: "JobState", event: events.RoleSilent | events.RoleLate | events.DrainOverdue, at: float
-) -> list[actions.Action]:
+def _overdue(state: JobCore, event: Overdue, at: float) -> list[actions.Action]:
     node = state.node(event.role)
     if node.incarnation != event.incarnation or node.state not in (NodeState.EXPECTED, *ALIVE):
         return []
@@ -287,22 +220,21 @@ def _overdue(
 
 
 def _lost(
-    state: "JobState", node: RoleNode, verdict: recovery.Relaunch | recovery.FailJob, how: str, at: float
+    state: JobCore, node: RoleNode, verdict: recovery.Relaunch | recovery.FailJob, how: str, at: float
 ) -> list[actions.Action]:
-    if node.state is NodeState.DRAINING or state.phase is JobPhase.DRAINING or node.replaced:
-        node.replaced = False
+    if node.state is NodeState.DRAINING or state.phase is JobPhase.DRAINING or node.departure.replaced:
+        node.departure.replaced = False
         node.move(NodeState.GONE, at=at, why=how)
         return []
     if isinstance(verdict, recovery.FailJob):
         node.move(NodeState.GONE, at=at, why=how)
-        return _without(state, verdict.error, at)
-    state.begin_again(node, verdict, verdict.after_s, at)
-    pause = f" after {verdict.after_s:g} s" if verdict.after_s else ""
-    return [state.decide(f"relaunch {node.role} as incarnation {node.incarnation}{pause}", verdict.why)]
+        return _give_up(state, verdict.error, at)
+    state.relaunch(node, verdict, verdict.after_s, at)
+    return [state.decide(recovery.relaunch_text(node, verdict.after_s), verdict.why)]
 
 
-def _without(state: "JobState", why: str, at: float) -> list[actions.Action]:
-    """No more of them; the job goes on."""
+def _give_up(state: JobCore, why: str, at: float) -> list[actions.Action]:
+    """Continue without data workers."""
     state.feeding.wanted, state.feeding.stages, state.feeding.given_up = 0, (), why
     for node in of(state):
         if node.active:

@@ -1,23 +1,24 @@
-"""Pure. Which workers come and which go when a job is told to have another number of them.
+"""Pure. Change a job's number of workers: who comes, who drains.
 
-In: `job.state` with the nodes. Out: a `Change`. Ranks are never reused for another purpose: a rank that was removed and
-comes back is the same worker in its next life, so no two processes ever share a (rank, incarnation).
+In: `job.state` with the nodes. Out: a `RoleChange`. A rank that was removed and comes back is the same worker in its
+next life, so no two processes ever share a (rank, incarnation).
 """
 
 from dataclasses import dataclass
 
 from springtide import errors
 from springtide.domain.core.roles import Role, RoleKind
+from springtide.job.core import actions, events, nodes
+from springtide.job.core.job_core import JobCore
 from springtide.job.core.nodes import NodeState, RoleNode
-from springtide.job.scaling.plan_state import PlanState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoleChange:
-    """What to do with whom."""
+    """Which roles come and go."""
 
     drain: tuple[RoleNode, ...] = ()
-    """Finish the batch in hand, then leave."""
+    """Finish their batch, then leave."""
     drop: tuple[RoleNode, ...] = ()
     """Have not called in yet: nothing to finish."""
     add: tuple[Role, ...] = ()
@@ -38,19 +39,19 @@ class RoleChange:
         return ", ".join(parts) or "nobody comes or goes"
 
 
-def change(nodes: dict[str, RoleNode], workers: int, *, extra: int = 0) -> RoleChange:
+def change(roles: dict[str, RoleNode], workers: int, *, extra: int = 0) -> RoleChange:
     """From the workers that are active now to so many: the highest ranks leave, the lowest free ranks come.
 
-    Of them `extra` are of low priority: nobody becomes that, or is that no longer, while it runs. A worker whose script
-    has ended by itself is not counted, and its rank is not used again.
+    `extra` of them are of low priority; a running worker keeps its priority. A worker whose script has ended by itself
+    is not counted, and its rank is not used again.
     """
     if workers - extra < 1:
         raise errors.BadInput(f"{workers} workers: a job needs one at least; `springtide stop` ends it")
-    own = sorted((node for node in nodes.values() if node.role.kind is RoleKind.WORKER), key=lambda node: node.role)
+    own = nodes.of_kind(roles, RoleKind.WORKER)
     active = [node for node in own if node.active]
     usual, low = [node for node in active if not node.low], [node for node in active if node.low]
     leaving = [*usual[workers - extra :], *low[extra:]]
-    removed = [node.role for node in own if node.state is NodeState.GONE and node.removed]
+    removed = [node.role for node in own if node.state is NodeState.GONE and node.departure.removed]
     new = [Role(RoleKind.WORKER, rank) for rank in range(len(own), len(own) + workers)]
     free, first = [*removed, *new], max(0, workers - extra - len(usual))
     return RoleChange(
@@ -61,14 +62,25 @@ def change(nodes: dict[str, RoleNode], workers: int, *, extra: int = 0) -> RoleC
     )
 
 
-def add(nodes: dict[str, RoleNode], role: Role, planned: PlanState, *, at: float, low: bool = False) -> None:
-    """Want a process of this role: one that the job has not had, or the next life of one that was removed."""
-    if str(role) in nodes:
-        node = nodes[str(role)]
-        node.move(NodeState.EXPECTED, at=at, why="wanted again")
-        node.failures = node.oom_kills = 0
-        node.after_s = 0.0
-    else:
-        node = nodes[str(role)] = RoleNode(role=role, since=at, heard_at=at)
-    size = planned.sizes[role.kind]
-    node.cpu, node.memory, node.low = size.cpu, size.memory, low
+def add_missing(state: JobCore, added: RoleChange, at: float) -> None:
+    for role in (*added.add, *added.add_low):
+        state.add_role(role, at=at, low=role in added.add_low)
+
+
+def scale(state: JobCore, event: events.WorkersScaled, made: RoleChange, at: float) -> list[actions.Action]:
+    """Make a change of the number of workers, and note it in the plan."""
+    fences: list[actions.Action] = []
+    for node in made.drain:
+        node.move(NodeState.DRAINING, at=at, why=event.why)
+    for node in made.drop:
+        node.remove(at=at, why=event.why)
+        fences.append(actions.FenceWorker(node.role, node.incarnation, event.why))
+    add_missing(state, made, at)
+    lent = event.planned and event.extra != state.planned.extra
+    state.planned.extra = event.extra
+    asked = "extra_workers" if lent else "workers"
+    state.planned.note_change(at, planned=event.planned, asked=asked, pinned=event.pinned)
+    before, state.workers, state.short.workers = state.workers, event.workers, 0
+    when = ", and form the bsp group anew before its next shard" if state.bsp.members else ""
+    decision = state.decide(f"scale from {before} to {event.workers} workers: {made}{when}", event.why)
+    return [*fences, decision, *state.end_if_done()]

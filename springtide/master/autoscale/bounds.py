@@ -8,7 +8,6 @@ by them.
 from springtide import errors
 from springtide.domain.spec.job_spec import JobPhase
 from springtide.job.core import events
-from springtide.job.scaling import bounds
 from springtide.master.core.context import MasterContext
 from springtide.master.core.record import JobRecord
 from springtide.rpc.messages import messages
@@ -24,8 +23,6 @@ def answer(doors: MasterContext, request: messages.BoundsRequest) -> messages.Ok
         )
     _check(doors.record, request)
     doors.happen(events.BoundsChanged(request.workers, request.servers, request.why))
-    for move in bounds.moves(state, request.why):
-        doors.happen(move)
     return messages.Ok()
 
 
@@ -41,5 +38,5 @@ def _check(record: JobRecord, request: messages.BoundsRequest) -> None:
     least, most = request.servers
     if least > state.spec.slots:
         raise errors.BadInput(f"{least} servers for {state.spec.slots} slots: at most one server a slot")
-    if not (least <= state.servers_wanted <= most or state.in_step or state.safety.placed):
+    if not (least <= state.servers_wanted <= most or state.bsp.in_step or state.safety.placed):
         raise errors.BadInput(f"job {state.spec.name} is starting: its servers are not ready yet; try again")

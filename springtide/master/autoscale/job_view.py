@@ -21,7 +21,7 @@ from springtide.domain.plan.view import Feature, FindingKind, GuardFinding, JobV
 from springtide.domain.spec.job_spec import JobPhase
 from springtide.job.core import events
 from springtide.job.core.nodes import NodeState, RoleNode
-from springtide.job.scaling import plan_state
+from springtide.job.scaling import plan
 from springtide.job.state import JobState
 from springtide.master.autoscale.profiler import Profiler
 from springtide.master.core.record import JobRecord
@@ -87,7 +87,7 @@ def past(sources: ViewSources, throughput: float | None, *, ended_at: float) -> 
         user=state.spec.planning.user,
         features=features(sources.record, found),
         initial=first_shape(state),
-        shape=plan_state.shape_of(state) if sized else None,
+        shape=plan.shape_of(state) if sized else None,
         finished=state.phase is JobPhase.FINISHED,
         ended_at=ended_at,
         throughput=throughput,
@@ -127,7 +127,7 @@ def facts(record: JobRecord) -> ModelFacts:
 
 def bounds(state: JobState, largest: int | None) -> ShapeBounds:
     """Shapes that it may have. `largest`: as many workers as share the smallest batch, each with a sample at least."""
-    limits = plan_state.bounds_of(state)
+    limits = plan.bounds_of(state)
     if largest is None or limits.most.workers <= largest:
         return limits
     return replace(limits, most=replace(limits.most, workers=max(largest, limits.least.workers)))
@@ -196,7 +196,7 @@ def servers(state: JobState) -> list[RoleNode]:
 def uses(sources: ViewSources) -> tuple[RoleUse, ...]:
     """Each worker and server that was watched for long enough."""
     state = sources.record.state
-    now = plan_state.shape_of(state)
+    now = plan.shape_of(state)
     workers = [node for node in state.of_kind(RoleKind.WORKER) if node.state is NodeState.JOINED]
     found = []
     for nodes, usual in ((workers, now.worker_cpu), (servers(state), now.server_cpu)):
@@ -228,8 +228,8 @@ def findings(sources: ViewSources, *, now: float) -> tuple[GuardFinding, ...]:
             )
     for node in record.state.nodes.values():
         own = node.role.kind is not RoleKind.DATA_WORKER  # those are not planning's
-        if own and node.oom_kills and node.since > changed_at and node.state is not NodeState.GONE:
-            why = f"killed for want of memory {node.oom_kills} times"
+        if own and node.faults.oom_kills and node.since > changed_at and node.state is not NodeState.GONE:
+            why = f"killed for want of memory {node.faults.oom_kills} times"
             found.append(GuardFinding(trouble=FindingKind.OOM, role=node.role, why=why))
     refused = sources.guards.refused
     if refused is not None and now - refused[0] <= RECENT_S:

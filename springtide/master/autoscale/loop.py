@@ -2,7 +2,7 @@
 
 In: ticks of `master.dispatcher`. Out: events for the state machine, and lines of the story: every decision with its
 reason, also to do nothing, each reason once. Decides nothing itself: `planning` plans, `planning.policy.acceptance`
-refuses, `job.scaling.plan_moves` orders the moves. Advice is awaited beside the event loop, and an adviser that raises,
+refuses, `job.scaling.plan` orders the moves. Advice is awaited beside the event loop, and an adviser that raises,
 hangs or lies changes nothing.
 
     settled? -> a plan under way: its next move | else, now and then: view -> adviser -> accepted? -> PlanTaken
@@ -24,7 +24,7 @@ from springtide.domain.plan.advice import WITHOUT_BRAIN, Advice, Adviser
 from springtide.domain.plan.plan import ShapePlan
 from springtide.domain.plan.view import MEMORY, ClusterView, JobView
 from springtide.job.core import events
-from springtide.job.scaling import plan_moves, plan_state
+from springtide.job.scaling import plan
 from springtide.master.autoscale import job_view
 from springtide.master.autoscale.job_view import ViewSources
 from springtide.master.autoscale.profiler import Profiler, ProfileWindow
@@ -77,7 +77,7 @@ class Autoscaler:
         self._next_at = 0.0
         self._asking: asyncio.Task[None] | None = None
         self._concluding: asyncio.Task[None] | None = None
-        self._said = self._hindrance = ""
+        self._said = ""
         self._pace: float | None = None
         """Samples a second, as measured last."""
         self.fed: FeedShare | None = None
@@ -101,7 +101,7 @@ class Autoscaler:
     def begin(self) -> None:
         """The job is new: say what it begins with, and why."""
         if self._rules.on and self._advised is not None:
-            self._tell("started", None, f"{plan_state.shape_of(self._state)}: {self._rules.why}")
+            self._tell("started", None, f"{plan.shape_of(self._state)}: {self._rules.why}")
 
     def tick(self, usage: Mapping[Role, RoleUsage]) -> None:
         """Look at the job; do the next thing, if there is one."""
@@ -109,9 +109,9 @@ class Autoscaler:
             return
         now, state = self._hands.clock(), self._state
         self._sources = replace(self._sources, usage=usage)
-        why = plan_state.unsettled(state, moving=self._hands.moving())
+        why = plan.unsettled(state, moving=self._hands.moving())
         nodes = [*state.of_kind(RoleKind.SERVER), *state.of_kind(RoleKind.WORKER)]
-        shape = None if why or state.planned.target is not None else plan_state.shape_of(state)
+        shape = None if why or state.planned.target is not None else plan.shape_of(state)
         self.watching.look(shape, nodes, usage, at=now, extra=state.planned.extra)
         if state.phase.over:
             self._conclude()
@@ -195,10 +195,10 @@ class Autoscaler:
         """Do what it says, if the job as it is by now allows that."""
         now = self._hands.clock()
         by_now = job_view.view(self._sources, now=now)
-        if by_now is None or plan_state.unsettled(self._state, moving=self._hands.moving()):
+        if by_now is None or plan.unsettled(self._state, moving=self._hands.moving()):
             return  # it heals, or ends: that comes first
         self._content = False
-        rules = replace(self._rules.config, extra_workers=0) if self._state.in_step else self._rules.config
+        rules = replace(self._rules.config, extra_workers=0) if self._state.bsp.in_step else self._rules.config
         wrong = acceptance.refused(advice, by_now, rules, epoch=self._state.planned.epoch, now=now)
         if wrong:
             return self._tell("refused", getattr(advice, "plan", None), wrong)
@@ -237,27 +237,13 @@ class Autoscaler:
         )
 
     def _move_on(self) -> None:
-        """The next move of the plan that is under way."""
-        move = plan_moves.next_move(self._state)
-        if move is None:
-            return
-        target = self._state.planned.target
-        if isinstance(move, events.PlanEnded) and not move.why:
-            self._hands.tell("plan", outcome="done", shape=str(target), why=self._state.planned.why)
-        if not self._happen(move):
-            self._happen(events.PlanEnded(self._state.planned.stage, self._hindrance))
+        self._hands.happen(events.PlanAdvanced(self._sources.record.book.largest_group))
 
-    def _happen(self, event: events.Event) -> bool:
-        """Whether the job could do it."""
+    def _happen(self, event: events.Event) -> None:
         try:
-            if isinstance(event, events.WorkersScaled):
-                self._sources.record.book.check_group(event.workers)
             self._hands.happen(event)
         except errors.BadInput as refused:
-            self._hindrance = str(refused)
-            log.info("a plan is not carried out: %s", refused)
-            return False
-        return True
+            log.info("the job refuses %s: %s", type(event).__name__, refused)
 
     def _tell(self, outcome: str, plan: ShapePlan | None, why: str, notes: tuple[str, ...] = ()) -> None:
         """A line of the story, if it is news: numbers in it that move on are none."""

@@ -31,7 +31,7 @@ from springtide.domain.spec.job_spec import JobPhase
 from springtide.domain.spec.online_job import OnlinePoint, OnlineState
 from springtide.job.core import events
 from springtide.job.core.nodes import NodeState
-from springtide.job.scaling import plan_state
+from springtide.job.scaling import plan
 from springtide.job.stragglers import backups
 from springtide.master.autoscale.forecast import TrafficForecast
 from springtide.master.autoscale.stream_stats import StreamStats
@@ -160,7 +160,7 @@ class OnlineAutoscaler:
             self._shape, self._shape_at = alive, now
         self._let_cores_go()
         self._see_starts(now)
-        pausing = plan_state.unsettled(self._state, moving=moving)
+        pausing = plan.unsettled(self._state, moving=moving)
         self._look(now, pausing=bool(pausing))
         self._measure(now)
         if self._job.on and self._state.phase is JobPhase.RUNNING and now >= self._next_at and self._asking is None:

@@ -30,7 +30,7 @@ class BspCheckpoints:
     def due(self, *, last: bool = False) -> int:
         """The number of the checkpoint that the group is to stop for, at its end or by the clock; 0: none."""
         state = self._record.state
-        return self._rounds.saving.due_at_step(self._record, self._clock(), last=last) if state.in_step else 0
+        return self._rounds.saving.due_at_step(self._record, self._clock(), last=last) if state.bsp.in_step else 0
 
     async def reached(self, said: messages.AtStep) -> messages.Ok | messages.WaitReply:
         """The group waits after a step; when the answer comes it may go on. `Wait`: no checkpoint could begin now."""

@@ -225,7 +225,7 @@ class CheckpointStore:
         state, book = record.state, record.book
         if not self.rules.on or self.round is not None or record.placement is None or state.phase.over:
             return False, False
-        if state.in_step or state.healing or record.leased_at is None:
+        if state.bsp.in_step or state.healing or record.leased_at is None:
             return False, False
         if state.saving_last and self.covers(record):
             return False, False
@@ -239,7 +239,7 @@ class CheckpointStore:
     def due_at_step(self, record: JobRecord, at: float, *, last: bool = False) -> int:
         """The number of the checkpoint that a bsp group should begin after its next step; 0: none is due."""
         state = record.state
-        if not self.rules.on or state.phase.over or state.healing or not state.group or not record.begun:
+        if not self.rules.on or state.phase.over or state.healing or not state.bsp.members or not record.begun:
             return 0
         return self._number + 1 if last or (self.round is None and at >= self._next_at) else 0
 
@@ -266,7 +266,7 @@ class CheckpointStore:
             time.time(),
             frozenset(lives.values()),
             step,
-            record.state.generation,
+            record.state.bsp.generation,
             record.book.era,
         )
         self._next_at = at + self.rules.every_s
@@ -277,7 +277,7 @@ class CheckpointStore:
 
         A bsp group has made its last one itself.
         """
-        if record.state.in_step:
+        if record.state.bsp.in_step:
             return True
         if self.last is None or self.last_note is None:
             return False
@@ -295,7 +295,7 @@ class CheckpointStore:
             return None
         if said.error or said.written is None:
             return f"{life}: {said.error or 'wrote nothing'}"
-        if record.state.generation != now.generation:
+        if record.state.bsp.generation != now.generation:
             return "the bsp group was formed anew meanwhile, and may have gone on"
         if said.written not in now.written:
             now.written.append(said.written)

@@ -15,12 +15,11 @@ from springtide import errors
 from springtide.checkpoint.format import reader
 from springtide.checkpoint.format.manifest import Manifest
 from springtide.data.ledger.passes import JobProgress
-from springtide.domain.core.roles import Role
+from springtide.domain.core.roles import Role, RoleKind
 from springtide.domain.spec.job_spec import JobPhase
 from springtide.embedding.placement import placement
-from springtide.job.core import events
+from springtide.job.core import events, nodes
 from springtide.job.core.nodes import ALIVE, NodeState
-from springtide.job.scaling import servers as rollout
 from springtide.master.checkpoint.file_directory import ALONE, FileDirectory, cost_of_a_host
 from springtide.master.checkpoint.mirrors import MirrorDirectory, server_of
 from springtide.master.checkpoint.round import CheckpointStore
@@ -142,7 +141,7 @@ class CheckpointSchedule:
         if record.state.saving_last and saving.round is None and not (final and on_its_way):
             self._last_one()
         begin, hurry = saving.wanted(record, now)
-        if begin and len(lives) == len(rollout.needed(record.state.nodes)) and self.buddies.known(lives):
+        if begin and len(lives) == len(nodes.needed_servers(record.state.nodes)) and self.buddies.known(lives):
             order = saving.begin(record, lives, hurry=hurry, at=now)
             log.info("checkpoint %d begins, after %d", order.number, order.base)
             self._doors.changed.turn()
@@ -151,7 +150,9 @@ class CheckpointSchedule:
         """A bsp group waits after a step: begin its checkpoint there, if that can be now."""
         saving, record, now = self.saving, self._doors.record, self._clock()
         lives = self._check_lives()
-        if not saving.due_at_step(record, now, last=True) or len(lives) != len(rollout.needed(record.state.nodes)):
+        if not saving.due_at_step(record, now, last=True) or len(lives) != len(
+            nodes.needed_servers(record.state.nodes)
+        ):
             return
         note = record.book.note(said.shard, said.first)
         order = saving.begin(record, lives, hurry=True, at=now, note=note, step=said.step)
@@ -308,7 +309,7 @@ class CheckpointSchedule:
     def _last_one(self) -> None:
         """All workers have ended: is there anything that no checkpoint has?"""
         record, last = self._doors.record, self.saving.last
-        if record.leased_at is None or (record.state.in_step and last is None):
+        if record.leased_at is None or (record.state.bsp.in_step and last is None):
             self._doors.happen(events.FinalCheckpointDone("nothing is to be saved"))
         elif last is not None and self.saving.covers(record):
             self._doors.happen(events.FinalCheckpointDone(f"checkpoint {last.number} is the last one"))
@@ -316,8 +317,8 @@ class CheckpointSchedule:
     def _check_lives(self) -> Mapping[int, str]:
         """The living servers; a checkpoint to which one of them has not lived to write its part is given up."""
         lives = self._lives()
-        servers = rollout.of(self._doors.record.state.nodes)
-        gone = [node for node in servers if node.state is NodeState.GONE and node.removed]
+        servers = self._doors.record.state.of_kind(RoleKind.SERVER)
+        gone = [node for node in servers if node.state is NodeState.GONE and node.departure.removed]
         if self.saving.left(frozenset(f"{node.role}.{node.incarnation}" for node in gone)):
             self._go_on(self.saving.weigh(self._doors.record, self._owners(lives)), "abandoned")
         now = self.saving.round
@@ -329,9 +330,9 @@ class CheckpointSchedule:
 
     def _coming(self) -> Mapping[int, str]:
         """Servers that live, or will again."""
-        servers = rollout.needed(self._doors.record.state.nodes)
+        servers = nodes.needed_servers(self._doors.record.state.nodes)
         return {node.role.rank: f"{node.role}.{node.incarnation}" for node in servers}
 
     def _lives(self) -> Mapping[int, str]:
-        servers = rollout.needed(self._doors.record.state.nodes)
+        servers = nodes.needed_servers(self._doors.record.state.nodes)
         return {node.role.rank: f"{node.role}.{node.incarnation}" for node in servers if node.state in ALIVE}

@@ -109,9 +109,12 @@ class JobRecord:
 
     def happen(self, event: events.Event, at: float) -> list[actions.Action]:
         """Let the state machine take an event in, and do to the book what it says."""
-        before = self._worker_ranks() if isinstance(event, events.WorkersScaled) else set()
+        if isinstance(event, events.RoleAlive):  # the most frequent one: it changes nothing that is kept
+            self.last_at = max(self.last_at, at)
+            return self.state.handle(event, at=at)
+        before, workers = self._worker_ranks(), self.state.workers
         done = self.state.handle(event, at=at)
-        self._changes += not isinstance(event, events.RoleAlive)
+        self._changes += 1
         self.last_at = max(self.last_at, at)
         for action in done:
             match action:
@@ -139,9 +142,9 @@ class JobRecord:
                     self.ended_at = at
         if isinstance(event, events.GroupFormed):
             self.book.regroup([holder.rank for holder in event.members])
-        if isinstance(event, events.WorkersScaled):
+        if not isinstance(event, events.EvictionNoticed):  # the substitute of an evicted worker goes on in its place
             self._forget(self._worker_ranks() - before)
-        if isinstance(event, events.WorkersScaled) or (isinstance(event, events.RoleExited) and event.exit.unplaced):
+        if self.state.workers != workers:
             self.book.expect(self.state.workers)
         return done
 

@@ -149,7 +149,7 @@ def _there(state: JobState) -> list[RoleNode]:
 
 def _relieved(node: RoleNode) -> bool:
     """Whether it feeds only until the one that comes in its place does: what both take for that moment is no news."""
-    return node.replaced and node.role.kind is RoleKind.DATA_WORKER
+    return node.departure.replaced and node.role.kind is RoleKind.DATA_WORKER
 
 
 def _feeding(state: JobState, stage: int, stages: int) -> list[RoleNode]:

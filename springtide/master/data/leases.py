@@ -41,7 +41,7 @@ class LeaseService:
         """Leases, or why there are none; waits a while for some."""
         self.words(holder, request.progress, request.failures, request.era)
         doors, book, card = self._doors, self._doors.record.book, request.card
-        if card.in_step and not doors.record.state.in_step:
+        if card.in_step and not doors.record.state.bsp.in_step:
             doors.happen(events.BspBegan())
         if request.ends is not None:
             with doors.kept(journal_entries.EndEntry(holder, card, request.ends)):

@@ -56,14 +56,14 @@ class BspRendezvous:
     async def join(self, holder: LeaseHolder, request: messages.GroupRequest) -> messages.GroupReply:
         """A worker waits for a group. One whose answer was lost is told the same once more."""
         state, last = self._record.state, self._last.get(holder)
-        if not state.in_step:
+        if not state.bsp.in_step:
             self._happen(events.BspBegan())
-        if last is not None and request.generation < last.generation == state.generation and not state.group_lost:
+        if last is not None and request.generation < last.generation == state.bsp.generation and not state.group_lost:
             return last
-        if request.bound and request.generation == state.generation and state.group:
-            self._happen(events.GroupLost(groups.rows_lost(state.nodes, state.group)))
-        if state.group.get(holder.rank) == holder.incarnation:  # so whoever still wants to meet it waits in vain
-            self._failed = state.generation
+        if request.bound and request.generation == state.bsp.generation and state.bsp.members:
+            self._happen(events.GroupLost(groups.rows_lost(state.nodes, state.bsp.members)))
+        if state.bsp.members.get(holder.rank) == holder.incarnation:  # so whoever still wants to meet it waits in vain
+            self._failed = state.bsp.generation
             self._changed.turn()
         self._answers.pop(holder, None)
         self._arrived[holder] = GroupArrival(request.fresh, request.idle, request.resting)
@@ -80,10 +80,10 @@ class BspRendezvous:
         state, generation = self._record.state, request.generation
 
         def over() -> bool:
-            member = state.group.get(holder.rank) == holder.incarnation
-            return not member or state.generation != generation or state.group_lost or self._failed == generation
+            member = state.bsp.members.get(holder.rank) == holder.incarnation
+            return not member or state.bsp.generation != generation or state.group_lost or self._failed == generation
 
-        if self._met_in < generation == state.generation:
+        if self._met_in < generation == state.bsp.generation:
             self._met, self._met_in = {}, generation
         met = self._met
         if not over():
@@ -102,41 +102,41 @@ class BspRendezvous:
     def gather(self) -> None:
         """Form the group once all who are needed are here; stop its shards where it is to change."""
         state, active = self._record.state, _active(self._record.state)
-        if state.phase.over or not state.in_step:
+        if state.phase.over or not state.bsp.in_step:
             return
         if self._stop_shards(state, active):
             with self._kept(journal_entries.HaltEntry()):
                 self._record.book.halt()
         if not self._arrived:
             return
-        formed = rendezvous.form(self._arrived, ranks=tuple(state.group), active=active, workers=state.workers)
+        formed = rendezvous.form(self._arrived, ranks=tuple(state.bsp.members), active=active, workers=state.workers)
         if formed is None:
             return
         if not formed.known and self._record.begun:
             self._happen(events.GroupLost())
         elif formed.over:
-            self._answer(formed, state.generation)
+            self._answer(formed, state.bsp.generation)
             self._changed.turn()
         elif formed.at_rest and self._rollout is not None and not self._rollout.settled_for(formed.members):
             if not self._at_rest:
                 self._at_rest = True
                 self._rollout.release()
         else:
-            self._answer(formed, state.generation + 1)
+            self._answer(formed, state.bsp.generation + 1)
             self._happen(events.GroupFormed(formed.members, "all who belong to it are here"))
 
     def _stop_shards(self, state: JobState, active: list[LeaseHolder]) -> bool:
         """Whether the group is to change, and all who come are here: then it pauses before the next shard."""
         chosen = {holder.rank for holder in active[: state.workers]}
-        coming = [holder for holder in active if holder.rank not in state.group]
-        changes = bool(state.group) and chosen != set(state.group)
-        changes = changes or (bool(state.group) and self._rollout is not None and self._rollout.moving > 0)
+        coming = [holder for holder in active if holder.rank not in state.bsp.members]
+        changes = bool(state.bsp.members) and chosen != set(state.bsp.members)
+        changes = changes or (bool(state.bsp.members) and self._rollout is not None and self._rollout.moving > 0)
         return changes and not self._record.book.group.halted and all(holder in self._arrived for holder in coming)
 
     @property
     def blocks(self) -> bool:
         """Whether ranks may be in the middle of a step: no slot leaves its server then."""
-        return self._record.state.in_step and bool(self._record.state.group) and not self._at_rest
+        return self._record.state.bsp.in_step and bool(self._record.state.bsp.members) and not self._at_rest
 
     def acknowledged(self) -> None:
         """A worker goes by another placement."""

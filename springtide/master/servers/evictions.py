@@ -16,6 +16,6 @@ def answer(doors: MasterContext, moving: SlotMigration, request: messages.Evicti
     state = doors.record.state
     empty = request.role.rank not in set(doors.record.owners) and moving.informed
     event = events.EvictionNoticed(request.role, request.incarnation, request.why, empty=empty)
-    if evictions.matters(state, event):
+    if evictions.changes_anything(state, event):
         doors.happen(event)
-    return messages.EvictionReply(evictions.free(state, event))
+    return messages.EvictionReply(evictions.may_go(state, event))

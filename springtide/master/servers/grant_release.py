@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from springtide.domain.core.roles import Role, RoleUsage
 from springtide.job.core import events
+from springtide.job.core.job_core import RoleSize
 from springtide.job.core.nodes import RoleNode
-from springtide.job.scaling.plan_state import RoleSize
 from springtide.planning.guards import grant_release
 
 LEAST_S = 1.0  # between two measurements that CPU is reckoned by

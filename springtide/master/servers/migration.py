@@ -20,9 +20,8 @@ from springtide.domain.core.roles import Role, RoleKind, SlotMove
 from springtide.domain.data.leases import LeaseHolder
 from springtide.domain.spec.job_spec import JobPhase
 from springtide.embedding.placement import placement
-from springtide.job.core import events
+from springtide.job.core import events, nodes
 from springtide.job.core.nodes import ALIVE, NodeState
-from springtide.job.scaling import servers as rollout
 from springtide.master.core import journal_entries, waiters
 from springtide.master.core.context import MasterContext
 from springtide.master.servers.roll_call import ServerRollCall
@@ -230,7 +229,7 @@ class SlotMigration:
             ),
             self.calling.number,
             settled=not called,
-            hurry=self._record.state.node(role).shunned,
+            hurry=self._record.state.node(role).departure.shunned,
             leave=leave,
         )
 
@@ -250,7 +249,7 @@ class SlotMigration:
         if not self._record.owners or state.phase.over or state.healing:
             return
         self._let_go()
-        stay, have = rollout.staying(state.nodes), set(self._record.owners)
+        stay, have = nodes.staying_servers(state.nodes), set(self._record.owners)
         self._drop_what_leaves(stay)
         needed = bool(have - set(stay)) or bool(set(stay) - have)
         stranded = bool(have - set(stay)) and not self._goal  # arrived after the goal was made
@@ -261,7 +260,7 @@ class SlotMigration:
 
     def _drop_what_leaves(self, stay: tuple[int, ...]) -> None:
         """Nothing more goes to a server that is to leave, and all hear of that at once."""
-        nodes = rollout.of(self._record.state.nodes)
+        nodes = self._record.state.of_kind(RoleKind.SERVER)
         leaving = frozenset(node.role.rank for node in nodes if node.state is NodeState.DRAINING)
         goal = {slot: target for slot, target in self._goal.items() if target in stay}
         if leaving != self._leaving or goal != self._goal:
@@ -283,10 +282,10 @@ class SlotMigration:
             placement.SlotLoad(bytes=self._bytes.get(slot, 0.0), requests=self._requests.get(slot, 0.0))
             for slot in range(len(owners))
         ]
-        nodes = {node.role.rank: node for node in self._record.state.of_kind(RoleKind.SERVER)}
+        by_rank = {node.role.rank: node for node in self._record.state.of_kind(RoleKind.SERVER)}
         servers = {
             rank: placement.ServerCapacity(
-                cpu=nodes[rank].cpu or 1.0, memory=(nodes[rank].memory or BYTES_A_GB) / BYTES_A_GB
+                cpu=by_rank[rank].cpu or 1.0, memory=(by_rank[rank].memory or BYTES_A_GB) / BYTES_A_GB
             )
             for rank in stay
         }
@@ -295,7 +294,7 @@ class SlotMigration:
             moves = await asyncio.get_running_loop().run_in_executor(thread, placement.moves, owners, servers, load)
         finally:
             thread.shutdown(wait=False)
-        if rollout.staying(self._record.state.nodes) == stay:
+        if nodes.staying_servers(self._record.state.nodes) == stay:
             self._begin(moves, servers, owners, load)
 
     def _begin(
@@ -353,7 +352,7 @@ class SlotMigration:
         """
         state = self._record.state
         have, informed = set(self._record.owners), self.informed
-        for node in rollout.of(state.nodes):
+        for node in state.of_kind(RoleKind.SERVER):
             closed = self._closed.get(node.role.rank) == node.incarnation
             if node.state is NodeState.DRAINING and node.role.rank not in have and informed and closed:
                 self._happen(events.ServerEmptied(node.role))

@@ -83,15 +83,15 @@ class ServerRecovery:
         if state.fenced(role, incarnation):
             raise errors.Fenced(f"{role} of incarnation {incarnation} was given up meanwhile")
         new, again = state.node(role).address != said.address, 0
-        if note is not None and new and state.in_step and state.safety.saved not in (None, said.restored):
+        if note is not None and new and state.bsp.in_step and state.safety.saved not in (None, said.restored):
             self._went_back(said.restored)
             only = f"{role} could only bring checkpoint {said.restored} back"
             return self._happen(events.GroupLost("; ".join((only, *said.unusable))))
-        if note is not None and new and (state.spec.recovery == "exact" or state.in_step):
+        if note is not None and new and (state.spec.recovery == "exact" or state.bsp.in_step):
             assert manifest is not None
             entry = (
                 journal_entries.RestoreEntry(note, manifest.objects, manifest.places)
-                if state.in_step
+                if state.bsp.in_step
                 else journal_entries.RestoreEntry(note)
             )
             with self._kept(entry):

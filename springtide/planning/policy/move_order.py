@@ -2,7 +2,7 @@
 
 In: the job as it was shown, and the shape that it is to get. Out: whether servers come first. Workers do, whose change
 moves no slots, unless servers alone bring more, after how long both were measured to take. Next:
-`job.scaling.plan_moves`.
+`job.scaling.plan`.
 """
 
 from dataclasses import replace

@@ -241,7 +241,7 @@ class Simulation:
 
     def _change(self, running: SimulatedJob, plan: ShapePlan) -> None:
         """Pods first, while the job trains on; then the change itself. Where there is no room for both at once, what is
-        to be smaller goes first (`job.scaling.plan_moves`): here the job stands still until the new pods are there."""
+        to be smaller goes first (`job.scaling.plan`): here the job stands still until the new pods are there."""
         assert running.shape is not None
         now, then = running.at_work, self._with_extra(plan)
         both = Reserved.between(now, then)

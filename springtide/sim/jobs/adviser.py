@@ -1,7 +1,7 @@
 """A planner for virtual jobs: a policy as an `Adviser`, for masters that plan for themselves.
 
 In: the view that a master makes of its own job (`master.autoscale.job_view`, from what members have told). Out: advice,
-which the master checks and carries out (`master.autoscale.loop`, `job.scaling.plan_moves`), as it does with a real
+which the master checks and carries out (`master.autoscale.loop`, `job.scaling.plan`), as it does with a real
 brain's.
 """
 

@@ -93,7 +93,7 @@ def test_a_users_exception_fails_the_job_at_once_and_comes_first():
     state = started()
     (end,) = state.handle(events.ScriptFailed(WORKERS[1], "ValueError: no (train.py:3)", "the trace"), at=2)
     assert (end.phase, end.why, end.blame) == (JobPhase.FAILED, "ValueError: no (train.py:3)", Blame.USER)
-    assert state.detail == "the trace"
+    assert state.ending.detail == "the trace"
     assert state.handle(killed(SERVERS[0]), at=3) == []  # what comes after does not change the reason
     assert state.why == "ValueError: no (train.py:3)"
 
@@ -179,7 +179,7 @@ def test_a_worker_that_cannot_reach_a_server_waits_for_the_cause():
             assert want(state, WORKERS[0]).after_s >= EXPLANATION_S
         (end,) = state.handle(killed(SERVERS[0]), at=2.2)
         assert end.why.startswith("server-0 (pid 7) was killed by SIGKILL")
-        assert state.detail == ("trace" if not relaunches else state.detail)
+        assert state.ending.detail == ("trace" if not relaunches else state.ending.detail)
 
 
 def test_a_symptom_without_a_cause_fails_the_job_in_the_end():
@@ -207,14 +207,14 @@ def test_without_relaunches_a_lost_worker_fails_the_job(event, why, blame):
 def test_a_bsp_group_forms_anew_with_the_next_life_of_a_lost_member():
     state = started(sync="bsp")
     state.handle(events.GroupFormed((LeaseHolder(0), LeaseHolder(1)), "all are here"), at=2)
-    assert state.generation == 1 and not state.group_lost
+    assert state.bsp.generation == 1 and not state.group_lost
     done = state.handle(killed(WORKERS[0]), at=3)
     assert any(isinstance(action, actions.FenceWorker) for action in done)
     assert state.group_lost and state.node(WORKERS[0]).incarnation == 1
     state.handle(events.RoleJoined(WORKERS[0], 1, pid=9), at=4)
     assert state.group_lost
     state.handle(events.GroupFormed((LeaseHolder(0, 1), LeaseHolder(1)), "all are here"), at=5)
-    assert state.generation == 2 and not state.group_lost
+    assert state.bsp.generation == 2 and not state.group_lost
     state.check()
 
 
@@ -246,7 +246,7 @@ def test_a_bsp_group_that_lost_its_model_or_a_server_begins_anew_from_its_checkp
         *WORKERS[:2],
     }
     assert all(node.incarnation == 1 and node.state is NodeState.EXPECTED for node in state.nodes.values())
-    assert state.generation == 2 and not state.group and "checkpoint 4" in state.decision.what
+    assert state.bsp.generation == 2 and not state.bsp.members and "checkpoint 4" in state.decision.what
     state.check()
     for server in SERVERS:  # one that is lost while they come back is started again by itself
         state.handle(events.RoleJoined(server, 1, pid=9), at=5)
@@ -364,6 +364,6 @@ def test_an_illegal_move_tells_the_story():
     node.move(NodeState.JOINED, at=1, why="called in")
     node.move(NodeState.GONE, at=4, why="killed")
     with pytest.raises(
-        IllegalMove, match=r"worker-0: gone -> joined is not legal \(again\); story: 1.0s expected->joined"
+        IllegalMove, match=r"worker-0: gone -> joined is not legal \(again\); history: 1.0s expected->joined"
     ):
         node.move(NodeState.JOINED, at=9, why="again")

@@ -12,7 +12,7 @@ from springtide.domain.data.data_workers import FeedRules, StageTarget
 from springtide.domain.spec.job_spec import JobSpec
 from springtide.domain.spec.plan_rules import PlanRules
 from springtide.job.core import events
-from springtide.job.scaling import bounds, plan_state
+from springtide.job.scaling import plan
 from springtide.job.state import JobState
 from springtide.master.core import journal_entries
 from springtide.master.core.record import JobRecord
@@ -26,7 +26,7 @@ SPEC = JobSpec(name="job", workers=3, worker_cpu=0.5, server_cpu=0.5, planning=P
 
 
 def counts(state, name):
-    bounds = plan_state.bounds_of(state)
+    bounds = plan.bounds_of(state)
     return getattr(bounds.least, name), getattr(bounds.most, name)
 
 
@@ -46,26 +46,26 @@ def test_plans_keep_to_new_bounds_and_the_others_stay():
 def test_bounds_above_the_quota_are_the_users_to_answer_for():
     state = JobState(SPEC)
     rebound(state, workers=(20, 20))
-    assert plan_state.bounds_of(state).quota.cpu == pytest.approx(20 * 0.5 + 0.2)
+    assert plan.bounds_of(state).quota.cpu == pytest.approx(20 * 0.5 + 0.2)
 
 
 def test_cores_of_data_workers_are_not_planned_for_workers_and_servers():
     state = JobState(SPEC)  # 3 workers and a server of 0.5 cores each: 2 of 6
-    assert plan_state.bounds_of(state).quota.cpu == 6.0
+    assert plan.bounds_of(state).quota.cpu == 6.0
     state.handle(events.DataWorkersScaled(2, 1.5, "they pay"), at=1.0)
-    assert plan_state.bounds_of(state).quota.cpu == pytest.approx(3.0)
+    assert plan.bounds_of(state).quota.cpu == pytest.approx(3.0)
     state.handle(events.DataWorkersScaled(3, 1.5, "more pay"), at=2.0)
-    assert plan_state.bounds_of(state).quota.cpu == pytest.approx(2.0), "what workers and servers have is theirs"
+    assert plan.bounds_of(state).quota.cpu == pytest.approx(2.0), "what workers and servers have is theirs"
     stages = (StageTarget(1, 0.5), StageTarget(2, 1.0))
     state.handle(events.DataWorkersScaled(3, 1.0, "two stages", stages=stages), at=3.0)
-    assert plan_state.bounds_of(state).quota.cpu == pytest.approx(3.5)
+    assert plan.bounds_of(state).quota.cpu == pytest.approx(3.5)
     state.handle(events.DataWorkersScaled(0, None, "they do not pay"), at=4.0)
-    assert plan_state.bounds_of(state).quota.cpu == 6.0
+    assert plan.bounds_of(state).quota.cpu == 6.0
 
 
 def test_data_workers_asked_for_with_the_job_have_their_cores_before_they_are_there():
     def left(**rules):
-        return plan_state.bounds_of(JobState(replace(SPEC, feeding=FeedRules(**rules)))).quota.cpu
+        return plan.bounds_of(JobState(replace(SPEC, feeding=FeedRules(**rules)))).quota.cpu
 
     assert left(workers=2, cpu=1.5) == pytest.approx(3.0)
     assert left(workers=1) == pytest.approx(5.0), "one without a limit counts for a core"
@@ -75,7 +75,7 @@ def test_data_workers_asked_for_with_the_job_have_their_cores_before_they_are_th
 def test_refused_data_workers_leave_their_cores_to_the_plan():
     state = JobState(replace(SPEC, feeding=FeedRules(workers=2, cpu=1.0)))
     state.handle(events.DataWorkersRefused("worker-0: a lock cannot be pickled"), at=1.0)
-    assert plan_state.bounds_of(state).quota.cpu == 6.0
+    assert plan.bounds_of(state).quota.cpu == 6.0
 
 
 def test_a_number_set_by_hand_is_open_again():
@@ -92,26 +92,24 @@ def test_a_number_set_by_hand_is_open_again():
 def test_a_job_outside_of_them_comes_in_and_is_not_pinned(limits, wanted):
     state = JobState(SPEC)
     rebound(state, workers=limits)
-    for move in bounds.moves(state, "why"):
-        state.handle(move, at=3.0)
     assert state.workers == (wanted or 3) and not state.planned.pinned
     assert counts(state, "workers") == limits
-    assert bounds.moves(state, "why") == []
+    assert plan.moves_into_bounds(state, "why") == []
 
 
 def test_workers_of_low_priority_do_not_count():
     state = JobState(SPEC)
     state.handle(events.WorkersScaled(4, "lent", extra=1), at=1.0)
     rebound(state, workers=(1, 2))
-    assert bounds.moves(state, "why") == [events.WorkersScaled(3, "why", extra=1)]
+    assert (state.workers, state.planned.extra) == (3, 1)
 
 
 def test_servers_come_in_too_but_not_those_of_a_bsp_group():
-    state = JobState(SPEC)
-    rebound(state, servers=(2, 3))
-    assert bounds.moves(state, "why") == [events.ServersScaled(2, "why")]
-    state.handle(events.BspBegan(), at=3.0)
-    assert bounds.moves(state, "why") == []
+    for in_step in (False, True):
+        state = JobState(SPEC)
+        state.safety.placed, state.bsp.in_step = True, in_step
+        rebound(state, servers=(2, 3))
+        assert state.servers_wanted == (1 if in_step else 2)
 
 
 def test_a_plan_for_other_bounds_is_dropped_and_late_advice_refused():

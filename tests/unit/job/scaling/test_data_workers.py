@@ -174,7 +174,7 @@ def test_one_lost_while_the_job_drains_is_not_started_again():
 
 def test_a_bsp_group_that_goes_back_takes_no_data_worker_along():
     state = fed(1)
-    state.group, state.in_step = {0: 0, 1: 0}, True
+    state.bsp.members, state.bsp.in_step = {0: 0, 1: 0}, True
     state.handle(events.CheckpointSaved(3), at=3)
     state.handle(events.GroupLost("rows"), at=4)
     assert names(state) == ["data-worker-0.0"]
@@ -215,7 +215,7 @@ def test_a_data_worker_without_room_is_missed_in_its_own_stage():
     state.handle(events.DataWorkersScaled(2, 1.0, "cut in two", stages=stages), at=2)
     state.handle(events.RoleExited(RoleExit(role=DATA[1], pid=0, code=None, unplaced="no room")), at=3)
     assert state.feeding.stages == (StageTarget(0, 0.5), StageTarget(1, 1.0)) and state.feeding.wanted == 1
-    assert state.feeding.more(1, "room again") == events.DataWorkersScaled(2, 1.0, "room again", stages=stages)
+    assert state.feeding.scale_up(1, "room again") == events.DataWorkersScaled(2, 1.0, "room again", stages=stages)
     state.check()
 
 

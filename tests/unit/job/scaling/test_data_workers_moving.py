@@ -15,10 +15,10 @@ WHY = "there is room beside its trainers"
 
 def leaving(state, role, incarnation=0):
     event = events.EvictionNoticed(role, incarnation, WHY)
-    matters = evictions.matters(state, event)
+    matters = evictions.changes_anything(state, event)
     done = state.handle(event, at=5.0) if matters else []
     state.check()
-    return done, evictions.free(state, event)
+    return done, evictions.may_go(state, event)
 
 
 def test_another_comes_and_the_first_feeds_until_then():
@@ -72,7 +72,7 @@ def test_where_there_is_no_place_for_another_the_first_stays():
     assert decided.what == "data-worker-0 goes on: there is no place for data-worker-1"
     state.check()
     assert state.feeding.wanted == 1 and names(state) == ["data-worker-0.0"]
-    assert not state.node(DATA[0]).replaced
+    assert not state.node(DATA[0]).departure.replaced
 
 
 @pytest.mark.parametrize("count", [0, 1, 3])

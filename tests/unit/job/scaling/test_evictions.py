@@ -4,9 +4,9 @@ import pytest
 
 from springtide.domain.core.roles import Role, RoleExit, RoleKind
 from springtide.domain.spec.job_spec import JobSpec
-from springtide.job.core import actions, events
+from springtide.job.core import actions, events, nodes
 from springtide.job.core.nodes import NodeState
-from springtide.job.scaling import evictions, servers
+from springtide.job.scaling import evictions
 from springtide.job.state import JobState
 
 WORKER, SERVER = Role(RoleKind.WORKER, 0), Role(RoleKind.SERVER, 1)
@@ -27,7 +27,7 @@ def leaving(state, role, *, empty=False, incarnation=0):
     event = events.EvictionNoticed(role, incarnation, WHY, empty=empty)
     done = state.handle(event, at=1.0)
     state.check()
-    return done, evictions.free(state, event)
+    return done, evictions.may_go(state, event)
 
 
 def test_a_worker_finishes_its_batch_while_another_comes():
@@ -54,7 +54,7 @@ def test_a_servers_slots_go_to_its_peers_and_it_is_free_without_them():
     state = training()
     (told,), free = leaving(state, SERVER)
     assert told.what == "replace server-1 by server-2, its slots go to its peers at once" and not free
-    assert servers.staying(state.nodes) == (0,)
+    assert nodes.staying_servers(state.nodes) == (0,)
     assert leaving(state, SERVER) == ([], False)
     assert leaving(state, SERVER, empty=True) == ([], False), "slots may be on their way to it"
     assert state.node(SERVER).state is NodeState.DRAINING
@@ -68,7 +68,7 @@ def test_the_only_server_waits_for_its_successor():
     state = training(servers=1)
     only = Role(RoleKind.SERVER, 0)
     leaving(state, only)
-    assert servers.staying(state.nodes) == (0,)
+    assert nodes.staying_servers(state.nodes) == (0,)
     assert leaving(state, only, empty=False) == ([], False)
     state.handle(events.RoleJoined(SERVER, pid=9), at=2.0)
     state.handle(events.RoleReady(SERVER, "host:1"), at=2.0)

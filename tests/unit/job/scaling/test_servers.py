@@ -2,8 +2,7 @@
 
 from springtide.domain.core.roles import Role, RoleExit, RoleKind
 from springtide.domain.spec.job_spec import JobSpec
-from springtide.job.core import actions, events
-from springtide.job.scaling import servers
+from springtide.job.core import actions, events, nodes
 from springtide.job.state import JobState
 
 
@@ -29,9 +28,9 @@ def test_a_replaced_server_keeps_its_slots_until_another_is_ready():
     state = training()
     state.handle(events.ServerReplaced(1, "its machine is slow"), at=1.0)
 
-    assert servers.staying(state.nodes) == (0, 1)
+    assert nodes.staying_servers(state.nodes) == (0, 1)
     become_ready(state, 2)
-    assert servers.staying(state.nodes) == (0, 2)
+    assert nodes.staying_servers(state.nodes) == (0, 2)
 
 
 def test_one_that_is_far_too_slow_has_none_from_then_on():
@@ -41,10 +40,10 @@ def test_one_that_is_far_too_slow_has_none_from_then_on():
     assert told == actions.LogDecision(
         "replace server-1 by server-2, its slots go to its peers at once", "its machine is very slow"
     )
-    assert servers.staying(state.nodes) == (0,)
+    assert nodes.staying_servers(state.nodes) == (0,)
     state.check()
     become_ready(state, 2)
-    assert servers.staying(state.nodes) == (0, 2)
+    assert nodes.staying_servers(state.nodes) == (0, 2)
 
 
 def test_it_is_kept_when_nobody_comes_in_its_place():
@@ -53,7 +52,7 @@ def test_it_is_kept_when_nobody_comes_in_its_place():
     for event in state.due(at=7.0):
         state.handle(event, at=7.0)
 
-    assert servers.staying(state.nodes) == (0, 1)
+    assert nodes.staying_servers(state.nodes) == (0, 1)
     state.check()
 
 

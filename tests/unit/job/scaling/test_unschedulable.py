@@ -4,7 +4,7 @@ from springtide.domain.spec.job_spec import JobPhase, JobSpec
 from springtide.domain.spec.plan_rules import PlanRules
 from springtide.job.core import actions, events
 from springtide.job.core.nodes import NodeState
-from springtide.job.scaling import plan_state, unschedulable
+from springtide.job.scaling import plan, unschedulable
 from springtide.job.state import JobState
 
 WORKERS = [Role(RoleKind.WORKER, rank) for rank in range(4)]
@@ -43,23 +43,23 @@ def test_room_is_asked_for_again_later_and_later():
     state = job(workers=2)
     begin(state, WORKERS[:1], SERVERS[:1])
     no_room(state, WORKERS[1], at=300.0)
-    assert unschedulable.again(state, at=599.0) == []
-    (event,) = unschedulable.again(state, at=600.0)
+    assert unschedulable.requests_due(state, at=599.0) == []
+    (event,) = unschedulable.requests_due(state, at=600.0)
     state.handle(event, at=600.0)
     assert state.workers == 2 and not state.short.any and state.node(WORKERS[1]).incarnation == 1
     no_room(state, WORKERS[1], at=900.0)
     assert state.short.tries == 2 and state.short.again_at == 900.0 + 2 * 300.0
-    (event,) = unschedulable.again(state, at=1500.0)
+    (event,) = unschedulable.requests_due(state, at=1500.0)
     state.handle(event, at=1500.0)
     state.handle(events.RoleJoined(WORKERS[1], 2), at=1501.0)
-    assert unschedulable.again(state, at=9999.0) == []
+    assert unschedulable.requests_due(state, at=9999.0) == []
 
 
 def test_the_last_worker_is_waited_for_and_that_is_no_failure():
     state = job(workers=1)
     no_room(state, WORKERS[0])
     node = state.node(WORKERS[0])
-    assert (node.state, node.incarnation, node.failures) == (NodeState.EXPECTED, 1, 0)
+    assert (node.state, node.incarnation, node.faults.crashes) == (NodeState.EXPECTED, 1, 0)
     assert state.workers == 1 and "found no place" in state.decision.why
 
 
@@ -84,7 +84,7 @@ def test_slots_are_laid_over_the_servers_that_are_there():
     done = no_room(state, SERVERS[1])
     assert actions.PlaceSlots(("host:0", "", "host:2")) in done
     assert (state.phase, state.servers_wanted) == (JobPhase.RUNNING, 2)
-    (event,) = unschedulable.again(state, at=600.0)
+    (event,) = unschedulable.requests_due(state, at=600.0)
     state.handle(event, at=600.0)
     assert SERVERS[3] in [each.role for each in state.wanted()]  # a rank is one server for the whole of a job
 
@@ -114,7 +114,7 @@ def test_data_workers_are_done_without_one_by_one():
     state.handle(events.DataWorkersScaled(2, 1.0, "tuned"), at=2.0)
     no_room(state, Role(RoleKind.DATA_WORKER, 0))
     assert state.feeding.wanted == 1 and not state.feeding.given_up
-    (event,) = unschedulable.again(state, at=9999.0)
+    (event,) = unschedulable.requests_due(state, at=9999.0)
     assert event == events.DataWorkersScaled(2, 1.0, event.why)
 
 
@@ -126,7 +126,7 @@ def test_a_plan_does_not_ask_at_once_for_what_there_was_no_room_for():
     begin(state, WORKERS[:1], SERVERS[:1])
     no_room(state, WORKERS[1])
     no_room(state, WORKERS[2])
-    allowed = plan_state.bounds_of(state)
+    allowed = plan.bounds_of(state)
     assert (allowed.least.workers, allowed.most.workers, allowed.most.servers) == (1, 1, 4)
 
 

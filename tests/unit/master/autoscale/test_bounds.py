@@ -10,7 +10,7 @@ from springtide.domain.data.leases import LeaseHolder
 from springtide.domain.data.samples import DatasetCard
 from springtide.domain.spec.plan_rules import PlanRules
 from springtide.job.core import events
-from springtide.job.scaling import plan_state
+from springtide.job.scaling import plan
 from springtide.master.autoscale import bounds as bounding
 from springtide.master.core import journal_entries
 from springtide.master.core.record import JobRecord
@@ -33,10 +33,10 @@ def test_a_job_comes_into_its_new_bounds_and_plans_within_them():
     made = doors(SPEC)
     assert bounding.answer(made, messages.BoundsRequest(workers=(1, 2), why="less")) == messages.Ok()
     state = made.record.state
-    assert state.workers == 2 and plan_state.bounds_of(state).most.workers == 2
+    assert state.workers == 2 and plan.bounds_of(state).most.workers == 2
     assert state.decision.why == "less"
     bounding.answer(made, messages.BoundsRequest(workers=(1, 9)))
-    assert state.workers == 2 and plan_state.bounds_of(state).most.workers == 9
+    assert state.workers == 2 and plan.bounds_of(state).most.workers == 9
 
 
 def test_a_job_that_nobody_plans_has_no_bounds():

@@ -13,7 +13,7 @@ from springtide.domain.plan.view import FindingKind
 from springtide.domain.spec.job_spec import JobSpec
 from springtide.domain.spec.plan_rules import PlanRules
 from springtide.job.core import events
-from springtide.job.scaling import plan_state
+from springtide.job.scaling import plan
 from springtide.master.autoscale import job_view
 from springtide.master.autoscale.profiler import Profiler
 from springtide.master.core import journal_entries
@@ -51,7 +51,7 @@ def begun(card=CARD, **spec):
 def sources(record, watching=None, guards=Quiet, usage=None):
     watching = watching or Profiler(RULES)
     if watching.era is None:
-        watching.look(plan_state.shape_of(record.state), list(record.state.nodes.values()), {}, at=3.0)
+        watching.look(plan.shape_of(record.state), list(record.state.nodes.values()), {}, at=3.0)
     return job_view.ViewSources(name="job-2", record=record, watching=watching, guards=guards, usage=usage or {})
 
 

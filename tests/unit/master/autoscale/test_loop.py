@@ -5,7 +5,6 @@ import asyncio
 import pytest
 
 from springtide import errors
-from springtide.data.ledger.job_ledger import JobLedger
 from springtide.domain.core.roles import Role, RoleExit, RoleKind, RoleUsage
 from springtide.domain.core.shape import ResourceBudget, Shape, ShapeBounds
 from springtide.domain.core.stages import PlanningStage
@@ -158,20 +157,6 @@ def test_a_job_is_measured_and_gets_the_shape_that_was_planned(tmp_path):
         assert wanted == {"server-0": 0.6, "worker-0": 0.4, "worker-1": 0.4}
         assert [one["outcome"] for one in world.told()] == ["taken", "done", "nothing"]
 
-    with_world(test, tmp_path, plan_once())
-
-
-def test_a_plan_for_more_workers_than_can_share_a_batch_changes_nothing_and_says_why(tmp_path, monkeypatch):
-    def refuse(book, workers):
-        raise errors.BadInput(f"{workers} workers cannot share a batch")
-
-    async def test(world):
-        await world.train(30)
-        assert world.desk.state.workers == 1 and world.desk.state.planned.target is None
-        ended = [event for event in world.told("decision") if "cannot share a batch" in event["why"]]
-        assert ended and not [event for event in world.told() if event["outcome"] == "done"]
-
-    monkeypatch.setattr(JobLedger, "check_group", refuse)
     with_world(test, tmp_path, plan_once())
 
 

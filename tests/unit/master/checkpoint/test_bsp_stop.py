@@ -93,7 +93,7 @@ def test_a_group_that_keeps_rows_goes_back_to_its_checkpoint_when_a_step_is_inte
         state = job.master.state
         await soon(lambda: state.decision.what.startswith("take the bsp group back to checkpoint 1"))
         assert state.decision.why == "a member was lost, and rows that only its cache had were lost with it"
-        assert state.generation == 2 and not state.group
+        assert state.bsp.generation == 2 and not state.bsp.members
         interrupted.cancel()
 
     test_schedule.with_job(test, tmp_path, sync="bsp")

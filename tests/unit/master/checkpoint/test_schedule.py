@@ -289,7 +289,7 @@ def test_a_last_one_that_fails_does_not_keep_the_job_from_ending(tmp_path):
         order = await job.order(0)
         await job.ask("server-0", messages.SaveReport(order.term, order.number, error="disk full"))
         assert job.master.state.phase is JobPhase.STOPPED
-        assert "disk full" in job.master.state.last_save
+        assert "disk full" in job.master.state.ending.last_save
 
     with_job(test, tmp_path)
 

@@ -1,8 +1,8 @@
 """The master watches what servers do with what they were granted."""
 
 from springtide.domain.core.roles import Role, RoleKind, RoleUsage
+from springtide.job.core.job_core import RoleSize
 from springtide.job.core.nodes import RoleNode
-from springtide.job.scaling.plan_state import RoleSize
 from springtide.master.servers.grant_release import GrantRelease
 from springtide.planning.guards.grant_release import CALM_S
 

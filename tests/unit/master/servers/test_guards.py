@@ -45,7 +45,7 @@ def watch(tmp_path):
 
 @pytest.mark.parametrize("in_step", [False, True])
 def test_a_server_that_is_slower_by_far_in_two_reports_is_replaced_at_once(watch, in_step):
-    watch.job.desk.record.state.in_step = in_step
+    watch.job.desk.record.state.bsp.in_step = in_step
     for _ in range(8):
         watch.second(USUAL, USUAL)
     watch.second(USUAL, SLOW)
@@ -71,7 +71,7 @@ def test_the_first_seconds_at_work_say_nothing(watch):
 
 @pytest.mark.parametrize("in_step", [False, True])
 def test_a_server_that_its_machine_cuts_short_is_replaced_at_once_by_what_its_agent_has_measured(watch, in_step):
-    watch.job.desk.record.state.in_step = in_step
+    watch.job.desk.record.state.bsp.in_step = in_step
     nodes = {rank: watch.job.desk.record.state.node(Role(RoleKind.SERVER, rank)) for rank in (0, 1)}
     for node in nodes.values():
         node.cpu = 0.7
@@ -114,7 +114,7 @@ def test_a_quarter_of_a_quota_takes_four_periods_to_be_sure_of(watch):
 
 
 def test_memory_of_a_bsp_group_is_looked_after_too(watch, monkeypatch):
-    watch.job.desk.record.state.in_step = True
+    watch.job.desk.record.state.bsp.in_step = True
     monkeypatch.setattr(watch.job.desk._rollout, "bytes_on", lambda rank: 80e6)
     grown = MemberReport(counters={"rows": 1e6, "table_bytes": 90e6})
     watch.tally.reports = {Role(RoleKind.SERVER, rank): grown for rank in (0, 1)}

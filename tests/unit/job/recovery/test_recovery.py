@@ -89,7 +89,7 @@ def test_a_server_without_memory_gets_twice_as_much_and_an_evicted_one_is_not_to
     state.handle(killed(SERVERS[0], oom=True), at=2)
     assert wanted(state, SERVERS[0]).memory == 2**31
     state.handle(killed(SERVERS[1], evicted=True), at=2)
-    assert state.node(SERVERS[1]).failures == 0 and wanted(state, SERVERS[1]).after_s == 0
+    assert state.node(SERVERS[1]).faults.crashes == 0 and wanted(state, SERVERS[1]).after_s == 0
 
 
 @pytest.mark.parametrize("sync", ["async", "bsp"])
@@ -156,14 +156,14 @@ def test_a_worker_that_could_not_wait_for_the_server_is_relaunched_and_not_blame
         state.handle(events.ScriptFailed(WORKER, "ServerUnreachable: s", "", Blame.INFRASTRUCTURE, life), at=3)
         done = state.handle(events.RoleExited(RoleExit(role=WORKER, pid=8, code=1, incarnation=life)), at=3)
         assert any(isinstance(action, actions.FenceWorker) for action in done) and not state.phase.over
-    assert state.node(WORKER).failures == 0
+    assert state.node(WORKER).faults.crashes == 0
 
 
 def test_a_worker_that_gave_up_before_the_loss_was_known_does_not_end_the_job():
     state = started(saved=1, relaunches=0)
     state.handle(events.ScriptFailed(WORKER, "ServerUnreachable: s", "", Blame.INFRASTRUCTURE), at=2)
     state.handle(events.RoleExited(RoleExit(role=WORKER, pid=8, code=1)), at=2)
-    assert state.suspicion
+    assert state.ending.suspicion
     failure(state.handle(killed(SERVERS[0]), at=2.1))  # no relaunch is allowed here at all
 
 

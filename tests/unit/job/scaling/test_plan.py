@@ -13,8 +13,8 @@ from springtide.domain.core.stages import PlanningStage
 from springtide.domain.data.leases import LeaseHolder
 from springtide.domain.spec.job_spec import JobSpec
 from springtide.domain.spec.plan_rules import PlanRules
-from springtide.job.core import events
-from springtide.job.scaling import plan_moves, plan_state
+from springtide.job.core import actions, events
+from springtide.job.scaling import plan
 from springtide.job.state import JobState
 
 MOST = Shape(workers=6, servers=4, worker_cpu=4.0, server_cpu=4.0)
@@ -66,13 +66,13 @@ def carry_out(state, target, **more):
     state.handle(events.PlanTaken(target, PlanningStage.ADJUSTING, "because", **more), at=2.0)
     shapes = []
     for _ in range(20):
-        move = plan_moves.next_move(state)
+        move = plan.next_move(state)
         if move is None:
             return shapes
         state.handle(move, at=3.0)
-        shapes.append(plan_state.shape_of(state))
+        shapes.append(plan.shape_of(state))
         come(state)
-        assert plan_state.unsettled(state, moving=0) == ""
+        assert plan.unsettled(state, moving=0) == ""
     raise AssertionError("a plan never ends")
 
 
@@ -80,10 +80,10 @@ def carry_out(state, target, **more):
 def test_no_shape_on_the_way_takes_more_than_the_quota(now, target, servers_first):
     quota = ResourceBudget(cpu=max(now.cpu, target.cpu), memory=max(now.memory, target.memory))
     for _ in range(5):
-        some = plan_moves.next_fields(now, target, quota, servers_first=servers_first)
+        some = plan.next_fields(now, target, quota, servers_first=servers_first)
         if some is None:
             break
-        now = plan_moves.changed(now, target, some)
+        now = plan.changed(now, target, some)
         assert quota.holds(now)
     assert now == target
 
@@ -101,7 +101,7 @@ def test_where_a_change_may_overlap_nobody_is_held_back_before_those_to_come_are
 def test_a_plan_is_carried_out_whatever_it_is(target):
     state = running(quota=100.0)
     carry_out(state, target)
-    assert plan_state.shape_of(state) == target
+    assert plan.shape_of(state) == target
     assert state.planned.target is None and state.planned.stage is PlanningStage.ADJUSTING
     active = [node for node in state.nodes.values() if node.active]
     assert {(node.cpu, node.memory or 0) for node in active if node.role.kind is RoleKind.WORKER} == {
@@ -125,10 +125,10 @@ def test_workers_of_low_priority_come_last_and_go_first():
     assert (state.workers, state.planned.extra) == (4, 2)
     assert {str(role.role) for role in state.wanted() if role.low} == {"worker-2", "worker-3"}
     state.handle(events.PlanTaken(replace(SMALL, workers=3), PlanningStage.ADJUSTING, "they are needed"), at=5.0)
-    state.handle(plan_moves.next_move(state), at=5.0)
+    state.handle(plan.next_move(state), at=5.0)
     assert (state.workers, state.planned.extra) == (2, 0)
     come(state)
-    state.handle(plan_moves.next_move(state), at=6.0)
+    state.handle(plan.next_move(state), at=6.0)
     assert state.workers == 3 and not any(role.low for role in state.wanted())
 
 
@@ -137,7 +137,7 @@ def test_a_user_who_scales_by_hand_gets_workers_of_usual_priority():
     carry_out(state, SMALL, extra_workers=1)
     state.handle(events.WorkersScaled(2, "asked by the user", pinned=True), at=5.0)
     come(state)
-    assert state.planned.extra == 0 and plan_state.shape_of(state).workers == 2
+    assert state.planned.extra == 0 and plan.shape_of(state).workers == 2
     assert [role.low for role in state.wanted() if role.role.kind is RoleKind.WORKER] == [False, False]
 
 
@@ -166,13 +166,13 @@ def test_a_server_that_never_comes_ends_the_plan_with_a_reason():
     state = running()
     target = Shape(workers=1, servers=2, worker_cpu=0.5, server_cpu=0.5)
     state.handle(events.PlanTaken(target, PlanningStage.ADJUSTING, "because"), at=2.0)
-    state.handle(plan_moves.next_move(state), at=3.0)
+    state.handle(plan.next_move(state), at=3.0)
     state.handle(events.RoleLate(Role(RoleKind.SERVER, 1), 0, 400.0), at=400.0)
-    end = plan_moves.next_move(state)
+    end = plan.next_move(state)
     assert isinstance(end, events.PlanEnded) and "1 is what came of 2" in end.why
     (said,) = state.handle(end, at=401.0)
     assert "drop the plan" in said.what and state.planned.target is None
-    assert plan_moves.next_move(state) is None
+    assert plan.next_move(state) is None
 
 
 def test_whoever_scales_by_hand_is_not_overruled():
@@ -182,7 +182,7 @@ def test_whoever_scales_by_hand_is_not_overruled():
     epoch = state.planned.epoch
     state.handle(events.WorkersScaled(2, "asked by the user", pinned=True), at=3.0)
     assert state.planned.target is None and state.planned.epoch > epoch
-    bounds = plan_state.bounds_of(state)
+    bounds = plan.bounds_of(state)
     assert (bounds.least.workers, bounds.most.workers) == (2, 2)
     assert (bounds.least.servers, bounds.most.servers) == (1, 4)
 
@@ -190,7 +190,7 @@ def test_whoever_scales_by_hand_is_not_overruled():
 def test_what_a_user_sets_by_hand_may_be_more_than_the_quota():
     state = running(quota=1.0)
     state.handle(events.WorkersScaled(6, "asked by the user", pinned=True), at=3.0)
-    assert plan_state.bounds_of(state).quota.cpu >= 6 * 0.1 + 0.1
+    assert plan.bounds_of(state).quota.cpu >= 6 * 0.1 + 0.1
 
 
 def test_servers_that_a_guard_adds_drop_the_plan_and_stay():
@@ -205,25 +205,25 @@ def test_servers_that_a_guard_adds_drop_the_plan_and_stay():
 
 def test_a_bsp_group_keeps_its_servers_and_gets_other_cores_and_workers():
     state = running(sync="bsp")
-    bounds = plan_state.bounds_of(state)
+    bounds = plan.bounds_of(state)
     assert (bounds.least.servers, bounds.most.servers) == (1, 1)
     assert (bounds.least.workers, bounds.most.workers) == (LEAST.workers, MOST.workers)
     carry_out(state, Shape(workers=2, servers=1, worker_cpu=1.0, server_cpu=0.25))
     assert [node.cpu for node in state.nodes.values()] == [0.25, 1.0, 1.0]
     state.handle(events.WorkersScaled(2, "by hand", pinned=True), at=9.0)
-    bounds = plan_state.bounds_of(state)
+    bounds = plan.bounds_of(state)
     assert bounds.least.workers == bounds.most.workers == 2, "what the user has set stays"
 
 
 def test_a_bsp_group_is_settled_when_it_is_formed_of_all_its_workers():
     state = running(sync="bsp")
     state.handle(events.GroupFormed((LeaseHolder(0, 0),), "all are there"), at=2.0)
-    assert not plan_state.unsettled(state, moving=0)
+    assert not plan.unsettled(state, moving=0)
     state.handle(events.WorkersScaled(2, "the plan", planned=True), at=3.0)
     come(state)
-    assert "1 of 2 workers are in the bsp group" in plan_state.unsettled(state, moving=0)
+    assert "1 of 2 workers are in the bsp group" in plan.unsettled(state, moving=0)
     state.handle(events.GroupFormed((LeaseHolder(0, 0), LeaseHolder(1, 0)), "one more"), at=4.0)
-    assert not plan_state.unsettled(state, moving=0)
+    assert not plan.unsettled(state, moving=0)
 
 
 def test_roles_to_come_have_what_the_plan_gives_them():
@@ -237,13 +237,13 @@ def test_roles_to_come_have_what_the_plan_gives_them():
 
 def test_nothing_is_settled_while_someone_is_awaited_drains_or_is_lost():
     state = running()
-    assert plan_state.unsettled(state, moving=0) == ""
-    assert "slots" in plan_state.unsettled(state, moving=3)
+    assert plan.unsettled(state, moving=0) == ""
+    assert "slots" in plan.unsettled(state, moving=3)
     state.handle(events.WorkersScaled(2, "by hand"), at=5.0)
-    assert "awaited" in plan_state.unsettled(state, moving=0)
+    assert "awaited" in plan.unsettled(state, moving=0)
     come(state)
     state.handle(events.WorkersScaled(1, "by hand"), at=6.0)
-    assert "drains" in plan_state.unsettled(state, moving=0)
+    assert "drains" in plan.unsettled(state, moving=0)
 
 
 def test_a_job_that_drains_takes_no_plan():
@@ -251,3 +251,20 @@ def test_a_job_that_drains_takes_no_plan():
     state.handle(events.StopRequested("enough"), at=2.0)
     with pytest.raises(errors.BadInput, match="draining"):
         state.handle(events.PlanTaken(SMALL, PlanningStage.ADJUSTING, "because"), at=3.0)
+
+
+def test_a_plan_for_more_workers_than_can_share_a_batch_changes_nothing_and_says_why():
+    state = running()
+    state.handle(events.PlanTaken(replace(SMALL, workers=3), PlanningStage.ADJUSTING, "because"), at=2.0)
+    (decision,) = state.handle(events.PlanAdvanced(largest_group=2), at=3.0)
+    assert "cannot share a batch of 2 samples" in decision.why
+    assert state.workers == 1 and state.planned.target is None
+
+
+def test_the_state_machine_advances_its_plan_and_says_when_it_is_carried_out():
+    state = running()
+    state.handle(events.PlanTaken(replace(SMALL, workers=2), PlanningStage.ADJUSTING, "because"), at=2.0)
+    state.handle(events.PlanAdvanced(), at=3.0)
+    come(state)
+    assert state.handle(events.PlanAdvanced(), at=4.0) == [actions.PlanCompleted(str(plan.shape_of(state)), "because")]
+    assert state.handle(events.PlanAdvanced(), at=5.0) == []

@@ -1,0 +1,362 @@
+"""Pure. The data of a job's state machine, in parts that own their fields, and the elementary transitions.
+
+In: nothing but values; the clock is an argument. Out: `JobCore`, which the rules of `job.recovery`, `job.scaling` and
+`job.group` change. Next: `job.state` dispatches events to these rules. All of it is journaled with the job, so a master
+that takes over continues where the one before it was.
+"""
+
+from dataclasses import dataclass, field
+
+from springtide import errors
+from springtide.domain.core.roles import Role, RoleExit, RoleKind
+from springtide.domain.core.shape import Shape
+from springtide.domain.core.stages import PlanningStage
+from springtide.domain.data.data_workers import FeedRules, StageTarget
+from springtide.domain.spec.job_spec import Blame, JobPhase, JobSpec
+from springtide.job.core import actions, events, nodes
+from springtide.job.core.nodes import NodeState, RoleNode
+from springtide.job.recovery.recovery import Relaunch, RestorePoint, Suspicion
+
+LEGAL: dict[JobPhase, frozenset[JobPhase]] = {
+    JobPhase.STARTING: frozenset({JobPhase.RUNNING, JobPhase.DRAINING, JobPhase.FAILED}),
+    JobPhase.RUNNING: frozenset({JobPhase.DRAINING, JobPhase.FINISHED, JobPhase.FAILED}),
+    JobPhase.DRAINING: frozenset({JobPhase.STOPPED, JobPhase.FAILED}),
+    JobPhase.FINISHED: frozenset(),
+    JobPhase.STOPPED: frozenset(),
+    JobPhase.FAILED: frozenset(),
+}
+SOONEST_S = 30.0  # between two requests for room, however short a platform's patience is
+LATEST_S = 3600.0
+FORGOTTEN_S = 3600.0  # a cluster that had room for so long since the last request does not count as full
+UNLIMITED_CPU = 1.0  # cores that a data worker without a limit counts for: mostly it is one thread of Python
+BOUNDED = ("workers", "servers")
+Limits = dict[str, tuple[int, int]]
+"""Least and most, of the numbers of `BOUNDED` that the user has changed."""
+
+
+@dataclass(slots=True, kw_only=True)
+class BspGroup:
+    """The bsp group of a job; without one, `members` is empty."""
+
+    in_step: bool = False
+    """Workers train in step: none can be replaced without the others."""
+    generation: int = 0
+    """How often a group was formed."""
+    members: dict[int, int] = field(default_factory=dict)
+    """Incarnation of each rank of the group that was formed last."""
+
+
+@dataclass(slots=True, kw_only=True)
+class JobEnding:
+    """What decides how a job ends."""
+
+    suspicion: Suspicion | None = None
+    untrained: int = 0
+    """Shards left when a script ended last."""
+    poisoned: str = ""
+    """First of the shards that were given up, in words."""
+    last_save: str | None = None
+    """Once all workers have ended: empty while the last checkpoint is being written, then its outcome."""
+    blame: Blame = Blame.NONE
+    detail: str = ""
+    """Traceback of the user's code."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoleSize:
+    """Cores and bytes that one role may use; None: no limit."""
+
+    cpu: float | None = None
+    memory: int | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class PlanState:
+    """The job's stage of planning, the sizes of its roles, and the plan that is being carried out."""
+
+    stage: PlanningStage = PlanningStage.WAITING
+    sizes: dict[RoleKind, RoleSize]
+    """Sizes of roles to come, by kind."""
+    target: Shape | None = None
+    """Shape that the plan leads to; None: no plan is being carried out."""
+    cpus: tuple[tuple[int, float], ...] = ()
+    """Servers by rank that get other cores than the shape says."""
+    extra_target: int = 0
+    """Workers of low priority that the plan has beside its shape."""
+    extra: int = 0
+    """Workers of low priority now: the job's number of workers counts them, its shape does not."""
+    servers_first: bool = False
+    asked: tuple[str, ...] = ()
+    """Moves of the plan that were made already."""
+    why: str = ""
+    changed_at: float | None = None
+    """When the shape last changed, for whatever reason."""
+    pinned: tuple[str, ...] = ()
+    """Of `BOUNDED`, the numbers that the user has set by hand while the job ran."""
+    limits: Limits = field(default_factory=dict)
+    """Bounds that the user has changed while the job ran."""
+    epoch: int = 0
+    """How often anything here has changed: advice for an earlier epoch does not count."""
+
+    def note_change(self, at: float, *, planned: bool, asked: str, pinned: bool = False) -> None:
+        """The shape changes now. A change that no plan asked for drops the plan."""
+        self.changed_at, self.epoch = at, self.epoch + 1
+        if planned:
+            self.asked = (*self.asked, asked)
+        else:
+            self.drop()
+        if pinned and asked not in self.pinned:
+            self.pinned = (*self.pinned, asked)
+
+    def accept(self, event: events.PlanTaken, at: float) -> str:
+        """Begin to carry out a plan; returns the decision."""
+        self.epoch += 1
+        self.changed_at = at
+        self.target, self.cpus, self.asked = event.shape, event.cpus, ()
+        self.extra_target = event.extra_workers
+        self.stage, self.servers_first, self.why = event.stage, event.servers_first, event.why
+        low = f", {event.extra_workers} more workers of low priority" if event.extra_workers else ""
+        return f"plan: {event.shape}{low}"
+
+    def end(self, event: events.PlanEnded) -> str:
+        """The plan is carried out or cannot be; returns the decision, empty if there is nothing to report."""
+        self.epoch += 1
+        target, self.stage = self.target, event.stage
+        self.drop()
+        return f"drop the plan for {target}" if event.why and target else ""
+
+    def bound(self, given: Limits) -> None:
+        """Plan within other bounds. Numbers set by hand are open again; a plan made for other bounds is dropped."""
+        self.limits = self.limits | given
+        self.pinned = tuple(name for name in self.pinned if name not in given)
+        self.epoch += 1
+        self.drop()
+
+    def drop(self) -> None:
+        self.target, self.cpus, self.asked, self.extra_target = None, (), (), self.extra
+
+
+@dataclass(slots=True, kw_only=True)
+class Shortage:
+    """Roles that the job does without for now, because no host had room for them."""
+
+    workers: int = 0
+    servers: int = 0
+    data_workers: int = 0
+    again_at: float = 0.0
+    """When the job asks for room again."""
+    tries: int = 0
+    """Requests in a row that found no room."""
+    why: str = ""
+
+    @property
+    def any(self) -> bool:
+        return bool(self.workers or self.servers or self.data_workers)
+
+    def note(self, node: RoleNode, ended: RoleExit, at: float, **missing: int) -> str:
+        """Remember missing roles by kind; returns the reason with the time of the next request for room."""
+        if not self.any:
+            recent = self.tries and at - self.again_at < FORGOTTEN_S
+            self.tries = self.tries + 1 if recent else 1
+            waited = max(SOONEST_S, at - node.since)
+            self.again_at = at + min(LATEST_S, waited * 2.0 ** (self.tries - 1))
+        for name, more in missing.items():
+            setattr(self, name, getattr(self, name) + more)
+        self.why = ended.unplaced
+        return f"{ended}; room is asked for again in {self.again_at - at:.0f} s"
+
+    def describe(self, *, at: float) -> str:
+        """The missing roles in words; empty: none is missing."""
+        if not self.any:
+            return ""
+        counts = (("worker", self.workers), ("server", self.servers), ("data worker", self.data_workers))
+        missing = " and ".join(f"{count} {name}{'' if count == 1 else 's'}" for name, count in counts if count)
+        return f"{missing} fewer than wanted: {self.why}; asks for room again in {max(0.0, self.again_at - at):.0f} s"
+
+
+@dataclass(slots=True, kw_only=True)
+class DataWorkerState:
+    """How many data workers the job wants, and of which size."""
+
+    wanted: int = 0
+    cpu: float | None = None
+    """Cores of each; None: no limit."""
+    stages: tuple[StageTarget, ...] = ()
+    """Target of each stage, first to last, once there are several; `cpu` is then that of the last stage."""
+    pinned: bool = False
+    """The user has set the number by hand."""
+    given_up: str = ""
+    """Why the job continues without data workers; tuning then asks for none."""
+    epoch: int = 0
+    """How often the roster, or the number wanted, has changed."""
+
+    def cores(self, rules: FeedRules) -> float:
+        """Cores that data workers have or were asked for: plans for the rest of the job leave these alone."""
+        if self.given_up:
+            return 0.0
+        if self.stages:
+            return sum(stage.workers * (stage.cpu or UNLIMITED_CPU) for stage in self.stages)
+        if self.epoch or self.pinned:
+            return self.wanted * (self.cpu or UNLIMITED_CPU)
+        return (rules.workers or 0) * (rules.cpu or UNLIMITED_CPU)
+
+    def scale_up(self, missing: int, why: str) -> events.DataWorkersScaled:
+        """The event that adds so many; where there are stages, to those with the fewest."""
+        stages = list(self.stages)
+        for _ in range(missing if stages else 0):
+            least = min(range(len(stages)), key=lambda stage: (stages[stage].workers, -stage))
+            stages[least] = stages[least]._replace(workers=stages[least].workers + 1)
+        return events.DataWorkersScaled(self.wanted + missing, self.cpu, why, stages=tuple(stages))
+
+
+@dataclass(slots=True)
+class JobCore:
+    """All that decides what a job does next. Plain data, so that it can be journaled and rebuilt."""
+
+    spec: JobSpec
+    started_at: float = 0.0
+    phase: JobPhase = JobPhase.STARTING
+    why: str = "waiting for servers and workers to join"
+    nodes: dict[str, RoleNode] = field(default_factory=dict)
+    """By the name of their role, such as worker-0."""
+    workers: int = 0
+    """Workers that the job should have; `WorkersScaled` changes it."""
+    servers_wanted: int = 0
+    """Servers that the job should have; `ServersScaled` changes it."""
+    bsp: BspGroup = field(default_factory=BspGroup)
+    ending: JobEnding = field(default_factory=JobEnding)
+    relaunches: int = 0
+    safety: RestorePoint = field(default_factory=RestorePoint)
+    decision: actions.LogDecision = field(default_factory=lambda: actions.LogDecision("", ""))
+    planned: PlanState = field(default_factory=lambda: PlanState(sizes={}))
+    short: Shortage = field(default_factory=Shortage)
+    feeding: DataWorkerState = field(default_factory=DataWorkerState)
+
+    def __post_init__(self) -> None:
+        spec = self.spec
+        self.workers = self.workers or spec.workers
+        self.servers_wanted = self.servers_wanted or spec.servers
+        self.bsp.in_step = self.bsp.in_step or spec.sync == "bsp"
+        if not self.planned.sizes:
+            self.planned = PlanState(
+                stage=spec.planning.stage if spec.planning.on else PlanningStage.WAITING,
+                why=spec.planning.why,
+                sizes={
+                    RoleKind.WORKER: RoleSize(cpu=spec.worker_cpu, memory=spec.worker_memory),
+                    RoleKind.SERVER: RoleSize(cpu=spec.server_cpu, memory=spec.server_memory),
+                },
+            )
+        if not self.nodes:
+            for kind, count in ((RoleKind.SERVER, spec.servers), (RoleKind.WORKER, spec.workers)):
+                for rank in range(count):
+                    self.add_role(Role(kind, rank), at=self.started_at)
+
+    # ---- queries ----
+
+    def of_kind(self, kind: RoleKind) -> list[RoleNode]:
+        """The nodes of one kind, by rank."""
+        return nodes.of_kind(self.nodes, kind)
+
+    def node(self, role: Role) -> RoleNode:
+        """The node of a role; BadInput if the job has no such role."""
+        if str(role) not in self.nodes:
+            raise errors.BadInput(
+                f"{role} is not part of job {self.spec.name}, "
+                f"which has {self.servers_wanted} servers and {self.workers} workers"
+            )
+        return self.nodes[str(role)]
+
+    def fenced(self, role: Role, incarnation: int) -> bool:
+        """Whether the master has given this life of a role up: its messages change nothing."""
+        node = self.node(role)
+        return incarnation < node.incarnation or (incarnation == node.incarnation and node.state is NodeState.GONE)
+
+    @property
+    def healing(self) -> bool:
+        """Whether a server is away: lost, and its next life not ready yet."""
+        return self.phase is not JobPhase.STARTING and not self.phase.over and not nodes.all_servers_ready(self.nodes)
+
+    @property
+    def group_lost(self) -> bool:
+        """Whether the bsp group has lost a member, so that the others must form a new one."""
+        return bool(nodes.lost_members(self.nodes, self.bsp.members))
+
+    # ---- elementary transitions ----
+
+    def decide(self, what: str, why: str, *, told: bool = False) -> actions.LogDecision:
+        """The last decision, for the event log and the status."""
+        self.decision = actions.LogDecision(what, why, told)
+        return self.decision
+
+    def refuse_if_draining(self) -> None:
+        if self.phase is JobPhase.DRAINING:
+            raise errors.BadInput(f"job {self.spec.name} is draining: {self.why}")
+
+    def add_role(self, role: Role, *, at: float, low: bool = False) -> RoleNode:
+        """Want a process of this role: a new role, or the next life of one that was removed."""
+        if str(role) in self.nodes:
+            node = self.nodes[str(role)]
+            node.move(NodeState.EXPECTED, at=at, why="wanted again")
+            node.faults.crashes = node.faults.oom_kills = 0
+            node.after_s = 0.0
+        else:
+            node = self.nodes[str(role)] = RoleNode(role=role, since=at, heard_at=at)
+        size = self.planned.sizes.get(role.kind, RoleSize(memory=self.spec.worker_memory))
+        node.cpu, node.memory, node.low = size.cpu, size.memory, low
+        return node
+
+    def relaunch(self, node: RoleNode, verdict: Relaunch, after_s: float, at: float) -> None:
+        """Want the next life of a role."""
+        node.move(NodeState.EXPECTED, at=at, why=verdict.why)
+        node.heard_at = at + after_s
+        node.faults.crashes, node.faults.oom_kills = verdict.failures, verdict.oom_kills
+        node.memory, node.after_s = verdict.memory, after_s
+        self.relaunches += 1
+
+    def place_slots(self, at: float) -> list[actions.Action]:
+        """Give the servers their slots, if all that are to come are there."""
+        if not nodes.all_servers_ready(self.nodes):
+            return []
+        self.run_if_ready(at)
+        self.safety.placed = True
+        return [actions.PlaceSlots(tuple(server.address for server in self.of_kind(RoleKind.SERVER)))]
+
+    def run_if_ready(self, at: float) -> None:
+        """Begin training, if all roles that must be there are."""
+        if self.phase is not JobPhase.STARTING:
+            return
+        joined = [node.state is NodeState.JOINED for node in self.of_kind(RoleKind.WORKER) if node.active]
+        if any(joined) and (all(joined) or not self.spec.gang) and nodes.all_servers_ready(self.nodes):
+            who = "all workers have" if self.spec.gang else "a worker has"
+            self.enter(JobPhase.RUNNING, f"all servers are ready and {who} joined")
+            for node in self.nodes.values():
+                node.heard_at = at if node.state is NodeState.JOINED else node.heard_at  # heartbeats begin now
+
+    def end_if_done(self) -> list[actions.Action]:
+        """End the job if that was the last worker, after the last checkpoint."""
+        workers = self.of_kind(RoleKind.WORKER)
+        if not all(node.state in (NodeState.FINISHED, NodeState.GONE) for node in workers):
+            return []
+        if self.spec.checkpoints.on and not self.ending.last_save:
+            self.ending.last_save = ""
+            return []
+        if self.phase is JobPhase.DRAINING:
+            return self.end(JobPhase.STOPPED, self.why)
+        if self.ending.poisoned:
+            return self.fail(self.ending.poisoned, Blame.USER)
+        some = f"; {self.ending.untrained} shards were left untrained: the scripts left their loops early"
+        left = some if self.ending.untrained else ""
+        return self.end(JobPhase.FINISHED, f"every worker's script has ended{left}")
+
+    def fail(self, error: str, blame: Blame, trace: str = "") -> list[actions.Action]:
+        self.ending.detail = trace
+        return self.end(JobPhase.FAILED, error, blame)
+
+    def end(self, phase: JobPhase, why: str, blame: Blame = Blame.NONE) -> list[actions.Action]:
+        self.enter(phase, why)
+        self.ending.blame = blame
+        return [actions.EndJob(phase, why, blame)]
+
+    def enter(self, to: JobPhase, why: str) -> None:
+        assert to in LEGAL[self.phase], f"job {self.spec.name}: {self.phase} -> {to} is not legal ({why})"
+        self.phase, self.why = to, why

@@ -1,0 +1,224 @@
+"""Pure. Carry out a plan: the shape and bounds of a job now, and which move of the plan comes next.
+
+In: `job.state` with the events of a plan. Out: decisions for the event log, and the next move as an event. Next:
+`job.state` applies each move itself, on every `PlanAdvanced`.
+
+One thing changes at a time: the number of workers, the size of each, the number of servers, the size of each; the
+servers first where they hold the job up. No shape on the way takes more than the quota, or, where a brain shares a
+cluster out, than the larger of the shapes before and after: a move that would is preceded by a move that shrinks. Where
+a change may overlap, growth comes first. Workers of low priority beyond the quota leave first and come last. A number
+that was asked for and did not come about is not asked for again: the plan is dropped, with the reason.
+"""
+
+from dataclasses import replace
+
+from springtide import errors
+from springtide.domain.core.roles import RoleKind
+from springtide.domain.core.shape import UNBOUNDED, ResourceBudget, Shape, ShapeBounds
+from springtide.domain.spec.job_spec import JobPhase
+from springtide.job.core import events
+from springtide.job.core.job_core import BOUNDED, JobCore, RoleSize
+from springtide.job.core.nodes import NodeState
+
+Reasoned = tuple[str, str]
+PlanEvent = events.RolesResized | events.PlanTaken | events.PlanEnded | events.BoundsChanged
+Fields = tuple[str, ...]
+WORKERS, SERVERS = ("workers",), ("servers",)
+WORKER_SIZE, SERVER_SIZE = ("worker_cpu", "worker_memory"), ("server_cpu", "server_memory")
+
+
+def apply(state: JobCore, event: PlanEvent, at: float) -> Reasoned | None:
+    """Apply an event of a plan; what was decided, if that is news."""
+    state.refuse_if_draining()
+    match event:
+        case events.PlanTaken():
+            return state.planned.accept(event, at), event.why
+        case events.PlanEnded():
+            decision = state.planned.end(event)
+            return (decision, event.why) if decision else None
+        case events.RolesResized():
+            return _resize(state, event, at)
+        case events.BoundsChanged():
+            return _rebound(state, event)
+
+
+def _resize(state: JobCore, event: events.RolesResized, at: float) -> Reasoned:
+    size = RoleSize(cpu=event.cpu, memory=event.memory)
+    state.planned.sizes[event.kind] = size
+    state.planned.note_change(at, planned=True, asked=f"{event.kind}_cpu")
+    for node in state.of_kind(event.kind):
+        if node.state is not NodeState.GONE:
+            node.cpu, node.memory = size.cpu, size.memory
+    cores = "all cores" if size.cpu is None else f"{size.cpu:g} CPU"
+    return f"give each {event.kind} {cores}", event.why
+
+
+def _rebound(state: JobCore, event: events.BoundsChanged) -> Reasoned:
+    given = {name: limits for name in BOUNDED if (limits := getattr(event, name)) is not None}
+    for name, (least, most) in given.items():
+        if not 1 <= least <= most:
+            raise errors.BadInput(f"bounds: {name} from {least} to {most}; wanted 1 or more, the least not above")
+    state.planned.bound(given)
+    for name in given:
+        setattr(state.short, name, 0)  # roles without room were asked for within other bounds
+    return "plan with " + ", ".join(f"{least} to {most} {name}" for name, (least, most) in given.items()), event.why
+
+
+def moves_into_bounds(state: JobCore, why: str) -> list[events.WorkersScaled | events.ServersScaled]:
+    """Moves that bring the job into its bounds, if it is outside; the servers of a bsp group stay."""
+    moves: list[events.WorkersScaled | events.ServersScaled] = []
+    extra, limits = state.planned.extra, state.planned.limits
+    now = {"servers": state.servers_wanted, "workers": state.workers - extra}
+    inside = {name: max(limits[name][0], min(now[name], limits[name][1])) for name in now if name in limits}
+    other_servers = inside.get("servers", now["servers"]) != now["servers"]
+    if other_servers and state.safety.placed and not state.bsp.in_step:
+        moves.append(events.ServersScaled(inside["servers"], why))
+    if inside.get("workers", now["workers"]) != now["workers"]:
+        moves.append(events.WorkersScaled(inside["workers"] + extra, why, extra=extra))
+    return moves
+
+
+def shape_of(state: JobCore) -> Shape:
+    """The shape that the job is to have now. A role without a limit counts as the least that the bounds allow."""
+    bounds = state.spec.planning.bounds
+    assert bounds is not None
+    sizes = state.planned.sizes
+    return Shape(
+        workers=state.workers - state.planned.extra,
+        servers=state.servers_wanted,
+        worker_cpu=sizes[RoleKind.WORKER].cpu or bounds.least.worker_cpu,
+        server_cpu=sizes[RoleKind.SERVER].cpu or bounds.least.server_cpu,
+        worker_memory=sizes[RoleKind.WORKER].memory or 0,
+        server_memory=sizes[RoleKind.SERVER].memory or 0,
+    )
+
+
+def bounds_of(state: JobCore) -> ShapeBounds:
+    """Shapes that the job may have: its bounds, with numbers pinned that the user has set or that bsp does not allow.
+
+    A bsp group may get more or fewer workers, but its servers stay. Plans leave the cores of data workers alone, and
+    take no cores from workers and servers that these have already.
+    """
+    bounds, now, planned = state.spec.planning.bounds, shape_of(state), state.planned
+    assert bounds is not None
+    pinned = (*planned.pinned, "servers") if state.bsp.in_step else planned.pinned
+    fixed = {name: getattr(now, name) for name in BOUNDED if name in pinned}
+    least, most = (
+        replace(end, **{name: pair[index] for name, pair in planned.limits.items()} | fixed)
+        for index, end in enumerate((bounds.least, bounds.most))
+    )
+    for name in BOUNDED:
+        if getattr(state.short, name):  # there is no room for more: plans do not ask again at once
+            fewest, here = getattr(least, name), getattr(now, name)
+            least, most = replace(least, **{name: min(fewest, here)}), replace(most, **{name: here})
+    quota, fed = bounds.quota, state.feeding.cores(state.spec.feeding)
+    if fed:
+        quota = replace(quota, cpu=max(quota.cpu - fed, min(quota.cpu, now.cpu)))
+    if not quota.holds(least):  # the user answers for numbers set by hand
+        quota = replace(quota, cpu=max(quota.cpu, least.cpu), memory=max(quota.memory, least.memory))
+    return replace(bounds, least=least, most=most, quota=quota)
+
+
+def unsettled(state: JobCore, *, moving: int) -> str:
+    """Why the running roles are not the wanted ones, so that nothing is measured or changed; empty: they are."""
+    if state.phase is not JobPhase.RUNNING:
+        return f"the job is {state.phase}"
+    if state.healing:
+        return "a server is away"
+    if moving:
+        return f"{moving} slots are on their way"
+    for kind, wanted in ((RoleKind.SERVER, state.servers_wanted), (RoleKind.WORKER, state.workers)):
+        nodes = state.of_kind(kind)
+        if any(node.state is NodeState.DRAINING for node in nodes):
+            return f"a {kind} drains"
+        if any(node.departure.finished and not node.departure.removed for node in nodes):
+            return "a script has ended"
+        if any(node.state is NodeState.EXPECTED or node.departure.replaced for node in nodes):
+            return f"a {kind} is awaited"
+        joined = sum(node.state is NodeState.JOINED for node in nodes)
+        if joined != wanted:
+            return f"{joined} of {wanted} {kind}s are there"
+    members = state.bsp.members
+    if state.bsp.in_step and members and len(members) != state.workers:
+        return f"{len(members)} of {state.workers} workers are in the bsp group: it is formed anew soon"
+    return ""
+
+
+# ---- moves ----
+
+
+def next_move(state: JobCore) -> events.Event | None:
+    """The next move, or the end of the plan; None: no plan is being carried out."""
+    planned, now = state.planned, shape_of(state)
+    target = planned.target
+    if target is None:
+        return None
+    extra, extra_target = planned.extra, planned.extra_target
+    if extra > extra_target:
+        return _lend_workers(state, now, extra_target)
+    fields = next_fields(now, target, _room(state, now, target), servers_first=planned.servers_first)
+    if fields is None and extra < extra_target and "extra_workers" not in planned.asked:
+        return _lend_workers(state, now, extra_target)
+    if fields is None:
+        return _next_server(state)
+    if fields[0] in planned.asked:
+        got, asked = getattr(now, fields[0]), getattr(target, fields[0])
+        return events.PlanEnded(planned.stage, f"{fields[0]}: {got:g} is what came of {asked:g}")
+    return _event(state, fields, target)
+
+
+def next_fields(now: Shape, target: Shape, quota: ResourceBudget, *, servers_first: bool) -> Fields | None:
+    """The fields that change next, on the way from one shape to another; None: nothing is left."""
+    order = [WORKERS, WORKER_SIZE, SERVERS, SERVER_SIZE]
+    if servers_first:
+        order = [SERVERS, SERVER_SIZE, WORKERS, WORKER_SIZE]
+    left = [fields for fields in order if changed(now, target, fields) != now]
+    growing = [fields for fields in left if not _shrinks(now, changed(now, target, fields))]
+    fits = [fields for fields in growing if quota.holds(changed(now, target, fields))]
+    return next(iter(fits or [fields for fields in left if fields not in growing] or left), None)
+
+
+def _room(state: JobCore, now: Shape, target: Shape) -> ResourceBudget:
+    """The most that a shape on the way may take: the job's quota; under a brain, the larger of the two shapes."""
+    rules = state.spec.planning
+    if rules.overlap:
+        return UNBOUNDED
+    if rules.brain:
+        return ResourceBudget(cpu=max(now.cpu, target.cpu), memory=max(now.memory, target.memory))
+    return bounds_of(state).quota
+
+
+def changed(now: Shape, target: Shape, fields: Fields) -> Shape:
+    """The shape now, with some fields of the target."""
+    return replace(now, **{name: getattr(target, name) for name in fields})
+
+
+def _shrinks(now: Shape, then: Shape) -> bool:
+    return then.cpu <= now.cpu and then.memory <= now.memory
+
+
+def _event(state: JobCore, fields: Fields, target: Shape) -> events.Event:
+    why = f"the plan is {target}"
+    if fields == WORKERS:
+        extra = state.planned.extra
+        return events.WorkersScaled(target.workers + extra, why, planned=True, extra=extra)
+    if fields == SERVERS:
+        return events.ServersScaled(target.servers, why, planned=True)
+    kind = RoleKind.WORKER if fields == WORKER_SIZE else RoleKind.SERVER
+    cpu, memory = (getattr(target, name) for name in fields)
+    limited = state.planned.sizes[kind].cpu is not None
+    return events.RolesResized(kind, cpu if limited else None, memory or None, why)
+
+
+def _lend_workers(state: JobCore, now: Shape, extra: int) -> events.Event:
+    """Change the number of workers of low priority; the rest stays as it is."""
+    return events.WorkersScaled(now.workers + extra, state.planned.why, planned=True, extra=extra)
+
+
+def _next_server(state: JobCore) -> events.Event:
+    """The next server that gets other cores than the rest; after the last one the plan is carried out."""
+    nodes = {node.role.rank: node for node in state.of_kind(RoleKind.SERVER) if node.active}
+    for rank, cpu in state.planned.cpus:
+        if rank in nodes and nodes[rank].cpu not in (None, cpu):
+            return events.ServerGranted(rank, cpu, f"the plan is {state.planned.target}, and more for this one")
+    return events.PlanEnded(state.planned.stage)
