@@ -16,6 +16,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import NamedTuple
 
 import msgspec
@@ -30,9 +31,11 @@ from springtide.master.autoscale.loop import AdviserSetup
 from springtide.master.autoscale.threaded_adviser import ThreadedAdviser
 from springtide.master.checkpoint.round import CheckpointStore
 from springtide.master.core import journal_entries
+from springtide.master.core.context import MasterContext
 from springtide.master.core.journal import Journal
 from springtide.master.core.record import JobRecord
-from springtide.master.dispatcher import MasterService
+from springtide.master.dispatcher import AWAY_S, MasterService
+from springtide.master.parts import build_parts
 from springtide.rpc.transport import addresses, master_file
 from springtide.rpc.transport.listener import RpcListener
 from springtide.telemetry import events, logs, planner_views, redactor
@@ -79,16 +82,16 @@ async def serve(spec: JobSpec, root: pathlib.Path, at: Listening, secret: bytes,
         story = events.EventLog(files.events)
     except OSError as error:
         return say_error(files, term, events.as_disk_error(error, files.events))
-    desk: MasterService | None = None
+    service: MasterService | None = None
     try:
         journal = Journal(files.journal, term=term, now=time.time(), patience_s=spec.disk_s)
-        desk = open_desk(spec, story, journal, advised_by(spec, files))
-        listener = RpcListener(secret, desk.handle, desk.lost, term=term, certificates=at.certificates)
+        service = open_service(spec, story, journal, advised_by(spec, files))
+        listener = RpcListener(secret, service.handle, service.lost, term=term, certificates=at.certificates)
         address = await listener.start(at.host, at.port, at.said)
-        exposing = await expose(desk, files.root.name, spec.online.metrics_port)
+        exposing = await expose(service, files.root.name, spec.online.metrics_port)
     except (errors.UserError, errors.JobFailed) as error:
-        if desk is not None:
-            give_up_places(desk.rounds.saving)
+        if service is not None:
+            give_up_places(service.parts.checkpoints.saving)
         with contextlib.suppress(errors.UserError):
             story.close()
         return say_error(files, term, error)
@@ -96,17 +99,17 @@ async def serve(spec: JobSpec, root: pathlib.Path, at: Listening, secret: bytes,
         "job %s: serving at %s, waiting for %d servers, %d workers", spec.name, address, spec.servers, spec.workers
     )
     master_file.write(files.master, found_at(at, address, term))
-    beside = [asyncio.create_task(desk.lag.watch()), asyncio.create_task(tidy(journal))]
-    while not desk.over.is_set():
+    beside = [asyncio.create_task(service.lag.watch()), asyncio.create_task(tidy(journal))]
+    while not service.context.over.is_set():
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(desk.over.wait(), TICK_S)
-        desk.tick()
+            await asyncio.wait_for(service.context.over.wait(), TICK_S)
+        service.tick()
     for task in beside:
         task.cancel()
     await asyncio.gather(*beside, return_exceptions=True)
-    await asyncio.gather(desk.autoscale.close(), desk.online.close(), exposing.close())
+    await asyncio.gather(service.parts.autoscaler.close(), service.parts.online.close(), exposing.close())
     await listener.close()
-    give_up_places(desk.rounds.saving)
+    give_up_places(service.parts.checkpoints.saving)
     journal.close()
     try:
         story.close()
@@ -131,14 +134,14 @@ def found_at(at: Listening, address: str, term: int) -> master_file.MasterLocati
     )
 
 
-async def expose(desk: MasterService, run: str, port: int | None) -> MetricsServer:
+async def expose(service: MasterService, run: str, port: int | None) -> MetricsServer:
     """Serve the job's figures, if they are wanted. A port that is taken fails a job that begins, not one that runs."""
-    exposing = MetricsServer(lambda: metrics.text(desk.status(), run=run))
+    exposing = MetricsServer(lambda: metrics.text(service.status(), run=run))
     try:
         if port is not None:
-            desk.tell("figures", why=f"for Prometheus at http://{await exposing.start(port)}/metrics")
+            service.context.log_event("figures", why=f"for Prometheus at http://{await exposing.start(port)}/metrics")
     except errors.BadInput as error:
-        if desk.term == 1:
+        if service.context.term == 1:
             raise
         log.warning("%s", error)
     return exposing
@@ -167,10 +170,26 @@ def advised_by(spec: JobSpec, files: logs.RunFiles) -> AdviserSetup | None:
     )
 
 
-def open_desk(
+def build_service(
+    record: JobRecord,
+    story: events.EventLog,
+    clock: Callable[[], float],
+    journal: Journal | None = None,
+    term: int = 1,
+    saving: CheckpointStore | None = None,
+    advised: AdviserSetup | None = None,
+    away_s: float = AWAY_S,
+) -> MasterService:
+    """Build all parts of a master over one context."""
+    context = MasterContext(record, story, clock, journal, term=term)
+    nowhere = CheckpointStore(CheckpointRules(), pathlib.Path(), claims.Claim(run="", job=record.state.spec.name))
+    return MasterService(context, build_parts(context, saving or nowhere, advised), away_s=away_s)
+
+
+def open_service(
     spec: JobSpec, story: events.EventLog, journal: Journal, advised: AdviserSetup | None = None
 ) -> MasterService:
-    """A desk for the first master of a job, or one that goes on with what the journal says."""
+    """The service of a job's first master, or of one that continues with what the journal says."""
     snapshot, kept = journal.read()
     began = time.monotonic()
     begun_with = msgspec.json.decode(journal.begun_with(msgspec.json.encode(spec)), type=JobSpec)
@@ -181,14 +200,14 @@ def open_desk(
     claim = claims.of_this_process(journal.run, spec.name)
     folder = checkpoint_folder(spec, logs.RunFiles(story.path.parent))
     saving = CheckpointStore(went_on_as(begun_with.checkpoints, spec.checkpoints), folder, claim, term=journal.term)
-    desk = MasterService(record, story, clock, journal, journal.term, saving, advised)
+    service = build_service(record, story, clock, journal, journal.term, saving, advised)
     if not snapshot and not kept:
-        desk.rounds.resume()
-        desk.autoscale.begin()
+        service.parts.checkpoints.resume()
+        service.parts.autoscaler.begin()
     else:
-        desk.take_over()
+        service.take_over()
         log.info("took over with %d entries in %.3f s", len(kept), time.monotonic() - began)
-    return desk
+    return service
 
 
 def went_on_as(begun: CheckpointRules, now: CheckpointRules) -> CheckpointRules:

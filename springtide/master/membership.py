@@ -8,11 +8,8 @@ from springtide.domain.core.roles import Role, RoleKind
 from springtide.domain.spec.job_spec import JobPhase
 from springtide.job.core import events
 from springtide.job.core.nodes import NodeState
-from springtide.master.checkpoint.schedule import CheckpointSchedule
 from springtide.master.core.context import MasterContext
-from springtide.master.data.data_workers import DataWorkerManager
-from springtide.master.servers.migration import SlotMigration
-from springtide.master.servers.recovery import ServerRecovery
+from springtide.master.parts import MasterParts
 from springtide.rpc.messages import messages
 from springtide.rpc.transport.listener import Peer
 
@@ -20,17 +17,10 @@ from springtide.rpc.transport.listener import Peer
 class Membership:
     """Of one desk."""
 
-    def __init__(
-        self,
-        doors: MasterContext,
-        *,
-        rounds: CheckpointSchedule,
-        healing: ServerRecovery,
-        rollout: SlotMigration,
-        feeding: DataWorkerManager,
-    ) -> None:
-        self._doors, self._record = doors, doors.record
-        self._rounds, self._healing, self._rollout, self._feeding = rounds, healing, rollout, feeding
+    def __init__(self, context: MasterContext, parts: MasterParts) -> None:
+        self._context, self._record = context, context.record
+        self._rounds, self._healing = parts.checkpoints, parts.recovery
+        self._rollout, self._feeding = parts.migration, parts.data_workers
 
     async def server(self, peer: Peer, request: messages.JoinServer) -> messages.ServerWelcome:
         """A server process is up."""
@@ -60,12 +50,12 @@ class Membership:
         role, record = Role(RoleKind.WORKER, request.rank), self._record
         self._join(peer, role, request)
         waits = record.state.spec.gang
-        await self._doors.changed.until(
+        await self._context.changed.until(
             lambda: record.reachable and not (waits and record.state.phase is JobPhase.STARTING)
         )
         placed, servers = record.placement, record.state.of_kind(RoleKind.SERVER)
         assert placed is not None
-        self._doors.happen(events.RoleAlive(role, request.incarnation))  # it could send no heartbeat while it waited
+        self._context.apply(events.RoleAlive(role, request.incarnation))  # it could send no heartbeat while it waited
         spec = record.state.spec
         return messages.WorkerWelcome(
             job=spec.name,
@@ -96,7 +86,7 @@ class Membership:
 
     def _join(self, peer: Peer, role: Role, request: messages.Join) -> None:
         new = self._record.state.node(role).state is NodeState.EXPECTED
-        self._doors.happen(events.RoleJoined(role, request.incarnation, request.pid, request.birth))
+        self._context.apply(events.RoleJoined(role, request.incarnation, request.pid, request.birth))
         peer.role, peer.incarnation = role, request.incarnation
         kind = "joined" if new else "reconnected"
-        self._doors.tell(kind, role=str(role), pid=request.pid, incarnation=request.incarnation)
+        self._context.log_event(kind, role=str(role), pid=request.pid, incarnation=request.incarnation)

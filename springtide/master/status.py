@@ -6,38 +6,30 @@ clock is an argument.
 
 import itertools
 from collections.abc import Mapping
-from typing import Any
 
 from springtide.domain.core.roles import RANKED, Role, RoleKind, RoleUsage
-from springtide.domain.spec.online_job import OnlineState
 from springtide.job.core.nodes import ALIVE, NodeState
-from springtide.master.autoscale.loop import Autoscaler
-from springtide.master.checkpoint.schedule import CheckpointSchedule
+from springtide.master.core.context import MasterContext
 from springtide.master.core.progress import ProgressTally
 from springtide.master.core.record import JobRecord
-from springtide.master.data.data_workers import DataWorkerManager
+from springtide.master.parts import MasterParts
 from springtide.rpc.messages.messages import JobStatus, MemberReport, MemberView
 from springtide.telemetry.redactor import redact
 
 MOST_SHOWN = 20  # of the batches that were trained in part: a status is sent ten times a second
 
 
-def samples_of(record: JobRecord, tally: ProgressTally) -> int:
-    """Samples trained so far, each once: by the ledger; by the workers' reports in a job that leases no data."""
-    return record.book.samples_trained if record.book.passes else tally.samples
-
-
 def status_of(
-    record: JobRecord, tally: ProgressTally, usage: Mapping[Role, RoleUsage], *, term: int,
-    now: float, lag_s: float = 0.0, rounds: CheckpointSchedule | None = None, moving: int = 0,
-    autoscale: Autoscaler | None = None, feeding: DataWorkerManager | None = None,
-    online: OnlineState | None = None, disk_trouble: str = "",
-) -> JobStatus:  # fmt: skip
+    context: MasterContext, parts: MasterParts, usage: Mapping[Role, RoleUsage], *, lag_s: float = 0.0
+) -> JobStatus:
+    """The whole job at this moment; after its end, as it was then."""
+    record, tally, rounds, now = context.record, context.tally, parts.checkpoints, context.clock()
+    online = parts.online.status(now)
     state, book = record.state, record.book
     totals = book.totals()
     now = record.ended_at if record.ended_at is not None else now
     alive = {kind: sum(node.state in ALIVE for node in state.of_kind(kind)) for kind in RoleKind}
-    grew_at, last = max(tally.grew_at or 0.0, record.trained_at), rounds.saving.last if rounds else None
+    grew_at, last = max(tally.grew_at or 0.0, record.trained_at), rounds.saving.last
     return JobStatus(
         name=state.spec.name,
         phase=state.phase,
@@ -46,7 +38,7 @@ def status_of(
         trained_s=max(0.0, grew_at - record.leased_at) if record.leased_at is not None else 0.0,
         blame=state.ending.blame,
         detail=redact(state.ending.detail),
-        samples=samples_of(record, tally),
+        samples=context.samples,
         samples_before=record.samples_before,
         samples_per_s=tally.samples_per_s(at=now),
         loss=tally.loss,
@@ -64,39 +56,32 @@ def status_of(
         lacks=redact(state.short.describe(at=now)),
         servers_alive=alive[RoleKind.SERVER],
         servers_wanted=state.servers_wanted,
-        **fed(record, alive[RoleKind.DATA_WORKER], feeding),
+        data_workers_alive=alive[RoleKind.DATA_WORKER],
+        data_workers_wanted=state.feeding.wanted,
+        data_workers_why=redact(parts.data_workers.why),
+        feed=parts.data_workers.together,
         decision=redact(state.decision.what),
         decision_why=redact(state.decision.why),
         relaunches=state.relaunches,
-        term=term,
+        term=context.term,
         loop_lag_s=round(lag_s, 4),
         checkpoint=last.number if last else 0,
         checkpoint_at=last.begun_at if last else 0.0,
-        checkpoint_trouble=redact(rounds.trouble if rounds else ""),
-        uploaded=rounds.uploading.done if rounds else 0,
+        checkpoint_trouble=redact(rounds.trouble),
+        uploaded=rounds.uploading.done,
         saving_last=state.saving_last,
-        slots_moving=moving,
+        slots_moving=parts.migration.moving,
         staleness=None if state.bsp.in_step else tally.staleness("max"),
         staleness_p50=None if state.bsp.in_step else tally.staleness("p50"),
         cache=tally.cache,
         stage=state.planned.stage if state.spec.planning.on else "",
-        shape=autoscale.shape if autoscale else None,
+        shape=parts.autoscaler.shape,
         target=state.planned.target,
         extra_workers=state.planned.extra,
-        settled=autoscale.settled if autoscale else False,
+        settled=parts.autoscaler.settled,
         online=online,
-        disk_trouble=redact(disk_trouble),
+        disk_trouble=redact(context.writer.trouble),
     )
-
-
-def fed(record: JobRecord, alive: int, feeding: DataWorkerManager | None) -> dict[str, Any]:
-    """Data workers, and how trainers are fed."""
-    return {
-        "data_workers_alive": alive,
-        "data_workers_wanted": record.state.feeding.wanted,
-        "data_workers_why": redact(feeding.why) if feeding else "",
-        "feed": feeding.together if feeding else None,
-    }
 
 
 def members(record: JobRecord, tally: ProgressTally, usage: Mapping[Role, RoleUsage]) -> tuple[MemberView, ...]:

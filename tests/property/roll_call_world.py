@@ -11,13 +11,13 @@ import contextlib
 import itertools
 import random
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 
 from springtide.domain.core.roles import Role, RoleExit, RoleKind
 from springtide.domain.spec.job_spec import JobSpec
 from springtide.job.core import events
 from springtide.job.recovery.rollcall import RollCall
 from springtide.master.core import waiters
-from springtide.master.core.context import MasterContext
 from springtide.master.core.record import JobRecord
 from springtide.master.servers.migration import SlotMigration
 from springtide.rpc.messages import messages
@@ -111,14 +111,15 @@ class World:
 
     def master(self) -> SlotMigration:
         """The master of this term."""
-        doors = MasterContext(
+        doors = SimpleNamespace(
             record=self.record,
-            kept=lambda entry: contextlib.nullcontext(),
-            tell=lambda kind, **fields: None,
-            happen=self.happen,
+            journaled=lambda entry: contextlib.nullcontext(),
+            log_event=lambda kind, **fields: None,
+            apply=self.happen,
+            term=self.term,
             changed=waiters.ChangeSignal(),
         )
-        return SlotMigration(doors, term=self.term)
+        return SlotMigration(doors)
 
     def happen(self, event: events.Event) -> None:
         self.record.happen(event, 0.0)

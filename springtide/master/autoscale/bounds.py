@@ -13,16 +13,16 @@ from springtide.master.core.record import JobRecord
 from springtide.rpc.messages import messages
 
 
-def answer(doors: MasterContext, request: messages.BoundsRequest) -> messages.Ok:
+def answer(context: MasterContext, request: messages.BoundsRequest) -> messages.Ok:
     """Go by them from now on; BadInput for a job that has the numbers it was given."""
-    state = doors.record.state
+    state = context.record.state
     if not (state.spec.planning.on or state.spec.online.on):
         raise errors.BadInput(
             f"job {state.spec.name} has the numbers of workers and servers that it was given: nobody plans it within "
             "bounds; `springtide scale` changes them"
         )
-    _check(doors.record, request)
-    doors.happen(events.BoundsChanged(request.workers, request.servers, request.why))
+    _check(context.record, request)
+    context.apply(events.BoundsChanged(request.workers, request.servers, request.why))
     return messages.Ok()
 
 

@@ -28,8 +28,9 @@ from springtide.job.scaling import plan
 from springtide.master.autoscale import job_view
 from springtide.master.autoscale.job_view import ViewSources
 from springtide.master.autoscale.profiler import Profiler, ProfileWindow
-from springtide.master.core.record import JobRecord
+from springtide.master.core.context import MasterContext
 from springtide.master.servers.guards import ServerGuards
+from springtide.master.servers.migration import SlotMigration
 from springtide.planning.perf_model import measurements
 from springtide.planning.policy import acceptance, move_order
 from springtide.telemetry.planner_views import PlannerView
@@ -54,25 +55,17 @@ class AdviserSetup:
     """Writes down what the adviser is shown, for people."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hands:
-    """What the desk lets it do."""
-
-    happen: Callable[[events.Event], None]
-    tell: Callable[..., None]
-    clock: Callable[[], float]
-    moving: Callable[[], int]
-    """Slots on their way."""
-
-
 class Autoscaler:
     """Of one job; it does nothing for one that does not plan, or has nobody to ask."""
 
-    def __init__(self, record: JobRecord, guards: ServerGuards, advised: AdviserSetup | None, hands: Hands) -> None:
-        self._state, self._hands, self._advised = record.state, hands, advised
-        self._rules = record.state.spec.planning
+    def __init__(
+        self, context: MasterContext, guards: ServerGuards, migration: SlotMigration, advised: AdviserSetup | None
+    ) -> None:
+        self._context, self._migration, self._advised = context, migration, advised
+        self._state, record = context.state, context.record
+        self._rules = self._state.spec.planning
         self.watching = Profiler(self._rules)
-        name = advised.name if advised else record.state.spec.name
+        name = advised.name if advised else self._state.spec.name
         self._sources = ViewSources(name=name, record=record, watching=self.watching, guards=guards, usage={})
         self._next_at = 0.0
         self._asking: asyncio.Task[None] | None = None
@@ -107,9 +100,9 @@ class Autoscaler:
         """Look at the job; do the next thing, if there is one."""
         if not self._rules.on or self._advised is None:
             return
-        now, state = self._hands.clock(), self._state
+        now, state = self._context.clock(), self._state
         self._sources = replace(self._sources, usage=usage)
-        why = plan.unsettled(state, moving=self._hands.moving())
+        why = plan.unsettled(state, moving=self._migration.moving)
         nodes = [*state.of_kind(RoleKind.SERVER), *state.of_kind(RoleKind.WORKER)]
         shape = None if why or state.planned.target is not None else plan.shape_of(state)
         self.watching.look(shape, nodes, usage, at=now, extra=state.planned.extra)
@@ -145,7 +138,7 @@ class Autoscaler:
     # ---- asking ----
 
     async def _ask(self) -> None:
-        now = self._hands.clock()
+        now = self._context.clock()
         view = job_view.view(self._sources, now=now)
         if view is None or self._advised is None:
             return
@@ -186,16 +179,16 @@ class Autoscaler:
     def _failed(self, why: str) -> None:
         self.data_cores = None
         self._content = False
-        self._next_at = self._hands.clock() + AFTER_FAILURE_S
+        self._next_at = self._context.clock() + AFTER_FAILURE_S
         self._tell("nothing", None, why)
 
     # ---- answering ----
 
     def _answer(self, advice: Any, asked: JobView) -> None:
         """Do what it says, if the job as it is by now allows that."""
-        now = self._hands.clock()
+        now = self._context.clock()
         by_now = job_view.view(self._sources, now=now)
-        if by_now is None or plan.unsettled(self._state, moving=self._hands.moving()):
+        if by_now is None or plan.unsettled(self._state, moving=self._migration.moving):
             return  # it heals, or ends: that comes first
         self._content = False
         rules = replace(self._rules.config, extra_workers=0) if self._state.bsp.in_step else self._rules.config
@@ -211,7 +204,7 @@ class Autoscaler:
     def _leave(self, advice: Advice, asked: JobView) -> None:
         """Nothing is to be done. A job that was measured and stays as it is has its size."""
         config, stage = self._rules.config, self._state.planned.stage
-        here, quiet = measurements.now(asked), measurements.unchanged_s(asked, at=self._hands.clock())
+        here, quiet = measurements.now(asked), measurements.unchanged_s(asked, at=self._context.clock())
         enough = here is not None and (here.steps >= config.sample_steps or quiet >= config.sample_s)
         self._content = enough and quiet >= config.between_changes_s
         self._tell("nothing", None, advice.why, notes=advice.notes)
@@ -237,11 +230,11 @@ class Autoscaler:
         )
 
     def _move_on(self) -> None:
-        self._hands.happen(events.PlanAdvanced(self._sources.record.book.largest_group))
+        self._context.apply(events.PlanAdvanced(self._sources.record.book.largest_group))
 
     def _happen(self, event: events.Event) -> None:
         try:
-            self._hands.happen(event)
+            self._context.apply(event)
         except errors.BadInput as refused:
             log.info("the job refuses %s: %s", type(event).__name__, refused)
 
@@ -255,7 +248,7 @@ class Autoscaler:
         shape = str(plan.shape) if isinstance(plan, ShapePlan) else None
         details = {"throughput": plan.throughput, "cost": plan.cost} if isinstance(plan, ShapePlan) else {}
         stage, epoch = self._state.planned.stage, self._state.planned.epoch
-        self._hands.tell(
+        self._context.log_event(
             "plan", outcome=outcome, shape=shape, why=why, stage=stage, epoch=epoch, notes=list(notes), **details
         )
         if outcome != "taken":
@@ -281,4 +274,4 @@ class Autoscaler:
                 await self._advised.adviser.conclude(over)
         except Exception as error:  # the job has ended well, remembered or not
             log.warning("the job is not remembered: %s: %s", type(error).__name__, error)
-            self._hands.tell("plan", outcome="forgotten", shape=None, why=f"{type(error).__name__}: {error}")
+            self._context.log_event("plan", outcome="forgotten", shape=None, why=f"{type(error).__name__}: {error}")

@@ -13,11 +13,9 @@ stands for as many, so that rates are the same in both.
 import asyncio
 import logging
 import math
-import pathlib
 import re
 import time
 from collections import deque
-from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -87,25 +85,25 @@ class StreamSample(NamedTuple):
     trained: int
 
 
-def open_autoscaler(doors: MasterContext, *, clock: Callable[[], float], folder: pathlib.Path) -> "OnlineAutoscaler":
+def open_autoscaler(context: MasterContext) -> "OnlineAutoscaler":
     """For a job whose run has this folder."""
-    job, files = doors.record.state.spec.online, RunFiles(folder)
+    job, files = context.record.state.spec.online, RunFiles(context.folder)
     if job.on:
         solver()  # now, not when a look must not take half a second
-    wall, at = time.time(), clock()
+    wall, at = time.time(), context.clock()
     foresight = TrafficForecast(job, Forecasting(job.forecaster), files, wall=wall, at=at)
     points = Series(files.online, OnlinePoint, most=POINTS)
-    return OnlineAutoscaler(doors, StreamStats(wall=wall, at=at), foresight, points)
+    return OnlineAutoscaler(context, StreamStats(wall=wall, at=at), foresight, points)
 
 
 class OnlineAutoscaler:
     """Of one job; it does nothing for one that reads no stream."""
 
     def __init__(
-        self, doors: MasterContext, streams: StreamStats, foresight: TrafficForecast, points: Series[OnlinePoint]
+        self, context: MasterContext, streams: StreamStats, foresight: TrafficForecast, points: Series[OnlinePoint]
     ) -> None:
-        self._doors, self._streams, self._foresight, self._points = doors, streams, foresight, points
-        self._state, self._job = doors.record.state, doors.record.state.spec.online
+        self._context, self._streams, self._foresight, self._points = context, streams, foresight, points
+        self._state, self._job = context.record.state, context.record.state.spec.online
         self._notes = self._noted()
         self._looks: deque[StreamSample] = deque(maxlen=4096)
         self._grew_at = self._next_at = self._noted_at = self._measured_at = self._point_at = -math.inf
@@ -127,12 +125,12 @@ class OnlineAutoscaler:
     @property
     def reads(self) -> bool:
         """Whether the job reads a stream."""
-        return any(one.card.stream is not None for one in self._doors.record.book.passes)
+        return any(one.card.stream is not None for one in self._context.record.book.passes)
 
     @property
     def _batch(self) -> float:
         """Samples of a worker's batch that is not cut short; a group shares one."""
-        size = self._doors.record.book.passes[-1].card.batch_size
+        size = self._context.record.book.passes[-1].card.batch_size
         return size / max(1, len(self._shape)) if self._state.spec.sync == "bsp" else size
 
     def heard(self, life: Life, report: MemberReport, *, at: float) -> None:
@@ -142,7 +140,7 @@ class OnlineAutoscaler:
             if report.stream.unkept and not self._notes.unkept_why:
                 self._notes = msgspec.structs.replace(self._notes, unkept_why=report.stream.unkept_why)
                 self._note(at)
-                self._doors.tell("letters_not_kept", role=str(life.role), why=report.stream.unkept_why)
+                self._context.log_event("letters_not_kept", role=str(life.role), why=report.stream.unkept_why)
 
     def tick(self, now: float, *, moving: int) -> None:
         """Look at the stream; decide, if it is time. `moving`: slots on their way."""
@@ -216,7 +214,7 @@ class OnlineAutoscaler:
             size = state.planned.sizes[kind]
             if size.cpu is not None and size.cpu < rules.bounds.quota.cpu:
                 why = "on a stream the number of workers follows the traffic; their cores are not held"
-                self._doors.happen(events.RolesResized(kind, rules.bounds.quota.cpu, size.memory, why))
+                self._context.apply(events.RolesResized(kind, rules.bounds.quota.cpu, size.memory, why))
 
     def _see_starts(self, now: float) -> None:
         """How long workers take to be at work."""
@@ -256,7 +254,7 @@ class OnlineAutoscaler:
             held = self._fixed()
             done = f"no backup, {held}; others get what it cannot train" if held else "a backup for it"
             why = f"{found.why}: {done}" if found.why else "no worker is slow any more: no backups"
-            self._doors.tell("backup", why=why, workers=0 if held else found.workers)
+            self._context.log_event("backup", why=why, workers=0 if held else found.workers)
 
     def _fixed(self) -> str:
         """Why the number of workers stays as it is; empty: it follows the traffic."""
@@ -331,9 +329,9 @@ class OnlineAutoscaler:
         rules, state, extra = self._rules(), self._state, self._notes.backups
         before, self._scaling = self._scaling, scaling
         if scaling.alert and _kind(scaling.alert) != _kind(before.alert):
-            self._doors.tell("alert", why=scaling.alert)
+            self._context.log_event("alert", why=scaling.alert)
         elif before.alert and not scaling.alert:
-            self._doors.tell("alert_over", why=scaling.why)
+            self._context.log_event("alert_over", why=scaling.why)
         wanted = min(rules.most, max(rules.fewest, scaling.workers + extra))
         room = max(0, wanted - scaling.workers)
         if wanted == state.workers or pausing:
@@ -341,8 +339,8 @@ class OnlineAutoscaler:
             return self._leave(f"{scaling.why}{short}{f'; for now {pausing}' if wanted != state.workers else ''}")
         self._why = why = scaling.why + (f"; {min(extra, room)} more for slow workers" if extra and room else "")
         try:
-            self._doors.record.book.check_group(wanted)
-            self._doors.happen(events.WorkersScaled(wanted, why))
+            self._context.record.book.check_group(wanted)
+            self._context.apply(events.WorkersScaled(wanted, why))
             self._notes = msgspec.structs.replace(self._notes, scalings=self._notes.scalings + 1, added=room)
             self._said = ""
             self._have_servers(wanted)
@@ -361,14 +359,14 @@ class OnlineAutoscaler:
             return
         self._servers = usual
         ratio = f"{spec.workers} to {spec.servers}"
-        self._doors.happen(events.ServersScaled(usual, f"workers and servers stay as {ratio}, as the job began"))
+        self._context.apply(events.ServersScaled(usual, f"workers and servers stay as {ratio}, as the job began"))
 
     def _leave(self, why: str) -> None:
         """Nothing is changed: said once, numbers in it that move on are no news."""
         self._why = why
         if _kind(why) != self._said:
             self._said = _kind(why)
-            self._doors.tell("online", why=why, workers=self._state.workers)
+            self._context.log_event("online", why=why, workers=self._state.workers)
 
     # ---- telling ----
 
@@ -438,7 +436,7 @@ class OnlineAutoscaler:
     # ---- remembering ----
 
     def _noted(self) -> OnlineNotes:
-        kept = self._doors.record.shared.get(NOTES_KEY)
+        kept = self._context.record.shared.get(NOTES_KEY)
         try:
             return msgspec.msgpack.decode(kept, type=OnlineNotes) if kept else OnlineNotes()
         except msgspec.MsgspecError:  # another version's
@@ -447,8 +445,8 @@ class OnlineAutoscaler:
     def _note(self, now: float) -> None:
         self._noted_at = now
         kept = msgspec.msgpack.encode(self._notes)
-        with self._doors.kept(journal_entries.ShareEntry(NOTES_KEY, kept)):
-            self._doors.record.share(NOTES_KEY, kept)
+        with self._context.journaled(journal_entries.ShareEntry(NOTES_KEY, kept)):
+            self._context.record.share(NOTES_KEY, kept)
 
 
 def _kind(said: str) -> str:

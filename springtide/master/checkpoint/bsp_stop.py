@@ -9,11 +9,9 @@ not count (`master.checkpoint.round`). So every slot is copied after this step a
 """
 
 import logging
-from collections.abc import Callable
 
 from springtide.master.checkpoint.schedule import CheckpointSchedule
-from springtide.master.core.record import JobRecord
-from springtide.master.core.waiters import ChangeSignal
+from springtide.master.core.context import MasterContext
 from springtide.rpc.messages import messages
 
 log = logging.getLogger(__name__)
@@ -22,10 +20,8 @@ log = logging.getLogger(__name__)
 class BspCheckpoints:
     """The master's part in a checkpoint at a step."""
 
-    def __init__(
-        self, record: JobRecord, rounds: CheckpointSchedule, changed: ChangeSignal, clock: Callable[[], float]
-    ) -> None:
-        self._record, self._rounds, self._changed, self._clock = record, rounds, changed, clock
+    def __init__(self, context: MasterContext, rounds: CheckpointSchedule) -> None:
+        self._record, self._rounds, self._changed, self._clock = context.record, rounds, context.changed, context.clock
 
     def due(self, *, last: bool = False) -> int:
         """The number of the checkpoint that the group is to stop for, at its end or by the clock; 0: none."""

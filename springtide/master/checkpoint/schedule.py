@@ -1,13 +1,13 @@
 """Checkpoints in the master's event loop: when one begins, who is told, what its end means for the job.
 
 In: ticks, and the words of servers, from `master.dispatcher`. Out: events, entries and stories through the desk's own
-doors. What a checkpoint is and when it is whole: `master.checkpoint.round`.
+context. What a checkpoint is and when it is whole: `master.checkpoint.round`.
 """
 
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import msgspec
 
@@ -42,15 +42,15 @@ def written_anew(lost: list[str]) -> str:
 class CheckpointSchedule:
     """The checkpoints of one job, one after the other."""
 
-    def __init__(self, saving: CheckpointStore, doors: MasterContext, clock: Callable[[], float]) -> None:
-        self.saving, self._doors, self._clock = saving, doors, clock
+    def __init__(self, saving: CheckpointStore, context: MasterContext) -> None:
+        self.saving, self._context, self._clock = saving, context, context.clock
         self.buddies = MirrorDirectory(saving.rules)
-        self._copying = ServerCopies(saving.rules.url, doors.changed, term=saving.term)
+        self._copying = ServerCopies(saving.rules.url, context.changed, term=saving.term)
         self.uploading = Uploads(
             saving.rules,
             saving.folder,
             saving.claim,
-            doors.tell,
+            context.log_event,
             self._copying,
             self._uploaded,
             holders=lambda: self.buddies.holders(self._coming(), ()).addresses,
@@ -68,7 +68,7 @@ class CheckpointSchedule:
     @property
     def waited_for(self) -> bool:
         """Whether somebody waits for a checkpoint: the end of data, or of the job."""
-        record = self._doors.record
+        record = self._context.record
         return self.saving.round is not None and (record.book.waits_to_end or record.state.saving_last)
 
     @property
@@ -80,7 +80,7 @@ class CheckpointSchedule:
 
     def resume(self) -> None:
         """The run is new; it may go on from a checkpoint of another."""
-        rules, doors, lineage = self.saving.rules, self._doors, self.saving.lineage
+        rules, context, lineage = self.saving.rules, self._context, self.saving.lineage
         manifest = reader.read(rules.resume, rules.resume_number, lineage=lineage) if rules.resume else None
         self.saving.begin_run()
         if manifest is not None:
@@ -89,42 +89,42 @@ class CheckpointSchedule:
                 key for key in manifest.claims if key != PACKAGE_KEY
             )  # the package lies in that run's folder
             entry = journal_entries.ResumeEntry(note, claims, manifest.objects, manifest.places)
-            with doors.kept(entry):
-                doors.record.resume(entry)
-            samples = doors.record.book.samples_trained
-            doors.tell("resumed", number=manifest.number, where=rules.resume, samples=samples)
+            with context.journaled(entry):
+                context.record.resume(entry)
+            samples = context.record.book.samples_trained
+            context.log_event("resumed", number=manifest.number, where=rules.resume, samples=samples)
 
     def restore_for(self, rank: int) -> messages.RestoreOrder | None:
         """What a server has to bring back before the first placement: its slots of the run that is gone on from."""
-        rules, spec = self.saving.rules, self._doors.record.state.spec
-        if not rules.resume or self._doors.record.state.phase is not JobPhase.STARTING:
+        rules, spec = self.saving.rules, self._context.record.state.spec
+        if not rules.resume or self._context.record.state.phase is not JobPhase.STARTING:
             return None
         slots = placement.even(spec.slots, spec.servers).slots_of(rank)
         return messages.RestoreOrder(rules.resume, rules.resume_number, slots, self.saving.lineage)
 
     def take_over(self) -> None:
         """Go on from what the master before has left; it may not have noted its last one any more."""
-        record = self._doors.record
+        record = self._context.record
         if number := self.saving.take_over(record.state.safety.saved or 0, record.book.era):
             why = "the master was replaced meanwhile"
-            self._doors.tell("checkpoint", number=number, outcome="abandoned", why=why)
+            self._context.log_event("checkpoint", number=number, outcome="abandoned", why=why)
         last, saved = self.saving.last, record.state.safety.saved
         apart = last.apart if last is not None else saved is not None
         self.buddies.must_all_speak |= bool(apart)  # on their own disks are files of numbers that nobody else knows
         if last is not None and last.number != saved:
-            self._doors.happen(events.CheckpointSaved(last.number))
+            self._context.apply(events.CheckpointSaved(last.number))
 
     def went_back(self, number: int) -> None:
         """A server's slots come from this checkpoint; the book has gone back to it. Was there a newer one?"""
         last = self.saving.last
         if last is None or last.number != number:
             self.saving.go_back(number)
-            self._doors.happen(events.CheckpointSaved(number))
+            self._context.apply(events.CheckpointSaved(number))
         self._check_lives()  # one under way was noted before the return: slots of that server lack what it has
 
     def look(self) -> None:
         """Begin a checkpoint if it is time, give up the one whose server is lost."""
-        saving, record, now = self.saving, self._doors.record, self._clock()
+        saving, record, now = self.saving, self._context.record, self._clock()
         if not saving.rules.on:
             return
         lives = self._check_lives()
@@ -144,11 +144,11 @@ class CheckpointSchedule:
         if begin and len(lives) == len(nodes.needed_servers(record.state.nodes)) and self.buddies.known(lives):
             order = saving.begin(record, lives, hurry=hurry, at=now)
             log.info("checkpoint %d begins, after %d", order.number, order.base)
-            self._doors.changed.turn()
+            self._context.changed.turn()
 
     def begin_at_step(self, said: messages.AtStep) -> None:
         """A bsp group waits after a step: begin its checkpoint there, if that can be now."""
-        saving, record, now = self.saving, self._doors.record, self._clock()
+        saving, record, now = self.saving, self._context.record, self._clock()
         lives = self._check_lives()
         if not saving.due_at_step(record, now, last=True) or len(lives) != len(
             nodes.needed_servers(record.state.nodes)
@@ -157,13 +157,13 @@ class CheckpointSchedule:
         note = record.book.note(said.shard, said.first)
         order = saving.begin(record, lives, hurry=True, at=now, note=note, step=said.step)
         log.info("checkpoint %d begins after step %d", order.number, said.step)
-        self._doors.changed.turn()
+        self._context.changed.turn()
 
     async def order_for(
         self, role: Role, incarnation: int, request: messages.SaveRequest
     ) -> messages.SaveOrder | messages.WaitReply | messages.HeartbeatReply:
         """What a server is to write next; it has dealt with the one that it names."""
-        saving, state = self.saving, self._doors.record.state
+        saving, state = self.saving, self._context.record.state
         self.buddies.listens(role, incarnation, request)
         saving.passed(request.number)
 
@@ -178,7 +178,7 @@ class CheckpointSchedule:
 
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(HOLD_S):
-                await self._doors.changed.until(lambda: state.phase.over or order() is not None)
+                await self._context.changed.until(lambda: state.phase.over or order() is not None)
         if state.phase.over:
             elsewhere = saving.last is not None and self.uploading.done >= saving.last.number
             return messages.HeartbeatReply(stop=True, tidy=elsewhere)
@@ -187,13 +187,13 @@ class CheckpointSchedule:
     def heard(self, role: Role, incarnation: int, said: messages.SaveReport) -> None:
         """A server has written its part, or could not."""
         lives = self._check_lives()
-        answer = self.saving.hear(f"{role}.{incarnation}", said, self._doors.record, self._owners(lives))
+        answer = self.saving.hear(f"{role}.{incarnation}", said, self._context.record, self._owners(lives))
         self._go_on(answer, "failed" if said.error else "abandoned")
 
     # ---- inside ----
 
     def _owners(self, lives: Mapping[int, str]) -> dict[int, str]:
-        placed = self._doors.record.placement
+        placed = self._context.record.placement
         return {slot: lives.get(rank, "") for slot, rank in enumerate(placed.server_of_slot)} if placed else {}
 
     def _go_on(self, answer: Manifest | str | None, outcome: str) -> None:
@@ -202,11 +202,11 @@ class CheckpointSchedule:
             task = asyncio.get_running_loop().create_task(self._publish(answer))
             self._tasks.add(task)
             task.add_done_callback(self._published)
-            self._doors.changed.turn()
+            self._context.changed.turn()
         elif answer is not None:
             self._give_up(answer, outcome)
         else:
-            self._doors.changed.turn()
+            self._context.changed.turn()
 
     async def _publish(self, manifest: Manifest) -> None:
         try:
@@ -225,8 +225,8 @@ class CheckpointSchedule:
         note = self.saving.complete(manifest)
         if note is not None and not self.saving.unsure:
             self._keep(note, floors=not self.saving.rules.url)
-        self._doors.happen(events.CheckpointSaved(manifest.number))
-        self._doors.tell(
+        self._context.apply(events.CheckpointSaved(manifest.number))
+        self._context.log_event(
             "checkpoint",
             number=manifest.number,
             outcome="complete",
@@ -240,7 +240,7 @@ class CheckpointSchedule:
             **({"mirror": now.unmirrored or "complete"} if self.saving.rules.mirror or manifest.mirrored else {}),
             **({"why": written_anew(now.lost)} if now.lost else {}),
         )
-        self._doors.changed.turn()
+        self._context.changed.turn()
         self.look()
 
     def _published(self, task: asyncio.Task[None]) -> None:
@@ -259,37 +259,37 @@ class CheckpointSchedule:
     def _give_up(self, why: str, outcome: str, *, again: bool = True) -> None:
         number = self.saving.abandon(why, self._clock(), again=again)
         log.warning("checkpoint %d %s: %s", number, outcome, why)
-        self._doors.tell("checkpoint", number=number, outcome=outcome, why=why)
+        self._context.log_event("checkpoint", number=number, outcome=outcome, why=why)
         task = asyncio.get_running_loop().create_task(self._drop(number))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        self._doors.changed.turn()
+        self._context.changed.turn()
         if outcome != "failed":
             return
-        record = self._doors.record
+        record = self._context.record
         if record.book.waits_to_end:
             self._end_without(number)
         if record.state.saving_last:
-            self._doors.happen(events.FinalCheckpointDone(f"the last checkpoint failed: {why}"))
+            self._context.apply(events.FinalCheckpointDone(f"the last checkpoint failed: {why}"))
 
     def _end_without(self, number: int, why: str = "") -> None:
         """Nobody should wait for the end of data any longer."""
         told = "; ".join(filter(None, (why, "the end of data is told without it")))
-        self._doors.tell("checkpoint", number=number, outcome="skipped", why=told)
-        self._keep(self._doors.record.book.note(), floors=True)
-        self._doors.changed.turn()
+        self._context.log_event("checkpoint", number=number, outcome="skipped", why=told)
+        self._keep(self._context.record.book.note(), floors=True)
+        self._context.changed.turn()
 
     def _keep(self, note: JobProgress, *, floors: bool) -> None:
         """What this note has as trained cannot come back; with `floors` the job need never go back behind it."""
-        with self._doors.kept(journal_entries.KeepEntry(note, floors)):
-            self._doors.record.book.keep(note, floors=floors)
+        with self._context.journaled(journal_entries.KeepEntry(note, floors)):
+            self._context.record.book.keep(note, floors=floors)
 
     def _uploaded(self, manifest: Manifest | None) -> None:
         """A checkpoint is at the URL, or could not be copied there."""
         note = self.saving.is_stored(manifest) if manifest is not None else None
         if note is not None:
             self._keep(note, floors=True)
-            self._doors.changed.turn()
+            self._context.changed.turn()
         self.look()
 
     def _tell_cost(self) -> None:
@@ -298,41 +298,41 @@ class CheckpointSchedule:
         nodes = self.buddies.nodes(lives)
         if not self.buddies.spoken(lives):
             return
-        in_step = self._doors.record.state.spec.sync == "bsp"
+        in_step = self._context.record.state.spec.sync == "bsp"
         cost = cost_of_a_host(self.saving.rules, nodes, len(lives), in_step=in_step)
         if cost != self._cost:
             self._cost = cost
             log.info("%s", cost or "all servers see the job's folder")
             if cost:
-                self._doors.tell("disks", why=cost, nodes=nodes)
+                self._context.log_event("disks", why=cost, nodes=nodes)
 
     def _last_one(self) -> None:
         """All workers have ended: is there anything that no checkpoint has?"""
-        record, last = self._doors.record, self.saving.last
+        record, last = self._context.record, self.saving.last
         if record.leased_at is None or (record.state.bsp.in_step and last is None):
-            self._doors.happen(events.FinalCheckpointDone("nothing is to be saved"))
+            self._context.apply(events.FinalCheckpointDone("nothing is to be saved"))
         elif last is not None and self.saving.covers(record):
-            self._doors.happen(events.FinalCheckpointDone(f"checkpoint {last.number} is the last one"))
+            self._context.apply(events.FinalCheckpointDone(f"checkpoint {last.number} is the last one"))
 
     def _check_lives(self) -> Mapping[int, str]:
         """The living servers; a checkpoint to which one of them has not lived to write its part is given up."""
         lives = self._lives()
-        servers = self._doors.record.state.of_kind(RoleKind.SERVER)
+        servers = self._context.record.state.of_kind(RoleKind.SERVER)
         gone = [node for node in servers if node.state is NodeState.GONE and node.departure.removed]
         if self.saving.left(frozenset(f"{node.role}.{node.incarnation}" for node in gone)):
-            self._go_on(self.saving.weigh(self._doors.record, self._owners(lives)), "abandoned")
+            self._go_on(self.saving.weigh(self._context.record, self._owners(lives)), "abandoned")
         now = self.saving.round
         if now is not None and (lost := sorted(now.lives - set(lives.values()))):
             self._give_up(f"{', '.join(lost)} was lost meanwhile", "abandoned")
-        elif now is not None and now.era != self._doors.record.book.era:
+        elif now is not None and now.era != self._context.record.book.era:
             self._give_up("the ledger went back meanwhile, for a server that had come after it began", "abandoned")
         return lives
 
     def _coming(self) -> Mapping[int, str]:
         """Servers that live, or will again."""
-        servers = nodes.needed_servers(self._doors.record.state.nodes)
+        servers = nodes.needed_servers(self._context.record.state.nodes)
         return {node.role.rank: f"{node.role}.{node.incarnation}" for node in servers}
 
     def _lives(self) -> Mapping[int, str]:
-        servers = nodes.needed_servers(self._doors.record.state.nodes)
+        servers = nodes.needed_servers(self._context.record.state.nodes)
         return {node.role.rank: f"{node.role}.{node.incarnation}" for node in servers if node.state in ALIVE}

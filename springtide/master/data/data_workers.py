@@ -8,7 +8,7 @@ does, over what `master.data.feed_stats` has seen.
 import os
 import pathlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -42,18 +42,12 @@ UNIT, MANY_CORES = 1.0, 8  # cores of one step of size; half of that where there
 class DataWorkerManager:
     """The data workers of one job."""
 
-    def __init__(
-        self,
-        doors: MasterContext,
-        agreeing: SharedValues,
-        clock: Callable[[], float],
-        folder: pathlib.Path,
-        autoscale: Autoscaler,
-    ) -> None:
-        """`folder`: of the run; `autoscale`: who else changes the job."""
-        self._state, self._rules = doors.record.state, doors.record.state.spec.feeding
-        self._doors, self._agreeing, self._clock, self._autoscale = doors, agreeing, clock, autoscale
-        self.package = str(RunFiles(folder).package.absolute())
+    def __init__(self, context: MasterContext, agreeing: SharedValues, autoscale: Autoscaler) -> None:
+        """`autoscale`: who else changes the job."""
+        clock = context.clock
+        self._state, self._rules = context.record.state, context.record.state.spec.feeding
+        self._context, self._agreeing, self._clock, self._autoscale = context, agreeing, clock, autoscale
+        self.package = str(RunFiles(context.folder).package.absolute())
         self.watch = FeedStats()
         self._why = self._said = ""
         self._shape: tuple[Any, ...] = ()
@@ -76,7 +70,7 @@ class DataWorkerManager:
             raise errors.Fenced(f"{role} of incarnation {incarnation} was given up, and should leave")
         match request:
             case messages.Heartbeat():
-                self._doors.happen(events.RoleAlive(role, incarnation))
+                self._context.apply(events.RoleAlive(role, incarnation))
                 self.heard(role, incarnation, None if request.report is None else request.report.feed)
                 return messages.HeartbeatReply(
                     stop=self._state.phase.over,
@@ -84,8 +78,8 @@ class DataWorkerManager:
                     feeders=self.news_for(request.feeders),
                 )
             case messages.DataWorkerReady(address):
-                self._doors.tell("ready", role=str(role), address=address)
-                self._doors.happen(events.RoleReady(role, address, incarnation))
+                self._context.log_event("ready", role=str(role), address=address)
+                self._context.apply(events.RoleReady(role, address, incarnation))
                 return messages.Ok()
             case messages.ValueRequest():
                 return await self._agreeing.look_up(request)
@@ -105,16 +99,16 @@ class DataWorkerManager:
     def heed(self, role: Role, said: messages.CannotFeed | messages.WorkerDecision | messages.TrainedWithout) -> None:
         """A trainer says that it cannot be fed, or what it does about its data."""
         if isinstance(said, messages.TrainedWithout):
-            with self._doors.kept(journal_entries.LeftOutEntry(said.left_out)):
-                news = self._doors.record.leave_out(said.left_out)
+            with self._context.journaled(journal_entries.LeftOutEntry(said.left_out)):
+                news = self._context.record.leave_out(said.left_out)
             if news:
                 samples, _, error = str(said.left_out).partition(": ")
-                self._doors.happen(events.DecisionMade(f"train without {samples}", f"{role}: {error}"))
+                self._context.apply(events.DecisionMade(f"train without {samples}", f"{role}: {error}"))
             return
         if isinstance(said, messages.CannotFeed):
-            self._doors.happen(events.DataWorkersRefused(f"{role}: {said.why}"))
+            self._context.apply(events.DataWorkersRefused(f"{role}: {said.why}"))
         else:
-            self._doors.happen(events.DecisionMade(said.what, f"{role}: {said.why}"))
+            self._context.apply(events.DecisionMade(said.what, f"{role}: {said.why}"))
 
     def heard(self, role: Role, incarnation: int, state: FeedState | None) -> None:
         """What a trainer, or a data worker of a later stage, reports of being fed."""
@@ -142,7 +136,7 @@ class DataWorkerManager:
             return
         if rules.workers is None:
             self._tune(now)
-        elif not state.feeding.epoch and self._doors.record.leased_at is not None:
+        elif not state.feeding.epoch and self._context.record.leased_at is not None:
             self._want(rules.workers, rules.cpu, "asked for with the job")
 
     def scale(self, count: int, why: str) -> None:
@@ -155,7 +149,7 @@ class DataWorkerManager:
         self, count: int, cpu: float | None, why: str, *, pinned: bool = False, stages: tuple[StageTarget, ...] = ()
     ) -> None:
         self._why, self._wanted_at = why, self._clock()
-        self._doors.happen(events.DataWorkersScaled(count, cpu, why, pinned=pinned, stages=stages))
+        self._context.apply(events.DataWorkersScaled(count, cpu, why, pinned=pinned, stages=stages))
 
     def _notice(self, now: float) -> None:
         """When what feeds and what is fed changed last: words from before say nothing of now."""
@@ -166,7 +160,7 @@ class DataWorkerManager:
 
     def _tune(self, now: float) -> None:
         """Ask the tuning what it wants, every so often; do what differs from what there is."""
-        record, every_s = self._doors.record, self._rules.every_s
+        record, every_s = self._context.record, self._rules.every_s
         planning = self._state.spec.planning.on and not self._autoscale.settled
         if record.leased_at is None or planning:
             self._decided_at = now
@@ -213,7 +207,7 @@ class DataWorkerManager:
 
     def _awaits_package(self, now: float) -> bool:
         """Whether trainers are still finding out what data workers are to run: those have nothing to do until then."""
-        waits = self._state.feeding.wanted > 0 and PACKAGE_KEY not in self._doors.record.shared
+        waits = self._state.feeding.wanted > 0 and PACKAGE_KEY not in self._context.record.shared
         return waits and not data_workers.roster(self._state) and now < self._wanted_at + PACKAGE_S
 
     def _act(self, target: FeedTarget, *, hold: bool) -> None:
@@ -221,18 +215,20 @@ class DataWorkerManager:
         kind = _NUMBERS.sub("#", target.why)
         if kind != self._said:  # numbers in it that move on are no news
             self._said = kind
-            self._doors.tell("feeding", why=target.why, data_workers=target.data_workers, cpu=target.data_worker_cpu)
+            self._context.log_event(
+                "feeding", why=target.why, data_workers=target.data_workers, cpu=target.data_worker_cpu
+            )
         count = sum(one.workers for one in target.stages) if target.stages else target.data_workers
         cpu = target.data_worker_cpu if count else own.cpu
         if (count, cpu, target.stages if count else own.stages) != (own.wanted, own.cpu, own.stages):
             self._want(count, target.data_worker_cpu, target.why, stages=target.stages)
         if hold and target.trainer_cpu is not None and target.trainer_cpu != worker.cpu:
-            self._doors.happen(events.RolesResized(RoleKind.WORKER, target.trainer_cpu, worker.memory, target.why))
+            self._context.apply(events.RolesResized(RoleKind.WORKER, target.trainer_cpu, worker.memory, target.why))
         self._why = target.why
 
     def _tuning(self) -> Tuning:
         """As it was left, by this master or the one before."""
-        kept = self._doors.record.shared.get(TUNING_KEY)
+        kept = self._context.record.shared.get(TUNING_KEY)
         try:
             return msgspec.msgpack.decode(kept, type=Tuning) if kept else tuner.begin(self._rules, unit=self._unit)
         except msgspec.MsgspecError:  # another version's
@@ -240,13 +236,13 @@ class DataWorkerManager:
 
     def _note(self, tuning: Tuning) -> None:
         kept = msgspec.msgpack.encode(tuning)
-        with self._doors.kept(journal_entries.ShareEntry(TUNING_KEY, kept)):
-            self._doors.record.share(TUNING_KEY, kept)
+        with self._context.journaled(journal_entries.ShareEntry(TUNING_KEY, kept)):
+            self._context.record.share(TUNING_KEY, kept)
 
     @property
     def stages(self) -> StageLayout:
         """What the package says, once a trainer has written it."""
-        kept = self._doors.record.shared.get(PACKAGE_KEY)
+        kept = self._context.record.shared.get(PACKAGE_KEY)
         try:
             found = msgspec.msgpack.decode(kept, type=Package) if kept else Package("")
         except msgspec.MsgspecError:  # another version's

@@ -6,13 +6,14 @@ change of the book goes through the journal first. Nothing is decided here: `dat
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from springtide import errors
 from springtide.domain.core.roles import Role, RoleKind
 from springtide.domain.data.leases import LeaseHolder, LeaseKey, LedgerReply, NoLease, Progress, ReadFailure
 from springtide.job.core import events
+from springtide.master.checkpoint.schedule import CheckpointSchedule
 from springtide.master.core import journal_entries
 from springtide.master.core.context import MasterContext
 from springtide.master.servers.recovery import ServerRecovery
@@ -26,10 +27,8 @@ HOLD_S = 1.0  # a lease request that must wait is held so long, so that idle wor
 class LeaseService:
     """One job's leases."""
 
-    def __init__(
-        self, doors: MasterContext, healing: ServerRecovery, clock: Callable[[], float], *, look: Callable[[], None]
-    ) -> None:
-        self._doors, self._healing, self._clock, self._look = doors, healing, clock, look
+    def __init__(self, context: MasterContext, healing: ServerRecovery, checkpoints: CheckpointSchedule) -> None:
+        self._context, self._healing, self._checkpoints, self._clock = context, healing, checkpoints, context.clock
         self.asked_at: dict[int, float] = {}
         """When each rank last asked for partitions of a stream."""
         self._short_since: dict[int, float] = {}
@@ -40,13 +39,13 @@ class LeaseService:
     ) -> messages.LeaseReply | messages.Regroup | messages.WaitReply | messages.DataEnd:
         """Leases, or why there are none; waits a while for some."""
         self.words(holder, request.progress, request.failures, request.era)
-        doors, book, card = self._doors, self._doors.record.book, request.card
-        if card.in_step and not doors.record.state.bsp.in_step:
-            doors.happen(events.BspBegan())
+        context, book, card = self._context, self._context.record.book, request.card
+        if card.in_step and not context.record.state.bsp.in_step:
+            context.apply(events.BspBegan())
         if request.ends is not None:
-            with doors.kept(journal_entries.EndEntry(holder, card, request.ends)):
+            with context.journaled(journal_entries.EndEntry(holder, card, request.ends)):
                 book.end(holder, card, request.ends)
-            doors.changed.turn()
+            context.changed.turn()
         known = tuple(LeaseKey(word.shard, word.first) for word in request.progress)
         seen = book.news(card, request.seen) if card.stream is not None else ()
         if card.stream is not None:
@@ -56,18 +55,18 @@ class LeaseService:
         def lease() -> bool:
             nonlocal answer, seen
             entry = journal_entries.LeaseEntry(holder, card, request.most, self._clock(), known, request.era, seen)
-            with doors.kept(entry):
-                answer = doors.record.lease(entry)
+            with context.journaled(entry):
+                answer = context.record.lease(entry)
             seen = ()
             return answer is not NoLease.WAIT
 
         def answered() -> bool:
             return lease() or (self._plan(holder, request) and lease())
 
-        self._look()  # it may be that only a checkpoint is missing for the end
+        self._checkpoints.look()  # it may be that only a checkpoint is missing for the end
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(HOLD_S if not (card.in_step and card.stream) else HOLD_GROUP_S):
-                await doors.changed.until(answered)
+                await context.changed.until(answered)
         if answer is NoLease.WAIT:
             return messages.WaitReply()
         if answer is NoLease.FENCED:
@@ -80,7 +79,7 @@ class LeaseService:
 
     def _plan(self, holder: LeaseHolder, request: messages.LeaseRequest) -> bool:
         """A bsp group needs more of its stream, and this rank is the first to ask: what, as far as it sees."""
-        book, now = self._doors.record.book, self._clock()
+        book, now = self._context.record.book, self._clock()
         convoy = book.bsp_stream(request.card)
         if convoy is None or not request.seen:
             return False
@@ -92,13 +91,13 @@ class LeaseService:
             self._short_since.setdefault(convoy.base, now)
             return False
         self._short_since.pop(convoy.base, None)
-        with self._doors.kept(journal_entries.StretchEntry(holder.rank, convoy.base, stretch)):
+        with self._context.journaled(journal_entries.StretchEntry(holder.rank, convoy.base, stretch)):
             return book.plan(holder.rank, convoy.base, stretch)
 
     def cut(self, holder: LeaseHolder, request: messages.CutRequest) -> messages.CutsNoted:
         """Batches of a stream that did not fill up end there, for whoever reads them."""
-        book = self._doors.record.book
-        with self._doors.kept(journal_entries.CutEntry(holder, request.cuts, request.era)):
+        book = self._context.record.book
+        with self._context.journaled(journal_entries.CutEntry(holder, request.cuts, request.era)):
             counted = book.cut(holder, request.cuts, request.era)
         return messages.CutsNoted(counted, book.era)
 
@@ -106,22 +105,22 @@ class LeaseService:
         self, holder: LeaseHolder, words: Sequence[Progress], failures: Sequence[ReadFailure] = (), era: int = 0
     ) -> LedgerReply:
         """What a holder says of its leases, and what the book answers."""
-        doors, book = self._doors, self._doors.record.book
+        context, book = self._context, self._context.record.book
         failed = False
         for failure in (
             failures if era == book.era else ()
         ):  # first: the word on such a lease ends it before what cannot be read
-            with doors.kept(journal_entries.FailEntry(holder, failure)):
+            with context.journaled(journal_entries.FailEntry(holder, failure)):
                 if book.fail(holder, failure):
                     failed = True
-                    doors.tell("unreadable", role=f"worker-{holder.rank}", **failure._asdict())
+                    context.log_event("unreadable", role=f"worker-{holder.rank}", **failure._asdict())
             if failed and book.hopeless:
                 role = Role(RoleKind.WORKER, holder.rank)
                 error = f"no worker can read the data: {failure.error}"
-                doors.happen(events.ScriptFailed(role, error, incarnation=holder.incarnation))
+                context.apply(events.ScriptFailed(role, error, incarnation=holder.incarnation))
         entry = journal_entries.ReportEntry(holder, tuple(words), self._clock(), era)
-        with doors.kept(entry):
-            verdict = doors.record.report(entry)
+        with context.journaled(entry):
+            verdict = context.record.report(entry)
         if verdict.freed or failed:
-            doors.changed.turn()
+            context.changed.turn()
         return verdict

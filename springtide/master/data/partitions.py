@@ -7,7 +7,7 @@ out sooner.
 """
 
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Mapping
 
 from springtide.data.ledger.stream_ledger import StreamLedger
 from springtide.data.partition_assign import assign
@@ -15,6 +15,7 @@ from springtide.domain.core.roles import RoleKind
 from springtide.domain.data.streams import StreamUse
 from springtide.job.core import events
 from springtide.job.core.nodes import NodeState
+from springtide.master.autoscale.online_loop import OnlineAutoscaler
 from springtide.master.core import journal_entries
 from springtide.master.core.context import MasterContext
 
@@ -29,11 +30,9 @@ SLOW_S = 300.0
 class PartitionAssigner:
     """One job's partitions. Not journaled, but for what it decides."""
 
-    def __init__(
-        self, doors: MasterContext, asked_at: Mapping[int, float], slow: Callable[[], Collection[int]] = tuple
-    ) -> None:
-        """`slow`: ranks of workers that train far less than their peers."""
-        self._doors, self._asked_at, self._slow = doors, asked_at, slow
+    def __init__(self, context: MasterContext, asked_at: Mapping[int, float], online: OnlineAutoscaler) -> None:
+        """`asked_at`: when each rank last asked for partitions; `online` knows which workers are slow."""
+        self._context, self._asked_at, self._online = context, asked_at, online
         self._looked_at = self._weighed_at = float("-inf")
         self._new_since: dict[int, float] = {}
         """By shard, since when a partition waits for its first worker. What had one and lost it has waited for ever."""
@@ -49,10 +48,10 @@ class PartitionAssigner:
 
     def act(self, now: float, *, lost: bool = False) -> None:
         """Give partitions to others where that is due; most of the time nothing is. `lost`: a worker is, just now."""
-        if (now < self._looked_at + LOOK_S and not lost) or self._doors.record.state.phase.over:
+        if (now < self._looked_at + LOOK_S and not lost) or self._context.record.state.phase.over:
             return
         self._looked_at = now
-        for flow in self._doors.record.book.flows():
+        for flow in self._context.record.book.flows():
             if flow.partitions and not flow.closed and not flow.over:
                 self._look_at(flow, now)
 
@@ -62,21 +61,21 @@ class PartitionAssigner:
         self._new_since |= dict.fromkeys((flow.base + number for number in owners), float("-inf"))
         since = {number: self._new_since.setdefault(flow.base + number, now) for number in flow.partitions}
         known = {number for number in flow.partitions if now - since[number] >= PATIENCE_S}
-        self._slow_at |= dict.fromkeys(self._slow(), now)
+        self._slow_at |= dict.fromkeys(self._online.slow, now)
         slow = [rank for rank, at in self._slow_at.items() if now < at + SLOW_S]
         wanted, why = assign(known, owners, ranks, self._rates(now), slow)
         news = tuple(
             (flow.base + number, rank) for number, rank in sorted(wanted.items()) if owners.get(number) != rank
         )
         if news:
-            with self._doors.kept(journal_entries.AssignEntry(news)):
-                self._doors.record.book.assign(news)
-            self._doors.happen(events.DecisionMade(f"move {len(news)} partitions", why))
-            self._doors.changed.turn()
+            with self._context.journaled(journal_entries.AssignEntry(news)):
+                self._context.record.book.assign(news)
+            self._context.apply(events.DecisionMade(f"move {len(news)} partitions", why))
+            self._context.changed.turn()
 
     def _readers(self, flow: StreamLedger, now: float) -> list[int]:
         """Ranks that could take partitions: they are there, stay, and ask for some or have some."""
-        state = self._doors.record.state
+        state = self._context.record.state
         here = [node.role for node in state.of_kind(RoleKind.WORKER) if node.state is NodeState.JOINED]
         return [
             role.rank

@@ -4,12 +4,9 @@ In: requests of workers from `master.dispatcher`. Out: replies, some of them aft
 is in the record, and journaled by the desk's `kept`.
 """
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
-
 from springtide.domain.data.leases import LeaseHolder
 from springtide.master.core import journal_entries, waiters
-from springtide.master.core.record import JobRecord
+from springtide.master.core.context import MasterContext
 from springtide.rpc.messages import messages
 
 Agreement = (
@@ -20,15 +17,9 @@ Agreement = (
 class SharedValues:
     """One job's barriers and shared values."""
 
-    def __init__(
-        self,
-        record: JobRecord,
-        changed: waiters.ChangeSignal,
-        *,
-        kept: Callable[[journal_entries.AnyEntry | None], AbstractContextManager[None]],
-    ) -> None:
-        self._record, self._changed, self._kept = record, changed, kept
-        self._arrivals = waiters.BarrierArrivals(record.state.spec.workers)
+    def __init__(self, context: MasterContext) -> None:
+        self._record, self._changed, self._kept = context.record, context.changed, context.journaled
+        self._arrivals = waiters.BarrierArrivals(context.state.spec.workers)
 
     async def answer(self, holder: LeaseHolder, request: Agreement) -> messages.Reply:
         """One request of a worker that counts."""

@@ -1,6 +1,6 @@
 """Watch how fast workers are, and decide what that means for their leases; the clock is an argument.
 
-In: `master.dispatcher` looks about every tick. Out: `Moves`, made in the book and told through the desk's doors. The
+In: `master.dispatcher` looks about every tick. Out: `Moves`, made in the book and told through the desk's context. The
 decisions are `job.stragglers.stragglers` (sizes of leases) and `job.stragglers.endgame` (who gives some back near the
 end).
 """
@@ -69,16 +69,18 @@ class LeaseBalancer:
         ]
         return LeaseMoves(resizes, endgame.level(holdings, self._paces.known(), tuple(alive)))
 
-    def act(self, doors: MasterContext, now: float) -> None:
+    def act(self, context: MasterContext, now: float) -> None:
         """Smaller leases for the slow, and near the end some of theirs for others."""
-        book, workers = doors.record.book, doors.record.state.of_kind(RoleKind.WORKER)
+        book, workers = context.record.book, context.record.state.of_kind(RoleKind.WORKER)
         moves = self.look(book, [node.role.rank for node in workers if node.state is NodeState.JOINED], now)
         for resize in moves.resizes:
-            with doors.kept(journal_entries.ResizeEntry(resize.rank, resize.halvings)):
+            with context.journaled(journal_entries.ResizeEntry(resize.rank, resize.halvings)):
                 book.resize(resize.rank, resize.halvings)
-            doors.happen(events.DecisionMade(f"resize the leases of worker-{resize.rank}", resize.why))
+            context.apply(events.DecisionMade(f"resize the leases of worker-{resize.rank}", resize.why))
         for cut in moves.cuts:
-            with doors.kept(journal_entries.ShortenEntry(cut.wish)):
+            with context.journaled(journal_entries.ShortenEntry(cut.wish)):
                 wished = book.wish(cut.wish)
             if wished:
-                doors.tell("shorten", role=f"worker-{cut.rank}", shard=cut.wish.shard, end=cut.wish.end, why=cut.why)
+                context.log_event(
+                    "shorten", role=f"worker-{cut.rank}", shard=cut.wish.shard, end=cut.wish.end, why=cut.why
+                )

@@ -7,8 +7,6 @@ by holder. Not journaled: a worker whose master is replaced asks again; only tha
 
 import asyncio
 import dataclasses
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 
 from springtide import errors
 from springtide.domain.core.roles import RoleKind
@@ -17,51 +15,41 @@ from springtide.job.core import events
 from springtide.job.group import groups, rendezvous
 from springtide.job.group.rendezvous import GroupArrival, GroupFormation
 from springtide.job.state import JobState
+from springtide.master.checkpoint.bsp_stop import BspCheckpoints
 from springtide.master.core import journal_entries
-from springtide.master.core.record import JobRecord
-from springtide.master.core.waiters import ChangeSignal
+from springtide.master.core.context import MasterContext
 from springtide.master.servers.migration import SlotMigration
 from springtide.rpc.messages import messages
 
 
 class BspRendezvous:
-    """Who is here, and the answers that have not been fetched. `happen` and `kept` are the desk's."""
+    """Workers that wait for a group, and replies that have not been fetched."""
 
-    def __init__(
-        self,
-        record: JobRecord,
-        changed: ChangeSignal,
-        happen: Callable[[events.Event], None],
-        kept: Callable[[journal_entries.AnyEntry], AbstractContextManager[None]],
-        clock: Callable[[], float],
-        last_save: Callable[[], int] = lambda: 0,
-    ) -> None:
-        """`last_save`: the number of the checkpoint that a group makes at its end, 0 if none."""
-        self._record, self._changed, self._happen, self._kept = record, changed, happen, kept
-        self._clock, self._last_save = clock, last_save
+    def __init__(self, context: MasterContext, migration: SlotMigration, checkpoints: BspCheckpoints) -> None:
+        self._context, self._record, self._changed, self._clock = (
+            context,
+            context.record,
+            context.changed,
+            context.clock,
+        )
+        self._migration, self._checkpoints = migration, checkpoints
         self._arrived: dict[LeaseHolder, GroupArrival] = {}
         self._answers: dict[LeaseHolder, messages.GroupReply] = {}
         self._last: dict[LeaseHolder, messages.GroupReply] = {}
-        self._rollout: SlotMigration | None = None
-        self._at_rest = False
         self._met: dict[str, bytes] = {}
         """What members of the newest group have given one another."""
         self._met_in = self._failed = 0
         """The generation that did, and the last one whose members could not all reach one another."""
 
-    def wait_for(self, rollout: SlotMigration) -> None:
-        """Slots of a bsp group move between two shards, while all of its ranks wait here."""
-        self._rollout = rollout
-
     async def join(self, holder: LeaseHolder, request: messages.GroupRequest) -> messages.GroupReply:
         """A worker waits for a group. One whose answer was lost is told the same once more."""
         state, last = self._record.state, self._last.get(holder)
         if not state.bsp.in_step:
-            self._happen(events.BspBegan())
+            self._context.apply(events.BspBegan())
         if last is not None and request.generation < last.generation == state.bsp.generation and not state.group_lost:
             return last
         if request.bound and request.generation == state.bsp.generation and state.bsp.members:
-            self._happen(events.GroupLost(groups.rows_lost(state.nodes, state.bsp.members)))
+            self._context.apply(events.GroupLost(groups.rows_lost(state.nodes, state.bsp.members)))
         if state.bsp.members.get(holder.rank) == holder.incarnation:  # so whoever still wants to meet it waits in vain
             self._failed = state.bsp.generation
             self._changed.turn()
@@ -105,7 +93,7 @@ class BspRendezvous:
         if state.phase.over or not state.bsp.in_step:
             return
         if self._stop_shards(state, active):
-            with self._kept(journal_entries.HaltEntry()):
+            with self._context.journaled(journal_entries.HaltEntry()):
                 self._record.book.halt()
         if not self._arrived:
             return
@@ -113,34 +101,29 @@ class BspRendezvous:
         if formed is None:
             return
         if not formed.known and self._record.begun:
-            self._happen(events.GroupLost())
+            self._context.apply(events.GroupLost())
         elif formed.over:
             self._answer(formed, state.bsp.generation)
             self._changed.turn()
-        elif formed.at_rest and self._rollout is not None and not self._rollout.settled_for(formed.members):
-            if not self._at_rest:
-                self._at_rest = True
-                self._rollout.release()
+        elif formed.at_rest and not self._migration.settled_for(formed.members):
+            if not self._migration.group_rests:
+                self._migration.group_rests = True
+                self._migration.release()
         else:
             self._answer(formed, state.bsp.generation + 1)
-            self._happen(events.GroupFormed(formed.members, "all who belong to it are here"))
+            self._context.apply(events.GroupFormed(formed.members, "all who belong to it are here"))
 
     def _stop_shards(self, state: JobState, active: list[LeaseHolder]) -> bool:
         """Whether the group is to change, and all who come are here: then it pauses before the next shard."""
         chosen = {holder.rank for holder in active[: state.workers]}
         coming = [holder for holder in active if holder.rank not in state.bsp.members]
         changes = bool(state.bsp.members) and chosen != set(state.bsp.members)
-        changes = changes or (bool(state.bsp.members) and self._rollout is not None and self._rollout.moving > 0)
+        changes = changes or (bool(state.bsp.members) and self._migration.moving > 0)
         return changes and not self._record.book.group.halted and all(holder in self._arrived for holder in coming)
 
-    @property
-    def blocks(self) -> bool:
-        """Whether ranks may be in the middle of a step: no slot leaves its server then."""
-        return self._record.state.bsp.in_step and bool(self._record.state.bsp.members) and not self._at_rest
-
-    def acknowledged(self) -> None:
-        """A worker goes by another placement."""
-        if self._at_rest:
+    def on_placement_known(self) -> None:
+        """A worker goes by another placement: a group that waits for that may go on."""
+        if self._migration.group_rests:
             self.gather()
 
     def _answer(self, formed: GroupFormation, generation: int) -> None:
@@ -149,7 +132,7 @@ class BspRendezvous:
         breaks = dataclasses.replace(state.safety.breaks)
         groups.note_formed(breaks, state, formed.members, at=at)  # as it will be once this group is formed
         restored = not formed.known and state.safety.known and bool(self._record.book.passes)
-        save = self._last_save() if formed.over else 0
+        save = self._checkpoints.due(last=True) if formed.over else 0
         ranks = tuple(holder.rank for holder in formed.members)
         for holder in list(self._arrived):
             member = holder in formed.members
@@ -169,7 +152,7 @@ class BspRendezvous:
                 saved=state.safety.known,
             )
         self._arrived.clear()
-        self._at_rest = False
+        self._migration.group_rests = False
 
 
 def _active(state: JobState) -> list[LeaseHolder]:

@@ -11,11 +11,11 @@ from springtide.master.servers.migration import SlotMigration
 from springtide.rpc.messages import messages
 
 
-def answer(doors: MasterContext, moving: SlotMigration, request: messages.EvictionNotice) -> messages.EvictionReply:
+def answer(context: MasterContext, moving: SlotMigration, request: messages.EvictionNotice) -> messages.EvictionReply:
     """Take note of it; whether it may go now."""
-    state = doors.record.state
-    empty = request.role.rank not in set(doors.record.owners) and moving.informed
+    state = context.record.state
+    empty = request.role.rank not in set(context.record.owners) and moving.informed
     event = events.EvictionNoticed(request.role, request.incarnation, request.why, empty=empty)
     if evictions.changes_anything(state, event):
-        doors.happen(event)
+        context.apply(event)
     return messages.EvictionReply(evictions.may_go(state, event))

@@ -8,7 +8,7 @@ import itertools
 import logging
 import math
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from statistics import median
 
@@ -19,8 +19,8 @@ from springtide.domain.data.streams import FAR
 from springtide.domain.spec.guard_rules import GuardRules
 from springtide.job.core import events
 from springtide.job.core.nodes import NodeState, RoleNode
+from springtide.master.core.context import MasterContext
 from springtide.master.core.progress import ProgressTally
-from springtide.master.core.record import JobRecord
 from springtide.master.servers.grant_release import GrantRelease
 from springtide.master.servers.migration import SlotMigration
 from springtide.planning.guards import growth, hot_servers, oom
@@ -71,10 +71,10 @@ class ServerHistory:
 
 
 class ServerGuards:
-    """One job's. `happen` is the desk's."""
+    """Watches the servers of one job and asks for changes."""
 
-    def __init__(self, record: JobRecord, rollout: SlotMigration, happen: Callable[[events.Event], None]) -> None:
-        self._record, self._rollout, self._happen = record, rollout, happen
+    def __init__(self, context: MasterContext, rollout: SlotMigration) -> None:
+        self._context, self._record, self._rollout = context, context.record, rollout
         self._seen: list[growth.RowCount] = []
         self._watched: dict[int, ServerHistory] = {}
         self._rest_until = 0.0
@@ -139,7 +139,7 @@ class ServerGuards:
         self._rest_until = now + REST_S
         self._watched.clear()
         try:
-            self._happen(event)
+            self._context.apply(event)
         except errors.BadInput as refused:
             log.info("not now: %s", refused)
             self.refused = (now, event, str(refused))

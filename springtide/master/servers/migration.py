@@ -13,7 +13,6 @@ import logging
 import os
 import threading
 from collections.abc import Iterable
-from typing import Protocol
 
 from springtide import errors
 from springtide.domain.core.roles import Role, RoleKind, SlotMove
@@ -41,36 +40,12 @@ def _step_back() -> None:
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
 
 
-class Waits(Protocol):
-    """A bsp group, whose slots move while its ranks wait (`master.servers.bsp_group`)."""
-
-    def wait_for(self, rollout: "SlotMigration") -> None:
-        """Let the group go on only when this one has no slots to move."""
-        ...
-
-    @property
-    def blocks(self) -> bool:
-        """Ranks may be in the middle of a step."""
-        ...
-
-    def acknowledged(self) -> None:
-        """A worker goes by another placement."""
-        ...
-
-
 class SlotMigration:
     """The master's part in a migration."""
 
-    def __init__(
-        self,
-        doors: MasterContext,
-        waits: Waits | None = None,
-        *,
-        term: int = 1,
-    ) -> None:
-        self._record, self._kept, self._tell, self._happen = doors.record, doors.kept, doors.tell, doors.happen
-        self._changed = doors.changed
-        self.calling = ServerRollCall(doors.record, term, doors.changed)
+    def __init__(self, context: MasterContext) -> None:
+        self._context, self._record, self._changed = context, context.record, context.changed
+        self.calling = ServerRollCall(context.record, context.term, context.changed)
         self._goal: dict[int, int] = {}
         """Slots that should be elsewhere, and where."""
         self._planned_for: tuple[int, ...] | None = None
@@ -91,9 +66,8 @@ class SlotMigration:
         self._leaving: frozenset[int] = frozenset()
         self._news = waiters.ChangeSignal()
         self._healing = False
-        self._waits = waits
-        if waits is not None:
-            waits.wait_for(self)
+        self.group_rests = False
+        """Whether all ranks of a bsp group wait between two steps (`master.servers.bsp_group` sets it)."""
 
     @property
     def moving(self) -> int:
@@ -130,6 +104,12 @@ class SlotMigration:
         """Look at the loads again, though no server has come or gone."""
         self._again = True
 
+    @property
+    def _blocked(self) -> bool:
+        """Whether ranks of a bsp group may be in the middle of a step: no slot leaves its server then."""
+        bsp = self._record.state.bsp
+        return bsp.in_step and bool(bsp.members) and not self.group_rests
+
     # ---- what servers and workers say ----
 
     def heard(self, role: Role, packed: bytes, holding: messages.SlotHoldings | None) -> None:
@@ -163,7 +143,7 @@ class SlotMigration:
             return
 
         def known() -> bool:
-            self._happen(events.RoleAlive(role, incarnation))  # it waits here, and can send no heartbeat
+            self._context.apply(events.RoleAlive(role, incarnation))  # it waits here, and can send no heartbeat
             return state.phase.over or state.fenced(role, incarnation) or self.calling.known()
 
         await self._changed.until(known)
@@ -178,7 +158,7 @@ class SlotMigration:
             self._take(tuple(slot for slot, owner in found.items() if owner == server), server)
         if lost := sum(owner == heir.rank for owner in found.values()):
             why = f"{lost} slots were on their way when a server was lost: no living server has them"
-            self._happen(events.DecisionMade(f"bring them back with {heir}", why))
+            self._context.apply(events.DecisionMade(f"bring them back with {heir}", why))
 
     def moved(self, role: Role, said: messages.SlotsMoved) -> None:
         """A server has given slots away. Of slots that are others' by the record somebody has said something newer."""
@@ -186,13 +166,13 @@ class SlotMigration:
         slots = tuple(slot for slot in said.slots if 0 <= slot < len(known) and known[slot] == role.rank)
         self._take(slots, said.server, said)
 
-    def worker_goes_by(self, rank: int, incarnation: int, epoch: int) -> None:
-        """A worker's heartbeat."""
+    def worker_goes_by(self, rank: int, incarnation: int, epoch: int) -> bool:
+        """Note the placement that a worker goes by; whether it is a newer one."""
         holder = LeaseHolder(rank, incarnation)
-        if epoch > self._epochs.get(holder, 0):
+        newer = epoch > self._epochs.get(holder, 0)
+        if newer:
             self._epochs[holder] = epoch
-            if self._waits is not None:
-                self._waits.acknowledged()
+        return newer
 
     # ---- what they are told ----
 
@@ -216,7 +196,7 @@ class SlotMigration:
         if placed is None or (placed.epoch == 1 and not moves and not called and not leave):
             return None
         parcels: dict[int, list[int]] = {}
-        held = self._record.state.healing or called or (self._waits is not None and self._waits.blocks)
+        held = self._record.state.healing or called or self._blocked
         for slot, target in () if held else self._goal.items():
             if self._record.owners[slot] == role.rank and self._record.addresses[target]:
                 parcels.setdefault(target, []).append(slot)
@@ -315,13 +295,13 @@ class SlotMigration:
             f"slots should lie on {names}; {going if leaving else ''}"
             f"a server was {worst:.0%} from its share of bytes or requests"
         )
-        self._happen(events.DecisionMade(f"move {len(self._goal)} of {len(owners)} slots", why))
+        self._context.apply(events.DecisionMade(f"move {len(self._goal)} of {len(owners)} slots", why))
 
     def _take(self, slots: tuple[int, ...], server: int, report: messages.SlotsMoved | None = None) -> int:
         """Record the new owner of slots. The event log gets every change of owner once, whoever reported it first:
         the source (with `report`), the target's heartbeat, or a roll call."""
         sources = collections.Counter(owner for slot in slots if (owner := self._record.owners[slot]) != server)
-        with self._kept(journal_entries.MovedEntry(slots, server)):
+        with self._context.journaled(journal_entries.MovedEntry(slots, server)):
             changed = self._record.moved(slots, server)
         for slot in slots:
             if self._goal.get(slot) == server:
@@ -329,7 +309,7 @@ class SlotMigration:
         self._moved += changed
         measured = report or messages.SlotsMoved(slots, server)
         for source, count in sorted(sources.items()):
-            self._tell(
+            self._context.log_event(
                 "moved",
                 slots=count,
                 source=f"server-{source}",
@@ -340,7 +320,7 @@ class SlotMigration:
                 left=self.moving,
             )
         if changed and not self._goal and self._moved:
-            self._happen(events.DecisionMade(f"{self._moved} slots have moved", "the goal is reached"))
+            self._context.apply(events.DecisionMade(f"{self._moved} slots have moved", "the goal is reached"))
             self._moved = 0
         return changed
 
@@ -355,4 +335,4 @@ class SlotMigration:
         for node in state.of_kind(RoleKind.SERVER):
             closed = self._closed.get(node.role.rank) == node.incarnation
             if node.state is NodeState.DRAINING and node.role.rank not in have and informed and closed:
-                self._happen(events.ServerEmptied(node.role))
+                self._context.apply(events.ServerEmptied(node.role))

@@ -6,8 +6,6 @@ Next: `server.recovery` on the server, `data.ledger.rollback` for the book.
 """
 
 import asyncio
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 
 import msgspec
 
@@ -19,30 +17,19 @@ from springtide.domain.core.roles import Placement, Role, RoleKind
 from springtide.domain.data.leases import Grant
 from springtide.domain.model.checkpoints import Lineage
 from springtide.job.core import events
+from springtide.master.checkpoint.schedule import CheckpointSchedule
 from springtide.master.core import journal_entries
-from springtide.master.core.record import JobRecord
+from springtide.master.core.context import MasterContext
 from springtide.rpc.messages import messages
 
 
 class ServerRecovery:
-    """The master's part in the next life of a server. `kept`, `tell` and `happen` are the desk's.
+    """Restores lost servers: which checkpoint, which slots, and the return of the ledger."""
 
-    `went_back` hears from which checkpoint slots were restored.
-    """
-
-    def __init__(
-        self,
-        record: JobRecord,
-        folder: str,
-        lineage: Lineage,
-        *,
-        kept: Callable[[journal_entries.AnyEntry | None], AbstractContextManager[None]],
-        tell: Callable[..., None],
-        happen: Callable[[events.Event], None],
-        went_back: Callable[[int], None],
-    ) -> None:
-        self._record, self._folder, self._lineage = record, folder, lineage
-        self._kept, self._tell, self._happen, self._went_back = kept, tell, happen, went_back
+    def __init__(self, context: MasterContext, checkpoints: CheckpointSchedule) -> None:
+        self._context, self._record, self._checkpoints = context, context.record, checkpoints
+        self._folder = str(checkpoints.saving.folder.absolute())
+        self._lineage = checkpoints.saving.lineage
 
     def to_bring_back(self, role: Role) -> messages.RestoreOrder | None:
         """The slots of a server and the newest checkpoint; none for a first life, or where nothing was trained yet.
@@ -67,26 +54,26 @@ class ServerRecovery:
         """A server can serve. If its slots come from a checkpoint, the book goes back to that in the same moment."""
         state = self._record.state
         if said.error:
-            return self._happen(events.MasterFailed(f"{role} could not be brought back: {said.error}"))
+            return self._context.apply(events.MasterFailed(f"{role} could not be brought back: {said.error}"))
         resumed = state.spec.checkpoints.resume_number
         if said.restored and not incarnation and said.restored != resumed:  # the ledger stays where it went on from
             only = f"{role} could only bring checkpoint {said.restored} back, and the job goes on from {resumed}"
             why = "; ".join((only, *said.unusable))
-            return self._happen(
+            return self._context.apply(
                 events.MasterFailed(f"{why}. Start it again with --resume: what cannot be read is left out")
             )
         try:
             manifest = await self._manifest_of(said) if said.restored and incarnation else None
             note = None if manifest is None else note_of(manifest)
         except errors.JobFailed as error:
-            return self._happen(events.MasterFailed(str(error)))
+            return self._context.apply(events.MasterFailed(str(error)))
         if state.fenced(role, incarnation):
             raise errors.Fenced(f"{role} of incarnation {incarnation} was given up meanwhile")
         new, again = state.node(role).address != said.address, 0
         if note is not None and new and state.bsp.in_step and state.safety.saved not in (None, said.restored):
-            self._went_back(said.restored)
+            self._checkpoints.went_back(said.restored)
             only = f"{role} could only bring checkpoint {said.restored} back"
-            return self._happen(events.GroupLost("; ".join((only, *said.unusable))))
+            return self._context.apply(events.GroupLost("; ".join((only, *said.unusable))))
         if note is not None and new and (state.spec.recovery == "exact" or state.bsp.in_step):
             assert manifest is not None
             entry = (
@@ -94,10 +81,10 @@ class ServerRecovery:
                 if state.bsp.in_step
                 else journal_entries.RestoreEntry(note)
             )
-            with self._kept(entry):
+            with self._context.journaled(entry):
                 again = self._record.restore(entry)
         if note is not None and new and state.safety.saved is not None:
-            self._went_back(said.restored)
+            self._checkpoints.went_back(said.restored)
         told: dict[str, object] = {}
         if said.restored:
             told = {"checkpoint": said.restored, "where": said.source, "samples_again": again}
@@ -105,8 +92,8 @@ class ServerRecovery:
             told["mirror"] = "; ".join(said.spared)
         if said.unusable:
             told["unusable"] = list(said.unusable)
-        self._tell("ready", role=str(role), address=said.address, incarnation=incarnation, **told)
-        self._happen(events.RoleReady(role, said.address, incarnation))
+        self._context.log_event("ready", role=str(role), address=said.address, incarnation=incarnation, **told)
+        self._context.apply(events.RoleReady(role, said.address, incarnation))
 
     async def _manifest_of(self, said: messages.ServerReady) -> Manifest:
         """The checkpoint that a server has read; it may be that it is gone by now.

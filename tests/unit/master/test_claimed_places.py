@@ -60,7 +60,7 @@ def test_a_run_that_goes_on_in_the_same_folder_keeps_the_checkpoint_until_it_has
     folder = tmp_path / "checkpoints"
 
     async def again(job):
-        assert reader.numbers(job.master.rounds.saving.place) == [1]
+        assert reader.numbers(job.master.parts.checkpoints.saving.place) == [1]
         await job.train(shards=1)
         job.tick()
         await job.save()
@@ -68,7 +68,7 @@ def test_a_run_that_goes_on_in_the_same_folder_keeps_the_checkpoint_until_it_has
         await job.train()
         job.tick(31)
         await job.save()
-        assert reader.numbers(job.master.rounds.saving.place) == [3, 2]
+        assert reader.numbers(job.master.parts.checkpoints.saving.place) == [3, 2]
 
     rules = CheckpointRules(every_s=30.0, resume=str(folder), resume_number=1, resume_run=stores.RUN, numbers_after=1)
     with_job(again, tmp_path, rules=rules, claim=OTHER)
@@ -89,7 +89,7 @@ def test_one_that_was_taken_over_publishes_nothing_removes_nothing_of_the_other_
         assert "was taken over by run run2" in job.told()[-1]["why"]
         assert {name: content for name, content in contents(job.folder).items() if ".run1." not in name} == theirs
         assert not list(job.folder.glob("*-000002.run1.*")), "what it wrote itself does not fill the disk"
-        job.master.rounds.saving.go_back(1)
+        job.master.parts.checkpoints.saving.go_back(1)
         assert reader.read(str(job.folder), 2).run == "run2"
 
     with_job(test, tmp_path)

@@ -13,9 +13,9 @@ from springtide.domain.core.roles import Role, RoleExit, RoleKind, RoleUsage
 from springtide.domain.data.leases import Progress, ReadFailure
 from springtide.domain.data.samples import DatasetCard
 from springtide.domain.spec.job_spec import JobPhase, JobSpec
-from springtide.master import dispatcher
 from springtide.master.core.record import JobRecord
 from springtide.master.data import leases
+from springtide.master.main import build_service
 from springtide.rpc.messages import messages
 from springtide.rpc.transport.listener import Peer
 from springtide.telemetry.events import EventLog
@@ -39,7 +39,7 @@ def with_desk(test, tmp_path, path=None, **spec):
         story = EventLog(path or tmp_path / "events.jsonl")
         try:
             clock = Clock()
-            await test(dispatcher.MasterService(JobRecord(JobSpec(name="job", **spec)), story, clock), clock)
+            await test(build_service(JobRecord(JobSpec(name="job", **spec)), story, clock), clock)
         finally:
             with contextlib.suppress(errors.DiskFull):
                 story.close()
@@ -92,7 +92,7 @@ def test_what_was_trained_while_no_master_was_there_makes_no_leap_of_the_rate(tm
         await master.handle(peers["worker-0"], messages.Heartbeat(None, (Progress(grant.shard, 0, 100, grant.end),)))
         clock.now = 13.5
         with contextlib.closing(EventLog(tmp_path / "events.jsonl")) as story:
-            successor = dispatcher.MasterService(master.record, story, clock, term=2)
+            successor = build_service(master.record, story, clock, term=2)
             successor.take_over()
             await successor.handle(peers["worker-0"], messages.JoinWorker(0, 2, 0))
             for clock.now, trained in ((13.6, 400), (14.0, 500)):
@@ -170,13 +170,13 @@ def test_data_that_nobody_can_read_at_all_fails_the_job_at_once(tmp_path):
 def test_draining_reaches_async_workers_by_heartbeat_and_bsp_ranks_by_lease(tmp_path):
     async def test(master, clock):
         peers = await everyone(master, workers=2)
-        card = dataclasses.replace(CARD, in_step=master.spec.sync == "bsp")
+        card = dataclasses.replace(CARD, in_step=master.state.spec.sync == "bsp")
         await master.handle(peers["worker-0"], messages.LeaseRequest(card))
         await master.handle(peers["agent"], messages.StopRequest("Ctrl-C"))
         pulse = await master.handle(peers["worker-0"], messages.Heartbeat())
-        assert pulse.drain is (master.spec.sync == "async")
+        assert pulse.drain is (master.state.spec.sync == "async")
         behind = await master.handle(peers["worker-1"], messages.LeaseRequest(card, ()))
-        if master.spec.sync == "bsp":
+        if master.state.spec.sync == "bsp":
             assert behind.grants[0].shard == 0  # the other rank has begun it
             rest = await master.handle(peers["worker-1"], messages.LeaseRequest(card, (DONE,)))
             assert rest == messages.DataEnd(stop=True)

@@ -13,7 +13,7 @@ from springtide.domain.spec.job_spec import JobPhase, JobSpec
 from springtide.master import dispatcher
 from springtide.master.core import journal as journals
 from springtide.master.core.record import JobRecord
-from springtide.master.dispatcher import MasterService
+from springtide.master.main import build_service
 from springtide.rpc.messages import messages
 from springtide.rpc.transport.listener import Peer
 from springtide.server import restore
@@ -97,7 +97,7 @@ def with_journal(test, tmp_path, monkeypatch, **spec):
         with contextlib.closing(EventLog(tmp_path / "events.jsonl")) as story:
             journal = journals.Journal(tmp_path / "journal.db", term=1, now=0.0, patience_s=record.state.spec.disk_s)
             try:
-                await test(MasterService(record, story, clock, journal), clock)
+                await test(build_service(record, story, clock, journal), clock)
             finally:
                 journal.close()
 

@@ -12,9 +12,9 @@ from springtide.checkpoint.format import reader
 from springtide.checkpoint.format.manifest import encode
 from springtide.checkpoint.format.storage import place_of
 from springtide.domain.model.checkpoints import CheckpointRules
-from springtide.master import dispatcher
 from springtide.master.checkpoint.file_directory import cost_of_a_host
 from springtide.master.checkpoint.round import CheckpointStore
+from springtide.master.main import build_service
 from springtide.rpc.messages import messages
 from springtide.server import checkpoints, upload
 from springtide.telemetry.events import EventLog
@@ -53,7 +53,7 @@ async def copy(job, *ranks, break_off=""):
             messages.CopyReport(order.id, error=break_off) if break_off else upload.send(job.servers[rank].disk, order)
         )
         await job.ask(f"server-{rank}", said)
-    await asyncio.wait_for(job.master.rounds.uploading._task, 30)
+    await asyncio.wait_for(job.master.parts.checkpoints.uploading._task, 30)
 
 
 async def all_trained(job, tmp_path):
@@ -81,12 +81,12 @@ def test_the_first_one_is_copied_at_once_by_the_servers_and_published_by_the_mas
         await job.train()
         job.tick()
         await save(job)
-        assert job.outcomes == [(1, "complete")] and job.master.rounds.saving.unsure
+        assert job.outcomes == [(1, "complete")] and job.master.parts.checkpoints.saving.unsure
         assert not reader.numbers(place_of(f"file://{tmp_path}/copy")), "half a copy is never seen"
         await copy(job)
         found = reader.latest(f"file://{tmp_path}/copy").manifest
         assert found.number == 1 and not found.apart and len(found.files) == 2
-        assert story(job, "uploaded")[0]["files"] == 2 and not job.master.rounds.saving.unsure
+        assert story(job, "uploaded")[0]["files"] == 2 and not job.master.parts.checkpoints.saving.unsure
         assert job.master.status().uploaded == 1
 
     with_job(test, tmp_path, rules=stored(tmp_path))
@@ -95,7 +95,7 @@ def test_the_first_one_is_copied_at_once_by_the_servers_and_published_by_the_mas
 def test_ends_are_told_only_when_it_is_in_storage(tmp_path):
     async def test(job):
         await all_trained(job, tmp_path)
-        book, rounds = job.master.record.book, job.master.rounds
+        book, rounds = job.master.record.book, job.master.parts.checkpoints
         assert book.waits_to_end
         job.tick(1)
         assert rounds.saving.round is None, "it has only to be copied"
@@ -134,11 +134,11 @@ def test_a_server_that_is_lost_while_it_copies_fails_that_copy_and_says_which_fi
 def successor(job):
     """The checkpoints of a master that takes over."""
     with contextlib.closing(EventLog(job.folder.parent / "events.jsonl")) as log:
-        made = dispatcher.MasterService(
+        made = build_service(
             job.master.record, log, job.clock, term=2, saving=CheckpointStore(RULES, job.folder, stores.CLAIM, term=2)
         )
         made.take_over()
-        return made.rounds
+        return made.parts.checkpoints
 
 
 def test_a_master_that_takes_over_gives_no_number_twice_and_waits_for_servers_to_speak(tmp_path):
@@ -149,7 +149,7 @@ def test_a_master_that_takes_over_gives_no_number_twice_and_waits_for_servers_to
         await save(job)
         job.tick(31)
         with contextlib.closing(EventLog(tmp_path / "events.jsonl")) as log:
-            successor = dispatcher.MasterService(
+            successor = build_service(
                 job.master.record,
                 log,
                 job.clock,
@@ -157,12 +157,12 @@ def test_a_master_that_takes_over_gives_no_number_twice_and_waits_for_servers_to
                 saving=CheckpointStore(RULES, job.folder, stores.CLAIM, term=2),
             )
             successor.take_over()
-            assert successor.rounds.saving.last.number == 1, "though it sees none of its files"
+            assert successor.parts.checkpoints.saving.last.number == 1, "though it sees none of its files"
             job.master = successor
             asking = [asyncio.create_task(speak(job, 0, number=5))]
             await asyncio.sleep(0)
             job.tick()
-            assert successor.rounds.saving.round is None
+            assert successor.parts.checkpoints.saving.round is None
             asking.append(asyncio.create_task(speak(job, 1)))
             await asyncio.sleep(0)
             job.tick()
@@ -179,8 +179,8 @@ def test_a_master_that_takes_over_withdraws_what_began_before_the_ledger_went_ba
         await job.train()
         job.tick()
         await job.save()
-        place, record = job.master.rounds.saving.place, job.master.record
-        late = msgspec.structs.replace(job.master.rounds.saving.last, number=2, era=record.book.era)
+        place, record = job.master.parts.checkpoints.saving.place, job.master.record
+        late = msgspec.structs.replace(job.master.parts.checkpoints.saving.last, number=2, era=record.book.era)
         place.write(late.name, encode(late))
         assert successor(job).saving.last.number == 2, "it was complete, and nobody could note it any more"
         place.write(late.name, encode(msgspec.structs.replace(late, number=2, era=record.book.era + 1)))

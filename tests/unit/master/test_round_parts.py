@@ -80,9 +80,9 @@ def test_a_server_that_leaves_as_planned_while_a_checkpoint_is_written_does_not_
         job.tick()
         await job.order(0)
         await job.ask("server-0", job.servers[0].saver.save(messages.SaveOrder(1, 1)))
-        job.master._happen(events.ServersScaled(1, "test"))
+        job.master.context.apply(events.ServersScaled(1, "test"))
         await give(job, range(32, 64), 1, 0)
-        job.master._happen(events.ServerEmptied(Role(RoleKind.SERVER, 1)))
+        job.master.context.apply(events.ServerEmptied(Role(RoleKind.SERVER, 1)))
         job.tick()
         assert job.outcomes == []
         await job.save(0)

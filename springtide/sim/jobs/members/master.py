@@ -19,7 +19,7 @@ from springtide.master.checkpoint.round import CheckpointStore
 from springtide.master.core.journal import Journal, Superseded
 from springtide.master.core.record import JobRecord
 from springtide.master.dispatcher import MasterService
-from springtide.master.main import rebuild
+from springtide.master.main import build_service, rebuild
 from springtide.rpc.messages import messages
 from springtide.rpc.transport.listener import Peer
 from springtide.telemetry.events import EventLog
@@ -127,13 +127,13 @@ class Masters:
         advised = None
         if self._adviser is not None:
             advised = AdviserSetup(adviser=self._adviser, name=self.spec.name, wall=self._loop.time)
-        self.desk = MasterService(
+        self.desk = build_service(
             record, self.story, self.clock, journal, self.term, saving, advised, away_s=self.spec.heartbeat_s
         )
         if snapshot or kept:
             self.desk.take_over()
         else:
-            self.desk.rounds.resume()
+            self.desk.parts.checkpoints.resume()
         self._ticking = self._loop.create_task(self._tick(self.desk, journal))
         self._listens.set()
 

@@ -26,7 +26,7 @@ def doors(spec):
         happened.append(event)
         record.happen(event, 1.0)
 
-    return SimpleNamespace(record=record, happen=happen, happened=happened)
+    return SimpleNamespace(record=record, apply=happen, happened=happened)
 
 
 def test_a_job_comes_into_its_new_bounds_and_plans_within_them():

@@ -18,7 +18,7 @@ from springtide.domain.spec.planning_config import PlanningConfig
 from springtide.job.core import events
 from springtide.master.autoscale.loop import AdviserSetup
 from springtide.master.core.record import JobRecord
-from springtide.master.dispatcher import MasterService
+from springtide.master.main import build_service
 from springtide.rpc.messages import messages
 from springtide.telemetry import events as stories
 from springtide.telemetry.events import EventLog
@@ -73,13 +73,13 @@ class World:
     async def begin(self):
         self.story = EventLog(self.path)
         advised = AdviserSetup(adviser=self.adviser, name="job-2", wall=lambda: 1e9 + self.clock.now)
-        self.desk = MasterService(self.record, self.story, self.clock, advised=advised)
+        self.desk = build_service(self.record, self.story, self.clock, advised=advised)
         self.peers = await everyone(self.desk)
         await self.desk.handle(self.peers["worker-0"], messages.LeaseRequest(CARD))
         return self
 
     async def end(self):
-        await self.desk.autoscale.close()
+        await self.desk.parts.autoscaler.close()
         self.story.close()
 
     async def arrive(self):
@@ -100,7 +100,7 @@ class World:
                 if node.state == "joined":
                     usage.append(RoleUsage(role=node.role, cpu_s=0.3 * self.clock.now, memory=1 << 20))
                     if node.role.kind is RoleKind.SERVER:
-                        self.desk._happen(events.RoleAlive(node.role))  # its heartbeats are held, in real time
+                        self.desk.context.apply(events.RoleAlive(node.role))  # its heartbeats are held, in real time
                         continue
                     done = self.steps[str(node.role)] = self.steps.get(str(node.role), 0) + pace
                     took = done / pace
@@ -113,7 +113,7 @@ class World:
 
     async def answered(self):
         """Until the question under way is answered; it passes through a thread."""
-        await waiting.soon(lambda: self.desk.autoscale._asking is None, "the adviser's answer", every_s=0.001)
+        await waiting.soon(lambda: self.desk.parts.autoscaler._asking is None, "the adviser's answer", every_s=0.001)
 
     def told(self, kind="plan"):
         return [event for event in stories.read(self.path) if event["event"] == kind]
@@ -253,7 +253,7 @@ def test_nothing_is_asked_or_changed_while_the_job_heals(tmp_path):
         await world.train(3)
         asked = len(world.adviser.seen)
         lost = RoleExit(role=Role(RoleKind.WORKER, 0), pid=2, signal="SIGKILL")
-        world.desk._happen(events.RoleExited(lost))
+        world.desk.context.apply(events.RoleExited(lost))
         for _ in range(5):
             world.clock.now += 1.0
             world.desk.tick()
@@ -267,7 +267,9 @@ def test_nothing_is_asked_or_changed_while_the_job_heals(tmp_path):
 def test_advice_that_comes_while_the_job_heals_is_not_followed(tmp_path):
     async def test(world):
         async def late(view, epoch):
-            world.desk._happen(events.RoleExited(RoleExit(role=Role(RoleKind.WORKER, 0), pid=2, signal="SIGKILL")))
+            world.desk.context.apply(
+                events.RoleExited(RoleExit(role=Role(RoleKind.WORKER, 0), pid=2, signal="SIGKILL"))
+            )
             return plan_once()(view, epoch)
 
         world.adviser.answer = lambda view, epoch: late(view, epoch) if view.profiles else plan_once()(view, epoch)
@@ -330,7 +332,7 @@ def test_a_job_that_is_over_is_remembered_with_what_it_ended_with(tmp_path):
             await world.desk.handle(world.peers[f"worker-{rank}"], messages.FinishRequest())
         world.desk.tick()
         assert world.desk.state.phase is JobPhase.FINISHED
-        await world.desk.autoscale.close()
+        await world.desk.parts.autoscaler.close()
         (past,) = world.adviser.past
         assert (past.initial, past.shape, past.finished, past.user) == (SMALL, LARGER, True, "ada")
         assert past.ended_at > 1e9 and past.throughput and past.features["batch"] == 10.0
@@ -345,7 +347,7 @@ def test_a_job_that_ended_as_a_sample_is_no_example_for_others(tmp_path):
         await world.desk.handle(world.peers["worker-0"], messages.FinishRequest())
         world.desk.tick()
         assert world.desk.state.phase is JobPhase.FINISHED
-        await world.desk.autoscale.close()
+        await world.desk.parts.autoscaler.close()
         assert world.adviser.past == [] and world.adviser.seen == []
 
     with_world(test, tmp_path)
@@ -371,14 +373,14 @@ def test_the_brain_hears_of_data_workers_and_what_it_gives_them_holds_until_it_i
         return Advice(epoch=epoch, why="all is well", data_cores=given[0])
 
     async def test(world):
-        world.desk.autoscale.fed = fed
+        world.desk.parts.autoscaler.fed = fed
         await world.train(12)
-        assert world.adviser.seen[-1].fed == fed and world.desk.autoscale.data_cores == 2.5
+        assert world.adviser.seen[-1].fed == fed and world.desk.parts.autoscaler.data_cores == 2.5
         given[0] = float("nan")
         await world.train(6)
-        assert world.desk.autoscale.data_cores == 2.5 and "nan" in world.told()[-1]["why"]
+        assert world.desk.parts.autoscaler.data_cores == 2.5 and "nan" in world.told()[-1]["why"]
         given[0] = None
         await world.train(6)
-        assert world.desk.autoscale.data_cores is None
+        assert world.desk.parts.autoscaler.data_cores is None
 
     with_world(test, tmp_path, answer, feeding=FeedRules(workers=None, every_s=1e6))

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from dataclasses import replace
+from types import SimpleNamespace
 
 import msgspec
 import numpy as np
@@ -20,7 +21,6 @@ from springtide.master.autoscale.forecast import TrafficForecast
 from springtide.master.autoscale.online_loop import OnlineAutoscaler
 from springtide.master.autoscale.stream_stats import StreamStats
 from springtide.master.core import waiters
-from springtide.master.core.context import MasterContext
 from springtide.master.core.record import JobRecord
 from springtide.planning.online.forecast.traffic import RateForecast
 from springtide.planning.online.scaling import decision
@@ -58,12 +58,13 @@ class World:
         self.answer = lambda view: Scaling(workers=view.workers, why="all is well")
         self.record = record or JobRecord(JobSpec(name="clicks", workers=workers, online=job, **spec))
         self.happen = lambda event: self.record.happen(event, self.now)
-        doors = MasterContext(
+        doors = SimpleNamespace(
             record=self.record,
             changed=waiters.ChangeSignal(),
-            happen=self.happen,
-            kept=lambda entry: contextlib.nullcontext(),
-            tell=lambda kind, **fields: self.told.append((kind, fields)),
+            apply=self.happen,
+            clock=lambda: self.now,
+            journaled=lambda entry: contextlib.nullcontext(),
+            log_event=lambda kind, **fields: self.told.append((kind, fields)),
         )
         self.forecasts = Says()
         foresight = TrafficForecast(job, self.forecasts, self.files, wall=WALL + at, at=at)

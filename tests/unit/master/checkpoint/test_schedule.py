@@ -20,6 +20,7 @@ from springtide.embedding.placement.placement import even
 from springtide.master import dispatcher
 from springtide.master.checkpoint.round import CheckpointStore
 from springtide.master.core.record import JobRecord
+from springtide.master.main import build_service
 from springtide.rpc.messages import messages
 from springtide.server import checkpoints, restore
 from springtide.telemetry.events import EventLog
@@ -68,8 +69,8 @@ class Job:
         await self.published()
 
     async def published(self):
-        while self.master.rounds._tasks:
-            await asyncio.gather(*self.master.rounds._tasks)
+        while self.master.parts.checkpoints._tasks:
+            await asyncio.gather(*self.master.parts.checkpoints._tasks)
 
     async def train(self, *, shards=1):
         """The worker trains some shards."""
@@ -102,10 +103,8 @@ def with_job(test, tmp_path, *, servers=2, rules=RULES, claim=stores.CLAIM, **sp
         try:
             made = JobSpec(name="job", servers=servers, slots=stores.SLOTS, seed=5, checkpoints=rules, **spec)
             folder = tmp_path / "checkpoints"
-            master = dispatcher.MasterService(
-                JobRecord(made), story, clock, saving=CheckpointStore(rules, folder, claim)
-            )
-            master.rounds.resume()
+            master = build_service(JobRecord(made), story, clock, saving=CheckpointStore(rules, folder, claim))
+            master.parts.checkpoints.resume()
             await test(Job(master, clock, await everyone(master, servers=servers), folder, servers))
         finally:
             story.close()
@@ -116,7 +115,7 @@ def with_job(test, tmp_path, *, servers=2, rules=RULES, claim=stores.CLAIM, **sp
 def test_the_first_one_begins_with_training_and_is_complete_when_all_servers_have_written(tmp_path):
     async def test(job):
         job.tick()
-        assert job.master.rounds.saving.round is None, "nothing is trained yet"
+        assert job.master.parts.checkpoints.saving.round is None, "nothing is trained yet"
         await job.train()
         job.tick()
         await job.save(0)
@@ -136,7 +135,7 @@ def test_the_next_begins_after_the_interval_and_is_incremental(tmp_path):
         job.tick()
         await job.save()
         job.tick(29)
-        assert job.master.rounds.saving.round is None
+        assert job.master.parts.checkpoints.saving.round is None
         job.tick(2)
         assert (await job.order(0)).base == 1
         job.asked[0] = (1, 1)
@@ -304,7 +303,7 @@ def test_the_last_one_is_copied_to_the_url_before_the_job_ends(tmp_path):
         await job.ask("agent", messages.StopRequest("stopped by Ctrl-C"))
         await job.ask("worker-0", messages.FinishRequest())
         assert job.master.state.phase is JobPhase.DRAINING
-        await job.master.rounds.uploading._task
+        await job.master.parts.checkpoints.uploading._task
         assert job.master.state.phase is JobPhase.STOPPED
         assert job.master.status().uploaded == 1
         assert reader.latest(url).manifest.samples == 10
@@ -319,9 +318,9 @@ def test_copies_are_made_now_and_then_and_a_failure_is_told(tmp_path):
         await job.train()
         job.tick()
         await job.save()
-        assert job.master.rounds.uploading._task is None
+        assert job.master.parts.checkpoints.uploading._task is None
         job.tick(101)
-        await job.master.rounds.uploading._task
+        await job.master.parts.checkpoints.uploading._task
         assert "could not be copied" in job.master.status().checkpoint_trouble
         assert job.master.state.phase is JobPhase.RUNNING
 
@@ -345,10 +344,10 @@ def test_objects_of_workers_are_in_the_manifest_and_their_last_states_too(tmp_pa
         other = EventLog(tmp_path / "other.jsonl")
         try:
             spec = JobSpec(name="job", workers=3, slots=stores.SLOTS, seed=5, checkpoints=resumed)
-            successor = dispatcher.MasterService(
+            successor = build_service(
                 JobRecord(spec), other, job.clock, saving=CheckpointStore(resumed, tmp_path / "other", OTHER)
             )
-            successor.rounds.resume()
+            successor.parts.checkpoints.resume()
             assert successor.record.objects_for(0) == successor.record.objects_for(2) == {"schedule": b"late"}
             before = reader.latest(str(job.folder)).manifest.samples
             assert successor.status().samples_before == JobRecord.from_bytes(successor.record.to_bytes()).samples_before
@@ -365,7 +364,7 @@ def test_only_the_last_few_are_kept(tmp_path):
             await job.train()
             job.tick(31)
             await job.save()
-        assert reader.numbers(job.master.rounds.saving._place) == [4, 3]
+        assert reader.numbers(job.master.parts.checkpoints.saving._place) == [4, 3]
 
     with_job(test, tmp_path)
 
@@ -379,11 +378,11 @@ def test_a_master_that_takes_over_goes_on_with_what_is_complete(tmp_path):
         await job.order(0)
         (job.folder / "server-0.0-000002.run1.part").write_bytes(b"")
         story = EventLog(tmp_path / "events.jsonl")
-        successor = dispatcher.MasterService(
+        successor = build_service(
             job.master.record, story, job.clock, term=2, saving=CheckpointStore(RULES, job.folder, stores.CLAIM, term=2)
         )
         successor.take_over()
-        assert successor.rounds.saving.last.number == 1
+        assert successor.parts.checkpoints.saving.last.number == 1
         assert job.outcomes[-1] == (2, "abandoned")
         job.master = successor
         job.tick()
@@ -441,9 +440,7 @@ def test_servers_bring_their_slots_back_before_they_are_ready(tmp_path):
         rules = CheckpointRules(every_s=30, resume="/somewhere", resume_number=7, resume_run=stores.RUN)
         spec = JobSpec(name="job", servers=2, slots=64, checkpoints=rules)
         story = EventLog(tmp_path / "events.jsonl")
-        master = dispatcher.MasterService(
-            JobRecord(spec), story, Clock(), saving=CheckpointStore(rules, tmp_path / "new", OTHER)
-        )
+        master = build_service(JobRecord(spec), story, Clock(), saving=CheckpointStore(rules, tmp_path / "new", OTHER))
         welcome = await master.handle(dispatcher.Peer(address="s"), messages.JoinServer(1, 3))
         assert welcome.restore == messages.RestoreOrder(
             "/somewhere", 7, tuple(range(32, 64)), Lineage("run2", "run1", 7)

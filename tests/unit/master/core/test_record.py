@@ -15,9 +15,10 @@ from springtide.domain.data.leases import LeaseHolder, Progress, ReadFailure
 from springtide.domain.data.samples import DatasetCard
 from springtide.domain.spec.job_spec import JobPhase, JobSpec
 from springtide.job.core import events
-from springtide.master import dispatcher, main
+from springtide.master import main
 from springtide.master.core.journal import Journal
 from springtide.master.core.record import DONE, JobRecord
+from springtide.master.main import build_service
 from springtide.master.servers import recovery
 from springtide.rpc.messages import messages
 from springtide.rpc.transport.listener import Peer
@@ -64,7 +65,7 @@ class Members:
             return
         if self.chance.random() < 0.03:
             self.notes[len(self.notes) + 1] = self.master.record.book.note()
-            self.master._happen(events.CheckpointSaved(len(self.notes)))
+            self.master.context.apply(events.CheckpointSaved(len(self.notes)))
         if self.notes and self.chance.random() < 0.03:
             await self.lose_server()
         each = self.chance.choice(wanted)
@@ -160,7 +161,7 @@ def test_the_journal_gives_the_record_back(tmp_path, seed, snapshots, monkeypatc
         for history in range(15):
             clock, path = Clock(), tmp_path / f"{history}.db"
             journal = Journal(path, term=1, now=0.0)
-            master = dispatcher.MasterService(JobRecord(SPEC), story, clock, journal)
+            master = build_service(JobRecord(SPEC), story, clock, journal)
             members = Members(master, clock, seed + history)
             monkeypatch.setattr(recovery, "read_manifest", members.read_manifest)
             await members.begin()
@@ -226,7 +227,7 @@ def test_a_master_that_was_superseded_says_nothing_more(tmp_path):
         master = main.open_desk(SPEC, story, old)
         new = Journal(tmp_path / "journal.db", term=2, now=0.0)
         asked = asyncio.create_task(master.handle(Peer(address="server-0"), messages.JoinServer(0, 7)))
-        await asyncio.wait_for(master.over.wait(), 10)
+        await asyncio.wait_for(master.context.over.wait(), 10)
         assert not asked.done()
         asked.cancel()
         await asyncio.gather(asked, return_exceptions=True)

@@ -12,12 +12,11 @@ from springtide.domain.core.roles import Role, RoleExit, RoleKind, RoleUsage
 from springtide.domain.data.data_workers import BatchName, FeedRules, FeedState, LeftOut
 from springtide.domain.spec.job_spec import JobSpec
 from springtide.job.scaling import data_workers
-from springtide.master import dispatcher
 from springtide.master import status as standing
 from springtide.master.core.journal import Journal
 from springtide.master.core.progress import ProgressTally
 from springtide.master.core.record import JobRecord
-from springtide.master.main import rebuild
+from springtide.master.main import build_service, rebuild
 from springtide.rpc.messages import messages
 from springtide.rpc.messages.data_workers import PACKAGE_KEY, Package
 from springtide.rpc.transport.listener import Peer
@@ -219,20 +218,20 @@ def test_no_data_worker_is_late_while_trainers_find_out_what_it_is_to_run(tmp_pa
 def test_data_workers_stay_below_what_a_brain_gives_them_and_it_is_told_of_them(tmp_path):
     async def test(master, clock):
         peers = await training(master, clock)
-        master.autoscale.data_cores = 0.0
+        master.parts.autoscaler.data_cores = 0.0
         await train(master, clock, peers, 13, read_share=0.6)
         assert await wanted(master, peers) == [] and "no cores are free (0)" in master.status().data_workers_why
-        assert master.autoscale.fed is None
-        master.autoscale.data_cores = 2.0
+        assert master.parts.autoscaler.fed is None
+        master.parts.autoscaler.data_cores = 2.0
         await train(master, clock, peers, 10, read_share=0.6)
         assert await wanted(master, peers) == ["data-worker-0"]
-        told = master.autoscale.fed
+        told = master.parts.autoscaler.fed
         assert (told.trainers, told.least) == (1, 1.0) and told.capable > told.speed > 0
         await train(master, clock, peers, 10, read_share=0.3)
-        assert master.autoscale.fed is told, "cores of one that does not feed yet say nothing of what they bring"
+        assert master.parts.autoscaler.fed is told, "cores of one that does not feed yet say nothing of what they bring"
         await master.handle(peers["worker-0"], messages.ScaleRequest(data_workers=3))
         master.tick()
-        assert master.autoscale.fed is None, "what the user has fixed is nobody's to share out"
+        assert master.parts.autoscaler.fed is None, "what the user has fixed is nobody's to share out"
 
     with_desk(test, tmp_path, feeding=AUTO, silence_s=1e9)
 
@@ -265,7 +264,7 @@ def test_a_master_that_takes_over_goes_on_with_the_tuning(tmp_path):
     async def first():
         clock, story = Clock(), EventLog(tmp_path / "events.jsonl")
         journal = Journal(tmp_path / "journal.db", term=1, now=0.0)
-        master = dispatcher.MasterService(JobRecord(spec), story, clock, journal)
+        master = build_service(JobRecord(spec), story, clock, journal)
         peers = await training(master, clock)
         await train(master, clock, peers, 13, read_share=0.6)
         await come(master)

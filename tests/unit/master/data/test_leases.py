@@ -13,6 +13,7 @@ from springtide.master.autoscale.online_loop import OnlineAutoscaler
 from springtide.master.core import journal_entries
 from springtide.master.core.record import JobRecord
 from springtide.master.data import leases, partitions
+from springtide.master.main import build_service
 from springtide.rpc.messages import messages
 from tests.unit.master.test_dispatcher import Clock, everyone, with_desk
 
@@ -45,7 +46,7 @@ def test_what_was_handed_out_cut_and_given_to_others_is_the_same_for_a_master_th
 
     async def run():
         story = dispatcher.EventLog(tmp_path / "events.jsonl")
-        master = dispatcher.MasterService(JobRecord(JobSpec(name="job", workers=1)), story, Clock(), journal)
+        master = build_service(JobRecord(JobSpec(name="job", workers=1)), story, Clock(), journal)
         worker = (await everyone(master))["worker-0"]
         leased = await master.handle(worker, ask())
         assert leased.grants == tuple(Grant(number, 0, number, 0, FAR) for number in range(4))

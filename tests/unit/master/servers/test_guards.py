@@ -1,6 +1,7 @@
 """The master's guards, given servers' reports: what is taken for a slow machine, and what is not yet."""
 
 import asyncio
+from types import SimpleNamespace
 
 import pytest
 
@@ -22,7 +23,9 @@ class Watch:
         self.job, self.tally, self.happened, self.now = Job(folder), ProgressTally(), [], 0.0
         self.sums = {0: [0.0, 0.0], 1: [0.0, 0.0]}
         asyncio.run(self.job.begin())
-        self.guards = ServerGuards(self.job.desk.record, self.job.desk._rollout, self.happened.append)
+        self.guards = ServerGuards(
+            SimpleNamespace(record=self.job.desk.record, apply=self.happened.append), self.job.desk.parts.migration
+        )
         self.job.story.close()
 
     def second(self, *ns_a_key):
@@ -115,7 +118,7 @@ def test_a_quarter_of_a_quota_takes_four_periods_to_be_sure_of(watch):
 
 def test_memory_of_a_bsp_group_is_looked_after_too(watch, monkeypatch):
     watch.job.desk.record.state.bsp.in_step = True
-    monkeypatch.setattr(watch.job.desk._rollout, "bytes_on", lambda rank: 80e6)
+    monkeypatch.setattr(watch.job.desk.parts.migration, "bytes_on", lambda rank: 80e6)
     grown = MemberReport(counters={"rows": 1e6, "table_bytes": 90e6})
     watch.tally.reports = {Role(RoleKind.SERVER, rank): grown for rank in (0, 1)}
     roles = [Role(RoleKind.SERVER, rank) for rank in (0, 1)]

@@ -38,7 +38,7 @@ def test_a_goal_is_told_with_the_heartbeat_that_waits(tmp_path):
     async def work():
         waiting = asyncio.create_task(job.ask("server-1", messages.Heartbeat()))
         await asyncio.sleep(0)
-        job.desk._happen(events.ServerReplaced(1, "its machine is very slow", at_once=True))
+        job.desk.context.apply(events.ServerReplaced(1, "its machine is very slow", at_once=True))
         job.desk.tick()
         async with asyncio.timeout(30.0):
             goal = (await waiting).goal
@@ -90,7 +90,7 @@ def test_slots_that_reach_a_server_after_it_was_told_to_leave_are_moved_on(tmp_p
         return goal.parcels
 
     async def work():
-        job.desk._happen(events.ServersScaled(1, "asked by a test"))
+        job.desk.context.apply(events.ServersScaled(1, "asked by a test"))
         job.desk.tick()
         (parcel,) = await goal_of("server-1")
         await job.ask("server-0", messages.SlotsMoved((3, 4), 1))  # under way when it was told to leave, told late
@@ -108,12 +108,12 @@ def test_a_server_leaves_only_when_it_has_said_that_it_takes_no_more_slots(tmp_p
 
     async def heard(**holding):
         pulse = await job.ask("server-1", messages.Heartbeat(holding=messages.SlotHoldings(0, **holding)))
-        job.desk._rollout.worker_goes_by(0, 0, job.desk.record.epoch)
+        job.desk.parts.migration.worker_goes_by(0, 0, job.desk.record.epoch)
         job.desk.tick()
         return pulse.goal
 
     async def work():
-        job.desk._happen(events.ServersScaled(1, "asked by a test"))
+        job.desk.context.apply(events.ServersScaled(1, "asked by a test"))
         job.desk.tick()
         await job.ask("server-1", messages.SlotsMoved(job.desk.record.placement.slots_of(1), 0))
         goal = await heard()
@@ -130,7 +130,7 @@ def test_a_server_that_its_host_takes_away_is_free_only_when_it_takes_no_more_sl
 
     async def free(**holding):
         pulse = await job.ask("server-1", messages.Heartbeat(holding=messages.SlotHoldings(0, **holding)))
-        job.desk._rollout.worker_goes_by(0, 0, job.desk.record.epoch)
+        job.desk.parts.migration.worker_goes_by(0, 0, job.desk.record.epoch)
         job.desk.tick()
         farewell = await job.ask("server-1", messages.EvictionNotice(leaver, 0, "its pod is being evicted"))
         job.desk.tick()
@@ -151,10 +151,10 @@ def test_nothing_more_goes_to_a_server_that_is_to_leave(tmp_path):
     job = Job(tmp_path, heartbeat_s=0.01)
 
     async def work():
-        rollout = job.desk._rollout
+        rollout = job.desk.parts.migration
         rollout._goal, rollout.calling.moves = {0: 1}, True  # as if server-1 were to have more
         assert [parcel.slots for parcel in rollout.goal_for(Role(RoleKind.SERVER, 0)).parcels] == [(0,)]
-        job.desk._happen(events.ServersScaled(1, "asked by a test"))
+        job.desk.context.apply(events.ServersScaled(1, "asked by a test"))
         job.desk.tick()
         assert rollout.moving == 0 and not rollout.goal_for(Role(RoleKind.SERVER, 0)).parcels
 
@@ -168,18 +168,18 @@ def test_a_group_that_begins_anew_waits_until_slots_have_moved_and_its_workers_k
     async def work():
         record, slots = job.desk.record, job.desk.record.placement.slots_of(1)
         record.begun = False  # as after a return to the checkpoint: nobody has trained anything
-        job.desk._happen(events.ServersScaled(1, "asked by a test"))
+        job.desk.context.apply(events.ServersScaled(1, "asked by a test"))
         job.desk.tick()
         async with asyncio.timeout(30.0):
-            while not job.desk._rollout.moving:
+            while not job.desk.parts.migration.moving:
                 await asyncio.sleep(0)
         forming = asyncio.create_task(job.ask("worker-0", messages.GroupRequest(fresh=True, idle=True)))
         await asyncio.sleep(0)
-        goal = job.desk._rollout.goal_for(Role(RoleKind.SERVER, 1))
+        goal = job.desk.parts.migration.goal_for(Role(RoleKind.SERVER, 1))
         assert [parcel.slots for parcel in goal.parcels] == [slots] and not forming.done()
         await job.ask("server-1", messages.SlotsMoved(slots, 0))
         await asyncio.sleep(0)
-        assert not forming.done() and job.desk._rollout.moving == 0
+        assert not forming.done() and job.desk.parts.migration.moving == 0
         await job.ask("worker-0", messages.Heartbeat(epoch=record.epoch))
         async with asyncio.timeout(30.0):
             assert (await forming).at_rest

@@ -16,10 +16,9 @@ from springtide.domain.data.samples import DatasetCard
 from springtide.domain.model.checkpoints import CheckpointRules
 from springtide.domain.spec.job_spec import JobPhase, JobSpec
 from springtide.job.core import events
-from springtide.master import dispatcher
 from springtide.master.checkpoint.round import CheckpointStore
 from springtide.master.core.record import JobRecord
-from springtide.master.main import rebuild
+from springtide.master.main import build_service, rebuild
 from springtide.rpc.messages import messages
 from springtide.rpc.transport.listener import Peer
 from springtide.telemetry import events as stories
@@ -56,9 +55,7 @@ class Job:
         self.spec = JobSpec(name="job", servers=2, slots=64, **spec)
         self.story = EventLog(folder / "events.jsonl")
         saves = CheckpointStore(self.spec.checkpoints, folder, stores.CLAIM)
-        self.desk = dispatcher.MasterService(
-            JobRecord(self.spec), self.story, lambda: self.now, self.journal, saving=saves
-        )
+        self.desk = build_service(JobRecord(self.spec), self.story, lambda: self.now, self.journal, saving=saves)
         self.peers = {name: Peer(address=name) for name in ("agent", "server-0", "server-1", "worker-0")}
 
     async def ask(self, name, request):
@@ -80,7 +77,7 @@ class Job:
         """A checkpoint is complete."""
         note = msgspec.msgpack.encode(self.desk.record.book.note())
         stores.publish(self.folder, number, stores.save(stores.store(), self.folder, number), ledger=note)
-        self.desk._happen(events.CheckpointSaved(number))
+        self.desk.context.apply(events.CheckpointSaved(number))
 
     async def kill(self, incarnation=0):
         ended = RoleExit(role=SERVER, pid=3, signal="SIGKILL", incarnation=incarnation)
@@ -255,7 +252,7 @@ def test_two_servers_may_come_back_from_different_checkpoints_and_the_older_one_
 def test_a_job_that_ends_meanwhile_is_not_healed(tmp_path):
     async def test(job):
         await job.kill()
-        job.desk._happen(events.MasterFailed("the disk is full"))
+        job.desk.context.apply(events.MasterFailed("the disk is full"))
         assert not job.desk.state.healing
 
     with_job(test, tmp_path)
@@ -267,11 +264,11 @@ def test_a_group_that_goes_back_begins_in_the_epoch_of_the_checkpoint_and_with_i
         note = msgspec.msgpack.encode(job.desk.record.book.note())
         written = stores.save(stores.store(), tmp_path, 2)
         stores.publish(tmp_path, 2, written, ledger=note, objects={0: {"schedule": b"early"}}, places={0: early})
-        job.desk._happen(events.CheckpointSaved(2))
+        job.desk.context.apply(events.CheckpointSaved(2))
         await job.ask("worker-0", messages.EpochBegun(late, {"schedule": b"late"}))
         record = job.desk.record
         assert record.place_for(0) == late
-        job.desk._happen(events.BspBegan())
+        job.desk.context.apply(events.BspBegan())
         await job.kill()
         await job.come_back(number=2)
         assert record.place_for(0) == early and record.objects_for(0) == {"schedule": b"early"}
