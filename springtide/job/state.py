@@ -77,9 +77,7 @@ class JobState(JobCore):
             case events.MasterFailed(error):
                 return self.fail(error, Blame.INFRASTRUCTURE)
             case events.MasterTookOver(term):
-                for node in self.nodes.values():
-                    node.heard_at = at  # nobody could be heard until now
-                return [self.decide(f"took over as master number {term}", TAKEN_OVER)]
+                return self._take_over(term, at)
             case events.FinalCheckpointDone(outcome):
                 self.ending.last_save = outcome
                 return self.end_if_done()
@@ -89,6 +87,11 @@ class JobState(JobCore):
                 suspicion = self.ending.suspicion
                 assert suspicion is not None
                 return self.fail(suspicion.error, Blame.INFRASTRUCTURE, suspicion.trace)
+
+    def _take_over(self, term: int, at: float) -> list[actions.Action]:
+        for node in self.nodes.values():
+            node.heard_at = at  # nobody could be heard until now
+        return [self.decide(f"took over as master number {term}", TAKEN_OVER)]
 
     # ---- queries ----
 

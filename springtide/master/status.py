@@ -6,6 +6,7 @@ clock is an argument.
 
 import itertools
 from collections.abc import Mapping
+from typing import Any
 
 from springtide.domain.core.roles import RANKED, Role, RoleKind, RoleUsage
 from springtide.job.core.nodes import ALIVE, NodeState
@@ -74,14 +75,22 @@ def status_of(
         staleness=None if state.bsp.in_step else tally.staleness("max"),
         staleness_p50=None if state.bsp.in_step else tally.staleness("p50"),
         cache=tally.cache,
-        stage=state.planned.stage if state.spec.planning.on else "",
-        shape=parts.autoscaler.shape,
-        target=state.planned.target,
-        extra_workers=state.planned.extra,
-        settled=parts.autoscaler.settled,
+        **planned(context, parts),
         online=online,
         disk_trouble=redact(context.writer.trouble),
     )
+
+
+def planned(context: MasterContext, parts: MasterParts) -> dict[str, Any]:
+    """The fields about the job's plan."""
+    state = context.state
+    return {
+        "stage": state.planned.stage if state.spec.planning.on else "",
+        "shape": parts.autoscaler.shape,
+        "target": state.planned.target,
+        "extra_workers": state.planned.extra,
+        "settled": parts.autoscaler.settled,
+    }
 
 
 def members(record: JobRecord, tally: ProgressTally, usage: Mapping[Role, RoleUsage]) -> tuple[MemberView, ...]:
