@@ -66,7 +66,7 @@ def test_an_unknown_name_is_a_user_error_with_a_hint():
 
 @pytest.mark.process
 def test_a_step_on_servers_of_their_own_is_timed():
-    assert cost_growth.step_seconds(cost_growth.Sizes(batch=8, tables=2, dim=4, servers=2), steps=6) > 0
+    assert cost_growth.step_seconds(cost_growth.GrowthSizes(batch=8, tables=2, dim=4, servers=2), steps=6) > 0
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])

@@ -4,14 +4,14 @@ import pytest
 
 from springtide.platforms.local import cgroups
 from springtide_lab.bench.dataworkers import dataworkers_walk
-from springtide_lab.bench.dataworkers.dataworkers_walk import Crew
+from springtide_lab.bench.dataworkers.dataworkers_walk import WalkProcesses
 
 pytestmark = [pytest.mark.process, pytest.mark.soak]
 
 
 @pytest.mark.skipif(bool(cgroups.why_not()), reason="no CPU quotas here")
 def test_a_data_worker_that_gets_more_cpus_makes_more() -> None:
-    with Crew(step_s=0.005, trainer_cpu=8.0, cpus=40.0) as crew:
+    with WalkProcesses(step_s=0.005, trainer_cpu=8.0, cpus=40.0) as crew:
         taken = dataworkers_walk.walk(crew, 3.0, most=5, say=lambda _: None)
     alone, *fed = taken
     assert alone.workers == 0 and alone.steps_per_s > 0

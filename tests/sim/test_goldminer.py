@@ -11,7 +11,7 @@ from springtide_lab.reproduce.goldminer.simulation import cluster, models, optim
 from springtide_lab.reproduce.goldminer.simulation.cluster import Host
 from springtide_lab.reproduce.goldminer.tuning_walk import walk
 
-SMALL = trace.Preset(jobs=24, period_min=60.0, mean_min=60.0, machines=2)
+SMALL = trace.TracePreset(jobs=24, period_min=60.0, mean_min=60.0, machines=2)
 """Two machines, so that jobs are in each other's way."""
 
 
@@ -63,7 +63,7 @@ def test_the_same_seed_gives_the_same_story_and_another_one_another():
 
 
 def test_a_trace_is_half_of_each_class_and_has_the_mean_of_the_text():
-    jobs = trace.draw(trace.Preset(), 0)
+    jobs = trace.draw(trace.TracePreset(), 0)
     assert len(jobs) == trace.JOBS and abs(sum(job.model.intensive for job in jobs) - len(jobs) / 2) <= 1
     assert sum(job.minutes for job in jobs) / len(jobs) == pytest.approx(202)
     assert {job.gpus for job in jobs} <= {1, 2, 4, 8} and all(0 <= job.at <= 480 for job in jobs)
@@ -85,7 +85,8 @@ def test_fixed_data_workers_have_as_many_cores_as_bring_anything_and_no_more():
 
 def test_other_ratios_come_with_so_many_jobs_that_the_first_line_stays_what_it_is():
     changed = {
-        rows.VARIANTS[name](trace.Preset()).ratios: rows.VARIANTS[name](trace.Preset()) for name in rows.VARIANTS
+        rows.VARIANTS[name](trace.TracePreset()).ratios: rows.VARIANTS[name](trace.TracePreset())
+        for name in rows.VARIANTS
     }
     assert set(changed) == set(models.CHOICES) == set(rows.AS_MANY)
     assert [changed[one].jobs for one in ("three full", "mean 22.5", "in order", "highest")] == [110, 102, 80, 70]
@@ -103,7 +104,7 @@ def test_trainers_are_packed_into_the_fullest_machine_that_holds_them():
 def test_who_waits_first_keeps_all_others_waiting():
     wide = trace.Job(name="wide", at=0.0, gpus=1, minutes=10.0, model=models.MODELS["WDL"])
     jobs = [wide, *(trace.Job(name=f"next-{at}", at=float(at), gpus=1, minutes=1.0, model=wide.model) for at in (1, 2))]
-    one_machine = trace.Preset(machines=1)
+    one_machine = trace.TracePreset(machines=1)
     ends = {end.job.name: end for end in run.run(jobs, systems.TUNED, one_machine).ends}
     assert [ends[name].started for name in ("wide", "next-1", "next-2")] == pytest.approx([0, 10, 11])
     fed = run.run(jobs, systems.SRTF, one_machine)
@@ -166,7 +167,7 @@ def test_a_real_trace_can_be_given(tmp_path):
         for minute in range(0, 60, 10)
     ]
     (tmp_path / "jobs.csv").write_text("timestamp,duration,num_gpus\n" + "\n".join(lines))
-    jobs = trace.draw(trace.Preset(jobs=12, trace=str(tmp_path / "jobs.csv")), 0)
+    jobs = trace.draw(trace.TracePreset(jobs=12, trace=str(tmp_path / "jobs.csv")), 0)
     assert len(jobs) == 12 and sum(job.minutes for job in jobs) / 12 == pytest.approx(202)
 
 

@@ -19,7 +19,7 @@ from springtide_lab.reproduce.herald import (
     step_time,
 )
 
-TINY = preset.Size(iterations=3, epoch=2_048, workers=(8,))
+TINY = preset.HeraldSize(iterations=3, epoch=2_048, workers=(8,))
 COST = step_time.Costs(necessary_s=0.01, goodput=0.8, source="made up")
 
 

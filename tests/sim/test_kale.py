@@ -159,7 +159,7 @@ def compared(name, ours, hpa):
         ("B", OURS): np.tile(ours, (3, 1)) * (1, 1, 0, 1),
         ("B", "HPA"): np.tile(hpa, (3, 1)),
     }
-    tuned = tuning.Tuned(scheme="", settings=None, tried=1, figures=np.asarray([hpa]))
+    tuned = tuning.TunedScheme(scheme="", settings=None, tried=1, figures=np.asarray([hpa]))
     return Compared(
         name=name,
         days=3,

@@ -86,7 +86,7 @@ def _dlrover_rm(seeds: range, wish: ReproduceOptions) -> tuple[list[Row], dict[s
 def _herald(seeds: range, wish: ReproduceOptions) -> tuple[list[Row], dict[str, Any], Write]:
     from springtide_lab.reproduce.herald import preset, reproduction
 
-    size = preset.QUICK if wish.quick else preset.Size()
+    size = preset.QUICK if wish.quick else preset.HeraldSize()
     found = reproduction.rows(list(seeds), size, ids=wish.ids, say=_say)
     said: dict[str, Any] = {"iterations": size.iterations}
     if wish.ids is not None:
@@ -96,9 +96,9 @@ def _herald(seeds: range, wish: ReproduceOptions) -> tuple[list[Row], dict[str, 
 
 def _goldminer(seeds: range, wish: ReproduceOptions) -> tuple[list[Row], dict[str, Any], Write]:
     from springtide_lab.reproduce.goldminer import reproduction
-    from springtide_lab.reproduce.goldminer.simulation.trace import JOBS, Preset
+    from springtide_lab.reproduce.goldminer.simulation.trace import JOBS, TracePreset
 
-    preset = Preset(jobs=wish.jobs or (QUICK_JOBS if wish.quick else JOBS), trace=wish.trace)
+    preset = TracePreset(jobs=wish.jobs or (QUICK_JOBS if wish.quick else JOBS), trace=wish.trace)
     found = reproduction.rows(seeds, preset, own=wish.metrics, say=_say)
     said: dict[str, Any] = {"jobs": preset.jobs}
     if wish.trace is not None:
@@ -110,9 +110,11 @@ def _kale(seeds: range, wish: ReproduceOptions) -> tuple[list[Row], dict[str, An
     from springtide_lab.reproduce.kale import auc, reproduction
 
     traces = () if wish.quick and wish.trace is None else reproduction.found_traces(wish.trace)
-    preset = reproduction.Preset(traces=traces)
+    preset = reproduction.KalePreset(traces=traces)
     if wish.quick:
-        preset = reproduction.Preset(traces=traces, tuned_on=1, most_settings=4, hours=6, stream=auc.QUICK, processes=1)
+        preset = reproduction.KalePreset(
+            traces=traces, tuned_on=1, most_settings=4, hours=6, stream=auc.QUICK, processes=1
+        )
     found = reproduction.reproduce(seeds, preset, say=_say)
     said: dict[str, Any] = {"traces": [path.name for path in traces]} if traces else {}
     return found.rows, said, lambda folder: reproduction.write(folder, found)

@@ -23,7 +23,7 @@ from springtide.planning.perf_model.fit import FittedModel
 from springtide.planning.perf_model.profile_table import RefusedProfiles
 from springtide_lab.bench import Options
 from springtide_lab.bench.core import harness, quota_job, report
-from springtide_lab.bench.core.quota_job import Taken, Times
+from springtide_lab.bench.core.quota_job import QuotaProfile, Times
 
 TARGET = 0.10
 
@@ -61,7 +61,7 @@ def tried(*, quick: bool) -> list[list[Tried]]:
 def bench(options: Options) -> report.Result:
     times = Times(settle_s=1.0, measure_s=3.0, window_s=1.5) if options.quick else Times(settle_s=2.0, measure_s=6.0)
     jobs = tried(quick=options.quick)
-    taken: list[Taken] = []
+    taken: list[QuotaProfile] = []
     with tempfile.TemporaryDirectory() as name, harness.bar("shapes", total=2 * sum(map(len, jobs))) as done:
         quota_job.clicks(pathlib.Path(name))
         for some in jobs:
@@ -69,10 +69,10 @@ def bench(options: Options) -> report.Result:
     return judge([one for some in jobs for one in some], taken)
 
 
-class Model:
+class FitModel:
     """As a policy has it: the fitted equations, and what cores were seen to do."""
 
-    def __init__(self, seen: Sequence[Taken]) -> None:
+    def __init__(self, seen: Sequence[QuotaProfile]) -> None:
         known = [(one, speed) for one in seen if (speed := one.speed)]
         worker = [
             core_speed.of_cores(speed, one.worker_used, one.shape.workers * one.shape.worker_cpu)
@@ -93,11 +93,11 @@ class Model:
         return min(self.equations.predict(shape), core_speed.ceiling_of(self.pace, shape))
 
 
-def judge(all_tried: Sequence[Tried], taken: Sequence[Taken]) -> report.Result:
+def judge(all_tried: Sequence[Tried], taken: Sequence[QuotaProfile]) -> report.Result:
     """Predictions beside what was measured, on configurations that the model has not seen."""
     held = {one.shape for one in all_tried if one.held_out}
     by_shape = {one.shape: one for one in taken}
-    model = Model([one for one in taken if one.shape not in held])
+    model = FitModel([one for one in taken if one.shape not in held])
     rows, off, logs = [], list[float](), list[float]()
     for one in all_tried:
         real = by_shape[one.shape].speed if one.shape in by_shape else None
@@ -137,11 +137,11 @@ def judge(all_tried: Sequence[Tried], taken: Sequence[Taken]) -> report.Result:
     )
 
 
-def leave_one_out(taken: Sequence[Taken]) -> float | None:
+def leave_one_out(taken: Sequence[QuotaProfile]) -> float | None:
     """Mean error on each configuration, foretold by a model of all others."""
     off = []
     for one in taken:
-        foretold = Model([other for other in taken if other is not one]).predict(one.shape)
+        foretold = FitModel([other for other in taken if other is not one]).predict(one.shape)
         if one.speed and foretold:
             off.append(abs(foretold / one.speed - 1))
     return mean(off) if off else None

@@ -25,7 +25,7 @@ CARD = DatasetCard(samples=10**13, batch_size=BATCH, shard_batches=16)
 BATCHES_A_BEAT = 20
 
 
-class Member:
+class LoadMember:
     """One simulated worker."""
 
     def __init__(self, link: connection.RpcConnection, options: dict[str, Any], chance: random.Random) -> None:
@@ -73,11 +73,11 @@ class Member:
                 return
 
 
-async def join(options: dict[str, Any], rank: int) -> Member:
+async def join(options: dict[str, Any], rank: int) -> LoadMember:
     secret = bytes.fromhex(options["secret"])
     link = await connection.connect(options["address"], secret, within_s=60)
     await link.ask(messages.JoinWorker(rank, os.getpid()))
-    member = Member(link, options, random.Random(rank))
+    member = LoadMember(link, options, random.Random(rank))
     await member.fill()
     return member
 
@@ -99,7 +99,7 @@ def start(options: dict[str, Any]) -> tuple[Round, dict[str, str]]:
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
     loop = asyncio.new_event_loop()
 
-    async def begin() -> tuple[list[Member], connection.RpcConnection]:
+    async def begin() -> tuple[list[LoadMember], connection.RpcConnection]:
         agent = await connection.connect(options["address"], bytes.fromhex(options["secret"]), within_s=60)
         await agent.ask(messages.JoinAgent(os.getpid()))
         members = []

@@ -49,7 +49,7 @@ class Box(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Moment:
+class MachineMoment:
     """CPU time since boot, in seconds summed over cores."""
 
     at: float
@@ -64,7 +64,7 @@ class Watch:
     def __init__(self, *, settle_s: float) -> None:
         self._settle_s = settle_s
         self._load = os.getloadavg()[0]
-        self._moments: list[Moment | None] = []
+        self._moments: list[MachineMoment | None] = []
 
     def __enter__(self) -> Self:
         self._moments.append(_now())
@@ -94,7 +94,7 @@ class Watch:
         )
 
 
-def _shares(start: Moment | None, end: Moment | None) -> tuple[float, float] | None:
+def _shares(start: MachineMoment | None, end: MachineMoment | None) -> tuple[float, float] | None:
     """Others' share of all cores and the hypervisor's between two moments."""
     if start is None or end is None or end.at <= start.at:
         return None
@@ -108,7 +108,7 @@ def _share(part: float, capacity: float) -> float:
     return round(min(1.0, max(0.0, part) / capacity), 4)
 
 
-def _now() -> Moment | None:
+def _now() -> MachineMoment | None:
     try:
         first = pathlib.Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
     except OSError:
@@ -116,7 +116,7 @@ def _now() -> Moment | None:
     tick = os.sysconf("SC_CLK_TCK")
     user, nice, system, _idle, _iowait, irq, softirq, steal = (int(value) / tick for value in first[:8])
     busy = user + nice + system + irq + softirq
-    return Moment(at=time.monotonic(), busy=busy, steal=steal, ours=_our_cpu_s(tick))
+    return MachineMoment(at=time.monotonic(), busy=busy, steal=steal, ours=_our_cpu_s(tick))
 
 
 def _our_cpu_s(tick: int) -> float:

@@ -72,7 +72,7 @@ class Times:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Taken:
+class QuotaProfile:
     """What was measured of one shape."""
 
     shape: Shape
@@ -177,7 +177,7 @@ class QuotaJob:
         time.sleep(times.settle_s)
         self._used.setdefault(shape, []).append(used(self.cluster, times.measure_s))
 
-    def taken(self, times: Times) -> list[Taken]:
+    def taken(self, times: Times) -> list[QuotaProfile]:
         """What came of all shapes so far, each once."""
         rules = profiles.ProfileRules(
             settle_s=times.settle_s, window_s=times.window_s, warm_up_steps=10, fewest_steps=2
@@ -185,7 +185,7 @@ class QuotaJob:
         readings = [reading for path in sorted(self._told_in.glob("told-*")) for reading in read(path)]
         found = profiles.observe(readings, self._changes, batch=BATCH, rules=rules).profiles
         return [
-            Taken(
+            QuotaProfile(
                 shape=shape,
                 profiles=tuple(one for one in found if one.shape == shape),
                 worker_used=sum(workers for workers, _ in some) / len(some),
@@ -249,7 +249,9 @@ def used(job: LocalCluster, seconds: float) -> tuple[float, float]:
     return sums[RoleKind.WORKER], sums[RoleKind.SERVER]
 
 
-def measured(folder: pathlib.Path, shapes: Sequence[Shape], times: Times, done: Callable[[], None]) -> list[Taken]:
+def measured(
+    folder: pathlib.Path, shapes: Sequence[Shape], times: Times, done: Callable[[], None]
+) -> list[QuotaProfile]:
     """One job in each of some shapes with equal numbers of roles; forwards, then backwards, so that drift cancels."""
     first = shapes[0]
     name = f"quota-{first.workers}-{first.servers}"

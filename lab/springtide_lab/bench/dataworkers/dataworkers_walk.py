@@ -34,7 +34,7 @@ from springtide_lab.bench.core import harness, report
 from springtide_lab.bench.dataworkers.walk import clicks
 
 
-class Taken(NamedTuple):
+class TunedStep(NamedTuple):
     """One interval, with the configuration it was measured in, and what was decided then."""
 
     at: float
@@ -51,7 +51,7 @@ class Taken(NamedTuple):
     why: str
 
     @classmethod
-    def of(cls, seen: FeedSeen, *, at: float, phase: str, why: str) -> "Taken":
+    def of(cls, seen: FeedSeen, *, at: float, phase: str, why: str) -> "TunedStep":
         return cls(
             at,
             seen.data_workers,
@@ -68,7 +68,7 @@ class Taken(NamedTuple):
         )
 
 
-def draw(taken: Sequence[Taken], path: pathlib.Path) -> None:
+def draw(taken: Sequence[TunedStep], path: pathlib.Path) -> None:
     import matplotlib
 
     matplotlib.use("Agg")
@@ -101,7 +101,7 @@ END_S = 10.0
 
 
 @dataclass(slots=True)
-class Member:
+class WalkProcess:
     """One process and its group."""
 
     name: str
@@ -138,7 +138,7 @@ class Company(Protocol):
         ...
 
 
-class Crew:
+class WalkProcesses:
     """One trainer and its data workers; `with` starts the trainer and ends all."""
 
     def __init__(self, *, step_s: float, trainer_cpu: float, cpus: float) -> None:
@@ -147,14 +147,14 @@ class Crew:
         self._complaints: list[str] = []
         self._groups = cgroups.Groups(self._complaints.append)
         self._words: collections.deque[TrainerReport] = collections.deque()
-        self._started: list[Member] = []
-        self._feeders: list[Member] = []
+        self._started: list[WalkProcess] = []
+        self._feeders: list[WalkProcess] = []
         self._feeder_cpu = 0.0
         self._count = 0
         self._used: dict[str, float] = {}
         self._used_at = 0.0
 
-    def __enter__(self) -> "Crew":
+    def __enter__(self) -> "WalkProcesses":
         try:
             self._trainer = self._start(
                 "trainer", "springtide_lab.bench.dataworkers.walk.trainer", {"step_s": self._step_s}
@@ -222,7 +222,7 @@ class Crew:
             share_cpu=self._cpus / SHARES,
         )
 
-    def _start(self, name: str, module: str, said: dict[str, float]) -> Member:
+    def _start(self, name: str, module: str, said: dict[str, float]) -> WalkProcess:
         group = self._groups.make(name, ProcessLimits(cpu=1.0))
         if group is None or self._complaints:
             raise errors.BadInput(f"the walk needs CPU quotas; {' '.join(self._complaints)}")
@@ -232,7 +232,7 @@ class Crew:
         group.admit(process.pid)
         assert process.stdin is not None
         print(json.dumps({"secret": self._secret.hex(), **said}), file=process.stdin, flush=True)
-        self._started.append(Member(name, process, group))
+        self._started.append(WalkProcess(name, process, group))
         return self._started[-1]
 
     def _until_fed(self) -> None:
@@ -244,19 +244,19 @@ class Crew:
                 return
             time.sleep(0.05)
 
-    def _recruit(self) -> Member:
+    def _recruit(self) -> WalkProcess:
         """Start one more data worker, which will tell its address."""
         self._count += 1
         return self._start(f"data-worker-{self._count}", "springtide_lab.bench.dataworkers.walk.feeder", {})
 
-    def _address(self, member: Member) -> str:
+    def _address(self, member: WalkProcess) -> str:
         assert member.process.stdout is not None
         line = member.process.stdout.readline()
         if not line:
             raise errors.JobFailed(f"{member.name} of the walk has ended with {member.process.wait()}")
         return str(json.loads(line)["address"])
 
-    def _join(self) -> Member:
+    def _join(self) -> WalkProcess:
         """One more data worker feeds the trainer."""
         member = self._reserve.pop() if self._reserve else self._recruit()
         address = self._addresses.get(member.name) or self._address(member)
@@ -264,14 +264,14 @@ class Crew:
         print(json.dumps({"attach": member.name, "address": address}), file=self._trainer.process.stdin, flush=True)
         return member
 
-    def _let_go(self, member: Member) -> None:
+    def _let_go(self, member: WalkProcess) -> None:
         """Its input ends: a data worker hands out what it has, the trainer stops. With all the CPU it wants."""
         assert member.process.stdin is not None
         with contextlib.suppress(OSError):
             member.group.hold_to(ProcessLimits(cpu=1.0))
             member.process.stdin.close()
 
-    def _end(self, member: Member) -> None:
+    def _end(self, member: WalkProcess) -> None:
         """Gone, in order or not."""
         self._let_go(member)
         assert member.process.stdout is not None
@@ -315,7 +315,7 @@ def bench(options: Options) -> report.Result:
     every_s = 1.5 if options.quick else EVERY_S
     batch_s = cost()
     step_s = batch_s / (WORKERS_NEEDED * TRAINER_CPU * CPU)
-    with Crew(step_s=step_s, trainer_cpu=TRAINER_CPU, cpus=CPUS) as crew:
+    with WalkProcesses(step_s=step_s, trainer_cpu=TRAINER_CPU, cpus=CPUS) as crew:
         taken = walk(crew, every_s, most=6 if options.quick else MOST_STEPS)
     drawn = options.folder / "dataworkers-walk.png"
     draw(taken, drawn)
@@ -358,10 +358,10 @@ def bench(options: Options) -> report.Result:
     )
 
 
-def walk(crew: Company, every_s: float, *, most: int, say: Callable[[str], None] = harness.say) -> list[Taken]:
+def walk(crew: Company, every_s: float, *, most: int, say: Callable[[str], None] = harness.say) -> list[TunedStep]:
     """Decide, carry out, wait, look; until the tuner is content."""
     tuning = tuner.begin(FeedRules(every_s=every_s))
-    began, taken, content = time.monotonic(), list[Taken](), False
+    began, taken, content = time.monotonic(), list[TunedStep](), False
     while len(taken) < most and not content:
         time.sleep(observation.WARM_UP * every_s)
         crew.mark()
@@ -375,13 +375,13 @@ def walk(crew: Company, every_s: float, *, most: int, say: Callable[[str], None]
         tuning, target = tuner.decide(tuning, seen)
         changed = crew.carry_out(target)
         content = not changed and tuning.phase in (TuningPhase.STEADY, TuningPhase.OFF)
-        one = Taken.of(seen, at=at - began, phase=tuning.phase.value, why=target.why)
+        one = TunedStep.of(seen, at=at - began, phase=tuning.phase.value, why=target.why)
         say(f"{one.at:5.0f} s  {one.workers} x {one.worker_cpu:g}, trainer {one.trainer_cpu:g}: {target.why}")
         taken.append(one)
     return taken
 
 
-def ideal(taken: Sequence[Taken]) -> float | None:
+def ideal(taken: Sequence[TunedStep]) -> float | None:
     """Steps a second of the trainer with all its CPUs, had it never waited: as measured while it waited little."""
     fed = [one.capable_per_s for one in taken if one.workers and one.trainer_cpu == TRAINER_CPU and one.waits < 0.2]
     return max(fed, default=None)
@@ -389,7 +389,7 @@ def ideal(taken: Sequence[Taken]) -> float | None:
 
 def cost(times: int = 30) -> float:
     """Seconds of a core to make a mini-batch."""
-    make = clicks.Clicks()
+    make = clicks.WalkClicks()
     indices = np.arange(clicks.BATCH, dtype=np.int64)
     make(indices)
     began = time.process_time()

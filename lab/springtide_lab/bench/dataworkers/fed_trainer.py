@@ -43,7 +43,7 @@ class Trainer:
             **({"collate_fn": text_clicks.collate} if way not in (*CHEAP, "DataLoader") else {}),
         )
         self.steps = self.loop()
-        self.tuned = Tuned(self.job) if way == "auto" else None
+        self.tuned = TunedFeed(self.job) if way == "auto" else None
 
     def loop(self) -> Iterator[None]:
         """A step for every time that it is asked for one."""
@@ -125,7 +125,7 @@ def start(options: dict[str, Any]) -> tuple[line.Round, dict[str, str]]:
     return (lambda request: trainer.split() if request["what"] == "split" else trainer.train(request)), {}
 
 
-class Tuned:
+class TunedFeed:
     """The master's part of tuning, beside the loop and at its cost: a word and a decision every second."""
 
     def __init__(self, job: Any) -> None:

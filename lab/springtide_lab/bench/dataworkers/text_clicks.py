@@ -15,7 +15,7 @@ PAIRS = [(first, second) for first in range(WORDS) for second in range(first + 1
 ROWS, DIM = 20_000, 8
 
 
-class Clicks(torch.utils.data.Dataset[Any]):
+class TextClicks(torch.utils.data.Dataset[Any]):
     """Events as a log has them: 6 words, 20 ids, 13 numbers, clicked or not."""
 
     def __init__(self, samples: int, seed: int = 0) -> None:
@@ -41,7 +41,7 @@ def collate(samples: list[Any]) -> tuple[torch.Tensor, torch.Tensor, torch.Tenso
     return columns, torch.from_numpy(np.stack(numbers)), torch.tensor(clicked)
 
 
-class Model(nn.Module):
+class TextModel(nn.Module):
     """Wide and deep over ids, buckets of numbers and crosses of ids, all in one table, and how common crosses are."""
 
     def __init__(self, hidden: int) -> None:

@@ -33,7 +33,7 @@ USUAL_DELAYS = {"save": 300.0, "start": 300.0, "load": 300.0}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class HotServerCase:
     """How much of its CPU the server is left."""
 
     share: float
@@ -41,11 +41,11 @@ class Case:
     """Cores of each server before that. At 25% so few that it misses them."""
 
 
-CASES = (Case(share=0.03, cpu=0.7), Case(share=0.25, cpu=0.25))
+CASES = (HotServerCase(share=0.03, cpu=0.7), HotServerCase(share=0.25, cpu=0.25))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sizes:
+class HotServerSizes:
     """How large, and how long each part takes."""
 
     rows: int = 40_000
@@ -57,7 +57,7 @@ class Sizes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class HotServerRun:
     """What became of one job after its server was throttled."""
 
     full: float
@@ -69,9 +69,9 @@ class Run:
 
 
 def bench(options: Options) -> report.Result:
-    sizes = Sizes(rows=5_000, before_s=3.0, idle_s=3.0, work_s=8.0) if options.quick else Sizes()
+    sizes = HotServerSizes(rows=5_000, before_s=3.0, idle_s=3.0, work_s=8.0) if options.quick else HotServerSizes()
     delays = delays_of(options)
-    runs: dict[float, dict[str, Run]] = {}
+    runs: dict[float, dict[str, HotServerRun]] = {}
     with harness.bar("a job with a slow server", total=2 * len(CASES)) as step:
         for case in CASES:
             mine = ours(case, sizes)
@@ -89,7 +89,9 @@ def delays_of(options: Options) -> dict[str, float]:
     return {**USUAL_DELAYS, **options.delays}
 
 
-def started(folder: pathlib.Path, case: Case, sizes: Sizes, rules: CheckpointRules, *, guarded: bool) -> LocalCluster:
+def started(
+    folder: pathlib.Path, case: HotServerCase, sizes: HotServerSizes, rules: CheckpointRules, *, guarded: bool
+) -> LocalCluster:
     (folder / "train.py").write_text(step_times.SCRIPT)
     spec = JobSpec(
         name="hot",
@@ -104,7 +106,7 @@ def started(folder: pathlib.Path, case: Case, sizes: Sizes, rules: CheckpointRul
     return LocalCluster(folder / "train.py", arguments, spec=spec, folder=folder / "runs", grace_s=60.0)
 
 
-def ours(case: Case, sizes: Sizes) -> Run:
+def ours(case: HotServerCase, sizes: HotServerSizes) -> HotServerRun:
     rules = CheckpointRules(every_s=recovery.EVERY_S)
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
@@ -116,7 +118,7 @@ def ours(case: Case, sizes: Sizes) -> Run:
             job.stop("measured")
             job.wait()
         noticed = [float(str(event["at"])) - since for event in told if VICTIM in str(event["what"])]
-        return Run(
+        return HotServerRun(
             full=full,
             below_s=rescale.seconds_below(step_times.merged(folder), since, ended, full),
             took_s=ended - since,
@@ -125,7 +127,7 @@ def ours(case: Case, sizes: Sizes) -> Run:
         )
 
 
-def baselines(case: Case, sizes: Sizes, *, notice_s: float) -> tuple[Run, Run]:
+def baselines(case: HotServerCase, sizes: HotServerSizes, *, notice_s: float) -> tuple[HotServerRun, HotServerRun]:
     """The same job without guards: left alone for a while; then, throttled once more, stopped and started again."""
     rules = CheckpointRules(every_s=recovery.EVERY_S)
     with tempfile.TemporaryDirectory() as name:
@@ -136,7 +138,7 @@ def baselines(case: Case, sizes: Sizes, *, notice_s: float) -> tuple[Run, Run]:
             since = throttle(job, case.cpu * case.share)
             job.until(lambda _: time.time() > since + sizes.idle_s)
             slow = max(rescale.rate(step_times.merged(folder), since + 1.0, time.time()), 1e-3)
-            nothing = Run(full=full, took_s=work / slow, below_s=work / slow if slow < 0.9 * full else 0.0)
+            nothing = HotServerRun(full=full, took_s=work / slow, below_s=work / slow if slow < 0.9 * full else 0.0)
             throttle(job, case.cpu)
             full = full_rate(job, folder, sizes)
             since = throttle(job, case.cpu * case.share)
@@ -147,10 +149,10 @@ def baselines(case: Case, sizes: Sizes, *, notice_s: float) -> tuple[Run, Run]:
             job.stop("measured")
             job.wait()
         below_s = rescale.seconds_below(step_times.merged(folder), since, ended, full)
-        return nothing, Run(full=full, below_s=below_s, took_s=ended - since, noticed_s=notice_s)
+        return nothing, HotServerRun(full=full, below_s=below_s, took_s=ended - since, noticed_s=notice_s)
 
 
-def full_rate(job: LocalCluster, folder: pathlib.Path, sizes: Sizes) -> float:
+def full_rate(job: LocalCluster, folder: pathlib.Path, sizes: HotServerSizes) -> float:
     """Steps a second of the undisturbed job, once it is under way."""
     known = len(step_times.merged(folder))
     wait(job, lambda: len(step_times.merged(folder)) > known + 150)
@@ -188,14 +190,14 @@ def until_done(job: LocalCluster, folder: pathlib.Path, since: float, work: int)
     return ended
 
 
-def judge(runs: dict[float, dict[str, Run]], delays: dict[str, float], sizes: Sizes) -> report.Result:
+def judge(runs: dict[float, dict[str, HotServerRun]], delays: dict[str, float], sizes: HotServerSizes) -> report.Result:
     rows: list[tuple[str | float | None, ...]] = []
     idle_s = sum(delays.values())
     notes = []
     for share, some in runs.items():
         mine, restart = some["ours"], some["stop-restart"]
 
-        def row(what: str, below_s: float, took_s: float, share: float = share, mine: Run = mine) -> None:
+        def row(what: str, below_s: float, took_s: float, share: float = share, mine: HotServerRun = mine) -> None:
             rows.append((f"{share:.0%}: {what}", below_s, took_s, f"{mine.took_s / took_s - 1:+.1%}"))
 
         row("ours", mine.below_s, mine.took_s)

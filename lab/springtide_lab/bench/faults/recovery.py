@@ -104,7 +104,7 @@ for x in batches:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trained:
+class RecoveredJob:
     """One batch."""
 
     at: float
@@ -150,14 +150,14 @@ def one(job: LocalCluster, folder: pathlib.Path, victim: str) -> float:
     return min(found) - killed_at
 
 
-def trained(folder: pathlib.Path) -> list[Trained]:
+def trained(folder: pathlib.Path) -> list[RecoveredJob]:
     batches = []
     for path in folder.glob("trained-*"):
         pid = int(path.name.rpartition("-")[2])
         for line in path.read_text().splitlines():
             at, _, index = line.partition(" ")
             if index:
-                batches.append(Trained(at=float(at), pid=pid, shard=int(index) // (BATCH * SHARD_BATCHES)))
+                batches.append(RecoveredJob(at=float(at), pid=pid, shard=int(index) // (BATCH * SHARD_BATCHES)))
     return batches
 
 

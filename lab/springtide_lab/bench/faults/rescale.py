@@ -60,7 +60,7 @@ DIM, SLOTS, WORKERS = 32, 1024, 2
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes:
+class RescaleSizes:
     """How large, and how long to look."""
 
     rows: int
@@ -75,7 +75,9 @@ class Span:
     end: float
 
 
-def started(folder: pathlib.Path, sizes: Sizes, spec: JobSpec, warm: ForkServerClient | None = None) -> LocalCluster:
+def started(
+    folder: pathlib.Path, sizes: RescaleSizes, spec: JobSpec, warm: ForkServerClient | None = None
+) -> LocalCluster:
     """The stepping job on these servers."""
     arguments = [str(folder), str(sizes.rows), str(DIM)]
     return LocalCluster(folder / "train.py", arguments, spec=spec, folder=folder / "runs", grace_s=5.0, warm=warm)
@@ -83,7 +85,7 @@ def started(folder: pathlib.Path, sizes: Sizes, spec: JobSpec, warm: ForkServerC
 
 def bench(options: Options) -> report.Result:
     """One job with servers that come and go; then the same stopped and started again."""
-    sizes = Sizes(5_000, 2.0) if options.quick else Sizes(400_000, 15.0)
+    sizes = RescaleSizes(5_000, 2.0) if options.quick else RescaleSizes(400_000, 15.0)
     with tempfile.TemporaryDirectory() as name, harness.bar("rescaling", total=3) as step:
         folder = pathlib.Path(name)
         (folder / "train.py").write_text(stepping.SCRIPT)
@@ -110,7 +112,9 @@ def spec(servers: int, rules: CheckpointRules) -> JobSpec:
     )
 
 
-def live(job: LocalCluster, folder: pathlib.Path, sizes: Sizes) -> tuple[Span, list[Span], list[dict[str, object]]]:
+def live(
+    job: LocalCluster, folder: pathlib.Path, sizes: RescaleSizes
+) -> tuple[Span, list[Span], list[dict[str, object]]]:
     """Train, add a server, remove one: when each was, and what moved."""
     job.until(lambda _: len(stepping.merged(folder)) > 200)
     began = time.time()
@@ -148,7 +152,7 @@ def longest_gap(folder: pathlib.Path, spans: Sequence[Span]) -> float:
     )
 
 
-def flash_pause_s(sizes: Sizes) -> float:
+def flash_pause_s(sizes: RescaleSizes) -> float:
     """Seconds in which all slots of such a job are copied out and in again, by two servers at once."""
     old, new = (_native.Store(slots=SLOTS, seed=0, threads=1) for _ in range(2))
     table = native_spec(TableSpec(id=0, name="rows", dim=DIM, optim=OptimSpec(kind="adagrad")))
@@ -171,7 +175,7 @@ def judge(
     restart_s: float,
     pause_s: float,
     options: Options,
-    sizes: Sizes,
+    sizes: RescaleSizes,
 ) -> report.Result:
     """The goals and the table."""
     calm, busy = step_times(folder, [before]), step_times(folder, during)

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 
-class Model(torch.nn.Module):
+class StreamModel(torch.nn.Module):
     """Ids and dense values to one number."""
 
     def __init__(self, ids: torch.nn.Module) -> None:
@@ -34,7 +34,7 @@ def start(options: dict[str, Any]) -> tuple[line.Round, dict[str, str]]:
 
     torch.set_num_threads(1)
     job = springtide.join()
-    model: Any = Model(springtide.EmbeddingBag(8))
+    model: Any = StreamModel(springtide.EmbeddingBag(8))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     data = springtide.stream(options["url"], decode=Fixed(CLICK), linger_s=options["linger_s"])
     model, optimizer, prepared = job.prepare(model, optimizer, data, batch_size=options["batch"])

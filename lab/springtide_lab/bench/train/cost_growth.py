@@ -22,7 +22,7 @@ LINEAR = 1.1  # an exponent measured on a shared machine strays by about this mu
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sizes:
+class GrowthSizes:
     """One point."""
 
     batch: int = 512
@@ -47,7 +47,7 @@ QUICK_SWEEPS: Mapping[str, Sequence[int]] = {
 
 def bench(options: Options) -> report.Result:
     sweeps = QUICK_SWEEPS if options.quick else SWEEPS
-    base = Sizes(batch=64, tables=4) if options.quick else Sizes()
+    base = GrowthSizes(batch=64, tables=4) if options.quick else GrowthSizes()
     rounds, steps = (1, 8) if options.quick else (3, 60)
     points = [(what, size) for what, sizes in sweeps.items() for size in sizes]
     measured: dict[tuple[str, int], list[float]] = {point: [] for point in points}
@@ -71,7 +71,7 @@ def bench(options: Options) -> report.Result:
     )
 
 
-def step_seconds(sizes: Sizes, *, steps: int) -> float:
+def step_seconds(sizes: GrowthSizes, *, steps: int) -> float:
     """Median seconds of a step, from the end of one to the end of the next, after a third of them to warm up."""
     drawn = growth.batches(3, batches=steps, tables=sizes.tables, rows=ROWS, batch=sizes.batch)
     samples = torch.from_numpy(drawn.transpose(0, 2, 1).reshape(-1, sizes.tables).copy())

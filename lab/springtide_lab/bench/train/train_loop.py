@@ -26,7 +26,7 @@ TABLES, DENSE = 26, 13
 OLD_SHARD, HISTORY_A_PUSH = 1 << 31, 100  # ranges that never join, of a shard that is none of the loop
 
 
-class Clicks(Dataset[Any]):
+class LoopClicks(Dataset[Any]):
     """Ready batches in memory: reading costs next to nothing, on both sides the same."""
 
     def __init__(self, options: dict[str, Any]) -> None:
@@ -56,7 +56,7 @@ def cpu_s() -> float:
 def start(options: dict[str, Any]) -> tuple[Round, dict[str, str]]:
     torch.set_num_threads(options["threads"])
     torch.manual_seed(0)
-    data = Clicks(options)
+    data = LoopClicks(options)
     model = zoo.model(options["model"], tables=[options["rows"]] * TABLES, dim=options["dim"], sparse=True)
     optimizer: torch.optim.Optimizer = torch.optim.SGD(model.parameters(), lr=options["lr"])
     job = None

@@ -72,7 +72,7 @@ class Controllers:
 
 async def run(kubeconfig: str, prefix: str) -> None:
     over = asyncio.create_task(asyncio.to_thread(sys.stdin.read))
-    rounds = Rounds(lambda name: name.startswith(prefix))
+    rounds = ReconcileRounds(lambda name: name.startswith(prefix))
     async with Client.open(kubeconfig) as client:
         while not over.done():
             try:
@@ -82,7 +82,7 @@ async def run(kubeconfig: str, prefix: str) -> None:
             await asyncio.wait({over}, timeout=ROUND_S)
 
 
-class Rounds:
+class ReconcileRounds:
     """For all namespaces that `chosen` likes."""
 
     def __init__(self, chosen: Callable[[str], bool]) -> None:

@@ -59,7 +59,7 @@ class Wish:
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class ContainerEnd:
     """How a container ended."""
 
     code: int
@@ -77,7 +77,7 @@ class Container:
     started_at: float
     begun: asyncio.Event
     """Its command runs, or never will."""
-    ended: "asyncio.Future[End]"
+    ended: "asyncio.Future[ContainerEnd]"
     wish: Wish
     limits: ProcessLimits
 
@@ -211,7 +211,7 @@ class Machine:
             self._watched.groups.remove(container.group)
         root.rmdir()
         if not container.ended.done():
-            container.ended.set_result(End(code, oom, time.time()))
+            container.ended.set_result(ContainerEnd(code, oom, time.time()))
 
 
 def words_of(wish: Wish, root: pathlib.Path | None, group: ControlGroup | None) -> dict[str, object]:

@@ -20,7 +20,7 @@ from springtide.platforms.k8s.api.client import Client
 from springtide.platforms.k8s.api.kinds import PODS
 from springtide_lab.kubernetes.api.status_errors import Json
 from springtide_lab.kubernetes.kubelet import container_spec, environment, pod_status, volumes
-from springtide_lab.kubernetes.kubelet.containers import Container, End, Machine, Mount
+from springtide_lab.kubernetes.kubelet.containers import Container, ContainerEnd, Machine, Mount
 from springtide_lab.kubernetes.kubelet.environment import Lookup, Missing
 from springtide_lab.kubernetes.kubelet.pod_status import State
 
@@ -200,7 +200,7 @@ class PodLife:
         await self._post()
         await asyncio.sleep(min(300.0, self._place.backoff_s * 2.0 ** min(failures, 8)))
 
-    async def _once(self, states: list[State], index: int, container: Json) -> End | None:
+    async def _once(self, states: list[State], index: int, container: Json) -> ContainerEnd | None:
         try:
             now = {
                 **self.pod,
@@ -234,7 +234,7 @@ class PodLife:
         await self._post()
         return end
 
-    def _note_end(self, states: list[State], index: int, end: End) -> None:
+    def _note_end(self, states: list[State], index: int, end: ContainerEnd) -> None:
         reason = pod_status.reason_of(end.code, oom=end.oom)
         code = KILLED if end.oom else end.code
         said = self._last_words(states[index]) if code != 0 else ""

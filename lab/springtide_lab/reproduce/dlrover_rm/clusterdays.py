@@ -33,7 +33,7 @@ CLASSES: dict[str, Which] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Day:
+class ClusterDay:
     """The same jobs under several systems."""
 
     before: Story
@@ -55,11 +55,11 @@ class Day:
         return measure.summary(self.after)
 
 
-def days(count: int, seeds: Sequence[int]) -> list[Day]:
+def days(count: int, seeds: Sequence[int]) -> list[ClusterDay]:
     return [_day(count, seed) for seed in seeds]
 
 
-def _day(count: int, seed: int) -> Day:
+def _day(count: int, seed: int) -> ClusterDay:
     jobs = workload.jobs(WORLD, count, seed)
     ours = systems.system("springtide", registry.load("springtide"))
     config = PlanningConfig(exact_seconds=0.0)
@@ -67,7 +67,7 @@ def _day(count: int, seed: int) -> Day:
     def run(system: systems.System, history: Sequence[PastJob] = ()) -> Story:
         return Simulation(WORLD, jobs, system, config=config, history=history).run()
 
-    return Day(
+    return ClusterDay(
         before=run(systems.system("static", registry.load("static"))),
         after=run(ours, _earlier(ours, seed, config)),
         cold=run(replace(ours, name="cold", policy=_forgetful(ours.policy))),
@@ -92,11 +92,11 @@ def _forgetful(policy: systems.Policy) -> systems.Policy:
     return asked
 
 
-def rows(seen: Sequence[Day]) -> list[Row]:
+def rows(seen: Sequence[ClusterDay]) -> list[Row]:
     return [*warm_start(seen), *failures(seen), *utilization(seen), *completion(seen), *times(seen)]
 
 
-def warm_start(seen: Sequence[Day]) -> list[Row]:
+def warm_start(seen: Sequence[ClusterDay]) -> list[Row]:
     """Fig. 9: how near the first shape is to the last, of jobs whose user has run such a job before."""
     spent = [1 - _scaling(day.after) / _scaling(day.cold) for day in seen]
     return [
@@ -132,7 +132,7 @@ def _scaling(story: Story) -> float:
     return float(np.mean([one.scaling_s for one in story.outcomes if one.end is JobEnd.FINISHED]))
 
 
-def failures(seen: Sequence[Day]) -> list[Row]:
+def failures(seen: Sequence[ClusterDay]) -> list[Row]:
     """Table 4: shares of jobs, before and after."""
     cases = (
         ("out of memory", "oom", 0.047, 0.0023),
@@ -148,7 +148,7 @@ def failures(seen: Sequence[Day]) -> list[Row]:
     return found
 
 
-def utilization(seen: Sequence[Day]) -> list[Row]:
+def utilization(seen: Sequence[ClusterDay]) -> list[Row]:
     """Fig. 14 (a, b) and 001 §6.4: used of what was allocated."""
     cases = (
         ("000 Fig. 14", "CPU of workers", "worker_cpu", 0.19, 0.40),
@@ -165,7 +165,7 @@ def utilization(seen: Sequence[Day]) -> list[Row]:
     return found
 
 
-def completion(seen: Sequence[Day]) -> list[Row]:
+def completion(seen: Sequence[ClusterDay]) -> list[Row]:
     """Fig. 14 (c): finished over submitted, by size."""
     found = []
     cases = (("below 100 CPUs", "completion_small", 0.84, 0.95), ("from 100 CPUs", "completion_large", 0.67, 0.87))
@@ -176,7 +176,7 @@ def completion(seen: Sequence[Day]) -> list[Row]:
     return found
 
 
-def times(seen: Sequence[Day]) -> list[Row]:
+def times(seen: Sequence[ClusterDay]) -> list[Row]:
     """Fig. 15: completion times of finished jobs below those of before; and over the oracle's."""
     paper_says = ((0.31, 0.357), (0.21, 0.286), (0.57, 0.287))
     found = []

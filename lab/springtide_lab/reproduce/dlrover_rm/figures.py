@@ -161,7 +161,7 @@ def _measured(job: physics.TrueJob, shape: Shape, random: np.random.Generator) -
     return physics.profile(job, shape, physics.speed(job, shape), steps=100, at=0.0, noise=noise)
 
 
-def _trouble(path: pathlib.Path, seeds: Sequence[int], case: trouble.Case, figure: str) -> Picture:
+def _trouble(path: pathlib.Path, seeds: Sequence[int], case: trouble.TroubleCase, figure: str) -> Picture:
     """Figs. 12 and 13: nothing is done, a restart, or ours; it happens at shares of the job drawn by seed."""
     jobs = case.jobs(seeds)
     cases: dict[str, systems.Mechanisms | None] = {

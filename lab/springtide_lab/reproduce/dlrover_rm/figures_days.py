@@ -14,14 +14,14 @@ from springtide.sim.engine.job import JobEnd
 from springtide.sim.engine.simulation import Story
 from springtide.sim.report import plots
 from springtide_lab.reproduce.dlrover_rm import clusterdays
-from springtide_lab.reproduce.dlrover_rm.clusterdays import Day, Which
+from springtide_lab.reproduce.dlrover_rm.clusterdays import ClusterDay, Which
 from springtide_lab.reproduce.dlrover_rm.figures import Picture, bars, save
 
 BEFORE, OURS, ORACLE = "as users asked", "Springtide", "oracle"
 COLOURS = {BEFORE: "#8c8c8c", OURS: "#1f6fb4", ORACLE: "#222222", "cold": "#e08a1e"}
 
 
-def draw(folder: pathlib.Path, days: Sequence[Day]) -> list[Picture]:
+def draw(folder: pathlib.Path, days: Sequence[ClusterDay]) -> list[Picture]:
     return [
         _warm_start(folder / "fig9-warm-start.png", days),
         _before_and_after(folder / "fig14-production.png", days),
@@ -29,7 +29,7 @@ def draw(folder: pathlib.Path, days: Sequence[Day]) -> list[Picture]:
     ]
 
 
-def _warm_start(path: pathlib.Path, days: Sequence[Day]) -> Picture:
+def _warm_start(path: pathlib.Path, days: Sequence[ClusterDay]) -> Picture:
     """Fig. 9: first against last, job by job; on the line nothing had to be changed."""
     figure, axes = plots.pyplot().subplots(1, 2, figsize=(7.6, 3.8), layout="constrained")
     for axis, role in zip(axes, ("workers", "servers"), strict=True):
@@ -47,7 +47,7 @@ def _warm_start(path: pathlib.Path, days: Sequence[Day]) -> Picture:
     return save(figure, path, "Fig. 9: what a job began with against what it ended with, of kinds that ran before.")
 
 
-def _before_and_after(path: pathlib.Path, days: Sequence[Day]) -> Picture:
+def _before_and_after(path: pathlib.Path, days: Sequence[ClusterDay]) -> Picture:
     """Fig. 14: utilization and completion rates, beside the paper's figures."""
     panels = (
         ("CPU", (("workers", "worker_cpu", 0.19, 0.40), ("servers", "server_cpu", 0.13, 0.414))),
@@ -82,7 +82,7 @@ def _before_and_after(path: pathlib.Path, days: Sequence[Day]) -> Picture:
     return save(figure, path, said)
 
 
-def _times(path: pathlib.Path, days: Sequence[Day]) -> Picture:
+def _times(path: pathlib.Path, days: Sequence[ClusterDay]) -> Picture:
     """Fig. 15: how many jobs had ended after so many hours."""
     figure, axes = plots.pyplot().subplots(1, 3, figsize=(9.6, 3.6), layout="constrained", sharey=True)
     for axis, (title, which) in zip(axes, clusterdays.CLASSES.items(), strict=True):

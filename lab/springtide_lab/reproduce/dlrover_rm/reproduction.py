@@ -14,7 +14,9 @@ from springtide_lab.reproduce.dlrover_rm import clusterdays, figures, figures_da
 from springtide_lab.reproduce.dlrover_rm.rows import Row, page
 
 
-def rows(seeds: Sequence[int], jobs: int, *, say: Callable[[str], None]) -> tuple[list[Row], list[clusterdays.Day]]:
+def rows(
+    seeds: Sequence[int], jobs: int, *, say: Callable[[str], None]
+) -> tuple[list[Row], list[clusterdays.ClusterDay]]:
     say(f"test bed: one job at a time, {len(seeds)} seeds")
     found = [*testbed.rows(seeds), *trouble.rows(seeds), *trained.rows(), *tables.rows(seeds)]
     seen = []
@@ -32,7 +34,7 @@ def _finite(one: Row) -> Row:
 
 
 def write(
-    folder: pathlib.Path, found: Sequence[Row], seen: Sequence[clusterdays.Day], seeds: Sequence[int]
+    folder: pathlib.Path, found: Sequence[Row], seen: Sequence[clusterdays.ClusterDay], seeds: Sequence[int]
 ) -> list[pathlib.Path]:
     """Pictures, and a page with them and all rows."""
     folder.mkdir(parents=True, exist_ok=True)

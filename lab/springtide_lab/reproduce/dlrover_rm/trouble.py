@@ -35,7 +35,7 @@ SET = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class TroubleCase:
     """One figure's job."""
 
     figure: str
@@ -63,12 +63,12 @@ class Case:
 
 
 CASES = (
-    Case(figure="000 Fig. 12", who="server", speed=0.03, model="widedeep", paper=0.364, restart=0.276),
-    Case(figure="000 Fig. 13", who="worker", speed=0.03, model="widedeep", paper=0.485, restart=0.37),
-    Case(figure="001 Fig. 8", who="worker", speed=0.25, model="widedeep", paper=0.24, at=0.0),
-    Case(figure="001 Fig. 8", who="worker", speed=0.25, model="xdeepfm", paper=0.42, at=0.0),
-    Case(figure="001 Fig. 8", who="server", speed=0.25, model="widedeep", paper=0.42, at=0.0),
-    Case(figure="001 Fig. 8", who="server", speed=0.25, model="xdeepfm", paper=0.25, at=0.0),
+    TroubleCase(figure="000 Fig. 12", who="server", speed=0.03, model="widedeep", paper=0.364, restart=0.276),
+    TroubleCase(figure="000 Fig. 13", who="worker", speed=0.03, model="widedeep", paper=0.485, restart=0.37),
+    TroubleCase(figure="001 Fig. 8", who="worker", speed=0.25, model="widedeep", paper=0.24, at=0.0),
+    TroubleCase(figure="001 Fig. 8", who="worker", speed=0.25, model="xdeepfm", paper=0.42, at=0.0),
+    TroubleCase(figure="001 Fig. 8", who="server", speed=0.25, model="widedeep", paper=0.42, at=0.0),
+    TroubleCase(figure="001 Fig. 8", who="server", speed=0.25, model="xdeepfm", paper=0.25, at=0.0),
 )
 
 
@@ -81,11 +81,11 @@ def rows(seeds: Sequence[int]) -> list[Row]:
     return [one for case in CASES for one in _rows(case, seeds)]
 
 
-def _rows(case: Case, seeds: Sequence[int]) -> list[Row]:
+def _rows(case: TroubleCase, seeds: Sequence[int]) -> list[Row]:
     return _strategies(case, case.restart, seeds) if case.restart is not None else _own_size(case, seeds)
 
 
-def _strategies(case: Case, restart: float, seeds: Sequence[int]) -> list[Row]:
+def _strategies(case: TroubleCase, restart: float, seeds: Sequence[int]) -> list[Row]:
     """000: doing nothing, a restart and ours, all in the shape tuned by hand."""
     jobs, figure, what = case.jobs(seeds), case.figure, case.what
     calm, ours = _calm(case, seeds), _times(jobs, systems.Mechanisms())
@@ -112,7 +112,7 @@ def _strategies(case: Case, restart: float, seeds: Sequence[int]) -> list[Row]:
     return found
 
 
-def _own_size(case: Case, seeds: Sequence[int]) -> list[Row]:
+def _own_size(case: TroubleCase, seeds: Sequence[int]) -> list[Row]:
     """001: ours, sized by itself, and jobs tuned by hand; then ours tuned by hand, and trouble that comes later."""
     jobs, figure, what = case.jobs(seeds), case.figure, f"{case.what} doing nothing"
     nothing = _times(jobs, None)
@@ -144,11 +144,11 @@ def _beside(
     ]
 
 
-def _calm(case: Case, seeds: Sequence[int]) -> list[float]:
+def _calm(case: TroubleCase, seeds: Sequence[int]) -> list[float]:
     return _times([job_of(models.model(case.model), seed) for seed in seeds], None)
 
 
-def _own(case: Case, jobs: Sequence[TrueJob], seeds: Sequence[int]) -> list[float]:
+def _own(case: TroubleCase, jobs: Sequence[TrueJob], seeds: Sequence[int]) -> list[float]:
     """Ours, sized by itself from the history of one earlier run."""
     model = models.model(case.model)
     pairs = zip(jobs, seeds, strict=True)

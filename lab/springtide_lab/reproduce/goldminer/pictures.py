@@ -11,15 +11,15 @@ from springtide.sim.report import plots
 from springtide_lab.reproduce.dlrover_rm.figures import Picture, save
 from springtide_lab.reproduce.dlrover_rm.rows import Row
 from springtide_lab.reproduce.goldminer.simulation.models import MODELS
-from springtide_lab.reproduce.goldminer.simulation.run import Story
-from springtide_lab.reproduce.goldminer.simulation.systems import FIXED, MAXTP, SYSTEMS, TUNED, System
+from springtide_lab.reproduce.goldminer.simulation.run import ClusterStory
+from springtide_lab.reproduce.goldminer.simulation.systems import FIXED, MAXTP, SYSTEMS, TUNED, SharingSystem
 from springtide_lab.reproduce.goldminer.tuning_walk import walk
 
 OURS, PAPER = "#1f6fb4", "#c0392b"
 COLOURS = {TUNED: "#8c8c8c", FIXED: "#e08a1e", MAXTP: OURS}
 
 
-def draw(folder: pathlib.Path, found: Sequence[Row], stories: Mapping[System, Story]) -> list[Picture]:
+def draw(folder: pathlib.Path, found: Sequence[Row], stories: Mapping[SharingSystem, ClusterStory]) -> list[Picture]:
     return [
         _walk(folder / "goldminer-fig13.png"),
         _use(folder / "goldminer-fig14.png", stories),
@@ -54,7 +54,7 @@ def _table(path: pathlib.Path, found: Sequence[Row]) -> Picture:
     return save(figure, path, "Table 5: medians over seeds, the smallest and the largest; diamonds are the paper's.")
 
 
-def _use(path: pathlib.Path, stories: Mapping[System, Story]) -> Picture:
+def _use(path: pathlib.Path, stories: Mapping[SharingSystem, ClusterStory]) -> Picture:
     """Fig. 14: GPUs and cores allocated over time."""
     figure, axes = plots.pyplot().subplots(1, 2, figsize=(9, 3.2), layout="constrained", sharey=True)
     for system, colour in COLOURS.items():

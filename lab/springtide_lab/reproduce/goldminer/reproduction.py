@@ -13,14 +13,14 @@ from springtide_lab.reproduce.goldminer import pictures, rows_job
 from springtide_lab.reproduce.goldminer import rows as cluster_rows
 from springtide_lab.reproduce.goldminer.simulation import run, systems, trace
 from springtide_lab.reproduce.goldminer.simulation.systems import FIXED, MAXTP, SYSTEMS, TUNED
-from springtide_lab.reproduce.goldminer.simulation.trace import Preset
+from springtide_lab.reproduce.goldminer.simulation.trace import TracePreset
 
 VARIED_SEEDS = 8
 """Seeds of what is run for sensitivity only."""
 
 
 def rows(
-    seeds: Sequence[int], preset: Preset, *, own: Sequence[str] = (), say: Callable[[str], None] = lambda _: None
+    seeds: Sequence[int], preset: TracePreset, *, own: Sequence[str] = (), say: Callable[[str], None] = lambda _: None
 ) -> list[Row]:
     """Everything; `own` are names of metrics that the paper does not have."""
     for name in own:
@@ -39,7 +39,7 @@ def rows(
     return [*mine, *rows_job.rows(), *cluster_rows.sensitivity(preset, varied)]
 
 
-def write(folder: pathlib.Path, found: Sequence[Row], preset: Preset, seed: int) -> list[pathlib.Path]:
+def write(folder: pathlib.Path, found: Sequence[Row], preset: TracePreset, seed: int) -> list[pathlib.Path]:
     """Pictures, and a page with them and all rows."""
     folder.mkdir(parents=True, exist_ok=True)
     jobs = trace.draw(preset, seed)

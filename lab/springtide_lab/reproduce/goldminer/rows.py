@@ -14,10 +14,18 @@ from springtide_lab.reproduce.dlrover_rm.rows import NOT_IN_TEXT, Row, row
 from springtide_lab.reproduce.goldminer import run_figures
 from springtide_lab.reproduce.goldminer.run_figures import Figures
 from springtide_lab.reproduce.goldminer.simulation import optimum, run, trace
-from springtide_lab.reproduce.goldminer.simulation.systems import FIXED, HARDWARE, MAXTP, SRTF, SYSTEMS, TUNED, System
-from springtide_lab.reproduce.goldminer.simulation.trace import Preset
+from springtide_lab.reproduce.goldminer.simulation.systems import (
+    FIXED,
+    HARDWARE,
+    MAXTP,
+    SRTF,
+    SYSTEMS,
+    TUNED,
+    SharingSystem,
+)
+from springtide_lab.reproduce.goldminer.simulation.trace import TracePreset
 
-Results = Mapping[System, Sequence[Figures]]
+Results = Mapping[SharingSystem, Sequence[Figures]]
 """Of each system, one a seed."""
 TABLE, PICTURE, PART_2 = "002 Table 5", "002 Fig. 14", "002 §2"
 CALIBRATED = "the number and the mean duration of jobs are chosen by this line"
@@ -41,7 +49,7 @@ CALIBRATED_THERE = (
 SENSITIVE = "how the figures change with what the text does not give: medians over seeds, paired"
 
 
-Change = Callable[[Preset], Preset]
+Change = Callable[[TracePreset], TracePreset]
 VARIANTS: dict[str, Change] = {
     "cores a GPU: ResNet18's 27": lambda preset: _of_ratios(preset, "three full"),
     "cores a GPU: mean 22.5": lambda preset: _of_ratios(preset, "mean 22.5"),
@@ -58,18 +66,20 @@ AS_MANY = {"chosen": 121, "three full": 110, "mean 22.5": 102, "in order": 80, "
 """Jobs with which No DW (tuned C/G) queues for about the 338 min of Table 5, by ratios: the median of 60 seeds."""
 
 
-def _of_ratios(preset: Preset, ratios: str) -> Preset:
+def _of_ratios(preset: TracePreset, ratios: str) -> TracePreset:
     """Other ratios, and so many fewer jobs that the first line of Table 5 stays what it is."""
     return replace(preset, ratios=ratios, jobs=round(preset.jobs * AS_MANY[ratios] / AS_MANY["chosen"]))
 
 
-def results(preset: Preset, seeds: Sequence[int], which: Sequence[System] = SYSTEMS) -> dict[System, list[Figures]]:
+def results(
+    preset: TracePreset, seeds: Sequence[int], which: Sequence[SharingSystem] = SYSTEMS
+) -> dict[SharingSystem, list[Figures]]:
     """All systems on the same jobs; seeds side by side, in processes of their own."""
     each = parallel.each(functools.partial(_of_seed, preset, which), seeds)
     return {system: [figures[at] for figures in each] for at, system in enumerate(which)}
 
 
-def _of_seed(preset: Preset, which: Sequence[System], seed: int) -> list[Figures]:
+def _of_seed(preset: TracePreset, which: Sequence[SharingSystem], seed: int) -> list[Figures]:
     jobs = trace.draw(preset, seed)
     return [run_figures.figures(run.run(jobs, system, preset, seed), preset.measured_min) for system in which]
 
@@ -105,7 +115,7 @@ def others(found: Results) -> list[Row]:
     return rows
 
 
-def bounds(preset: Preset, found: Results, seeds: Sequence[int]) -> list[Row]:
+def bounds(preset: TracePreset, found: Results, seeds: Sequence[int]) -> list[Row]:
     there = preset.machines * preset.cpus * preset.period_min
     drawn = [trace.draw(preset, seed) for seed in seeds]
     wanted = [sum(job.minutes * job.gpus * job.model.ratio for job in jobs) / there for jobs in drawn]
@@ -152,7 +162,7 @@ def use(found: Results) -> list[Row]:
     return rows
 
 
-def sensitivity(preset: Preset, seeds: Sequence[int]) -> list[Row]:
+def sensitivity(preset: TracePreset, seeds: Sequence[int]) -> list[Row]:
     """The gains with other assumptions; first, whether No DW (tuned) still queues as it should."""
     rows = []
     for name, change in VARIANTS.items():

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from springtide_lab.reproduce.goldminer.simulation.run import Moment, Story
+from springtide_lab.reproduce.goldminer.simulation.run import ClusterMoment, ClusterStory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +26,7 @@ class Figures:
     makespan: float
 
 
-def figures(story: Story, until: float) -> Figures:
+def figures(story: ClusterStory, until: float) -> Figures:
     count = len(story.ends)
     jct = sum(one.jct for one in story.ends) / count
     queueing = sum(one.queued for one in story.ends) / count
@@ -43,7 +43,7 @@ def figures(story: Story, until: float) -> Figures:
     )
 
 
-def mean(moments: Sequence[Moment], until: float, value: Callable[[Moment], float]) -> float:
+def mean(moments: Sequence[ClusterMoment], until: float, value: Callable[[ClusterMoment], float]) -> float:
     """Over time, from 0 on."""
     total, last = 0.0, 0.0
     for one, following in zip(moments, [*moments[1:], None], strict=True):

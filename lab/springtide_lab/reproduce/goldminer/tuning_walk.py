@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from springtide.domain.data.data_workers import FeedRules, FeedSeen, FeedTarget
 from springtide.planning.dataworkers.tuning import tuner
-from springtide_lab.reproduce.goldminer.simulation.models import Model
+from springtide_lab.reproduce.goldminer.simulation.models import GpuModel
 
 INTERVALS = 80
 """No walk is so long."""
@@ -52,7 +52,7 @@ class Walk:
 
 
 @functools.cache
-def walk(model: Model, share: float = 8.0) -> Walk:
+def walk(model: GpuModel, share: float = 8.0) -> Walk:
     tuning = tuner.begin(FeedRules())
     stand = Stand(data_workers=0, data_worker_cpu=0.0, trainer_cpu=share, speed=model.alone(share))
     stands: list[Stand] = []
@@ -67,7 +67,7 @@ def walk(model: Model, share: float = 8.0) -> Walk:
     return Walk(stands=tuple(stands[: last + 1]), spare=0.0 if target.data_workers else target.spare_cpu)
 
 
-def _carried_out(model: Model, stand: Stand, target: FeedTarget) -> Stand:
+def _carried_out(model: GpuModel, stand: Stand, target: FeedTarget) -> Stand:
     count = target.data_workers
     cpu = (target.data_worker_cpu or stand.data_worker_cpu) if count else 0.0
     trainer = target.trainer_cpu or stand.trainer_cpu
@@ -75,12 +75,12 @@ def _carried_out(model: Model, stand: Stand, target: FeedTarget) -> Stand:
     return Stand(data_workers=count, data_worker_cpu=cpu, trainer_cpu=trainer, speed=speed)
 
 
-def _takes(model: Model, trainer: float) -> float:
+def _takes(model: GpuModel, trainer: float) -> float:
     """Of its ideal speed, what a trainer with so many cores can take: the least that is enough is the model's."""
     return trainer / (model.trainer - 0.5)
 
 
-def _seen(model: Model, stand: Stand, at: float, share: float) -> FeedSeen:
+def _seen(model: GpuModel, stand: Stand, at: float, share: float) -> FeedSeen:
     fed = stand.data_workers > 0
     could = stand.data_workers * stand.data_worker_cpu / model.feeding
     capable = min(model.capable, _takes(model, stand.trainer_cpu)) if fed else 1.0

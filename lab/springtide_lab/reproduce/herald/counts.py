@@ -18,7 +18,7 @@ from springtide_lab.bench.cache.id_streams import Ids
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sent:
+class SentRows:
     """Rows a worker and iteration."""
 
     pulls: float
@@ -47,7 +47,7 @@ def count(
     skip: int,
     scored: Collection[int] = (),
     effort: int = 0,
-) -> Sent:
+) -> SentRows:
     """Schedule the batches one after the other; the first `skip` fill the caches and do not count."""
     scheduler = allocate.Scheduler(settings)
     seen: list[sync_plan.PlanTraffic] = []
@@ -57,7 +57,7 @@ def count(
         seen.append(sync_plan.traffic(plans))
     counted = seen[skip:]
     each = settings.workers
-    return Sent(
+    return SentRows(
         pulls=statistics.mean(sum(one.pulls) for one in counted) / each,
         pushes=statistics.mean(sum(one.pushes) for one in counted) / each,
         p2p=statistics.mean(sum(one.sent) for one in counted) / each,

@@ -24,7 +24,7 @@ OTHER_DATA = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Size:
+class HeraldSize:
     """How much is looked at."""
 
     iterations: int = 90
@@ -35,7 +35,7 @@ class Size:
     """Sizes of the cluster, for Figs. 6, 13 and 18."""
 
 
-QUICK = Size(iterations=6, epoch=20_000, workers=(8, 16))
+QUICK = HeraldSize(iterations=6, epoch=20_000, workers=(8, 16))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +50,7 @@ class Workload:
         return _read(self.path, samples) if self.path else _make(self.name, samples, seed)
 
     def batches(
-        self, size: Size, seed: int, *, workers: int = WORKERS, batch: int = BATCH
+        self, size: HeraldSize, seed: int, *, workers: int = WORKERS, batch: int = BATCH
     ) -> tuple[IdStream, list[Ids]]:
         """Whole batches for the warm-ups and what is counted."""
         count = WARM_UPS + size.iterations

@@ -9,14 +9,14 @@ from collections.abc import Callable, Sequence
 
 from springtide_lab.reproduce.dlrover_rm.rows import Row, page
 from springtide_lab.reproduce.herald import pictures, preset, rows_counted, rows_timed, step_time
-from springtide_lab.reproduce.herald.preset import Size
+from springtide_lab.reproduce.herald.preset import HeraldSize
 
 W1 = "w1"
 """What the paper shows of one data set only is of this one."""
 
 
 def rows(
-    seeds: Sequence[int], size: Size, *, ids: str | None = None, say: Callable[[str], None] = lambda _: None
+    seeds: Sequence[int], size: HeraldSize, *, ids: str | None = None, say: Callable[[str], None] = lambda _: None
 ) -> list[Row]:
     found: list[Row] = []
     cost = step_time.costs()

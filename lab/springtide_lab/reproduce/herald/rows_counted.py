@@ -12,8 +12,8 @@ import numpy as np
 from springtide.embedding.schedule.scheduler import MOST_SWEEPS, ScheduleSettings
 from springtide_lab.reproduce.dlrover_rm.rows import Row, row
 from springtide_lab.reproduce.herald import counts, plain_caches, popularity, preset
-from springtide_lab.reproduce.herald.counts import Sent
-from springtide_lab.reproduce.herald.preset import Size, Workload
+from springtide_lab.reproduce.herald.counts import SentRows
+from springtide_lab.reproduce.herald.preset import HeraldSize, Workload
 
 PLAIN, LAIA, PLAN, HERALD, OURS = "vanilla", "LAIA", "plan", "Herald", "ours"
 WAYS: dict[str, dict[str, Any]] = {
@@ -30,7 +30,7 @@ TABLE_2 = {LAIA: (0.54, 0.17, 0.35), PLAN: (0.0, 0.13, 0.07), HERALD: (0.54, 0.6
 ADAPTIVE_TABLES = 4
 
 
-def sent(load: Workload, way: str, size: Size, seed: int, **changes: Any) -> Sent:
+def sent(load: Workload, way: str, size: HeraldSize, seed: int, **changes: Any) -> SentRows:
     """What one way transmits with the paper's defaults; `workers`, `batch` and `share` (of the cache) may be others."""
     workers, share = changes.get("workers", preset.WORKERS), changes.get("share", preset.CACHE_SHARE)
     return _sent(load, way, size, seed, workers, changes.get("batch", preset.BATCH), share, changes.get("scored", ()))
@@ -38,19 +38,26 @@ def sent(load: Workload, way: str, size: Size, seed: int, **changes: Any) -> Sen
 
 @functools.lru_cache(maxsize=256)
 def _sent(
-    load: Workload, way: str, size: Size, seed: int, workers: int, batch: int, share: float, scored: tuple[int, ...]
-) -> Sent:
+    load: Workload,
+    way: str,
+    size: HeraldSize,
+    seed: int,
+    workers: int,
+    batch: int,
+    share: float,
+    scored: tuple[int, ...],
+) -> SentRows:
     stream, batches = load.batches(size, seed, workers=workers, batch=batch)
     settings = ScheduleSettings(workers=workers, capacity_rows=int(share * stream.total_rows), seed=seed, **WAYS[way])
     effort = MOST_SWEEPS if way == OURS else 0  # as in a job: a step of these leaves it the time
     return counts.count(batches, settings, skip=preset.WARM_UPS, scored=scored, effort=effort)
 
 
-def less(way: Sent, plain: Sent, of: Callable[[Sent], float]) -> float:
+def less(way: SentRows, plain: SentRows, of: Callable[[SentRows], float]) -> float:
     return 1 - of(way) / of(plain)
 
 
-def popular(load: Workload, size: Size, seeds: Sequence[int]) -> list[Row]:
+def popular(load: Workload, size: HeraldSize, seeds: Sequence[int]) -> list[Row]:
     """Figs. 3, 6 and 10."""
     grown: list[float] = []
     dois: dict[int, list[float]] = {workers: [] for workers in size.workers}
@@ -77,7 +84,7 @@ def popular(load: Workload, size: Size, seeds: Sequence[int]) -> list[Row]:
     return found
 
 
-def causes(load: Workload, size: Size, seeds: Sequence[int]) -> list[Row]:
+def causes(load: Workload, size: HeraldSize, seeds: Sequence[int]) -> list[Row]:
     """Fig. 4 and its text: why plain caches transmit."""
     updates, apart = [], []
     for seed in load.seeds(seeds):
@@ -98,7 +105,7 @@ def causes(load: Workload, size: Size, seeds: Sequence[int]) -> list[Row]:
     ]
 
 
-def reductions(load: Workload, size: Size, seeds: Sequence[int]) -> list[Row]:
+def reductions(load: Workload, size: HeraldSize, seeds: Sequence[int]) -> list[Row]:
     """Fig. 11: transmissions below the vanilla's, in all and by direction."""
     each = [{way: sent(load, way, size, seed) for way in (PLAIN, HERALD, OURS)} for seed in load.seeds(seeds)]
     found = []
@@ -116,14 +123,14 @@ def reductions(load: Workload, size: Size, seeds: Sequence[int]) -> list[Row]:
     return found
 
 
-def breakdown(load: Workload, size: Size, seeds: Sequence[int]) -> list[Row]:
+def breakdown(load: Workload, size: HeraldSize, seeds: Sequence[int]) -> list[Row]:
     """Table 2: what each half of Herald does alone."""
     chosen = load.seeds(seeds)
     plain = [sent(load, PLAIN, size, seed) for seed in chosen]
     found = []
     for way, paper in TABLE_2.items():
         theirs = [sent(load, way, size, seed) for seed in chosen]
-        kinds: tuple[tuple[str, Callable[[Sent], float]], ...] = (
+        kinds: tuple[tuple[str, Callable[[SentRows], float]], ...] = (
             ("pulls", lambda s: s.pulls),
             ("pushes", lambda s: s.pushes),
             ("all", lambda s: s.transmissions),
@@ -135,10 +142,10 @@ def breakdown(load: Workload, size: Size, seeds: Sequence[int]) -> list[Row]:
     return found
 
 
-def adaptive(load: Workload, size: Size, seeds: Sequence[int]) -> list[Row]:
+def adaptive(load: Workload, size: HeraldSize, seeds: Sequence[int]) -> list[Row]:
     """Fig. 13: scoring with the four tables of the highest DoI only, beside scoring with all."""
     ratios: dict[int, list[float]] = {workers: [] for workers in size.workers}
-    few = Size(iterations=min(size.iterations, 40), epoch=size.epoch, workers=size.workers)
+    few = HeraldSize(iterations=min(size.iterations, 40), epoch=size.epoch, workers=size.workers)
     for seed in load.seeds(seeds):
         stream = load.stream(samples=size.epoch, seed=seed)
         for workers in size.workers:

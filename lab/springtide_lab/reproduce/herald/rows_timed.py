@@ -13,8 +13,8 @@ import numpy as np
 
 from springtide_lab.reproduce.dlrover_rm.rows import NOT_IN_TEXT, Row, missing, row
 from springtide_lab.reproduce.herald import preset, rows_counted, step_time
-from springtide_lab.reproduce.herald.counts import Sent
-from springtide_lab.reproduce.herald.preset import Size, Workload
+from springtide_lab.reproduce.herald.counts import SentRows
+from springtide_lab.reproduce.herald.preset import HeraldSize, Workload
 from springtide_lab.reproduce.herald.rows_counted import HERALD, OURS, PLAIN
 from springtide_lab.reproduce.herald.step_time import Costs, Load
 
@@ -51,24 +51,24 @@ PUBLISHED = (
 """By benchmark and goal: the figure that it belongs to."""
 
 
-def load_of(sent: Sent) -> Load:
+def load_of(sent: SentRows) -> Load:
     """What links carry; rows sent directly load workers' links only."""
     return Load(pulls=sent.pulls, pushes=sent.pushes, largest_pull=sent.largest_pull, largest_push=sent.largest_push)
 
 
 def seconds(
-    load: Workload, way: str, size: Size, seed: int, cost: Costs, *, servers: int = preset.SERVERS, **changes: Any
+    load: Workload, way: str, size: HeraldSize, seed: int, cost: Costs, *, servers: int = preset.SERVERS, **changes: Any
 ) -> float:
     sent = rows_counted.sent(load, way, size, seed, **changes)
     workers = changes.get("workers", preset.WORKERS)
     return step_time.iteration_s(load_of(sent), cost, workers=workers, servers=servers)
 
 
-def faster(load: Workload, way: str, size: Size, seed: int, cost: Costs, **changes: Any) -> float:
+def faster(load: Workload, way: str, size: HeraldSize, seed: int, cost: Costs, **changes: Any) -> float:
     return seconds(load, PLAIN, size, seed, cost, **changes) / seconds(load, way, size, seed, cost, **changes)
 
 
-def static(load: Workload, size: Size, seed: int, cost: Costs) -> float:
+def static(load: Workload, size: HeraldSize, seed: int, cost: Costs) -> float:
     """Seconds of an iteration with the same hottest rows everywhere, all-reduced, the others pulled and pushed."""
     stream, batches = load.batches(size, seed)
     starts = np.concatenate([[0], np.cumsum(stream.rows)[:-1]]).astype(np.int64)
@@ -85,7 +85,7 @@ def static(load: Workload, size: Size, seed: int, cost: Costs) -> float:
     return step_time.iteration_s(rows, cost, workers=preset.WORKERS, servers=preset.SERVERS)
 
 
-def timed(load: Workload, size: Size, seeds: Sequence[int], cost: Costs | None) -> list[Row]:
+def timed(load: Workload, size: HeraldSize, seeds: Sequence[int], cost: Costs | None) -> list[Row]:
     """Figs. 4, 14, 15 and 17 of one workload."""
     if cost is None:
         return [missing(figure, f"{load.name}: {what}", paper, NOT_MEASURED) for figure, what, paper in FIGURES[:4]]
@@ -111,19 +111,19 @@ def timed(load: Workload, size: Size, seeds: Sequence[int], cost: Costs | None) 
     return found
 
 
-def shapes(load: Workload, size: Size, seeds: Sequence[int], cost: Costs | None) -> list[Row]:
+def shapes(load: Workload, size: HeraldSize, seeds: Sequence[int], cost: Costs | None) -> list[Row]:
     """Figs. 16, 18 and 19: smaller caches, a large cluster, more servers."""
     if cost is None:
         return [missing(figure, f"{load.name}: {what}", paper, NOT_MEASURED) for figure, what, paper in FIGURES[4:]]
     chosen, found = load.seeds(seeds), []
-    longer = Size(iterations=4 * size.iterations, epoch=size.epoch, workers=size.workers)
+    longer = HeraldSize(iterations=4 * size.iterations, epoch=size.epoch, workers=size.workers)
     for share in SHARES:
         ratios = [faster(load, HERALD, longer, seed, cost, share=share) for seed in chosen]
         paper = "1.97-2.15" if share >= 0.04 else "not in text"
         found.append(
             row("004 Fig. 16", f"{load.name}: over HET, caches of {100 * share:g}%", paper, ratios, why=cost.source)
         )
-    few = Size(iterations=min(size.iterations, 40), epoch=size.epoch, workers=size.workers)
+    few = HeraldSize(iterations=min(size.iterations, 40), epoch=size.epoch, workers=size.workers)
     most = max(size.workers)
     ratios = [faster(load, HERALD, few, seed, cost, workers=most, servers=most // 8) for seed in chosen]
     found.append(

@@ -24,17 +24,17 @@ FORGETS = 0.995  # of the sum of squares, a minute: the rate does not die away o
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Size:
+class StreamSize:
     """How much is trained."""
 
     hours: float = 5.0
     events_per_s: float = 20.0
 
 
-USUAL, QUICK = Size(), Size(hours=2.5, events_per_s=5.0)
+USUAL, QUICK = StreamSize(), StreamSize(hours=2.5, events_per_s=5.0)
 
 
-def against_lag(seed: int, size: Size) -> Array:
+def against_lag(seed: int, size: StreamSize) -> Array:
     """AUC at each of `LAGS_MIN`."""
     spec = LogSpec(seed=seed, cardinalities=FIELDS, drift_per_hour=DRIFT, events_per_s=size.events_per_s)
     generator = clicklog.Generator(spec)

@@ -71,7 +71,7 @@ class Truth:
         return float(min(rates[place], comes + waits)), float(sizes[place]), 1.0
 
 
-class Day(NamedTuple):
+class PlayedDay(NamedTuple):
     """What became of it."""
 
     kept: SloSums
@@ -116,7 +116,7 @@ def play(
     every_s: float = 120.0,
     seed: int = 0,
     lasts_s: float | None = None,
-) -> Day:
+) -> PlayedDay:
     """A day that begins with one worker. `comes`: samples a second, by seconds of the clock."""
     job = _Job(truth, rules, speedup, np.random.default_rng(seed))
     past = Past(before, comes, speedup)
@@ -141,7 +141,7 @@ def play(
         if not view.pausing:
             job.have(scaling.workers, scaling.why, now)
     learned = job.learned.capacity(rules.most, now=job.workers, at=ticks * TICK_S * speedup)
-    return Day(job.kept, len(job.changes), needed * speedup / 3600, learned, tuple(job.changes))
+    return PlayedDay(job.kept, len(job.changes), needed * speedup / 3600, learned, tuple(job.changes))
 
 
 class _Job:

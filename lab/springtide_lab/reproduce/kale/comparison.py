@@ -16,8 +16,8 @@ from springtide.planning.online.scaling.horizon import ChangeEffect
 from springtide_lab.reproduce.kale import auc, traffic, tuning, world
 from springtide_lab.reproduce.kale.schemes import GRIDS
 from springtide_lab.reproduce.kale.springtide_scheme import Clairvoyant, Ours, Outlooks
-from springtide_lab.reproduce.kale.traffic import CAPACITY, MOST, Day
-from springtide_lab.reproduce.kale.tuning import SLO_S, Tuned
+from springtide_lab.reproduce.kale.traffic import CAPACITY, MOST, TrafficDay
+from springtide_lab.reproduce.kale.tuning import SLO_S, TunedScheme
 from springtide_lab.reproduce.kale.world import TICK_S, Array, Counts
 
 PAUSE_S = 600.0
@@ -33,7 +33,7 @@ LIVE_TOO = ("HPA", "Kale")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Story:
+class SchemeStory:
     """A day of one scheme, minute by minute."""
 
     traffic: Array
@@ -50,33 +50,33 @@ class Compared:
     figures: dict[tuple[str, str], Array] = field(default_factory=dict)
     """By table and scheme, [days, 4]: violation, lag in min, downtime in min, worker-hours."""
     auc: dict[tuple[str, str], list[float]] = field(default_factory=dict)
-    stories: dict[tuple[str, str], Story] = field(default_factory=dict)
-    tuned: dict[tuple[str, str], Tuned] = field(default_factory=dict)
+    stories: dict[tuple[str, str], SchemeStory] = field(default_factory=dict)
+    tuned: dict[tuple[str, str], TunedScheme] = field(default_factory=dict)
     on_tuning_days: dict[str, Array] = field(default_factory=dict)
     """Of ours, table A: the days on which the settings of the others were chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
+class TrafficKind:
     """A kind of traffic."""
 
     name: str
-    measured: tuple[Day, ...]
-    tuned_on: tuple[Day, ...]
+    measured: tuple[TrafficDay, ...]
+    tuned_on: tuple[TrafficDay, ...]
 
 
-def compare(kind: Kind, curve: Sequence[float], *, most_settings: int | None = None) -> Compared:
+def compare(kind: TrafficKind, curve: Sequence[float], *, most_settings: int | None = None) -> Compared:
     """Everything on one kind of traffic; `curve` is AUC by lag; of each grid at most so many settings."""
     outlooks = [Outlooks(day) for day in kind.measured]
     before = [Outlooks(day) for day in kind.tuned_on]
     found = Compared(name=kind.name, days=len(kind.measured))
 
-    def note(table: str, scheme: str, done: world.Run) -> None:
+    def note(table: str, scheme: str, done: world.OnlineRun) -> None:
         after, days = kind.measured[0].warm, range(len(kind.measured))
         found.figures[table, scheme] = tuning.figures(done, days, after)
         found.auc[table, scheme] = [auc.of(done.lag_s(day)[after:], curve) for day in days]
         minute = slice(after, None, round(60 / TICK_S))
-        found.stories[table, scheme] = Story(
+        found.stories[table, scheme] = SchemeStory(
             traffic=kind.measured[0].rates[minute], workers=done.workers[minute, 0], lag_min=done.lag_s(0)[minute] / 60
         )
 
@@ -96,13 +96,13 @@ def compare(kind: Kind, curve: Sequence[float], *, most_settings: int | None = N
 
 
 def ours(
-    days: Sequence[Day], outlooks: Sequence[Outlooks | Clairvoyant], rules: OnlineRules, doing: ChangeEffect
-) -> world.Run:
+    days: Sequence[TrafficDay], outlooks: Sequence[Outlooks | Clairvoyant], rules: OnlineRules, doing: ChangeEffect
+) -> world.OnlineRun:
     rates = np.asarray([day.rates for day in days])
     return world.run(rates, Ours(outlooks, rules), workers=traffic.start(days), capacity=CAPACITY, doing=doing)
 
 
-def adequate(days: Sequence[Day]) -> world.Run:
+def adequate(days: Sequence[TrafficDay]) -> world.OnlineRun:
     """As many workers as the peak needs, all day."""
     rates = np.asarray([day.rates for day in days])
     workers = np.full(len(days), traffic.PEAK)

@@ -15,7 +15,7 @@ from springtide import errors
 from springtide.sim.engine import parallel
 from springtide_lab.reproduce.dlrover_rm.rows import Row, page
 from springtide_lab.reproduce.kale import auc, comparison, pictures, rows, schemes, throughput, traffic
-from springtide_lab.reproduce.kale.comparison import Compared, Kind
+from springtide_lab.reproduce.kale.comparison import Compared, TrafficKind
 from springtide_lab.reproduce.kale.traffic import Trace
 
 TUNED_ON = 5
@@ -27,7 +27,7 @@ CURVES = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Preset:
+class KalePreset:
     """How much is done."""
 
     traces: tuple[pathlib.Path, ...] = ()
@@ -35,7 +35,7 @@ class Preset:
     most_settings: int | None = None
     hours: int = 24
     """Of each day, from midnight on."""
-    stream: auc.Size = auc.USUAL
+    stream: auc.StreamSize = auc.USUAL
     processes: int = 0
     """0: as many as there are cores; 1: none besides this one."""
 
@@ -64,7 +64,7 @@ def found_traces(given: str | None) -> tuple[pathlib.Path, ...]:
     return inside
 
 
-def reproduce(seeds: range, preset: Preset, *, say: Callable[[str], None] = lambda _: None) -> Found:
+def reproduce(seeds: range, preset: KalePreset, *, say: Callable[[str], None] = lambda _: None) -> Found:
     kinds = [_papers(len(seeds), preset), *(_of(traffic.read(path), len(seeds), preset) for path in preset.traces)]
     say(f"AUC against lag: {len(seeds[:CURVES])} streams")
     curves = [auc.against_lag(seed, preset.stream).tolist() for seed in seeds[:CURVES]]
@@ -94,15 +94,15 @@ def write(folder: pathlib.Path, found: Found) -> list[pathlib.Path]:
     return [*(one.path for one in drawn), table]
 
 
-def _papers(days: int, preset: Preset) -> Kind:
-    return Kind(
+def _papers(days: int, preset: KalePreset) -> TrafficKind:
+    return TrafficKind(
         name=rows.PAPERS_SHAPE,
         measured=tuple(traffic.paper(seed).first(preset.hours) for seed in range(days)),
         tuned_on=tuple(traffic.paper(OTHER_DAYS + seed).first(preset.hours) for seed in range(preset.tuned_on)),
     )
 
 
-def _of(trace: Trace, days: int, preset: Preset) -> Kind:
+def _of(trace: Trace, days: int, preset: KalePreset) -> TrafficKind:
     """Days to measure are the first of an order by chance, days to choose settings on the last."""
     order = [day.first(preset.hours) for day in trace.drawn(len(trace.days))]
     if len(order) < days + preset.tuned_on:
@@ -110,9 +110,9 @@ def _of(trace: Trace, days: int, preset: Preset) -> Kind:
             f"--seeds {days}: {trace.name} has {len(order)} days that can be used, {preset.tuned_on} of them to choose "
             f"settings; wanted {len(order) - preset.tuned_on} seeds at most"
         )
-    return Kind(name=trace.name, measured=tuple(order[:days]), tuned_on=tuple(order[-preset.tuned_on :]))
+    return TrafficKind(name=trace.name, measured=tuple(order[:days]), tuned_on=tuple(order[-preset.tuned_on :]))
 
 
-def _one(job: tuple[Kind, Sequence[float], int | None]) -> Compared:
+def _one(job: tuple[TrafficKind, Sequence[float], int | None]) -> Compared:
     kind, curve, most = job
     return comparison.compare(kind, curve, most_settings=most)

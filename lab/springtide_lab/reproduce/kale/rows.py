@@ -12,7 +12,7 @@ from springtide.planning.online.forecast import seasonal
 from springtide_lab.reproduce.dlrover_rm.rows import NOT_IN_TEXT, Row
 from springtide_lab.reproduce.kale.auc import LAGS_MIN
 from springtide_lab.reproduce.kale.comparison import ADEQUATE, CLAIRVOYANT, OURS, Compared
-from springtide_lab.reproduce.kale.traffic import DAY, STEP_S, WARM, Day
+from springtide_lab.reproduce.kale.traffic import DAY, STEP_S, WARM, TrafficDay
 from springtide_lab.reproduce.kale.world import Array
 
 TABLE_3: dict[str, tuple[float, float, float, float, float]] = {
@@ -191,7 +191,7 @@ def lag_and_auc(curves: Sequence[Sequence[float]]) -> list[Row]:
     ]
 
 
-def forecasts(name: str, days: Sequence[Day]) -> list[Row]:
+def forecasts(name: str, days: Sequence[TrafficDay]) -> list[Row]:
     """How far forecasts are off, one day ahead, beside tomorrow = today."""
     said: dict[str, list[float]] = {"the default forecaster": [], "tomorrow = today": []}
     for day in days:

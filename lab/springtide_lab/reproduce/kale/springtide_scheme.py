@@ -12,7 +12,7 @@ from springtide.domain.data.online_view import OnlineRules, OnlineView, TrafficO
 from springtide.planning.online.forecast import correction as outlooks
 from springtide.planning.online.forecast import seasonal
 from springtide.planning.online.scaling import decision
-from springtide_lab.reproduce.kale.traffic import CAPACITY, DAY, STEP_S, Day
+from springtide_lab.reproduce.kale.traffic import CAPACITY, DAY, STEP_S, TrafficDay
 from springtide_lab.reproduce.kale.world import TICK_S, Counts, Seen
 
 TICKS = int(STEP_S / TICK_S)
@@ -25,7 +25,7 @@ EVERY = 6
 class Outlooks:
     """What the forecaster says at each step of a day, made when first asked for."""
 
-    def __init__(self, day: Day) -> None:
+    def __init__(self, day: TrafficDay) -> None:
         self._all = np.concatenate([day.past, day.steps])
         self._now = len(day.past)
         self._weights = seasonal.weigh(seasonal.PastTraffic(step_s=STEP_S, values=day.past))
@@ -46,7 +46,7 @@ class Outlooks:
 class Clairvoyant:
     """What will really come; after the end of the run, as in its last step."""
 
-    def __init__(self, day: Day) -> None:
+    def __init__(self, day: TrafficDay) -> None:
         self._steps = day.steps
 
     def at(self, step: int) -> TrafficOutlook:

@@ -61,7 +61,7 @@ def noisy_rate(rate: float, chance: np.random.Generator) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ThroughputOutcome:
     """Of one truth, all machines and ways, one seed."""
 
     by_case: Mapping[str, Mapping[str, CapacityErrors]]
@@ -84,7 +84,7 @@ class Outcome:
         return float(1 - min(shares))
 
 
-def measure(truth: Truth, seed: int) -> Outcome:
+def measure(truth: Truth, seed: int) -> ThroughputOutcome:
     """Measure some numbers of workers, fit, foretell the others."""
     by_case: dict[str, dict[str, CapacityErrors]] = {}
     coefficients: dict[str, tuple[float, ...]] = {}
@@ -96,7 +96,7 @@ def measure(truth: Truth, seed: int) -> Outcome:
         found = model_errors.judge(curve.kind, seen, held, batch=curve.batch)
         by_case[name] = {NAMES[kind]: one for kind, one in found.items()}
         coefficients[name] = capacity_model.fit(curve.kind, seen, batch=curve.batch).coefficients
-    return Outcome(by_case, coefficients)
+    return ThroughputOutcome(by_case, coefficients)
 
 
 def rows(seeds: Sequence[int]) -> list[Row]:
@@ -120,7 +120,7 @@ def _example() -> list[Row]:
     ]
 
 
-def _table_1(outcomes: Sequence[Outcome]) -> list[Row]:
+def _table_1(outcomes: Sequence[ThroughputOutcome]) -> list[Row]:
     """The two coefficients that count most: of 1 / w and of 1 / w² (their order is Eqn 6's and 9's)."""
     found = []
     for name, curve in TABLE_1.items():
@@ -132,7 +132,7 @@ def _table_1(outcomes: Sequence[Outcome]) -> list[Row]:
     return found
 
 
-def _fig_7(outcomes: Sequence[Outcome], truth: str, *, goal: float | None = None) -> list[Row]:
+def _fig_7(outcomes: Sequence[ThroughputOutcome], truth: str, *, goal: float | None = None) -> list[Row]:
     def of(whose: str) -> list[float]:
         return [one.mean(whose, "mape") for one in outcomes]
 

@@ -34,7 +34,7 @@ RATIO = 7.65
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Day:
+class TrafficDay:
     """One day, and what was before it."""
 
     name: str
@@ -48,7 +48,7 @@ class Day:
         """Steps of 15 s that are not measured."""
         return int(WARM * STEP_S / TICK_S)
 
-    def first(self, hours: int) -> "Day":
+    def first(self, hours: int) -> "TrafficDay":
         return replace(self, rates=self.rates[: self.warm + round(hours * 3600 / TICK_S)])
 
     @property
@@ -57,7 +57,7 @@ class Day:
         return np.asarray(self.rates.reshape(-1, int(STEP_S / TICK_S)).mean(axis=1))
 
 
-def paper(seed: int) -> Day:
+def paper(seed: int) -> TrafficDay:
     """34k a second in the early morning, 260k in the evening, more at weekends: the shape that the text describes.
 
     Days differ by 3% in their level, and traffic wanders by another 3% within some hours: the text says nothing of it.
@@ -93,10 +93,10 @@ class Trace:
         whole = int(len(self.values) * self.step_s // 86_400)
         return range(FIRST_DAY, whole)
 
-    def day(self, number: int) -> Day:
+    def day(self, number: int) -> TrafficDay:
         return _day(f"{self.name} {number}", self.values, self.step_s, round(number * 86_400 / self.step_s))
 
-    def drawn(self, count: int, *, seed: int = 0) -> list[Day]:
+    def drawn(self, count: int, *, seed: int = 0) -> list[TrafficDay]:
         """Some, without repeating, in an order that `seed` makes."""
         order = np.random.default_rng((5, seed)).permutation(np.asarray(self.days))
         return [self.day(int(one)) for one in order[:count]]
@@ -120,7 +120,7 @@ def read(path: pathlib.Path) -> Trace:
     return trace
 
 
-def _day(name: str, values: Array, step_s: float, start: int) -> Day:
+def _day(name: str, values: Array, step_s: float, start: int) -> TrafficDay:
     """The day that begins at step `start`, with what is before it, scaled by its own peak."""
     begin = start - round(WARM * STEP_S / step_s)
     rates = _finer(values[begin : start + round(86_400 / step_s)], step_s, TICK_S)
@@ -132,7 +132,7 @@ def _day(name: str, values: Array, step_s: float, start: int) -> Day:
     else:
         past = _finer(past, step_s, STEP_S)
     scale = float(CAPACITY[PEAK] * 0.995 / max(rates[warm:].max(), 1e-9))
-    return Day(name=name, past=past[-WEEKS:] * scale, rates=rates * scale)
+    return TrafficDay(name=name, past=past[-WEEKS:] * scale, rates=rates * scale)
 
 
 def _finer(values: Array, step_s: float, finer_s: float) -> Array:
@@ -140,7 +140,7 @@ def _finer(values: Array, step_s: float, finer_s: float) -> Array:
     return np.interp((np.arange(len(values) * times) + 0.5) / times - 0.5, np.arange(len(values)), values)
 
 
-def start(days: Sequence[Day]) -> Counts:
+def start(days: Sequence[TrafficDay]) -> Counts:
     """Workers that a scheme begins with: a fifth more than the first traffic needs."""
     first = np.asarray([day.rates[0] for day in days])
     return np.minimum(np.searchsorted(CAPACITY, 1.2 * first, side="right"), MOST)

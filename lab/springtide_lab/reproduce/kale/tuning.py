@@ -15,7 +15,7 @@ from springtide.planning.online.scaling.horizon import ChangeEffect
 from springtide_lab.reproduce.kale import traffic, world
 from springtide_lab.reproduce.kale.schemes import GRIDS
 from springtide_lab.reproduce.kale.springtide_scheme import Outlooks
-from springtide_lab.reproduce.kale.traffic import CAPACITY, Day
+from springtide_lab.reproduce.kale.traffic import CAPACITY, TrafficDay
 from springtide_lab.reproduce.kale.world import Array
 
 SLO_S = 1200.0
@@ -26,7 +26,7 @@ AT_ONCE = 150
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tuned:
+class TunedScheme:
     """A scheme at its best, and how all its settings did."""
 
     scheme: str
@@ -37,8 +37,8 @@ class Tuned:
 
 
 def run(
-    scheme: str, settings: Sequence[Any], days: Sequence[Day], outlooks: Sequence[Outlooks], doing: ChangeEffect
-) -> world.Run:
+    scheme: str, settings: Sequence[Any], days: Sequence[TrafficDay], outlooks: Sequence[Outlooks], doing: ChangeEffect
+) -> world.OnlineRun:
     """Each of the settings on each of the days: lanes are days x settings."""
     make = GRIDS[scheme][0]
     lanes = [(day, outlook, one) for day, outlook in zip(days, outlooks, strict=True) for one in settings]
@@ -47,21 +47,21 @@ def run(
     return world.run(rates, at, workers=traffic.start([day for day, _, _ in lanes]), capacity=CAPACITY, doing=doing)
 
 
-def figures(done: world.Run, lanes: Sequence[int], after: int) -> Array:
+def figures(done: world.OnlineRun, lanes: Sequence[int], after: int) -> Array:
     """[lanes, 4], as in `Tuned`."""
     kept = [done.kept(lane, after=after, slo_s=SLO_S) for lane in lanes]
     return np.asarray([(one.violation, one.lag_min, one.down_min, one.worker_hours) for one in kept])
 
 
 def tune(
-    scheme: str, days: Sequence[Day], outlooks: Sequence[Outlooks], doing: ChangeEffect, *, grid: Sequence[Any]
-) -> Tuned:
+    scheme: str, days: Sequence[TrafficDay], outlooks: Sequence[Outlooks], doing: ChangeEffect, *, grid: Sequence[Any]
+) -> TunedScheme:
     parts = [grid[place : place + AT_ONCE] for place in range(0, len(grid), AT_ONCE)]
     found = np.concatenate([_means(run(scheme, part, days, outlooks, doing), days, len(part)) for part in parts])
-    return Tuned(scheme=scheme, settings=grid[best(found)], tried=len(grid), figures=found)
+    return TunedScheme(scheme=scheme, settings=grid[best(found)], tried=len(grid), figures=found)
 
 
-def _means(done: world.Run, days: Sequence[Day], settings: int) -> Array:
+def _means(done: world.OnlineRun, days: Sequence[TrafficDay], settings: int) -> Array:
     """[settings, 4], over days."""
     by_lane = figures(done, range(len(days) * settings), days[0].warm)
     return np.asarray(by_lane.reshape(len(days), settings, 4).mean(axis=0))

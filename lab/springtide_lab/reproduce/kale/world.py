@@ -49,7 +49,7 @@ Scheme = Callable[[Seen], Counts]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class OnlineRun:
     """What became of the lanes."""
 
     arrived: Array
@@ -79,7 +79,7 @@ class Run:
         )
 
 
-def run(traffic: Array, scheme: Scheme, *, workers: Counts, capacity: Array, doing: ChangeEffect) -> Run:
+def run(traffic: Array, scheme: Scheme, *, workers: Counts, capacity: Array, doing: ChangeEffect) -> OnlineRun:
     """All lanes from the first step to the last. `traffic` is [lanes, steps], `capacity[w]` is samples a second."""
     lanes, steps = traffic.shape
     arrived = np.concatenate([np.zeros((lanes, 1)), np.cumsum(traffic * TICK_S, axis=1)], axis=1)
@@ -112,4 +112,4 @@ def run(traffic: Array, scheme: Scheme, *, workers: Counts, capacity: Array, doi
         under_way = np.maximum(under_way - TICK_S, 0)
         trained = trained + done
         all_trained[step + 1], all_workers[step] = trained, workers
-    return Run(arrived=arrived, trained=all_trained, workers=all_workers, down=down)
+    return OnlineRun(arrived=arrived, trained=all_trained, workers=all_workers, down=down)

@@ -12,7 +12,7 @@ from springtide.planning.policy import registry
 from springtide_lab.bench.control import fit as fit_bench
 from springtide_lab.bench.control import plan
 from springtide_lab.bench.core import quota_job
-from springtide_lab.bench.core.quota_job import Taken
+from springtide_lab.bench.core.quota_job import QuotaProfile
 
 TRUE = Coefficients(grad=2e-5, upd=2e-3, sync=1.0, emb=5e-9, beta=1e-3)
 
@@ -41,7 +41,9 @@ def planted(tried, *, twice_as_slow=(), pace=FREE):
         profile = Profile(shape=shape, batch=facts.batch, timing=timing, at=0.0)
         speed = facts.batch * shape.workers / step_s
         found.append(
-            Taken(shape=shape, profiles=(profile,), worker_used=speed / pace.worker, server_used=speed / pace.server)
+            QuotaProfile(
+                shape=shape, profiles=(profile,), worker_used=speed / pace.worker, server_used=speed / pace.server
+            )
         )
     return found
 

@@ -72,7 +72,7 @@ print("measured " + json.dumps({"first_at": times[0] if times else 0.0, "rate": 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trained:
+class PlatformResult:
     """What one run was like."""
 
     rate: float
@@ -110,7 +110,7 @@ def plan_of(script: str, *, samples: int, pause_s: float, workers: int, servers:
     return RunPlan(spec=spec, script=script, arguments=(str(samples), str(pause_s)), grace_s=5.0)
 
 
-def trained(side: Side, script: str, *, samples: int) -> Trained:
+def trained(side: Side, script: str, *, samples: int) -> PlatformResult:
     """Run it to its end; what its worker says."""
     at = time.time()
     side.submit(plan_of(script, samples=samples, pause_s=0.0, workers=1, servers=1))
@@ -119,7 +119,7 @@ def trained(side: Side, script: str, *, samples: int) -> Trained:
     if not said:
         raise RuntimeError(f"the worker did not say what it measured; the job is {side.status()}")
     told = json.loads(said[-1])
-    return Trained(rate=told["rate"], first_step_s=told["first_at"] - at)
+    return PlatformResult(rate=told["rate"], first_step_s=told["first_at"] - at)
 
 
 def recovered(side: Side, script: str) -> float:

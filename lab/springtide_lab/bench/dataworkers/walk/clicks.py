@@ -21,7 +21,7 @@ ROWS = 100_000
 LINES = 4096
 
 
-class Clicks:
+class WalkClicks:
     """A log of some thousand lines that is read again and again: every number of a sample is a line of it."""
 
     def __init__(self, seed: int = 7) -> None:
@@ -44,7 +44,7 @@ class Clicks:
 
 def pipeline() -> Pipeline:
     """What data workers run, and the trainer while it has none."""
-    return Pipeline((Stage("clicks", Clicks()),))
+    return Pipeline((Stage("clicks", WalkClicks()),))
 
 
 def _line(chance: random.Random) -> str:

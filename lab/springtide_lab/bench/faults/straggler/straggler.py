@@ -190,7 +190,7 @@ TARGET = 1.15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class StragglerCase:
     """A kind of work, and how slow one of its workers becomes."""
 
     kind: str
@@ -207,12 +207,15 @@ class Case:
         return WORKERS - 1 + self.slow
 
 
-HARD = Case(kind="even", slow=0.03, beside=("-48.5%", "-37%"))
-MODELS = (Case(kind="WideDeep", slow=0.25, beside=("-24%", "")), Case(kind="xDeepFM", slow=0.25, beside=("-42%", "")))
+HARD = StragglerCase(kind="even", slow=0.03, beside=("-48.5%", "-37%"))
+MODELS = (
+    StragglerCase(kind="WideDeep", slow=0.25, beside=("-24%", "")),
+    StragglerCase(kind="xDeepFM", slow=0.25, beside=("-42%", "")),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sizes:
+class StragglerSizes:
     """How long each part takes, at full quota."""
 
     even_s: float = 20.0
@@ -230,7 +233,7 @@ class Sizes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class StragglerRun:
     """One job."""
 
     slow: float
@@ -255,11 +258,11 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class StragglerOutcome:
     """A case: our jobs, and what they are shown beside."""
 
-    case: Case
-    runs: tuple[Run, ...]
+    case: StragglerCase
+    runs: tuple[StragglerRun, ...]
     parts: Baseline
     restart: Baseline
 
@@ -271,8 +274,8 @@ class Outcome:
 
 def bench(options: Options) -> report.Result:
     """Jobs at 3%, of which the median counts; one of each model at 25%; and the baselines of all."""
-    quick = Sizes(even_s=4.0, rest_s=8.0, runs=1, equal_s=0.2, model_s=2.0, pace=20.0, notice_s=2.0)
-    sizes = quick if options.quick else Sizes()
+    quick = StragglerSizes(even_s=4.0, rest_s=8.0, runs=1, equal_s=0.2, model_s=2.0, pace=20.0, notice_s=2.0)
+    sizes = quick if options.quick else StragglerSizes()
     delays = Delays.of(options.delays)
     notice_s = delays.notice_s if sizes.notice_s is None else sizes.notice_s
     total = sizes.runs + 2 + 4 * len(MODELS)
@@ -282,7 +285,7 @@ def bench(options: Options) -> report.Result:
     return judge([hard, *models], delays)
 
 
-def hard_case(sizes: Sizes, notice_s: float, step: Callable[[], None]) -> Outcome:
+def hard_case(sizes: StragglerSizes, notice_s: float, step: Callable[[], None]) -> StragglerOutcome:
     """Throttled to next to nothing in the middle of the job."""
     slow, even_s = HARD.slow, sizes.even_s
     batches = round(EVEN_PACE * (even_s * WORKERS + sizes.rest_s * HARD.capacity))
@@ -294,10 +297,12 @@ def hard_case(sizes: Sizes, notice_s: float, step: Callable[[], None]) -> Outcom
     step()
     restart = stop_and_restart("even", slow, batches, even_s=even_s, notice_s=notice_s)
     step()
-    return Outcome(case=HARD, runs=tuple(runs), parts=parts, restart=restart)
+    return StragglerOutcome(case=HARD, runs=tuple(runs), parts=parts, restart=restart)
 
 
-def model_case(case: Case, sizes: Sizes, notice_s: float, step: Callable[[], None]) -> Outcome:
+def model_case(
+    case: StragglerCase, sizes: StragglerSizes, notice_s: float, step: Callable[[], None]
+) -> StragglerOutcome:
     """A model of the zoo, with a slow worker from the first batch on: three ways to train the same data."""
     pace = tried_pace(case.kind) if sizes.pace is None else sizes.pace
     step()
@@ -308,10 +313,10 @@ def model_case(case: Case, sizes: Sizes, notice_s: float, step: Callable[[], Non
     step()
     restart = stop_and_restart(case.kind, case.slow, batches, even_s=0.0, notice_s=notice_s)
     step()
-    return Outcome(case=case, runs=(run,), parts=parts, restart=restart)
+    return StragglerOutcome(case=case, runs=(run,), parts=parts, restart=restart)
 
 
-def one(kind: str, slow: float, batches: int, *, even_s: float) -> Run:
+def one(kind: str, slow: float, batches: int, *, even_s: float) -> StragglerRun:
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name) / "job"
         with started(folder, kind, batches) as job:
@@ -328,7 +333,7 @@ def one(kind: str, slow: float, batches: int, *, even_s: float) -> Run:
             decided = [float(str(event["at"])) for event in job.story if resized(event)]
         times = trained(folder)
     assert sum(map(len, times)) == batches, "not every batch was trained once"
-    return Run(
+    return StragglerRun(
         slow=slow,
         paces=full_paces(times, began, throttled_at),
         left=sum(at >= throttled_at for mine in times for at in mine),
@@ -352,7 +357,7 @@ def resized(event: Mapping[str, object]) -> bool:
     return event["event"] == "decision" and f"leases of {ROLES[SLOW]}" in str(event.get("what"))
 
 
-def judge(outcomes: Sequence[Outcome], delays: Delays) -> report.Result:
+def judge(outcomes: Sequence[StragglerOutcome], delays: Delays) -> report.Result:
     hard = outcomes[0]
     noticed = [run.noticed_s for one in outcomes for run in one.runs if run.noticed_s is not None]
     return report.Result(
@@ -371,7 +376,7 @@ def judge(outcomes: Sequence[Outcome], delays: Delays) -> report.Result:
     )
 
 
-def rows_of(one: Outcome, delays: Delays) -> Iterator[tuple[str | float | None, ...]]:
+def rows_of(one: StragglerOutcome, delays: Delays) -> Iterator[tuple[str | float | None, ...]]:
     to_parts, to_restart = one.case.beside
     less = ", of less work" if one.case == HARD else ""
     restarted_s = one.restart.took_s + delays.idle_s

@@ -37,7 +37,7 @@ class Numbers(torch.utils.data.Dataset[Tensor]):
         return torch.from_numpy(indices)[:, None] % 1000
 
 
-class Clicks(torch.utils.data.Dataset[Any]):
+class StragglerClicks(torch.utils.data.Dataset[Any]):
     """So many samples of a log that begins anew after its last one; in files that all workers and jobs share."""
 
     def __init__(self, folder: pathlib.Path, samples: int) -> None:
@@ -74,6 +74,10 @@ def click_loss(model: nn.Module, batch: Any) -> Tensor:
 
 KINDS = {
     "even": Work(batch=16, batch_s=0.01, data=Numbers, model=lambda: EmbeddingBag(4), loss=sum_of),
-    "WideDeep": Work(batch=128, data=Clicks, model=lambda: WideDeep(SPEC.cardinalities, sparse=True), loss=click_loss),
-    "xDeepFM": Work(batch=16, data=Clicks, model=lambda: XDeepFM(SPEC.cardinalities, sparse=True), loss=click_loss),
+    "WideDeep": Work(
+        batch=128, data=StragglerClicks, model=lambda: WideDeep(SPEC.cardinalities, sparse=True), loss=click_loss
+    ),
+    "xDeepFM": Work(
+        batch=16, data=StragglerClicks, model=lambda: XDeepFM(SPEC.cardinalities, sparse=True), loss=click_loss
+    ),
 }

@@ -17,7 +17,7 @@ from springtide.planning.dataworkers.cluster.core_lending import TrainerCores
 from springtide.planning.dataworkers.cluster.node_placement import Machine, PlacementRequest, Seat
 from springtide_lab.reproduce.goldminer.simulation.cluster import Host
 from springtide_lab.reproduce.goldminer.simulation.systems import Held, take
-from springtide_lab.reproduce.goldminer.simulation.trace import Job, Preset
+from springtide_lab.reproduce.goldminer.simulation.trace import Job, TracePreset
 from springtide_lab.reproduce.goldminer.tuning_walk import Walk, walk
 
 
@@ -34,7 +34,7 @@ class Running(Protocol):
 class Feeding:
     """The data workers of a cluster."""
 
-    def __init__(self, hosts: Sequence[Host], metric: Metric, preset: Preset, seed: int) -> None:
+    def __init__(self, hosts: Sequence[Host], metric: Metric, preset: TracePreset, seed: int) -> None:
         self._hosts, self._metric, self._rules, self._preset = hosts, metric, CoreRules(seed=seed), preset
         self._share = preset.cpus / preset.gpus
         self._known: dict[str, FedJob] = {}

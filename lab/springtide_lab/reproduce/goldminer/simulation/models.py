@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Model:
+class GpuModel:
     """One kind of job."""
 
     name: str
@@ -53,11 +53,11 @@ class Model:
         return 1.0 - self.overhead
 
 
-def _model(name: str, ratio: float, trainer: float, source: str, *, overhead: float = 0.0) -> Model:
-    return Model(name=name, ratio=ratio, trainer=trainer, intensive=ratio > 12, overhead=overhead, source=source)
+def _model(name: str, ratio: float, trainer: float, source: str, *, overhead: float = 0.0) -> GpuModel:
+    return GpuModel(name=name, ratio=ratio, trainer=trainer, intensive=ratio > 12, overhead=overhead, source=source)
 
 
-MODELS: dict[str, Model] = {
+MODELS: dict[str, GpuModel] = {
     one.name: one
     for one in (
         _model("WDL", 64, 2, "§2: up to 64; the first that §5.6 names; trainer: 2 assumed"),
@@ -95,7 +95,7 @@ it); a mean of 22.5 over jobs, which 35.5% of GPUs allocated by No DW (tuned) me
 Fig. 14); the order in which section 5.6 names models taken for descending; the highest."""
 
 
-def models(choice: str = "chosen") -> dict[str, Model]:
+def models(choice: str = "chosen") -> dict[str, GpuModel]:
     """The models with another choice of ratios; what their trainers keep stays."""
     changed = CHOICES[choice]
     return {name: replace(one, ratio=changed.get(name, one.ratio)) for name, one in MODELS.items()}

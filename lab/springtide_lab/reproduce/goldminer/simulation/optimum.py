@@ -12,12 +12,12 @@ from collections.abc import Sequence
 import numpy as np
 from scipy import optimize, sparse
 
-from springtide_lab.reproduce.goldminer.simulation.trace import Job, Preset
+from springtide_lab.reproduce.goldminer.simulation.trace import Job, TracePreset
 
 SLOT_MIN = 10.0
 
 
-def least_jct(jobs: Sequence[Job], preset: Preset) -> float:
+def least_jct(jobs: Sequence[Job], preset: TracePreset) -> float:
     cores, gpus = preset.machines * preset.cpus, preset.machines * preset.gpus
     work = sum(job.minutes * job.gpus * job.model.ratio for job in jobs)
     horizon = max(job.at for job in jobs) + work / cores + 2 * max(job.minutes for job in jobs)

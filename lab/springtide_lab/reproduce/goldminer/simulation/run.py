@@ -12,14 +12,14 @@ from springtide.planning.dataworkers.cluster import metrics
 from springtide_lab.reproduce.goldminer.simulation import systems
 from springtide_lab.reproduce.goldminer.simulation.cluster import Host
 from springtide_lab.reproduce.goldminer.simulation.elastic import Feeding
-from springtide_lab.reproduce.goldminer.simulation.systems import Held, System
-from springtide_lab.reproduce.goldminer.simulation.trace import Job, Preset
+from springtide_lab.reproduce.goldminer.simulation.systems import Held, SharingSystem
+from springtide_lab.reproduce.goldminer.simulation.trace import Job, TracePreset
 
 DONE = 1e-9
 
 
 @dataclass(slots=True)
-class Run:
+class ClusterRun:
     """A job that runs."""
 
     job: Job
@@ -30,7 +30,7 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class End:
+class JobEnd:
     """A job that has ended."""
 
     job: Job
@@ -47,7 +47,7 @@ class End:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Moment:
+class ClusterMoment:
     """How the cluster was from a moment on: shares of what there is."""
 
     at: float
@@ -58,31 +58,31 @@ class Moment:
 
 
 @dataclass(slots=True, kw_only=True)
-class Story:
+class ClusterStory:
     """What happened."""
 
-    ends: list[End] = field(default_factory=list)
-    moments: list[Moment] = field(default_factory=list)
+    ends: list[JobEnd] = field(default_factory=list)
+    moments: list[ClusterMoment] = field(default_factory=list)
     moved: float = 0.0
     """Cores of data workers that changed machines."""
 
 
-def run(jobs: Sequence[Job], system: System, preset: Preset, seed: int = 0) -> Story:
+def run(jobs: Sequence[Job], system: SharingSystem, preset: TracePreset, seed: int = 0) -> ClusterStory:
     return _World(jobs, system, preset, seed).live()
 
 
 class _World:
-    def __init__(self, jobs: Sequence[Job], system: System, preset: Preset, seed: int) -> None:
-        self._coming, self._waiting, self._running = deque(jobs), deque[Job](), list[Run]()
+    def __init__(self, jobs: Sequence[Job], system: SharingSystem, preset: TracePreset, seed: int) -> None:
+        self._coming, self._waiting, self._running = deque(jobs), deque[Job](), list[ClusterRun]()
         self._system, self._preset = system, preset
         self._hosts = [Host(f"m{place}", preset.gpus, float(preset.cpus)) for place in range(preset.machines)]
-        self._now, self._next_round, self._story = 0.0, float("inf"), Story()
+        self._now, self._next_round, self._story = 0.0, float("inf"), ClusterStory()
         self._feeding = None
         if system.elastic:
             metric = metrics.load(system.metric)
             self._feeding = Feeding(self._hosts, metric, preset, seed)
 
-    def live(self) -> Story:
+    def live(self) -> ClusterStory:
         while self._coming or self._waiting or self._running:
             self._pass_to(self._next())
             changed = self._end() | self._arrive()
@@ -110,7 +110,7 @@ class _World:
             for host, gpus, cpus in one.held:
                 systems.take(host, -gpus, -cpus)
                 host.distributed.discard(one.job.name)
-            self._story.ends.append(End(job=one.job, started=one.started, ended=self._now))
+            self._story.ends.append(JobEnd(job=one.job, started=one.started, ended=self._now))
         self._running = [one for one in self._running if one not in over] if over else self._running
         return bool(over)
 
@@ -136,7 +136,7 @@ class _World:
             if len({host.name for host, gpus, _ in held if gpus}) > 1:
                 for host, _, _ in held:
                     host.distributed.add(job.name)
-            self._running.append(Run(job, held, speed, self._now, job.minutes))
+            self._running.append(ClusterRun(job, held, speed, self._now, job.minutes))
             self._waiting.popleft()
         return len(self._running) > before
 
@@ -152,7 +152,7 @@ class _World:
         gpus = sum(host.gpus for host in self._hosts)
         cpus = sum(host.cpus for host in self._hosts)
         self._story.moments.append(
-            Moment(
+            ClusterMoment(
                 at=self._now,
                 gpus=1 - sum(host.gpus_free for host in self._hosts) / gpus,
                 cpus=1 - sum(host.cpus_free - host.fed for host in self._hosts) / cpus,

@@ -15,7 +15,7 @@ Held = list[tuple[Host, int, float]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class System:
+class SharingSystem:
     """One line of Table 5."""
 
     name: str
@@ -34,22 +34,22 @@ class System:
 
 
 SYSTEMS = (
-    System(name="No DW (tuned C/G)", key="tuned", jct=540, gain=1.0, queueing=338),
-    System(name="No DW (HW C/G)", key="hardware", jct=495, gain=1.1, queueing=4),
-    System(name="Fixed DW (tuned)", key="fixed", jct=356, gain=1.5, queueing=160),
-    System(name="Fair", key="fair", metric="fair", jct=352, gain=1.5, queueing=14),
-    System(name="MaxTP", key="maxtp", metric="maxtp", jct=231, gain=2.3, queueing=0),
-    System(name="SRTF", key="srtf", metric="srtf", jct=213, gain=2.5, queueing=0),
+    SharingSystem(name="No DW (tuned C/G)", key="tuned", jct=540, gain=1.0, queueing=338),
+    SharingSystem(name="No DW (HW C/G)", key="hardware", jct=495, gain=1.1, queueing=4),
+    SharingSystem(name="Fixed DW (tuned)", key="fixed", jct=356, gain=1.5, queueing=160),
+    SharingSystem(name="Fair", key="fair", metric="fair", jct=352, gain=1.5, queueing=14),
+    SharingSystem(name="MaxTP", key="maxtp", metric="maxtp", jct=231, gain=2.3, queueing=0),
+    SharingSystem(name="SRTF", key="srtf", metric="srtf", jct=213, gain=2.5, queueing=0),
 )
 TUNED, HARDWARE, FIXED, FAIR, MAXTP, SRTF = SYSTEMS
 
 
-def own(metric: str) -> System:
+def own(metric: str) -> SharingSystem:
     """A metric of one's own, of which the paper knows nothing."""
-    return System(name=metric, key="own", metric=metric, jct=0.0, gain=0.0, queueing=0.0)
+    return SharingSystem(name=metric, key="own", metric=metric, jct=0.0, gain=0.0, queueing=0.0)
 
 
-def start(system: System, job: Job, hosts: Sequence[Host], share: float) -> tuple[Held, float] | None:
+def start(system: SharingSystem, job: Job, hosts: Sequence[Host], share: float) -> tuple[Held, float] | None:
     """What the job gets and its speed, or None. `share` is the cores a GPU that machines have."""
     cpus = {"tuned": job.model.ratio, "fixed": job.model.trainer}.get(system.key, share)
     machines = cluster.pack(hosts, job.gpus, cpus)

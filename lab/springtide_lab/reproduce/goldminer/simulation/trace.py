@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from springtide import errors
-from springtide_lab.reproduce.goldminer.simulation.models import Model, models
+from springtide_lab.reproduce.goldminer.simulation.models import GpuModel, models
 
 Floats = NDArray[np.float64]
 JOBS = 121
@@ -56,7 +56,7 @@ QUANTILES = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Preset:
+class TracePreset:
     """The cluster and its jobs."""
 
     machines: int = 8
@@ -94,10 +94,10 @@ class Job:
     gpus: int
     minutes: float
     """At its ideal speed."""
-    model: Model
+    model: GpuModel
 
 
-def draw(preset: Preset, seed: int) -> list[Job]:
+def draw(preset: TracePreset, seed: int) -> list[Job]:
     random = np.random.default_rng([seed, 193])
     at, gpus, minutes = _real(preset, random) if preset.trace else _drawn(preset, random)
     order = np.argsort(at, kind="stable")
@@ -118,7 +118,7 @@ def _places(count: int, random: np.random.Generator) -> Floats:
     return (random.permutation(count) + random.uniform(0, 1, count)) / count
 
 
-def _drawn(preset: Preset, random: np.random.Generator) -> tuple[Floats, Floats, Floats]:
+def _drawn(preset: TracePreset, random: np.random.Generator) -> tuple[Floats, Floats, Floats]:
     at = random.uniform(0, preset.period_min, preset.jobs)
     known, of = GPUS[preset.longest], QUANTILES[preset.longest]
     bounds = np.cumsum(list(known.values()))
@@ -131,7 +131,7 @@ def _drawn(preset: Preset, random: np.random.Generator) -> tuple[Floats, Floats,
     return at, gpus.astype(float), np.array(minutes)
 
 
-def _real(preset: Preset, random: np.random.Generator) -> tuple[Floats, Floats, Floats]:
+def _real(preset: TracePreset, random: np.random.Generator) -> tuple[Floats, Floats, Floats]:
     """So many jobs of a period of the file that has enough of them."""
     times, minutes, gpus = _read(pathlib.Path(str(preset.trace)))
     keep = (minutes >= SHORTEST) & (minutes <= LONGEST[preset.longest]) & (gpus <= preset.gpus)

@@ -235,8 +235,8 @@ def test_what_is_made_of_an_input_after_forward_has_written_to_it_stays():
 
 
 def test_a_model_that_comes_with_this_package_is_split_like_any_other():
-    drawn = text_clicks.Clicks(64)
-    model = text_clicks.Model(8)
+    drawn = text_clicks.TextClicks(64)
+    model = text_clicks.TextModel(8)
     calls = [(text_clicks.collate([drawn[at] for at in range(first, first + 8)])[:2], {}) for first in (0, 8, 16)]
     assert {"bucketize", "unique", "remainder"} <= moved(splitting(model, calls))
 

@@ -13,8 +13,8 @@ def test_a_watch_tells_own_work_from_that_of_others():
 
 
 def test_a_box_where_others_work_is_not_idle():
-    start = harness.Moment(at=0.0, busy=0.0, steal=0.0, ours=0.0)
-    end = harness.Moment(at=10.0, busy=10.0, steal=0.5, ours=4.0)
+    start = harness.MachineMoment(at=0.0, busy=0.0, steal=0.0, ours=0.0)
+    end = harness.MachineMoment(at=10.0, busy=10.0, steal=0.5, ours=4.0)
     others, steal = harness._shares(start, end)
     assert others > 0 and steal > 0
     assert harness._shares(start, None) is None

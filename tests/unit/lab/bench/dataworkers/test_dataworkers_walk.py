@@ -58,7 +58,7 @@ def test_the_walk_is_the_papers_where_the_job_is() -> None:
 
 def test_a_batch_of_clicks_is_the_same_whoever_makes_it() -> None:
     indices = np.arange(5000, 5000 + clicks.BATCH)
-    first, again = clicks.Clicks()(indices), clicks.Clicks()(indices)
+    first, again = clicks.WalkClicks()(indices), clicks.WalkClicks()(indices)
     assert all(torch.equal(first[name], again[name]) for name in first)
     assert first["places"].shape == (clicks.BATCH, clicks.WORDS + len(clicks.CROSSES))
     assert torch.equal(first["ids"][first["places"]].flatten().unique(), first["ids"])

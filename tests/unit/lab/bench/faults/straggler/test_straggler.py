@@ -17,7 +17,7 @@ from springtide_lab.bench.faults.straggler.workload import KINDS, LOG
 
 def run(slow, took_s):
     """A job of 100 s of one healthy worker's work."""
-    return straggler.Run(slow=slow, paces=(10.0,) * WORKERS, left=1000, took_s=took_s, noticed_s=20.0)
+    return straggler.StragglerRun(slow=slow, paces=(10.0,) * WORKERS, left=1000, took_s=took_s, noticed_s=20.0)
 
 
 def test_ideal_is_what_was_left_over_the_capacity_that_was_left():
@@ -36,7 +36,7 @@ def test_a_pace_is_the_better_of_both_phases_and_the_slow_one_would_be_as_quick_
 
 def test_every_case_is_shown_beside_both_baselines_and_the_papers_figures_stand_apart():
     outcomes = [
-        straggler.Outcome(
+        straggler.StragglerOutcome(
             case=case,
             runs=(run(case.slow, 1.1 * run(case.slow, 1).ideal_s),),
             parts=Baseline(slow=case.slow, took_s=110.0, ideal_s=50.0),
