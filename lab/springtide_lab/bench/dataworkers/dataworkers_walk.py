@@ -151,8 +151,8 @@ class WalkProcesses:
         self._feeders: list[WalkProcess] = []
         self._feeder_cpu = 0.0
         self._count = 0
-        self._used: dict[str, float] = {}
-        self._used_at = 0.0
+        self._used_before: tuple[float, dict[str, float]] = (0.0, {})
+        """When the mark was set, and the CPU seconds that each process had used by then."""
 
     def __enter__(self) -> "WalkProcesses":
         try:
@@ -201,8 +201,8 @@ class WalkProcesses:
     def mark(self) -> None:
         """Count what is used from here on."""
         self._words.clear()
-        self._used = {member.name: member.cpu_s for member in (self._trainer, *self._feeders)}
-        self._used_at = time.monotonic()
+        used = {member.name: member.cpu_s for member in (self._trainer, *self._feeders)}
+        self._used_before = (time.monotonic(), used)
 
     def words(self) -> list[TrainerReport]:
         """What the trainer has said since the mark."""
@@ -210,14 +210,15 @@ class WalkProcesses:
 
     def cores(self) -> Cores:
         """What everybody has and has used since the mark."""
-        seconds = time.monotonic() - self._used_at
-        used = [(member.cpu_s - self._used[member.name]) / seconds for member in self._feeders]
+        marked_at, before = self._used_before
+        seconds = time.monotonic() - marked_at
+        used = [(member.cpu_s - before[member.name]) / seconds for member in self._feeders]
         return Cores(
             data_workers=len(self._feeders),
             data_worker_cpu=self._feeder_cpu,
             data_worker_cpu_used=sum(used) / len(used) if used else 0.0,
             trainer_cpu=self._trainer_cpu,
-            trainer_cpu_used=(self._trainer.cpu_s - self._used["trainer"]) / seconds,
+            trainer_cpu_used=(self._trainer.cpu_s - before["trainer"]) / seconds,
             free_cpu=self._cpus - self._trainer_cpu - len(self._feeders) * self._feeder_cpu,
             share_cpu=self._cpus / SHARES,
         )

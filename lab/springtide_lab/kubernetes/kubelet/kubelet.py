@@ -16,6 +16,7 @@ import pathlib
 import threading
 import urllib.parse
 from collections.abc import Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Self, TypeVar
 
 from springtide import errors
@@ -40,6 +41,30 @@ EVICT_S = 0.5
 Result = TypeVar("Result")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KubeletSettings:
+    """What a test asks of a kubelet."""
+
+    kubeconfig: str
+    sizes: dict[str, tuple[float, int]]
+    """Cores and bytes of memory of each node that is there, by its name."""
+    scheduler: str
+    namespaces: tuple[str, ...]
+    missing_images: tuple[str, ...]
+    """Patterns of images that no registry has."""
+    backoff_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Signals:
+    """Events that wake the kubelet's tasks."""
+
+    over: asyncio.Event = field(default_factory=asyncio.Event)
+    dirty: asyncio.Event = field(default_factory=asyncio.Event)
+    """The cluster has changed."""
+    schedule: asyncio.Event = field(default_factory=asyncio.Event)
+
+
 class LocalKubelet:
     """Nodes of this machine: `nodes` are name to (cores, bytes of memory); `scheduler` is whom pods must ask for."""
 
@@ -55,15 +80,19 @@ class LocalKubelet:
         backoff_s: float = 0.2,
     ) -> None:
         self.folder = pathlib.Path(folder)
-        self._kubeconfig = os.fspath(kubeconfig)
-        self._sizes = dict(nodes or {"node-1": (float(os.cpu_count() or 1), memory_here())})
-        self._scheduler_name, self._namespaces = scheduler, tuple(namespaces)
-        self._missing_images, self._backoff_s = tuple(missing_images), backoff_s
+        self._settings = KubeletSettings(
+            kubeconfig=os.fspath(kubeconfig),
+            sizes=dict(nodes or {"node-1": (float(os.cpu_count() or 1), memory_here())}),
+            scheduler=scheduler,
+            namespaces=tuple(namespaces),
+            missing_images=tuple(missing_images),
+            backoff_s=backoff_s,
+        )
         self._lives: dict[str, PodLife] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._lost: set[str] = set()
         self._addresses = 0
-        self._over, self._dirty, self._wake_scheduler = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._signals = Signals()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="local-kubelet", daemon=True)
         self._up: concurrent.futures.Future[None] = concurrent.futures.Future()
@@ -83,7 +112,7 @@ class LocalKubelet:
 
     def __exit__(self, *_: object) -> None:
         with contextlib.suppress(RuntimeError):  # it may have ended by itself
-            self._loop.call_soon_threadsafe(self._over.set)
+            self._loop.call_soon_threadsafe(self._signals.over.set)
         self._thread.join()
 
     # ---- what a test may do to it ----
@@ -132,10 +161,10 @@ class LocalKubelet:
             self._loop.close()
 
     async def _main(self) -> None:
-        over = asyncio.create_task(self._over.wait())
-        self._client = Client.open(self._kubeconfig)
+        over = asyncio.create_task(self._signals.over.wait())
+        self._client = Client.open(self._settings.kubeconfig)
         self._machine = Machine(self.folder)
-        self._view = View(self._client, self._namespaces, self._dirty.set)
+        self._view = View(self._client, self._settings.namespaces, self._signals.dirty.set)
         self._logs = NodeServer(self._find, self.folder)
         beats: list[asyncio.Task[None]] = []
         try:
@@ -157,7 +186,7 @@ class LocalKubelet:
     async def _start(self) -> None:
         self._host = await nodes.host_for(self._client)
         await self._logs.start(self._host)
-        for name, (cpu, memory) in self._sizes.items():
+        for name, (cpu, memory) in self._settings.sizes.items():
             await nodes.register(self._client, name, cpu, memory, host=self._host, port=self._logs.port)
         await self._view.start()
 
@@ -168,7 +197,7 @@ class LocalKubelet:
         await self._view.close()
         await self._logs.close()
         self._machine.close()
-        for name in self._sizes:
+        for name in self._settings.sizes:
             with contextlib.suppress(errors.SpringtideError):  # the server may be gone already
                 await nodes.remove(self._client, name)
         await self._client.close()
@@ -176,16 +205,16 @@ class LocalKubelet:
     async def _beat(self) -> None:
         while True:
             await asyncio.sleep(LEASE_S)
-            for name in self._sizes.keys() - self._lost:
+            for name in self._settings.sizes.keys() - self._lost:
                 with contextlib.suppress(errors.SpringtideError):  # the next one may come through
                     await nodes.renew(self._client, name)
 
     async def _step_on(self) -> None:
         while True:
-            self._dirty.clear()
+            self._signals.dirty.clear()
             self._step()
-            self._wake_scheduler.set()
-            await self._dirty.wait()
+            self._signals.schedule.set()
+            await self._signals.dirty.wait()
 
     def _step(self) -> None:
         wanted = {pod["metadata"]["uid"]: pod for pod in self._view.pods.values() if self._is_here(pod)}
@@ -201,8 +230,8 @@ class LocalKubelet:
 
     def _is_here(self, pod: Json) -> bool:
         node = pod["spec"].get("nodeName")
-        own = pod["spec"].get("schedulerName") == self._scheduler_name
-        return node in self._sizes and node not in self._lost and own
+        own = pod["spec"].get("schedulerName") == self._settings.scheduler
+        return node in self._settings.sizes and node not in self._lost and own
 
     def _begin(self, uid: str, pod: Json) -> None:
         self._addresses += 1
@@ -217,8 +246,8 @@ class LocalKubelet:
             address=f"127.{here}.{self._addresses // 250}.{1 + self._addresses % 250}",
             host=self._host,
             base_env=image_env(self._api_address()),
-            missing_images=self._missing_images,
-            backoff_s=self._backoff_s,
+            missing_images=self._settings.missing_images,
+            backoff_s=self._settings.backoff_s,
             fetch=self._fetch,
             token_of=self._token_of,
             hindered=self._hindered,
@@ -300,15 +329,15 @@ class LocalKubelet:
     # ---- placing and faults ----
 
     async def _schedule_on(self) -> None:
-        places = scheduler.Scheduler(self._client, self._scheduler_name)
+        places = scheduler.Scheduler(self._client, self._settings.scheduler)
         while True:
-            self._wake_scheduler.clear()
-            mine = {name: node for (_, name), node in self._view.nodes.items() if name in self._sizes}
+            self._signals.schedule.clear()
+            mine = {name: node for (_, name), node in self._view.nodes.items() if name in self._settings.sizes}
             try:
                 await places.round(self._view.pods, mine)
             except errors.SpringtideError as error:
                 log.warning("pods are placed later: %s", error)
-            await scheduler.pause_until(self._wake_scheduler, LATER_S)
+            await scheduler.pause_until(self._signals.schedule, LATER_S)
 
     async def _kill_node(self, name: str) -> None:
         self._lost.add(name)
@@ -322,7 +351,7 @@ class LocalKubelet:
 
     async def _remove_node(self, name: str) -> None:
         await nodes.remove(self._client, name)
-        self._sizes.pop(name, None)
+        self._settings.sizes.pop(name, None)
 
     async def _drain(self, name: str) -> None:
         await self._client.patch(NODES, name, {"spec": {"unschedulable": True}})

@@ -149,18 +149,21 @@ class _Job:
 
     def __init__(self, truth: Truth, rules: OnlineRules, speedup: float, chance: np.random.Generator) -> None:
         self._truth, self._rules, self._speedup, self._chance = truth, rules, speedup, chance
-        self.workers = self._wanted = max(1, rules.fewest)
+        self.workers = max(1, rules.fewest)
+        self._target = (self.workers, 0.0)
+        """Workers that were asked for, and when they are there."""
         self.learned, self.kept = learner.LearnedCapacity(), SloSums()
         self.changes: list[tuple[float, int, str]] = []
-        self._ready_at = self._shape_at = self._measured_at = 0.0
+        self._shape_at = self._measured_at = 0.0
         self._came, self._trained = [0.0], 0.0
         self._work = WorkerWork(0.0, 0.0, 0.0)  # of one worker, in the window under way
         self._used = 0.0
 
     def pass_by(self, now: float, comes: float) -> None:
         """A tick."""
-        if self._wanted != self.workers and now >= self._ready_at:
-            self.workers, self._shape_at, self._work = self._wanted, now, WorkerWork(0.0, 0.0, 0.0)
+        wanted, ready_at = self._target
+        if wanted != self.workers and now >= ready_at:
+            self.workers, self._shape_at, self._work = wanted, now, WorkerWork(0.0, 0.0, 0.0)
             self._measured_at = now
         self._came.append(self._came[-1] + comes * TICK_S)
         waits = self._came[-1] - self._trained - comes * TICK_S
@@ -180,8 +183,7 @@ class _Job:
         """So many from now on, or when they have come."""
         if workers != self.workers:
             self.changes.append((now * self._speedup / 3600, workers, why))
-            self._wanted = workers
-            self._ready_at = now + (self._truth.start_s if workers > self.workers else 0.0)
+            self._target = (workers, now + (self._truth.start_s if workers > self.workers else 0.0))
 
     def view(self, now: float, outlook: TrafficOutlook, rules: OnlineRules) -> OnlineView | None:
         """What decision.py is shown."""
@@ -192,14 +194,14 @@ class _Job:
         comes = (self._came[-1] - self._came[-min(len(self._came), 17)]) / (min(len(self._came) - 1, 16) * TICK_S)
         return OnlineView(
             at=at,
-            workers=self._wanted,
+            workers=self._target[0],
             backlog=(self._came[-1] - self._trained) * self._speedup,
             lag_s=self._lag_s() * self._speedup,
             arrivals=comes,
             utilization=self._used,
             outlook=outlook,
             capacity=capacity,
-            pausing=self._wanted != self.workers,
+            pausing=self._target[0] != self.workers,
         )
 
     def _lag_s(self) -> float:
