@@ -52,7 +52,7 @@ def test_options_that_a_paper_has_no_use_for_are_refused(capsys):
 
 def test_the_published_pages_are_what_their_tool_writes():
     tool = runpy.run_path(str(sources.ROOT / "tools" / "reproduction_page.py"))
-    for name in tool["INTRODUCTIONS"]:
+    for name in tool["PICTURES"]:
         run = json.loads((tool["FOLDER"] / f"{name}.json").read_text())
         assert not run["quick"] and run["seeds"] >= 3 and run.get("jobs", 500) >= (500 if name == "dlrover-rm" else 100)
         assert (tool["FOLDER"] / f"{name}.md").read_text() == tool["page"](run), "run tools/reproduction_page.py"
