@@ -11,7 +11,8 @@ import pytest
 from springtide.cli import app
 from springtide.domain.spec.planning_config import PlanningConfig
 from springtide.sim.world.models import MODELS
-from springtide_lab.reproduce.dlrover_rm import clusterdays, figures_days, rows, tables, testbed, trouble
+from springtide_lab.reproduce import report as rows
+from springtide_lab.reproduce.dlrover_rm import clusterdays, figures_days, tables, testbed, trouble
 from tests.architecture import sources
 
 

@@ -12,8 +12,8 @@ import msgspec
 from springtide import errors
 from springtide.cli.common import options
 from springtide.sim.report import plots
-from springtide_lab.reproduce.dlrover_rm import rows
-from springtide_lab.reproduce.dlrover_rm.rows import Row
+from springtide_lab.reproduce import report as rows
+from springtide_lab.reproduce.report import Row
 
 QUICK_JOBS = 30
 Write = Callable[[pathlib.Path], list[pathlib.Path]]

@@ -18,7 +18,7 @@ from springtide.sim.report import measure
 from springtide.sim.report.measure import Summary
 from springtide.sim.world import workload
 from springtide.sim.world.parameters import ClusterWorld
-from springtide_lab.reproduce.dlrover_rm.rows import Row, row
+from springtide_lab.reproduce.report import Row, row
 
 WORLD = ClusterWorld()
 EARLIER = HISTORY

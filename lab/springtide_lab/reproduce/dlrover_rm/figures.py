@@ -7,7 +7,7 @@ those of `figures_days`.
 import pathlib
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from springtide.sim.world import models
 from springtide.sim.world import world as physics
 from springtide.sim.world.models import MODELS
 from springtide_lab.reproduce.dlrover_rm import testbed, trouble
+from springtide_lab.reproduce.report import Picture, save
 
 NAMES = {
     "static": "tuned by hand",
@@ -38,13 +39,6 @@ COLOURS = {
 }
 BAR = 0.8
 """Of the room between two groups, what bars take."""
-
-
-class Picture(NamedTuple):
-    """One file, and what it shows."""
-
-    path: pathlib.Path
-    caption: str
 
 
 def draw(folder: pathlib.Path, seeds: Sequence[int]) -> list[Picture]:
@@ -80,12 +74,6 @@ def bars(
     axis.set_xticks(range(len(groups)), groups)
     axis.spines[["top", "right"]].set_visible(False)
     axis.margins(y=0.15)
-
-
-def save(figure: Any, path: pathlib.Path, caption: str) -> Picture:
-    figure.savefig(path, dpi=120)
-    plots.pyplot().close(figure)
-    return Picture(path, caption)
 
 
 def _completion(path: pathlib.Path, seeds: Sequence[int]) -> Picture:

@@ -15,7 +15,8 @@ from springtide.sim.engine.simulation import Story
 from springtide.sim.report import plots
 from springtide_lab.reproduce.dlrover_rm import clusterdays
 from springtide_lab.reproduce.dlrover_rm.clusterdays import ClusterDay, Which
-from springtide_lab.reproduce.dlrover_rm.figures import Picture, bars, save
+from springtide_lab.reproduce.dlrover_rm.figures import bars
+from springtide_lab.reproduce.report import Picture, save
 
 BEFORE, OURS, ORACLE = "as users asked", "Springtide", "oracle"
 COLOURS = {BEFORE: "#8c8c8c", OURS: "#1f6fb4", ORACLE: "#222222", "cold": "#e08a1e"}

@@ -10,8 +10,9 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from springtide_lab.reproduce import report
 from springtide_lab.reproduce.dlrover_rm import clusterdays, figures, figures_days, tables, testbed, trained, trouble
-from springtide_lab.reproduce.dlrover_rm.rows import Row, page
+from springtide_lab.reproduce.report import Row
 
 
 def rows(
@@ -42,7 +43,4 @@ def write(
         [*figures.draw(folder, seeds), *figures_days.draw(folder, seen)],
         key=lambda one: int(one.path.name.removeprefix("fig").partition("-")[0]),
     )
-    table = folder / "dlrover-rm.html"
-    shown = [(one.path.name, one.caption) for one in pictures]
-    table.write_text(page(found, title="DLRover-RM, reproduced", pictures=shown))
-    return [*(one.path for one in pictures), table]
+    return report.write(folder, "dlrover-rm", found, pictures, title="DLRover-RM, reproduced")

@@ -14,7 +14,7 @@ from springtide.sim.engine import views
 from springtide.sim.world import world as physics
 from springtide.sim.world.models import MODELS, PaperModel
 from springtide_lab.reproduce.dlrover_rm import testbed
-from springtide_lab.reproduce.dlrover_rm.rows import NOT_IN_TEXT, Row, row
+from springtide_lab.reproduce.report import NOT_IN_TEXT, Row, row
 
 SPEED_UP = {"widedeep": 0.73, "xdeepfm": 0.96}
 OPTIMIZED = {"widedeep": 210.0, "xdeepfm": 47.8}

@@ -24,7 +24,7 @@ from springtide.sim.world import parameters, workload
 from springtide.sim.world import world as physics
 from springtide.sim.world.models import MODELS, PaperModel
 from springtide.sim.world.world import TrueJob
-from springtide_lab.reproduce.dlrover_rm.rows import NOT_IN_TEXT, Row, row
+from springtide_lab.reproduce.report import NOT_IN_TEXT, Row, row
 
 WORLD = parameters.testbed()
 TWELVE_MIN_S, AT_THE_END_S = 720.0, 1e9

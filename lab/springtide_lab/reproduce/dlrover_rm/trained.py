@@ -5,24 +5,21 @@ published. Out: rows of Fig. 8 of DLRover-RM (000) and of section 6.2 of DLRover
 import pathlib
 from typing import Any
 
-import msgspec
+from springtide_lab.reproduce.report import BENCHES, NOT_IN_TEXT, Row, missing, published, row
 
-from springtide_lab.reproduce.dlrover_rm.rows import NOT_IN_TEXT, Row, missing, row
-
-PUBLISHED = pathlib.Path(__file__).parents[4] / "docs" / "benchmarks"
 MOST = 0.0006
 PAPER = {"widedeep": ("auc", 0.0004), "xdeepfm": ("auc-xdeepfm", 0.0006)}
 """By model: the benchmark, and within how much the paper's runs lay."""
 
 
-def rows(folder: pathlib.Path = PUBLISHED) -> list[Row]:
+def rows(folder: pathlib.Path = BENCHES) -> list[Row]:
     return [row for model, (bench, within) in PAPER.items() for row in _rows(folder, model, bench, within)]
 
 
 def _rows(folder: pathlib.Path, model: str, bench: str, within: float) -> list[Row]:
-    found, command = _read(folder / f"{bench}.json"), f"`springtide bench {bench} --json`"
+    found, command = published(folder / f"{bench}.json"), f"`springtide bench {bench} --json`"
     what = (f"{model}: AUC, disturbed less undisturbed", f"{model}: AUC between kinds of runs")
-    if found is None:
+    if found is None or not found.get("details", {}).get("disturbed"):
         why = f"models must be trained for that: {command} does; nothing of it is published here"
         return [missing("000 Fig. 8", what[0], NOT_IN_TEXT, why), missing("001 §6.2", what[1], within, why)]
     calm, disturbed = found["details"]["undisturbed"], found["details"]["disturbed"]
@@ -33,15 +30,6 @@ def _rows(folder: pathlib.Path, model: str, bench: str, within: float) -> list[R
         row("000 Fig. 8", what[0], NOT_IN_TEXT, pairs, why=why),
         row("001 §6.2", what[1], within, [between], goal=MOST, better="lower", why=why),
     ]
-
-
-def _read(path: pathlib.Path) -> dict[str, Any] | None:
-    """The published result; None: there is none, or it only showed that it runs."""
-    try:
-        found: dict[str, Any] = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
-    except (OSError, msgspec.DecodeError):
-        return None
-    return None if found.get("quick") or not found.get("details", {}).get("disturbed") else found
 
 
 def _range(found: dict[str, Any]) -> float:

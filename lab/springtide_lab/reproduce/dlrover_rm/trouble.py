@@ -15,8 +15,8 @@ import numpy as np
 from springtide.sim.engine import systems
 from springtide.sim.world import models
 from springtide.sim.world.world import TrueJob
-from springtide_lab.reproduce.dlrover_rm.rows import NOT_IN_TEXT, Row, row
 from springtide_lab.reproduce.dlrover_rm.testbed import end, job_of, learned, less
+from springtide_lab.reproduce.report import NOT_IN_TEXT, Row, row
 
 TRADITIONAL = systems.Mechanisms(servers=systems.ServerChange.RESTART, dynamic_shards=False)
 """Stops and restarts when something is wrong; each worker has an equal part of the data (000 section 5.1)."""

@@ -8,12 +8,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from springtide.sim.report import plots
-from springtide_lab.reproduce.dlrover_rm.figures import Picture, save
-from springtide_lab.reproduce.dlrover_rm.rows import Row
 from springtide_lab.reproduce.goldminer.simulation.models import MODELS
 from springtide_lab.reproduce.goldminer.simulation.run import ClusterStory
 from springtide_lab.reproduce.goldminer.simulation.systems import FIXED, MAXTP, SYSTEMS, TUNED, SharingSystem
 from springtide_lab.reproduce.goldminer.tuning_walk import walk
+from springtide_lab.reproduce.report import Picture, Row, save
 
 OURS, PAPER = "#1f6fb4", "#c0392b"
 COLOURS = {TUNED: "#8c8c8c", FIXED: "#e08a1e", MAXTP: OURS}

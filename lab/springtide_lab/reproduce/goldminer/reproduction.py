@@ -8,12 +8,13 @@ import pathlib
 from collections.abc import Callable, Sequence
 
 from springtide.planning.dataworkers.cluster import metrics
-from springtide_lab.reproduce.dlrover_rm.rows import Row, page
+from springtide_lab.reproduce import report
 from springtide_lab.reproduce.goldminer import pictures, rows_job
 from springtide_lab.reproduce.goldminer import rows as cluster_rows
 from springtide_lab.reproduce.goldminer.simulation import run, systems, trace
 from springtide_lab.reproduce.goldminer.simulation.systems import FIXED, MAXTP, SYSTEMS, TUNED
 from springtide_lab.reproduce.goldminer.simulation.trace import TracePreset
+from springtide_lab.reproduce.report import Row
 
 VARIED_SEEDS = 8
 """Seeds of what is run for sensitivity only."""
@@ -45,7 +46,4 @@ def write(folder: pathlib.Path, found: Sequence[Row], preset: TracePreset, seed:
     jobs = trace.draw(preset, seed)
     stories = {system: run.run(jobs, system, preset, seed) for system in (TUNED, FIXED, MAXTP)}
     drawn = pictures.draw(folder, found, stories)
-    table = folder / "goldminer.html"
-    shown = [(one.path.name, one.caption) for one in drawn]
-    table.write_text(page(found, title="GoldMiner, reproduced", pictures=shown))
-    return [*(one.path for one in drawn), table]
+    return report.write(folder, "goldminer", found, drawn, title="GoldMiner, reproduced")

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from springtide.sim.engine import parallel
-from springtide_lab.reproduce.dlrover_rm.rows import NOT_IN_TEXT, Row, row
 from springtide_lab.reproduce.goldminer import run_figures
 from springtide_lab.reproduce.goldminer.run_figures import Figures
 from springtide_lab.reproduce.goldminer.simulation import optimum, run, trace
@@ -24,6 +23,7 @@ from springtide_lab.reproduce.goldminer.simulation.systems import (
     SharingSystem,
 )
 from springtide_lab.reproduce.goldminer.simulation.trace import TracePreset
+from springtide_lab.reproduce.report import NOT_IN_TEXT, Row, row
 
 Results = Mapping[SharingSystem, Sequence[Figures]]
 """Of each system, one a seed."""

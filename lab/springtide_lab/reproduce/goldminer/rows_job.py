@@ -6,13 +6,10 @@ In: models, and what benches have published. Out: `Row`s. Next: `reproduction`.
 import pathlib
 from typing import Any
 
-import msgspec
-
-from springtide_lab.reproduce.dlrover_rm.rows import Row, missing, row
 from springtide_lab.reproduce.goldminer.simulation.models import MODELS
 from springtide_lab.reproduce.goldminer.tuning_walk import walk
+from springtide_lab.reproduce.report import BENCHES, Row, missing, published, row
 
-BENCHES = pathlib.Path(__file__).parents[4] / "docs" / "benchmarks"
 PRICE = 8.9
 """A machine with 8 GPUs costs so much as one without (section 5.2)."""
 VIRTUAL = (
@@ -76,7 +73,7 @@ def walked() -> list[Row]:
 
 def _really_walked(folder: pathlib.Path) -> list[Row]:
     """Fig. 13 with real processes, as far as it is published."""
-    run = _read(folder / "dataworkers-walk.json")
+    run = published(folder / "dataworkers-walk.json")
     command = "`springtide bench dataworkers-walk --json`"
     if run is None:
         why = f"{command} walks it with real processes; nothing of it is published here"
@@ -100,7 +97,7 @@ def _really_walked(folder: pathlib.Path) -> list[Row]:
 def _published(folder: pathlib.Path) -> list[Row]:
     found = []
     for bench, id, figure, what, paper in PUBLISHED:
-        run, command = _read(folder / f"{bench}.json"), f"`springtide bench {bench} --json`"
+        run, command = published(folder / f"{bench}.json"), f"`springtide bench {bench} --json`"
         goal = next((one for one in (run or {}).get("goals", []) if one["id"] == id), None)
         if run is None or goal is None or goal["value"] is None:
             found.append(missing(figure, what, paper, f"{command} measures it; nothing of it is published here"))
@@ -111,7 +108,7 @@ def _published(folder: pathlib.Path) -> list[Row]:
 
 def _fused(folder: pathlib.Path) -> list[Row]:
     """Fig. 12, as far as it is published: the trainer's cores are the paper's axis, a machine's two are ours."""
-    run, command = _read(folder / "transfer.json"), "`springtide bench transfer --json`"
+    run, command = published(folder / "transfer.json"), "`springtide bench transfer --json`"
     gains = (run or {}).get("details", {}).get("fused_vs_singly", {})
     if run is None or not gains:
         why = f"{command} measures it; nothing of it is published here"
@@ -128,15 +125,6 @@ def _fused(folder: pathlib.Path) -> list[Row]:
 def _goal(figure: str, what: str, paper: float | str, goal: dict[str, Any], why: str) -> Row:
     better = goal.get("better", "higher")
     return row(figure, what, paper, [float(goal["value"])], goal=goal.get("target"), better=better, why=why)
-
-
-def _read(path: pathlib.Path) -> dict[str, Any] | None:
-    """What a bench has published; None: nothing, or only that it runs."""
-    try:
-        run: dict[str, Any] = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
-    except (OSError, msgspec.DecodeError):
-        return None
-    return None if run.get("quick") else run
 
 
 def costs() -> list[Row]:

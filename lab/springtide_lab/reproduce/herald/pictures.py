@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from springtide.sim.report import plots
-from springtide_lab.reproduce.dlrover_rm.figures import Picture, save
-from springtide_lab.reproduce.dlrover_rm.rows import Row
+from springtide_lab.reproduce.report import Picture, Row, save
 
 OURS, PAPER = "#1f6fb4", "#c0392b"
 

@@ -7,9 +7,10 @@ data are generated unless a file is given. Next: cli/lab/reproduce.py prints, to
 import pathlib
 from collections.abc import Callable, Sequence
 
-from springtide_lab.reproduce.dlrover_rm.rows import Row, page
+from springtide_lab.reproduce import report
 from springtide_lab.reproduce.herald import pictures, preset, rows_counted, rows_timed, step_time
 from springtide_lab.reproduce.herald.preset import HeraldSize
+from springtide_lab.reproduce.report import Row
 
 W1 = "w1"
 """What the paper shows of one data set only is of this one."""
@@ -50,7 +51,4 @@ def write(folder: pathlib.Path, found: Sequence[Row]) -> list[pathlib.Path]:
     """Pictures, and a page with them and all rows."""
     folder.mkdir(parents=True, exist_ok=True)
     drawn = pictures.draw(folder, found)
-    table = folder / "herald.html"
-    shown = [(one.path.name, one.caption) for one in drawn]
-    table.write_text(page(found, title="Herald, reproduced", pictures=shown))
-    return [*(one.path for one in drawn), table]
+    return report.write(folder, "herald", found, drawn, title="Herald, reproduced")

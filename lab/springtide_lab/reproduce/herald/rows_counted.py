@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from springtide.embedding.schedule.scheduler import MOST_SWEEPS, ScheduleSettings
-from springtide_lab.reproduce.dlrover_rm.rows import Row, row
 from springtide_lab.reproduce.herald import counts, plain_caches, popularity, preset
 from springtide_lab.reproduce.herald.counts import SentRows
 from springtide_lab.reproduce.herald.preset import HeraldSize, Workload
+from springtide_lab.reproduce.report import Row, row
 
 PLAIN, LAIA, PLAN, HERALD, OURS = "vanilla", "LAIA", "plan", "Herald", "ours"
 WAYS: dict[str, dict[str, Any]] = {

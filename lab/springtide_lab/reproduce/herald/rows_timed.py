@@ -11,14 +11,13 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from springtide_lab.reproduce.dlrover_rm.rows import NOT_IN_TEXT, Row, missing, row
 from springtide_lab.reproduce.herald import preset, rows_counted, step_time
 from springtide_lab.reproduce.herald.counts import SentRows
 from springtide_lab.reproduce.herald.preset import HeraldSize, Workload
 from springtide_lab.reproduce.herald.rows_counted import HERALD, OURS, PLAIN
 from springtide_lab.reproduce.herald.step_time import Costs, Load
+from springtide_lab.reproduce.report import BENCHES, NOT_IN_TEXT, Row, missing, published, row
 
-BENCHES = step_time.PUBLISHED.parent
 NOT_MEASURED = "needs what `springtide bench cache --json` measures; nothing of it is published here"
 SHARES = (0.0025, 0.01, 0.04, 0.1)
 """The paper has 4 to 10%. A cache holds what its worker alone trained last, here less than 4%: size matters below."""
@@ -170,11 +169,10 @@ def overhead(path: pathlib.Path = BENCHES / "schedule.json") -> list[Row]:
 
 def _published(path: pathlib.Path, figure: str, what: str, paper: str, id: str) -> Row:
     command = f"`springtide bench {path.stem} --json`"
-    try:
-        run: dict[str, Any] = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
-    except (OSError, msgspec.DecodeError):
+    run = published(path)
+    if run is None:
         return missing(figure, what, paper, f"{command} measures it; nothing of it is published here")
     one = next((goal for goal in run["goals"] if goal["id"] == id), None)
-    if run["quick"] or one is None or one["value"] is None:
+    if one is None or one["value"] is None:
         return missing(figure, what, paper, f"{command} measures it; what is published has no {id}")
     return row(figure, what, paper, [one["value"]], goal=one["target"], why=f"{command} of {run['date']}")

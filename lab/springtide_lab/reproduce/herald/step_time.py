@@ -7,13 +7,11 @@ rows, or a worker's own for its. `Costs` are what `springtide bench cache` measu
 
 import pathlib
 from dataclasses import dataclass
-from typing import Any
-
-import msgspec
 
 from springtide_lab.reproduce.herald.preset import BATCH, ROW_BYTES
+from springtide_lab.reproduce.report import BENCHES, published
 
-PUBLISHED = pathlib.Path(__file__).parents[4] / "docs" / "benchmarks" / "cache.json"
+PUBLISHED = BENCHES / "cache.json"
 GBIT = 10.0
 """Links of the modelled cluster. The paper's are of 100 Gbit/s, and its workers have GPUs."""
 
@@ -47,12 +45,9 @@ class Load:
 
 def costs(path: pathlib.Path = PUBLISHED) -> Costs | None:
     """What was published; None: nothing was, or it only showed that it runs."""
-    try:
-        found: dict[str, Any] = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
-    except (OSError, msgspec.DecodeError):
-        return None
-    known = found.get("details", {})
-    if found.get("quick") or "necessary_s" not in known:
+    found = published(path)
+    known = (found or {}).get("details", {})
+    if found is None or "necessary_s" not in known:
         return None
     return Costs(
         necessary_s=known["necessary_s"],

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from springtide.sim.report import plots
-from springtide_lab.reproduce.dlrover_rm.figures import Picture, save
 from springtide_lab.reproduce.kale.auc import LAGS_MIN
 from springtide_lab.reproduce.kale.comparison import ADEQUATE, CLAIRVOYANT, OURS, Compared
 from springtide_lab.reproduce.kale.rows import METRICS, SCHEMES, TABLE_3
 from springtide_lab.reproduce.kale.traffic import CAPACITY
+from springtide_lab.reproduce.report import Picture, save
 
 BLUE, RED, GREY, ORANGE, GREEN = "#1f6fb4", "#c0392b", "#8c8c8c", "#e08a1e", "#4a9c5d"
 COLOURS = {OURS: BLUE, "HPA": RED, "Kale": ORANGE, CLAIRVOYANT: GREEN, ADEQUATE: GREY}

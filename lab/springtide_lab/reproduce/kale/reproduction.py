@@ -13,10 +13,11 @@ import numpy as np
 
 from springtide import errors
 from springtide.sim.engine import parallel
-from springtide_lab.reproduce.dlrover_rm.rows import Row, page
+from springtide_lab.reproduce import report
 from springtide_lab.reproduce.kale import auc, comparison, pictures, rows, schemes, throughput, traffic
 from springtide_lab.reproduce.kale.comparison import Compared, TrafficKind
 from springtide_lab.reproduce.kale.traffic import Trace
+from springtide_lab.reproduce.report import Row
 
 TUNED_ON = 5
 """Days on which settings are chosen."""
@@ -88,10 +89,7 @@ def write(folder: pathlib.Path, found: Found) -> list[pathlib.Path]:
     """Pictures, and a page with them and all rows."""
     folder.mkdir(parents=True, exist_ok=True)
     drawn = pictures.draw(folder, found.compared, found.curve)
-    table = folder / "kale.html"
-    shown = [(one.path.name, one.caption) for one in drawn]
-    table.write_text(page(found.rows, title="Kale, reproduced", pictures=shown))
-    return [*(one.path for one in drawn), table]
+    return report.write(folder, "kale", found.rows, drawn, title="Kale, reproduced")
 
 
 def _papers(days: int, preset: KalePreset) -> TrafficKind:

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from springtide.planning.online.forecast import seasonal
-from springtide_lab.reproduce.dlrover_rm.rows import NOT_IN_TEXT, Row
 from springtide_lab.reproduce.kale.auc import LAGS_MIN
 from springtide_lab.reproduce.kale.comparison import ADEQUATE, CLAIRVOYANT, OURS, Compared
 from springtide_lab.reproduce.kale.traffic import DAY, STEP_S, WARM, TrafficDay
 from springtide_lab.reproduce.kale.world import Array
+from springtide_lab.reproduce.report import NOT_IN_TEXT, Row
 
 TABLE_3: dict[str, tuple[float, float, float, float, float]] = {
     ADEQUATE: (0.0, 0.0, 0.0, 672.0, 95.3),

@@ -15,7 +15,7 @@ from springtide.planning.online.capacity import capacity_model, model_errors
 from springtide.planning.online.capacity.capacity_model import CapacityCurve, CapacitySample, Kind
 from springtide.planning.online.capacity.model_errors import CapacityErrors
 from springtide.planning.online.scaling.min_workers import least
-from springtide_lab.reproduce.dlrover_rm.rows import Row, row
+from springtide_lab.reproduce.report import Row, row
 
 M = 16_384
 NOISE = 0.02  # of one measurement

@@ -1,16 +1,32 @@
-"""Rows of a reproduction: the paper's figure beside ours. In: figures by seed. Out: `Row`s, a table, an HTML page."""
+"""Report of a reproduction: rows with the paper's figure beside ours, pictures, a table and an HTML page.
+
+In: figures by seed. Out: `Row`s; `show` prints them, `write` saves a page with its pictures. Each paper's
+`reproduction` module makes the rows and draws the pictures.
+"""
 
 import html
+import pathlib
 import statistics
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 from rich import box as rich_box
 from rich import console, table
 
+from springtide.sim.report import plots
+
 NOT_IN_TEXT = "not in text"
+BENCHES = pathlib.Path(__file__).parents[3] / "docs" / "benchmarks"
+"""Published results of benchmarks, a JSON file each."""
 Better = Literal["higher", "lower"]
+
+
+class Picture(NamedTuple):
+    """A file with a picture, and a sentence that says what it shows."""
+
+    path: pathlib.Path
+    caption: str
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,6 +95,31 @@ def show(rows: Sequence[Row], *, title: str) -> None:
     screen.print(shown)
     for why in dict.fromkeys(f"{one.figure}: {one.why}" for one in rows if one.why):
         screen.print(why)
+
+
+def published(path: pathlib.Path) -> dict[str, Any] | None:
+    """Read what a benchmark has published; None where there is nothing, or only a quick run."""
+    try:
+        run: dict[str, Any] = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+    except (OSError, msgspec.DecodeError):
+        return None
+    return None if run.get("quick") else run
+
+
+def save(figure: Any, path: pathlib.Path, caption: str) -> Picture:
+    figure.savefig(path, dpi=120)
+    plots.pyplot().close(figure)
+    return Picture(path, caption)
+
+
+def write(
+    folder: pathlib.Path, name: str, rows: Sequence[Row], pictures: Sequence[Picture], *, title: str
+) -> list[pathlib.Path]:
+    """Save a page with all rows beside the pictures, which are in this folder already; return all files."""
+    html_page = folder / f"{name}.html"
+    captions = [(picture.path.name, picture.caption) for picture in pictures]
+    html_page.write_text(page(rows, title=title, pictures=captions))
+    return [*(picture.path for picture in pictures), html_page]
 
 
 def page(rows: Sequence[Row], *, title: str, pictures: Sequence[tuple[str, str]] = ()) -> str:
