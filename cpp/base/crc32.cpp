@@ -62,8 +62,7 @@ uint32_t crc32_by_tables(std::span<const uint8_t> bytes) {
     const uint32_t low = value ^ (static_cast<uint32_t>(at[0]) | static_cast<uint32_t>(at[1]) << 8 |
                                   static_cast<uint32_t>(at[2]) << 16 | static_cast<uint32_t>(at[3]) << 24);
     value = kTables[7][low & 0xFFU] ^ kTables[6][(low >> 8) & 0xFFU] ^ kTables[5][(low >> 16) & 0xFFU] ^
-            kTables[4][low >> 24] ^ kTables[3][at[4]] ^ kTables[2][at[5]] ^ kTables[1][at[6]] ^
-            kTables[0][at[7]];
+            kTables[4][low >> 24] ^ kTables[3][at[4]] ^ kTables[2][at[5]] ^ kTables[1][at[6]] ^ kTables[0][at[7]];
   }
   for (; left > 0; ++at, --left) value = (value >> 8) ^ kTables[0][(value ^ *at) & 0xFFU];
   return ~value;

@@ -1,5 +1,4 @@
-// CRC-32 as zlib, gzip and Ethernet have it (polynomial 0xEDB88320): with the machine's own instruction where
-// it has one, else by tables, eight bytes a step. In: bytes. Next: envelope.h.
+// CRC-32 of zlib, gzip and Ethernet (polynomial 0xEDB88320), by the CPU's instruction where it has one.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,4 @@
-// Writing a run of bytes into a file at its place, all of it or not at all as far as the caller is concerned.
-// In: an open file and bytes. Out: 0, or the errno of what went wrong. Next: bindings/store.cpp.
+// Writes bytes at an offset of a file, completely or with an errno. Used by bindings/store.cpp.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Connections belong to the process that made them. A forked child (a data loader's worker) closes its copies
-// at once, so that a server sees the parent go when it goes, and never hears from the child.
+// Closes inherited sockets in forked children (data loader workers). Connections belong to the process that
+// made them: a server then notices when the parent exits.
 #pragma once
 
 namespace springtide {

@@ -1,5 +1,4 @@
-// float16 and bfloat16 storage: widened on reading, rounded to nearest even on writing.
-// In and out: spans of one row. Portable; half.cpp picks the processor's conversions where it has them.
+// float16 and bfloat16 storage: widened on read, rounded to nearest even on write, one row at a time.
 #pragma once
 
 #include <cstddef>

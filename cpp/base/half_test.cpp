@@ -112,8 +112,7 @@ TEST(a_float_becomes_the_nearest_half_and_the_even_one_on_a_tie) {
       for (const int step : {-1, 1}) {
         if ((step < 0 && got == 0) || (step > 0 && got == infinity)) continue;
         const double other = std::abs(place(static_cast<uint16_t>(got + step)) - double{f});
-        nearest =
-            nearest && (off < other || (off == other && got % 2 == 0) || (got == infinity && f >= beyond));
+        nearest = nearest && (off < other || (off == other && got % 2 == 0) || (got == infinity && f >= beyond));
       }
     }
     CHECK(nearest);

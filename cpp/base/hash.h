@@ -1,4 +1,4 @@
-// Where a key lives and how it starts are both functions of one hash, the same on every machine and version.
+// Key hashing. Slot, stripe and initial value of a row are functions of one hash, the same on every machine.
 #pragma once
 
 #include <bit>
@@ -19,8 +19,7 @@ constexpr uint64_t mix64(uint64_t x) {
 
 // A row and its image have one home.
 constexpr uint64_t hash_key(TableId table, Key key) {
-  return mix64(static_cast<uint64_t>(key) +
-               0x9e3779b97f4a7c15ULL * (static_cast<uint64_t>(table_of(table)) + 1));
+  return mix64(static_cast<uint64_t>(key) + 0x9e3779b97f4a7c15ULL * (static_cast<uint64_t>(table_of(table)) + 1));
 }
 
 // hash_key is a bijection for a given table: the key comes back from the hash.

@@ -1,4 +1,4 @@
-// Asking for memory before it is needed.
+// Cache-line prefetching of rows.
 #pragma once
 
 #include <cstddef>
@@ -15,14 +15,12 @@ inline void prefetch_read(const void* at) { __builtin_prefetch(at, 0); }
 template <size_t kBytes = 0, int kToWrite = 0>
 void prefetch_lines(const void* from, size_t bytes) {
   if constexpr (kBytes != 0 && kBytes % kLine == 0 && kBytes <= kMostLines * kLine) {
-    for (size_t at = 0; at < kBytes; at += kLine)
-      __builtin_prefetch(static_cast<const uint8_t*>(from) + at, kToWrite);
+    for (size_t at = 0; at < kBytes; at += kLine) __builtin_prefetch(static_cast<const uint8_t*>(from) + at, kToWrite);
     return;
   }
   auto first = reinterpret_cast<uintptr_t>(from) & ~(kLine - 1);
   auto last = reinterpret_cast<uintptr_t>(from) + (bytes < kMostLines * kLine ? bytes : kMostLines * kLine);
-  for (uintptr_t line = first; line < last; line += kLine)
-    __builtin_prefetch(reinterpret_cast<void*>(line), kToWrite);
+  for (uintptr_t line = first; line < last; line += kLine) __builtin_prefetch(reinterpret_cast<void*>(line), kToWrite);
 }
 
 template <size_t kBytes = 0>

@@ -46,8 +46,7 @@ void absorb(State& state, const uint8_t* block) {
 }  // namespace
 
 Digest sha256(std::span<const uint8_t> message) {
-  State state = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
-                 0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
+  State state = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a, 0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
   const size_t whole = message.size() / 64 * 64;
   for (size_t at = 0; at < whole; at += 64) absorb(state, message.data() + at);
 

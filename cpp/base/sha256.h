@@ -1,5 +1,4 @@
-// SHA-256 (FIPS 180-4) and HMAC (RFC 2104): how both ends of a connection prove the job's secret without
-// sending it.
+// SHA-256 (FIPS 180-4) and HMAC (RFC 2104), by which both ends of a connection prove the job's secret.
 #pragma once
 
 #include <array>

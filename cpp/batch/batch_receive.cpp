@@ -40,8 +40,8 @@ uint32_t MessageHead::fields() const { return number_at<uint32_t>(bytes + 8); }
 uint32_t MessageHead::header() const { return number_at<uint32_t>(bytes + 12); }
 uint64_t MessageHead::payload() const { return number_at<uint64_t>(bytes + 16); }
 
-Taken receive_message(int socket, const Expected& expected) {
-  Taken taken;
+ReceivedMessage receive_message(int socket, const Expected& expected) {
+  ReceivedMessage taken;
   MessageHead& head = taken.head;
   taken.error = fill(socket, head.bytes, MessageHead::kBytes);
   if (taken.error != 0) return taken;
@@ -52,12 +52,12 @@ Taken receive_message(int socket, const Expected& expected) {
   taken.text.resize(size_t{head.fields()} + head.header());
   taken.error = fill(socket, taken.text.data(), taken.text.size());
   if (taken.error != 0) return taken;
-  taken.came = Taken::Came::text;
+  taken.came = ReceivedMessage::Progress::text;
   const auto header = std::span<const std::byte>(taken.text).subspan(head.fields());
   if (head.flags() != 0 || header.empty() || !same(header, expected.header)) return taken;
   if (head.payload() != expected.into.size()) return taken;
   taken.error = fill(socket, expected.into.data(), head.payload());
-  if (taken.error == 0) taken.came = Taken::Came::whole;
+  if (taken.error == 0) taken.came = ReceivedMessage::Progress::whole;
   return taken;
 }
 

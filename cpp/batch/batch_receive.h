@@ -1,7 +1,6 @@
-// One message of a data worker, taken off a socket without a word of Python: its head, its text and, where
-// that says what the last one's did, its payload, straight into memory that is there for it.
-// In: dataworker/transport/channel.py, which knows what the next batch will most likely look like. Next:
-// bindings/fused.cpp.
+// Receives one data worker message from a socket without the GIL: head, text and, if the header equals the
+// expected one, the payload, straight into its final memory. In: dataworker/transport/channel.py. Next:
+// bindings/batch/fused.cpp.
 #pragma once
 
 #include <cstddef>
@@ -28,9 +27,9 @@ struct Expected {
   std::span<std::byte> into;          // as long as its payload
 };
 
-struct Taken {
-  enum class Came : uint8_t { head, text, whole };  // head: no more was read, it is not one of ours
-  Came came = Came::head;
+struct ReceivedMessage {
+  enum class Progress : uint8_t { head, text, whole };  // head: no more was read, it is not one of ours
+  Progress came = Progress::head;
   int error = 0;  // an errno; -1: the other side has closed
   MessageHead head = {};
   std::vector<std::byte> text;  // fields, then header
@@ -38,6 +37,6 @@ struct Taken {
 
 // Takes the next message off a blocking socket. Its payload is taken too if it is as expected and not in
 // shared memory (flags 0); otherwise it is still to come.
-Taken receive_message(int socket, const Expected& expected);
+ReceivedMessage receive_message(int socket, const Expected& expected);
 
 }  // namespace springtide

@@ -49,7 +49,7 @@ std::string words(const std::vector<std::byte>& text) {
 
 const std::string kBegins = "STDB\1", kHeader = "looks";
 
-Taken receive(const Ends& ends, std::vector<std::byte>& into) {
+ReceivedMessage receive(const Ends& ends, std::vector<std::byte>& into) {
   return receive_message(ends.ours, {bytes(kBegins), 100, 100, bytes(kHeader), into});
 }
 
@@ -66,9 +66,9 @@ TEST(what_is_as_expected_is_taken_whole_however_small_its_parts) {
   std::thread sender([&] {
     for (char one : whole) say(ends, std::string(1, one));
   });
-  const Taken taken = receive(ends, into);
+  const ReceivedMessage taken = receive(ends, into);
   sender.join();
-  CHECK(taken.error == 0 && taken.came == Taken::Came::whole);
+  CHECK(taken.error == 0 && taken.came == ReceivedMessage::Progress::whole);
   CHECK(words(taken.text) == "ablooks" && words(into) == "12345678");
 }
 
@@ -78,21 +78,20 @@ TEST(a_payload_of_another_look_size_or_place_is_left_on_the_socket) {
     const Ends ends;
     std::vector<std::byte> into(8);
     say(ends, other + "12345678");
-    const Taken taken = receive(ends, into);
-    CHECK(taken.error == 0 && taken.came == Taken::Came::text);
+    const ReceivedMessage taken = receive(ends, into);
+    CHECK(taken.error == 0 && taken.came == ReceivedMessage::Progress::text);
     char left[9] = {};
     CHECK(::recv(ends.ours, left, 8, MSG_WAITALL) == 8 && std::string(left) == "12345678");
   }
 }
 
 TEST(of_a_head_that_is_not_ours_nothing_more_is_read) {
-  for (const std::string& odd :
-       {std::string(MessageHead::kBytes, 'x'), head(0, 101, 5, 8), head(0, 2, 101, 8)}) {
+  for (const std::string& odd : {std::string(MessageHead::kBytes, 'x'), head(0, 101, 5, 8), head(0, 2, 101, 8)}) {
     const Ends ends;
     std::vector<std::byte> into(8);
     say(ends, odd + "z");
-    const Taken taken = receive(ends, into);
-    CHECK(taken.error == 0 && taken.came == Taken::Came::head && taken.text.empty());
+    const ReceivedMessage taken = receive(ends, into);
+    CHECK(taken.error == 0 && taken.came == ReceivedMessage::Progress::head && taken.text.empty());
     char left = 0;
     CHECK(::recv(ends.ours, &left, 1, 0) == 1 && left == 'z');
   }

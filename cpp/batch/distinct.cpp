@@ -14,8 +14,7 @@ namespace {
 constexpr int kDigitBits = 11;  // counts of a digit stay in the first level of the cache
 constexpr size_t kDigits = size_t{1} << kDigitBits;
 constexpr int kMostSorted = 3 * kDigitBits;  // of 2^22 hashes, one in 2,000 is like another in that many bits
-constexpr uint64_t kDense =
-    4;  // up to this many possible values for each that is given, a slot for each of them
+constexpr uint64_t kDense = 4;  // up to this many possible values for each that is given, a slot for each of them
 
 // Ids of a table, buckets: every possible value has a slot, which counts it first and then says its place.
 uint64_t by_slots(std::span<const int64_t> given, uint64_t least, uint64_t range, const DistinctOut& out) {
@@ -43,9 +42,7 @@ using Words = std::unique_ptr<uint64_t[]>;
 // have in common costs nothing.
 Words sorted(Words words, size_t count, int from, int bits) {
   const int passes = (bits + kDigitBits - 1) / kDigitBits;
-  const auto digit = [from](uint64_t word, int pass) {
-    return word >> (from + pass * kDigitBits) & (kDigits - 1);
-  };
+  const auto digit = [from](uint64_t word, int pass) { return word >> (from + pass * kDigitBits) & (kDigits - 1); };
   std::vector<std::array<uint32_t, kDigits>> starts(passes);
   for (size_t i = 0; i < count; ++i) {
     for (int pass = 0; pass < passes; ++pass) ++starts[pass][digit(words[i], pass)];
@@ -63,8 +60,7 @@ Words sorted(Words words, size_t count, int from, int bits) {
 }
 
 // Puts those in order that the bits of their words do not tell apart, and `values` with them.
-void tell_apart(std::span<const int64_t> given, uint64_t* words, int place_bits,
-                std::vector<int64_t>& values) {
+void tell_apart(std::span<const int64_t> given, uint64_t* words, int place_bits, std::vector<int64_t>& values) {
   const uint64_t place_mask = (uint64_t{1} << place_bits) - 1;
   for (size_t i = 1; i < values.size(); ++i) {
     if (values[i] == values[i - 1] || words[i] >> place_bits != words[i - 1] >> place_bits) continue;
@@ -82,8 +78,7 @@ void tell_apart(std::span<const int64_t> given, uint64_t* words, int place_bits,
 // nearly all apart; those that they do not tell apart are looked at.
 uint64_t by_sorting(std::span<const int64_t> given, uint64_t least, uint64_t range, const DistinctOut& out) {
   const size_t count = given.size();
-  const int place_bits = static_cast<int>(std::bit_width(count - 1)),
-            bits = static_cast<int>(std::bit_width(range));
+  const int place_bits = static_cast<int>(std::bit_width(count - 1)), bits = static_cast<int>(std::bit_width(range));
   const int kept = std::min({bits, kMostSorted, 64 - place_bits});
   const uint64_t place_mask = (uint64_t{1} << place_bits) - 1;
   Words words = std::make_unique_for_overwrite<uint64_t[]>(count);

@@ -1,6 +1,5 @@
-// The distinct ones of many integers, rising, as torch.unique gives them, in a few passes over memory.
-// In: integers of any range. Out: each one once, how often it came, and which one every integer is.
-// Next: bindings/distinct.cpp, and dataworker/split/program/unique.py in the programs of data workers.
+// Sorted distinct integers with counts and inverse, like torch.unique, in a few passes over memory.
+// Next: bindings/batch/distinct.cpp, dataworker/split/program/unique.py.
 #pragma once
 
 #include <cstdint>

@@ -54,8 +54,8 @@ Envelopes open_envelopes(std::span<const uint8_t> payload, std::span<const int64
   return found;
 }
 
-void crc32_each(std::span<const uint8_t> payload, std::span<const int64_t> starts,
-                std::span<const int64_t> ends, uint32_t* out) {
+void crc32_each(std::span<const uint8_t> payload, std::span<const int64_t> starts, std::span<const int64_t> ends,
+                uint32_t* out) {
   for (size_t i = 0; i < starts.size(); ++i) out[i] = crc32(run(payload, starts, ends, i));
 }
 

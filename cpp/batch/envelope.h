@@ -1,6 +1,5 @@
-// Envelopes of a stream's records (springtide/data/stream/envelope.py has their layout): which of many
-// records have one, whether its checksum fits, when the record happened. One pass, whole batches. Next:
-// bindings/envelope.cpp.
+// Validates the envelopes of a batch of stream records: presence, checksum, event time. Layout:
+// springtide/data/stream/envelope.py. Next: bindings/batch/envelope.cpp.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +20,7 @@ Envelopes open_envelopes(std::span<const uint8_t> payload, std::span<const int64
                          std::span<const int64_t> ends, uint8_t* states, int64_t* event_us);
 
 // CRC-32 of each run of bytes; the same refusal.
-void crc32_each(std::span<const uint8_t> payload, std::span<const int64_t> starts,
-                std::span<const int64_t> ends, uint32_t* out);
+void crc32_each(std::span<const uint8_t> payload, std::span<const int64_t> starts, std::span<const int64_t> ends,
+                uint32_t* out);
 
 }  // namespace springtide

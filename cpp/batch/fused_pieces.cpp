@@ -40,8 +40,7 @@ std::vector<iovec> parts_of(std::span<const std::byte> prefix, std::span<const P
 bool pieces_fit(std::span<const Piece> pieces, uint64_t capacity) {
   uint64_t written = 0;
   for (const Piece& piece : pieces) {
-    if (piece.offset < written || piece.offset > capacity || piece.size > capacity - piece.offset)
-      return false;
+    if (piece.offset < written || piece.offset > capacity || piece.size > capacity - piece.offset) return false;
     written = piece.offset + piece.size;
   }
   return true;

@@ -1,6 +1,5 @@
-// Many buffers as one payload: copied side by side into memory, or sent by as few calls as it takes.
-// In: where each buffer is and where it belongs in the payload (dataworker/transport/codec.py). Next:
-// bindings/fused.cpp, and dataworker/transport/shared_memory.py or dataworker/transport/channel.py.
+// Scattered buffers as one payload: copied side by side, or sent with few system calls.
+// In: offsets from dataworker/transport/codec.py. Next: bindings/batch/fused.cpp.
 #pragma once
 
 #include <cstddef>

@@ -9,9 +9,7 @@ namespace {
 
 constexpr size_t kAtOnce = 256;  // messages that are still in the cache when they are copied
 
-double now_s() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
+double now_s() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
 
 MessageRun& run_of(Consumed& found, int32_t partition, MessageRun* last) {
   if (last != nullptr && last->partition == partition) return *last;

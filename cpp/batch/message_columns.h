@@ -1,7 +1,6 @@
-// Messages of a Kafka consumer as columns, a run a partition: no object a record, and no Python while they
-// are read. In: a queue of librdkafka, and where three of its functions are (that library is loaded by
-// another: confluent-kafka). Out: payload, ends, offsets and times a partition, and what came in place of
-// records. Next: bindings/messages.cpp.
+// Kafka messages as columns per partition, without a Python object per record and without the GIL.
+// In: a librdkafka queue and the addresses of three functions of the library that confluent-kafka has loaded.
+// Out: payload, ends, offsets and times per partition, and errors. Next: bindings/batch/messages.cpp.
 #pragma once
 
 #include <sys/types.h>
@@ -39,7 +38,7 @@ struct MessageRun {
   std::vector<double> times;  // seconds; of a message without one: when it came
 };
 
-struct MessageNews {
+struct MessageEvent {
   int32_t partition;
   int error;
   int64_t offset;
@@ -47,7 +46,7 @@ struct MessageNews {
 
 struct Consumed {
   std::vector<std::unique_ptr<MessageRun>> runs;
-  std::vector<MessageNews> news;
+  std::vector<MessageEvent> news;
 };
 
 // What the queue has, about `most` messages; waits up to `timeout_ms` while it has none. A message without a

@@ -26,8 +26,7 @@ ProbeLoop::ProbeLoop(const TableSpec& spec, uint64_t rows, uint64_t seed)
       rows_arena_("probe rows", rows * row_bytes_ + kLine),
       cells_(reinterpret_cast<Cell*>(cells_arena_.base())),
       base_(rows_arena_.base()) {
-  if (rows == 0 || cells_arena_.capacity() < rows * sizeof(Cell) ||
-      rows_arena_.capacity() < rows * row_bytes_) {
+  if (rows == 0 || cells_arena_.capacity() < rows * sizeof(Cell) || rows_arena_.capacity() < rows * row_bytes_) {
     throw BadInput("probe loop: cannot have " + std::to_string(rows) + " rows here");
   }
   for (uint64_t i = 0; i < rows; ++i) cells_[i] = {i, i};
@@ -45,8 +44,7 @@ ProbeLoop::ProbeLoop(const TableSpec& spec, uint64_t rows, uint64_t seed)
 void ProbeLoop::check(std::span<const int64_t> places) const {
   for (int64_t place : places) {
     if (static_cast<uint64_t>(place) >= rows_) {
-      throw BadInput("probe loop: place " + std::to_string(place) + " is not one of " +
-                     std::to_string(rows_));
+      throw BadInput("probe loop: place " + std::to_string(place) + " is not one of " + std::to_string(rows_));
     }
   }
 }

@@ -1,6 +1,6 @@
-// The bound that any hashed table has: a bare loop that reads one index cell at a random place and then the
-// row it names (and updates it). No hashing, no comparing, no locks, no growth; the same bytes, prefetches,
-// huge pages and kernels as the store. `springtide bench store` measures both in one run.
+// Upper bound for any hashed table: a loop that reads one random index cell, then its row (and updates the
+// row). Same bytes, prefetches, huge pages and kernels as the store; no hashing, comparing, locks or growth.
+// `springtide bench store` measures both in one run.
 #pragma once
 
 #include <cstdint>

@@ -112,20 +112,17 @@ int main(int argc, char** argv) {
     for (size_t i = 0; i < kBatches; ++i) {
       pull.time(i, [&] { store.pull(batches[i].tables, batches[i].keys, floats.data()); });
     }
-    for (size_t i = 0; i < kBatches; ++i)
-      gather.time(i, [&] { probe.gather(batches[i].places, floats.data()); });
+    for (size_t i = 0; i < kBatches; ++i) gather.time(i, [&] { probe.gather(batches[i].places, floats.data()); });
     std::fill(floats.begin(), floats.end(), 0.001f);
     for (size_t i = 0; i < kBatches; ++i) {
-      push.time(i, [&] {
-        store.push(batches[i].tables, batches[i].keys, floats.data(), ids, hyper, 0, true, false);
-      });
+      push.time(i, [&] { store.push(batches[i].tables, batches[i].keys, floats.data(), ids, hyper, 0, true, false); });
     }
     for (size_t i = 0; i < kBatches; ++i) {
       scatter.time(i, [&] { probe.scatter(batches[i].places, floats.data(), hyper[0]); });
     }
   }
   double a = pull.rate(kBatch), b = gather.rate(kBatch), c = push.rate(kBatch), d = scatter.rate(kBatch);
-  std::printf("pull %.1f gather %.1f ratio %.2f | push %.1f scatter %.1f ratio %.2f (M rows/s)\n", a, b,
-              a / b, c, d, c / d);
+  std::printf("pull %.1f gather %.1f ratio %.2f | push %.1f scatter %.1f ratio %.2f (M rows/s)\n", a, b, a / b, c, d,
+              c / d);
   return 0;
 }

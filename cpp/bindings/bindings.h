@@ -1,4 +1,4 @@
-// What the binding files share: array types that refuse to be converted silently.
+// Shared by the binding files: array types that are never converted silently, and one bind function per file.
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -1,5 +1,4 @@
-// A worker's caches for Python. Plans come from schedule.cpp, rows and pushes go through step.cpp and
-// client.cpp.
+// Worker caches. Plans come from schedule.cpp; pulls and pushes go through step.cpp and client.cpp.
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 
@@ -34,11 +33,11 @@ nb::dict stats_of(const st::CachedBackend& cache) {
   return out;
 }
 
-nb::list arrays_of(std::vector<st::CachedBackend::Parcel> parcels) {
+nb::list arrays_of(std::vector<st::CachedBackend::RankBuffer> parcels) {
   nb::list out;
   for (auto& parcel : parcels)
-    out.append(nb::make_tuple(parcel.peer,
-                              owned_array(std::make_unique<std::vector<float>>(std::move(parcel.floats)))));
+    out.append(
+        nb::make_tuple(parcel.peer, owned_array(std::make_unique<std::vector<float>>(std::move(parcel.floats)))));
   return out;
 }
 
@@ -72,17 +71,14 @@ void bind_versioned(nb::module_& m) {
           "__init__",
           [](st::VersionedBackend* self, std::shared_ptr<st::Backend> inner, uint64_t capacity_bytes,
              const std::string& order, uint32_t staleness) {
-            new (self)
-                st::VersionedBackend(std::move(inner), {capacity_bytes, order_called(order), staleness});
+            new (self) st::VersionedBackend(std::move(inner), {capacity_bytes, order_called(order), staleness});
           },
           nb::arg("inner"), nb::kw_only(), nb::arg("capacity_bytes"), nb::arg("order") = "lru",
           nb::arg("staleness") = 0)
       .def_prop_ro("inner", &st::VersionedBackend::inner)
       .def(
           "cache_tables",
-          [](st::VersionedBackend& cache, const std::vector<st::TableId>& tables) {
-            cache.cache_tables(tables);
-          },
+          [](st::VersionedBackend& cache, const std::vector<st::TableId>& tables) { cache.cache_tables(tables); },
           nb::arg("tables"))
       .def("image_bytes", &st::VersionedBackend::image_bytes, nb::arg("table"))
       .def("resize", &st::VersionedBackend::resize, nb::arg("capacity_bytes"))
@@ -99,9 +95,7 @@ void bind_cache(nb::module_& m) {
       .def_prop_ro("inner", &st::CachedBackend::inner)
       .def(
           "cache_tables",
-          [](st::CachedBackend& cache, const std::vector<st::TableId>& tables) {
-            cache.cache_tables(tables);
-          },
+          [](st::CachedBackend& cache, const std::vector<st::TableId>& tables) { cache.cache_tables(tables); },
           nb::arg("tables"))
       .def_static(
           "cacheable", [](const st::TableSpec& spec) { return st::CachedTables::refusal_of(spec).empty(); },
@@ -114,9 +108,7 @@ void bind_cache(nb::module_& m) {
           nb::arg("table"))
       .def(
           "set_plan",
-          [](st::CachedBackend& cache, uint64_t step, const st::CachePlan& plan) {
-            cache.set_plan(step, plan);
-          },
+          [](st::CachedBackend& cache, uint64_t step, const st::CachePlan& plan) { cache.set_plan(step, plan); },
           nb::arg("step"), nb::arg("plan"))
       .def("move_plan", &st::CachedBackend::move_plan, nb::arg("step"), nb::arg("to"))
       .def("flush_next", &st::CachedBackend::flush_next)

@@ -1,4 +1,4 @@
-// Backends and the word that a request is done. Rows of a step: step.cpp.
+// Backends and pending requests. Rows of a step: step.cpp.
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
@@ -18,15 +18,14 @@ using BatchTuple = std::tuple<uint32_t, uint32_t, uint64_t,
                               uint64_t>;  // samples of the shard (0: not known), shard, first, count
 using HyperTuple = std::tuple<uint16_t, float, float, uint64_t>;  // table, lr, weight decay, step
 
-st::PushMeta push_meta(uint64_t step, bool bsp, bool unique, uint64_t clock,
-                       const std::vector<BatchTuple>& batches, const std::vector<HyperTuple>& hyper) {
+st::PushMeta push_meta(uint64_t step, bool bsp, bool unique, uint64_t clock, const std::vector<BatchTuple>& batches,
+                       const std::vector<HyperTuple>& hyper) {
   st::PushMeta meta;
   meta.step = step;
   meta.bsp = bsp;
   meta.unique = unique;
   meta.clock = clock;
-  for (const auto& [samples, shard, first, count] : batches)
-    meta.batches.push_back({samples, shard, first, count});
+  for (const auto& [samples, shard, first, count] : batches) meta.batches.push_back({samples, shard, first, count});
   for (const auto& [table, lr, decay, count] : hyper) meta.hyper.push_back({table, {lr, decay, count}});
   return meta;
 }
@@ -74,20 +73,18 @@ void bind_backend(nb::module_& m) {
             backend.declare(tables);
           },
           nb::arg("tables"))
-      .def("push", &push, nb::arg("parts"), nb::arg("step"), nb::arg("bsp"), nb::arg("unique"),
-           nb::arg("clock"), nb::arg("batches"), nb::arg("hyper"))
+      .def("push", &push, nb::arg("parts"), nb::arg("step"), nb::arg("bsp"), nb::arg("unique"), nb::arg("clock"),
+           nb::arg("batches"), nb::arg("hyper"))
       .def("assign", &assign, nb::arg("parts"), nb::arg("keep") = false)
       .def("scan", &scan, nb::arg("table"))
       .def_prop_ro("servers", [](const st::Backend& backend) { return backend.placement()->servers; })
-      .def_prop_ro("slots",
-                   [](const st::Backend& backend) { return backend.placement()->server_of_slot.size(); });
+      .def_prop_ro("slots", [](const st::Backend& backend) { return backend.placement()->server_of_slot.size(); });
 }
 
-void make_remote(st::RemoteBackend* self, std::vector<std::string> hosts, std::vector<uint16_t> ports,
-                 nb::bytes secret, std::vector<uint16_t> server_of_slot, uint32_t epoch, uint32_t rank,
-                 uint32_t incarnation, uint32_t generation, double connect_timeout_s,
-                 double request_timeout_s, double reconnect_s, bool shared_memory, double recovery_s,
-                 std::vector<uint32_t> lives, std::string tls) {
+void make_remote(st::RemoteBackend* self, std::vector<std::string> hosts, std::vector<uint16_t> ports, nb::bytes secret,
+                 std::vector<uint16_t> server_of_slot, uint32_t epoch, uint32_t rank, uint32_t incarnation,
+                 uint32_t generation, double connect_timeout_s, double request_timeout_s, double reconnect_s,
+                 bool shared_memory, double recovery_s, std::vector<uint32_t> lives, std::string tls) {
   st::RemoteOptions options;
   options.placement = {epoch, std::move(server_of_slot), static_cast<uint16_t>(hosts.size())};
   options.hosts = std::move(hosts);
@@ -137,14 +134,13 @@ PyPending apply_step(st::RemoteBackend& backend, uint64_t step) {
 void bind_remote(nb::module_& m) {
   nb::class_<st::RemoteBackend, st::Backend>(m, "RemoteBackend")
       .def("__init__", &make_remote, nb::kw_only(), nb::arg("hosts"), nb::arg("ports"), nb::arg("secret"),
-           nb::arg("server_of_slot"), nb::arg("epoch"), nb::arg("rank"), nb::arg("incarnation"),
-           nb::arg("generation"), nb::arg("connect_timeout_s"), nb::arg("request_timeout_s"),
-           nb::arg("reconnect_s") = 5.0, nb::arg("shared_memory"), nb::arg("recovery_s") = 0.0,
-           nb::arg("lives") = std::vector<uint32_t>(), nb::arg("tls") = "")
+           nb::arg("server_of_slot"), nb::arg("epoch"), nb::arg("rank"), nb::arg("incarnation"), nb::arg("generation"),
+           nb::arg("connect_timeout_s"), nb::arg("request_timeout_s"), nb::arg("reconnect_s") = 5.0,
+           nb::arg("shared_memory"), nb::arg("recovery_s") = 0.0, nb::arg("lives") = std::vector<uint32_t>(),
+           nb::arg("tls") = "")
       .def(
           "readdress",
-          [](st::RemoteBackend& backend, size_t server, uint32_t life, const std::string& host,
-             uint16_t port) {
+          [](st::RemoteBackend& backend, size_t server, uint32_t life, const std::string& host, uint16_t port) {
             nb::gil_scoped_release release;
             backend.readdress(server, life, host, port);
           },
@@ -156,8 +152,7 @@ void bind_remote(nb::module_& m) {
             nb::gil_scoped_release release;
             backend.reroute({epoch, std::move(server_of_slot), 0}, addresses);
           },
-          nb::arg("epoch"), nb::arg("server_of_slot"),
-          nb::arg("addresses") = std::map<uint16_t, std::string>())
+          nb::arg("epoch"), nb::arg("server_of_slot"), nb::arg("addresses") = std::map<uint16_t, std::string>())
       .def_prop_ro("epoch", [](const st::RemoteBackend& backend) { return backend.placement()->epoch; })
       .def("owners", [](const st::RemoteBackend& backend) { return backend.placement()->server_of_slot; })
       .def("step_complete", &st::RemoteBackend::step_complete, nb::arg("step"), nb::arg("wait_s"),

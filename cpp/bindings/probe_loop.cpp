@@ -14,9 +14,8 @@ using ConstMatrix = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::devi
 template <class Array>
 void check_shape(const ProbeLoop& probe, size_t places, const Array& rows) {
   if (rows.shape(0) == places && rows.shape(1) == probe.dim()) return;
-  throw BadInput("probe loop: rows must have shape (" + std::to_string(places) + ", " +
-                 std::to_string(probe.dim()) + "), got (" + std::to_string(rows.shape(0)) + ", " +
-                 std::to_string(rows.shape(1)) + ")");
+  throw BadInput("probe loop: rows must have shape (" + std::to_string(places) + ", " + std::to_string(probe.dim()) +
+                 "), got (" + std::to_string(rows.shape(0)) + ", " + std::to_string(rows.shape(1)) + ")");
 }
 
 }  // namespace

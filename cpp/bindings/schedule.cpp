@@ -1,5 +1,4 @@
-// Scheduler, and what it answers with: Scheduled and CachePlan. The GIL is released while a batch is
-// scheduled.
+// Scheduler and its results, Scheduled and CachePlan. Scheduling releases the GIL.
 #include "schedule/schedule.h"
 
 #include <nanobind/stl/optional.h>
@@ -34,8 +33,7 @@ P2P p2p_called(const std::string& name) {
   if (name == "off") return P2P::off;
   if (name == "rows") return P2P::rows;
   if (name == "gradients") return P2P::gradients;
-  throw BadInput("nothing goes from worker to worker that is called '" + name +
-                 "'; there are: gradients, off, rows");
+  throw BadInput("nothing goes from worker to worker that is called '" + name + "'; there are: gradients, off, rows");
 }
 
 EvictOrder order_called(const std::string& name) {
@@ -104,8 +102,7 @@ void bind_plan(nb::module_& m) {
       .def_prop_ro("write_backs", [](const CachePlan& p) { return p.write_back.size(); })
       .def_prop_ro("sent", &CachePlan::sent)
       .def_prop_ro("received", &CachePlan::received)
-      .def_prop_ro("gradients_received",
-                   [](const CachePlan& p) { return CachePlan::rows_of(p.gradient_receives); })
+      .def_prop_ro("gradients_received", [](const CachePlan& p) { return CachePlan::rows_of(p.gradient_receives); })
       .def_prop_ro("hits", &CachePlan::hits);
   nb::class_<Scheduled>(m, "Scheduled")
       .def_ro("step", &Scheduled::step)
@@ -113,8 +110,7 @@ void bind_plan(nb::module_& m) {
       .def_prop_ro("rank_of_sample", [](const Scheduled& s) { return copied(s.rank_of_sample); })
       .def_ro("plans", &Scheduled::plans)
       .def_prop_ro("seconds", [](const Scheduled& s) {
-        static constexpr const char* kNames[kStages] = {"read",     "profile", "look_up",
-                                                        "allocate", "plan",    "snapshot"};
+        static constexpr const char* kNames[kStages] = {"read", "profile", "look_up", "allocate", "plan", "snapshot"};
         nb::dict found;
         for (size_t stage = 0; stage < kStages; ++stage) found[kNames[stage]] = s.seconds[stage];
         return found;
@@ -133,8 +129,8 @@ void bind_schedule(nb::module_& m) {
       .def(
           "__init__",
           [](Scheduler* self, uint32_t workers, uint64_t capacity_rows, const std::string& order,
-             const std::string& policy, uint64_t seed, const std::string& p2p, uint32_t p2p_trainers,
-             bool on_demand, uint32_t threads, uint32_t profile_every) {
+             const std::string& policy, uint64_t seed, const std::string& p2p, uint32_t p2p_trainers, bool on_demand,
+             uint32_t threads, uint32_t profile_every) {
             new (self) Scheduler({.workers = workers,
                                   .capacity_rows = capacity_rows,
                                   .order = order_called(order),
@@ -156,8 +152,7 @@ void bind_schedule(nb::module_& m) {
       .def("clear", &Scheduler::clear)
       .def("cached", cached, "worker"_a)
       .def(
-          "rows", [](const Scheduler& s, uint32_t worker) { return s.directory().rows_of(worker); },
-          "worker"_a)
+          "rows", [](const Scheduler& s, uint32_t worker) { return s.directory().rows_of(worker); }, "worker"_a)
       .def("infrequency", &Scheduler::infrequency, "table"_a)
       .def_prop_ro("step", &Scheduler::step);
 }

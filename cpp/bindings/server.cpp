@@ -1,4 +1,4 @@
-// Server: the native data plane, started, watched and stopped from Python.
+// Server: started, observed and stopped from Python.
 #include "server/server.h"
 
 #include <nanobind/stl/map.h>
@@ -90,16 +90,14 @@ void bind_server(nb::module_& m) {
           nb::arg("epoch"), nb::arg("owners").noconvert())
       .def(
           "learn_placement",
-          [](st::Server& server, uint32_t epoch, TableArray owners,
-             const std::map<uint16_t, std::string>& addresses) {
+          [](st::Server& server, uint32_t epoch, TableArray owners, const std::map<uint16_t, std::string>& addresses) {
             server.learn_placement(epoch, {owners.data(), owners.data() + owners.size()}, addresses);
           },
           nb::arg("epoch"), nb::arg("owners").noconvert(), nb::arg("addresses"))
       .def("hand_over", &hand_over, nb::arg("host"), nb::arg("port"), nb::arg("server"), nb::arg("slots"),
            nb::arg("timeout_s") = 30.0, nb::arg("hurry") = false)
       .def("let_go", &st::Server::let_go, nb::arg("slot"), nb::call_guard<nb::gil_scoped_release>())
-      .def("take_no_more", &st::Server::take_no_more, nb::arg("yes"),
-           nb::call_guard<nb::gil_scoped_release>())
+      .def("take_no_more", &st::Server::take_no_more, nb::arg("yes"), nb::call_guard<nb::gil_scoped_release>())
       .def("expect_anew", &st::Server::expect_anew, nb::call_guard<nb::gil_scoped_release>())
       .def("take_back", &st::Server::take_back, nb::arg("slot"), nb::call_guard<nb::gil_scoped_release>())
       .def("owned", &st::Server::owned, nb::call_guard<nb::gil_scoped_release>())

@@ -23,8 +23,7 @@ T* at(Address address) {
 st::Bag bag_of(const BagTuple& tuple) {
   const auto& [feature, pooling, bags, per_bag, offsets, closed, weights] = tuple;
   if (pooling > static_cast<uint8_t>(st::Pooling::max))
-    throw st::BadInput("pooling " + std::to_string(pooling) +
-                       "; wanted 0 (none), 1 (sum), 2 (mean) or 3 (max)");
+    throw st::BadInput("pooling " + std::to_string(pooling) + "; wanted 0 (none), 1 (sum), 2 (mean) or 3 (max)");
   return {static_cast<st::Pooling>(pooling), bags,   per_bag,
           at<const int64_t>(offsets),        closed, at<const float>(weights)};
 }
@@ -33,18 +32,16 @@ void make_step(st::StepRows* self, st::RowSource& source, std::shared_ptr<st::St
                const std::vector<IdsTuple>& ids) {
   std::vector<st::FeatureIds> features;
   features.reserve(ids.size());
-  for (const auto& [address, count, stride] : ids)
-    features.push_back({at<const int64_t>(address), count, stride});
+  for (const auto& [address, count, stride] : ids) features.push_back({at<const int64_t>(address), count, stride});
   nb::gil_scoped_release release;
   new (self) st::StepRows(source, std::move(plan), features);
 }
 
-void make_columns(st::StepRows* self, st::RowSource& source, std::shared_ptr<st::StepPlan> plan,
-                  Address address, int64_t batch, int64_t row_stride, int64_t column_stride) {
+void make_columns(st::StepRows* self, st::RowSource& source, std::shared_ptr<st::StepPlan> plan, Address address,
+                  int64_t batch, int64_t row_stride, int64_t column_stride) {
   std::vector<st::FeatureIds> features;
   for (size_t f = 0; f < plan->features.size(); ++f)
-    features.push_back(
-        {at<const int64_t>(address) + static_cast<int64_t>(f) * column_stride, batch, row_stride});
+    features.push_back({at<const int64_t>(address) + static_cast<int64_t>(f) * column_stride, batch, row_stride});
   nb::gil_scoped_release release;
   new (self) st::StepRows(source, std::move(plan), features);
 }
@@ -61,8 +58,7 @@ void pool(st::StepRows& step, const std::vector<BagTuple>& bags, const std::vect
   std::vector<st::PoolItem> items;
   items.reserve(bags.size());
   for (size_t i = 0; i < bags.size(); ++i)
-    items.push_back(
-        {std::get<0>(bags[i]), bag_of(bags[i]), at<float>(std::get<0>(outs[i])), std::get<1>(outs[i])});
+    items.push_back({std::get<0>(bags[i]), bag_of(bags[i]), at<float>(std::get<0>(outs[i])), std::get<1>(outs[i])});
   nb::gil_scoped_release release;
   step.pool(items);
 }
@@ -91,8 +87,7 @@ void accumulate_columns(st::StepRows& step, int64_t bags, Address grad, int64_t 
   step.accumulate_columns(bags, at<const float>(grad), stride);
 }
 
-nb::ndarray<nb::numpy, float, nb::ndim<1>> view(const std::shared_ptr<st::RowSet>& set,
-                                                std::span<float> floats) {
+nb::ndarray<nb::numpy, float, nb::ndim<1>> view(const std::shared_ptr<st::RowSet>& set, std::span<float> floats) {
   nb::capsule owner(new std::shared_ptr<st::RowSet>(set),
                     [](void* p) noexcept { delete static_cast<std::shared_ptr<st::RowSet>*>(p); });
   return nb::ndarray<nb::numpy, float, nb::ndim<1>>(floats.data(), {floats.size()}, owner);
@@ -125,12 +120,11 @@ nb::tuple pushed(st::StepRows& self) {
     *tables = routed.tables;
     *keys = routed.keys;
     dims->reserve(routed.keys.size());
-    for (size_t i = 0; i < routed.keys.size(); ++i)
-      dims->push_back(routed.row_offset[i + 1] - routed.row_offset[i]);
+    for (size_t i = 0; i < routed.keys.size(); ++i) dims->push_back(routed.row_offset[i + 1] - routed.row_offset[i]);
     grads->assign(part.rows, part.rows + (routed.keys.empty() ? 0 : routed.row_offset[routed.keys.size()]));
   }
-  return nb::make_tuple(owned_array(std::move(tables)), owned_array(std::move(keys)),
-                        owned_array(std::move(dims)), owned_array(std::move(grads)));
+  return nb::make_tuple(owned_array(std::move(tables)), owned_array(std::move(keys)), owned_array(std::move(dims)),
+                        owned_array(std::move(grads)));
 }
 
 template <typename Rows>
@@ -151,16 +145,16 @@ std::vector<uint32_t> group_begin(const st::StepRows& step) {
   return {begin.begin(), begin.end()};
 }
 
-void make_feature(st::FeatureSpec* self, std::string name, uint16_t table, uint32_t dim, uint16_t group,
-                  uint64_t rows, bool has_padding, int64_t padding, bool pull_padding) {
+void make_feature(st::FeatureSpec* self, std::string name, uint16_t table, uint32_t dim, uint16_t group, uint64_t rows,
+                  bool has_padding, int64_t padding, bool pull_padding) {
   new (self) st::FeatureSpec{std::move(name), table, dim, group, rows, has_padding, padding, pull_padding};
 }
 
 void make_dense(st::DenseRows* self, st::RowSource& source, TableArray tables, KeyArray keys,
                 nb::ndarray<const uint32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu> dims) {
   nb::gil_scoped_release release;
-  new (self) st::DenseRows(source, {tables.data(), tables.size()}, {keys.data(), keys.size()},
-                           {dims.data(), dims.size()});
+  new (self)
+      st::DenseRows(source, {tables.data(), tables.size()}, {keys.data(), keys.size()}, {dims.data(), dims.size()});
 }
 
 }  // namespace
@@ -191,8 +185,8 @@ void bind_step(nb::module_& m) {
   nb::class_<st::StepPlan>(m, "StepPlan").def(nb::init<std::vector<st::FeatureSpec>>(), nb::arg("features"));
   nb::class_<st::StepRows>(m, "StepRows")
       .def("__init__", &make_step, nb::arg("source"), nb::arg("plan"), nb::arg("ids"))
-      .def("__init__", &make_columns, nb::arg("source"), nb::arg("plan"), nb::arg("address"),
-           nb::arg("batch"), nb::arg("row_stride"), nb::arg("column_stride"))
+      .def("__init__", &make_columns, nb::arg("source"), nb::arg("plan"), nb::arg("address"), nb::arg("batch"),
+           nb::arg("row_stride"), nb::arg("column_stride"))
       .def("__init__", &make_merged, nb::arg("source"), nb::arg("plan"), nb::arg("parts"), nb::arg("groups"))
       .def("wait", &wait<st::StepRows>)
       .def("pool", &pool, nb::arg("bags"), nb::arg("outs"))
@@ -206,13 +200,12 @@ void bind_step(nb::module_& m) {
       .def(
           "untouch", [](st::StepRows& self, size_t group) { self.set()->untouch(group); }, nb::arg("group"))
       .def(
-          "touched", [](st::StepRows& self, size_t group) { return self.set()->touched(group); },
-          nb::arg("group"))
+          "touched", [](st::StepRows& self, size_t group) { return self.set()->touched(group); }, nb::arg("group"))
       .def_prop_ro("unique", &st::StepRows::unique)
       .def_prop_ro("group_begin", &group_begin);
   nb::class_<st::DenseRows>(m, "DenseRows")
-      .def("__init__", &make_dense, nb::arg("source"), nb::arg("tables").noconvert(),
-           nb::arg("keys").noconvert(), nb::arg("dims").noconvert())
+      .def("__init__", &make_dense, nb::arg("source"), nb::arg("tables").noconvert(), nb::arg("keys").noconvert(),
+           nb::arg("dims").noconvert())
       .def("wait", &wait<st::DenseRows>)
       .def("rows", &rows_of<st::DenseRows>)
       .def("hold_basis", [](st::DenseRows& self) { self.set()->hold_basis(); })

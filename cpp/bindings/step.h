@@ -1,4 +1,4 @@
-// What client.cpp and step.cpp share: parts of a request and requests under way, as Python holds them.
+// Shared by client.cpp and step.cpp: parts of a request and pending requests, as Python holds them.
 #pragma once
 
 #include <memory>

@@ -25,8 +25,7 @@ using HyperList = std::vector<std::pair<TableId, Hyper>>;
 std::span<const Key> span_of(const KeyArray& keys) { return {keys.data(), keys.size()}; }
 std::span<const TableId> span_of(const TableArray& tables) { return {tables.data(), tables.size()}; }
 
-void check_flat(const char* call, const Store& store, std::span<const TableId> tables, size_t keys,
-                size_t floats) {
+void check_flat(const char* call, const Store& store, std::span<const TableId> tables, size_t keys, size_t floats) {
   if (tables.size() != keys) {
     throw BadInput(std::string(call) + ": one table a key is needed, got " + std::to_string(tables.size()) +
                    " tables and " + std::to_string(keys) + " keys");
@@ -43,8 +42,8 @@ void check_matrix(const char* call, const Store& store, TableId table, size_t ke
   uint32_t dim = store.table(table).dim;
   if (rows.shape(0) == keys && rows.shape(1) == dim) return;
   throw BadInput(std::string(call) + ": table '" + store.table(table).name + "' needs rows of shape (" +
-                 std::to_string(keys) + ", " + std::to_string(dim) + "), got (" +
-                 std::to_string(rows.shape(0)) + ", " + std::to_string(rows.shape(1)) + ")");
+                 std::to_string(keys) + ", " + std::to_string(dim) + "), got (" + std::to_string(rows.shape(0)) + ", " +
+                 std::to_string(rows.shape(1)) + ")");
 }
 
 PushStats push(Store& store, std::span<const TableId> tables, std::span<const Key> keys, const float* grads,
@@ -139,9 +138,9 @@ using BatchTuple = std::tuple<uint32_t, uint32_t, uint64_t,
                               uint64_t>;  // samples of the shard (0: not known), shard, first, count
 using MaskArray = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
-OnceStats push_once(Store& store, TableArray tables, KeyArray keys, ConstFloatArray grads,
-                    const HyperList& hyper, const std::vector<BatchTuple>& named,
-                    std::optional<MaskArray> speaks_for, uint64_t clock, bool unique) {
+OnceStats push_once(Store& store, TableArray tables, KeyArray keys, ConstFloatArray grads, const HyperList& hyper,
+                    const std::vector<BatchTuple>& named, std::optional<MaskArray> covers, uint64_t clock,
+                    bool unique) {
   check_flat("push_once", store, span_of(tables), keys.size(), grads.size());
   std::vector<TableId> ids;
   std::vector<Hyper> values;
@@ -152,11 +151,10 @@ OnceStats push_once(Store& store, TableArray tables, KeyArray keys, ConstFloatAr
   std::vector<BatchRange> batches;
   for (const auto& [samples, shard, first, count] : named) batches.push_back({samples, shard, first, count});
   std::span<const uint8_t> mask;
-  if (speaks_for) mask = {speaks_for->data(), speaks_for->size()};
+  if (covers) mask = {covers->data(), covers->size()};
   const RowRun run{keys.size(), grads.data()};
   nb::gil_scoped_release release;
-  return store.push_once({span_of(tables), span_of(keys), {&run, 1}}, ids, values, clock, unique,
-                         {batches, mask});
+  return store.push_once({span_of(tables), span_of(keys), {&run, 1}}, ids, values, clock, unique, {batches, mask});
 }
 
 // Ranges of samples: first shard, first sample of it, last shard, end in that one (None: all of it).
@@ -211,8 +209,8 @@ void bind_identities(nb::module_& m, nb::class_<Store>& store) {
       .def_ro("runs", &IdentityStats::runs)
       .def_ro("bytes", &IdentityStats::bytes);
   store
-      .def("push_once", push_once, "tables"_a.noconvert(), "keys"_a.noconvert(), "grads"_a.noconvert(),
-           "hyper"_a, "batches"_a, "speaks_for"_a.none() = nb::none(), "clock"_a = 0, "unique"_a = false)
+      .def("push_once", push_once, "tables"_a.noconvert(), "keys"_a.noconvert(), "grads"_a.noconvert(), "hyper"_a,
+           "batches"_a, "speaks_for"_a.none() = nb::none(), "clock"_a = 0, "unique"_a = false)
       .def("applied", applied, "slot"_a)
       .def("identity_stats", &Store::identity_stats);
 }
@@ -241,8 +239,8 @@ void bind_rows(nb::class_<Store>& store) {
           "table"_a, "keys"_a.noconvert(), "out"_a.noconvert())
       .def(
           "push",
-          [](Store& s, TableArray tables, KeyArray keys, ConstFloatArray grads, const HyperList& hyper,
-             uint64_t clock, bool unique, bool check_finite) {
+          [](Store& s, TableArray tables, KeyArray keys, ConstFloatArray grads, const HyperList& hyper, uint64_t clock,
+             bool unique, bool check_finite) {
             check_flat("push", s, span_of(tables), keys.size(), grads.size());
             return push(s, span_of(tables), span_of(keys), grads.data(), hyper, clock, unique, check_finite);
           },
@@ -250,15 +248,14 @@ void bind_rows(nb::class_<Store>& store) {
           "unique"_a = false, "check_finite"_a = true)
       .def(
           "push_table",
-          [](Store& s, TableId table, KeyArray keys, ConstMatrix grads, const Hyper& hyper, uint64_t clock,
-             bool unique, bool check_finite) {
+          [](Store& s, TableId table, KeyArray keys, ConstMatrix grads, const Hyper& hyper, uint64_t clock, bool unique,
+             bool check_finite) {
             check_matrix("push_table", s, table, keys.size(), grads);
             std::vector<TableId> tables(keys.size(), table);
-            return push(s, tables, span_of(keys), grads.data(), {{table, hyper}}, clock, unique,
-                        check_finite);
+            return push(s, tables, span_of(keys), grads.data(), {{table, hyper}}, clock, unique, check_finite);
           },
-          "table"_a, "keys"_a.noconvert(), "grads"_a.noconvert(), "hyper"_a, "clock"_a = 0,
-          "unique"_a = false, "check_finite"_a = true)
+          "table"_a, "keys"_a.noconvert(), "grads"_a.noconvert(), "hyper"_a, "clock"_a = 0, "unique"_a = false,
+          "check_finite"_a = true)
       .def(
           "assign",
           [](Store& s, TableArray tables, KeyArray keys, ConstFloatArray rows, bool keep) {
@@ -286,7 +283,7 @@ void bind_images(nb::module_& m) {
   m.def(
       "image_facts",
       [](const ByteArray& bytes) {
-        ImageFacts facts = facts_of(span_of(bytes));
+        ImageInfo facts = image_info(span_of(bytes));
         return nb::make_tuple(facts.slot, facts.full, facts.checksum);
       },
       "bytes"_a);
@@ -321,8 +318,7 @@ void bind_store(nb::module_& m) {
       .def("is_open", &Store::is_open, nb::arg("slot"), nb::call_guard<nb::gil_scoped_release>())
       .def("clear_slot", &Store::clear_slot, "slot"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("cut", &Store::cut)
-      .def("dirty_rows", &Store::dirty_rows, "slot"_a, "since_cut"_a = 0,
-           nb::call_guard<nb::gil_scoped_release>())
+      .def("dirty_rows", &Store::dirty_rows, "slot"_a, "since_cut"_a = 0, nb::call_guard<nb::gil_scoped_release>())
       .def("load", &Store::load, "slot"_a)
       .def("rows", nb::overload_cast<>(&Store::rows, nb::const_))
       .def("rows", nb::overload_cast<TableId>(&Store::rows, nb::const_), "table"_a)

@@ -1,4 +1,4 @@
-// TableSpec and Hyper with names for enums; a name nobody knows raises springtide.errors.UnknownName.
+// TableSpec and Hyper, with enums by name; an unknown name raises springtide.errors.UnknownName.
 #include <array>
 #include <string_view>
 
@@ -12,8 +12,7 @@ namespace {
 
 constexpr std::array<const char*, 3> kDTypes{"float32", "float16", "bfloat16"};
 constexpr std::array<const char*, 4> kInits{"zeros", "uniform", "normal", "xavier"};
-constexpr std::array<const char*, 6> kOptimizers{"sgd",  "adagrad", "rowwise_adagrad",
-                                                 "adam", "rmsprop", "ftrl"};
+constexpr std::array<const char*, 6> kOptimizers{"sgd", "adagrad", "rowwise_adagrad", "adam", "rmsprop", "ftrl"};
 
 template <class Enum, size_t N>
 Enum parse(const char* kind, const std::string& name, const std::array<const char*, N>& known) {
@@ -53,9 +52,7 @@ void bind_hyper(nb::module_& m) {
   nb::class_<Hyper>(m, "Hyper")
       .def(
           "__init__",
-          [](Hyper* self, float lr, float weight_decay, uint64_t step) {
-            new (self) Hyper{lr, weight_decay, step};
-          },
+          [](Hyper* self, float lr, float weight_decay, uint64_t step) { new (self) Hyper{lr, weight_decay, step}; },
           "lr"_a, "weight_decay"_a = 0.0f, "step"_a = 0)
       .def_rw("lr", &Hyper::lr)
       .def_rw("weight_decay", &Hyper::weight_decay)
@@ -74,19 +71,12 @@ void bind_table_spec(nb::module_& m) {
       .def(
           "__init__",
           [](TableSpec* self, TableId id, std::string name, uint32_t dim, const std::string& dtype,
-             const nb::object& init, const std::string& optimizer, float momentum, float dampening,
-             bool nesterov, float beta1, float beta2, bool eps_outside, bool decoupled_decay, float eps,
-             float alpha, float ftrl_beta, float l1, float l2, float initial_accumulator, uint32_t min_count,
-             uint64_t ttl, uint64_t capacity_rows) {
-            TableSpec spec{id,
-                           std::move(name),
-                           dim,
-                           parse<DType>("dtype", dtype, kDTypes),
-                           parse_init(init),
-                           {},
-                           min_count,
-                           ttl,
-                           capacity_rows};
+             const nb::object& init, const std::string& optimizer, float momentum, float dampening, bool nesterov,
+             float beta1, float beta2, bool eps_outside, bool decoupled_decay, float eps, float alpha, float ftrl_beta,
+             float l1, float l2, float initial_accumulator, uint32_t min_count, uint64_t ttl, uint64_t capacity_rows) {
+            TableSpec spec{
+                id,  std::move(name), dim, parse<DType>("dtype", dtype, kDTypes), parse_init(init), {}, min_count,
+                ttl, capacity_rows};
             spec.optim = {parse<OptimKind>("optimizer", optimizer, kOptimizers),
                           momentum,
                           dampening,
@@ -103,18 +93,17 @@ void bind_table_spec(nb::module_& m) {
                           initial_accumulator};
             new (self) TableSpec(std::move(spec));
           },
-          nb::kw_only(), "id"_a, "name"_a, "dim"_a, "dtype"_a = "float32", "init"_a = "zeros",
-          "optimizer"_a = "sgd", "momentum"_a = 0.0f, "dampening"_a = 0.0f, "nesterov"_a = false,
-          "beta1"_a = 0.9f, "beta2"_a = 0.999f, "eps_outside"_a = true, "decoupled_decay"_a = false,
-          "eps"_a = 1e-8f, "alpha"_a = 0.99f, "ftrl_beta"_a = 1.0f, "l1"_a = 0.0f, "l2"_a = 0.0f,
-          "initial_accumulator"_a = 0.0f, "min_count"_a = 0, "ttl"_a = 0, "capacity_rows"_a = 0)
+          nb::kw_only(), "id"_a, "name"_a, "dim"_a, "dtype"_a = "float32", "init"_a = "zeros", "optimizer"_a = "sgd",
+          "momentum"_a = 0.0f, "dampening"_a = 0.0f, "nesterov"_a = false, "beta1"_a = 0.9f, "beta2"_a = 0.999f,
+          "eps_outside"_a = true, "decoupled_decay"_a = false, "eps"_a = 1e-8f, "alpha"_a = 0.99f, "ftrl_beta"_a = 1.0f,
+          "l1"_a = 0.0f, "l2"_a = 0.0f, "initial_accumulator"_a = 0.0f, "min_count"_a = 0, "ttl"_a = 0,
+          "capacity_rows"_a = 0)
       .def_ro("id", &TableSpec::id)
       .def_ro("name", &TableSpec::name)
       .def_ro("dim", &TableSpec::dim)
       .def_prop_ro("dtype", [](const TableSpec& t) { return kDTypes[static_cast<size_t>(t.dtype)]; })
       .def_prop_ro("init", init_tuple)
-      .def_prop_ro("optimizer",
-                   [](const TableSpec& t) { return kOptimizers[static_cast<size_t>(t.optim.kind)]; })
+      .def_prop_ro("optimizer", [](const TableSpec& t) { return kOptimizers[static_cast<size_t>(t.optim.kind)]; })
       .def_prop_ro("momentum", [](const TableSpec& t) { return t.optim.momentum; })
       .def_prop_ro("dampening", [](const TableSpec& t) { return t.optim.dampening; })
       .def_prop_ro("nesterov", [](const TableSpec& t) { return t.optim.nesterov; })
@@ -133,8 +122,7 @@ void bind_table_spec(nb::module_& m) {
       .def_ro("capacity_rows", &TableSpec::capacity_rows)
       .def("__eq__", [](const TableSpec& a, const TableSpec& b) { return a == b; })
       .def("__repr__", [](const TableSpec& t) {
-        return "TableSpec(id=" + std::to_string(t.id) + ", name='" + t.name +
-               "', dim=" + std::to_string(t.dim) + ", optimizer='" +
-               kOptimizers[static_cast<size_t>(t.optim.kind)] + "')";
+        return "TableSpec(id=" + std::to_string(t.id) + ", name='" + t.name + "', dim=" + std::to_string(t.dim) +
+               ", optimizer='" + kOptimizers[static_cast<size_t>(t.optim.kind)] + "')";
       });
 }

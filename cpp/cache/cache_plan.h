@@ -52,12 +52,11 @@ struct CachePlan {
   uint64_t step = 0;  // counted from 1, as in PushMeta
   uint32_t rank = 0;
   // Before the step, with the push of the one before it.
-  PlanKeys write_back;                // dirty rows whose images go to the server
-  std::vector<PeerRows> sends;        // dirty rows whose images go to another rank instead, by rank
-  std::vector<PeerRows> receives;     // the other ends of `sends`, by rank: trained here, and kept
-  std::vector<PeerRows> value_sends;  // rows whose values go to others that train them too
-  std::vector<PeerRows>
-      value_receives;  // the other ends: trained here, not kept, gradients in gradient_sends
+  PlanKeys write_back;                   // dirty rows whose images go to the server
+  std::vector<PeerRows> sends;           // dirty rows whose images go to another rank instead, by rank
+  std::vector<PeerRows> receives;        // the other ends of `sends`, by rank: trained here, and kept
+  std::vector<PeerRows> value_sends;     // rows whose values go to others that train them too
+  std::vector<PeerRows> value_receives;  // the other ends: trained here, not kept, gradients in gradient_sends
   // The step.
   PlanKeys drop;       // leave the cache: stale after this step, or evicted to make room
   PlanKeys hold_hit;   // trained and kept here, and cached here
@@ -65,8 +64,7 @@ struct CachePlan {
   PlanKeys pass_hit;   // trained by others too; the value is cached here (and in `drop`)
   PlanKeys pass_pull;  // trained by others too, or no room for it: the value is pulled, not the state
   // After the step.
-  std::vector<PeerRows>
-      gradient_sends;  // keys whose gradients go to the rank that keeps the row, not to servers
+  std::vector<PeerRows> gradient_sends;     // keys whose gradients go to the rank that keeps the row, not to servers
   std::vector<PeerRows> gradient_receives;  // the other ends: to be summed in rank order with this rank's own
 
   static size_t rows_of(const std::vector<PeerRows>& all) {

@@ -1,5 +1,5 @@
 // Tables, plans and rows of a cache. Pulls and pushes: cached_requests.cpp; between ranks:
-// cached_parcels.cpp.
+// cached_exchange.cpp.
 #include "cache/cached_backend.h"
 
 #include <algorithm>
@@ -34,8 +34,7 @@ void CachedBackend::set_plan(uint64_t step, CachePlan plan) {
 void CachedBackend::move_plan(uint64_t step, uint64_t to) {
   const std::lock_guard lock(mutex_);
   const auto known = plans_.find(step);
-  if (known == plans_.end())
-    throw BadInput("step " + std::to_string(step) + " has no plan that could be moved");
+  if (known == plans_.end()) throw BadInput("step " + std::to_string(step) + " has no plan that could be moved");
   auto planned = std::move(known->second);
   plans_.erase(known);
   plans_[to] = std::move(planned);
@@ -49,7 +48,7 @@ void CachedBackend::flush_next() {
 void CachedBackend::clear() {
   const std::lock_guard lock(mutex_);
   rows_.clear();
-  guests_.clear();
+  borrowed_.clear();
   plans_.clear();
   flush_next_ = false;
   on_servers_ = true;
@@ -87,8 +86,8 @@ void CachedBackend::begin(Planned& planned) {
   for (size_t i = 0; i < plan.write_back.size(); ++i) {
     const TableId table = plan.write_back.tables[i];
     if (row_of("write_back", table, plan.write_back.keys[i]).dirty)
-      refuse("is to be written back, but the push of the step before is over; set a plan before that push",
-             table, plan.write_back.keys[i]);
+      refuse("is to be written back, but the push of the step before is over; set a plan before that push", table,
+             plan.write_back.keys[i]);
   }
   pack(planned);
   for (size_t i = 0; i < plan.drop.size(); ++i) {

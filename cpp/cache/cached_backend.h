@@ -1,9 +1,8 @@
-// A worker's cache in front of its tables, for bsp groups: rows that only this worker trains are read,
-// trained and kept here, with the same kernels as on a server, and go back when someone else needs them. It
-// takes no decisions: a plan (cache_plan.h), the same on all ranks, says what is cached, dropped and written
-// back. With or without it, every value that is read and every row that results is the same to the bit. In:
-// requests of a step (row_set.h), plans. Out: what is left of the requests, to the backend behind it.
-// Protocol: docs/design/caching.md.
+// A worker's row cache in front of its tables, for bsp groups. Rows that only this worker trains are read,
+// trained and kept here, with the server's kernels, and written back when another worker needs them. A plan
+// (cache_plan.h), the same on all ranks, decides what is cached, dropped and written back. Results equal
+// those without a cache, bit for bit. In: requests of a step, plans. Out: the remaining requests, to the
+// inner backend. Protocol: docs/design/caching.md.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +32,7 @@ struct CacheStats {
   uint64_t bytes_pulled = 0, bytes_pushed = 0, flushes = 0;
 };
 
-struct PullUnderWay;
+struct PullInFlight;
 
 class CachedBackend final : public Backend {
  public:
@@ -54,17 +53,17 @@ class CachedBackend final : public Backend {
   // Between ranks. After the push of the step before `step`: images of rows that change hands, each with one
   // float more, which says whether it is dirty, then values of rows that others train too. All that a plan
   // receives must be here before the step's first pull.
-  struct Parcel {
+  struct RankBuffer {
     uint32_t peer;
     std::vector<float> floats;
   };
   using Sizes = std::vector<std::pair<uint32_t, size_t>>;  // by rank, floats
-  std::vector<Parcel> sends(uint64_t step);
+  std::vector<RankBuffer> sends(uint64_t step);
   Sizes receives(uint64_t step) const;
   void received(uint64_t step, uint32_t peer, std::span<const float> floats);
   // Before the push of `step`, which is given the same parts: gradients for the ranks that keep the rows,
   // each after one float that says whether there is one. NonFinite as with a push.
-  std::vector<Parcel> gradient_sends(uint64_t step, std::span<const Part> parts) const;
+  std::vector<RankBuffer> gradient_sends(uint64_t step, std::span<const Part> parts) const;
   Sizes gradient_receives(uint64_t step) const;
   void gradients_received(uint64_t step, uint32_t peer, std::span<const float> floats);
 
@@ -80,20 +79,19 @@ class CachedBackend final : public Backend {
   std::shared_ptr<float> buffer(size_t floats) override { return inner_->buffer(floats); }
 
  private:
-  friend struct PullUnderWay;
+  friend struct PullInFlight;
 
   struct Planned {
     explicit Planned(CachePlan p) : plan(std::move(p)), index(plan) {}
     CachePlan plan;
     PlanIndex index;
     bool begun = false;
-    std::vector<Parcel> sends;
+    std::vector<RankBuffer> sends;
     std::map<uint32_t, std::vector<float>> gradients;  // received, by rank
   };
   // All with the lock held.
   Planned* plan_of(uint64_t step) const;
-  void begin(
-      Planned& planned);  // what is written back is on its way: rows leave, for other ranks or for good
+  void begin(Planned& planned);  // what is written back is on its way: rows leave, for other ranks or for good
   void pack(Planned& planned);
   void leave(CachedRow& row);
   const Planned& known_plan(uint64_t step) const;
@@ -115,13 +113,13 @@ class CachedBackend final : public Backend {
   mutable std::mutex mutex_;  // of all that follows
   CachedTables tables_;
   RowCache rows_;
-  RowCache guests_;  // values of rows that other ranks keep, for one step
+  RowCache borrowed_;  // values of rows that other ranks keep, for one step
   std::map<uint64_t, std::unique_ptr<Planned>> plans_;
   bool flush_next_ = false;
   bool on_servers_ = true;  // servers have every row of every rank: none was kept since a flush
   uint64_t pushed_ = 0;     // the last planned step that was pushed
   uint64_t life_ = 0;       // rises with clear(): what was asked for before does not enter
-  std::vector<std::weak_ptr<PullUnderWay>> under_way_;
+  std::vector<std::weak_ptr<PullInFlight>> under_way_;
   CacheStats count_;
 };
 

@@ -125,20 +125,10 @@ TEST(a_cached_group_is_bit_identical_for_any_capacity) {
 TEST(a_cached_group_is_bit_identical_when_rows_go_from_rank_to_rank) {
   for (const Straight straight : {Straight::rows, Straight::gradients}) {
     const bool most = straight == Straight::gradients;
-    train_both({.servers = 3,
-                .ranks = 4,
-                .capacity = 10000,
-                .straight = straight,
-                .shared = false,
-                .seed = 11,
-                .steps = 60});
-    train_both({.servers = 1,
-                .ranks = 2,
-                .capacity = 9,
-                .straight = straight,
-                .shared = most,
-                .seed = 12,
-                .steps = 60});
+    train_both(
+        {.servers = 3, .ranks = 4, .capacity = 10000, .straight = straight, .shared = false, .seed = 11, .steps = 60});
+    train_both(
+        {.servers = 1, .ranks = 2, .capacity = 9, .straight = straight, .shared = most, .seed = 12, .steps = 60});
   }
 }
 
@@ -248,8 +238,7 @@ TEST(plans_that_do_not_fit_the_cache_are_refused_with_the_key) {
     alone.pull({{0, 5}}, 0);
     CHECK(false);
   } catch (const BadInput& e) {
-    CHECK(std::string(e.what()).find("key 5 of table 't0' is not in this worker's cache") !=
-          std::string::npos);
+    CHECK(std::string(e.what()).find("key 5 of table 't0' is not in this worker's cache") != std::string::npos);
   }
   CachePlan drops;
   alone.cache->clear();

@@ -1,5 +1,4 @@
-// Pulls and pushes through a cache: what is here is read and trained here, the rest goes on to the tables.
-// A part of CachedBackend.
+// Pulls and pushes through a cache. A part of CachedBackend.
 #include <algorithm>
 #include <functional>
 #include <tuple>
@@ -23,8 +22,8 @@ class CachedPush final : public Pending {
 };
 
 // A pull whose rows go where they belong when they are here; images enter the cache.
-struct PullUnderWay {
-  explicit PullUnderWay(CachedBackend& to) : backend(to) {}
+struct PullInFlight {
+  explicit PullInFlight(CachedBackend& to) : backend(to) {}
 
   void wait() {
     const std::lock_guard once(waiting);
@@ -54,13 +53,13 @@ namespace {
 
 class CachedPull final : public Pending {
  public:
-  explicit CachedPull(std::shared_ptr<PullUnderWay> pull) : pull_(std::move(pull)) {}
+  explicit CachedPull(std::shared_ptr<PullInFlight> pull) : pull_(std::move(pull)) {}
   void wait() override { pull_->wait(); }
   bool done() override { return pull_->inner->done(); }
   void lower_seen(std::span<uint64_t> by_server) const override { pull_->inner->lower_seen(by_server); }
 
  private:
-  std::shared_ptr<PullUnderWay> pull_;
+  std::shared_ptr<PullInFlight> pull_;
 };
 
 template <class Visit>
@@ -74,7 +73,7 @@ void for_each_key(const Routed& routed, Visit visit, const std::function<void()>
 }  // namespace
 
 std::unique_ptr<Pending> CachedBackend::pull(std::span<const Part> parts, const PullMeta& meta) {
-  auto pulling = std::make_shared<PullUnderWay>(*this);
+  auto pulling = std::make_shared<PullInFlight>(*this);
   std::vector<Part> rest;
   {
     const std::lock_guard lock(mutex_);
@@ -111,8 +110,7 @@ std::unique_ptr<Pending> CachedBackend::pull(std::span<const Part> parts, const 
   return std::make_unique<CachedPull>(std::move(pulling));
 }
 
-void CachedBackend::split_pull(const Part& part, const Planned* planned, RowSelection& values,
-                               RowSelection& images) {
+void CachedBackend::split_pull(const Part& part, const Planned* planned, RowSelection& values, RowSelection& images) {
   const Routed& routed = *part.routed;
   const auto look_at = [&](uint32_t r) {
     const TableId id = routed.tables[r];
@@ -123,15 +121,13 @@ void CachedBackend::split_pull(const Part& part, const Planned* planned, RowSele
     if (table == nullptr) return values.add(id, key, floats, home);
     const PlannedUse use = planned == nullptr ? PlannedUse::none : planned->index.of(id, key);
     if (use == PlannedUse::none && !on_servers_)
-      refuse("is read outside the plan of a step, while rows may be in workers' caches only; flush first", id,
-             key);
-    CachedRow* row = use == PlannedUse::value       ? guests_.find(id, key)
+      refuse("is read outside the plan of a step, while rows may be in workers' caches only; flush first", id, key);
+    CachedRow* row = use == PlannedUse::value       ? borrowed_.find(id, key)
                      : use == PlannedUse::hold_pull ? rows_.find(id, key)
                      : use == PlannedUse::hold      ? &row_of("hold", id, key)
                      : use == PlannedUse::pass_hit  ? &row_of("pass_hit", id, key)
                                                     : nullptr;
-    if (use == PlannedUse::value && row == nullptr)
-      refuse("has not come from the rank that keeps it", id, key);
+    if (use == PlannedUse::value && row == nullptr) refuse("has not come from the rank that keeps it", id, key);
     if (row != nullptr) {
       std::copy_n(row->image, floats, home);
       if (use != PlannedUse::value) ++count_.hits;
@@ -172,8 +168,7 @@ std::unique_ptr<Pending> CachedBackend::push(std::span<const Part> parts, const 
     const std::lock_guard lock(mutex_);
     Planned* planned = meta.bsp ? plan_of(meta.step) : nullptr;
     if (planned != nullptr && meta.step <= pushed_)
-      throw BadInput("step " + std::to_string(meta.step) +
-                     " was trained in the cache already; clear it to go back");
+      throw BadInput("step " + std::to_string(meta.step) + " was trained in the cache already; clear it to go back");
     RowTraining training;
     const bool exchanged = planned != nullptr && !planned->plan.gradient_receives.empty();
     if (exchanged) add_received(*planned, true, training);
@@ -204,7 +199,7 @@ std::unique_ptr<Pending> CachedBackend::push(std::span<const Part> parts, const 
         leave(row_of("pass_hit", planned->plan.pass_hit.tables[i], planned->plan.pass_hit.keys[i]));
       for (const PeerRows& from : planned->plan.value_receives)
         for (size_t i = 0; i < from.rows.size(); ++i)
-          if (CachedRow* guest = guests_.find(from.rows.tables[i], from.rows.keys[i])) guests_.erase(*guest);
+          if (CachedRow* guest = borrowed_.find(from.rows.tables[i], from.rows.keys[i])) borrowed_.erase(*guest);
       pushed_ = meta.step;
       plans_.erase(plans_.begin(), plans_.upper_bound(meta.step));
     }
@@ -236,10 +231,8 @@ void CachedBackend::split_push(const Part& part, const Planned* planned, bool un
     if (table == nullptr) return grads.add(id, key, floats, grad);
     const PlannedUse use = planned == nullptr ? PlannedUse::none : planned->index.of(id, key);
     if (use == PlannedUse::none && (planned != nullptr || !on_servers_ || rows_.rows() != 0))
-      refuse("is trained in a step whose plan does not speak of it; flush and clear the cache first", id,
-             key);
-    if (use != PlannedUse::none && planned->index.given(id, key))
-      return;  // it went to the rank that keeps the row
+      refuse("is trained in a step whose plan does not speak of it; flush and clear the cache first", id, key);
+    if (use != PlannedUse::none && planned->index.given(id, key)) return;  // it went to the rank that keeps the row
     if (use != PlannedUse::hold && use != PlannedUse::hold_pull) return grads.add(id, key, floats, grad);
     training.add(row_of("hold", id, key), *table, grad, unique);
   };
@@ -252,15 +245,13 @@ std::unique_ptr<RowSelection> CachedBackend::write_back(const Planned* next) {
     rows_.for_each([&](CachedRow& row) { rows.push_back(&row); });
   } else {
     const PlanKeys& keys = next->plan.write_back;
-    for (size_t i = 0; i < keys.size(); ++i)
-      rows.push_back(&row_of("write_back", keys.tables[i], keys.keys[i]));
+    for (size_t i = 0; i < keys.size(); ++i) rows.push_back(&row_of("write_back", keys.tables[i], keys.keys[i]));
   }
   std::erase_if(rows, [](const CachedRow* row) { return !row->dirty; });
   const auto placement = inner_->placement();
   const auto slots = static_cast<uint32_t>(placement->server_of_slot.size());
   std::vector<std::tuple<uint16_t, uint64_t, CachedRow*>> order;  // server; slots are the top of the hash
-  for (CachedRow* row : rows)
-    order.emplace_back(placement->server_of_slot[slot_of(row->hash, slots)], row->hash, row);
+  for (CachedRow* row : rows) order.emplace_back(placement->server_of_slot[slot_of(row->hash, slots)], row->hash, row);
   std::sort(order.begin(), order.end(), [](const auto& a, const auto& b) {
     return std::tuple(std::get<0>(a), std::get<1>(a), std::get<2>(a)->table) <
            std::tuple(std::get<0>(b), std::get<1>(b), std::get<2>(b)->table);
@@ -285,8 +276,7 @@ void CachedBackend::assign(std::span<const Part> parts, bool keep) {
     const std::lock_guard lock(mutex_);
     for (const Part& part : parts)
       if (rows_.rows() != 0 && tables_.any_of(*part.routed))
-        throw BadInput(
-            "rows of a cached table are assigned while a cache holds some; flush and clear it first");
+        throw BadInput("rows of a cached table are assigned while a cache holds some; flush and clear it first");
   }
   inner_->assign(parts, keep);
 }

@@ -1,5 +1,4 @@
-// What a plan says of a key: the lists of a CachePlan, found by key. In: a plan (cache_plan.h). Next:
-// cached_backend.h asks for every key that a step pulls or pushes.
+// Lookup of a key in the lists of a CachePlan. Used by cached_backend.h for every key of a step.
 #pragma once
 
 #include <bit>
@@ -23,8 +22,8 @@ enum class PlannedUse : uint8_t {
 class PlanIndex {
  public:
   explicit PlanIndex(const CachePlan& plan) {
-    const size_t keys = plan.hits() + plan.pulls() + CachePlan::rows_of(plan.receives) +
-                        CachePlan::rows_of(plan.value_receives);
+    const size_t keys =
+        plan.hits() + plan.pulls() + CachePlan::rows_of(plan.receives) + CachePlan::rows_of(plan.value_receives);
     cells_.resize(std::bit_ceil(2 * keys + 2));
     add(plan.hold_hit, PlannedUse::hold);
     for (const PeerRows& from : plan.receives) add(from.rows, PlannedUse::hold);

@@ -1,6 +1,5 @@
-// Rows that a worker keeps, each with all that a store has of it (an image, types.h), under 64-bit keys.
-// Images lie in slabs by size. Which rows are dirty, what they cost, and which one has to go next are known
-// here; what is done with them is said by cached_backend.h (a plan) or versioned_backend.h (a bound on age).
+// Row images (types.h) by 64-bit key, in slabs by size, with dirty flags, byte counts and eviction order. The
+// owner, cached_backend.h or versioned_backend.h, decides what to keep.
 #pragma once
 
 #include <cstdint>

@@ -23,8 +23,7 @@ TEST(a_cache_holds_what_was_put_in_and_accounts_for_it) {
   std::map<Pair, float> model;
   std::set<Pair> dirty;
   for (int i = 0; i < 40000; ++i) {
-    const Pair pair(static_cast<TableId>(random() % 3),
-                    static_cast<Key>(random() % 900) * (INT64_MAX / 1000));
+    const Pair pair(static_cast<TableId>(random() % 3), static_cast<Key>(random() % 900) * (INT64_MAX / 1000));
     CachedRow* row = cache.find(pair.first, pair.second);
     if (!CHECK((row != nullptr) == model.contains(pair))) return;
     if (row == nullptr) {
@@ -48,12 +47,10 @@ TEST(a_cache_holds_what_was_put_in_and_accounts_for_it) {
     size_t seen = 0;
     cache.for_each([&](const CachedRow& one) { seen += model.contains({one.table, one.key()}) ? 1 : 0; });
     CHECK(seen == model.size() && cache.rows() == model.size() && cache.dirty_rows() == dirty.size());
-    CHECK(cache.bytes() == bytes && cache.dirty_bytes() == dirty_bytes &&
-          cache.resident_bytes() >= bytes / 2);
+    CHECK(cache.bytes() == bytes && cache.dirty_bytes() == dirty_bytes && cache.resident_bytes() >= bytes / 2);
   }
   cache.clear();
-  CHECK(cache.rows() == 0 && cache.bytes() == 0 && cache.next_victim() == nullptr &&
-        cache.find(0, 0) == nullptr);
+  CHECK(cache.rows() == 0 && cache.bytes() == 0 && cache.next_victim() == nullptr && cache.find(0, 0) == nullptr);
 }
 
 TEST(memory_of_rows_that_left_is_used_again) {

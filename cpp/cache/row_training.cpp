@@ -91,8 +91,7 @@ std::vector<StepArgs> RowTraining::prepare(const CachedTables& tables, const Pus
   }
   for (const Row& one : rows_)
     if (named[one.row->table] == 0)
-      throw BadInput("the push holds keys of table '" + one.table->spec.name +
-                     "' but no learning rate for it");
+      throw BadInput("the push holds keys of table '" + one.table->spec.name + "' but no learning rate for it");
   return args;
 }
 

@@ -1,5 +1,5 @@
-// Training rows outside a store, to the bit as a store does it: the same kernels on the same operands in the
-// same order. In: images (types.h) in a worker's cache, gradients of a step. Out: the images after it.
+// Trains rows outside a store with the same kernels, operands and order, hence the same bits.
+// In: images in a worker's cache, gradients of a step. Out: the updated images.
 #pragma once
 
 #include <cstdint>

@@ -47,8 +47,7 @@ class VersionedPull final : public Pending {
       second_->wait();
       const std::lock_guard lock(backend_.mutex_);
       for (Request& request : requests_)
-        for (size_t i = 0; i < request.again->size(); ++i)
-          arrived(*request.again, i, request.again_counts[i]);
+        for (size_t i = 0; i < request.again->size(); ++i) arrived(*request.again, i, request.again_counts[i]);
     }
     home_ = true;
   }
@@ -154,10 +153,10 @@ size_t VersionedBackend::image_bytes(TableId table) const {
 void VersionedBackend::resize(uint64_t capacity_bytes) {
   const std::lock_guard lock(mutex_);
   options_.capacity_bytes = capacity_bytes;
-  make_room(0);
+  reserve_more(0);
 }
 
-void VersionedBackend::make_room(uint64_t bytes) {
+void VersionedBackend::reserve_more(uint64_t bytes) {
   while (rows_.rows() != 0 && rows_.bytes() + bytes > options_.capacity_bytes) {
     rows_.erase(*rows_.next_victim());
     ++count_.evicted;
@@ -199,7 +198,7 @@ void VersionedBackend::enter(TableId table, Key key, uint32_t count, const float
   if (row == nullptr) {
     const uint64_t bytes = RowCache::row_bytes(floats);
     if (bytes > options_.capacity_bytes) return;
-    make_room(bytes);
+    reserve_more(bytes);
     row = &rows_.insert(table, key, floats);
   }
   std::copy_n(image, floats, row->image);
@@ -245,8 +244,7 @@ void VersionedBackend::assign(std::span<const Part> parts, bool keep) {
   const std::lock_guard lock(mutex_);
   for (const Part& part : parts)
     for (size_t r = 0; r < part.routed->keys.size(); ++r)
-      if (CachedRow* row = rows_.find(table_of(part.routed->tables[r]), part.routed->keys[r]))
-        rows_.erase(*row);
+      if (CachedRow* row = rows_.find(table_of(part.routed->tables[r]), part.routed->keys[r])) rows_.erase(*row);
 }
 
 }  // namespace springtide

@@ -1,9 +1,7 @@
-// A worker's cache that decides for itself: rows are kept as long as they are at most `staleness` trainings
-// behind the server's, by counts that are asked for with every pull (row_counts.h). Every gradient is pushed
-// at once, so exactly once stays what it is, and is applied to the copy here too. In async mode this is a
-// cache of bounded staleness (HET's model, with all writes going through); in a bsp group with a staleness of
-// 0 it is exact. In: requests of a step (row_set.h). Out: what is left of them. The cache that is driven by
-// plans instead: cached_backend.h. Design: docs/design/caching.md.
+// A worker's row cache of bounded staleness (HET's model, write-through). A row is served from here while it
+// is at most `staleness` updates behind the server, by the counts that come with every pull (row_counts.h).
+// Every gradient is pushed at once and also applied to the cached copy. With staleness 0 in a bsp group it is
+// exact. The cache driven by plans: cached_backend.h. Design: docs/design/caching.md.
 #pragma once
 
 #include <cstdint>
@@ -70,7 +68,7 @@ class VersionedBackend final : public Backend {
   bool use_copy(TableId table, Key key, uint32_t count, bool settled,
                 float* home);  // whether there is one that is new enough
   void enter(TableId table, Key key, uint32_t count, const float* image);
-  void make_room(uint64_t bytes);
+  void reserve_more(uint64_t bytes);
 
   std::shared_ptr<Backend> inner_;
   VersionedOptions options_;  // its capacity: under the lock

@@ -40,8 +40,7 @@ VersionedStats train_both(const Setting& how) {
     const auto batch = random_batch(random, how.ranks, 24, 10, kKeySpace);
     for (uint32_t r = 0; r < how.ranks; ++r) {
       const Routed rows = routed(plain.placement, specs, batch[r]);
-      if (!CHECK(same_bits(values_of(*direct[r], rows, step - 1), values_of(*caches[r], rows, step - 1))))
-        return {};
+      if (!CHECK(same_bits(values_of(*direct[r], rows, step - 1), values_of(*caches[r], rows, step - 1)))) return {};
     }
     for (uint32_t r = 0; r < how.ranks; ++r) {
       const Routed rows = routed(plain.placement, specs, step % 9 == 0 ? std::vector<Pair>() : batch[r]);
@@ -72,8 +71,7 @@ struct Two {
     inner = std::make_shared<RemoteBackend>(cluster.options(false));
     other = std::make_unique<RemoteBackend>(cluster.options(false, 1));
     cache = std::make_unique<VersionedBackend>(
-        inner,
-        VersionedOptions{.capacity_bytes = capacity_bytes, .order = CacheOrder::lru, .staleness = staleness});
+        inner, VersionedOptions{.capacity_bytes = capacity_bytes, .order = CacheOrder::lru, .staleness = staleness});
     const std::vector<TableSpec> specs = {table(0, 4), table(1, 9)};
     cache->declare(specs);
     other->declare(specs);
@@ -128,8 +126,7 @@ TEST(own_trainings_are_in_the_copy_and_make_it_no_older) {
     two.train(*two.cache, 5);
     CHECK(same_bits(two.read(*two.cache, 5), two.read(*two.other, 5)));
   }
-  CHECK(two.cache->stats().hits == 10 && two.cache->stats().stale == 0 &&
-        two.cache->stats().trained_rows == 10);
+  CHECK(two.cache->stats().hits == 10 && two.cache->stats().stale == 0 && two.cache->stats().trained_rows == 10);
   const Routed row = plan(two.cluster.placement, {{0, 5}}, 4, 9);
   std::vector<float> rows(4);
   const Part part{&row, rows.data()};

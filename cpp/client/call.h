@@ -1,5 +1,5 @@
-// One request to one server on its way: the bytes to send, the places its reply goes to, what became of it.
-// In: parts of a step for one server. Out: a frame for peer.h, over the socket or through the shared window.
+// One request to one server: the bytes to send, where the reply goes, its state.
+// In: parts of a step for one server. Out: a frame for peer.h, over the socket or the shared window.
 #pragma once
 
 #include <cstdint>

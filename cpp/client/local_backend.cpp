@@ -24,20 +24,18 @@ Share share_of(const Part& part, size_t server) {
   const Routed& routed = *part.routed;
   const uint32_t begin = routed.server_begin.at(server), end = routed.server_begin.at(server + 1);
   const uint32_t first = routed.row_offset[begin];
-  return {std::span(routed.tables).subspan(begin, end - begin),
-          std::span(routed.keys).subspan(begin, end - begin), part.rows + first,
-          routed.row_offset[end] - first};
+  return {std::span(routed.tables).subspan(begin, end - begin), std::span(routed.keys).subspan(begin, end - begin),
+          part.rows + first, routed.row_offset[end] - first};
 }
 
 }  // namespace
 
 LocalBackend::LocalBackend(const StoreOptions& options, uint16_t servers) {
   if (!std::has_single_bit(options.slots) || options.slots < kStripes || options.slots > 65536)
-    throw BadInput("slots is " + std::to_string(options.slots) +
-                   "; it must be a power of two between 64 and 65536");
+    throw BadInput("slots is " + std::to_string(options.slots) + "; it must be a power of two between 64 and 65536");
   if (servers == 0 || servers > options.slots)
-    throw BadInput(std::to_string(servers) + " servers for " + std::to_string(options.slots) +
-                   " slots; wanted 1 to " + std::to_string(options.slots));
+    throw BadInput(std::to_string(servers) + " servers for " + std::to_string(options.slots) + " slots; wanted 1 to " +
+                   std::to_string(options.slots));
   placement_.servers = servers;
   placement_.server_of_slot.resize(options.slots);
   for (size_t slot = 0; slot < options.slots; ++slot)
@@ -94,9 +92,8 @@ std::unique_ptr<Pending> LocalBackend::push(std::span<const Part> all, const Pus
   return std::make_unique<Done>();
 }
 
-void LocalBackend::push_once(size_t server, std::span<const Part> parts,
-                             std::span<const TableId> hyper_tables, std::span<const Hyper> hyper,
-                             const PushMeta& meta) {
+void LocalBackend::push_once(size_t server, std::span<const Part> parts, std::span<const TableId> hyper_tables,
+                             std::span<const Hyper> hyper, const PushMeta& meta) {
   std::vector<TableId> tables;
   std::vector<Key> keys;
   std::vector<RowRun> runs;
@@ -106,14 +103,13 @@ void LocalBackend::push_once(size_t server, std::span<const Part> parts,
     keys.insert(keys.end(), share.keys.begin(), share.keys.end());
     runs.push_back({share.keys.size(), share.rows});
   }
-  const OnceStats stats = stores_[server]->push_once({tables, keys, runs}, hyper_tables, hyper, meta.clock,
-                                                     meta.unique, {meta.batches, own_slots_[server]});
+  const OnceStats stats = stores_[server]->push_once({tables, keys, runs}, hyper_tables, hyper, meta.clock, meta.unique,
+                                                     {meta.batches, own_slots_[server]});
   if (!stats.torn.empty()) throw PartlyApplied(describe_torn(*stores_[server], meta.batches, stats.torn));
 }
 
-void LocalBackend::push_summed(size_t server, std::span<const Part> parts,
-                               std::span<const TableId> hyper_tables, std::span<const Hyper> hyper,
-                               uint64_t clock) {
+void LocalBackend::push_summed(size_t server, std::span<const Part> parts, std::span<const TableId> hyper_tables,
+                               std::span<const Hyper> hyper, uint64_t clock) {
   std::vector<TableId> tables;
   std::vector<Key> keys;
   std::vector<float> grads;
@@ -123,8 +119,7 @@ void LocalBackend::push_summed(size_t server, std::span<const Part> parts,
     keys.insert(keys.end(), share.keys.begin(), share.keys.end());
     grads.insert(grads.end(), share.rows, share.rows + share.floats);
   }
-  if (!keys.empty())
-    stores_[server]->push(tables, keys, grads.data(), hyper_tables, hyper, clock, false, false);
+  if (!keys.empty()) stores_[server]->push(tables, keys, grads.data(), hyper_tables, hyper, clock, false, false);
 }
 
 void LocalBackend::assign(std::span<const Part> parts, bool keep) {

@@ -1,5 +1,5 @@
-// Tables in this process: the Backend of a job that is alone, and of tests that want several servers without
-// sockets. In: plans of a step (step_rows.h). Out: rows of the stores, at once. Next: store.h.
+// Backend of tables in this process: for a job of one process, and for tests of several servers without
+// sockets.
 #pragma once
 
 #include <memory>
@@ -17,9 +17,7 @@ class LocalBackend final : public Backend {
   LocalBackend(const LocalBackend&) = delete;
   LocalBackend& operator=(const LocalBackend&) = delete;
 
-  std::shared_ptr<const Placement> placement() const override {
-    return std::make_shared<const Placement>(placement_);
-  }
+  std::shared_ptr<const Placement> placement() const override { return std::make_shared<const Placement>(placement_); }
   void declare(std::span<const TableSpec> tables) override;
   std::unique_ptr<Pending> pull(std::span<const Part> parts, const PullMeta& meta) override;
   std::unique_ptr<Pending> push(std::span<const Part> parts, const PushMeta& meta) override;

@@ -14,8 +14,7 @@ namespace {
 double since(Clock::time_point then) { return std::chrono::duration<double>(Clock::now() - then).count(); }
 
 uint64_t ns_between(Clock::time_point a, Clock::time_point b) {
-  return b <= a ? 0
-                : static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(b - a).count());
+  return b <= a ? 0 : static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(b - a).count());
 }
 
 }  // namespace
@@ -35,8 +34,7 @@ Peer::Peer(const RemoteOptions& options, uint16_t index, std::string host, uint1
   std::string last = "no answer";
   link_ = connect_until(start + seconds_of(connect_s.value_or(options.connect_timeout_s)), terms_, last);
   if (!link_) {
-    throw PeerLost(name() + " did not come up within " + seconds(since(start)) + " (" + last + "); " +
-                   advice());
+    throw PeerLost(name() + " did not come up within " + seconds(since(start)) + " (" + last + "); " + advice());
   }
   check_terms(terms_);
   if (shared && shared->window.valid()) {
@@ -79,7 +77,7 @@ Link Peer::connect_until(Clock::time_point deadline, Welcome& terms, std::string
       try {
         link.begin({options_.tls, TlsSide::caller, "server", left});
         set_timeouts(link.line(), left, left);
-        terms = introduce(link.line(), options_.secret, header(Kind::hello));
+        terms = offer_handshake(link.line(), options_.secret, header(Kind::hello));
         return link;
       } catch (const HandshakeRefused& e) {
         throw PeerLost(name() + " refused the connection: " + e.what());
@@ -103,9 +101,8 @@ void Peer::check_terms(const Welcome& terms) const {
                    "; the list of addresses is old");
   }
   if (terms.slots != options_.placement.server_of_slot.size()) {
-    throw BadInput(name() + " cuts its tables into " + std::to_string(terms.slots) +
-                   " slots, this client into " + std::to_string(options_.placement.server_of_slot.size()) +
-                   "; both come from the job's settings");
+    throw BadInput(name() + " cuts its tables into " + std::to_string(terms.slots) + " slots, this client into " +
+                   std::to_string(options_.placement.server_of_slot.size()) + "; both come from the job's settings");
   }
 }
 
@@ -115,7 +112,7 @@ Fd Peer::connect_window(const Welcome& terms, SharedWindow& shared) const {
   if (!local) return Fd();  // another host, or another network namespace
   set_timeouts(local.get(), 5, 5);
   try {
-    const Welcome again = introduce(local.get(), options_.secret, header(Kind::hello));
+    const Welcome again = offer_handshake(local.get(), options_.secret, header(Kind::hello));
     if (again.instance != terms.instance) return Fd();
   } catch (const PeerLost&) {  // the name is someone else's: the connection we have is good
     return Fd();
@@ -147,16 +144,14 @@ FrameHeader Peer::header(Kind kind) const {
 
 bool Peer::has_credit(const Call& call) const {
   if (awaiting_.empty()) return true;  // one request always goes, however large
-  return awaiting_.size() < terms_.credit_requests &&
-         bytes_under_way_ + call.out_bytes <= terms_.credit_bytes;
+  return awaiting_.size() < terms_.credit_requests && bytes_under_way_ + call.out_bytes <= terms_.credit_bytes;
 }
 
 void Peer::submit(const std::shared_ptr<Call>& call) {
   if (call->header.body_bytes > terms_.max_frame_bytes) {
     throw BadInput("a " + std::string(name_of(static_cast<Kind>(call->header.kind))) + " of " +
-                   std::to_string(call->header.body_bytes) + " bytes to " + name() +
-                   " is over its limit of " + std::to_string(terms_.max_frame_bytes) +
-                   "; use smaller batches or more servers");
+                   std::to_string(call->header.body_bytes) + " bytes to " + name() + " is over its limit of " +
+                   std::to_string(terms_.max_frame_bytes) + "; use smaller batches or more servers");
   }
   std::unique_lock lock(mutex_);
   const auto may_go = [&] { return !failed_.empty() || has_credit(*call); };
@@ -249,8 +244,7 @@ void Peer::finish(Call& call) {
       call.error = std::current_exception();  // a refusal that is none
     }
   }
-  if (call.slots_left)
-    call.error = std::make_exception_ptr(WrongOwner(name() + " gave slots away meanwhile"));
+  if (call.slots_left) call.error = std::make_exception_ptr(WrongOwner(name() + " gave slots away meanwhile"));
   call.answered = true;
   call.done = true;
   moved_.notify_all();
@@ -273,10 +267,10 @@ std::exception_ptr Peer::failure_of(const Call& call) const {
       for (size_t i = 0; i < refusal.slots.size() && i < 8; ++i) {
         slots += (i == 0 ? "" : ", ") + std::to_string(refusal.slots[i]);
       }
-      const std::string why =
-          name() + " does not own " + std::to_string(refusal.slots.size()) + " of the slots asked for (" +
-          slots + (refusal.slots.size() > 8 ? ", ..." : "") + "); its placement is of epoch " +
-          std::to_string(call.answer.epoch) + ", ours of " + std::to_string(call.header.epoch);
+      const std::string why = name() + " does not own " + std::to_string(refusal.slots.size()) +
+                              " of the slots asked for (" + slots + (refusal.slots.size() > 8 ? ", ..." : "") +
+                              "); its placement is of epoch " + std::to_string(call.answer.epoch) + ", ours of " +
+                              std::to_string(call.header.epoch);
       return std::make_exception_ptr(Refused(why, refusal));
     }
     default:
@@ -357,8 +351,7 @@ std::string Peer::name() const {
 }
 
 std::string Peer::advice() const {
-  return "is it running? see logs/server-" + std::to_string(index_) +
-         ".log, and check host, port and firewall";
+  return "is it running? see logs/server-" + std::to_string(index_) + ".log, and check host, port and firewall";
 }
 
 }  // namespace springtide

@@ -1,8 +1,6 @@
-// A client's connection to one server: calls go out in order, replies come back in order, both while others
-// compute. A connection over TCP that breaks is opened again, one to a server that was lost is opened to its
-// next life, and what had no answer is sent again, in order (peer_reopen.cpp). Who takes the replies:
-// peer_receive.cpp. In: calls (call.h). Out: their replies, or PeerLost for all of them at once. Next:
-// remote_backend.h.
+// A client's connection to one server: requests and replies in order, while the caller computes. A broken
+// connection is reopened, to the same server or to its restarted successor, and unanswered requests are sent
+// again in order (peer_reopen.cpp). Which thread reads replies: peer_receive.cpp. Next: remote_backend.h.
 #pragma once
 
 #include <atomic>

@@ -1,7 +1,6 @@
-// Who takes replies off the socket. A thread does, so that they come in while the caller computes. But a
-// caller that asks and waits at once, again and again, would be woken by that thread each time: after some
-// such calls the thread stands by, and the one who waits reads for itself. The thread looks up now and then:
-// a reply that nobody reads, or one that is overdue, is its business again.
+// Which thread reads replies. A receiver thread does, so that replies arrive while the caller computes. A
+// caller that sends and waits at once, several times in a row, reads its replies itself and saves a thread
+// switch; the receiver then only checks now and then for replies that nobody reads or that are overdue.
 #include <cstring>
 
 #include "client/peer.h"
@@ -36,7 +35,7 @@ void Peer::receive_next(std::unique_lock<std::mutex>& lock) {
   lock.unlock();
   FrameHeader answer;
   const Io io = receive_all(line, &answer, sizeof answer);
-  std::string why = io == Io::ok ? fault_in(answer, kReplyBytes) : describe(io, line);
+  std::string why = io == Io::ok ? header_error(answer, kReplyBytes) : describe(io, line);
   lock.lock();
   if (closing_ || !failed_.empty()) return;
   if (why.empty() && (awaiting_.empty() || awaiting_.front()->header.request != answer.request)) {
@@ -67,8 +66,7 @@ bool Peer::receive_reply(Line line, Call& call, const FrameHeader& answer, std::
     for (const Call::Copy& copy : call.copies) std::memcpy(copy.to, copy.from, copy.bytes);
   } else if (rows) {
     if (answer.body_bytes != call.in_bytes + sizeof call.answer.server_ns || (answer.flags & kTimed) == 0) {
-      why = std::to_string(answer.body_bytes) + " bytes for " + std::to_string(call.in_bytes) +
-            " bytes of rows";
+      why = std::to_string(answer.body_bytes) + " bytes for " + std::to_string(call.in_bytes) + " bytes of rows";
       return false;
     }
     std::vector<iovec> in = call.in;

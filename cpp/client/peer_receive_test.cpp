@@ -18,8 +18,7 @@ constexpr auto kUntilPrompt = std::chrono::seconds(30);
 void become_prompt(RemoteBackend& backend, const Routed& routed, const std::vector<float>& wanted) {
   const uint64_t before = backend.stats().read_by_caller;
   const auto until = Clock::now() + kUntilPrompt;
-  while (Clock::now() < until && backend.stats().read_by_caller < before + 3)
-    CHECK(pulled(backend, routed) == wanted);
+  while (Clock::now() < until && backend.stats().read_by_caller < before + 3) CHECK(pulled(backend, routed) == wanted);
   CHECK(backend.stats().read_by_caller > before);
 }
 

@@ -1,7 +1,6 @@
-// A connection that broke, opened again, to the same server or to its next life. The receiving thread does
-// it: those who wait keep waiting, calls made meanwhile queue up, and everything without an answer is sent
-// again in its order. Safe because a copy of any such call does no harm: servers know a push by its batches,
-// or by its step and rank.
+// Reopens a broken connection, to the same server or to its restarted successor, on the receiver thread.
+// Waiting callers keep waiting, new calls queue up, and all unanswered calls are sent again in order.
+// Duplicates are harmless: servers recognize a push by its batches, or by its step and rank.
 #include <algorithm>
 
 #include "base/fork_guard.h"
@@ -18,8 +17,7 @@ void Peer::broke(const std::string& why) {
   if (!failed_.empty() || !broken_.empty()) return;
   // Through shared memory a connection ends with its server, so there is only its next life to wait for: one
   // that lives might still write into the window.
-  const double patience_s =
-      shared_ ? options_.recovery_s : std::max(options_.reconnect_s, options_.recovery_s);
+  const double patience_s = shared_ ? options_.recovery_s : std::max(options_.reconnect_s, options_.recovery_s);
   if (closing_ || patience_s <= 0 || !patient_) return fail(why);
   broken_ = why;
   reopen_until_ = Clock::now() + seconds_of(patience_s);
@@ -56,8 +54,8 @@ bool Peer::wait_for_next_life(bool wait) {
 void Peer::drop_unrepeatable() {
   for (const auto& call : awaiting_) {
     if (may_repeat(*call)) continue;
-    call->error = std::make_exception_ptr(PeerLost(
-        broken_ + "; the push named no batches, so it was not sent again: it may be applied or not"));
+    call->error = std::make_exception_ptr(
+        PeerLost(broken_ + "; the push named no batches, so it was not sent again: it may be applied or not"));
     call->done = true;
     bytes_under_way_ -= call->out_bytes;
   }
@@ -111,15 +109,13 @@ bool Peer::reopen(std::unique_lock<std::mutex>& lock) {
         return true;
       }
     } else {
-      last = found == Found::other
-                 ? "another server is at its address, and nobody has said that it is its next life"
-                 : "the connection broke, but the server is there still";
+      last = found == Found::other ? "another server is at its address, and nobody has said that it is its next life"
+                                   : "the connection broke, but the server is there still";
       moved_.wait_until(lock, soon, [&] { return closing_; });
     }
   }
   if (failed_.empty()) {
-    const double patience_s =
-        shared_ ? options_.recovery_s : std::max(options_.reconnect_s, options_.recovery_s);
+    const double patience_s = shared_ ? options_.recovery_s : std::max(options_.reconnect_s, options_.recovery_s);
     fail(broken_ + "; it could not be reached again for " + seconds(patience_s) + " (" + last + ")");
   }
   return false;

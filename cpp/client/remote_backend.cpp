@@ -15,7 +15,7 @@ namespace springtide {
 namespace {
 
 constexpr auto kPause = std::chrono::milliseconds(2);  // while a slot changes hands
-constexpr uint64_t kAssignBytes = 32ULL << 20;  // a large assignment goes out in frames of about this size
+constexpr uint64_t kAssignBytes = 32ULL << 20;         // a large assignment goes out in frames of about this size
 
 }  // namespace
 
@@ -94,7 +94,7 @@ void RemoteBackend::scan(TableId table, std::vector<Key>& keys, std::vector<floa
     }
     const uint64_t count = call->answer.keys, key_bytes = count * sizeof(Key), done = call->answer.step;
     if (call->reply.size() < key_bytes || done == 0 || done > here.size())
-      throw PeerLost("a scan's reply makes no sense");
+      throw PeerLost("a scan's reply is malformed");
     const uint64_t float_bytes = call->reply.size() - key_bytes;
     const size_t old_keys = keys.size(), old_rows = rows.size();
     keys.resize(old_keys + count);
@@ -118,8 +118,7 @@ void RemoteBackend::reroute(Placement placement, const std::map<uint16_t, std::s
 
 void RemoteBackend::readdress(size_t server, uint32_t life, const std::string& host, uint16_t port) {
   links_->check_process();
-  if (Peer* known = links_->find(server))
-    known->move_to(life, host, port);  // else it is reached there at once
+  if (Peer* known = links_->find(server)) known->move_to(life, host, port);  // else it is reached there at once
 }
 
 RemoteStats RemoteBackend::stats() const {
@@ -131,8 +130,7 @@ RemoteStats RemoteBackend::stats() const {
 std::shared_ptr<float> RemoteBackend::buffer(size_t floats) {
   const auto shared = links_->shared;
   const std::vector<Peer*> peers = links_->peers();
-  const bool local =
-      std::any_of(peers.begin(), peers.end(), [](auto* peer) { return peer->shared() != nullptr; });
+  const bool local = std::any_of(peers.begin(), peers.end(), [](auto* peer) { return peer->shared() != nullptr; });
   if (local) {
     if (const auto offset = shared->heap.allocate(floats * sizeof(float))) {
       auto* memory = reinterpret_cast<float*>(shared->window.at(*offset, floats * sizeof(float), 8));

@@ -1,6 +1,5 @@
-// Tables on servers: the Backend that speaks the wire protocol (docs/design/wire.md), one connection a
-// server. In: plans of a step (step_rows.h). Out: rows from servers, gradients to them. Next: peer.h (one
-// connection).
+// Backend of tables on servers, over the wire protocol (docs/design/wire.md), one connection per server.
+// Next: remote_pending.h (one request), peer.h (one connection).
 #pragma once
 
 #include <cstdint>
@@ -25,9 +24,8 @@ struct RemoteOptions {
   uint32_t incarnation = 0;  // how often this rank was started again
   double connect_timeout_s = 30;
   double request_timeout_s = 60;
-  double reconnect_s =
-      5;                  // how long to try to reach a server again after its connection broke; 0: not at all
-  double recovery_s = 0;  // and how long for its next life, where someone starts lost servers again
+  double reconnect_s = 5;    // how long to try to reach a server again after its connection broke; 0: not at all
+  double recovery_s = 0;     // and how long for its next life, where someone starts lost servers again
   double follow_s() const {  // how long a slot may have no owner that anybody names
     return reconnect_s > recovery_s ? reconnect_s : recovery_s;
   }
@@ -42,13 +40,13 @@ struct RemoteStats {
   uint64_t pulls = 0, pushes = 0;  // requests, one a server
   uint64_t pulled_keys = 0, pushed_keys = 0;
   uint64_t bytes_in = 0, bytes_out = 0;
-  uint64_t lookup_ns = 0;       // servers' own time in pulls, as they report it
-  uint64_t update_ns = 0;       // and in pushes
-  uint64_t sync_ns = 0;         // from a request's first byte to its reply's last, less the server's own time
-  uint64_t step_wait_ns = 0;    // bsp: pulls that waited on servers for the step before
-  uint64_t wait_ns = 0;         // callers blocked in Pending::wait
-  uint64_t reconnects = 0;      // connections that broke and were opened again
-  uint64_t read_by_caller = 0;  // replies that the one who waited for them took off the socket
+  uint64_t lookup_ns = 0;               // servers' own time in pulls, as they report it
+  uint64_t update_ns = 0;               // and in pushes
+  uint64_t sync_ns = 0;                 // from a request's first byte to its reply's last, less the server's own time
+  uint64_t step_wait_ns = 0;            // bsp: pulls that waited on servers for the step before
+  uint64_t wait_ns = 0;                 // callers blocked in Pending::wait
+  uint64_t reconnects = 0;              // connections that broke and were opened again
+  uint64_t read_by_caller = 0;          // replies that the one who waited for them took off the socket
   std::vector<std::string> transports;  // "tcp" or "shm", server by server
 };
 

@@ -1,4 +1,4 @@
-// A client's words about a bsp group's steps, the same to every server that has slots (remote_backend.h).
+// bsp steps: what a client asks of every server that has slots. A part of RemoteBackend.
 #include <algorithm>
 
 #include "client/remote_backend.h"

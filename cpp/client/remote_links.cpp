@@ -35,22 +35,20 @@ std::shared_ptr<const Routes> routes_by(Placement placement) {
 RemoteLinks::RemoteLinks(const RemoteOptions& o) : options(o), owner(getpid()), generation_(o.generation) {
   const size_t servers = o.hosts.size();
   if (servers == 0 || servers != o.ports.size() || servers != o.placement.servers) {
-    throw BadInput("a client of " + std::to_string(o.placement.servers) + " servers got " +
-                   std::to_string(servers) + " hosts and " + std::to_string(o.ports.size()) + " ports");
+    throw BadInput("a client of " + std::to_string(o.placement.servers) + " servers got " + std::to_string(servers) +
+                   " hosts and " + std::to_string(o.ports.size()) + " ports");
   }
   for (const uint16_t server : o.placement.server_of_slot) {
     if (server >= servers || o.hosts[server].empty())
-      throw BadInput("the placement names server " + std::to_string(server) + " of " +
-                     std::to_string(servers));
+      throw BadInput("the placement names server " + std::to_string(server) + " of " + std::to_string(servers));
   }
   if (options.shared_memory) shared = std::make_shared<SharedWindow>(kWindowBytes);
   routes_ = routes_by(options.placement);
   for (size_t i = 0; i < servers; ++i) {
     // A rank that has left has no address, and one without slots need not be there yet.
     const bool needed = !o.hosts[i].empty() && (servers == 1 || !routes_->slots_of[i].empty());
-    peers_.push_back(
-        needed ? std::make_shared<Peer>(options, static_cast<uint16_t>(i), o.hosts[i], o.ports[i], shared)
-               : nullptr);
+    peers_.push_back(needed ? std::make_shared<Peer>(options, static_cast<uint16_t>(i), o.hosts[i], o.ports[i], shared)
+                            : nullptr);
   }
 }
 
@@ -68,8 +66,7 @@ std::shared_ptr<Call> RemoteLinks::call_for(const Peer& peer, Kind kind) const {
   return call;
 }
 
-std::shared_ptr<Call> RemoteLinks::ask(Peer& peer, Kind kind, std::vector<uint8_t> body,
-                                       uint64_t step) const {
+std::shared_ptr<Call> RemoteLinks::ask(Peer& peer, Kind kind, std::vector<uint8_t> body, uint64_t step) const {
   auto call = call_for(peer, kind);
   call->header.step = step;
   compose_small(*call, std::move(body));
@@ -121,8 +118,8 @@ void RemoteLinks::reroute(Placement placement, const std::map<uint16_t, std::str
                    std::to_string(now->placement.epoch));
   }
   if (placement.server_of_slot.size() != now->placement.server_of_slot.size()) {
-    throw BadInput("a placement of " + std::to_string(placement.server_of_slot.size()) +
-                   " slots for a job of " + std::to_string(now->placement.server_of_slot.size()));
+    throw BadInput("a placement of " + std::to_string(placement.server_of_slot.size()) + " slots for a job of " +
+                   std::to_string(now->placement.server_of_slot.size()));
   }
   std::vector<uint8_t> used(UINT16_MAX + 1, 0);
   for (const uint16_t server : placement.server_of_slot) used[server] = 1;
@@ -134,8 +131,7 @@ void RemoteLinks::reroute(Placement placement, const std::map<uint16_t, std::str
   const std::lock_guard lock(mutex_);
   for (const uint16_t server : placement.server_of_slot) {
     if (server >= peers_.size() || !peers_[server])
-      throw BadInput("the placement names server " + std::to_string(server) + " of " +
-                     std::to_string(peers_.size()));
+      throw BadInput("the placement names server " + std::to_string(server) + " of " + std::to_string(peers_.size()));
   }
   put(std::move(placement));
 }
@@ -143,8 +139,7 @@ void RemoteLinks::reroute(Placement placement, const std::map<uint16_t, std::str
 void RemoteLinks::put(Placement placement) {
   const bool same = placement.server_of_slot == routes_->placement.server_of_slot;
   placement.servers = static_cast<uint16_t>(peers_.size());
-  placement.version =
-      routes_->placement.version + (same && placement.servers == routes_->placement.servers ? 0 : 1);
+  placement.version = routes_->placement.version + (same && placement.servers == routes_->placement.servers ? 0 : 1);
   routes_ = routes_by(std::move(placement));
   changed_.notify_all();
 }
@@ -157,7 +152,7 @@ bool RemoteLinks::follow(const Refusal& refusal) {
   const size_t slots = placement.server_of_slot.size();
   for (size_t i = 0; i < refusal.slots.size(); ++i) {
     const uint16_t slot = refusal.slots[i], to = refusal.owners[i];
-    if (slot >= slots) throw PeerLost("a server refused a slot that there is not");
+    if (slot >= slots) throw PeerLost("a server refused a slot that does not exist");
     if (to < peers_.size() && peers_[to]) {
       placement.server_of_slot[slot] = to;
     } else {
@@ -186,8 +181,7 @@ bool RemoteLinks::reach(uint16_t server, const std::string& address) {
   try {
     auto fresh = std::make_shared<Peer>(options, server, host, port, shared, kReachS);
     fresh->set_generation(generation);
-    fresh->wait_for_next_life(
-        false);  // nobody could tell it where that is, as long as it is not among peers_
+    fresh->wait_for_next_life(false);  // nobody could tell it where that is, as long as it is not among peers_
     if (!declared.empty()) ask(*fresh, Kind::declare, encode_tables(declared), 0);
     const std::lock_guard lock(mutex_);
     if (!fresh->wait_for_next_life(true)) return false;

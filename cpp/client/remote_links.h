@@ -1,6 +1,5 @@
-// What all requests of one client share: a connection to each server, the window, where slots are now.
-// In: options of a RemoteBackend, refusals that name new owners. Next: remote_pending.h (one request), peer.h
-// (one connection).
+// Shared by all requests of one client: a connection per server, the shared window, the current placement.
+// Next: remote_pending.h (one request), peer.h (one connection).
 #pragma once
 
 #include <condition_variable>
@@ -42,7 +41,7 @@ struct RemoteLinks {
   void reroute(Placement placement, const std::map<uint16_t, std::string>& addresses);
   // Whether the refusal says where to go instead; then that is where the slots are from now on.
   bool follow(const Refusal& refusal);
-  void set_generation(uint32_t generation);  // of all servers, also of those that come later
+  void set_generation(uint32_t generation);                    // of all servers, also of those that come later
   void wait_for_news(uint64_t version, Clock::duration most);  // until the map has changed
   void add_to(RemoteStats& stats) const;
 

@@ -34,8 +34,7 @@ void RemotePending::push(std::span<const Part> parts, const PushMeta& meta) {
   parts_.assign(parts.begin(), parts.end());
   meta_ = meta;
   for (const auto& [table, hyper] : meta.hyper) {
-    hypers_.push_back(
-        {.table = table, .lr = hyper.lr, .weight_decay = hyper.weight_decay, .step = hyper.step});
+    hypers_.push_back({.table = table, .lr = hyper.lr, .weight_decay = hyper.weight_decay, .step = hyper.step});
   }
   start();
 }
@@ -97,8 +96,8 @@ void RemotePending::send(const Routes& routes, uint16_t server, std::vector<Slic
   } else if (kind_ == Kind::push) {
     header.step = meta_.step;
     header.clock = meta_.clock;
-    header.flags = static_cast<uint8_t>((meta_.bsp ? kBsp : 0) | (meta_.unique ? kUnique : 0) |
-                                        (named.empty() ? 0 : kNamesSlots));
+    header.flags =
+        static_cast<uint8_t>((meta_.bsp ? kBsp : 0) | (meta_.unique ? kUnique : 0) | (named.empty() ? 0 : kNamesSlots));
     // A part that is sent again goes to a server whose count is another.
     if (!detour && server < meta_.seen.size() && meta_.seen[server] != kNotSeen) {
       header.flags |= kSeen;
@@ -140,8 +139,7 @@ void RemotePending::detour(const Routes& routes, const Slice& slice, std::span<c
   const Routed& from = *slice.part->routed;
   const auto& server_of = routes.placement.server_of_slot;
   for (uint32_t i = slice.begin; i < slice.end; ++i) {
-    const uint32_t slot =
-        slot_of(hash_key(from.tables[i], from.keys[i]), static_cast<uint32_t>(server_of.size()));
+    const uint32_t slot = slot_of(hash_key(from.tables[i], from.keys[i]), static_cast<uint32_t>(server_of.size()));
     if (!wanted.empty() && wanted[slot] == 0) continue;
     Detour& to = of(detours, server_of[slot]);
     float* row = slice.part->rows + from.row_offset[i];
@@ -216,7 +214,7 @@ void RemotePending::send_again(std::span<const size_t> refused) {
     if (kind_ != Kind::pull) {  // these alone were not applied; of a pull no rows came at all
       wanted.resize(server_of.size(), 0);
       for (const uint16_t slot : decode_refusal(call.reply).slots) {
-        if (slot >= wanted.size()) throw PeerLost("a server refused a slot that there is not");
+        if (slot >= wanted.size()) throw PeerLost("a server refused a slot that does not exist");
         wanted[slot] = 1;
         if (by_name()) of(detours, server_of[slot]).slots.push_back(slot);
       }

@@ -1,6 +1,5 @@
-// One request to all servers until every one of them has answered. Where a server refuses slots because they
-// have moved, their keys are sent again to the owner that it names. In: parts of a step. Out: rows, or the
-// word that all servers have acknowledged a push. Next: peer.h.
+// One request to all servers until each has answered. Keys of slots that have moved are sent again to the
+// owner that the refusal names. Next: peer.h.
 #pragma once
 
 #include <memory>
@@ -48,8 +47,7 @@ class RemotePending final : public Pending {
             std::span<const uint16_t> named);
   void send(const Routes& routes, Detours detours);
   // Keys [begin, end) of a part, those of wanted slots (all when it is empty), to the servers of their slots.
-  void detour(const Routes& routes, const Slice& slice, std::span<const uint8_t> wanted,
-              Detours& detours) const;
+  void detour(const Routes& routes, const Slice& slice, std::span<const uint8_t> wanted, Detours& detours) const;
   static Detour& of(Detours& detours, uint16_t server);
   // Waits for the calls from `begin` on; the refusals that can be sent again are left to the caller.
   std::vector<size_t> refused_from(size_t begin, std::exception_ptr& first);

@@ -8,9 +8,9 @@
 #include <deque>
 #include <set>
 
-#include "migrate/hurried.h"
 #include "migrate/slot_stream.h"
 #include "migrate/slot_target.h"
+#include "migrate/throttled_handover.h"
 #include "net/frame_io.h"
 #include "server/requests/server_state.h"
 #include "slots/slot_batch.h"
@@ -25,37 +25,36 @@ constexpr size_t kTogether = 32;   // slots that change hands by one frame: requ
 
 double since(Clock::time_point then) { return std::chrono::duration<double>(Clock::now() - then).count(); }
 
-// Whole images go over one connection, by a thread of their own; what changed meanwhile and the slots'
-// changing hands over another, so that a closed slot never waits behind images of others. Slots are closed
-// some at a time, all at once: a step of a worker touches most slots, so slots that are closed one after the
-// other would hold it up again and again.
+// Whole images go over one connection, by a thread of their own; later changes and ownership over another, so that a
+// closed slot never waits behind images. Slots are closed in batches: a worker's step touches most slots, so closing
+// them one by one would delay it again and again.
 class Mover {
  public:
   Mover(ServerState& state, const HandoverOptions& to, HandoverOutcome& outcome)
-      : state_(state), to_(to), images_(state, to), words_(state, to), outcome_(outcome) {
-    outcome_.local = images_.local() && words_.local();
+      : state_(state), to_(to), images_(state, to), control_(state, to), outcome_(outcome) {
+    outcome_.local = images_.local() && control_.local();
   }
 
   // Throws PeerLost in the middle; `outcome` then says what is certain.
   void move(const std::vector<uint16_t>& slots) {
     FrameHeader answer;
-    words_.send(Kind::declare, 0, encode_tables(state_.store.tables()));
-    if (const std::string why = words_.receive(answer); !why.empty()) {
+    control_.send(Kind::declare, 0, encode_tables(state_.store.tables()));
+    if (const std::string why = control_.receive(answer); !why.empty()) {
       for (const uint16_t slot : slots) keep(slot, why);
       return;
     }
     SlotStream stream(state_, images_, slots);
     size_t images = slots.size();  // whose answers are still to come
     try {
-      while (images != 0 || !ready_.empty() || !said_.empty()) {
-        if (said_.empty() && !ready_.empty() && (ready_.size() >= kTogether || images == 0)) {
+      while (images != 0 || !ready_.empty() || !pending_.empty()) {
+        if (pending_.empty() && !ready_.empty() && (ready_.size() >= kTogether || images == 0)) {
           bring_up_to_date();
           continue;
         }
         const Ready ready = wait(images != 0 && ready_.size() < kTogether, stream);
-        if (ready.word) hear_word();
+        if (ready.word) receive_control();
         if (ready.image) {
-          hear_image(stream);
+          receive_image(stream);
           --images;
         }
       }
@@ -72,13 +71,13 @@ class Mover {
     bool image = false, word = false;
   };
   // An image of a slot that is there.
-  struct There {
+  struct SentImage {
     uint16_t slot;
     uint64_t cut;  // what changed later is not in it
   };
-  // Said over `words_`, and not answered yet: take, what changed since the image; own_all, the rest of all in
-  // `together_`.
-  struct Said {
+  // Request over `control_`, and not answered yet: take, what changed since the image; own_all, the rest of
+  // all in `batch_`.
+  struct Request {
     uint16_t slot;
     Kind kind;
     Clock::time_point at;
@@ -86,17 +85,16 @@ class Mover {
 
   // A large image may take its time as long as the connection takes its bytes (slot_stream.cpp sees to that).
   Ready wait(bool for_images, SlotStream& stream) {
-    pollfd fds[2] = {{said_.empty() ? -1 : words_.fd(), POLLIN, 0},
-                     {for_images ? images_.fd() : -1, POLLIN, 0}};
+    pollfd fds[2] = {{pending_.empty() ? -1 : control_.fd(), POLLIN, 0}, {for_images ? images_.fd() : -1, POLLIN, 0}};
     const uint64_t sent = stream.sends();
     const int found = poll(fds, 2, static_cast<int>(to_.timeout_s * 1000) + 1);
     if (found < 0 && errno != EINTR) throw PeerLost(std::strerror(errno));
     const bool sending = sent % 2 == 1 || stream.sends() != sent;
-    if (found == 0 && (!said_.empty() || !sending)) throw PeerLost(describe(Io::idle));
+    if (found == 0 && (!pending_.empty() || !sending)) throw PeerLost(describe(Io::idle));
     return {fds[1].revents != 0, fds[0].revents != 0};
   }
 
-  void hear_image(SlotStream& stream) {
+  void receive_image(SlotStream& stream) {
     FrameHeader answer;
     const std::string why = images_.receive(answer);
     const SlotStream::Sent sent = stream.arrived();
@@ -112,76 +110,75 @@ class Mover {
 
   // Those of the slots that changed much since their image get another, so that the rest of all is small.
   void bring_up_to_date() {
-    together_.swap(ready_);
+    batch_.swap(ready_);
     const uint64_t cut = state_.store.cut();
-    for (There& one : together_) {
+    for (SentImage& one : batch_) {
       if (state_.store.dirty_rows(one.slot, one.cut) <= kFewRows) continue;
       state_.store.export_slot(one.slot, one.cut, image_);
       one.cut = cut;
       outcome_.bytes += image_.bytes().size();
-      said_.push_back({one.slot, Kind::take, Clock::now()});
-      words_.send(Kind::take, one.slot, image_.bytes(), state_.given.at(one.slot));
+      pending_.push_back({one.slot, Kind::take, Clock::now()});
+      control_.send(Kind::take, one.slot, image_.bytes(), state_.transfer_ids.at(one.slot));
     }
-    if (said_.empty()) close();
+    if (pending_.empty()) close();
   }
 
-  void hear_word() {
+  void receive_control() {
     FrameHeader answer;
-    const std::string why = words_.receive(answer, answered_);
-    const Said said = said_.front();
-    said_.pop_front();
+    const std::string why = control_.receive(answer, answered_);
+    const Request said = pending_.front();
+    pending_.pop_front();
     if (said.kind == Kind::own_all) {
       outcome_.longest_freeze_s = std::max(outcome_.longest_freeze_s, since(said.at));
       return settle(why.empty() ? decode_answer(answered_) : BatchAnswer{{}, why});
     }
     if (!why.empty() || answer.step != 0) {
-      std::erase_if(together_, [&](const There& one) { return one.slot == said.slot; });
+      std::erase_if(batch_, [&](const SentImage& one) { return one.slot == said.slot; });
       if (!why.empty()) {
         keep(said.slot, why);
       } else {
         gone(said.slot);
       }
     }
-    if (said_.empty()) close();
+    if (pending_.empty()) close();
   }
 
   // From here to the answer nobody can use them.
   void close() {
-    if (together_.empty()) return;
+    if (batch_.empty()) return;
     const Clock::time_point at = Clock::now();
     BatchWriter batch(false);
     std::vector<uint16_t> slots;
-    for (const There& one : together_) {
+    for (const SentImage& one : batch_) {
       closed.insert(one.slot);
       state_.store.close_and_export(one.slot, one.cut, image_);
       slots.push_back(one.slot);
-      batch.begin(one.slot, state_.given.at(one.slot));
+      batch.begin(one.slot, state_.transfer_ids.at(one.slot));
       batch.add(image_.bytes());
       batch.end();
     }
-    state_.gave(slots, to_.server, to_.host + ":" + std::to_string(to_.port));
+    state_.record_given(slots, to_.server, to_.host + ":" + std::to_string(to_.port));
     outcome_.bytes += batch.bytes().size();
-    said_.push_back({0, Kind::own_all, at});
-    words_.send(Kind::own_all, 0, batch.bytes());
+    pending_.push_back({0, Kind::own_all, at});
+    control_.send(Kind::own_all, 0, batch.bytes());
   }
 
   void settle(const BatchAnswer& answer) {
     for (const uint16_t slot : answer.taken) {
-      if (closed.erase(slot) == 0) throw PeerLost("took a slot that was not given");
+      if (closed.erase(slot) == 0) throw PeerLost("accepted a slot that was not offered");
       state_.store.clear_slot(slot);
       outcome_.moved.push_back(slot);
     }
-    for (const There& one : together_) {
+    for (const SentImage& one : batch_) {
       if (closed.erase(one.slot) != 0) keep(one.slot, answer.why);
     }
-    together_.clear();
+    batch_.clear();
   }
 
   void keep(uint16_t slot, const std::string& why) {
-    if (state_.ownership()->mine[slot] ==
-        0) {  // closed by an earlier try: the target has it not, so it is ours
+    if (state_.ownership()->mine[slot] == 0) {  // closed by an earlier try: the target has it not, so it is ours
       state_.store.open_slot(slot);
-      state_.got(slot);
+      state_.record_received(slot);
     }
     outcome_.kept.push_back(slot);
     outcome_.why = why;
@@ -190,32 +187,31 @@ class Mover {
   // It has the slot already: an answer of an earlier try was lost.
   void gone(uint16_t slot) {
     state_.store.close_slot(slot);
-    state_.gave(slot, to_.server, to_.host + ":" + std::to_string(to_.port));
+    state_.record_given(slot, to_.server, to_.host + ":" + std::to_string(to_.port));
     state_.store.clear_slot(slot);
     outcome_.moved.push_back(slot);
   }
 
   ServerState& state_;
   const HandoverOptions& to_;
-  SlotTarget images_, words_;
+  SlotTarget images_, control_;
   HandoverOutcome& outcome_;
-  std::vector<There> ready_, together_;  // to change hands with the next batch, with this one
-  std::deque<Said> said_;
+  std::vector<SentImage> ready_, batch_;  // to change hands with the next batch, with this one
+  std::deque<Request> pending_;
   ImageWriter image_;
   std::vector<uint8_t> answered_;
 };
 
-// Slots that are open here, or were closed for this same target without an answer: that is the same gift once
-// more. No other is ours to give.
-std::vector<uint16_t> to_give(ServerState& state, const HandoverOptions& to, std::span<const uint16_t> slots,
-                              HandoverOutcome& outcome) {
+// Slots that are open here, or were closed for this target in an earlier attempt without a reply (same transfer id).
+std::vector<uint16_t> movable_slots(ServerState& state, const HandoverOptions& to, std::span<const uint16_t> slots,
+                                    HandoverOutcome& outcome) {
   std::vector<uint16_t> ours;
-  const std::map<uint16_t, uint16_t> doubts = state.doubts();
+  const std::map<uint16_t, uint16_t> slots_in_doubt = state.slots_in_doubt();
   for (const uint16_t slot : slots) {
-    const auto doubt = doubts.find(slot);
+    const auto asked = slots_in_doubt.find(slot);
     const bool open = state.store.is_open(slot),
-               ask_again = doubt != doubts.end() && doubt->second == to.server;
-    if (open) state.given[slot] = Gifts::new_name();
+               ask_again = asked != slots_in_doubt.end() && asked->second == to.server;
+    if (open) state.transfer_ids[slot] = TransferLog::new_id();
     if (ask_again || open) {
       ours.push_back(slot);
     } else {
@@ -232,7 +228,7 @@ void move_all(ServerState& state, const HandoverOptions& to, const std::vector<u
     try {
       mover.move(ours);
     } catch (const std::exception& e) {
-      for (const uint16_t slot : mover.closed) state.doubt(slot, to.server);
+      for (const uint16_t slot : mover.closed) state.mark_in_doubt(slot, to.server);
       outcome.why = e.what();
     }
   } catch (const PeerLost& e) {
@@ -245,21 +241,20 @@ void move_all(ServerState& state, const HandoverOptions& to, const std::vector<u
 HandoverOutcome hand_over(ServerState& state, const HandoverOptions& to, std::span<const uint16_t> slots) {
   HandoverOutcome outcome;
   const Clock::time_point start = Clock::now();
-  if (to.server == state.options.index) throw BadInput("a server hands no slots to itself");
-  if (state.ownership()->mine.empty())
-    throw BadInput("this server was not placed yet: it has no slots to give");
+  if (to.server == state.options.index) throw BadInput("a server cannot hand slots to itself");
+  if (state.ownership()->mine.empty()) throw BadInput("this server has no placement yet, hence no slots to hand over");
   if (state.steps.half_applied())
-    throw BadInput("this server could apply a part of a step only: its slots are of use to nobody");
-  const std::lock_guard one(state.handing);
-  const std::vector<uint16_t> ours = to_give(state, to, slots, outcome);
+    throw BadInput("this server has applied a step in part: its slots cannot be handed over");
+  const std::lock_guard one(state.handover_mutex);
+  const std::vector<uint16_t> ours = movable_slots(state, to, slots, outcome);
   if (to.hurry) {
-    give_all(state, to, ours, outcome);
+    hand_over_throttled(state, to, ours, outcome);
   } else {
     move_all(state, to, ours, outcome);
   }
-  for (const uint16_t slot : outcome.moved) state.settle_doubt(slot);
-  for (const uint16_t slot : outcome.kept) state.settle_doubt(slot);
-  for (const auto& [slot, server] : state.doubts()) outcome.in_doubt.push_back(slot);
+  for (const uint16_t slot : outcome.moved) state.clear_in_doubt(slot);
+  for (const uint16_t slot : outcome.kept) state.clear_in_doubt(slot);
+  for (const auto& [slot, server] : state.slots_in_doubt()) outcome.in_doubt.push_back(slot);
   if (!outcome.why.empty()) outcome.why = "server " + std::to_string(to.server) + " " + outcome.why;
   outcome.seconds = since(start);
   return outcome;

@@ -1,13 +1,12 @@
-// Slots handed to another server while both serve. The source drives: it streams whole images, then what was
-// changed meanwhile, then closes some slots together and sends what is left of them with the word that they
-// are the target's. In: a server's state, a target, slots. Out: what became of each. Next: request_handler.h
-// (take, own_all) over there.
+// Hands slots to another server while both serve. The source drives: it streams whole images, then the rows
+// that changed meanwhile, then closes several slots together, sends the rest of them and transfers ownership.
+// Next: server/requests/slot_requests.cpp, the target's side.
 //
 //   source                              target
 //   declare(tables)               ─►
-//   take(image), take(image), ... ─►    laid into closed slots
-//   take(what changed), ...       ─►
-//   close some; own_all(the rest) ─►    opened there: from here on the source names the target
+//   take(image), take(image), ... ─►    imported into closed slots
+//   take(changed rows), ...       ─►
+//   close some; own_all(the rest) ─►    opened there; from here on the source names the target as owner
 #pragma once
 
 #include <cstdint>
@@ -22,22 +21,22 @@ struct ServerState;
 struct HandoverOptions {
   std::string host;
   uint16_t port = 0;
-  uint16_t server = 0;  // its index
+  uint16_t server = 0;  // index of the target
   double timeout_s = 30;
-  bool hurry = false;  // this server has hardly any processor left (hurried.h)
+  bool hurry = false;  // this server is CPU-throttled (throttled_handover.h)
 };
 
 struct HandoverOutcome {
   std::vector<uint16_t> moved;
-  std::vector<uint16_t> kept;      // the target would not have them: they are served here as before
-  std::vector<uint16_t> in_doubt;  // closed here, and no answer came: ask again, or take them back
-  std::string why;                 // of those not moved
+  std::vector<uint16_t> kept;      // refused by the target, still served here
+  std::vector<uint16_t> in_doubt;  // closed here, and no reply came: hand over again, or take back
+  std::string why;                 // why the other slots were not moved
   uint64_t bytes = 0;
   double seconds = 0, longest_freeze_s = 0;
-  bool local = false;  // through a Unix socket: the target is on this host
+  bool local = false;  // over a Unix socket: the target is on this host
 };
 
-// PeerLost when the target cannot be reached or does not know the secret: nothing has changed then.
+// Throws PeerLost, with nothing changed, when the target cannot be reached or does not know the secret.
 HandoverOutcome hand_over(ServerState& state, const HandoverOptions& to, std::span<const uint16_t> slots);
 
 }  // namespace springtide

@@ -26,8 +26,7 @@ TableSpec counting(TableId id, uint32_t dim) {
 struct Three : Cluster {
   Three() : Cluster(3) {
     placement.epoch = 4;
-    for (uint32_t slot = 0; slot < kSlots; ++slot)
-      placement.server_of_slot[slot] = static_cast<uint16_t>(slot % 2);
+    for (uint32_t slot = 0; slot < kSlots; ++slot) placement.server_of_slot[slot] = static_cast<uint16_t>(slot % 2);
     for (size_t s = 0; s < 3; ++s) servers_[s]->set_placement(4, placement.server_of_slot);
   }
   // Knows of two servers: it hears of the third where a slot is refused.
@@ -74,10 +73,8 @@ void count_while_moving(bool shared, uint64_t seed) {
     backend.declare(tables);
     std::mt19937_64 random(seed + rank);
     for (int step = 0; step < kSteps || (moved <= kSlots && step < 100 * kSteps); ++step) {
-      std::vector<std::pair<TableId, Key>>
-          pairs;  // each worker has keys of its own, so it knows their counts
-      for (Key key = 0; key < static_cast<Key>(kKeys); ++key)
-        pairs.emplace_back(key % 2, key * kWorkers + rank);
+      std::vector<std::pair<TableId, Key>> pairs;  // each worker has keys of its own, so it knows their counts
+      for (Key key = 0; key < static_cast<Key>(kKeys); ++key) pairs.emplace_back(key % 2, key * kWorkers + rank);
       // Planned by the map of now or of a while ago: slots move at any moment.
       const Routed routed = plan(*backend.placement(), pairs, 4, 9);
       for (const float value : pulled(backend, routed)) wrong += value == static_cast<float>(step) ? 0 : 1;
@@ -95,10 +92,8 @@ void count_while_moving(bool shared, uint64_t seed) {
   for (uint32_t rank = 0; rank < kWorkers; ++rank) workers.emplace_back(work, rank);
   std::mt19937_64 random(seed);
   while (working != 0) {
-    const auto from = static_cast<uint16_t>(random() % 3),
-               to = static_cast<uint16_t>((from + 1 + random() % 2) % 3);
-    const HandoverOutcome outcome =
-        cluster.move(from, to, some_of(cluster[from].owned(), random), random() % 3 == 0);
+    const auto from = static_cast<uint16_t>(random() % 3), to = static_cast<uint16_t>((from + 1 + random() % 2) % 3);
+    const HandoverOutcome outcome = cluster.move(from, to, some_of(cluster[from].owned(), random), random() % 3 == 0);
     CHECK(outcome.why.empty());
     CHECK(outcome.kept.empty() && outcome.in_doubt.empty());
     moved += outcome.moved.size();
@@ -171,8 +166,7 @@ TEST(a_server_gives_only_what_is_its_own_and_takes_only_what_it_has_not) {
   CHECK_THROWS(BadInput, cluster[0].hand_over({"127.0.0.1", cluster[0].port(), 0, 1}, {}));
   const HandoverOutcome nowhere = cluster[0].hand_over({"127.0.0.1", 1, 2, 0.2}, std::vector<uint16_t>{0});
   CHECK(nowhere.moved.empty() && nowhere.in_doubt.empty() && !nowhere.why.empty());
-  const HandoverOutcome wrong =
-      cluster[0].hand_over({"127.0.0.1", cluster[1].port(), 2, 1}, std::vector<uint16_t>{0});
+  const HandoverOutcome wrong = cluster[0].hand_over({"127.0.0.1", cluster[1].port(), 2, 1}, std::vector<uint16_t>{0});
   CHECK(wrong.moved.empty() && wrong.why.find("says it is server 1") != std::string::npos);
   CHECK_THROWS(BadInput, cluster.stores[1]->import_closed(1, cluster.stores[0]->export_slot(1), true));
   CHECK(cluster[0].owned().size() == kSlots / 2);
@@ -193,16 +187,16 @@ TEST(a_target_with_other_tables_refuses_and_the_slot_is_served_as_before) {
 }
 
 // Slot 0, as a source gives it while it serves: what the target answers.
-int takes(SlotTarget& over, std::span<const uint8_t> image, uint64_t gift = 0) {
+int takes(SlotTarget& over, std::span<const uint8_t> image, uint64_t transfer = 0) {
   FrameHeader answer;
-  over.send(Kind::take, 0, image, gift);
+  over.send(Kind::take, 0, image, transfer);
   return over.receive(answer).empty() ? static_cast<int>(answer.step) : -1;
 }
 
 // And for good: how many of the one are the target's now.
-size_t owns_all(SlotTarget& over, std::span<const uint8_t> image, uint64_t gift = 0) {
+size_t owns_all(SlotTarget& over, std::span<const uint8_t> image, uint64_t transfer = 0) {
   BatchWriter batch(false);
-  batch.begin(0, gift);
+  batch.begin(0, transfer);
   batch.add(image);
   batch.end();
   FrameHeader header;
@@ -230,7 +224,7 @@ TEST(a_slot_that_is_given_again_by_another_connection_is_said_to_be_there) {
 }
 
 // Its source has had no answer, asks again, and does not know that the slot has gone on to a third server.
-TEST(a_gift_that_was_taken_and_given_on_is_not_taken_once_more) {
+TEST(a_transfer_that_was_accepted_and_passed_on_is_not_accepted_again) {
   Three cluster;
   for (const auto& store : cluster.stores) store->declare(table(0, 4));
   ServerOptions options;
@@ -253,7 +247,7 @@ TEST(a_gift_that_was_taken_and_given_on_is_not_taken_once_more) {
   CHECK(cluster[2].owned() == std::vector<uint16_t>{0});
 }
 
-TEST(a_server_that_is_about_to_leave_takes_no_slots_and_says_what_it_has) {
+TEST(a_draining_server_accepts_no_slots_and_says_what_it_has) {
   Three cluster;
   for (const auto& store : cluster.stores) store->declare(table(0, 4));
   CHECK(cluster.move(0, 2, {0}).moved == std::vector<uint16_t>{0});
@@ -261,7 +255,7 @@ TEST(a_server_that_is_about_to_leave_takes_no_slots_and_says_what_it_has) {
   for (const bool hurried : {false, true}) {
     const HandoverOutcome refused = cluster.move(0, 2, {2}, hurried);
     CHECK(refused.moved.empty() && refused.in_doubt.empty());
-    CHECK(refused.why.find("about to leave") != std::string::npos);
+    CHECK(refused.why.find("draining") != std::string::npos);
   }
   CHECK(cluster[0].owned().size() == kSlots / 2 - 1);
   CHECK(cluster[2].owned() == std::vector<uint16_t>{0});
@@ -296,7 +290,7 @@ TEST(a_slot_that_changes_much_while_its_image_travels_is_complete_where_it_arriv
 }
 
 TEST(a_refusal_that_makes_no_sense_is_told_from_one_that_does) {
-  const Refusal refusal{{1, 2, 9}, {0, kNobody, 3}, {{3, "10.0.0.1:7700"}}};
+  const Refusal refusal{{1, 2, 9}, {0, kNoOwner, 3}, {{3, "10.0.0.1:7700"}}};
   const std::vector<uint8_t> body = encode(refusal);
   const Refusal back = decode_refusal(body);
   CHECK(back.slots == refusal.slots && back.owners == refusal.owners && back.addresses == refusal.addresses);

@@ -1,6 +1,6 @@
 #include "migrate/slot_stream.h"
 
-#include "migrate/breaks.h"
+#include "migrate/copy_throttle.h"
 #include "slots/slot_image.h"
 
 namespace springtide {
@@ -13,7 +13,7 @@ constexpr uint64_t kRoom = 4 << 20;  // in shared memory for one image; a larger
 
 std::vector<uint64_t> names_of(const ServerState& state, const std::vector<uint16_t>& slots) {
   std::vector<uint64_t> names;
-  for (const uint16_t slot : slots) names.push_back(state.given.at(slot));
+  for (const uint16_t slot : slots) names.push_back(state.transfer_ids.at(slot));
   return names;
 }
 
@@ -23,7 +23,7 @@ SlotStream::SlotStream(ServerState& state, SlotTarget& to, std::vector<uint16_t>
     : state_(state),
       to_(to),
       slots_(std::move(slots)),
-      gifts_(names_of(state, slots_)),
+      transfer_ids_(names_of(state, slots_)),
       window_(to.share(kSlotsAhead * kRoom)),
       thread_([this] { send_all(); }) {}
 
@@ -39,7 +39,7 @@ SlotStream::~SlotStream() {
 
 SlotStream::Sent SlotStream::arrived() {
   const std::lock_guard hold(mutex_);
-  if (under_way_.empty()) throw PeerLost("answered what nobody asked");
+  if (under_way_.empty()) throw PeerLost("sent a reply without a request");
   const Sent oldest = under_way_.front();
   under_way_.pop_front();
   bytes_under_way_ -= oldest.bytes;
@@ -55,14 +55,12 @@ void SlotStream::rethrow() {
 void SlotStream::send_all() {
   try {
     ImageWriter image;  // its memory is used again and again
-    Breaks breaks(state_);
+    CopyThrottle throttle(state_);
     uint64_t cut = 0;
     for (size_t i = 0; i < slots_.size(); ++i) {
       {
         std::unique_lock hold(mutex_);
-        room_.wait(hold, [&] {
-          return over_ || (under_way_.size() < kSlotsAhead && bytes_under_way_ < kBytesAhead);
-        });
+        room_.wait(hold, [&] { return over_ || (under_way_.size() < kSlotsAhead && bytes_under_way_ < kBytesAhead); });
         if (over_) return;
       }
       if (i % kSlotsACut == 0) cut = state_.store.cut();
@@ -76,9 +74,9 @@ void SlotStream::send_all() {
         bytes_under_way_ += image.bytes().size();
       }
       ++sends_;
-      to_.send(Kind::take, slots_[i], image.bytes(), gifts_[i]);
+      to_.send(Kind::take, slots_[i], image.bytes(), transfer_ids_[i]);
       ++sends_;
-      breaks.take();
+      throttle.pause();
     }
     const std::lock_guard hold(mutex_);
     all_sent_ = true;

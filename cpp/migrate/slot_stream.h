@@ -1,6 +1,5 @@
-// Whole slots, copied out and sent one after the other by a thread of their own, while another hears the
-// answers: copying here, the wire and laying in over there go on at the same time. In: slots, a connection.
-// Out: images on their way. Used by handover.cpp.
+// A thread that copies whole slots and sends them one after the other, while its owner reads the replies:
+// copying, sending and importing overlap. Used by handover.cpp.
 #pragma once
 
 #include <atomic>
@@ -20,20 +19,20 @@ class SlotStream {
  public:
   struct Sent {
     uint16_t slot = 0;
-    uint64_t cut = 0;  // made before its image: what changed later is not in it, or is there twice
+    uint64_t cut = 0;  // made before the image: later changes may be missing from it
     uint64_t bytes = 0;
   };
 
   SlotStream(ServerState& state, SlotTarget& to, std::vector<uint16_t> slots);
-  ~SlotStream();  // nothing more is sent; the connection is cut unless all was
+  ~SlotStream();  // stops sending; cuts the connection unless all was sent
   SlotStream(const SlotStream&) = delete;
   SlotStream& operator=(const SlotStream&) = delete;
 
-  // Whose answer comes next. To be called when one has come: so much less is ahead of the slots' closing.
+  // The image whose reply has come; call it once per reply.
   Sent arrived();
-  // Begun and ended ones together: odd while an image is being sent.
+  // Sends begun plus sends ended: odd while an image is being sent.
   uint64_t sends() const { return sends_; }
-  // Why the thread ended before its time, as it was thrown there.
+  // Rethrows what ended the thread early.
   void rethrow();
 
  private:
@@ -42,16 +41,16 @@ class SlotStream {
   ServerState& state_;
   SlotTarget& to_;
   const std::vector<uint16_t> slots_;
-  const std::vector<uint64_t> gifts_;  // their names
+  const std::vector<uint64_t> transfer_ids_;  // by position in slots_
   std::atomic<uint64_t> sends_{0};
-  std::mutex mutex_;  // of what follows
+  std::mutex mutex_;  // guards the members below
   std::condition_variable room_;
   std::deque<Sent> under_way_;
   uint64_t bytes_under_way_ = 0;
-  const Window& window_;  // a part of it for each slot ahead
+  const Window& window_;  // one part per image in flight
   bool over_ = false, all_sent_ = false;
   std::exception_ptr failure_;
-  std::thread thread_;  // last: it uses all of the above
+  std::thread thread_;  // last member: it uses the others
 };
 
 }  // namespace springtide

@@ -13,15 +13,13 @@ constexpr uint64_t kReplyBytes = 1 << 16;
 
 // A connection that stays within this host, to the same life of the same server; invalid where it is on
 // another.
-Fd within_host(const ServerState& state, const HandoverOptions& to, const FrameHeader& who,
-               const Welcome& terms) {
+Fd within_host(const ServerState& state, const HandoverOptions& to, const FrameHeader& who, const Welcome& terms) {
   if (!state.options.shared_memory || terms.local_name[0] == '\0') return Fd();
   Fd local = connect_local(terms.local_name.data());
   if (!local) return Fd();
   set_timeouts(local.get(), to.timeout_s, to.timeout_s);
   try {
-    return introduce(local.get(), state.options.secret, who).instance == terms.instance ? std::move(local)
-                                                                                        : Fd();
+    return offer_handshake(local.get(), state.options.secret, who).instance == terms.instance ? std::move(local) : Fd();
   } catch (const PeerLost&) {  // the name is someone else's: the connection we have is good
     return Fd();
   }
@@ -41,11 +39,11 @@ SlotTarget::SlotTarget(const ServerState& state, const HandoverOptions& to) {
   FrameHeader who;
   who.rank = state.options.index;
   who.generation = state.generation;
-  const Welcome terms = introduce(link_.line(), state.options.secret, who);
+  const Welcome terms = offer_handshake(link_.line(), state.options.secret, who);
   if (terms.server_index != to.server) {
     throw PeerLost("says it is server " + std::to_string(terms.server_index));
   }
-  if (terms.slots != state.store.slots()) throw PeerLost("cuts its tables into another number of slots");
+  if (terms.slots != state.store.slots()) throw PeerLost("has another number of slots");
   generation_ = terms.generation;
   if (Fd local = within_host(state, to, who, terms)) {
     link_ = std::move(local);
@@ -75,12 +73,12 @@ const Window& SlotTarget::share(uint64_t bytes) {
 }
 
 // What lies in the window is not sent: the target reads it there, and it must stay until the answer.
-void SlotTarget::send(Kind kind, uint64_t slot, std::span<const uint8_t> body, uint64_t gift) {
+void SlotTarget::send(Kind kind, uint64_t slot, std::span<const uint8_t> body, uint64_t transfer) {
   FrameHeader header;
   header.kind = static_cast<uint8_t>(kind);
   header.request = ++sent_;
   header.step = slot;
-  header.clock = gift;
+  header.clock = transfer;
   header.generation = generation_;
   if (const auto offset = window_.offset_of(body.data(), body.size())) {
     header.flags |= kInWindow;
@@ -101,11 +99,10 @@ std::string SlotTarget::receive(FrameHeader& answer) {
 
 std::string SlotTarget::receive(FrameHeader& answer, std::vector<uint8_t>& body) {
   std::string why;
-  if (const Io io = receive_frame(link_.line(), answer, body, kReplyBytes, why);
-      io != Io::ok || !why.empty()) {
+  if (const Io io = receive_frame(link_.line(), answer, body, kReplyBytes, why); io != Io::ok || !why.empty()) {
     throw PeerLost(why.empty() ? describe(io, link_.line()) : why);
   }
-  if (answer.request != ++received_) throw PeerLost("answered what nobody asked");
+  if (answer.request != ++received_) throw PeerLost("sent a reply without a request");
   return answer.status == static_cast<uint16_t>(Status::ok) ? "" : text_of(body) + " ";
 }
 

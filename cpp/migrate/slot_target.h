@@ -1,6 +1,6 @@
-// A connection to the server that slots go to: by TCP, or through a Unix socket where both are on one host,
-// so that images do not pass through the network there. In: its address, this server's secret. Out: frames
-// there, answers back in the order of the questions. Used by handover.cpp and slot_stream.cpp.
+// A connection to the server that receives slots: TCP, or a Unix socket where both servers are on one host.
+// Replies come in the order of the requests. Used by handover.cpp, throttled_handover.cpp and
+// slot_stream.cpp.
 #pragma once
 
 #include <cstdint>
@@ -21,19 +21,18 @@ class SlotTarget {
  public:
   SlotTarget(const ServerState& state, const HandoverOptions& to);  // PeerLost
 
-  void send(Kind kind, uint64_t slot, std::span<const uint8_t> body, uint64_t gift = 0);  // PeerLost
-  // Empty when it is done; else what the target has against it. PeerLost when there is no telling.
+  void send(Kind kind, uint64_t slot, std::span<const uint8_t> body, uint64_t transfer = 0);  // PeerLost
+  // Returns why the target refused, or an empty string. PeerLost when no reply came. `body`: the reply's.
   std::string receive(FrameHeader& answer);
-  std::string receive(FrameHeader& answer,
-                      std::vector<uint8_t>& body);  // which is the answer's when it is done
+  std::string receive(FrameHeader& answer, std::vector<uint8_t>& body);
 
-  // Shared memory for images, so that they are not copied into the socket and out of it; invalid where the
-  // target is on another host, or there is none. Once, before anything is sent.
+  // Shared memory for images; invalid where the target is on another host. Call it once, before anything is
+  // sent.
   const Window& share(uint64_t bytes);
 
   int fd() const { return link_.get(); }
   bool local() const { return local_; }
-  void cut();  // whoever sends or receives here gets PeerLost; from any thread
+  void cut();  // makes send and receive throw PeerLost; any thread
 
  private:
   Link link_;

@@ -31,14 +31,13 @@ Io send_failure(Line line, const FrameHeader& request, Status status, const std:
   return send_frame(line, reply, bytes_of(why));
 }
 
-Io receive_frame(Line line, FrameHeader& header, std::vector<uint8_t>& body, uint64_t limit,
-                 std::string& why) {
+Io receive_frame(Line line, FrameHeader& header, std::vector<uint8_t>& body, uint64_t limit, std::string& why) {
   Io io = receive_all(line, &header, sizeof header);
   if (io != Io::ok) {
     why = describe(io, line);
     return io;
   }
-  why = fault_in(header, limit);
+  why = header_error(header, limit);
   if (!why.empty()) return Io::ok;
   body.resize(header.body_bytes);
   if (body.empty()) return Io::ok;

@@ -19,8 +19,7 @@ Io send_failure(Line line, const FrameHeader& request, Status status, const std:
 FrameHeader reply_to(const FrameHeader& request);
 
 // Header and body; `why` says what is wrong unless Io::ok comes back and it is empty.
-Io receive_frame(Line line, FrameHeader& header, std::vector<uint8_t>& body, uint64_t limit,
-                 std::string& why);
+Io receive_frame(Line line, FrameHeader& header, std::vector<uint8_t>& body, uint64_t limit, std::string& why);
 
 std::span<const uint8_t> bytes_of(const std::string& text);
 std::string text_of(std::span<const uint8_t> bytes);

@@ -27,8 +27,7 @@ Digest digest_at(std::span<const uint8_t> bytes) {
 }
 
 // The next frame of the handshake, of the kind and size it must have.
-std::vector<uint8_t> expect(Line line, Kind kind, size_t bytes, FrameHeader& header, std::string& why,
-                            Io& io) {
+std::vector<uint8_t> expect(Line line, Kind kind, size_t bytes, FrameHeader& header, std::string& why, Io& io) {
   std::vector<uint8_t> body;
   io = receive_frame(line, header, body, kHandshakeBytes, why);
   if (io != Io::ok || !why.empty()) return body;
@@ -45,8 +44,8 @@ std::vector<uint8_t> expect(Line line, Kind kind, size_t bytes, FrameHeader& hea
 void raise(const FrameHeader& header, const std::string& why) {
   if (why.empty()) return;
   const bool other_version = header.magic == kMagic && header.version != kVersion;
-  const bool final = header.status != static_cast<uint16_t>(Status::ok) &&
-                     header.status != static_cast<uint16_t>(Status::busy);
+  const bool final =
+      header.status != static_cast<uint16_t>(Status::ok) && header.status != static_cast<uint16_t>(Status::busy);
   if (other_version || final) throw HandshakeRefused(why);
   throw PeerLost(why);
 }
@@ -69,8 +68,8 @@ std::string random_bytes(size_t count) {
   return bytes;
 }
 
-std::string greet(Line line, const std::string& secret, const Welcome& welcome, FrameHeader& who,
-                  const std::function<std::string()>& busy) {
+std::string accept_handshake(Line line, const std::string& secret, const Welcome& welcome, FrameHeader& who,
+                             const std::function<std::string()>& busy) {
   std::string why;
   Io io = Io::ok;
   const std::vector<uint8_t> theirs = expect(line, Kind::hello, kNonce, who, why, io);
@@ -93,12 +92,11 @@ std::string greet(Line line, const std::string& secret, const Welcome& welcome, 
   if (why = busy(); !why.empty()) return refuse(line, answer, Status::busy, why);
   header.kind = static_cast<uint8_t>(Kind::welcome);
   const auto* terms = reinterpret_cast<const uint8_t*>(&welcome);
-  if (send_frame(line, header, {terms, sizeof welcome}) != Io::ok)
-    return "the connection broke during the handshake";
+  if (send_frame(line, header, {terms, sizeof welcome}) != Io::ok) return "the connection broke during the handshake";
   return {};
 }
 
-Welcome introduce(Line line, const std::string& secret, FrameHeader who) {
+Welcome offer_handshake(Line line, const std::string& secret, FrameHeader who) {
   const std::string ours = random_bytes(kNonce);
   who.kind = static_cast<uint8_t>(Kind::hello);
   if (const Io io = send_frame(line, who, bytes_of(ours)); io != Io::ok) throw PeerLost(describe(io, line));
@@ -106,8 +104,7 @@ Welcome introduce(Line line, const std::string& secret, FrameHeader who) {
   std::string why;
   FrameHeader header;
   Io io = Io::ok;
-  const std::vector<uint8_t> challenge =
-      expect(line, Kind::challenge, kNonce + sizeof(Digest), header, why, io);
+  const std::vector<uint8_t> challenge = expect(line, Kind::challenge, kNonce + sizeof(Digest), header, why, io);
   raise(header, why);
   const std::span<const uint8_t> theirs = std::span(challenge).first(kNonce);
   if (!same_digest(digest_at(std::span(challenge).subspan(kNonce)),

@@ -40,11 +40,11 @@ struct HandshakeRefused : PeerLost {
 
 // Server's side. Empty when the client knows the secret; `who` is its hello. Else why it was refused (and
 // told so). `busy` is asked once it has proved that: why there is no place for it; empty: there is.
-std::string greet(Line line, const std::string& secret, const Welcome& welcome, FrameHeader& who,
-                  const std::function<std::string()>& busy);
+std::string accept_handshake(Line line, const std::string& secret, const Welcome& welcome, FrameHeader& who,
+                             const std::function<std::string()>& busy);
 // Client's side. `who` carries rank, incarnation, generation, epoch. PeerLost or HandshakeRefused say what
 // went wrong.
-Welcome introduce(Line line, const std::string& secret, FrameHeader who);
+Welcome offer_handshake(Line line, const std::string& secret, FrameHeader who);
 
 std::string random_bytes(size_t count);
 

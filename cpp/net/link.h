@@ -1,5 +1,5 @@
-// A connection that somebody owns: its socket and, in a job with certificates, the TLS on it. Whoever reads
-// or writes takes its `Line` (socket.h), which is a plain socket's where there is no TLS.
+// Owns a socket and, in a job with certificates, its TLS session. Calls that move bytes take its `Line`
+// (socket.h).
 #pragma once
 
 #include <memory>

@@ -37,8 +37,7 @@ void look_up(const Libraries& from, Function*& into, const char* name, const cha
   if (found == nullptr) found = dlsym(from.crypto, name);
   if (found == nullptr && older != nullptr) found = dlsym(from.ssl, older);
   if (found == nullptr) {
-    throw BadInput(std::string("the OpenSSL of this machine has no ") + name +
-                   "; wanted version 1.1.1 or later");
+    throw BadInput(std::string("the OpenSSL of this machine has no ") + name + "; wanted version 1.1.1 or later");
   }
   into = reinterpret_cast<Function*>(found);
 }

@@ -1,7 +1,5 @@
-// The functions of OpenSSL that are used here, looked up while the program runs: nothing of it is needed to
-// build, and processes without TLS never load it. The library that Python's own ssl module has loaded is
-// taken where there is one. In: nothing. Out: a table of functions, or BadInput that says what to install.
-// Next: tls_context.h, tls_session.h.
+// OpenSSL functions, looked up at run time: the build needs no OpenSSL, and processes without TLS never load
+// it. Prefers the library that Python's ssl module has loaded. Next: tls_context.h, tls_session.h.
 #pragma once
 
 #include <cstddef>

@@ -1,7 +1,6 @@
-// Connections that have not proved the job's secret yet: a few at a time, each until one deadline, however
-// slowly its bytes come. In: sockets that accept() gave. Out: those that take too long, and the oldest when
-// there are too many, are shut down, which ends whatever waits for them. Members are not counted here, so
-// strangers never take their places. The same for Python: springtide/rpc/transport/pending.py.
+// Limits connections that have not completed the handshake: a maximum number and one deadline each. Overdue
+// ones, and the oldest when there are too many, are shut down. Authenticated connections are not counted
+// here. The same in Python: springtide/rpc/transport/handshake_limits.py.
 #pragma once
 
 #include <cstdint>

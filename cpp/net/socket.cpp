@@ -38,8 +38,7 @@ Addresses resolve(const std::string& host, uint16_t port, bool passive) {
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = passive ? AI_PASSIVE : 0;
   addrinfo* list = nullptr;
-  const int code =
-      getaddrinfo(host.empty() ? nullptr : host.c_str(), std::to_string(port).c_str(), &hints, &list);
+  const int code = getaddrinfo(host.empty() ? nullptr : host.c_str(), std::to_string(port).c_str(), &hints, &list);
   if (code != 0) throw BadInput("the host '" + host + "' cannot be looked up: " + gai_strerror(code));
   return Addresses(list);
 }
@@ -132,8 +131,7 @@ Fd listen_local(const std::string& name) {
   Fd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   socklen_t length = 0;
   const sockaddr_un address = local_address(name, length);
-  if (!fd || bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0 ||
-      listen(fd.get(), 512) != 0) {
+  if (!fd || bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0 || listen(fd.get(), 512) != 0) {
     return Fd();
   }
   return fd;

@@ -1,5 +1,5 @@
-// Sockets with deadlines. A peer that stops in the middle of something is told apart from one that closed.
-// In: addresses, buffers. Out: connected descriptors, bytes moved. Next: handshake.h.
+// Sockets with deadlines. Results tell a peer that stopped mid-message from one that closed. Next:
+// handshake.h.
 #pragma once
 
 #include <sys/uio.h>
@@ -73,7 +73,7 @@ Fd listen_local(const std::string& name);  // abstract: no file, gone with the p
 Fd connect_tcp(const std::string& host, uint16_t port, Clock::time_point deadline);
 Fd connect_local(const std::string& name);
 
-void tune_tcp(int fd);  // no delay, keepalive, lost peers noticed in seconds
+void tune_tcp(int fd);                                          // no delay, keepalive, lost peers noticed in seconds
 void set_timeouts(Line line, double receive_s, double send_s);  // 0: forever
 
 // The list of buffers is used up as bytes move.

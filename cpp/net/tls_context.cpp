@@ -19,8 +19,7 @@ constexpr int kVerifyPeer = 1, kFailWithout = 2;
 constexpr int kPem = 1;
 constexpr uint64_t kNoTicket = 1 << 14;
 constexpr int kAlternativeNames = 85, kUri = 6;
-constexpr const char* kSuite =
-    "TLS_AES_128_GCM_SHA256";  // the one that all must have, and that tls_records.h has
+constexpr const char* kSuite = "TLS_AES_128_GCM_SHA256";  // the one that all must have, and that tls_records.h has
 const std::string kScheme = "springtide:";
 
 using Stamp = std::array<int64_t, 12>;
@@ -36,8 +35,7 @@ Stamp stamp_of(const std::string& folder) {
   for (const char* name : {"/ca.crt", "/tls.crt", "/tls.key"}) {
     struct stat found{};
     if (stat((folder + name).c_str(), &found) != 0) {
-      throw BadInput("the certificates in " + folder + " cannot be used: " + (name + 1) + ": " +
-                     std::strerror(errno));
+      throw BadInput("the certificates in " + folder + " cannot be used: " + (name + 1) + ": " + std::strerror(errno));
     }
     stamp[at++] = static_cast<int64_t>(found.st_ino);
     stamp[at++] = found.st_mtim.tv_sec;
@@ -58,13 +56,12 @@ std::shared_ptr<TlsContext> read(const std::string& folder, std::string& why) {
   o.ERR_clear_error();
   auto made = std::make_shared<TlsContext>(o.SSL_CTX_new(o.TLS_method()));
   const std::string certificate = folder + "/tls.crt", key = folder + "/tls.key", ca = folder + "/ca.crt";
-  const bool fits = made->ctx != nullptr && o.SSL_CTX_ctrl(made->ctx, kSetMinimum, kTls13, nullptr) == 1 &&
-                    o.SSL_CTX_set_ciphersuites(made->ctx, kSuite) == 1 &&
-                    o.SSL_CTX_set_num_tickets(made->ctx, 0) == 1 &&
-                    o.SSL_CTX_use_certificate_chain_file(made->ctx, certificate.c_str()) == 1 &&
-                    o.SSL_CTX_use_PrivateKey_file(made->ctx, key.c_str(), kPem) == 1 &&
-                    o.SSL_CTX_check_private_key(made->ctx) == 1 &&
-                    o.SSL_CTX_load_verify_locations(made->ctx, ca.c_str(), nullptr) == 1;
+  const bool fits =
+      made->ctx != nullptr && o.SSL_CTX_ctrl(made->ctx, kSetMinimum, kTls13, nullptr) == 1 &&
+      o.SSL_CTX_set_ciphersuites(made->ctx, kSuite) == 1 && o.SSL_CTX_set_num_tickets(made->ctx, 0) == 1 &&
+      o.SSL_CTX_use_certificate_chain_file(made->ctx, certificate.c_str()) == 1 &&
+      o.SSL_CTX_use_PrivateKey_file(made->ctx, key.c_str(), kPem) == 1 && o.SSL_CTX_check_private_key(made->ctx) == 1 &&
+      o.SSL_CTX_load_verify_locations(made->ctx, ca.c_str(), nullptr) == 1;
   if (!fits) {
     why = tls_error();
     return nullptr;
@@ -101,8 +98,7 @@ std::shared_ptr<const TlsContext> tls_context(const std::string& folder) {
       return made;
     }
   }
-  throw BadInput("the certificates in " + folder +
-                 " cannot be used: " + (why.empty() ? "they keep changing" : why) +
+  throw BadInput("the certificates in " + folder + " cannot be used: " + (why.empty() ? "they keep changing" : why) +
                  "; wanted ca.crt, tls.crt and tls.key of this job");
 }
 

@@ -1,7 +1,6 @@
-// Certificates of this process as OpenSSL wants them: read from a folder (ca.crt, tls.crt, tls.key), again
-// when the files have changed. In: Settings.tls. Out: a context for new connections, and whom it speaks for:
-// the URI springtide:JOB/ROLE in tls.crt. springtide/rpc/transport/tls.py is the same in Python. Next:
-// tls_session.h.
+// Loads this process's certificates (ca.crt, tls.crt, tls.key) from a folder, again when the files change,
+// and reads the name springtide:JOB/ROLE in tls.crt. The same in Python: springtide/rpc/transport/tls.py.
+// Next: tls_session.h.
 #pragma once
 
 #include <memory>

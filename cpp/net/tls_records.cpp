@@ -56,8 +56,7 @@ RecordKey record_key(const Digest& secret) {
 
 Digest next_secret(const Digest& secret) { return expand(secret, "traffic upd", 32); }
 
-RecordCipher::RecordCipher(const Digest& secret, Way way)
-    : o_(openssl()), way_(way), ctx_(o_.EVP_CIPHER_CTX_new()) {
+RecordCipher::RecordCipher(const Digest& secret, Way way) : o_(openssl()), way_(way), ctx_(o_.EVP_CIPHER_CTX_new()) {
   if (ctx_ == nullptr) throw BadInput("OpenSSL has no memory for a connection");
   try {
     use(secret);
@@ -71,8 +70,8 @@ RecordCipher::~RecordCipher() { o_.EVP_CIPHER_CTX_free(ctx_); }
 
 void RecordCipher::use(const Digest& secret) {
   const RecordKey made = record_key(secret);
-  if (o_.EVP_CipherInit_ex(ctx_, o_.EVP_aes_128_gcm(), nullptr, made.key.data(), nullptr,
-                           static_cast<int>(way_)) != 1) {
+  if (o_.EVP_CipherInit_ex(ctx_, o_.EVP_aes_128_gcm(), nullptr, made.key.data(), nullptr, static_cast<int>(way_)) !=
+      1) {
     throw BadInput("the OpenSSL of this machine has no AES-128-GCM");
   }
   secret_ = secret;

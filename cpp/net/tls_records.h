@@ -1,7 +1,6 @@
-// Records of TLS 1.3 (RFC 8446, section 5) in one direction, sealed or opened straight between the caller's
-// memory and what goes over the socket. OpenSSL does the handshake and the cipher; its own records are copied
-// twice on either side, a ninth of what a pull by TLS cost. In: the secret that the handshake gave. Next:
-// tls_session.h.
+// TLS 1.3 records (RFC 8446, section 5) of one direction, encrypted and decrypted straight between the
+// caller's memory and the socket buffer. OpenSSL does the handshake and the cipher. SSL_read and SSL_write
+// copy each byte twice more per side: docs/design/tls.md has the measured cost. Next: tls_session.h.
 #pragma once
 
 #include <cstdint>

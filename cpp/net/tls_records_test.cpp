@@ -14,8 +14,7 @@ namespace {
 template <size_t N>
 std::array<uint8_t, N> hex(const std::string& text) {
   std::array<uint8_t, N> made{};
-  for (size_t i = 0; i < N; ++i)
-    made[i] = static_cast<uint8_t>(std::stoi(text.substr(2 * i, 2), nullptr, 16));
+  for (size_t i = 0; i < N; ++i) made[i] = static_cast<uint8_t>(std::stoi(text.substr(2 * i, 2), nullptr, 16));
   return made;
 }
 

@@ -11,7 +11,7 @@
 
 #include "net/frame_io.h"
 #include "net/handshake.h"
-#include "net/tls_words.h"
+#include "net/tls_errors.h"
 
 namespace springtide {
 namespace {
@@ -75,7 +75,7 @@ TlsSession::TlsSession(int fd, const TlsOptions& options)
   shake_hands(ssl.get(), options.within_s);
   check_peer(ssl.get(), options.role);
   if (!secrets.has_caller || !secrets.has_listener) {
-    throw BadInput("the OpenSSL of this machine does not tell the keys of a connection");
+    throw BadInput("the OpenSSL of this machine does not report the keys of a connection");
   }
   sealer_.emplace(calls ? secrets.caller : secrets.listener, RecordCipher::Way::seals);
   opener_.emplace(calls ? secrets.listener : secrets.caller, RecordCipher::Way::opens);
@@ -141,13 +141,13 @@ void TlsSession::shake_hands(Ssl* ssl, double within_s) {
         throw HandshakeRefused(std::string("its certificate is not good: ") +
                                o_.X509_verify_cert_error_string(verdict));
       }
-      throw HandshakeRefused(in_words(reason));
+      throw HandshakeRefused(explain_tls_error(reason));
     }
     if (io != Io::ok) throw PeerLost(describe(io));
     if (done == 1) break;
-    if (code != kWantRead) throw PeerLost("the connection was closed while TLS began");
+    if (code != kWantRead) throw PeerLost("the connection was closed during the TLS handshake");
     if (left <= 0 || wait_for(fd_, POLLIN, milliseconds(left)) == 0) {
-      throw PeerLost("the other side stopped while TLS began");
+      throw PeerLost("the other side stopped during the TLS handshake");
     }
   }
   send_ms_ = -1;
@@ -158,8 +158,7 @@ void TlsSession::check_peer(Ssl* ssl, const std::string& role) {
   const TlsName other = name_in(certificate);
   if (certificate != nullptr) o_.X509_free(certificate);
   if (other.job != context_->own.job) {
-    throw HandshakeRefused("its certificate is for the job '" + other.job + "', this is '" +
-                           context_->own.job + "'");
+    throw HandshakeRefused("its certificate is for the job '" + other.job + "', this is '" + context_->own.job + "'");
   }
   if (!role.empty() && other.role != role) {
     throw HandshakeRefused("its certificate is for a " + other.role + "; a " + role + " was called");
@@ -293,7 +292,7 @@ Io TlsSession::receive_some(uint8_t* out, size_t bytes, size_t& got) {
     if (at_ == filled_) at_ = filled_ = 0;
     const size_t here = filled_ - at_, record = record_begun();
     if (here != 0 && (ahead_[at_] != static_cast<uint8_t>(RecordKind::data) || record > kLongest)) {
-      return failed("TLS failed: what came is no record of this connection");
+      return failed("TLS failed: the received bytes are not a record of this connection");
     }
     const bool whole = here >= record;
     const Io io = whole ? open_record(record, out, bytes, got) : fetch();
@@ -310,7 +309,7 @@ Io TlsSession::open_record(size_t record, uint8_t* out, size_t bytes, size_t& go
   size_t length = 0;
   RecordKind kind{};
   if (!opener_->open(sealed, text, length, kind)) {
-    return failed("TLS failed: a record was changed on its way, or is none of this connection");
+    return failed("TLS failed: a record was altered, or is not of this connection");
   }
   if (kind != RecordKind::data) return take_word(kind, text, length);
   if (fits) {
@@ -331,7 +330,7 @@ Io TlsSession::take_word(RecordKind kind, const uint8_t* text, size_t bytes) {
       ended_ = true;
       return Io::closed;
     }
-    return failed(alert_in_words(text[1]), true);
+    return failed(explain_alert(text[1]), true);
   }
   if (kind == RecordKind::handshake && bytes == 5 && text[0] == kKeyUpdate && text[4] <= 1) {
     opener_->take_next_key();
@@ -339,7 +338,7 @@ Io TlsSession::take_word(RecordKind kind, const uint8_t* text, size_t bytes) {
     return Io::ok;
   }
   if (kind == RecordKind::handshake && bytes > 0 && text[0] == kNewTicket) return Io::ok;
-  return failed("TLS failed: a message that nobody asked for");
+  return failed("TLS failed: unexpected message");
 }
 
 Io TlsSession::receive(void* out, size_t bytes) {

@@ -1,11 +1,9 @@
-// TLS on one connected socket: the handshake, then bytes both ways, by the same calls as on a plain one
-// (socket.h). One thread may send while another receives. In: certificates (tls_context.h). Out: a peer of
-// this job, checked. OpenSSL shakes hands; records are ours (tls_records.h), so that bytes are encrypted from
-// where they lie and decrypted to where they go. Next: link.h, and handshake.h as ever: the job's secret is
-// proved within.
+// TLS on one connected socket: handshake, then send and receive like on a plain socket (socket.h). One thread
+// may send while another receives. OpenSSL does the handshake, tls_records.h the records. The job's secret is
+// proved inside (handshake.h).
 //
-// Checked: TLS 1.3, a certificate of the job's authority that is valid now, the job's name in it and, by a
-// caller, the role that was called. Host names are not: servers move.
+// Checked: TLS 1.3, a valid certificate of the job's authority, the job's name in it and, by a caller, the
+// role of the listener. Host names are not checked: servers move.
 #pragma once
 
 #include <sys/uio.h>
@@ -92,8 +90,7 @@ class TlsSession {
   std::optional<RecordCipher> opener_;
   std::unique_ptr<uint8_t[]> ahead_;  // off the socket, from `at_` to `filled_`
   size_t at_ = 0, filled_ = 0;
-  std::unique_ptr<uint8_t[]>
-      text_;  // of a record that was larger than what was asked for, what is left of it
+  std::unique_ptr<uint8_t[]> text_;  // of a record that was larger than what was asked for, what is left of it
   size_t text_at_ = 0, text_end_ = 0;
   bool ended_ = false;  // the peer has closed its side
 

@@ -53,8 +53,7 @@ struct Pair {
     Fd left(both[0]), right(both[1]);
     std::thread other(
         [&] { one = Link(std::move(left), {certificates()["server"], TlsSide::listener, "worker", 10}); });
-    two =
-        Link(std::move(right), {certificates()["worker"], TlsSide::caller, "server", 10, exact, rekey_bytes});
+    two = Link(std::move(right), {certificates()["worker"], TlsSide::caller, "server", 10, exact, rekey_bytes});
     other.join();
     for (Link* each : {&one, &two}) set_timeouts(each->line(), 10, 10);
   }
@@ -158,8 +157,8 @@ TEST(strangers_are_told_why_and_cost_nothing) {
   CHECK(has(said(Secure(1, "mixed")), "key values mismatch"));
   CHECK(has(said(Secure(1, "nowhere")), "No such file"));
   CHECK(has(said(Secure(1, "cousin")), "for the job 'mine', this is 'cousin'"));
-  CHECK(has(said(Secure(1, "")),
-            "this job has TLS, and it does not speak TLS 1.3: is SPRINGTIDE_TLS set on both sides"));
+  CHECK(
+      has(said(Secure(1, "")), "this job has TLS, and it does not speak TLS 1.3: is SPRINGTIDE_TLS set on both sides"));
   CHECK(said(Secure(1)) == "");
   Cluster plain(1);
   plain.tls = certificates()["worker"];
@@ -216,8 +215,7 @@ TEST(both_ways_at_once_and_by_bits_all_bytes_arrive_in_order) {
   std::mt19937_64 random(4);
   std::vector<uint8_t> there = noise(random, 3 << 20), back = noise(random, 2 << 20);
   std::vector<uint8_t> got_there(there.size()), got_back(back.size());
-  std::thread receiving(
-      [&] { CHECK(receive_all(pair.one.line(), got_there.data(), got_there.size()) == Io::ok); });
+  std::thread receiving([&] { CHECK(receive_all(pair.one.line(), got_there.data(), got_there.size()) == Io::ok); });
   std::thread answering([&] {
     std::vector<iovec> out = {{back.data(), back.size()}};
     CHECK(send_all(pair.one.line(), out) == Io::ok && out.empty());

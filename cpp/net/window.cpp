@@ -38,12 +38,10 @@ Window Window::adopt(Fd fd, uint64_t limit) {
   }
   const auto bytes = static_cast<uint64_t>(about.st_size);
   if (bytes == 0 || bytes > limit) {
-    throw BadInput("a shared window of " + std::to_string(bytes) + " bytes; at most " +
-                   std::to_string(limit));
+    throw BadInput("a shared window of " + std::to_string(bytes) + " bytes; at most " + std::to_string(limit));
   }
   Window window = map(std::move(fd), bytes);
-  if (!window.valid())
-    throw BadInput("a shared window of " + std::to_string(bytes) + " bytes cannot be mapped");
+  if (!window.valid()) throw BadInput("a shared window of " + std::to_string(bytes) + " bytes cannot be mapped");
   return window;
 }
 
@@ -68,8 +66,7 @@ uint8_t* Window::at(uint64_t offset, uint64_t bytes, uint64_t align) const {
 
 std::optional<uint64_t> Window::offset_of(const void* memory, uint64_t bytes) const {
   const auto address = reinterpret_cast<uintptr_t>(memory), base = reinterpret_cast<uintptr_t>(base_);
-  if (base_ == nullptr || address < base || address - base > size_ || bytes > size_ - (address - base))
-    return {};
+  if (base_ == nullptr || address < base || address - base > size_ || bytes > size_ - (address - base)) return {};
   return address - base;
 }
 

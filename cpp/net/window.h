@@ -1,6 +1,6 @@
-// Shared memory between a client and a server on one host: a sealed memfd that the client makes and the
-// server maps. Frames' bodies lie in it; the socket carries only their headers. Offsets from a peer are
-// checked here, always.
+// Shared memory between a client and a server on one host: a sealed memfd that the client creates and the
+// server maps. It holds frame bodies; the socket carries the headers. Every offset from a peer is checked
+// here.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,5 @@
-// Which worker caches which row, for all workers at once, and what each would evict next: the snapshot that
-// every rank keeps of every cache, so that nobody has to ask. A row has one owner at most (see cache_plan.h),
-// so it also has one place in one order, and both lie in one record. In: schedule.h looks batches up and
-// moves rows. Out: owners, victims, counts.
+// Directory of all worker caches: which worker caches which row, and its eviction order. Every rank keeps an
+// identical copy, so no messages are needed. A row has at most one owner (cache_plan.h). Used by schedule.h.
 #pragma once
 
 #include <cstdint>
@@ -38,8 +36,7 @@ class Directory {
     for (size_t at = home(tag_of(hash));; at = (at + 1) & mask_) {
       const Cell cell = cells_[at];
       if (cell.row == kNoRow) return kNoRow;
-      if (cell.tag == tag_of(hash) && rows_[cell.row].key == key && rows_[cell.row].table == table)
-        return cell.row;
+      if (cell.tag == tag_of(hash) && rows_[cell.row].key == key && rows_[cell.row].table == table) return cell.row;
     }
   }
   // The two steps of a lookup that may miss every cache of the processor, ahead of it.

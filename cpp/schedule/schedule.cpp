@@ -50,7 +50,7 @@ AllocationPolicy policy_called(const std::string& name) {
 Scheduler::Scheduler(const SchedulerOptions& options)
     : options_(checked(options)),
       policy_(policy_called(options.policy)),
-      crew_(options.threads),
+      pool_(options.threads),
       directory_(options.workers, options.capacity_rows, options.order),
       profile_(options.workers),
       last_holds_(options.workers),
@@ -60,11 +60,10 @@ Scheduler::Scheduler(const SchedulerOptions& options)
       room_(options.workers),
       plans_(options.workers) {}
 
-Scheduled Scheduler::schedule(std::span<const BatchFeature> features, uint32_t samples,
-                              const ScheduleWish& wish) {
+Scheduled Scheduler::schedule(std::span<const BatchFeature> features, uint32_t samples, const ScheduleWish& wish) {
   Scheduled done;
   Laps laps;
-  batch_.read(features, samples, crew_);
+  batch_.read(features, samples, pool_);
   done.seconds[size_t(Stage::read)] = laps.lap();
   ++step_;
   if (options_.profile_every != 0 && step_ % options_.profile_every == 1 % options_.profile_every)
@@ -105,7 +104,7 @@ void Scheduler::look_up() {
   owner_.resize(units);
   dirty_.resize(units);
   const uint32_t shares = options_.threads;
-  crew_.run(shares, [&](uint32_t share) { look_up(units * share / shares, units * (share + 1) / shares); });
+  pool_.run(shares, [&](uint32_t share) { look_up(units * share / shares, units * (share + 1) / shares); });
 }
 
 void Scheduler::look_up(size_t first, size_t end) {
@@ -120,7 +119,7 @@ void Scheduler::look_up(size_t first, size_t end) {
     const RowAt at = directory_.find(tables[now], keys[now], hashes[now]);
     at_[now] = at;
     if (at == kNoRow) {
-      owner_[now] = kNobody;
+      owner_[now] = kNoOwner;
       dirty_[now] = 0;
       continue;
     }
@@ -130,9 +129,9 @@ void Scheduler::look_up(size_t first, size_t end) {
 }
 
 // From the state of now and nothing of it changed, but for scratch memory.
-Considered Scheduler::consider(std::span<const BatchFeature> features, uint32_t samples,
-                               const std::string& policy, const ScheduleWish& wish) {
-  batch_.read(features, samples, crew_);
+Considered Scheduler::consider(std::span<const BatchFeature> features, uint32_t samples, const std::string& policy,
+                               const ScheduleWish& wish) {
+  batch_.read(features, samples, pool_);
   look_up();
   Considered found;
   found.rank_of_sample.resize(samples);
@@ -148,9 +147,7 @@ AllocationTask Scheduler::allocate(const AllocationPolicy& policy, uint64_t step
   const std::vector<TableId> scored = wish.best_tables < named.size()
                                           ? profile_.best(named, wish.best_tables, directory_)
                                           : std::vector<TableId>(named.begin(), named.end());
-  const auto counts = [&](TableId table) {
-    return std::find(scored.begin(), scored.end(), table) != scored.end();
-  };
+  const auto counts = [&](TableId table) { return std::find(scored.begin(), scored.end(), table) != scored.end(); };
   positions_.clear();
   scored_.clear();
   if (batch_.uniform()) {
@@ -184,7 +181,7 @@ AllocationTask Scheduler::allocate(const AllocationPolicy& policy, uint64_t step
       .step = step,
       .effort = wish.effort,
       .threads = options_.threads,
-      .crew = &crew_,
+      .crew = &pool_,
   };
   policy(task, rank_of_sample);
   return task;

@@ -1,7 +1,6 @@
-// The scheduler: where the samples of the next batch are trained, and what every worker's cache sends and
-// asks for. Every rank runs one on the same batches and comes to the same answer, so nobody orchestrates and
-// nothing is sent. In: the ids of a whole batch (schedule_batch.h). Out: a rank for every sample
-// (allocate.h), a plan for every rank (cache_plan.h). Inside: the directory of all caches (directory.h).
+// The scheduler: assigns the samples of the next batch to workers and plans what every worker's cache sends
+// and pulls. Every rank runs it on the same batches and gets the same result. In: ids of a whole batch
+// (schedule_batch.h). Out: a rank per sample (allocate.h), a plan per rank (cache_plan.h).
 #pragma once
 
 #include <array>
@@ -29,8 +28,7 @@ struct SchedulerOptions {
   uint64_t seed = 0;
   P2P p2p = P2P::off;
   uint32_t p2p_trainers = 4;  // the most workers that exchange gradients of a row; with more the server sums
-  bool on_demand =
-      true;  // false: every trained row is written back with its step, as without a known next batch
+  bool on_demand = true;      // false: every trained row is written back with its step, as without a known next batch
   uint32_t threads = 1;
   uint32_t profile_every = 8;  // batches from one look at the tables' keys to the next; 0: never
 };
@@ -110,24 +108,23 @@ class Scheduler {
   void update_directory();
   void evict(uint32_t worker, uint64_t room_for);
 
-  static constexpr size_t kAhead = 16;              // keys between asking for memory and using it
-  static constexpr uint16_t kShared = kNobody - 1;  // several workers train the key
+  static constexpr size_t kAhead = 16;               // keys between asking for memory and using it
+  static constexpr uint16_t kShared = kNoOwner - 1;  // several workers train the key
 
   const SchedulerOptions options_;
   const AllocationPolicy policy_;
-  WorkCrew crew_;
+  ThreadPool pool_;
   Directory directory_;
   ScheduleBatch batch_;
   TableProfile profile_;
   uint64_t step_ = 0, flushed_ = 0;
-  std::vector<PlanKeys>
-      last_holds_;  // by worker, without on-demand plans: what the next transition writes back
+  std::vector<PlanKeys> last_holds_;  // by worker, without on-demand plans: what the next transition writes back
   // Of the batch at hand, by unit.
   std::vector<RowAt> at_;
   std::vector<uint16_t> owner_;
   std::vector<uint8_t> dirty_;
   std::vector<uint16_t> trainer_;   // the only one, or that there are several
-  std::vector<uint16_t> keeper_;    // the trainer that caches the row after the step, or kNobody
+  std::vector<uint16_t> keeper_;    // the trainer that caches the row after the step, or kNoOwner
   std::vector<Trainers> trainers_;  // with P2P::gradients
   std::vector<uint8_t> scored_;
   std::vector<uint32_t> positions_, quota_;

@@ -7,14 +7,14 @@
 
 namespace springtide {
 
-void ScheduleBatch::read(std::span<const BatchFeature> features, uint32_t samples, WorkCrew& crew) {
+void ScheduleBatch::read(std::span<const BatchFeature> features, uint32_t samples, ThreadPool& crew) {
   samples_ = samples;
   check(features);
   group(features);
   crew.run(static_cast<uint32_t>(used_), [&](uint32_t t) { find_units(by_table_[t], features); });
   join();
-  uniform_ = used_ == features.size() && std::all_of(features.begin(), features.end(),
-                                                     [](const BatchFeature& f) { return f.offsets.empty(); });
+  uniform_ = used_ == features.size() &&
+             std::all_of(features.begin(), features.end(), [](const BatchFeature& f) { return f.offsets.empty(); });
   uniform_ ? lay_out_uniform(features) : lay_out_bags(features);
 }
 
@@ -31,9 +31,8 @@ void ScheduleBatch::check(std::span<const BatchFeature> features) const {
     }
     if (offsets.size() != size_t{samples_} + 1 || offsets.front() != 0 ||
         offsets.back() != static_cast<int64_t>(ids.size()) || !std::is_sorted(offsets.begin(), offsets.end()))
-      throw BadInput(which + ": offsets must rise from 0 to the number of ids (" +
-                     std::to_string(ids.size()) + ") with one more than there are samples (" +
-                     std::to_string(samples_) + ")");
+      throw BadInput(which + ": offsets must rise from 0 to the number of ids (" + std::to_string(ids.size()) +
+                     ") with one more than there are samples (" + std::to_string(samples_) + ")");
   }
 }
 

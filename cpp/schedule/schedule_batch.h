@@ -1,13 +1,12 @@
-// A batch as the scheduler sees it: its distinct keys once, and every sample as a list of them.
-// In: ids per feature, as the model looks them up. Out: units for allocate.h. Next: schedule.h.
+// A batch for the scheduler: its distinct keys, and every sample as a list of them. Next: schedule.h.
 #pragma once
 
 #include <cstdint>
 #include <span>
 #include <vector>
 
+#include "base/thread_pool.h"
 #include "base/types.h"
-#include "base/work_crew.h"
 #include "step/dedup.h"
 
 namespace springtide {
@@ -22,7 +21,7 @@ struct BatchFeature {
 class ScheduleBatch {
  public:
   // Takes a batch in the place of the one before; memory is used again. BadInput when a feature does not fit.
-  void read(std::span<const BatchFeature> features, uint32_t samples, WorkCrew& crew);
+  void read(std::span<const BatchFeature> features, uint32_t samples, ThreadPool& crew);
 
   uint32_t samples() const { return samples_; }
   size_t size() const { return keys_.size(); }  // distinct keys

@@ -1,5 +1,5 @@
-// Who trains each key of the batch once samples are allocated, and who keeps its row: the only trainer, or
-// with P2P::gradients one of a few. Next: schedule_plan.cpp writes it down.
+// The trainers of each key after allocation, and which of them keeps its row: the only one, or with
+// P2P::gradients one of a few. Next: schedule_plan.cpp.
 #include <algorithm>
 #include <bit>
 
@@ -13,11 +13,10 @@ void Scheduler::find_trainers(std::span<const int32_t> rank_of_sample) {
   for (int32_t rank : rank_of_sample) ++begin[static_cast<size_t>(rank) + 1];
   for (uint32_t w = 0; w < options_.workers; ++w) begin[w + 1] += begin[w];
   std::vector<uint32_t> next(begin.begin(), begin.end() - 1);
-  for (uint32_t i = 0; i < rank_of_sample.size(); ++i)
-    samples[next[static_cast<size_t>(rank_of_sample[i])]++] = i;
+  for (uint32_t i = 0; i < rank_of_sample.size(); ++i) samples[next[static_cast<size_t>(rank_of_sample[i])]++] = i;
 
-  trainer_.assign(batch_.size(), kNobody);
-  std::vector<uint16_t> last(batch_.size(), kNobody);
+  trainer_.assign(batch_.size(), kNoOwner);
+  std::vector<uint16_t> last(batch_.size(), kNoOwner);
   const auto units = batch_.units();
   const auto sample_begin = batch_.sample_begin();
   for (uint32_t w = 0; w < options_.workers; ++w) {
@@ -27,7 +26,7 @@ void Scheduler::find_trainers(std::span<const int32_t> rank_of_sample) {
         const uint32_t unit = units[k];
         if (last[unit] == w) continue;
         last[unit] = static_cast<uint16_t>(w);
-        trainer_[unit] = trainer_[unit] == kNobody ? static_cast<uint16_t>(w) : kShared;
+        trainer_[unit] = trainer_[unit] == kNoOwner ? static_cast<uint16_t>(w) : kShared;
         trains_[w].push_back(unit);
       }
     }
@@ -37,7 +36,7 @@ void Scheduler::find_trainers(std::span<const int32_t> rank_of_sample) {
 // Rows that are where they are trained stay there; then those that one worker trains alone enter its cache
 // while there is room; then those that a few train find a home.
 void Scheduler::choose_keepers() {
-  keeper_.assign(batch_.size(), kNobody);
+  keeper_.assign(batch_.size(), kNoOwner);
   for (uint32_t w = 0; w < options_.workers; ++w) {
     hits_[w].clear();
     enters_[w].clear();
@@ -82,12 +81,12 @@ void Scheduler::choose_homes() {
     for (uint32_t unit : hits_[w]) homes[w] += trainer_[unit] == kShared;
   }
   for (uint32_t unit = 0; unit < batch_.size(); ++unit) {
-    if (keeper_[unit] != kNobody || !exchanged(unit)) continue;
-    uint32_t home = kNobody;
+    if (keeper_[unit] != kNoOwner || !exchanged(unit)) continue;
+    uint32_t home = kNoOwner;
     each_trainer(unit, [&](uint32_t w) {
-      if (enters_[w].size() < room_[w] && (home == kNobody || homes[w] < homes[home])) home = w;
+      if (enters_[w].size() < room_[w] && (home == kNoOwner || homes[w] < homes[home])) home = w;
     });
-    if (home == kNobody) continue;
+    if (home == kNoOwner) continue;
     keeper_[unit] = static_cast<uint16_t>(home);
     enters_[home].push_back(unit);
     ++homes[home];

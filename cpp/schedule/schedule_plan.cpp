@@ -1,6 +1,6 @@
-// The plan of a step and the directory after it. Algorithm 2 of Herald: a row goes to the servers when
-// another worker than its owner trains it next, and not before; here also when it is evicted, and from worker
-// to worker where that is one transmission instead of two.
+// The plan of a step, and the directory after it (Algorithm 2 of Herald): a dirty row is written back only
+// when another worker trains it next. Here also on eviction, and from worker to worker where that saves a
+// transmission.
 #include <algorithm>
 
 #include "schedule/schedule.h"
@@ -10,8 +10,8 @@ namespace springtide {
 namespace {
 
 PlanKeys& between(std::vector<PeerRows>& all, uint32_t peer) {
-  auto at = std::lower_bound(all.begin(), all.end(), peer,
-                             [](const PeerRows& one, uint32_t p) { return one.peer < p; });
+  auto at =
+      std::lower_bound(all.begin(), all.end(), peer, [](const PeerRows& one, uint32_t p) { return one.peer < p; });
   if (at == all.end() || at->peer != peer) at = all.insert(at, PeerRows{peer, {}});
   return at->rows;
 }
@@ -44,7 +44,7 @@ void Scheduler::make_plans() {
     flushed_ = step_ - 1;
     std::fill(dirty_.begin(), dirty_.end(), 0);
   }
-  crew_.run(options_.workers, [&](uint32_t w) { plan_trained(w); });
+  pool_.run(options_.workers, [&](uint32_t w) { plan_trained(w); });
   plan_owned();
 }
 
@@ -63,7 +63,7 @@ void Scheduler::plan_trained(uint32_t worker) {
       }
     } else if (owner == worker) {
       plan.pass_hit.add(tables[unit], keys[unit]);
-    } else if (keeper == kNobody || (owner != keeper && !dirty_[unit])) {
+    } else if (keeper == kNoOwner || (owner != keeper && !dirty_[unit])) {
       plan.pass_pull.add(tables[unit], keys[unit]);
     }
   }
@@ -80,12 +80,12 @@ void Scheduler::plan_owned() {
   const auto tables = batch_.tables();
   for (uint32_t unit = 0; unit < batch_.size(); ++unit) {
     const uint16_t owner = owner_[unit], keeper = keeper_[unit];
-    if (trainer_[unit] == kShared && keeper != kNobody) plan_exchange(unit);
-    if (owner == kNobody || owner == keeper) continue;
+    if (trainer_[unit] == kShared && keeper != kNoOwner) plan_exchange(unit);
+    if (owner == kNoOwner || owner == keeper) continue;
     CachePlan& plan = *plans_[owner];
     plan.drop.add(tables[unit], keys[unit]);
     if (!dirty_[unit]) continue;
-    if (options_.p2p != P2P::off && keeper != kNobody) {
+    if (options_.p2p != P2P::off && keeper != kNoOwner) {
       between(plan.sends, keeper).add(tables[unit], keys[unit]);
       between(plans_[keeper]->receives, owner).add(tables[unit], keys[unit]);
     } else {
@@ -123,7 +123,7 @@ void Scheduler::update_directory() {
     const size_t unit = ahead - 2 * kAhead;
     if (at_[unit] == kNoRow) continue;
     directory_.unlink(at_[unit]);
-    if (keeper_[unit] == kNobody) directory_.forget(at_[unit]);
+    if (keeper_[unit] == kNoOwner) directory_.forget(at_[unit]);
   }
   const auto keys = batch_.keys();
   const auto tables = batch_.tables();
@@ -132,7 +132,7 @@ void Scheduler::update_directory() {
     evict(w, hits_[w].size() + enters_[w].size());
     for (uint32_t unit : hits_[w]) directory_.link(at_[unit], w, step_);
     for (uint32_t unit : enters_[w]) {
-      if (owner_[unit] == kNobody) at_[unit] = directory_.add(tables[unit], keys[unit], hashes[unit], w);
+      if (owner_[unit] == kNoOwner) at_[unit] = directory_.add(tables[unit], keys[unit], hashes[unit], w);
       directory_.link(at_[unit], w, step_);
     }
   }

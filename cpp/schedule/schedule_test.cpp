@@ -40,9 +40,7 @@ struct Batch {
       rows[i].emplace(TableId{1}, ids[1].back());
     }
   }
-  std::vector<BatchFeature> features() const {
-    return {{0, ids[0], {}}, {1, ids[1], {}}, {2, ids[2], offsets}};
-  }
+  std::vector<BatchFeature> features() const { return {{0, ids[0], {}}, {1, ids[1], {}}, {2, ids[2], offsets}}; }
 };
 
 std::vector<Row> rows_of(const PlanKeys& keys) {
@@ -97,8 +95,8 @@ struct World {
     for (const Versions& cache : caches) CHECK(cache.size() <= capacity);
   }
 
-  void read(const CachePlan& plan, const Batch& batch, const Scheduled& made, const auto& images,
-            const auto& values, Roles& roles) {
+  void read(const CachePlan& plan, const Batch& batch, const Scheduled& made, const auto& images, const auto& values,
+            Roles& roles) {
     Versions& cache = caches[plan.rank];
     std::vector<Row> named;
     const auto see = [&](const Row& row, uint64_t version, bool keeps) {
@@ -189,8 +187,7 @@ TEST(plans_of_random_streams_are_the_same_on_every_rank_and_nobody_reads_an_old_
           const Scheduled made = one.schedule(batch.features(), batch.samples);
           const Scheduled again = other.schedule(batch.features(), batch.samples);
           CHECK(made.rank_of_sample == again.rank_of_sample);
-          for (uint32_t rank = 0; rank < options.workers; ++rank)
-            CHECK(same(*made.plans[rank], *again.plans[rank]));
+          for (uint32_t rank = 0; rank < options.workers; ++rank) CHECK(same(*made.plans[rank], *again.plans[rank]));
           world.carry_out(made, batch, capacity);
           if (step % 5 == 4) {
             world.flush();

@@ -1,10 +1,7 @@
-// How infrequent the keys of each table are, from the stream itself: Herald's degree of infrequency (DoI).
-// A key is frequent when it comes at least as often as one worker trains samples, that is, in one of
-// `workers` samples or more; such a key is trained by several workers at once nearly always and cannot be
-// kept in one place. On a stream without end this is counted over a window that forgets slowly. At most
-// `workers` keys of a table with one id a sample can be frequent, so only those that come near are
-// remembered. In: batches, as schedule.h reads them. Out: a degree for every table, and the tables worth
-// scoring.
+// Degree of infrequency (DoI, Herald) per table, estimated from the stream. A key is frequent when at least
+// one in `workers` samples has it: several workers train it in nearly every step, so no single cache can keep
+// it. Counts decay slowly. A table with one id per sample has at most `workers` frequent keys, so only
+// candidates are stored. In: batches of schedule.h. Out: a degree per table, and the tables worth scoring.
 #pragma once
 
 #include <cstdint>

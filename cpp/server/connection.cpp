@@ -42,8 +42,7 @@ void Connection::serve_member() {
   try {
     while (next(handler)) {
     }
-  } catch (
-      const std::bad_alloc&) {  // a frame larger than the memory there is: this client loses its connection
+  } catch (const std::bad_alloc&) {  // a frame larger than the memory there is: this client loses its connection
     ++state_.count.bad_frames;
   }
 }
@@ -62,7 +61,7 @@ bool Connection::greeted(const Welcome& terms) {
   }
   set_timeouts(link_.line(), patience_s, patience_s);
   FrameHeader who;
-  return greet(link_.line(), state_.options.secret, terms, who, [this] { return take_place(); }).empty();
+  return accept_handshake(link_.line(), state_.options.secret, terms, who, [this] { return take_place(); }).empty();
 }
 
 bool Connection::next(RequestHandler& handler) {
@@ -70,7 +69,7 @@ bool Connection::next(RequestHandler& handler) {
   const Io io = receive_all(link_.line(), &header, sizeof header);
   if (io == Io::idle) return !state_.stopping;  // silence between frames is fine
   if (io != Io::ok) return lost(io);
-  if (const std::string why = fault_in(header, state_.options.max_frame_bytes); !why.empty()) {
+  if (const std::string why = header_error(header, state_.options.max_frame_bytes); !why.empty()) {
     return misbehaved(header, why);
   }
   if (header.kind == static_cast<uint8_t>(Kind::window)) return receive_window(header, handler);
@@ -84,15 +83,13 @@ bool Connection::next(RequestHandler& handler) {
   return true;
 }
 
-bool Connection::receive_body(const FrameHeader& header, RequestHandler& handler,
-                              std::span<const uint8_t>& body) {
+bool Connection::receive_body(const FrameHeader& header, RequestHandler& handler, std::span<const uint8_t>& body) {
   if ((header.flags & kInWindow) != 0) {
     // Copied before it is checked: the peer could change what lies in the window between check and use.
     const uint8_t* from =
         handler.window().valid() ? handler.window().at(header.window_offset, header.body_bytes, 8) : nullptr;
     if (from == nullptr) return misbehaved(header, "a body lies outside the shared window");
-    if (header.kind ==
-        static_cast<uint8_t>(Kind::take)) {  // of a server of this job, and checked as it is read
+    if (header.kind == static_cast<uint8_t>(Kind::take)) {  // of a server of this job, and checked as it is read
       body = {from, header.body_bytes};
       return true;
     }

@@ -1,5 +1,4 @@
-// One client's connection on a server: handshake, then frames one after the other until it ends.
-// In: a socket that accept() gave. Out: requests to request_handler.h; every way to end is counted.
+// One client connection of a server: handshake, then frames in order until it ends. Next: request_handler.h.
 #pragma once
 
 #include <atomic>
@@ -46,8 +45,7 @@ class Connection {
   bool local_;
   const uint64_t ticket_;  // until it has proved itself
   bool has_place_ = false;
-  std::unique_ptr<uint8_t[]>
-      buffer_;  // of the frame being read; not cleared, so that a large claim costs nothing
+  std::unique_ptr<uint8_t[]> buffer_;  // of the frame being read; not cleared, so that a large claim costs nothing
   uint64_t capacity_ = 0;
 };
 

@@ -54,11 +54,11 @@ struct Target {
   // Past the handshake, by TCP or (with a window of ours) by the local socket.
   Fd connect_as_member(const Window* window) const {
     Fd fd = connect();
-    const Welcome welcome = introduce(fd.get(), kSecret, {});
+    const Welcome welcome = offer_handshake(fd.get(), kSecret, {});
     if (window == nullptr) return fd;
     Fd local = connect_local(welcome.local_name.data());
     set_timeouts(local.get(), 20, 20);
-    introduce(local.get(), kSecret, {});
+    offer_handshake(local.get(), kSecret, {});
     FrameHeader frame;
     frame.kind = static_cast<uint8_t>(Kind::window);
     const uint64_t bytes = window->size();
@@ -117,8 +117,7 @@ Bytes valid_frame(std::mt19937_64& random, const Window* window) {
     const HyperRecord hyper{.table = 0, .lr = 0.1f};
     const FloatSpan span{4096, floats};
     const bool in_window = window != nullptr && random() % 2 == 0;
-    frame.body =
-        encode_prefix(frame.header, {}, std::span(&hyper, 1), std::span(&span, in_window ? 1 : 0), {});
+    frame.body = encode_prefix(frame.header, {}, std::span(&hyper, 1), std::span(&span, in_window ? 1 : 0), {});
     const BodyLayout at = layout_of(frame.header);
     frame.body.resize(at.floats + (in_window || kind == Kind::pull ? 0 : floats));
     if (random() % 4 == 0) {  // rows of plain sgd are as long as their images
@@ -379,7 +378,7 @@ TEST(more_connections_than_allowed_are_turned_away_with_a_reason) {
   Fd second = target.connect_as_member(nullptr);
   Fd third = target.connect();
   try {
-    introduce(third.get(), kSecret, {});
+    offer_handshake(third.get(), kSecret, {});
     CHECK(false);
   } catch (const PeerLost& e) {
     CHECK(std::string(e.what()).find("2 connections already") != std::string::npos);

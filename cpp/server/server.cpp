@@ -74,13 +74,10 @@ int until(Clock::time_point due) {  // milliseconds, for poll()
 
 void Server::Impl::accept_loop() {
   while (!state.stopping) {
-    std::array<pollfd, 3> wait = {
-        {{wake.get(), POLLIN, 0}, {tcp.get(), POLLIN, 0}, {local.get(), POLLIN, 0}}};
-    if (poll(wait.data(), local ? 3 : 2, until(state.handshakes.shut_overdue())) < 0 && errno != EINTR)
-      return;
+    std::array<pollfd, 3> wait = {{{wake.get(), POLLIN, 0}, {tcp.get(), POLLIN, 0}, {local.get(), POLLIN, 0}}};
+    if (poll(wait.data(), local ? 3 : 2, until(state.handshakes.shut_overdue())) < 0 && errno != EINTR) return;
     uint64_t signals = 0;
-    while ((wait[0].revents & POLLIN) != 0 && read(wake.get(), &signals, sizeof signals) < 0 &&
-           errno == EINTR) {
+    while ((wait[0].revents & POLLIN) != 0 && read(wake.get(), &signals, sizeof signals) < 0 && errno == EINTR) {
     }
     if ((wait[1].revents & POLLIN) != 0) admit(tcp.get(), false);
     if (local && (wait[2].revents & POLLIN) != 0) admit(local.get(), true);
@@ -111,8 +108,7 @@ void Server::Impl::launch(Fd fd, bool is_local) {
       ended.notify_all();
       signal();
     });
-  } catch (
-      const std::system_error&) {  // no thread to be had: this client is turned away, the others are served
+  } catch (const std::system_error&) {  // no thread to be had: this client is turned away, the others are served
     ++state.count.refused;
     connections.pop_back();
   }
@@ -138,9 +134,8 @@ void Server::Impl::reap() {
 }
 
 Server::Server(Store& store, const ServerOptions& options) : impl_(std::make_unique<Impl>(store, options)) {
-  if (options.secret.empty())
-    throw BadInput("a server needs the job's secret: bytes that only its members know");
-  if (options.workers == 0) throw BadInput("a server of a job with 0 workers");
+  if (options.secret.empty()) throw BadInput("a server needs the job's secret: bytes that only its members know");
+  if (options.workers == 0) throw BadInput("workers is 0; a server needs at least 1");
 }
 
 Server::~Server() { stop(0); }
@@ -148,7 +143,7 @@ Server::~Server() { stop(0); }
 void Server::start() {
   if (!impl_->state.options.tls.empty()) tls_context(impl_->state.options.tls);  // what is wrong is said now
   Impl& s = *impl_;
-  if (s.tcp || s.stopped) throw BadInput("a server starts once");
+  if (s.tcp || s.stopped) throw BadInput("this server was started before; make a new one");
   s.tcp = listen_tcp(s.state.options.host, s.state.options.port, s.port);
   const std::string token = random_bytes(16);
   std::memcpy(&s.instance, token.data(), sizeof s.instance);
@@ -171,7 +166,7 @@ void Server::set_placement(uint32_t epoch, const std::vector<uint16_t>& owners) 
     throw BadInput("a placement of " + std::to_string(owners.size()) + " slots for tables of " +
                    std::to_string(state.store.slots()));
   }
-  auto owned = std::make_shared<Owned>();
+  auto owned = std::make_shared<SlotOwnership>();
   owned->epoch = epoch;
   owned->slots = state.store.slots();
   owned->owner = owners;
@@ -179,10 +174,9 @@ void Server::set_placement(uint32_t epoch, const std::vector<uint16_t>& owners) 
   owned->all = std::all_of(owned->mine.begin(), owned->mine.end(), [](uint8_t mine) { return mine != 0; });
   const std::lock_guard lock(state.mutex);
   if (epoch < state.owned->epoch) {
-    throw BadInput("placement epoch " + std::to_string(epoch) + " is older than " +
-                   std::to_string(state.owned->epoch));
+    throw BadInput("placement epoch " + std::to_string(epoch) + " is older than " + std::to_string(state.owned->epoch));
   }
-  const Owned& before = *state.owned;
+  const SlotOwnership& before = *state.owned;
   for (size_t slot = 0; slot < owners.size(); ++slot) {
     const bool kept = !before.mine.empty() && before.mine[slot] != 0;  // before the first, none was placed
     owned->since.push_back(kept ? before.since[slot] : epoch);
@@ -198,8 +192,8 @@ void Server::set_placement(uint32_t epoch, const std::vector<uint16_t>& owners) 
 void Server::learn_placement(uint32_t epoch, const std::vector<uint16_t>& owners,
                              const std::map<uint16_t, std::string>& addresses) {
   ServerState& state = impl_->state;
-  if (owners.size() != state.store.slots()) throw BadInput("a placement of another number of slots");
-  state.change_ownership([&](Owned& now) {
+  if (owners.size() != state.store.slots()) throw BadInput("the placement has another number of slots than the tables");
+  state.change_ownership([&](SlotOwnership& now) {
     if (now.mine.empty() || epoch < now.epoch) return;
     now.epoch = epoch;
     for (const auto& [server, address] : addresses) now.addresses[server] = address;
@@ -216,29 +210,29 @@ HandoverOutcome Server::hand_over(const HandoverOptions& to, std::span<const uin
 
 bool Server::take_back(uint32_t slot) {
   ServerState& state = impl_->state;
-  const std::lock_guard one(state.handing);
-  if (!state.settle_doubt(static_cast<uint16_t>(slot))) return false;
+  const std::lock_guard one(state.handover_mutex);
+  if (!state.clear_in_doubt(static_cast<uint16_t>(slot))) return false;
   state.store.open_slot(slot);
-  state.got(static_cast<uint16_t>(slot));
+  state.record_received(static_cast<uint16_t>(slot));
   return true;
 }
 
 bool Server::let_go(uint32_t slot) {
   ServerState& state = impl_->state;
-  const std::lock_guard one(state.handing);
-  if (!state.settle_doubt(static_cast<uint16_t>(slot))) return false;
+  const std::lock_guard one(state.handover_mutex);
+  if (!state.clear_in_doubt(static_cast<uint16_t>(slot))) return false;
   if (!state.store.is_open(slot)) state.store.clear_slot(slot);
   return true;
 }
 
 void Server::take_no_more(bool yes) {
-  const std::lock_guard nothing_arrives(impl_->state.taking);
-  impl_->state.leaves = yes;
+  const std::lock_guard nothing_arrives(impl_->state.import_mutex);
+  impl_->state.draining = yes;
 }
 
 void Server::expect_anew() {
-  const std::lock_guard nothing_arrives(impl_->state.taking);
-  ++impl_->state.turn;
+  const std::lock_guard nothing_arrives(impl_->state.import_mutex);
+  ++impl_->state.import_epoch;
 }
 
 std::vector<uint16_t> Server::owned() const {
@@ -253,10 +247,9 @@ std::vector<uint16_t> Server::owned() const {
 void Server::set_generation(uint32_t generation, uint32_t workers) {
   ServerState& state = impl_->state;
   if (generation < state.generation) {
-    throw BadInput("generation " + std::to_string(generation) + " is older than " +
-                   std::to_string(state.generation));
+    throw BadInput("generation " + std::to_string(generation) + " is older than " + std::to_string(state.generation));
   }
-  if (workers == 0) throw BadInput("a group of 0 workers");
+  if (workers == 0) throw BadInput("workers is 0; a group needs at least 1");
   state.generation = generation;
   state.steps.reset(workers, generation);
 }
@@ -270,8 +263,7 @@ void Server::stop(double drain_s) {
   s.state.stopping = true;
   s.state.steps.cancel("the server is stopping");
   const uint64_t one = 1;
-  if (write(s.wake.get(), &one, sizeof one) < 0)
-    s.state.stopping = true;  // an eventfd takes a one unless full
+  if (write(s.wake.get(), &one, sizeof one) < 0) s.state.stopping = true;  // an eventfd takes a one unless full
   s.accepting.join();
   s.tcp.reset();
   s.local.reset();

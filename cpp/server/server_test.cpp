@@ -26,8 +26,7 @@ void rows_come_and_gradients_go(uint16_t servers, bool shared, bool in_place) {
   RemoteBackend backend(cluster.options(shared));
   declare(backend);
   CHECK(backend.stats().transports[0] == (shared ? "shm" : "tcp"));
-  const Routed a = random_plan(cluster.placement, random, 3000),
-               b = random_plan(cluster.placement, random, 100);
+  const Routed a = random_plan(cluster.placement, random, 3000), b = random_plan(cluster.placement, random, 100);
   std::vector<float> before = pulled(backend, a);
   const size_t floats = a.row_offset.back();
   const std::shared_ptr<float> buffer = backend.buffer(floats);

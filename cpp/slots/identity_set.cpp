@@ -32,9 +32,8 @@ SampleSpan span_of(const BatchRange& batch) {
   const SampleSpan span{batch.shard, batch.first, batch.first + batch.count,
                         batch.shard_samples != 0 && batch.first + batch.count == batch.shard_samples};
   if (batch.count >= kShardEnd || batch.first >= kShardEnd - batch.count) {
-    throw BadInput("a batch of " + std::to_string(batch.count) + " samples from sample " +
-                   std::to_string(batch.first) + " of shard " + std::to_string(batch.shard) +
-                   " ends nowhere");
+    throw BadInput("a batch of " + std::to_string(batch.count) + " samples from sample " + std::to_string(batch.first) +
+                   " of shard " + std::to_string(batch.shard) + " ends nowhere");
   }
   if (batch.shard_samples != 0 && span.end > batch.shard_samples) {
     throw BadInput("a push names " + name_of(span) + ", which has " + std::to_string(batch.shard_samples));
@@ -76,8 +75,8 @@ std::vector<SampleSpan> spans_of(std::span<const BatchRange> batches) {
 IdentitySet::IdentitySet(std::vector<SampleRun> runs) : runs_(std::move(runs)) {
   for (size_t i = 0; i < runs_.size(); ++i) {
     const SampleRun& run = runs_[i];
-    const bool after = i == 0 || (end_of(runs_[i - 1]) < begin_of(run) &&
-                                  !side_by_side(end_of(runs_[i - 1]), begin_of(run)));
+    const bool after =
+        i == 0 || (end_of(runs_[i - 1]) < begin_of(run) && !side_by_side(end_of(runs_[i - 1]), begin_of(run)));
     if (!after || end_of(run) <= begin_of(run) || run.end == 0) {
       throw BadInput("applied batches: not in order");
     }
@@ -100,9 +99,9 @@ size_t IdentitySet::find(uint32_t shard, uint64_t first) const {
     high = at;
   }
   const auto begin = runs_.begin();
-  return static_cast<size_t>(std::lower_bound(begin + static_cast<ptrdiff_t>(low),
-                                              begin + static_cast<ptrdiff_t>(high), wanted, ends_before) -
-                             begin);
+  return static_cast<size_t>(
+      std::lower_bound(begin + static_cast<ptrdiff_t>(low), begin + static_cast<ptrdiff_t>(high), wanted, ends_before) -
+      begin);
 }
 
 IdentitySet::Has IdentitySet::has(const SampleSpan& span) const {

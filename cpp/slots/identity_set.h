@@ -1,7 +1,6 @@
-// The batches that a slot has applied, as ranges of samples: the memory behind "each batch once".
-// In: identities of pushes. Out: whether they are new. A set, not a highest mark: messages come in any order.
-// Shards that are side by side and whole are one range, so a set is as large as what is under way.
-// Next: slot_identities.h (slots that share one set). Why: docs/design/identities.md.
+// The batches that a slot has applied, as ranges of samples: the basis of exactly-once pushes. A set instead
+// of a high watermark, because messages come in any order. Adjacent complete shards merge into one range, so
+// its size is that of the batches in flight. Next: slot_identities.h. Why: docs/design/identities.md.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "base/room.h"
 #include "base/types.h"
+#include "base/vector_reserve.h"
 
 namespace springtide {
 
@@ -55,14 +54,12 @@ class IdentitySet {
   Has has(const SampleSpan& span) const;
   // Of all spans of a push together: `some` when they are not all alike.
   Has has(std::span<const SampleSpan> spans) const;
-  void make_room(size_t spans) { springtide::make_room(runs_, spans); }
+  void reserve_more(size_t spans) { springtide::reserve_more(runs_, spans); }
   void add(const SampleSpan& span);  // of which it has none; cannot fail if there is room
 
   const std::vector<SampleRun>& runs() const { return runs_; }
   uint64_t fingerprint() const { return fingerprint_; }  // equal for equal sets
-  bool operator==(const IdentitySet& other) const {
-    return fingerprint_ == other.fingerprint_ && runs_ == other.runs_;
-  }
+  bool operator==(const IdentitySet& other) const { return fingerprint_ == other.fingerprint_ && runs_ == other.runs_; }
 
  private:
   size_t find(uint32_t shard, uint64_t first) const;  // the first that ends after this sample

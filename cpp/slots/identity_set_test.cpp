@@ -18,15 +18,13 @@ SampleSpan span(uint32_t shard, uint64_t first, uint64_t end) { return {shard, f
 SampleSpan tail(uint32_t shard, uint64_t first, uint64_t end) { return {shard, first, end, true}; }
 SampleRun run(uint32_t shard, uint64_t first, uint64_t end) { return {shard, shard, first, end}; }
 
-std::vector<SampleSpan> one(uint32_t shard, uint64_t first, uint64_t end) {
-  return {span(shard, first, end)};
-}
+std::vector<SampleSpan> one(uint32_t shard, uint64_t first, uint64_t end) { return {span(shard, first, end)}; }
 
 // Records the spans at every slot that has none of them, as a push does. True: all slots are alike.
 bool admit(SlotIdentities& slots, const std::vector<SampleSpan>& spans, std::span<const uint8_t> spoken,
            std::vector<Verdict>& verdicts) {
   slots.judge(spans, spoken, verdicts);
-  slots.make_room(spans, verdicts);
+  slots.reserve_more(spans, verdicts);
   slots.record(spans, verdicts);
   return verdicts.size() == 1;
 }
@@ -112,8 +110,8 @@ TEST(a_set_answers_like_a_set_of_samples) {
     CHECK(again.fingerprint() == set.fingerprint());
     size_t runs = 0;  // the fewest that there can be
     for (const auto& [shard, at] : plain) {
-      const bool first = at == 0 ? shard == 0 || !plain.contains({shard - 1, kSamples - 1})
-                                 : !plain.contains({shard, at - 1});
+      const bool first =
+          at == 0 ? shard == 0 || !plain.contains({shard - 1, kSamples - 1}) : !plain.contains({shard, at - 1});
       runs += first ? 1 : 0;
     }
     CHECK(set.runs().size() == runs);
@@ -130,9 +128,9 @@ TEST(a_push_names_each_sample_once) {
 
 TEST(a_damaged_set_is_refused) {
   using Runs = std::vector<SampleRun>;
-  for (const Runs& bad : {Runs{run(1, 4, 4)}, Runs{run(1, 4, 8), run(1, 6, 9)},
-                          Runs{run(1, 4, 8), run(1, 8, 9)}, Runs{run(2, 0, 4), run(1, 0, 4)},
-                          Runs{{5, 4, 0, 4}}, Runs{{4, 5, 2, 0}}, Runs{run(4, 0, kShardEnd), run(5, 0, 4)}}) {
+  for (const Runs& bad : {Runs{run(1, 4, 4)}, Runs{run(1, 4, 8), run(1, 6, 9)}, Runs{run(1, 4, 8), run(1, 8, 9)},
+                          Runs{run(2, 0, 4), run(1, 0, 4)}, Runs{{5, 4, 0, 4}}, Runs{{4, 5, 2, 0}},
+                          Runs{run(4, 0, kShardEnd), run(5, 0, 4)}}) {
     CHECK_THROWS(BadInput, IdentitySet set(bad));
   }
 }

@@ -8,7 +8,7 @@ namespace springtide {
 namespace {
 
 struct PartHead {
-  uint64_t slot, gift, bytes;
+  uint64_t slot, transfer, bytes;
 };
 
 [[noreturn]] void torn() { throw BadInput("a batch of slots is cut short or damaged"); }
@@ -24,16 +24,14 @@ T take(std::span<const uint8_t>& rest) {
 
 }  // namespace
 
-void BatchWriter::begin(uint16_t slot, uint64_t gift) {
-  const PartHead head{slot, gift, 0};
+void BatchWriter::begin(uint16_t slot, uint64_t transfer) {
+  const PartHead head{slot, transfer, 0};
   const auto* from = reinterpret_cast<const uint8_t*>(&head);
   bytes_.insert(bytes_.end(), from, from + sizeof head);
   began_ = bytes_.size();
 }
 
-void BatchWriter::add(std::span<const uint8_t> image) {
-  bytes_.insert(bytes_.end(), image.begin(), image.end());
-}
+void BatchWriter::add(std::span<const uint8_t> image) { bytes_.insert(bytes_.end(), image.begin(), image.end()); }
 
 void BatchWriter::end() {
   const uint64_t size = bytes_.size() - began_;
@@ -46,7 +44,7 @@ SlotBatch decode_batch(std::span<const uint8_t> rest) {
   while (!rest.empty()) {
     const auto head = take<PartHead>(rest);
     if (head.slot > UINT16_MAX || head.bytes > rest.size()) torn();
-    batch.parts.push_back({static_cast<uint16_t>(head.slot), head.gift, rest.first(head.bytes)});
+    batch.parts.push_back({static_cast<uint16_t>(head.slot), head.transfer, rest.first(head.bytes)});
     rest = rest.subspan(head.bytes);
   }
   return batch;

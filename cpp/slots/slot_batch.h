@@ -1,6 +1,5 @@
-// Several slots in one frame, each whole: the body of Kind::own_all and of its answer. In: images, or
-// references (slot_reference.h). Out: bytes, and back as spans into them; BadInput on anything torn.
-// Used by hurried.cpp and slot_requests.cpp.
+// Several slots in one frame: the body of Kind::own_all and of its reply. In: images or references
+// (slot_reference.h). Out: bytes, and back as spans into them; BadInput on malformed input.
 #pragma once
 
 #include <cstdint>
@@ -13,9 +12,9 @@ namespace springtide {
 class BatchWriter {
  public:
   explicit BatchWriter(bool by_reference) : bytes_{static_cast<uint8_t>(by_reference ? 1 : 0)} {}
-  void begin(uint16_t slot, uint64_t gift);  // what is appended to `bytes` now is its
-  void end();                                // of that
-  void add(std::span<const uint8_t> image);  // between the two
+  void begin(uint16_t slot, uint64_t transfer);  // what is appended to `bytes` now is its
+  void end();                                    // of that
+  void add(std::span<const uint8_t> image);      // between the two
   std::vector<uint8_t>& bytes() { return bytes_; }
 
  private:
@@ -26,7 +25,7 @@ class BatchWriter {
 struct SlotBatch {
   struct Part {
     uint16_t slot;
-    uint64_t gift;  // its name (gifts.h)
+    uint64_t transfer;  // its name (transfer_log.h)
     std::span<const uint8_t> bytes;
   };
   bool by_reference = false;

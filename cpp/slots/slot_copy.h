@@ -1,11 +1,11 @@
-// A copy of one slot that is made at once, or in parts between which its lock is let go: with 9 MB in a slot
-// whoever trains would wait for milliseconds else, and for much longer when the copying thread loses its
-// processor meanwhile. In: calls of Store::copy_slot. Out: the bytes of an image like any other.
+// A copy of one slot, made at once or in parts between which the slot's lock is released: a slot of 9 MB
+// would otherwise block training for milliseconds. In: calls of Store::copy_slot. Out: the bytes of an image.
 //
-//   a mark ─► part 1 ─► part 2 ─► ... ─► what changed after the mark, and which batches the slot has had
+//   a mark ─► part 1 ─► part 2 ─► ... ─► what changed after the mark, and the batches that the slot has
+//   applied
 //
-// Parts are of different moments. Laid under what changed after the first of them (slot_merge.h) they are the
-// slot at the moment of the last call, as exactly as an increment laid over an earlier image is.
+// slot_merge.h overlays the parts with the later changes: the result is the slot at the moment of the last
+// call.
 #pragma once
 
 #include <algorithm>
@@ -43,8 +43,7 @@ class SlotCopy {
   // In parts of about so many of its bytes.
   void begin(uint32_t slot, uint64_t since_cut, uint64_t bytes, size_t part_bytes) {
     slot_ = slot, since_cut_ = since_cut, next_ = 0;
-    parts_ = static_cast<uint32_t>(
-        std::clamp<uint64_t>(bytes / std::max<size_t>(part_bytes, 1) + 1, 2, kMostParts));
+    parts_ = static_cast<uint32_t>(std::clamp<uint64_t>(bytes / std::max<size_t>(part_bytes, 1) + 1, 2, kMostParts));
     if (images_.size() < parts_) images_.resize(parts_);
   }
   Places places() const {  // of the next part

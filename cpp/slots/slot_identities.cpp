@@ -47,9 +47,9 @@ uint32_t SlotIdentities::slots_to_apply(uint32_t group, std::span<const Verdict>
   return slots;
 }
 
-void SlotIdentities::make_room(std::span<const SampleSpan> spans, std::span<const Verdict> verdicts) {
+void SlotIdentities::reserve_more(std::span<const SampleSpan> spans, std::span<const Verdict> verdicts) {
   if (verdicts.size() == 1) {
-    if (verdicts[0] == Verdict::apply) groups_[0].set.make_room(spans.size());
+    if (verdicts[0] == Verdict::apply) groups_[0].set.reserve_more(spans.size());
     return;
   }
   const auto before = static_cast<uint32_t>(groups_.size());
@@ -58,10 +58,10 @@ void SlotIdentities::make_room(std::span<const SampleSpan> spans, std::span<cons
       const uint32_t slots = slots_to_apply(g, verdicts);
       if (slots == 0) continue;
       if (slots == groups_[g].slots) {
-        groups_[g].set.make_room(spans.size());
+        groups_[g].set.reserve_more(spans.size());
       } else {  // the others have not had it: from here on they differ
         Group copy{groups_[g].set, 0};
-        copy.set.make_room(spans.size());
+        copy.set.reserve_more(spans.size());
         groups_.push_back(std::move(copy));
       }
     }

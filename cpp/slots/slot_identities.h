@@ -1,7 +1,6 @@
-// Which batches each slot of a lock stripe has applied. Slots with one history share one set; a push that
-// speaks for some of them only, an image or a clearing parts them, and they join again once they are equal.
-// In: a push, under the stripe's lock. Out: which slots it must be applied to. Recording that it was cannot
-// fail once there is room for it. Next: store_once.cpp.
+// The batches applied by each slot of a lock stripe. Slots with the same history share one set and part when
+// a push covers only some of them, or one is imported or cleared. Recording cannot fail after a reservation.
+// Used by store_once.cpp under the stripe's lock.
 #pragma once
 
 #include <cstdint>
@@ -26,11 +25,10 @@ class SlotIdentities {
 
   // What becomes of a push at each slot. `spoken` says which slots it speaks for (empty: all). `verdicts` has
   // one entry a slot, or a single one that holds for all of them.
-  void judge(std::span<const SampleSpan> spans, std::span<const uint8_t> spoken,
-             std::vector<Verdict>& verdicts) const;
+  void judge(std::span<const SampleSpan> spans, std::span<const uint8_t> spoken, std::vector<Verdict>& verdicts) const;
   // Makes room for record(), which must come next: the spans are noted at every slot to which they are
   // applied. Without memory nothing has changed.
-  void make_room(std::span<const SampleSpan> spans, std::span<const Verdict> verdicts);
+  void reserve_more(std::span<const SampleSpan> spans, std::span<const Verdict> verdicts);
   void record(std::span<const SampleSpan> spans, std::span<const Verdict> verdicts) noexcept;
 
   const IdentitySet& of(uint32_t slot) const { return groups_[group_of_[slot]].set; }
@@ -53,7 +51,7 @@ class SlotIdentities {
   void join_equal();
 
   std::vector<uint32_t> group_of_;  // by slot of the stripe
-  std::vector<Group> groups_;  // between make_room() and record() some copies at the end, of no slots yet
+  std::vector<Group> groups_;       // between reserve_more() and record() some copies at the end, of no slots yet
 };
 
 }  // namespace springtide

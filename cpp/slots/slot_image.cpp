@@ -85,8 +85,7 @@ TableImage read_table(Reader& r) {
   t.dtype = static_cast<DType>(head.dtype);
   t.optimizer = static_cast<OptimKind>(head.optimizer);
   t.state_floats = head.state_floats;
-  uint64_t weight_bytes = uint64_t{head.dim} * bytes_of(t.dtype),
-           state_bytes = uint64_t{head.state_floats} * 4;
+  uint64_t weight_bytes = uint64_t{head.dim} * bytes_of(t.dtype), state_bytes = uint64_t{head.state_floats} * 4;
   t.rows = r.column<uint64_t>(head.rows);
   t.row_ages = r.column<uint64_t>(head.rows);
   if (weight_bytes != 0 && head.rows > UINT64_MAX / weight_bytes) Reader::torn();
@@ -172,7 +171,7 @@ size_t ImageWriter::bytes_of_image(const SlotImage& about, std::span<const Table
   return bytes;
 }
 
-void ImageWriter::make_room(size_t bytes) {
+void ImageWriter::reserve_more(size_t bytes) {
   capacity_ = std::max(bytes + bytes / 4, kLeastRoom);
   buffer_ = std::make_unique_for_overwrite<uint8_t[]>(capacity_);
   for (size_t at = 0; at < capacity_; at += kPage) buffer_[at] = 0;
@@ -186,28 +185,21 @@ ImageHeads heads_of(const SlotImage& about, std::span<const TableShape> shapes) 
   };
   ImageHeads heads;
   heads.slot.resize(sizeof(Head));
-  const SlotHead slot{about.slot,  about.slots, about.seed,
-                      about.clock, about.full,  static_cast<uint32_t>(shapes.size()),
-                      runs.size()};
+  const SlotHead slot{
+      about.slot, about.slots, about.seed, about.clock, about.full, static_cast<uint32_t>(shapes.size()), runs.size()};
   put(heads.slot, &slot, sizeof slot);
   put(heads.slot, runs.data(), bytes_in(runs));
   for (const TableShape& t : shapes) {
-    const TableHead table{t.id,
-                          t.dim,
-                          static_cast<uint8_t>(t.dtype),
-                          static_cast<uint8_t>(t.optimizer),
-                          t.state_floats,
-                          t.rows,
-                          t.waiting,
-                          t.gone};
+    const TableHead table{
+        t.id,      t.dim, static_cast<uint8_t>(t.dtype), static_cast<uint8_t>(t.optimizer), t.state_floats, t.rows,
+        t.waiting, t.gone};
     put(heads.tables.emplace_back(), &table, sizeof table);
   }
   return heads;
 }
 
 std::array<uint8_t, kUnsummed> signature(uint64_t bytes, const Checksum& follow) {
-  return std::bit_cast<std::array<uint8_t, kUnsummed>>(
-      Head{kMagic, kVersion, bytes - sizeof(Head), follow.value()});
+  return std::bit_cast<std::array<uint8_t, kUnsummed>>(Head{kMagic, kVersion, bytes - sizeof(Head), follow.value()});
 }
 
 void ImageWriter::begin(const SlotImage& about, std::span<const TableShape> shapes) {
@@ -244,7 +236,7 @@ void ImageWriter::finish() {
 // The header of an image, if this build can read it.
 static Head head_of(Reader& r) {
   auto head = r.get<Head>();
-  if (head.magic != kMagic) throw BadInput("slot image: these bytes are not one");
+  if (head.magic != kMagic) throw BadInput("slot image: unknown format");
   if (head.version != kVersion) {
     throw BadInput("slot image: version " + std::to_string(head.version) + ", this build reads version " +
                    std::to_string(kVersion));
@@ -252,7 +244,7 @@ static Head head_of(Reader& r) {
   return head;
 }
 
-ImageFacts facts_of(std::span<const uint8_t> bytes) {
+ImageInfo image_info(std::span<const uint8_t> bytes) {
   Reader r(bytes);
   Head head = head_of(r);
   auto slot = r.get<SlotHead>();
@@ -273,8 +265,7 @@ SlotImage decode(std::span<const uint8_t> bytes) {
   std::span<const uint8_t> body = bytes.subspan(sizeof head);
   if (head.bytes != body.size() || head.checksum != checksum(body)) Reader::torn();
   SlotImage image = read_slot(r);
-  if (image.slots < kStripes || !std::has_single_bit(image.slots) || image.slot >= image.slots)
-    Reader::torn();
+  if (image.slots < kStripes || !std::has_single_bit(image.slots) || image.slot >= image.slots) Reader::torn();
   for (const TableImage& table : image.tables) {
     check_home(image, table.rows);
     check_home(image, table.waiting);

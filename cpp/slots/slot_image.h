@@ -1,6 +1,5 @@
-// One slot as bytes: what moves between servers and what checkpoints hold. Versioned, checksummed, sizes
-// checked. In: a slot (store_export.cpp). Out: bytes, and back as a SlotImage (store_import.cpp); BadInput on
-// anything torn or foreign.
+// The binary image of one slot, for migration and checkpoints: versioned, checksummed, sizes checked.
+// Written by store_export.cpp, read by store_import.cpp; BadInput on malformed input.
 #pragma once
 
 #include <array>
@@ -77,9 +76,9 @@ class ImageWriter {
   bool has_room(size_t bytes) const { return bytes <= room_.size() || bytes <= capacity_; }
   // Memory for images of this size and some more, touched: making it takes as long as the copy itself, so it
   // is not for those who hold a lock.
-  void make_room(size_t bytes);
+  void reserve_more(size_t bytes);
   void make_room_for(size_t bytes) {
-    if (!has_room(bytes)) make_room(bytes);
+    if (!has_room(bytes)) reserve_more(bytes);
   }
   void begin(const SlotImage& about, std::span<const TableShape> shapes);
   TableColumns& columns(size_t table) { return columns_[table]; }
@@ -132,12 +131,12 @@ std::array<uint8_t, kUnsummed> signature(uint64_t bytes, const Checksum& follow)
 
 // What the first bytes of an image say, unchecked against the rest: enough to note where it lies and to look
 // for it there again.
-struct ImageFacts {
+struct ImageInfo {
   uint32_t slot = 0;
   bool full = true;
   uint64_t checksum = 0;  // of all that follows the header
 };
-ImageFacts facts_of(std::span<const uint8_t> bytes);
+ImageInfo image_info(std::span<const uint8_t> bytes);
 // Whether these bytes are one whole image, undamaged.
 bool is_whole(std::span<const uint8_t> bytes);
 

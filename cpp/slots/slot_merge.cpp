@@ -83,8 +83,7 @@ struct Merged {
 
   // Its columns, each in as many pieces as there are.
   void write(ScatteredImage& to) const {
-    const size_t weight_bytes = size_t{shape.dim} * bytes_of(shape.dtype),
-                 state_bytes = size_t{shape.state_floats} * 4;
+    const size_t weight_bytes = size_t{shape.dim} * bytes_of(shape.dtype), state_bytes = size_t{shape.state_floats} * 4;
     each(to, &Source::rows, 8, [](const TableImage& t) { return t.rows.at; });
     each(to, &Source::rows, 8, [](const TableImage& t) { return t.row_ages.at; });
     each(to, &Source::rows, weight_bytes, [](const TableImage& t) { return t.weights.at; });
@@ -101,8 +100,7 @@ struct Merged {
     if (width == 0) return;
     for (const Source& source : sources) {
       for (const Run& run : source.*runs) {
-        if (run.count != 0)
-          to.pieces.push_back({column(source.table) + run.first * width, run.count * width});
+        if (run.count != 0) to.pieces.push_back({column(source.table) + run.first * width, run.count * width});
       }
     }
   }
@@ -110,8 +108,7 @@ struct Merged {
 
 }  // namespace
 
-void merge(std::span<const SlotImage> parts, const SlotImage& later, const SlotImage& end,
-           ScatteredImage& to) {
+void merge(std::span<const SlotImage> parts, const SlotImage& later, const SlotImage& end, ScatteredImage& to) {
   std::map<TableId, Merged> tables;
   for (const TableImage& t : later.tables) {
     Merged& merged = tables[t.id];

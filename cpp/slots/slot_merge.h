@@ -1,5 +1,5 @@
-// Parts of a slot and what changed after the first of them was copied, as one image. Nothing but bytes comes
-// in and goes out, and no row is copied. Used by store_copy.cpp.
+// Merges the parts of a slot copy with later changes into one scattered image, without copying rows. Used by
+// store_copy.cpp.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,6 @@ struct ScatteredImage {
 
 // `later`: what takes the place of rows in the parts, and as gone those that the whole has no more. `end`:
 // what the whole says of itself, and the tombstones it carries. No row is in two parts.
-void merge(std::span<const SlotImage> parts, const SlotImage& later, const SlotImage& end,
-           ScatteredImage& to);
+void merge(std::span<const SlotImage> parts, const SlotImage& later, const SlotImage& end, ScatteredImage& to);
 
 }  // namespace springtide

@@ -1,8 +1,6 @@
-// A slot whose rows stay where they are: its keys and ages as bytes, and where in its process each row lies.
-// A server on the same host reads the rows from there itself (process_vm_readv), so that one that has hardly
-// any processor left spends next to nothing on handing them over. The slot must be closed until it has.
-// In: a closed slot (store_export.cpp). Out: the same image that the source would have made.
-// Used by hurried.cpp and slot_requests.cpp.
+// A slot by reference: keys and ages as bytes, and the addresses of its rows. A server on the same host reads
+// the rows itself (process_vm_readv), which costs a CPU-throttled source next to nothing. The slot stays
+// closed meanwhile. Used by throttled_handover.cpp and slot_requests.cpp.
 #pragma once
 
 #include <cstdint>

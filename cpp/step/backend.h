@@ -1,5 +1,6 @@
-// The seam between a step and its tables: in this process (local_backend) or on servers (remote_backend).
-// In: unique keys routed to servers (step_rows.h). Out: rows, or the word that a push was applied.
+// Backend: the interface between a training step and its tables, in this process (local_backend.h) or on
+// servers (remote_backend.h). In: unique keys routed to servers (step_rows.h). Out: rows, or completion of a
+// push.
 #pragma once
 
 #include <cstdint>
@@ -13,25 +14,25 @@
 
 namespace springtide {
 
-// slot -> server, with the number that rises whenever it changes.
+// Maps slots to servers.
 struct Placement {
   uint32_t epoch = 0;
   std::vector<uint16_t> server_of_slot;  // size: slots of the job, a power of two, 64 at least
   uint16_t servers = 1;
-  uint64_t version = 0;  // of this map in this process: rises with every change, also between two epochs
+  uint64_t version = 0;  // of this map in this process: rises with every change, also within an epoch
 };
 
-// Unique (table, key) pairs ordered by (server, slot). Row i starts at float row_offset[i]; rows of one
-// server lie together in request order, so a reply lands where it belongs without another copy.
+// Unique (table, key) pairs ordered by (server, slot). Row i starts at float row_offset[i]. Rows of one server are
+// contiguous and in request order, so a reply needs no further copy.
 struct Routed {
   std::vector<TableId> tables;
   std::vector<Key> keys;
   std::vector<uint32_t> row_offset;    // size keys.size() + 1
   std::vector<uint32_t> server_begin;  // size servers + 1, indices into keys
-  uint64_t version = 0;                // of the placement it was made by
+  uint64_t version = 0;                // of the placement it was made with
 };
 
-// Several of these travel in one frame to each server: e.g. embedding rows and dense chunks.
+// Keys and rows of a request. One frame to a server carries several: e.g. embedding rows and dense chunks.
 struct Part {
   const Routed* routed;
   float* rows;  // pull: filled; push: gradients (read only)
@@ -44,17 +45,17 @@ struct PullMeta {
 };
 
 struct PushMeta {
-  uint64_t step = 0;   // bsp: the step this is a part of, counted from 1; async: the worker's own
-  bool bsp = false;    // sum with the other ranks' parts in rank order, then apply once
-  bool unique = true;  // no key twice over all parts; else the store sums duplicates first
-  uint64_t clock = 0;  // age clock: steps or event time
-  std::vector<BatchRange> batches;  // identities this push trains
+  uint64_t step = 0;                // bsp: the step this is a part of, counted from 1; async: the worker's own
+  bool bsp = false;                 // sum with the other ranks' parts in rank order, then apply once
+  bool unique = true;               // no key twice over all parts; else the store sums duplicates first
+  uint64_t clock = 0;               // age clock: steps or event time
+  std::vector<BatchRange> batches;  // identities of the batches that this push trains
   std::vector<std::pair<TableId, Hyper>> hyper;
-  std::vector<uint64_t> seen = {};  // by server: the count that came with the oldest rows; kNotSeen: none
+  std::vector<uint64_t> seen = {};  // by server: pushes applied there when the oldest rows were read; kNotSeen: none
 };
 constexpr uint64_t kNotSeen = ~uint64_t{0};
 
-// One request under way. wait() blocks without the GIL and throws what went wrong.
+// A request in flight. wait() blocks without the GIL and throws the request's error.
 class Pending {
  public:
   virtual ~Pending() = default;
@@ -73,13 +74,12 @@ class Backend {
   // server are served in the order they were made, so a pull after a push sees it.
   virtual std::unique_ptr<Pending> pull(std::span<const Part> parts, const PullMeta& meta) = 0;
   virtual std::unique_ptr<Pending> push(std::span<const Part> parts, const PushMeta& meta) = 0;
-  // Sets weights, zeroes optimizer state. Rows to `keep` stay what they are: first values, which nobody who
-  // is late with them may write over what was trained since. That all are given is told by an empty push
-  // named first_values_of(table).
+  // Sets weights and resets optimizer state. With `keep`, rows that exist stay as they are: late initial values must
+  // not overwrite trained rows. An empty push with the identity first_values_of(table) tells that all were assigned.
   virtual void assign(std::span<const Part> parts, bool keep) = 0;
   // All rows of a table, server by server: keys and float32 weights.
   virtual void scan(TableId table, std::vector<Key>& keys, std::vector<float>& rows) = 0;
-  // Memory that this backend moves rows to and from with the fewest copies; aligned to a cache line.
+  // Memory that this backend transfers with the fewest copies, aligned to a cache line.
   virtual std::shared_ptr<float> buffer(size_t floats) {
     void* memory = ::operator new(floats * sizeof(float), std::align_val_t{64});
     return {static_cast<float*>(memory), [](float* p) { ::operator delete(p, std::align_val_t{64}); }};

@@ -1,13 +1,13 @@
-// Which ids of a batch are the same key. In: ids of one table, feature by feature. Out: an index per
-// occurrence into the unique keys, in the order in which they first come. Next: row_set.h routes them.
+// Deduplicates the ids of one table in a batch. Out: per occurrence the index of its unique key, in order of
+// first occurrence. Next: row_set.h routes the keys.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
+#include "base/branchless.h"
 #include "base/hash.h"
 #include "base/types.h"
-#include "base/unbranched.h"
 
 namespace springtide {
 
@@ -29,7 +29,7 @@ class KeyIndex {
         Cell& cell = cells_[at];
         // New or seen before is anyone's guess, so no branch depends on it; the first cell mostly decides.
         const bool fresh = (cell.tag ^ stamp_) >> 32 != 0;
-        if (unbranched(unsigned{fresh} | unsigned{cell.key == key})) [[likely]] {
+        if (branchless(unsigned{fresh} | unsigned{cell.key == key})) [[likely]] {
           const uint64_t tag = fresh ? stamp_ | next : cell.tag;
           cell.key = key;
           cell.tag = tag;

@@ -15,8 +15,7 @@ DenseRows::DenseRows(RowSource& source, std::span<const TableId> tables, std::sp
   for (size_t begin = 0, end = 0; begin < keys.size(); begin = end) {
     while (end < keys.size() && tables[end] == tables[begin] && dims[end] == dims[begin]) ++end;
     unique.add_run(tables[begin], dims[begin], 0, end - begin);
-    for (size_t i = begin; i < end; ++i)
-      unique.add(unique.runs.back(), keys[i], hash_key(tables[i], keys[i]));
+    for (size_t i = begin; i < end; ++i) unique.add(unique.runs.back(), keys[i], hash_key(tables[i], keys[i]));
   }
   set_->route(source, 2);
   set_->follow(source.weak_from_this());

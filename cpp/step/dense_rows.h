@@ -1,5 +1,5 @@
-// Rows whose keys are known beforehand and unique: chunks of dense tensors, or keys that a caller names.
-// In: tables, keys, dims in the caller's order. Out: values and gradients in that same order.
+// Rows with known, unique keys: chunks of dense tensors, or keys named by the caller. Values and gradients
+// are in the caller's order.
 #pragma once
 
 #include <memory>

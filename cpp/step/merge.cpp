@@ -1,4 +1,4 @@
-// Two backward passes before one push: their gradients become one set of rows (step_rows.h).
+// Merges the gradients of two backward passes before one push (step_rows.h).
 #include <algorithm>
 #include <cstring>
 
@@ -17,7 +17,7 @@ void add_row(float* to, const float* from, uint32_t dim) {
 
 StepRows::StepRows(RowSource& source, std::shared_ptr<const StepPlan> plan, std::span<StepRows* const> parts,
                    std::span<const std::vector<int>> groups)
-    : plan_(std::move(plan)), crew_(source.crew()), set_(source.take()), at_(set_->occurrence_offsets()) {
+    : plan_(std::move(plan)), pool_(source.crew()), set_(source.take()), at_(set_->occurrence_offsets()) {
   at_.clear();
   begin_.assign(plan_->features.size() + 1, 0);
   padding_at_.assign(plan_->features.size(), kPadding);

@@ -3,7 +3,7 @@
 #include <cstring>
 #include <type_traits>
 
-#include "base/clones.h"
+#include "base/target_clones.h"
 #include "base/types.h"
 
 namespace springtide {
@@ -102,8 +102,8 @@ template <uint32_t D>
 }
 
 template <uint32_t D>
-[[gnu::always_inline]] inline void sum_bag(const float* rows, const Occurrences& ids, const Bag& bag,
-                                           Range range, float* to) {
+[[gnu::always_inline]] inline void sum_bag(const float* rows, const Occurrences& ids, const Bag& bag, Range range,
+                                           float* to) {
   const Row<D> row{ids.dim};
   typename Row<D>::V unused = {};
   int64_t taken = 0;
@@ -116,8 +116,7 @@ template <uint32_t D>
   if (bag.pooling == Pooling::mean && taken > 1) row.scale(to, 1.0f / static_cast<float>(taken));
 }
 
-[[gnu::always_inline]] inline void max_bag(const float* rows, const Occurrences& ids, Range range,
-                                           float* to) {
+[[gnu::always_inline]] inline void max_bag(const float* rows, const Occurrences& ids, Range range, float* to) {
   bool first = true;
   for (uint32_t d = 0; d < ids.dim; ++d) to[d] = 0;
   for (int64_t i = range.begin; i < range.end; ++i) {
@@ -129,8 +128,8 @@ template <uint32_t D>
 }
 
 template <uint32_t D>
-[[gnu::always_inline]] inline void pool_as(const float* rows, const Occurrences& ids, const Bag& bag,
-                                           float* out, int64_t out_stride) {
+[[gnu::always_inline]] inline void pool_as(const float* rows, const Occurrences& ids, const Bag& bag, float* out,
+                                           int64_t out_stride) {
   if (bag.pooling == Pooling::none || one_id_a_bag(bag)) return copy_rows<D>(rows, ids, out, out_stride);
   for (int64_t b = 0; b < bag.bags; ++b) {
     const Range range = range_of(bag, b, ids.count);
@@ -142,9 +141,9 @@ template <uint32_t D>
 }
 
 template <uint32_t D>
-[[gnu::always_inline]] inline void spread_bag(float* grads, const float* rows, const Occurrences& ids,
-                                              const Bag& bag, Range range, const float* from,
-                                              float* grad_weights, typename Row<D>::V& poison) {
+[[gnu::always_inline]] inline void spread_bag(float* grads, const float* rows, const Occurrences& ids, const Bag& bag,
+                                              Range range, const float* from, float* grad_weights,
+                                              typename Row<D>::V& poison) {
   const Row<D> row{ids.dim};
   float by = 1.0f;
   if (bag.pooling == Pooling::mean) {
@@ -166,8 +165,8 @@ template <uint32_t D>
 
 // d(out) of a dimension goes to the first of the largest values, as in torch. Rows are still what they were.
 template <typename V>
-inline void spread_max(float* grads, const float* rows, const Occurrences& ids, Range range,
-                       const float* from, V& poison) {
+inline void spread_max(float* grads, const float* rows, const Occurrences& ids, Range range, const float* from,
+                       V& poison) {
   for (uint32_t d = 0; d < ids.dim; ++d) {
     uint32_t best = kPadding;
     for (int64_t i = range.begin; i < range.end; ++i) {
@@ -209,8 +208,8 @@ template <uint32_t D>
 
 // All features have rows of D floats, or D is 0.
 template <uint32_t D>
-[[gnu::always_inline]] inline void pool_rows(const float* rows, std::span<const Occurrences> features,
-                                             int64_t first, int64_t last, float* out, int64_t out_stride) {
+[[gnu::always_inline]] inline void pool_rows(const float* rows, std::span<const Occurrences> features, int64_t first,
+                                             int64_t last, float* out, int64_t out_stride) {
   for (int64_t i = first; i < last; ++i) {
     float* to = out + i * out_stride;
     for (const Occurrences& feature : features) {
@@ -268,8 +267,8 @@ void pool(const float* rows, const Occurrences& ids, const Bag& bag, float* out,
 }
 
 SPRINGTIDE_CLONES
-bool accumulate(float* grads, const float* rows, const Occurrences& ids, const Bag& bag,
-                const float* grad_out, int64_t grad_stride, float* grad_weights) {
+bool accumulate(float* grads, const float* rows, const Occurrences& ids, const Bag& bag, const float* grad_out,
+                int64_t grad_stride, float* grad_weights) {
   switch (ids.dim) {
     case 8:
       return accumulate_as<8>(grads, rows, ids, bag, grad_out, grad_stride, grad_weights);
@@ -339,8 +338,8 @@ void check_bag(const Bag& bag, int64_t occurrences, const std::string& feature) 
     const int64_t at = bag.offsets[b];
     if (b == 0 && at != 0) refuse("offsets[0] is " + std::to_string(at) + "; it must be 0");
     if (at < last)
-      refuse("offsets[" + std::to_string(b) + "] is " + std::to_string(at) + ", less than " +
-             std::to_string(last) + " before it; offsets must not decrease");
+      refuse("offsets[" + std::to_string(b) + "] is " + std::to_string(at) + ", less than " + std::to_string(last) +
+             " before it; offsets must not decrease");
     if (at > occurrences)
       refuse("offsets[" + std::to_string(b) + "] is " + std::to_string(at) + " but there are " +
              std::to_string(occurrences) + " ids");

@@ -1,5 +1,4 @@
-// Rows to bags and back: one output row per bag, one gradient per row. Pure loops over memory.
-// In: where each occurrence's row lies. Out: pooled rows, or gradients added in the order of occurrences.
+// Pools rows into bags and distributes the bags' gradients back to rows, in the order of occurrences.
 #pragma once
 
 #include <cstdint>
@@ -36,8 +35,8 @@ void check_bag(const Bag& bag, int64_t occurrences, const std::string& feature);
 void pool(const float* rows, const Occurrences& ids, const Bag& bag, float* out, int64_t out_stride);
 
 // Adds d(out) to `grads`, and writes d(weights) unless null. False when a sum is not finite.
-bool accumulate(float* grads, const float* rows, const Occurrences& ids, const Bag& bag,
-                const float* grad_out, int64_t grad_stride, float* grad_weights);
+bool accumulate(float* grads, const float* rows, const Occurrences& ids, const Bag& bag, const float* grad_out,
+                int64_t grad_stride, float* grad_weights);
 
 // The same for features of one id a bag whose outputs lie side by side: row i of `out` holds row i of each.
 // Runs along the rows, so that what is written (or read, on the way back) comes in the order of memory.

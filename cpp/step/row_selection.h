@@ -70,8 +70,7 @@ class RowSelection {
     return {&routed_, memory_->get(pool_->backend(), floats())};
   }
   void copy_in() const {  // from where the rows are at home
-    for (size_t i = 0; i < size(); ++i)
-      std::memcpy(memory_->data() + routed_.row_offset[i], home_[i], bytes(i));
+    for (size_t i = 0; i < size(); ++i) std::memcpy(memory_->data() + routed_.row_offset[i], home_[i], bytes(i));
   }
   void copy_home() const {
     for (size_t i = 0; i < size(); ++i) std::memcpy(home_[i], row(i), bytes(i));

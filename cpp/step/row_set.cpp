@@ -21,7 +21,7 @@ void copy_row(float* to, const float* from, uint32_t dim) { std::memcpy(to, from
 }  // namespace
 
 RowSource::RowSource(std::shared_ptr<Backend> backend, uint32_t threads)
-    : backend_(std::move(backend)), crew_(std::make_shared<WorkCrew>(threads)) {}
+    : backend_(std::move(backend)), pool_(std::make_shared<ThreadPool>(threads)) {}
 
 std::shared_ptr<const RowSource::Buckets> RowSource::buckets() const {
   const std::shared_ptr<const Placement> placement = backend_->placement();
@@ -218,8 +218,8 @@ void RowSet::check_finite(const std::vector<std::pair<TableId, std::string>>& na
       for (const auto& [table, known] : names)
         if (table == run.table) name = "'" + known + "'";
       const float* bad = std::find_if_not(row, row + run.dim, [](float x) { return std::isfinite(x); });
-      throw NonFinite("the gradient of table " + name + ", key " + std::to_string(unique_.keys[i]) +
-                      ", holds " + (std::isnan(*bad) ? "NaN" : "infinity") +
+      throw NonFinite("the gradient of table " + name + ", key " + std::to_string(unique_.keys[i]) + ", holds " +
+                      (std::isnan(*bad) ? "NaN" : "infinity") +
                       "; nothing of this step was pushed. Look at the loss, lower the learning rate or clip");
     }
   }

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "base/work_crew.h"
+#include "base/thread_pool.h"
 #include "step/backend.h"
 
 namespace springtide {
@@ -33,7 +33,7 @@ class RowSource : public std::enable_shared_from_this<RowSource> {
   };
   std::shared_ptr<const Buckets> buckets() const;
 
-  const std::shared_ptr<WorkCrew>& crew() const { return crew_; }
+  const std::shared_ptr<ThreadPool>& crew() const { return pool_; }
 
   std::shared_ptr<RowSet> take();  // an empty set, with the buffers of one that is no longer used
 
@@ -41,7 +41,7 @@ class RowSource : public std::enable_shared_from_this<RowSource> {
   void give_back(std::unique_ptr<RowSet> set);
 
   std::shared_ptr<Backend> backend_;
-  std::shared_ptr<WorkCrew> crew_;
+  std::shared_ptr<ThreadPool> pool_;
   mutable std::mutex mutex_;
   mutable std::shared_ptr<const Buckets> buckets_;
   std::vector<std::unique_ptr<RowSet>> free_;

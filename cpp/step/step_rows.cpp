@@ -32,8 +32,8 @@ StepPlan::StepPlan(std::vector<FeatureSpec> specs) : features(std::move(specs)) 
     const FeatureSpec& feature = features[f];
     if (feature.dim == 0) throw BadInput("feature '" + feature.name + "': dim is 0; it must be at least 1");
     groups = std::max<size_t>(groups, feature.group + 1u);
-    const auto same = std::find_if(names.begin(), names.end(),
-                                   [&](const auto& known) { return known.first == feature.table; });
+    const auto same =
+        std::find_if(names.begin(), names.end(), [&](const auto& known) { return known.first == feature.table; });
     table_of.push_back(static_cast<uint32_t>(same - names.begin()));
     if (same == names.end()) {
       names.emplace_back(feature.table, feature.name);
@@ -49,7 +49,7 @@ StepPlan::StepPlan(std::vector<FeatureSpec> specs) : features(std::move(specs)) 
 }
 
 StepRows::StepRows(RowSource& source, std::shared_ptr<const StepPlan> plan, std::span<const FeatureIds> ids)
-    : plan_(std::move(plan)), crew_(source.crew()), set_(source.take()), at_(set_->occurrence_offsets()) {
+    : plan_(std::move(plan)), pool_(source.crew()), set_(source.take()), at_(set_->occurrence_offsets()) {
   if (ids.size() != plan_->features.size())
     throw BadInput("ids of " + std::to_string(ids.size()) + " features for a plan of " +
                    std::to_string(plan_->features.size()));
@@ -61,7 +61,7 @@ StepRows::StepRows(RowSource& source, std::shared_ptr<const StepPlan> plan, std:
 }
 
 void StepRows::for_each(size_t shares, const std::function<void(uint32_t)>& work) {
-  if (at_.size() >= kWorthWaking) return crew_->run(static_cast<uint32_t>(shares), work);
+  if (at_.size() >= kWorthWaking) return pool_->run(static_cast<uint32_t>(shares), work);
   for (uint32_t i = 0; i < shares; ++i) work(i);
 }
 
@@ -87,8 +87,7 @@ void StepRows::dedup(std::span<const FeatureIds> ids) {
   });
 }
 
-void StepRows::dedup_feature(size_t f, const FeatureIds& ids, const KeyIndex::Filling& filling,
-                             UniqueKeys::Run& run) {
+void StepRows::dedup_feature(size_t f, const FeatureIds& ids, const KeyIndex::Filling& filling, UniqueKeys::Run& run) {
   const FeatureSpec& feature = plan_->features[f];
   const KeyIndex::Filling index = filling;
   Key* const unique_keys = set_->unique().keys.data();
@@ -128,8 +127,7 @@ void StepRows::dedup_feature(size_t f, const FeatureIds& ids, const KeyIndex::Fi
 
 Occurrences StepRows::occurrences(size_t feature) const {
   if (feature >= plan_->features.size())
-    throw BadInput("feature " + std::to_string(feature) + " of a step with " +
-                   std::to_string(plan_->features.size()));
+    throw BadInput("feature " + std::to_string(feature) + " of a step with " + std::to_string(plan_->features.size()));
   return {at_.data() + begin_[feature], static_cast<int64_t>(begin_[feature + 1] - begin_[feature]),
           plan_->features[feature].dim, padding_at_[feature]};
 }
@@ -161,8 +159,8 @@ void StepRows::accumulate(std::span<const GradItem> items) {
   std::atomic<bool> finite = true;
   for_each(by_table.size(), [&](uint32_t t) {
     for (const GradItem* item : by_table[t])
-      if (!springtide::accumulate(grads, rows, occurrences(item->feature), item->bag, item->grad,
-                                  item->stride, item->grad_weights))
+      if (!springtide::accumulate(grads, rows, occurrences(item->feature), item->bag, item->grad, item->stride,
+                                  item->grad_weights))
         finite = false;
   });
   if (!finite) set_->suspect();
@@ -195,14 +193,13 @@ void StepRows::accumulate_columns(int64_t bags, const float* grad, int64_t strid
   set_->wait();
   float* grads = set_->grads().data();
   const size_t shares =
-      plan_->tables.size() == features.size() ? std::min<size_t>(crew_->threads(), features.size()) : 1;
+      plan_->tables.size() == features.size() ? std::min<size_t>(pool_->threads(), features.size()) : 1;
   std::atomic<bool> finite = true;
   for_each(shares, [&](uint32_t share) {
     const size_t first = share * features.size() / shares, last = (share + 1) * features.size() / shares;
     const float* from = grad;
     for (size_t f = 0; f < first; ++f) from += features[f].dim;
-    if (!accumulate_side_by_side(grads, std::span(features).subspan(first, last - first), from, stride))
-      finite = false;
+    if (!accumulate_side_by_side(grads, std::span(features).subspan(first, last - first), from, stride)) finite = false;
   });
   if (!finite) set_->suspect();
 }

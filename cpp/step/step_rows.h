@@ -90,12 +90,11 @@ class StepRows {
   Occurrences occurrences(size_t feature) const;
   std::vector<Occurrences> columns(int64_t bags) const;
   void dedup(std::span<const FeatureIds> ids);
-  void dedup_feature(size_t feature, const FeatureIds& ids, const KeyIndex::Filling& index,
-                     UniqueKeys::Run& run);
+  void dedup_feature(size_t feature, const FeatureIds& ids, const KeyIndex::Filling& index, UniqueKeys::Run& run);
   void for_each(size_t shares, const std::function<void(uint32_t)>& work);
 
   std::shared_ptr<const StepPlan> plan_;
-  std::shared_ptr<WorkCrew> crew_;
+  std::shared_ptr<ThreadPool> pool_;
   std::shared_ptr<RowSet> set_;
   std::vector<uint32_t>& at_;         // of all occurrences, feature by feature; memory of set_
   std::vector<size_t> begin_;         // of each feature in at_

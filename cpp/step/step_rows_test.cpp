@@ -118,9 +118,8 @@ TEST(sums_of_gradients_are_the_same_bits_for_any_number_of_servers) {
 TEST(groups_lie_together_whatever_the_servers) {
   World world(2);
   const std::vector<Key> keys = random_keys(60, 40, 3);
-  StepRows step(
-      *world.source, plan_of({feature(0, 0), feature(2, 1), feature(0, 0)}),
-      std::vector<FeatureIds>{{keys.data(), 20, 1}, {keys.data() + 20, 20, 1}, {keys.data() + 40, 20, 1}});
+  StepRows step(*world.source, plan_of({feature(0, 0), feature(2, 1), feature(0, 0)}),
+                std::vector<FeatureIds>{{keys.data(), 20, 1}, {keys.data() + 20, 20, 1}, {keys.data() + 40, 20, 1}});
   pull(step);
   std::vector<float> out(20 * 12);
   step.pool(std::vector<PoolItem>{{1, {Pooling::sum, 20}, out.data(), 12}});
@@ -142,8 +141,7 @@ TEST(two_backward_passes_merge_into_one_set) {
   const std::vector<float> ones(12, 1.0f);
   for (StepRows* step : {&one, &two}) {
     pull(*step);
-    step->accumulate(
-        std::vector<GradItem>{{0, {Pooling::none, static_cast<int64_t>(step->unique())}, ones.data(), 4}});
+    step->accumulate(std::vector<GradItem>{{0, {Pooling::none, static_cast<int64_t>(step->unique())}, ones.data(), 4}});
   }
   const std::vector<StepRows*> parts{&one, &two};
   const std::vector<std::vector<int>> groups{{0}, {0}};
@@ -160,20 +158,16 @@ TEST(ids_and_bags_that_do_not_fit_are_refused) {
   FeatureSpec bounded = feature(0, 0);
   bounded.rows = 5;
   const std::vector<Key> keys{0, 4, 5}, negative{-1};
-  CHECK_THROWS(BadInput,
-               StepRows(*world.source, plan_of({bounded}), std::vector<FeatureIds>{{keys.data(), 3, 1}}));
-  CHECK_THROWS(BadInput,
-               StepRows(*world.source, plan_of({bounded}), std::vector<FeatureIds>{{negative.data(), 1, 1}}));
+  CHECK_THROWS(BadInput, StepRows(*world.source, plan_of({bounded}), std::vector<FeatureIds>{{keys.data(), 3, 1}}));
+  CHECK_THROWS(BadInput, StepRows(*world.source, plan_of({bounded}), std::vector<FeatureIds>{{negative.data(), 1, 1}}));
   CHECK_THROWS(BadInput, StepRows(*world.source, plan_of({bounded}), std::vector<FeatureIds>{}));
   CHECK_THROWS(BadInput, plan_of({feature(0, 0), feature(0, 1)}));
   StepRows step(*world.source, plan_of({bounded}), std::vector<FeatureIds>{{keys.data(), 2, 1}});
   pull(step);
   std::vector<float> out(64);
   const std::vector<int64_t> late{0, 3}, falling{0, 2, 1};
-  CHECK_THROWS(BadInput,
-               step.pool(std::vector<PoolItem>{{0, {Pooling::sum, 2, 0, late.data()}, out.data(), 4}}));
-  CHECK_THROWS(BadInput,
-               step.pool(std::vector<PoolItem>{{0, {Pooling::sum, 3, 0, falling.data()}, out.data(), 4}}));
+  CHECK_THROWS(BadInput, step.pool(std::vector<PoolItem>{{0, {Pooling::sum, 2, 0, late.data()}, out.data(), 4}}));
+  CHECK_THROWS(BadInput, step.pool(std::vector<PoolItem>{{0, {Pooling::sum, 3, 0, falling.data()}, out.data(), 4}}));
   CHECK_THROWS(BadInput, step.pool(std::vector<PoolItem>{{0, {Pooling::sum, 2, 3}, out.data(), 4}}));
   CHECK_THROWS(BadInput, step.pool(std::vector<PoolItem>{{1, {Pooling::sum, 2}, out.data(), 4}}));
 }
@@ -200,13 +194,11 @@ TEST(memory_is_used_again_and_threads_may_gather_at_once) {
     threads.emplace_back([&, seed] {
       for (uint32_t round = 0; round < 50; ++round) {
         const std::vector<Key> keys = random_keys(200, 80, 100 * seed + round);
-        StepRows step(*world.source, plan,
-                      std::vector<FeatureIds>{{keys.data(), 100, 1}, {keys.data() + 100, 100, 1}});
+        StepRows step(*world.source, plan, std::vector<FeatureIds>{{keys.data(), 100, 1}, {keys.data() + 100, 100, 1}});
         pull(step);
         std::vector<float> out(100 * 8);
         step.pool(std::vector<PoolItem>{{1, {Pooling::sum, 100}, out.data(), 8}});
-        DenseRows row(*world.source, std::vector<TableId>{1}, std::vector<Key>{keys[150]},
-                      std::vector<uint32_t>{8});
+        DenseRows row(*world.source, std::vector<TableId>{1}, std::vector<Key>{keys[150]}, std::vector<uint32_t>{8});
         const std::vector<std::shared_ptr<RowSet>> sets{row.set()};
         RowSet::pull(sets, {});
         row.set()->wait();

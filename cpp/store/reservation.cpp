@@ -29,7 +29,7 @@ void Reservation::expect(const Item& item, Admission admission) {
   }
   const bool is_row = !is_candidate(cell->meta), old = store_.expired(cell->meta, table);
   if (is_row && !old) return;
-  if (table.spec.ttl != 0) store_.expect_drop(number, table);  // the clock goes on meanwhile
+  if (table.spec.ttl != 0) store_.reserve_drop(number, table);  // the clock goes on meanwhile
   const uint32_t count = old ? 1 : candidate_count(cell->meta) + 1;
   if (admission == Admission::at_once || count >= table.spec.min_count) expect_row(number, table, is_row);
 }
@@ -58,7 +58,7 @@ void Reservation::expect_evictions(uint32_t number, Table& table, uint64_t count
   Quota& quota = table.quotas[number];
   const uint64_t most = std::max(quota.rows, table.share);  // that a search for the oldest looks at
   if (quota.oldest_last.capacity() < most) quota.oldest_last.reserve(most);
-  for (uint64_t i = 0; i < count; ++i) store_.expect_drop(number, table);
+  for (uint64_t i = 0; i < count; ++i) store_.reserve_drop(number, table);
 }
 
 void Reservation::settle() noexcept {

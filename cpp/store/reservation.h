@@ -1,6 +1,5 @@
-// The memory that keys without a row will need, had before anything is changed: their cells in the index,
-// their rows, and what evictions for them take. So a push is recorded and applied by code that cannot fail.
-// In: such keys, under their stripe's lock. Out: StoreImpl::apply_one for each of them. Next: store_once.cpp.
+// Reserves the memory that new keys need (index cells, rows, evictions) before anything changes, so that a
+// push is recorded and applied by code that cannot fail. Used under the stripe's lock by store_once.cpp.
 #pragma once
 
 #include <cstdint>

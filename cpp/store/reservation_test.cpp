@@ -69,19 +69,19 @@ struct Scene {
     hyper_tables.push_back(table.id);
     hyper.push_back({1.0f, 0.0f, 0});
   }
-  OnceStats push(uint32_t shard, uint64_t batch, std::span<const uint8_t> speaks_for = {}, uint64_t clock = 0,
+  OnceStats push(uint32_t shard, uint64_t batch, std::span<const uint8_t> covers = {}, uint64_t clock = 0,
                  bool unique = true) {
-    return push_some(keys.size(), shard, batch, speaks_for, clock, unique);
+    return push_some(keys.size(), shard, batch, covers, clock, unique);
   }
   // The first keys only, in two runs.
-  OnceStats push_some(size_t count, uint32_t shard, uint64_t batch, std::span<const uint8_t> speaks_for = {},
+  OnceStats push_some(size_t count, uint32_t shard, uint64_t batch, std::span<const uint8_t> covers = {},
                       uint64_t clock = 0, bool unique = true) {
     const BatchRange range{0, shard, batch * 4, 4};
     const std::span some_tables = std::span(tables).first(count);
     const size_t first = count / 3, floats = store.row_floats(some_tables.first(first));
     const std::vector<RowRun> runs{{first, grads.data()}, {count - first, grads.data() + floats}};
-    return store.push_once({some_tables, std::span(keys).first(count), runs}, hyper_tables, hyper, clock,
-                           unique, {{&range, 1}, speaks_for});
+    return store.push_once({some_tables, std::span(keys).first(count), runs}, hyper_tables, hyper, clock, unique,
+                           {{&range, 1}, covers});
   }
   std::vector<float> rows() {
     std::vector<float> out(store.row_floats(tables));

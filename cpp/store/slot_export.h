@@ -1,6 +1,5 @@
-// Rows of one slot picked and written: everything, what changed after a cut, or what lies at some places.
-// Each row goes straight to its place in the image. Used under the stripe's lock by store_export.cpp and
-// store_copy.cpp.
+// Selects rows of one slot (all, changed after a cut, or a range of places) and writes them straight into an
+// image. Used under the stripe's lock by store_export.cpp and store_copy.cpp.
 #pragma once
 
 #include <cstring>
@@ -70,7 +69,7 @@ class SlotExport {
       if (i + kAhead < cells_.size()) ask_for(store, cells_[i + kAhead]);
       write_cell(store, cells_[i], to);
     }
-    for (const Gone& gone : gone_) put(to.columns(place_[gone.table]).gone, gone.hash);
+    for (const Tombstone& gone : gone_) put(to.columns(place_[gone.table]).gone, gone.hash);
   }
 
   // Where they lie, instead of a copy of them.
@@ -124,7 +123,7 @@ class SlotExport {
   }
 
   void add_gone(StoreImpl& store, uint32_t number, uint32_t boundary) {
-    for (const Gone& gone : store.histories_[number].gone) {
+    for (const Tombstone& gone : store.histories_[number].gone) {
       if (gone.tick <= boundary) continue;
       ++shape_of(store.table(gone.table)).gone;
       gone_.push_back(gone);
@@ -142,8 +141,8 @@ class SlotExport {
     uint16_t& place = place_[table.spec.id];
     if (place == kNowhere) {
       place = static_cast<uint16_t>(shapes_.size());
-      shapes_.push_back({table.spec.id, table.dim, table.spec.dtype, table.spec.optim.kind,
-                         table.optimizer.state_floats(), 0, 0, 0});
+      shapes_.push_back(
+          {table.spec.id, table.dim, table.spec.dtype, table.spec.optim.kind, table.optimizer.state_floats(), 0, 0, 0});
     }
     return shapes_[place];
   }
@@ -197,7 +196,7 @@ class SlotExport {
   std::vector<uint16_t> place_ = std::vector<uint16_t>(size_t{kNoTable} + 1, kNowhere);  // by table
   std::vector<TableShape> shapes_;
   std::vector<Cell> cells_;
-  std::vector<Gone> gone_;
+  std::vector<Tombstone> gone_;
 };
 
 }  // namespace springtide

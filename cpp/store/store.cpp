@@ -42,8 +42,8 @@ size_t reserve(const StoreOptions& options) {
 
 void check_numbers(const TableSpec& spec) {
   const OptimSpec& o = spec.optim;
-  for (float x : {spec.init.a, spec.init.b, o.momentum, o.dampening, o.beta1, o.beta2, o.eps, o.alpha,
-                  o.ftrl_beta, o.l1, o.l2, o.initial_accumulator}) {
+  for (float x : {spec.init.a, spec.init.b, o.momentum, o.dampening, o.beta1, o.beta2, o.eps, o.alpha, o.ftrl_beta,
+                  o.l1, o.l2, o.initial_accumulator}) {
     if (!std::isfinite(x)) refuse(spec, "every number of its init and optimizer must be finite");
   }
   if (o.beta1 < 0 || o.beta1 >= 1 || o.beta2 < 0 || o.beta2 >= 1) refuse(spec, "betas must be in [0, 1)");
@@ -53,8 +53,7 @@ void check_numbers(const TableSpec& spec) {
   if (o.nesterov && (o.momentum <= 0 || o.dampening != 0)) {
     refuse(spec, "nesterov needs a momentum and no dampening");
   }
-  if (spec.init.kind == InitKind::xavier && spec.init.b < 0)
-    refuse(spec, "xavier's row count must not be negative");
+  if (spec.init.kind == InitKind::xavier && spec.init.b < 0) refuse(spec, "xavier's row count must not be negative");
 }
 
 void check_spec(const TableSpec& spec) {
@@ -66,8 +65,7 @@ void check_spec(const TableSpec& spec) {
   if (static_cast<int>(spec.init.kind) > 3) refuse(spec, "unknown init");
   if (static_cast<int>(spec.optim.kind) > 5) refuse(spec, "unknown optimizer");
   if (spec.min_count > kMaxCount) {
-    refuse(spec, "min_count must be at most " + std::to_string(kMaxCount) + ", got " +
-                     std::to_string(spec.min_count));
+    refuse(spec, "min_count must be at most " + std::to_string(kMaxCount) + ", got " + std::to_string(spec.min_count));
   }
   check_numbers(spec);
 }
@@ -100,7 +98,7 @@ StoreImpl::StoreImpl(const StoreOptions& wanted)
       histories_(options.slots),
       closed_(options.slots, 0),
       tables_(new std::atomic<Table*>[kTables]()),
-      crew_(options.threads),
+      pool_(options.threads),
       process_(this_process()) {
   for (Stripe& stripe : stripes_) stripe.identities = SlotIdentities(slots_a_stripe());
 }
@@ -138,7 +136,7 @@ void StoreImpl::check_process() const {
 }
 
 void StoreImpl::for_stripes(size_t keys, const std::function<void(uint32_t)>& work) {
-  if (worth_sharing(keys)) return crew_.run(kStripes, work);
+  if (worth_sharing(keys)) return pool_.run(kStripes, work);
   for (uint32_t s = 0; s < kStripes; ++s) work(s);
 }
 
@@ -162,20 +160,19 @@ void Store::pull(std::span<const TableId> tables, std::span<const Key> keys, flo
   impl_->pull(tables, keys, out, refused);
 }
 
-void Store::pull(std::span<const TableId> tables, std::span<const Key> keys, float* out,
-                 std::vector<uint16_t>& refused, bool helped, const std::function<void(size_t)>& ready) {
+void Store::pull(std::span<const TableId> tables, std::span<const Key> keys, float* out, std::vector<uint16_t>& refused,
+                 bool helped, const std::function<void(size_t)>& ready) {
   impl_->pull(tables, keys, out, &refused, helped, ready);
 }
 
 PushStats Store::push(std::span<const TableId> tables, std::span<const Key> keys, const float* grads,
-                      std::span<const TableId> hyper_tables, std::span<const Hyper> hyper, uint64_t clock,
-                      bool unique, bool check_finite, std::vector<uint16_t>* refused) {
+                      std::span<const TableId> hyper_tables, std::span<const Hyper> hyper, uint64_t clock, bool unique,
+                      bool check_finite, std::vector<uint16_t>* refused) {
   return impl_->push(tables, keys, grads, hyper_tables, hyper, clock, unique, check_finite, refused);
 }
 
-OnceStats Store::push_once(const PushRows& rows, std::span<const TableId> hyper_tables,
-                           std::span<const Hyper> hyper, uint64_t clock, bool unique,
-                           const PushIdentity& identity) {
+OnceStats Store::push_once(const PushRows& rows, std::span<const TableId> hyper_tables, std::span<const Hyper> hyper,
+                           uint64_t clock, bool unique, const PushIdentity& identity) {
   return impl_->push_once(rows, hyper_tables, hyper, clock, unique, identity);
 }
 
@@ -208,9 +205,7 @@ bool Store::copy_slot(uint32_t slot, uint64_t since_cut, SlotCopy& to, size_t pa
   return impl_->copy_slot(slot, since_cut, to, part_bytes);
 }
 
-void Store::import_slot(std::span<const uint8_t> image) {
-  impl_->import_image(decode(image), StoreImpl::Into::any);
-}
+void Store::import_slot(std::span<const uint8_t> image) { impl_->import_image(decode(image), StoreImpl::Into::any); }
 void Store::clear_slot(uint32_t slot) { impl_->clear_slot(slot); }
 void Store::close_slot(uint32_t slot) { impl_->set_closed(slot, true); }
 void Store::open_slot(uint32_t slot) { impl_->set_closed(slot, false); }
@@ -244,8 +239,7 @@ SlotLoad Store::load(uint32_t slot) { return impl_->load(slot); }
 uint64_t Store::rows() const {
   uint64_t sum = 0;
   for (uint32_t id = 0; id < kTables; ++id) {
-    if (Table* table = impl_->find_table(static_cast<TableId>(id)))
-      sum += static_cast<uint64_t>(table->count.load());
+    if (Table* table = impl_->find_table(static_cast<TableId>(id))) sum += static_cast<uint64_t>(table->count.load());
   }
   return sum;
 }

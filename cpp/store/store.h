@@ -1,5 +1,5 @@
-// The tables of one server (or of a job alone in its process): slots of every table in shared huge-page
-// arenas. In: (table, key) pairs and gradients. Out: rows. Oracle: tests/oracles/reference.py.
+// The tables of one server, or of a job of one process: slots of every table in shared huge-page arenas.
+// In: (table, key) pairs and gradients. Out: rows. Oracle: tests/oracles/reference.py.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ class StoreImpl;
 struct StoreOptions {
   uint32_t slots = 1024;  // of the job, a power of two, 64 to 65536
   uint64_t seed = 0;
-  uint64_t reserve_bytes = 0;  // address space set aside for rows; 0: twice the machine's memory
+  uint64_t reserve_bytes = 0;  // address space for rows; 0: twice the machine's memory
   uint32_t threads = 1;        // used inside one large call
 };
 
@@ -35,7 +35,7 @@ struct SlotLoad {
 struct PushStats {
   uint64_t applied = 0;  // rows updated
   uint64_t created = 0;
-  uint64_t waiting = 0;  // keys seen, not admitted yet
+  uint64_t waiting = 0;  // keys seen but not admitted yet
   uint64_t evicted = 0;
 };
 
@@ -50,17 +50,17 @@ struct PushRows {
   std::span<const RowRun> runs;  // all keys together
 };
 
-// What a push trains, and for which slots it speaks, keys or not.
+// The batches that a push trains, and the slots that it covers, with keys or without.
 struct PushIdentity {
   std::span<const BatchRange> batches;
-  std::span<const uint8_t> speaks_for;  // by slot, not 0 for those; empty: all slots
+  std::span<const uint8_t> covers;  // mask by slot; empty: all slots
 };
 
 struct OnceStats : PushStats {
-  uint64_t had_keys = 0;          // skipped: their slots had these batches already
-  uint64_t foreign_keys = 0;      // not applied: the push does not speak for their slots, or they are closed
-  std::vector<uint16_t> foreign;  // these slots, and closed ones that it speaks for without keys; ascending
-  std::vector<uint16_t> torn;     // slots, keys or not, that have a part of the batches: nothing was applied
+  uint64_t had_keys = 0;          // skipped: their slots have applied these batches
+  uint64_t foreign_keys = 0;      // not applied: their slots are not covered, or closed
+  std::vector<uint16_t> foreign;  // their slots, and covered closed slots without keys; ascending
+  std::vector<uint16_t> torn;     // slots that have applied a part of the batches: nothing was applied
 };
 
 struct IdentityStats {
@@ -76,7 +76,7 @@ class Store {
   Store(const Store&) = delete;
   Store& operator=(const Store&) = delete;
 
-  // Twice with the same spec is fine; with another spec BadInput that names the field.
+  // Idempotent. BadInput names the field that differs from an earlier spec.
   void declare(const TableSpec& spec);
   const TableSpec& table(TableId id) const;  // BadInput when it was never declared
   bool has_table(TableId id) const;
@@ -93,26 +93,23 @@ class Store {
   void pull(std::span<const TableId> tables, std::span<const Key> keys, float* out,
             std::vector<uint16_t>* refused = nullptr);
 
-  // The same for a caller that has use for the first rows while others are looked up: `ready(n)` is told, in
-  // its own thread, that the rows of the first n keys are there and their closed slots noted, the last time
-  // with all. `helped`: by the store's threads.
-  void pull(std::span<const TableId> tables, std::span<const Key> keys, float* out,
-            std::vector<uint16_t>& refused, bool helped, const std::function<void(size_t)>& ready);
+  // Like above, in pieces: calls `ready(n)` in the caller's thread when the rows of the first n keys are complete and
+  // their closed slots noted, the last time with all keys. `helped`: use the store's threads.
+  void pull(std::span<const TableId> tables, std::span<const Key> keys, float* out, std::vector<uint16_t>& refused,
+            bool helped, const std::function<void(size_t)>& ready);
 
   // Applies gradients laid out like pull's output. hyper[k] belongs to table hyper_tables[k]; every table
   // pushed to must be named. `unique` promises that no (table, key) comes twice; else duplicates are summed
   // first, in order. `check_finite` scans first and throws NonFinite with nothing applied. Keys of closed
   // slots are left out, and their slots added to `refused`.
   PushStats push(std::span<const TableId> tables, std::span<const Key> keys, const float* grads,
-                 std::span<const TableId> hyper_tables, std::span<const Hyper> hyper, uint64_t clock,
-                 bool unique, bool check_finite, std::vector<uint16_t>* refused = nullptr);
+                 std::span<const TableId> hyper_tables, std::span<const Hyper> hyper, uint64_t clock, bool unique,
+                 bool check_finite, std::vector<uint16_t>* refused = nullptr);
 
-  // The same for a push that names its batches: each slot it speaks for applies it unless it has these
-  // batches, and remembers them, in one critical section, so that a copy of the slot has both or neither.
-  // Gradients must be finite. BadInput, with nothing applied, when the batches overlap one another.
-  OnceStats push_once(const PushRows& rows, std::span<const TableId> hyper_tables,
-                      std::span<const Hyper> hyper, uint64_t clock, bool unique,
-                      const PushIdentity& identity);
+  // Exactly-once push: each covered slot applies it and records its batches in one critical section, unless it has
+  // applied them before. Gradients must be finite. BadInput, with nothing applied, when the batches overlap.
+  OnceStats push_once(const PushRows& rows, std::span<const TableId> hyper_tables, std::span<const Hyper> hyper,
+                      uint64_t clock, bool unique, const PushIdentity& identity);
   IdentitySet applied(uint32_t slot) const;
   IdentityStats identity_stats() const;
 
@@ -130,48 +127,47 @@ class Store {
   // False, and nothing added, when the slot is closed.
   bool scan(TableId table, uint32_t slot, std::vector<Key>& keys, std::vector<float>& rows);
 
-  // One slot, all tables, bit for bit: keys, weights as stored, state, ages, admission counts; versioned and
-  // checksummed. With since_cut != 0 only what changed after that cut, with tombstones for what went.
+  // Image of one slot, all tables, bit for bit: keys, weights as stored, state, ages, admission counts. With
+  // since_cut != 0 only changes after that cut, with tombstones of removed rows.
   std::vector<uint8_t> export_slot(uint32_t slot, uint64_t since_cut = 0);
-  void export_slot(uint32_t slot, uint64_t since_cut, ImageWriter& to);  // into memory that is used again
-  // The same part by part, so that nobody waits long for the slot's lock: each call copies about so many
-  // bytes, and the one that returns true makes them the slot as it is then. All at once what is smaller.
+  void export_slot(uint32_t slot, uint64_t since_cut, ImageWriter& to);  // into reused memory
+  // Image in parts, to hold the slot's lock only briefly: each call copies about `part_bytes`, and the call that
+  // returns true completes the image as of that moment. A smaller slot is copied at once.
   bool copy_slot(uint32_t slot, uint64_t since_cut, SlotCopy& to, size_t part_bytes);
-  // A full image replaces what the slot held, one since a cut is laid over it. BadInput on a torn or foreign
-  // image, nothing changed then. Without memory for all of it the slot is empty and closed.
+  // A full image replaces the slot's rows, one since a cut is applied on top. BadInput, with nothing changed, on a
+  // malformed image. Out of memory leaves the slot empty and closed.
   void import_slot(std::span<const uint8_t> image);
   void clear_slot(uint32_t slot);
 
-  // A closed slot is not changed by pushes and assignments, and pulls are told that it is: it belongs to
-  // another store, or is about to. All slots are open at first. Each is one critical section with the rows.
+  // A closed slot belongs to another store, or is about to: pushes and assignments skip it, and pulls report it. All
+  // slots are open at first. Atomic with respect to pulls and pushes.
   void close_slot(uint32_t slot);
   void open_slot(uint32_t slot);
   bool is_open(uint32_t slot) const;
-  // Closes the slot and copies what changed since the cut: nothing can come after that copy.
+  // Closes the slot and copies the changes since the cut, atomically.
   void close_and_export(uint32_t slot, uint64_t since_cut, ImageWriter& to);
-  // Where the rows of a closed slot lie in this process, for another on this host that reads them from there.
-  // They stay there until the slot is opened, cleared or imported. BadInput when it is open.
+  // Addresses of a closed slot's rows, for another process on this host. Valid until the slot is opened, cleared or
+  // imported. BadInput when it is open.
   void refer(uint32_t slot, SlotReference& to);
-  // Imports into `slot`, and opens it then if asked to. BadInput when the image is of another slot, or this
-  // one is open: a slot has one owner.
+  // Imports into a closed slot and, with `open`, opens it. BadInput when the image is of another slot, or the slot is
+  // open.
   void import_closed(uint32_t slot, std::span<const uint8_t> image, bool open);
   std::vector<TableSpec> tables() const;  // in the order they were declared
 
-  // Marks a moment: rows changed later are dirty with respect to it.
+  // Starts a new cut: rows changed later are dirty with respect to it.
   uint64_t cut();
-  uint64_t dirty_rows(uint32_t slot, uint64_t since_cut);  // what export_slot(slot, since_cut) would carry
+  uint64_t dirty_rows(uint32_t slot, uint64_t since_cut);  // in export_slot(slot, since_cut)
 
   SlotLoad load(uint32_t slot);
   uint64_t rows() const;
   uint64_t rows(TableId table) const;
-  uint64_t resident_bytes() const;  // what the arenas hold, slack included
+  uint64_t resident_bytes() const;  // of the arenas
 
  private:
   std::unique_ptr<StoreImpl> impl_;
 };
 
-// Why a push was not applied to these slots, in a sentence.
-std::string describe_torn(const Store& store, std::span<const BatchRange> batches,
-                          std::span<const uint16_t> torn);
+// A sentence that says why a push was not applied to these slots.
+std::string describe_torn(const Store& store, std::span<const BatchRange> batches, std::span<const uint16_t> torn);
 
 }  // namespace springtide

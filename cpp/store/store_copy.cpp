@@ -69,7 +69,7 @@ void StoreImpl::copy_part(SlotCopy& to) {
       }
       if (written) slot.write(*this, about, image);
     }
-    if (!written) image.make_room(bytes);
+    if (!written) image.reserve_more(bytes);
   }
   ++to.next_;
 }

@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "base/hash.h"
-#include "base/room.h"
+#include "base/vector_reserve.h"
 #include "store/store_impl.h"
 
 namespace springtide {
@@ -18,15 +18,15 @@ bool older(const Victim& a, const Victim& b) { return a.age != b.age ? a.age < b
 }  // namespace
 
 void StoreImpl::drop(uint32_t number, Cell* cell, Table& table, bool remember) {
-  expect_drop(number, table);
-  drop_expected(number, cell, table, remember);
+  reserve_drop(number, table);
+  drop_reserved(number, cell, table, remember);
   settle(number, table);
 }
 
-void StoreImpl::expect_drop(uint32_t number, Table& table) {
+void StoreImpl::reserve_drop(uint32_t number, Table& table) {
   table.rows.expect_back(stripe_of_number(number));
   SlotHistory& history = histories_[number];
-  springtide::make_room(history.gone, ++history.expected);
+  springtide::reserve_more(history.gone, ++history.expected);
 }
 
 void StoreImpl::settle(uint32_t number, Table& table) noexcept {
@@ -35,7 +35,7 @@ void StoreImpl::settle(uint32_t number, Table& table) noexcept {
   histories_[number].expected = 0;
 }
 
-void StoreImpl::drop_expected(uint32_t number, Cell* cell, Table& table, bool remember) {
+void StoreImpl::drop_reserved(uint32_t number, Cell* cell, Table& table, bool remember) {
   Slot& slot = index_.slot(number);
   uint64_t hash = cell->hash;
   if (!is_candidate(cell->meta)) {
@@ -46,11 +46,11 @@ void StoreImpl::drop_expected(uint32_t number, Cell* cell, Table& table, bool re
     table.count.fetch_sub(1, std::memory_order_relaxed);
   }
   index_.erase(slot, cell);
-  if (remember) remember_gone(number, hash, table.spec.id);
+  if (remember) record_tombstone(number, hash, table.spec.id);
 }
 
 // Kept in bounds: what is forgotten makes exports since older cuts full ones.
-void StoreImpl::remember_gone(uint32_t number, uint64_t hash, TableId table) {
+void StoreImpl::record_tombstone(uint32_t number, uint64_t hash, TableId table) {
   if (!clock.has_cuts()) return;
   SlotHistory& history = histories_[number];
   size_t most = std::max<size_t>(kLeastGone, index_.slot(number).cells);
@@ -82,7 +82,7 @@ void StoreImpl::evict_oldest(Table& table, uint32_t number) {
     list.pop_back();
     Cell* cell = index_.find(slot, next.hash, table.spec.id);
     if (cell != nullptr && !is_candidate(cell->meta) && stamp_of(cell->meta) == next.stamp) {
-      return drop_expected(number, cell, table, true);
+      return drop_reserved(number, cell, table, true);
     }
   }
   index_.for_each(slot, [&](const Cell& cell) {
@@ -99,7 +99,7 @@ void StoreImpl::evict_oldest(Table& table, uint32_t number) {
   // kept.
   uint64_t age = clock.age_at(clock.tick());
   std::erase_if(list, [age](const Victim& v) { return v.age >= age; });
-  drop_expected(number, index_.find(slot, oldest.hash, table.spec.id), table, true);
+  drop_reserved(number, index_.find(slot, oldest.hash, table.spec.id), table, true);
 }
 
 uint64_t StoreImpl::drop_expired(uint32_t number, const std::vector<Cell>& found) {
@@ -163,7 +163,7 @@ void StoreImpl::renumber_ticks() {
   std::vector<bool> used(size_t{kMaxStamp} + 1);
   for (uint32_t number = 0; number < options.slots; ++number) {
     index_.for_each(index_.slot(number), [&](const Cell& cell) { used[stamp_of(cell.meta)] = true; });
-    for (const Gone& gone : histories_[number].gone) used[gone.tick] = true;
+    for (const Tombstone& gone : histories_[number].gone) used[gone.tick] = true;
     used[histories_[number].complete_from] = true;
   }
   std::vector<uint32_t> new_tick;
@@ -172,7 +172,7 @@ void StoreImpl::renumber_ticks() {
     index_.for_each(index_.slot(number), [&](Cell& cell) {
       cell.meta = (cell.meta & (kCandidateBit | kHandleMask)) | uint64_t{new_tick[stamp_of(cell.meta)]} << 40;
     });
-    for (Gone& gone : histories_[number].gone) gone.tick = new_tick[gone.tick];
+    for (Tombstone& gone : histories_[number].gone) gone.tick = new_tick[gone.tick];
     histories_[number].complete_from = new_tick[histories_[number].complete_from];
   }
   std::lock_guard declaring(declare_lock_);

@@ -10,7 +10,7 @@
 #include <span>
 #include <vector>
 
-#include "base/work_crew.h"
+#include "base/thread_pool.h"
 #include "slots/slot_identities.h"
 #include "slots/slot_image.h"
 #include "store/index/slot_index.h"
@@ -23,7 +23,7 @@
 namespace springtide {
 
 // An eviction that an export since a cut must tell of.
-struct Gone {
+struct Tombstone {
   uint64_t hash;
   TableId table;
   uint32_t tick;
@@ -31,9 +31,9 @@ struct Gone {
 
 // What a slot remembers beside its cells.
 struct SlotHistory {
-  std::vector<Gone> gone;      // oldest first; kept only once a cut was made
-  uint32_t complete_from = 0;  // exports since a boundary before this tick must be full
-  size_t expected = 0;         // more that go, for which there must be room
+  std::vector<Tombstone> gone;  // oldest first; kept only once a cut was made
+  uint32_t complete_from = 0;   // exports since a boundary before this tick must be full
+  size_t expected = 0;          // more that go, for which there must be room
 };
 
 class SlotCopy;
@@ -53,9 +53,7 @@ class StoreImpl {
   ~StoreImpl();
 
   void declare(const TableSpec& spec);
-  Table* find_table(TableId id) const {
-    return !is_plain(id) ? nullptr : tables_[id].load(std::memory_order_acquire);
-  }
+  Table* find_table(TableId id) const { return !is_plain(id) ? nullptr : tables_[id].load(std::memory_order_acquire); }
   Table& table(TableId id) const;
   // What is asked for or given under this id; BadInput for bits that mean nothing.
   TableUse use_of(TableId id) const { return {table(is_image(id) || is_count(id) ? table_of(id) : id), id}; }
@@ -66,15 +64,13 @@ class StoreImpl {
   void check_slot(uint32_t slot) const;
   void check_process() const;  // a forked child has no tables
 
-  void pull(std::span<const TableId> tables, std::span<const Key> keys, float* out,
-            std::vector<uint16_t>* refused, bool helped = true,
-            const std::function<void(size_t)>& ready = {});
+  void pull(std::span<const TableId> tables, std::span<const Key> keys, float* out, std::vector<uint16_t>* refused,
+            bool helped = true, const std::function<void(size_t)>& ready = {});
   PushStats push(std::span<const TableId> tables, std::span<const Key> keys, const float* grads,
-                 std::span<const TableId> hyper_tables, std::span<const Hyper> hyper, uint64_t clock,
-                 bool unique, bool check_finite, std::vector<uint16_t>* refused);
-  OnceStats push_once(const PushRows& rows, std::span<const TableId> hyper_tables,
-                      std::span<const Hyper> hyper, uint64_t clock, bool unique,
-                      const PushIdentity& identity);
+                 std::span<const TableId> hyper_tables, std::span<const Hyper> hyper, uint64_t clock, bool unique,
+                 bool check_finite, std::vector<uint16_t>* refused);
+  OnceStats push_once(const PushRows& rows, std::span<const TableId> hyper_tables, std::span<const Hyper> hyper,
+                      uint64_t clock, bool unique, const PushIdentity& identity);
   IdentityStats identity_stats();
   IdentitySet applied(uint32_t slot);
   void assign(std::span<const TableId> tables, std::span<const Key> keys, const float* rows,
@@ -118,25 +114,24 @@ class StoreImpl {
   // More shares than threads: one whose core is taken from it for a while holds nobody up for long.
   static constexpr uint32_t kSharesAThread = 4;
   // Under some thousand keys a second thread costs more than it brings.
-  bool worth_sharing(size_t keys) const { return keys >= 4096 && crew_.threads() > 1; }
+  bool worth_sharing(size_t keys) const { return keys >= 4096 && pool_.threads() > 1; }
   void for_stripes(size_t keys, const std::function<void(uint32_t)>& work);
 
-  CallPlan& plan_push(std::span<const TableId> tables, std::span<const Key> keys,
-                      std::span<const TableId> hyper_tables, std::span<const Hyper> hyper);
+  CallPlan& plan_push(std::span<const TableId> tables, std::span<const Key> keys, std::span<const TableId> hyper_tables,
+                      std::span<const Hyper> hyper);
   void begin_push(uint64_t at);
   PushStats push_in_order(const CallPlan& plan, std::span<const TableId> tables, std::span<const Key> keys,
                           const float* grads, std::vector<uint16_t>* refused);
-  void push_alike(StreamedItems& source, PushStats& stats, std::vector<uint16_t>& refused);
+  void push_uniform(StreamedItems& source, PushStats& stats, std::vector<uint16_t>& refused);
   template <class Source>
   void push_stripe(uint32_t number, Source& source, PushStats& stats, std::vector<uint16_t>& refused);
   // `piece(p)`: the items of this stripe in the p-th of the push's pieces.
   using Pieces = std::function<std::span<const Item>(size_t)>;
-  void push_stripe_once(uint32_t number, size_t pieces, const Pieces& piece,
-                        std::span<const SampleSpan> spans, std::span<const uint8_t> speaks_for,
-                        OnceStats& stats);
+  void push_stripe_once(uint32_t number, size_t pieces, const Pieces& piece, std::span<const SampleSpan> spans,
+                        std::span<const uint8_t> covers, OnceStats& stats);
   struct OnceWork;
-  std::span<const uint8_t> spoken_and_open(uint32_t number, std::span<const uint8_t> speaks_for,
-                                           OnceWork& work, OnceStats& stats);
+  std::span<const uint8_t> covered_and_open(uint32_t number, std::span<const uint8_t> covers, OnceWork& work,
+                                            OnceStats& stats);
   void note_refused(uint32_t number, const OnceWork& work, OnceStats& stats);
   void sort_out(uint32_t number, std::span<const Item> items, OnceWork& work, OnceStats& stats);
   void find_rows(std::span<const Item> items, OnceWork& work);
@@ -161,9 +156,9 @@ class StoreImpl {
   }
   template <class Source>
   void pull_rows(Source& source);
-  void pull_alike(StreamedItems& source);
+  void pull_uniform(StreamedItems& source);
   template <uint32_t kDim>
-  void pull_alike_of(StreamedItems& source);
+  void pull_uniform_of(StreamedItems& source);
   void apply_rest(std::span<const Item> rest, uint32_t tick, PushStats& stats);  // keys without a row
   // Of a key that is in a Reservation.
   void apply_one(const Item& item, uint32_t tick, PushStats& stats) noexcept;
@@ -178,15 +173,16 @@ class StoreImpl {
   void evict_oldest(Table& table, uint32_t slot_number);
   // A row, or a key that waits, leaves. With nothing changed if there is no memory for it.
   void drop(uint32_t slot_number, Cell* cell, Table& table, bool remember);
-  void expect_drop(uint32_t slot_number, Table& table);  // then the next cannot fail; settle() comes after it
-  void drop_expected(uint32_t slot_number, Cell* cell, Table& table, bool remember);
+  void reserve_drop(uint32_t slot_number,
+                    Table& table);  // then the next cannot fail; settle() comes after it
+  void drop_reserved(uint32_t slot_number, Cell* cell, Table& table, bool remember);
   void settle(uint32_t slot_number, Table& table) noexcept;
-  void expect_forgetting(uint32_t slot_number);  // then the next cannot fail
-  void forget_rows(uint32_t slot_number) noexcept;
+  void reserve_erase(uint32_t slot_number);  // then the next cannot fail
+  void erase_rows(uint32_t slot_number) noexcept;
   void abandon(uint32_t slot_number) noexcept;
   void import_table(uint32_t slot_number, const TableImage& part);
   void import_rows(uint32_t slot_number, const TableImage& part, Table& into);
-  void remember_gone(uint32_t slot_number, uint64_t hash, TableId table);
+  void record_tombstone(uint32_t slot_number, uint64_t hash, TableId table);
   uint64_t drop_expired(uint32_t slot_number, const std::vector<Cell>& found);
   void sweep(Stripe& stripe, uint32_t number, size_t items, PushStats& stats);
   void renumber_ticks();
@@ -201,7 +197,7 @@ class StoreImpl {
   std::mutex declare_lock_;
   std::vector<std::unique_ptr<Table>> owned_;
   std::atomic<bool> any_ttl_{false};
-  WorkCrew crew_;
+  ThreadPool pool_;
   uint64_t process_;
 };
 

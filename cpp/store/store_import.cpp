@@ -44,8 +44,7 @@ void check_table(const TableImage& image, const Table& table) {
   if (image.optimizer != table.spec.optim.kind || image.state_floats != table.optimizer.state_floats()) {
     throw BadInput(of(table.spec) + " was trained by " + name_of(image.optimizer) + " with " +
                    std::to_string(image.state_floats) + " floats of state a row; here it is " +
-                   name_of(table.spec.optim.kind) + " with " +
-                   std::to_string(table.optimizer.state_floats()));
+                   name_of(table.spec.optim.kind) + " with " + std::to_string(table.optimizer.state_floats()));
   }
 }
 
@@ -71,8 +70,8 @@ void StoreImpl::import_image(const SlotImage& image, Into into) {
   }
   counts.renew(image.slot);
   if (image.full) {
-    expect_forgetting(image.slot);
-    forget_rows(image.slot);
+    reserve_erase(image.slot);
+    erase_rows(image.slot);
   }
   try {
     uint64_t cells = 0;
@@ -91,9 +90,9 @@ void StoreImpl::import_image(const SlotImage& image, Into into) {
 // another comes. If not even the rest can be cleared away, the process ends.
 void StoreImpl::abandon(uint32_t slot) noexcept {
   mark_closed(slot, true);
-  expect_forgetting(slot);
+  reserve_erase(slot);
   remember(slot, {});
-  forget_rows(slot);
+  erase_rows(slot);
 }
 
 void StoreImpl::import_table(uint32_t number, const TableImage& part) {
@@ -135,11 +134,9 @@ void StoreImpl::import_rows(uint32_t number, const TableImage& part, Table& into
     }
     for (size_t i = 0; i < some; ++i) {
       const uint8_t* state = part.state.at + (first + i) * state_bytes;
-      std::memcpy(into.rows.weights(rows[i]), part.weights.at + (first + i) * into.weight_bytes,
-                  into.weight_bytes);
+      std::memcpy(into.rows.weights(rows[i]), part.weights.at + (first + i) * into.weight_bytes, into.weight_bytes);
       if (into.vector_bytes != 0) std::memcpy(into.rows.vectors(rows[i]), state, into.vector_bytes);
-      if (into.number_bytes != 0)
-        std::memcpy(into.rows.number(rows[i]), state + into.vector_bytes, into.number_bytes);
+      if (into.number_bytes != 0) std::memcpy(into.rows.number(rows[i]), state + into.vector_bytes, into.number_bytes);
     }
   }
 }

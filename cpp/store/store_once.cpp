@@ -5,7 +5,7 @@
 #include <string>
 
 #include "base/hash.h"
-#include "base/room.h"
+#include "base/vector_reserve.h"
 #include "store/keys/grouped_run.h"
 #include "store/keys/row_pipeline.h"
 #include "store/reservation.h"
@@ -22,9 +22,9 @@ void check_rows(const PushRows& rows, const PushIdentity& identity, uint32_t slo
     throw BadInput("push: gradients of " + std::to_string(keys) + " keys came with " +
                    std::to_string(rows.keys.size()) + " keys");
   }
-  if (!identity.speaks_for.empty() && identity.speaks_for.size() != slots) {
-    throw BadInput("push: it speaks for some of " + std::to_string(identity.speaks_for.size()) +
-                   " slots, but there are " + std::to_string(slots));
+  if (!identity.covers.empty() && identity.covers.size() != slots) {
+    throw BadInput("push: its slot mask has " + std::to_string(identity.covers.size()) + " slots, but there are " +
+                   std::to_string(slots));
   }
 }
 
@@ -54,8 +54,7 @@ std::vector<GroupedRun>& runs_of_this_thread() {
 
 }  // namespace
 
-std::string describe_torn(const Store& store, std::span<const BatchRange> batches,
-                          std::span<const uint16_t> torn) {
+std::string describe_torn(const Store& store, std::span<const BatchRange> batches, std::span<const uint16_t> torn) {
   const uint32_t slot = torn.front();
   const IdentitySet have = store.applied(slot);
   std::string which;
@@ -71,17 +70,14 @@ std::string describe_torn(const Store& store, std::span<const BatchRange> batche
     }
     if (has == IdentitySet::Has::all) which += (which.empty() ? "" : ", ") + name_of(span);
   }
-  return "slot " + std::to_string(slot) + " has applied " + which + " of the " +
-         std::to_string(batches.size()) +
+  return "slot " + std::to_string(slot) + " has applied " + which + " of the " + std::to_string(batches.size()) +
          " batches of this push, not the others: gradients summed over several batches cannot be split, so "
          "nothing was applied to " +
-         std::to_string(torn.size()) +
-         " slots. Accumulate over the same batches whenever they are trained again";
+         std::to_string(torn.size()) + " slots. Accumulate over the same batches whenever they are trained again";
 }
 
 OnceStats StoreImpl::push_once(const PushRows& rows, std::span<const TableId> hyper_tables,
-                               std::span<const Hyper> hyper, uint64_t at, bool unique,
-                               const PushIdentity& identity) {
+                               std::span<const Hyper> hyper, uint64_t at, bool unique, const PushIdentity& identity) {
   check_rows(rows, identity, options.slots);
   const std::vector<SampleSpan> spans = spans_of(identity.batches);
   CallPlan& plan = plan_push(rows.tables, rows.keys, hyper_tables, hyper);
@@ -107,7 +103,7 @@ OnceStats StoreImpl::push_once(const PushRows& rows, std::span<const TableId> hy
   std::array<OnceStats, kStripes> parts{};
   for_stripes(rows.keys.size(), [&](uint32_t number) {
     const auto piece = [&](size_t p) { return unique ? runs[p].stripe(number) : plan.stripe(number); };
-    push_stripe_once(number, pieces, piece, spans, identity.speaks_for, parts[number]);
+    push_stripe_once(number, pieces, piece, spans, identity.covers, parts[number]);
   });
   OnceStats sum;
   for (const OnceStats& part : parts) add_to(sum, part);
@@ -146,14 +142,13 @@ struct StoreImpl::OnceWork {
 
 // Nothing is changed before everything that can fail has been done: a batch that is remembered and has no
 // rows would be lost, rows without a name would be trained twice.
-void StoreImpl::push_stripe_once(uint32_t number, size_t pieces, const Pieces& piece,
-                                 std::span<const SampleSpan> spans, std::span<const uint8_t> speaks_for,
-                                 OnceStats& stats) {
+void StoreImpl::push_stripe_once(uint32_t number, size_t pieces, const Pieces& piece, std::span<const SampleSpan> spans,
+                                 std::span<const uint8_t> covers, OnceStats& stats) {
   OnceWork& work = OnceWork::of_this_thread();
   Stripe& stripe = stripes_[number];
   std::lock_guard hold(stripe.lock);
   work.tick = clock.tick();
-  stripe.identities.judge(spans, spoken_and_open(number, speaks_for, work, stats), work.verdicts);
+  stripe.identities.judge(spans, covered_and_open(number, covers, work, stats), work.verdicts);
   const bool alike = work.verdicts.size() == 1 && work.verdicts[0] == Verdict::apply;
   for (size_t p = 0; p < pieces; ++p) {
     alike ? find_rows(piece(p), work) : sort_out(number, piece(p), work, stats);
@@ -161,7 +156,7 @@ void StoreImpl::push_stripe_once(uint32_t number, size_t pieces, const Pieces& p
   if (!alike) note_refused(number, work, stats);
   {
     Reservation room(*this, work.rest, Reservation::Admission::counted);
-    stripe.identities.make_room(spans, work.verdicts);
+    stripe.identities.reserve_more(spans, work.verdicts);
     room.use();
     stripe.identities.record(spans, work.verdicts);
     apply(work, stats);
@@ -180,10 +175,10 @@ void StoreImpl::note_refused(uint32_t number, const OnceWork& work, OnceStats& s
 
 // Which of its slots the push speaks for and may change; those that are another's by now are told, keys or
 // not.
-std::span<const uint8_t> StoreImpl::spoken_and_open(uint32_t number, std::span<const uint8_t> speaks_for,
-                                                    OnceWork& work, OnceStats& stats) {
+std::span<const uint8_t> StoreImpl::covered_and_open(uint32_t number, std::span<const uint8_t> covers, OnceWork& work,
+                                                     OnceStats& stats) {
   const uint32_t slots = slots_a_stripe(), first = number * slots;
-  const auto spoken = speaks_for.empty() ? speaks_for : speaks_for.subspan(first, slots);
+  const auto spoken = covers.empty() ? covers : covers.subspan(first, slots);
   if (stripes_[number].closed == 0) return spoken;
   work.open.assign(slots, 1);
   for (uint32_t slot = 0; slot < slots; ++slot) {
@@ -220,8 +215,8 @@ void StoreImpl::sort_out(uint32_t number, std::span<const Item> items, OnceWork&
 // Rows are asked for here and used by apply(). They are stamped already: a stamp without a change does no
 // harm, and cells move when the index grows for others.
 void StoreImpl::find_rows(std::span<const Item> items, OnceWork& work) {
-  springtide::make_room(work.updates, items.size());
-  springtide::make_room(work.rest, items.size());
+  springtide::reserve_more(work.updates, items.size());
+  springtide::reserve_more(work.rest, items.size());
   uint32_t widest = 0;  // of rows of 16 bits
   work.items += items.size();
   auto locate = [this, &work, &widest, tick = work.tick](InFlight& f, Cell* cell) {

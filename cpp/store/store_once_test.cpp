@@ -27,14 +27,12 @@ struct Tables {
     grads.assign(2 * kKeys, -1.0f);
   }
   // Every key once, named by one batch.
-  OnceStats push(uint32_t shard, uint64_t batch, std::span<const uint8_t> speaks_for = {},
-                 uint64_t batches = 1) {
+  OnceStats push(uint32_t shard, uint64_t batch, std::span<const uint8_t> covers = {}, uint64_t batches = 1) {
     const BatchRange range{kShard, shard, batch * 4, batches * 4};
     const std::vector<RowRun> runs{{700, grads.data()}, {kKeys - 700, grads.data() + 1400}};
     const Hyper plain{1.0f, 0.0f, 0};
     const TableId table = 0;
-    return store.push_once({tables, keys, runs}, {&table, 1}, {&plain, 1}, 0, true,
-                           {{&range, 1}, speaks_for});
+    return store.push_once({tables, keys, runs}, {&table, 1}, {&plain, 1}, 0, true, {{&range, 1}, covers});
   }
   std::vector<float> rows() {
     std::vector<float> out(2 * kKeys);

@@ -2,8 +2,8 @@
 #include <bit>
 
 #include "base/hash.h"
-#include "store/keys/alike_rows.h"
 #include "store/keys/row_pipeline.h"
+#include "store/keys/uniform_rows.h"
 #include "store/store_impl.h"
 
 namespace springtide {
@@ -38,7 +38,7 @@ void StoreImpl::pull(std::span<const TableId> tables, std::span<const Key> keys,
   if (plan.seems_ordered(tables, keys)) {
     helped = helped && worth_sharing(keys.size());
     const size_t shares = ready    ? (keys.size() + kReadyKeys - 1) / kReadyKeys
-                          : helped ? size_t{kSharesAThread} * crew_.threads()
+                          : helped ? size_t{kSharesAThread} * pool_.threads()
                                    : 1;
     const std::vector<KeyRange> ranges = plan.cut(tables, keys, static_cast<uint32_t>(shares));
     const auto work = [&](uint32_t i) {
@@ -50,16 +50,16 @@ void StoreImpl::pull(std::span<const TableId> tables, std::span<const Key> keys,
         Stripe& stripe = stripes_[source.stripe];
         std::lock_guard hold(stripe.lock);
         const size_t before = source.at;
-        plan.alike() ? pull_alike(source) : pull_rows(source);
+        plan.alike() ? pull_uniform(source) : pull_rows(source);
         if (stripe.closed == 0 || refused == nullptr) continue;
         for (size_t k = before; k < source.at; ++k) note(hash_key(tables[k], keys[k]));
       }
     };
     const auto count = static_cast<uint32_t>(ranges.size());
     if (ready) {
-      return crew_.run_in_order(count, helped, work, [&](uint32_t done) { tell(ranges[done - 1].end); });
+      return pool_.run_in_order(count, helped, work, [&](uint32_t done) { tell(ranges[done - 1].end); });
     }
-    crew_.run(count, work);
+    pool_.run(count, work);
     return tell(keys.size());
   }
   plan.group(tables, keys, out);
@@ -74,33 +74,33 @@ void StoreImpl::pull(std::span<const TableId> tables, std::span<const Key> keys,
   tell(keys.size());
 }
 
-void StoreImpl::pull_alike(StreamedItems& source) {
+void StoreImpl::pull_uniform(StreamedItems& source) {
   switch (source.use_by_id[source.tables[source.at]]->dim) {
     case 8:
-      return pull_alike_of<8>(source);
+      return pull_uniform_of<8>(source);
     case 16:
-      return pull_alike_of<16>(source);
+      return pull_uniform_of<16>(source);
     case 32:
-      return pull_alike_of<32>(source);
+      return pull_uniform_of<32>(source);
     case 64:
-      return pull_alike_of<64>(source);
+      return pull_uniform_of<64>(source);
     default:
-      return pull_alike_of<0>(source);
+      return pull_uniform_of<0>(source);
   }
 }
 
 // `kDim`: of all rows; 0: any.
 template <uint32_t kDim>
-void StoreImpl::pull_alike_of(StreamedItems& source) {
+void StoreImpl::pull_uniform_of(StreamedItems& source) {
   const TableUse& any = *source.use_by_id[source.tables[source.at]];
   const uint32_t dim = kDim != 0 ? kDim : any.dim;
   const size_t bytes = dim * sizeof(float);
   uint8_t* const base = any.base;
-  const auto found = [=](AlikeRow& key, const Cell* cell, size_t) {
+  const auto found = [=](UniformRow& key, const Cell* cell, size_t) {
     key.weights = base + extent_of(cell->meta) * kExtentBytes + row_of(cell->meta) * bytes;
     prefetch_lines<kDim * sizeof(float)>(key.weights, bytes);
   };
-  const auto finish = [=, &source, out = source.data, first = source.at](const AlikeRow& key, size_t place) {
+  const auto finish = [=, &source, out = source.data, first = source.at](const UniformRow& key, size_t place) {
     float* const to = out + (place - first) * dim;
     if (key.weights != nullptr) [[likely]] {
       copy_floats<kDim>(key.weights, to, dim);
@@ -108,9 +108,8 @@ void StoreImpl::pull_alike_of(StreamedItems& source) {
       source.use_by_id[source.tables[place]]->table->read_init(key.hash, to);
     }
   };
-  source.passed(
-      walk_alike(index_, slot_shift_, {source.tables, source.keys}, source.at, source.count, found, finish),
-      dim);
+  source.passed(walk_alike(index_, slot_shift_, {source.tables, source.keys}, source.at, source.count, found, finish),
+                dim);
 }
 
 template <class Source>

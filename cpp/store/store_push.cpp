@@ -5,8 +5,8 @@
 
 #include "base/hash.h"
 #include "store/kernels/finite.h"
-#include "store/keys/alike_rows.h"
 #include "store/keys/row_pipeline.h"
+#include "store/keys/uniform_rows.h"
 #include "store/reservation.h"
 #include "store/store_impl.h"
 
@@ -36,14 +36,14 @@ PushStats& operator+=(PushStats& a, const PushStats& b) {
 }  // namespace
 
 PushStats StoreImpl::push(std::span<const TableId> tables, std::span<const Key> keys, const float* grads,
-                          std::span<const TableId> hyper_tables, std::span<const Hyper> hyper, uint64_t at,
-                          bool unique, bool check_finite, std::vector<uint16_t>* refused) {
+                          std::span<const TableId> hyper_tables, std::span<const Hyper> hyper, uint64_t at, bool unique,
+                          bool check_finite, std::vector<uint16_t>* refused) {
   CallPlan& plan = plan_push(tables, keys, hyper_tables, hyper);
   if (check_finite && !all_finite(grads, plan.floats())) {
     plan.group(tables, keys, const_cast<float*>(grads));
     say_where(plan.items());
   }
-  if (unique && plan.seems_ordered(tables, keys) && (plan.alike() || crew_.threads() < 2)) {
+  if (unique && plan.seems_ordered(tables, keys) && (plan.alike() || pool_.threads() < 2)) {
     begin_push(at);
     return push_in_order(plan, tables, keys, grads, refused);
   }
@@ -72,22 +72,21 @@ PushStats StoreImpl::push(std::span<const TableId> tables, std::span<const Key> 
 
 // Keys in slot order: each thread takes some stripes, as they lie in the caller's arrays. What lies elsewhere
 // than the order says waits until all others are done, so that the outcome does not depend on who was first.
-PushStats StoreImpl::push_in_order(const CallPlan& plan, std::span<const TableId> tables,
-                                   std::span<const Key> keys, const float* grads,
-                                   std::vector<uint16_t>* refused) {
+PushStats StoreImpl::push_in_order(const CallPlan& plan, std::span<const TableId> tables, std::span<const Key> keys,
+                                   const float* grads, std::vector<uint16_t>* refused) {
   struct Share {
     PushStats stats;
     std::vector<uint16_t> refused;
     std::vector<StreamedItems> late;
   };
-  const uint32_t parts = worth_sharing(keys.size()) ? kSharesAThread * crew_.threads() : 1;
+  const uint32_t parts = worth_sharing(keys.size()) ? kSharesAThread * pool_.threads() : 1;
   const std::vector<KeyRange> ranges = plan.cut_at_stripes(tables, keys, parts);
   std::vector<Share> shares(ranges.size());
   const auto run = [&](StreamedItems& source, Share& share) {
-    plan.alike() ? push_alike(source, share.stats, share.refused)
+    plan.alike() ? push_uniform(source, share.stats, share.refused)
                  : push_stripe(source.stripe, source, share.stats, share.refused);
   };
-  crew_.run(static_cast<uint32_t>(ranges.size()), [&](uint32_t i) {
+  pool_.run(static_cast<uint32_t>(ranges.size()), [&](uint32_t i) {
     StreamedItems source{tables.data(),
                          keys.data(),
                          ranges[i].first,
@@ -125,8 +124,7 @@ CallPlan& StoreImpl::plan_push(std::span<const TableId> tables, std::span<const 
     plan.use(hyper_tables[i], TableUse(named, named.optimizer.kernel(), named.optimizer.prepare(hyper[i])));
   }
   plan.name_tables(tables, keys, [this](TableId id) -> TableUse {
-    throw BadInput("push to table '" + table(id).spec.name +
-                   "' without a learning rate: name the table in hyper");
+    throw BadInput("push to table '" + table(id).spec.name + "' without a learning rate: name the table in hyper");
   });
   return plan;
 }
@@ -137,8 +135,7 @@ void StoreImpl::begin_push(uint64_t at) {
 }
 
 template <class Source>
-void StoreImpl::push_stripe(uint32_t number, Source& source, PushStats& stats,
-                            std::vector<uint16_t>& refused) {
+void StoreImpl::push_stripe(uint32_t number, Source& source, PushStats& stats, std::vector<uint16_t>& refused) {
   std::lock_guard hold(stripes_[number].lock);
   if (stripes_[number].closed == 0) return push_rows(number, source, stats);
   push_items(number, open_items(source, refused), stats);
@@ -200,7 +197,7 @@ void StoreImpl::push_rows(uint32_t number, Source& source, PushStats& stats) {
   if (any_ttl_.load(std::memory_order_relaxed)) sweep(stripes_[number], number, items, stats);
 }
 
-void StoreImpl::push_alike(StreamedItems& source, PushStats& stats, std::vector<uint16_t>& refused) {
+void StoreImpl::push_uniform(StreamedItems& source, PushStats& stats, std::vector<uint16_t>& refused) {
   const uint32_t number = source.stripe;
   std::lock_guard hold(stripes_[number].lock);
   if (stripes_[number].closed != 0) return push_items(number, open_items(source, refused), stats);
@@ -212,7 +209,7 @@ void StoreImpl::push_alike(StreamedItems& source, PushStats& stats, std::vector<
   const TableUse& any = *uses[source.tables[before]];
   uint8_t* const base = any.base;
   const uint32_t bytes = any.weight_bytes, dim = any.dim;
-  const auto found = [=, tables = source.tables](AlikeRow& key, const Cell* at, size_t place) {
+  const auto found = [=, tables = source.tables](UniformRow& key, const Cell* at, size_t place) {
     const TableUse& use = *uses[tables[place]];
     auto* cell = const_cast<Cell*>(at);
     const RowHandle row = handle_of(cell->meta);
@@ -227,8 +224,7 @@ void StoreImpl::push_alike(StreamedItems& source, PushStats& stats, std::vector<
     if (use.number_bytes != 0) prefetch_lines_to_write(use.number(row), use.number_bytes);
     if (stamp_of(cell->meta) != tick) cell->meta = row_meta(row, tick);
   };
-  const auto finish = [=, this, tables = source.tables, grads = source.data](const AlikeRow& key,
-                                                                             size_t place) {
+  const auto finish = [=, this, tables = source.tables, grads = source.data](const UniformRow& key, size_t place) {
     const TableUse& use = *uses[tables[place]];
     float* const grad = grads + (place - before) * dim;
     if (key.weights != nullptr) [[likely]] {
@@ -243,9 +239,8 @@ void StoreImpl::push_alike(StreamedItems& source, PushStats& stats, std::vector<
       rest.push_back(Item{key.hash, &use, grad});
     }
   };
-  source.passed(
-      walk_alike(index_, slot_shift_, {source.tables, source.keys}, before, source.count, found, finish),
-      dim);
+  source.passed(walk_alike(index_, slot_shift_, {source.tables, source.keys}, before, source.count, found, finish),
+                dim);
   stats.applied += source.at - before - rest.size();
   apply_rest(rest, tick, stats);
   if (any_ttl_.load(std::memory_order_relaxed)) sweep(stripes_[number], number, source.at - before, stats);
@@ -266,11 +261,10 @@ void StoreImpl::apply_one(const Item& item, uint32_t tick, PushStats& stats) noe
   Cell* cell = index_.find(slot, item.hash, table.spec.id);
   if (cell != nullptr && expired(cell->meta, table)) {
     if (!is_candidate(cell->meta)) ++stats.evicted;
-    drop_expected(number, cell, table, true);
+    drop_reserved(number, cell, table, true);
     cell = nullptr;
   }
-  if (cell != nullptr &&
-      !is_candidate(cell->meta)) {  // made earlier in this push, by a caller who broke `unique`
+  if (cell != nullptr && !is_candidate(cell->meta)) {  // made earlier in this push, by a caller who broke `unique`
     update(item, handle_of(cell->meta));
     ++stats.applied;
     return;
@@ -324,7 +318,7 @@ void StoreImpl::assign(std::span<const TableId> tables, std::span<const Key> key
   CallPlan& plan = CallPlan::of_this_thread();
   plan.begin();
   plan.name_tables(tables, keys, [this](TableId id) {
-    if (is_count(id)) throw BadInput("how often a row was trained is read, not set");
+    if (is_count(id)) throw BadInput("update counts of rows cannot be assigned, only pulled");
     return use_of(id);
   });
   plan.group(tables, keys, const_cast<float*>(rows));

@@ -14,13 +14,13 @@ bool StoreImpl::scan(TableId id, uint32_t number, std::vector<Key>& keys, std::v
     if (is_candidate(cell.meta) || !index_.belongs(cell.meta, id) || expired(cell.meta, wanted)) return;
     keys.push_back(key_of(id, cell.hash));
     rows.resize(rows.size() + wanted.dim);
-    read_row(wanted.spec.dtype, wanted.rows.weights(handle_of(cell.meta)),
-             rows.data() + rows.size() - wanted.dim, wanted.dim);
+    read_row(wanted.spec.dtype, wanted.rows.weights(handle_of(cell.meta)), rows.data() + rows.size() - wanted.dim,
+             wanted.dim);
   });
   return true;
 }
 
-void StoreImpl::expect_forgetting(uint32_t number) {
+void StoreImpl::reserve_erase(uint32_t number) {
   const uint32_t stripe = stripe_of_number(number);
   index_.for_each(index_.slot(number), [&](const Cell& cell) {
     if (!is_candidate(cell.meta)) table(index_.table_of(cell.meta)).rows.expect_back(stripe);
@@ -28,7 +28,7 @@ void StoreImpl::expect_forgetting(uint32_t number) {
 }
 
 // No list of what went: exports since an earlier cut become full ones instead.
-void StoreImpl::forget_rows(uint32_t number) noexcept {
+void StoreImpl::erase_rows(uint32_t number) noexcept {
   Slot& slot = index_.slot(number);
   uint32_t stripe = stripe_of_number(number);
   index_.for_each(slot, [&](const Cell& cell) {
@@ -49,9 +49,9 @@ void StoreImpl::forget_rows(uint32_t number) noexcept {
 void StoreImpl::clear_slot(uint32_t number) {
   check_slot(number);
   std::lock_guard hold(stripe_of_slot(number).lock);
-  expect_forgetting(number);
+  reserve_erase(number);
   remember(number, {});
-  forget_rows(number);
+  erase_rows(number);
   counts.renew(number);
 }
 

@@ -68,8 +68,7 @@ TEST(counts_are_right_whatever_the_threads) {
     for (Key k = 0; k < kRange; ++k) {
       uint64_t wanted = 0;
       for (const auto& counts : seen) wanted += counts[table * kRange + k];
-      CHECK(rows[k * dim] == static_cast<float>(wanted) &&
-            rows[k * dim + dim - 1] == static_cast<float>(wanted));
+      CHECK(rows[k * dim] == static_cast<float>(wanted) && rows[k * dim + dim - 1] == static_cast<float>(wanted));
     }
   }
 }

@@ -16,8 +16,8 @@ namespace springtide {
 using Pair = std::pair<TableId, Key>;
 
 // Unique (table, key) pairs of each rank in one step.
-inline std::vector<std::vector<Pair>> random_batch(std::mt19937_64& random, uint32_t ranks, size_t keys,
-                                                   TableId tables, uint64_t key_space) {
+inline std::vector<std::vector<Pair>> random_batch(std::mt19937_64& random, uint32_t ranks, size_t keys, TableId tables,
+                                                   uint64_t key_space) {
   std::vector<std::vector<Pair>> batch(ranks);
   for (auto& own : batch) {
     std::set<Pair> drawn;
@@ -58,8 +58,7 @@ class RandomPlans {
       keeper[pair] = rank;
       kept[rank].insert(pair);
     }
-    std::set<std::pair<uint32_t, Pair>>
-        came;  // rows, or their values, that a rank has without asking servers
+    std::set<std::pair<uint32_t, Pair>> came;  // rows, or their values, that a rank has without asking servers
     for (uint32_t r = 0; r < ranks; ++r) part_with(plans, r, trainers, keeper, came);
     for (const auto& [pair, who] : trainers) {
       const auto home = keeper.find(pair);
@@ -75,7 +74,7 @@ class RandomPlans {
         add(with(plans[home->second].gradient_receives, r), pair);
       }
     }
-    for (uint32_t r = 0; r < ranks; ++r) make_room(plans[r], r, kept[r]);
+    for (uint32_t r = 0; r < ranks; ++r) reserve_more(plans[r], r, kept[r]);
     for (uint32_t r = 0; r < ranks; ++r) held_[r].insert(kept[r].begin(), kept[r].end());
     return plans;
   }
@@ -90,8 +89,7 @@ class RandomPlans {
   }
 
   // Who keeps the row after this step; the number of ranks: nobody.
-  uint32_t choose(const Pair& pair, const std::vector<uint32_t>& who,
-                  const std::vector<std::set<Pair>>& kept) {
+  uint32_t choose(const Pair& pair, const std::vector<uint32_t>& who, const std::vector<std::set<Pair>>& kept) {
     const auto ranks = static_cast<uint32_t>(held_.size());
     if (who.size() > 1 && (straight_ != Straight::gradients || random_() % 3 == 0)) return ranks;
     if (random_() % 8 == 0) return ranks;
@@ -102,8 +100,7 @@ class RandomPlans {
   }
 
   // Rows held here that are trained by others, or here without being kept.
-  void part_with(std::vector<CachePlan>& plans, uint32_t r,
-                 const std::map<Pair, std::vector<uint32_t>>& trainers,
+  void part_with(std::vector<CachePlan>& plans, uint32_t r, const std::map<Pair, std::vector<uint32_t>>& trainers,
                  const std::map<Pair, uint32_t>& keeper, std::set<std::pair<uint32_t, Pair>>& came) {
     const std::set<Pair> before = held_[r];
     for (const Pair& pair : before) {
@@ -111,21 +108,18 @@ class RandomPlans {
       if (found == trainers.end()) continue;
       const auto home = keeper.find(pair);
       const bool keeps = home != keeper.end() && home->second == r;
-      const bool goes =
-          keeps || (straight_ != Straight::nothing && home != keeper.end() && random_() % 4 != 0);
+      const bool goes = keeps || (straight_ != Straight::nothing && home != keeper.end() && random_() % 4 != 0);
       for (const uint32_t other : found->second) {
         if (!goes || other == r) continue;
         const bool image = !keeps && other == home->second;
-        if (!image && random_() % 8 == 0 && !keeps)
-          continue;  // pulled from the server, if it is written there
+        if (!image && random_() % 8 == 0 && !keeps) continue;  // pulled from the server, if it is written there
         add(with(image ? plans[r].sends : plans[r].value_sends, other), pair);
         add(with(image ? plans[other].receives : plans[other].value_receives, r), pair);
         came.insert({other, pair});
       }
       if (keeps) continue;
-      const bool all_came = std::all_of(found->second.begin(), found->second.end(), [&](uint32_t other) {
-        return other == r || came.contains({other, pair});
-      });
+      const bool all_came = std::all_of(found->second.begin(), found->second.end(),
+                                        [&](uint32_t other) { return other == r || came.contains({other, pair}); });
       if (!goes || !all_came) add(plans[r].write_back, pair);
       if (std::find(found->second.begin(), found->second.end(), r) != found->second.end()) {
         add(plans[r].pass_hit, pair);
@@ -136,7 +130,7 @@ class RandomPlans {
     }
   }
 
-  void make_room(CachePlan& plan, uint32_t r, const std::set<Pair>& kept) {
+  void reserve_more(CachePlan& plan, uint32_t r, const std::set<Pair>& kept) {
     size_t fresh = 0;
     std::vector<Pair> others;
     for (const Pair& pair : kept) fresh += held_[r].contains(pair) ? 0 : 1;

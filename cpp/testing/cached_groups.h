@@ -37,8 +37,7 @@ inline std::vector<TableSpec> all_optimizers() {
   return specs;
 }
 
-inline Routed routed(const Placement& placement, const std::vector<TableSpec>& specs,
-                     std::vector<Pair> pairs) {
+inline Routed routed(const Placement& placement, const std::vector<TableSpec>& specs, std::vector<Pair> pairs) {
   const auto slots = static_cast<uint32_t>(placement.server_of_slot.size());
   const auto place = [&](const Pair& pair) {
     const uint32_t slot = slot_of(hash_key(pair.first, pair.second), slots);
@@ -100,8 +99,7 @@ inline PushMeta meta_of(uint64_t step, const std::vector<TableSpec>& specs) {
   meta.bsp = true;
   meta.clock = step;
   for (const TableSpec& spec : specs)
-    meta.hyper.push_back(
-        {spec.id, {0.1f / static_cast<float>(1 + step % 3), 0.01f, spec.id == 5 ? step : 0}});
+    meta.hyper.push_back({spec.id, {0.1f / static_cast<float>(1 + step % 3), 0.01f, spec.id == 5 ? step : 0}});
   return meta;
 }
 

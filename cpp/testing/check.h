@@ -58,9 +58,9 @@ inline int run() {
 }  // namespace springtide::checks
 
 #define CHECK(what) springtide::checks::passes(static_cast<bool>(what), #what, __FILE__, __LINE__)
-#define CHECK_THROWS(Error, ...)                                                      \
-  springtide::checks::passes(springtide::checks::throws<Error>([&] { __VA_ARGS__; }), \
-                             #__VA_ARGS__ " throws " #Error, __FILE__, __LINE__)
+#define CHECK_THROWS(Error, ...)                                                                                      \
+  springtide::checks::passes(springtide::checks::throws<Error>([&] { __VA_ARGS__; }), #__VA_ARGS__ " throws " #Error, \
+                             __FILE__, __LINE__)
 #define TEST(name)                                                        \
   static void name();                                                     \
   static const springtide::checks::Register register_##name(#name, name); \

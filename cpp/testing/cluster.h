@@ -82,8 +82,8 @@ inline TableSpec table(TableId id, uint32_t dim) {
 }
 
 // Keys in the order a client plans them: by server, then slot.
-inline Routed plan(const Placement& placement, std::vector<std::pair<TableId, Key>> pairs,
-                   uint32_t dim_of_first, uint32_t dim_of_others) {
+inline Routed plan(const Placement& placement, std::vector<std::pair<TableId, Key>> pairs, uint32_t dim_of_first,
+                   uint32_t dim_of_others) {
   const auto place = [&](const auto& pair) {
     const uint32_t slot = slot_of(hash_key(pair.first, pair.second), kSlots);
     return std::tuple(placement.server_of_slot[slot], slot, pair);

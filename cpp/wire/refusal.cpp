@@ -15,7 +15,7 @@ void put(std::vector<uint8_t>& out, const T* from, size_t count) {
 
 template <class T>
 void take(std::span<const uint8_t>& rest, T* to, size_t count) {
-  if (rest.size() / sizeof(T) < count) throw PeerLost("a refusal of slots makes no sense");
+  if (rest.size() / sizeof(T) < count) throw PeerLost("a wrong_owner reply is malformed");
   if (count != 0) std::memcpy(to, rest.data(), count * sizeof(T));
   rest = rest.subspan(count * sizeof(T));
 }
@@ -44,7 +44,7 @@ Refusal decode_refusal(std::span<const uint8_t> body) {
   uint32_t slots = 0, addresses = 0;
   take(body, &slots, 1);
   take(body, &addresses, 1);
-  if (slots > body.size()) throw PeerLost("a refusal of slots makes no sense");
+  if (slots > body.size()) throw PeerLost("a wrong_owner reply is malformed");
   refusal.slots.resize(slots);
   refusal.owners.resize(slots);
   take(body, refusal.slots.data(), slots);
@@ -57,7 +57,7 @@ Refusal decode_refusal(std::span<const uint8_t> body) {
     take(body, address.data(), length);
     refusal.addresses[server] = std::move(address);
   }
-  if (!body.empty()) throw PeerLost("a refusal of slots makes no sense");
+  if (!body.empty()) throw PeerLost("a wrong_owner reply is malformed");
   return refusal;
 }
 

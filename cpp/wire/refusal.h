@@ -1,5 +1,5 @@
-// The body of a wrong_owner reply: slots that a server does not have, who has them, and where those servers
-// are. In: what the server knows of the others. Out: a client's next try, without a word from the master.
+// The body of a wrong_owner reply: slots that the server does not own, their owners and addresses, so that a
+// client can retry without asking the master.
 #pragma once
 
 #include <cstdint>
@@ -12,11 +12,11 @@
 
 namespace springtide {
 
-constexpr uint16_t kNobody = UINT16_MAX;  // the owner is not known here: ask again soon
+constexpr uint16_t kNoOwner = UINT16_MAX;  // the owner is not known here: ask again soon
 
 struct Refusal {
   std::vector<uint16_t> slots;
-  std::vector<uint16_t> owners;               // of each; kNobody where unknown
+  std::vector<uint16_t> owners;               // of each; kNoOwner where unknown
   std::map<uint16_t, std::string> addresses;  // host:port, of owners that the client may never have heard of
 };
 

@@ -47,7 +47,7 @@ BodyLayout layout_of(const FrameHeader& header) {
 
 void seal(FrameHeader& header) { header.check = check_of(header); }
 
-std::string fault_in(const FrameHeader& header, uint64_t limit) {
+std::string header_error(const FrameHeader& header, uint64_t limit) {
   if (header.magic != kMagic) return "this is not a frame of Springtide's wire protocol";
   if (header.version != kVersion) {
     return "protocol version " + std::to_string(header.version) + " here, " + std::to_string(kVersion) +
@@ -58,18 +58,16 @@ std::string fault_in(const FrameHeader& header, uint64_t limit) {
     return "unknown kind of frame " + std::to_string(header.kind);
   }
   if (header.body_bytes > limit) {
-    return "a frame of " + std::to_string(header.body_bytes) + " bytes is over the limit of " +
-           std::to_string(limit);
+    return "a frame of " + std::to_string(header.body_bytes) + " bytes is over the limit of " + std::to_string(limit);
   }
   return {};
 }
 
-std::string take_apart(const FrameHeader& header, std::span<const uint8_t> body, BodyView& view) {
+std::string parse_body(const FrameHeader& header, std::span<const uint8_t> body, BodyView& view) {
   const BodyLayout at = layout_of(header);
   if (at.floats > body.size() || (body.size() - at.floats) % sizeof(float) != 0) {
     return "a body of " + std::to_string(body.size()) + " bytes does not fit " + std::to_string(header.keys) +
-           " keys, " + std::to_string(header.batches) + " batches and " + std::to_string(header.hypers) +
-           " tables";
+           " keys, " + std::to_string(header.batches) + " batches and " + std::to_string(header.hypers) + " tables";
   }
   view.batches = section<BatchRange>(body, at.batches, header.batches);
   view.hypers = section<HyperRecord>(body, at.hypers, header.hypers);
@@ -102,10 +100,9 @@ std::vector<uint8_t> encode_prefix(FrameHeader& header, std::span<const BatchRan
 }
 
 const char* name_of(Kind kind) {
-  constexpr std::array names = {"nothing", "hello",      "challenge",   "proof",
-                                "welcome", "window",     "declaration", "pull",
-                                "push",    "assignment", "scan",        "request for figures",
-                                "step",    "regrouping", "take",        "batch of slots"};
+  constexpr std::array names = {
+      "nothing",    "hello", "challenge",           "proof", "welcome",    "window", "declaration",   "pull", "push",
+      "assignment", "scan",  "request for figures", "step",  "regrouping", "take",   "batch of slots"};
   const auto at = static_cast<size_t>(kind);
   return at < names.size() ? names[at] : "unknown request";
 }

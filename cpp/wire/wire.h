@@ -1,6 +1,5 @@
-// The frame: a fixed little-endian header, then a body whose layout the header's counts fix completely.
-// In: bytes of a peer that nobody trusts. Out: spans into them, or the reason for refusing. Spec:
-// docs/design/wire.md.
+// Wire format: a fixed little-endian header, then a body whose layout follows from the header's counts. Input
+// is untrusted and checked. Spec: docs/design/wire.md.
 #pragma once
 
 #include <bit>
@@ -10,14 +9,13 @@
 #include <vector>
 
 #include "base/types.h"
-#include "step/backend.h"
 
 namespace springtide {
 
 static_assert(std::endian::native == std::endian::little, "frames are laid out as little-endian memory");
 
 constexpr uint32_t kMagic = 0x57445453;     // "STDW"
-constexpr uint16_t kVersion = 6;            // raised whenever a byte changes its meaning
+constexpr uint16_t kVersion = 6;            // raised with every change of the format
 constexpr uint64_t kHandshakeBytes = 4096;  // the largest body before the secret is proved
 
 enum class Kind : uint8_t {
@@ -35,24 +33,24 @@ enum class Kind : uint8_t {
   step,     // bsp: wait until every rank's part of `step` is here, `clock` ms at most; with kBsp: apply it
   regroup,  // bsp: from now on `generation`; the reply's step: complete here. With kBsp: a group of `keys`
             // ranks goes on after `step`
-  take,  // handover.h: an image of slot `step`, which stays closed; reply: `step` 1 when it is the server's
-         // already
-  own_all,  // handover.h, hurried.h: last parts or whole slots, many at once (slot_batch.h), which are the
-            // server's from now on
+  take,     // handover.h: an image of slot `step`, which stays closed; reply: `step` 1 when it is the server's
+            // already
+  own_all,  // handover.h, throttled_handover.h: last parts or whole slots, many at once (slot_batch.h), which
+            // are the server's from now on
   last = own_all,
 };
 
 enum class Status : uint16_t {
   ok = 0,
-  bad_input,         // the caller's mistake; the body is a sentence, the connection lives on
+  bad_input,         // invalid request; the body is a message, the connection stays open
   non_finite,        // NaN or infinity in a push, nothing applied; a sentence
   wrong_owner,       // refusal.h: slots that are not the server's, and whose they are; pushes and assignments
                      // were applied to the others
   stale_generation,  // the group has gone back to a checkpoint since; a sentence
   step_missing,      // bsp: not every rank's part came in time; a sentence
   refused,           // handshake: version, secret, too many connections; a sentence, then the connection ends
-  bad_frame,         // nonsense; a sentence, then the connection ends
-  internal,          // the server failed at it; a sentence
+  bad_frame,         // malformed; a message, then the connection ends
+  internal,          // server error; a message
   busy,              // handshake: not now (too many connections, too slow a hello); a sentence, try again
   partly_applied,    // a push whose batches some slot has in part, nothing applied there; a sentence
 };
@@ -64,14 +62,12 @@ enum Flag : uint8_t {
   kKeep = 4,         // assign: first values. Rows that are there stay, slots that have had theirs skip them
   kInWindow = 8,     // keys, tables and the rest lie at window_offset; floats where the spans say
   kNamesSlots = 16,  // push: speaks only for the slots in its body, else for all this server has at its epoch
-  kTimed = 32,  // reply: the last 8 bytes of the body are server_ns, known only after the rows were sent;
-                // kSlotsLeft in it: slots moved away meanwhile, the rows mean nothing, ask again
-  kSeen = 64,   // push: server_ns is the count that came with the oldest rows it was computed from
-  kAtRest =
-      128,  // regroup: nobody has a step in hand, so a server that had no slots before joins at this step
+  kTimed = 32,       // reply: the last 8 bytes of the body are server_ns, known only after the rows were sent;
+                     // kSlotsLeft in it: slots moved away meanwhile, the rows mean nothing, ask again
+  kSeen = 64,        // push: server_ns is the count that came with the oldest rows it was computed from
+  kAtRest = 128,     // regroup: nobody has a step in hand, so a server that had no slots before joins at this step
 };
 
-// Every field of "exactly once, by identity" has its place from the start, used by this version or not.
 struct FrameHeader {
   uint32_t magic = kMagic;
   uint16_t version = kVersion;
@@ -83,9 +79,9 @@ struct FrameHeader {
   uint32_t epoch = 0;       // of the sender's placement
   uint32_t rank = 0;
   uint32_t incarnation = 0;
-  uint64_t step = 0;   // push: its step; pull: answer only once this step is applied, its reply: pushes that
-                       // the server had applied before the rows were read; scan reply: next slot
-  uint64_t clock = 0;  // push: the age clock; take: the gift's name; reply: ns spent waiting for a step
+  uint64_t step = 0;       // push: its step; pull: answer only once this step is applied, its reply: pushes that
+                           // the server had applied before the rows were read; scan reply: next slot
+  uint64_t clock = 0;      // push: the age clock; take: the transfer's id; reply: ns spent waiting for a step
   uint64_t server_ns = 0;  // reply: the server's own time in its tables; push: see kSeen
   uint16_t status = 0;
   uint16_t hypers = 0;   // HyperRecord[]
@@ -134,14 +130,14 @@ struct BodyView {
   std::span<const float> floats;
 };
 
-void seal(FrameHeader& header);  // fills in `check`; last thing before sending
-// Empty when the header can be believed; else what is wrong with it. `limit` bounds body_bytes.
-std::string fault_in(const FrameHeader& header, uint64_t limit);
+void seal(FrameHeader& header);  // fills in `check`; call it last before sending
+// Returns what is wrong with the header, or an empty string. `limit` bounds body_bytes.
+std::string header_error(const FrameHeader& header, uint64_t limit);
 // Empty, and `view` filled, when the body's size is exactly what the header's counts ask for. `body` is
 // aligned to 8.
-std::string take_apart(const FrameHeader& header, std::span<const uint8_t> body, BodyView& view);
+std::string parse_body(const FrameHeader& header, std::span<const uint8_t> body, BodyView& view);
 
-// All sections of a body before its keys: small, so built in one piece.
+// All sections of a body before its keys.
 std::vector<uint8_t> encode_prefix(FrameHeader& header, std::span<const BatchRange> batches,
                                    std::span<const HyperRecord> hypers, std::span<const FloatSpan> spans,
                                    std::span<const uint16_t> slots);

@@ -49,8 +49,7 @@ void walk(Walker& w, Spec& spec) {
   w.field(spec.id), w.field(spec.name), w.field(spec.dim), w.field(spec.dtype);
   w.field(spec.init.kind), w.field(spec.init.a), w.field(spec.init.b);
   auto& o = spec.optim;
-  w.field(o.kind), w.field(o.momentum), w.field(o.dampening), w.field(o.nesterov), w.field(o.beta1),
-      w.field(o.beta2);
+  w.field(o.kind), w.field(o.momentum), w.field(o.dampening), w.field(o.nesterov), w.field(o.beta1), w.field(o.beta2);
   w.field(o.eps_outside), w.field(o.decoupled_decay), w.field(o.eps), w.field(o.alpha), w.field(o.ftrl_beta);
   w.field(o.l1), w.field(o.l2), w.field(o.initial_accumulator);
   w.field(spec.min_count), w.field(spec.ttl), w.field(spec.capacity_rows);
@@ -58,8 +57,7 @@ void walk(Walker& w, Spec& spec) {
 
 void check(const TableSpec& spec) {
   if (spec.dtype > DType::bf16 || spec.init.kind > InitKind::xavier || spec.optim.kind > OptimKind::ftrl) {
-    throw BadInput("table '" + spec.name +
-                   "' is declared with a dtype, init or optimizer that does not exist");
+    throw BadInput("table '" + spec.name + "' is declared with a dtype, init or optimizer that does not exist");
   }
 }
 

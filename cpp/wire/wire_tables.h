@@ -1,4 +1,4 @@
-// Table specs as bytes, field by field: what a declare frame carries. Reading checks every length first.
+// Table specs as bytes, the body of a declare frame. Decoding checks every length.
 #pragma once
 
 #include <cstdint>

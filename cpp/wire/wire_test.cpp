@@ -47,12 +47,12 @@ TEST(digests_match_published_vectors) {
 
 TEST(a_sealed_header_is_believed_and_a_changed_bit_is_not) {
   const FrameHeader good = sealed_pull(3);
-  CHECK(fault_in(good, 1 << 20).empty());
-  CHECK(!fault_in(good, 8).empty());
+  CHECK(header_error(good, 1 << 20).empty());
+  CHECK(!header_error(good, 8).empty());
   for (size_t bit = 0; bit < 8 * sizeof good; ++bit) {
     FrameHeader bad = good;
     reinterpret_cast<uint8_t*>(&bad)[bit / 8] ^= static_cast<uint8_t>(1u << (bit % 8));
-    CHECK(!fault_in(bad, 1 << 20).empty());
+    CHECK(!header_error(bad, 1 << 20).empty());
   }
 }
 
@@ -75,7 +75,7 @@ TEST(a_body_comes_apart_as_it_was_put_together) {
   std::memcpy(body.data() + at.floats, floats, 8);
 
   BodyView view;
-  CHECK(take_apart(header, body, view).empty());
+  CHECK(parse_body(header, body, view).empty());
   CHECK(view.batches.size() == 2 && view.batches[1].first == 7 && view.batches[1].count == 8);
   CHECK(view.hypers.size() == 1 && view.hypers[0].table == 9 && view.hypers[0].step == 11);
   CHECK(view.spans.size() == 1 && view.spans[0].offset == 64);
@@ -98,7 +98,7 @@ TEST(counts_that_do_not_fit_are_refused) {
     header.slots = static_cast<uint16_t>(random() >> 52);
     const size_t size = random() % body.size();
     BodyView view;
-    if (!take_apart(header, std::span(body).first(size), view).empty()) continue;
+    if (!parse_body(header, std::span(body).first(size), view).empty()) continue;
     const auto* end = body.data() + size;
     CHECK(reinterpret_cast<const uint8_t*>(view.keys.data() + view.keys.size()) <= end);
     CHECK(reinterpret_cast<const uint8_t*>(view.tables.data() + view.tables.size()) <= end);
@@ -122,8 +122,7 @@ TEST(tables_survive_the_trip_and_nonsense_does_not) {
   const std::vector<TableSpec> tables = {spec, other};
   const std::vector<uint8_t> good = encode_tables(tables);
   CHECK(decode_tables(good) == tables);
-  for (size_t cut = 0; cut < good.size(); ++cut)
-    CHECK_THROWS(BadInput, decode_tables(std::span(good).first(cut)));
+  for (size_t cut = 0; cut < good.size(); ++cut) CHECK_THROWS(BadInput, decode_tables(std::span(good).first(cut)));
   for (int i = 0; i < 5000; ++i) {
     std::vector<uint8_t> bad = good;
     for (int change = 0; change < 3; ++change) bad[random() % bad.size()] = static_cast<uint8_t>(random());

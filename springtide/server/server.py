@@ -137,7 +137,7 @@ class ServerRole:
     ) -> HandedOver:
         """Give slots to another server while both serve; from then on this one names it to whoever asks here.
 
-        In a hurry: at the least cost to this server, which has hardly any processor left (cpp/migrate/hurried.h).
+        In a hurry: at the least cost to this CPU-throttled server (cpp/migrate/throttled_handover.h).
         """
         host, port = addresses.parse(address)
         done = self._server.hand_over(host, port, server, list(slots), timeout_s, hurry)

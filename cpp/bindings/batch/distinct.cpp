@@ -1,4 +1,4 @@
-// Distinct integers: Python brings the memory, so that what comes out are tensors.
+// Distinct integers. Python allocates the outputs, so that they are tensors.
 #include "batch/distinct.h"
 
 #include "base/types.h"

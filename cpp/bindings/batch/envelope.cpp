@@ -1,5 +1,4 @@
-// Envelopes of records: Python brings the memory; the payload may be a mapped file, which nobody may write
-// to.
+// Envelopes of records. Python allocates the outputs; the payload may be a read-only mapped file.
 #include "batch/envelope.h"
 
 #include <nanobind/stl/pair.h>
@@ -46,8 +45,8 @@ void bind_envelope(nb::module_& m) {
       [](Payload payload, KeyArray starts, KeyArray ends, Sums out) {
         check_room(starts.size(), ends.size(), out.size());
         nb::gil_scoped_release release;
-        crc32_each({payload.data(), payload.size()}, {starts.data(), starts.size()},
-                   {ends.data(), ends.size()}, out.data());
+        crc32_each({payload.data(), payload.size()}, {starts.data(), starts.size()}, {ends.data(), ends.size()},
+                   out.data());
       },
       "payload"_a.noconvert(), "starts"_a.noconvert(), "ends"_a.noconvert(), "out"_a.noconvert(),
       "CRC-32, as zlib has it, of each run of bytes.");

@@ -1,4 +1,4 @@
-// Pieces of a batch: Python holds what they belong to and hands over (offset, address, size) for each.
+// Pieces of a batch: Python owns the memory and passes (offset, address, size) of each.
 #include "bindings/batch/fused.h"
 
 #include <cerrno>
@@ -18,8 +18,7 @@ std::vector<Piece> listed(nb::list told) {
   for (nb::handle one : told) {
     const auto fields = nb::cast<nb::tuple>(one);
     if (fields.size() != 3) throw BadInput("a piece: wanted (offset, address, size)");
-    pieces.push_back({nb::cast<uint64_t>(fields[0]),
-                      reinterpret_cast<const std::byte*>(nb::cast<uintptr_t>(fields[1])),
+    pieces.push_back({nb::cast<uint64_t>(fields[0]), reinterpret_cast<const std::byte*>(nb::cast<uintptr_t>(fields[1])),
                       nb::cast<uint64_t>(fields[2])});
   }
   return pieces;
@@ -39,8 +38,7 @@ std::vector<Piece> read_pieces(nb::handle told, uint64_t capacity) {
   std::vector<Piece> pieces =
       nb::isinstance<Pieces>(told) ? nb::cast<const Pieces&>(told).all : listed(nb::cast<nb::list>(told));
   if (!pieces_fit(pieces, capacity)) {
-    throw BadInput("pieces that overlap, or end after the " + std::to_string(capacity) +
-                   " bytes that there are");
+    throw BadInput("pieces that overlap, or end after the " + std::to_string(capacity) + " bytes that there are");
   }
   return pieces;
 }
@@ -57,16 +55,16 @@ nb::tuple receive(int socket, nb::bytes begins, uint32_t most_fields, uint32_t m
                   uintptr_t into, uint64_t size) {
   const Expected expected{
       span_of(begins), most_fields, most_header, span_of(header), {reinterpret_cast<std::byte*>(into), size}};
-  Taken taken;
+  ReceivedMessage taken;
   {
     nb::gil_scoped_release release;
     taken = receive_message(socket, expected);
   }
   const std::span<const std::byte> text = taken.text;
-  const bool read = taken.came != Taken::Came::head && taken.error == 0;
+  const bool read = taken.came != ReceivedMessage::Progress::head && taken.error == 0;
   const size_t fields = read ? taken.head.fields() : 0;
   return nb::make_tuple(taken.error, bytes_of(taken.head.bytes), bytes_of(text.first(fields)),
-                        bytes_of(text.subspan(fields)), taken.came == Taken::Came::whole);
+                        bytes_of(text.subspan(fields)), taken.came == ReceivedMessage::Progress::whole);
 }
 
 }  // namespace
@@ -81,8 +79,7 @@ void bind_fused(nb::module_& m) {
         nb::gil_scoped_release release;
         gather(pieces, reinterpret_cast<std::byte*>(into));
       },
-      "pieces"_a, "into"_a, "capacity"_a,
-      "Copy (offset, address, size) pieces to their places at an address.");
+      "pieces"_a, "into"_a, "capacity"_a, "Copy (offset, address, size) pieces to their places at an address.");
   m.def(
       "send_pieces",
       [](int socket, nb::bytes prefix, nb::handle told, uint64_t payload, int passed) {
@@ -93,8 +90,8 @@ void bind_fused(nb::module_& m) {
       },
       "socket"_a, "prefix"_a, "pieces"_a, "payload"_a, "passed"_a = -1,
       "Send a prefix and pieces over a blocking socket, a file descriptor with them; 0, or an errno.");
-  m.def("receive_message", &receive, "socket"_a, "begins"_a, "most_fields"_a, "most_header"_a, "header"_a,
-        "into"_a, "size"_a,
+  m.def("receive_message", &receive, "socket"_a, "begins"_a, "most_fields"_a, "most_header"_a, "header"_a, "into"_a,
+        "size"_a,
         "The next message of a blocking socket: an errno (0: none, -1: closed), head, fields, header, and "
         "whether "
         "its payload is at `into`: if header and size are as told. Nothing after the head: it is not one of "

@@ -1,5 +1,4 @@
-// Pieces as Python tells them: (offset, address, size) of each, or as they were laid out natively. Used by
-// fused.cpp, tensors.cpp and secure.cpp.
+// Pieces of a payload given by Python: (offset, address, size) each, or laid out natively.
 #pragma once
 
 #include <vector>

@@ -1,4 +1,4 @@
-// Messages of librdkafka as arrays: where its functions are is told by Python, which has that library loaded.
+// Kafka messages as arrays. Python passes the addresses of librdkafka's functions.
 #include "batch/message_columns.h"
 #include "bindings/bindings.h"
 #include "bindings/step.h"
@@ -39,7 +39,7 @@ void bind_messages(nb::module_& m) {
           runs.append(nb::make_tuple(run->partition, array_of(run->payload), array_of(run->ends),
                                      array_of(run->offsets), array_of(run->times)));
         }
-        for (const MessageNews& one : found.news) {
+        for (const MessageEvent& one : found.news) {
           news.append(nb::make_tuple(one.partition, one.error, one.offset));
         }
         return nb::make_tuple(runs, news);

@@ -1,5 +1,4 @@
-// TLS on a socket that Python owns (dataworker/transport/tls_socket.py): batches from data workers. The
-// socket must outlive it.
+// TLS on a socket that Python owns (dataworker/transport/tls_socket.py) and keeps open meanwhile.
 #include <cerrno>
 
 #include "base/types.h"
@@ -15,8 +14,7 @@ using Bytes = nb::ndarray<uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
 struct SecureSocket {
   SecureSocket(int socket, const std::string& folder, bool listens, const std::string& role, double within_s)
-      : fd(socket),
-        session(socket, {folder, listens ? TlsSide::listener : TlsSide::caller, role, within_s, true}) {}
+      : fd(socket), session(socket, {folder, listens ? TlsSide::listener : TlsSide::caller, role, within_s, true}) {}
 
   int fd;
   TlsSession session;
@@ -26,8 +24,8 @@ struct SecureSocket {
 
 void bind_secure(nb::module_& m) {
   nb::class_<SecureSocket>(m, "SecureSocket")
-      .def(nb::init<int, const std::string&, bool, const std::string&, double>(), "socket"_a, "folder"_a,
-           "listens"_a, "role"_a, "within_s"_a, nb::call_guard<nb::gil_scoped_release>(),
+      .def(nb::init<int, const std::string&, bool, const std::string&, double>(), "socket"_a, "folder"_a, "listens"_a,
+           "role"_a, "within_s"_a, nb::call_guard<nb::gil_scoped_release>(),
            "The handshake. ServerUnreachable says why the other side is not one to speak to.")
       .def(
           "set_timeout", [](SecureSocket& self, double s) { self.session.set_timeouts(s, s); }, "seconds"_a,
@@ -45,8 +43,7 @@ void bind_secure(nb::module_& m) {
           "send_pieces",
           [](SecureSocket& self, nb::bytes prefix, nb::handle told, uint64_t payload) {
             const std::vector<Piece> pieces = read_pieces(told, payload);
-            const std::span<const std::byte> first{static_cast<const std::byte*>(prefix.data()),
-                                                   prefix.size()};
+            const std::span<const std::byte> first{static_cast<const std::byte*>(prefix.data()), prefix.size()};
             nb::gil_scoped_release release;
             return send_pieces(Line(self.fd, &self.session), first, pieces, -1);
           },

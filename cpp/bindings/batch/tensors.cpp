@@ -1,8 +1,7 @@
-// Tensors of torch, without torch: what they are, and new ones over memory that is there, by the table of
-// functions that torch hands out for it (DLPack's exchange API; torch.Tensor.__dlpack_c_exchange_api__ of
-// torch 2.10 and later). In: a list of tensors, or the parts of a payload. Out: a key of what they look like
-// and their addresses, or tensors. Next: dataworker/transport/layout_cache.py, which goes tensor by tensor
-// where a torch has no such table.
+// Reads and creates torch tensors without linking torch, through DLPack's exchange API
+// (torch.Tensor.__dlpack_c_exchange_api__, torch 2.10 and later). In: a list of tensors, or parts of a
+// payload. Out: a key of their layout and their addresses, or tensors. Used by
+// dataworker/transport/layout_cache.py, which has a Python path for older versions.
 #include <atomic>
 #include <cstring>
 #include <memory>
@@ -42,8 +41,7 @@ const Table& table_of(nb::handle capsule) {
   auto* table = static_cast<const Table*>(PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
   if (table == nullptr) throw nb::python_error();
   if (table->major != kMajor || table->tensor_of == nullptr || table->view_of == nullptr) {
-    throw BadInput("a table of DLPack " + std::to_string(table->major) + "; wanted " +
-                   std::to_string(kMajor));
+    throw BadInput("a table of DLPack " + std::to_string(table->major) + "; wanted " + std::to_string(kMajor));
   }
   return *table;
 }
@@ -102,8 +100,7 @@ class Layout {
     const auto* all = static_cast<const std::byte*>(addresses.data());
     Pieces pieces{pieces_};
     for (size_t number = 0; number < places_.size(); ++number) {
-      if ((places_[number] + 1) * sizeof(uint64_t) > addresses.size())
-        throw BadInput("fewer addresses than tensors");
+      if ((places_[number] + 1) * sizeof(uint64_t) > addresses.size()) throw BadInput("fewer addresses than tensors");
       uint64_t address = 0;
       std::memcpy(&address, all + places_[number] * sizeof(uint64_t), sizeof(address));
       if (address == 0) return nb::none();
@@ -178,8 +175,7 @@ class TensorPlan {
       throw BadInput("a payload of " + std::to_string(there) + " bytes; wanted " + std::to_string(size_));
     nb::list made;
     if (parts_->empty()) return made;
-    auto* shelf =
-        new Shelf{parts_, payload.inc_ref().ptr(), std::vector<Managed>(parts_->size()), parts_->size()};
+    auto* shelf = new Shelf{parts_, payload.inc_ref().ptr(), std::vector<Managed>(parts_->size()), parts_->size()};
     for (size_t place = 0; place < parts_->size(); ++place) {
       Managed& one = shelf->managed[place];
       const Part& part = (*parts_)[place];
@@ -194,8 +190,7 @@ class TensorPlan {
       one.view.shape = const_cast<int64_t*>(part.shape.data());  // torch copies both
       one.view.strides = const_cast<int64_t*>(part.strides.data());
       void* tensor = nullptr;
-      if (table_.tensor_of(&one, &tensor) != 0)
-        throw nb::python_error();  // the rest stays allocated: no second free
+      if (table_.tensor_of(&one, &tensor) != 0) throw nb::python_error();  // the rest stays allocated: no second free
       made.append(nb::steal(static_cast<PyObject*>(tensor)));
     }
     return made;
@@ -210,9 +205,8 @@ class TensorPlan {
 }  // namespace
 
 void bind_tensors(nb::module_& m) {
-  m.def(
-      "look_at_tensors", &look, "table"_a, "tensors"_a,
-      "Dtypes and shapes as a key, and addresses (uint64 each); None if one is not dense memory of the CPU.");
+  m.def("look_at_tensors", &look, "table"_a, "tensors"_a,
+        "Dtypes and shapes as a key, and addresses (uint64 each); None if one is not dense memory of the CPU.");
   nb::class_<Layout>(m, "Layout")
       .def(nb::init<nb::list>(), "told"_a, "Of tensors (place, offset, bytes) in a payload.")
       .def("at", &Layout::at, "addresses"_a, nb::sig("def at(self, addresses: bytes) -> Pieces | None"),
@@ -220,6 +214,5 @@ void bind_tensors(nb::module_& m) {
   nb::class_<TensorPlan>(m, "TensorPlan")
       .def(nb::init<nb::handle, nb::list, nb::list, uint64_t>(), "table"_a, "like"_a, "told"_a, "size"_a,
            "Of tensors (place of its dtype in `like`, shape, offset) in a payload of that size.")
-      .def("make", &TensorPlan::make, "payload"_a,
-           "Tensors over a writable buffer, each with a storage of its own.");
+      .def("make", &TensorPlan::make, "payload"_a, "Tensors over a writable buffer, each with a storage of its own.");
 }

@@ -1,19 +1,18 @@
-// Which worker trains which sample of a batch: the question, and the policies that answer it.
-// In: schedule.h asks, with the batch's keys and who caches them. Out: a rank for every sample, even batches.
-// A policy is a function of the task alone (no clock, no chance but the seed), so all ranks come to one
-// answer.
+// Allocation of a batch's samples to workers: the task and the policies. A policy is a deterministic function
+// of the task, so all ranks compute the same result. In: schedule.h. Out: a rank per sample, equal batch
+// sizes.
 #pragma once
 
 #include <cstdint>
 #include <span>
 #include <vector>
 
+#include "base/thread_pool.h"
 #include "base/types.h"
-#include "base/work_crew.h"
 
 namespace springtide {
 
-constexpr uint16_t kNobody = UINT16_MAX;  // owner of a key that no worker caches
+constexpr uint16_t kNoOwner = UINT16_MAX;  // owner of a key that no worker caches
 constexpr uint32_t kMostWorkers = 128;
 
 // What may go straight from worker to worker: nothing; rows to the one that trains them next alone; or also
@@ -28,7 +27,7 @@ struct AllocationTask {
   std::span<const uint32_t> sample_begin;  // size samples + 1
   std::span<const uint32_t> units;
   std::span<const TableId> table;   // by unit
-  std::span<const uint16_t> owner;  // by unit: the worker whose cache has the latest row, or kNobody
+  std::span<const uint16_t> owner;  // by unit: the worker whose cache has the latest row, or kNoOwner
   std::span<const uint8_t> dirty;   // by unit: 1 when only its owner has the latest row, not the servers
   // Units that count for scoring: positions of a sample's keys when all samples have their keys of the same
   // tables at the same positions (then `positions` is not empty), and by unit otherwise.
@@ -40,9 +39,9 @@ struct AllocationTask {
   uint32_t p2p_trainers = 0;  // P2P::gradients: with more trainers than this the server sums
   uint64_t seed = 0;
   uint64_t step = 0;
-  uint32_t effort = 0;       // a policy's own measure of how long it may search; 0: its default
-  uint32_t threads = 1;      // parts that a policy may split into: the answer may depend on their number
-  WorkCrew* crew = nullptr;  // to work on them together; none: one after the other
+  uint32_t effort = 0;         // a policy's own measure of how long it may search; 0: its default
+  uint32_t threads = 1;        // parts that a policy may split into: the answer may depend on their number
+  ThreadPool* crew = nullptr;  // to work on them together; none: one after the other
 };
 
 // Algorithm 1 of Herald: each sample in turn to the worker that caches most of its keys and has room left;

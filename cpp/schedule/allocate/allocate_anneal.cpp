@@ -1,13 +1,10 @@
-// The allocator that counts: it looks for the even allocation whose plan has the fewest transmissions, pulls
-// and pushes alike, the keys that samples of this batch share among them.
+// Annealing allocator: searches the even allocation whose plan has the fewest transmissions.
 //
-// Samples are visited in turn. A visit takes the sample out, reckons for every worker what putting it there
-// would cost (allocate_cost.h) given where all others are, and puts it back by a heat bath: the cheapest
-// worker wins against noise that fades from sweep to sweep, so that groups of samples can move where each
-// alone would not. Room is a price while this goes on (a worker with too many samples is dear) and a rule at
-// the end.
+// It visits samples in turn, takes one out, computes its cost at every worker (anneal_nets.h) and puts it
+// back by a heat bath: the cheapest worker wins against noise that fades from sweep to sweep, so that groups
+// of samples can move. While this goes on, an overfull worker costs more; at the end capacities are enforced.
 //
-// Whole numbers only, and work in sweeps, not in time: every rank comes to the same answer on any machine.
+// Integer arithmetic and a fixed number of sweeps: every rank computes the same result on any machine.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -34,8 +31,7 @@ constexpr uint32_t kSmallRounds = 4;
 std::array<int32_t, 1024> noise_table() {
   std::array<int32_t, 1024> table{};
   for (size_t i = 0; i < table.size(); ++i)
-    table[i] = static_cast<int32_t>(
-        std::lround(-std::log(-std::log((static_cast<double>(i) + 0.5) / 1024.0)) * kUnit));
+    table[i] = static_cast<int32_t>(std::lround(-std::log(-std::log((static_cast<double>(i) + 0.5) / 1024.0)) * kUnit));
   return table;
 }
 
@@ -71,8 +67,7 @@ class Anneal {
       uint32_t best = task_.workers;
       for (uint32_t w = 0, from = static_cast<uint32_t>(next() % task_.workers); w < task_.workers; ++w) {
         const uint32_t worker = from + w < task_.workers ? from + w : from + w - task_.workers;
-        if (size_[worker] < task_.quota[worker] && (best == task_.workers || cost[worker] < cost[best]))
-          best = worker;
+        if (size_[worker] < task_.quota[worker] && (best == task_.workers || cost[worker] < cost[best])) best = worker;
       }
       put(i, best);
     }

@@ -1,7 +1,6 @@
-// What an allocation costs: transmissions of one key, given who trains it and who has it.
-// In: a task (allocate.h). Out: counts that equal those of the plan that schedule_plan.cpp makes, evictions
-// left out: they depend on the order of the caches and hardly on the allocation. Next: allocate_anneal.cpp
-// and allocate_exhaustive.cpp, which look for the allocation with the smallest sum.
+// Cost of an allocation: transmissions per key, given its trainers and its owner. Equals the counts of the
+// plan from schedule_plan.cpp without evictions, which hardly depend on the allocation. Used by
+// allocate_anneal.cpp and allocate_exhaustive.cpp.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,5 @@
-// The best allocation there is, by looking at all of them: for small batches, to measure other policies
-// against. Branches that already cost as much as the best one found are left; the first best one is the
-// annealer's.
+// Optimal allocation by branch and bound, for small batches: the baseline for other policies. Starts from the
+// annealer's result.
 #include <algorithm>
 #include <cmath>
 #include <string>
@@ -90,9 +89,9 @@ class Exhaustive {
     if (trainers_[unit] == 0) return 0;
     const uint16_t owner = task_.owner[unit];
     const bool dirty = task_.dirty[unit] != 0;
-    const bool owner_trains = owner != kNobody && samples_at_[size_t(unit) * task_.workers + owner] > 0;
+    const bool owner_trains = owner != kNoOwner && samples_at_[size_t(unit) * task_.workers + owner] > 0;
     if (trainers_[unit] > 1) return cost_.shared(trainers_[unit], dirty, owner_trains);
-    return cost_.sole(owner, dirty, owner_trains ? owner : static_cast<uint16_t>(kNobody - 1));
+    return cost_.sole(owner, dirty, owner_trains ? owner : static_cast<uint16_t>(kNoOwner - 1));
   }
 
   const AllocationTask& task_;
@@ -112,11 +111,10 @@ void allocate_exhaustive(const AllocationTask& task, std::span<int32_t> rank_of_
   double ways = std::lgamma(task.samples + 1.0);
   for (uint32_t room : task.quota) ways -= std::lgamma(room + 1.0);
   if (ways > std::log(kMostAllocations))
-    throw BadInput(
-        "policy 'exhaustive' looks at every allocation: " + std::to_string(task.samples) + " samples for " +
-        std::to_string(task.workers) +
-        " workers have too many; take a batch of one sample a worker and 12 workers at most, or policy "
-        "'anneal'");
+    throw BadInput("policy 'exhaustive' looks at every allocation: " + std::to_string(task.samples) + " samples for " +
+                   std::to_string(task.workers) +
+                   " workers have too many; take a batch of one sample a worker and 12 workers at most, or policy "
+                   "'anneal'");
   Exhaustive(task, rank_of_sample).run();
 }
 

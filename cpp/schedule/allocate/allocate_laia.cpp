@@ -1,5 +1,5 @@
-// Static and adaptive LAIA. A key has one owner at most, so a sample touches as many scores as it has keys
-// and not as many as there are workers.
+// Static and adaptive LAIA. A key has at most one owner, so scoring a sample costs one step per key, not per
+// worker.
 #include <algorithm>
 #include <array>
 
@@ -57,7 +57,7 @@ class Laia {
     uint32_t count = 0;
     auto add = [&](uint32_t unit) {
       const uint16_t owner = task_.owner[unit];
-      if (owner == kNobody) return;
+      if (owner == kNoOwner) return;
       if (score[owner]++ == 0) touched[count++] = owner;
     };
     if (!task_.positions.empty()) {
@@ -71,8 +71,8 @@ class Laia {
     return count;
   }
 
-  static uint32_t pick(const Room& room, const std::array<uint16_t, kMostWorkers>& score,
-                       std::span<uint16_t> touched, uint64_t chance) {
+  static uint32_t pick(const Room& room, const std::array<uint16_t, kMostWorkers>& score, std::span<uint16_t> touched,
+                       uint64_t chance) {
     uint32_t most = 0, ties = 0;
     std::array<uint16_t, kMostWorkers> tied;
     for (uint16_t worker : touched) {
@@ -105,12 +105,9 @@ std::vector<uint32_t> room_between(const AllocationTask& task, uint32_t first, u
 
 void allocate_laia(const AllocationTask& task, std::span<int32_t> rank_of_sample) {
   const Laia laia(task);
-  if (task.threads < 2 || task.crew == nullptr)
-    return laia.allocate(0, task.samples, task.quota, rank_of_sample);
+  if (task.threads < 2 || task.crew == nullptr) return laia.allocate(0, task.samples, task.quota, rank_of_sample);
   task.crew->run(task.threads, [&](uint32_t part) {
-    const auto cut = [&](uint32_t p) {
-      return static_cast<uint32_t>(uint64_t{task.samples} * p / task.threads);
-    };
+    const auto cut = [&](uint32_t p) { return static_cast<uint32_t>(uint64_t{task.samples} * p / task.threads); };
     laia.allocate(cut(part), cut(part + 1), room_between(task, cut(part), cut(part + 1)), rank_of_sample);
   });
 }
@@ -126,8 +123,7 @@ void allocate_contiguous(const AllocationTask& task, std::span<int32_t> rank_of_
 void allocate_random(const AllocationTask& task, std::span<int32_t> rank_of_sample) {
   allocate_contiguous(task, rank_of_sample);
   const uint64_t salt = mix64(task.seed ^ mix64(task.step + 0x9e3779b97f4a7c15ULL));
-  for (uint32_t i = task.samples; i > 1; --i)
-    std::swap(rank_of_sample[i - 1], rank_of_sample[mix64(salt + i) % i]);
+  for (uint32_t i = task.samples; i > 1; --i) std::swap(rank_of_sample[i - 1], rank_of_sample[mix64(salt + i) % i]);
 }
 
 std::vector<uint32_t> even_quota(uint32_t samples, uint32_t workers) {

@@ -34,8 +34,8 @@ AnnealNets::AnnealNets(const AllocationTask& task)
       const uint16_t owner = task.owner[unit];
       if (net_at[unit] != kNone) {
         net_of_.push_back(net_at[unit]);
-      } else if (samples[unit] == 1 && owner != kNobody) {
-        alone[owner] -= kUnit * cost_.sole(owner, task.dirty[unit] != 0, kNobody - 1);
+      } else if (samples[unit] == 1 && owner != kNoOwner) {
+        alone[owner] -= kUnit * cost_.sole(owner, task.dirty[unit] != 0, kNoOwner - 1);
       }
     }
     begin_[i + 1] = static_cast<uint32_t>(net_of_.size());
@@ -77,13 +77,11 @@ std::span<const int32_t> AnnealNets::costs(uint32_t sample) {
   for (uint32_t at = begin_[sample]; at < begin_[sample + 1]; ++at) {
     const Net& net = nets_[net_of_[at]];
     const uint16_t* const samples_at = &samples_at_[size_t(net_of_[at]) * stride_];
-    const int32_t joins =
-        kUnit * cost_.joins(net.trainers, net.owner, net.dirty, static_cast<uint16_t>(net.sum));
+    const int32_t joins = kUnit * cost_.joins(net.trainers, net.owner, net.dirty, static_cast<uint16_t>(net.sum));
     for (uint32_t group = 0; group < stride_; group += kLanes) {
-      for (uint32_t lane = group; lane < group + kLanes; ++lane)
-        costs[lane] += samples_at[lane] == 0 ? joins : 0;
+      for (uint32_t lane = group; lane < group + kLanes; ++lane) costs[lane] += samples_at[lane] == 0 ? joins : 0;
     }
-    if (net.owner != kNobody && samples_at[net.owner] == 0) costs[net.owner] -= kUnit * KeyCost::kOwnerSaves;
+    if (net.owner != kNoOwner && samples_at[net.owner] == 0) costs[net.owner] -= kUnit * KeyCost::kOwnerSaves;
   }
   return costs_;
 }

@@ -1,10 +1,8 @@
-// What a sample would cost at each worker, given where all other samples of the batch are.
-// In: a task; samples taken out and put in one at a time. Out: costs, kUnit to a transmission; what is the
-// same for all workers is left out. Next: allocate_anneal.cpp, which moves samples.
+// Cost of a sample at each worker, given the positions of all others; kUnit per transmission, constants left
+// out. Used by allocate_anneal.cpp.
 //
-// A key that one sample has costs what it costs, whoever else goes where: these are summed once. A key that
-// several samples have ("net") is counted by worker. A key in very many samples is with every worker whatever
-// one decides, and not counted.
+// Keys of one sample only are summed once. Keys of several samples ("nets", as in hypergraph partitioning)
+// are counted by worker. Keys of very many samples end up at every worker and are ignored.
 #pragma once
 
 #include <cstdint>
@@ -22,9 +20,7 @@ class AnnealNets {
  public:
   explicit AnnealNets(const AllocationTask& task);
 
-  std::span<const int32_t> alone(uint32_t sample) const {
-    return {&alone_[size_t(sample) * stride_], stride_};
-  }
+  std::span<const int32_t> alone(uint32_t sample) const { return {&alone_[size_t(sample) * stride_], stride_}; }
   void take(uint32_t sample, uint32_t worker);
   void put(uint32_t sample, uint32_t worker);
   // By worker, for a sample that is taken out while all others are in; good until the next call.
@@ -33,7 +29,7 @@ class AnnealNets {
  private:
   static constexpr uint32_t kLanes = 8;  // workers added up at once
   struct Net {
-    uint16_t owner = kNobody;
+    uint16_t owner = kNoOwner;
     uint16_t trainers = 0;
     uint32_t sum = 0;  // of the ranks that train it: the trainer, when there is one
     bool dirty = false;

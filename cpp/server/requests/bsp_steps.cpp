@@ -43,8 +43,8 @@ bool BspSteps::add(uint64_t step, uint32_t rank, uint32_t generation, StepPart p
   }
   auto& parts = parts_[step];
   if (parts.size() == workers_ && !parts.contains(rank)) {
-    throw BadInput("rank " + std::to_string(rank) + " pushed a part of step " + std::to_string(step) +
-                   ", but all " + std::to_string(workers_) + " workers of the group have done so");
+    throw BadInput("rank " + std::to_string(rank) + " pushed a part of step " + std::to_string(step) + ", but all " +
+                   std::to_string(workers_) + " workers of the group have done so");
   }
   parts.try_emplace(rank, std::move(part));
   if (is_complete(step)) moved_.notify_all();
@@ -132,9 +132,7 @@ uint64_t BspSteps::settle(uint64_t step, uint32_t workers, uint32_t generation, 
 void BspSteps::wait(uint64_t step, double timeout_s) {
   std::unique_lock lock(mutex_);
   const uint64_t resets = resets_;
-  const auto ready = [&] {
-    return applied_ >= step || is_complete(step) || !stopped_.empty() || resets_ != resets;
-  };
+  const auto ready = [&] { return applied_ >= step || is_complete(step) || !stopped_.empty() || resets_ != resets; };
   const bool came = moved_.wait_for(lock, std::chrono::duration<double>(timeout_s), ready);
   if (applied_ >= step) return;
   if (resets_ != resets) throw StepMissing("the group was formed anew while this pull waited");

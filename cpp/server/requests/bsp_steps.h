@@ -1,7 +1,7 @@
-// Bulk-synchronous steps on one server: parts of a step wait here until every rank's is there. Then the step
-// is complete; it is applied once somebody who knows that it is complete on all servers says so, the
-// gradients of a key summed in rank order. So a step that is complete on some servers only, because a rank
-// was lost, can still be dropped by all. In: parts of pushes, words of ranks. Out: one Store::push a step.
+// Bulk-synchronous steps on one server. Parts of a step are buffered until every rank's has arrived; then the
+// step is complete. It is applied on request, once it is complete on all servers, with gradients summed in
+// rank order. A step that is complete on some servers only, because a rank was lost, can therefore be dropped
+// by all.
 #pragma once
 
 #include <condition_variable>

@@ -1,5 +1,5 @@
-// What a bsp group asks of a server beside its rows: is a step complete, apply it, go on as another group.
-// Steps themselves: bsp_steps.h. Who asks when: docs/design/training.md.
+// Requests of a bsp group: wait for a step, apply it, regroup. A part of RequestHandler.
+// Steps: bsp_steps.h. Protocol: docs/design/training.md.
 #include <algorithm>
 
 #include "net/frame_io.h"
@@ -15,9 +15,9 @@ bool RequestHandler::step(const FrameHeader& header) {
     answer.server_ns = state_.steps.apply(header.step);
     state_.count.update_ns += answer.server_ns;
   } else if (!state_.steps.await_complete(header.step, wait_s)) {
-    return fail(header, Status::step_missing,
-                "step " + std::to_string(header.step) + " is not complete on server " +
-                    std::to_string(state_.options.index));
+    return fail(
+        header, Status::step_missing,
+        "step " + std::to_string(header.step) + " is not complete on server " + std::to_string(state_.options.index));
   }
   return reply(answer, {});
 }
@@ -25,7 +25,7 @@ bool RequestHandler::step(const FrameHeader& header) {
 bool RequestHandler::regroup(const FrameHeader& header) {
   FrameHeader answer = reply_to(header);
   if ((header.flags & kBsp) != 0) {
-    if (header.keys == 0) throw BadInput("a group of 0 workers");
+    if (header.keys == 0) throw BadInput("workers is 0; a group needs at least 1");
     const bool at_rest = (header.flags & kAtRest) != 0;
     state_.count.update_ns += state_.steps.settle(header.step, header.keys, header.generation, at_rest);
   } else {

@@ -1,10 +1,9 @@
-// Pulls of a connection: rows looked up and sent as they come, or laid into the client's window. A part of
+// Pulls: rows are looked up and sent piece by piece, or written to the client's window. A part of
 // RequestHandler.
 #include <algorithm>
 
 #include "net/frame_io.h"
 #include "server/requests/request_handler.h"
-#include "server/requests/spoken_slots.h"
 
 namespace springtide {
 namespace {
@@ -22,8 +21,7 @@ struct RowReply {
   RowReply(const RowReply&) = delete;
   RowReply& operator=(const RowReply&) = delete;
   void add(const float* rows, size_t from, size_t to) {  // bytes of it
-    if (from != to)
-      out.push_back({const_cast<uint8_t*>(reinterpret_cast<const uint8_t*>(rows)) + from, to - from});
+    if (from != to) out.push_back({const_cast<uint8_t*>(reinterpret_cast<const uint8_t*>(rows)) + from, to - from});
   }
 
   FrameHeader head;
@@ -84,21 +82,19 @@ bool RequestHandler::look_up(const BodyView& body, size_t first, size_t end, boo
   bool gone = false;
   uint64_t since = now_ns();
   const bool last = end == body.keys.size();
-  state_.store.pull(
-      tables, body.keys.subspan(first, end - first), rows_.data(), reply.left, helped, [&](size_t keys) {
-        at += sizeof(float) *
-              (common != 0 ? common * (keys - told) : dims_.floats(tables.subspan(told, keys - told)));
-        told = keys;
-        const bool whole = keys == tables.size();
-        if (gone || (!reply.left.empty() && !mid_reply_)) return;
-        if (whole ? last : at - sent < kSendBytes) return;
-        reply.spent += now_ns() - since;
-        reply.add(rows_.data(), sent, at);
-        sent = at;
-        mid_reply_ = true;
-        gone = send_all(line_, reply.out) != Io::ok;
-        since = now_ns();
-      });
+  state_.store.pull(tables, body.keys.subspan(first, end - first), rows_.data(), reply.left, helped, [&](size_t keys) {
+    at += sizeof(float) * (common != 0 ? common * (keys - told) : dims_.floats(tables.subspan(told, keys - told)));
+    told = keys;
+    const bool whole = keys == tables.size();
+    if (gone || (!reply.left.empty() && !mid_reply_)) return;
+    if (whole ? last : at - sent < kSendBytes) return;
+    reply.spent += now_ns() - since;
+    reply.add(rows_.data(), sent, at);
+    sent = at;
+    mid_reply_ = true;
+    gone = send_all(line_, reply.out) != Io::ok;
+    since = now_ns();
+  });
   reply.spent += now_ns() - since;
   reply.add(rows_.data(), sent, at);
   return !gone;

@@ -7,7 +7,7 @@
 
 #include "base/hash.h"
 #include "net/frame_io.h"
-#include "server/requests/spoken_slots.h"
+#include "server/requests/row_runs.h"
 #include "wire/refusal.h"
 #include "wire/wire_tables.h"
 
@@ -59,8 +59,7 @@ bool RequestHandler::handle(const FrameHeader& header, std::span<const uint8_t> 
   } catch (const GroupOver& e) {
     return fail(header, Status::stale_generation, e.what());
   } catch (const std::exception& e) {
-    return fail(header, Status::internal,
-                std::string(name_of(static_cast<Kind>(header.kind))) + ": " + e.what());
+    return fail(header, Status::internal, std::string(name_of(static_cast<Kind>(header.kind))) + ": " + e.what());
   }
 }
 
@@ -69,8 +68,8 @@ bool RequestHandler::dispatch(const FrameHeader& header, std::span<const uint8_t
   BodyView view;
   const auto kind = static_cast<Kind>(header.kind);
   if (kind == Kind::pull || kind == Kind::push || kind == Kind::assign) {
-    state_.quiet.wait();
-    if (const std::string why = take_apart(header, body, view); !why.empty()) throw BadInput(why);
+    state_.request_pause.wait();
+    if (const std::string why = parse_body(header, body, view); !why.empty()) throw BadInput(why);
   }
   switch (kind) {
     case Kind::pull:
@@ -95,8 +94,7 @@ bool RequestHandler::dispatch(const FrameHeader& header, std::span<const uint8_t
       return own_all(header, body);
     default:
       ++state_.count.bad_frames;
-      fail(header, Status::bad_frame,
-           std::string("a ") + name_of(kind) + " has no place after the handshake");
+      fail(header, Status::bad_frame, std::string("a ") + name_of(kind) + " has no place after the handshake");
       return false;
   }
 }
@@ -105,7 +103,7 @@ void RequestHandler::check_push(const FrameHeader& header, const BodyView& body)
   std::vector<uint8_t> named(UINT16_MAX + 1, 0);
   for (const HyperRecord& record : body.hypers) named[state_.store.table(record.table).id] = 1;
   for (const TableId table : body.tables) {
-    if (is_count(table)) throw BadInput("how often a row was trained is read, not pushed");
+    if (is_count(table)) throw BadInput("update counts of rows cannot be pushed, only pulled");
     if (is_image(table)) {
       if ((header.flags & kBsp) == 0) throw BadInput("images of rows are pushed with a step of a bsp group");
     } else if (named[table] == 0) {
@@ -114,16 +112,15 @@ void RequestHandler::check_push(const FrameHeader& header, const BodyView& body)
     }
   }
   const uint32_t slots = state_.store.slots();
-  std::vector<uint8_t> spoken(slots, (header.flags & kNamesSlots) != 0 ? 0 : 1);
+  std::vector<uint8_t> covered(slots, (header.flags & kNamesSlots) != 0 ? 0 : 1);
   for (const uint16_t slot : body.slots) {
     if (slot >= slots) throw BadInput("slot " + std::to_string(slot) + " of " + std::to_string(slots));
-    spoken[slot] = 1;
+    covered[slot] = 1;
   }
   if ((header.flags & kNamesSlots) == 0) return;
   for (size_t i = 0; i < body.keys.size(); ++i) {
-    if (spoken[slot_of(hash_key(body.tables[i], body.keys[i]), slots)] == 0) {
-      throw BadInput("the push holds key " + std::to_string(body.keys[i]) +
-                     " of a slot it does not speak for");
+    if (covered[slot_of(hash_key(body.tables[i], body.keys[i]), slots)] == 0) {
+      throw BadInput("the push holds key " + std::to_string(body.keys[i]) + " of a slot that it does not cover");
     }
   }
 }
@@ -149,14 +146,14 @@ bool RequestHandler::push(const FrameHeader& header, const BodyView& body) {
 }
 
 bool RequestHandler::push_once(const FrameHeader& header, const BodyView& body, std::span<const Run> runs,
-                               const Owned& owned) {
+                               const SlotOwnership& owned) {
   const uint64_t start = now_ns();
-  const std::vector<uint8_t> spoken = spoken_slots(header, body, owned);
+  const std::vector<uint8_t> covered = covered_slots(header, body, owned);
   const auto [tables, hyper] = hyper_of(body);
   std::vector<RowRun> rows;
   for (const Run& run : runs) rows.push_back({run.keys, run.floats});
   const OnceStats stats = state_.store.push_once({body.tables, body.keys, rows}, tables, hyper, header.clock,
-                                                 (header.flags & kUnique) != 0, {body.batches, spoken});
+                                                 (header.flags & kUnique) != 0, {body.batches, covered});
   const uint64_t spent = now_ns() - start;
   ++state_.count.pushes;
   state_.count.pushed_keys += body.keys.size();
@@ -206,14 +203,13 @@ uint64_t RequestHandler::apply(const FrameHeader& header, const BodyView& body, 
   const uint64_t start = now_ns();
   if (keep.empty() && (unique || runs.size() <= 1)) {
     for (const Run& run : runs) {
-      count(state_.store.push(body.tables.subspan(run.first, run.keys),
-                              body.keys.subspan(run.first, run.keys), run.floats, tables, hyper, header.clock,
-                              unique, false, &refused));
+      count(state_.store.push(body.tables.subspan(run.first, run.keys), body.keys.subspan(run.first, run.keys),
+                              run.floats, tables, hyper, header.clock, unique, false, &refused));
     }
   } else {
     const StepPart part = gathered(body, runs, keep, dims_);
-    count(state_.store.push(part.grads.tables, part.grads.keys, part.grads.floats.data(), tables, hyper,
-                            header.clock, unique, false, &refused));
+    count(state_.store.push(part.grads.tables, part.grads.keys, part.grads.floats.data(), tables, hyper, header.clock,
+                            unique, false, &refused));
   }
   return now_ns() - start;
 }
@@ -223,8 +219,8 @@ bool RequestHandler::assign(const FrameHeader& header, const BodyView& body) {
   const uint64_t start = now_ns();
   std::vector<uint16_t> foreign;
   for (const Run& run : runs) {
-    state_.store.assign(body.tables.subspan(run.first, run.keys), body.keys.subspan(run.first, run.keys),
-                        run.floats, &foreign, (header.flags & kKeep) != 0);
+    state_.store.assign(body.tables.subspan(run.first, run.keys), body.keys.subspan(run.first, run.keys), run.floats,
+                        &foreign, (header.flags & kKeep) != 0);
   }
   ++state_.count.assigns;
   if (!foreign.empty()) return refuse_slots(header, foreign, now_ns() - start);
@@ -255,17 +251,15 @@ bool RequestHandler::scan(const FrameHeader& header, std::span<const uint8_t> bo
     ++done;
   }
   if (done == 0 && !slots.empty()) return refuse_slots(header, {slots.front()}, 0);
-  if (keys.size() > UINT32_MAX || rows.size() != keys.size() * dim)
-    throw std::runtime_error("a slot read badly");
+  if (keys.size() > UINT32_MAX || rows.size() != keys.size() * dim) throw std::runtime_error("a slot read badly");
   ++state_.count.scans;
   FrameHeader answer = reply_to(header);
   answer.keys = static_cast<uint32_t>(keys.size());
   answer.step = done;
   answer.body_bytes = keys.size() * sizeof(Key) + rows.size() * sizeof(float);
   seal(answer);
-  std::vector<iovec> out = {{&answer, sizeof answer},
-                            {keys.data(), keys.size() * sizeof(Key)},
-                            {rows.data(), rows.size() * sizeof(float)}};
+  std::vector<iovec> out = {
+      {&answer, sizeof answer}, {keys.data(), keys.size() * sizeof(Key)}, {rows.data(), rows.size() * sizeof(float)}};
   state_.count.bytes_out += sizeof answer + answer.body_bytes;
   return send_all(line_, out) == Io::ok;
 }
@@ -286,16 +280,15 @@ bool RequestHandler::fail(const FrameHeader& request, Status status, const std::
   return send_failure(line_, request, status, why) == Io::ok;
 }
 
-bool RequestHandler::refuse_slots(const FrameHeader& request, std::vector<uint16_t> slots,
-                                  uint64_t server_ns) {
+bool RequestHandler::refuse_slots(const FrameHeader& request, std::vector<uint16_t> slots, uint64_t server_ns) {
   std::sort(slots.begin(), slots.end());
   slots.erase(std::unique(slots.begin(), slots.end()), slots.end());
   const auto owned = state_.ownership();
   Refusal refusal{std::move(slots), {}, {}};
   for (const uint16_t slot : refusal.slots) {
-    const uint16_t owner = owned->owner.empty() ? kNobody : owned->owner[slot];
+    const uint16_t owner = owned->owner.empty() ? kNoOwner : owned->owner[slot];
     const bool leaving = owner == state_.options.index && owned->mine[slot] == 0;
-    refusal.owners.push_back(leaving ? kNobody : owner);
+    refusal.owners.push_back(leaving ? kNoOwner : owner);
     const auto known = owned->addresses.find(refusal.owners.back());
     if (known != owned->addresses.end()) refusal.addresses.insert(*known);
   }

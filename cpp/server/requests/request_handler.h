@@ -1,6 +1,5 @@
-// One connection's requests, served: pull, push, assign, declare, scan, stats; a peer's slots: take, own_all.
-// In: frames whose headers were checked (connection.h). Out: the store read and written, a reply on the
-// socket.
+// Serves the requests of one connection: pull, push, assign, declare, scan, stats, bsp steps, and slots from
+// peers. In: frames with checked headers (connection.h). Out: a reply on the socket.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +22,7 @@ struct TableReference;
 class RequestHandler {
  public:
   RequestHandler(ServerState& state, Line line)
-      : state_(state), line_(line), turn_(state.turn), dims_(state.store) {}
+      : state_(state), line_(line), import_epoch_(state.import_epoch), dims_(state.store) {}
 
   // False when the connection must end: it broke, or the peer speaks nonsense.
   bool handle(const FrameHeader& header, std::span<const uint8_t> body);
@@ -38,11 +37,10 @@ class RequestHandler {
   // Where the piece that starts at `at` ends, and its bytes. `common`: the dim of all tables, 0 when they
   // differ.
   size_t piece_end(std::span<const TableId> tables, size_t at, uint32_t common, size_t& bytes);
-  bool fill_window(const FrameHeader& header, const BodyView& body, std::span<const Run> runs,
-                   uint64_t waited_ns);
+  bool fill_window(const FrameHeader& header, const BodyView& body, std::span<const Run> runs, uint64_t waited_ns);
   bool push(const FrameHeader& header, const BodyView& body);
   bool push_once(const FrameHeader& header, const BodyView& body, std::span<const Run> runs,
-                 const Owned& owned);
+                 const SlotOwnership& owned);
   // Adds to `refused` what was left out: slots that are another's by now.
   uint64_t apply(const FrameHeader& header, const BodyView& body, std::span<const Run> runs,
                  std::span<const uint8_t> keep, std::vector<uint16_t>& refused);
@@ -51,11 +49,11 @@ class RequestHandler {
   bool declare(const FrameHeader& header, std::span<const uint8_t> body);
   bool scan(const FrameHeader& header, std::span<const uint8_t> body);
   bool stats(const FrameHeader& header);
-  bool step(const FrameHeader& header);        // group_requests.cpp
-  bool regroup(const FrameHeader& header);     // group_requests.cpp
-  uint32_t handed_slot(uint64_t named) const;  // this and the next five: slot_requests.cpp
-  bool had(uint32_t slot, uint64_t gift) const;
-  void check_turn(uint32_t slot) const;
+  bool step(const FrameHeader& header);         // group_requests.cpp
+  bool regroup(const FrameHeader& header);      // group_requests.cpp
+  uint32_t checked_slot(uint64_t named) const;  // this and the next five: slot_requests.cpp
+  bool has_or_had(uint32_t slot, uint64_t transfer) const;
+  void check_importable(uint32_t slot) const;
   bool take(const FrameHeader& header, std::span<const uint8_t> body);
   bool own_all(const FrameHeader& header, std::span<const uint8_t> body);
   bool take_all(const FrameHeader& header, const SlotBatch& batch, int giver) noexcept;
@@ -68,13 +66,12 @@ class RequestHandler {
 
   ServerState& state_;
   const Line line_;
-  const uint64_t turn_;
+  const uint64_t import_epoch_;
   Dims dims_;
   Window window_;
   std::vector<float> rows_;  // one piece of a reply
   std::vector<uint8_t> keep_;
-  bool mid_reply_ =
-      false;  // part of a reply is out: an error can no longer be told, only the connection ended
+  bool mid_reply_ = false;  // part of a reply is out: an error can no longer be told, only the connection ended
 };
 
 }  // namespace springtide

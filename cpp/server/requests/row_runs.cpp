@@ -13,13 +13,12 @@ std::vector<Run> window_runs(const BodyView& body, const Window& window, Dims& d
   std::vector<Run> runs;
   size_t key = 0;
   for (const FloatSpan& span : body.spans) {
-    auto* floats = reinterpret_cast<float*>(window.valid() ? window.at(span.offset, span.bytes, sizeof(float))
-                                                           : nullptr);
+    auto* floats =
+        reinterpret_cast<float*>(window.valid() ? window.at(span.offset, span.bytes, sizeof(float)) : nullptr);
     if (floats == nullptr) throw BadInput("a run of rows lies outside the shared window");
     const size_t first = key;
     uint64_t bytes = 0;
-    while (bytes < span.bytes && key < body.tables.size())
-      bytes += sizeof(float) * dims.of(body.tables[key++]);
+    while (bytes < span.bytes && key < body.tables.size()) bytes += sizeof(float) * dims.of(body.tables[key++]);
     if (bytes != span.bytes) throw BadInput("a run of rows does not end with a row");
     runs.push_back({first, key - first, floats});
   }
@@ -66,20 +65,19 @@ std::vector<Run> runs_of(const FrameHeader& header, const BodyView& body, const 
   if ((header.flags & kInWindow) != 0) return window_runs(body, window, dims);
   const uint64_t wanted = dims.floats(body.tables);
   if (body.floats.size() != wanted) {
-    throw BadInput(std::to_string(body.floats.size()) + " floats came for " +
-                   std::to_string(body.keys.size()) + " keys whose tables ask for " + std::to_string(wanted));
+    throw BadInput(std::to_string(body.floats.size()) + " floats came for " + std::to_string(body.keys.size()) +
+                   " keys whose tables ask for " + std::to_string(wanted));
   }
   return {{0, body.keys.size(), const_cast<float*>(body.floats.data())}};
 }
 
-std::vector<Run> reply_runs(const FrameHeader& header, const BodyView& body, const Window& window,
-                            Dims& dims) {
+std::vector<Run> reply_runs(const FrameHeader& header, const BodyView& body, const Window& window, Dims& dims) {
   if (!body.floats.empty()) throw BadInput("a pull carries no floats");
   if ((header.flags & kInWindow) != 0 && !body.spans.empty()) return window_runs(body, window, dims);
   return {};
 }
 
-std::vector<uint16_t> foreign_slots(const BodyView& body, const Owned& owned, uint32_t slots,
+std::vector<uint16_t> foreign_slots(const BodyView& body, const SlotOwnership& owned, uint32_t slots,
                                     std::vector<uint8_t>& keep) {
   keep.clear();
   if (owned.all) return {};
@@ -96,8 +94,7 @@ std::vector<uint16_t> foreign_slots(const BodyView& body, const Owned& owned, ui
   return foreign;
 }
 
-StepPart gathered(const BodyView& body, std::span<const Run> runs, std::span<const uint8_t> keep,
-                  Dims& dims) {
+StepPart gathered(const BodyView& body, std::span<const Run> runs, std::span<const uint8_t> keep, Dims& dims) {
   StepPart part;
   for (const Run& run : runs) {
     const float* row = run.floats;
@@ -124,12 +121,26 @@ void check_finite(const BodyView& body, std::span<const Run> runs, Dims& dims, c
       const uint32_t dim = dims.of(tables[i]);
       if (!is_image(tables[i]) && !all_finite(row, dim)) {
         throw NonFinite("the gradient of key " + std::to_string(body.keys[run.first + i]) + " of table '" +
-                        store.table(tables[i]).name +
-                        "' holds NaN or infinity; nothing of this push was applied");
+                        store.table(tables[i]).name + "' holds NaN or infinity; nothing of this push was applied");
       }
       row += dim;
     }
   }
+}
+
+std::vector<uint8_t> covered_slots(const FrameHeader& header, const BodyView& body, const SlotOwnership& owned) {
+  const bool named = (header.flags & kNamesSlots) != 0;
+  if (!named && owned.all && header.epoch >= owned.newest) return {};
+  const size_t slots = owned.slots;
+  std::vector<uint8_t> covered(slots, named ? 0 : 1);
+  for (const uint16_t slot : body.slots) covered[slot] = 1;
+  if (!named && !owned.mine.empty()) {
+    for (size_t slot = 0; slot < slots; ++slot) {
+      const bool kept = owned.mine[slot] != 0 && owned.since[slot] <= header.epoch;
+      covered[slot] = static_cast<uint8_t>(covered[slot] & static_cast<uint8_t>(kept));
+    }
+  }
+  return covered;
 }
 
 }  // namespace springtide

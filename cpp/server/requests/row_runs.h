@@ -1,5 +1,5 @@
-// A request's keys matched with the memory of their rows, checked before any of it is touched.
-// In: a body taken apart (wire.h), dims of the tables. Out: runs of keys with their floats.
+// Matches the keys of a request with the memory of their rows, and checks sizes first.
+// In: a parsed body (wire.h), dims of the tables. Out: runs of keys with their floats.
 #pragma once
 
 #include <cstdint>
@@ -42,11 +42,16 @@ class Dims {
 // say.
 std::vector<Run> runs_of(const FrameHeader& header, const BodyView& body, const Window& window, Dims& dims);
 // The runs of a pull's reply in the window; empty when it goes over the socket.
-std::vector<Run> reply_runs(const FrameHeader& header, const BodyView& body, const Window& window,
-                            Dims& dims);
+std::vector<Run> reply_runs(const FrameHeader& header, const BodyView& body, const Window& window, Dims& dims);
+
+// The slots that a push with batch identities covers, as a mask for Store::push_once; empty: all slots. A
+// push covers the slots that it names, or else all that this server had at the push's epoch. Of the latter
+// the server records only those that it has owned ever since: the sender's keys of a slot that came later
+// went elsewhere.
+std::vector<uint8_t> covered_slots(const FrameHeader& header, const BodyView& body, const SlotOwnership& owned);
 
 // Slots of keys that this server does not own, ascending; `keep[i]` says which keys it does.
-std::vector<uint16_t> foreign_slots(const BodyView& body, const Owned& owned, uint32_t slots,
+std::vector<uint16_t> foreign_slots(const BodyView& body, const SlotOwnership& owned, uint32_t slots,
                                     std::vector<uint8_t>& keep);
 // Copies the runs' keys and floats, those with keep[i] only (all when keep is empty), into one part.
 StepPart gathered(const BodyView& body, std::span<const Run> runs, std::span<const uint8_t> keep, Dims& dims);

@@ -6,17 +6,16 @@
 
 namespace springtide {
 
-void ServerState::change_ownership(const std::function<void(Owned&)>& how) {
+void ServerState::change_ownership(const std::function<void(SlotOwnership&)>& how) {
   const std::lock_guard lock(mutex);
-  auto changed = std::make_shared<Owned>(*owned);
+  auto changed = std::make_shared<SlotOwnership>(*owned);
   how(*changed);
-  changed->all =
-      std::all_of(changed->mine.begin(), changed->mine.end(), [](uint8_t mine) { return mine != 0; });
+  changed->all = std::all_of(changed->mine.begin(), changed->mine.end(), [](uint8_t mine) { return mine != 0; });
   owned = std::move(changed);
 }
 
-void ServerState::gave(std::span<const uint16_t> slots, uint16_t to, const std::string& address) {
-  change_ownership([&](Owned& now) {
+void ServerState::record_given(std::span<const uint16_t> slots, uint16_t to, const std::string& address) {
+  change_ownership([&](SlotOwnership& now) {
     for (const uint16_t slot : slots) {
       now.mine[slot] = 0;
       now.owner[slot] = to;
@@ -25,35 +24,35 @@ void ServerState::gave(std::span<const uint16_t> slots, uint16_t to, const std::
   });
 }
 
-void ServerState::got(std::span<const uint16_t> slots) {
+void ServerState::record_received(std::span<const uint16_t> slots) {
   if (slots.empty()) return;
-  change_ownership([&](Owned& now) {
+  change_ownership([&](SlotOwnership& now) {
     for (const uint16_t slot : slots) {
       now.mine[slot] = 1;
-      now.since[slot] = now.newest = kByName;
+      now.since[slot] = now.newest = kNamedOnly;
       now.owner[slot] = static_cast<uint16_t>(options.index);
     }
   });
 }
 
-void ServerState::doubt(uint16_t slot, uint16_t server) {
+void ServerState::mark_in_doubt(uint16_t slot, uint16_t server) {
   const std::lock_guard lock(mutex);
   in_doubt[slot] = server;
 }
 
-bool ServerState::settle_doubt(uint16_t slot) {
+bool ServerState::clear_in_doubt(uint16_t slot) {
   const std::lock_guard lock(mutex);
   return in_doubt.erase(slot) != 0;
 }
 
-std::map<uint16_t, uint16_t> ServerState::doubts() const {
+std::map<uint16_t, uint16_t> ServerState::slots_in_doubt() const {
   const std::lock_guard lock(mutex);
   return in_doubt;
 }
 
-void ServerState::expects(uint32_t slot) {
-  if (ownership()->owner[slot] == kNobody) return;
-  change_ownership([&](Owned& now) { now.owner[slot] = kNobody; });
+void ServerState::mark_owner_unknown(uint32_t slot) {
+  if (ownership()->owner[slot] == kNoOwner) return;
+  change_ownership([&](SlotOwnership& now) { now.owner[slot] = kNoOwner; });
 }
 
 ServerStats ServerState::stats() const {

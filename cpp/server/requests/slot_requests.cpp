@@ -1,5 +1,5 @@
-// What servers ask of each other: to take a slot, to own many at once. Who asks: handover.h,
-// hurried.h. A request never leaves a slot half laid in: an image is whole or refused.
+// Slots from peer servers: import an image, take ownership of a batch of slots. A part of RequestHandler. An
+// image is imported whole or refused. Senders: handover.h, throttled_handover.h.
 #include "net/frame_io.h"
 #include "server/requests/request_handler.h"
 #include "slots/slot_batch.h"
@@ -7,7 +7,7 @@
 
 namespace springtide {
 
-uint32_t RequestHandler::handed_slot(uint64_t named) const {
+uint32_t RequestHandler::checked_slot(uint64_t named) const {
   if (state_.ownership()->mine.empty()) {
     throw BadInput("this server does not know its own slots yet; try again");
   }
@@ -16,18 +16,19 @@ uint32_t RequestHandler::handed_slot(uint64_t named) const {
 }
 
 // Whether it is here, or was: who took it may have given it on since, and its source need not know of that.
-bool RequestHandler::had(uint32_t slot, uint64_t gift) const {
-  const Gifts::Fate fate = state_.gifts.fate(slot, gift);
-  if (fate == Gifts::Fate::refused) throw BadInput("has refused this slot before; give it anew");
-  return fate == Gifts::Fate::taken || state_.store.is_open(slot);
+bool RequestHandler::has_or_had(uint32_t slot, uint64_t transfer) const {
+  const TransferLog::Outcome outcome = state_.transfers.outcome(slot, transfer);
+  if (outcome == TransferLog::Outcome::refused) throw BadInput("has refused this transfer before; start a new one");
+  return outcome == TransferLog::Outcome::accepted || state_.store.is_open(slot);
 }
 
 // Whether what is not here may be taken now.
-void RequestHandler::check_turn(uint32_t slot) const {
-  if (state_.leaves) throw BadInput("is about to leave, and takes no slots");
-  if (turn_ != state_.turn) throw BadInput("a server was lost since this connection was made; try again");
-  if (state_.doubts().contains(static_cast<uint16_t>(slot))) {
-    throw BadInput("waits to hear what became of this slot, which it has given away; try again");
+void RequestHandler::check_importable(uint32_t slot) const {
+  if (state_.draining) throw BadInput("is draining and accepts no slots");
+  if (import_epoch_ != state_.import_epoch)
+    throw BadInput("a server was lost since this connection was made; try again");
+  if (state_.slots_in_doubt().contains(static_cast<uint16_t>(slot))) {
+    throw BadInput("has handed this slot over itself and has no reply yet; try again");
   }
 }
 
@@ -37,19 +38,19 @@ void RequestHandler::check_turn(uint32_t slot) const {
 bool RequestHandler::take(const FrameHeader& header, std::span<const uint8_t> body) {
   FrameHeader answer = reply_to(header);
   {
-    const std::shared_lock in_turn(state_.taking);
-    const uint32_t slot = handed_slot(header.step);
-    const auto alone = state_.gifts.hold(slot);
+    const std::shared_lock in_turn(state_.import_mutex);
+    const uint32_t slot = checked_slot(header.step);
+    const auto alone = state_.transfers.lock(slot);
     try {
-      if (had(slot, header.clock)) {
+      if (has_or_had(slot, header.clock)) {
         answer.step = 1;
       } else {
-        check_turn(slot);
-        state_.expects(slot);
+        check_importable(slot);
+        state_.mark_owner_unknown(slot);
         state_.store.import_closed(slot, body, false);
       }
-    } catch (const std::exception&) {  // its source may open it again: this gift must not be taken later
-      state_.gifts.settle(slot, header.clock, Gifts::Fate::refused);
+    } catch (const std::exception&) {  // the source may open it again: never accept this transfer later
+      state_.transfers.record(slot, header.clock, TransferLog::Outcome::refused);
       throw;
     }
   }
@@ -73,13 +74,13 @@ bool RequestHandler::take_all(const FrameHeader& header, const SlotBatch& batch,
   std::vector<const SlotBatch::Part*> refused;
   ImageWriter image;
   {
-    const std::shared_lock in_turn(state_.taking);
+    const std::shared_lock in_turn(state_.import_mutex);
     for (const SlotBatch::Part& part : batch.parts) {
-      const auto alone = state_.gifts.hold(part.slot);
+      const auto alone = state_.transfers.lock(part.slot);
       try {
-        const uint32_t slot = handed_slot(part.slot);
-        if (!had(slot, part.gift)) {
-          check_turn(slot);
+        const uint32_t slot = checked_slot(part.slot);
+        if (!has_or_had(slot, part.transfer)) {
+          check_importable(slot);
           std::span<const uint8_t> bytes = part.bytes;
           if (batch.by_reference) {
             const SlotReference there = decode_reference(bytes);
@@ -90,19 +91,20 @@ bool RequestHandler::take_all(const FrameHeader& header, const SlotBatch& batch,
           state_.store.import_closed(slot, bytes, true);
           fresh.push_back(part.slot);
         }
-        state_.gifts.settle(slot, part.gift, Gifts::Fate::taken);
+        state_.transfers.record(slot, part.transfer, TransferLog::Outcome::accepted);
         answer.taken.push_back(part.slot);
       } catch (const std::exception& e) {
         refused.push_back(&part);
         answer.why = e.what();
       }
     }
-    state_.got(fresh);
+    state_.record_received(fresh);
     if (batch.by_reference && answer.taken.empty()) refused.clear();  // the rows themselves come next
     for (const SlotBatch::Part* part : refused) {  // their source opens them again: they must not come later
-      const auto alone = state_.gifts.hold(part->slot);
-      state_.gifts.settle(part->slot, part->gift, Gifts::Fate::refused);
-      if (state_.gifts.fate(part->slot, part->gift) == Gifts::Fate::taken) answer.taken.push_back(part->slot);
+      const auto alone = state_.transfers.lock(part->slot);
+      state_.transfers.record(part->slot, part->transfer, TransferLog::Outcome::refused);
+      if (state_.transfers.outcome(part->slot, part->transfer) == TransferLog::Outcome::accepted)
+        answer.taken.push_back(part->slot);
     }
   }
   return reply(reply_to(header), encode(answer));
@@ -111,8 +113,7 @@ bool RequestHandler::take_all(const FrameHeader& header, const SlotBatch& batch,
 // Before memory is set aside for its rows: are they as long there as here?
 void RequestHandler::check_row(const TableReference& table) const {
   const TableSpec& here = state_.store.table(table.shape.id);
-  if (table.shape.dim == here.dim && table.shape.state_floats <= 4 * here.dim + 4)
-    return;  // no optimizer keeps more
+  if (table.shape.dim == here.dim && table.shape.state_floats <= 4 * here.dim + 4) return;  // no optimizer keeps more
   throw BadInput("table '" + here.name + "' has rows of another length there");
 }
 

@@ -22,8 +22,7 @@ Arena::Arena(std::string name, size_t bytes) : name_(std::move(name)) {
   size_t wanted = round_up(std::max(bytes, kHugePage), kHugePage);
   for (size_t least = wanted / 64; wanted >= least; wanted /= 2) {
     map_bytes_ = wanted + kHugePage;
-    void* got =
-        mmap(nullptr, map_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void* got = mmap(nullptr, map_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (got == MAP_FAILED) continue;
     map_ = static_cast<uint8_t*>(got);
     base_ = reinterpret_cast<uint8_t*>(round_up(reinterpret_cast<uintptr_t>(got), kHugePage));
@@ -43,9 +42,8 @@ size_t Arena::take(size_t bytes, size_t align) {
   std::lock_guard hold(lock_);
   size_t at = round_up(used_, align);
   if (pieces_left_ == 0 || at + bytes > capacity_) {
-    throw BadInput(
-        "the " + name_ + " of this store are full: " + std::to_string(capacity_ >> 20) +
-        " MiB were reserved; raise reserve_bytes, add servers, or give tables a ttl or a capacity");
+    throw BadInput("the " + name_ + " of this store are full: " + std::to_string(capacity_ >> 20) +
+                   " MiB were reserved; raise reserve_bytes, add servers, or give tables a ttl or a capacity");
   }
   if (pieces_left_ != UINT64_MAX) --pieces_left_;
   used_ = at + bytes;

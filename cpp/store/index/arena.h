@@ -1,5 +1,5 @@
-// Address space set aside once and handed out in pieces that never move; huge pages back what is touched.
-// In: a size. Out: offsets from base(). Above it: segment_pool.h (index), row_pool.h (rows).
+// Reserved address space, handed out in pieces that never move and are backed by huge pages.
+// Above it: segment_pool.h (index), row_pool.h (rows).
 #pragma once
 
 #include <atomic>
@@ -22,7 +22,7 @@ class Arena {
   size_t take(size_t bytes, size_t align);
   uint8_t* base() const { return base_; }
   size_t capacity() const { return capacity_; }
-  size_t resident() const;  // whole huge pages up to the last byte handed out
+  size_t resident() const;                                            // whole huge pages up to the last byte handed out
   static void full_after(uint64_t pieces) { pieces_left_ = pieces; }  // for tests: then all arenas are full
 
  private:

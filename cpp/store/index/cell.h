@@ -1,4 +1,4 @@
-// One entry of the index: whose row, where it lies, when it last changed. 16 bytes, four to a cache line.
+// One entry of the index: key hash, row location and stamp of the last change. 16 bytes, four per cache line.
 #pragma once
 
 #include <cstdint>

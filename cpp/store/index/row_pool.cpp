@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <new>
 
-#include "base/room.h"
+#include "base/vector_reserve.h"
 
 namespace springtide {
 
@@ -26,8 +26,7 @@ uint32_t ExtentArena::take(uint32_t extents, TableId table) {
   return first;
 }
 
-RowPool::RowPool(ExtentArena& arena, TableId table, uint32_t weight_bytes, uint32_t vector_bytes,
-                 uint32_t number_bytes)
+RowPool::RowPool(ExtentArena& arena, TableId table, uint32_t weight_bytes, uint32_t vector_bytes, uint32_t number_bytes)
     : arena_(arena),
       table_(table),
       weight_bytes_(weight_bytes),
@@ -60,7 +59,7 @@ void RowPool::expect(uint32_t number) {
 
 void RowPool::expect_back(uint32_t number) {
   Stripe& stripe = (*stripes_)[number];
-  make_room(stripe.free, ++stripe.expected_back);
+  reserve_more(stripe.free, ++stripe.expected_back);
 }
 
 RowHandle RowPool::take(uint32_t number) {
@@ -78,12 +77,12 @@ void RowPool::refill(Stripe& stripe) {
   std::lock_guard hold(lock_);
   if (!free_.empty()) {
     size_t n = std::min<size_t>(wanted, free_.size());
-    make_room(stripe.free, n);
+    reserve_more(stripe.free, n);
     stripe.free.insert(stripe.free.end(), free_.end() - n, free_.end());
     free_.resize(free_.size() - n);
     return;
   }
-  make_room(stripe.free, wanted);
+  reserve_more(stripe.free, wanted);
   if (next_row_ == rows_) {
     extent_ = arena_.take(extents_, table_);
     next_row_ = 0;

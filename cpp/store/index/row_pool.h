@@ -1,7 +1,6 @@
-// Rows of all tables in one arena. A table takes extents (64 KiB, or a few of them for long rows); in an
-// extent lie the weights of all its rows, then their optimizer's vectors, then one number a row where the
-// optimizer keeps one. So a pull touches nothing but weights, and every part is as well aligned as its length
-// allows. In: a row's sizes. Out: handles (cell.h) and addresses. Above it: table.h.
+// Rows of all tables in one arena. A table takes extents of 64 KiB, or several at once for long rows. An
+// extent holds the weights of its rows, then the optimizer's vectors, then one number per row where the
+// optimizer keeps one: a pull touches weights only. Out: handles (cell.h) and addresses. Above it: table.h.
 #pragma once
 
 #include <array>
@@ -34,8 +33,7 @@ class ExtentArena {
 
 class RowPool {
  public:
-  RowPool(ExtentArena& arena, TableId table, uint32_t weight_bytes, uint32_t vector_bytes,
-          uint32_t number_bytes);
+  RowPool(ExtentArena& arena, TableId table, uint32_t weight_bytes, uint32_t vector_bytes, uint32_t number_bytes);
 
   // The caller holds the stripe's lock; the table's own lock is taken once for several rows. Neither fails
   // for a row that was expected; others may, with nothing changed.
@@ -45,12 +43,9 @@ class RowPool {
   void expect_back(uint32_t stripe);      // one more will be given back
   void settle(uint32_t stripe) noexcept;  // what was expected has come, or will not
 
-  uint8_t* weights(RowHandle row) const {
-    return arena_.at(extent_of(row)) + size_t{row_of(row)} * weight_bytes_;
-  }
+  uint8_t* weights(RowHandle row) const { return arena_.at(extent_of(row)) + size_t{row_of(row)} * weight_bytes_; }
   float* vectors(RowHandle row) const {
-    return reinterpret_cast<float*>(arena_.at(extent_of(row)) + vectors_at_ +
-                                    size_t{row_of(row)} * vector_bytes_);
+    return reinterpret_cast<float*>(arena_.at(extent_of(row)) + vectors_at_ + size_t{row_of(row)} * vector_bytes_);
   }
   float* number(RowHandle row) const {
     return reinterpret_cast<float*>(arena_.at(extent_of(row)) + numbers_at_) + row_of(row);

@@ -1,5 +1,5 @@
-// Pieces of the index: power-of-two blocks of 256 B and up, merged with their free neighbours when given
-// back. In: a size class. Out: unit numbers (256 B each) into one arena. Above it: slot_index.h.
+// Buddy allocator of index segments: power-of-two blocks of 256 B and up in one arena. Above it:
+// slot_index.h.
 #pragma once
 
 #include <array>

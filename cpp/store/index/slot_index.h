@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "base/unbranched.h"
+#include "base/branchless.h"
 #include "store/index/cell.h"
 #include "store/index/segment_pool.h"
 
@@ -58,8 +58,7 @@ class SlotIndex {
     return nullptr;
   }
   // The cell of a row in its home line; nullptr: there is none there, whatever else there may be.
-  static const Cell* row_at_home(uint64_t hash, TableId table, const Cell* home,
-                                 const TableId* extent_table) {
+  static const Cell* row_at_home(uint64_t hash, TableId table, const Cell* home, const TableId* extent_table) {
     const unsigned hits = match(home, hash);
     if (hits == 0) [[unlikely]]
       return nullptr;
@@ -134,8 +133,7 @@ class SlotIndex {
       for (uint32_t i = 0; i < last; ++i) {
         if (cells[i].meta != 0) visit(cells[i]);
       }
-      if (slot.depth != 0)
-        return (entry | ((uint32_t{1} << (slot.depth - header(cells, last).depth)) - 1)) + 1;
+      if (slot.depth != 0) return (entry | ((uint32_t{1} << (slot.depth - header(cells, last).depth)) - 1)) + 1;
     }
     return entry + 1;
   }
@@ -159,7 +157,7 @@ class SlotIndex {
 
   // Cells with this hash, as bits. An empty cell may be among them (hash 0): it belongs to no table.
   static unsigned match(const Cell* b, uint64_t hash) {
-    return unbranched(unsigned{b[0].hash == hash} | unsigned{b[1].hash == hash} << 1 |
+    return branchless(unsigned{b[0].hash == hash} | unsigned{b[1].hash == hash} << 1 |
                       unsigned{b[2].hash == hash} << 2 | unsigned{b[3].hash == hash} << 3);
   }
   static bool has_empty(const Cell* b) {

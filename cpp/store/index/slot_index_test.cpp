@@ -14,8 +14,7 @@ constexpr uint32_t kSlots = 64;
 
 // Hashes that crowd a few home lines, so that lines overflow and erasing must bring cells back.
 uint64_t crowded(std::mt19937_64& random) {
-  uint64_t hash =
-      random() % 5 == 0 ? random() : (random() & ~uint64_t{0xff}) | (random() % 6 * 3 + random() % 2);
+  uint64_t hash = random() % 5 == 0 ? random() : (random() & ~uint64_t{0xff}) | (random() % 6 * 3 + random() % 2);
   return hash >> 6;  // all in slot 0
 }
 
@@ -77,8 +76,7 @@ TEST(room_given_at_once_takes_no_more_memory_than_growing) {
       const uint64_t cells = 300 * (1 + number);
       if (at_once) index.reserve(index.slot(number), cells);
       for (uint64_t i = 0; i < cells; ++i) {
-        index.insert(index.slot(number), uint64_t{number} << 58 | random() >> 6,
-                     row_meta(uint64_t{1} << kRowBits, 1));
+        index.insert(index.slot(number), uint64_t{number} << 58 | random() >> 6, row_meta(uint64_t{1} << kRowBits, 1));
       }
     }
     return static_cast<double>(index.resident());

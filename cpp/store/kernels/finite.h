@@ -11,9 +11,7 @@ namespace springtide {
 inline bool all_finite(const float* values, uint64_t count) {
   constexpr uint64_t kRuns = 16;
   constexpr uint32_t kExponent = 0x7f800000u;
-  const auto odd = [](float value) {
-    return (std::bit_cast<uint32_t>(value) & kExponent) == kExponent ? ~0u : 0u;
-  };
+  const auto odd = [](float value) { return (std::bit_cast<uint32_t>(value) & kExponent) == kExponent ? ~0u : 0u; };
   uint32_t bad[kRuns] = {};
   const uint64_t whole = count / kRuns * kRuns;
   for (uint64_t i = 0; i < whole; i += kRuns) {

@@ -16,8 +16,7 @@ TEST(what_is_not_finite_is_seen_wherever_it_lies) {
     CHECK(all_finite(values.data(), count));
     for (size_t place = 0; place < count; ++place) {
       const float before = values[place];
-      for (const float odd :
-           {Limits::infinity(), -Limits::infinity(), Limits::quiet_NaN(), -Limits::quiet_NaN()}) {
+      for (const float odd : {Limits::infinity(), -Limits::infinity(), Limits::quiet_NaN(), -Limits::quiet_NaN()}) {
         values[place] = odd;
         CHECK(!all_finite(values.data(), count));
       }

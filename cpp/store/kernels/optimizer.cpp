@@ -61,8 +61,7 @@ Kernel kernel_of(const OptimSpec& spec, uint32_t dim) {
 Kernels best_kernels(uint32_t dim) {
 #if defined(__x86_64__)
   __builtin_cpu_init();
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
-      __builtin_cpu_supports("avx512dq")) {
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq")) {
     return kernels_avx512(dim);
   }
   if (__builtin_cpu_supports("avx2")) return kernels_avx2(dim);

@@ -40,8 +40,7 @@ class AgeClock {
   uint64_t cut();
   // Whether somebody may ask what went since then.
   bool has_cuts() const { return has_cuts_.load(std::memory_order_acquire); }
-  uint32_t boundary(
-      uint64_t cut);  // what is stamped later than this changed after the cut; BadInput: no such cut
+  uint32_t boundary(uint64_t cut);  // what is stamped later than this changed after the cut; BadInput: no such cut
   // A cut that is not kept: its boundary, good until ticks are renumbered. Under the stripe's lock.
   struct Mark {
     uint32_t boundary = 0;

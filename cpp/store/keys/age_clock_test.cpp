@@ -96,8 +96,7 @@ TEST(what_lay_before_a_cut_lies_before_it_still) {
     }
     CHECK(clock.tick() > clock.boundary(cuts[c]));
   }
-  CHECK(clock.tick_for(33) >
-        clock.boundary(cuts.back()));  // an age from before the cut: what comes now came after
+  CHECK(clock.tick_for(33) > clock.boundary(cuts.back()));  // an age from before the cut: what comes now came after
 }
 
 TEST(a_clock_that_is_full_says_so) {
@@ -119,8 +118,7 @@ TEST(a_store_whose_ticks_run_out_is_as_one_whose_do_not) {
     std::vector<Key> keys(24);
     for (size_t i = 0; i < keys.size(); ++i) {
       tables[i] = static_cast<TableId>(random() % 3);
-      keys[i] =
-          static_cast<Key>(random() % (at % 50 == 0 ? 400 : 8));  // few leave: that is remembered, by tick
+      keys[i] = static_cast<Key>(random() % (at % 50 == 0 ? 400 : 8));  // few leave: that is remembered, by tick
     }
     const PushStats here = few.push(tables, keys, at), there = many.push(tables, keys, at);
     if (here.applied != there.applied || here.created != there.created || here.evicted != there.evicted ||

@@ -56,8 +56,8 @@ void CallPlan::name_tables(std::span<const TableId> tables, std::span<const Key>
   }
   floats_ = floats;
   common_dim_ = differ == 0 ? last : 0;
-  alike_ = common_dim_ != 0;
-  for (TableId id : used_ids_) alike_ &= use_by_id_[id]->plain && !use_by_id_[id]->ages;
+  uniform_ = common_dim_ != 0;
+  for (TableId id : used_ids_) uniform_ &= use_by_id_[id]->plain && !use_by_id_[id]->ages;
 }
 
 bool CallPlan::seems_ordered(std::span<const TableId> tables, std::span<const Key> keys) const {
@@ -71,8 +71,7 @@ bool CallPlan::seems_ordered(std::span<const TableId> tables, std::span<const Ke
   return changes <= kSamples / 4;
 }
 
-std::vector<KeyRange> CallPlan::cut(std::span<const TableId> tables, std::span<const Key> keys,
-                                    uint32_t parts) const {
+std::vector<KeyRange> CallPlan::cut(std::span<const TableId> tables, std::span<const Key> keys, uint32_t parts) const {
   std::vector<KeyRange> ranges;
   size_t first = 0, floats = 0;
   for (uint32_t part = 1; part <= parts; ++part) {
@@ -100,8 +99,7 @@ std::vector<KeyRange> CallPlan::cut_at_stripes(std::span<const TableId> tables, 
   return ranges;
 }
 
-void CallPlan::group(std::span<const TableId> tables, std::span<const Key> keys,
-                     std::span<const DataRun> runs) {
+void CallPlan::group(std::span<const TableId> tables, std::span<const Key> keys, std::span<const DataRun> runs) {
   size_t n = keys.size();
   count_ = n;
   if (unordered_.size() < n) unordered_.resize(n);
@@ -115,8 +113,7 @@ void CallPlan::group(std::span<const TableId> tables, std::span<const Key> keys,
 }
 
 // Fills unordered_ and the bounds of the stripes; says whether the items already lie by stripe.
-bool CallPlan::hash_all(std::span<const TableId> tables, std::span<const Key> keys,
-                        std::span<const DataRun> runs) {
+bool CallPlan::hash_all(std::span<const TableId> tables, std::span<const Key> keys, std::span<const DataRun> runs) {
   std::array<uint32_t, kStripes> count{};
   uint32_t last_stripe = 0;
   bool ordered = true;
@@ -156,8 +153,7 @@ void CallPlan::sum_stripe(uint32_t number) {
   for (uint32_t i = 0; i < n; ++i) {
     Item item = items[i];
     size_t at = item.hash & mask;
-    while (places_[at] != UINT32_MAX &&
-           (items[places_[at]].hash != item.hash || items[places_[at]].use != item.use)) {
+    while (places_[at] != UINT32_MAX && (items[places_[at]].hash != item.hash || items[places_[at]].use != item.use)) {
       at = (at + 1) & mask;
     }
     if (places_[at] == UINT32_MAX) {

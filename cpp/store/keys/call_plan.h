@@ -92,7 +92,7 @@ class CallPlan {
                    const std::function<TableUse(TableId)>& missing_use);
   size_t floats() const { return floats_; }
   // All rows are as long as each other, float32, and do not age.
-  bool alike() const { return alike_; }
+  bool alike() const { return uniform_; }
   const TableUse* const* use_by_id() const { return use_by_id_.data(); }
   // A sample says that the caller has them in slot order: then runs of one stripe are long as they are.
   bool seems_ordered(std::span<const TableId> tables, std::span<const Key> keys) const;
@@ -125,7 +125,7 @@ class CallPlan {
 
   std::vector<Item> items_, unordered_;  // never shrink
   size_t count_ = 0, floats_ = 0;
-  bool alike_ = false;
+  bool uniform_ = false;
   uint32_t common_dim_ = 0;  // of all keys; 0: they differ
   std::array<uint32_t, kStripes + 1> begin_{};
   std::array<uint32_t, kStripes> end_{};

@@ -1,6 +1,5 @@
 // The keys of one run of rows, hashed and grouped by lock stripe. A push of several runs (tables, dense
-// chunks) keeps one of these each: a run mostly comes in slot order already, all runs together never do. In:
-// a run and the tables of the call (call_plan.h). Out: items per stripe for store_once.cpp.
+// chunks) keeps one per run: a single run is mostly in slot order already. Used by store_once.cpp.
 #pragma once
 
 #include <array>
@@ -14,8 +13,7 @@ namespace springtide {
 
 class GroupedRun {
  public:
-  void fill(std::span<const TableId> tables, std::span<const Key> keys, float* data,
-            const TableUse* const* use_by_id);
+  void fill(std::span<const TableId> tables, std::span<const Key> keys, float* data, const TableUse* const* use_by_id);
   std::span<const Item> stripe(uint32_t number) const {
     return {items_.data() + begin_[number], items_.data() + begin_[number + 1]};
   }

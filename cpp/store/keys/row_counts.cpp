@@ -17,8 +17,7 @@ uint32_t any_number() {
 
 }  // namespace
 
-RowCounts::RowCounts(uint32_t slots)
-    : slot_shift_(64 - static_cast<uint32_t>(std::countr_zero(slots))), bases_(slots) {
+RowCounts::RowCounts(uint32_t slots) : slot_shift_(64 - static_cast<uint32_t>(std::countr_zero(slots))), bases_(slots) {
   for (auto& base : bases_) base = any_number();
 }
 

@@ -1,7 +1,5 @@
-// How often rows were trained, for workers that keep copies of them and ask how old these are
-// (versioned_backend.h). Keys share counters by hash: a row may seem to have been trained more often than it
-// was, never less often. Nothing is counted until somebody asks. In: keys of pushes. Out: a count a key, in
-// the order of 32-bit numbers that wrap.
+// Update counts of rows, for workers that cache copies (versioned_backend.h). Keys share counters by hash, so
+// a count may be too high, never too low. Counting starts with the first query. Counts are 32-bit and wrap.
 #pragma once
 
 #include <atomic>
@@ -32,8 +30,7 @@ class RowCounts {
   std::vector<std::atomic<uint32_t>> bases_;  // by slot, drawn at random
   std::mutex making_;
   std::unique_ptr<std::atomic<uint32_t>[]> made_;
-  std::atomic<std::atomic<uint32_t>*> counters_{
-      nullptr};  // by the top bits of the hash, so a slot's lie together
+  std::atomic<std::atomic<uint32_t>*> counters_{nullptr};  // by the top bits of the hash, so a slot's lie together
 };
 
 }  // namespace springtide

@@ -1,7 +1,7 @@
-// How pull and push walk over keys: four stages a few keys apart, so that memory is asked for before it is
-// needed. Prefetch the home line of the index; read it and prefetch the row (or, of a full line, the
-// neighbour it overflows to); read the neighbour and prefetch the row; do the row's work. In: a source of
-// items of one stripe (its lock held). Out: calls of `locate` and `finish`.
+// Software-pipelined walk of pull and push over keys, in four stages a few keys apart: prefetch the home line
+// of the index; read it and prefetch the row (or, of a full line, the neighbour); read the neighbour and
+// prefetch the row; process the row. In: a source of items of one stripe, its lock held. Out: calls of
+// `locate` and `finish`.
 #pragma once
 
 #include <algorithm>

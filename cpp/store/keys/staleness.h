@@ -1,6 +1,5 @@
-// How stale the values behind pushes were: a push applied now was computed from rows that lack so many
-// pushes. In: the lag of each push, from request_handler.h. Out: median and largest, for the server's
-// figures.
+// Staleness of pushes: how many other pushes were applied between the read of a push's rows and its
+// application. Out: median and maximum, for the server's statistics.
 #pragma once
 
 #include <array>

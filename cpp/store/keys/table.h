@@ -1,5 +1,4 @@
-// One table at run time: its spec with everything derived from it, and its rows.
-// In: declare(). Used by the store_*.cpp files, under the stripe locks they hold.
+// One table at run time: its spec, everything derived from it, and its rows. Used under the stripe locks.
 #pragma once
 
 #include <algorithm>
@@ -123,8 +122,8 @@ inline void read_row(DType dtype, const uint8_t* from, float* out, uint32_t dim)
 }
 
 // Of a 16-bit table: the kernels work on float32.
-inline void update_half_row(DType dtype, Kernel kernel, const StepArgs& args, uint8_t* weights,
-                            float* vectors, float* number, const float* grad, uint32_t dim) {
+inline void update_half_row(DType dtype, Kernel kernel, const StepArgs& args, uint8_t* weights, float* vectors,
+                            float* number, const float* grad, uint32_t dim) {
   float* const wide = half_row(dim);
   widen(dtype, weights, wide, dim);
   kernel(args, wide, vectors, number, grad, dim);

@@ -128,7 +128,7 @@ def test_a_server_that_is_to_leave_refuses_slots_and_says_so(two):
     handing.heed(messages.SlotGoal(OWNERS, (two[0].address, two[1].address), leave=True))
     assert handing.holding.closed
     handing.stop()
-    assert "about to leave" in two[0].hand_over([1], 1, two[1].address).why and two[0].owns(1)
+    assert "draining" in two[0].hand_over([1], 1, two[1].address).why and two[0].owns(1)
 
 
 class Doubtful:

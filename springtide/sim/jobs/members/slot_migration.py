@@ -41,7 +41,7 @@ class SlotHandover:
         self.leaves = False
         """It takes no more slots."""
         self.settled: dict[int, bool] = {}
-        """Gifts of others, by their names, and whether they were taken: as cpp/server/requests/gifts.h has it."""
+        """Transfers offered by others, by id, and whether they were accepted (cpp/server/requests/transfer_log.h)."""
         self._gifts: dict[int, int] = {}
         """By slot: the name of the last gift of it. One in doubt is offered again by the same name."""
         self.moved = 0

@@ -1,6 +1,6 @@
 // Large calls in slot order on tables that are alike take a way of their own; what comes of it is what many
 // small calls of the same keys do, to the bit.
-#include "store/keys/alike_rows.h"
+#include "store/keys/uniform_rows.h"
 
 #include <algorithm>
 #include <random>
@@ -52,8 +52,7 @@ Call call(std::mt19937_64& random, size_t count, uint32_t dim, size_t astray) {
     std::swap(made.tables[a], made.tables[b]);
     std::swap(made.keys[a], made.keys[b]);
   }
-  for (size_t i = 0; i < count * dim; ++i)
-    made.grads.push_back(static_cast<float>(random() % 1000) / 1000.0f);
+  for (size_t i = 0; i < count * dim; ++i) made.grads.push_back(static_cast<float>(random() % 1000) / 1000.0f);
   return made;
 }
 
@@ -78,9 +77,7 @@ Call dealt(const Call& given, uint32_t dim) {
 
 struct Pair {
   Pair(uint32_t row_dim, OptimKind kind, uint32_t threads, bool crowded = true)
-      : ordered({kSlots, 7, uint64_t{256} << 20, threads}),
-        other({kSlots, 7, uint64_t{256} << 20, 1}),
-        dim(row_dim) {
+      : ordered({kSlots, 7, uint64_t{256} << 20, threads}), other({kSlots, 7, uint64_t{256} << 20, 1}), dim(row_dim) {
     for (TableId id = 0; id < kTableCount; ++id) {
       ordered.declare(spec(id, dim, kind, crowded));
       other.declare(spec(id, dim, kind, crowded));

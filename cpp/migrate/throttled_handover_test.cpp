@@ -81,7 +81,7 @@ TEST(a_reference_or_a_batch_that_is_torn_is_told_from_one_that_is_not) {
   batch.end();
   const std::vector<uint8_t> whole = batch.bytes();
   const SlotBatch back = decode_batch(whole);
-  CHECK(back.by_reference && back.parts.size() == 1 && back.parts[0].slot == 3 && back.parts[0].gift == 77);
+  CHECK(back.by_reference && back.parts.size() == 1 && back.parts[0].slot == 3 && back.parts[0].transfer == 77);
   const std::span<const uint8_t> reference = back.parts[0].bytes;
   CHECK(decode_reference(reference).tables.size() == said.tables.size());
   for (size_t bytes = 0; bytes < reference.size(); bytes += 7) {

@@ -1,7 +1,6 @@
-// How pull and push walk over keys of one stripe when all tables of the call are alike: float32 rows of one
-// length that do not age, as nearly always. The stages are those of row_pipeline.h; a key carries less from
-// one to the next, and nothing is asked of its table on the way. In: the caller's arrays (the stripe's lock
-// held). Out: calls of `found` and `finish`.
+// Pull and push over keys of one stripe when all tables of the call have float32 rows of one length without
+// ttl: the common case. The stages are those of row_pipeline.h with less state per key. The stripe's lock is
+// held.
 #pragma once
 
 #include <algorithm>
@@ -14,14 +13,14 @@
 
 namespace springtide {
 
-struct AlikeRow {
+struct UniformRow {
   uint64_t hash;
   const Cell* home;
   uint8_t* weights;  // nullptr: no such row
 };
 
 // A call's keys in slot order.
-struct AlikeKeys {
+struct UniformKeys {
   const TableId* tables;
   const Key* keys;
 
@@ -30,16 +29,16 @@ struct AlikeKeys {
 
 // Keys go through the stages in groups, not one by one: lines asked for in a row arrive sooner than those
 // asked for between other work.
-struct AlikeGroup {
+struct UniformGroup {
   static constexpr size_t kKeys = 24;
 
-  AlikeRow keys[kKeys];
+  UniformRow keys[kKeys];
   size_t first = 0, count = 0;
   uint8_t overflown[kKeys];  // those not found in their home line
   size_t overflows = 0;
 
   // The next keys of one stripe. A loop of its own: the multipliers of the hash stay in registers.
-  __attribute__((noinline)) void fill(const AlikeKeys& call, size_t from, size_t end, uint32_t stripe) {
+  __attribute__((noinline)) void fill(const UniformKeys& call, size_t from, size_t end, uint32_t stripe) {
     const TableId* const tables = call.tables + from;
     const Key* const call_keys = call.keys + from;
     const size_t most = std::min(kKeys, end - from);
@@ -60,22 +59,22 @@ struct AlikeGroup {
 // order; `place` is the key's in the call. From `from` to the first key of another stripe, at most to `end`;
 // returns where that is.
 template <class Found, class Finish>
-size_t walk_alike(SlotIndex& index, const uint32_t slot_shift, const AlikeKeys call, const size_t from,
-                  size_t end, const Found found, const Finish finish) {
+size_t walk_alike(SlotIndex& index, const uint32_t slot_shift, const UniformKeys call, const size_t from, size_t end,
+                  const Found found, const Finish finish) {
   constexpr size_t kStages = 4;
-  AlikeGroup ring[kStages];
+  UniformGroup ring[kStages];
   const uint32_t stripe = call.stripe(from);
   const TableId* const extent_table = index.extent_table();
   size_t next = from;
   for (size_t turn = 0, idle = 0; idle < kStages; ++turn) {
-    AlikeGroup &asked = ring[turn % kStages], &read = ring[(turn - 1) % kStages],
-               &overflown = ring[(turn - 2) % kStages], &done = ring[(turn - 3) % kStages];
+    UniformGroup &asked = ring[turn % kStages], &read = ring[(turn - 1) % kStages],
+                 &overflown = ring[(turn - 2) % kStages], &done = ring[(turn - 3) % kStages];
     asked.fill(call, next, end, stripe);
-    if (asked.count < AlikeGroup::kKeys) end = next + asked.count;
+    if (asked.count < UniformGroup::kKeys) end = next + asked.count;
     next += asked.count;
     idle = asked.count == 0 ? idle + 1 : 0;
     for (size_t i = 0, n = asked.count; i < n; ++i) {
-      AlikeRow& key = asked.keys[i];
+      UniformRow& key = asked.keys[i];
       Slot& slot = index.slot(static_cast<uint32_t>(key.hash >> slot_shift));
       ++slot.requests;
       key.home = index.home(slot, key.hash);
@@ -84,7 +83,7 @@ size_t walk_alike(SlotIndex& index, const uint32_t slot_shift, const AlikeKeys c
     size_t overflows = 0;
     const TableId* const tables = call.tables + read.first;
     for (size_t i = 0, n = read.count; i < n; ++i) {
-      AlikeRow& key = read.keys[i];
+      UniformRow& key = read.keys[i];
       if (const Cell* cell = SlotIndex::row_at_home(key.hash, tables[i], key.home, extent_table)) [[likely]] {
         found(key, cell, read.first + i);
       } else {
@@ -95,7 +94,7 @@ size_t walk_alike(SlotIndex& index, const uint32_t slot_shift, const AlikeKeys c
     read.overflows = overflows;
     for (size_t i = 0; i < overflown.overflows; ++i) {
       const size_t at = overflown.overflown[i], place = overflown.first + at;
-      AlikeRow& key = overflown.keys[at];
+      UniformRow& key = overflown.keys[at];
       Slot& slot = index.slot(static_cast<uint32_t>(key.hash >> slot_shift));
       const Cell* cell = index.find_next(slot, key.hash, call.tables[place], key.home);
       key.weights = nullptr;

@@ -1,5 +1,4 @@
-// A few threads that help with one large call. In: a number of shares and what to do with each. Out: all
-// done.
+// A small thread pool for one large call: splits it into shares and waits for all of them.
 #pragma once
 
 #include <condition_variable>
@@ -12,10 +11,10 @@
 
 namespace springtide {
 
-class WorkCrew {
+class ThreadPool {
  public:
-  explicit WorkCrew(uint32_t threads) : threads_(threads) {}  // the caller is one of them
-  ~WorkCrew();
+  explicit ThreadPool(uint32_t threads) : threads_(threads) {}  // the caller is one of them
+  ~ThreadPool();
 
   // Calls work(0) … work(shares - 1), each once. A crew that is busy with another call leaves it to the
   // caller.

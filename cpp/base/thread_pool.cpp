@@ -1,8 +1,8 @@
-#include "base/work_crew.h"
+#include "base/thread_pool.h"
 
 namespace springtide {
 
-WorkCrew::~WorkCrew() {
+ThreadPool::~ThreadPool() {
   {
     std::lock_guard hold(lock_);
     stop_ = true;
@@ -11,7 +11,7 @@ WorkCrew::~WorkCrew() {
   for (std::thread& member : members_) member.join();
 }
 
-void WorkCrew::run(uint32_t shares, const std::function<void(uint32_t)>& work) {
+void ThreadPool::run(uint32_t shares, const std::function<void(uint32_t)>& work) {
   std::unique_lock in_use(in_use_, std::try_to_lock);
   if (threads_ < 2 || shares < 2 || !in_use.owns_lock()) {
     for (uint32_t i = 0; i < shares; ++i) work(i);
@@ -27,8 +27,8 @@ void WorkCrew::run(uint32_t shares, const std::function<void(uint32_t)>& work) {
   end(hold);
 }
 
-void WorkCrew::run_in_order(uint32_t shares, bool helped, const std::function<void(uint32_t)>& work,
-                            const std::function<void(uint32_t)>& done) {
+void ThreadPool::run_in_order(uint32_t shares, bool helped, const std::function<void(uint32_t)>& work,
+                              const std::function<void(uint32_t)>& done) {
   std::unique_lock in_use(in_use_, std::defer_lock);
   if (!helped || threads_ < 2 || shares < 2 || !in_use.try_lock()) {
     for (uint32_t i = 0; i < shares; ++i) {
@@ -57,7 +57,7 @@ void WorkCrew::run_in_order(uint32_t shares, bool helped, const std::function<vo
   end(hold);
 }
 
-void WorkCrew::begin(uint32_t shares, const std::function<void(uint32_t)>& work) {
+void ThreadPool::begin(uint32_t shares, const std::function<void(uint32_t)>& work) {
   if (members_.empty()) start();
   {
     std::lock_guard hold(lock_);
@@ -71,17 +71,17 @@ void WorkCrew::begin(uint32_t shares, const std::function<void(uint32_t)>& work)
   wake_.notify_all();
 }
 
-void WorkCrew::end(std::unique_lock<std::mutex>& hold) {
+void ThreadPool::end(std::unique_lock<std::mutex>& hold) {
   work_ = nullptr;  // a member that wakes up only now finds nothing to do, and nobody waits for it
   finished_.wait(hold, [&] { return busy_ == 0; });
   if (failure_) std::rethrow_exception(failure_);
 }
 
-void WorkCrew::start() {
+void ThreadPool::start() {
   for (uint32_t i = 1; i < threads_; ++i) members_.emplace_back([this] { help(); });
 }
 
-void WorkCrew::help() {
+void ThreadPool::help() {
   uint64_t seen = 0;
   std::unique_lock hold(lock_);
   for (;;) {
@@ -101,16 +101,16 @@ void WorkCrew::help() {
   }
 }
 
-uint32_t WorkCrew::take() { return next_ >= shares_ || failure_ ? kNone : next_++; }
+uint32_t ThreadPool::take() { return next_ >= shares_ || failure_ ? kNone : next_++; }
 
-void WorkCrew::note_done(uint32_t share) {
+void ThreadPool::note_done(uint32_t share) {
   done_[share] = 1;
   const uint32_t before = done_first_;
   while (done_first_ < shares_ && done_[done_first_] != 0) ++done_first_;
   if (done_first_ != before) finished_.notify_all();  // nobody is woken where nobody waits
 }
 
-void WorkCrew::call(uint32_t number, const std::function<void(uint32_t)>& work) {
+void ThreadPool::call(uint32_t number, const std::function<void(uint32_t)>& work) {
   try {
     work(number);
   } catch (...) {

@@ -1,4 +1,4 @@
-// What goes from one rank's cache to another's, without the servers. A part of CachedBackend.
+// Exchange of rows and gradients between the caches of two ranks. A part of CachedBackend.
 #include <algorithm>
 #include <map>
 
@@ -37,7 +37,7 @@ CachedBackend::Sizes CachedBackend::sizes(const std::vector<PeerRows>& images,
 void CachedBackend::pack(Planned& planned) {
   const CachePlan& plan = planned.plan;
   for (const auto& [peer, floats] : sizes(plan.sends, plan.value_sends)) {
-    Parcel& parcel = planned.sends.emplace_back(Parcel{peer, {}});
+    RankBuffer& parcel = planned.sends.emplace_back(RankBuffer{peer, {}});
     parcel.floats.reserve(floats);
     if (const PlanKeys* keys = keys_of(plan.value_sends, peer)) {
       for (size_t i = 0; i < keys->size(); ++i) {
@@ -58,7 +58,7 @@ void CachedBackend::pack(Planned& planned) {
   }
 }
 
-std::vector<CachedBackend::Parcel> CachedBackend::sends(uint64_t step) {
+std::vector<CachedBackend::RankBuffer> CachedBackend::sends(uint64_t step) {
   const std::lock_guard lock(mutex_);
   Planned* planned = plan_of(step);
   if (planned == nullptr) return {};
@@ -84,8 +84,7 @@ CachedBackend::Sizes CachedBackend::gradient_receives(uint64_t step) const {
 namespace {
 
 void check_size(const CachedBackend::Sizes& wanted, uint64_t step, uint32_t peer, size_t floats) {
-  const auto of_peer =
-      std::find_if(wanted.begin(), wanted.end(), [&](auto& one) { return one.first == peer; });
+  const auto of_peer = std::find_if(wanted.begin(), wanted.end(), [&](auto& one) { return one.first == peer; });
   const size_t planned = of_peer == wanted.end() ? 0 : of_peer->second;
   if (of_peer != wanted.end() && planned == floats) return;
   throw BadInput("rank " + std::to_string(peer) + " sent " + std::to_string(floats) + " floats for step " +
@@ -103,8 +102,7 @@ void CachedBackend::received(uint64_t step, uint32_t peer, std::span<const float
   const float* at = floats.data();
   if (const PlanKeys* keys = keys_of(planned.plan.value_receives, peer)) {
     for (size_t i = 0; i < keys->size(); ++i) {
-      CachedRow& row =
-          guests_.insert(keys->tables[i], keys->keys[i], tables_.known(keys->tables[i]).spec.dim);
+      CachedRow& row = borrowed_.insert(keys->tables[i], keys->keys[i], tables_.known(keys->tables[i]).spec.dim);
       std::copy_n(at, row.floats, row.image);
       at += row.floats;
     }
@@ -112,8 +110,7 @@ void CachedBackend::received(uint64_t step, uint32_t peer, std::span<const float
   }
   if (const PlanKeys* keys = keys_of(planned.plan.receives, peer)) {
     for (size_t i = 0; i < keys->size(); ++i) {
-      CachedRow& row =
-          rows_.insert(keys->tables[i], keys->keys[i], tables_.known(keys->tables[i]).image_floats());
+      CachedRow& row = rows_.insert(keys->tables[i], keys->keys[i], tables_.known(keys->tables[i]).image_floats());
       std::copy_n(at, row.floats, row.image);
       rows_.set_dirty(row, at[row.floats] != 0);
       at += row.floats + 1;
@@ -122,11 +119,10 @@ void CachedBackend::received(uint64_t step, uint32_t peer, std::span<const float
   }
 }
 
-std::vector<CachedBackend::Parcel> CachedBackend::gradient_sends(uint64_t step,
-                                                                 std::span<const Part> parts) const {
+std::vector<CachedBackend::RankBuffer> CachedBackend::gradient_sends(uint64_t step, std::span<const Part> parts) const {
   const std::lock_guard lock(mutex_);
   const Planned* planned = plan_of(step);
-  std::vector<Parcel> all;
+  std::vector<RankBuffer> all;
   if (planned == nullptr || planned->plan.gradient_sends.empty()) return all;
   std::map<std::pair<TableId, Key>, const float*> own;
   for (const Part& part : parts) {
@@ -134,12 +130,11 @@ std::vector<CachedBackend::Parcel> CachedBackend::gradient_sends(uint64_t step,
     for (size_t r = 0; r < routed.keys.size(); ++r) {
       if (!planned->index.given(routed.tables[r], routed.keys[r])) continue;
       if (!own.emplace(std::pair(routed.tables[r], routed.keys[r]), part.rows + routed.row_offset[r]).second)
-        refuse("has two gradients in a step that gives them to another rank", routed.tables[r],
-               routed.keys[r]);
+        refuse("has two gradients in a step that gives them to another rank", routed.tables[r], routed.keys[r]);
     }
   }
   for (const PeerRows& to : planned->plan.gradient_sends) {
-    Parcel& parcel = all.emplace_back(Parcel{to.peer, {}});
+    RankBuffer& parcel = all.emplace_back(RankBuffer{to.peer, {}});
     for (size_t i = 0; i < to.rows.size(); ++i) {
       const uint32_t dim = tables_.known(to.rows.tables[i]).spec.dim;
       const auto found = own.find({to.rows.tables[i], to.rows.keys[i]});
@@ -153,7 +148,7 @@ std::vector<CachedBackend::Parcel> CachedBackend::gradient_sends(uint64_t step,
       }
     }
   }
-  std::sort(all.begin(), all.end(), [](const Parcel& a, const Parcel& b) { return a.peer < b.peer; });
+  std::sort(all.begin(), all.end(), [](const RankBuffer& a, const RankBuffer& b) { return a.peer < b.peer; });
   return all;
 }
 

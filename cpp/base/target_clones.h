@@ -1,5 +1,5 @@
-// A function marked SPRINGTIDE_CLONES is compiled for several instruction sets; the fittest is chosen at
-// load. One machine's choice never depends on the job, so results stay the same for any number of servers.
+// Compiles a function marked SPRINGTIDE_CLONES for several instruction sets; the loader picks one. The choice
+// depends on the machine only, so results do not depend on the number of servers.
 #pragma once
 
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__) && \

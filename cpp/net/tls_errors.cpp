@@ -1,4 +1,4 @@
-#include "net/tls_words.h"
+#include "net/tls_errors.h"
 
 namespace springtide {
 namespace {
@@ -30,17 +30,16 @@ bool is_refusal(const std::string& reason) {  // as OpenSSL calls alerts
   return reason.find("alert") != std::string::npos;
 }
 
-std::string in_words(const std::string& reason) {
+std::string explain_tls_error(const std::string& reason) {
   if (reason == "wrong version number" || reason == "http request" || reason == "unsupported protocol" ||
       reason == "packet length too long") {
     return "it does not speak TLS 1.3: is SPRINGTIDE_TLS set on both sides? (" + reason + ")";
   }
   if (reason == "peer did not return a certificate") return "it showed no certificate";
-  if (is_refusal(reason))
-    return "it did not accept this process's certificate, or broke off (" + reason + ")";
+  if (is_refusal(reason)) return "it did not accept this process's certificate, or broke off (" + reason + ")";
   return "TLS failed: " + reason;
 }
 
-std::string alert_in_words(uint8_t number) { return in_words("alert: " + alert_name(number)); }
+std::string explain_alert(uint8_t number) { return explain_tls_error("alert: " + alert_name(number)); }
 
 }  // namespace springtide

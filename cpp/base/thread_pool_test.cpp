@@ -1,5 +1,5 @@
 // Shares of one call: each is done once, and the caller hears of the first ones while others are under way.
-#include "base/work_crew.h"
+#include "base/thread_pool.h"
 
 #include <atomic>
 #include <stdexcept>
@@ -11,7 +11,7 @@ using namespace springtide;
 namespace {
 
 void told_in_order(uint32_t threads, uint32_t shares, bool helped) {
-  WorkCrew crew(threads);
+  ThreadPool crew(threads);
   for (int round = 0; round < 50; ++round) {
     std::vector<std::atomic<uint32_t>> done(shares);
     uint32_t told = 0;
@@ -41,15 +41,14 @@ TEST(what_is_told_is_done_and_the_last_word_is_all) {
 
 TEST(what_a_share_throws_comes_to_the_caller_and_the_crew_works_on) {
   for (const uint32_t bad : {0, 5, 31}) {
-    WorkCrew crew(3);
+    ThreadPool crew(3);
     const auto work = [&](uint32_t share) {
       if (share == bad) throw std::runtime_error("no");
     };
     CHECK_THROWS(std::runtime_error, crew.run_in_order(32, true, work, [](uint32_t) {}));
     CHECK_THROWS(std::runtime_error, crew.run(32, work));
-    CHECK_THROWS(
-        std::runtime_error,
-        crew.run_in_order(32, true, [](uint32_t) {}, [](uint32_t) { throw std::runtime_error("nor this"); }));
+    CHECK_THROWS(std::runtime_error,
+                 crew.run_in_order(32, true, [](uint32_t) {}, [](uint32_t) { throw std::runtime_error("nor this"); }));
     std::atomic<uint32_t> done{0};
     crew.run(32, [&](uint32_t) { ++done; });
     CHECK(done == 32);

@@ -1,4 +1,4 @@
-#include "migrate/hurried.h"
+#include "migrate/throttled_handover.h"
 
 #include <sys/prctl.h>
 
@@ -36,16 +36,16 @@ class PermitReading {
   const int reader_;
 };
 
-class Giver {
+class ThrottledMover {
  public:
-  Giver(ServerState& state, const HandoverOptions& to, HandoverOutcome& outcome)
+  ThrottledMover(ServerState& state, const HandoverOptions& to, HandoverOutcome& outcome)
       : state_(state), to_(to), target_(state, to), outcome_(outcome) {
     outcome_.local = target_.local();
   }
 
   // Throws PeerLost in the middle. Requests go on as soon as slots are the target's; here they are cleared
   // then.
-  void give(std::span<const uint16_t> slots, Quiet::Time& quiet) {
+  void give(std::span<const uint16_t> slots, RequestPause::Scope& pause) {
     FrameHeader answered;
     target_.send(Kind::declare, 0, encode_tables(state_.store.tables()));
     if (const std::string why = target_.receive(answered); !why.empty()) {
@@ -64,7 +64,7 @@ class Giver {
         answer = say(some, false);
       }
       outcome_.longest_freeze_s = std::max(outcome_.longest_freeze_s, since(at));
-      quiet.next();
+      pause.release_waiting();
       settle(some, answer);
       slots = slots.subspan(some.size());
     }
@@ -88,13 +88,13 @@ class Giver {
       closed.insert(slot);
       state_.store.close_slot(slot);
     }
-    state_.gave(some, to_.server, to_.host + ":" + std::to_string(to_.port));
+    state_.record_given(some, to_.server, to_.host + ":" + std::to_string(to_.port));
   }
 
   BatchAnswer say(std::span<const uint16_t> some, bool by_reference) {
     BatchWriter batch(by_reference);
     for (const uint16_t slot : some) {
-      batch.begin(slot, state_.given.at(slot));
+      batch.begin(slot, state_.transfer_ids.at(slot));
       if (by_reference) {
         state_.store.refer(slot, reference_);
         encode(reference_, batch.bytes());
@@ -114,14 +114,14 @@ class Giver {
 
   void settle(std::span<const uint16_t> some, const BatchAnswer& answer) {
     for (const uint16_t slot : answer.taken) {
-      if (closed.erase(slot) == 0) throw PeerLost("took a slot that was not given");
+      if (closed.erase(slot) == 0) throw PeerLost("accepted a slot that was not offered");
       state_.store.clear_slot(slot);
       outcome_.moved.push_back(slot);
     }
     for (const uint16_t slot : some) {
       if (closed.erase(slot) == 0) continue;
       state_.store.open_slot(slot);
-      state_.got(slot);
+      state_.record_received(slot);
       outcome_.kept.push_back(slot);
       outcome_.why = answer.why;
     }
@@ -137,15 +137,15 @@ class Giver {
 
 }  // namespace
 
-void give_all(ServerState& state, const HandoverOptions& to, std::span<const uint16_t> slots,
-              HandoverOutcome& outcome) {
-  Quiet::Time quiet(state.quiet);
+void hand_over_throttled(ServerState& state, const HandoverOptions& to, std::span<const uint16_t> slots,
+                         HandoverOutcome& outcome) {
+  RequestPause::Scope pause(state.request_pause);
   try {
-    Giver giver(state, to, outcome);
+    ThrottledMover mover(state, to, outcome);
     try {
-      giver.give(slots, quiet);
+      mover.give(slots, pause);
     } catch (const std::exception& e) {
-      for (const uint16_t slot : giver.closed) state.doubt(slot, to.server);
+      for (const uint16_t slot : mover.closed) state.mark_in_doubt(slot, to.server);
       outcome.why = e.what();
     }
   } catch (const PeerLost& e) {

@@ -31,8 +31,7 @@ void relaunch(Cluster& cluster, size_t server, const std::vector<std::vector<uin
 std::vector<std::vector<uint8_t>> images_of(const Cluster& cluster, uint16_t server) {
   std::vector<std::vector<uint8_t>> images;
   for (uint32_t slot = 0; slot < kSlots; ++slot) {
-    if (cluster.placement.server_of_slot[slot] == server)
-      images.push_back(cluster.stores[server]->export_slot(slot));
+    if (cluster.placement.server_of_slot[slot] == server) images.push_back(cluster.stores[server]->export_slot(slot));
   }
   return images;
 }

@@ -1,5 +1,5 @@
 // Whoever copies beside training rests three times as long as it worked; alone it never does.
-#include "migrate/breaks.h"
+#include "migrate/copy_throttle.h"
 
 #include <chrono>
 #include <ctime>
@@ -31,39 +31,39 @@ struct Served {
 
 TEST(it_rests_three_times_as_long_as_it_worked_while_requests_come) {
   Served served;
-  Breaks breaks(served.state);
+  CopyThrottle throttle(served.state);
   work(0.004);
   ++served.state.count.pulls;
-  const double began = read(CLOCK_MONOTONIC), rested = breaks.take();
+  const double began = read(CLOCK_MONOTONIC), rested = throttle.pause();
   CHECK(rested >= 0.012);
   CHECK(read(CLOCK_MONOTONIC) - began >= rested);
 }
 
 TEST(it_does_not_rest_where_nobody_asks_for_rows_any_more) {
   Served served;
-  Breaks breaks(served.state);
+  CopyThrottle throttle(served.state);
   ++served.state.count.pushes;
   work(0.002);
-  CHECK(breaks.take() > 0);
+  CHECK(throttle.pause() > 0);
   work(0.002);
-  CHECK(breaks.take() == 0);
+  CHECK(throttle.pause() == 0);
 }
 
 TEST(short_work_is_saved_up) {
   Served served;
-  Breaks breaks(served.state);
+  CopyThrottle throttle(served.state);
   ++served.state.count.pulls;
-  CHECK(breaks.take() == 0);
+  CHECK(throttle.pause() == 0);
   work(0.0004);
-  CHECK(breaks.take() >= 0.0012);
+  CHECK(throttle.pause() >= 0.0012);
 }
 
 TEST(a_rest_ends_soon_however_long_the_work_was) {
   Served served;
-  Breaks breaks(served.state);
+  CopyThrottle throttle(served.state);
   ++served.state.count.pulls;
   work(0.1);
-  CHECK(breaks.take() <= 0.2);
+  CHECK(throttle.pause() <= 0.2);
 }
 
 CHECK_MAIN
