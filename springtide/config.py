@@ -1,6 +1,6 @@
-"""Settings: defaults, then the environment (`SPRINGTIDE_*`), then what the code says. Nothing else reads it.
+"""Settings of a process: defaults, overridden by `SPRINGTIDE_*` variables, overridden by code.
 
-Each field's docstring has its unit and the reason of its default. In: os.environ. Next: worker/job.py and the roles.
+In: os.environ, which no other module reads. Next: worker/job.py and the roles.
 """
 
 import contextlib
@@ -19,79 +19,107 @@ PREFIX = "SPRINGTIDE_"
 ARGUMENTS = PREFIX + "ARGUMENTS"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """What a process of a job is told. `load()` makes one; nothing else reads the environment."""
+@dataclass(frozen=True, kw_only=True)
+class MemberSettings:
+    """Who this process is in its job, and what it shares with its host."""
+
+    host: str = ""
+    """Address at which others reach this process. Empty: the interface that faces the master."""
+    node: str = ""
+    """Name of the machine: a server's files are mirrored on another one. Empty: the kernel's boot id."""
+    scratch: str = ""
+    """Local folder for a server's part of checkpoints. Empty: the job's folder if visible, else the temporary one. A
+    restarted server reuses the files that it finds there."""
+    member: str = ""
+    """Name of this process in its job, such as worker-0. Empty: made from the process id."""
+    incarnation: int = 0
+    """Number of restarts of this member; for a master, its term."""
+    parent: int = 0
+    """Process id of the agent on this host; this process ends with it. 0: none."""
+    arguments: str = ""
+    """Arguments of this process, a JSON list: other users of a machine can read command lines."""
+    report_usage: bool = False
+    """Report CPU and memory to the master, for an agent on another host."""
+    report_every_s: float = 0.5
+    """Seconds between progress reports to the master; a report costs some 40 µs."""
+    debug: bool = False
+    """Show tracebacks of user errors."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SecuritySettings:
+    """Secrets and certificates."""
+
+    secret: str = ""
+    """Secret of the job, hex: proves membership to master and servers. Empty when alone, or when it is in a file."""
+    secret_file: str = ""
+    """File with that secret, readable by its owner only: an environment is visible in too many places."""
+    tls: str = ""
+    """Folder with ca.crt, tls.crt and tls.key of this process, for mutual TLS. Empty: plain TCP."""
+    plain_groups: bool = False
+    """Let workers of a bsp group use plain gloo connections in a job with TLS: gloo has no TLS."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BrainSettings:
+    """The brain that plans for many jobs."""
+
+    brain: str = ""
+    """host:port of a brain that plans for many jobs (`springtide brain serve`). Empty: each master plans alone."""
+    brain_secret_file: str = ""
+    """File with the brain's secret, hex."""
+    brain_tls: str = ""
+    """Folder with ca.crt, tls.crt and tls.key for a brain that serves with TLS. Empty: plain TCP."""
+    brain_database: str = ""
+    """Database URL for `springtide brain serve`: safer here than on the command line if it has a password."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScriptSettings:
+    """What the training script sees."""
+
+    data: str = ""
+    """Data sets of the job's spec: a JSON object of names to paths or URLs, seen as `job.data`."""
+    tables: str = ""
+    """Table settings of the job's spec, a JSON object by table; they override the script."""
+    seed: int = 0
+    """Seed of shuffles and of untrained rows."""
+    sync: str = "async"
+    """async (each worker at its own pace) or bsp (all workers in step)."""
+    slots: int = 1024
+    """Slots of the key space when alone: a power of two from 64 to 65536. In a job the master decides."""
+    identities: bool = True
+    """Name batches in pushes, so that none is applied twice. Off only to measure the cost: then a push whose reply is
+    lost fails the step, and repeated work counts twice."""
+    whole_table_bytes: int = 512 << 20
+    """Largest table, in bytes, that a script may read whole through `table.weight`: the worker holds it in memory."""
+    shared_memory: bool = True
+    """Move rows through shared memory where a server is on this host, not through TCP."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConnectionSettings:
+    """The master and the servers: where they are, and how long to wait for them."""
 
     master: str = ""
     """host:port of the job's master. Empty: the script trains alone, on tables in its own process."""
     master_file: str = ""
-    """The run's `master.json`, which says where the master is now: members that lose their master look here again."""
-    host: str = ""
-    """Address by which the others reach this process. Empty: that of the interface which faces the master."""
-    node: str = ""
-    """Name of the machine: copies of a server's files are kept on another one. Empty: the kernel's id of its boot."""
-    scratch: str = ""
-    """Folder of this machine for a server's part of checkpoints. Empty: the job's folder where that is seen, else that
-    for temporary files. What outlives the process there, as its next life finds it, need not come from elsewhere."""
-    member: str = ""
-    """Name of this process in its job, such as worker-0. Empty: made from the process id."""
-    incarnation: int = 0
-    """Which life of that member this process is: one more each time it is started again. Of a master: its term."""
-    secret: str = ""
-    """Per-job secret, hex: proves membership to master and servers. Empty when alone, or when it is in a file."""
-    secret_file: str = ""
-    """File with that secret, hex, readable by its owner only: an environment shows up in too many places."""
-    tls: str = ""
-    """Folder with ca.crt, tls.crt and tls.key of this process: connections of the job are mutual TLS. Empty: plain."""
-    plain_groups: bool = False
-    """Whether workers of a bsp group may speak among themselves in the clear in a job with TLS: gloo knows no other."""
-    brain: str = ""
-    """host:port of a brain that plans for many jobs (`springtide brain serve`). Empty: each master plans by itself."""
-    brain_secret_file: str = ""
-    """File with that brain's secret, hex; its owner hands it to those who may ask."""
-    brain_tls: str = ""
-    """Folder with ca.crt, tls.crt and tls.key for those who ask a brain that serves with TLS. Empty: in the clear."""
-    data: str = ""
-    """Data sets of the job's spec, as a JSON object of names to paths or URLs: `job.data` in the script."""
-    tables: str = ""
-    """What tables are to be by the job's spec, as a JSON object by table: over what the script says."""
-    parent: int = 0
-    """Process id of the agent that has started this process on its own host: when that ends, this one does. 0: none."""
-    arguments: str = ""
-    """Arguments of this process, as a JSON list: other users of a machine can read its command lines."""
-    brain_database: str = ""
-    """URL of a brain's database for `springtide brain serve`: one with a password is better off here than there."""
-    seed: int = 0
-    """Seed of shuffles and of rows that no one has trained yet."""
-    sync: str = "async"
-    """How workers agree: async (each at its own pace) or bsp (one step of the whole group at a time)."""
-    slots: int = 1024
-    """Slots of the job's key space when alone: a power of two from 64 to 65536. In a job the master decides."""
+    """The run's `master.json`. A member that loses its master reads the new address here."""
     connect_timeout_s: float = 30.0
-    """How long to try to reach a master or a server before giving up: long enough for a server that starts."""
+    """Time to reach a master or a server, in seconds: long enough for a server that starts."""
     master_patience_s: float = 60.0
-    """How long a member looks for the next master when its own is gone: a restart takes a second or two."""
+    """Time to find the next master after a loss, in seconds: a restart takes a second or two."""
     request_timeout_s: float = 60.0
-    """How long a server may take to answer a pull or a push before it counts as lost: it answers in milliseconds."""
+    """Time for a server to answer a pull or push before it counts as lost, in seconds."""
     reconnect_s: float = 5.0
-    """How long to try to reach a server again after its connection broke, before the step fails: networks blink."""
+    """Time to reconnect to a server before the step fails, in seconds."""
     recovery_s: float = 300.0
-    """How long a step waits for a lost server to be started again and brought back, where a master sees to that."""
-    identities: bool = True
-    """Whether pushes name their batches, so that none is applied twice. Off only to measure what that costs: then a
-    push whose answer is lost fails the step, and work that is done again counts again."""
-    whole_table_bytes: int = 512 << 20
-    """Largest table, in bytes, that a script may read whole through `table.weight`. A worker holds such a read in its
-    memory; a larger table is refused, and rows are looked up by their ids."""
-    shared_memory: bool = True
-    """Whether to move rows through shared memory where a server is on this host; TCP otherwise."""
-    report_usage: bool = False
-    """Whether this process tells the master what it takes, because its agent, on another host, cannot measure it."""
-    report_every_s: float = 0.5
-    """Seconds between reports to the master: progress bars move at this pace; a report costs some 40 µs."""
-    debug: bool = False
-    """Whether user errors show their traceback."""
+    """Time that a step waits for a lost server to be restored, in seconds."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings(MemberSettings, SecuritySettings, BrainSettings, ScriptSettings, ConnectionSettings):
+    """All settings of a process of a job. `load()` makes one; nothing else reads the environment."""
 
 
 def load(overrides: Mapping[str, Any] | None = None, *, environ: Mapping[str, str] | None = None) -> Settings:

@@ -19,19 +19,23 @@ job needs. This page is written by `tools/settings_page.py` from `springtide/con
 
 
 def page() -> str:
-    """The whole page."""
-    (settings,) = ast.parse(inspect.getsource(config.Settings)).body
+    return HEAD + "\n".join(entry for part in config.Settings.__bases__ for entry in entries(part))
+
+
+def entries(part: type) -> list[str]:
+    """One section per field of a part of `Settings`."""
+    (settings,) = ast.parse(inspect.getsource(part)).body
     assert isinstance(settings, ast.ClassDef)
-    lines = []
+    sections = []
     for field, words in zip(settings.body, settings.body[1:], strict=False):
         if isinstance(field, ast.AnnAssign) and isinstance(words, ast.Expr) and isinstance(words.value, ast.Constant):
             name, default = ast.unparse(field.target), ast.unparse(field.value) if field.value else "none"
             text = inspect.cleandoc(str(words.value.value)).replace("\n", " ")
-            lines.append(
+            sections.append(
                 f"## `{name}`\n\n`{config.PREFIX}{name.upper()}`, {ast.unparse(field.annotation)}, "
                 f"default `{default}`\n\n{text}\n"
             )
-    return HEAD + "\n".join(lines)
+    return sections
 
 
 if __name__ == "__main__":

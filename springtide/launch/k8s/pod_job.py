@@ -21,7 +21,7 @@ from springtide.domain.plan import capacity as room
 from springtide.domain.plan.capacity import PlatformCapacity
 from springtide.domain.spec.elastic_job import ElasticJob
 from springtide.domain.spec.job_spec import JobPhase
-from springtide.launch.k8s.pod_requests import UserRequests
+from springtide.launch.k8s.pod_requests import LeavingPods, UserRequests
 from springtide.launch.spec import resolve
 from springtide.platforms.agent.agent import Agent, RunPlan, blame_of
 from springtide.platforms.agent.platform_api import CompositePlatform
@@ -96,12 +96,11 @@ class PodJob:
         self._statuses = StatusWriter(client, job.name)
         self._statuses.generation = job.generation
         self._asks = UserRequests(client, job, self.files, self._settings, self._statuses)
+        self._leaving = LeavingPods(self._asks.ask, lambda: self._platform.running())
         self._platform = KubernetesPlatform(
             client, job.name, pending_s=job.job.kubernetes.pending_s, resize_s=job.job.kubernetes.resize_s,
-            notice=self._asks.notice, user_plan=self._asks.user_plan,
+            notice=self._leaving.notice, user_plan=self._asks.user_plan,
         )  # fmt: skip
-
-        self._asks.running = self._platform.running
 
     async def run(self) -> None:
         """Run until the job is over; `Fenced` if another agent holds it."""
@@ -185,7 +184,7 @@ class PodJob:
                 self._asks.keep_plans,
                 self._asks.keep_spec,
                 self._asks.keep_numbers,
-                self._asks.keep_notices,
+                self._leaving.keep_notices,
             )
         ]
         running = asyncio.create_task(agent.run(self._heard))

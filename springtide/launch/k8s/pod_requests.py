@@ -84,10 +84,6 @@ class UserRequests:
         self._heeded, self._latest = read_heeded(files, job.job), job.job
         """The spec that the master goes by, and the newest one."""
         self._changed = asyncio.Event()
-        self._leaving: deque[tuple[Life, str]] = deque()
-        self._noticed = asyncio.Event()
-        self.running: Callable[[], Collection[Life]] = tuple
-        """Lives that have not ended."""
         self.limits: Callable[[ElasticJob], ShapeBounds] | None = None
         """What a changed spec allows on this cluster; None: nobody plans this job."""
 
@@ -204,7 +200,23 @@ class UserRequests:
         rebound = user_edits.rebound(self._heeded, latest, self.limits(latest)) if self.limits is not None else None
         return [wanted for wanted in (rebound, scale) if wanted is not None]
 
-    # ---- pods that are about to go ----
+    # ---- the master ----
+
+    async def ask(self, request: messages.Request) -> messages.Reply:
+        return await ask_master.ask(self._files, request, secret=pathlib.Path(self._settings.secret_file))
+
+
+class LeavingPods:
+    """Announces pods that the cluster takes away, so that the master hands their work over first."""
+
+    def __init__(
+        self,
+        ask: Callable[[messages.Request], Awaitable[messages.Reply]],
+        running: Callable[[], Collection[Life]],
+    ) -> None:
+        self._ask, self._running = ask, running
+        self._leaving: deque[tuple[Life, str]] = deque()
+        self._noticed = asyncio.Event()
 
     def notice(self, life: Life, why: str) -> None:
         log.info("%s is about to go: %s", life, why)
@@ -223,19 +235,14 @@ class UserRequests:
             self._noticed.clear()
 
     async def _may_go(self, life: Life, why: str) -> bool:
-        if life not in self.running():
+        if life not in self._running():
             return True
         try:
-            said = await self.ask(messages.EvictionNotice(life.role, life.incarnation, why))
+            said = await self._ask(messages.EvictionNotice(life.role, life.incarnation, why))
         except (errors.UserError, errors.JobFailed) as error:
             log.info("%s goes without a word to the master: %s", life, error)
             return True
         return isinstance(said, messages.EvictionReply) and said.free
-
-    # ---- the master ----
-
-    async def ask(self, request: messages.Request) -> messages.Reply:
-        return await ask_master.ask(self._files, request, secret=pathlib.Path(self._settings.secret_file))
 
 
 async def until_done(work: Callable[[], Awaitable[None]], what: str) -> None:

@@ -47,6 +47,56 @@ class Killed(Exception):
     """The user does not want to wait any longer."""
 
 
+class StopRequest:
+    """A request to drain the job: its reason, when it was made, and whether the master knows it."""
+
+    def __init__(self, awake: AwakeClock) -> None:
+        self._awake = awake
+        self.why = ""
+        self.told = False
+        self._asked_at: float | None = None
+
+    def ask(self, why: str) -> None:
+        if not self.why:
+            self.why = why
+            self._asked_at = self._awake.now()
+
+    def follow(self, status: messages.JobStatus) -> None:
+        if status.phase is JobPhase.DRAINING and self._asked_at is None:
+            self._asked_at = self._awake.now()  # another command asked
+        if status.saving_last and self._asked_at is not None:
+            self._asked_at = self._awake.now()  # workers have ended: the last checkpoint takes its time
+
+    def overdue(self, grace_s: float) -> bool:
+        return self._asked_at is not None and self._awake.now() - self._asked_at > grace_s
+
+
+class UsageMeter:
+    """CPU and memory of the running roles, read at most every `MEASURE_S` seconds."""
+
+    def __init__(self, platform: Platform) -> None:
+        self._platform = platform
+        self._read_at = 0.0
+        self._usage: tuple[RoleUsage, ...] = ()
+
+    def read(self) -> tuple[RoleUsage, ...]:
+        if time.monotonic() >= self._read_at + MEASURE_S:
+            self._read_at = time.monotonic()
+            self._usage = tuple(
+                RoleUsage(
+                    role=life.role,
+                    incarnation=life.incarnation,
+                    cpu_s=usage.cpu_s,
+                    memory=usage.memory,
+                    cpu_limit=limits.cpu,
+                    memory_limit=limits.memory,
+                    throttled_s=usage.throttled_s,
+                )
+                for life, (usage, limits) in self._platform.usage().items()
+            )
+        return self._usage
+
+
 class Agent:
     """Runs one job on a platform. `say` gets what the user should know at once."""
 
@@ -64,7 +114,6 @@ class Agent:
             msgspec.json.encode(plan.spec).decode(), *redactor.option_pairs(plan.arguments), *plan.settings.values(),
             variables=plan.environment,
         )  # fmt: skip
-        self._secret = pathlib.Path(plan.secret_file) if plan.secret_file else files.secret
         self._awake = AwakeClock()
         self._keeper = MasterSupervisor(
             platform, files, self._master_launch, next_term or master_keeper.counting(), awake=self._awake,
@@ -75,18 +124,17 @@ class Agent:
         self._exits: deque[RoleExit] = deque()
         self._news = asyncio.Event()
         self._where = MasterLocation()
-        self._measured: tuple[RoleUsage, ...] = ()
-        self._measured_at = 0.0
-        self._stop_why = ""
-        self._stop_asked_at: float | None = None
-        self._stop_told = False
+        self._meter = UsageMeter(platform)
+        self._stop = StopRequest(self._awake)
         self._killed = asyncio.Event()
         self._last = messages.JobStatus(name=plan.spec.name, phase=JobPhase.STARTING, why="", elapsed_s=0.0)
 
+    @property
+    def _secret(self) -> pathlib.Path:
+        return pathlib.Path(self.plan.secret_file) if self.plan.secret_file else self._files.secret
+
     def stop(self, why: str) -> None:
-        if not self._stop_why:
-            self._stop_why = why
-            self._stop_asked_at = self._awake.now()
+        self._stop.ask(why)
 
     def kill(self) -> None:
         self._killed.set()
@@ -162,7 +210,7 @@ class Agent:
         near = self._where.local or self._where.address
         connecting = connection.connect(near, secret, within_s=START_S, certificates=self._files.certificates())
         master = await self._unless_killed(self._keeper.while_alive(connecting))
-        self._stop_told = False
+        self._stop.told = False
         try:
             await self._ask(master, messages.JoinAgent(os.getpid()))
             status = await self._watch(master, on_status)
@@ -177,21 +225,18 @@ class Agent:
     ) -> messages.JobStatus:
         while True:
             await self._tell_exits(master)
-            if self._stop_why and not self._stop_told:
+            if self._stop.why and not self._stop.told:
                 with contextlib.suppress(errors.TemporaryError):  # it takes no orders now: told at the next look
-                    await self._ask(master, messages.StopRequest(self._stop_why))
-                    self._stop_told = True
-            outlook = await self._ask(master, messages.AgentPoll(self._measure()))
+                    await self._ask(master, messages.StopRequest(self._stop.why))
+                    self._stop.told = True
+            outlook = await self._ask(master, messages.AgentPoll(self._meter.read()))
             assert isinstance(outlook, messages.AgentOrders)
             status = self._last = outlook.status
-            if status.phase is JobPhase.DRAINING and self._stop_asked_at is None:
-                self._stop_asked_at = self._awake.now()  # by another command
-            if status.saving_last and self._stop_asked_at is not None:
-                self._stop_asked_at = self._awake.now()  # workers have ended: what is written now takes its time
+            self._stop.follow(status)
             on_status(status)
             if status.phase.over:
                 return status
-            if self._too_slow_to_stop():
+            if self._stop.overdue(self.plan.grace_s):
                 self._killed.set()
                 why = f"workers did not stop within {self.plan.grace_s:g} s and were killed"
                 return msgspec.structs.replace(status, phase=JobPhase.STOPPED, why=why)
@@ -203,9 +248,6 @@ class Agent:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._news.wait(), LOOK_S)
         self._news.clear()
-
-    def _too_slow_to_stop(self) -> bool:
-        return self._stop_asked_at is not None and self._awake.now() - self._stop_asked_at > self.plan.grace_s
 
     async def _tell_exits(self, master: connection.RpcConnection) -> None:
         """Report exits; keep each until a master has journaled it."""
@@ -261,18 +303,6 @@ class Agent:
     def _ended(self, ended: RoleExit) -> None:
         self._exits.append(ended)
         self._news.set()
-
-    def _measure(self) -> tuple[RoleUsage, ...]:
-        if time.monotonic() >= self._measured_at + MEASURE_S:
-            self._measured_at = time.monotonic()
-            self._measured = tuple(
-                RoleUsage(
-                    role=life.role, incarnation=life.incarnation, cpu_s=usage.cpu_s, memory=usage.memory,
-                    cpu_limit=limits.cpu, memory_limit=limits.memory, throttled_s=usage.throttled_s,
-                )
-                for life, (usage, limits) in self._platform.usage().items()
-            )  # fmt: skip
-        return self._measured
 
     def _role_launch(self, wanted: WantedRole) -> RoleLaunch:
         limits = ProcessLimits(cpu=wanted.cpu, memory=wanted.memory, low=wanted.low)
