@@ -1,9 +1,9 @@
-"""Checkpoints: slot images in segment files, and a manifest that says which of them together are the job.
+"""Checkpoints: slot images in segment files, and a manifest that lists the images of one checkpoint.
 
-A walk: `segments` writes what a server copies, `cover` puts the servers' words together, `writer` publishes the
-`manifest`, `reader` finds the newest one that is whole. Where they lie is a `places.Place`: a folder or an fsspec URL.
+Walk: `segments` writes the images of a server, `cover` combines the reports of all servers, `writer` publishes the
+`manifest`, `reader` finds the newest complete one. They lie in a `storage.FileStore`: a folder or an fsspec URL.
 
-For a program without tables: `checkpointer`, and beside it the `state_` rooms.
+For a program without tables: `checkpointer` and its `state_` modules.
 """
 
 import importlib

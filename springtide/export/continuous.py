@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from springtide import errors
 from springtide.checkpoint.format import reader
 from springtide.checkpoint.format.manifest import Manifest
-from springtide.checkpoint.format.storage import Place
+from springtide.checkpoint.format.storage import FileStore
 from springtide.export import export_folder, exporter, row_index
 from springtide.export.export_folder import ExportCard
 from springtide.export.table_file import Format
@@ -39,7 +39,7 @@ class ContinuousExport:
     """Exports of one job at one URL. Whoever follows next goes on with what is there."""
 
     def __init__(
-        self, place: Place, url: str, *, format: Format = "safetensors", copies: Place | None = None
+        self, place: FileStore, url: str, *, format: Format = "safetensors", copies: FileStore | None = None
     ) -> None:  # fmt: skip
         """`copies`: a second place with the job's checkpoints, for those that lie on servers' disks."""
         self._place, self._url, self._format, self._copies = place, url, format, copies
@@ -84,13 +84,15 @@ class ContinuousExport:
             export_folder.remove(self._url, number)
         return card
 
-    def _make(self, place: Place, manifest: Manifest, since: int | None, progress: Callable[[int], None]) -> ExportCard:
+    def _make(
+        self, place: FileStore, manifest: Manifest, since: int | None, progress: Callable[[int], None]
+    ) -> ExportCard:
         try:
             return exporter.make(place, manifest, self._url, format=self._format, since=since, progress=progress)
         except row_index.UnusableBase as error:
             log.warning("the next export is whole: %s", error)
         return exporter.make(place, manifest, self._url, format=self._format, progress=progress)
 
-    def _newest(self) -> reader.Found:
+    def _newest(self) -> reader.FoundCheckpoint:
         found = [reader.latest(place, ()) for place in (self._place, self._copies) if place is not None]
         return max(found, key=lambda one: one.manifest.number if one.manifest is not None else -1)

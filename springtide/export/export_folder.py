@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from springtide import errors
-from springtide.checkpoint.format.storage import Folder, Remote
+from springtide.checkpoint.format.storage import FolderStore, UrlStore
 from springtide.domain.model.outline import TableOutline
 from springtide.export.delta import TableDelta
 from springtide.export.model import in_order
@@ -77,9 +77,9 @@ def folder_name(number: int) -> str:
     return f"export-{number:06d}"
 
 
-def place_for(url: str, number: int) -> Folder | Remote:
+def place_for(url: str, number: int) -> FolderStore | UrlStore:
     where = f"{url.rstrip('/')}/{folder_name(number)}"
-    return Remote(where) if "://" in where else Folder(pathlib.Path(where).expanduser())
+    return UrlStore(where) if "://" in where else FolderStore(pathlib.Path(where).expanduser())
 
 
 def numbers(url: str) -> list[int]:
@@ -92,7 +92,7 @@ def halves(url: str) -> list[int]:
 
 
 def _begun(url: str) -> list[int]:
-    found = [re.fullmatch(r"export-(\d{6,})", folder) for folder in Remote(url).folders()]
+    found = [re.fullmatch(r"export-(\d{6,})", folder) for folder in UrlStore(url).folders()]
     return [int(match[1]) for match in found if match]
 
 
@@ -120,19 +120,19 @@ class ChecksummedFile:
 
 
 @contextlib.contextmanager
-def writing(place: Folder | Remote, name: str) -> Iterator[Any]:
+def writing(place: FolderStore | UrlStore, name: str) -> Iterator[Any]:
     with place.create(name) as file:
         yield ChecksummedFile(file)
 
 
-def write_dense(place: Folder | Remote, dense: dict[str, Any]) -> int:
+def write_dense(place: FolderStore | UrlStore, dense: dict[str, Any]) -> int:
     packed = io.BytesIO()
     torch.save(dense, packed)
     place.write(DENSE, packed.getvalue())
     return zlib.crc32(packed.getvalue())
 
 
-def publish(place: Folder | Remote, card: ExportCard) -> None:
+def publish(place: FolderStore | UrlStore, card: ExportCard) -> None:
     place.write(CARD, msgspec.json.format(msgspec.json.encode(card)))
 
 
@@ -148,7 +148,7 @@ def remove(url: str, number: int) -> None:
     place.remove(CARD)
     for name in place.names():
         place.remove(name)
-    if isinstance(place, Folder):
+    if isinstance(place, FolderStore):
         place.path.rmdir()
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import numpy as np
 
 from springtide.checkpoint.format.manifest import Manifest
-from springtide.checkpoint.format.storage import Folder, Place, Remote
+from springtide.checkpoint.format.storage import FileStore, FolderStore, UrlStore
 from springtide.domain.model.outline import TableOutline
 from springtide.domain.model.tables import TableSpec
 from springtide.export import delta, export_folder, row_index, scratch_folder, table_file
@@ -34,7 +34,7 @@ def why_not_on(url: str, base: ExportCard, manifest: Manifest, tables: list[Tabl
 
 
 def make(
-    place: Place, manifest: Manifest, url: str, *, format: Format, since: int | None = None,
+    place: FileStore, manifest: Manifest, url: str, *, format: Format, since: int | None = None,
     progress: Callable[[int], None] = lambda slot: None,
 ) -> ExportCard:  # fmt: skip
     """Export this checkpoint; call `progress` per slot. Raises `UnusableBase` if no delta on `since` is possible."""
@@ -68,7 +68,8 @@ def make(
             for i, (part, spec, table) in enumerate(zip(outline.tables, specs, tables, strict=True))
         )
     card = ExportCard(
-        job=manifest.job, number=manifest.number, since=since, samples=manifest.samples, step=manifest.step,
+        job=manifest.job, number=manifest.number, since=since,
+        samples=manifest.progress.samples, step=manifest.progress.step,
         made_at=time.time(), format=format, tables=written, dense_crc=export_folder.write_dense(there, dense.tensors()),
         left_out=outline.in_workers, slots=manifest.slots, index_crc=out.crc,
     )  # fmt: skip
@@ -102,7 +103,7 @@ def _sort_out(
 
 
 def _write(
-    there: Folder | Remote, at: int, part: TableOutline, spec: TableSpec, table: TableSpool, format: Format
+    there: FolderStore | UrlStore, at: int, part: TableOutline, spec: TableSpec, table: TableSpool, format: Format
 ) -> TableFile:
     file = f"table-{at}.{format}"
     with export_folder.writing(there, file) as out:

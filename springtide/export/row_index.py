@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from springtide import errors
-from springtide.checkpoint.format.storage import Place
+from springtide.checkpoint.format.storage import FileStore
 from springtide.export.model import Keys, Rows
 
 NAME = "index.bin"
@@ -70,7 +70,7 @@ class IndexWriter:
 class IndexReader:
     """Reads them again, in the same order. Damaged when it is torn, or, at its end, when any bit is not as it was."""
 
-    def __init__(self, place: Place, *, parts: int, crc: int) -> None:
+    def __init__(self, place: FileStore, *, parts: int, crc: int) -> None:
         self._place, self._crc, self._seen = place, crc, 0
         size = place.size(NAME)
         if size is None or size < 4 * parts:

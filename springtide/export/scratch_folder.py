@@ -15,20 +15,20 @@ import time
 from collections.abc import Iterator
 
 from springtide import errors
-from springtide.checkpoint.format.storage import Folder, Remote
+from springtide.checkpoint.format.storage import FolderStore, UrlStore
 
 SURELY_LOCKED_S = 60.0
 """Between making a folder and locking it lies an instant in which it looks like one that was left."""
 
 
 @contextlib.contextmanager
-def folder_for(there: Folder | Remote) -> Iterator[pathlib.Path]:
+def folder_for(there: FolderStore | UrlStore) -> Iterator[pathlib.Path]:
     """Yield a locked scratch folder; remove unlocked ones that killed exports left behind."""
-    prefix = ".export-" if isinstance(there, Folder) else "springtide-export-"
+    prefix = ".export-" if isinstance(there, FolderStore) else "springtide-export-"
     try:
-        if isinstance(there, Folder):
+        if isinstance(there, FolderStore):
             there.path.parent.mkdir(parents=True, exist_ok=True)
-        parent = there.path.parent if isinstance(there, Folder) else pathlib.Path(tempfile.gettempdir())
+        parent = there.path.parent if isinstance(there, FolderStore) else pathlib.Path(tempfile.gettempdir())
         for left in parent.glob(f"{prefix}*"):
             take_away(left, now=time.time())
         made = pathlib.Path(tempfile.mkdtemp(prefix=prefix, dir=parent))

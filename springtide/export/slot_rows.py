@@ -11,7 +11,7 @@ import torch
 from springtide import _native, errors
 from springtide.checkpoint.format import group_model, reader
 from springtide.checkpoint.format.manifest import Manifest
-from springtide.checkpoint.format.storage import Place
+from springtide.checkpoint.format.storage import FileStore
 from springtide.domain.model.outline import DenseOutline, Outline
 from springtide.domain.model.tables import TableSpec
 from springtide.embedding.lookup.specs import native_spec
@@ -23,13 +23,13 @@ NOWHERE = -1
 """Stands for a table that a checkpoint lacks."""
 
 
-def outline_of(place: Place, manifest: Manifest) -> Outline:
+def outline_of(place: FileStore, manifest: Manifest) -> Outline:
     if not manifest.outline:
         raise errors.BadInput(f"checkpoint {manifest.number} in {place.where} does not say what model it is of")
     return msgspec.msgpack.decode(manifest.outline, type=Outline)
 
 
-def specs_of(place: Place, manifest: Manifest, outline: Outline) -> list[TableSpec]:
+def specs_of(place: FileStore, manifest: Manifest, outline: Outline) -> list[TableSpec]:
     known = {spec.name: spec for spec in manifest.tables}
     for part in outline.tables:
         if part.name not in known:
@@ -40,7 +40,7 @@ def specs_of(place: Place, manifest: Manifest, outline: Outline) -> list[TableSp
 class SlotRows:
     """One slot after the other through a store that holds one at a time."""
 
-    def __init__(self, place: Place, manifest: Manifest) -> None:
+    def __init__(self, place: FileStore, manifest: Manifest) -> None:
         self._place, self._manifest = place, manifest
         self._store = _native.Store(slots=manifest.slots, seed=manifest.seed)
         for spec in manifest.tables:

@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING
 
 from springtide import config, errors
-from springtide.checkpoint.format.storage import place_of
+from springtide.checkpoint.format.storage import open_store
 from springtide.domain.model.checkpoints import CheckpointRules
 from springtide.telemetry import logs, redactor
 
@@ -31,8 +31,8 @@ def follow(
     from springtide.export import table_file
     from springtide.export.continuous import ContinuousExport
 
-    also = place_of(copies) if copies else None
-    following = ContinuousExport(place_of(where), url, format=table_file.format_named(format), copies=also)
+    also = open_store(copies) if copies else None
+    following = ContinuousExport(open_store(where), url, format=table_file.format_named(format), copies=also)
     ended = ended or threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ended.set())

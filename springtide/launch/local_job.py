@@ -58,7 +58,7 @@ def resolved(job: ElasticJob, runs: pathlib.Path, *, code: pathlib.Path, say: Sa
     history = str(runs.absolute().parent / "history.db")
     plan = resolve.resolve(job, local_capacity(), code=code, history=history, say=say)
     for url in filter(None, (plan.spec.checkpoints.url, job.following.export_to)):
-        storage.place_of(url)  # one that nobody knows is said now
+        storage.open_store(url)  # one that nobody knows is said now
     return plan
 
 

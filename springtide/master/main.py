@@ -182,7 +182,7 @@ def build_service(
 ) -> MasterService:
     """Build all parts of a master over one context."""
     context = MasterContext(record, story, clock, journal, term=term)
-    nowhere = CheckpointStore(CheckpointRules(), pathlib.Path(), claims.Claim(run="", job=record.state.spec.name))
+    nowhere = CheckpointStore(CheckpointRules(), pathlib.Path(), claims.RunClaim(run="", job=record.state.spec.name))
     return MasterService(context, build_parts(context, saving or nowhere, advised), away_s=away_s)
 
 

@@ -15,9 +15,9 @@ from collections.abc import Iterator
 import msgspec
 
 from springtide import child_guard, config, errors
-from springtide.checkpoint.format.storage import Place
+from springtide.checkpoint.format.storage import FileStore
 from springtide.checkpoint.transfer import shared_disk
-from springtide.checkpoint.transfer.remote_reader import Scattered
+from springtide.checkpoint.transfer.remote_reader import ScatteredStore
 from springtide.domain.core.roles import RoleKind
 from springtide.rpc.messages import messages
 from springtide.rpc.transport import channel
@@ -84,7 +84,7 @@ def saves(
     welcome: messages.ServerWelcome,
     settings: config.Settings,
     over: threading.Event,
-) -> Iterator[Place | None]:
+) -> Iterator[FileStore | None]:
     """Checkpoints, where the job keeps any: written on the master's word, to the job's folder or a disk of its own.
 
     Others' files are taken for a mirror; files that nobody else sees are given away, and copied to storage. Out: the
@@ -94,7 +94,7 @@ def saves(
         yield None
         return
     life, secret, tls = f"{settings.member}.{settings.incarnation}", config.job_secret(settings), settings.tls
-    disk = shared_disk.found(
+    disk = shared_disk.find_disk(
         welcome.checkpoints, welcome.run, welcome.claim, scratch=settings.scratch, node=settings.node
     )
     mirror = taking = None
@@ -115,7 +115,7 @@ def saves(
             stack.callback(thread.join, TIDY_S)
             log.info("%s is not seen from here: this part of checkpoints is in %s", welcome.checkpoints, disk.folder)
             upload.start(disk.folder, link.ask, over)
-        scattered = Scattered(welcome.checkpoints, disk.folder, link.ask, secret, certificates=tls)
+        scattered = ScatteredStore(welcome.checkpoints, disk.folder, link.ask, secret, certificates=tls)
         yield stack.enter_context(contextlib.closing(scattered))
 
 
@@ -125,7 +125,7 @@ def serve_job(
     welcome: messages.ServerWelcome,
     over: threading.Event,
     usage: OwnUsage,
-    scattered: Place | None = None,
+    scattered: FileStore | None = None,
 ) -> None:
     """Bring back what an earlier life held, say where this server listens, learn its slots, wait for the end."""
 

@@ -20,7 +20,7 @@ from typing import Protocol
 
 from springtide import _native, errors
 from springtide.checkpoint.format.segments import SegmentWriter
-from springtide.checkpoint.transfer.file_server import Copies
+from springtide.checkpoint.transfer.file_server import SegmentCopies
 from springtide.domain.model.checkpoints import SlotExtent
 from springtide.embedding.lookup.specs import plain_spec
 from springtide.rpc.messages import messages
@@ -85,7 +85,7 @@ class SlotSaver:
         self._mirror, self._node = mirror, node
         self._home = life.rpartition(".")[0] if mirror or node else ""
         """Where there are folders of several servers, that of this one."""
-        self._sweep = sweep or Copies(folder / self._home).sweep
+        self._sweep = sweep or SegmentCopies(folder / self._home).sweep
         self._chains: dict[int, Chain] = {}
         """As far as complete checkpoints have them."""
         self._pending: dict[int, Chain] = {}

@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager
 
 from springtide import errors
 from springtide.checkpoint.format.manifest import number_in
-from springtide.checkpoint.transfer.file_server import Copies, Part, parts
+from springtide.checkpoint.transfer.file_server import FilePart, SegmentCopies, parts
 from springtide.domain.model.checkpoints import Buddy, Written
 from springtide.rpc.messages import messages
 from springtide.rpc.transport import channel
@@ -90,7 +90,7 @@ class MirrorServer:
     """Takes others' files, and gives away what is in its folder, from the moment it is made until it is closed."""
 
     def __init__(self, folder: pathlib.Path, secret: bytes, host: str, *, certificates: str = "") -> None:
-        self._copies, self._turn = Copies(folder), asyncio.Lock()
+        self._copies, self._turn = SegmentCopies(folder), asyncio.Lock()
         self._listener = RpcListener(secret, self._handle, lambda _: None, certificates=certificates)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="springtide-mirror", daemon=True)
@@ -122,7 +122,7 @@ class MirrorServer:
                 case messages.MirrorFiles():
                     return messages.MissingFiles(await asyncio.to_thread(self._copies.lacks, request.files))
                 case messages.MirrorPart():
-                    part = Part(request.offset, request.content, request.last, request.checksum)
+                    part = FilePart(request.offset, request.content, request.last, request.checksum)
                     await asyncio.to_thread(self._copies.take, request.name, part)
                     return messages.Ok()
                 case messages.ReadFile(name, offset, length):

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from springtide import _native, errors
 from springtide.checkpoint.format import reader
-from springtide.checkpoint.format.storage import Place
+from springtide.checkpoint.format.storage import FileStore
 from springtide.rpc.messages import messages
 from springtide.server import restore
 
@@ -34,13 +34,13 @@ class RestoredFrom(NamedTuple):
     """Newer ones that could not be used, and why, each in a sentence."""
 
 
-def bring_back(store: _native.Store, wanted: messages.RestoreOrder, scattered: Place | None = None) -> RestoredFrom:
+def bring_back(store: _native.Store, wanted: messages.RestoreOrder, scattered: FileStore | None = None) -> RestoredFrom:
     """Import the slots: from the checkpoint that is named, else from the newest one that can be read at all.
 
     The folder that is named lies in memory where its pages have outlived the server; `fallback` is storage. Where
     servers have disks of their own, `scattered` stands for the folder.
     """
-    places: dict[str, str | Place] = {where: where for where in (wanted.where, wanted.fallback) if where}
+    places: dict[str, str | FileStore] = {where: where for where in (wanted.where, wanted.fallback) if where}
     if scattered is not None and wanted.where == scattered.where:
         places[wanted.where] = scattered
     if not wanted.slots:
@@ -67,7 +67,7 @@ def bring_back(store: _native.Store, wanted: messages.RestoreOrder, scattered: P
 
 
 def _import(
-    store: _native.Store, source: RestoredFrom, wanted: messages.RestoreOrder, places: Mapping[str, str | Place]
+    store: _native.Store, source: RestoredFrom, wanted: messages.RestoreOrder, places: Mapping[str, str | FileStore]
 ) -> RestoredFrom:
     place = places[source.where]
     done = restore.restore(store, place, source.number, wanted.slots, wanted.lineage)
@@ -78,7 +78,7 @@ def _import(
     return source._replace(spared=spared)
 
 
-def _learn_tables(store: _native.Store, wanted: messages.RestoreOrder, place: str | Place) -> RestoredFrom:
+def _learn_tables(store: _native.Store, wanted: messages.RestoreOrder, place: str | FileStore) -> RestoredFrom:
     """A server without slots has nothing to bring back: the ledger need not go back for it."""
     try:
         restore.restore(store, place, wanted.number, (), wanted.lineage)

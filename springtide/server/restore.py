@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from springtide import _native
 from springtide.checkpoint.format import reader
-from springtide.checkpoint.format.storage import Place, place_of
+from springtide.checkpoint.format.storage import FileStore, open_store
 from springtide.domain.model.checkpoints import Lineage
 from springtide.embedding.lookup.specs import native_spec
 
@@ -29,11 +29,11 @@ class Restored(NamedTuple):
 
 
 def restore(
-    store: _native.Store, where: str | Place, number: int, slots: Iterable[int], lineage: Lineage | None = None
+    store: _native.Store, where: str | FileStore, number: int, slots: Iterable[int], lineage: Lineage | None = None
 ) -> Restored:
     """Declare the tables of that checkpoint and import these slots; BadInput when it is torn or of another run."""
     began = time.monotonic()
-    place = place_of(where) if isinstance(where, str) else where
+    place = open_store(where) if isinstance(where, str) else where
     slots = tuple(slots)
     manifest = reader.read(place, number, slots, lineage=lineage)
     for spec in manifest.tables:

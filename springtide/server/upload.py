@@ -15,7 +15,7 @@ from collections.abc import Callable
 import msgspec
 
 from springtide import config, errors
-from springtide.checkpoint.transfer.upload_part import Sent
+from springtide.checkpoint.transfer.upload_part import PartUploaded
 from springtide.rpc.messages import messages
 
 log = logging.getLogger(__name__)
@@ -37,9 +37,13 @@ def send(folder: pathlib.Path, order: messages.CopyOrder) -> messages.CopyReport
             code = process.wait(ENDS_S)
         process.stdin.close()
         process.stdout.close()
-        done = msgspec.json.decode(said, type=Sent) if said else Sent(error=f"its process ended with status {code}")
+        done = (
+            msgspec.json.decode(said, type=PartUploaded)
+            if said
+            else PartUploaded(error=f"its process ended with status {code}")
+        )
     except (OSError, msgspec.MsgspecError) as error:
-        done = Sent(error=f"its process failed: {error}")
+        done = PartUploaded(error=f"its process failed: {error}")
     if done.error:
         log.warning("copies to %s: %s", order.url, done.error)
     return messages.CopyReport(order.id, done.files, done.bytes, done.lacks, done.error)

@@ -20,8 +20,8 @@ import numpy as np
 from springtide import errors
 from springtide.data.source import SampleSource
 from springtide.dataworker.split.program import arguments
-from springtide.dataworker.split.program.payload import First
-from springtide.dataworker.split.search.script_report import ScriptReport
+from springtide.dataworker.split.program.payload import FirstStage
+from springtide.dataworker.split.search.report import ScriptReport
 from springtide.telemetry import logs
 from springtide.worker import error_summary
 from springtide.worker.job import Job
@@ -77,7 +77,7 @@ class ScriptExplainer:
 def report(splitting: Splitting, source: SampleSource, made: Made) -> ScriptReport:
     """A report of what a script's split has become."""
     first = made.pipeline.stages[0].run
-    assert isinstance(first, First)
+    assert isinstance(first, FirstStage)
     explanation = made.explanation
     batch = first(np.arange(1))["batch"] if made.moved else None
     return ScriptReport(

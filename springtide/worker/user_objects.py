@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from springtide import errors
-from springtide.checkpoint.checkpointer import state_bytes
+from springtide.checkpoint.checkpointer import state_image
 from springtide.domain.data.epochs import EpochPlace
 
 MOST_BYTES = 256 * 1024  # of all objects of a worker: they are written to the master's journal again and again
@@ -53,7 +53,7 @@ class ObjectRegistry:
         taken = self._checked({**self._objects, name: obj})
         known = self._given.get(name)
         if known is not None:
-            put_back(obj, state_bytes.decode(known))
+            put_back(obj, state_image.decode_state(known))
         self._objects[name] = obj
         if known is None and not self._quiet:
             self.taken = taken
@@ -67,7 +67,7 @@ class ObjectRegistry:
         """The script is where the given states were taken: all objects are as they were there."""
         for name, obj in self._objects.items():
             if (known := self._given.get(name)) is not None:
-                put_back(obj, state_bytes.decode(known))
+                put_back(obj, state_image.decode_state(known))
         self._given.clear()
 
     def take(self, place: EpochPlace) -> dict[str, bytes]:
@@ -105,7 +105,7 @@ class ObjectRegistry:
         taken: dict[str, bytes] = {}
         for name, obj in objects.items():
             try:
-                taken[name] = state_bytes.encode(state_of(obj))
+                taken[name] = state_image.encode_state(state_of(obj))
             except errors.BadInput as error:
                 raise errors.BadInput(f"job.register: {name!r} cannot be kept: {error}") from None
         if (size := sum(map(len, taken.values()))) > MOST_BYTES:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from springtide.dataworker.feed.feed import Feed, Wanted
+from springtide.dataworker.feed.feed import BatchFeed, WantedBatch
 from springtide.domain.data.data_workers import BatchName
 from tests.waiting import until
 
@@ -78,7 +78,7 @@ def wanted(batches, size=4, epoch=0):
     """The batches of an epoch, each with its name."""
     for n in range(batches):
         name = BatchName(epoch=epoch, shard=0, first=n * size, samples=size)
-        yield Wanted(np.arange(n * size, (n + 1) * size), name)
+        yield WantedBatch(np.arange(n * size, (n + 1) * size), name)
 
 
 def samples(made):
@@ -90,7 +90,7 @@ def pipeline(slow_s=0.0, floats=1):
     """Two stages: samples by index, then what depends on the first, with a random number of each."""
     import torch
 
-    from springtide.dataworker.feed.stage import Pipeline, Stage
+    from springtide.dataworker.feed.stage import Pipeline, PipelineStage
 
     def first(indices):
         threading.Event().wait(slow_s)
@@ -99,13 +99,13 @@ def pipeline(slow_s=0.0, floats=1):
     def second(made):
         return made | {"hashed": made["samples"] * 7 % 31, "more": torch.rand(1)}
 
-    return Pipeline((Stage("read", first), Stage("hash", second)))
+    return Pipeline((PipelineStage("read", first), PipelineStage("hash", second)))
 
 
 def _serve(stage=0, slow_s=0.0, floats=1, before=()):
-    from springtide.dataworker.feed.worker import Serving
+    from springtide.dataworker.feed.worker import DataWorker
 
-    serving = Serving(pipeline(slow_s, floats), stage, SECRET)
+    serving = DataWorker(pipeline(slow_s, floats), stage, SECRET)
     for address in before:
         serving.attach(address, address)
     signal.signal(signal.SIGTERM, lambda *_: serving.drain())
@@ -119,7 +119,7 @@ def _serve(stage=0, slow_s=0.0, floats=1, before=()):
 
 def _train(feeds, batches):
     """A trainer that takes one batch after the other, and leaves without a word to anyone."""
-    feed = Feed(SECRET)
+    feed = BatchFeed(SECRET)
     for address in feeds:
         feed.attach(address, address)
     until(lambda: feed.state.workers == len(feeds))

@@ -7,7 +7,7 @@ import pytest
 
 from springtide import export, zoo
 from springtide.checkpoint.format import reader
-from springtide.checkpoint.format.storage import place_of
+from springtide.checkpoint.format.storage import open_store
 from springtide.domain.model.checkpoints import CheckpointRules
 from springtide.domain.spec.job_spec import JobPhase, JobSpec
 from springtide.export import exporter
@@ -92,7 +92,7 @@ def kill_together(job, *lists):
 
 def exported(folder, manifest, url):
     """The state of a plain model that is given what the checkpoint has, tables and dense part."""
-    exporter.make(place_of(folder), manifest, url, format="safetensors")
+    exporter.make(open_store(folder), manifest, url, format="safetensors")
     plain = zoo.model("deepfm", tables=ClickLog(6_000).tables, dim=4)
     export.into(plain, url)
     return {name: value.numpy() for name, value in plain.state_dict().items()}
@@ -129,15 +129,15 @@ def test_going_on_from_a_checkpoint_and_losing_a_server_makes_the_model_of_a_qui
     rules = CheckpointRules(every_s=0.3, keep=1000)
     _, quiet, expected = train(tmp_path / "quiet", pause_s=0.1, meanwhile=save, workers=workers, checkpoints=rules)
     folder = str(tmp_path / "quiet" / "runs" / "steps" / "checkpoints")
-    saved = (reader.read(folder, number) for number in sorted(reader.numbers(place_of(folder))))
-    manifest = next(one for one in saved if one.step)
-    assert manifest.step < len(quiet[0]) == 150 and manifest.samples == 40 * manifest.step
+    saved = (reader.read(folder, number) for number in sorted(reader.numbers(open_store(folder))))
+    manifest = next(one for one in saved if one.progress.step)
+    assert manifest.progress.step < len(quiet[0]) == 150 and manifest.progress.samples == 40 * manifest.progress.step
     last = reader.latest(folder).manifest
-    assert last.step == 150, "the last one has everything"
+    assert last.progress.step == 150, "the last one has everything"
     same(expected, exported(folder, last, str(tmp_path / "exports")))
 
     def lose_a_server(job):
-        job.until(lambda now: now.checkpoint if own else now.samples > manifest.samples)
+        job.until(lambda now: now.checkpoint if own else now.samples > manifest.progress.samples)
         _, before = formed(job)
         job.kill_each("server-1")
         until_back(job, before)
@@ -151,7 +151,7 @@ def test_going_on_from_a_checkpoint_and_losing_a_server_makes_the_model_of_a_qui
     )
     assert status.phase is JobPhase.FINISHED and status.samples == 6000, status
     for rank in range(workers):
-        assert same_then_again(resumed[rank], quiet[rank][manifest.step :])
+        assert same_then_again(resumed[rank], quiet[rank][manifest.progress.step :])
     same(expected, found)
 
 

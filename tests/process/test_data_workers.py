@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.utils import data
 
-from springtide.dataworker.feed.feed import Feed
+from springtide.dataworker.feed.feed import BatchFeed
 from tests.process import data_workers
 from tests.process.data_workers import SECRET, samples, wanted
 from tests.waiting import until
@@ -24,7 +24,7 @@ def workers():
 
 @pytest.fixture
 def feed():
-    made = Feed(SECRET)
+    made = BatchFeed(SECRET)
     yield made
     made.close()
 
@@ -121,7 +121,7 @@ def test_one_that_stops_answering_is_taken_over_by_others(workers, feed, rng):
 
 def test_a_slow_trainer_costs_no_more_memory_than_its_room(workers):
     started = workers.start(floats=250_000)  # 1 MB a batch
-    with contextlib.closing(Feed(SECRET, room=64, most_bytes=8 << 20)) as feed:
+    with contextlib.closing(BatchFeed(SECRET, room=64, most_bytes=8 << 20)) as feed:
         feed.attach("dw", started.address)
         until(lambda: feed.state.workers == 1)
         reading = feed.read(wanted(400), own)

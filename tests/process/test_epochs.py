@@ -153,7 +153,7 @@ def test_a_killed_worker_and_a_resumed_run_go_on_in_the_epoch_they_were_in(tmp_p
             (tmp_path / "hold in 4").unlink()
         assert job.wait().phase is JobPhase.STOPPED
     manifest = reader.latest(str(job.files.root)).manifest
-    assert [manifest.places[rank].epoch for rank in range(2)] == [4 if sync == "bsp" else 3, 4]
+    assert [manifest.scripts.places[rank].epoch for rank in range(2)] == [4 if sync == "bsp" else 3, 4]
     where = str(job.files.checkpoints)
     go_on = CheckpointRules(resume=where, resume_number=manifest.number, resume_run=manifest.run)
     spec = JobSpec(name="job", workers=2, heartbeat_s=0.1, slots=64, checkpoints=go_on, sync=sync)

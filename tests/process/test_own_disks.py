@@ -69,7 +69,9 @@ def test_a_lost_host_with_its_server_and_its_worker_comes_back_from_its_buddy_ov
     assert back["checkpoint"] and "was read from its mirror" in back["mirror"], back
     told = [event for event in job.story if event["event"] == "checkpoint" and event["outcome"] == "complete"]
     last = reader.latest(str(job.files.checkpoints)).manifest
-    assert last.number == told[-1]["number"] and last.samples == len(ids) and not last.apart, "fetched at the end"
+    assert last.number == told[-1]["number"] and last.progress.samples == len(ids) and not last.apart, (
+        "fetched at the end"
+    )
     wrong = counting.differences(tmp_path, ids, epochs=1, batch=BATCH)
     assert not wrong, wrong
 
@@ -89,7 +91,9 @@ def test_without_a_mirror_a_lost_host_comes_back_from_storage_and_another_run_go
     assert status.phase is JobPhase.STOPPED, status
     assert ready(job, "server-0")[-1]["where"] == url
     last = reader.latest(url).manifest
-    assert last.samples == status.samples < len(ids) and not last.apart, "the last one is there when the job is over"
+    assert last.progress.samples == status.samples < len(ids) and not last.apart, (
+        "the last one is there when the job is over"
+    )
     listed = json.loads(said("checkpoints", url, "--json", folder=tmp_path)[-1])
     assert [one["outcome"] for one in listed["checkpoints"]] == ["complete", "complete"]
     assert listed["checkpoints"][-1]["number"] == last.number

@@ -5,7 +5,7 @@ import pytest
 
 from springtide import errors
 from springtide.checkpoint.format import reader
-from springtide.checkpoint.format.storage import Folder
+from springtide.checkpoint.format.storage import FolderStore
 from springtide.checkpoint.transfer import claims
 from springtide.domain.model.checkpoints import CheckpointRules
 from springtide.domain.spec.job_spec import JobPhase, JobSpec
@@ -70,5 +70,5 @@ def test_two_jobs_begun_together_with_one_place_and_a_lost_server_count_exactly(
     assert status.phase is JobPhase.FINISHED and status.samples == len(owner.ids), status
     assert not (wrong := owner.differences()), wrong
     kept = place / "counts" if shared == "folder" else place
-    (claim,) = claims.all_of(Folder(kept)).values()
-    assert {reader.read(str(kept), number).run for number in reader.numbers(Folder(kept))} == {claim.run}
+    (claim,) = claims.all_of(FolderStore(kept)).values()
+    assert {reader.read(str(kept), number).run for number in reader.numbers(FolderStore(kept))} == {claim.run}

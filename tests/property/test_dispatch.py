@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from springtide.dataworker.feed import dispatch
-from springtide.dataworker.feed.dispatch import Assign, Dispatch, Drop, Fate, Release
+from springtide.dataworker.feed.dispatch import AssignStep, Dispatch, DropStep, ReleaseWorker, StepFate
 
 PICK = st.integers(0, 1 << 16)
 
@@ -32,15 +32,15 @@ class Histories(RuleBasedStateMachine):
 
     def carry_out(self, orders):
         for order in orders:
-            if isinstance(order, Assign):
+            if isinstance(order, AssignStep):
                 assert order.worker in self.workers and order.worker not in self.leaving
                 assert order.step not in self.workers[order.worker], "told twice"
                 self.workers[order.worker].append(order.step)
                 self.assigned[order.step] = self.assigned.get(order.step, 0) + 1
-            elif isinstance(order, Drop):
+            elif isinstance(order, DropStep):
                 assert order.step in self.workers[order.worker]
                 self.dropped[order.worker].add(order.step)
-            elif isinstance(order, Release):
+            elif isinstance(order, ReleaseWorker):
                 assert order.worker in self.leaving and not self.workers[order.worker]
                 self.forget(order.worker)
 
@@ -135,9 +135,9 @@ class Histories(RuleBasedStateMachine):
     @rule()
     def take_in_order(self):
         step = self.dispatch.steps.get(self.next_taken)
-        if step is None or step.fate is Fate.WAITING:
+        if step is None or step.fate is StepFate.WAITING:
             return
-        if step.fate is Fate.FAILED:
+        if step.fate is StepFate.FAILED:
             assert self.failures.get(self.next_taken, 0) >= dispatch.TRIES or step.deaths >= dispatch.DEATHS
             assert step.why
         self.take()
@@ -168,7 +168,7 @@ class Histories(RuleBasedStateMachine):
     @invariant()
     def a_step_waits_with_someone_or_to_be_given_out_and_is_not_tried_for_ever(self):
         for number, step in self.dispatch.steps.items():
-            waits = step.fate is Fate.WAITING
+            waits = step.fate is StepFate.WAITING
             assert waits == bool(step.holders or number in self.dispatch._pending) or step.holders
             assert not waits or self.failures.get(number, 0) < dispatch.TRIES
 
@@ -185,7 +185,7 @@ class Histories(RuleBasedStateMachine):
         if not set(self.workers) - self.leaving:
             self.join() if len(self.workers) < 4 else self.leave_all()
         for _ in range(200):
-            while (step := self.dispatch.steps.get(self.next_taken)) and step.fate is not Fate.WAITING:
+            while (step := self.dispatch.steps.get(self.next_taken)) and step.fate is not StepFate.WAITING:
                 self.take_in_order()
             if not self.dispatch.steps:
                 return

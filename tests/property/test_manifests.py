@@ -34,7 +34,7 @@ def manifests(draw):
             number = draw(st.integers(0, len(files) - 1))
             offset = draw(st.integers(0, files[number].size))
             length = draw(st.integers(0, files[number].size - offset))
-            chain.append(manifest.Segment(number, offset, length, draw(st.integers(0, 2**64 - 1)), link == 0))
+            chain.append(manifest.SlotSegment(number, offset, length, draw(st.integers(0, 2**64 - 1)), link == 0))
         chains.append(tuple(chain))
     return manifest.Manifest(
         job=draw(st.text(max_size=20)),
@@ -45,8 +45,8 @@ def manifests(draw):
         slots=len(chains),
         seed=draw(st.integers(0, 2**63)),
         tables=tuple(draw(st.lists(tables, max_size=3))),
-        ledger=draw(st.binary(max_size=100)),
-        claims=tuple(draw(st.lists(st.text(max_size=8), max_size=3))),
+        progress=manifest.SavedProgress(ledger=draw(st.binary(max_size=100))),
+        scripts=manifest.ScriptStates(claims=tuple(draw(st.lists(st.text(max_size=8), max_size=3)))),
         files=tuple(files),
         chains=tuple(chains),
     )

@@ -1,6 +1,6 @@
-"""Where the images of a checkpointer lie in memory, which of them are whole, and who may write. Free of torch.
+"""The image files of a checkpointer: their 64-byte heads, which of them are whole, and the lock. Free of torch.
 
-In: the checkpointer's URL. Out: a folder that a relaunched process finds again, heads of its whole images, a lock.
+In: the checkpointer's URL. Out: a folder that a relaunched process finds again, heads of whole images, a lock.
 """
 
 import contextlib
@@ -9,47 +9,84 @@ import hashlib
 import logging
 import os
 import pathlib
+import struct
 import tempfile
 import time
+import zlib
+
+import msgspec
 
 from springtide import errors
-from springtide.checkpoint.checkpointer import state_head
+
+MAGIC = b"SPTSTATE"
+VERSION = 1
+HEAD = struct.Struct("<8sIIQQqI16sI")
+BYTES = HEAD.size
+assert BYTES == 64
+
+
+class ImageHead(msgspec.Struct, frozen=True):
+    """`sequence` numbers the saves of one checkpointer over its restarts; `step` is the user's number."""
+
+    index_bytes: int
+    image_bytes: int
+    sequence: int
+    step: int
+    index_crc: int
+
+
+def encode_head(head: ImageHead) -> bytes:
+    fields = (MAGIC, VERSION, head.index_bytes, head.image_bytes, head.sequence, head.step, head.index_crc, b"")
+    bare = HEAD.pack(*fields, 0)[:-4]
+    return bare + struct.pack("<I", zlib.crc32(bare))
+
+
+def decode_head(data: bytes) -> ImageHead:
+    if len(data) < BYTES or data[:8] != MAGIC:
+        raise errors.BadInput(f"not a saved state: it begins with {bytes(data[:8])!r}, wanted {MAGIC!r}")
+    _, version, index_bytes, image_bytes, sequence, step, index_crc, _, crc = HEAD.unpack_from(data)
+    if crc != zlib.crc32(data[: BYTES - 4]):
+        raise errors.BadInput("a saved state with a damaged head")
+    if version != VERSION:
+        raise errors.BadInput(f"a saved state of format {version}; this Springtide reads format {VERSION}")
+    return ImageHead(index_bytes, image_bytes, sequence, step, index_crc)
+
 
 log = logging.getLogger(__name__)
 
 NAMES = ("a.image", "b.image")
 SHARED = pathlib.Path("/dev/shm")
-LOOK_EVERY_S = 0.05
+POLL_S = 0.05
 
 
 def folder_for(url: str, chosen: str | os.PathLike[str] | None) -> pathlib.Path:
-    """The same for a relaunched process, another for another URL and another user."""
+    """The same folder for a relaunched process, another one for another URL or user."""
     root = pathlib.Path(chosen) if chosen else (SHARED if SHARED.is_dir() else pathlib.Path(tempfile.gettempdir()))
     return root / f"springtide-{os.getuid()}" / hashlib.sha256(url.encode()).hexdigest()[:16]
 
 
-def read_head(path: pathlib.Path) -> state_head.Head | None:
+def read_head(path: pathlib.Path) -> ImageHead | None:
     """The head of a whole image, or None."""
     try:
         with open(path, "rb") as file:
-            head = state_head.decode(file.read(state_head.BYTES))
+            head = decode_head(file.read(BYTES))
             return head if os.fstat(file.fileno()).st_size >= head.image_bytes else None
     except (OSError, errors.BadInput):
         return None
 
 
-def whole_images(folder: pathlib.Path) -> list[tuple[state_head.Head, pathlib.Path]]:
-    """What is in memory, newest first."""
-    found = [(head, folder / name) for name in NAMES if (head := read_head(folder / name))]
-    return sorted(found, key=lambda one: -one[0].sequence)
+def whole_images(folder: pathlib.Path) -> list[tuple[ImageHead, pathlib.Path]]:
+    """Images in memory, newest first."""
+    images = [(head, folder / name) for name in NAMES if (head := read_head(folder / name))]
+    return sorted(images, key=lambda image: -image[0].sequence)
 
 
 def lock(folder: pathlib.Path, *, within_s: float) -> int:
-    """The right to write here: a descriptor. A child process that inherits it keeps the right until it ends."""
+    """Take the right to write here, as a descriptor. A child process that inherits it keeps it until it ends."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
     deadline = time.monotonic() + within_s
-    said = False
+    logged = False
     while True:
         with contextlib.suppress(BlockingIOError):
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -60,7 +97,7 @@ def lock(folder: pathlib.Path, *, within_s: float) -> int:
                 f"another process saves to this URL ({folder} is locked; waited {within_s:g} s). "
                 "Give every process a URL of its own, such as URL/rank-0."
             )
-        if not said:
+        if not logged:
             log.info("waiting for the last process that saved to this URL: its saver is still writing")
-            said = True
-        time.sleep(LOOK_EVERY_S)
+            logged = True
+        time.sleep(POLL_S)

@@ -1,15 +1,16 @@
-"""The bytes of one saved state: head, index, tensors. The same in memory, in a file, in an object store.
+"""The bytes of one saved state, the same in memory, in a file and in an object store. Nothing is ever unpickled.
 
-In: a state taken apart (checkpoint/checkpointer/state_tree.py). Out: a `Plan` that says how long the image is and where
-each tensor goes, and `read`, which gives the state back. Next: checkpoint/checkpointer/state_memory.py fills it,
-checkpoint/checkpointer/state_storage.py keeps it.
+In: a split state (checkpoint/checkpointer/state_tree.py). Out: an `ImagePlan` with the size of the image and the place
+of each tensor; `read_image` gives the state back. `encode_state` makes one `bytes` of a small state, for
+`job.register`. Next: state_memory.py fills an image, state_storage.py stores it.
 
-    head      64 bytes (checkpoint/checkpointer/state_head.py)
+    head      64 bytes (checkpoint/checkpointer/state_folder.py)
     index     msgpack: skeleton, and dtype, shape and offset of every tensor
     tensors   each at a multiple of 64
 """
 
 import functools
+import io
 import zlib
 from typing import Any, BinaryIO, cast
 
@@ -17,18 +18,18 @@ import msgspec
 import torch
 
 from springtide import errors
-from springtide.checkpoint.checkpointer import state_head, state_tree
+from springtide.checkpoint.checkpointer import state_folder, state_tree
 
 ALIGN = 64
 CHUNK = 8 << 20
 INT_BYTES = 9
-"""Of the longest number in msgpack, and of the head of the longest array."""
+"""Bytes of the longest number in msgpack, and of the head of the longest array."""
 PLACE_BYTES = 64
-"""Of a `TensorPlace` in msgpack but for its shape's numbers: two heads, two numbers, and a name of up to 32 letters."""
+"""Bytes of a `TensorPlace` in msgpack without its shape: two heads, two numbers, a name of up to 32 letters."""
 
 
 class TensorPlace(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One tensor: how to read its bytes."""
+    """Where and how one tensor is stored."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -37,50 +38,49 @@ class TensorPlace(msgspec.Struct, frozen=True, array_like=True, gc=False):
     size: int
 
 
-class Index(msgspec.Struct, frozen=True, array_like=True):
-    """What an image holds, in the order of its bytes."""
+class ImageIndex(msgspec.Struct, frozen=True, array_like=True):
+    """Contents of an image, in the order of its bytes."""
 
     skeleton: Any
     tensors: tuple[TensorPlace, ...]
 
 
-class Plan(msgspec.Struct, frozen=True):
+class ImagePlan(msgspec.Struct, frozen=True):
     """An image to be filled."""
 
-    head: state_head.Head
+    head: state_folder.ImageHead
     index: bytes
     places: tuple[TensorPlace, ...]
     tensors: tuple[torch.Tensor, ...]
 
 
-def plan(state: Any, *, step: int, sequence: int) -> Plan:
+def plan_image(state: Any, *, step: int, sequence: int) -> ImagePlan:
     """Lay a state out. Copies no tensor."""
-    taken = state_tree.take_apart(state)
+    taken = state_tree.split_state(state)
     shapes = [(_name(tensor.dtype), tuple(tensor.shape), tensor.nbytes) for tensor in taken.tensors]
     # Offsets are part of the index, so room is left for its longest encoding.
-    longest = len(msgspec.msgpack.encode(Index(taken.skeleton, ()))) + INT_BYTES
+    longest = len(msgspec.msgpack.encode(ImageIndex(taken.skeleton, ()))) + INT_BYTES
     longest += sum(PLACE_BYTES + INT_BYTES * len(shape) for _, shape, _ in shapes)
-    laid, at = [], (first := _aligned(state_head.BYTES + longest))
+    laid, at = [], (first := _aligned(state_folder.BYTES + longest))
     for dtype, shape, size in shapes:
         laid.append(TensorPlace(dtype, shape, at, size))
         at = _aligned(at + size)
-    index = msgspec.msgpack.encode(Index(taken.skeleton, tuple(laid)))
+    index = msgspec.msgpack.encode(ImageIndex(taken.skeleton, tuple(laid)))
     end = laid[-1].offset + laid[-1].size if laid else first
-    return Plan(state_head.Head(len(index), end, sequence, step, zlib.crc32(index)), index, tuple(laid), taken.tensors)
+    return ImagePlan(
+        state_folder.ImageHead(len(index), end, sequence, step, zlib.crc32(index)), index, tuple(laid), taken.tensors
+    )
 
 
-def read(file: BinaryIO, *, summed: bool = True) -> tuple[state_head.Head, Any, int]:
-    """Head, state in memory of its own, and the CRC-32 of the whole image (0 if not `summed`).
-
-    BadInput says what is wrong with it.
-    """
-    stream = _Stream(file, summed)
-    head = state_head.decode(stream.exactly(state_head.BYTES))
+def read_image(file: BinaryIO, *, summed: bool = True) -> tuple[state_folder.ImageHead, Any, int]:
+    """Read head, state (in memory of its own) and the CRC-32 of the whole image (0 if not `summed`)."""
+    stream = _ImageStream(file, summed)
+    head = state_folder.decode_head(stream.exactly(state_folder.BYTES))
     packed = stream.exactly(head.index_bytes)
     if zlib.crc32(packed) != head.index_crc:
         raise errors.BadInput("its index is damaged")
     try:
-        index = msgspec.msgpack.decode(packed, type=Index)
+        index = msgspec.msgpack.decode(packed, type=ImageIndex)
     except msgspec.DecodeError as error:
         raise errors.BadInput(f"its index cannot be read: {error}") from None
     tensors = []
@@ -92,11 +92,11 @@ def read(file: BinaryIO, *, summed: bool = True) -> tuple[state_head.Head, Any, 
         stream.into(memoryview(cast(Any, tensor.reshape(-1).view(torch.uint8).numpy())))
         tensors.append(tensor)
     stream.exactly(head.image_bytes - stream.at)
-    return head, state_tree.put_together(index.skeleton, tensors), stream.crc
+    return head, state_tree.join_state(index.skeleton, tensors), stream.crc
 
 
-class _Stream:
-    """A file read once from front to back, with the checksum of what has been read."""
+class _ImageStream:
+    """A file read once from front to back, with the checksum of the bytes read."""
 
     def __init__(self, file: BinaryIO, summed: bool) -> None:
         self._file = cast(Any, file)
@@ -128,3 +128,19 @@ def _name(dtype: torch.dtype) -> str:
 
 def _aligned(offset: int) -> int:
     return (offset + ALIGN - 1) // ALIGN * ALIGN
+
+
+def encode_state(state: Any) -> bytes:
+    """A state with all its tensors; BadInput names the place of what cannot be saved."""
+    plan_image = plan_image(state, step=0, sequence=0)
+    image = bytearray(plan_image.head.image_bytes)
+    image[: state_folder.BYTES] = state_folder.encode_head(plan_image.head)
+    image[state_folder.BYTES : state_folder.BYTES + len(plan_image.index)] = plan_image.index
+    for place, tensor in zip(plan_image.places, plan_image.tensors, strict=True):
+        content = tensor.cpu().contiguous().resolve_conj().resolve_neg().reshape(-1).view(torch.uint8)
+        image[place.offset : place.offset + place.size] = memoryview(cast(Any, content.numpy()))
+    return bytes(image)
+
+
+def decode_state(content: bytes) -> Any:
+    return read_image(io.BytesIO(content), summed=False)[1]

@@ -1,8 +1,8 @@
-"""Two images in shared memory, filled in turn: the newest whole one is there while the next is being written.
+"""Two images in shared memory, filled in turn: the newest whole one exists while the next is written.
 
-In: a `state_image.Plan`. Out: an image file whose pages outlive this process, so that a relaunched one loads it and the
-saver process (checkpoint/checkpointer/state_saver.py) writes it to storage. An image counts only once its head is
-there, which is written last. Where the files lie and who may write: checkpoint/checkpointer/state_folder.py.
+In: a `state_image.ImagePlan`. Out: an image file whose pages outlive this process: a relaunched process loads it, and
+the saver process (state_saver.py) writes it to storage. An image counts only with its head, which is written last.
+state_folder.py has the files' names and the lock.
 """
 
 import concurrent.futures
@@ -17,12 +17,12 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from springtide import errors
-from springtide.checkpoint.checkpointer import state_head, state_image
+from springtide.checkpoint.checkpointer import state_folder, state_image
 
 PIECE = 4 << 20
-"""Bytes that one thread copies before it looks for more."""
+"""Bytes that one thread copies before it takes the next piece."""
 SMALL = 1 << 16
-"""Bytes that the caller copies itself: sooner done than the interpreter is handed to another thread and back."""
+"""Tensors of up to this many bytes are copied by the caller: faster than a switch to another thread."""
 
 
 class ImageFile:
@@ -33,11 +33,11 @@ class ImageFile:
         self._map: mmap.mmap | None = None
         self._bytes: torch.Tensor | None = None
 
-    def fill(self, plan: state_image.Plan, copiers: concurrent.futures.ThreadPoolExecutor, threads: int) -> None:
-        """Copy the state in. The file holds no valid image while this goes on."""
+    def fill(self, plan: state_image.ImagePlan, copiers: concurrent.futures.ThreadPoolExecutor, threads: int) -> None:
+        """Copy the state in. The file holds no valid image meanwhile."""
         memory, view = self.make_room(plan.head.image_bytes)
-        memory[: state_head.BYTES] = bytes(state_head.BYTES)
-        memory[state_head.BYTES : state_head.BYTES + len(plan.index)] = plan.index
+        memory[: state_folder.BYTES] = bytes(state_folder.BYTES)
+        memory[state_folder.BYTES : state_folder.BYTES + len(plan.index)] = plan.index
         pieces: list[tuple[int, int, int]] = []
         rest: list[tuple[state_image.TensorPlace, torch.Tensor]] = []
         first = view.data_ptr()
@@ -53,10 +53,10 @@ class ImageFile:
                 elif place.size:
                     room = view[place.offset : place.offset + place.size]
                     room.view(tensor.dtype).view(tensor.shape).copy_(tensor)
-        memory[: state_head.BYTES] = state_head.encode(plan.head)
+        memory[: state_folder.BYTES] = state_folder.encode_head(plan.head)
 
     def make_room(self, size: int) -> tuple[mmap.mmap, torch.Tensor]:
-        """At least so many bytes, as a map and as a tensor. DiskFull when there is no such room."""
+        """At least this many bytes, as a map and as a tensor. DiskFull if there is no room."""
         if self._map is None or len(self._map) < size:
             self.close()
             self._map = _mapped(self.path, size)
@@ -65,17 +65,16 @@ class ImageFile:
         return self._map, self._bytes
 
     def touch(self, size: int) -> None:
-        """Have so many bytes ready, so that a save to come does not pay for new pages. What the image held is lost."""
+        """Prepare pages, so that a later save does not pay for them. Destroys the image."""
         memory, view = self.make_room(size)
-        memory[: state_head.BYTES] = bytes(state_head.BYTES)
-        for at in range(state_head.BYTES, len(memory), PIECE):
+        memory[: state_folder.BYTES] = bytes(state_folder.BYTES)
+        for at in range(state_folder.BYTES, len(memory), PIECE):
             ctypes.memset(view.data_ptr() + at, 0, min(PIECE, len(memory) - at))
 
     def close(self) -> None:
-        """Unmap; the file stays."""
         self._bytes = None
         if self._map is not None:
-            with contextlib.suppress(BufferError):  # torch lets go of it a little later
+            with contextlib.suppress(BufferError):  # torch releases it a little later
                 self._map.close()
         self._map = None
 
@@ -85,7 +84,7 @@ def _mapped(path: pathlib.Path, size: int) -> mmap.mmap:
         before = os.fstat(file.fileno()).st_size
         size = max(before, -(-size // mmap.PAGESIZE) * mmap.PAGESIZE)
         try:
-            os.posix_fallocate(file.fileno(), 0, size)  # a page that cannot be had later would be a SIGBUS
+            os.posix_fallocate(file.fileno(), 0, size)  # a page that is missing later would be a SIGBUS
         except OSError as error:
             os.ftruncate(file.fileno(), before)
             free = shutil.disk_usage(path.parent).free
@@ -101,7 +100,7 @@ def _pieces(to: int, source: int, size: int) -> list[tuple[int, int, int]]:
 
 
 def _lies_straight(tensor: torch.Tensor) -> bool:
-    """Whether its bytes lie in this memory in the order of its elements."""
+    """True if its bytes lie in CPU memory in the order of its elements."""
     return tensor.is_cpu and tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
 
 
@@ -109,21 +108,21 @@ def _lies_straight(tensor: torch.Tensor) -> bool:
 def _copied(
     pieces: Sequence[tuple[int, int, int]], copiers: concurrent.futures.ThreadPoolExecutor, threads: int
 ) -> Iterator[None]:
-    """Large pieces, copied at the end by all threads; the others begin at once, while the caller does something else.
+    """Copy large pieces by all threads; the other threads begin at once, while the caller does something else.
 
-    memmove lets go of the interpreter, and who is within a large piece does not ask for it.
+    memmove releases the GIL, and a thread within a large piece does not ask for it.
     """
     left = iter(pieces)
 
     def work() -> None:
-        for to, source, size in left:  # shared: next() on a list's iterator is one step of the interpreter
+        for to, source, size in left:  # shared: next() on a list's iterator is atomic
             ctypes.memmove(to, source, size)
 
     others = [copiers.submit(work) for _ in range(threads - 1)] if len(pieces) > 1 else []
     try:
         yield
         work()
-    finally:  # also when the caller failed: nobody writes into an image that is filled again
+    finally:  # also after a failure: no thread may write into an image that is filled again
         concurrent.futures.wait(others)
     for other in others:
         other.result()

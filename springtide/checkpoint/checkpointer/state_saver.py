@@ -1,8 +1,8 @@
-"""The saver: writes images from memory to storage while training goes on, and after it if it was killed. Free of torch.
+"""The saver process: write images from memory to storage, also after the trainer was killed. Free of torch.
 
-In: one JSON line a request on stdin (`python -m springtide.checkpoint.checkpointer.state_saver URL FOLDER KEEP`). Out:
-one line a request on stdout. When stdin ends without a goodbye the trainer has died: what it had saved last is written
-still. Next: checkpoint/checkpointer/state_storage.py.
+In: one JSON line for each request on stdin (`python -m springtide.checkpoint.checkpointer.state_saver URL FOLDER
+KEEP`). Out: one line for each request on stdout. If stdin ends without a goodbye, the trainer has died, and the saver
+still writes its last image. Next: checkpoint/checkpointer/state_storage.py.
 """
 
 import pathlib
@@ -12,72 +12,71 @@ import msgspec
 
 from springtide import config, errors
 from springtide.checkpoint.checkpointer import state_folder
-from springtide.checkpoint.checkpointer.state_storage import Storage
+from springtide.checkpoint.checkpointer.state_storage import StateStore
 
 GOODBYE = b"goodbye\n"
 
 
-class Request(msgspec.Struct, frozen=True):
-    """Write this image; it is that save."""
+class SaveRequest(msgspec.Struct, frozen=True):
+    """Write this image, which is that save."""
 
     image: str
     sequence: int
 
 
-class Answer(msgspec.Struct, frozen=True):
-    """What became of it; no error: it is published, and older ones than `keep` are gone."""
+class SaveReply(msgspec.Struct, frozen=True):
+    """The outcome; without an error the save is published and only `keep` saves are left."""
 
     sequence: int
     error: str = ""
 
 
-class Saver:
+class ImageSaver:
     """Publishes one image at a time."""
 
     def __init__(self, url: str, folder: pathlib.Path, keep: int) -> None:
-        self.storage = Storage(url)
+        self.storage = StateStore(url)
         self.folder = folder
         self.keep = keep
         self.last = 0
 
-    def save(self, request: Request) -> Answer:
-        """Publish, thin out, answer. Never raises for what a disk or a network may do."""
+    def save(self, request: SaveRequest) -> SaveReply:
+        """Publish the image and delete old saves. Never raises for a disk or network error."""
         path = self.folder / request.image
         head = state_folder.read_head(path)
         if head is None or head.sequence != request.sequence:
-            return Answer(request.sequence, f"{path} does not hold this save any more")
+            return SaveReply(request.sequence, f"{path} does not hold this save any more")
         try:
             self.storage.publish(path, head)
             self.last = head.sequence
             self.storage.keep_newest(self.keep)
         except (OSError, errors.SpringtideError) as error:
             self._clear_quietly()
-            return Answer(request.sequence, f"could not write to {self.storage.url}: {error}")
-        return Answer(request.sequence)
+            return SaveReply(request.sequence, f"could not write to {self.storage.url}: {error}")
+        return SaveReply(request.sequence)
 
     def _clear_quietly(self) -> None:
         try:
-            self.storage.clear_leftovers()  # half a file must not fill what is left of the disk
+            self.storage.clear_leftovers()  # half a file must not fill the disk
         except OSError:
             return
 
     def save_newest(self) -> None:
-        """The trainer is gone: publish its last whole image unless that has been done."""
+        """After the trainer's death: publish its last whole image unless that was done."""
         known = max([self.last, *(manifest.sequence for manifest in self.storage.manifests())])
         for head, path in state_folder.whole_images(self.folder)[:1]:
             if head.sequence > known:
-                self.save(Request(path.name, head.sequence))
+                self.save(SaveRequest(path.name, head.sequence))
 
 
 def main() -> int:
-    """Serve one trainer until it says goodbye or dies."""
     url, folder, keep = config.own_arguments(sys.argv[1:])
-    saver = Saver(url, pathlib.Path(folder), int(keep))
+    saver = ImageSaver(url, pathlib.Path(folder), int(keep))
     saver.storage.clear_leftovers()
     for line in sys.stdin.buffer:
         if line == GOODBYE:
             return 0
-        answer = saver.save(msgspec.json.decode(line, type=Request))
+        answer = saver.save(msgspec.json.decode(line, type=SaveRequest))
         try:
             sys.stdout.buffer.write(msgspec.json.encode(answer) + b"\n")
             sys.stdout.buffer.flush()

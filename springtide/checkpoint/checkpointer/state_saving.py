@@ -1,7 +1,7 @@
-"""The trainer's side of the saver: a queue of at most one image beside the one being written, and what became of each.
+"""The trainer's side of the saver: a queue of one image beside the one being written, and the outcome of each.
 
-In: images that checkpoint/checkpointer/checkpointer.py has filled. Out: every `Save` is told its end. A saver that dies
-is started again and given the image once more. Next: checkpoint/checkpointer/state_saver.py.
+In: images filled by checkpoint/checkpointer/checkpointer.py. Out: every `Save` learns its outcome. A saver that dies is
+restarted and gets the image again. Next: checkpoint/checkpointer/state_saver.py.
 """
 
 import contextlib
@@ -27,10 +27,10 @@ ATTEMPTS = 3
 
 
 class Outcome(StrEnum):
-    """Where a save stands."""
+    """State of a save."""
 
     PENDING = "pending"
-    """In memory, whole; not in storage yet."""
+    """Whole in memory, not in storage yet."""
     PERSISTED = "persisted"
     SUPERSEDED = "superseded"
     """A later save took its place in memory before it was written."""
@@ -39,7 +39,7 @@ class Outcome(StrEnum):
 
 @dataclass(slots=True, eq=False)
 class Save:
-    """One save: in memory from the moment the caller has this, then told how it ended."""
+    """One save: in memory once `save` returns it, later with its outcome."""
 
     step: int
     sequence: int
@@ -55,7 +55,6 @@ class Save:
         return self.outcome
 
     def end(self, outcome: Outcome, error: str = "") -> None:
-        """Tell it."""
         self.outcome, self.error = outcome, error
         if error:
             log.error("the save of step %d is in memory only: %s", self.step, error)
@@ -63,11 +62,11 @@ class Save:
 
 
 class SaverFailed(errors.TemporaryError):
-    """A saver process that died with work in hand."""
+    """A saver process that died with work left."""
 
 
 class SaverProcess:
-    """A saver in a process of its own, which outlives this one long enough to finish."""
+    """A saver in its own process, which outlives this one long enough to finish."""
 
     def __init__(self, url: str, folder: pathlib.Path, keep: int, lock: int) -> None:
         self._command = [sys.executable, "-m", state_saver.__name__]
@@ -75,15 +74,19 @@ class SaverProcess:
         self._lock = lock
         self._process: subprocess.Popen[bytes] | None = None
 
-    def save(self, request: state_saver.Request) -> state_saver.Answer:
-        """Have it written; SaverFailed when the saver dies over it."""
+    def save(self, request: state_saver.SaveRequest) -> state_saver.SaveReply:
+        """Have the image written; SaverFailed if the saver dies over it."""
         if self._process is not None and self._process.poll() is not None:
             log.warning("the saver process ended with status %d; another one is started", self._reap())
         if self._process is None:
             self._process = subprocess.Popen(
-                self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=[self._lock],
-                env=config.with_arguments(self._arguments), start_new_session=True,  # Ctrl-C is for the trainer
-            )  # fmt: skip
+                self._command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                pass_fds=[self._lock],
+                env=config.with_arguments(self._arguments),
+                start_new_session=True,  # Ctrl-C is for the trainer
+            )
         try:
             _pipe(self._process.stdin).write(msgspec.json.encode(request) + b"\n")
             _pipe(self._process.stdin).flush()
@@ -92,10 +95,9 @@ class SaverProcess:
             line = b""
         if not line:
             raise SaverFailed(f"the saver process ended with status {self._reap()}")
-        return msgspec.json.decode(line, type=state_saver.Answer)
+        return msgspec.json.decode(line, type=state_saver.SaveReply)
 
     def stop(self) -> None:
-        """Nothing is left to write."""
         if self._process is not None:
             with contextlib.suppress(BrokenPipeError):
                 _pipe(self._process.stdin).write(state_saver.GOODBYE)
@@ -116,22 +118,21 @@ class SaverThread:
     """The same within this process, for storage that no other process can see (memory://)."""
 
     def __init__(self, url: str, folder: pathlib.Path, keep: int) -> None:
-        self._saver = state_saver.Saver(url, folder, keep)
+        self._saver = state_saver.ImageSaver(url, folder, keep)
 
-    def save(self, request: state_saver.Request) -> state_saver.Answer:
-        """Write it here and now."""
+    def save(self, request: state_saver.SaveRequest) -> state_saver.SaveReply:
         return self._saver.save(request)
 
     def stop(self) -> None:
         """Nothing to stop."""
 
 
-class Saving:
-    """Hands images to a saver one after the other, from a thread of its own."""
+class SaveQueue:
+    """Gives images to a saver one after the other, from its own thread."""
 
     def __init__(self, saver: SaverProcess | SaverThread) -> None:
         self._saver = saver
-        self._lock = threading.RLock()  # entered by itself: an interrupt within Condition.__enter__ would leave it held
+        self._lock = threading.RLock()  # entered directly: an interrupt within Condition.__enter__ would leave it held
         self._change = threading.Condition(self._lock)
         self._waiting: Save | None = None
         self._writing: Save | None = None
@@ -141,10 +142,9 @@ class Saving:
         self.pid = os.getpid()
 
     def free_image(self, images: tuple[str, ...], newest: str, *, supersede: bool) -> str:
-        """An image that may be overwritten: not the newest whole one, not one that is being written to storage.
+        """An image that may be overwritten: neither the newest whole one nor the one being written.
 
-        With both taken, wait for the one being written; or with `supersede` take that of the one that waits, and tell
-        it so.
+        If both are taken, wait for the one being written, or with `supersede` replace the waiting one.
         """
         with self._lock:
             while self._waiting is not None:
@@ -157,19 +157,16 @@ class Saving:
             return next((image for image in free if image != newest), free[0])
 
     def submit(self, save: Save) -> None:
-        """Have it written when its turn comes."""
         with self._lock:
             assert self._waiting is None, "one image is filled at a time"
             self._waiting = save
             self._change.notify_all()
 
     def wait(self) -> None:
-        """Until nothing waits and nothing is being written."""
         with self._lock:
             self._change.wait_for(lambda: self._waiting is None and self._writing is None)
 
     def close(self) -> None:
-        """Write what is left, then end the saver."""
         with self._lock:
             self._closing = True
             self._change.notify_all()
@@ -192,7 +189,7 @@ class Saving:
 
     def _persist(self, save: Save) -> str:
         """Empty, or why it is not in storage."""
-        request = state_saver.Request(save.image, save.sequence)
+        request = state_saver.SaveRequest(save.image, save.sequence)
         error = ""
         for _ in range(ATTEMPTS):
             try:

@@ -1,8 +1,7 @@
-"""A state dict as plain data and a list of tensors, and back. Nothing here is ever unpickled.
+"""Split a state dict into plain data and a list of tensors, and join it again. Nothing is ever unpickled.
 
-In: what `state_dict()` of a module, an optimizer, a scheduler or a user's own object returns. Out: `Taken`, a skeleton
-that msgspec can write and the tensors it points to, each once. Next: checkpoint/checkpointer/state_image.py lays them
-out.
+In: the `state_dict()` of a module, an optimizer, a scheduler or a user's object. Out: `SplitState`, a skeleton that
+msgspec can encode and the tensors it refers to, each once. Next: checkpoint/checkpointer/state_image.py lays them out.
 """
 
 import collections
@@ -26,14 +25,14 @@ _Places = dict[int, list[int]]
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
-    """A state taken apart. Tensors that show the same memory in the same way are there once."""
+class SplitState:
+    """A split state. Tensors that show the same memory in the same way are there once."""
 
     skeleton: Skeleton
     tensors: tuple[torch.Tensor, ...]
 
 
-def take_apart(state: Any) -> Taken:
+def split_state(state: Any) -> SplitState:
     """Split into skeleton and tensors; BadInput names the place of anything that is neither plain data nor tensor."""
     tensors: list[torch.Tensor] = []
     places: _Places = {}
@@ -41,11 +40,11 @@ def take_apart(state: Any) -> Taken:
         skeleton = _skeleton(state, "state", tensors, places)
     except RecursionError:
         raise errors.BadInput("state: a part of it contains itself, or it is nested too deeply to be saved") from None
-    return Taken(skeleton, tuple(tensors))
+    return SplitState(skeleton, tuple(tensors))
 
 
-def put_together(skeleton: Skeleton, tensors: Sequence[torch.Tensor]) -> Any:
-    """The state again; `tensors` in the order in which they were taken."""
+def join_state(skeleton: Skeleton, tensors: Sequence[torch.Tensor]) -> Any:
+    """The state again; `tensors` in the order in which they were listed."""
     if not isinstance(skeleton, list):
         return skeleton
     tag, *rest = skeleton
@@ -86,7 +85,7 @@ def _pairs(value: dict[Any, Any], at: str, tensors: list[torch.Tensor], places: 
 
 
 def _place(tensor: torch.Tensor, at: str, tensors: list[torch.Tensor], places: _Places) -> int:
-    """Asks a tensor only for what is cheap: the caller of a save waits for this, and a state may have thousands."""
+    """Index of a tensor in the list. Asks only for cheap facts: the caller waits, and a state may have thousands."""
     if type(tensor) not in PLAIN:
         raise _unfit(at, f"a {type(tensor).__name__}", "Take its local tensor first.")
     if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_meta:
@@ -105,7 +104,7 @@ def _place(tensor: torch.Tensor, at: str, tensors: list[torch.Tensor], places: _
 
 
 def _shows_the_same(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Of two tensors that begin at one address."""
+    """True if two tensors that begin at one address have the same elements."""
     alike = one.dtype == other.dtype and one.shape == other.shape and one.stride() == other.stride()
     return alike and one.device == other.device and one.is_neg() == other.is_neg() and one.is_conj() == other.is_conj()
 
@@ -126,11 +125,11 @@ _Maker = Callable[[list[Any], Sequence[torch.Tensor]], Any]
 
 
 def _each(make: Callable[[list[Any]], Any]) -> _Maker:
-    return lambda rest, tensors: make([put_together(item, tensors) for item in rest])
+    return lambda rest, tensors: make([join_state(item, tensors) for item in rest])
 
 
 def _mapping(make: Callable[[dict[Any, Any]], Any]) -> _Maker:
-    return lambda rest, tensors: make({put_together(k, tensors): put_together(v, tensors) for k, v in rest})
+    return lambda rest, tensors: make({join_state(k, tensors): join_state(v, tensors) for k, v in rest})
 
 
 _MAKERS: dict[str, _Maker] = {

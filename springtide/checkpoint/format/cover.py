@@ -1,7 +1,7 @@
-"""Pure. Puts together what servers have written for one checkpoint: is every slot covered, and by which images?
+"""Pure. Combine what servers wrote for one checkpoint: is every slot covered, and by which images?
 
-In: the last complete manifest, and each server's `Written`. Out: files and chains of the next manifest, or the slots
-that are missing. An increment counts only after an image of the same server life in the manifest that it names.
+In: the last complete manifest, and each server's `Written`. Out: files and chains of the next manifest, or the missing
+slots. An increment counts only after an image by the same incarnation of the server in the manifest that it names.
 Next: `master.checkpoint.round` publishes it.
 """
 
@@ -10,12 +10,12 @@ from typing import NamedTuple
 
 import msgspec
 
-from springtide.checkpoint.format.manifest import Chain, File, Manifest, Segment, bare, folder_of
+from springtide.checkpoint.format.manifest import Chain, File, Manifest, SlotSegment, bare, folder_of
 from springtide.domain.model.checkpoints import SlotExtent, Written
 
 
 class Covered(NamedTuple):
-    """Files and chains of a manifest; with `missing` slots they are not one yet."""
+    """Files and chains of a manifest, which is complete without `missing` slots."""
 
     files: tuple[File, ...]
     chains: tuple[Chain, ...]
@@ -27,40 +27,42 @@ class Covered(NamedTuple):
 def cover(
     slots: int, previous: Manifest | None, written: Sequence[Written], owners: Mapping[int, str] | None = None
 ) -> Covered:
-    """The chains of all slots. Where two servers have one (it moved meanwhile), that of its owner counts."""
-    found: dict[int, tuple[Written, SlotExtent]] = {}
-    for one in written:
-        for piece in one.pieces:
-            if fits(previous, one.life, piece) and (
-                piece.slot not in found or (owners or {}).get(piece.slot) == one.life
+    """The chains of all slots. If two servers have one (it moved meanwhile), its owner's image counts."""
+    images: dict[int, tuple[Written, SlotExtent]] = {}
+    for report in written:
+        for piece in report.pieces:
+            if fits(previous, report.life, piece) and (
+                piece.slot not in images or (owners or {}).get(piece.slot) == report.life
             ):
-                found[piece.slot] = one, piece
-    files = Files()
+                images[piece.slot] = report, piece
+    files = CoverFiles()
     chains: list[Chain] = []
     for slot in range(slots):
-        if slot not in found:
+        if slot not in images:
             chains.append(())
             continue
-        one, piece = found[slot]
-        before: tuple[Segment, ...] = ()
+        report, piece = images[slot]
+        before: tuple[SlotSegment, ...] = ()
         if piece.since:
             assert previous is not None
             before = tuple(
                 msgspec.structs.replace(segment, file=files.place(previous.files[segment.file]))
                 for segment in previous.chains[slot]
             )
-        file = files.place(File(one.file, one.life, one.size))
-        chains.append((*before, Segment(file, piece.offset, piece.length, piece.checksum, not piece.since)))
-    missing = tuple(slot for slot in range(slots) if slot not in found)
-    copies = {name: f"{one.buddy}/{name}" for one in written if one.buddy for name in one.mirrored}
+        file = files.place(File(report.file, report.life, report.size))
+        chains.append((*before, SlotSegment(file, piece.offset, piece.length, piece.checksum, not piece.since)))
+    missing = tuple(slot for slot in range(slots) if slot not in images)
+    copies = {name: f"{report.buddy}/{name}" for report in written if report.buddy for name in report.mirrored}
     listed = tuple(msgspec.structs.replace(file, mirror=copies.get(bare(file.name), "")) for file in files.listed)
-    nodes = [(folder_of(one.file), one.node) for one in written] + [(one.buddy, one.buddy_node) for one in written]
+    nodes = [(folder_of(report.file), report.node) for report in written] + [
+        (report.buddy, report.buddy_node) for report in written
+    ]
     used = {folder_of(name) for file in listed for name in (file.name, file.mirror)}
     return Covered(listed, tuple(chains), missing, {folder: node for folder, node in nodes if node and folder in used})
 
 
 def fits(previous: Manifest | None, life: str, piece: SlotExtent) -> bool:
-    """Whether an image stands alone, or follows the last one of its slot and was written by the same server life."""
+    """True if an image is full, or follows the last one of its slot by the same incarnation of the server."""
     if not piece.since:
         return True
     if previous is None or previous.number != piece.since:
@@ -68,7 +70,7 @@ def fits(previous: Manifest | None, life: str, piece: SlotExtent) -> bool:
     return previous.files[previous.chains[piece.slot][-1].file].life == life
 
 
-class Files:
+class CoverFiles:
     """The files of a manifest, each once."""
 
     def __init__(self) -> None:
@@ -76,7 +78,6 @@ class Files:
         self._places: dict[str, int] = {}
 
     def place(self, file: File) -> int:
-        """Its number."""
         if file.name not in self._places:
             self._places[file.name] = len(self.listed)
             self.listed.append(file)

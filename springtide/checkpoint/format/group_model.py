@@ -1,10 +1,9 @@
 """A bsp group's model in a checkpoint: dense parameters, buffers and optimizers as bytes in the rows of one table.
 
 In: `worker.bsp.model_state` packs them, `worker.bsp.group_state` has servers keep the rows. Out: the same bytes and
-tensors again, for the leader of a group that goes on from the checkpoint, and for `export.slot_rows`. Nothing is
-unpickled.
+tensors, for the leader of a group that resumes and for `export.slot_rows`. Nothing is unpickled.
 
-Key 0 says how many bytes there are and their sum; the bytes follow in rows of 4 KiB. Nothing computes with them.
+Key 0 holds the number of bytes and their checksum; the bytes follow in rows of 4 KiB. Nothing computes with them.
 """
 
 import struct
@@ -29,8 +28,8 @@ Flat = tuple[str, list[int], bytes]
 """Data type, shape and values of a tensor."""
 
 
-class Place(msgspec.Struct, frozen=True):
-    """How far a group is: a step, the sample that comes next, and how often each optimizer has stepped."""
+class GroupPosition(msgspec.Struct, frozen=True):
+    """How far a group is: a step, the next sample, and how often each optimizer has stepped."""
 
     step: int
     shard: int
@@ -38,14 +37,14 @@ class Place(msgspec.Struct, frozen=True):
     counts: list[int]
 
 
-class Saved(msgspec.Struct, frozen=True):
+class SavedGroup(msgspec.Struct, frozen=True):
     """A model in a checkpoint."""
 
     format: int
-    place: Place
+    place: GroupPosition
     dense: list[Flat]
     plan: list[Any]
-    """The optimizers, their tensors by number."""
+    """The optimizers, with tensors by number."""
     tensors: list[Flat]
 
 
@@ -57,13 +56,13 @@ def rows_of(body: bytes) -> npt.NDArray[np.float32]:
 
 
 def rows_after(first: npt.NDArray[np.float32]) -> int | None:
-    """How many rows follow the one of key 0; None when it is no such row."""
+    """How many rows follow the one of key 0; None if it is no such row."""
     magic, size, _ = _HEAD.unpack_from(first.tobytes())
     return -(-size // (4 * ROW)) if magic == _MAGIC else None
 
 
 def body_of(rows: npt.NDArray[np.float32]) -> bytes:
-    """The bytes again, from the rows of key 0 and all that follow it; BadInput when they are not those."""
+    """The bytes of the row of key 0 and the rows after it."""
     content = rows.tobytes()
     _, size, check = _HEAD.unpack_from(content)
     body = content[4 * ROW : 4 * ROW + size]
@@ -72,10 +71,9 @@ def body_of(rows: npt.NDArray[np.float32]) -> bytes:
     return body
 
 
-def decode(body: bytes) -> Saved:
-    """What was packed; BadInput when it is of another format, or nothing of the kind."""
+def decode(body: bytes) -> SavedGroup:
     try:
-        saved = msgspec.msgpack.decode(body, type=Saved, strict=False)
+        saved = msgspec.msgpack.decode(body, type=SavedGroup, strict=False)
     except msgspec.DecodeError as error:
         raise errors.BadInput(f"the model of the bsp group cannot be read: {error}") from None
     if saved.format != FORMAT:
@@ -84,13 +82,11 @@ def decode(body: bytes) -> Saved:
 
 
 def flat(tensor: torch.Tensor) -> Flat:
-    """A tensor as plain data."""
     values = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
     return str(tensor.dtype), list(tensor.shape), values.numpy().tobytes()
 
 
 def shaped(dtype: str, shape: list[int], values: bytes) -> torch.Tensor:
-    """It again, in memory of its own."""
     if not values:
         return torch.zeros(shape, dtype=DTYPES[dtype])
     return torch.frombuffer(bytearray(values), dtype=DTYPES[dtype]).reshape(shape)

@@ -1,8 +1,7 @@
-"""Pure. What a checkpoint is: which bytes of which files are each slot, and the ledger as it was before the copying.
+"""Pure. What a checkpoint is: which bytes of which files are each slot, and the ledger as it was before the copy.
 
-In: `checkpoint.format.cover` makes one of the servers' words. Out: bytes with a checksum of their own, and back. The
-file that holds them is renamed into place last, so a checkpoint is there whole or not at all. Next:
-`checkpoint.format.reader`.
+In: `checkpoint.format.cover` makes one from the reports of servers. Out: bytes with a checksum, and back. The file is
+renamed into place last, so a checkpoint exists whole or not at all. Next: `checkpoint.format.reader`.
 """
 
 import re
@@ -16,8 +15,7 @@ from springtide.domain.data.epochs import EpochPlace
 from springtide.domain.model.tables import TableSpec
 
 FORMAT = 3
-"""Raised when a field or a slot image changes its meaning. A manifest of another version is refused with both numbers.
-"""
+"""Raised when a field or a slot image changes its meaning. A manifest of another version is refused."""
 
 _HEAD = struct.Struct("<8sIIQ")  # magic, format, checksum of the body, its length
 _MAGIC = b"ST-CKPT\n"
@@ -29,83 +27,95 @@ class File(msgspec.Struct, frozen=True, array_like=True):
 
     name: str
     life: str
-    """The server that wrote it, and which of its lives: server-0.1. Only that one may go on with increments."""
+    """The server and its incarnation that wrote it, as in server-0.1. Only this incarnation may add increments."""
     size: int
     mirror: str = ""
-    """A second copy of it, in the folder of another server; empty: there is none."""
+    """A second copy in the folder of another server; empty: there is none."""
 
 
-class Segment(msgspec.Struct, frozen=True, array_like=True):
+class SlotSegment(msgspec.Struct, frozen=True, array_like=True):
     """One image of one slot."""
 
     file: int
-    """Which of the manifest's files."""
+    """Index into the manifest's files."""
     offset: int
     length: int
     checksum: int
-    """As the image itself has it: of all that follows its header."""
+    """The image's own checksum: of everything after its header."""
     full: bool
-    """Whether it stands alone; else it is laid over the one before it."""
+    """True if it stands alone; else it is applied over the one before it."""
 
 
-Chain = tuple[Segment, ...]
-"""A full image and what changed after it, in the order of import."""
+Chain = tuple[SlotSegment, ...]
+"""A full image and the changes after it, in the order of import."""
+
+
+class SavedProgress(msgspec.Struct, frozen=True, kw_only=True):
+    """How far the job was when the checkpoint began."""
+
+    samples: int = 0
+    """Trained samples, according to the ledger."""
+    step: int = 0
+    """Of a bsp group: everything is as it was after this step."""
+    era: int = 0
+    """How often the ledger had gone back by then."""
+    ledger: bytes = b""
+    """A `data.ledger.passes.JobProgress` as msgpack: what all servers had acknowledged before the first copied slot."""
+
+
+class ScriptStates(msgspec.Struct, frozen=True, kw_only=True):
+    """State of the users' scripts when the checkpoint began."""
+
+    claims: tuple[str, ...] = ()
+    """Things that are done once in a job and were done, such as the first weights of a table."""
+    objects: dict[int, dict[str, bytes]] = {}
+    """States of registered objects, by rank and name."""
+    places: dict[int, EpochPlace] = {}
+    """Where in its script each rank was when these states were taken."""
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """A complete checkpoint."""
+    """A complete checkpoint. In the file, the fields of `progress` and `scripts` lie beside the others."""
 
     job: str
     run: str
-    """Identity of the run that made it. Another run does not restore it, unless it goes on from it."""
+    """Identity of the run that made it. Another run restores it only if it resumes from it."""
     number: int
     begun_at: float
-    """Time of day at which the ledger was noted; the slots were copied after that."""
+    """When the ledger was recorded, in seconds since 1970; slots were copied after that."""
     completed_at: float
     slots: int
     seed: int
-    samples: int = 0
-    """Trained by then, says the ledger."""
-    step: int = 0
-    """Of a bsp group: everything in it is as it was after this step."""
-    era: int = 0
-    """Of the ledger when it was noted: how often it had gone back by then."""
+    progress: SavedProgress = SavedProgress()
+    scripts: ScriptStates = ScriptStates()
     tables: tuple[TableSpec, ...] = ()
-    ledger: bytes = b""
-    """A `data.ledger.passes.JobProgress` as msgpack: what was acknowledged by all before the first slot was copied."""
-    claims: tuple[str, ...] = ()
-    """What is done once in a job, and was done: tables have their first weights."""
-    objects: dict[int, dict[str, bytes]] = {}
-    """States of the user's own objects, by rank and name, as the workers had told them when it began."""
-    places: dict[int, EpochPlace] = {}
-    """Where in its script each rank was when these states were taken."""
     outline: bytes = b""
-    """A `domain.model.outline.Outline` as msgpack: what model the tables are of; empty until a worker has told it."""
+    """A `domain.model.outline.Outline` as msgpack: the model that has these tables; empty until a worker sent it."""
     files: tuple[File, ...] = ()
     chains: tuple[Chain, ...] = ()
     """By slot."""
     apart: dict[str, str] = {}
-    """Folders of servers, such as server-0, that lie on disks of their own, and the machine of each. The others lie
-    beside the manifest."""
+    """Folders of servers, such as server-0, on disks of their own, and the machine of each. The other folders lie
+    beside the manifest.
+    """
 
     @property
     def name(self) -> str:
-        """Of its file."""
         return name_of(self.number)
 
     @property
     def full(self) -> bool:
-        """Whether every slot is one image."""
+        """True if every slot is one image."""
         return all(len(chain) == 1 for chain in self.chains)
 
     @property
     def mirrored(self) -> bool:
-        """Whether there are two copies of every file."""
+        """True if there are two copies of every file."""
         return all(file.mirror for file in self.files)
 
     @property
     def outlasts_a_host(self) -> bool:
-        """Whether the loss of any one machine leaves a copy of every file."""
+        """True if the loss of any one machine leaves a copy of every file."""
         return all(self._outlasts(file) for file in self.files)
 
     def _outlasts(self, file: File) -> bool:
@@ -114,12 +124,11 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def bytes_written(self) -> int:
-        """What this checkpoint itself wrote."""
+        """Bytes that this checkpoint itself wrote."""
         return sum(file.size for file in self.files if number_in(file.name) == self.number)
 
 
 def name_of(number: int) -> str:
-    """The file name of a checkpoint's manifest."""
     return f"manifest-{number:06d}.ckpt"
 
 
@@ -130,18 +139,18 @@ def number_of(name: str) -> int | None:
 
 
 def segment_name(life: str, number: int, run: str) -> str:
-    """The file of the images that one server life writes for one checkpoint. No two runs have a name in common."""
+    """The file of the images that one server incarnation writes for one checkpoint. Runs share no name."""
     return f"{life}-{number:06d}.{run}.seg"
 
 
 def without_mirrors(manifest: Manifest) -> Manifest:
-    """The same checkpoint, with each file once and all in one folder: as a copy elsewhere has it."""
+    """The same checkpoint with each file once and all in one folder, as a copy elsewhere has it."""
     files = tuple(File(bare(file.name), file.life, file.size) for file in manifest.files)
     return msgspec.structs.replace(manifest, files=files, apart={})
 
 
 def bare(name: str) -> str:
-    """A file's name without the folder of the server that has it."""
+    """A file's name without the folder of its server."""
     return name.rpartition("/")[2]
 
 
@@ -157,13 +166,14 @@ def number_in(name: str) -> int | None:
 
 
 def encode(manifest: Manifest) -> bytes:
-    """A manifest as a file's content."""
-    body = msgspec.msgpack.encode(manifest)
+    fields = msgspec.structs.asdict(manifest)
+    for part in (fields.pop("progress"), fields.pop("scripts")):
+        fields |= msgspec.structs.asdict(part)
+    body = msgspec.msgpack.encode(fields)
     return _HEAD.pack(_MAGIC, FORMAT, zlib.crc32(body), len(body)) + body
 
 
 def decode(content: bytes) -> Manifest:
-    """A manifest from a file's content; BadInput says what is wrong with it."""
     if len(content) < _HEAD.size:
         raise errors.BadInput(f"the manifest is cut short: {len(content)} bytes")
     magic, version, checksum, length = _HEAD.unpack_from(content)
@@ -180,7 +190,11 @@ def decode(content: bytes) -> Manifest:
     if zlib.crc32(body) != checksum:
         raise errors.BadInput("the manifest is damaged: its checksum does not fit")
     try:
-        manifest = msgspec.msgpack.decode(body, type=Manifest)
+        progress = msgspec.msgpack.decode(body, type=SavedProgress)
+        scripts = msgspec.msgpack.decode(body, type=ScriptStates)
+        manifest = msgspec.structs.replace(
+            msgspec.msgpack.decode(body, type=Manifest), progress=progress, scripts=scripts
+        )
     except msgspec.DecodeError as error:
         raise errors.BadInput(f"the manifest cannot be read: {error}") from error
     check(manifest)
@@ -188,7 +202,7 @@ def decode(content: bytes) -> Manifest:
 
 
 def check(manifest: Manifest) -> None:
-    """Refuse what no restore could follow."""
+    """Refuse a manifest that no restore could follow."""
     if len(manifest.chains) != manifest.slots:
         raise errors.BadInput(f"the manifest has {len(manifest.chains)} chains for {manifest.slots} slots")
     for slot, chain in enumerate(manifest.chains):

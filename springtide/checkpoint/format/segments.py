@@ -1,7 +1,7 @@
-"""Writes the images of one server for one checkpoint: appended to a file that gets its name when it is whole.
+"""Write the images of one server for one checkpoint into a file that gets its name when it is complete.
 
-In: a function that writes an image at a place of an open file (the native store's, without the GIL). Out: `Written`,
-for the master's manifest. Nothing waits for the disk: pages outlive the process, and a torn file is known by its sums.
+In: a function that writes an image into an open file (the native store's, without the GIL). Out: `Written`, for the
+master's manifest. Nothing waits for the disk: pages outlive the process, and checksums reveal a torn file.
 """
 
 import errno
@@ -14,19 +14,19 @@ from springtide.domain.core.resources import show_memory
 from springtide.domain.model.checkpoints import SlotExtent, Written
 
 WriteImage = Callable[[int, int], tuple[int, int, bool]]
-"""Writes an image into the open file of the first argument at the place of the second: (bytes, checksum, full)."""
+"""Writes an image into the open file (first argument) at an offset (second): (bytes, checksum, full)."""
 
 
 LEFT_FREE, OF_DISK = 64 << 20, 0.01  # bytes, and the part of a small disk, that checkpoints leave to others
 
 
 class SegmentWriter:
-    """One file being written. `close` gives it its name; left with an exception, it is removed."""
+    """One file being written. `close` gives it its name; an exception removes it."""
 
     def __init__(
         self, folder: pathlib.Path, life: str, number: int, part: int = 0, *, run: str, home: str = ""
-    ) -> None:  # fmt: skip
-        """`part`: the server has written others for this checkpoint. `home`: a folder for the files of this server."""
+    ) -> None:
+        """`part`: number of earlier files of this server for this checkpoint. `home`: a folder for its files."""
         self.life, self.number = life, number
         self._home, folder = home, folder / home
         self.path = folder / segment_name(f"{life}+{part}" if part else life, number, run)
@@ -38,7 +38,7 @@ class SegmentWriter:
         self._pieces: dict[int, SlotExtent] = {}
 
     def append(self, slot: int, write: WriteImage, *, since: int = 0) -> SlotExtent:
-        """Add the image of a slot; `since` is the checkpoint it follows, where it does not come out full anyway."""
+        """Add the image of a slot; `since` is the checkpoint it follows, unless it comes out full anyway."""
         length, checksum, full = write(self._file, self.size)
         piece = SlotExtent(slot, self.size, length, checksum, 0 if full else since)
         self._pieces[slot] = piece
@@ -47,11 +47,11 @@ class SegmentWriter:
         return piece
 
     def take_back(self, slot: int) -> None:
-        """The image of this slot does not count after all."""
+        """Drop the image of this slot."""
         self._pieces.pop(slot, None)
 
     def close(self) -> Written:
-        """The file is whole: its name, and where everything lies in it."""
+        """Finish the file: its name, and where each image lies in it."""
         os.close(self._file)
         self._open = False
         self._unfinished.rename(self.path)
@@ -59,24 +59,22 @@ class SegmentWriter:
         return Written(self.life, file, self.size, tuple(self._pieces.values()))
 
     def discard(self) -> None:
-        """Give up; what was written is removed. Harmless after `close`."""
+        """Give up and remove the file. Harmless after `close`."""
         if self._open:
             os.close(self._file)
             self._open = False
             self._unfinished.unlink(missing_ok=True)
 
     def __enter__(self) -> "SegmentWriter":
-        """Itself."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Removed unless it was closed."""
         self.discard()
 
 
 def leave_room(file: int) -> None:
-    """Raise what a full disk raises before it is full: the job's journal may be on it, and a job that cannot write its
-    journal is over, while one that lacks a checkpoint trains on.
+    """Fail as on a full disk before it is full: the job's journal may be on it. A job without its journal ends, one
+    without a checkpoint trains on.
     """
     disk = os.fstatvfs(file)
     left = min(LEFT_FREE, OF_DISK * disk.f_blocks * disk.f_frsize)

@@ -1,14 +1,16 @@
 """Where checkpoints lie: a folder of this machine, or any URL that fsspec knows (file://, memory://, s3://).
 
-In: what a user gives as a path or URL. Out: a `Place` to read from and write to by name. Writing a name is atomic as
-far as the place allows: a folder renames, an object store shows an object when it is whole. All that knows fsspec is
-here, for checkpoints of jobs and for those of any program (checkpoint/checkpointer/state_storage.py).
+In: a user's path or URL. Out: a `FileStore` to read from and write to by name. Writing a name is atomic as far as the
+store allows: a folder renames, an object store shows whole objects. Everything that knows fsspec is here.
+`StoreTimeout` gives up on a store that neither answers nor fails.
 """
 
 import contextlib
 import functools
 import os
 import pathlib
+import threading
+import time
 import zlib
 from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO, Protocol, cast
@@ -17,14 +19,14 @@ from springtide import errors
 
 CHUNK = 8 << 20
 BLOCK = 1 << 20
-"""Fetched from a store at a time, at least: each question takes tens of milliseconds, and a slot is often some KB."""
+"""Smallest read from a store: a request takes tens of milliseconds, and a slot is often some KB."""
 BLOCKS = 32
-"""Kept of those that were fetched last. Slots are read in order out of a file for each checkpoint that they are in."""
+"""Blocks that are cached. Slots are read in order out of a file for each checkpoint that they are in."""
 OBJECT_STORES = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "oss"})
-"""They have no folders. To ask for one may ask for a bucket, which is nobody's wish and not everybody's right."""
+"""Stores without folders. Creating one may create a bucket, which nobody asked for and not everyone may do."""
 
 
-class Place(Protocol):
+class FileStore(Protocol):
     """Named files in one place."""
 
     @property
@@ -33,7 +35,7 @@ class Place(Protocol):
         ...
 
     def names(self) -> list[str]:
-        """What is there; nothing when the place does not exist."""
+        """File names; none if the place does not exist."""
         ...
 
     def size(self, name: str) -> int | None:
@@ -41,19 +43,19 @@ class Place(Protocol):
         ...
 
     def read(self, name: str, offset: int = 0, length: int | None = None) -> bytes:
-        """A run of a file, shorter if the file is; to its end without a length."""
+        """A range of a file, shorter if the file is; to its end without a length."""
         ...
 
     def write(self, name: str, content: bytes) -> None:
-        """Put a small file there, under its name only when it is whole."""
+        """Write a small file, under its name only when it is complete."""
         ...
 
     def remove(self, name: str) -> None:
-        """Take a file away; harmless when it is not there."""
+        """Delete a file; harmless if it does not exist."""
         ...
 
 
-class Folder:
+class FolderStore:
     """A folder of this machine."""
 
     def __init__(self, path: pathlib.Path) -> None:
@@ -61,16 +63,15 @@ class Folder:
 
     @property
     def where(self) -> str:
-        """Its path."""
         return str(self.path)
 
     def names(self) -> list[str]:
-        """Files in it, and in the folders in it: `server-0/…` where each server has one of its own."""
-        found: list[str] = []
+        """Files in it, and in its sub-folders: `server-0/…` where each server has its own."""
+        names: list[str] = []
         for folder in ("", *self._folders()):
             with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(self.path / folder) as entries:
-                found += [f"{folder}/{entry.name}".lstrip("/") for entry in entries if entry.is_file()]
-        return found
+                names += [f"{folder}/{entry.name}".lstrip("/") for entry in entries if entry.is_file()]
+        return names
 
     def _folders(self) -> list[str]:
         try:
@@ -80,14 +81,12 @@ class Folder:
             return []
 
     def size(self, name: str) -> int | None:
-        """Bytes of a file."""
         try:
             return (self.path / name).stat().st_size
         except FileNotFoundError:
             return None
 
     def read(self, name: str, offset: int = 0, length: int | None = None) -> bytes:
-        """A run of a file; another thread may use the interpreter meanwhile."""
         with open(self.path / name, "rb", buffering=0) as file:
             size = os.fstat(file.fileno()).st_size
             left = max(0, size - offset) if length is None else length
@@ -99,13 +98,12 @@ class Folder:
             return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def write(self, name: str, content: bytes) -> None:
-        """Under another name first."""
         with self.create(name) as file:
             file.write(content)
 
     @contextlib.contextmanager
     def create(self, name: str) -> Iterator[BinaryIO]:
-        """A file that is written from front to back; it gets its name when all of it is there, and goes if it fails."""
+        """A file that gets its name when all of it is written, and is removed on failure."""
         self.path.mkdir(parents=True, exist_ok=True)
         unfinished = self.path / f"{name}.part"
         try:
@@ -118,17 +116,16 @@ class Folder:
             raise
 
     def create_new(self, name: str, content: bytes) -> bool:
-        """Put a small file there unless there is one of that name, of whoever; whether it was put there."""
+        """Write a small file unless one of that name exists; True if it was written."""
         self.path.mkdir(parents=True, exist_ok=True)
         return _create_new(self.path / name, content)
 
     def remove(self, name: str) -> None:
-        """Unlink."""
         (self.path / name).unlink(missing_ok=True)
 
 
-class Remote:
-    """A URL, through fsspec; a path is one too. Files of this machine are on the disk when a call returns."""
+class UrlStore:
+    """A URL (or path) through fsspec. Files of this machine are on disk when a call returns."""
 
     def __init__(self, url: str) -> None:
         import fsspec
@@ -145,35 +142,31 @@ class Remote:
         self._renames = "file" in protocols or "sftp" in protocols
         self._has_folders = not OBJECT_STORES.intersection(protocols)
         self.local_root = str(self._root) if "file" in protocols else ""
-        """The folder, where it is one of this machine."""
+        """The folder, if it is one of this machine."""
         self.in_this_process = "memory" in protocols
-        """Whether no other process can see it."""
+        """True if no other process can see it."""
         self._block = functools.lru_cache(maxsize=BLOCKS)(self._fetch)
         self.moved: Callable[[], object] = lambda: None
-        """Called whenever the store has answered (`checkpoint.format.store_timeout`)."""
+        """Called whenever the store has answered (`StoreTimeout`)."""
 
     @property
     def where(self) -> str:
-        """Its URL."""
         return self._url
 
     def make(self) -> None:
-        """The folder, or a clear error."""
+        """Create the folder, or raise a clear error."""
         try:
             self._make_folder()
         except OSError as error:
             raise errors.BadInput(f"cannot save to {self._url!r}: {error}. Choose a folder you may write to.") from None
 
     def names(self) -> list[str]:
-        """Names of files under the URL."""
         return self._listed("file")
 
     def folders(self) -> list[str]:
-        """Names of folders under the URL."""
         return self._listed("directory")
 
     def size(self, name: str) -> int | None:
-        """Bytes of a file."""
         try:
             with self._asked():
                 size: int = self._files.size(self._path(name))
@@ -183,14 +176,14 @@ class Remote:
             return None
 
     def version(self, name: str) -> str:
-        """What the store calls this content of a file: another one whenever the file was written anew."""
+        """The store's version of a file: another one whenever the file was written again."""
         with self._asked():
             version = str(self._files.checksum(self._path(name)))
         self.moved()
         return version
 
     def read(self, name: str, offset: int = 0, length: int | None = None) -> bytes:
-        """A run of a file. Of a store's files small ones come with what surrounds them, which is kept for the next."""
+        """A range of a file. Small ranges of a store's file are read with their surroundings, which are cached."""
         if length is None or length >= BLOCK or self.local_root or self.in_this_process:
             return self._fetch(name, offset, length)
         first, content = offset // BLOCK * BLOCK, b""
@@ -208,25 +201,24 @@ class Remote:
         return content
 
     def open(self, name: str) -> BinaryIO:
-        """A file, to be read from front to back."""
         with self._asked():
             return cast(BinaryIO, self._files.open(self._path(name), "rb"))
 
     def write(self, name: str, content: bytes) -> None:
-        """In one piece; files of a file system under another name first."""
         self._block.cache_clear()
         if not self._renames:
             with self._asked(to_write=True):
                 self._make_folder()
-                self._files.pipe_file(self._path(name), content)  # object stores show an object whole or not at all
+                self._files.pipe_file(self._path(name), content)  # object stores show whole objects only
             return
         with self.create(name) as file:
             file.write(content)
 
     def create_new(self, name: str, content: bytes) -> bool:
-        """Put a small file there unless there is one of that name; whether it was put there.
+        """Write a small file unless one of that name exists; True if it was written.
 
-        Of two that try at once both may succeed at a store that knows no such request: whoever cares reads it back.
+        Of two simultaneous calls both may succeed at a store without such a request: a careful caller reads the file
+        back.
         """
         self._block.cache_clear()
         with self._asked(to_write=True):
@@ -237,16 +229,16 @@ class Remote:
                 return False
             try:
                 self._files.pipe_file(self._path(name), content, mode="create")
-            except TypeError:  # a library that does not know the mode
+            except TypeError:  # a library without this mode
                 self._files.pipe_file(self._path(name), content)
-            except Exception:  # each store has its own error for a name that is taken
+            except Exception:  # each store has its own error for an existing name
                 if self.size(name) is None:
                     raise
                 return False
         return True
 
     def put(self, source: pathlib.Path, name: str, length: int | None = None) -> int:
-        """The first `length` bytes of a local file, all without one, as `write` does it; CRC-32 of what was sent."""
+        """Upload the first `length` bytes of a local file, all without one; returns the CRC-32 of what was sent."""
         checksum = 0
         with open(source, "rb") as file, self.create(name) as target:
             left = os.fstat(file.fileno()).st_size if length is None else length
@@ -263,9 +255,9 @@ class Remote:
 
     @contextlib.contextmanager
     def create(self, name: str) -> Iterator[BinaryIO]:
-        """A file that is written from front to back; where names can change it gets its own when all of it is there.
+        """A file written from front to back; where files can be renamed it gets its name when it is complete.
 
-        If it fails half-way it goes: half a file must not fill what is left of a disk.
+        On failure it is removed: half a file must not fill the disk.
         """
         self._block.cache_clear()
         try:
@@ -281,14 +273,15 @@ class Remote:
             raise
 
     def remove(self, name: str) -> None:
-        """Delete."""
         self._block.cache_clear()
         with contextlib.suppress(FileNotFoundError), self._asked():
             self._files.rm_file(self._path(name))
 
     @contextlib.contextmanager
     def _asked(self, *, to_write: bool = False) -> Iterator[None]:
-        """Whatever a store's library raises, as one error. What is not there stays that, unless it is to be written."""
+        """Turn the errors of a store's library into StoreFailed. A missing file stays FileNotFoundError, except in a
+        write.
+        """
         try:
             yield
         except errors.SpringtideError:
@@ -298,9 +291,9 @@ class Remote:
             missing = isinstance(error, FileNotFoundError) and not to_write
             if self.local_root or missing or not (foreign or isinstance(error, OSError)):
                 raise
-            said = " ".join(str(error).split()) or type(error).__name__
+            reason = " ".join(str(error).split()) or type(error).__name__
             raise errors.StoreFailed(
-                f"{self._url}: {said}. Check the bucket, the credentials and the endpoint: docs/storage.md"
+                f"{self._url}: {reason}. Check the bucket, the credentials and the endpoint: docs/storage.md"
             ) from error
 
     def _make_folder(self) -> None:
@@ -311,16 +304,16 @@ class Remote:
         self._files.invalidate_cache()
         try:
             with self._asked():
-                found: list[dict[str, Any]] = self._files.ls(self._root, detail=True)
+                entries: list[dict[str, Any]] = self._files.ls(self._root, detail=True)
         except FileNotFoundError:
             return []
-        return [one["name"].rstrip("/").rpartition("/")[2] for one in found if one["type"] == kind]
+        return [entry["name"].rstrip("/").rpartition("/")[2] for entry in entries if entry["type"] == kind]
 
     def _path(self, name: str) -> str:
         return f"{self._root.rstrip('/')}/{name}"
 
     def _unfinished(self, name: str) -> str:
-        """Object stores show an object when it is whole; elsewhere it gets another name until then."""
+        """Object stores show whole objects; elsewhere an unfinished file has another name."""
         return self._path(f"{name}.part" if self._renames else name)
 
     def _settle(self, file: Any) -> None:
@@ -343,7 +336,7 @@ class Remote:
 
 
 def _create_new(path: pathlib.Path, content: bytes) -> bool:
-    """A file of this machine, exclusively: network file systems keep that promise too."""
+    """Create a local file exclusively: network file systems keep that promise too."""
     try:
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
     except FileExistsError:
@@ -359,9 +352,46 @@ def _create_new(path: pathlib.Path, content: bytes) -> bool:
     return True
 
 
-def place_of(where: str) -> Place:
-    """The place that a path or URL means; a run's folder means the checkpoints in it."""
+def open_store(where: str) -> FileStore:
+    """The store for a path or URL; a run's folder means the checkpoints in it."""
     if "://" in where:
-        return Remote(where)
+        return UrlStore(where)
     path = pathlib.Path(where).expanduser()
-    return Folder(path / "checkpoints" if (path / "checkpoints").is_dir() else path)
+    return FolderStore(path / "checkpoints" if (path / "checkpoints").is_dir() else path)
+
+
+SILENCE_S = 600.0
+"""The store answers for each 8 MiB; the longest wait is for a whole file on a slow disk."""
+LOOKS = 60
+"""Checks within that time."""
+
+
+class StoreTimeout:
+    """Time without an answer from one store; the size of files does not matter."""
+
+    def __init__(self, silence_s: float = SILENCE_S, clock: Callable[[], float] = time.monotonic) -> None:
+        self._silence_s, self._clock = silence_s, clock
+        self._heard = clock()
+
+    def moved(self) -> None:
+        self._heard = self._clock()
+
+    def trouble(self) -> str:
+        """Why to give up; empty: not yet."""
+        if self._clock() - self._heard <= self._silence_s:
+            return ""
+        return f"the store has neither answered nor failed for {self._silence_s:g} s; look whether it can be reached"
+
+    def watch(self, give_up: Callable[[str], object], rest: Callable[[float], object] = time.sleep) -> None:
+        while not (why := self.trouble()):
+            rest(self._silence_s / LOOKS)
+        give_up(why)
+
+    def guard(self, line: Callable[[str], str]) -> None:
+        """In a thread: on a timeout print the line made of the reason and end the process, even if it hangs."""
+
+        def give_up(why: str) -> None:
+            print(line(why), flush=True)
+            os._exit(1)
+
+        threading.Thread(target=self.watch, args=(give_up,), daemon=True).start()

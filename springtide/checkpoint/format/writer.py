@@ -1,28 +1,25 @@
-"""Publishes a manifest, and drops what no manifest needs any more.
+"""Publish a manifest, and delete files that no manifest needs.
 
 In: a manifest whose files lie in a folder. Out: the same folder with one more checkpoint, the last few kept. The
-manifest comes last and under another name first: whoever reads meanwhile sees the checkpoint whole or not at all.
+manifest is written last and renamed: a reader sees the checkpoint whole or not at all.
 """
 
 from collections.abc import Collection
 
 from springtide.checkpoint.format.manifest import Manifest, encode, number_in, number_of
-from springtide.checkpoint.format.storage import Place
+from springtide.checkpoint.format.storage import FileStore
 
 
-def publish(place: Place, manifest: Manifest) -> None:
-    """From now on this checkpoint exists."""
+def publish(place: FileStore, manifest: Manifest) -> None:
     place.write(manifest.name, encode(manifest))
 
 
-def drop_unneeded(
-    place: Place, kept: Collection[Manifest], *, given_up: int = 0, only_run: str = ""
-) -> list[str]:  # fmt: skip
-    """Remove older manifests, then files that none of the kept ones names; what was removed.
+def drop_unneeded(place: FileStore, kept: Collection[Manifest], *, given_up: int = 0, only_run: str = "") -> list[str]:
+    """Remove older manifests, then files that no kept one names; returns what was removed.
 
-    Files of checkpoints after the newest of `kept` are being written, and stay, but for those up to one that was given
-    up: nobody will complete it, and a disk that was too full for it must not be filled by its parts. `only_run`: the
-    place is another run's by now, and only segment files of this one go.
+    Files of checkpoints after the newest of `kept` are being written and stay, except those up to one that was given
+    up: nobody will complete it. `only_run`: the place now belongs to another run, and only segment files of this one
+    go.
     """
     newest = max([given_up, *(manifest.number for manifest in kept)])
     files = [file for manifest in kept for file in manifest.files]

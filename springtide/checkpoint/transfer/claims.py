@@ -1,12 +1,12 @@
-"""Exclusive ownership of the place of a run's checkpoints, so that no two runs ever write to one folder or URL.
+"""Exclusive ownership of the place of a run's checkpoints, so that no two runs write to one folder or URL.
 
-In: a place and the `Claim` of this run, from `master.checkpoint.round` and `checkpoint.transfer.upload`. Out: a file
+In: a place and the `RunClaim` of this run, from `master.checkpoint.round` and `checkpoint.transfer.upload`. Out: a file
 `claim-000001.json` in that place, or `BadInput` that names the owner.
 
-The claim with the highest number owns the place. A claim is created exclusively: of two runs that try at the same
-moment, one finds the file there. A run that goes on from the checkpoints of a place takes it over by the next number;
-the owner before sees that, since every publication looks at the claims first. A store that cannot create exclusively
-keeps the last writer's claim; there the same look, and the run's id in every manifest, keep two runs apart.
+The claim with the highest number owns the place. A claim is created exclusively: of two runs that try at once, one
+finds the file there. A run that resumes from the checkpoints of a place takes it over with the next number. The
+previous owner notices, because every publication reads the claims first. A store that cannot create exclusively keeps
+the last writer's claim; there the same check, and the run's id in every manifest, keep two runs apart.
 """
 
 import os
@@ -18,94 +18,96 @@ import msgspec
 
 from springtide import errors
 from springtide.checkpoint.format import reader
-from springtide.checkpoint.format.storage import Folder, Place, Remote
+from springtide.checkpoint.format.storage import FileStore, FolderStore, UrlStore
 
 PATIENCE_S = 5.0
-"""A process that was just killed may still be seen for a moment; a claim that is being written is empty for one."""
+"""A killed process may be visible for a moment, and a claim that is being written is empty for one."""
 LOOK_S = 0.1
 _NAME = re.compile(r"claim-(\d{6,})\.json")
 _RACES = 100  # claims that others make while this one tries: there are never so many
 
 
-class Process(msgspec.Struct, frozen=True, array_like=True):
-    """A process of a machine; numbers are used again, the time of its start is not."""
+class ProcessId(msgspec.Struct, frozen=True, array_like=True):
+    """A process of a machine. Process ids are reused, start times are not."""
 
     pid: int
     started: int
-    """Clock ticks after the start of the machine."""
+    """Clock ticks after the boot."""
 
 
-class Claim(msgspec.Struct, frozen=True, kw_only=True):
-    """Which run owns a place, and who runs it."""
+class RunClaim(msgspec.Struct, frozen=True, kw_only=True):
+    """Which run owns a place, and which processes run it."""
 
     run: str
     job: str
     resumed_run: str = ""
-    """The run that this one goes on from, whose places it may take over; empty: it began anew."""
+    """The run that this one resumes, whose places it may take over; empty: none."""
     at: float = 0.0
-    """Time of day at which the run's master began."""
+    """When the run's master began, in seconds since 1970."""
     host: str = ""
     space: str = ""
-    """The machine, until it starts again, and the process namespace: there the numbers of processes mean something."""
-    master: Process | None = None
-    agent: Process | None = None
+    """Boot id and process namespace, within which process ids are comparable."""
+    master: ProcessId | None = None
+    agent: ProcessId | None = None
 
     @property
     def words(self) -> str:
-        """The owner, for a message."""
         when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.at))
         pid = f", process {self.master.pid}" if self.master else ""
         return f"run {self.run} of job {self.job!r} (on {self.host}{pid}, since {when})"
 
     def is_running(self) -> bool:
-        """Whether the run's master is known to live."""
+        """True if the run's master is known to live."""
         return self._is_here() and _lives(self.master)
 
     def is_over(self) -> bool:
-        """Whether the run is known to be over: neither its master lives, nor whoever would start the next one."""
+        """True if neither its master lives nor the agent that would restart it."""
         return self._is_here() and not _lives(self.master) and not _lives(self.agent)
 
     def _is_here(self) -> bool:
         return bool(self.space) and self.space == _process_space()
 
 
-def of_this_process(run: str, job: str) -> Claim:
-    """The claim of a run whose master is this process."""
-    return Claim(
-        run=run, job=job, at=time.time(), host=os.uname().nodename, space=_process_space(),
-        master=_process(os.getpid()), agent=_process(os.getppid()),
-    )  # fmt: skip
+def of_this_process(run: str, job: str) -> RunClaim:
+    return RunClaim(
+        run=run,
+        job=job,
+        at=time.time(),
+        host=os.uname().nodename,
+        space=_process_space(),
+        master=_process(os.getpid()),
+        agent=_process(os.getppid()),
+    )
 
 
-def all_of(place: Place) -> dict[int, Claim | None]:
-    """Every claim of a place, by its number; None: that one cannot be read."""
+def all_of(place: FileStore) -> dict[int, RunClaim | None]:
+    """Every claim of a place, by number; None: it cannot be read."""
     numbers = sorted(int(match[1]) for name in place.names() if (match := _NAME.fullmatch(name)))
     return {number: read(place, name_of(number)) for number in numbers}
 
 
-def read(place: Place, name: str) -> Claim | None:
-    """A claim by the name of its file; None: it is not there, or cannot be read."""
+def read(place: FileStore, name: str) -> RunClaim | None:
+    """A claim by the name of its file; None: missing or unreadable."""
     try:
-        return msgspec.json.decode(place.read(name), type=Claim)
+        return msgspec.json.decode(place.read(name), type=RunClaim)
     except (FileNotFoundError, msgspec.MsgspecError):
         return None
 
 
-def take(place: Folder | Remote, mine: Claim, *, option: str = "--checkpoint-dir") -> str:
-    """Own this place from now on, or still; the name of the claim. BadInput: it is another run's.
+def take(place: FolderStore | UrlStore, mine: RunClaim, *, option: str = "--checkpoint-dir") -> str:
+    """Own this place from now on, or still; returns the name of the claim. BadInput: it belongs to another run.
 
-    The places of the run that this one goes on from are taken over, unless that still runs. `option` is what the user
-    would change.
+    The places of the resumed run are taken over, unless it still runs. `option` is what the user would change.
     """
     for _ in range(_RACES):
-        found = _settled(place)
-        newest = max(found, default=0)
-        owner = found.get(newest)
+        known = _settled(place)
+        newest = max(known, default=0)
+        owner = known.get(newest)
         if owner is not None and owner.run == mine.run:
             if owner != mine:  # of an earlier master of this run
                 place.write(name_of(newest), msgspec.json.encode(mine))
             return name_of(newest)
-        if any(claim is not None and claim.run == mine.run for claim in found.values()):
+        if any(claim is not None and claim.run == mine.run for claim in known.values()):
             who = owner.words if owner is not None else "another run"
             raise errors.BadInput(f"{place.where} was taken over by {who}; this is run {mine.run}, and keeps out")
         if newest:
@@ -117,30 +119,29 @@ def take(place: Folder | Remote, mine: Claim, *, option: str = "--checkpoint-dir
     raise errors.BadInput(f"{place.where}: many runs claim it at once; choose another place with {option}")
 
 
-def release(place: Place, run: str) -> None:
-    """The run is over. A place without checkpoints is anybody's again; others stay that run's."""
-    found = all_of(place)
-    newest = max(found, default=0)
-    owner = found.get(newest)
+def release(place: FileStore, run: str) -> None:
+    """End the run's ownership. A place without checkpoints is free again; others stay with the run."""
+    known = all_of(place)
+    newest = max(known, default=0)
+    owner = known.get(newest)
     if owner is not None and owner.run == run and not reader.numbers(place):
         place.remove(name_of(newest))
 
 
 def name_of(number: int) -> str:
-    """The file name of a claim."""
     return f"claim-{number:06d}.json"
 
 
 def machine() -> str:
-    """The same for all processes of one machine, until it starts again."""
+    """The same for all processes of one machine, until it boots again."""
     try:
         return pathlib.Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
     except OSError:
         return os.uname().nodename
 
 
-def _refuse_owner(place: Place, number: int, owner: Claim | None, option: str) -> None:
-    """Raise where the owner of a place cannot be told, or still runs."""
+def _refuse_owner(place: FileStore, number: int, owner: RunClaim | None, option: str) -> None:
+    """Raise if the owner of a place is unreadable or still runs."""
     if owner is None:
         raise errors.BadInput(
             f"{place.where} belongs to a run that cannot be told: {name_of(number)} there cannot be read; choose "
@@ -153,8 +154,10 @@ def _refuse_owner(place: Place, number: int, owner: Claim | None, option: str) -
         )
 
 
-def _refuse_checkpoints(place: Place, number: int, owner: Claim | None, own: tuple[str, str], option: str) -> None:
-    """Raise where the newest checkpoint is none of these runs', or there is none and the owner may still run."""
+def _refuse_checkpoints(
+    place: FileStore, number: int, owner: RunClaim | None, own: tuple[str, str], option: str
+) -> None:
+    """Raise if the newest checkpoint belongs to another run, or there is none and the owner may still run."""
     newest = _newest_run(place)
     if newest is None and owner is not None and not owner.is_over():
         raise errors.BadInput(
@@ -168,15 +171,15 @@ def _refuse_checkpoints(place: Place, number: int, owner: Claim | None, own: tup
         )
 
 
-def _settled(place: Place) -> dict[int, Claim | None]:
-    """Every claim of a place. The newest may be being written, and is waited for."""
+def _settled(place: FileStore) -> dict[int, RunClaim | None]:
+    """Every claim of a place; waits for the newest one to be written."""
     deadline = time.monotonic() + PATIENCE_S
-    while (found := all_of(place)) and found[max(found)] is None and time.monotonic() < deadline:
+    while (known := all_of(place)) and known[max(known)] is None and time.monotonic() < deadline:
         time.sleep(LOOK_S)
-    return found
+    return known
 
 
-def _still_runs(claim: Claim) -> bool:
+def _still_runs(claim: RunClaim) -> bool:
     deadline = time.monotonic() + PATIENCE_S
     while claim.is_running():
         if time.monotonic() > deadline:
@@ -185,8 +188,8 @@ def _still_runs(claim: Claim) -> bool:
     return False
 
 
-def _newest_run(place: Place) -> str | None:
-    """The run of the newest checkpoint that lies there; empty: none can be read; None: there is none."""
+def _newest_run(place: FileStore) -> str | None:
+    """The run of the newest checkpoint; empty: none is readable; None: there is none."""
     numbers = reader.numbers(place)
     for number in numbers:
         try:
@@ -197,32 +200,32 @@ def _newest_run(place: Place) -> str | None:
 
 
 def _process_space() -> str:
-    """Where the number of a process means the same one; empty: nobody can tell."""
+    """Where process ids are comparable; empty: unknown."""
     try:
         return f"{machine()} {os.readlink('/proc/self/ns/pid')}"
     except OSError:
         return ""
 
 
-def _process(pid: int) -> Process | None:
-    """A process that lives now; None: there is none, or it has ended and nobody has taken notice yet."""
+def _process(pid: int) -> ProcessId | None:
+    """A live process; None: there is none, or it is a zombie."""
     try:
         stat = pathlib.Path(f"/proc/{pid}/stat").read_text("ascii", errors="replace")
     except OSError:
         return None
     fields = stat.rpartition(")")[2].split()
-    return Process(pid, int(fields[19])) if fields[0] not in "ZX" else None
+    return ProcessId(pid, int(fields[19])) if fields[0] not in "ZX" else None
 
 
-def _lives(process: Process | None) -> bool:
+def _lives(process: ProcessId | None) -> bool:
     if process is None:
         return False
-    found = _process(process.pid)
-    return found == process if found is not None else _is_hidden(process.pid)
+    current = _process(process.pid)
+    return current == process if current is not None else _is_hidden(process.pid)
 
 
 def _is_hidden(pid: int) -> bool:
-    """Whether another user has a process of this number that /proc does not show (hidepid): it may be the one."""
+    """True if another user has a process of this id that /proc does not show (hidepid)."""
     try:
         os.kill(pid, 0)
     except PermissionError:

@@ -1,8 +1,8 @@
-"""Segment files in the folder of a server, its own and copies of others', as others see them over the wire.
+"""Segment files in the folder of a server, its own and copies of others', as served to other processes.
 
-In: the files that another has, and runs of those that are lacking, in order. Out: whole files, each under its name only
-when its bytes and its sum are right; and runs of what is there, for whoever has to read it. Next:
-`checkpoint.format.reader` reads a copy where the file itself is gone.
+In: files that another server has, and parts of the missing ones, in order. Out: complete files, each under its name
+only if size and checksum are right; and ranges of files for readers. Next: `checkpoint.format.reader` reads a copy if
+the file itself is lost.
 """
 
 import contextlib
@@ -22,54 +22,52 @@ PART_BYTES = 4 << 20
 NAME = re.compile(r"server-\d+\.\d+(\+\d+)?-\d{6,}\.[0-9a-z]+\.seg")
 
 
-class Part(NamedTuple):
-    """A run of a file."""
+class FilePart(NamedTuple):
+    """A part of a file."""
 
     offset: int
     content: bytes
     last: bool
     checksum: int
-    """CRC-32 of all up to here."""
+    """CRC-32 of everything up to its end."""
 
 
-def parts(path: pathlib.Path) -> Iterator[Part]:
-    """A file from its begin to its end; the last part may be empty."""
+def parts(path: pathlib.Path) -> Iterator[FilePart]:
+    """A file from begin to end; the last part may be empty."""
     with open(path, "rb", buffering=0) as file:
         size, offset, checksum = os.fstat(file.fileno()).st_size, 0, 0
         while True:
             content = file.read(min(PART_BYTES, size - offset)) or b""
             checksum = zlib.crc32(content, checksum)
             last = offset + len(content) >= size or not content
-            yield Part(offset, content, last, checksum)
+            yield FilePart(offset, content, last, checksum)
             if last:
                 return
             offset += len(content)
 
 
-class Copies:
-    """What one server keeps for others, or any files of which the names are known. Others' files come in one thread;
-    another may sweep.
-    """
+class SegmentCopies:
+    """Files that one server keeps for others. One thread adds files, another may sweep."""
 
     def __init__(self, folder: pathlib.Path, names: "re.Pattern[str]" = NAME) -> None:
         self._folder, self._names = folder, names
         self._coming: dict[str, tuple[int, int]] = {}
-        """By name: bytes and sum of what has come so far."""
+        """By name: bytes and checksum received so far."""
         self._claimed: set[str] = set()
-        """What others were told, since the last sweep, to be here or on its way: for a checkpoint not yet complete."""
+        """Files that others rely on since the last sweep, for a checkpoint that is not complete yet."""
         self._lock = threading.Lock()
 
     def lacks(self, files: Iterable[tuple[str, int]]) -> tuple[str, ...]:
-        """The files of which there is no copy of that many bytes. All of them stay over the next sweep."""
+        """Files of which there is no copy of that size. All of them survive the next sweep."""
         paths = [(name, self._path(name), size) for name, size in files]
         with self._lock:
             self._claimed |= {name for name, _, _ in paths}
             return tuple(name for name, path, size in paths if self._size(path) != size)
 
     def sweep(self, needed: Collection[str], upto: int) -> list[str]:
-        """Remove segment files that no checkpoint needs, of checkpoints up to that number; their names.
+        """Remove segment files that no checkpoint up to that number needs; returns their names.
 
-        What others rely on for the next one stays: they may be quicker than this server, and have asked already.
+        Files that others rely on for the next checkpoint stay: those servers may be faster than this one.
         """
         gone: list[str] = []
         with self._lock, contextlib.suppress(OSError), os.scandir(self._folder) as entries:
@@ -82,8 +80,8 @@ class Copies:
                         gone.append(entry.name)
         return gone
 
-    def take(self, name: str, part: Part) -> None:
-        """Write a run of a file; with the last one it gets its name. BadInput when it does not fit what came before."""
+    def take(self, name: str, part: FilePart) -> None:
+        """Write a part of a file; the last part gives it its name. BadInput if it does not continue the file."""
         path = self._path(name)
         at, checksum = self._coming.pop(name, (0, 0)) if part.offset else (0, 0)
         if part.offset != at:
@@ -107,7 +105,7 @@ class Copies:
             raise errors.DiskFull(f"cannot write to {self._folder}: {error.strerror or error}") from error
 
     def run(self, name: str, offset: int, length: int) -> tuple[int, bytes]:
-        """Bytes of a file, -1 without one, and a run of it."""
+        """Bytes of a file (-1 without one), and a range of it."""
         try:
             with open(self._path(name), "rb", buffering=0) as file:
                 return os.fstat(file.fileno()).st_size, os.pread(file.fileno(), min(length, PART_BYTES), offset)

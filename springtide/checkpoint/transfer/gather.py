@@ -1,10 +1,9 @@
-"""Brings a checkpoint together in the run's folder, where its files lie on disks of servers: the last one of a job that
-has no URL, so that its model outlives the servers.
+"""Copy a checkpoint from disks of servers into the run's folder: the last one of a job without a URL.
 
 In: `python -m springtide.checkpoint.transfer.gather FOLDER NUMBER ADDRESSES CLAIM`, started by
-`master.checkpoint.uploads`: a process of its own with little priority; ADDRESSES is JSON: where each server gives files
-away; CLAIM too: the run's claim of its folder; the environment has the job's secret. Out: one JSON line, and the
-checkpoint as if all servers had seen the folder: it can be gone on from, and exported.
+`master.checkpoint.uploads` as a process of low priority. ADDRESSES is JSON: where each server serves files. CLAIM is
+JSON: the run's claim of its folder. The environment has the job's secret. Out: one JSON line, and a checkpoint that can
+be resumed and exported.
 """
 
 import contextlib
@@ -19,19 +18,19 @@ import msgspec
 from springtide import config, errors
 from springtide.checkpoint.format import reader, writer
 from springtide.checkpoint.format.manifest import without_mirrors
-from springtide.checkpoint.format.storage import Folder, Place
+from springtide.checkpoint.format.storage import FileStore, FolderStore
 from springtide.checkpoint.transfer import claims
-from springtide.checkpoint.transfer.claims import Claim
+from springtide.checkpoint.transfer.claims import RunClaim
 from springtide.checkpoint.transfer.file_server import PART_BYTES
-from springtide.checkpoint.transfer.remote_reader import Scattered
+from springtide.checkpoint.transfer.remote_reader import ScatteredStore
 from springtide.checkpoint.transfer.upload import NICE, Uploaded, end_with_parent
 from springtide.domain.model.checkpoints import Lineage
 from springtide.rpc.messages import messages
 
 
-def gather(folder: pathlib.Path, number: int, claim: Claim, scattered: Place) -> Uploaded:
-    """Fetch what is missing, publish the manifest anew, drop what it does not need."""
-    began, here = time.monotonic(), Folder(folder)
+def gather(folder: pathlib.Path, number: int, claim: RunClaim, scattered: FileStore) -> Uploaded:
+    """Fetch missing files, publish the manifest again, and drop what it does not need."""
+    began, here = time.monotonic(), FolderStore(folder)
     manifest = reader.known(here, number, lineage=Lineage(claim.run))
     whole = without_mirrors(manifest)
     files = size = 0
@@ -45,8 +44,8 @@ def gather(folder: pathlib.Path, number: int, claim: Claim, scattered: Place) ->
     return Uploaded(number, str(folder), files, size, time.monotonic() - began)
 
 
-def fetch(place: Place, name: str, target: pathlib.Path, size: int) -> None:
-    """Copy a file; it gets its name when it is whole."""
+def fetch(place: FileStore, name: str, target: pathlib.Path, size: int) -> None:
+    """Copy a file; it gets its name when it is complete."""
     unfinished = target.with_suffix(".part")
     with open(unfinished, "wb") as file:
         while (at := file.tell()) < size:
@@ -58,7 +57,6 @@ def fetch(place: Place, name: str, target: pathlib.Path, size: int) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """One checkpoint, and a line that says what became of it."""
     folder, number, addresses, claim = arguments
     threading.Thread(target=end_with_parent, daemon=True).start()
     os.nice(NICE)
@@ -66,9 +64,9 @@ def main(arguments: list[str]) -> int:
     known = messages.FileHolders((int(number),), msgspec.json.decode(addresses, type=dict[str, str]))
     try:
         secret = config.job_secret(settings)
-        place = Scattered(folder, pathlib.Path(folder), lambda _: known, secret, certificates=settings.tls)
+        place = ScatteredStore(folder, pathlib.Path(folder), lambda _: known, secret, certificates=settings.tls)
         with contextlib.closing(place):
-            done = gather(pathlib.Path(folder), int(number), msgspec.json.decode(claim, type=Claim), place)
+            done = gather(pathlib.Path(folder), int(number), msgspec.json.decode(claim, type=RunClaim), place)
     except (errors.SpringtideError, OSError) as error:
         done = Uploaded(int(number), folder, error=str(error))
     print(msgspec.json.encode(done).decode(), flush=True)

@@ -1,8 +1,8 @@
-"""A checkpoint whose files lie on disks of several servers, as a place to read from.
+"""A checkpoint whose files lie on disks of several servers, as a store to read from.
 
-In: the folder of this server, the master (which has the job's folder and knows who has what), the other servers. Out: a
-`Place` for `checkpoint.format.reader`: a file is read from this disk if it is there, else over the wire from its
-server. Next: `server.recovery`.
+In: the folder of this server, the master (which has the job's folder and knows the holders), the other servers. Out: a
+`FileStore` for `checkpoint.format.reader`: a file is read from this disk if it is there, else from its server. Next:
+`server.recovery`.
 """
 
 import contextlib
@@ -13,40 +13,37 @@ from collections.abc import Callable
 
 from springtide import errors
 from springtide.checkpoint.format.manifest import bare, folder_of, name_of
-from springtide.checkpoint.format.storage import Folder
+from springtide.checkpoint.format.storage import FolderStore
 from springtide.checkpoint.transfer.file_server import PART_BYTES
 from springtide.rpc.messages import messages
 from springtide.rpc.transport import channel
 
 CONNECT_S = 5.0
-PATIENCE_S = 60.0  # for a server that is there, or will be, and has not told the master yet where it gives files away
+PATIENCE_S = 60.0  # for a server that has not told the master yet where it serves files
 AGAIN_S = 0.1
 
 Ask = Callable[[messages.Request], messages.Reply]
 
 
-class Scattered:
-    """To be closed. Not for several threads at once."""
+class ScatteredStore:
+    """A read-only `FileStore`. Close it. Not thread-safe."""
 
     def __init__(self, where: str, own: pathlib.Path, ask: Ask, secret: bytes, *, certificates: str = "") -> None:
-        self._where, self._own, self._ask = where, Folder(own), ask
+        self._where, self._own, self._ask = where, FolderStore(own), ask
         self._secret, self._certificates = secret, certificates
         self._links: dict[str, channel.MasterChannel | None] = {}
-        """By server; None: it cannot be reached, or gives no files away."""
+        """By server; None: it cannot be reached, or serves no files."""
         self._silent: set[str] = set()
-        """Servers that give none away: all see their folders, or they are gone."""
+        """Servers that serve no files: their folders are shared, or they are gone."""
 
     @property
     def where(self) -> str:
-        """The master's folder, which has the manifests."""
         return self._where
 
     def names(self) -> list[str]:
-        """The manifests."""
         return [name_of(number) for number in self._holders().numbers]
 
     def size(self, name: str) -> int | None:
-        """Bytes of a file; None: nobody has it."""
         if (here := self._own.size(name)) is not None:
             return here
         try:
@@ -56,7 +53,6 @@ class Scattered:
         return found if found >= 0 else None
 
     def read(self, name: str, offset: int = 0, length: int | None = None) -> bytes:
-        """A run of a file."""
         if self._own.size(name) is not None:
             return self._own.read(name, offset, length)
         runs: list[bytes] = []
@@ -71,15 +67,12 @@ class Scattered:
         return b"".join(runs)
 
     def write(self, name: str, content: bytes) -> None:
-        """Nobody writes here."""
         raise errors.BadInput(f"{name}: files on disks of servers are written by these alone")
 
     def remove(self, name: str) -> None:
-        """Nobody removes here."""
         raise errors.BadInput(f"{name}: files on disks of servers are removed by these alone")
 
     def close(self) -> None:
-        """Hang up."""
         for link in self._links.values():
             if link is not None:
                 link.close()
@@ -94,7 +87,7 @@ class Scattered:
             link = self._link(server)
             try:
                 answer = link.ask(request)
-            except errors.MasterUnreachable as error:  # so says a channel, whoever is at its other end
+            except errors.MasterUnreachable as error:  # a channel raises this for any peer
                 self._links[server] = None
                 link.close()
                 raise OSError(f"{server} was lost while it gave {bare(name)} away") from error
@@ -107,9 +100,12 @@ class Scattered:
             if address := self._address(server):
                 with contextlib.suppress(errors.MasterUnreachable):
                     self._links[server] = channel.MasterChannel(
-                        address, self._secret, connect_timeout_s=CONNECT_S, certificates=self._certificates,
+                        address,
+                        self._secret,
+                        connect_timeout_s=CONNECT_S,
+                        certificates=self._certificates,
                         role="server",
-                    )  # fmt: skip
+                    )
             else:
                 self._silent.add(server)
         link = self._links[server]
@@ -120,7 +116,7 @@ class Scattered:
         return link
 
     def _address(self, server: str) -> str:
-        """Where a server gives files away; a new master may not know it yet."""
+        """Where a server serves files; waits, because a new master may not know yet."""
         deadline = time.monotonic() + PATIENCE_S
         while True:
             holders = self._holders()

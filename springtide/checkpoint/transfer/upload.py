@@ -1,11 +1,11 @@
-"""Copies a checkpoint from a run's folder to a URL: its files first, the manifest last, so it is there whole or not.
+"""Copy a checkpoint from a run's folder to a URL: files first, the manifest last, so it is there whole or not.
 
 In: `python -m springtide.checkpoint.transfer.upload FOLDER URL NUMBER KEEP CLAIM`, started by
-`master.checkpoint.uploads`: a process of its own with little priority, so that training is not disturbed. CLAIM is
-JSON: the run's claim of its places. Out: one JSON line. What this run has sent before is not sent again
-(`checkpoint.transfer.sent_files`), nor what servers with disks of their own have sent
-(`checkpoint.transfer.upload_part`); the last few checkpoints at the URL are kept. Whoever reads there meanwhile sees an
-older one. A store that hangs is given up (`patience`).
+`master.checkpoint.uploads` as a process of low priority. CLAIM is JSON: the run's claim of its places. Out: one JSON
+line. Files that this run (`SentFiles`) or servers with their own disks (`upload_part`) have sent are not sent again.
+The last few checkpoints at the URL are kept. A store that hangs is given up (`StoreTimeout`).
+
+`shares` decides which server copies which files, for `master.checkpoint.server_copies`.
 """
 
 import os
@@ -13,97 +13,182 @@ import pathlib
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from typing import NamedTuple
 
 import msgspec
 
-from springtide import config, errors
+from springtide import config, errors, private_files
 from springtide.checkpoint.format import reader, writer
-from springtide.checkpoint.format.manifest import File, Manifest, without_mirrors
-from springtide.checkpoint.format.storage import Folder, Remote
-from springtide.checkpoint.format.store_timeout import Patience
-from springtide.checkpoint.transfer import claims, upload_split
-from springtide.checkpoint.transfer.claims import Claim
-from springtide.checkpoint.transfer.sent_files import SentFiles
+from springtide.checkpoint.format.manifest import File, Manifest, folder_of, without_mirrors
+from springtide.checkpoint.format.storage import FolderStore, StoreTimeout, UrlStore
+from springtide.checkpoint.transfer import claims
+from springtide.checkpoint.transfer.claims import RunClaim
 from springtide.domain.model.checkpoints import Lineage
+
+NAME = "uploads.json"
+
+
+class _Record(msgspec.Struct):
+    url: str
+    """It may have a password: only the owner can read the file."""
+    files: dict[str, tuple[int, str]]
+    """By name: bytes, and the store's version."""
+
+
+class SentFiles:
+    """Files that this run has sent from one folder to one URL, recorded in `uploads.json`. For one process at a time.
+
+    The record holds size and store version of each file. A file of the same name that another run wrote, or that
+    changed since, has another version and is sent again.
+    """
+
+    def __init__(self, folder: pathlib.Path, there: UrlStore) -> None:
+        self._folder, self._there = FolderStore(folder), there
+        self._present = set(there.names())
+        self._record = self._read()
+        self.files = self.bytes = 0
+        """What this process has sent."""
+
+    def send(self, source: pathlib.Path, name: str, size: int) -> None:
+        """Make sure that the first `size` bytes of this file are at the URL under that name."""
+        known = self._record.files.get(name)
+        if known is not None and name in self._present and known == (size, self._there.version(name)):
+            return
+        self._there.put(source, name, size)
+        self._record.files[name] = (size, self._there.version(name))
+        self._write()
+        self.files, self.bytes = self.files + 1, self.bytes + size
+
+    def forget_others(self, needed: Collection[str]) -> None:
+        """Keep the record of these files only."""
+        self._record.files = {name: known for name, known in self._record.files.items() if name in needed}
+        self._write()
+
+    def _read(self) -> _Record:
+        try:
+            record = msgspec.json.decode(self._folder.read(NAME), type=_Record)
+        except (OSError, msgspec.MsgspecError):
+            return _Record(self._there.where, {})
+        return record if record.url == self._there.where else _Record(self._there.where, {})
+
+    def _write(self) -> None:
+        private_files.replace(self._folder.path / NAME, msgspec.json.encode(self._record))
+
+
+class Shares(NamedTuple):
+    """Files to copy, by server, each with its bytes."""
+
+    of: dict[str, tuple[tuple[str, int], ...]]
+    missing: tuple[str, ...]
+    """Files that nobody has any more."""
+
+
+def is_of_server(manifest: Manifest, file: File) -> bool:
+    """True if a server must copy the file: no copy lies in the job's folder."""
+    return all(folder_of(name) in manifest.apart for name in (file.name, file.mirror) if name)
+
+
+def shares(manifest: Manifest, lacking: Collection[str]) -> Shares:
+    """Each file is copied by its own server, or by its buddy if that one lacks it."""
+    of: dict[str, list[tuple[str, int]]] = {}
+    missing: list[str] = []
+    for file in manifest.files:
+        if not is_of_server(manifest, file):
+            continue
+        names = [name for name in (file.name, file.mirror) if name]
+        copy = next((name for name in names if name not in lacking), None)
+        if copy is None:
+            missing.append(file.name)
+        else:
+            of.setdefault(folder_of(copy), []).append((copy, file.size))
+    return Shares({server: tuple(files) for server, files in of.items()}, tuple(missing))
+
 
 NICE = 10
 
 
 class Uploaded(msgspec.Struct, frozen=True):
-    """What became of an upload."""
+    """The result of an upload."""
 
     number: int
     url: str
     files: int = 0
     bytes: int = 0
-    """What was sent; files that were there are not counted."""
+    """Bytes sent; files that were there are not counted."""
     seconds: float = 0.0
     error: str = ""
 
 
 def upload(
-    folder: pathlib.Path, url: str, number: int, claim: Claim, *, keep: int, moved: Callable[[], object] = lambda: None
-) -> Uploaded:  # fmt: skip
-    """Send what is missing, publish, drop what is not needed there any more. `moved`: the store has answered."""
+    folder: pathlib.Path,
+    url: str,
+    number: int,
+    claim: RunClaim,
+    *,
+    keep: int,
+    moved: Callable[[], object] = lambda: None,
+) -> Uploaded:
+    """Send missing files, publish, and delete what the URL no longer needs. Calls `moved` on every
+    answer of the store.
+    """
     began = time.monotonic()
-    here, there = Folder(folder), Remote(url)
+    here, there = FolderStore(folder), UrlStore(url)
     there.moved = moved
     claims.take(there, claim, option="--checkpoint-url")
     mirrored = reader.known(here, number, lineage=Lineage(claim.run))
     manifest = without_mirrors(mirrored)
     sent = SentFiles(folder, there)
     for source, file in zip(mirrored.files, manifest.files, strict=True):
-        if upload_split.is_of_server(mirrored, source):
+        if is_of_server(mirrored, source):
             check_sent(there, file)
         else:
             sent.send(folder / reader.whole_copy(here, source), file.name, file.size)
-    claims.take(there, claim, option="--checkpoint-url")  # sending may have taken hours
+    claims.take(there, claim, option="--checkpoint-url")  # the upload may have taken hours
     writer.publish(there, manifest)
     moved()
     kept = kept_at(there, manifest, keep)
     writer.drop_unneeded(there, kept)
-    sent.forget_others({file.name for one in kept for file in one.files})
+    sent.forget_others({file.name for kept_manifest in kept for file in kept_manifest.files})
     return Uploaded(number, url, sent.files, sent.bytes, time.monotonic() - began)
 
 
-def check_sent(there: Remote, file: File) -> None:
-    """Refuse to publish what a server has said to have sent, and is not there."""
+def check_sent(there: UrlStore, file: File) -> None:
+    """Refuse to publish a file that a server claims to have sent and that is missing."""
     size = there.size(file.name)
     if size != file.size:
         raise errors.BadInput(f"{file.name} is not at {there.where}: {size or 0} of {file.size} bytes")
 
 
-def kept_at(there: Remote, newest: Manifest, keep: int) -> list[Manifest]:
-    """The manifests that stay at the URL, the newest and those before it that can be read."""
+def kept_at(there: UrlStore, newest: Manifest, keep: int) -> list[Manifest]:
+    """Manifests that stay at the URL: the newest and readable ones before it."""
     kept = [newest]
     for number in reader.numbers(there):
         if number < newest.number and len(kept) < keep:
             try:
                 kept.append(reader.read(there, number))
-            except (errors.BadInput, OSError):  # it is of no use to anyone
+            except (errors.BadInput, OSError):  # unusable
                 continue
     return kept
 
 
 def main(arguments: list[str]) -> int:
-    """One upload, and a line that says what became of it."""
     folder, url, number, keep, claim = arguments
     threading.Thread(target=end_with_parent, daemon=True).start()
     os.nice(NICE)
-    patience = Patience()
+    patience = StoreTimeout()
     patience.guard(lambda why: msgspec.json.encode(Uploaded(int(number), url, error=why)).decode())
     try:
-        mine = msgspec.json.decode(claim, type=Claim)
+        mine = msgspec.json.decode(claim, type=RunClaim)
         done = upload(pathlib.Path(folder), url, int(number), mine, keep=int(keep), moved=patience.moved)
-    except Exception as error:  # a store's own errors are many: whichever it is, the master tells it
+    except Exception as error:  # stores raise many errors: the master reports it
         done = Uploaded(int(number), url, error=f"{type(error).__name__}: {error}")
     print(msgspec.json.encode(done).decode(), flush=True)
     return 1 if done.error else 0
 
 
 def end_with_parent() -> None:
-    """Standard input is a pipe that the parent holds: when it closes, nobody waits for this any more."""
+    """Exit when stdin closes: the parent holds its other end."""
     while os.read(0, 1):
         pass
     os._exit(1)

@@ -16,7 +16,7 @@ import msgspec
 from springtide import errors
 from springtide.checkpoint.format import reader
 from springtide.checkpoint.format.manifest import Manifest, name_of
-from springtide.checkpoint.format.storage import Folder, Place, place_of
+from springtide.checkpoint.format.storage import FileStore, FolderStore, open_store
 from springtide.cli.common.render import wrap
 from springtide.domain.core.resources import show_memory
 from springtide.launch import job_lookup
@@ -28,7 +28,7 @@ Event = dict[str, Any]
 def checkpoints(name: str | None, *, folder: str, as_json: bool, verify: bool = False) -> int:
     """Print checkpoints, the oldest first. With `verify`, read every byte; the exit code is 1 if one is damaged."""
     if name is not None and is_place(name):
-        place = place_of(name)
+        place = open_store(name)
         found, job = at_place(place, verify=verify), place.where
     else:
         run = job_lookup.pick_local(name, folder)
@@ -43,10 +43,10 @@ def is_place(name: str) -> bool:
     """Return True for a URL or a folder of checkpoints, False for a job name."""
     if "://" in name or os.sep in name:
         return True
-    return os.path.isdir(name) and bool(reader.numbers(place_of(name)))
+    return os.path.isdir(name) and bool(reader.numbers(open_store(name)))
 
 
-def at_place(place: Place, *, verify: bool = False) -> list[dict[str, Any]]:
+def at_place(place: FileStore, *, verify: bool = False) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for number in sorted(reader.numbers(place)):
         one: dict[str, Any] = {
@@ -63,7 +63,7 @@ def at_place(place: Place, *, verify: bool = False) -> list[dict[str, Any]]:
             one |= {
                 "at": manifest.begun_at, "kind": "full" if manifest.full else "incremental",
                 "bytes": manifest.bytes_written, "seconds": manifest.completed_at - manifest.begun_at,
-                "samples": manifest.samples, "run": manifest.run,
+                "samples": manifest.progress.samples, "run": manifest.run,
             }  # fmt: skip
         found.append(one)
     return found
@@ -86,7 +86,7 @@ class CheckpointState(NamedTuple):
         return shown | damaged | ({"why": self.why} if self.why else {})
 
 
-def state_of(place: Place, number: int, *, verify: bool) -> CheckpointState | None:
+def state_of(place: FileStore, number: int, *, verify: bool) -> CheckpointState | None:
     """Check a checkpoint by file sizes, or by checksums with `verify`; None if it is gone."""
     try:
         manifest = reader.known(place, number)
@@ -134,7 +134,7 @@ def listed(story: Sequence[Event], *, verify: bool = False) -> list[dict[str, An
                         one |= {"outcome": "damaged", "why": said}
     for one in found.values():
         if one["outcome"] == "complete" and pathlib.Path(one["where"], name_of(one["number"])).is_file():
-            state = state_of(Folder(pathlib.Path(one["where"])), one["number"], verify=verify)
+            state = state_of(FolderStore(pathlib.Path(one["where"])), one["number"], verify=verify)
             one |= state.shown if state is not None else {}
     return [found[number] for number in sorted(found)]
 

@@ -13,7 +13,7 @@ from rich.progress import Progress, TaskID
 from springtide import errors
 from springtide.checkpoint.format import reader
 from springtide.checkpoint.format.manifest import Manifest
-from springtide.checkpoint.format.storage import Place, place_of
+from springtide.checkpoint.format.storage import FileStore, open_store
 from springtide.cli.job import checkpoints
 from springtide.domain.core import durations
 from springtide.launch import export_process, job_lookup
@@ -36,7 +36,7 @@ def export(
                 "--every chooses what to export by itself: leave out --since, --checkpoint and --json"
             )
         return export_process.follow(where, url, every_s=durations.seconds("--every", every), format=format)
-    place = place_of(where)
+    place = open_store(where)
     manifest, card = chosen_manifest(place, checkpoint), None
     while card is None:
         built_on = base(since, url, manifest) if since else None
@@ -47,7 +47,7 @@ def export(
                     place, manifest, url, format=chosen, since=built_on,
                     progress=functools.partial(showing, bar, task),
                 )  # fmt: skip
-        except reader.Damaged as error:
+        except reader.DamagedImage as error:
             if checkpoint is not None:
                 raise
             warn(f"checkpoint {manifest.number} in {place.where} cannot be used: {error}")
@@ -82,7 +82,7 @@ def base(since: str, url: str, manifest: Manifest) -> int:
     return number
 
 
-def chosen_manifest(place: Place, checkpoint: int | None, *, before: int | None = None) -> Manifest:
+def chosen_manifest(place: FileStore, checkpoint: int | None, *, before: int | None = None) -> Manifest:
     """Return the requested checkpoint, or the newest usable one older than `before`; warn about damaged ones."""
     known = reader.numbers(place)
     if checkpoint is not None:

@@ -16,7 +16,7 @@ import msgspec
 import typer
 
 from springtide import config, errors
-from springtide.dataworker.split.search.script_report import ScriptReport
+from springtide.dataworker.split.search.report import ScriptReport
 from springtide.launch.spec.resolve import find_script
 
 USER, USAGE = 1, 2

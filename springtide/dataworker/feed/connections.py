@@ -6,6 +6,7 @@ worker. Nothing here outlives `close`, and a forked child can do without all of 
 """
 
 import contextlib
+import functools
 import logging
 import os
 import select
@@ -21,9 +22,9 @@ from numpy.typing import NDArray
 
 from springtide import errors
 from springtide.dataworker.feed import dispatch
-from springtide.dataworker.feed.dispatch import Dispatch, Fate
+from springtide.dataworker.feed.dispatch import Dispatch, StepFate
 from springtide.dataworker.transport import messages
-from springtide.dataworker.transport.channel import Channel, Payload, Received, connect
+from springtide.dataworker.transport.channel import BatchChannel, Payload, ReceivedMessage, connect
 from springtide.domain.data.data_workers import BatchName
 from springtide.rpc.transport import auth
 from springtide.rpc.transport.frames import BadFrame
@@ -34,16 +35,16 @@ CALL_AGAIN_S = (0.05, 2.0)  # a data worker that cannot be reached is tried agai
 JOIN_S = 5.0  # how long closing waits for threads, each of which has nothing left to wait for
 
 
-class Wanted(NamedTuple):
+class WantedBatch(NamedTuple):
     """One mini-batch that a trainer wants. Without indices it only keeps its place among the others."""
 
     indices: NDArray[np.int64]
     name: BatchName | None
-    group: "Wanted | None" = None
+    group: "WantedBatch | None" = None
     """The batch of the whole bsp group, where this is a rank's part of it."""
 
 
-class Answer(NamedTuple):
+class StepAnswer(NamedTuple):
     """What became of a step: a batch, or why there is none. With neither, the trainer must make it itself."""
 
     tree: Any = None
@@ -58,15 +59,15 @@ class _Link:
     worker: str
     address: str
     wake: int
-    outbox: deque[messages.Word] = field(default_factory=deque)
-    channel: Channel | None = None
+    outbox: deque[messages.FeedMessage] = field(default_factory=deque)
+    channel: BatchChannel | None = None
     """None: not connected."""
     stopped: bool = False
     """Nothing more is wanted of it."""
     thread: threading.Thread | None = None
 
 
-class Pool:
+class WorkerConnections:
     """Any thread may call anything. `heard` is called after every change, by the thread that heard of it."""
 
     def __init__(
@@ -82,7 +83,7 @@ class Pool:
         """Batches that came and were news."""
         self.batch_bytes: int | None = None
         """Size of a large one among the last."""
-        self._secret, self._certificates = secret, certificates
+        self._connect = functools.partial(connect, secret=secret, certificates=certificates)
         self._heard = heard
         self._pid = os.getpid()
         self._lock = threading.RLock()  # entered by itself: an interrupt within Condition.__enter__ would leave it held
@@ -90,8 +91,8 @@ class Pool:
         self._dispatch = Dispatch()
         self._links: dict[str, _Link] = {}
         self._ending: set[_Link] = set()
-        self._wanted: dict[int, tuple[Wanted, tuple[int, ...]]] = {}
-        self._answers: dict[int, Answer] = {}
+        self._wanted: dict[int, tuple[WantedBatch, tuple[int, ...]]] = {}
+        self._answers: dict[int, StepAnswer] = {}
         self._steps = 0
         self._closed = False
 
@@ -114,7 +115,7 @@ class Pool:
             if worker in self._links:
                 self._leave(self._links[worker])
 
-    def want(self, one: Wanted, asks: tuple[int, ...] = ()) -> int:
+    def want(self, one: WantedBatch, asks: tuple[int, ...] = ()) -> int:
         """Have this made, with leaves that are `asked` for besides; its number."""
         with self._lock:
             step, self._steps = self._steps, self._steps + 1
@@ -122,7 +123,7 @@ class Pool:
             self._carry_out(self._dispatch.wanted(step, at=time.monotonic()))
             return step
 
-    def wait(self, step: int, seconds: float) -> Answer | None:
+    def wait(self, step: int, seconds: float) -> StepAnswer | None:
         """What became of a step, after this long at most; None: nothing so far, or nobody is there to make it."""
         with self._lock:
             if self._settled(step) is None and not self._dispatch.deserted and seconds > 0:
@@ -130,7 +131,7 @@ class Pool:
                 self._changed.wait(seconds)
             return self._settled(step)
 
-    def settled(self, step: int) -> Answer | None:
+    def settled(self, step: int) -> StepAnswer | None:
         """What became of a step, so far."""
         with self._lock:
             return self._settled(step)
@@ -193,28 +194,28 @@ class Pool:
 
     # With the lock held:
 
-    def _settled(self, step: int) -> Answer | None:
+    def _settled(self, step: int) -> StepAnswer | None:
         state = self._dispatch.steps[step]
-        if state.fate is Fate.WAITING:
+        if state.fate is StepFate.WAITING:
             return None
-        if state.fate is Fate.FAILED:
-            return Answer(error=state.why)
-        return self._answers.get(step) or Answer()
+        if state.fate is StepFate.FAILED:
+            return StepAnswer(error=state.why)
+        return self._answers.get(step) or StepAnswer()
 
-    def _carry_out(self, orders: list[dispatch.Order]) -> None:
+    def _carry_out(self, orders: list[dispatch.DispatchOrder]) -> None:
         for order in orders:
             link = self._links.get(order.worker)
             if link is None:
                 continue
-            if isinstance(order, dispatch.Release):
+            if isinstance(order, dispatch.ReleaseWorker):
                 self._stop(link)
                 continue
-            if isinstance(order, dispatch.Assign):
+            if isinstance(order, dispatch.AssignStep):
                 one, asks = self._wanted[order.step]
                 asked = np.ascontiguousarray(one.indices, dtype="<i8").tobytes()
-                link.outbox.append(messages.Ask(order.step, asked, one.name, asks))
+                link.outbox.append(messages.AskBatch(order.step, asked, one.name, asks))
             else:
-                link.outbox.append(messages.Drop(order.step))
+                link.outbox.append(messages.DropBatch(order.step))
             self._wake(link)
 
     def _wake(self, link: _Link) -> None:
@@ -269,7 +270,7 @@ class Pool:
     def _call(self, link: _Link) -> bool:
         """Connect, and take part; False when nobody answers."""
         try:
-            connected = connect(link.address, self._secret, certificates=self._certificates)
+            connected = self._connect(link.address)
         except auth.Rejected as error:
             log.warning("data worker %s at %s is not of this job: %s", link.worker, link.address, error)
             with self._lock:
@@ -314,54 +315,54 @@ class Pool:
                 gone.close()
             self._heard()
 
-    def _hear(self, link: _Link, received: Received) -> None:
+    def _hear(self, link: _Link, received: ReceivedMessage) -> None:
         word = messages.read(received.kind, received.fields)
         at = time.monotonic()
         answer = None
-        if isinstance(word, messages.Made):
+        if isinstance(word, messages.BatchMade):
             if received.payload is None:
                 raise BadFrame(f"step {word.step} came without its batch")
             answer = self._unpack(word, received.payload)
         with self._lock:
-            if isinstance(word, messages.Made) and answer is not None:
+            if isinstance(word, messages.BatchMade) and answer is not None:
                 self._keep(link, word, answer, at)
-            elif isinstance(word, messages.Failed):
+            elif isinstance(word, messages.BatchFailed):
                 self._carry_out(self._dispatch.failed(link.worker, word.step, word.why, at=at))
-            elif isinstance(word, messages.Dropped):
+            elif isinstance(word, messages.BatchDropped):
                 self._carry_out(self._dispatch.dropped(link.worker, word.step, at=at))
-            elif isinstance(word, messages.Leaving):
+            elif isinstance(word, messages.WorkerLeaving):
                 self._leave(link)
             else:
                 raise BadFrame(f"a {type(word).__name__} from a data worker")
             self._changed.notify_all()
         self._heard()
 
-    def _unpack(self, word: messages.Made, payload: Payload) -> Answer:
+    def _unpack(self, word: messages.BatchMade, payload: Payload) -> StepAnswer:
         with self._lock:
             wanted = self._wanted.get(word.step)
             news = self._dispatch.awaits(word.step)
         if not news or wanted is None:
-            return Answer()
+            return StepAnswer()
         if word.name != wanted[0].name:
             raise BadFrame(f"step {word.step} is {wanted[0].name}, and came as {word.name}")
         size = payload.size
         self.batch_bytes = max(size, int(0.9 * (self.batch_bytes or 0)))
         try:
-            return Answer(payload.tree(self.types), made=True)
+            return StepAnswer(payload.tree(self.types), made=True)
         except BadFrame:
             raise
         except Exception as error:  # a type that only this trainer can tell us of, or the user's own that raises
             log.info("a batch cannot be put together, it is made here: %s", error)
-            return Answer()
+            return StepAnswer()
 
-    def _keep(self, link: _Link, word: messages.Made, answer: Answer, at: float) -> None:
+    def _keep(self, link: _Link, word: messages.BatchMade, answer: StepAnswer, at: float) -> None:
         if self._dispatch.awaits(word.step):
             self._answers[word.step] = answer
             self.made += answer.made
         self._carry_out(self._dispatch.made(link.worker, word.step, at=at))
 
 
-def _first(outbox: deque[messages.Word]) -> messages.Word | None:
+def _first(outbox: deque[messages.FeedMessage]) -> messages.FeedMessage | None:
     """The next word to say; another thread may empty the box at any time."""
     try:
         return outbox.popleft()

@@ -26,30 +26,30 @@ GUESS_S = 1.0  # what a step takes, before anyone has made one
 NEWS = 0.3  # weight of the last duration in a mean: some ten steps tell a change
 
 
-class Assign(NamedTuple):
+class AssignStep(NamedTuple):
     """Order: the worker makes this step."""
 
     worker: str
     step: int
 
 
-class Drop(NamedTuple):
+class DropStep(NamedTuple):
     """Order: nobody waits for this step of the worker's any more; it says so where it has not begun, or when done."""
 
     worker: str
     step: int
 
 
-class Release(NamedTuple):
+class ReleaseWorker(NamedTuple):
     """Order: the worker that leaves has nothing left of ours."""
 
     worker: str
 
 
-Order = Assign | Drop | Release
+DispatchOrder = AssignStep | DropStep | ReleaseWorker
 
 
-class Fate(Enum):
+class StepFate(Enum):
     """What has become of a step."""
 
     WAITING = "waiting"
@@ -58,10 +58,10 @@ class Fate(Enum):
 
 
 @dataclass(slots=True)
-class Step:
+class StepState:
     """A step that is wanted and not taken."""
 
-    fate: Fate = Fate.WAITING
+    fate: StepFate = StepFate.WAITING
     holders: list[str] = field(default_factory=list)
     """Workers that were told to make it and have not answered."""
     failures: list[tuple[str, str]] = field(default_factory=list)
@@ -78,7 +78,7 @@ class Step:
 
 
 @dataclass(slots=True)
-class Worker:
+class WorkerState:
     """A data worker as its trainer knows it."""
 
     steps: list[int] = field(default_factory=list)
@@ -96,9 +96,9 @@ class Dispatch:
     def __init__(self, *, room: int = 1) -> None:
         self.room = room
         """Steps that are wanted and not taken, at most; may be changed at any time."""
-        self.steps: dict[int, Step] = {}
+        self.steps: dict[int, StepState] = {}
         """All that are wanted and not taken."""
-        self.workers: dict[str, Worker] = {}
+        self.workers: dict[str, WorkerState] = {}
         self._pending: list[int] = []
         """Of these the ones that are with no worker, earliest first."""
         self._mean_s: float | None = None
@@ -119,47 +119,47 @@ class Dispatch:
         """Whether there is nobody who could make anything: none that takes steps, none that still has some."""
         return not self.workers
 
-    def joined(self, worker: str, *, at: float) -> list[Order]:
+    def joined(self, worker: str, *, at: float) -> list[DispatchOrder]:
         """A worker can be given steps from now on."""
         if worker in self.workers:
             raise ValueError(f"data worker {worker} is here already")
-        self.workers[worker] = Worker(since=at)
+        self.workers[worker] = WorkerState(since=at)
         return self._hand_out(at)
 
-    def leaving(self, worker: str, *, at: float) -> list[Order]:
+    def leaving(self, worker: str, *, at: float) -> list[DispatchOrder]:
         """A worker gets no more steps; those that it has are waited for."""
         if (leaver := self.workers.get(worker)) is None:
             return []
         leaver.leaving = True
         return [*self._released(worker), *self._hand_out(at)]
 
-    def lost(self, worker: str, *, at: float) -> list[Order]:
+    def lost(self, worker: str, *, at: float) -> list[DispatchOrder]:
         """A worker is gone: others make what it had."""
         gone = self.workers.pop(worker, None)
-        orders: list[Order] = []
+        orders: list[DispatchOrder] = []
         for place, number in enumerate(gone.steps if gone else ()):
             if (step := self.steps.get(number)) is not None:
                 step.holders.remove(worker)
                 step.deaths += place == 0
                 if step.deaths >= DEATHS:  # also where another has it: who hangs with it must not lure all others
-                    orders += self._settle(number, Fate.FAILED)
+                    orders += self._settle(number, StepFate.FAILED)
                 else:
                     self._give_back(number)
         return [*orders, *self._hand_out(at)]
 
-    def wanted(self, step: int, *, at: float) -> list[Order]:
+    def wanted(self, step: int, *, at: float) -> list[DispatchOrder]:
         """The trainer wants this step, which it has not wanted before, after all others that it wants."""
         if step in self.steps:
             raise ValueError(f"step {step} is wanted already")
-        self.steps[step] = Step()
+        self.steps[step] = StepState()
         self._give_back(step)
         return self._hand_out(at)
 
     def awaits(self, step: int) -> bool:
         """Whether an answer for this step would be news."""
-        return step in self.steps and self.steps[step].fate is Fate.WAITING
+        return step in self.steps and self.steps[step].fate is StepFate.WAITING
 
-    def made(self, worker: str, step: int, *, at: float) -> list[Order]:
+    def made(self, worker: str, step: int, *, at: float) -> list[DispatchOrder]:
         """A worker has made a step. Late and repeated answers change nothing but what is known of its speed."""
         known = self.workers.get(worker)
         if known is not None and step in known.steps:
@@ -168,10 +168,10 @@ class Dispatch:
             self._mean_s = _blend(self._mean_s, took)
         orders = self._answered(worker, step, at)
         if self.awaits(step):
-            orders += self._settle(step, Fate.MADE)
+            orders += self._settle(step, StepFate.MADE)
         return [*orders, *self._hand_out(at)]
 
-    def failed(self, worker: str, step: int, why: str, *, at: float) -> list[Order]:
+    def failed(self, worker: str, step: int, why: str, *, at: float) -> list[DispatchOrder]:
         """The user's code raised at a worker."""
         held = worker in self.workers and step in self.workers[worker].steps
         orders = self._answered(worker, step, at)
@@ -179,12 +179,12 @@ class Dispatch:
             failures = self.steps[step].failures
             failures.append((worker, why))
             if len(failures) >= TRIES:
-                orders += self._settle(step, Fate.FAILED)
+                orders += self._settle(step, StepFate.FAILED)
             else:
                 self._give_back(step)
         return [*orders, *self._hand_out(at)]
 
-    def dropped(self, worker: str, step: int, *, at: float) -> list[Order]:
+    def dropped(self, worker: str, step: int, *, at: float) -> list[DispatchOrder]:
         """A worker has let a step go, as it was told; if it needed longer than for others, it is slower than known."""
         known = self.workers.get(worker)
         if known is None or step not in known.steps:
@@ -196,13 +196,13 @@ class Dispatch:
             self._give_back(step)
         return [*orders, *self._hand_out(at)]
 
-    def taken(self, step: int, *, at: float) -> list[Order]:
+    def taken(self, step: int, *, at: float) -> list[DispatchOrder]:
         """The trainer has the step, whoever made it, or wants it no more."""
-        orders = self._settle(step, Fate.MADE)
+        orders = self._settle(step, StepFate.MADE)
         del self.steps[step]
         return [*orders, *self._hand_out(at)]
 
-    def look(self, *, at: float) -> list[Order]:
+    def look(self, *, at: float) -> list[DispatchOrder]:
         """Time has passed."""
         return self._hand_out(at)
 
@@ -213,7 +213,7 @@ class Dispatch:
     def overdue(self, step: int, *, at: float) -> bool:
         """Whether a step is so late that nobody here may ever answer. One that workers died of is waited for longer."""
         state = self.steps[step]
-        if state.fate is not Fate.WAITING:
+        if state.fate is not StepFate.WAITING:
             return False
         patience_s = PATIENCE_S * (1 + 5 * state.deaths)
         silent = [self.workers[name] for name in state.holders] or list(self.workers.values())
@@ -221,7 +221,7 @@ class Dispatch:
 
     # What follows changes the books of workers and of steps together, so that they always agree.
 
-    def _answered(self, worker: str, step: int, at: float) -> list[Order]:
+    def _answered(self, worker: str, step: int, at: float) -> list[DispatchOrder]:
         known = self.workers.get(worker)
         if known is None or step not in known.steps:
             return []
@@ -231,33 +231,33 @@ class Dispatch:
             self.steps[step].holders.remove(worker)
         return self._released(worker)
 
-    def _settle(self, step: int, fate: Fate) -> list[Order]:
+    def _settle(self, step: int, fate: StepFate) -> list[DispatchOrder]:
         """Nobody need make it any more; those who were told to are told so and answer once more."""
         state = self.steps[step]
-        if state.fate is not Fate.WAITING:
+        if state.fate is not StepFate.WAITING:
             return []
         state.fate = fate
         if step in self._pending:
             self._pending.remove(step)
-        return [Drop(worker, step) for worker in state.holders]
+        return [DropStep(worker, step) for worker in state.holders]
 
     def _give_back(self, step: int) -> None:
         """To be given out, unless someone has it: before all that is wanted later."""
         state = self.steps[step]
-        if state.fate is not Fate.WAITING or state.holders:
+        if state.fate is not StepFate.WAITING or state.holders:
             return
         place = next((place for place, other in enumerate(self._pending) if other > step), len(self._pending))
         self._pending.insert(place, step)
 
-    def _released(self, worker: str) -> list[Order]:
+    def _released(self, worker: str) -> list[DispatchOrder]:
         known = self.workers[worker]
         if not known.leaving or known.steps:
             return []
         del self.workers[worker]
-        return [Release(worker)]
+        return [ReleaseWorker(worker)]
 
-    def _hand_out(self, at: float) -> list[Order]:
-        orders: list[Order] = []
+    def _hand_out(self, at: float) -> list[DispatchOrder]:
+        orders: list[DispatchOrder] = []
         for step in list(self._pending):
             tried = {worker for worker, _ in self.steps[step].failures}
             chosen = self._choose(tried)
@@ -268,13 +268,13 @@ class Dispatch:
                 break
         return [*orders, *self._take_over(at)]
 
-    def _assign(self, worker: str, step: int, at: float) -> Assign:
+    def _assign(self, worker: str, step: int, at: float) -> AssignStep:
         known = self.workers[worker]
         if not known.steps:
             known.since = at
         known.steps.append(step)
         self.steps[step].holders.append(worker)
-        return Assign(worker, step)
+        return AssignStep(worker, step)
 
     def _choose(self, tried: set[str]) -> str | None:
         """The worker that should have one more step first; none that has failed it, while there is another.
@@ -295,17 +295,17 @@ class Dispatch:
         ]
         return min(free, key=lambda name: (costs[name], len(workers[name].steps)), default=None)
 
-    def _mean(self, worker: Worker) -> float:
+    def _mean(self, worker: WorkerState) -> float:
         """A worker that nothing is known of counts as the average one."""
         if worker.mean_s is not None:
             return worker.mean_s
         return self._mean_s if self._mean_s is not None else GUESS_S
 
-    def _take_over(self, at: float) -> list[Order]:
+    def _take_over(self, at: float) -> list[DispatchOrder]:
         """Idle workers repeat the earliest steps that they would have sooner than those that hold them."""
-        orders: list[Order] = []
+        orders: list[DispatchOrder] = []
         idle = [name for name, worker in self.workers.items() if not worker.leaving and not worker.steps]
-        waiting = [number for number, step in self.steps.items() if step.fate is Fate.WAITING] if idle else []
+        waiting = [number for number, step in self.steps.items() if step.fate is StepFate.WAITING] if idle else []
         for name in sorted(idle, key=lambda name: self._mean(self.workers[name])) if waiting else ():
             step = next(self._worth(name, waiting, at), None)
             if step is not None:

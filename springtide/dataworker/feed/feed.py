@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 from springtide import errors
 from springtide.data.source import UnreadableBatch
 from springtide.dataworker.feed import batch_rng, dispatch
-from springtide.dataworker.feed.connections import Answer, Pool, Wanted
+from springtide.dataworker.feed.connections import StepAnswer, WantedBatch, WorkerConnections
 from springtide.dataworker.transport import codec
 from springtide.domain.data.data_workers import BatchName, FeedState
 
-__all__ = ["Feed", "Own", "Wanted"]
+__all__ = ["BatchFeed", "Own", "WantedBatch"]
 
 LOOK_S = 0.05  # while a loop waits for a batch: how often it is seen who could take it over
 
@@ -36,7 +36,7 @@ class _Totals:
     waited_s: float = 0.0
 
 
-class Feed:
+class BatchFeed:
     """Attach data workers at any time, from any thread; `read` in the loop's own. Close it, or drop it."""
 
     def __init__(
@@ -57,7 +57,7 @@ class Feed:
         self.draws: Callable[[], bool] = lambda: True
         """Whether making a batch draws random numbers. If not, global ones are left alone: the loop, in another thread,
         may draw from them meanwhile."""
-        self._pool = Pool(secret, types=types or {}, certificates=certificates)
+        self._pool = WorkerConnections(secret, types=types or {}, certificates=certificates)
         self._room, self._most_bytes, self._seed = room, most_bytes, seed
         self._totals = _Totals()
         self._refused = False
@@ -111,7 +111,7 @@ class Feed:
 
     def read(
         self,
-        wanted: Iterable[Wanted],
+        wanted: Iterable[WantedBatch],
         own: Own,
         *,
         fed: Callable[[], bool] = lambda: True,
@@ -126,7 +126,7 @@ class Feed:
         forgotten.
         """
         source = iter(wanted)
-        window: deque[tuple[int | None, Wanted]] = deque()
+        window: deque[tuple[int | None, WantedBatch]] = deque()
         ended = False
         try:
             while True:
@@ -147,16 +147,16 @@ class Feed:
         finally:
             self._pool.take(*(step for step, _ in window if step is not None))
 
-    def _may_want_more(self, window: deque[tuple[int | None, Wanted]], fed: Callable[[], bool]) -> bool:
+    def _may_want_more(self, window: deque[tuple[int | None, WantedBatch]], fed: Callable[[], bool]) -> bool:
         if not window:
             return True
         last = window[-1][1]
         return len(last.indices) > 0 and self._pool.space(self.room) > 0 and self._pool.workers > 0 and fed()
 
-    def _next(self, step: int | None, one: Wanted, own: Own, timeout_s: float | None) -> Any:
+    def _next(self, step: int | None, one: WantedBatch, own: Own, timeout_s: float | None) -> Any:
         if not len(one.indices):
             return None
-        answer = Answer() if step is None or self._refused else self._wait(step, timeout_s)
+        answer = StepAnswer() if step is None or self._refused else self._wait(step, timeout_s)
         if step is not None:
             self._pool.take(step)
         self._totals.taken += 1
@@ -164,7 +164,7 @@ class Feed:
             return answer.tree
         return UnreadableBatch(answer.error) if answer.error else self._make(one, own)
 
-    def _wait(self, step: int, timeout_s: float | None) -> Answer:
+    def _wait(self, step: int, timeout_s: float | None) -> StepAnswer:
         """What became of it; an empty answer where nobody can be waited for."""
         answer = self._pool.settled(step)
         began = time.monotonic()
@@ -174,9 +174,9 @@ class Feed:
                 raise TimeoutError(f"no batch came from data workers within {timeout_s:g} s")
             answer = self._pool.wait(step, LOOK_S if timeout_s is None else min(LOOK_S, timeout_s - waited))
         self._totals.waited_s += time.monotonic() - began
-        return answer or Answer()
+        return answer or StepAnswer()
 
-    def _make(self, one: Wanted, own: Own) -> Any:
+    def _make(self, one: WantedBatch, own: Own) -> Any:
         began = time.monotonic()
         with batch_rng.seeded(self._seed, one.name if self.draws() else None):
             made = own(one.indices)

@@ -13,7 +13,7 @@ Device = Literal["cpu", "cuda"]
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class PipelineStage:
     """One step of the way that runs on one kind of device."""
 
     name: str
@@ -29,7 +29,7 @@ class Stage:
 class Pipeline:
     """All stages of a job, first to last: what the last one makes goes to the trainers."""
 
-    stages: tuple[Stage, ...]
+    stages: tuple[PipelineStage, ...]
 
     def __call__(self, indices: Any) -> Any:
         """All of it in this process: what data workers would have made of these samples."""

@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 from springtide import errors
 from springtide.data.source import UnreadableBatch, on_one_line
 from springtide.dataworker.feed import batch_rng
-from springtide.dataworker.feed.connections import Answer, Pool, Wanted
+from springtide.dataworker.feed.connections import StepAnswer, WantedBatch, WorkerConnections
 from springtide.dataworker.feed.stage import Pipeline
 from springtide.dataworker.transport import codec, listener, messages
-from springtide.dataworker.transport.channel import Channel
+from springtide.dataworker.transport.channel import BatchChannel
 from springtide.domain.data.data_workers import FeedState
 from springtide.rpc.transport.frames import BadFrame
 
@@ -40,7 +40,7 @@ JOIN_S = 5.0
 class _Request:
     """One batch that a trainer has asked for."""
 
-    ask: messages.Ask
+    ask: messages.AskBatch
     indices: NDArray[np.int64]
     before: int | None = None
     """Its number at the stage before this one; None: it is made here from its indices."""
@@ -51,16 +51,37 @@ class _Request:
 class _Trainer:
     """Who asks, and what it waits for."""
 
-    channel: Channel
+    channel: BatchChannel
     requests: deque[_Request] = field(default_factory=deque)
-    outbox: deque[tuple[messages.Word, codec.Message | None]] = field(default_factory=deque)
+    outbox: deque[tuple[messages.FeedMessage, codec.BatchMessage | None]] = field(default_factory=deque)
     """For the thread that sends: batches for another host, so that sending one and making the next go together."""
     making: _Request | None = None
     told_leaving: bool = False
     gone: bool = False
 
 
-class Serving:
+class _StageRunner:
+    """Runs one stage of a pipeline, and the stages before it where nobody else has run them."""
+
+    def __init__(self, pipeline: Pipeline, stage: int, seed: int, before: WorkerConnections | None) -> None:
+        self._pipeline, self._stage, self._seed, self._before = pipeline, stage, seed, before
+
+    def run(self, request: _Request, answer: StepAnswer) -> Any:
+        """Make the batch; each stage has random numbers of its own."""
+        name, made = request.ask.name, answer.tree if answer.made else request.indices
+        for number in range(self._stage if answer.made else 0, self._stage + 1):
+            stage = self._pipeline.stages[number]
+            run = stage.run
+            if number == self._stage and number > 0 and not answer.made and self._before is not None:
+                self._before.types.update(codec.types_in(made))
+            if name is not None:
+                batch_rng.sow(self._seed, name if number == 0 else (*name, number), cuda=stage.device == "cuda")
+            asks = request.ask.asks if number == 0 and hasattr(run, "keeping") else ()
+            made = run.keeping(made, asks) if asks else run(made)  # type: ignore[attr-defined]
+        return made
+
+
+class DataWorker:
     """Listens from the moment it is made. `drain` ends it in order, `close` at once."""
 
     def __init__(
@@ -82,13 +103,16 @@ class Serving:
         """Set when all that was asked for before `drain` is fetched, or it is closed."""
         self.made = 0
         """Batches made here."""
-        self._pipeline, self._stage, self._seed, self._threads = pipeline, stage, seed, threads
+        self._threads = threads
         self._changed = threading.Condition()
         self._trainers: list[_Trainer] = []
         self._draining = self._closed = False
         self._waited_s, self._began = 0.0, time.perf_counter()
-        self._before = Pool(secret, types={}, heard=self._wake, certificates=certificates) if stage > 0 else None
-        self._listener = listener.Listener(secret, host=host, port=port, certificates=certificates)
+        self._before = (
+            WorkerConnections(secret, types={}, heard=self._wake, certificates=certificates) if stage > 0 else None
+        )
+        self._runner = _StageRunner(pipeline, stage, seed, self._before)
+        self._listener = listener.BatchListener(secret, host=host, port=port, certificates=certificates)
         self.address = self._listener.address
         self._ours = [
             threading.Thread(target=target, name=f"data-worker-{name}", daemon=True)
@@ -141,9 +165,14 @@ class Serving:
         if before is None:
             return None
         return FeedState(
-            made=before.made, taken=self.made, queued=before.queued, room=max(before.under_way, before.queued),
-            workers=before.workers, waited_s=self._waited_s, looped_s=time.perf_counter() - self._began,
-        )  # fmt: skip
+            made=before.made,
+            taken=self.made,
+            queued=before.queued,
+            room=max(before.under_way, before.queued),
+            workers=before.workers,
+            waited_s=self._waited_s,
+            looped_s=time.perf_counter() - self._began,
+        )
 
     @property
     def trainers(self) -> int:
@@ -183,17 +212,17 @@ class Serving:
         finally:
             self._forget(trainer)
 
-    def _hear(self, trainer: _Trainer, word: messages.Word) -> None:
-        if isinstance(word, messages.Ask):
+    def _hear(self, trainer: _Trainer, word: messages.FeedMessage) -> None:
+        if isinstance(word, messages.AskBatch):
             if len(word.indices) % 8 or len(trainer.requests) >= MOST_ASKED:
                 raise BadFrame(f"{len(word.indices)} bytes of indices, {len(trainer.requests)} requests open")
             request = _Request(word, np.frombuffer(bytearray(word.indices), dtype="<i8").astype(np.int64, copy=False))
             if self._before is not None:
-                request.before = self._before.want(Wanted(request.indices, word.name), word.asks)
+                request.before = self._before.want(WantedBatch(request.indices, word.name), word.asks)
             with self._changed:
                 trainer.requests.append(request)
                 self._changed.notify_all()
-        elif isinstance(word, messages.Drop):
+        elif isinstance(word, messages.DropBatch):
             with self._changed:
                 for request in trainer.requests:
                     request.dropped |= request.ask.step == word.step
@@ -219,9 +248,9 @@ class Serving:
             if trainer.told_leaving:
                 return
             trainer.told_leaving = True
-        self._send(trainer, messages.Leaving())
+        self._send(trainer, messages.WorkerLeaving())
 
-    def _send(self, trainer: _Trainer, word: messages.Word, message: codec.Message | None = None) -> None:
+    def _send(self, trainer: _Trainer, word: messages.FeedMessage, message: codec.BatchMessage | None = None) -> None:
         """Send it, or see to it that it is sent. What the user's code made may be changed by it afterwards."""
         if trainer.channel.local:
             _deliver(trainer.channel, word, message)
@@ -288,58 +317,44 @@ class Serving:
                 return request
         return None
 
-    def _answer(self, request: _Request) -> tuple[messages.Word, codec.Message | None]:
+    def _answer(self, request: _Request) -> tuple[messages.FeedMessage, codec.BatchMessage | None]:
         step = request.ask.step
         try:
             answer = self._fetch(request)
             if self._unwanted(request):
-                return messages.Dropped(step), None
-            tree = UnreadableBatch(answer.error) if answer.error else self._run(request, answer)
+                return messages.BatchDropped(step), None
+            tree = UnreadableBatch(answer.error) if answer.error else self._runner.run(request, answer)
+            self.made += not answer.error
             if isinstance(tree, UnreadableBatch):
-                return messages.Failed(step, tree.error), None
+                return messages.BatchFailed(step, tree.error), None
             if self._unwanted(request):
-                return messages.Dropped(step), None
-            return messages.Made(step, request.ask.name), codec.pack(tree)
+                return messages.BatchDropped(step), None
+            return messages.BatchMade(step, request.ask.name), codec.pack(tree)
         except (Exception, SystemExit) as error:  # whatever a user's code may raise
-            return messages.Failed(step, on_one_line(error)), None
+            return messages.BatchFailed(step, on_one_line(error)), None
 
     def _unwanted(self, request: _Request) -> bool:
         with self._changed:
             return request.dropped
 
-    def _fetch(self, request: _Request) -> Answer:
+    def _fetch(self, request: _Request) -> StepAnswer:
         """What the stage before has made of it; empty where it has to be made here."""
         if self._before is None or request.before is None:
-            return Answer()
-        answer = self._before.settled(request.before) or Answer()
+            return StepAnswer()
+        answer = self._before.settled(request.before) or StepAnswer()
         self._before.take(request.before)
         return answer
 
-    def _run(self, request: _Request, answer: Answer) -> Any:
-        """This stage, and those before it where nobody else has run them; each with random numbers of its own."""
-        name, made = request.ask.name, answer.tree if answer.made else request.indices
-        for number in range(self._stage if answer.made else 0, self._stage + 1):
-            stage = self._pipeline.stages[number]
-            run = stage.run
-            if number == self._stage and number > 0 and not answer.made and self._before is not None:
-                self._before.types.update(codec.types_in(made))
-            if name is not None:
-                batch_rng.sow(self._seed, name if number == 0 else (*name, number), cuda=stage.device == "cuda")
-            asks = request.ask.asks if number == 0 and hasattr(run, "keeping") else ()
-            made = run.keeping(made, asks) if asks else run(made)  # type: ignore[attr-defined]
-        self.made += 1
-        return made
 
-
-def _deliver(channel: Channel, word: messages.Word, message: codec.Message | None) -> None:
+def _deliver(channel: BatchChannel, word: messages.FeedMessage, message: codec.BatchMessage | None) -> None:
     """Send it. What cannot be sent has failed; a trainer that cannot be answered is hung up on, so it asks others."""
     try:
         try:
             channel.send(messages.number(word), word, message)
         except errors.BadInput as error:  # larger than a message may be; nothing of it is sent
-            if not isinstance(word, messages.Made | messages.Failed):
+            if not isinstance(word, messages.BatchMade | messages.BatchFailed):
                 raise
-            channel.send(messages.number(failed := messages.Failed(word.step, str(error))), failed)
+            channel.send(messages.number(failed := messages.BatchFailed(word.step, str(error))), failed)
     except OSError as error:
         log.info("a trainer cannot be answered: %s", error)
         channel.close()

@@ -6,7 +6,7 @@ In: indices (sampler.py). Out: `Made`, in the trainer's process or, as a plain t
 
 import contextlib
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,7 +18,7 @@ from springtide.dataworker.loader.sampler import Indices
 from springtide.domain.data.data_workers import Poison
 
 
-class Made(NamedTuple):
+class CollatedBatch(NamedTuple):
     """What became of a batch."""
 
     batch: Any
@@ -31,7 +31,7 @@ class Made(NamedTuple):
     """The first error's traceback; empty without."""
 
 
-class Making:
+class BatchMaker:
     """Call it with the indices of a batch; it answers with the fields of a `Made`.
 
     It travels to data workers with the user's data set and functions in it.
@@ -60,7 +60,7 @@ class Making:
             begin, self._begin = self._begin, None
             begin()
         with contextlib.suppress(Exception):  # whatever the user's data set may raise; it is tried again, and told of
-            return Made(self._whole(indices), [], [], "")[:]
+            return CollatedBatch(self._whole(indices), [], [], "")[:]
         return self._salvaged(indices)[:]  # outside: its errors are not told as if they had come of handling another
 
     def _whole(self, indices: Indices) -> Any:
@@ -77,7 +77,7 @@ class Making:
             return self._collate(dataset.__getitems__(indices.tolist()))
         return self._collate([dataset[index] for index in indices.tolist()])
 
-    def _salvaged(self, indices: Indices) -> Made:
+    def _salvaged(self, indices: Indices) -> CollatedBatch:
         """Each sample by itself: where none is to blame alone, the whole batch is."""
         good: list[int] = []
         bad: dict[int, str] = {}
@@ -90,14 +90,31 @@ class Making:
                 bad[index] = source.on_one_line(error)
                 trace = trace or _trace(error)
                 if self._on_error == "fail":
-                    return Made(None, list(bad), list(bad.values()), trace)
+                    return CollatedBatch(None, list(bad), list(bad.values()), trace)
         try:
             batch = self._whole(np.array(good, dtype=np.int64)) if good else None
-            return Made(batch, list(bad), list(bad.values()), trace)
+            return CollatedBatch(batch, list(bad), list(bad.values()), trace)
         except Exception as error:  # the same, now of the samples together
             bad |= dict.fromkeys(good, f"together with others: {source.on_one_line(error)}")
-            return Made(None, list(bad), list(bad.values()), trace or _trace(error))
+            return CollatedBatch(None, list(bad), list(bad.values()), trace or _trace(error))
 
 
 def _trace(error: Exception) -> str:
     return "".join(traceback.format_exception(error))
+
+
+def pinned(batch: Any) -> Any:
+    """The batch with its tensors in page-locked memory, where a GPU is there to read it."""
+    return _pin(batch) if torch.cuda.is_available() else batch
+
+
+def _pin(item: Any) -> Any:
+    if hasattr(item, "pin_memory"):  # tensors, and what its author gave such a method
+        return item.pin_memory()
+    if isinstance(item, Mapping):
+        return type(item)({key: _pin(value) for key, value in item.items()})  # type: ignore[call-arg]
+    if isinstance(item, tuple) and hasattr(item, "_fields"):
+        return type(item)(*(_pin(part) for part in item))
+    if isinstance(item, list | tuple):
+        return type(item)(_pin(part) for part in item)
+    return item

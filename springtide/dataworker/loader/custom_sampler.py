@@ -19,11 +19,11 @@ import torch
 
 from springtide import errors
 from springtide.dataworker.feed import batch_rng
-from springtide.dataworker.loader.sampler import Drawn, Indices, Place
+from springtide.dataworker.loader.sampler import DrawnBatch, Indices, LoaderPosition
 from springtide.domain.data.data_workers import BatchName
 
 
-class OwnSampler:
+class UserSampler:
     """Batches of the indices that a sampler gives, or, where `batch_size` is None, the batches that it gives."""
 
     def __init__(
@@ -51,16 +51,16 @@ class OwnSampler:
         if hasattr(self._sampler, "set_epoch"):
             self._sampler.set_epoch(epoch)
 
-    def batches(self, place: Place) -> Iterator[Drawn]:
+    def batches(self, place: LoaderPosition) -> Iterator[DrawnBatch]:
         """All batches from a place to the end of its epoch."""
         generator = self._generator()
         self._generator_began = None if generator is None else _written(generator)
         mark = 0
         for step, indices in enumerate(self._draw(place.epoch)):
             mark = zlib.crc32(indices.tobytes(), mark)
-            after = Place(place.epoch, step + 1, mark)
+            after = LoaderPosition(place.epoch, step + 1, mark)
             if step >= place.done:
-                yield Drawn(indices, BatchName(place.epoch, 0, step, len(indices)), after)
+                yield DrawnBatch(indices, BatchName(place.epoch, 0, step, len(indices)), after)
             elif step + 1 == place.done and mark != place.mark:
                 raise errors.BadInput(
                     f"{type(self._sampler).__name__} did not repeat itself: its first {place.done} batches are not "

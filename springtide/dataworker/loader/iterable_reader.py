@@ -12,12 +12,12 @@ from typing import Any
 
 from torch.utils import data
 
-from springtide.dataworker.loader.sampler import Place
+from springtide.dataworker.loader.sampler import LoaderPosition
 
 log = logging.getLogger(__name__)
 
 
-class Streamed:
+class IterableReader:
     """The passes over an IterableDataset, read in this process or in one other."""
 
     def __init__(self, dataset: Any, *, apart: bool, **options: Any) -> None:
@@ -32,7 +32,7 @@ class Streamed:
     def __len__(self) -> int:
         return len(self._loader())
 
-    def batches(self, place: Place) -> Iterator[tuple[Any, Place]]:
+    def batches(self, place: LoaderPosition) -> Iterator[tuple[Any, LoaderPosition]]:
         """All batches from a place to the end of its epoch; those before it are read and dropped."""
         if place.done:
             log.warning(
@@ -45,7 +45,7 @@ class Streamed:
             self._dataset.set_epoch(place.epoch)
         for step, batch in enumerate(self._loader()):
             if step >= place.done:
-                yield batch, Place(place.epoch, step + 1)
+                yield batch, LoaderPosition(place.epoch, step + 1)
 
     def _loader(self) -> "data.DataLoader[Any]":
         return data.DataLoader(self._dataset, **self._options)

@@ -8,6 +8,7 @@ collate.py makes one.
 
 import dataclasses
 import functools
+import inspect
 import logging
 import os
 import time
@@ -25,15 +26,39 @@ from springtide.data.source import UnreadableBatch
 from springtide.dataworker.feed import batch_rng
 from springtide.dataworker.loader import loader_state, options
 from springtide.dataworker.loader.autosize import Autosize
-from springtide.dataworker.loader.collate import Made, Making
-from springtide.dataworker.loader.custom_sampler import OwnSampler
-from springtide.dataworker.loader.iterable_reader import Streamed
-from springtide.dataworker.loader.passes import Pass
-from springtide.dataworker.loader.pin_memory import pinned
-from springtide.dataworker.loader.sampler import Drawn, Order, Place
-from springtide.dataworker.loader.worker_manager import Staff
+from springtide.dataworker.loader.collate import BatchMaker, CollatedBatch, pinned
+from springtide.dataworker.loader.custom_sampler import UserSampler
+from springtide.dataworker.loader.iterable_reader import IterableReader
+from springtide.dataworker.loader.sampler import DrawnBatch, LoaderPosition, SampleOrder
+from springtide.dataworker.loader.worker_pool import WorkerPool
 from springtide.domain.core.plain_numbers import takes_numbers
 from springtide.domain.data.data_workers import Poison
+
+TAKEN = (
+    "another loop over the same ElasticLoader has begun, which has ended this one: there is one at a time. Take a "
+    "loader for each of two loops inside each other, or zip(...)ed"
+)
+
+
+class LoaderPass:
+    """An iterator over batches, which can be ended from outside."""
+
+    def __init__(self, batches: Generator[Any, None, None]) -> None:
+        self._batches, self._taken = batches, False
+
+    def __iter__(self) -> "LoaderPass":
+        return self
+
+    def __next__(self) -> Any:
+        if self._taken:
+            raise errors.BadInput(TAKEN)
+        return next(self._batches)
+
+    def end(self, *, taken: bool) -> None:
+        """No batches any more. `taken`: for another loop, so that whoever asks for more has lost batches."""
+        self._taken = taken and inspect.getgeneratorstate(self._batches) != inspect.GEN_CLOSED
+        self._batches.close()
+
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +74,7 @@ class Skipped:
     why: str
 
 
-class ElasticLoader:
+class ElasticLoader(options.BatchArguments, options.WorkerArguments):
     """Iterate over it as over torch's DataLoader; `resize`, `state_dict` and `load_state_dict` at any time."""
 
     @takes_numbers("self", "dataset", "sampler", "batch_sampler", "generator", "multiprocessing_context")
@@ -78,45 +103,46 @@ class ElasticLoader:
         rank: int | None = None,
         world: int | None = None,
     ) -> None:
-        self.dataset = dataset
-        self.batch_size, self.shuffle, self.drop_last = batch_size, bool(shuffle), drop_last
-        self.sampler, self.batch_sampler = sampler, batch_sampler
-        self.collate_fn: Callable[[Any], Any] = collate_fn or options.usual_collate(self)
-        self.pin_memory, self.timeout = pin_memory, timeout
-        self.worker_init_fn, self.multiprocessing_context = worker_init_fn, multiprocessing_context
-        self.generator, self.prefetch_factor, self.persistent_workers = generator, prefetch_factor, persistent_workers
-        self.pin_memory_device, self.in_order = pin_memory_device, in_order
-        """Taken as DataLoader takes them: the first is deprecated there, and batches come in order here whatever."""
+        batching = batch_size is not None or batch_sampler is not None
+        collate = collate_fn or (data.default_collate if batching else data.default_convert)
+        options.BatchArguments.__init__(
+            self, dataset, batch_size, bool(shuffle), sampler, batch_sampler, drop_last, generator, collate
+        )
+        options.WorkerArguments.__init__(
+            self,
+            pin_memory,
+            timeout,
+            worker_init_fn,
+            multiprocessing_context,
+            prefetch_factor,
+            persistent_workers,
+            pin_memory_device,
+            in_order,
+        )
+        self.check_batches()
+        self.check_workers(num_workers, on_error)
         self.skipped: list[Skipped] = []
         """Samples that were left out, with `on_error="skip"`."""
-        options.check(self)
-        _check_numbers(num_workers, timeout, prefetch_factor, on_error)
         self._seed = seed if generator is None else _drawn_from(generator)
         self._on_error = on_error
         self._auto = Autosize(len(os.sched_getaffinity(0))) if num_workers == "auto" else None
         self._wanted = 0 if num_workers == "auto" else num_workers
-        self._place = Place(0, 0)
-        self._next: Place | None = self._place
+        self._place = LoaderPosition(0, 0)
+        self._next: LoaderPosition | None = self._place
         """Where the next pass begins; None: with the epoch after the one that was left."""
         self._looped_s = 0.0
-        self._pass: weakref.ref[Pass] | None = None
+        self._pass: weakref.ref[LoaderPass] | None = None
         self._order: options.BatchOrder | None = None
-        self._stream: Streamed | None = None
-        self._staff: Staff | None = None
+        self._stream: IterableReader | None = None
+        self._pool: WorkerPool | None = None
         if isinstance(dataset, data.IterableDataset):
             self._stream = self._stream_of(num_workers, worker_init_fn, generator, multiprocessing_context)
             return
-        self._order = options.order_of(self, seed=self._seed, rank=rank, world=world)
-        batched = batch_size is not None or batch_sampler is not None
-        making = functools.partial(Making, dataset, collate_fn, batched=batched, on_error=on_error)
-        self._making = making()
-        self._staff = Staff(dataset, making, init=worker_init_fn, room=prefetch_factor, timeout_s=timeout or None)
-        weakref.finalize(self, self._staff.dismiss)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name in options.FIXED and name in vars(self):
-            raise errors.BadInput(f"{name} cannot be changed once a loader is made: make another with {name}={value!r}")
-        super().__setattr__(name, value)
+        self._order = self.batch_order(seed=self._seed, rank=rank, world=world)
+        maker = functools.partial(BatchMaker, dataset, collate_fn, batched=self.makes_batches, on_error=on_error)
+        self._make_batch = maker()
+        self._pool = WorkerPool(dataset, maker, init=worker_init_fn, room=prefetch_factor, timeout_s=timeout or None)
+        weakref.finalize(self, self._pool.dismiss)
 
     def __reduce__(self) -> Any:
         raise TypeError(
@@ -124,13 +150,13 @@ class ElasticLoader:
             "data set, and give it this one's state_dict() to go on from there"
         )
 
-    def _stream_of(self, num_workers: int | str, init: Any, generator: Any, context: Any) -> Streamed:
+    def _stream_of(self, num_workers: int | str, init: Any, generator: Any, context: Any) -> IterableReader:
         if self._on_error == "skip":
             raise errors.BadInput(
                 'on_error="skip" needs a data set with indices; an IterableDataset that raises has ended'
             )
         apart = num_workers != 0
-        return Streamed(
+        return IterableReader(
             self.dataset,
             apart=apart,
             batch_size=self.batch_size,
@@ -157,13 +183,12 @@ class ElasticLoader:
     @property
     def workers(self) -> int:
         """Data workers that make batches now; with none, this process makes them."""
-        return self._staff.state.workers if self._staff is not None else 0
+        return self._pool.state.workers if self._pool is not None else 0
 
     @property
     def pids(self) -> list[int]:
         """Processes of data workers that are there now."""
-        crew = self._staff.crew if self._staff is not None else None
-        return crew.pids if crew is not None else []
+        return self._pool.pids if self._pool is not None else []
 
     @property
     def epoch(self) -> int:
@@ -173,31 +198,31 @@ class ElasticLoader:
     @takes_numbers("self")
     def set_epoch(self, epoch: int) -> None:
         """The next pass is of this epoch. Where a loaded state is in the middle of it, it goes on there."""
-        if isinstance(self._order, OwnSampler):
+        if isinstance(self._order, UserSampler):
             self._order.set_epoch(epoch)
         if self._next is None or self._next.epoch != epoch:
-            self._next = Place(epoch, 0)
+            self._next = LoaderPosition(epoch, 0)
 
     @takes_numbers("self")
     def resize(self, workers: int) -> None:
         """So many data workers from now on, also in the middle of an epoch; 0: this process makes its batches."""
-        _check_numbers(workers, 0, None, "fail")
+        options.check_worker_number(workers)
         self._auto = None
         self._resize(workers)
 
     def state_dict(self) -> dict[str, Any]:
         """Where the loop is: after the batch that it had last. Plain values; goes with the model's own state."""
         state = loader_state.written(options.kind_of(self._order), self._next or self._place, self._seed)
-        return state | (self._order.state() if isinstance(self._order, OwnSampler) else {})
+        return state | (self._order.state() if isinstance(self._order, UserSampler) else {})
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """The next pass begins there. The number of workers, ranks and the size of batches may be others."""
         reached, seed = loader_state.read(state, options.kind_of(self._order))
         self._leave()
-        if seed != self._seed and self._staff is not None:
-            self._staff.dismiss()  # data workers draw random numbers by the seed
+        if seed != self._seed and self._pool is not None:
+            self._pool.dismiss()  # data workers draw random numbers by the seed
         self._seed = seed
-        if isinstance(self._order, Order):
+        if isinstance(self._order, SampleOrder):
             self._order = dataclasses.replace(self._order, seed=seed)
         elif self._order is not None:
             self._order.seed = seed
@@ -207,8 +232,8 @@ class ElasticLoader:
     def close(self) -> None:
         """End all data workers. The loader can be used again: it begins with none."""
         self._leave()
-        if self._staff is not None:
-            self._staff.dismiss()
+        if self._pool is not None:
+            self._pool.dismiss()
 
     def __enter__(self) -> "ElasticLoader":
         return self
@@ -218,9 +243,9 @@ class ElasticLoader:
 
     def __iter__(self) -> Iterator[Any]:
         self._leave(taken=True)
-        begin = self._next or Place(self._place.epoch + 1, 0)
+        begin = self._next or LoaderPosition(self._place.epoch + 1, 0)
         self._next, self._place = None, begin
-        running = Pass(self._run(begin))
+        running = LoaderPass(self._run(begin))
         self._pass = weakref.ref(running)
         return running
 
@@ -231,32 +256,32 @@ class ElasticLoader:
         if running is not None:
             running.end(taken=taken)
 
-    def _run(self, begin: Place) -> Generator[Any, None, None]:
+    def _run(self, begin: LoaderPosition) -> Generator[Any, None, None]:
         given = self._stream.batches(begin) if self._stream is not None else self._made(begin)
         for batch, reached in given:
             self._place = reached
             if batch is not None:
                 yield pinned(batch) if self.pin_memory else batch
-        self._place = self._next = Place(begin.epoch + 1, 0)
-        if isinstance(self._order, OwnSampler):
+        self._place = self._next = LoaderPosition(begin.epoch + 1, 0)
+        if isinstance(self._order, UserSampler):
             self._order.ended()
-        if self._staff is not None and not self.persistent_workers:
-            self._staff.dismiss()
+        if self._pool is not None and not self.persistent_workers:
+            self._pool.dismiss()
 
-    def _made(self, begin: Place) -> Iterator[tuple[Any, Place]]:
+    def _made(self, begin: LoaderPosition) -> Iterator[tuple[Any, LoaderPosition]]:
         """The batches of an indexable data set; None for one of which nothing is left."""
-        assert self._order is not None and self._staff is not None
-        under_way: deque[Drawn] = deque()
+        assert self._order is not None and self._pool is not None
+        under_way: deque[DrawnBatch] = deque()
         last = time.monotonic()
 
-        def drawn() -> Iterator[Drawn]:
+        def drawn() -> Iterator[DrawnBatch]:
             assert self._order is not None
             for one in self._order.batches(begin):
                 under_way.append(one)
                 yield one
 
-        self._staff.resize(self._wanted)
-        for answer in self._staff.read(drawn(), self._own, seed=self._seed):
+        self._pool.resize(self._wanted)
+        for answer in self._pool.read(drawn(), self._own, seed=self._seed):
             one = under_way.popleft()
             yield self._checked(answer, one), one.after
             now = time.monotonic()
@@ -264,16 +289,16 @@ class ElasticLoader:
             last = now
             self._retune(now)
 
-    def _own(self, one: Drawn) -> Any:
+    def _own(self, one: DrawnBatch) -> Any:
         """Made in this process, with the random numbers that a data worker would have."""
         with batch_rng.seeded(self._seed, one.name):
-            return self._making(one.indices)
+            return self._make_batch(one.indices)
 
-    def _checked(self, answer: Any, one: Drawn) -> Any:
+    def _checked(self, answer: Any, one: DrawnBatch) -> Any:
         if isinstance(answer, UnreadableBatch):  # it could not be sent, or killed everyone who tried
-            made = Made(None, one.indices.tolist(), [answer.error] * len(one.indices), "")
+            made = CollatedBatch(None, one.indices.tolist(), [answer.error] * len(one.indices), "")
         else:
-            made = Made(*answer)
+            made = CollatedBatch(*answer)
         if made.poison and self._on_error == "fail":
             error = errors.UnreadableSample(
                 f"{made.why[0]}: sample {_named(made.poison)} of the data set cannot be made. Mend it, or pass "
@@ -288,9 +313,9 @@ class ElasticLoader:
         return made.batch
 
     def _retune(self, now: float) -> None:
-        if self._auto is None or self._staff is None:
+        if self._auto is None or self._pool is None:
             return
-        state = dataclasses.replace(self._staff.state, looped_s=self._looped_s)
+        state = dataclasses.replace(self._pool.state, looped_s=self._looped_s)
         target = self._auto.told(now, state)
         if target is not None and target.data_workers != self._wanted:
             log.info("%d data workers: %s", target.data_workers, target.why)
@@ -298,8 +323,8 @@ class ElasticLoader:
 
     def _resize(self, workers: int) -> None:
         self._wanted = workers
-        if self._staff is not None:
-            self._staff.resize(workers)
+        if self._pool is not None:
+            self._pool.resize(workers)
 
 
 def _drawn_from(generator: torch.Generator) -> int:
@@ -309,14 +334,3 @@ def _drawn_from(generator: torch.Generator) -> int:
 def _named(indices: list[int]) -> str:
     more = len(indices) - NAMED
     return ", ".join(map(str, indices[:NAMED])) + (f" and {more} more" if more > 0 else "")
-
-
-def _check_numbers(workers: Any, timeout: float, prefetch: int | None, on_error: str) -> None:
-    if workers != "auto" and (not isinstance(workers, int) or isinstance(workers, bool) or workers < 0):
-        raise errors.BadInput(f'num_workers={workers!r}: wanted 0 or more, or "auto"')
-    if timeout < 0:
-        raise errors.BadInput(f"timeout={timeout}: wanted seconds, or 0 to wait as long as it takes")
-    if prefetch is not None and prefetch < 1:
-        raise errors.BadInput(f"prefetch_factor={prefetch}: wanted 1 or more batches a data worker, or None")
-    if on_error not in ("fail", "skip"):
-        raise errors.BadInput(f'on_error={on_error!r}: wanted "fail" or "skip"')

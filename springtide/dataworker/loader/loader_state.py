@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from springtide import errors
-from springtide.dataworker.loader.sampler import Place
+from springtide.dataworker.loader.sampler import LoaderPosition
 
 FORMAT = 1
 Unit = Literal["samples", "batches", "batches read"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
+class LoaderKind:
     """What a place in this loader's data means: two loaders of equal kind go through the same order."""
 
     unit: Unit
@@ -24,7 +24,7 @@ class Kind:
     shuffle: bool
 
 
-def written(kind: Kind, place: Place, seed: int) -> dict[str, Any]:
+def written(kind: LoaderKind, place: LoaderPosition, seed: int) -> dict[str, Any]:
     """A state as plain values, for torch.save or JSON."""
     return {
         "format": FORMAT,
@@ -38,7 +38,7 @@ def written(kind: Kind, place: Place, seed: int) -> dict[str, Any]:
     }
 
 
-def read(state: Mapping[str, Any], kind: Kind) -> tuple[Place, int]:
+def read(state: Mapping[str, Any], kind: LoaderKind) -> tuple[LoaderPosition, int]:
     """The place and the seed of a state, where it belongs to data like ours."""
     given = state.get("format") if isinstance(state, Mapping) else type(state).__name__
     if given != FORMAT:
@@ -60,7 +60,7 @@ def read(state: Mapping[str, Any], kind: Kind) -> tuple[Place, int]:
             "wanted whole numbers, as ElasticLoader.state_dict() gives them; was it changed on its way?"
         )
     *reached, seed = numbers
-    place = Place(*reached)
+    place = LoaderPosition(*reached)
     if place.epoch < 0 or place.done < 0 or (kind.samples is not None and place.done > kind.samples):
         raise errors.BadInput(
             f"this state is at {place.done} {kind.unit} of epoch {place.epoch}: that is no place in it"

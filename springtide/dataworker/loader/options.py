@@ -1,30 +1,31 @@
-"""What a user may ask of a loader, understood once: which order, which samples, whether that fits together.
+"""Arguments of `ElasticLoader`, named as in torch's DataLoader: check them, and derive the order of batches.
 
-In: the arguments of loader.py, named as torch's DataLoader names them. Out: the order of batches and what a place in it
-means. Next: loader.py.
+In: the arguments of loader.py. Out: attributes of the loader, and the order of its batches. Next: loader.py.
 """
 
 import multiprocessing
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch.utils import data
 
 from springtide import errors
-from springtide.dataworker.loader.custom_sampler import OwnSampler
-from springtide.dataworker.loader.loader_state import Kind
-from springtide.dataworker.loader.sampler import Order
+from springtide.dataworker.loader.custom_sampler import UserSampler
+from springtide.dataworker.loader.loader_state import LoaderKind
+from springtide.dataworker.loader.sampler import SampleOrder
 
-BatchOrder = Order | OwnSampler
+BatchOrder = SampleOrder | UserSampler
 
 
 FIXED = frozenset({"dataset", "batch_size", "shuffle", "sampler", "batch_sampler", "drop_last", "collate_fn"})
-"""What a loader is made of; DataLoader refuses to have most of these changed too."""
+"""Arguments that cannot be changed later; DataLoader refuses most of these changes too."""
 
 
-class Given(Protocol):
-    """The arguments that decide the order."""
+@dataclass(slots=False, eq=False)
+class BatchArguments:
+    """Arguments of a DataLoader that decide which samples make which batch, as attributes of the loader."""
 
     dataset: Any
     batch_size: int | None
@@ -32,77 +33,108 @@ class Given(Protocol):
     sampler: Iterable[Any] | None
     batch_sampler: Iterable[Any] | None
     drop_last: bool
+    generator: torch.Generator | None
+    collate_fn: Callable[[Any], Any]
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in FIXED and name in vars(self):
+            raise errors.BadInput(f"{name} cannot be changed once a loader is made: make another with {name}={value!r}")
+        super().__setattr__(name, value)
+
+    def check_batches(self) -> None:
+        """Refuse arguments that contradict each other, as DataLoader does."""
+        size = self.batch_size
+        if size is not None and (not isinstance(size, int) or isinstance(size, bool) or size < 1):
+            raise errors.BadInput(
+                f"batch_size={size!r}: wanted a whole number, 1 or more, or None for samples as they are"
+            )
+        if self.batch_sampler is not None and (size != 1 or self.shuffle or self.sampler is not None or self.drop_last):
+            raise errors.BadInput(
+                "batch_sampler= makes the batches, so batch_size, shuffle, sampler and drop_last must be left out"
+            )
+        if self.sampler is not None and self.shuffle:
+            raise errors.BadInput("sampler= decides the order, so shuffle=True must be left out")
+        if size is None and self.drop_last:
+            raise errors.BadInput("batch_size=None makes no batches, so drop_last=True has no meaning: leave it out")
+        ordered = self.shuffle or self.sampler is not None or self.batch_sampler is not None
+        if isinstance(self.dataset, data.IterableDataset) and ordered:
+            raise errors.BadInput(
+                f"{type(self.dataset).__name__} is an IterableDataset: it has its own order, so shuffle, sampler and "
+                "batch_sampler must be left out"
+            )
+
+    @property
+    def makes_batches(self) -> bool:
+        """False with batch_size=None: samples come as they are."""
+        return self.batch_size is not None or self.batch_sampler is not None
+
+    def batch_order(self, *, seed: int, rank: int | None, world: int | None) -> BatchOrder:
+        """The order of batches of an indexable data set."""
+        if self.batch_sampler is not None:
+            return UserSampler(self.batch_sampler, batch_size=None, seed=seed)
+        if self.sampler is not None:
+            return UserSampler(self.sampler, batch_size=self.batch_size or 1, drop_last=self.drop_last, seed=seed)
+        if not hasattr(self.dataset, "__len__"):
+            raise errors.BadInput(
+                f"{type(self.dataset).__name__} has no len(): wanted a data set with __len__ and __getitem__ (or "
+                "batch(indices)), a sampler=, or an IterableDataset"
+            )
+        rank, world = _place_among_ranks(rank, world)
+        return SampleOrder(
+            samples=len(self.dataset),
+            batch_size=1 if self.batch_size is None else self.batch_size,
+            shuffle=self.shuffle,
+            drop_last=self.drop_last,
+            seed=seed,
+            rank=rank,
+            world=world,
+        )
+
+
+@dataclass(slots=False, eq=False)
+class WorkerArguments:
+    """Arguments of a DataLoader about its workers, as attributes of the loader."""
+
+    pin_memory: bool
+    timeout: float
+    worker_init_fn: Callable[[int], None] | None
     multiprocessing_context: Any
+    prefetch_factor: int | None
+    persistent_workers: bool
+    pin_memory_device: str
+    """Accepted for compatibility: deprecated in DataLoader."""
+    in_order: bool
+    """Accepted for compatibility: batches always come in order."""
+
+    def check_workers(self, workers: Any, on_error: str) -> None:
+        check_worker_number(workers)
+        context, methods = self.multiprocessing_context, multiprocessing.get_all_start_methods()
+        if isinstance(context, str) and context not in methods:
+            raise errors.BadInput(f"multiprocessing_context={context!r}: wanted one of {', '.join(methods)}")
+        if self.timeout < 0:
+            raise errors.BadInput(f"timeout={self.timeout}: wanted seconds, or 0 to wait as long as it takes")
+        prefetch = self.prefetch_factor
+        if prefetch is not None and prefetch < 1:
+            raise errors.BadInput(f"prefetch_factor={prefetch}: wanted 1 or more batches a data worker, or None")
+        if on_error not in ("fail", "skip"):
+            raise errors.BadInput(f'on_error={on_error!r}: wanted "fail" or "skip"')
 
 
-def check(given: Given) -> None:
-    """Arguments that contradict each other are refused, as DataLoader refuses them."""
-    size = given.batch_size
-    if size is not None and (not isinstance(size, int) or isinstance(size, bool) or size < 1):
-        raise errors.BadInput(f"batch_size={size!r}: wanted a whole number, 1 or more, or None for samples as they are")
-    context = given.multiprocessing_context
-    if isinstance(context, str) and context not in multiprocessing.get_all_start_methods():
-        raise errors.BadInput(
-            f"multiprocessing_context={context!r}: wanted one of {', '.join(multiprocessing.get_all_start_methods())}"
-        )
-    if given.batch_sampler is not None and (
-        given.batch_size != 1 or given.shuffle or given.sampler is not None or given.drop_last
-    ):
-        raise errors.BadInput(
-            "batch_sampler= makes the batches, so batch_size, shuffle, sampler and drop_last must be left out"
-        )
-    if given.sampler is not None and given.shuffle:
-        raise errors.BadInput("sampler= decides the order, so shuffle=True must be left out")
-    if given.batch_size is None and given.drop_last:
-        raise errors.BadInput("batch_size=None makes no batches, so drop_last=True has no meaning: leave it out")
-    if not isinstance(given.dataset, data.IterableDataset):
-        return
-    if given.shuffle or given.sampler is not None or given.batch_sampler is not None:
-        raise errors.BadInput(
-            f"{type(given.dataset).__name__} is an IterableDataset: it has its own order, so shuffle, sampler and "
-            "batch_sampler must be left out"
-        )
+def check_worker_number(workers: Any) -> None:
+    if workers != "auto" and (not isinstance(workers, int) or isinstance(workers, bool) or workers < 0):
+        raise errors.BadInput(f'num_workers={workers!r}: wanted 0 or more, or "auto"')
 
 
-def usual_collate(given: Given) -> Callable[[Any], Any]:
-    """What makes a batch of samples where the user does not say, as in a DataLoader."""
-    single = given.batch_size is None and given.batch_sampler is None
-    return data.default_convert if single else data.default_collate
-
-
-def order_of(given: Given, *, seed: int, rank: int | None, world: int | None) -> BatchOrder:
-    """The order of batches of an indexable data set."""
-    if given.batch_sampler is not None:
-        return OwnSampler(given.batch_sampler, batch_size=None, seed=seed)
-    if given.sampler is not None:
-        return OwnSampler(given.sampler, batch_size=given.batch_size or 1, drop_last=given.drop_last, seed=seed)
-    if not hasattr(given.dataset, "__len__"):
-        raise errors.BadInput(
-            f"{type(given.dataset).__name__} has no len(): wanted a data set with __len__ and __getitem__ (or "
-            "batch(indices)), a sampler=, or an IterableDataset"
-        )
-    rank, world = _place_among_ranks(rank, world)
-    return Order(
-        samples=len(given.dataset),
-        batch_size=1 if given.batch_size is None else given.batch_size,
-        shuffle=given.shuffle,
-        drop_last=given.drop_last,
-        seed=seed,
-        rank=rank,
-        world=world,
-    )
-
-
-def kind_of(order: BatchOrder | None) -> Kind:
+def kind_of(order: BatchOrder | None) -> LoaderKind:
     """What a place in this order means; None: a stream."""
-    if isinstance(order, Order):
-        return Kind(unit="samples", samples=order.samples, shuffle=order.shuffle)
-    return Kind(unit="batches read" if order is None else "batches", samples=None, shuffle=False)
+    if isinstance(order, SampleOrder):
+        return LoaderKind(unit="samples", samples=order.samples, shuffle=order.shuffle)
+    return LoaderKind(unit="batches read" if order is None else "batches", samples=None, shuffle=False)
 
 
 def length(order: BatchOrder) -> int:
     """Batches of a whole epoch."""
-    return order.steps() if isinstance(order, Order) else len(order)
+    return order.steps() if isinstance(order, SampleOrder) else len(order)
 
 
 def _place_among_ranks(rank: int | None, world: int | None) -> tuple[int, int]:

@@ -25,7 +25,7 @@ Indices = npt.NDArray[np.int64]
 TOGETHER = 4096  # samples whose places are computed at once: array operations cost the same for few
 
 
-class Place(NamedTuple):
+class LoaderPosition(NamedTuple):
     """How far a loop has come."""
 
     epoch: int
@@ -35,17 +35,17 @@ class Place(NamedTuple):
     """A checksum of the indices had so far, where a sampler of the user's decides."""
 
 
-class Drawn(NamedTuple):
+class DrawnBatch(NamedTuple):
     """One batch to be made."""
 
     indices: Indices
     name: BatchName
-    after: Place
+    after: LoaderPosition
     """Where a loop is that has consumed it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
+class SampleOrder:
     """The batches of one rank, epoch by epoch."""
 
     samples: int
@@ -67,17 +67,17 @@ class Order:
         rounds = self._rounds(first)
         return rounds if not rounds or len(self._positions(rounds - 1, first)[0]) else rounds - 1
 
-    def batch(self, epoch: int, step: int, first: int = 0) -> Drawn:
+    def batch(self, epoch: int, step: int, first: int = 0) -> DrawnBatch:
         """The step-th batch from sample `first` of the epoch's order on."""
-        return next(self._drawn(Place(epoch, first), range(step, step + 1)))
+        return next(self._drawn(LoaderPosition(epoch, first), range(step, step + 1)))
 
-    def batches(self, place: Place) -> Iterator[Drawn]:
+    def batches(self, place: LoaderPosition) -> Iterator[DrawnBatch]:
         """All batches from a place to the end of its epoch."""
         steps, many = self.steps(place.done), max(1, TOGETHER // self.batch_size)
         for begin in range(0, steps, many):
             yield from self._drawn(place, range(begin, min(begin + many, steps)))
 
-    def _drawn(self, place: Place, steps: range) -> Iterator[Drawn]:
+    def _drawn(self, place: LoaderPosition, steps: range) -> Iterator[DrawnBatch]:
         spans = [self._positions(step, place.done) for step in steps]
         found = np.concatenate([np.arange(span.start, span.stop, dtype=np.int64) for span, _ in spans])
         if self.shuffle:
@@ -85,7 +85,7 @@ class Order:
         at = 0
         for span, end in spans:
             name = BatchName(place.epoch, 0, span.start, len(span))
-            yield Drawn(found[at : at + len(span)].copy(), name, Place(place.epoch, end))
+            yield DrawnBatch(found[at : at + len(span)].copy(), name, LoaderPosition(place.epoch, end))
             at += len(span)
 
     def _rounds(self, first: int) -> int:

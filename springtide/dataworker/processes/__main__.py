@@ -17,7 +17,7 @@ import msgspec
 import torch
 
 from springtide import child_guard, config, errors
-from springtide.dataworker.feed.worker import Serving
+from springtide.dataworker.feed.worker import DataWorker
 from springtide.dataworker.processes import job_package, package_transfer
 from springtide.domain.core.roles import RoleKind
 from springtide.domain.data.data_workers import stage_of
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 LOOK_S = 0.1  # between two looks at whether it is to leave
 
 
-class Leaving:
+class ExitPlan:
     """Why and when this process ends."""
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ def main() -> int:
     settings = config.load()
     child_guard.die_with(settings.parent)
     logs.log_to_stderr(debug=settings.debug)
-    leaving = Leaving()
+    leaving = ExitPlan()
     signal.signal(signal.SIGTERM, lambda *_: leaving.leave())
     for ignored in (signal.SIGINT, signal.SIGHUP):
         signal.signal(ignored, signal.SIG_IGN)  # the agent decides when to stop
@@ -68,7 +68,7 @@ def main() -> int:
     return 0
 
 
-def serve(settings: config.Settings, leaving: Leaving) -> None:
+def serve(settings: config.Settings, leaving: ExitPlan) -> None:
     """Serve until the job is over, it is not wanted any more, or the master is lost."""
     secret = config.job_secret(settings)
     rank = config.own_rank(settings, RoleKind.DATA_WORKER)
@@ -78,7 +78,7 @@ def serve(settings: config.Settings, leaving: Leaving) -> None:
         welcome = link.ask(hello)
         assert isinstance(welcome, messages.DataWorkerWelcome)
         link.introduce(hello)
-        roster = Roster(OwnUsage(settings))
+        roster = FeederRoster(OwnUsage(settings))
         link.start_heartbeat(
             welcome.heartbeat_s, roster.beat, lambda pulse: hear(pulse, leaving, roster), leaving.leave
         )
@@ -90,10 +90,15 @@ def serve(settings: config.Settings, leaving: Leaving) -> None:
         gc.freeze()  # the data set stays: no collection of garbage needs to walk over it
         stage = stage_of(rank, found.stages)
         host = channel.own_host(settings, link)
-        serving = Serving(
-            pipeline, stage, secret, host=host, threads=torch.get_num_threads(), seed=welcome.seed,
+        serving = DataWorker(
+            pipeline,
+            stage,
+            secret,
+            host=host,
+            threads=torch.get_num_threads(),
+            seed=welcome.seed,
             certificates=settings.tls,
-        )  # fmt: skip
+        )
         try:
             roster.follow(serving, stage, found.stages)
             log.info("serving stage %d of %d at %s", stage + 1, found.stages, serving.address)
@@ -109,7 +114,7 @@ def serve(settings: config.Settings, leaving: Leaving) -> None:
         link.close()
 
 
-def await_package(link: channel.MasterChannel, leaving: Leaving) -> Package | None:
+def await_package(link: channel.MasterChannel, leaving: ExitPlan) -> Package | None:
     """Wait until a trainer has written the job's package; None: there is no need any more."""
     came: list[messages.Reply] = []
     said: list[errors.SpringtideError] = []
@@ -133,13 +138,13 @@ def await_package(link: channel.MasterChannel, leaving: Leaving) -> Package | No
     return msgspec.msgpack.decode(found.value, type=Package)
 
 
-class Roster:
+class FeederRoster:
     """Who else feeds: a stage in the middle takes from those before it."""
 
     def __init__(self, usage: OwnUsage | None = None) -> None:
         self._lock, self._usage = threading.Lock(), usage
         self._known: Feeders | None = None
-        self._serving: Serving | None = None
+        self._serving: DataWorker | None = None
         self._stage, self._stages = 0, 1
         self._attached: dict[str, str] = {}
 
@@ -159,7 +164,7 @@ class Roster:
             self._known = news
             self._connect()
 
-    def follow(self, serving: Serving, stage: int, stages: int) -> None:
+    def follow(self, serving: DataWorker, stage: int, stages: int) -> None:
         """What is served here is made of what the stage before makes."""
         with self._lock:
             self._serving, self._stage, self._stages = serving, stage, stages
@@ -168,9 +173,7 @@ class Roster:
     def _connect(self) -> None:
         if self._serving is None or self._known is None or self._stage == 0:
             return
-        before = {
-            each.name: each.address for each in feeds(self._known, stage=self._stage - 1, stages=self._stages)
-        }  # fmt: skip
+        before = {each.name: each.address for each in feeds(self._known, stage=self._stage - 1, stages=self._stages)}
         for name in self._attached.keys() - before.keys():
             self._serving.detach(name)
         for name in before.keys() - self._attached.keys():
@@ -178,7 +181,7 @@ class Roster:
         self._attached = before
 
 
-def hear(pulse: messages.HeartbeatReply, leaving: Leaving, roster: Roster) -> None:
+def hear(pulse: messages.HeartbeatReply, leaving: ExitPlan, roster: FeederRoster) -> None:
     """Take in the master's answer to a heartbeat."""
     if pulse.feeders is not None:
         roster.take(pulse.feeders)

@@ -30,7 +30,7 @@ MOST = 1 << 16  # bytes of a message
 KEPT = 400  # characters of an error that are told
 
 
-class Begin(msgspec.Struct, frozen=True, tag=True):
+class ForkSetup(msgspec.Struct, frozen=True, tag=True):
     """The first order: the package, its secret, the seed of random numbers."""
 
     folder: str
@@ -40,25 +40,25 @@ class Begin(msgspec.Struct, frozen=True, tag=True):
     """Process of the loader: the parent of this one."""
 
 
-class Start(msgspec.Struct, frozen=True, tag=True):
+class ForkWorker(msgspec.Struct, frozen=True, tag=True):
     """Fork a data worker."""
 
     number: int
 
 
-class Drain(msgspec.Struct, frozen=True, tag=True):
+class DrainFork(msgspec.Struct, frozen=True, tag=True):
     """Let it finish what it has, and end."""
 
     number: int
 
 
-class Kill(msgspec.Struct, frozen=True, tag=True):
+class KillFork(msgspec.Struct, frozen=True, tag=True):
     """End it now."""
 
     number: int
 
 
-class Ready(msgspec.Struct, frozen=True, tag=True):
+class ForkReady(msgspec.Struct, frozen=True, tag=True):
     """It serves at this address."""
 
     number: int
@@ -66,25 +66,25 @@ class Ready(msgspec.Struct, frozen=True, tag=True):
     pid: int
 
 
-class Unfit(msgspec.Struct, frozen=True, tag=True):
+class ForkFailed(msgspec.Struct, frozen=True, tag=True):
     """It cannot begin."""
 
     number: int
     error: str
 
 
-class Ended(msgspec.Struct, frozen=True, tag=True):
+class ForkEnded(msgspec.Struct, frozen=True, tag=True):
     """It is gone, with this exit status (a signal, where negative)."""
 
     number: int
     status: int
 
 
-Order = Begin | Start | Drain | Kill
-News = Ready | Unfit | Ended
+ForkOrder = ForkSetup | ForkWorker | DrainFork | KillFork
+ForkNews = ForkReady | ForkFailed | ForkEnded
 
 
-def send(sock: socket.socket, message: Order | News) -> None:
+def send(sock: socket.socket, message: ForkOrder | ForkNews) -> None:
     """One message, whole."""
     sock.sendall(msgspec.msgpack.encode(message))
 
@@ -92,12 +92,12 @@ def send(sock: socket.socket, message: Order | News) -> None:
 def main(descriptor: int) -> None:
     """What the process does."""
     with socket.socket(fileno=descriptor) as sock:
-        begin = msgspec.msgpack.decode(sock.recv(MOST), type=Begin)
+        begin = msgspec.msgpack.decode(sock.recv(MOST), type=ForkSetup)
         if os.getppid() == begin.owner:
             owner = os.pidfd_open(begin.owner)
             with contextlib.suppress(ConnectionError):  # the loader's process has died with news of ours unread
-                with _Watch(owner, begin.folder):
-                    nursery = _Nursery(sock, owner, begin)
+                with _OwnerWatch(owner, begin.folder):
+                    nursery = _ForkServer(sock, owner, begin)
                 nursery.run()
             os.close(owner)
         _end(begin.folder)
@@ -108,7 +108,7 @@ def _end(folder: str) -> None:
     os._exit(0)  # nothing else is left to do, and taking torch down takes time
 
 
-class _Watch:
+class _OwnerWatch:
     """Ends this process when the loader's is gone, while the main thread loads the package.
 
     Loading takes as long as the data set is large. No thread is left when data workers are forked.
@@ -131,11 +131,11 @@ class _Watch:
             _end(self._folder)
 
 
-class _Nursery:
+class _ForkServer:
     pid = 0
 
-    def __init__(self, sock: socket.socket, owner: int, begin: Begin) -> None:
-        _Nursery.pid = os.getpid()
+    def __init__(self, sock: socket.socket, owner: int, begin: ForkSetup) -> None:
+        _ForkServer.pid = os.getpid()
         self._sock, self._owner = sock, owner
         self._begin = begin
         self._children: dict[int, tuple[int, int]] = {}
@@ -164,32 +164,32 @@ class _Nursery:
                 raw = self._sock.recv(MOST)
                 if not raw:
                     return
-                self._obey(msgspec.msgpack.decode(raw, type=Order))
+                self._obey(msgspec.msgpack.decode(raw, type=ForkOrder))
 
-    def _obey(self, order: Order) -> None:
-        if isinstance(order, Start):
+    def _obey(self, order: ForkOrder) -> None:
+        if isinstance(order, ForkWorker):
             pid = os.fork()
             if pid == 0:
                 _serve(self._sock, self._begin, self._pipeline, self._error, order.number)
             self._children[order.number] = (pid, os.pidfd_open(pid))
-        elif isinstance(order, Drain | Kill) and order.number in self._children:
-            os.kill(self._children[order.number][0], signal.SIGTERM if isinstance(order, Drain) else signal.SIGKILL)
+        elif isinstance(order, DrainFork | KillFork) and order.number in self._children:
+            os.kill(self._children[order.number][0], signal.SIGTERM if isinstance(order, DrainFork) else signal.SIGKILL)
 
     def _bury(self, number: int) -> None:
         pid, descriptor = self._children.pop(number)
         os.close(descriptor)
-        send(self._sock, Ended(number, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])))
+        send(self._sock, ForkEnded(number, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])))
 
 
-def _serve(sock: socket.socket, begin: Begin, pipeline: Any, error: str, number: int) -> None:
+def _serve(sock: socket.socket, begin: ForkSetup, pipeline: Any, error: str, number: int) -> None:
     """What a data worker does, until it is told to stop or killed. Does not return."""
     global NUMBER
     NUMBER = number
     status = 1
     try:
-        child_guard.die_with(_Nursery.pid)
+        child_guard.die_with(_ForkServer.pid)
         if error:
-            send(sock, Unfit(number, error))
+            send(sock, ForkFailed(number, error))
         else:
             _run(sock, begin, pipeline, number)
             status = 0
@@ -199,13 +199,13 @@ def _serve(sock: socket.socket, begin: Begin, pipeline: Any, error: str, number:
         os._exit(status)
 
 
-def _run(sock: socket.socket, begin: Begin, pipeline: Any, number: int) -> None:
-    from springtide.dataworker.feed.worker import Serving
+def _run(sock: socket.socket, begin: ForkSetup, pipeline: Any, number: int) -> None:
+    from springtide.dataworker.feed.worker import DataWorker
 
     drained = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: drained.set())
-    served = Serving(pipeline, 0, begin.secret, seed=begin.seed)
-    send(sock, Ready(number, served.address, os.getpid()))
+    served = DataWorker(pipeline, 0, begin.secret, seed=begin.seed)
+    send(sock, ForkReady(number, served.address, os.getpid()))
     sock.close()
     drained.wait()
     served.drain()

@@ -26,10 +26,10 @@ _RUN = (
 NO_STATUS = -9  # of one whose end nobody saw: it is killed together with the nursery
 
 
-class Alone:
+class LocalWorker:
     """A data worker's process."""
 
-    def __init__(self, number: int, home: "_Home") -> None:
+    def __init__(self, number: int, home: "_ForkServerClient") -> None:
         self.number = number
         self.pid: int | None = None
         self._home = home
@@ -57,43 +57,43 @@ class Alone:
 
     def drain(self) -> None:
         """Let it finish what it has, and end."""
-        self._home.send(fork_server.Drain(self.number))
+        self._home.send(fork_server.DrainFork(self.number))
 
     def kill(self) -> None:
         """End it now."""
-        self._home.send(fork_server.Kill(self.number))
+        self._home.send(fork_server.KillFork(self.number))
 
-    def heard(self, news: fork_server.News) -> None:
+    def heard(self, news: fork_server.ForkNews) -> None:
         """Something has become of it."""
         with self._lock:
             match news:
-                case fork_server.Ready():
+                case fork_server.ForkReady():
                     self._address, self.pid = news.address, news.pid
-                case fork_server.Unfit():
+                case fork_server.ForkFailed():
                     self._error = news.error
-                case fork_server.Ended():
+                case fork_server.ForkEnded():
                     self._status = news.status
             self._changed.notify_all()
 
 
-class Nursery:
+class WorkerForker:
     """Starts data workers over one package. The process that they are forked off comes with the first of them."""
 
     def __init__(self, folder: Path, secret: bytes, *, seed: int = 0) -> None:
         self._owner = os.getpid()
-        self._begin = fork_server.Begin(str(folder), secret, seed, self._owner)
-        self._home: _Home | None = None
+        self._begin = fork_server.ForkSetup(str(folder), secret, seed, self._owner)
+        self._home: _ForkServerClient | None = None
 
     @property
     def pid(self) -> int | None:
         """The process that data workers are forked off, where there is one."""
         return self._home.pid if self._home is not None else None
 
-    def start(self, number: int) -> Alone:
+    def start(self, number: int) -> LocalWorker:
         """A data worker; returns at once."""
         if self._home is None or self._home.lost:
             self._close_home()
-            self._home = _Home(self._begin)
+            self._home = _ForkServerClient(self._begin)
         return self._home.start(number)
 
     def close(self) -> None:
@@ -107,12 +107,12 @@ class Nursery:
             home.close()
 
 
-class _Home:
+class _ForkServerClient:
     """One nursery process, from its first data worker to its end."""
 
-    def __init__(self, begin: fork_server.Begin) -> None:
+    def __init__(self, begin: fork_server.ForkSetup) -> None:
         self.lost = False
-        self._workers: dict[int, Alone] = {}
+        self._workers: dict[int, LocalWorker] = {}
         self._lock = threading.Lock()
         self._sock, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
@@ -128,17 +128,17 @@ class _Home:
         self._ear = threading.Thread(target=self._listen, name="springtide-nursery", daemon=True)
         self._ear.start()
 
-    def start(self, number: int) -> Alone:
+    def start(self, number: int) -> LocalWorker:
         """A data worker."""
-        worker = Alone(number, self)
+        worker = LocalWorker(number, self)
         with self._lock:
             self._workers[number] = worker
-        self.send(fork_server.Start(number))
+        self.send(fork_server.ForkWorker(number))
         if self.lost:
-            worker.heard(fork_server.Ended(number, NO_STATUS))
+            worker.heard(fork_server.ForkEnded(number, NO_STATUS))
         return worker
 
-    def send(self, order: fork_server.Order) -> None:
+    def send(self, order: fork_server.ForkOrder) -> None:
         """An order; to one that is gone it makes no difference."""
         with contextlib.suppress(OSError):
             fork_server.send(self._sock, order)
@@ -154,10 +154,10 @@ class _Home:
 
     def _listen(self) -> None:
         while raw := self._next():
-            news = msgspec.msgpack.decode(raw, type=fork_server.News)
+            news = msgspec.msgpack.decode(raw, type=fork_server.ForkNews)
             with self._lock:
                 worker = self._workers.get(news.number)
-                if isinstance(news, fork_server.Ended):
+                if isinstance(news, fork_server.ForkEnded):
                     self._workers.pop(news.number, None)
             if worker is not None:
                 worker.heard(news)
@@ -166,7 +166,7 @@ class _Home:
             left = list(self._workers.values())
             self._workers.clear()
         for worker in left:
-            worker.heard(fork_server.Ended(worker.number, NO_STATUS))
+            worker.heard(fork_server.ForkEnded(worker.number, NO_STATUS))
 
     def _next(self) -> bytes:
         try:

@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 
 from springtide import errors
-from springtide.checkpoint.transfer.file_server import Copies, Part, parts
+from springtide.checkpoint.transfer.file_server import FilePart, SegmentCopies, parts
 from springtide.rpc.messages import messages
 
 CONTENTS, CODE, ARRAYS = "contents", "code", "arrays"
@@ -113,13 +113,13 @@ def at_hand(ask: Ask, folder: str, sealed: str) -> Iterator[pathlib.Path]:
 
 def fetch(ask: Ask, folder: pathlib.Path, sealed: str) -> None:
     """All of its files, from the master."""
-    copies = Copies(folder, NAME)
+    copies = SegmentCopies(folder, NAME)
     for name in IN_ORDER:
         offset, last = 0, False
         while not last:
             part = ask(messages.PackageAsk(sealed, name, offset))
             assert isinstance(part, messages.PackagePart)
-            copies.take(name, Part(part.offset, part.content, part.last, part.checksum))
+            copies.take(name, FilePart(part.offset, part.content, part.last, part.checksum))
             offset, last = offset + len(part.content), part.last
     if sealed_in(folder) != sealed:
         raise errors.BadInput("the package that the master sent is not the one that was announced")

@@ -15,38 +15,38 @@ HOPELESS = (
 UNFIT = 2  # the same of such as ended by themselves: they say why they cannot begin, and the next will say the same
 
 
-class Start(NamedTuple):
+class StartWorker(NamedTuple):
     """Start a data worker under this number."""
 
     number: int
 
 
-class Attach(NamedTuple):
+class AttachWorker(NamedTuple):
     """Take batches from it."""
 
     number: int
     address: str
 
 
-class Drain(NamedTuple):
+class DrainWorker(NamedTuple):
     """It gets no more indices; what it has under way is fetched, then it ends."""
 
     number: int
 
 
-class Kill(NamedTuple):
+class KillWorker(NamedTuple):
     """It has not begun to serve and is not wanted any more."""
 
     number: int
 
 
-class Detach(NamedTuple):
+class DetachWorker(NamedTuple):
     """It is gone: what it had under way goes to others."""
 
     number: int
 
 
-class GiveUp(NamedTuple):
+class StopStarting(NamedTuple):
     """No more are started."""
 
     why: str
@@ -54,10 +54,10 @@ class GiveUp(NamedTuple):
     """They were killed by a signal: the same work might kill the trainer too, so it does not do it itself."""
 
 
-Action = Start | Attach | Drain | Kill | Detach | GiveUp
+Action = StartWorker | AttachWorker | DrainWorker | KillWorker | DetachWorker | StopStarting
 
 
-class Phase(Enum):
+class WorkerPhase(Enum):
     """Where a data worker is in its life."""
 
     STARTING = "starting"
@@ -67,31 +67,31 @@ class Phase(Enum):
 
 @dataclass(slots=True)
 class _Member:
-    phase: Phase
+    phase: WorkerPhase
     futile: int
     """How many before it, each in place of the last, died while no batch was made."""
     made_before: int
 
 
 @dataclass(slots=True)
-class Roster:
+class WorkerRoster:
     """Events in, actions out."""
 
     wanted: int = 0
     members: dict[int, _Member] = field(default_factory=dict)
-    given_up: GiveUp | None = None
+    given_up: StopStarting | None = None
     deaths: int = 0
     _numbers: int = 0
 
     @property
     def staying(self) -> list[int]:
         """Those that are here or on their way, and are not asked to leave."""
-        return [number for number, member in self.members.items() if member.phase is not Phase.LEAVING]
+        return [number for number, member in self.members.items() if member.phase is not WorkerPhase.LEAVING]
 
     @property
     def serving(self) -> int:
         """How many make batches now."""
-        return sum(member.phase is Phase.SERVING for member in self.members.values())
+        return sum(member.phase is WorkerPhase.SERVING for member in self.members.values())
 
     def resized(self, wanted: int, *, made: int) -> list[Action]:
         """So many are wanted from now on; `made` is how many batches data workers have made in all."""
@@ -101,11 +101,11 @@ class Roster:
         actions: list[Action] = []
         surplus = len(self.staying) - wanted
         # The last to come are the first to go, and those that do not serve yet before all others.
-        order = sorted(self.staying, key=lambda number: (self.members[number].phase is Phase.SERVING, -number))
+        order = sorted(self.staying, key=lambda number: (self.members[number].phase is WorkerPhase.SERVING, -number))
         for number in order[: max(0, surplus)]:
-            starting = self.members[number].phase is Phase.STARTING
-            self.members[number].phase = Phase.LEAVING
-            actions.append(Kill(number) if starting else Drain(number))
+            starting = self.members[number].phase is WorkerPhase.STARTING
+            self.members[number].phase = WorkerPhase.LEAVING
+            actions.append(KillWorker(number) if starting else DrainWorker(number))
         for _ in range(max(0, -surplus)):
             actions.append(self._start(futile=0, made=made))
         return actions
@@ -113,34 +113,34 @@ class Roster:
     def ready(self, number: int, address: str) -> list[Action]:
         """It serves at this address."""
         member = self.members.get(number)
-        if member is None or member.phase is not Phase.STARTING:
+        if member is None or member.phase is not WorkerPhase.STARTING:
             return []
-        member.phase = Phase.SERVING
-        return [Attach(number, address)]
+        member.phase = WorkerPhase.SERVING
+        return [AttachWorker(number, address)]
 
     def ended(self, number: int, how: str, *, killed: bool, made: int) -> list[Action]:
         """Its process is gone: how, in words, and whether a signal has killed it."""
         member = self.members.pop(number, None)
         if member is None:
             return []
-        gone: list[Action] = [Detach(number)]
-        if member.phase is Phase.LEAVING:
+        gone: list[Action] = [DetachWorker(number)]
+        if member.phase is WorkerPhase.LEAVING:
             return gone
         self.deaths += 1
         futile = member.futile + 1 if made == member.made_before else 0
         if futile >= (HOPELESS if killed else UNFIT) and self.given_up is None:
-            self.given_up = GiveUp(
+            self.given_up = StopStarting(
                 f"{futile} data workers in a row died without making a batch, the last one: {how}", deadly=killed
             )
-            rest = [Kill(other) for other in self.staying]
+            rest = [KillWorker(other) for other in self.staying]
             for kill in rest:
-                self.members[kill.number].phase = Phase.LEAVING
+                self.members[kill.number].phase = WorkerPhase.LEAVING
             return [*gone, self.given_up, *rest]
         if self.given_up is not None or len(self.staying) >= self.wanted:
             return gone
         return [*gone, self._start(futile=futile, made=made)]
 
-    def _start(self, *, futile: int, made: int) -> Start:
+    def _start(self, *, futile: int, made: int) -> StartWorker:
         number, self._numbers = self._numbers, self._numbers + 1
-        self.members[number] = _Member(Phase.STARTING, futile, made)
-        return Start(number)
+        self.members[number] = _Member(WorkerPhase.STARTING, futile, made)
+        return StartWorker(number)

@@ -14,14 +14,22 @@ from typing import Any, Protocol
 
 from springtide import errors
 from springtide.dataworker.processes import roster
-from springtide.dataworker.processes.roster import Attach, Detach, Drain, GiveUp, Kill, Roster, Start
+from springtide.dataworker.processes.roster import (
+    AttachWorker,
+    DetachWorker,
+    DrainWorker,
+    KillWorker,
+    StartWorker,
+    StopStarting,
+    WorkerRoster,
+)
 
 log = logging.getLogger(__name__)
 
 READY_WITHIN_S = 300.0  # a data set may be large, and its modules slow to import on a busy machine
 
 
-class Worker(Protocol):
+class WorkerProcess(Protocol):
     """A data worker's process."""
 
     def ready(self, timeout_s: float) -> str:
@@ -38,7 +46,7 @@ class Worker(Protocol):
         """End it now."""
 
 
-class Feeding(Protocol):
+class AttachTarget(Protocol):
     """What is used of a Feed."""
 
     def attach(self, worker: str, address: str) -> None:
@@ -52,15 +60,15 @@ class Feeding(Protocol):
         """How batches come."""
 
 
-class Crew:
+class WorkerSupervisor:
     """Call `resize`; one thread does the rest. `failed` says why there will be no more data workers."""
 
-    def __init__(self, feed: Feeding, start: Callable[[int], Worker]) -> None:
-        self.failed: GiveUp | None = None
+    def __init__(self, feed: AttachTarget, start: Callable[[int], WorkerProcess]) -> None:
+        self.failed: StopStarting | None = None
         self._feed = feed
         self._start = start
-        self._roster = Roster()
-        self._workers: dict[int, Worker] = {}
+        self._roster = WorkerRoster()
+        self._workers: dict[int, WorkerProcess] = {}
         self._events: queue.SimpleQueue[Callable[[], list[roster.Action]] | None] = queue.SimpleQueue()
         self._watchers: list[threading.Thread] = []
         self._owner = os.getpid()
@@ -103,20 +111,20 @@ class Crew:
 
     def _do(self, action: roster.Action) -> None:
         match action:
-            case Start(number):
+            case StartWorker(number):
                 self._begin(number)
-            case Attach(number, address):
+            case AttachWorker(number, address):
                 self._feed.attach(_name(number), address)
-            case Drain(number):
+            case DrainWorker(number):
                 self._feed.detach(_name(number))
                 self._workers[number].drain()
-            case Kill(number):
+            case KillWorker(number):
                 if number in self._workers:
                     self._workers[number].kill()
-            case Detach(number):
+            case DetachWorker(number):
                 self._feed.detach(_name(number))
                 self._workers.pop(number, None)
-            case GiveUp():
+            case StopStarting():
                 self.failed = action
                 log.warning("%s: no more are started", action.why)
 
@@ -128,7 +136,7 @@ class Crew:
         self._watchers.append(watcher)
         watcher.start()
 
-    def _watch(self, number: int, worker: Worker) -> None:
+    def _watch(self, number: int, worker: WorkerProcess) -> None:
         said = ""
         try:
             address = worker.ready(READY_WITHIN_S)
@@ -145,7 +153,11 @@ class Crew:
         before = self._roster.deaths
         actions = self._roster.ended(number, how, killed=killed, made=self._feed.state.made)
         if self._roster.deaths > before and self.failed is None:
-            does = "another takes its place" if any(isinstance(action, Start) for action in actions) else "it is let go"
+            does = (
+                "another takes its place"
+                if any(isinstance(action, StartWorker) for action in actions)
+                else "it is let go"
+            )
             log.warning("data worker %d ended (%s); %s", number, how, does)
         return actions
 

@@ -46,7 +46,7 @@ EARLY_TO = 1 << 26  # a larger one does not get memory before it is there
 _NOT_MADE = object()
 _encode, _decode = msgspec.msgpack.Encoder().encode, msgspec.msgpack.Decoder().decode
 
-_open: "weakref.WeakSet[Channel]" = weakref.WeakSet()
+_open: "weakref.WeakSet[BatchChannel]" = weakref.WeakSet()
 
 
 def _after_fork() -> None:
@@ -85,7 +85,7 @@ class _Awaited(NamedTuple):
     types: Mapping[str, type]
 
 
-class Received(NamedTuple):
+class ReceivedMessage(NamedTuple):
     """One message. `fields` are what msgpack makes of what was sent: lists, dicts, numbers, strings."""
 
     kind: int
@@ -93,7 +93,7 @@ class Received(NamedTuple):
     payload: Payload | None
 
 
-class Channel:
+class BatchChannel:
     """Both ways at once: any thread may send, one thread receives."""
 
     def __init__(self, sock: socket.socket | SecureSocket, *, shared_bytes: int = SHARED_BYTES) -> None:
@@ -111,9 +111,9 @@ class Channel:
         self._sending = threading.Lock()
         self._receiving = threading.Lock()
         """Held while the native side reads: a descriptor that is closed meanwhile could be another's by then."""
-        self._outgoing = shared_memory.Outgoing(shared_bytes)
-        self._incoming = shared_memory.Incoming()
-        self._blocks = shared_memory.Blocks()
+        self._outgoing = shared_memory.OutgoingSegments(shared_bytes)
+        self._incoming = shared_memory.IncomingSegments()
+        self._blocks = shared_memory.BlockPool()
         self._descriptors: list[int] = []
         self._last: tuple[bytes, int] | None = None
         """Header and size of the last batch that came through the socket."""
@@ -121,7 +121,7 @@ class Channel:
         self._closed = False
         _open.add(self)
 
-    def send(self, kind: int, fields: Any = None, message: codec.Message | None = None) -> None:
+    def send(self, kind: int, fields: Any = None, message: codec.BatchMessage | None = None) -> None:
         """Send one message; blocks while the peer's socket is full. OSError when the peer is gone.
 
         With a batch the caller may change its tensors as soon as this returns.
@@ -155,7 +155,7 @@ class Channel:
             if error:
                 raise OSError(error, os.strerror(error))
 
-    def recv(self, types: Mapping[str, type] | None = None) -> Received:
+    def recv(self, types: Mapping[str, type] | None = None) -> ReceivedMessage:
         """The next message. EOFError when the peer has closed or is gone; BadFrame when it talks nonsense.
 
         Where `types` are given, a batch that comes through the socket may be put together while it is under way, or
@@ -178,7 +178,7 @@ class Channel:
             self._awaited = awaited
             return self._rest(head, types, (fields, says))
         kind, size = HEAD.unpack(head)[2], HEAD.unpack(head)[6]
-        return Received(kind, _read(fields), Payload(says, awaited.buffer, size, awaited.made))
+        return ReceivedMessage(kind, _read(fields), Payload(says, awaited.buffer, size, awaited.made))
 
     def await_like(self, types: Mapping[str, type] | None) -> None:
         """Make memory and views for one more batch like the last: then it is taken off the socket in one go.
@@ -195,12 +195,14 @@ class Channel:
         buffer = self._blocks.take(size)
         try:
             made = codec.unpack(header, buffer, types, arrived=False)
-        except (codec.NotYet, errors.SpringtideError):
+        except (codec.PayloadMissing, errors.SpringtideError):
             self._last = None
             return
         self._awaited = _Awaited(header, buffer, ctypes.addressof(buffer), size, made, types)
 
-    def _rest(self, head: bytes, types: Mapping[str, type] | None, text: tuple[bytes, bytes] | None = None) -> Received:
+    def _rest(
+        self, head: bytes, types: Mapping[str, type] | None, text: tuple[bytes, bytes] | None = None
+    ) -> ReceivedMessage:
         """What comes after a head, and after the text where that was read with it."""
         magic, version, kind, flags, fields, header, size, number = HEAD.unpack(head)
         if magic != MAGIC or version != VERSION:
@@ -216,18 +218,18 @@ class Channel:
             text = whole[:fields], whole[fields:]
         told, says, made = _read(text[0]), text[1], _NOT_MADE
         if not header:
-            return Received(kind, told, None)
+            return ReceivedMessage(kind, told, None)
         if flags & SHARED:
-            return Received(kind, told, Payload(says, self._incoming.view(number, size), size))
+            return ReceivedMessage(kind, told, Payload(says, self._incoming.view(number, size), size))
         buffer = self._blocks.take(size) if size else bytearray()
         if types is not None and size >= EARLY_FROM:
             try:
                 made = codec.unpack(says, buffer, types, arrived=False)
                 self._last = (says, size) if size <= EARLY_TO else None
-            except (codec.NotYet, errors.SpringtideError):
+            except (codec.PayloadMissing, errors.SpringtideError):
                 made = _NOT_MADE  # an error is raised again by tree()
         self._fill(buffer, size)
-        return Received(kind, told, Payload(says, buffer, size, made))
+        return ReceivedMessage(kind, told, Payload(says, buffer, size, made))
 
     def fileno(self) -> int:
         """For select and poll: readable when a message begins, none of which is ever read ahead."""
@@ -305,7 +307,7 @@ def _read(fields: bytes) -> Any:
 
 def connect(
     address: str, secret: bytes, *, shared: bool = True, shared_bytes: int = SHARED_BYTES, certificates: str = ""
-) -> Channel:
+) -> BatchChannel:
     """A channel to the listener at "host:port", both sides proved; through shared memory where it is on this host.
 
     With `certificates` (a folder, `rpc.transport.tls`) by TLS, except within this host.
@@ -320,9 +322,9 @@ def connect(
         name = handshake.call(sock, secret)
         if shared and name and (near := _reach(name, secret)) is not None:
             sock.close()
-            return Channel(near, shared_bytes=shared_bytes)
+            return BatchChannel(near, shared_bytes=shared_bytes)
         handshake.stay(sock)
-        return Channel(sock)
+        return BatchChannel(sock)
     except BaseException:
         sock.close()
         raise

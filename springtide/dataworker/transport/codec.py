@@ -41,7 +41,7 @@ NO_PIECES: Pieces = []
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class BatchMessage:
     """A tree, ready to be sent."""
 
     header: bytes
@@ -57,13 +57,13 @@ class Message:
         """The pieces as numbers."""
         return self.pieces if isinstance(self.pieces, list) else self.pieces.told()
 
-    def copied(self) -> "Message":
+    def copied(self) -> "BatchMessage":
         """The same with memory of its own: what it was made of may change."""
         whole = np.empty(self.size, np.uint8)
         begin = whole.__array_interface__["data"][0]
         _native.gather_pieces(self.pieces, begin, self.size)
         there = [(offset, begin + offset, size) for offset, _, size in self.places]
-        return Message(self.header, there, self.size, [whole])
+        return BatchMessage(self.header, there, self.size, [whole])
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -84,13 +84,13 @@ class _Unfit(Exception):
         self.path: list[str] = []
 
 
-def pack(tree: Any) -> Message:
+def pack(tree: Any) -> BatchMessage:
     """The tree as one message. Contiguous tensors are not copied; `BadInput` names a leaf that cannot travel."""
     packing = None
     try:
         try:
-            return Message(*layout_cache.cast(tree))
-        except layout_cache.Odd:
+            return BatchMessage(*layout_cache.cast(tree))
+        except layout_cache.UncachedTree:
             packing = _Packing()
         node = packing.node(tree)
         header = _encode(layout.Header(layout.VERSION, packing.size, node))
@@ -103,7 +103,7 @@ def pack(tree: Any) -> Message:
     finally:
         if packing is not None:
             packing.by_type.clear()  # it holds itself by these: batches would stay until the next collection of garbage
-    return Message(header, packing.pieces, packing.size, packing.keep)
+    return BatchMessage(header, packing.pieces, packing.size, packing.keep)
 
 
 def check(tree: Any) -> None:
@@ -121,7 +121,7 @@ def _refused(unfit: _Unfit) -> errors.BadInput:
     return errors.BadInput(f"a batch cannot be sent: batch{''.join(unfit.path)} is {unfit}")
 
 
-class NotYet(Exception):
+class PayloadMissing(Exception):
     """A tree that cannot be put together before its payload has come."""
 
 
@@ -183,10 +183,10 @@ class _Packing:
             tuple: self.sequence,
             str: self.text,
             bytes: self.text,
-            bool: layout.Plain,
-            int: layout.Plain,
-            float: layout.Plain,
-            type(None): layout.Plain,
+            bool: layout.PlainValue,
+            int: layout.PlainValue,
+            float: layout.PlainValue,
+            type(None): layout.PlainValue,
         }
 
     def node(self, item: Any) -> layout.Node:
@@ -227,18 +227,18 @@ class _Packing:
         return self.add(whole, whole.__array_interface__["data"][0], whole.nbytes)
 
     def text(self, item: str | bytes) -> layout.Node:
-        return layout.Plain(item) if len(item) <= INLINE_BYTES else self.long(type(item).__name__, item)
+        return layout.PlainValue(item) if len(item) <= INLINE_BYTES else self.long(type(item).__name__, item)
 
     def long(self, kind: str, item: Any) -> layout.Node:
         written = _encode(item)
-        return layout.Long(kind, self.add_array(np.frombuffer(written, np.uint8)), len(written))
+        return layout.LongValue(kind, self.add_array(np.frombuffer(written, np.uint8)), len(written))
 
     def sequence(self, item: list[Any] | tuple[Any, ...]) -> layout.Node:
         kind = "list" if type(item) is list else "tuple"
         if all(type(one) in layout.PLAIN for one in item):
             short = len(item) <= 16 and all(type(one) not in (str, bytes) or len(one) <= 64 for one in item)
-            return layout.Plains(kind, list(item)) if short else self.long(kind, item)
-        return layout.Several(kind, self.each((f"[{index}]", one) for index, one in enumerate(item)))
+            return layout.PlainSequence(kind, list(item)) if short else self.long(kind, item)
+        return layout.SequenceNode(kind, self.each((f"[{index}]", one) for index, one in enumerate(item)))
 
     def dict(self, item: dict[Any, Any]) -> layout.Node:
         if odd := [key for key in item if type(key) not in layout.PLAIN]:
@@ -276,7 +276,7 @@ class _Packing:
 class _Unpacking:
     """Puts a tree together; every node is checked against the payload's size before it is made."""
 
-    def __init__(self, payload: Any, read: layout_cache.Plan, types: Mapping[str, type], arrived: bool) -> None:
+    def __init__(self, payload: Any, read: layout_cache.CachedHeader, types: Mapping[str, type], arrived: bool) -> None:
         self.payload, self.size, self.types, self.arrived = payload, read.size, types, arrived
         self.tensors = layout_cache.views(read, payload)
 
@@ -286,17 +286,17 @@ class _Unpacking:
                 return next(self.tensors)
             case layout.Array():
                 return self.array(node)
-            case layout.Plain(value):
+            case layout.PlainValue(value):
                 return _plain([value])[0]
-            case layout.Plains(kind, values):
+            case layout.PlainSequence(kind, values):
                 return _sequence(kind)(_plain(values))
-            case layout.Several(kind, items):
+            case layout.SequenceNode(kind, items):
                 return _sequence(kind)(self.each(items))
             case layout.Dict(keys, items):
                 if len(keys) != len(items):
                     raise BadFrame(f"a dict of {len(keys)} keys and {len(items)} values")
                 return dict(zip(_plain(keys), self.each(items), strict=True))
-            case layout.Long(kind, offset, size):
+            case layout.LongValue(kind, offset, size):
                 return self.long(kind, offset, size)
             case layout.Named(name, items):
                 return _assemble(self.type(name), self.each(items))
@@ -316,7 +316,7 @@ class _Unpacking:
 
     def need_payload(self) -> None:
         if not self.arrived:
-            raise NotYet
+            raise PayloadMissing
 
     def array(self, node: layout.Array) -> Any:
         try:

@@ -25,14 +25,14 @@ class _Said(msgspec.Struct, array_like=True, frozen=True):
     """One of the first words."""
 
 
-class Challenge(_Said, frozen=True, tag=0):
+class FeedChallenge(_Said, frozen=True, tag=0):
     """The listener's fresh number."""
 
     version: int
     nonce: bytes
 
 
-class Answer(_Said, frozen=True, tag=1):
+class FeedAnswer(_Said, frozen=True, tag=1):
     """The caller's fresh number, and its proof over both."""
 
     version: int
@@ -40,24 +40,24 @@ class Answer(_Said, frozen=True, tag=1):
     proof: bytes
 
 
-class Welcome(_Said, frozen=True, tag=2):
+class FeedWelcome(_Said, frozen=True, tag=2):
     """The listener's proof, and the name of its Unix socket, which only a caller of the same host can reach."""
 
     proof: bytes
     local: str
 
 
-class Stay(_Said, frozen=True, tag=3):
+class FeedAccepted(_Said, frozen=True, tag=3):
     """The caller has chosen this connection."""
 
 
-class Refused(_Said, frozen=True, tag=4):
+class FeedRefused(_Said, frozen=True, tag=4):
     """The listener will not speak to this caller."""
 
     why: str
 
 
-Word = Challenge | Answer | Welcome | Stay | Refused
+Word = FeedChallenge | FeedAnswer | FeedWelcome | FeedAccepted | FeedRefused
 _decoder: "msgspec.msgpack.Decoder[Word]" = msgspec.msgpack.Decoder(Word)
 
 
@@ -69,9 +69,9 @@ def receive(
     `proved` is called as soon as the caller is no stranger any more.
     """
     nonce = secrets.token_bytes(auth.NONCE_BYTES)
-    _say(sock, Challenge(VERSION, nonce))
+    _say(sock, FeedChallenge(VERSION, nonce))
     answer = _hear(sock)
-    if not isinstance(answer, Answer):
+    if not isinstance(answer, FeedAnswer):
         raise auth.Rejected(f"expected an answer to the challenge, got {type(answer).__name__}")
     why = ""
     if answer.version != VERSION:
@@ -79,12 +79,12 @@ def receive(
     elif not hmac.compare_digest(answer.proof, auth.proof(secret, CALLER, nonce, answer.nonce)):
         why = "wrong secret: this address belongs to another job, or the secret file is stale"
     if why:
-        _say(sock, Refused(why))
+        _say(sock, FeedRefused(why))
         raise auth.Rejected(why)
     proved()
-    _say(sock, Welcome(auth.proof(secret, LISTENER, answer.nonce, nonce), local))
+    _say(sock, FeedWelcome(auth.proof(secret, LISTENER, answer.nonce, nonce), local))
     try:
-        return isinstance(_hear(sock), Stay)
+        return isinstance(_hear(sock), FeedAccepted)
     except EOFError:
         return False
 
@@ -92,14 +92,14 @@ def receive(
 def call(sock: socket.socket | SecureSocket, secret: bytes) -> str:
     """Caller's part up to the choice: the name of the listener's Unix socket. `stay` comes next."""
     asked = _hear(sock)
-    if not isinstance(asked, Challenge):
+    if not isinstance(asked, FeedChallenge):
         raise auth.Rejected(f"expected a challenge, got {type(asked).__name__}")
     nonce = secrets.token_bytes(auth.NONCE_BYTES)
-    _say(sock, Answer(VERSION, nonce, auth.proof(secret, CALLER, asked.nonce, nonce)))
+    _say(sock, FeedAnswer(VERSION, nonce, auth.proof(secret, CALLER, asked.nonce, nonce)))
     verdict = _hear(sock)
-    if isinstance(verdict, Refused):
+    if isinstance(verdict, FeedRefused):
         raise auth.Rejected(verdict.why)
-    if not isinstance(verdict, Welcome):
+    if not isinstance(verdict, FeedWelcome):
         raise auth.Rejected(f"expected a verdict, got {type(verdict).__name__}")
     if not hmac.compare_digest(verdict.proof, auth.proof(secret, LISTENER, nonce, asked.nonce)):
         raise auth.Rejected("the other side does not know the job's secret")
@@ -108,7 +108,7 @@ def call(sock: socket.socket | SecureSocket, secret: bytes) -> str:
 
 def stay(sock: socket.socket | SecureSocket) -> None:
     """Caller: this connection it is."""
-    _say(sock, Stay())
+    _say(sock, FeedAccepted())
 
 
 def _say(sock: socket.socket | SecureSocket, said: _Said) -> None:

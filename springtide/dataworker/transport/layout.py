@@ -43,13 +43,13 @@ class Array(_Base, frozen=True, tag=1):
     scalar: bool
 
 
-class Plain(_Base, frozen=True, tag=2):
+class PlainValue(_Base, frozen=True, tag=2):
     """A value that the header carries itself."""
 
     value: Value
 
 
-class Long(_Base, frozen=True, tag=3):
+class LongValue(_Base, frozen=True, tag=3):
     """A long string, bytes, or list or tuple of plain values: msgpack in the payload."""
 
     kind: str
@@ -57,14 +57,14 @@ class Long(_Base, frozen=True, tag=3):
     size: int
 
 
-class Several(_Base, frozen=True, tag=4):
+class SequenceNode(_Base, frozen=True, tag=4):
     """A list or tuple of anything."""
 
     kind: str
     items: "list[Node]"
 
 
-class Plains(_Base, frozen=True, tag=5):
+class PlainSequence(_Base, frozen=True, tag=5):
     """A short list or tuple of plain values."""
 
     kind: str
@@ -93,7 +93,7 @@ class Registered(_Base, frozen=True, tag=8):
     context: "Node"
 
 
-Node = Tensor | Array | Plain | Long | Several | Plains | Dict | Named | Registered
+Node = Tensor | Array | PlainValue | LongValue | SequenceNode | PlainSequence | Dict | Named | Registered
 
 
 class Header(msgspec.Struct, array_like=True, frozen=True, gc=False):

@@ -47,11 +47,11 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(layout.Header).decode
 
 
-class Odd(Exception):
+class UncachedTree(Exception):
     """A tree that is not cast in a mould."""
 
 
-class Mould(NamedTuple):
+class TreeLayout(NamedTuple):
     """What is the same for all trees of one outline, dtypes and shapes."""
 
     header: bytes
@@ -59,7 +59,7 @@ class Mould(NamedTuple):
     size: int
 
 
-class Cast(NamedTuple):
+class CastTree(NamedTuple):
     """A tree in its mould: a message but for its name."""
 
     header: bytes
@@ -68,7 +68,7 @@ class Cast(NamedTuple):
     keep: list[Any]
 
 
-class Plan(NamedTuple):
+class CachedHeader(NamedTuple):
     """A header that was read and whose tensors are known to lie within its payload."""
 
     size: int
@@ -81,18 +81,18 @@ class Plan(NamedTuple):
     """How they are put together, where nothing but lists, tuples and dicts with strings as keys is around them."""
 
 
-def cast(tree: Any) -> Cast:
+def cast(tree: Any) -> CastTree:
     """A tree as the fields of a message; `Odd` if it is not for a mould."""
     tensors: list[torch.Tensor] = []
     outline = _outline(tree, tensors)
     if not 0 < len(tensors) <= MOST_TENSORS:
-        raise Odd
+        raise UncachedTree
     key, addresses = _look(tensors)
     header, layout, size = _mould(outline, key, tensors)
     pieces = layout.at(addresses)
     if pieces is None:
-        raise Odd  # zeros that nobody has written anywhere
-    return Cast(header, pieces, size, tensors)
+        raise UncachedTree  # zeros that nobody has written anywhere
+    return CastTree(header, pieces, size, tensors)
 
 
 def _outline(item: Any, tensors: list[torch.Tensor]) -> Outline:
@@ -108,15 +108,15 @@ def _outline(item: Any, tensors: list[torch.Tensor]) -> Outline:
     elif kind is dict:
         names, parts = tuple(item), item.values()
         if not _ONLY_STRINGS.issuperset(map(type, names)):
-            raise Odd
+            raise UncachedTree
     elif layout.is_named_tuple(kind):
         parts = item
     elif layout.is_record(item):
         parts = [getattr(item, field.name) for field in dataclasses.fields(item)]
     else:
-        raise Odd
+        raise UncachedTree
     if not parts:
-        raise Odd  # it would be plain values, of which there are none
+        raise UncachedTree  # it would be plain values, of which there are none
     if _ONLY_TENSORS.issuperset(map(type, parts)):
         tensors.extend(parts)
         return kind, names, len(parts)
@@ -127,39 +127,39 @@ def _look(tensors: list[torch.Tensor]) -> tuple[Hashable, bytes]:
     """What decides about dtypes and shapes, and addresses as bytes; `Odd` if one is not plain memory of the CPU."""
     try:
         if any(map(_is_negated, tensors)):
-            raise Odd
+            raise UncachedTree
         if _FUNCTIONS is not None:
             seen: Any = None if any(map(_requires_grad, tensors)) else _native.look_at_tensors(_FUNCTIONS, tensors)
             if seen is None:
-                raise Odd
+                raise UncachedTree
             return seen[0], seen[1]
         dtypes, shapes, grads, near = zip(*map(_read, tensors), strict=True)
         pointers = array.array("Q", map(_pointer, tensors)).tobytes()
         fit = all(near) and not any(grads) and all(map(_is_dense, tensors))
     except RuntimeError:  # one without memory, or without a shape: sparse, nested
-        raise Odd from None
+        raise UncachedTree from None
     if not fit:
-        raise Odd
+        raise UncachedTree
     return (dtypes, shapes), pointers
 
 
-_moulds: dict[Hashable, Mould] = {}
+_moulds: dict[Hashable, TreeLayout] = {}
 
 
-def _mould(outline: Outline, key: Hashable, tensors: list[torch.Tensor]) -> Mould:
+def _mould(outline: Outline, key: Hashable, tensors: list[torch.Tensor]) -> TreeLayout:
     """The mould of trees that look like this one."""
     known = _moulds.get((outline, key))
     if known is None:
         dtypes = tuple(tensor.dtype for tensor in tensors)
         if not _CAST.issuperset(dtypes):
-            raise Odd
+            raise UncachedTree
         while len(_moulds) >= REMEMBERED:
             _moulds.pop(next(iter(_moulds)), None)
         known = _moulds[outline, key] = _lay_out(outline, dtypes, tuple(tuple(tensor.shape) for tensor in tensors))
     return known
 
 
-def _lay_out(outline: Outline, dtypes: tuple[torch.dtype, ...], shapes: tuple[tuple[int, ...], ...]) -> Mould:
+def _lay_out(outline: Outline, dtypes: tuple[torch.dtype, ...], shapes: tuple[tuple[int, ...], ...]) -> TreeLayout:
     """Lay tensors out side by side, and say so in a header."""
     told, size = [], 0
     said: list[layout.Node] = []
@@ -173,7 +173,7 @@ def _lay_out(outline: Outline, dtypes: tuple[torch.dtype, ...], shapes: tuple[tu
             told.append((place, begin, nbytes))
             size = begin + nbytes
     header = _encode(layout.Header(layout.VERSION, size, _node(outline, iter(said))))
-    return Mould(header, _native.Layout(told), size)
+    return TreeLayout(header, _native.Layout(told), size)
 
 
 def _node(outline: Outline, said: Iterator[layout.Node]) -> layout.Node:
@@ -184,16 +184,16 @@ def _node(outline: Outline, said: Iterator[layout.Node]) -> layout.Node:
     parts = list(itertools.islice(said, inner)) if isinstance(inner, int) else [_node(part, said) for part in inner]
     if kind is dict:
         return layout.Dict(list(names), parts)
-    return layout.Several(_KINDS[kind], parts) if kind in _KINDS else layout.Named(layout.type_name(kind), parts)
+    return layout.SequenceNode(_KINDS[kind], parts) if kind in _KINDS else layout.Named(layout.type_name(kind), parts)
 
 
-def plan(header: bytes) -> Plan:
+def plan(header: bytes) -> CachedHeader:
     """What a header says, every tensor checked against the payload; `BadFrame` if it is none, or lies."""
     return _plan(header) if len(header) <= LONGEST_HEADER else _plan.__wrapped__(header)
 
 
 @functools.lru_cache(REMEMBERED)
-def _plan(header: bytes) -> Plan:
+def _plan(header: bytes) -> CachedHeader:
     try:
         read = _decode(header)
         tensors: list[layout.Tensor] = []
@@ -205,14 +205,14 @@ def _plan(header: bytes) -> Plan:
         raise BadFrame(f"a batch of format {read.version}, this side reads {layout.VERSION}")
     checked = [_checked(tensor, read.size) for tensor in tensors]
     native = _natively(checked, read.size)
-    return Plan(read.size, read.tree, checked, native, None if native is None else outline)
+    return CachedHeader(read.size, read.tree, checked, native, None if native is None else outline)
 
 
 def _plain_outline(node: layout.Node) -> Outline:
     """The outline that a tree has for `put_together`; None: it holds more than that."""
     names: tuple[str, ...] = ()
     match node:
-        case layout.Several(kind, items) if kind in _SEQUENCES:
+        case layout.SequenceNode(kind, items) if kind in _SEQUENCES:
             made: type = _SEQUENCES[kind]
         case layout.Dict(keys, items) if len(keys) == len(items) and _ONLY_STRINGS.issuperset(map(type, keys)):
             made, names = dict, tuple(str(key) for key in keys)
@@ -252,7 +252,7 @@ def _tensors_of(node: layout.Node, found: list[layout.Tensor]) -> None:
     match node:
         case layout.Tensor():
             found.append(node)
-        case layout.Several(_, items) | layout.Dict(_, items) | layout.Named(_, items):
+        case layout.SequenceNode(_, items) | layout.Dict(_, items) | layout.Named(_, items):
             for item in items:
                 _tensors_of(item, found)
         case layout.Registered(_, items, context):
@@ -286,7 +286,7 @@ def within(offset: int, length: int, size: int) -> None:
         raise BadFrame(f"bytes {offset} to {offset + length} of a payload of {size}")
 
 
-def views(plan: Plan, payload: Any) -> Iterator[torch.Tensor]:
+def views(plan: CachedHeader, payload: Any) -> Iterator[torch.Tensor]:
     """The tensors of a plan as views of a payload, each with a storage of its own: one that is saved is saved alone."""
     if plan.native is not None:
         return iter(plan.native.make(payload))

@@ -19,7 +19,7 @@ from springtide.dataworker.transport import channel, handshake
 from springtide.dataworker.transport.tls_socket import SecureSocket
 from springtide.rpc.transport import addresses, handshake_limits
 
-_open: "weakref.WeakSet[Listener]" = weakref.WeakSet()
+_open: "weakref.WeakSet[BatchListener]" = weakref.WeakSet()
 
 
 def _after_fork() -> None:
@@ -30,7 +30,7 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 
-class Listener:
+class BatchListener:
     """Accepts callers from the moment it is made. `host` "0.0.0.0": of other hosts too."""
 
     def __init__(self, secret: bytes, *, host: str = "127.0.0.1", port: int = 0, certificates: str = "") -> None:
@@ -46,7 +46,7 @@ class Listener:
         self._unix.listen(128)
         self.port = int(self._tcp.getsockname()[1])
         self.address = addresses.join(host, self.port)
-        self._proved: queue.SimpleQueue[channel.Channel | None] = queue.SimpleQueue()
+        self._proved: queue.SimpleQueue[channel.BatchChannel | None] = queue.SimpleQueue()
         self._pending = handshake_limits.PendingHandshakes()
         self._waker, self._wake = socket.socketpair()
         self._closed = False
@@ -54,7 +54,7 @@ class Listener:
         self._thread.start()
         _open.add(self)
 
-    def accept(self) -> channel.Channel:
+    def accept(self) -> channel.BatchChannel:
         """The next caller that has proved itself. EOFError once this is closed."""
         found = self._proved.get()
         if found is None:
@@ -106,7 +106,7 @@ class Listener:
                 sock.settimeout(handshake_limits.DEADLINE_S)
                 name = self._name if sock.family != socket.AF_UNIX else ""
                 if handshake.receive(sock, self._secret, name, proved=limits.close):
-                    self._proved.put(channel.Channel(sock))
+                    self._proved.put(channel.BatchChannel(sock))
                     return
             except (errors.SpringtideError, OSError, EOFError):
                 pass  # a stranger, or one that changed its mind

@@ -14,11 +14,11 @@ from springtide.domain.data.data_workers import BatchName
 from springtide.rpc.transport.frames import BadFrame
 
 
-class Word(msgspec.Struct, array_like=True, frozen=True):
+class FeedMessage(msgspec.Struct, array_like=True, frozen=True):
     """Any of them."""
 
 
-class Ask(Word, frozen=True):
+class AskBatch(FeedMessage, frozen=True):
     """Make the batch of these samples."""
 
     step: int
@@ -29,46 +29,46 @@ class Ask(Word, frozen=True):
     """Leaves that this trainer needs besides what a split has found (dataworker/split/program/payload.py)."""
 
 
-class Drop(Word, frozen=True):
+class DropBatch(FeedMessage, frozen=True):
     """Nobody waits for it any more."""
 
     step: int
 
 
-class Made(Word, frozen=True):
+class BatchMade(FeedMessage, frozen=True):
     """Here is the batch; it has its name on it."""
 
     step: int
     name: BatchName | None
 
 
-class Failed(Word, frozen=True):
+class BatchFailed(FeedMessage, frozen=True):
     """The user's code raised."""
 
     step: int
     why: str
 
 
-class Dropped(Word, frozen=True):
+class BatchDropped(FeedMessage, frozen=True):
     """As you said."""
 
     step: int
 
 
-class Leaving(Word, frozen=True):
+class WorkerLeaving(FeedMessage, frozen=True):
     """Ask me no more; I answer what I have been asked, then I go."""
 
 
-KINDS: tuple[type[Word], ...] = (Ask, Drop, Made, Failed, Dropped, Leaving)
+KINDS: tuple[type[FeedMessage], ...] = (AskBatch, DropBatch, BatchMade, BatchFailed, BatchDropped, WorkerLeaving)
 _NUMBERS = {kind: number for number, kind in enumerate(KINDS)}
 
 
-def number(word: Word) -> int:
+def number(word: FeedMessage) -> int:
     """The kind of a word, as a channel carries it."""
     return _NUMBERS[type(word)]
 
 
-def read(kind: int, fields: Any) -> Word:
+def read(kind: int, fields: Any) -> FeedMessage:
     """The word that came; `BadFrame` for anything that is none."""
     if not 0 <= kind < len(KINDS):
         raise BadFrame(f"a message of kind {kind}: wanted 0 to {len(KINDS) - 1}")

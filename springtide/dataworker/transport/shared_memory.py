@@ -28,7 +28,7 @@ SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 SPARE_BLOCKS = 8  # kept for the next messages once their views are gone
 
 
-class Segment:
+class SharedSegment:
     """Shared memory that this process writes and the peer reads."""
 
     def __init__(self, number: int, capacity: int) -> None:
@@ -61,15 +61,15 @@ class Segment:
             self.fd = -1
 
 
-class Outgoing:
+class OutgoingSegments:
     """The sender's segments, used again and again: the one that was free last is still in the caches."""
 
     def __init__(self, most_bytes: int, most_segments: int = MOST_SEGMENTS) -> None:
         self.most_bytes, self.most_segments = most_bytes, most_segments
-        self.segments: dict[int, Segment] = {}
+        self.segments: dict[int, SharedSegment] = {}
         self.recent: list[int] = []  # least recently used first
 
-    def take(self, size: int) -> Segment | None:
+    def take(self, size: int) -> SharedSegment | None:
         """A segment with room for that many bytes, marked as in use; None when there is none to be had."""
         needed = size + CONTROL_BYTES
         free = [number for number in self.recent if not self.segments[number].busy]
@@ -96,7 +96,7 @@ class Outgoing:
         if not self._room_for(capacity):
             return None
         number = next(number for number in range(self.most_segments) if number not in self.segments)
-        self.segments[number] = Segment(number, capacity)
+        self.segments[number] = SharedSegment(number, capacity)
         return number
 
     def _room_for(self, capacity: int) -> bool:
@@ -111,7 +111,7 @@ class Outgoing:
         self.recent.clear()
 
 
-class Incoming:
+class IncomingSegments:
     """The receiver's mappings of the peer's segments."""
 
     def __init__(self) -> None:
@@ -147,7 +147,7 @@ class _Release:
             self.pages[0] = 0
 
 
-class Blocks:
+class BlockPool:
     """Memory for payloads that come through a socket: freed blocks are filled again, so their pages are warm."""
 
     def __init__(self, spare: int = SPARE_BLOCKS) -> None:
@@ -173,7 +173,7 @@ class Blocks:
 class _Return:
     """Puts a block back; runs wherever its last view is dropped, so it never waits for the lock."""
 
-    def __init__(self, blocks: Blocks, pages: mmap.mmap) -> None:
+    def __init__(self, blocks: BlockPool, pages: mmap.mmap) -> None:
         self.blocks, self.pages = blocks, pages
 
     def __call__(self) -> None:

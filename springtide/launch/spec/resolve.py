@@ -16,7 +16,7 @@ from dataclasses import replace
 from springtide import errors
 from springtide.checkpoint.format import reader
 from springtide.checkpoint.format.manifest import Manifest
-from springtide.checkpoint.format.storage import place_of
+from springtide.checkpoint.format.storage import open_store
 from springtide.domain.core import durations
 from springtide.domain.data import data_workers
 from springtide.domain.data.data_workers import FeedRules
@@ -96,10 +96,10 @@ def checkpoint_rules(
     return CheckpointRules(
         every_s=min(EVERY_S, often_s) if every_s is None else every_s,
         folder=str(pathlib.Path(keeping.folder).absolute()) if keeping.folder else "",
-        resume=absolute(place_of(resume).where) if resumed else "",
+        resume=absolute(open_store(resume).where) if resumed else "",
         resume_number=resumed.number if resumed else 0,
         resume_run=resumed.run if resumed else "",
-        numbers_after=max(reader.numbers(place_of(resume))) if resumed else 0,
+        numbers_after=max(reader.numbers(open_store(resume))) if resumed else 0,
         url=url.rstrip("/"),
         upload_every_s=keeping.upload_every_s,
         mirror=keeping.mirror,
@@ -122,7 +122,7 @@ def find_checkpoint(where: str, say: Callable[[str], None]) -> Manifest | None:
             f"resume {where}: no checkpoint there that could be used; give a run's name, its folder or a URL"
         )  # fmt: skip
     made = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(found.manifest.begun_at))
-    said = f"job {found.manifest.job}, {made}, {found.manifest.samples:,} samples trained"
+    said = f"job {found.manifest.job}, {made}, {found.manifest.progress.samples:,} samples trained"
     say(f"going on from checkpoint {found.manifest.number} in {found.place.where} ({said})")
     return found.manifest
 

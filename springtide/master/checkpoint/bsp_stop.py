@@ -33,7 +33,7 @@ class BspCheckpoints:
         saving, state = self._rounds.saving, self._record.state
         if said.last:
             await self._changed.until(lambda: saving.round is None or state.phase.over)
-            if saving.last is not None and saving.last.step == said.step:
+            if saving.last is not None and saving.last.progress.step == said.step:
                 return messages.Ok()
         if saving.round is None and (said.last or said.number == self.due(last=True)):  # else it was asked long ago
             self._rounds.begin_at_step(said)

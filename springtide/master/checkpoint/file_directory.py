@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from springtide import errors
 from springtide.checkpoint.format import reader
 from springtide.checkpoint.format.manifest import number_of
-from springtide.checkpoint.format.storage import Folder
-from springtide.checkpoint.transfer.file_server import Copies
+from springtide.checkpoint.format.storage import FolderStore
+from springtide.checkpoint.transfer.file_server import SegmentCopies
 from springtide.domain.core.roles import Role
 from springtide.domain.model.checkpoints import CheckpointRules
 from springtide.master.checkpoint.mirrors import MirrorDirectory
@@ -31,10 +31,15 @@ class FileDirectory:
     """Of one desk. `lives` are the servers that live now, or soon."""
 
     def __init__(
-        self, folder: Folder, buddies: MirrorDirectory, copying: ServerCopies, *, lives: Callable[[], Mapping[int, str]]
+        self,
+        folder: FolderStore,
+        buddies: MirrorDirectory,
+        copying: ServerCopies,
+        *,
+        lives: Callable[[], Mapping[int, str]],
     ) -> None:
         self._folder, self._buddies, self._copying, self._lives = folder, buddies, copying, lives
-        self._segments = Copies(folder.path)
+        self._segments = SegmentCopies(folder.path)
 
     async def answer(self, role: Role, request: messages.Request) -> messages.Reply:
         """A server asks for files of others, for the master's, or for what to copy to storage."""

@@ -15,10 +15,10 @@ import msgspec
 
 from springtide import errors
 from springtide.checkpoint.format import cover, reader, writer
-from springtide.checkpoint.format.manifest import Manifest, name_of, number_in
-from springtide.checkpoint.format.storage import Folder, Remote
+from springtide.checkpoint.format.manifest import Manifest, SavedProgress, ScriptStates, name_of, number_in
+from springtide.checkpoint.format.storage import FolderStore, UrlStore
 from springtide.checkpoint.transfer import claims
-from springtide.checkpoint.transfer.claims import Claim
+from springtide.checkpoint.transfer.claims import RunClaim
 from springtide.data.ledger import rollback
 from springtide.data.ledger.passes import JobProgress
 from springtide.domain.data.epochs import EpochPlace
@@ -75,27 +75,24 @@ class CheckpointRound:
             completed_at=time.time(),
             slots=spec.slots,
             seed=spec.seed,
-            samples=note.samples,
-            step=self.step,
-            ledger=msgspec.msgpack.encode(note),
-            claims=self.claims,
-            objects=self.objects,
-            places=self.places,
+            progress=SavedProgress(
+                samples=note.samples, step=self.step, era=self.era, ledger=msgspec.msgpack.encode(note)
+            ),
+            scripts=ScriptStates(claims=self.claims, objects=self.objects, places=self.places),
             tables=tuple(spec for _, spec in sorted(self.tables.items())),
             outline=record.shared.get(SHARED_KEY, b""),
             files=covered.files,
             chains=covered.chains,
             apart=covered.apart,
-            era=self.era,
         )
 
 
 class CheckpointStore:
     """One job's checkpoints. Used from the master's event loop, except `publish`."""
 
-    def __init__(self, rules: CheckpointRules, folder: pathlib.Path, claim: Claim, *, term: int = 1) -> None:
+    def __init__(self, rules: CheckpointRules, folder: pathlib.Path, claim: RunClaim, *, term: int = 1) -> None:
         """`claim`: of this run, for the folder and the URL."""
-        self.rules, self._place, self.term = rules, Folder(folder), term
+        self.rules, self._place, self.term = rules, FolderStore(folder), term
         self.claim = msgspec.structs.replace(claim, resumed_run=rules.resume_run)
         self.lineage = Lineage(claim.run, rules.resume_run, rules.resume_number)
         """Whose checkpoints the job may restore."""
@@ -125,7 +122,7 @@ class CheckpointStore:
         return self._place.path
 
     @property
-    def place(self) -> Folder:
+    def place(self) -> FolderStore:
         """The same, to read from."""
         return self._place
 
@@ -147,7 +144,7 @@ class CheckpointStore:
             log.warning("%s cannot be claimed: %s", self.folder, error)
         try:
             if self.rules.url:
-                claims.take(Remote(self.rules.url), self.claim, option="--checkpoint-url")
+                claims.take(UrlStore(self.rules.url), self.claim, option="--checkpoint-url")
         except errors.BadInput:
             self.end_run()
             raise
@@ -159,8 +156,8 @@ class CheckpointStore:
         """The run is over: places that it left without a checkpoint are anybody's again. Waits for the store."""
         if not self.rules.on:
             return
-        places: list[Folder | Remote] = [self._place]
-        for place in [*places, *([Remote(self.rules.url)] if self.rules.url else [])]:
+        places: list[FolderStore | UrlStore] = [self._place]
+        for place in [*places, *([UrlStore(self.rules.url)] if self.rules.url else [])]:
             try:
                 claims.release(place, self.lineage.run)
             except (errors.SpringtideError, OSError) as error:
@@ -191,7 +188,7 @@ class CheckpointStore:
     def _numbers_at_url(self) -> list[int]:
         """Checkpoints that the run before has left at the URL: the first of this one comes after them."""
         try:
-            return reader.numbers(Remote(self.rules.url)) if self.rules.url else []
+            return reader.numbers(UrlStore(self.rules.url)) if self.rules.url else []
         except OSError as error:
             log.warning("%s", error)
             return []
@@ -201,7 +198,7 @@ class CheckpointStore:
         for number in reader.numbers(self._place):
             try:
                 found = reader.known(self._place, number, lineage=self.lineage)
-                if found.run == self.lineage.run and number > saved and found.era != era:
+                if found.run == self.lineage.run and number > saved and found.progress.era != era:
                     self.withdraw(found)
                 elif len(self.kept) < self.rules.keep:
                     self.kept.insert(0, found)
@@ -281,7 +278,7 @@ class CheckpointStore:
             return True
         if self.last is None or self.last_note is None:
             return False
-        scripts = (self.last.objects, self.last.places) == (record.objects, record.places)
+        scripts = (self.last.scripts.objects, self.last.scripts.places) == (record.objects, record.places)
         return scripts and trained(self.last_note) == trained(record.book.note())
 
     # ---- ending ----
@@ -390,7 +387,9 @@ class CheckpointStore:
         self._void |= set(range(number + 1, self._number + 1))
         self.kept = [manifest for manifest in self.kept if manifest.number <= number]
         self.last = self.kept[-1] if self.kept and self.kept[-1].number == number else None
-        self.last_note = msgspec.msgpack.decode(self.last.ledger, type=JobProgress) if self.last is not None else None
+        self.last_note = (
+            msgspec.msgpack.decode(self.last.progress.ledger, type=JobProgress) if self.last is not None else None
+        )
 
     def _remove(self, number: int) -> None:
         """Remove a manifest, unless it is another run's, which has taken the folder over."""
@@ -403,7 +402,7 @@ class CheckpointStore:
 
     def _complete(self, manifest: Manifest) -> None:
         self.last, self.trouble = manifest, ""
-        self.last_note = msgspec.msgpack.decode(manifest.ledger, type=JobProgress)
+        self.last_note = msgspec.msgpack.decode(manifest.progress.ledger, type=JobProgress)
         self._number = max(self._number, manifest.number)
 
     def is_stored(self, manifest: Manifest) -> JobProgress | None:
@@ -414,7 +413,7 @@ class CheckpointStore:
         if manifest.number in self._void:
             return None
         self.stored = max(self.stored, manifest.number)
-        note = msgspec.msgpack.decode(manifest.ledger, type=JobProgress)
+        note = msgspec.msgpack.decode(manifest.progress.ledger, type=JobProgress)
         return note
 
 

@@ -84,11 +84,11 @@ class CheckpointSchedule:
         manifest = reader.read(rules.resume, rules.resume_number, lineage=lineage) if rules.resume else None
         self.saving.begin_run()
         if manifest is not None:
-            note = msgspec.msgpack.decode(manifest.ledger, type=JobProgress)
+            note = msgspec.msgpack.decode(manifest.progress.ledger, type=JobProgress)
             claims = tuple(
-                key for key in manifest.claims if key != PACKAGE_KEY
+                key for key in manifest.scripts.claims if key != PACKAGE_KEY
             )  # the package lies in that run's folder
-            entry = journal_entries.ResumeEntry(note, claims, manifest.objects, manifest.places)
+            entry = journal_entries.ResumeEntry(note, claims, manifest.scripts.objects, manifest.scripts.places)
             with context.journaled(entry):
                 context.record.resume(entry)
             samples = context.record.book.samples_trained
@@ -234,7 +234,7 @@ class CheckpointSchedule:
             bytes=manifest.bytes_written,
             seconds=round(manifest.completed_at - manifest.begun_at, 3),
             cpu_s=round(now.cpu_s, 4),
-            samples=manifest.samples,
+            samples=manifest.progress.samples,
             begun_at=manifest.begun_at,
             where=str(self.saving.folder),
             **({"mirror": now.unmirrored or "complete"} if self.saving.rules.mirror or manifest.mirrored else {}),

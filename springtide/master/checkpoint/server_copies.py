@@ -12,7 +12,7 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 from springtide.checkpoint.format.manifest import Manifest
-from springtide.checkpoint.transfer.upload_split import shares
+from springtide.checkpoint.transfer.upload import shares
 from springtide.master.core.waiters import ChangeSignal
 from springtide.rpc.messages import messages
 

@@ -18,7 +18,7 @@ import msgspec
 
 from springtide import config
 from springtide.checkpoint.format.manifest import Manifest
-from springtide.checkpoint.transfer.claims import Claim
+from springtide.checkpoint.transfer.claims import RunClaim
 from springtide.checkpoint.transfer.upload import Uploaded
 from springtide.domain.model.checkpoints import CheckpointRules
 from springtide.master.checkpoint.server_copies import CopyFailed, CopyTotals, ServerCopies
@@ -36,7 +36,7 @@ class Uploads:
         self,
         rules: CheckpointRules,
         folder: pathlib.Path,
-        claim: Claim,
+        claim: RunClaim,
         tell: Callable[..., None],
         copying: ServerCopies,
         then: Callable[[Manifest | None], None],

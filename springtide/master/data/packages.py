@@ -10,7 +10,7 @@ import pathlib
 import zlib
 
 from springtide import errors
-from springtide.checkpoint.transfer.file_server import PART_BYTES, Copies, Part
+from springtide.checkpoint.transfer.file_server import PART_BYTES, FilePart, SegmentCopies
 from springtide.dataworker.processes import package_transfer
 from springtide.rpc.messages import messages
 
@@ -19,7 +19,7 @@ class PackageStore:
     """Of one job."""
 
     def __init__(self, folder: pathlib.Path) -> None:
-        self._folder, self._copies, self._turn = folder, Copies(folder, package_transfer.NAME), asyncio.Lock()
+        self._folder, self._copies, self._turn = folder, SegmentCopies(folder, package_transfer.NAME), asyncio.Lock()
         self._sums: dict[str, tuple[int, int]] = {}
         """Of each file: when it was written, and its sum."""
 
@@ -32,7 +32,7 @@ class PackageStore:
                 case messages.PackageWritten():
                     return messages.MissingFiles(await asyncio.to_thread(self._lacks, request))
                 case messages.PackagePart():
-                    part = Part(request.offset, request.content, request.last, request.checksum)
+                    part = FilePart(request.offset, request.content, request.last, request.checksum)
                     await asyncio.to_thread(self._copies.take, request.name, part)
                     return messages.Ok()
                 case messages.PackageAsk():

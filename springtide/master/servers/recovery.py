@@ -77,7 +77,7 @@ class ServerRecovery:
         if note is not None and new and (state.spec.recovery == "exact" or state.bsp.in_step):
             assert manifest is not None
             entry = (
-                journal_entries.RestoreEntry(note, manifest.objects, manifest.places)
+                journal_entries.RestoreEntry(note, manifest.scripts.objects, manifest.scripts.places)
                 if state.bsp.in_step
                 else journal_entries.RestoreEntry(note)
             )
@@ -133,4 +133,4 @@ async def read_manifest(where: str, number: int, lineage: Lineage) -> Manifest:
 
 def note_of(manifest: Manifest) -> JobProgress:
     """How far the job was when a checkpoint began."""
-    return msgspec.msgpack.decode(manifest.ledger, type=JobProgress)
+    return msgspec.msgpack.decode(manifest.progress.ledger, type=JobProgress)

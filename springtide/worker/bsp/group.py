@@ -196,7 +196,7 @@ class BspGroup:
 
     def _ship(self, number: int, stepper: GroupStep, *, last: bool = False) -> bool:
         spot = stepper.spot()
-        place = group_model.Place(stepper.count, *spot, stepper.counts())
+        place = group_model.GroupPosition(stepper.count, *spot, stepper.counts())
         try:
             body = model_state.to_bytes(self._model, place)
         except errors.BadInput as error:

@@ -13,7 +13,7 @@ import torch
 
 from springtide import errors
 from springtide.checkpoint.format import group_model
-from springtide.checkpoint.format.group_model import DTYPES, FORMAT, Place, Saved, flat, shaped
+from springtide.checkpoint.format.group_model import DTYPES, FORMAT, GroupPosition, SavedGroup, flat, shaped
 from springtide.domain.core.plain_numbers import plain
 from springtide.worker.bsp import allreduce
 
@@ -55,15 +55,15 @@ def share(gloo: Any, leader: int, model: HeldModel, *, give: bool, take: bool) -
             one.load_state_dict(_unpack(packed, tensors))
 
 
-def to_bytes(model: HeldModel, place: Place) -> bytes:
+def to_bytes(model: HeldModel, place: GroupPosition) -> bytes:
     """The model as it is after a step."""
     tensors: list[torch.Tensor] = []
     plan = [_pack(one.state_dict(), tensors) for one in model.optimizers]
-    saved = Saved(FORMAT, place, [flat(one) for one in model.tensors()], plan, [flat(one) for one in tensors])
+    saved = SavedGroup(FORMAT, place, [flat(one) for one in model.tensors()], plan, [flat(one) for one in tensors])
     return msgspec.msgpack.encode(saved)
 
 
-def from_bytes(model: HeldModel, body: bytes) -> Place:
+def from_bytes(model: HeldModel, body: bytes) -> GroupPosition:
     """Make the model what it was then, and say where that was. `BadInput` when it is another model's."""
     saved = group_model.decode(body)
     own = model.tensors()

@@ -17,7 +17,7 @@ import torch
 from torch.optim.lr_scheduler import LRScheduler
 
 from springtide import errors
-from springtide.checkpoint.checkpointer import state_bytes
+from springtide.checkpoint.checkpointer import state_image
 from springtide.worker.epochs import user_loops
 from springtide.worker.link.optimizer import JobOptimizer
 
@@ -48,7 +48,7 @@ class Schedules:
 
     def _add(self, name: str, scheduler: LRScheduler) -> None:
         try:
-            state_bytes.encode(scheduler.state_dict())
+            state_image.encode_state(scheduler.state_dict())
             self._found[name] = scheduler
         except errors.BadInput as error:
             if name not in self._left_out:

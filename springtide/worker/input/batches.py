@@ -16,7 +16,7 @@ import torch
 
 from springtide import errors
 from springtide.data.source import SampleSource, UnreadableBatch, as_batch
-from springtide.dataworker.feed.feed import Wanted
+from springtide.dataworker.feed.feed import WantedBatch
 from springtide.domain.data.data_workers import BatchName
 from springtide.worker.epochs.epochs import BegunLoop, EpochTracker
 from springtide.worker.epochs.repeats import Repeats
@@ -229,7 +229,7 @@ def read(
     """
     under_way: deque[tuple[BatchOrder, bool]] = deque()
 
-    def wanted() -> Iterator[Wanted]:
+    def wanted() -> Iterator[WantedBatch]:
         for order in orders:
             whole = order.whole is not None and wholes()
             under_way.append((order, whole))
@@ -265,24 +265,24 @@ def _of_rest(rest: BatchRest, order: BatchOrder, *, whole: bool, plain: bool) ->
     return ReadBatch(order, as_batch(rest.batch), whole, empty=rest.batch is None)
 
 
-def _made(source: SampleSource | Feeding, wanted: Iterator[Wanted], *, tolerant: bool) -> Iterator[Any]:
+def _made(source: SampleSource | Feeding, wanted: Iterator[WantedBatch], *, tolerant: bool) -> Iterator[Any]:
     if isinstance(source, Feeding):
         return source.read(wanted, tolerant=tolerant)
     return source.read((one.indices for one in wanted), tolerant=tolerant)
 
 
-def _wanted(order: BatchOrder, *, whole: bool) -> Wanted:
+def _wanted(order: BatchOrder, *, whole: bool) -> WantedBatch:
     """The samples of an order with its name: whoever makes the batch, it is this one."""
     if not order.ranges:
-        return Wanted(order.indices, None)
+        return WantedBatch(order.indices, None)
     first = order.ranges[0]
     if whole and order.whole is not None and order.claim is not None:
-        return Wanted(order.whole, BatchName(first.epoch, first.shard, order.claim.begin, len(order.whole)))
+        return WantedBatch(order.whole, BatchName(first.epoch, first.shard, order.claim.begin, len(order.whole)))
     name = BatchName(first.epoch, first.shard, first.first, first.count)
     if order.share == 1.0 or order.whole is None or order.claim is None:
-        return Wanted(order.indices, name)
+        return WantedBatch(order.indices, name)
     group = BatchName(first.epoch, first.shard, order.claim.begin, len(order.whole))
-    return Wanted(order.indices, name, Wanted(order.whole, group))
+    return WantedBatch(order.indices, name, WantedBatch(order.whole, group))
 
 
 def samples_in(collated: Any) -> int:

@@ -22,7 +22,7 @@ import msgspec
 from springtide import errors
 from springtide.data.source import Fetch, SampleSource, UnreadableBatch, as_batch, on_one_line
 from springtide.dataworker.feed import batch_rng
-from springtide.dataworker.feed.feed import Feed, Wanted
+from springtide.dataworker.feed.feed import BatchFeed, WantedBatch
 from springtide.dataworker.processes import job_package, package_transfer
 from springtide.domain.data.data_workers import FeedState, LeftOut
 from springtide.rpc.messages.data_workers import PACKAGE_KEY, Feeders, Package, feeds
@@ -51,7 +51,7 @@ class Feeding:
         self._lock = threading.Lock()
         self._news: Feeders | None = None
         self._attached: set[str] = set()
-        self._feed: Feed | None = None
+        self._feed: BatchFeed | None = None
         self._packaged: Package | None = None
         """The package is there, and this worker's program is the one in it."""
         self._unfed = ""
@@ -66,7 +66,7 @@ class Feeding:
             splitting.watch(looking=True)
         to_master.news.feeders.follow(self._heed)
 
-    def read(self, wanted: Iterable[Wanted], *, tolerant: bool = False) -> Iterator[Any]:
+    def read(self, wanted: Iterable[WantedBatch], *, tolerant: bool = False) -> Iterator[Any]:
         """Batches in the order in which they are wanted, as `Source.read` gives them; `Fed` where others made them."""
         stream, self._last = _Stream(wanted), time.perf_counter()
         while not stream.ended:
@@ -111,7 +111,7 @@ class Feeding:
     def _skips(self) -> bool:
         return self._welcome.feeding.poison == "skip"
 
-    def _from_here(self, part: Iterable[Wanted], tolerant: bool) -> Iterator[Any]:
+    def _from_here(self, part: Iterable[WantedBatch], tolerant: bool) -> Iterator[Any]:
         made = self._source.read((one.indices for one in part), tolerant=tolerant)
         while True:
             began = time.perf_counter()
@@ -130,7 +130,7 @@ class Feeding:
             whole = made is None or isinstance(made, Fed | UnreadableBatch)
             yield made if whole else self._splitting.receive(made, part[0].indices, part[0].name)
 
-    def _answer(self, failed: UnreadableBatch, asked: Wanted, tolerant: bool, fed: bool) -> Any:
+    def _answer(self, failed: UnreadableBatch, asked: WantedBatch, tolerant: bool, fed: bool) -> Any:
         """In place of a batch that could not be made: its `Rest`, or which of its samples are to blame.
 
         One that data workers could not make may be none of a sample's fault: it cannot be sent, or a file is not there.
@@ -162,7 +162,7 @@ class Feeding:
             log.warning("data workers could not make a batch, so it is made here: %s", error)
             self._link.reports.note("make batches here that data workers cannot", error)
 
-    def _rest(self, fetch: Fetch, asked: Wanted, found: bad_samples.BadSamples | None) -> bad_samples.BatchRest:
+    def _rest(self, fetch: Fetch, asked: WantedBatch, found: bad_samples.BadSamples | None) -> bad_samples.BatchRest:
         """What is left of a batch, once the master knows what is not. A rank that has nothing left borrows a sample."""
         rest, found = bad_samples.without(fetch, asked.indices, found)
         name = asked.name
@@ -236,7 +236,7 @@ class Feeding:
         except errors.BadInput as error:
             self._refuse(str(error))
             return
-        self._feed = Feed(
+        self._feed = BatchFeed(
             self._welcome.secret, seed=self._welcome.seed, types=made.types, certificates=self._welcome.certificates
         )
         self._feed.asks = self._splitting.asks
@@ -311,14 +311,14 @@ def _tell(to_master: MasterLink, why: str) -> None:
         log.info("the master does not hear that no data workers can be used: %s", error)
 
 
-class _Noted(deque[Wanted]):
+class _Noted(deque[WantedBatch]):
     """What was asked for and has not been answered; iterate over it to ask."""
 
-    def __init__(self, wanted: Iterator[Wanted]) -> None:
+    def __init__(self, wanted: Iterator[WantedBatch]) -> None:
         super().__init__()
         self._wanted = wanted
 
-    def __iter__(self) -> Iterator[Wanted]:
+    def __iter__(self) -> Iterator[WantedBatch]:
         for one in self._wanted:
             self.append(one)
             yield one
@@ -327,10 +327,10 @@ class _Noted(deque[Wanted]):
 class _Stream:
     """One stream of orders, read in parts: `ended` once there are no more."""
 
-    def __init__(self, wanted: Iterable[Wanted]) -> None:
+    def __init__(self, wanted: Iterable[WantedBatch]) -> None:
         self._wanted, self.ended = iter(wanted), False
 
-    def part(self, on: Callable[[], bool]) -> Iterator[Wanted]:
+    def part(self, on: Callable[[], bool]) -> Iterator[WantedBatch]:
         """As long as that is so; asked before every order, so that none is lost between two parts."""
         while on():
             one = next(self._wanted, None)

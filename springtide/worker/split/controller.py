@@ -23,7 +23,7 @@ from torch import nn
 from springtide import errors
 from springtide.data.source import SampleSource, as_batch
 from springtide.dataworker.feed.batch_rng import seeded
-from springtide.dataworker.feed.stage import Pipeline, Stage
+from springtide.dataworker.feed.stage import Pipeline, PipelineStage
 from springtide.dataworker.split.program import arguments, payload
 from springtide.dataworker.split.recorder import pytree
 from springtide.dataworker.split.recorder.reachable_state import ReachableState
@@ -222,10 +222,14 @@ class Splitting:
         self._made = self._whole(why)
 
     def _whole(self, why: str, explanation: Explanation | None = None) -> Made:
-        first = payload.First(self._source.fetch)
+        first = payload.FirstStage(self._source.fetch)
         types = codec.types_in({"batch": self._one_batch()})
         return Made(
-            pipeline=Pipeline((Stage("read", first),)), digest="whole", types=types, explanation=explanation, why=why
+            pipeline=Pipeline((PipelineStage("read", first),)),
+            digest="whole",
+            types=types,
+            explanation=explanation,
+            why=why,
         )
 
     def _one_batch(self) -> Any:
@@ -255,7 +259,7 @@ class Splitting:
             log.warning("forward() could not be split", exc_info=True)
             return self._whole("the search for a split failed; the worker's log has the error")
 
-    def _cut(self, call: arguments.Call, samples: Sequence[Sample]) -> Made:
+    def _cut(self, call: arguments.ModelCall, samples: Sequence[Sample]) -> Made:
         recorded = self._watching.recorded
         if recorded is None or recorded.why or not recorded.logs:
             return self._whole(recorded.why if recorded is not None and recorded.why else "no call could be recorded")
@@ -270,7 +274,7 @@ class Splitting:
             return self._whole(f"the moved part does not run by itself: {tree.get('unsplit')}", found.explanation)
         self._seconds_a_batch = found.explanation.moved_s
         self._forward = SplitForward(self._model, call, found, sample=batch, on_difference=self._differs)
-        types = codec.types_in([tree, payload.Left(0, (), "")])
+        types = codec.types_in([tree, payload.LeftTensor(0, (), "")])
         self._on_split()
         digest = hashlib.sha256(f"{found.digest} {call!r}".encode()).hexdigest()[:16]
         return Made(pipeline=pipeline, digest=digest, types=types, explanation=found.explanation)
@@ -280,7 +284,7 @@ class Splitting:
         log.error("data workers give something else than this program: %s", why)
         self.when_wrong(why)
 
-    def _pipeline(self, found: split.Split, call: arguments.Call, batch: Any) -> Pipeline:
+    def _pipeline(self, found: split.Split, call: arguments.ModelCall, batch: Any) -> Pipeline:
         flat, _ = pytree.flatten(call.fill(batch))
         needed = {id(flat[number]) for number in found.needs}
         left = [
@@ -291,9 +295,12 @@ class Splitting:
         stages = list(found.stages)
         along = stages and stages[0].device == "cpu" and not self._apart
         run = stages.pop(0).run if along else None
-        first = payload.First(self._source.fetch, call, run, tuple(left))
+        first = payload.FirstStage(self._source.fetch, call, run, tuple(left))
         return Pipeline(
-            (Stage("read", first), *(Stage(one.name, payload.Later(one.run), one.device) for one in stages))
+            (
+                PipelineStage("read", first),
+                *(PipelineStage(one.name, payload.LaterStage(one.run), one.device) for one in stages),
+            )
         )
 
     # ---- batches that come through a queue ----
@@ -377,7 +384,7 @@ class _Again:
         self._read, self._paths, self._indices, self._name = read, paths, indices, name
         self._batch: Any = None
 
-    def stand_in(self, left: payload.Left) -> lazy_leaf.Absent:
+    def stand_in(self, left: payload.LeftTensor) -> lazy_leaf.Absent:
         """For a leaf of it."""
         read, fresh = functools.partial(self._leaf, left.number), functools.partial(self._fresh, left.number)
         return lazy_leaf.Absent(left.shape, payload.dtype_of(left), read, fresh)

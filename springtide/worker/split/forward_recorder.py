@@ -32,10 +32,10 @@ class Recording(ForwardStandIn):
         """What a forward takes that is not recorded."""
         self.running = False
         """Whether a call that is to be recorded is under way: what it reads, the model reads."""
-        self._call: arguments.Call | None = None
+        self._call: arguments.ModelCall | None = None
         self._keep: bool | None = None
 
-    def expect(self, call: arguments.Call) -> None:
+    def expect(self, call: arguments.ModelCall) -> None:
         """The next call of the model is made in this way: what it reads of the batch, the model reads."""
         self._call, self._keep = call, None
 

@@ -48,7 +48,7 @@ class Watching:
     """One a model; watches from `begin` until it is `ready`."""
 
     def __init__(self, model: nn.Module) -> None:
-        self.call: arguments.Call | None = None
+        self.call: arguments.ModelCall | None = None
         self.samples: list[Sample] = []
         self.touched: set[arguments.Path] = set()
         """Leaves that somebody but the model has read."""
@@ -166,7 +166,7 @@ class Watching:
         return not self.why
 
 
-def whole_leaves(call: arguments.Call) -> list[arguments.Path]:
+def whole_leaves(call: arguments.ModelCall) -> list[arguments.Path]:
     """Leaves of the batch that are arguments as they are, and of which the loop makes no views."""
     viewed = {leaf.route.path for leaf in call.leaves() if leaf.route.view}
     paths = dict.fromkeys(leaf.route.path for leaf in call.leaves() if not leaf.route.view)

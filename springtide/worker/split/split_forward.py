@@ -33,7 +33,7 @@ class InHand:
     __slots__ = ("_marks", "_snapshots", "check", "crossing", "parts", "used")
 
     def __init__(
-        self, call: arguments.Call, batch: Any, crossing: Sequence[Any], read: Sequence[bool], *, check: bool
+        self, call: arguments.ModelCall, batch: Any, crossing: Sequence[Any], read: Sequence[bool], *, check: bool
     ) -> None:
         """`read`: which of its parts the moved part reads; `check`: whether it is to be compared."""
         self.crossing, self.check, self.used = crossing, check, False
@@ -64,7 +64,13 @@ class SplitForward(ForwardStandIn):
     """Stands as `forward` in the model itself until it is removed."""
 
     def __init__(
-        self, model: nn.Module, call: arguments.Call, split: Split, *, sample: Any, on_difference: Callable[[str], None]
+        self,
+        model: nn.Module,
+        call: arguments.ModelCall,
+        split: Split,
+        *,
+        sample: Any,
+        on_difference: Callable[[str], None],
     ) -> None:
         """`sample`: a batch, to see which of its parts become which inputs.
 
@@ -161,18 +167,18 @@ def _is_same(part: Any, leaf: Any) -> bool:
     return part is leaf or id_routes.key_of(part) == id_routes.key_of(leaf)
 
 
-def _numbers(call: arguments.Call, batch: Any) -> list[frozenset[int]]:
+def _numbers(call: arguments.ModelCall, batch: Any) -> list[frozenset[int]]:
     """For each part of a batch that the model is called with: its numbers among the model's inputs."""
     found: list[frozenset[int]] = []
     count = 0
 
     def walk(part: arguments.Part) -> None:
         nonlocal count
-        if isinstance(part, arguments.Leaf):
+        if isinstance(part, arguments.BatchLeaf):
             size = len(pytree.flatten(part.route.follow(batch))[0])
             found.append(frozenset(range(count, count + size)))
             count += size
-        elif isinstance(part, arguments.Constant):
+        elif isinstance(part, arguments.ConstantArgument):
             count += 1
         else:
             for one in part.parts:

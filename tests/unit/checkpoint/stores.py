@@ -4,15 +4,15 @@ import numpy as np
 
 from springtide import _native
 from springtide.checkpoint.format import cover, manifest, segments, writer
-from springtide.checkpoint.format.storage import Folder
-from springtide.checkpoint.transfer.claims import Claim
+from springtide.checkpoint.format.storage import FolderStore
+from springtide.checkpoint.transfer.claims import RunClaim
 from springtide.domain.model.checkpoints import Lineage, Written
 from springtide.domain.model.tables import OptimSpec, TableSpec
 from springtide.embedding.lookup.specs import native_spec
 
 SLOTS = 64
 RUN = "run1"
-CLAIM = Claim(run=RUN, job="test")
+CLAIM = RunClaim(run=RUN, job="test")
 LINEAGE = Lineage(RUN)
 TABLE = TableSpec(id=3, name="ids", dim=4, optim=OptimSpec(kind="adagrad", initial_accumulator=0.25))
 
@@ -81,11 +81,11 @@ def publish(folder, number, written, *, previous=None, ledger=b"ledger", run=RUN
         slots=SLOTS,
         seed=5,
         tables=(TABLE,),
-        ledger=ledger,
+        progress=manifest.SavedProgress(ledger=ledger),
         files=covered.files,
         chains=covered.chains,
         apart=covered.apart,
         **more,
     )
-    writer.publish(Folder(folder), made)
+    writer.publish(FolderStore(folder), made)
     return made

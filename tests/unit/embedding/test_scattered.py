@@ -7,9 +7,9 @@ import pytest
 
 from springtide import errors
 from springtide.checkpoint.format import reader
-from springtide.checkpoint.format.storage import Folder
+from springtide.checkpoint.format.storage import FolderStore
 from springtide.checkpoint.transfer import gather, remote_reader
-from springtide.checkpoint.transfer.shared_disk import Disk
+from springtide.checkpoint.transfer.shared_disk import CheckpointDisk
 from springtide.domain.model.checkpoints import Buddy
 from springtide.rpc.messages import messages
 from springtide.server import checkpoints, recovery
@@ -34,8 +34,8 @@ class Hosts:
     """Two servers on two machines, and a master that has the manifests."""
 
     def __init__(self, folder, *, mirror):
-        self.master = Folder(folder / "master")
-        self.disks = [Disk(folder / f"host-{rank}", f"node-{rank}") for rank in (0, 1)]
+        self.master = FolderStore(folder / "master")
+        self.disks = [CheckpointDisk(folder / f"host-{rank}", f"node-{rank}") for rank in (0, 1)]
         self.roles, self.manifest, self.awaited = [Role(0), Role(1)], None, ()
         self.taking = [
             mirroring.MirrorServer(disk.folder / f"server-{rank}", SECRET, "127.0.0.1")
@@ -73,7 +73,7 @@ class Hosts:
 
     def bring_back(self, number, *, host, fallback=""):
         """The next life of server-1 on some host: where its slots came from, and what is in them."""
-        place = remote_reader.Scattered("the job's folder", host, self.ask, SECRET)
+        place = remote_reader.ScatteredStore("the job's folder", host, self.ask, SECRET)
         with contextlib.closing(place):
             store = stores._native.Store(slots=stores.SLOTS, seed=5)
             source = recovery.bring_back(
@@ -149,7 +149,7 @@ def test_at_the_end_a_checkpoint_is_brought_together_in_the_masters_folder(hosts
     hosts.save(1)
     shutil.rmtree(hosts.disks[1].folder / "server-1")
     master = hosts.master.path
-    with contextlib.closing(remote_reader.Scattered(str(master), master, hosts.ask, SECRET)) as place:
+    with contextlib.closing(remote_reader.ScatteredStore(str(master), master, hosts.ask, SECRET)) as place:
         done = gather.gather(master, 1, stores.CLAIM, place)
         assert (done.files, done.error) == (2, "") and gather.gather(master, 1, stores.CLAIM, place).files == 0
     found = reader.latest(str(master))

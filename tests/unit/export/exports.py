@@ -4,7 +4,8 @@ import msgspec
 import numpy as np
 
 from springtide.checkpoint.format import writer
-from springtide.checkpoint.format.storage import Folder
+from springtide.checkpoint.format.manifest import SavedProgress
+from springtide.checkpoint.format.storage import FolderStore
 from springtide.domain.model.outline import DenseOutline, Outline, TableOutline
 from springtide.domain.model.tables import TableSpec
 from springtide.embedding.lookup.specs import native_spec
@@ -26,8 +27,10 @@ PLAIN = Outline(
 def outlined(folder, store, outline, number=1, tables=(stores.TABLE,)):
     """A checkpoint of a store that says what model it is of."""
     made = stores.publish(folder, number, stores.save(store, folder, number))
-    made = msgspec.structs.replace(made, outline=msgspec.msgpack.encode(outline), samples=700, tables=tables)
-    writer.publish(Folder(folder), made)
+    made = msgspec.structs.replace(
+        made, outline=msgspec.msgpack.encode(outline), progress=SavedProgress(samples=700), tables=tables
+    )
+    writer.publish(FolderStore(folder), made)
     return made
 
 
@@ -42,4 +45,4 @@ def exported(folder, number, rows, *, url=None, since=None, format="safetensors"
     store.assign(np.full(2, DENSE.id, dtype=np.uint16), np.arange(2, dtype=np.int64), top)
     place = folder / f"checkpoint-{number}"
     manifest = outlined(place, store, PLAIN, number, tables=(stores.TABLE, DENSE))
-    return exporter.make(Folder(place), manifest, url or str(folder / "exports"), format=format, since=since)
+    return exporter.make(FolderStore(place), manifest, url or str(folder / "exports"), format=format, since=since)

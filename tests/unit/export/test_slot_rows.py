@@ -7,7 +7,7 @@ import torch
 
 from springtide import errors, export
 from springtide.checkpoint.format import group_model
-from springtide.checkpoint.format.storage import Folder
+from springtide.checkpoint.format.storage import FolderStore
 from springtide.domain.model.outline import DenseOutline, Outline, TableOutline
 from springtide.domain.model.tables import TableSpec
 from springtide.embedding.lookup.specs import native_spec
@@ -28,7 +28,7 @@ def test_tables_and_dense_tensors_are_put_together_from_slots(tmp_path):
     )
     seen = []
     manifest = outlined(tmp_path, store, outline)
-    exporter.make(Folder(tmp_path), manifest, str(tmp_path / "out"), format="safetensors", progress=seen.append)
+    exporter.make(FolderStore(tmp_path), manifest, str(tmp_path / "out"), format="safetensors", progress=seen.append)
     model = export.read(str(tmp_path / "out"))
 
     assert model.samples == 700 and model.left_out == ("steps",) and len(seen) == stores.SLOTS
@@ -47,8 +47,8 @@ def of_a_group(folder, names, *tensors, before=b"", lost=()):
     """A checkpoint whose servers were given these tensors by a bsp group, after a longer model perhaps."""
     store = stores.store()
     store.declare(native_spec(GROUP))
-    place = group_model.Place(7, 0, 0, [])
-    body = msgspec.msgpack.encode(group_model.Saved(1, place, [group_model.flat(one) for one in tensors], [], []))
+    place = group_model.GroupPosition(7, 0, 0, [])
+    body = msgspec.msgpack.encode(group_model.SavedGroup(1, place, [group_model.flat(one) for one in tensors], [], []))
     for content in (before, body):
         rows = group_model.rows_of(content)
         keys = np.array([key for key in range(len(rows)) if key not in lost], dtype=np.int64)
@@ -60,7 +60,7 @@ def test_the_dense_model_of_a_bsp_group_is_exported_with_its_buffers(tmp_path):
     weight, mean, mask = torch.randn(3, 700, dtype=torch.float64), torch.arange(5), torch.ones(2, dtype=torch.bool)
     weight[0, 0] = float("nan")
     manifest = of_a_group(tmp_path, ("top.weight", "norm.mean", ""), weight, mean, mask, before=b"x" * 100_000)
-    exporter.make(Folder(tmp_path), manifest, str(tmp_path / "out"), format="safetensors")
+    exporter.make(FolderStore(tmp_path), manifest, str(tmp_path / "out"), format="safetensors")
     found = export.read(str(tmp_path / "out"))
 
     assert found.dense.keys() == {"top.weight", "norm.mean"} and found.left_out == ()
@@ -72,7 +72,7 @@ def test_the_dense_model_of_a_bsp_group_is_exported_with_its_buffers(tmp_path):
 def test_a_bsp_group_without_a_part_of_its_model_is_not_exported(tmp_path, lost):
     manifest = of_a_group(tmp_path, ("w",), torch.ones(3, 1024), lost=lost)
     with pytest.raises(errors.BadInput, match="lacks the dense parameters of its bsp group"):
-        exporter.make(Folder(tmp_path), manifest, str(tmp_path / "out"), format="safetensors")
+        exporter.make(FolderStore(tmp_path), manifest, str(tmp_path / "out"), format="safetensors")
 
 
 def test_what_a_checkpoint_lacks_is_named(tmp_path):
@@ -83,9 +83,9 @@ def test_what_a_checkpoint_lacks_is_named(tmp_path):
     ):
         manifest = outlined(tmp_path, store, outline)
         with pytest.raises(errors.BadInput, match=match):
-            exporter.make(Folder(tmp_path), manifest, url, format="safetensors")
+            exporter.make(FolderStore(tmp_path), manifest, url, format="safetensors")
     with pytest.raises(errors.BadInput, match="does not say what model"):
         published = stores.publish(tmp_path, 2, stores.save(store, tmp_path, 2))
-        exporter.make(Folder(tmp_path), published, url, format="safetensors")
+        exporter.make(FolderStore(tmp_path), published, url, format="safetensors")
     with pytest.raises(errors.MissingFile, match="no exports"):
         export.read(url)

@@ -7,9 +7,9 @@ import pytest
 
 from springtide import errors
 from springtide.checkpoint.format import reader
-from springtide.checkpoint.format.storage import Folder, Remote
+from springtide.checkpoint.format.storage import FolderStore, UrlStore
 from springtide.checkpoint.transfer import claims
-from springtide.checkpoint.transfer.claims import Claim
+from springtide.checkpoint.transfer.claims import RunClaim
 from springtide.domain.model.checkpoints import CheckpointRules
 from springtide.domain.spec.job_spec import JobSpec
 from springtide.master.checkpoint.round import CheckpointStore
@@ -52,7 +52,7 @@ def test_a_url_that_is_another_runs_is_refused_and_the_folder_is_nobodys_again(t
     with pytest.raises(errors.BadInput, match=r"copies belongs to run run1 .*--checkpoint-url"):
         with_job(nothing, tmp_path / "second", rules=rules, claim=OTHER)
     assert contents(tmp_path / "second" / "checkpoints") == {}
-    assert claims.all_of(Remote(rules.url))[1].run == stores.RUN
+    assert claims.all_of(UrlStore(rules.url))[1].run == stores.RUN
 
 
 def test_a_run_that_goes_on_in_the_same_folder_keeps_the_checkpoint_until_it_has_two_of_its_own(tmp_path):
@@ -77,7 +77,7 @@ def test_a_run_that_goes_on_in_the_same_folder_keeps_the_checkpoint_until_it_has
 def test_one_that_was_taken_over_publishes_nothing_removes_nothing_of_the_other_and_says_so(tmp_path):
     async def test(job):
         await saved(job)
-        other, folder = Claim(run="run2", job="job", resumed_run=stores.RUN), Folder(job.folder)
+        other, folder = RunClaim(run="run2", job="job", resumed_run=stores.RUN), FolderStore(job.folder)
         claims.take(folder, other)
         written = stores.save(stores.store(), job.folder, 2, life="server-0.9", run="run2")
         stores.publish(job.folder, 2, written, run="run2")
@@ -98,7 +98,7 @@ def test_one_that_was_taken_over_publishes_nothing_removes_nothing_of_the_other_
 def test_a_master_that_takes_over_in_a_folder_that_is_another_runs_counts_nothing_there_as_its_own(tmp_path):
     with_job(saved, tmp_path)
     folder = tmp_path / "checkpoints"
-    claims.take(Folder(folder), Claim(run="run2", job="job", resumed_run=stores.RUN))
+    claims.take(FolderStore(folder), RunClaim(run="run2", job="job", resumed_run=stores.RUN))
     written = stores.save(stores.store(), folder, 2, life="server-0.9", run="run2")
     stores.publish(folder, 2, written, run="run2")
     next_one = CheckpointStore(RULES, folder, stores.CLAIM, term=2)

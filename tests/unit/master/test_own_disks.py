@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from springtide.checkpoint.format import reader
-from springtide.checkpoint.format.manifest import encode
-from springtide.checkpoint.format.storage import place_of
+from springtide.checkpoint.format.manifest import SavedProgress, encode
+from springtide.checkpoint.format.storage import open_store
 from springtide.domain.model.checkpoints import CheckpointRules
 from springtide.master.checkpoint.file_directory import cost_of_a_host
 from springtide.master.checkpoint.round import CheckpointStore
@@ -82,7 +82,7 @@ def test_the_first_one_is_copied_at_once_by_the_servers_and_published_by_the_mas
         job.tick()
         await save(job)
         assert job.outcomes == [(1, "complete")] and job.master.parts.checkpoints.saving.unsure
-        assert not reader.numbers(place_of(f"file://{tmp_path}/copy")), "half a copy is never seen"
+        assert not reader.numbers(open_store(f"file://{tmp_path}/copy")), "half a copy is never seen"
         await copy(job)
         found = reader.latest(f"file://{tmp_path}/copy").manifest
         assert found.number == 1 and not found.apart and len(found.files) == 2
@@ -180,10 +180,14 @@ def test_a_master_that_takes_over_withdraws_what_began_before_the_ledger_went_ba
         job.tick()
         await job.save()
         place, record = job.master.parts.checkpoints.saving.place, job.master.record
-        late = msgspec.structs.replace(job.master.parts.checkpoints.saving.last, number=2, era=record.book.era)
+        late = msgspec.structs.replace(
+            job.master.parts.checkpoints.saving.last, number=2, progress=SavedProgress(era=record.book.era)
+        )
         place.write(late.name, encode(late))
         assert successor(job).saving.last.number == 2, "it was complete, and nobody could note it any more"
-        place.write(late.name, encode(msgspec.structs.replace(late, number=2, era=record.book.era + 1)))
+        place.write(
+            late.name, encode(msgspec.structs.replace(late, number=2, progress=SavedProgress(era=record.book.era + 1)))
+        )
         record.state.safety.saved = 1
         assert successor(job).saving.last.number == 1 and reader.numbers(place) == [1]
 

@@ -47,8 +47,8 @@ def test_cuts_of_a_stream_that_were_made_while_slots_were_copied_are_in_the_mani
     saving.begin(record, {}, hurry=False, at=0.0)
     record.book.cut(LeaseHolder(0), [BatchCut(0, 0, 4)])
     manifest = saving.round.manifest(record, Covered((), (), ()), stores.RUN)
-    (state,) = msgspec.msgpack.decode(manifest.ledger, type=JobProgress).flows
-    assert state.partitions[0].cuts == [4] and manifest.samples == 0
+    (state,) = msgspec.msgpack.decode(manifest.progress.ledger, type=JobProgress).flows
+    assert state.partitions[0].cuts == [4] and manifest.progress.samples == 0
 
 
 def test_slots_that_move_while_a_checkpoint_is_written_are_saved_by_their_new_owner(tmp_path):

@@ -7,7 +7,7 @@ import pytest
 
 from springtide import errors
 from springtide.checkpoint.format import reader, writer
-from springtide.checkpoint.format.storage import Folder
+from springtide.checkpoint.format.storage import FolderStore
 from springtide.checkpoint.transfer import upload
 from springtide.domain.model.checkpoints import Buddy
 from springtide.rpc.messages import messages
@@ -173,8 +173,8 @@ def test_files_that_no_checkpoint_needs_go_from_both_folders(pair):
     keep = [pair.manifest]
     needed = {name for file in pair.manifest.files for name in (file.name, file.mirror)}
     (pair.folder / "server-0" / "server-1.0-000002.run1.part").write_bytes(b"half a copy")
-    writer.drop_unneeded(Folder(pair.folder), keep)
-    assert set(Folder(pair.folder).names()) == needed | {pair.manifest.name}
+    writer.drop_unneeded(FolderStore(pair.folder), keep)
+    assert set(FolderStore(pair.folder).names()) == needed | {pair.manifest.name}
 
 
 def test_a_copy_at_a_url_has_each_file_once_though_a_folder_went(pair, tmp_path):

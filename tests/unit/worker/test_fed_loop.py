@@ -8,8 +8,8 @@ import torch
 import springtide
 from springtide.data import source as sources
 from springtide.data.source import UnreadableBatch
-from springtide.dataworker.feed.feed import Feed, Wanted
-from springtide.dataworker.feed.worker import Serving
+from springtide.dataworker.feed.feed import BatchFeed, WantedBatch
+from springtide.dataworker.feed.worker import DataWorker
 from springtide.dataworker.processes import job_package
 from springtide.worker.input.read_batch import Fed
 from tests import waiting
@@ -32,7 +32,7 @@ class FedLoop:
         )
         self.splitting = job._splitting
         self.splitting.watch()
-        self.feed = Feed(SECRET, seed=1)
+        self.feed = BatchFeed(SECRET, seed=1)
         self.feed.asks = self.splitting.asks
         self.serving = None
 
@@ -46,7 +46,7 @@ class FedLoop:
         def naming():
             for one in wanted:
                 under_way.append(one)
-                yield Wanted(one, None)
+                yield WantedBatch(one, None)
 
         for made in self.feed.read(naming(), self.splitting.own, fed=lambda: self.fed(self.number)):
             one = under_way.popleft()
@@ -56,7 +56,7 @@ class FedLoop:
 
     def serve(self, made):
         job_package.write(self.folder, made.pipeline, secret=SECRET, paths=[])
-        self.serving = Serving(job_package.load(self.folder, secret=SECRET), 0, SECRET, seed=1)
+        self.serving = DataWorker(job_package.load(self.folder, secret=SECRET), 0, SECRET, seed=1)
         self.feed.types = made.types
         self.feed.attach("data-worker-0", self.serving.address)
         waiting.until(lambda: self.feed.state.workers, "a connection to the data worker")

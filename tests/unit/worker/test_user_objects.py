@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from springtide import errors
-from springtide.checkpoint.checkpointer import state_bytes
+from springtide.checkpoint.checkpointer import state_image
 from springtide.worker import user_objects
 
 
@@ -125,7 +125,7 @@ def test_states_are_taken_now_and_then_and_at_the_end():
         counter.seen, clock.now = step, clock.now + 0.3
         here.rest()
     here.send()
-    assert [state_bytes.decode(states["Counter"])["seen"] for states in told] == [0, 4, 8, 9]
+    assert [state_image.decode_state(states["Counter"])["seen"] for states in told] == [0, 4, 8, 9]
 
 
 def test_what_cannot_be_kept_is_refused_by_name():
@@ -142,9 +142,9 @@ def test_what_cannot_be_kept_is_refused_by_name():
 
 
 def test_bytes_that_are_no_state_are_refused():
-    whole = state_bytes.encode({"a": torch.arange(3), "b": [1, "x", None]})
-    assert state_bytes.decode(whole)["b"] == [1, "x", None]
+    whole = state_image.encode_state({"a": torch.arange(3), "b": [1, "x", None]})
+    assert state_image.decode_state(whole)["b"] == [1, "x", None]
     with pytest.raises(errors.BadInput):
-        state_bytes.decode(whole[:-1])
+        state_image.decode_state(whole[:-1])
     with pytest.raises(errors.BadInput, match="not a saved state"):
-        state_bytes.decode(b"\x80\x04pickle" * 20)
+        state_image.decode_state(b"\x80\x04pickle" * 20)

@@ -33,16 +33,16 @@ def start(options: dict[str, Any]) -> tuple[line.Round, dict[str, str]]:
     """Load, and serve in the background."""
     os.sched_setaffinity(0, [options["core"]])
     torch.set_num_threads(1)
-    from springtide.dataworker.feed.stage import Pipeline, Stage
-    from springtide.dataworker.feed.worker import Serving
+    from springtide.dataworker.feed.stage import Pipeline, PipelineStage
+    from springtide.dataworker.feed.worker import DataWorker
     from springtide.dataworker.processes import job_package
     from springtide_lab.bench.dataworkers import fed_job
 
     pipeline = job_package.load(pathlib.Path(options["folder"]), secret=fed_job.SECRET)
     gc.freeze()  # as dataworker/processes/__main__.py does
     if options["fake"]:
-        pipeline = Pipeline((Stage("fake", Again(pipeline)),))
-    serving = Serving(pipeline, 0, fed_job.SECRET, threads=1)
+        pipeline = Pipeline((PipelineStage("fake", Again(pipeline)),))
+    serving = DataWorker(pipeline, 0, fed_job.SECRET, threads=1)
     turn = 0
 
     def answer(request: dict[str, Any]) -> dict[str, Any]:

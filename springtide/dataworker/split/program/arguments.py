@@ -27,21 +27,21 @@ class Another(Exception):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Leaf:
+class BatchLeaf:
     """A part of the batch, or a view of one."""
 
     route: id_routes.Route
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Constant:
+class ConstantArgument:
     """A number, a string, None: the same with every batch."""
 
     value: Any
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Node:
+class ContainerNode:
     """A container that the loop has made, or that is one of the batch's: its parts by key, index or name."""
 
     kind: type
@@ -49,11 +49,11 @@ class Node:
     parts: tuple["Part", ...]
 
 
-Part = Leaf | Constant | Node
+Part = BatchLeaf | ConstantArgument | ContainerNode
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Call:
+class ModelCall:
     """How `model(...)` is called with a batch."""
 
     args: tuple[Part, ...]
@@ -80,7 +80,7 @@ class Call:
         """The same, in the order in which they were seen first: leaves are counted in it."""
         return {name: kwargs[name] for name, _ in self.kwargs}
 
-    def leaves(self) -> list[Leaf]:
+    def leaves(self) -> list[BatchLeaf]:
         """Parts of the batch among the arguments, in their order."""
         return [leaf for one in (*self.args, *(part for _, part in self.kwargs)) for leaf in _leaves(one)]
 
@@ -90,10 +90,10 @@ def is_text(value: Any) -> bool:
     return type(value) in (list, tuple) and bool(value) and all(type(one) is str for one in value)
 
 
-def trace(batch: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
+def trace(batch: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> ModelCall:
     """How these arguments come from this batch; `Computed` where one does not."""
     places = {id(leaf): path for path, leaf in nodes(batch)}
-    return Call(
+    return ModelCall(
         tuple(_trace(given, f"argument {i + 1}", batch, places) for i, given in enumerate(args)),
         tuple((name, _trace(given, f"argument {name}", batch, places)) for name, given in kwargs.items()),
     )
@@ -117,22 +117,24 @@ def nodes(batch: Any, path: Path = ()) -> list[tuple[Path, Any]]:
 
 def _trace(given: Any, name: str, batch: Any, places: Mapping[int, Path]) -> Part:
     if id(given) in places:
-        return Leaf(id_routes.Route(places[id(given)]))
+        return BatchLeaf(id_routes.Route(places[id(given)]))
     if isinstance(given, PLAIN):
-        return Constant(given)
+        return ConstantArgument(given)
     if isinstance(given, torch.Tensor):
         route = (
             None if id_routes.is_absent(given) or given.layout is not torch.strided else id_routes.find(batch, given)
         )
         if route is None:
             raise Computed(name)
-        return Leaf(route)
+        return BatchLeaf(route)
     if isinstance(given, dict | tuple | list):
         keys, parts = _opened(given)
-        return Node(type(given), keys, tuple(_trace(one, name, batch, places) for one in parts))
+        return ContainerNode(type(given), keys, tuple(_trace(one, name, batch, places) for one in parts))
     if is_record(given):
         names = tuple(field.name for field in dataclasses.fields(given))
-        return Node(type(given), names, tuple(_trace(getattr(given, one), name, batch, places) for one in names))
+        return ContainerNode(
+            type(given), names, tuple(_trace(getattr(given, one), name, batch, places) for one in names)
+        )
     raise Computed(f"{name}, a {type(given).__name__}")
 
 
@@ -141,9 +143,9 @@ def _opened(given: Any) -> tuple[tuple[Any, ...], Sequence[Any]]:
 
 
 def _fill(part: Part, batch: Any) -> Any:
-    if isinstance(part, Constant):
+    if isinstance(part, ConstantArgument):
         return part.value
-    if isinstance(part, Leaf):
+    if isinstance(part, BatchLeaf):
         found = part.route.follow(batch)
         if found is None:
             raise Another(f"a batch has another structure than those before it: it has no {spelled(part.route.path)}")
@@ -159,13 +161,13 @@ def _fill(part: Part, batch: Any) -> Any:
 
 
 def _fits(part: Part, given: Any, parts: Iterator[Any]) -> bool:
-    if isinstance(part, Leaf):
+    if isinstance(part, BatchLeaf):
         found = next(parts)
         if found is given:
             return found is not None
         viewed = bool(part.route.view) and isinstance(given, torch.Tensor) and not id_routes.is_absent(given)
         return viewed and found is not None and id_routes.key_of(found) == id_routes.key_of(given)
-    if isinstance(part, Constant):
+    if isinstance(part, ConstantArgument):
         return type(given) is type(part.value) and bool(given == part.value)
     if type(given) is not part.kind:
         return False
@@ -178,10 +180,10 @@ def _fits(part: Part, given: Any, parts: Iterator[Any]) -> bool:
     return keys == part.keys and all(_fits(one, each, parts) for one, each in zip(part.parts, held, strict=True))
 
 
-def _leaves(part: Part) -> list[Leaf]:
-    if isinstance(part, Leaf):
+def _leaves(part: Part) -> list[BatchLeaf]:
+    if isinstance(part, BatchLeaf):
         return [part]
-    return [] if isinstance(part, Constant) else [leaf for one in part.parts for leaf in _leaves(one)]
+    return [] if isinstance(part, ConstantArgument) else [leaf for one in part.parts for leaf in _leaves(one)]
 
 
 def spelled(path: Path, batch: Any = None) -> str:

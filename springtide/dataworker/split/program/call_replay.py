@@ -18,10 +18,10 @@ from typing import Any
 import torch
 
 from springtide.dataworker.split.program import known_calls, lazy_values
-from springtide.dataworker.split.program.known_calls import Entry, Known, KnownPart
+from springtide.dataworker.split.program.known_calls import KnownCall, KnownEntry, KnownPart
 from springtide.dataworker.split.program.lazy_values import Promise, Promises
 from springtide.dataworker.split.program.moved_program import decoded, put
-from springtide.dataworker.split.program.value_keys import Content, Leaf, Part, Term
+from springtide.dataworker.split.program.value_keys import ContentKey, InputKey, PartKey, Term
 from springtide.dataworker.split.recorder import (
     bit_compare,
     call_recorder,
@@ -40,48 +40,48 @@ _default_dtype = torch.get_default_dtype
 SIZES = 4  # batch sizes whose free values are kept: the usual one, and that of last batches
 
 
-class Answering:
+class CallReplay:
     """All known calls of a split, in the order in which they were recorded. One forward at a time."""
 
     def __init__(
         self,
-        known: Sequence[Known],
-        constants: Mapping[Content, torch.Tensor],
+        known: Sequence[KnownCall],
+        constants: Mapping[ContentKey, torch.Tensor],
         inputs: Sequence[tuple[torch.dtype, str] | None],
         crossing: int,
         marked: MarkedCode | None = None,
     ) -> None:
         """`inputs`: dtype and device of each input of the model, None for one that is no tensor; `crossing`: how many
         values cross; `marked`: the user's marked functions, and the modules that they are methods of, as they are."""
-        slots: dict[Term, int] = {Leaf(number): number for number in range(len(inputs))}
+        slots: dict[Term, int] = {InputKey(number): number for number in range(len(inputs))}
         kinds = list(inputs)
         for one in known:
             if one.same_as is None:
                 for at, part in enumerate(one.parts):
-                    slots[Part(one.number, at)] = len(slots)
+                    slots[PartKey(one.number, at)] = len(slots)
                     kinds.append((part.kind, part.device) if isinstance(part.kind, torch.dtype) else None)
         self.crossing, self.slots, self.leaves = crossing, len(slots), len(inputs)
         self.dtype = torch.get_default_dtype()
-        values = {one: bit_compare.Constant(value) for one, value in constants.items()}
-        free = {slots[Part(one.number, at)] for one in known if one.free for at in range(len(one.parts))}
+        values = {one: bit_compare.TensorConstant(value) for one, value in constants.items()}
+        free = {slots[PartKey(one.number, at)] for one in known if one.free for at in range(len(one.parts))}
         marked = marked or MarkedCode()
-        made = [Entry(at, one, slots, values, free, len(inputs), marked) for at, one in enumerate(known)]
+        made = [KnownEntry(at, one, slots, values, free, len(inputs), marked) for at, one in enumerate(known)]
         self.state = marked_calls.state_of(marked.functions, marked.owners) if marked.functions else None
         """All that marked functions read."""
-        self.entries = [entry for entry in made if not entry.known.free] + [Entry.none_left(len(known))]
+        self.entries = [entry for entry in made if not entry.known.free] + [KnownEntry.none_left(len(known))]
         """In order: forward makes them one after the other, but for marked ones, which it may make at any time."""
         for at, entry in enumerate(self.entries):
             entry.at = at
         self.free = [entry for entry in made if entry.known.free]
         self.makers = {slot: entry for entry in made if entry.first >= 0 for slot in entry.slots}
         """By slot: the call whose result it is."""
-        self.by_function: dict[Any, list[Entry]] = {}
+        self.by_function: dict[Any, list[KnownEntry]] = {}
         for entry in self.entries[:-1]:
             self.by_function.setdefault(entry.function, []).append(entry)
         self.read = frozenset(slot for entry in self.entries for slot in entry.reads)
         """Slots that known calls read: they are given out as promises, others as they are."""
         self.promises = Promises(kinds)
-        self._by_size: OrderedDict[int, dict[int, bit_compare.Constant]] = OrderedDict()
+        self._by_size: OrderedDict[int, dict[int, bit_compare.TensorConstant]] = OrderedDict()
 
     def run(
         self,
@@ -92,14 +92,14 @@ class Answering:
         *,
         pristine: Callable[[int], Any],
         check: bool = False,
-    ) -> "tuple[Any, Answers]":
+    ) -> "tuple[Any, ForwardReplay]":
         """What forward returns, and how it was answered.
 
         `pristine` gives an input as it was before forward, where that has written to it. `check`: everything is
         computed here, and compared with what crossed.
         """
         flat, _ = pytree.flatten((args, kwargs))
-        answers = Answers(self, flat, crossing, pristine, check=check)
+        answers = ForwardReplay(self, flat, crossing, pristine, check=check)
         before, self.promises.type.springtide_running = self.promises.type.springtide_running, answers
         try:
             with (
@@ -116,7 +116,7 @@ class Answering:
             self.promises.type.springtide_running = before
         return result, answers
 
-    def free_values(self, size: int) -> dict[int, bit_compare.Constant]:
+    def free_values(self, size: int) -> dict[int, bit_compare.TensorConstant]:
         """Results of calls that depend on no input, for batches of a size."""
         found = self._by_size.get(size)
         if found is None:
@@ -125,19 +125,19 @@ class Answering:
                 for entry in self.free:
                     for slot, value in zip(entry.slots, entry.made(values.__getitem__, size), strict=True):
                         values[slot] = value
-                        found[slot] = bit_compare.Constant(value)
+                        found[slot] = bit_compare.TensorConstant(value)
             self._by_size[size] = found
             if len(self._by_size) > SIZES:
                 self._by_size.popitem(last=False)
         return found
 
 
-class Answers:
+class ForwardReplay:
     """One forward, answered."""
 
     def __init__(
         self,
-        to: Answering,
+        to: CallReplay,
         given: Sequence[Any],
         crossing: Sequence[Any],
         pristine: Callable[[int], Any],
@@ -166,7 +166,7 @@ class Answers:
         self._expected = to.entries[0]
         if self._expected.is_marked:
             self._expect()
-        self._other: tuple[Entry, Any, Any] | None = None
+        self._other: tuple[KnownEntry, Any, Any] | None = None
         self._dtype = to.dtype
         self._texts: dict[int, tuple[Any, ...]] = {}
         """What inputs held that are lists."""
@@ -215,13 +215,16 @@ class Answers:
 
     def call(self, func: Any, args: Any, kwargs: Any) -> Any:
         """An answer, a promise, or what the function gives."""
-        entry: Entry | None = self._expected
+        entry: KnownEntry | None = self._expected
         if not (func == self._expected.function and self._expected.matches(args, kwargs, self.values, self)):
             entry = self._another(func, args, kwargs)
         if entry is not None and (
-            _is_forward_ad() and not _is_autocast() and not _dispatch_modes() and not _is_inference()
+            _is_forward_ad()
+            and not _is_autocast()
+            and not _dispatch_modes()
+            and not _is_inference()
             and _default_dtype() is self._dtype
-        ):  # fmt: skip
+        ):
             self._done[entry.at] = True
             if entry is self._expected:
                 self._expect()
@@ -246,7 +249,7 @@ class Answers:
         with stateless.heard_by(None):
             return function(*lazy_values.here(args), **lazy_values.here(kwargs))
 
-    def _marked_here(self, entry: Entry, args: Any, kwargs: Any) -> Any:
+    def _marked_here(self, entry: KnownEntry, args: Any, kwargs: Any) -> Any:
         with stateless.heard_by(None):
             return self._checked(entry, entry.function, args, kwargs)
 
@@ -257,7 +260,7 @@ class Answers:
             at += 1
         self._expected = self._to.entries[at]
 
-    def _another(self, func: Any, args: Any, kwargs: Any) -> Entry | None:
+    def _another(self, func: Any, args: Any, kwargs: Any) -> KnownEntry | None:
         """A known call that is not the next one."""
         for entry in self._to.by_function.get(func, ()):
             if not self._done[entry.at]:
@@ -277,7 +280,7 @@ class Answers:
 
     # ---- what is answered ----
 
-    def _answer(self, entry: Entry, args: Any) -> Any:
+    def _answer(self, entry: KnownEntry, args: Any) -> Any:
         known = entry.known
         if entry.gives_arg >= 0:
             return self.values[entry.gives_arg]
@@ -309,7 +312,7 @@ class Answers:
                 value = self.values[slot] = self._to.promises.take(slot)
         return value
 
-    def _write(self, entry: Entry, target: Any) -> Any:
+    def _write(self, entry: KnownEntry, target: Any) -> Any:
         """A call that writes to a result of another, which nothing else looks at: the result is another from now on."""
         known, slot = entry.known, target.springtide_slot
         if slot < self._to.leaves or slot in self._shared or slot in self._real:  # somebody may have it
@@ -322,7 +325,7 @@ class Answers:
         self.values[entry.first] = target
         return None if known.returns_none else target
 
-    def _checked(self, entry: Entry, func: Any, args: Any, kwargs: Any) -> Any:
+    def _checked(self, entry: KnownEntry, func: Any, args: Any, kwargs: Any) -> Any:
         """The call made here, and compared with what crossed."""
         known = entry.known
         if entry.gives_arg >= 0:
@@ -344,7 +347,7 @@ class Answers:
             given.append(self._give(slot, value))
         return given[0] if known.gives.kind is None else known.gives.rebuild(given)
 
-    def _compare(self, entry: Entry, part: KnownPart, value: Any) -> None:
+    def _compare(self, entry: KnownEntry, part: KnownPart, value: Any) -> None:
         if part.crosses >= 0:
             crossed = self._crossed(part)
             both = isinstance(value, torch.Tensor) and isinstance(crossed, torch.Tensor)

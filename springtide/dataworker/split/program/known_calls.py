@@ -15,24 +15,24 @@ import numpy as np
 import torch
 
 from springtide.dataworker.split.program.value_keys import (
-    Content,
-    Leaf,
-    Nest,
-    Owner,
-    Part,
-    Plain,
+    ContentKey,
+    InputKey,
+    NestKey,
+    OwnerKey,
+    PartKey,
+    PlainKey,
     Term,
-    Times,
+    TimesKey,
     terms_in,
 )
 from springtide.dataworker.split.recorder import bit_compare, pytree, torch_functions
 from springtide.dataworker.split.recorder.marked_calls import MarkedCode
-from springtide.dataworker.split.recorder.pytree import Shape
+from springtide.dataworker.split.recorder.pytree import TreeShape
 
 SEQUENCES = (tuple, torch.Size)
 
 
-class State(Protocol):
+class ReplayState(Protocol):
     """A forward that is being answered."""
 
     values: list[Any]
@@ -43,11 +43,11 @@ class State(Protocol):
         ...
 
 
-class Nothing:
+class NoValue:
     """In the place of a value that is not there."""
 
 
-NOTHING = Nothing()
+NOTHING = NoValue()
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +62,14 @@ class KnownPart:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
+class KnownCall:
     """A call that need not be made in the trainer."""
 
     number: int
     name: str
     args: tuple[Any, ...]
-    kwargs: Nest | None
-    gives: Shape
+    kwargs: NestKey | None
+    gives: TreeShape
     parts: tuple[KnownPart, ...]
     writes: bool = False
     returns_none: bool = False
@@ -80,15 +80,15 @@ class Known:
     line: str = ""
 
 
-class Entry:
+class KnownEntry:
     """A known call, ready to be compared with those that forward makes, and to be made."""
 
     def __init__(
         self,
         at: int,
-        known: Known,
+        known: KnownCall,
         slots: Mapping[Term, int],
-        constants: Mapping[Content, bit_compare.Constant],
+        constants: Mapping[ContentKey, bit_compare.TensorConstant],
         free: Set[int],
         inputs: int,
         marked: MarkedCode,
@@ -103,9 +103,9 @@ class Entry:
         compiled = _Compiled(slots, constants, free, inputs, marked)
         self.args = [compiled.part(one) for one in known.args]
         self.kwargs = {name: compiled.part(one) for name, one in named.items()}
-        self.matches: Callable[[Any, Any, list[Any], State], bool] = _matcher(self.args, self.kwargs)
+        self.matches: Callable[[Any, Any, list[Any], ReplayState], bool] = _matcher(self.args, self.kwargs)
         own = known.same_as is None
-        self.slots = [slots[Part(known.number, part)] for part in range(len(known.parts))] if own else []
+        self.slots = [slots[PartKey(known.number, part)] for part in range(len(known.parts))] if own else []
         self.first = self.slots[0] if self.slots else -1
         self.gives_arg = slots[known.same_as] if known.same_as is not None else -1
         self.reads = [slots[one] for one in terms_in((known.args, known.kwargs or ()))]
@@ -114,10 +114,16 @@ class Entry:
         """Whether it gives one new tensor that does not cross."""
 
     @classmethod
-    def none_left(cls, at: int) -> "Entry":
+    def none_left(cls, at: int) -> "KnownEntry":
         """After the last call: no function is this one."""
         return cls(
-            at, Known(number=-1, name="", args=(), kwargs=None, gives=Shape(), parts=()), {}, {}, set(), 0, MarkedCode()
+            at,
+            KnownCall(number=-1, name="", args=(), kwargs=None, gives=TreeShape(), parts=()),
+            {},
+            {},
+            set(),
+            0,
+            MarkedCode(),
         )
 
     def made(self, read: Callable[[int], Any], size: int) -> list[Any]:
@@ -170,7 +176,7 @@ class Free(Slot):
         self.source = f"type(x) is Tensor and s.free[{slot}].is_still(x)"
 
 
-class Value(Argument):
+class ConstantValue(Argument):
     """A constant that is equal to itself alone: a whole number, a string, a dtype."""
 
     def __init__(self, kind: type, value: Any) -> None:
@@ -183,10 +189,10 @@ class Value(Argument):
         return self.value
 
 
-class Several(Value):
+class SeveralValues(ConstantValue):
     """A list or tuple of such constants."""
 
-    def __init__(self, kind: type, items: Sequence[Plain]) -> None:
+    def __init__(self, kind: type, items: Sequence[PlainKey]) -> None:
         super().__init__(kind, kind([one.value for one in items]))
         self.kinds = [one.kind for one in items]
         also = " or type(x) is Size" if kind is tuple else ""
@@ -196,7 +202,7 @@ class Several(Value):
 class Real(Argument):
     """A floating-point number, or one of NumPy's: by its bits."""
 
-    def __init__(self, spec: Plain) -> None:
+    def __init__(self, spec: PlainKey) -> None:
         self.value, self.source = spec.constant, "w.is_it(x)"
 
     def is_it(self, given: Any) -> bool:
@@ -223,10 +229,10 @@ class BatchSize(Argument):
         return self.factor * size
 
 
-class Same(Argument):
+class SameTensor(Argument):
     """A tensor that no known call made, by its bits."""
 
-    def __init__(self, constant: bit_compare.Constant) -> None:
+    def __init__(self, constant: bit_compare.TensorConstant) -> None:
         self.constant, self.source = constant, "type(x) in KINDS and w.constant.is_still(x)"
 
     def fill(self, read: Callable[[int], Any], size: int) -> Any:
@@ -253,7 +259,7 @@ class Nested(Argument):
         self.source = "w.is_it(x, v, s)"
         self._each = [_matcher([one], {}) for one in items]
 
-    def is_it(self, given: Any, values: list[Any], state: State) -> bool:
+    def is_it(self, given: Any, values: list[Any], state: ReplayState) -> bool:
         """Whether a container holds these."""
         if self.kind is slice:
             given = (given.start, given.stop, given.step) if type(given) is slice else None
@@ -279,7 +285,7 @@ class _Compiled:
     def __init__(
         self,
         slots: Mapping[Term, int],
-        constants: Mapping[Content, bit_compare.Constant],
+        constants: Mapping[ContentKey, bit_compare.TensorConstant],
         free: Set[int],
         inputs: int,
         marked: MarkedCode,
@@ -289,29 +295,29 @@ class _Compiled:
 
     def part(self, spec: Any) -> Argument:
         """The argument that a spec is."""
-        if isinstance(spec, Leaf | Part):
+        if isinstance(spec, InputKey | PartKey):
             slot = self._slots[spec]
             kind = Free if slot in self._free else Input if slot < self._inputs else Slot
             return kind(slot)
-        if isinstance(spec, Times):
+        if isinstance(spec, TimesKey):
             return BatchSize(spec.factor)
-        if isinstance(spec, Content):
-            return Same(self._constants[spec])
-        if isinstance(spec, Owner):
+        if isinstance(spec, ContentKey):
+            return SameTensor(self._constants[spec])
+        if isinstance(spec, OwnerKey):
             return Itself(self._owners[spec.path])
-        if isinstance(spec, Plain):
-            return Value(spec.kind, spec.value) if _is_whole(spec) else Real(spec)
-        assert isinstance(spec, Nest)
+        if isinstance(spec, PlainKey):
+            return ConstantValue(spec.kind, spec.value) if _is_whole(spec) else Real(spec)
+        assert isinstance(spec, NestKey)
         if spec.kind is slice and all(map(_is_whole, spec.items)):
-            return Value(slice, slice(*[one.value for one in spec.items]))
+            return ConstantValue(slice, slice(*[one.value for one in spec.items]))
         if spec.kind in (list, tuple) and spec.items and all(map(_is_whole, spec.items)):
-            return Several(spec.kind, spec.items)
+            return SeveralValues(spec.kind, spec.items)
         return Nested(spec.kind, [self.part(one) for one in spec.items], spec.keys)
 
 
 def _is_whole(spec: Any) -> bool:
     """Whether a constant is known by its type and by being equal."""
-    return isinstance(spec, Plain) and spec.kind is not float and not issubclass(spec.kind, np.generic)
+    return isinstance(spec, PlainKey) and spec.kind is not float and not issubclass(spec.kind, np.generic)
 
 
 def _matcher(args: Sequence[Argument], kwargs: Mapping[str, Argument]) -> Callable[[Any, Any, list[Any], Any], bool]:
@@ -328,14 +334,14 @@ def _matcher(args: Sequence[Argument], kwargs: Mapping[str, Argument]) -> Callab
     return scope["matches"]  # type: ignore[no-any-return]
 
 
-def difference(state: State, entry: Entry, args: Any, kwargs: Any) -> str:
+def difference(state: ReplayState, entry: KnownEntry, args: Any, kwargs: Any) -> str:
     """In what a call is not the known one."""
     what = f"{torch_functions.operation(entry.known.name)} of {entry.known.line or 'forward()'}"
     for one, given in zip(entry.args, args, strict=False):
         if not _matcher([one], {})((given,), None, state.values, state):
-            if isinstance(one, Value | Real):
+            if isinstance(one, ConstantValue | Real):
                 return f"{what} is called with {_short(given)}, not {_short(one.value)}"
-            if isinstance(one, Same):
+            if isinstance(one, SameTensor):
                 return f"{what} reads a tensor that has other values than when forward() was split"
             if isinstance(one, Input):
                 return f"{what} reads an input that forward() has written to, or asks a gradient of"

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from springtide.dataworker.split.program import unique, value_keys
-from springtide.dataworker.split.program.value_keys import Content, Leaf, Nest, Owner, Part, Spec, Term
+from springtide.dataworker.split.program.value_keys import ContentKey, InputKey, NestKey, OwnerKey, PartKey, Spec, Term
 from springtide.dataworker.split.recorder import pytree, torch_functions
 from springtide.dataworker.split.recorder.marked_calls import MarkedCode
 
@@ -27,7 +27,7 @@ class Instruction:
     number: int
     name: str
     args: tuple[Spec, ...]
-    kwargs: Nest | None = None
+    kwargs: NestKey | None = None
     parts: int = 1
     """How many values it gives."""
     writes: bool = False
@@ -71,7 +71,7 @@ class MovedProgram:
     """What the list given holds, in order."""
     gives: tuple[Term, ...]
     """What it makes; the last one's list crosses."""
-    constants: Mapping[Content, torch.Tensor]
+    constants: Mapping[ContentKey, torch.Tensor]
     kinds: Mapping[int, LeafKind] = field(default_factory=dict)
     """Of inputs that the program reads; for the first stage."""
     sized_by: int = 0
@@ -92,9 +92,18 @@ class MovedProgram:
 
     def __reduce__(self) -> Any:
         return MovedProgram, (
-            self.instructions, self.takes, self.gives, self.constants, self.kinds, self.sized_by, self.threads,
-            self.machine, self.devices, self.marked, self.dtype,
-        )  # fmt: skip
+            self.instructions,
+            self.takes,
+            self.gives,
+            self.constants,
+            self.kinds,
+            self.sized_by,
+            self.threads,
+            self.machine,
+            self.devices,
+            self.marked,
+            self.dtype,
+        )
 
     def __call__(self, given: Sequence[Any]) -> list[Any] | None:
         """The next list; None where the batch is not of the kind that was recorded, or this machine is another."""
@@ -127,7 +136,7 @@ class MovedProgram:
             term: put(value, self.devices.get(term, "cpu")) for term, value in zip(self.takes, given, strict=True)
         }
         values.update(self.constants)
-        values.update({Owner(path): module for path, module in self.marked.owners.items()})
+        values.update({OwnerKey(path): module for path, module in self.marked.owners.items()})
         size = int(given[self.sized_by].shape[0]) if isinstance(given[self.sized_by], torch.Tensor) else 0
         for step in self._steps():
             step.run(values, size)
@@ -140,7 +149,9 @@ class MovedProgram:
                 last.update(dict.fromkeys(one.terms, at))
             for at, one in enumerate(self.instructions):
                 gone = [term for term in dict.fromkeys(one.terms) if last[term] == at and term not in self.gives]
-                self._ready.append(_Step(one, [term for term in gone if isinstance(term, Part)], self.marked.functions))
+                self._ready.append(
+                    _Step(one, [term for term in gone if isinstance(term, PartKey)], self.marked.functions)
+                )
         return self._ready
 
 
@@ -149,11 +160,11 @@ class _Step:
 
     __slots__ = ("_call", "_free", "_function", "_parts")
 
-    def __init__(self, call: Instruction, free: Sequence[Part], marked: Mapping[str, Callable[..., Any]]) -> None:
+    def __init__(self, call: Instruction, free: Sequence[PartKey], marked: Mapping[str, Callable[..., Any]]) -> None:
         self._call, self._free = call, free
         known = marked.get(call.name) or unique.QUICKER.get(call.name)
         self._function = known or torch_functions.resolve(call.name)
-        self._parts = [Part(call.number, at) for at in range(call.parts)]
+        self._parts = [PartKey(call.number, at) for at in range(call.parts)]
 
     def run(self, values: dict[Any, Any], size: int) -> None:
         """Make the call, and forget what nobody reads any more."""
@@ -231,4 +242,4 @@ def _threads(number: int) -> Iterator[None]:
 
 def leaf_terms(count: int) -> tuple[Term, ...]:
     """The inputs of a model, in order."""
-    return tuple(Leaf(number) for number in range(count))
+    return tuple(InputKey(number) for number in range(count))

@@ -28,7 +28,7 @@ Run = Callable[[Sequence[Any]], Sequence[Any] | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class LeftTensor:
     """Instead of a tensor that was left behind: what can be said of it without having it."""
 
     number: int
@@ -36,17 +36,17 @@ class Left:
     dtype: str
 
     @classmethod
-    def of(cls, number: int, leaf: torch.Tensor) -> "Left":
+    def of(cls, number: int, leaf: torch.Tensor) -> "LeftTensor":
         """For this tensor, the leaf of that number."""
         return cls(number, tuple(leaf.shape), str(leaf.dtype).removeprefix("torch."))
 
 
 @dataclass(frozen=True, slots=True)
-class First:
+class FirstStage:
     """The first stage: reads and collates samples, and runs what of forward() goes along on the same device."""
 
     fetch: Fetch
-    call: arguments.Call | None = None
+    call: arguments.ModelCall | None = None
     """How the loop calls the model with a batch; None: nothing of forward() has moved."""
     run: Run | None = None
     """The first part of what has moved; None: it runs elsewhere, and gets the leaves as they are."""
@@ -85,12 +85,12 @@ class First:
             return {"batch": batch, "unsplit": f"{type(error).__name__}: {error}"}
         if crossing is None:
             return {"batch": batch, "unsplit": _why(self.run)}
-        left = {path: functools.partial(Left.of, number) for number, path in self.left if number not in asked}
+        left = {path: functools.partial(LeftTensor.of, number) for number, path in self.left if number not in asked}
         return {"batch": replaced(batch, left), "crossing": list(crossing)}
 
 
 @dataclass(frozen=True, slots=True)
-class Later:
+class LaterStage:
     """A further stage: goes on with what the one before has made of the leaves."""
 
     run: Run
@@ -125,7 +125,7 @@ def _why(run: Any) -> str:
     return getattr(run, "why", "") or "it is not of the kind that the split was made for"
 
 
-def dtype_of(left: Left) -> torch.dtype:
+def dtype_of(left: LeftTensor) -> torch.dtype:
     """The type that a leaf left behind has."""
     found = getattr(torch, left.dtype, None)
     if not isinstance(found, torch.dtype):
@@ -161,9 +161,9 @@ def replaced(batch: Any, places: Mapping[arguments.Path, Callable[[Any], Any]]) 
     return changed
 
 
-def filled(batch: Any, fill: Callable[[Left], Any]) -> Any:
+def filled(batch: Any, fill: Callable[[LeftTensor], Any]) -> Any:
     """A batch with something in every place that was left; where there is none, the batch itself."""
-    if isinstance(batch, Left):
+    if isinstance(batch, LeftTensor):
         return fill(batch)
     if isinstance(batch, torch.Tensor | str | bytes | int | float | None):
         return batch

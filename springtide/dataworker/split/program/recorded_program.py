@@ -11,18 +11,18 @@ from typing import Any
 
 import torch
 
-from springtide.dataworker.split.program import costs, min_cut, value_keys
-from springtide.dataworker.split.program.value_keys import Leaf, Part, Term
+from springtide.dataworker.split.program import min_cut, value_keys
+from springtide.dataworker.split.program.value_keys import InputKey, PartKey, Term
 from springtide.dataworker.split.recorder import marked_calls, torch_functions
-from springtide.dataworker.split.recorder.call_recorder import CallLog, Heard
+from springtide.dataworker.split.recorder.call_recorder import CallLog, RecordedCall
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedProgram:
     """Calls that every forward has made, in order."""
 
-    calls: dict[int, Heard]
-    others: tuple[Heard, ...]
+    calls: dict[int, RecordedCall]
+    others: tuple[RecordedCall, ...]
     """Calls of the first forward that not every one has made."""
     read: frozenset[Term]
     """Inputs and results that the trainer reads, whatever moves."""
@@ -34,51 +34,55 @@ class RecordedProgram:
         """Calls that depend on no input: made on both sides, never sent."""
         reached: set[Any] = set()
         for number, call in self.calls.items():
-            if any(isinstance(one, Leaf) or one.call in reached for one in call.terms):
+            if any(isinstance(one, InputKey) or one.call in reached for one in call.terms):
                 reached.add(number)
         return frozenset(self.calls.keys() - reached)
 
     def original(self, term: Term) -> Term:
         """What a result is, where a call gave back its own argument."""
-        while isinstance(term, Part) and (same := self.calls[term.call].same_as) is not None:
+        while isinstance(term, PartKey) and (same := self.calls[term.call].same_as) is not None:
             term = same
         return term
 
-    def values(self) -> list[min_cut.Value]:
+    def values(self) -> list[min_cut.CutNode]:
         """The program as the cut sees it: inputs, calls that may move, and one reader, the trainer."""
         free = self.free
         found = [
-            min_cut.Value(name=name(Leaf(number)), inputs=(), bytes=size, seconds=0.0, place="data")
+            min_cut.CutNode(name=name(InputKey(number)), inputs=(), bytes=size, seconds=0.0, place="data")
             for number, size in self.leaf_bytes.items()
         ]
         for number, call in self.calls.items():
             if number not in free and call.same_as is None:
                 found += self._of(call, free)
         ends = [one for one in self.read if self._counts(one, free)]
-        last = min_cut.Value(name="output", inputs=self._names(ends, free), bytes=0, seconds=0.0, place="trainer")
+        last = min_cut.CutNode(name="output", inputs=self._names(ends, free), bytes=0, seconds=0.0, place="trainer")
         return [*found, last]
 
-    def _of(self, call: Heard, free: frozenset[int]) -> list[min_cut.Value]:
+    def _of(self, call: RecordedCall, free: frozenset[int]) -> list[min_cut.CutNode]:
         inputs = self._names(call.terms, free)
         view = call.view or not any(one.is_tensor for one in call.parts) or torch_functions.describes(call.name)
         elements = max([part.elements for part in call.parts] + [self._elements(one) for one in call.terms], default=0)
-        seconds = costs.estimate(torch_functions.operation(call.name), elements, view=view)
+        seconds = min_cut.estimate(torch_functions.operation(call.name), elements, view=view)
         if call.name.startswith(marked_calls.PREFIX):
-            view, seconds = False, costs.MARKED_S
-        whole = min_cut.Value(name="", inputs=inputs, bytes=None, seconds=seconds, place="either", view=view)
+            view, seconds = False, min_cut.MARKED_S
+        whole = min_cut.CutNode(name="", inputs=inputs, bytes=None, seconds=seconds, place="either", view=view)
         if len(call.parts) == 1:
-            return [replace(whole, name=name(Part(call.number, 0)), bytes=sent_bytes(call, 0))]
+            return [replace(whole, name=name(PartKey(call.number, 0)), bytes=sent_bytes(call, 0))]
         parts = [
-            min_cut.Value(
-                name=name(Part(call.number, at)), inputs=(str(call.number),), bytes=sent_bytes(call, at), seconds=0.0,
-                place="either", view=view,
+            min_cut.CutNode(
+                name=name(PartKey(call.number, at)),
+                inputs=(str(call.number),),
+                bytes=sent_bytes(call, at),
+                seconds=0.0,
+                place="either",
+                view=view,
             )
             for at in range(len(call.parts))
-        ]  # fmt: skip
+        ]
         return [replace(whole, name=str(call.number)), *parts]
 
     def _elements(self, term: Term) -> int:
-        if isinstance(term, Leaf):
+        if isinstance(term, InputKey):
             return self.leaf_bytes.get(term.number, 0) // 8
         return self.calls[term.call].parts[term.at].elements
 
@@ -87,15 +91,15 @@ class RecordedProgram:
         return tuple(dict.fromkeys(name(one) for one in originals if self._counts(one, free)))
 
     def _counts(self, term: Term, free: frozenset[int]) -> bool:
-        return term.number in self.leaf_bytes if isinstance(term, Leaf) else term.call not in free
+        return term.number in self.leaf_bytes if isinstance(term, InputKey) else term.call not in free
 
 
 def name(term: Term) -> str:
     """What a value is called in the cut."""
-    return f"input {term.number}" if isinstance(term, Leaf) else f"{term.call}.{term.at}"
+    return f"input {term.number}" if isinstance(term, InputKey) else f"{term.call}.{term.at}"
 
 
-def sent_bytes(call: Heard, at: int) -> int | None:
+def sent_bytes(call: RecordedCall, at: int) -> int | None:
     """Bytes of a value on the wire; None: it cannot be sent.
 
     A view is not: whoever writes to it writes to what it is a view of. Nor is what is not laid out in order: a message
@@ -107,7 +111,7 @@ def sent_bytes(call: Heard, at: int) -> int | None:
 
 def common(logs: Sequence[CallLog]) -> RecordedProgram:
     """What all logs have in common."""
-    calls: dict[int, Heard] = {}
+    calls: dict[int, RecordedCall] = {}
     for number in logs[0].calls:
         heard = [log.calls.get(number) for log in logs]
         found = _merged([one for one in heard if one is not None], logs, calls) if None not in heard else None
@@ -120,7 +124,7 @@ def common(logs: Sequence[CallLog]) -> RecordedProgram:
             if one.number not in calls:
                 read |= {term for term in one.terms if _is_known(term, calls)}
     for one in calls.values():
-        read |= {Part(one.number, at) for at, part in enumerate(one.parts) if not part.is_tensor}
+        read |= {PartKey(one.number, at) for at, part in enumerate(one.parts) if not part.is_tensor}
     others = tuple(one for one in logs[0].calls.values() if one.number not in calls)
     sizes = {
         at: leaf.numel() * leaf.element_size()
@@ -131,17 +135,23 @@ def common(logs: Sequence[CallLog]) -> RecordedProgram:
     return replace(program, read=frozenset(program.original(one) for one in read))
 
 
-def _merged(heard: Sequence[Heard], logs: Sequence[CallLog], known: dict[int, Heard]) -> Heard | None:
+def _merged(
+    heard: Sequence[RecordedCall], logs: Sequence[CallLog], known: dict[int, RecordedCall]
+) -> RecordedCall | None:
     """One call as all forwards made it; None: they did not make the same."""
     first = heard[0]
-    if any(isinstance(term, Part) and term.call not in known for term in first.terms):
+    if any(isinstance(term, PartKey) and term.call not in known for term in first.terms):
         return None
     for one in heard[1:]:
         alike = (one.gives, one.writes, one.returns_none, one.view, one.same_as, [part.kind for part in one.parts])
         if alike != (
-            first.gives, first.writes, first.returns_none, first.view, first.same_as,
+            first.gives,
+            first.writes,
+            first.returns_none,
+            first.view,
+            first.same_as,
             [part.kind for part in first.parts],
-        ):  # fmt: skip
+        ):
             return None
     numbers = [one.numbers for one in heard]
     sizes = [log.size for log in logs]
@@ -162,5 +172,5 @@ def _merged(heard: Sequence[Heard], logs: Sequence[CallLog], known: dict[int, He
     )
 
 
-def _is_known(term: Term, calls: dict[int, Heard]) -> bool:
-    return isinstance(term, Leaf) or term.call in calls
+def _is_known(term: Term, calls: dict[int, RecordedCall]) -> bool:
+    return isinstance(term, InputKey) or term.call in calls

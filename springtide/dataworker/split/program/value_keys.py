@@ -14,25 +14,36 @@ from typing import Any
 import numpy as np
 import torch
 
-PLAIN = frozenset({
-    bool, complex, str, bytes, type(None), type(...), torch.dtype, torch.device, torch.layout, torch.memory_format,
-})  # fmt: skip
+PLAIN = frozenset(
+    {
+        bool,
+        complex,
+        str,
+        bytes,
+        type(None),
+        type(...),
+        torch.dtype,
+        torch.device,
+        torch.layout,
+        torch.memory_format,
+    }
+)
 TYPES = (int, float, bool, complex)
 
 
-class Unknown(Exception):
+class UnknownKey(Exception):
     """An argument that cannot be written down: something of the user's own, or a tensor of unknown making."""
 
 
 @dataclass(frozen=True, slots=True)
-class Leaf:
+class InputKey:
     """An input of the model, by its number."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class PartKey:
     """One of the values that a recorded call gave."""
 
     call: int
@@ -40,14 +51,14 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Owner:
+class OwnerKey:
     """A module of the model, by its path: a marked function is a method of it."""
 
     path: str
 
 
 @dataclass(frozen=True, slots=True)
-class Content:
+class ContentKey:
     """A tensor that no recorded call made, by its bits."""
 
     dtype: torch.dtype
@@ -57,21 +68,21 @@ class Content:
 
 
 @dataclass(frozen=True, slots=True)
-class Number:
+class NumberKey:
     """A whole number, by its place among those of the call: what it is may follow the size of the batch."""
 
     place: int
 
 
 @dataclass(frozen=True, slots=True)
-class Times:
+class TimesKey:
     """The size of the batch, so many times."""
 
     factor: int
 
 
 @dataclass(frozen=True, slots=True)
-class Plain:
+class PlainKey:
     """A constant. Floating-point numbers are told apart by their bits."""
 
     kind: type
@@ -86,7 +97,7 @@ class Plain:
 
 
 @dataclass(frozen=True, slots=True)
-class Nest:
+class NestKey:
     """A container of specs: a tuple, list, slice, or a dict with its keys."""
 
     kind: type
@@ -94,8 +105,8 @@ class Nest:
     keys: tuple[str, ...] = ()
 
 
-Term = Leaf | Part
-Spec = Leaf | Part | Owner | Content | Number | Times | Plain | Nest
+Term = InputKey | PartKey
+Spec = InputKey | PartKey | OwnerKey | ContentKey | NumberKey | TimesKey | PlainKey | NestKey
 
 
 class Writer:
@@ -113,33 +124,33 @@ class Writer:
         if isinstance(value, torch.Tensor):
             term = self._term(value)
             if term is None:
-                raise Unknown
+                raise UnknownKey
             return term
         if kind is int:
             self.numbers.append(value)
-            return Number(len(self.numbers) - 1)
+            return NumberKey(len(self.numbers) - 1)
         if kind in PLAIN or (kind is type and value in TYPES):
-            return Plain(kind, value)
+            return PlainKey(kind, value)
         if kind is float and not math.isnan(value):
-            return Plain(kind, value.hex())
+            return PlainKey(kind, value.hex())
         if isinstance(value, np.generic):
-            return Plain(kind, value.tobytes())
+            return PlainKey(kind, value.tobytes())
         if (other := self._other(value)) is not None:
             return other
         if kind is tuple or kind is list or kind is torch.Size:
-            return Nest(tuple if kind is torch.Size else kind, tuple([self.write(one) for one in value]))
+            return NestKey(tuple if kind is torch.Size else kind, tuple([self.write(one) for one in value]))
         if kind is dict:
-            return Nest(dict, tuple([self.write(one) for one in value.values()]), tuple(value))
+            return NestKey(dict, tuple([self.write(one) for one in value.values()]), tuple(value))
         if kind is slice:
-            return Nest(slice, (self.write(value.start), self.write(value.stop), self.write(value.step)))
-        raise Unknown
+            return NestKey(slice, (self.write(value.start), self.write(value.stop), self.write(value.step)))
+        raise UnknownKey
 
 
 def terms_in(spec: Any) -> Iterator[Term]:
     """Inputs and results that a template names."""
-    if isinstance(spec, Leaf | Part):
+    if isinstance(spec, InputKey | PartKey):
         yield spec
-    elif isinstance(spec, Nest):
+    elif isinstance(spec, NestKey):
         for one in spec.items:
             yield from terms_in(one)
     elif isinstance(spec, tuple):
@@ -147,28 +158,28 @@ def terms_in(spec: Any) -> Iterator[Term]:
             yield from terms_in(one)
 
 
-def owners_in(spec: Any) -> Iterator[Owner]:
+def owners_in(spec: Any) -> Iterator[OwnerKey]:
     """Modules that a template names."""
-    if isinstance(spec, Owner):
+    if isinstance(spec, OwnerKey):
         yield spec
-    elif isinstance(spec, Nest | tuple):
-        for one in spec.items if isinstance(spec, Nest) else spec:
+    elif isinstance(spec, NestKey | tuple):
+        for one in spec.items if isinstance(spec, NestKey) else spec:
             yield from owners_in(one)
 
 
-def contents_in(spec: Any) -> Iterator[Content]:
+def contents_in(spec: Any) -> Iterator[ContentKey]:
     """Constant tensors that a template names."""
-    if isinstance(spec, Content):
+    if isinstance(spec, ContentKey):
         yield spec
-    elif isinstance(spec, Nest | tuple):
-        for one in spec.items if isinstance(spec, Nest) else spec:
+    elif isinstance(spec, NestKey | tuple):
+        for one in spec.items if isinstance(spec, NestKey) else spec:
             yield from contents_in(one)
 
 
 def replaced(spec: Any, change: Callable[[Any], Any]) -> Any:
     """The same template with some of its leaves changed."""
-    if isinstance(spec, Nest):
-        return Nest(spec.kind, tuple([replaced(one, change) for one in spec.items]), spec.keys)
+    if isinstance(spec, NestKey):
+        return NestKey(spec.kind, tuple([replaced(one, change) for one in spec.items]), spec.keys)
     if isinstance(spec, tuple):
         return tuple([replaced(one, change) for one in spec])
     return change(spec)
@@ -177,11 +188,11 @@ def replaced(spec: Any, change: Callable[[Any], Any]) -> Any:
 def filled(spec: Any, values: Mapping[Any, Any], size: int) -> Any:
     """What a template means: `values` has inputs, results and constant tensors; `size` is that of the batch."""
     kind = type(spec)
-    if kind is Plain:
+    if kind is PlainKey:
         return spec.constant
-    if kind is Times:
+    if kind is TimesKey:
         return size * spec.factor
-    if kind is Nest:
+    if kind is NestKey:
         items = [filled(one, values, size) for one in spec.items]
         if spec.kind is dict:
             return dict(zip(spec.keys, items, strict=True))
@@ -200,12 +211,12 @@ def decided(spec: Any, numbers: Sequence[Sequence[int]], sizes: Sequence[int]) -
         factor = each[0] // sizes[0] if sizes[0] else 0
         follows = factor > 0 and all(one == factor * size for one, size in zip(each, sizes, strict=True))
         if len(set(each)) == 1 and not (follows and len(set(sizes)) == 1 and _is_likely(factor, sizes[0])):
-            found.append(Plain(int, each[0]))
+            found.append(PlainKey(int, each[0]))
         elif follows:
-            found.append(Times(factor))
+            found.append(TimesKey(factor))
         else:
             return None
-    return replaced(spec, lambda one: found[one.place] if isinstance(one, Number) else one)
+    return replaced(spec, lambda one: found[one.place] if isinstance(one, NumberKey) else one)
 
 
 def _is_likely(factor: int, size: int) -> bool:

@@ -53,7 +53,7 @@ def digest(value: torch.Tensor) -> bytes:
     return hashlib.blake2b(held, digest_size=16).digest()
 
 
-class Constant:
+class TensorConstant:
     """A copy of a tensor that the moved part reads."""
 
     __slots__ = ("_address", "_bytes", "_dtype", "_odd", "_shape", "value")

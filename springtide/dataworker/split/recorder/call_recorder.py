@@ -18,20 +18,20 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from springtide.dataworker.split.program.value_keys import (
-    Content,
-    Leaf,
-    Nest,
-    Owner,
-    Part,
+    ContentKey,
+    InputKey,
+    NestKey,
+    OwnerKey,
+    PartKey,
     Spec,
     Term,
-    Unknown,
+    UnknownKey,
     Writer,
     terms_in,
 )
 from springtide.dataworker.split.recorder import bit_compare, marked_calls, pytree, source_lines, torch_functions
-from springtide.dataworker.split.recorder.call_watch import Watched, memory, tensors
-from springtide.dataworker.split.recorder.pytree import Shape
+from springtide.dataworker.split.recorder.call_watch import OperationWatch, memory, tensors
+from springtide.dataworker.split.recorder.pytree import TreeShape
 
 UNHELD = 3  # references to a tensor that only its recorder has: the list's, a variable, the argument of getrefcount
 CROSSING = (bool, int, float, str, type(None), torch.dtype, torch.device, torch.Size)
@@ -58,15 +58,15 @@ class PartSeen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Heard:
+class RecordedCall:
     """One call."""
 
     number: int
     name: str
     args: tuple[Spec, ...]
-    kwargs: Nest | None
+    kwargs: NestKey | None
     numbers: tuple[int, ...]
-    gives: Shape
+    gives: TreeShape
     parts: tuple[PartSeen, ...]
     writes: bool = False
     """It writes to its first argument, which is its result from then on."""
@@ -86,7 +86,7 @@ class Heard:
 
 
 @dataclass(frozen=True, slots=True)
-class Stay:
+class TrainerCall:
     """A call that is the trainer's, and why."""
 
     line: str
@@ -105,10 +105,10 @@ class CallLog:
     """Its inputs; copies, where values are kept."""
     size: int
     """Samples: the first size of the first tensor."""
-    calls: dict[int, Heard] = field(default_factory=dict)
+    calls: dict[int, RecordedCall] = field(default_factory=dict)
     escaped: set[Term] = field(default_factory=set)
     """Inputs and results that something else than a recorded call has read, or that outlive forward()."""
-    stays: list[Stay] = field(default_factory=list)
+    stays: list[TrainerCall] = field(default_factory=list)
     seconds: float = 0.0
 
 
@@ -116,8 +116,8 @@ class CallBook:
     """Calls by what they are, over several forwards; and the constants that they read."""
 
     def __init__(self) -> None:
-        self.constants: dict[Content, torch.Tensor] = {}
-        self.names: dict[Content, str] = {}
+        self.constants: dict[ContentKey, torch.Tensor] = {}
+        self.names: dict[ContentKey, str] = {}
         """What a constant is called in the model, if it is one of its buffers."""
         self.functions: dict[str, Callable[..., Any]] = {}
         """Marked functions, by their names."""
@@ -129,9 +129,9 @@ class CallBook:
         """Of a call; a new one, if it was not heard before."""
         return self._numbers.setdefault(key, len(self._numbers))
 
-    def constant(self, value: torch.Tensor) -> Content:
+    def constant(self, value: torch.Tensor) -> ContentKey:
         """A constant by its bits."""
-        found = Content(value.dtype, tuple(value.shape), value.stride(), bit_compare.digest(value))
+        found = ContentKey(value.dtype, tuple(value.shape), value.stride(), bit_compare.digest(value))
         if found not in self.constants:
             self.constants[found] = value.detach().clone()
         return found
@@ -165,7 +165,7 @@ class Recorder(TorchFunctionMode):
         self._book, self._known, self._keep = book, known, keep
         self._named: dict[int, tuple[Term, torch.Tensor, int]] = {}
         self._others: dict[int, Spec] = {
-            id(leaf): Leaf(number)
+            id(leaf): InputKey(number)
             for number, leaf in enumerate(given)
             if not isinstance(leaf, (torch.Tensor, *CROSSING))
         }
@@ -179,12 +179,12 @@ class Recorder(TorchFunctionMode):
         self._began = time.perf_counter()
         for number, leaf in enumerate(given):
             if is_plain(leaf) and id(leaf) not in self._named:
-                self._name(leaf, Leaf(number))
+                self._name(leaf, InputKey(number))
 
     def finish(self) -> CallLog:
         """Forward is over: what somebody still holds was read by somebody."""
         self.log.seconds = time.perf_counter() - self._began
-        held = [(term, tensor) for term, tensor, _ in self._named.values() if isinstance(term, Part)]
+        held = [(term, tensor) for term, tensor, _ in self._named.values() if isinstance(term, PartKey)]
         self._named.clear()
         while held:
             term, tensor = held.pop()
@@ -196,7 +196,7 @@ class Recorder(TorchFunctionMode):
     def at_lookup(self, table: str, inputs: Sequence[Any]) -> None:
         """A served table is about to look up ids: what it does inside is its own."""
         line, text = source_lines.users_line()
-        self.log.stays.append(Stay(line, text, "table lookup", f"table {table}" if table else "a table"))
+        self.log.stays.append(TrainerCall(line, text, "table lookup", f"table {table}" if table else "a table"))
         self._escape(inputs)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -208,7 +208,7 @@ class Recorder(TorchFunctionMode):
             self._escape((args, kwargs))
             return func(*args, **kwargs)
         name = torch_functions.name_of(func)
-        if torch_functions.describes(name) and args and isinstance(self._term(args[0]), Leaf):
+        if torch_functions.describes(name) and args and isinstance(self._term(args[0]), InputKey):
             return func(*args, **kwargs)
         why, told = self._told(name, args, kwargs)
         if told is None:
@@ -216,7 +216,7 @@ class Recorder(TorchFunctionMode):
         writes = torch_functions.writes(func, args, kwargs)
         if writes and not self._may_write(args, kwargs):
             return self._pass(func, name, args, kwargs, "it writes to memory that others look at")
-        watch = Watched()
+        watch = OperationWatch()
         with watch:
             result = func(*args, **kwargs)
         why = watch.against or self._wrote(watch, writes, args, kwargs) or _strange(result)
@@ -237,7 +237,7 @@ class Recorder(TorchFunctionMode):
             owners = {
                 self._modules.get(id(one), ""): one for one in (*args, *kwargs.values()) if isinstance(one, nn.Module)
             }
-            watched = marked_calls.Watched(function, owners)
+            watched = marked_calls.MarkedCall(function, owners)
             result = function(*args, **kwargs)
             given = {memory(one) for one in tensors((args, kwargs))}
             why = why or watched.why or _strange(result)
@@ -254,7 +254,7 @@ class Recorder(TorchFunctionMode):
 
     # ---- what a call is ----
 
-    def _told(self, name: str, args: Any, kwargs: Any) -> "tuple[str, _Told | None]":
+    def _told(self, name: str, args: Any, kwargs: Any) -> "tuple[str, _CallTell | None]":
         """A call written down; or why it cannot be."""
         if not name or name in torch_functions.UNMOVED or torch_functions.exposes(name):
             return "it is no plain function of torch's", None
@@ -264,9 +264,9 @@ class Recorder(TorchFunctionMode):
         try:
             specs = tuple([writer.write(one) for one in args])
             named: Any = writer.write(kwargs) if kwargs else None
-        except Unknown:
+        except UnknownKey:
             return self._stranger(args, kwargs), None
-        return "", _Told(specs, named, tuple(writer.numbers))
+        return "", _CallTell(specs, named, tuple(writer.numbers))
 
     def _term(self, value: Any) -> Term | None:
         known = self._named.get(id(value))
@@ -286,7 +286,7 @@ class Recorder(TorchFunctionMode):
 
     def _other(self, value: Any) -> Spec | None:
         if isinstance(value, nn.Module) and id(value) in self._modules:
-            return Owner(self._modules[id(value)])
+            return OwnerKey(self._modules[id(value)])
         return self._others.get(id(value))
 
     def _stranger(self, args: Any, kwargs: Any) -> str:
@@ -305,20 +305,20 @@ class Recorder(TorchFunctionMode):
         target = args[0] if args else None
         if not isinstance(target, torch.Tensor) or kwargs.get("out") is not None:
             return False
-        return isinstance(self._term(target), Part) and memory(target) in self._fresh
+        return isinstance(self._term(target), PartKey) and memory(target) in self._fresh
 
-    def _wrote(self, watch: Watched, writes: bool, args: Any, kwargs: Any) -> str:
+    def _wrote(self, watch: OperationWatch, writes: bool, args: Any, kwargs: Any) -> str:
         given = {memory(one) for one in tensors((args, kwargs))}
         allowed = {memory(args[0])} if writes else set[int]()
         return "it writes to its arguments" if watch.writes & (given - allowed) else ""
 
     # ---- what becomes of it ----
 
-    def _hear(self, name: str, told: "_Told", given: Any, result: Any, writes: bool, rounds: bool) -> None:
+    def _hear(self, name: str, told: "_CallTell", given: Any, result: Any, writes: bool, rounds: bool) -> None:
         key = name, told.args, told.kwargs
         number = self._book.number((key, self._times[key]))
         self._times[key] += 1
-        values, shape = ([given[0][0]], Shape()) if writes else _flat(result)
+        values, shape = ([given[0][0]], TreeShape()) if writes else _flat(result)
         line, text = source_lines.users_line()
         same_as = None if writes or len(values) != 1 else self._same(values[0])
         before = {memory(one) for one in tensors(given)}
@@ -326,13 +326,24 @@ class Recorder(TorchFunctionMode):
         if same_as is None:
             for at, value in enumerate(values):
                 if isinstance(value, torch.Tensor):
-                    self._name(value, Part(number, at))
+                    self._name(value, PartKey(number, at))
                     (self._fresh.discard if view else self._fresh.add)(memory(value))
-        self.log.calls[number] = Heard(
-            number=number, name=name, args=told.args, kwargs=told.kwargs, numbers=told.numbers, gives=shape,
-            parts=tuple([self._seen(value, view) for value in values]), writes=writes,
-            returns_none=writes and result is None, view=view, same_as=same_as, rounds=rounds, line=line, text=text,
-        )  # fmt: skip
+        self.log.calls[number] = RecordedCall(
+            number=number,
+            name=name,
+            args=told.args,
+            kwargs=told.kwargs,
+            numbers=told.numbers,
+            gives=shape,
+            parts=tuple([self._seen(value, view) for value in values]),
+            writes=writes,
+            returns_none=writes and result is None,
+            view=view,
+            same_as=same_as,
+            rounds=rounds,
+            line=line,
+            text=text,
+        )
 
     def _same(self, value: Any) -> Term | None:
         return self._term(value) if isinstance(value, torch.Tensor) else None
@@ -342,9 +353,13 @@ class Recorder(TorchFunctionMode):
             return PartSeen(value, type(value))
         copy = value.detach().clone() if self._keep and not view else None
         return PartSeen(
-            copy, value.dtype, value.numel() * value.element_size(), value.numel(), str(value.device),
+            copy,
+            value.dtype,
+            value.numel() * value.element_size(),
+            value.numel(),
+            str(value.device),
             value.is_contiguous(),
-        )  # fmt: skip
+        )
 
     def _name(self, value: torch.Tensor, term: Term) -> None:
         self._named[id(value)] = term, value, value._version
@@ -360,8 +375,8 @@ class Recorder(TorchFunctionMode):
         line, text = source_lines.users_line()
         self._escape((args, kwargs))
         if not torch_functions.describes(name):
-            reads = any(isinstance(self._term(one), Leaf) for one in tensors((args, kwargs)))
-            self.log.stays.append(Stay(line, text, torch_functions.operation(name), why, reads))
+            reads = any(isinstance(self._term(one), InputKey) for one in tensors((args, kwargs)))
+            self.log.stays.append(TrainerCall(line, text, torch_functions.operation(name), why, reads))
         if written:
             gone = [at for at, (_, one, _) in self._named.items() if memory(one) in written]
             for at in gone:
@@ -375,9 +390,9 @@ class Recorder(TorchFunctionMode):
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
+class _CallTell:
     args: tuple[Spec, ...]
-    kwargs: Nest | None
+    kwargs: NestKey | None
     numbers: tuple[int, ...]
 
 
@@ -394,13 +409,15 @@ def surroundings() -> str:
 
 def is_plain(value: Any) -> bool:
     """Whether an input is a tensor whose calls can be recorded."""
-    return type(value) is torch.Tensor and value.layout is torch.strided and not (
-        value.requires_grad or value.is_inference() or value.is_conj() or value.is_neg() or value.is_quantized
-    )  # fmt: skip
+    return (
+        type(value) is torch.Tensor
+        and value.layout is torch.strided
+        and not (value.requires_grad or value.is_inference() or value.is_conj() or value.is_neg() or value.is_quantized)
+    )
 
 
-def _flat(result: Any) -> tuple[list[Any], Shape]:
-    return ([result], Shape()) if isinstance(result, torch.Size) else pytree.flatten(result)
+def _flat(result: Any) -> tuple[list[Any], TreeShape]:
+    return ([result], TreeShape()) if isinstance(result, torch.Size) else pytree.flatten(result)
 
 
 def _strange(result: Any) -> str:

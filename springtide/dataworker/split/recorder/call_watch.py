@@ -12,24 +12,96 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from springtide.dataworker.split.recorder import torch_functions
 
-EXACT = frozenset({
-    "cat", "stack", "index", "index_select", "gather", "take", "take_along_dim", "repeat", "repeat_interleave",
-    "flip", "roll", "sort", "argsort", "topk", "kthvalue", "max", "min", "amax", "amin", "aminmax", "argmax",
-    "argmin", "median", "nanmedian", "mode", "unique", "_unique", "_unique2", "unique_dim", "unique_consecutive",
-    "nonzero", "bucketize", "searchsorted", "masked_select", "masked_fill", "masked_fill_", "masked_scatter",
-    "scatter", "index_put", "index_put_", "_index_put_impl_", "index_fill", "index_copy", "tril", "triu", "one_hot",
-    "eq", "equal", "any", "all", "isin", "lift_fresh", "arange", "full", "full_like", "zeros", "zeros_like", "ones",
-    "ones_like", "copy_", "fill_", "zero_", "_to_copy", "clone", "item", "_local_scalar_dense", "constant_pad_nd",
-    "scalar_tensor", "eye", "embedding", "slice_scatter", "select_scatter", "as_strided_copy", "count_nonzero",
-    "pin_memory", "empty", "empty_like", "new_empty", "resize_",
-})  # fmt: skip
+EXACT = frozenset(
+    {
+        "cat",
+        "stack",
+        "index",
+        "index_select",
+        "gather",
+        "take",
+        "take_along_dim",
+        "repeat",
+        "repeat_interleave",
+        "flip",
+        "roll",
+        "sort",
+        "argsort",
+        "topk",
+        "kthvalue",
+        "max",
+        "min",
+        "amax",
+        "amin",
+        "aminmax",
+        "argmax",
+        "argmin",
+        "median",
+        "nanmedian",
+        "mode",
+        "unique",
+        "_unique",
+        "_unique2",
+        "unique_dim",
+        "unique_consecutive",
+        "nonzero",
+        "bucketize",
+        "searchsorted",
+        "masked_select",
+        "masked_fill",
+        "masked_fill_",
+        "masked_scatter",
+        "scatter",
+        "index_put",
+        "index_put_",
+        "_index_put_impl_",
+        "index_fill",
+        "index_copy",
+        "tril",
+        "triu",
+        "one_hot",
+        "eq",
+        "equal",
+        "any",
+        "all",
+        "isin",
+        "lift_fresh",
+        "arange",
+        "full",
+        "full_like",
+        "zeros",
+        "zeros_like",
+        "ones",
+        "ones_like",
+        "copy_",
+        "fill_",
+        "zero_",
+        "_to_copy",
+        "clone",
+        "item",
+        "_local_scalar_dense",
+        "constant_pad_nd",
+        "scalar_tensor",
+        "eye",
+        "embedding",
+        "slice_scatter",
+        "select_scatter",
+        "as_strided_copy",
+        "count_nonzero",
+        "pin_memory",
+        "empty",
+        "empty_like",
+        "new_empty",
+        "resize_",
+    }
+)
 """Operations that round nothing: any number of threads gives the same bits."""
 
 
 UNSTEADY = getattr(torch.Tag, "nondeterministic_bitwise", None)
 
 
-class Watched(TorchDispatchMode):
+class OperationWatch(TorchDispatchMode):
     """Operations that are run while it is on."""
 
     supports_higher_order_operators = True

@@ -25,7 +25,7 @@ def name_of(function: Callable[..., Any]) -> str:
     return f"{PREFIX}{function.__module__}:{function.__qualname__}"
 
 
-class Watched:
+class MarkedCall:
     """A marked function at one call: whether that left everything as it was."""
 
     def __init__(self, function: Callable[..., Any], owners: Mapping[str, nn.Module]) -> None:

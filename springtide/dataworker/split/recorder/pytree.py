@@ -17,14 +17,14 @@ from springtide.dataworker.transport import layout
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class TreeShape:
     """How a tree is made of its leaves."""
 
     kind: Any = None
     """Type of this node; None: it is a leaf."""
     context: Any = None
     """Keys of a dict, names of a dataclass's fields, what pytree wants back."""
-    children: tuple["Shape", ...] = ()
+    children: tuple["TreeShape", ...] = ()
 
     def rebuild(self, leaves: Sequence[Any]) -> Any:
         """The tree of these leaves."""
@@ -52,19 +52,19 @@ class Shape:
         return made
 
 
-def flatten(tree: Any) -> tuple[list[Any], Shape]:
+def flatten(tree: Any) -> tuple[list[Any], TreeShape]:
     """Leaves of a tree from left to right, and how to rebuild it."""
     found: list[Any] = []
     return found, _walk(tree, found)
 
 
-def _walk(tree: Any, found: list[Any]) -> Shape:
+def _walk(tree: Any, found: list[Any]) -> TreeShape:
     kind = type(tree)
     context: Any = None
     parts: Sequence[Any]
     if is_text(tree):
         found.append(tree)
-        return Shape()
+        return TreeShape()
     if kind is list or kind is tuple or (isinstance(tree, tuple) and hasattr(kind, "_fields")):
         parts = tree
     elif kind is dict:
@@ -77,8 +77,8 @@ def _walk(tree: Any, found: list[Any]) -> Shape:
         parts = tuple(getattr(tree, name) for name in context)
     else:
         found.append(tree)
-        return Shape()
-    return Shape(kind, context, tuple([_walk(part, found) for part in parts]))
+        return TreeShape()
+    return TreeShape(kind, context, tuple([_walk(part, found) for part in parts]))
 
 
 def is_text(tree: Any) -> bool:

@@ -43,17 +43,60 @@ except ImportError:  # a torch without it: large dicts are compared like large l
         return len(d)
 
 
-ATOMS = (int, float, complex, str, bytes, bool, type(None), type(...), range, slice, enum.Enum, re.Pattern,
-         datetime.date, datetime.time, datetime.timedelta, datetime.tzinfo, decimal.Decimal, fractions.Fraction,
-         pathlib.PurePath, uuid.UUID, np.generic, np.dtype, torch.dtype, torch.device, torch.Size, types.CodeType,
-         types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, types.MemberDescriptorType,
-         types.GetSetDescriptorType, property)  # fmt: skip
+ATOMS = (
+    int,
+    float,
+    complex,
+    str,
+    bytes,
+    bool,
+    type(None),
+    type(...),
+    range,
+    slice,
+    enum.Enum,
+    re.Pattern,
+    datetime.date,
+    datetime.time,
+    datetime.timedelta,
+    datetime.tzinfo,
+    decimal.Decimal,
+    fractions.Fraction,
+    pathlib.PurePath,
+    uuid.UUID,
+    np.generic,
+    np.dtype,
+    torch.dtype,
+    torch.device,
+    torch.Size,
+    types.CodeType,
+    types.BuiltinFunctionType,
+    types.MethodDescriptorType,
+    types.WrapperDescriptorType,
+    types.MemberDescriptorType,
+    types.GetSetDescriptorType,
+    property,
+)
 """Never change."""
-UNREAD = frozenset({
-    "__dict__", "__weakref__", "__doc__", "__module__", "__annotations__", "__dataclass_fields__", "__qualname__",
-    "__dataclass_params__", "__match_args__", "__parameters__", "__orig_bases__", "__abstractmethods__", "_abc_impl",
-    "__static_attributes__", "__firstlineno__",
-})  # fmt: skip
+UNREAD = frozenset(
+    {
+        "__dict__",
+        "__weakref__",
+        "__doc__",
+        "__module__",
+        "__annotations__",
+        "__dataclass_fields__",
+        "__qualname__",
+        "__dataclass_params__",
+        "__match_args__",
+        "__parameters__",
+        "__orig_bases__",
+        "__abstractmethods__",
+        "_abc_impl",
+        "__static_attributes__",
+        "__firstlineno__",
+    }
+)
 """Entries of classes that programs do not read."""
 FUNCTIONS = (types.FunctionType, types.MethodType, functools.partial, staticmethod, classmethod)
 ALWAYS = 64  # things that are compared with every batch, the nearest first: some tens of microseconds
@@ -85,7 +128,7 @@ class Check(abc.ABC):
         return self.name
 
 
-class Names(Check):
+class NamespaceCheck(Check):
     """Entries of a namespace: attributes of an object or class, globals, a closure's cell."""
 
     __slots__ = ("_count", "_get", "_length", "_were")
@@ -115,7 +158,7 @@ class Names(Check):
         return f"{self.name}{next(changed, '')}".removesuffix(".")
 
 
-class Items(Check):
+class ItemsCheck(Check):
     """A list, deque or set: the same objects in it, those of a long one a part at a time."""
 
     __slots__ = ("_at", "_held", "_were")
@@ -131,13 +174,16 @@ class Items(Check):
         if isinstance(self._held, set):
             return len(self._held) > SMALL or self._held == set(self._were)
         begin, self._at = self._at, self._at + SMALL if self._at + SMALL < len(self._were) else 0
-        now = self._held if len(self._were) <= SMALL or isinstance(self._held, deque) else (
-            self._held[begin : begin + SMALL])  # fmt: skip
+        now = (
+            self._held
+            if len(self._were) <= SMALL or isinstance(self._held, deque)
+            else (self._held[begin : begin + SMALL])
+        )
         were = self._were if now is self._held else self._were[begin : begin + SMALL]
         return all(map(operator.is_, now, were)) or all(map(_same, were, now))
 
 
-class Version(Check):
+class DictCheck(Check):
     """A dict of any size: what is found under its keys."""
 
     __slots__ = ("_held", "_length", "_version", "_were")
@@ -158,7 +204,7 @@ class Version(Check):
         return all(_same(was, self._held.get(key, MISSING)) for key, was in self._were.items())
 
 
-class Bits(Check):
+class TensorCheck(Check):
     """A tensor or array: its memory, its version, its bits; those of a large one a part at a time."""
 
     __slots__ = ("_array", "_at", "_copy", "_kind", "_now")
@@ -183,7 +229,7 @@ class Bits(Check):
         return bit_compare.same_bytes(there, here, size)
 
 
-class Drawn(Check):
+class GeneratorCheck(Check):
     """A generator of random numbers: where it is."""
 
     __slots__ = ("_state", "_where")
@@ -201,11 +247,11 @@ TORCHS_OWN = frozenset(vars(nn.Module())) | {"forward", "springtide_binding"}
 """Attributes of modules that are torch's, or ours."""
 
 
-class Missing:
+class MissingName:
     """In the place of a name that is not there."""
 
 
-MISSING = Missing()
+MISSING = MissingName()
 
 
 class ReachableState:
@@ -255,10 +301,10 @@ class ReachableState:
         if isinstance(value, torch.Tensor | np.ndarray):
             self._array(name, value)
         elif isinstance(value, dict):
-            self._checks.append(Version(name, value))
+            self._checks.append(DictCheck(name, value))
             self._several(name, [(f"[{key!r}]", one) for key, one in value.items()], list(value.values()))
         elif isinstance(value, list | deque | set | bytearray):
-            self._checks.append(Items(name, value))
+            self._checks.append(ItemsCheck(name, value))
             self._several(name, [(f"[{at}]", one) for at, one in enumerate(value)], list(value))
         elif isinstance(value, tuple | frozenset):
             self._several(name, [(f"[{at}]", one) for at, one in enumerate(value)], list(value))
@@ -269,7 +315,7 @@ class ReachableState:
         elif isinstance(value, types.ModuleType):
             pass  # what a function reads of it is asked for there
         elif (state := _generator(value)) is not None:
-            self._checks.append(Drawn(name, state))
+            self._checks.append(GeneratorCheck(name, state))
         else:
             self._object(name, value)
 
@@ -283,7 +329,7 @@ class ReachableState:
         size = int(value.nbytes)
         copied = _has_bytes(value) and self._copied + size <= self._most_copied
         self._copied += size if copied else 0
-        self._checks.append(Bits(name, value, copied=copied))
+        self._checks.append(TensorCheck(name, value, copied=copied))
         if not copied:
             self.opaque.append(name)
 
@@ -308,7 +354,7 @@ class ReachableState:
         held = vars(module)
         names = [one for one in held if one not in TORCHS_OWN]
         self._watch(f"{name}.", functools.partial(_from, held), names, lambda: len(held.keys() - TORCHS_OWN))
-        self._checks.append(Names(f"{name}.", functools.partial(_from, held), ["training"]))
+        self._checks.append(NamespaceCheck(f"{name}.", functools.partial(_from, held), ["training"]))
         inner = ["_buffers", "_modules", *(["_parameters"] if self._parameters else [])]
         self._queue += [(f"{name}.{one}", held[one]) for one in inner]
         self._queue.append((type(module).__name__, type(module)))
@@ -316,7 +362,7 @@ class ReachableState:
     def _watch(
         self, prefix: str, get: Callable[[str], Any], names: Sequence[str], count: Callable[[], int] = lambda: 0
     ) -> None:
-        self._checks.append(Names(prefix, get, names, count))
+        self._checks.append(NamespaceCheck(prefix, get, names, count))
         self._queue += [(f"{prefix}{one}", get(one)) for one in names]
 
     def _class(self, name: str, kind: type) -> None:

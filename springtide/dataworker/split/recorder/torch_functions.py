@@ -13,48 +13,169 @@ from typing import Any
 
 import torch
 
-PLACES = ("torch", "torch.functional", "torch.nn.functional", "torch._C._nn", "torch.special", "torch.linalg",
-          "torch.fft", "torch._C._special", "torch._C._linalg")  # fmt: skip
+PLACES = (
+    "torch",
+    "torch.functional",
+    "torch.nn.functional",
+    "torch._C._nn",
+    "torch.special",
+    "torch.linalg",
+    "torch.fft",
+    "torch._C._special",
+    "torch._C._linalg",
+)
 """Modules in which a function is looked for by its name."""
 GETTER, SETTER = ".__get__", ".__set__"
 
-EXPOSING = frozenset({
-    "Tensor.data.__get__", "Tensor.numpy", "Tensor.__array__", "Tensor.__dlpack__", "Tensor.data_ptr",
-    "Tensor.untyped_storage", "Tensor.storage", "Tensor._typed_storage", "Tensor.__cuda_array_interface__.__get__",
-    "Tensor.as_subclass", "Tensor.unsafe_chunk", "Tensor.unsafe_split", "Tensor.unsafe_split_with_sizes",
-    "torch.unsafe_chunk", "torch.unsafe_split", "torch.unsafe_split_with_sizes", "torch.as_strided",
-    "Tensor.as_strided",
-})  # fmt: skip
+EXPOSING = frozenset(
+    {
+        "Tensor.data.__get__",
+        "Tensor.numpy",
+        "Tensor.__array__",
+        "Tensor.__dlpack__",
+        "Tensor.data_ptr",
+        "Tensor.untyped_storage",
+        "Tensor.storage",
+        "Tensor._typed_storage",
+        "Tensor.__cuda_array_interface__.__get__",
+        "Tensor.as_subclass",
+        "Tensor.unsafe_chunk",
+        "Tensor.unsafe_split",
+        "Tensor.unsafe_split_with_sizes",
+        "torch.unsafe_chunk",
+        "torch.unsafe_split",
+        "torch.unsafe_split_with_sizes",
+        "torch.as_strided",
+        "Tensor.as_strided",
+    }
+)
 """Give access to a tensor's memory by which it can be written without a new version."""
-DESCRIBING = frozenset({
-    *(f"Tensor.{name}.__get__" for name in (
-        "shape", "dtype", "device", "ndim", "layout", "requires_grad", "is_cuda", "is_cpu", "is_sparse", "is_quantized",
-        "is_meta", "is_nested", "is_mkldnn", "itemsize", "nbytes", "names", "is_leaf", "grad", "grad_fn")),
-    *(f"Tensor.{name}" for name in (
-        "size", "dim", "ndimension", "numel", "nelement", "__len__", "is_floating_point", "is_complex", "is_signed",
-        "element_size", "get_device", "is_inference", "has_names", "is_same_size")),
-    "torch.numel", "torch.is_floating_point", "torch.is_complex", "torch.is_tensor", "torch.is_inference",
-})  # fmt: skip
+DESCRIBING = frozenset(
+    {
+        *(
+            f"Tensor.{name}.__get__"
+            for name in (
+                "shape",
+                "dtype",
+                "device",
+                "ndim",
+                "layout",
+                "requires_grad",
+                "is_cuda",
+                "is_cpu",
+                "is_sparse",
+                "is_quantized",
+                "is_meta",
+                "is_nested",
+                "is_mkldnn",
+                "itemsize",
+                "nbytes",
+                "names",
+                "is_leaf",
+                "grad",
+                "grad_fn",
+            )
+        ),
+        *(
+            f"Tensor.{name}"
+            for name in (
+                "size",
+                "dim",
+                "ndimension",
+                "numel",
+                "nelement",
+                "__len__",
+                "is_floating_point",
+                "is_complex",
+                "is_signed",
+                "element_size",
+                "get_device",
+                "is_inference",
+                "has_names",
+                "is_same_size",
+            )
+        ),
+        "torch.numel",
+        "torch.is_floating_point",
+        "torch.is_complex",
+        "torch.is_tensor",
+        "torch.is_inference",
+    }
+)
 """Read no values: a tensor that stayed behind answers these itself."""
-UNMOVED = frozenset({
-    "torch.empty", "torch.empty_like", "torch.empty_strided", "torch.empty_permuted", "Tensor.new_empty",
-    "Tensor.new_empty_strided", "Tensor.new", "Tensor.tolist", "Tensor.__repr__", "Tensor.__format__", "Tensor.storage",
-    "Tensor.is_pinned", "Tensor.pin_memory", "Tensor.stride", "Tensor.storage_offset", "Tensor.is_contiguous",
-    "Tensor._version.__get__", "Tensor.__deepcopy__", "Tensor.__reduce_ex__", "Tensor.__hash__",
-    "Tensor.backward", "Tensor.register_hook", "Tensor.retain_grad", "Tensor.is_shared", "Tensor.share_memory_",
-    "torch.set_printoptions", "torch.manual_seed", "torch.seed",
-})  # fmt: skip
+UNMOVED = frozenset(
+    {
+        "torch.empty",
+        "torch.empty_like",
+        "torch.empty_strided",
+        "torch.empty_permuted",
+        "Tensor.new_empty",
+        "Tensor.new_empty_strided",
+        "Tensor.new",
+        "Tensor.tolist",
+        "Tensor.__repr__",
+        "Tensor.__format__",
+        "Tensor.storage",
+        "Tensor.is_pinned",
+        "Tensor.pin_memory",
+        "Tensor.stride",
+        "Tensor.storage_offset",
+        "Tensor.is_contiguous",
+        "Tensor._version.__get__",
+        "Tensor.__deepcopy__",
+        "Tensor.__reduce_ex__",
+        "Tensor.__hash__",
+        "Tensor.backward",
+        "Tensor.register_hook",
+        "Tensor.retain_grad",
+        "Tensor.is_shared",
+        "Tensor.share_memory_",
+        "torch.set_printoptions",
+        "torch.manual_seed",
+        "torch.seed",
+    }
+)
 """Never moved: what they give is no value of their arguments alone, or cannot cross."""
-HIDDEN_WRITES = frozenset({
-    "native_batch_norm", "batch_norm", "cudnn_batch_norm", "miopen_batch_norm", "_batch_norm_impl_index",
-    "_batch_norm_with_update", "instance_norm", "native_batch_norm_backward",
-})  # fmt: skip
+HIDDEN_WRITES = frozenset(
+    {
+        "native_batch_norm",
+        "batch_norm",
+        "cudnn_batch_norm",
+        "miopen_batch_norm",
+        "_batch_norm_impl_index",
+        "_batch_norm_with_update",
+        "instance_norm",
+        "native_batch_norm_backward",
+    }
+)
 """aten operations that write to their arguments, and whose schema does not say so."""
-PRODUCTS = frozenset({
-    "mm", "bmm", "addmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot", "matmul", "linear", "convolution",
-    "_convolution", "mkldnn_convolution", "mkldnn_linear", "cdist", "_cdist_forward", "_scaled_dot_product_attention",
-    "scaled_dot_product_attention", "lstm", "gru", "rnn_tanh", "rnn_relu",
-})  # fmt: skip
+PRODUCTS = frozenset(
+    {
+        "mm",
+        "bmm",
+        "addmm",
+        "baddbmm",
+        "addbmm",
+        "mv",
+        "addmv",
+        "dot",
+        "vdot",
+        "matmul",
+        "linear",
+        "convolution",
+        "_convolution",
+        "mkldnn_convolution",
+        "mkldnn_linear",
+        "cdist",
+        "_cdist_forward",
+        "_scaled_dot_product_attention",
+        "scaled_dot_product_attention",
+        "lstm",
+        "gru",
+        "rnn_tanh",
+        "rnn_relu",
+    }
+)
 """aten operations computed by libraries whose rounding depends on the machine's cores."""
 
 

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from springtide.dataworker.split.program.payload import Left
+from springtide.dataworker.split.program.payload import LeftTensor
 from springtide.dataworker.split.recorder import bit_compare
 
 
 def first(mine: Any, theirs: Any, path: str = "batch") -> str:
     """The first part that is not equal bit by bit, as a user would write it; "": all are, but for those that stayed
     behind."""
-    if isinstance(theirs, Left):
+    if isinstance(theirs, LeftTensor):
         return ""
     if isinstance(mine, torch.Tensor):
         return "" if isinstance(theirs, torch.Tensor) and bit_compare.same(mine, theirs) else path

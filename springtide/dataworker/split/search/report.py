@@ -12,7 +12,7 @@ WIDTH = 80
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class OperationGroup:
     """Operations of one line of the user's program."""
 
     line: str
@@ -43,8 +43,8 @@ class Guard:
 class Explanation:
     """All that is known of a split, or of why there is none."""
 
-    moved: tuple[Group, ...] = ()
-    stayed: tuple[Group, ...] = ()
+    moved: tuple[OperationGroup, ...] = ()
+    stayed: tuple[OperationGroup, ...] = ()
     guards: tuple[Guard, ...] = ()
     why: str = ""
     """How the cut was chosen, or why there is none."""
@@ -116,7 +116,7 @@ class Explanation:
         return "\n".join(lines) + "\n"
 
 
-def _groups(groups: tuple[Group, ...]) -> list[str]:
+def _groups(groups: tuple[OperationGroup, ...]) -> list[str]:
     lines = []
     for group in groups:
         head = f"  {group.line or '(no line)'}"
@@ -155,3 +155,30 @@ def _size(count: int) -> str:
         if count >= of:
             return f"{count / of:.1f} {unit}"
     return f"{count} B"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScriptReport:
+    """What became of the script."""
+
+    error: str = ""
+    """Why nothing can be said; "" where something can."""
+    blame: str = ""
+    """"script": it raised, "usage": it is no training script."""
+    trace: str = ""
+    why: str = ""
+    """Why forward() stays whole; "": a part of it moves."""
+    called: str = ""
+    """Where the script calls its model."""
+    read_s: float = 0.0
+    """Seconds to read and collate a batch: this part moves whatever becomes of forward()."""
+    found_s: float = 0.0
+    """Seconds that the loop stood still to find this out, once."""
+    left: tuple[str, ...] = ()
+    """Leaves of a batch that do not travel."""
+    touched: tuple[str, ...] = ()
+    """Leaves that travel because the loop itself reads them."""
+    text: str = ""
+    """The explanation of the split, for people."""
+    split: dict[str, Any] | None = None
+    """The same, for programs."""

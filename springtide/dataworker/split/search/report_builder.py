@@ -8,14 +8,14 @@ from typing import Any
 
 import torch
 
-from springtide.dataworker.feed.stage import Stage
+from springtide.dataworker.feed.stage import PipelineStage
 from springtide.dataworker.split.program import value_keys
-from springtide.dataworker.split.program.min_cut import Cut
+from springtide.dataworker.split.program.min_cut import ProgramCut
 from springtide.dataworker.split.program.recorded_program import RecordedProgram
-from springtide.dataworker.split.program.value_keys import Content, Nest, Part, Plain, Times
+from springtide.dataworker.split.program.value_keys import ContentKey, NestKey, PartKey, PlainKey, TimesKey
 from springtide.dataworker.split.recorder import torch_functions
-from springtide.dataworker.split.recorder.call_recorder import CallBook, CallLog, Heard
-from springtide.dataworker.split.search.report import Explanation, Group, Guard
+from springtide.dataworker.split.recorder.call_recorder import CallBook, CallLog, RecordedCall
+from springtide.dataworker.split.search.report import Explanation, Guard, OperationGroup
 
 CHEAPER = "its result, which is cheaper to make than to send"
 CHANGING = "its arguments, which are others from batch to batch"
@@ -40,13 +40,13 @@ def tell(
     book: CallBook,
     logs: Sequence[CallLog],
     program: RecordedProgram,
-    cut: Cut,
+    cut: ProgramCut,
     forward_s: float,
     *,
-    moved: Sequence[Heard],
+    moved: Sequence[RecordedCall],
     moved_s: float = 0.0,
-    stages: Sequence[Stage] = (),
-    crossing: Sequence[Part] = (),
+    stages: Sequence[PipelineStage] = (),
+    crossing: Sequence[PartKey] = (),
 ) -> Explanation:
     """What is to be said of a program that was cut."""
     gone = {call.number for call in moved}
@@ -57,8 +57,11 @@ def tell(
     ]
     return Explanation(
         moved=_by_line([(call, "") for call in moved]),
-        stayed=(*_stayed(logs[0]), *_by_line([(call, CHANGING) for call in program.others if call.same_as is None]),
-                *_by_line([(call, CHEAPER) for call in stay if not _is_silent(call)])),
+        stayed=(
+            *_stayed(logs[0]),
+            *_by_line([(call, CHANGING) for call in program.others if call.same_as is None]),
+            *_by_line([(call, CHEAPER) for call in stay if not _is_silent(call)]),
+        ),
         guards=(*_guards(book, moved), INPUTS, SURROUNDINGS, WHATEVER) if moved else (),
         why=cut.why if moved else _why_not(logs[0], cut.why),
         stages=tuple(f"{stage.name} on {stage.device}" for stage in stages),
@@ -69,7 +72,7 @@ def tell(
         constants=tuple(dict.fromkeys(_constant(book, one) for call in moved for one in _contents(call))),
         recorded=len(logs),
         compared=len(crossing),
-    )  # fmt: skip
+    )
 
 
 def _why_not(log: CallLog, why: str) -> str:
@@ -85,33 +88,34 @@ def _why_not(log: CallLog, why: str) -> str:
     return f"{why}: {first.operation}{at} reads an input first, and stays because of {first.why}"
 
 
-def _stayed(log: CallLog) -> tuple[Group, ...]:
+def _stayed(log: CallLog) -> tuple[OperationGroup, ...]:
     found: dict[tuple[str, str, str], list[str]] = {}
     for one in log.stays:
         if one.operation not in UNTOLD:
             found.setdefault((one.line, one.text, one.why), []).append(one.operation)
     return tuple(
-        Group(line=line, text=text, operations=tuple(names), why=why) for (line, text, why), names in found.items()
+        OperationGroup(line=line, text=text, operations=tuple(names), why=why)
+        for (line, text, why), names in found.items()
     )
 
 
-def _by_line(calls: Sequence[tuple[Heard, str]]) -> tuple[Group, ...]:
-    found: dict[tuple[str, str, str], list[Heard]] = {}
+def _by_line(calls: Sequence[tuple[RecordedCall, str]]) -> tuple[OperationGroup, ...]:
+    found: dict[tuple[str, str, str], list[RecordedCall]] = {}
     for call, why in calls:
         found.setdefault((call.line, call.text, why), []).append(call)
     groups = []
     for (line, text, why), own in found.items():
         names = tuple(torch_functions.operation(call.name) for call in own if not _is_silent(call))
         if names:
-            groups.append(Group(line=line, text=text, operations=names, why=why))
+            groups.append(OperationGroup(line=line, text=text, operations=names, why=why))
     return tuple(groups)
 
 
-def _is_silent(call: Heard) -> bool:
+def _is_silent(call: RecordedCall) -> bool:
     return torch_functions.describes(call.name) or (call.view and torch_functions.operation(call.name) in SILENT)
 
 
-def _guards(book: CallBook, moved: Sequence[Heard]) -> list[Guard]:
+def _guards(book: CallBook, moved: Sequence[RecordedCall]) -> list[Guard]:
     """Constants of moved calls, by the line that reads them."""
     plain: dict[tuple[str, str], list[str]] = {}
     tensors: dict[tuple[str, str], list[str]] = {}
@@ -133,20 +137,20 @@ def _guards(book: CallBook, moved: Sequence[Heard]) -> list[Guard]:
 
 
 def _plain(spec: Any) -> list[str]:
-    if isinstance(spec, Plain):
+    if isinstance(spec, PlainKey):
         return [] if spec.value in (None, ...) else [repr(spec.constant).removeprefix("torch.")]
-    if isinstance(spec, Times):
+    if isinstance(spec, TimesKey):
         return ["the batch size" if spec.factor == 1 else f"{spec.factor} x the batch size"]
-    if isinstance(spec, Nest | tuple):
-        return [text for one in (spec.items if isinstance(spec, Nest) else spec) for text in _plain(one)]
+    if isinstance(spec, NestKey | tuple):
+        return [text for one in (spec.items if isinstance(spec, NestKey) else spec) for text in _plain(one)]
     return []
 
 
-def _contents(call: Heard) -> list[Content]:
+def _contents(call: RecordedCall) -> list[ContentKey]:
     return list(value_keys.contents_in((call.args, call.kwargs or ())))
 
 
-def _constant(book: CallBook, content: Content) -> str:
+def _constant(book: CallBook, content: ContentKey) -> str:
     value = book.constants[content]
     bytes_ = value.numel() * value.element_size()
     name = book.names.get(content)

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from springtide.dataworker.feed.stage import Stage
-from springtide.dataworker.split.program.call_replay import Answering
+from springtide.dataworker.feed.stage import PipelineStage
+from springtide.dataworker.split.program.call_replay import CallReplay
 from springtide.dataworker.split.search.report import Explanation
 
 
@@ -17,10 +17,10 @@ from springtide.dataworker.split.search.report import Explanation
 class Split:
     """A forward in two parts."""
 
-    stages: tuple[Stage, ...]
+    stages: tuple[PipelineStage, ...]
     """The first takes the list of the model's input leaves, each the list that the one before made; the last one's list
     crosses. None instead of a list: this batch is not of the kind that was recorded, run the model's own forward."""
-    answering: Answering
+    answering: CallReplay
     """Runs the model's own forward with what crossed."""
     needs: frozenset[int]
     """Numbers of the input leaves that the trainer still reads."""

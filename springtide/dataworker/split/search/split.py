@@ -15,11 +15,11 @@ from typing import Any
 
 import torch
 
-from springtide.dataworker.feed.stage import Stage
+from springtide.dataworker.feed.stage import PipelineStage
 from springtide.dataworker.processes import job_package
 from springtide.dataworker.split.program import min_cut, recorded_program, value_keys
-from springtide.dataworker.split.program.call_replay import Answering
-from springtide.dataworker.split.program.known_calls import Known, KnownPart
+from springtide.dataworker.split.program.call_replay import CallReplay
+from springtide.dataworker.split.program.known_calls import KnownCall, KnownPart
 from springtide.dataworker.split.program.moved_program import (
     Instruction,
     LeafKind,
@@ -29,9 +29,9 @@ from springtide.dataworker.split.program.moved_program import (
     this_machine,
 )
 from springtide.dataworker.split.program.recorded_program import RecordedProgram, name
-from springtide.dataworker.split.program.value_keys import Content, Leaf, Part, Term, contents_in
+from springtide.dataworker.split.program.value_keys import ContentKey, InputKey, PartKey, Term, contents_in
 from springtide.dataworker.split.recorder import bit_compare, marked_calls, torch_functions
-from springtide.dataworker.split.recorder.call_recorder import CallBook, CallLog, Heard, batch_size
+from springtide.dataworker.split.recorder.call_recorder import CallBook, CallLog, RecordedCall, batch_size
 from springtide.dataworker.split.recorder.marked_calls import MarkedCode
 from springtide.dataworker.split.search import report_builder
 from springtide.dataworker.split.search.report import Explanation
@@ -39,7 +39,7 @@ from springtide.dataworker.split.search.result import Split, Unsplit
 
 __all__ = ["Label", "Split", "Unsplit", "split"]
 
-Label = Callable[[Heard], str]
+Label = Callable[[RecordedCall], str]
 """The kind of device that a call runs on."""
 TIMES = 3  # runs of the moved part, of which the quickest counts: others share the cores
 
@@ -66,28 +66,39 @@ def split(
     kinds = [(one.dtype, str(one.device)) if isinstance(one, torch.Tensor) else None for one in logs[0].leaves]
     known = _known(program, moved, crossing)
     live = MarkedCode(code.functions, {path: book.modules[path] for path in code.owners})
-    answering = Answering(known, _constants(book, program, moved), kinds, len(crossing), live)
+    answering = CallReplay(known, _constants(book, program, moved), kinds, len(crossing), live)
     told = report_builder.tell(
-        book, logs, program, chosen, forward_s, moved=[program.calls[one] for one in moved],
-        moved_s=_seconds(stages, logs[-1]), stages=stages, crossing=crossing,
-    )  # fmt: skip
+        book,
+        logs,
+        program,
+        chosen,
+        forward_s,
+        moved=[program.calls[one] for one in moved],
+        moved_s=_seconds(stages, logs[-1]),
+        stages=stages,
+        crossing=crossing,
+    )
     rounds = any(program.calls[one].rounds for one in moved)
     return Split(
-        stages, answering, _needs(program, moved), told, _digest(stages, logs[0]),
+        stages,
+        answering,
+        _needs(program, moved),
+        told,
+        _digest(stages, logs[0]),
         torch.get_num_threads() if rounds else 0,
-    )  # fmt: skip
+    )
 
 
-def _moved(program: RecordedProgram, chosen: min_cut.Cut) -> list[int]:
+def _moved(program: RecordedProgram, chosen: min_cut.ProgramCut) -> list[int]:
     """Numbers of the calls that move, in order."""
     return [
         number
         for number, call in program.calls.items()
-        if call.same_as is None and (str(number) in chosen.moved or name(Part(number, 0)) in chosen.moved)
+        if call.same_as is None and (str(number) in chosen.moved or name(PartKey(number, 0)) in chosen.moved)
     ]
 
 
-def _crossing(program: RecordedProgram, moved: Sequence[int]) -> list[Part]:
+def _crossing(program: RecordedProgram, moved: Sequence[int]) -> list[PartKey]:
     """Results of what moves that the trainer reads, or calls that stay."""
     here = set(moved)
     read = set(program.read)
@@ -95,19 +106,19 @@ def _crossing(program: RecordedProgram, moved: Sequence[int]) -> list[Part]:
         if number not in here and number not in program.free:
             read |= {program.original(one) for one in call.terms}
     return [
-        Part(number, at)
+        PartKey(number, at)
         for number in moved
         for at in range(len(program.calls[number].parts))
-        if Part(number, at) in read
+        if PartKey(number, at) in read
     ]
 
 
 def _needs(program: RecordedProgram, moved: Sequence[int]) -> frozenset[int]:
     """Inputs that the trainer reads."""
-    here, read = set(moved), {one for one in program.read if isinstance(one, Leaf)}
+    here, read = set(moved), {one for one in program.read if isinstance(one, InputKey)}
     for number, call in program.calls.items():
         if number not in here and call.same_as is None:
-            read |= {one for one in call.terms if isinstance(one, Leaf)}
+            read |= {one for one in call.terms if isinstance(one, InputKey)}
     return frozenset(one.number for one in read)
 
 
@@ -117,7 +128,7 @@ def _with_free(program: RecordedProgram, moved: Sequence[int]) -> list[int]:
     while queue:
         for term in program.calls[queue.pop()].terms:
             origin = program.original(term)
-            if isinstance(origin, Part) and origin.call in program.free and origin.call not in wanted:
+            if isinstance(origin, PartKey) and origin.call in program.free and origin.call not in wanted:
                 wanted.add(origin.call)
                 queue.append(origin.call)
     return [number for number in program.calls if number in wanted]
@@ -136,42 +147,50 @@ def _stages(
     log: CallLog,
     program: RecordedProgram,
     moved: Sequence[int],
-    crossing: Sequence[Part],
+    crossing: Sequence[PartKey],
     label: Label,
     code: MarkedCode,
-) -> tuple[Stage, ...]:
+) -> tuple[PipelineStage, ...]:
     """What moves, in programs of one device each, which hand on what later ones or the trainer read."""
     groups = _grouped(program, moved, label)
     takes: tuple[Term, ...] = leaf_terms(len(log.leaves))
     rounds = any(program.calls[one].rounds for one in moved)
-    floats = any(
-        part.is_tensor and part.kind.is_floating_point for one in moved for part in program.calls[one].parts
-    )  # fmt: skip
+    floats = any(part.is_tensor and part.kind.is_floating_point for one in moved for part in program.calls[one].parts)
     made = []
     sized_by, _ = batch_size(log.leaves)
     for at, own in enumerate(groups):
         later = [number for group in groups[at + 1 :] for number in _with_free(program, group)]
         read = {program.original(term) for number in later for term in program.calls[number].terms}
-        have = [*takes, *(Part(number, part) for number in own for part in range(len(program.calls[number].parts)))]
-        size = Leaf(sized_by)
+        have = [*takes, *(PartKey(number, part) for number in own for part in range(len(program.calls[number].parts)))]
+        size = InputKey(sized_by)
         last = at == len(groups) - 1
         gives = tuple(crossing) if last else tuple(one for one in have if one in read or one in crossing or one == size)
         calls = [program.calls[number] for number in _with_free(program, own)]
         instructions = tuple(_alive([_instruction(program, one) for one in calls], gives))
-        kinds = {
-            term.number: LeafKind(log.leaves[term.number].dtype, log.leaves[term.number].dim())
-            for one in instructions
-            for term in one.terms
-            if isinstance(term, Leaf) and isinstance(log.leaves[term.number], torch.Tensor)
-        } if at == 0 else {}  # fmt: skip
+        kinds = (
+            {
+                term.number: LeafKind(log.leaves[term.number].dtype, log.leaves[term.number].dim())
+                for one in instructions
+                for term in one.terms
+                if isinstance(term, InputKey) and isinstance(log.leaves[term.number], torch.Tensor)
+            }
+            if at == 0
+            else {}
+        )
         run = MovedProgram(
-            instructions, takes, gives, {one: book.constants[one] for call in calls for one in _contents(call)}, kinds,
-            max(0, takes.index(size)) if size in takes else 0, torch.get_num_threads() if rounds else 0,
-            this_machine() if floats else "", _devices(program, have),
+            instructions,
+            takes,
+            gives,
+            {one: book.constants[one] for call in calls for one in _contents(call)},
+            kinds,
+            max(0, takes.index(size)) if size in takes else 0,
+            torch.get_num_threads() if rounds else 0,
+            this_machine() if floats else "",
+            _devices(program, have),
             code if any(one.name in code.functions for one in instructions) else MarkedCode(),
-        )  # fmt: skip
+        )
         device: Any = "cuda" if label(program.calls[own[0]]) == "cuda" else "cpu"
-        made.append(Stage(f"forward-{at}", run, device))
+        made.append(PipelineStage(f"forward-{at}", run, device))
         takes = gives
     return tuple(made)
 
@@ -180,20 +199,27 @@ def _alive(instructions: list[Instruction], gives: Sequence[Term]) -> list[Instr
     """Without those that nothing that is given depends on."""
     wanted, found = set(gives), list[Instruction]()
     for one in reversed(instructions):
-        if any(Part(one.number, at) in wanted for at in range(one.parts)):
+        if any(PartKey(one.number, at) in wanted for at in range(one.parts)):
             wanted |= set(one.terms)
             found.append(one)
     return found[::-1]
 
 
-def _instruction(program: RecordedProgram, call: Heard) -> Instruction:
-    args, kwargs = value_keys.replaced((call.args, call.kwargs), lambda one: (
-        program.original(one) if isinstance(one, Leaf | Part) else one
-    ))  # fmt: skip
+def _instruction(program: RecordedProgram, call: RecordedCall) -> Instruction:
+    args, kwargs = value_keys.replaced(
+        (call.args, call.kwargs), lambda one: program.original(one) if isinstance(one, InputKey | PartKey) else one
+    )
     return Instruction(
-        number=call.number, name=call.name, args=args, kwargs=kwargs, parts=len(call.parts), writes=call.writes,
-        rounds=call.rounds, line=call.line, text=call.text,
-    )  # fmt: skip
+        number=call.number,
+        name=call.name,
+        args=args,
+        kwargs=kwargs,
+        parts=len(call.parts),
+        writes=call.writes,
+        rounds=call.rounds,
+        line=call.line,
+        text=call.text,
+    )
 
 
 def _grouped(program: RecordedProgram, moved: Sequence[int], label: Label) -> list[list[int]]:
@@ -202,7 +228,7 @@ def _grouped(program: RecordedProgram, moved: Sequence[int], label: Label) -> li
 
     def ready(number: int) -> bool:
         origins = (program.original(one) for one in program.calls[number].terms)
-        return all(one.call in done or one.call not in known for one in origins if isinstance(one, Part))
+        return all(one.call in done or one.call not in known for one in origins if isinstance(one, PartKey))
 
     while left:
         first = [label(program.calls[number]) for number in left if ready(number)]
@@ -217,48 +243,62 @@ def _grouped(program: RecordedProgram, moved: Sequence[int], label: Label) -> li
     return found
 
 
-def _device(call: Heard) -> str:
+def _device(call: RecordedCall) -> str:
     return next((part.device.partition(":")[0] for part in call.parts if part.device != "cpu"), "cpu")
 
 
 def _devices(program: RecordedProgram, have: Sequence[Term]) -> dict[Term, str]:
-    parts = {one: program.calls[one.call].parts[one.at].device for one in have if isinstance(one, Part)}
+    parts = {one: program.calls[one.call].parts[one.at].device for one in have if isinstance(one, PartKey)}
     return {term: device for term, device in parts.items() if device != "cpu"}
 
 
-def _contents(call: Heard) -> list[Content]:
+def _contents(call: RecordedCall) -> list[ContentKey]:
     return list(contents_in((call.args, call.kwargs or ())))
 
 
-def _constants(book: CallBook, program: RecordedProgram, moved: Sequence[int]) -> dict[Content, torch.Tensor]:
+def _constants(book: CallBook, program: RecordedProgram, moved: Sequence[int]) -> dict[ContentKey, torch.Tensor]:
     calls = [program.calls[number] for number in _with_free(program, moved)]
     return {one: book.constants[one] for call in calls for one in _contents(call)}
 
 
-def _known(program: RecordedProgram, moved: Sequence[int], crossing: Sequence[Part]) -> list[Known]:
+def _known(program: RecordedProgram, moved: Sequence[int], crossing: Sequence[PartKey]) -> list[KnownCall]:
     """The moved calls as forward makes them, and those that give back an argument."""
     places = {part: at for at, part in enumerate(crossing)}
     here = set(_with_free(program, moved))
-    known: list[Known] = []
+    known: list[KnownCall] = []
     for number, call in program.calls.items():
         origin = program.original(call.same_as) if call.same_as is not None else None
-        aliased = isinstance(origin, Leaf) or (isinstance(origin, Part) and origin.call in here)
+        aliased = isinstance(origin, InputKey) or (isinstance(origin, PartKey) and origin.call in here)
         if number not in here and not aliased:
             continue
-        args, kwargs = value_keys.replaced((call.args, call.kwargs), lambda one: (
-            program.original(one) if isinstance(one, Leaf | Part) else one
-        ))  # fmt: skip
-        parts = tuple(
-            KnownPart(part.kind, places.get(Part(number, at), -1), part.device) for at, part in enumerate(call.parts)
+        args, kwargs = value_keys.replaced(
+            (call.args, call.kwargs), lambda one: program.original(one) if isinstance(one, InputKey | PartKey) else one
         )
-        known.append(Known(
-            number=number, name=call.name, args=args, kwargs=kwargs, gives=call.gives, parts=parts, writes=call.writes,
-            returns_none=call.returns_none, view=call.view, same_as=origin, free=number in program.free, line=call.line,
-        ))  # fmt: skip
+        parts = tuple(
+            KnownPart(part.kind, places.get(PartKey(number, at), -1), part.device) for at, part in enumerate(call.parts)
+        )
+        known.append(
+            KnownCall(
+                number=number,
+                name=call.name,
+                args=args,
+                kwargs=kwargs,
+                gives=call.gives,
+                parts=parts,
+                writes=call.writes,
+                returns_none=call.returns_none,
+                view=call.view,
+                same_as=origin,
+                free=number in program.free,
+                line=call.line,
+            )
+        )
     return known
 
 
-def _differs(stages: Sequence[Stage], log: CallLog, program: RecordedProgram, crossing: Sequence[Part]) -> str:
+def _differs(
+    stages: Sequence[PipelineStage], log: CallLog, program: RecordedProgram, crossing: Sequence[PartKey]
+) -> str:
     """In what the moved part, run by itself, is not what forward made; "": it is the same to the bit."""
     made: Any = list(log.leaves)
     for stage in stages:
@@ -281,7 +321,7 @@ def _differs(stages: Sequence[Stage], log: CallLog, program: RecordedProgram, cr
     return ""
 
 
-def _seconds(stages: Sequence[Stage], log: CallLog) -> float:
+def _seconds(stages: Sequence[PipelineStage], log: CallLog) -> float:
     """What the moved part takes here: the quickest of some runs, or the only one where it is the user's own code."""
     least, marked = float("inf"), any(stage.run.marked.functions for stage in stages)  # type: ignore[attr-defined]
     for _ in range(1 if marked else TIMES):
@@ -293,7 +333,7 @@ def _seconds(stages: Sequence[Stage], log: CallLog) -> float:
     return least
 
 
-def _digest(stages: Sequence[Stage], log: CallLog) -> str:
+def _digest(stages: Sequence[PipelineStage], log: CallLog) -> str:
     told = hashlib.sha256(str(len(log.leaves)).encode())
     runs: list[Any] = [stage.run for stage in stages]
     numbers: dict[int, int] = {}
@@ -302,7 +342,7 @@ def _digest(stages: Sequence[Stage], log: CallLog) -> str:
             numbers.setdefault(one.number, len(numbers))
 
     def renumbered(term: Any) -> Any:
-        return Part(numbers[term.call], term.at) if isinstance(term, Part) else term
+        return PartKey(numbers[term.call], term.at) if isinstance(term, PartKey) else term
 
     for stage, run in zip(stages, runs, strict=True):
         for one in run.instructions:

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from springtide import errors
 from springtide.checkpoint.format import reader
-from springtide.checkpoint.format.storage import place_of
+from springtide.checkpoint.format.storage import open_store
 from springtide.platforms.agent.run_plan import RunPlan
 from springtide.telemetry import events
 
@@ -61,7 +61,7 @@ def restart_plan(plan: RunPlan, folder: str) -> RunPlan:
             f"the node that kept the job is gone, its run folder {folder} with it, and there is no whole checkpoint in "
             f"{rules.url} yet: {'; '.join(found.troubles) or 'none was copied'}"
         )
-    place = place_of(rules.url)
+    place = open_store(rules.url)
     again = replace(
         rules,
         resume=place.where,

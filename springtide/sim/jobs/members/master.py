@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from springtide import errors
-from springtide.checkpoint.transfer.claims import Claim
+from springtide.checkpoint.transfer.claims import RunClaim
 from springtide.domain.plan.advice import Adviser
 from springtide.domain.spec.job_spec import JobSpec
 from springtide.master.autoscale.loop import AdviserSetup
@@ -122,7 +122,7 @@ class Masters:
         journal = PagedJournal(self._pages, term=self.term)
         snapshot, kept = journal.read()
         record = rebuild(self.spec, snapshot, kept)
-        claim = Claim(run="simulated", job=self.spec.name)
+        claim = RunClaim(run="simulated", job=self.spec.name)
         saving = CheckpointStore(self.spec.checkpoints, self._folder, claim, term=self.term)
         advised = None
         if self._adviser is not None:

@@ -5,24 +5,24 @@ import pathlib
 import pytest
 
 from springtide import errors
-from springtide.checkpoint.checkpointer import state_head
-from springtide.checkpoint.checkpointer.state_storage import Storage, stem
+from springtide.checkpoint.checkpointer import state_folder
+from springtide.checkpoint.checkpointer.state_storage import StateStore, stem
 
 
 @pytest.fixture(params=["file", "memory"])
-def storage(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> Storage:
-    storage = Storage(str(tmp_path / "saves") if request.param == "file" else f"memory://{tmp_path}")
+def storage(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> StateStore:
+    storage = StateStore(str(tmp_path / "saves") if request.param == "file" else f"memory://{tmp_path}")
     storage.place.make()
     return storage
 
 
-def published(storage: Storage, tmp_path: pathlib.Path, sequence: int, step: int) -> None:
+def published(storage: StateStore, tmp_path: pathlib.Path, sequence: int, step: int) -> None:
     image = tmp_path / "image"
     image.write_bytes(bytes(100))
-    storage.publish(image, state_head.Head(0, 100, sequence, step, 0))
+    storage.publish(image, state_folder.ImageHead(0, 100, sequence, step, 0))
 
 
-def test_saves_are_listed_newest_first_and_thinned_out(storage: Storage, tmp_path: pathlib.Path) -> None:
+def test_saves_are_listed_newest_first_and_thinned_out(storage: StateStore, tmp_path: pathlib.Path) -> None:
     for sequence, step in ((1, 50), (2, 10), (3, 20)):
         published(storage, tmp_path, sequence, step)
     storage.keep_newest(2)
@@ -31,7 +31,7 @@ def test_saves_are_listed_newest_first_and_thinned_out(storage: Storage, tmp_pat
     assert storage.place.size(f"{stem(1, 50)}.state") is None
 
 
-def test_a_save_without_manifest_is_not_there_and_is_cleared_away(storage: Storage, tmp_path: pathlib.Path) -> None:
+def test_a_save_without_manifest_is_not_there_and_is_cleared_away(storage: StateStore, tmp_path: pathlib.Path) -> None:
     published(storage, tmp_path, 1, 5)
     for name in (f"{stem(2, 6)}.state", f"{stem(2, 6)}.json.part", "notes.txt"):
         storage.place.write(name, b"half")
@@ -43,7 +43,7 @@ def test_a_save_without_manifest_is_not_there_and_is_cleared_away(storage: Stora
 
 def test_an_unknown_protocol_and_an_unwritable_folder_are_told(tmp_path: pathlib.Path) -> None:
     with pytest.raises(errors.BadInput, match="Protocol not known: nope"):
-        Storage("nope://x")
+        StateStore("nope://x")
     (tmp_path / "file").write_text("")
     with pytest.raises(errors.BadInput, match="Choose a folder"):
-        Storage(str(tmp_path / "file" / "below")).place.make()
+        StateStore(str(tmp_path / "file" / "below")).place.make()

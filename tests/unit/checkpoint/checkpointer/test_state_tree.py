@@ -67,9 +67,9 @@ def same(one: Any, other: Any) -> bool:
 
 @given(states)
 def test_a_state_survives_being_taken_apart(state: Any) -> None:
-    taken = state_tree.take_apart(state)
+    taken = state_tree.split_state(state)
 
-    assert same(state_tree.put_together(taken.skeleton, taken.tensors), state)
+    assert same(state_tree.join_state(taken.skeleton, taken.tensors), state)
 
 
 def test_numpy_arrays_scalars_and_generator_states_survive() -> None:
@@ -78,8 +78,8 @@ def test_numpy_arrays_scalars_and_generator_states_survive() -> None:
         "scalar": np.float32(1.5),
         "rng": np.random.RandomState(3).get_state(),
     }
-    taken = state_tree.take_apart(state)
-    back = state_tree.put_together(taken.skeleton, taken.tensors)
+    taken = state_tree.split_state(state)
+    back = state_tree.join_state(taken.skeleton, taken.tensors)
 
     np.testing.assert_array_equal(back["array"], state["array"])
     assert back["scalar"] == 1.5 and type(back["scalar"]) is np.float32
@@ -89,16 +89,16 @@ def test_numpy_arrays_scalars_and_generator_states_survive() -> None:
 def test_the_state_of_a_scheduler_with_milestones_survives() -> None:
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=1.0)
     scheduler = torch.optim.lr_scheduler.MultiStepLR(optimizer, [2, 4])
-    taken = state_tree.take_apart(scheduler.state_dict())
-    scheduler.load_state_dict(state_tree.put_together(taken.skeleton, taken.tensors))
+    taken = state_tree.split_state(scheduler.state_dict())
+    scheduler.load_state_dict(state_tree.join_state(taken.skeleton, taken.tensors))
 
     assert type(scheduler.milestones) is collections.Counter
 
 
 def test_tied_tensors_are_kept_once_and_stay_tied() -> None:
     weight = torch.ones(3)
-    taken = state_tree.take_apart({"a": weight, "b": torch.nn.Parameter(weight), "c": torch.ones(3)})
-    back = state_tree.put_together(taken.skeleton, taken.tensors)
+    taken = state_tree.split_state({"a": weight, "b": torch.nn.Parameter(weight), "c": torch.ones(3)})
+    back = state_tree.join_state(taken.skeleton, taken.tensors)
 
     assert len(taken.tensors) == 2
     assert back["a"] is back["b"]
@@ -116,8 +116,8 @@ def test_tensors_that_begin_at_one_place_are_the_same_only_if_they_show_the_same
         "negated": torch._neg_view(base),
         "again": base[:],
     }
-    taken = state_tree.take_apart(state)
-    back = state_tree.put_together(taken.skeleton, taken.tensors)
+    taken = state_tree.split_state(state)
+    back = state_tree.join_state(taken.skeleton, taken.tensors)
 
     assert len(taken.tensors) == len(state) - 1
     assert all(torch.equal(back[name], tensor) for name, tensor in state.items())
@@ -125,12 +125,12 @@ def test_tensors_that_begin_at_one_place_are_the_same_only_if_they_show_the_same
 
 def test_what_cannot_be_saved_is_named_with_its_place() -> None:
     with pytest.raises(errors.BadInput, match=r"state\['optimizer'\]\[1\] is builtins.object"):
-        state_tree.take_apart({"optimizer": [1, object()]})
+        state_tree.split_state({"optimizer": [1, object()]})
     with pytest.raises(errors.BadInput, match=r"state\['x'\] is a torch.sparse_coo tensor"):
-        state_tree.take_apart({"x": torch.eye(2).to_sparse()})
+        state_tree.split_state({"x": torch.eye(2).to_sparse()})
     endless: dict[str, object] = {}
     endless["inner"] = [endless]
     with pytest.raises(errors.BadInput, match="a part of it contains itself"):
-        state_tree.take_apart(endless)
+        state_tree.split_state(endless)
     with pytest.raises(errors.BadInput, match=r"on meta"):
-        state_tree.take_apart({"x": torch.empty(2, device="meta")})
+        state_tree.split_state({"x": torch.empty(2, device="meta")})

@@ -5,7 +5,7 @@ import pytest
 
 from springtide import errors
 from springtide.checkpoint.format import manifest, reader
-from springtide.checkpoint.format.storage import Folder
+from springtide.checkpoint.format.storage import FolderStore
 from springtide.embedding.lookup import specs
 from springtide.server import restore
 from tests.unit.checkpoint import stores
@@ -83,14 +83,14 @@ def test_a_damaged_first_image_leaves_nothing_to_use(two):
 
 def test_any_byte_of_an_image_that_is_hit_is_noticed_before_a_server_is_told_of_it(two):
     """The number of its version too, which is in no checksum: servers would refuse the image, again and again."""
-    found = reader.latest(Folder(two[0]))
+    found = reader.latest(FolderStore(two[0]))
     (segment, *_), file = found.manifest.chains[7], found.manifest.files[0]
     image = found.place.read(file.name, segment.offset, segment.length)
     reader.check_image(file.name, 7, segment, image)
     for at in range(len(image)):
         hit = bytearray(image)
         hit[at] ^= 4
-        with pytest.raises(reader.Damaged, match="the image of slot 7"):
+        with pytest.raises(reader.DamagedImage, match="the image of slot 7"):
             reader.check_image(file.name, 7, segment, bytes(hit))
 
 
@@ -115,7 +115,7 @@ def test_an_image_in_the_place_of_another_is_noticed(two):
     swapped = list(whole.chains)
     swapped[3], swapped[4] = swapped[4], swapped[3]
     with pytest.raises(errors.BadInput, match="another one"):
-        reader.verify(Folder(folder), manifest.msgspec.structs.replace(whole, chains=tuple(swapped)), [3])
+        reader.verify(FolderStore(folder), manifest.msgspec.structs.replace(whole, chains=tuple(swapped)), [3])
 
 
 def test_a_folder_without_checkpoints_has_none(tmp_path):

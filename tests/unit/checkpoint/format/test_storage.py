@@ -5,7 +5,7 @@ import pytest
 
 from springtide import errors
 from springtide.checkpoint.format import storage
-from springtide.checkpoint.format.storage import Remote
+from springtide.checkpoint.format.storage import UrlStore
 
 
 class NoCredentials(Exception):
@@ -31,7 +31,7 @@ class Refusing:
 
 def refused(monkeypatch, error):
     monkeypatch.setattr("fsspec.core.url_to_fs", lambda url: (Refusing(error), "keep/ctr"))
-    return Remote("s3://keep/ctr")
+    return UrlStore("s3://keep/ctr")
 
 
 CALLS = {
@@ -68,9 +68,9 @@ def test_what_is_not_there_can_be_asked_for_but_not_written_to(monkeypatch, call
 
 
 def test_a_mistake_of_the_one_who_writes_stays_what_it_is():
-    with pytest.raises(ZeroDivisionError), Remote("memory://places").create("a"):
+    with pytest.raises(ZeroDivisionError), UrlStore("memory://places").create("a"):
         raise ZeroDivisionError
-    assert Remote("memory://places").names() == []
+    assert UrlStore("memory://places").names() == []
 
 
 class Counted:
@@ -91,7 +91,7 @@ def test_small_runs_of_a_stores_file_are_fetched_together(monkeypatch):
     content = np.random.default_rng(5).bytes(2 * storage.BLOCK + 700)
     store = Counted(content)
     monkeypatch.setattr("fsspec.core.url_to_fs", lambda url: (store, "keep/ctr"))
-    place = Remote("s3://keep/ctr")
+    place = UrlStore("s3://keep/ctr")
     runs = [(at, 4000) for at in range(0, len(content), 4000)]  # the last ends beyond the file's end
     assert [place.read("a", *run) for run in runs] == [content[at : at + 4000] for at, _ in runs]
     assert store.asked == 3

@@ -6,7 +6,7 @@ import threading
 import fsspec
 import pytest
 
-from springtide.checkpoint.format import storage, store_timeout
+from springtide.checkpoint.format import storage
 from springtide.checkpoint.transfer import upload
 from springtide.master.checkpoint import uploads
 from tests.unit.checkpoint import stores
@@ -27,14 +27,14 @@ class Clock:
 
 def test_silence_is_given_up_once_and_says_why():
     clock, said = Clock(), []
-    store_timeout.Patience(600, clock).watch(said.append, clock.rest)
+    storage.StoreTimeout(600, clock).watch(said.append, clock.rest)
     assert len(said) == 1 and "neither answered nor failed for 600 s" in said[0]
     assert 700 < clock.now < 730
 
 
 def test_a_slow_store_that_answers_is_waited_for():
     clock, said = Clock(), []
-    one = store_timeout.Patience(600, clock)
+    one = storage.StoreTimeout(600, clock)
 
     def rest(seconds):
         clock.rest(seconds)
@@ -48,7 +48,7 @@ def test_a_slow_store_that_answers_is_waited_for():
 def test_every_chunk_is_an_answer(tmp_path, monkeypatch):
     monkeypatch.setattr(storage, "CHUNK", 10)
     (tmp_path / "file").write_bytes(b"x" * 35)
-    there, answers = storage.Remote(f"memory://{tmp_path}/chunks"), []
+    there, answers = storage.UrlStore(f"memory://{tmp_path}/chunks"), []
     there.moved = lambda: answers.append(1)
     there.put(tmp_path / "file", "file")
     assert len(answers) == 5  # four chunks, and the file as a whole
@@ -58,7 +58,7 @@ def test_a_copy_to_a_store_that_hangs_is_found_out(tmp_path, monkeypatch):
     folder, store, clock = tmp_path / "run", stores.store(), Clock()
     stores.train(store, range(100))
     stores.publish(folder, 1, stores.save(store, folder, 1))
-    one, hangs, answers = store_timeout.Patience(600, clock), threading.Event(), threading.Event()
+    one, hangs, answers = storage.StoreTimeout(600, clock), threading.Event(), threading.Event()
 
     def open_file(self, path, mode="rb", **_):
         hangs.set()

@@ -7,7 +7,7 @@ import types
 import pytest
 
 from springtide.checkpoint.format import reader, segments, writer
-from springtide.checkpoint.format.storage import Folder, Remote
+from springtide.checkpoint.format.storage import FolderStore, UrlStore
 from tests.unit.checkpoint import stores
 
 
@@ -22,9 +22,9 @@ def test_a_file_goes_with_the_last_manifest_that_names_it(tmp_path):
     first = stores.publish(tmp_path, 1, stores.save(store, tmp_path, 1))
     second = stores.publish(tmp_path, 2, stores.save(store, tmp_path, 2, previous=first, cut=cut), previous=first)
     third = stores.publish(tmp_path, 3, stores.save(store, tmp_path, 3))
-    assert writer.drop_unneeded(Folder(tmp_path), [second, third]) == ["manifest-000001.ckpt"]
+    assert writer.drop_unneeded(FolderStore(tmp_path), [second, third]) == ["manifest-000001.ckpt"]
     assert "server-0.0-000001.run1.seg" in names(tmp_path)  # the second builds on it
-    assert set(writer.drop_unneeded(Folder(tmp_path), [third])) == {
+    assert set(writer.drop_unneeded(FolderStore(tmp_path), [third])) == {
         "manifest-000002.ckpt",
         "server-0.0-000001.run1.seg",
         "server-0.0-000002.run1.seg",
@@ -39,7 +39,7 @@ def test_what_is_being_written_and_what_is_not_ours_stay(tmp_path):
         (tmp_path / name).write_text("")
     for name in ("server-1.0-000004.run1.part", "server-1.0-000003.run1.seg", "manifest-000003.ckpt.part"):
         (tmp_path / name).write_text("")
-    gone = writer.drop_unneeded(Folder(tmp_path), [first])
+    gone = writer.drop_unneeded(FolderStore(tmp_path), [first])
     assert set(gone) == {"server-1.0-000004.run1.part", "server-1.0-000003.run1.seg", "manifest-000003.ckpt.part"}
     assert "notes.txt" in names(tmp_path) and "server-1.0-000006.run1.part" in names(tmp_path)
 
@@ -72,7 +72,7 @@ def test_the_store_says_what_the_system_says_when_it_cannot_write():
 
 
 def test_a_place_in_memory_takes_and_gives_files():
-    place = Remote("memory://springtide-test-places/here")
+    place = UrlStore("memory://springtide-test-places/here")
     assert place.names() == [] and place.size("a") is None
     place.write("a", b"0123456789")
     assert place.names() == ["a"] and place.size("a") == 10
@@ -94,12 +94,12 @@ def test_of_one_that_was_given_up_nothing_stays_but_what_others_need(tmp_path):
         "server-0.0-000007.run1.part",
     ):
         (tmp_path / name).write_text("")
-    gone = writer.drop_unneeded(Folder(tmp_path), [first], given_up=6)
+    gone = writer.drop_unneeded(FolderStore(tmp_path), [first], given_up=6)
     assert gone[0] == "manifest-000006.ckpt", "a manifest never names files that are gone"
     assert names(tmp_path) == [*before, "server-0.0-000007.run1.part"]
 
 
-@pytest.mark.parametrize("place", [Folder, lambda path: Remote(f"file://{path}")], ids=["folder", "url"])
+@pytest.mark.parametrize("place", [FolderStore, lambda path: UrlStore(f"file://{path}")], ids=["folder", "url"])
 def test_what_a_disk_could_not_take_leaves_nothing_there(tmp_path, place):
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     there, source = place(tmp_path / "there"), tmp_path / "source"
@@ -108,7 +108,7 @@ def test_what_a_disk_could_not_take_leaves_nothing_there(tmp_path, place):
     try:
         with pytest.raises(OSError, match="File too large"):
             there.write("manifest-000001.ckpt", bytes(100_000))
-        if isinstance(there, Remote):
+        if isinstance(there, UrlStore):
             with pytest.raises(OSError, match="File too large"):
                 there.put(source, "server-0.0-000001.run1.seg")
     finally:

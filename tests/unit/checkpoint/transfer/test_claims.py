@@ -10,7 +10,7 @@ import pytest
 from springtide import errors
 from springtide.checkpoint.format import storage
 from springtide.checkpoint.transfer import claims
-from springtide.checkpoint.transfer.claims import Claim
+from springtide.checkpoint.transfer.claims import RunClaim
 from tests.unit.checkpoint import stores
 
 SCHEMES = ["folder", "file", "memory"]
@@ -18,11 +18,11 @@ SCHEMES = ["folder", "file", "memory"]
 
 def place_at(tmp_path, scheme="folder"):
     folder = tmp_path / "place"
-    return storage.Folder(folder) if scheme == "folder" else storage.Remote(f"{scheme}://{folder}")
+    return storage.FolderStore(folder) if scheme == "folder" else storage.UrlStore(f"{scheme}://{folder}")
 
 
 def claim(run, **more):
-    return Claim(run=run, job="counts", host="elsewhere", **more)
+    return RunClaim(run=run, job="counts", host="elsewhere", **more)
 
 
 def owner(place):
@@ -40,13 +40,13 @@ def process():
 
 def kept_by(pid, run="run1"):
     """A claim of a run of this machine whose master is that process, and whose agent is not this one."""
-    return Claim(
+    return RunClaim(
         run=run,
         job="counts",
         host="here",
         space=claims._process_space(),
         master=claims._process(pid),
-        agent=claims.Process(os.getpid(), 1),
+        agent=claims.ProcessId(os.getpid(), 1),
     )
 
 
@@ -66,7 +66,7 @@ def test_of_runs_that_begin_at_the_same_moment_one_owns_the_place(tmp_path):
         def begin(run, folder=folder, start=start, won=won, refused=refused):
             start.wait()
             try:
-                claims.take(storage.Folder(folder), claim(run))
+                claims.take(storage.FolderStore(folder), claim(run))
                 won.append(run)
             except errors.BadInput:
                 refused.append(run)
@@ -76,7 +76,7 @@ def test_of_runs_that_begin_at_the_same_moment_one_owns_the_place(tmp_path):
             thread.start()
         for thread in threads:
             thread.join()
-        assert len(won) == 1 and len(refused) == 3 and owner(storage.Folder(folder)).run == won[0]
+        assert len(won) == 1 and len(refused) == 3 and owner(storage.FolderStore(folder)).run == won[0]
 
 
 def test_the_next_master_of_a_run_owns_its_place_still(tmp_path):
@@ -132,7 +132,7 @@ def test_a_place_without_checkpoints_is_free_again_once_its_run_is_known_to_be_o
 def test_a_run_whose_agent_will_start_another_master_is_not_over(tmp_path, process):
     living = claims._process(os.getpid())
     place, first = place_at(tmp_path), kept_by(process.pid)
-    claims.take(place, Claim(run="run1", job="counts", space=first.space, master=first.master, agent=living))
+    claims.take(place, RunClaim(run="run1", job="counts", space=first.space, master=first.master, agent=living))
     process.kill()
     process.wait()
     with pytest.raises(errors.BadInput, match="may still run"):

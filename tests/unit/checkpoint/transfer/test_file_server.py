@@ -24,7 +24,7 @@ def test_a_file_of_several_parts_arrives_as_it_is(tmp_path, monkeypatch):
 
     @given(st.binary(max_size=300).map(lambda piece: piece * 13))
     def arrives(content):
-        kept = file_server.Copies(tmp_path / "buddy")
+        kept = file_server.SegmentCopies(tmp_path / "buddy")
         source = file(tmp_path / "own", content)
         for part in file_server.parts(source):
             kept.take(NAME, part)
@@ -36,7 +36,7 @@ def test_a_file_of_several_parts_arrives_as_it_is(tmp_path, monkeypatch):
 
 
 def test_what_is_not_there_or_not_as_long_is_lacking(tmp_path):
-    kept = file_server.Copies(tmp_path)
+    kept = file_server.SegmentCopies(tmp_path)
     file(tmp_path, b"12345")
     assert kept.lacks([(NAME, 5), ("server-1.0-000005.run1.seg", 5)]) == ("server-1.0-000005.run1.seg",)
     assert kept.lacks([(NAME, 6)]) == (NAME,)
@@ -44,7 +44,7 @@ def test_what_is_not_there_or_not_as_long_is_lacking(tmp_path):
 
 def test_a_copy_that_was_cut_off_begins_anew(tmp_path, monkeypatch):
     monkeypatch.setattr(file_server, "PART_BYTES", 4)
-    source, kept = file(tmp_path / "own", b"0123456789"), file_server.Copies(tmp_path / "buddy")
+    source, kept = file(tmp_path / "own", b"0123456789"), file_server.SegmentCopies(tmp_path / "buddy")
     first, second, third = file_server.parts(source)
     kept.take(NAME, first)
     with pytest.raises(errors.BadInput, match="at 8, wanted 4"):
@@ -59,7 +59,7 @@ def test_a_copy_that_was_cut_off_begins_anew(tmp_path, monkeypatch):
 
 def test_bytes_that_changed_on_the_way_get_no_name(tmp_path):
     (part,) = file_server.parts(file(tmp_path / "own", b"right"))
-    kept = file_server.Copies(tmp_path / "buddy")
+    kept = file_server.SegmentCopies(tmp_path / "buddy")
     with pytest.raises(errors.BadInput, match="another sum"):
         kept.take(NAME, part._replace(content=b"wrong"))
     assert list((tmp_path / "buddy").iterdir()) == []
@@ -71,7 +71,7 @@ def test_bytes_that_changed_on_the_way_get_no_name(tmp_path):
 def test_no_other_name_can_be_written(tmp_path, name):
     (part,) = file_server.parts(file(tmp_path / "own", b"bytes"))
     with pytest.raises(errors.BadInput, match="no segment file"):
-        file_server.Copies(tmp_path / "buddy").take(name, part)
+        file_server.SegmentCopies(tmp_path / "buddy").take(name, part)
     assert not (tmp_path / "buddy").exists()
 
 
@@ -79,7 +79,7 @@ def test_a_folder_that_takes_nothing_is_said(tmp_path):
     (part,) = file_server.parts(file(tmp_path / "own", b"bytes"))
     (tmp_path / "buddy").write_text("not a folder")
     with pytest.raises(errors.DiskFull, match="cannot write to"):
-        file_server.Copies(tmp_path / "buddy").take(NAME, part)
+        file_server.SegmentCopies(tmp_path / "buddy").take(NAME, part)
 
 
 def test_what_no_checkpoint_needs_is_removed_but_nothing_newer_or_strange(tmp_path):
@@ -91,19 +91,19 @@ def test_what_no_checkpoint_needs_is_removed_but_nothing_newer_or_strange(tmp_pa
     ]
     for name in [*names, "notes.txt"]:
         (tmp_path / name).write_bytes(b"x")
-    gone = file_server.Copies(tmp_path).sweep({"server-0.0-000002.run1.seg"}, upto=2)
+    gone = file_server.SegmentCopies(tmp_path).sweep({"server-0.0-000002.run1.seg"}, upto=2)
     assert sorted(gone) == ["server-0.0-000001.run1.seg", "server-1.0-000002.run1.part"]
     assert sorted(os.listdir(tmp_path)) == ["notes.txt", "server-0.0-000002.run1.seg", "server-0.0-000003.run1.seg"]
-    assert file_server.Copies(tmp_path / "nowhere").sweep((), upto=9) == []
+    assert file_server.SegmentCopies(tmp_path / "nowhere").sweep((), upto=9) == []
 
 
 def test_what_another_relies_on_for_the_next_checkpoint_stays_however_late_this_server_sweeps(tmp_path):
-    kept = file_server.Copies(tmp_path)
+    kept = file_server.SegmentCopies(tmp_path)
     path = file(tmp_path, b"12345")
     coming = "server-1.0-000005.run1.seg"
     assert kept.lacks([(NAME, 5), (coming, 2)]) == (coming,)
-    kept.take(coming, file_server.Part(0, b"1", False, 0))
+    kept.take(coming, file_server.FilePart(0, b"1", False, 0))
     assert kept.sweep((), upto=6) == [] and path.exists()
-    kept.take(coming, file_server.Part(1, b"2", True, zlib.crc32(b"12")))
+    kept.take(coming, file_server.FilePart(1, b"2", True, zlib.crc32(b"12")))
     assert kept.sweep({coming}, upto=6) == [NAME], "nobody has asked again: it was given up"
     assert [each.name for each in tmp_path.iterdir()] == [coming]

@@ -10,7 +10,7 @@ import pytest
 from springtide import errors
 from springtide.checkpoint.format import reader, storage
 from springtide.checkpoint.transfer import upload
-from springtide.checkpoint.transfer.claims import Claim
+from springtide.checkpoint.transfer.claims import RunClaim
 from springtide.server import restore
 from tests.unit.checkpoint import stores
 
@@ -46,9 +46,9 @@ def test_only_what_is_missing_is_sent_and_old_ones_go(run, tmp_path):
     assert upload.upload(folder, url, 1, stores.CLAIM, keep=2).files == 1
     assert upload.upload(folder, url, 2, stores.CLAIM, keep=2).files == 1
     assert upload.upload(folder, url, 3, stores.CLAIM, keep=2).files == 1
-    assert reader.numbers(storage.place_of(url)) == [3, 2]
+    assert reader.numbers(storage.open_store(url)) == [3, 2]
     assert upload.upload(folder, url, 3, stores.CLAIM, keep=1).files == 0
-    assert reader.numbers(storage.place_of(url)) == [3]
+    assert reader.numbers(storage.open_store(url)) == [3]
 
 
 @pytest.mark.parametrize("scheme", ["file", "memory"])
@@ -56,7 +56,7 @@ def test_only_what_is_missing_is_sent_and_old_ones_go(run, tmp_path):
 def test_another_file_of_the_same_name_and_size_is_written_over(run, tmp_path, scheme, when):
     folder, _ = run
     url, name = f"{scheme}://{tmp_path}/copy", "server-0.0-000001.run1.seg"
-    there, size = storage.Remote(url), (folder / name).stat().st_size
+    there, size = storage.UrlStore(url), (folder / name).stat().st_size
     if when == "after":
         upload.upload(folder, url, 2, stores.CLAIM, keep=2)
     there.write(name, bytes(size))
@@ -74,9 +74,9 @@ def test_a_url_that_is_another_runs_is_left_as_it_is(run, tmp_path):
     store, other = stores.store(), tmp_path / "other"
     stores.publish(other, 4, stores.save(store, other, 4, run="run2"), run="run2")
     with pytest.raises(errors.BadInput, match=r"checkpoints of another run.*--checkpoint-url"):
-        upload.upload(other, url, 4, Claim(run="run2", job="test"), keep=2)
+        upload.upload(other, url, 4, RunClaim(run="run2", job="test"), keep=2)
     assert {path.name: path.read_bytes() for path in (tmp_path / "copy").iterdir()} == before
-    upload.upload(other, url, 4, Claim(run="run2", job="test", resumed_run=stores.RUN), keep=2)
+    upload.upload(other, url, 4, RunClaim(run="run2", job="test", resumed_run=stores.RUN), keep=2)
     assert reader.latest(url).manifest.run == "run2"
     with pytest.raises(errors.BadInput, match="was taken over by run run2"):
         upload.upload(folder, url, 3, stores.CLAIM, keep=2)
@@ -86,7 +86,7 @@ def test_a_url_that_is_another_runs_is_left_as_it_is(run, tmp_path):
 def test_a_manifest_of_another_run_in_the_folder_is_not_copied(run, tmp_path):
     folder, _ = run
     with pytest.raises(errors.BadInput, match="it is of run run1 of job 'test'; this is run run2"):
-        upload.upload(folder, f"file://{tmp_path}/copy", 3, Claim(run="run2", job="test"), keep=2)
+        upload.upload(folder, f"file://{tmp_path}/copy", 3, RunClaim(run="run2", job="test"), keep=2)
 
 
 def test_an_upload_that_ends_half_way_is_not_seen(run, tmp_path, monkeypatch):
@@ -101,8 +101,8 @@ def test_an_upload_that_ends_half_way_is_not_seen(run, tmp_path, monkeypatch):
         sent.append(name)
         whole(self, source, name, length)
 
-    whole = storage.Remote.put
-    monkeypatch.setattr(storage.Remote, "put", put)
+    whole = storage.UrlStore.put
+    monkeypatch.setattr(storage.UrlStore, "put", put)
     with pytest.raises(OSError, match="killed"):
         upload.upload(folder, url, 3, stores.CLAIM, keep=2)
     monkeypatch.undo()

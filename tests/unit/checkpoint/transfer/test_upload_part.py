@@ -26,9 +26,9 @@ def fill(folder):
 
 def test_only_what_it_has_not_sent_before_is_sent(tmp_path):
     folder, url = fill(tmp_path / "disk"), f"file://{tmp_path}/copy"
-    assert upload_part.send(folder, url, FILES[:1]) == upload_part.Sent(1, 4)
-    assert upload_part.send(folder, url, FILES) == upload_part.Sent(1, 4, (FILES[2][0],))
-    assert upload_part.send(folder, url, FILES) == upload_part.Sent(0, 0, (FILES[2][0],))
+    assert upload_part.send(folder, url, FILES[:1]) == upload_part.PartUploaded(1, 4)
+    assert upload_part.send(folder, url, FILES) == upload_part.PartUploaded(1, 4, (FILES[2][0],))
+    assert upload_part.send(folder, url, FILES) == upload_part.PartUploaded(0, 0, (FILES[2][0],))
 
 
 @pytest.mark.parametrize("there", [b"0009", b"000", b""])
@@ -37,11 +37,11 @@ def test_another_file_of_the_same_name_is_written_over_whatever_its_size(tmp_pat
     (tmp_path / "copy").mkdir()
     copy = tmp_path / "copy" / "server-0.0-000001.run1.seg"
     copy.write_bytes(there)
-    assert upload_part.send(folder, url, FILES[:1]) == upload_part.Sent(1, 4)
+    assert upload_part.send(folder, url, FILES[:1]) == upload_part.PartUploaded(1, 4)
     assert copy.read_bytes() == b"0001"
     copy.unlink()
     copy.write_bytes(b"0009")
-    assert upload_part.send(folder, url, FILES[:1]) == upload_part.Sent(1, 4)
+    assert upload_part.send(folder, url, FILES[:1]) == upload_part.PartUploaded(1, 4)
     assert copy.read_bytes() == b"0001"
 
 

@@ -1,7 +1,7 @@
 """Who copies what to storage: each server its own files, its buddy what it has lost, the master what lies beside it."""
 
 from springtide.checkpoint.format.manifest import File, Manifest
-from springtide.checkpoint.transfer.upload_split import shares
+from springtide.checkpoint.transfer.upload import shares
 
 
 def manifest(*files, apart):

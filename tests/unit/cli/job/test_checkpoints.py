@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from springtide.checkpoint.format.storage import Folder
+from springtide.checkpoint.format.storage import FolderStore
 from springtide.cli.job import checkpoints
 from tests.unit.checkpoint import stores
 
@@ -77,7 +77,7 @@ def test_verifying_ends_with_1_if_one_is_damaged(saved, capsys):
 def test_one_on_disks_of_servers_says_so(tmp_path):
     written = stores.save(stores.store(), tmp_path / "disk", 1)._replace(file="server-0/a.seg", node="node-0")
     stores.publish(tmp_path, 1, written)
-    (one,) = checkpoints.at_place(Folder(tmp_path), verify=True)
+    (one,) = checkpoints.at_place(FolderStore(tmp_path), verify=True)
     assert one["kept"] and one["apart"] == ["server-0"] and "on the disks of server-0" in one["why"]
     assert " apart " in checkpoints.text("train", [one])[1]
 

@@ -1,7 +1,7 @@
 """The moves of dispatch one by one; whole histories are in tests/property/test_dispatch.py."""
 
 from springtide.dataworker.feed import dispatch
-from springtide.dataworker.feed.dispatch import Assign, Dispatch, Drop, Fate, Release
+from springtide.dataworker.feed.dispatch import AssignStep, Dispatch, DropStep, ReleaseWorker, StepFate
 
 
 def with_workers(*names, room=8):
@@ -25,16 +25,16 @@ def test_steps_go_to_all_workers_in_turn_and_no_further_ahead_than_they_may():
 def test_an_answer_makes_room_at_its_worker():
     book = with_workers("a")
     want(book, *range(5))
-    assert book.made("a", 0, at=1.0) == [Assign("a", 3)]
-    assert book.steps[0].fate is Fate.MADE
+    assert book.made("a", 0, at=1.0) == [AssignStep("a", 3)]
+    assert book.steps[0].fate is StepFate.MADE
 
 
 def test_steps_of_a_lost_worker_go_to_others_before_later_ones():
     book = with_workers("a", "b")
     want(book, *range(8))
     assert book.lost("a", at=0.1) == []
-    assert book.made("b", 1, at=0.2) == [Assign("b", 0)]
-    assert book.made("b", 3, at=0.3) == [Assign("b", 2)]
+    assert book.made("b", 1, at=0.2) == [AssignStep("b", 0)]
+    assert book.made("b", 3, at=0.3) == [AssignStep("b", 2)]
 
 
 def test_a_worker_that_leaves_gets_no_more_and_is_released_after_its_last_answer():
@@ -43,8 +43,8 @@ def test_a_worker_that_leaves_gets_no_more_and_is_released_after_its_last_answer
     assert book.leaving("a", at=0.0) == []
     assert want(book, 2) == []
     assert book.made("a", 0, at=1.0) == []
-    assert book.made("a", 1, at=2.0) == [Release("a")]
-    assert book.joined("b", at=2.0) == [Assign("b", 2)]
+    assert book.made("a", 1, at=2.0) == [ReleaseWorker("a")]
+    assert book.joined("b", at=2.0) == [AssignStep("b", 2)]
 
 
 def test_the_second_answer_to_a_step_changes_nothing():
@@ -61,28 +61,28 @@ def test_the_second_answer_to_a_step_changes_nothing():
 def test_a_step_that_raises_is_tried_by_another_worker_then_reported():
     book = with_workers("a", "b")
     want(book, 0)
-    assert book.failed("a", 0, "ValueError: row 7", at=0.1) == [Assign("b", 0)]
+    assert book.failed("a", 0, "ValueError: row 7", at=0.1) == [AssignStep("b", 0)]
     assert book.failed("b", 0, "ValueError: row 7", at=0.2) == []
-    assert book.steps[0].fate is Fate.FAILED and book.steps[0].why == "ValueError: row 7"
+    assert book.steps[0].fate is StepFate.FAILED and book.steps[0].why == "ValueError: row 7"
 
 
 def test_a_step_that_raises_waits_for_a_busy_worker_that_has_not_tried_it():
     book = with_workers("a", "b")
     want(book, *range(6))
     assert book.failed("a", 0, "x", at=0.1) == []
-    assert book.made("b", 1, at=0.2) == [Assign("b", 0)]
+    assert book.made("b", 1, at=0.2) == [AssignStep("b", 0)]
 
 
 def test_a_step_that_waits_for_another_worker_holds_up_no_other_step():
     book = with_workers("a", "b")
     want(book, *range(7))
-    assert book.failed("a", 0, "x", at=0.1) == [Assign("a", 6)]
+    assert book.failed("a", 0, "x", at=0.1) == [AssignStep("a", 6)]
 
 
 def test_where_there_is_one_worker_it_tries_again():
     book = with_workers("a")
     want(book, 0)
-    assert book.failed("a", 0, "x", at=0.1) == [Assign("a", 0)]
+    assert book.failed("a", 0, "x", at=0.1) == [AssignStep("a", 0)]
 
 
 def test_a_step_that_workers_die_of_is_reported_in_the_end():
@@ -91,17 +91,17 @@ def test_a_step_that_workers_die_of_is_reported_in_the_end():
     for number in range(dispatch.DEATHS):
         book.joined(f"w{number}", at=0.0)
         book.lost(f"w{number}", at=0.0)
-    assert book.steps[0].fate is Fate.FAILED and "died" in book.steps[0].why
-    assert book.steps[1].fate is Fate.WAITING  # it was never in the making
+    assert book.steps[0].fate is StepFate.FAILED and "died" in book.steps[0].why
+    assert book.steps[1].fate is StepFate.WAITING  # it was never in the making
 
 
 def test_so_it_is_where_a_worker_that_hangs_has_it_too():
     book = with_workers("hangs")
     want(book, 0)
     for number in range(dispatch.DEATHS):
-        assert book.joined(f"w{number}", at=100.0) == [Assign(f"w{number}", 0)]
+        assert book.joined(f"w{number}", at=100.0) == [AssignStep(f"w{number}", 0)]
         last = book.lost(f"w{number}", at=100.0)
-    assert book.steps[0].fate is Fate.FAILED and last == [Drop("hangs", 0)]
+    assert book.steps[0].fate is StepFate.FAILED and last == [DropStep("hangs", 0)]
 
 
 def test_an_idle_worker_takes_over_from_a_slow_one_and_the_first_answer_wins():
@@ -109,8 +109,8 @@ def test_an_idle_worker_takes_over_from_a_slow_one_and_the_first_answer_wins():
     want(book, 0, 1)
     book.made("quick", 1, at=0.1)
     assert book.look(at=0.12) == []  # not overdue yet
-    assert book.look(at=0.5) == [Assign("quick", 0)]
-    assert book.made("quick", 0, at=0.6) == [Drop("slow", 0)]
+    assert book.look(at=0.5) == [AssignStep("quick", 0)]
+    assert book.made("quick", 0, at=0.6) == [DropStep("slow", 0)]
     book.taken(0, at=0.6)
     assert book.dropped("slow", 0, at=5.0) == []
     assert book.workers["slow"].mean_s == 5.0

@@ -13,9 +13,9 @@ import torch
 from springtide import errors
 from springtide.data.source import UnreadableBatch
 from springtide.dataworker.feed import connections
-from springtide.dataworker.feed.feed import Feed, Wanted
-from springtide.dataworker.feed.stage import Pipeline, Stage
-from springtide.dataworker.feed.worker import Serving
+from springtide.dataworker.feed.feed import BatchFeed, WantedBatch
+from springtide.dataworker.feed.stage import Pipeline, PipelineStage
+from springtide.dataworker.feed.worker import DataWorker
 from springtide.dataworker.transport import channel, messages, shared_memory
 from springtide.domain.data.data_workers import BatchName
 from tests.waiting import until
@@ -34,12 +34,14 @@ def doubled(indices):
 
 
 def serve(*runs, stage=0, **options):
-    return Serving(Pipeline(tuple(Stage(f"s{n}", run) for n, run in enumerate(runs))), stage, SECRET, **options)
+    return DataWorker(
+        Pipeline(tuple(PipelineStage(f"s{n}", run) for n, run in enumerate(runs))), stage, SECRET, **options
+    )
 
 
 def batches(count, size=4):
     return [
-        Wanted(np.arange(n * size, (n + 1) * size), BatchName(epoch=0, shard=0, first=n * size, samples=size))
+        WantedBatch(np.arange(n * size, (n + 1) * size), BatchName(epoch=0, shard=0, first=n * size, samples=size))
         for n in range(count)
     ]
 
@@ -52,7 +54,7 @@ class Fed:
     """A feed and its data workers, all closed at the end."""
 
     def __init__(self, *servings, **options):
-        self.feed = Feed(SECRET, **options)
+        self.feed = BatchFeed(SECRET, **options)
         self.servings = []
         for serving in servings:
             self.add(serving)
@@ -138,7 +140,7 @@ def test_a_batch_without_indices_keeps_its_place_and_nothing_beyond_it_is_wanted
     asked = []
 
     def wanted():
-        for one in [*batches(2), Wanted(np.empty(0, np.int64), None), *batches(1)]:
+        for one in [*batches(2), WantedBatch(np.empty(0, np.int64), None), *batches(1)]:
             asked.append(len(one.indices))
             yield one
 
@@ -317,7 +319,7 @@ def test_a_trainer_that_does_not_read_what_it_asked_for_holds_up_no_other(far):
     serving = serve(lambda indices: torch.zeros(2_000_000))
     deaf = channel.connect(serving.address, SECRET, shared=False)
     for step in range(10):
-        ask = messages.Ask(step, np.arange(4).tobytes(), None)
+        ask = messages.AskBatch(step, np.arange(4).tobytes(), None)
         deaf.send(messages.number(ask), ask)
     with Fed(serving) as fed:
         assert len(list(fed.feed.read(batches(10), none_of_it))) == 10
@@ -328,7 +330,7 @@ def test_a_trainer_that_does_not_read_what_it_asked_for_holds_up_no_other(far):
 def test_a_trainer_that_asks_for_too_much_or_talks_nonsense_is_hung_up_on():
     held = threading.Event()
     serving = serve(lambda indices: held.wait(PATIENCE_S))
-    for word, count in ((messages.Ask(0, np.arange(4).tobytes(), None), 100), (messages.Failed(0, "?"), 1)):
+    for word, count in ((messages.AskBatch(0, np.arange(4).tobytes(), None), 100), (messages.BatchFailed(0, "?"), 1)):
         caller = channel.connect(serving.address, SECRET)
         with contextlib.suppress(OSError):
             for _ in range(count):
@@ -378,11 +380,11 @@ def test_nonsense_is_refused_by_name():
     with pytest.raises(errors.BadInput, match="stage 1 of a pipeline of 1"):
         serve(doubled, stage=1)
     with pytest.raises(errors.BadInput, match="a queue of 0 batches"):
-        Feed(SECRET, room=0)
+        BatchFeed(SECRET, room=0)
 
 
 def test_a_worker_of_another_job_is_left_alone():
-    stranger = Serving(Pipeline((Stage("s", doubled),)), 0, b"x" * 32)
+    stranger = DataWorker(Pipeline((PipelineStage("s", doubled),)), 0, b"x" * 32)
     with Fed() as fed:
         fed.feed.attach("dw", stranger.address)
         assert firsts(fed.feed.read(batches(2), doubled)) == [0, 8]
@@ -393,7 +395,7 @@ def test_a_worker_of_another_job_is_left_alone():
 def test_a_feed_that_is_dropped_leaves_no_thread():
     before = threading.active_count()
     serving = serve(doubled)
-    Feed(SECRET).attach("dw", serving.address)  # nobody has it any more
+    BatchFeed(SECRET).attach("dw", serving.address)  # nobody has it any more
     gc.collect()
     serving.close()
     until(lambda: threading.active_count() == before)
@@ -414,7 +416,7 @@ def test_a_batch_too_large_for_a_message_is_told_of_and_the_next_ones_come(monke
 
 
 def test_a_trainer_that_cannot_be_answered_is_hung_up_on_and_calls_again(monkeypatch):
-    take, failed = shared_memory.Outgoing.take, []
+    take, failed = shared_memory.OutgoingSegments.take, []
 
     def no_descriptors(self, size):
         if not failed:
@@ -422,7 +424,7 @@ def test_a_trainer_that_cannot_be_answered_is_hung_up_on_and_calls_again(monkeyp
             raise OSError(24, "Too many open files")
         return take(self, size)
 
-    monkeypatch.setattr(shared_memory.Outgoing, "take", no_descriptors)
+    monkeypatch.setattr(shared_memory.OutgoingSegments, "take", no_descriptors)
     with Fed(serve(lambda indices: torch.full((10_000,), int(indices[0])))) as fed:
         made = list(fed.feed.read(batches(4), lambda indices: torch.full((10_000,), int(indices[0]))))
         until(lambda: fed.feed.state.workers == 1)

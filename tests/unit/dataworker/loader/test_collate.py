@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch.utils import data
 
-from springtide.dataworker.loader.collate import Made, Making
+from springtide.dataworker.loader.collate import BatchMaker, CollatedBatch
 
 
 class Squares(data.Dataset):
@@ -37,7 +37,7 @@ class Whole:
 
 
 def made(dataset, *indices, **given):
-    return Made(*Making(dataset, **given)(np.array(indices, dtype=np.int64)))
+    return CollatedBatch(*BatchMaker(dataset, **given)(np.array(indices, dtype=np.int64)))
 
 
 def same(ours, theirs):
@@ -127,12 +127,12 @@ def test_an_error_that_does_not_come_again_costs_nothing():
             raise OSError("the disk hiccuped")
         return len(samples)
 
-    assert made(Squares(), 1, 2, 3, collate_fn=collate) == Made(3, [], [], "")
+    assert made(Squares(), 1, 2, 3, collate_fn=collate) == CollatedBatch(3, [], [], "")
 
 
 def test_a_process_is_prepared_once_before_its_first_batch():
     begun = []
-    making = Making(Squares(), begin=lambda: begun.append(1))
+    making = BatchMaker(Squares(), begin=lambda: begun.append(1))
     assert not begun
     making(np.array([1])), making(np.array([2]))
     assert begun == [1]

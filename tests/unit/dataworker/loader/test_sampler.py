@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from springtide import errors
-from springtide.dataworker.loader.sampler import Order, Place
+from springtide.dataworker.loader.sampler import LoaderPosition, SampleOrder
 
-BEGIN = Place(0, 0)
+BEGIN = LoaderPosition(0, 0)
 
 
 def had(order, place=BEGIN):
@@ -20,22 +20,22 @@ def flat(batches):
 
 
 def test_without_shuffle_batches_are_the_data_sets_own_order():
-    order = Order(samples=10, batch_size=4)
+    order = SampleOrder(samples=10, batch_size=4)
     assert had(order) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
     assert order.steps() == 3
 
 
 def test_a_shuffled_epoch_has_an_order_of_its_own_and_repeats_it():
-    order = Order(samples=1000, batch_size=32, shuffle=True, seed=7)
-    first, second = had(order), had(order, Place(1, 0))
+    order = SampleOrder(samples=1000, batch_size=32, shuffle=True, seed=7)
+    first, second = had(order), had(order, LoaderPosition(1, 0))
     assert first == had(order) and first != second
     assert sorted(flat(first)) == sorted(flat(second)) == list(range(1000))
-    assert had(Order(samples=1000, batch_size=32, shuffle=True, seed=8)) != first
+    assert had(SampleOrder(samples=1000, batch_size=32, shuffle=True, seed=8)) != first
 
 
 def test_any_batch_can_be_computed_alone():
-    order = Order(samples=103, batch_size=10, shuffle=True, seed=3)
-    assert order.batch(5, 7).indices.tolist() == had(order, Place(5, 0))[7]
+    order = SampleOrder(samples=103, batch_size=10, shuffle=True, seed=3)
+    assert order.batch(5, 7).indices.tolist() == had(order, LoaderPosition(5, 0))[7]
     with pytest.raises(errors.BadInput, match="step 11: wanted 0 to 10"):
         order.batch(5, 11)
 
@@ -54,10 +54,10 @@ sizes = st.integers(min_value=0, max_value=90)
 def test_ranks_share_every_sample_once_also_when_their_number_changes_on_the_way(
     samples, batch, worlds, stops, shuffle, seed
 ):
-    seen, place = [], Place(2, 0)
+    seen, place = [], LoaderPosition(2, 0)
     before, after = worlds
     orders = [
-        Order(samples=samples, batch_size=batch, shuffle=shuffle, seed=seed, rank=rank, world=before)
+        SampleOrder(samples=samples, batch_size=batch, shuffle=shuffle, seed=seed, rank=rank, world=before)
         for rank in range(before)
     ]
     rounds = [list(order.batches(place)) for order in orders]
@@ -67,14 +67,14 @@ def test_ranks_share_every_sample_once_also_when_their_number_changes_on_the_way
             seen += one.indices.tolist()
             reached = max(reached, one.after)
     for rank in range(after):
-        order = Order(samples=samples, batch_size=batch, shuffle=shuffle, seed=seed, rank=rank, world=after)
+        order = SampleOrder(samples=samples, batch_size=batch, shuffle=shuffle, seed=seed, rank=rank, world=after)
         seen += flat(had(order, reached))
     assert sorted(seen) == list(range(samples))
 
 
 @given(samples=sizes, batch=st.integers(2, 6), world=st.integers(1, 5))
 def test_all_ranks_step_alike_when_batches_have_room(samples, batch, world):
-    orders = [Order(samples=samples, batch_size=batch, rank=rank, world=world) for rank in range(world)]
+    orders = [SampleOrder(samples=samples, batch_size=batch, rank=rank, world=world) for rank in range(world)]
     batches = [had(order) for order in orders]
     assert [len(one) for one in batches] == [order.steps() for order in orders]
     assert all(0 < len(one) <= batch for rank in batches for one in rank)
@@ -85,8 +85,8 @@ def test_all_ranks_step_alike_when_batches_have_room(samples, batch, world):
 @given(samples=sizes, batch=st.integers(1, 6), world=st.integers(1, 5), shuffle=st.booleans())
 def test_going_on_from_any_place_gives_the_batches_that_would_have_come(samples, batch, world, shuffle):
     for rank in range(world):
-        order = Order(samples=samples, batch_size=batch, shuffle=shuffle, rank=rank, world=world)
-        drawn = list(order.batches(Place(1, 0)))
+        order = SampleOrder(samples=samples, batch_size=batch, shuffle=shuffle, rank=rank, world=world)
+        drawn = list(order.batches(LoaderPosition(1, 0)))
         for at, one in enumerate(drawn):
             assert had(order, one.after) == [later.indices.tolist() for later in drawn[at + 1 :]]
             assert [later.name for later in order.batches(one.after)] == [later.name for later in drawn[at + 1 :]]
@@ -94,18 +94,20 @@ def test_going_on_from_any_place_gives_the_batches_that_would_have_come(samples,
 
 @given(samples=sizes, batch=st.integers(1, 6), world=st.integers(1, 5))
 def test_drop_last_leaves_out_what_does_not_fill_a_batch_of_every_rank(samples, batch, world):
-    orders = [Order(samples=samples, batch_size=batch, drop_last=True, rank=rank, world=world) for rank in range(world)]
+    orders = [
+        SampleOrder(samples=samples, batch_size=batch, drop_last=True, rank=rank, world=world) for rank in range(world)
+    ]
     batches = [had(order) for order in orders]
     assert {len(one) for one in batches} == {samples // (batch * world)}
     assert all(len(one) == batch for rank in batches for one in rank)
 
 
 def test_a_huge_data_set_costs_only_the_batch_asked_for():
-    drawn = Order(samples=10**12, batch_size=512, shuffle=True, seed=1).batch(3, 10**9)
-    assert len(np.unique(drawn.indices)) == 512 and drawn.after == Place(3, (10**9 + 1) * 512)
+    drawn = SampleOrder(samples=10**12, batch_size=512, shuffle=True, seed=1).batch(3, 10**9)
+    assert len(np.unique(drawn.indices)) == 512 and drawn.after == LoaderPosition(3, (10**9 + 1) * 512)
 
 
 @pytest.mark.parametrize("wrong", [dict(batch_size=0), dict(rank=2, world=2), dict(rank=-1)])
 def test_sizes_that_make_no_order_are_refused(wrong):
     with pytest.raises(errors.BadInput, match="wanted"):
-        Order(**{"samples": 10, "batch_size": 2, **wrong})
+        SampleOrder(**{"samples": 10, "batch_size": 2, **wrong})

@@ -19,12 +19,12 @@ def test_a_loader_that_died_with_news_unread_leaves_no_package(tmp_path, monkeyp
     folder.mkdir()
 
     def load(*_, **__):
-        fork_server.send(theirs, fork_server.Ended(0, 0))
+        fork_server.send(theirs, fork_server.ForkEnded(0, 0))
         ours.close()  # the kernel resets a connection that is closed with something unread
 
     monkeypatch.setattr(job_package, "load", load)
     monkeypatch.setattr(os, "_exit", lambda status: None)
-    fork_server.send(ours, fork_server.Begin(str(folder), b"s" * 32, 0, os.getppid()))
+    fork_server.send(ours, fork_server.ForkSetup(str(folder), b"s" * 32, 0, os.getppid()))
     with theirs:
         fork_server.main(os.dup(theirs.fileno()))
     assert not folder.exists()

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from springtide import errors
-from springtide.dataworker.feed.stage import Pipeline, Stage
+from springtide.dataworker.feed.stage import Pipeline, PipelineStage
 from springtide.dataworker.processes import job_package
 
 SECRET = b"s" * 32
@@ -30,7 +30,7 @@ class Kept:
 
 
 def there_and_back(value, folder):
-    job_package.write(folder, Pipeline((Stage("dataset", Kept(value)),)), secret=SECRET, paths=[])
+    job_package.write(folder, Pipeline((PipelineStage("dataset", Kept(value)),)), secret=SECRET, paths=[])
     return job_package.load(folder, secret=SECRET)(np.arange(1))
 
 
@@ -42,7 +42,9 @@ def test_functions_of_the_script_itself_travel(tmp_path):
             return index * factor
 
     dataset = Local()
-    pipeline = Pipeline((Stage("dataset", lambda indices: [dataset[i] for i in indices]), Stage("sum", sum)))
+    pipeline = Pipeline(
+        (PipelineStage("dataset", lambda indices: [dataset[i] for i in indices]), PipelineStage("sum", sum))
+    )
     digest = job_package.write(tmp_path / "package", pipeline, secret=SECRET, paths=sys.path)
     assert job_package.load(tmp_path / "package", secret=SECRET)([1, 2]) == 9
     assert len(digest) == 64

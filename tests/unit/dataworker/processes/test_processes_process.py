@@ -36,7 +36,7 @@ class Serves:
 
 
 def test_a_stage_in_the_middle_follows_those_before_it():
-    roster, serving = __main__.Roster(), Serves()
+    roster, serving = __main__.FeederRoster(), Serves()
     assert roster.beat().feeders == 0
     roster.take(Feeders(4, 2, (Feeder("d0", "host:0", 0), Feeder("d1", "host:1", 1))))
     roster.follow(serving, 1, 2)
@@ -47,7 +47,7 @@ def test_a_stage_in_the_middle_follows_those_before_it():
 
 
 def test_the_first_stage_takes_from_nobody():
-    roster, serving = __main__.Roster(), Serves()
+    roster, serving = __main__.FeederRoster(), Serves()
     roster.follow(serving, 0, 1)
     roster.take(Feeders(1, 1, (Feeder("d0", "host:0", 0),)))
     assert serving.before == {}
@@ -66,8 +66,8 @@ class Asked:
 def test_it_waits_for_the_package_or_until_it_is_not_wanted_any_more():
     packaged = Package("whole", 2)
     found = messages.ValueFound(msgspec.msgpack.encode(packaged))
-    assert __main__.await_package(Asked(lambda: found), __main__.Leaving()) == packaged
-    never, leaving = threading.Event(), __main__.Leaving()
+    assert __main__.await_package(Asked(lambda: found), __main__.ExitPlan()) == packaged
+    never, leaving = threading.Event(), __main__.ExitPlan()
     leaving.heed(messages.HeartbeatReply(drain=True))
     assert __main__.await_package(Asked(never.wait), leaving) is None
     never.set()
@@ -78,13 +78,13 @@ def test_a_master_that_is_lost_while_it_waits_is_an_error():
         raise errors.MasterUnreachable("gone")
 
     with pytest.raises(errors.MasterUnreachable):
-        __main__.await_package(Asked(gone), __main__.Leaving())
+        __main__.await_package(Asked(gone), __main__.ExitPlan())
 
 
 def test_the_masters_word_ends_it_at_once_or_in_order():
-    drains, stops, fenced = __main__.Leaving(), __main__.Leaving(), __main__.Leaving()
-    __main__.hear(messages.HeartbeatReply(drain=True), drains, __main__.Roster())
-    __main__.hear(messages.HeartbeatReply(stop=True), stops, __main__.Roster())
-    __main__.hear(messages.HeartbeatReply(fenced=True), fenced, __main__.Roster())
+    drains, stops, fenced = __main__.ExitPlan(), __main__.ExitPlan(), __main__.ExitPlan()
+    __main__.hear(messages.HeartbeatReply(drain=True), drains, __main__.FeederRoster())
+    __main__.hear(messages.HeartbeatReply(stop=True), stops, __main__.FeederRoster())
+    __main__.hear(messages.HeartbeatReply(fenced=True), fenced, __main__.FeederRoster())
     assert (drains.drain.is_set(), drains.over.is_set()) == (True, False)
     assert stops.over.is_set() and fenced.over.is_set() and fenced.drain.is_set()

@@ -3,60 +3,73 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from springtide.dataworker.processes.roster import HOPELESS, Attach, Detach, Drain, GiveUp, Kill, Phase, Roster, Start
+from springtide.dataworker.processes.roster import (
+    HOPELESS,
+    AttachWorker,
+    DetachWorker,
+    DrainWorker,
+    KillWorker,
+    StartWorker,
+    StopStarting,
+    WorkerPhase,
+    WorkerRoster,
+)
 
 
 def test_a_crew_grows_and_shrinks_to_what_is_wanted():
-    roster = Roster()
-    assert roster.resized(2, made=0) == [Start(0), Start(1)]
-    assert roster.ready(0, "a:1") == [Attach(0, "a:1")]
-    assert roster.resized(3, made=0) == [Start(2)]
+    roster = WorkerRoster()
+    assert roster.resized(2, made=0) == [StartWorker(0), StartWorker(1)]
+    assert roster.ready(0, "a:1") == [AttachWorker(0, "a:1")]
+    assert roster.resized(3, made=0) == [StartWorker(2)]
     roster.ready(2, "a:2")
-    assert roster.resized(1, made=5) == [Kill(1), Drain(2)]
-    assert roster.ended(2, "ill", killed=False, made=9) == [Detach(2)]
-    assert roster.ended(1, "ill", killed=True, made=9) == [Detach(1)]
+    assert roster.resized(1, made=5) == [KillWorker(1), DrainWorker(2)]
+    assert roster.ended(2, "ill", killed=False, made=9) == [DetachWorker(2)]
+    assert roster.ended(1, "ill", killed=True, made=9) == [DetachWorker(1)]
     assert (roster.staying, roster.deaths) == ([0], 0)
 
 
 def test_one_that_dies_is_replaced():
-    roster = Roster()
+    roster = WorkerRoster()
     roster.resized(1, made=0)
     roster.ready(0, "a:1")
-    assert roster.ended(0, "ill", killed=True, made=4) == [Detach(0), Start(1)]
+    assert roster.ended(0, "ill", killed=True, made=4) == [DetachWorker(0), StartWorker(1)]
     assert roster.deaths == 1
 
 
 def test_all_that_die_at_once_are_all_replaced():
-    roster = Roster()
+    roster = WorkerRoster()
     roster.resized(6, made=0)
     actions = [roster.ended(number, "ill", killed=True, made=0) for number in range(6)]
-    assert actions == [[Detach(number), Start(number + 6)] for number in range(6)]
+    assert actions == [[DetachWorker(number), StartWorker(number + 6)] for number in range(6)]
     assert roster.given_up is None
 
 
 def test_two_in_a_row_that_cannot_begin_are_enough():
-    roster = Roster()
+    roster = WorkerRoster()
     roster.resized(2, made=7)
     roster.ready(1, "a:1")
-    assert roster.ended(0, "ill", killed=False, made=7) == [Detach(0), Start(2)]
+    assert roster.ended(0, "ill", killed=False, made=7) == [DetachWorker(0), StartWorker(2)]
     detach, given_up, kill = roster.ended(2, "No module named 'mine'", killed=False, made=7)
-    assert (detach, kill) == (Detach(2), Kill(1))
+    assert (detach, kill) == (DetachWorker(2), KillWorker(1))
     assert not given_up.deadly and given_up.why.endswith("the last one: No module named 'mine'")
     assert roster.resized(5, made=7) == []
 
 
 def test_work_that_kills_a_dozen_in_a_row_is_not_for_the_trainer():
-    roster = Roster()
+    roster = WorkerRoster()
     roster.resized(1, made=0)
     actions = [roster.ended(number, "ill", killed=True, made=0) for number in range(HOPELESS)]
-    assert isinstance(actions[-1][1], GiveUp) and actions[-1][1].deadly
+    assert isinstance(actions[-1][1], StopStarting) and actions[-1][1].deadly
 
 
 def test_while_batches_are_made_nobody_gives_up():
-    roster = Roster()
+    roster = WorkerRoster()
     roster.resized(1, made=0)
     for number in range(50):
-        assert roster.ended(number, "ill", killed=True, made=number + 1) == [Detach(number), Start(number + 1)]
+        assert roster.ended(number, "ill", killed=True, made=number + 1) == [
+            DetachWorker(number),
+            StartWorker(number + 1),
+        ]
 
 
 events = st.lists(
@@ -71,7 +84,7 @@ events = st.lists(
 
 @given(events)
 def test_whatever_happens_as_many_stay_as_are_wanted_and_every_number_starts_once(happening):
-    roster, made, started, attached, leaving = Roster(), 0, set(), set(), set()
+    roster, made, started, attached, leaving = WorkerRoster(), 0, set(), set(), set()
     for what, value in happening:
         if what == "resize":
             actions = roster.resized(value, made=made)
@@ -83,19 +96,19 @@ def test_whatever_happens_as_many_stay_as_are_wanted_and_every_number_starts_onc
             actions, made = [], made + value
         for action in actions:
             match action:
-                case Start(number):
+                case StartWorker(number):
                     assert number not in started
                     started.add(number)
-                case Attach(number, _):
+                case AttachWorker(number, _):
                     assert number in started and number not in leaving
                     attached.add(number)
-                case Drain(number) | Kill(number):
-                    assert isinstance(action, Drain) == (number in attached) or roster.given_up
+                case DrainWorker(number) | KillWorker(number):
+                    assert isinstance(action, DrainWorker) == (number in attached) or roster.given_up
                     leaving.add(number)
-                case Detach(number):
+                case DetachWorker(number):
                     attached.discard(number)
         if roster.given_up is None:
             assert len(roster.staying) == roster.wanted
         else:
             assert not roster.staying
-        assert roster.serving == sum(member.phase is Phase.SERVING for member in roster.members.values())
+        assert roster.serving == sum(member.phase is WorkerPhase.SERVING for member in roster.members.values())

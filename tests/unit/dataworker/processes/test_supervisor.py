@@ -5,7 +5,7 @@ import threading
 from types import SimpleNamespace
 
 from springtide import errors
-from springtide.dataworker.processes.supervisor import Crew, described
+from springtide.dataworker.processes.supervisor import WorkerSupervisor, described
 
 
 class FakeFeed:
@@ -64,7 +64,7 @@ def crew_of(feed, *, stillborn=False):
         workers[number] = FakeWorker(number, stillborn)
         return workers[number]
 
-    return Crew(feed, start), workers
+    return WorkerSupervisor(feed, start), workers
 
 
 def test_workers_are_attached_when_they_serve_and_detached_when_they_go():

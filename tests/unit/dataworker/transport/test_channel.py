@@ -21,9 +21,9 @@ SECRET = b"a job's secret"
 
 
 @contextlib.contextmanager
-def sides(*, shared: bool, **options: Any) -> Iterator[tuple[channel.Channel, channel.Channel]]:
+def sides(*, shared: bool, **options: Any) -> Iterator[tuple[channel.BatchChannel, channel.BatchChannel]]:
     """A caller and the listener's side of its connection."""
-    with contextlib.closing(listener.Listener(SECRET)) as listening:
+    with contextlib.closing(listener.BatchListener(SECRET)) as listening:
         caller = channel.connect(listening.address, SECRET, shared=shared, **options)
         accepted = listening.accept()
         with contextlib.closing(caller), contextlib.closing(accepted):
@@ -41,7 +41,7 @@ def equal(one: Any, other: Any) -> bool:
     return torch.equal(one, other) if isinstance(one, torch.Tensor) else bool(one == other)
 
 
-def pass_on(sender: channel.Channel, receiver: channel.Channel, tree: Any) -> Any:
+def pass_on(sender: channel.BatchChannel, receiver: channel.BatchChannel, tree: Any) -> Any:
     """Through the connection, by two threads: a payload may be larger than the sockets' buffers."""
     with ThreadPoolExecutor(1) as pool:
         sending = pool.submit(sender.send, 1, None, codec.pack(tree))
@@ -179,7 +179,7 @@ def test_closing_wakes_the_thread_that_receives() -> None:
 
 
 def test_a_caller_with_another_secret_is_told_and_turned_away() -> None:
-    with contextlib.closing(listener.Listener(SECRET)) as listening:
+    with contextlib.closing(listener.BatchListener(SECRET)) as listening:
         with pytest.raises(auth.Rejected, match="wrong secret"):
             channel.connect(listening.address, b"another job's")
         with (
@@ -193,16 +193,16 @@ def test_a_listener_that_does_not_know_the_secret_is_not_spoken_to() -> None:
     with socket.create_server(("127.0.0.1", 0)) as impostor, ThreadPoolExecutor(1) as pool:
         calling = pool.submit(channel.connect, f"127.0.0.1:{impostor.getsockname()[1]}", SECRET)
         sock, _ = impostor.accept()
-        handshake._say(sock, handshake.Challenge(handshake.VERSION, b"n" * 32))
-        assert isinstance(handshake._hear(sock), handshake.Answer)
-        handshake._say(sock, handshake.Welcome(b"no proof", "somewhere"))
+        handshake._say(sock, handshake.FeedChallenge(handshake.VERSION, b"n" * 32))
+        assert isinstance(handshake._hear(sock), handshake.FeedAnswer)
+        handshake._say(sock, handshake.FeedWelcome(b"no proof", "somewhere"))
         assert "does not know the job's secret" in str(calling.exception(timeout=60))
         sock.close()
 
 
 def test_trainers_are_served_however_many_strangers_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(handshake_limits, "MOST", 8)
-    with contextlib.closing(listener.Listener(SECRET)) as listening:
+    with contextlib.closing(listener.BatchListener(SECRET)) as listening:
         before = channel.connect(listening.address, SECRET)
         first = listening.accept()
         with strangers(listening.address, 50) as made:
@@ -218,13 +218,13 @@ def test_trainers_are_served_however_many_strangers_are_there(monkeypatch: pytes
 
 def test_a_byte_now_and_then_does_not_keep_a_stranger(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(handshake_limits, "DEADLINE_S", 0.3)
-    with contextlib.closing(listener.Listener(SECRET)) as listening:
+    with contextlib.closing(listener.BatchListener(SECRET)) as listening:
         assert is_dropped_while_it_drips(listening.address)
 
 
 @pytest.mark.parametrize("said", [b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 64, b""])
 def test_strangers_are_dropped_and_hold_up_nobody(said: bytes) -> None:
-    with contextlib.closing(listener.Listener(SECRET)) as listening:
+    with contextlib.closing(listener.BatchListener(SECRET)) as listening:
         stranger = socket.create_connection(("127.0.0.1", listening.port))
         stranger.sendall(said)
         with (
@@ -243,7 +243,7 @@ def test_an_address_that_is_none_is_named() -> None:
 
 
 def test_a_closed_listener_wakes_who_waits_at_it() -> None:
-    listening = listener.Listener(SECRET)
+    listening = listener.BatchListener(SECRET)
     with ThreadPoolExecutor(2) as pool:
         waiting = [pool.submit(listening.accept) for _ in range(2)]
         listening.close()
@@ -266,14 +266,14 @@ HEADS = {
 @pytest.mark.parametrize("head", HEADS.values(), ids=HEADS.keys())
 def test_nonsense_is_refused_before_memory_is_taken_for_it(head: bytes) -> None:
     ours, theirs = socket.socketpair()
-    with contextlib.closing(channel.Channel(ours)) as receiver, theirs:
+    with contextlib.closing(channel.BatchChannel(ours)) as receiver, theirs:
         theirs.sendall(head)
         with pytest.raises(frames.BadFrame):
             receiver.recv()
 
 
 def test_a_forked_child_keeps_no_connection_open() -> None:
-    with contextlib.closing(listener.Listener(SECRET)) as listening:
+    with contextlib.closing(listener.BatchListener(SECRET)) as listening:
         caller = channel.connect(listening.address, SECRET)
         accepted = listening.accept()
         go, wait = os.pipe()
@@ -301,6 +301,6 @@ def test_fields_are_what_msgpack_makes_of_them() -> None:
 
 def test_no_thread_is_left_when_a_listener_is_closed() -> None:
     before = threading.active_count()
-    listening = listener.Listener(SECRET)
+    listening = listener.BatchListener(SECRET)
     listening.close()
     assert threading.active_count() == before

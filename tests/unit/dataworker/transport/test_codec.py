@@ -48,7 +48,7 @@ def travel(tree: Any) -> Any:
     return codec.unpack(message.header, payload, TYPES)
 
 
-def laid_out(message: codec.Message) -> bytearray:
+def laid_out(message: codec.BatchMessage) -> bytearray:
     payload = np.zeros(message.size, np.uint8)
     _native.gather_pieces(message.pieces, payload.ctypes.data, message.size)
     return bytearray(payload.tobytes())
@@ -239,18 +239,18 @@ HOSTILE: list[layout.Node] = [
     layout.Array("<U0", (2**40,), 0, False),
     layout.Array("<U999999999", (1,), 0, False),
     layout.Array("nonsense", (1,), 0, False),
-    layout.Long("list", 0, 2**50),
-    layout.Long("list", 0, 64),
-    layout.Long("set", 0, 8),
-    layout.Several("frozenset", []),
-    layout.Plain([1]),
-    layout.Plains("list", [{}]),
-    layout.Dict([["a"]], [layout.Plain(1)]),
+    layout.LongValue("list", 0, 2**50),
+    layout.LongValue("list", 0, 64),
+    layout.LongValue("set", 0, 8),
+    layout.SequenceNode("frozenset", []),
+    layout.PlainValue([1]),
+    layout.PlainSequence("list", [{}]),
+    layout.Dict([["a"]], [layout.PlainValue(1)]),
     layout.Dict(["a"], []),
     layout.Named("springtide.domain.data.samples.Batch", []),
     layout.Named("collections.OrderedDict", []),
-    layout.Registered("springtide.domain.data.samples.Batch", [], layout.Plain(1)),
-    layout.Registered("collections.OrderedDict", [layout.Plain(1)], layout.Plain(7)),
+    layout.Registered("springtide.domain.data.samples.Batch", [], layout.PlainValue(1)),
+    layout.Registered("collections.OrderedDict", [layout.PlainValue(1)], layout.PlainValue(7)),
 ]
 
 

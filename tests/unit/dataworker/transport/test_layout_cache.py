@@ -32,12 +32,12 @@ class Row:
 TYPES = codec.types_in([Pair(0, 0), Row(0, 0)])
 
 
-def longer_way(tree: Any) -> codec.Message:
+def longer_way(tree: Any) -> codec.BatchMessage:
     """Packed leaf by leaf, as if there were no moulds."""
     packing = codec._Packing()
     node = packing.node(tree)
     header = msgspec.msgpack.encode(layout.Header(layout.VERSION, packing.size, node))
-    return codec.Message(header, packing.pieces, packing.size, packing.keep)
+    return codec.BatchMessage(header, packing.pieces, packing.size, packing.keep)
 
 
 laid_out: list[Any] = []
@@ -48,7 +48,7 @@ def _way(request: pytest.FixtureRequest) -> Iterator[None]:
     """Everything here holds for a torch with DLPack's functions and for one without; counts what is worked out."""
     lay_out = layout_cache._lay_out
 
-    def counted(*look: Any) -> layout_cache.Mould:
+    def counted(*look: Any) -> layout_cache.TreeLayout:
         laid_out.append(look)
         return lay_out(*look)
 
@@ -67,7 +67,7 @@ def misses() -> tuple[int, int]:
     return len(laid_out), layout_cache._plan.cache_info().misses
 
 
-def payload(message: codec.Message) -> bytearray:
+def payload(message: codec.BatchMessage) -> bytearray:
     whole = message.copied().keep[0]
     return bytearray(whole.tobytes())
 

@@ -14,23 +14,25 @@ from springtide.dataworker.transport import shared_memory
 from springtide.rpc.transport.frames import BadFrame
 
 MIB = 1 << 20
-Pair = Callable[..., tuple[shared_memory.Outgoing, shared_memory.Incoming]]
+Pair = Callable[..., tuple[shared_memory.OutgoingSegments, shared_memory.IncomingSegments]]
 
 
 @pytest.fixture
 def pair() -> Iterator[Pair]:
     made = []
 
-    def make(most_bytes: int = 64 * MIB, segments: int = 4) -> tuple[shared_memory.Outgoing, shared_memory.Incoming]:
-        made.append(shared_memory.Outgoing(most_bytes, segments))
-        return made[-1], shared_memory.Incoming()
+    def make(
+        most_bytes: int = 64 * MIB, segments: int = 4
+    ) -> tuple[shared_memory.OutgoingSegments, shared_memory.IncomingSegments]:
+        made.append(shared_memory.OutgoingSegments(most_bytes, segments))
+        return made[-1], shared_memory.IncomingSegments()
 
     yield make
     for each in made:
         each.close()
 
 
-def through(outgoing: shared_memory.Outgoing, incoming: shared_memory.Incoming, size: int) -> object:
+def through(outgoing: shared_memory.OutgoingSegments, incoming: shared_memory.IncomingSegments, size: int) -> object:
     """One message from side to side, without a socket."""
     segment = outgoing.take(size)
     assert segment is not None
@@ -109,11 +111,11 @@ def test_a_segment_that_could_shrink_under_its_reader_is_refused() -> None:
     unsealed = os.memfd_create("t", os.MFD_ALLOW_SEALING)
     os.ftruncate(unsealed, MIB)
     with pytest.raises(BadFrame, match="shrink"):
-        shared_memory.Incoming().map(0, unsealed)
+        shared_memory.IncomingSegments().map(0, unsealed)
     read, write = os.pipe()
     os.close(write)
     with pytest.raises(BadFrame, match="not a segment"):
-        shared_memory.Incoming().map(0, read)
+        shared_memory.IncomingSegments().map(0, read)
 
 
 def test_more_than_a_segment_holds_is_refused(pair: Pair) -> None:
@@ -126,7 +128,7 @@ def test_more_than_a_segment_holds_is_refused(pair: Pair) -> None:
 
 
 def test_blocks_are_filled_again_once_nobody_looks_at_them() -> None:
-    blocks = shared_memory.Blocks()
+    blocks = shared_memory.BlockPool()
     first = blocks.take(100_000)
     tensor = torch.frombuffer(first, dtype=torch.uint8)
     address = tensor.data_ptr()
@@ -138,7 +140,7 @@ def test_blocks_are_filled_again_once_nobody_looks_at_them() -> None:
 
 
 def test_only_a_few_free_blocks_are_kept() -> None:
-    blocks = shared_memory.Blocks(spare=2)
+    blocks = shared_memory.BlockPool(spare=2)
     held = [blocks.take(1000) for _ in range(5)]
     held.clear()
     assert len(blocks.spare) == 2

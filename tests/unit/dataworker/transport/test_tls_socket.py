@@ -29,13 +29,13 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 
 @contextlib.contextmanager
-def listening(root: pathlib.Path, role: str = "data-worker") -> Iterator[listener.Listener]:
-    with contextlib.closing(listener.Listener(SECRET, certificates=str(root / "mine" / role))) as made:
+def listening(root: pathlib.Path, role: str = "data-worker") -> Iterator[listener.BatchListener]:
+    with contextlib.closing(listener.BatchListener(SECRET, certificates=str(root / "mine" / role))) as made:
         yield made
 
 
 @contextlib.contextmanager
-def sides(root: pathlib.Path, *, shared: bool = False) -> Iterator[tuple[channel.Channel, channel.Channel]]:
+def sides(root: pathlib.Path, *, shared: bool = False) -> Iterator[tuple[channel.BatchChannel, channel.BatchChannel]]:
     with listening(root) as made:
         caller = channel.connect(made.address, SECRET, shared=shared, certificates=str(root / "mine/worker"))
         accepted = made.accept()

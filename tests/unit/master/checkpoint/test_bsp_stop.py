@@ -38,7 +38,7 @@ def test_the_group_waits_until_all_servers_have_copied_and_the_manifest_has_the_
         assert isinstance(await waiting, messages.Ok)
         assert (await job.ask("worker-0", messages.Heartbeat())).save == 0, "the next one is due later"
         manifest = reader.read(str(job.folder), 1)
-        assert (manifest.step, manifest.samples) == (3, 5)
+        assert (manifest.progress.step, manifest.progress.samples) == (3, 5)
         late = await asyncio.wait_for(job.ask("worker-0", at_step(1, step=3)), 5)
         assert isinstance(late, messages.WaitReply), "a word that comes twice begins nothing"
         assert job.outcomes == [(1, "complete")]

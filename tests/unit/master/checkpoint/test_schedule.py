@@ -8,8 +8,8 @@ import pytest
 
 from springtide import errors
 from springtide.checkpoint.format import reader
-from springtide.checkpoint.format.storage import Folder
-from springtide.checkpoint.transfer.claims import Claim
+from springtide.checkpoint.format.storage import FolderStore
+from springtide.checkpoint.transfer.claims import RunClaim
 from springtide.data.ledger.passes import JobProgress
 from springtide.domain.core.roles import Role, RoleExit, RoleKind
 from springtide.domain.data.leases import Progress
@@ -29,7 +29,7 @@ from tests.unit.master.test_dispatcher import Clock, everyone
 
 CARD = DatasetCard(samples=40, batch_size=10, shard_batches=1)  # four shards
 RULES = CheckpointRules(every_s=30.0)
-OTHER = Claim(run="run2", job="job")
+OTHER = RunClaim(run="run2", job="job")
 """Of another run."""
 
 
@@ -236,7 +236,7 @@ def test_one_that_began_before_the_ledger_went_back_is_abandoned_whoever_was_los
         await job.save(1)
         assert job.outcomes == [(1, "complete"), (2, "abandoned")]
         assert "went back" in job.told()[1]["why"]
-        assert reader.numbers(Folder(job.folder)) == [1]
+        assert reader.numbers(FolderStore(job.folder)) == [1]
 
     with_job(test, tmp_path)
 
@@ -250,7 +250,7 @@ def test_one_that_is_given_up_while_it_is_published_is_found_by_nobody(tmp_path)
         await job.ask("server-1", job.servers[1].saver.save(await job.order(1)))
         job.master.record.book.restore(note)
         await job.published()
-        assert job.outcomes == [(1, "abandoned")] and reader.numbers(Folder(job.folder)) == []
+        assert job.outcomes == [(1, "abandoned")] and reader.numbers(FolderStore(job.folder)) == []
 
     with_job(test, tmp_path)
 
@@ -266,7 +266,7 @@ def test_a_job_that_is_stopped_ends_after_its_last_checkpoint(tmp_path):
         assert job.master.state.phase is JobPhase.DRAINING and job.master.status().saving_last
         await job.save()
         assert job.master.state.phase is JobPhase.STOPPED
-        assert reader.latest(str(job.folder)).manifest.samples == 30
+        assert reader.latest(str(job.folder)).manifest.progress.samples == 30
 
     with_job(test, tmp_path)
 
@@ -306,7 +306,7 @@ def test_the_last_one_is_copied_to_the_url_before_the_job_ends(tmp_path):
         await job.master.parts.checkpoints.uploading._task
         assert job.master.state.phase is JobPhase.STOPPED
         assert job.master.status().uploaded == 1
-        assert reader.latest(url).manifest.samples == 10
+        assert reader.latest(url).manifest.progress.samples == 10
 
     with_job(test, tmp_path, rules=CheckpointRules(every_s=30, url=url))
 
@@ -333,13 +333,13 @@ def test_objects_of_workers_are_in_the_manifest_and_their_last_states_too(tmp_pa
         await job.ask("worker-0", messages.Heartbeat(objects={"schedule": b"early"}))
         job.tick()
         await job.save()
-        assert reader.latest(str(job.folder)).manifest.objects == {0: {"schedule": b"early"}}
+        assert reader.latest(str(job.folder)).manifest.scripts.objects == {0: {"schedule": b"early"}}
         await job.ask("agent", messages.StopRequest("stopped by Ctrl-C"))
         await job.ask("worker-0", messages.FinishRequest(objects={"schedule": b"late"}))
         assert job.master.state.phase is JobPhase.DRAINING, "nothing was trained since, but the schedule has moved"
         await job.save()
         assert job.master.state.phase is JobPhase.STOPPED
-        assert reader.latest(str(job.folder)).manifest.objects == {0: {"schedule": b"late"}}
+        assert reader.latest(str(job.folder)).manifest.scripts.objects == {0: {"schedule": b"late"}}
         resumed = CheckpointRules(every_s=30, resume=str(job.folder), resume_number=2, resume_run=stores.RUN)
         other = EventLog(tmp_path / "other.jsonl")
         try:
@@ -349,7 +349,7 @@ def test_objects_of_workers_are_in_the_manifest_and_their_last_states_too(tmp_pa
             )
             successor.parts.checkpoints.resume()
             assert successor.record.objects_for(0) == successor.record.objects_for(2) == {"schedule": b"late"}
-            before = reader.latest(str(job.folder)).manifest.samples
+            before = reader.latest(str(job.folder)).manifest.progress.samples
             assert successor.status().samples_before == JobRecord.from_bytes(successor.record.to_bytes()).samples_before
             assert successor.status().samples_before == before > 0
         finally:

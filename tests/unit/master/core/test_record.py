@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from springtide import errors
-from springtide.checkpoint.format.manifest import Manifest
+from springtide.checkpoint.format.manifest import Manifest, SavedProgress
 from springtide.domain.core.roles import Role, RoleExit, RoleKind
 from springtide.domain.data.epochs import EpochPlace
 from springtide.domain.data.leases import LeaseHolder, Progress, ReadFailure
@@ -52,9 +52,9 @@ class Members:
 
     async def read_manifest(self, where, number, lineage):
         """In place of the one on disk."""
-        ledger = msgspec.msgpack.encode(self.notes[number])
+        progress = SavedProgress(ledger=msgspec.msgpack.encode(self.notes[number]))
         return Manifest(
-            job="job", run="run", number=number, begun_at=0.0, completed_at=0.0, slots=64, seed=0, ledger=ledger
+            job="job", run="run", number=number, begun_at=0.0, completed_at=0.0, slots=64, seed=0, progress=progress
         )
 
     async def act(self):

@@ -31,7 +31,7 @@ def client():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
 def test_what_is_put_on_servers_comes_back_to_the_bit(client, dtype):
-    place, one, other = group_model.Place(7, 3, 40, [7]), held(3, 2000, dtype=dtype), held(3, 2000, dtype=dtype)
+    place, one, other = group_model.GroupPosition(7, 3, 40, [7]), held(3, 2000, dtype=dtype), held(3, 2000, dtype=dtype)
     one.tensors()[0].data[0, 0] = float("nan")
     group_state.put(client, model_state.to_bytes(one, place))
     assert model_state.from_bytes(other, group_state.get(client)) == place
@@ -52,6 +52,6 @@ def test_a_shorter_one_that_is_put_later_is_what_counts(client):
 def test_servers_that_hold_none_and_another_model_are_told_apart(client):
     with pytest.raises(errors.JobFailed, match='was not made with sync="bsp"'):
         group_state.get(client)
-    body = model_state.to_bytes(held(3), group_model.Place(1, 0, 0, [1]))
+    body = model_state.to_bytes(held(3), group_model.GroupPosition(1, 0, 0, [1]))
     with pytest.raises(errors.BadInput, match="go on with the script that made it"):
         model_state.from_bytes(held(5), body)

@@ -15,8 +15,8 @@ from torch import nn
 from springtide import config, errors
 from springtide.data import source as sources
 from springtide.data.source import UnreadableBatch
-from springtide.dataworker.feed.feed import Wanted
-from springtide.dataworker.feed.worker import Serving
+from springtide.dataworker.feed.feed import WantedBatch
+from springtide.dataworker.feed.worker import DataWorker
 from springtide.dataworker.processes import job_package
 from springtide.domain.data.data_workers import BatchName, FeedRules
 from springtide.rpc.messages import messages
@@ -101,7 +101,7 @@ def config_welcome(master, rules, folder):
 
 
 def wants(count, first=0):
-    return [Wanted(np.arange(4 * k, 4 * k + 4), BatchName(0, 0, 4 * k, 4)) for k in range(first, first + count)]
+    return [WantedBatch(np.arange(4 * k, 4 * k + 4), BatchName(0, 0, 4 * k, 4)) for k in range(first, first + count)]
 
 
 def numbers(one):
@@ -139,7 +139,7 @@ def test_it_is_fed_from_the_batch_after_they_are_there_and_reads_for_itself_afte
     master.want()
     feeding.between_batches()  # here the package is begun
     assert master.packaged.wait(20)
-    serving = Serving(job_package.load(tmp_path / "package", secret=SECRET), 0, SECRET)
+    serving = DataWorker(job_package.load(tmp_path / "package", secret=SECRET), 0, SECRET)
     try:
         until(lambda: feeding._packaged is not None)
         master.want(Feeder("data-worker-0.0", serving.address))
@@ -158,7 +158,7 @@ def test_it_is_fed_from_the_batch_after_they_are_there_and_reads_for_itself_afte
 
 def test_pauses_keep_their_place_while_it_is_fed(worker, tmp_path):
     feeding, master = worker()
-    pause = Wanted(np.empty(0, dtype=np.int64), None)
+    pause = WantedBatch(np.empty(0, dtype=np.int64), None)
     serving = fed(feeding, master, tmp_path)
     try:
         got = list(feeding.read([*wants(3), pause, *wants(2, first=3), pause]))
@@ -177,7 +177,7 @@ def fed(feeding, master, folder, **serving):
     master.want()
     feeding.between_batches()
     assert master.packaged.wait(20)
-    made = Serving(job_package.load(folder / "package", secret=SECRET), 0, SECRET, **serving)
+    made = DataWorker(job_package.load(folder / "package", secret=SECRET), 0, SECRET, **serving)
     until(lambda: feeding._packaged is not None)
     master.want(Feeder("data-worker-0.0", made.address))
     until(lambda: feeding.fed)
@@ -267,7 +267,7 @@ def test_a_rank_with_nothing_left_of_its_part_borrows_a_sample_of_the_group(work
     broken.good = 6
     feeding, master = worker(broken, poison="skip")
     own = wants(1)[0]
-    group = Wanted(np.arange(8), BatchName(0, 0, 0, 8))
+    group = WantedBatch(np.arange(8), BatchName(0, 0, 0, 8))
     (one,) = feeding.read([own._replace(group=group)])
     assert numbers(one.batch) == [6] and one.borrowed
     assert master.noted[0].indices == (0, 1, 2, 3) and master.noted[0].batch == own.name
@@ -275,7 +275,7 @@ def test_a_rank_with_nothing_left_of_its_part_borrows_a_sample_of_the_group(work
 
 def test_where_the_group_has_nothing_left_either_all_ranks_report_its_whole_batch(worker):
     feeding, master = worker(Broken(), poison="skip")
-    group = Wanted(np.arange(8), BatchName(0, 0, 0, 8))
+    group = WantedBatch(np.arange(8), BatchName(0, 0, 0, 8))
     parts = [one._replace(group=group) for one in wants(2)]
     assert [one.batch for one in feeding.read(parts)] == [None, None]
     assert [(each.batch, each.indices) for each in master.noted] == [(group.name, tuple(range(8)))] * 2

@@ -10,7 +10,7 @@ import torch
 import springtide
 from springtide.data import source as sources
 from springtide.dataworker.split.program import arguments, moved_program, payload
-from springtide.dataworker.split.program.payload import Left
+from springtide.dataworker.split.program.payload import LeftTensor
 from springtide.dataworker.split.search import split
 from springtide.dataworker.split.search.report import Explanation
 from springtide.dataworker.transport import codec
@@ -22,7 +22,7 @@ from springtide.worker.split.loop_watcher import BATCHES
 from tests.unit.worker import hashed
 
 BATCH = 8
-CALL = arguments.Call(tuple(arguments.Leaf(id_routes.Route((("item", place),))) for place in (0, 1)), ())
+CALL = arguments.ModelCall(tuple(arguments.BatchLeaf(id_routes.Route((("item", place),))) for place in (0, 1)), ())
 
 
 class Training:
@@ -109,7 +109,7 @@ def test_what_moved_is_told_and_what_only_it_reads_stays_behind(monkeypatch):
     training.run()
     assert training.made.moved and training.splitting._forward.split_calls > 15
     assert "operations of forward() move" in training.made.told and "the loop stood still" in training.made.told
-    assert training.package(np.arange(BATCH))["batch"][0] == Left(0, (BATCH, 3), "int64")
+    assert training.package(np.arange(BATCH))["batch"][0] == LeftTensor(0, (BATCH, 3), "int64")
 
 
 class Baskets(torch.utils.data.Dataset):
@@ -187,7 +187,7 @@ def test_what_only_the_moved_part_reads_stays_behind(monkeypatch):
     training.run()
     tree = training.package(np.arange(4))
     raw, dense, y = tree["batch"]
-    assert raw == Left(0, (4, 3), "int64") and type(dense) is type(y) is torch.Tensor
+    assert raw == LeftTensor(0, (4, 3), "int64") and type(dense) is type(y) is torch.Tensor
     fed = training.splitting.receive(tree, np.arange(4))
     assert type(fed.batch[0]) is Absent and torch.equal(fed.batch[0].clone(), hashed.data()[:4][0])
 
@@ -217,7 +217,7 @@ def test_a_batch_that_the_moved_part_does_not_fit_comes_whole(monkeypatch):
 
 
 def test_a_moved_part_that_fits_no_batch_is_no_split(monkeypatch, plain):
-    monkeypatch.setattr(payload.First, "made", lambda self, batch, asked: {"batch": batch, "unsplit": "it is odd"})
+    monkeypatch.setattr(payload.FirstStage, "made", lambda self, batch, asked: {"batch": batch, "unsplit": "it is odd"})
     training = Training(monkeypatch)
     assert same(training.run(), plain)
     assert not training.made.moved and training.made.why == "the moved part does not run by itself: it is odd"

@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import torch
 
-from springtide.dataworker.feed.worker import Serving
+from springtide.dataworker.feed.worker import DataWorker
 from springtide_lab.bench.dataworkers.walk import clicks
 
 
@@ -18,7 +18,7 @@ def main() -> None:
     secret = bytes.fromhex(json.loads(sys.stdin.readline())["secret"])
     pipeline = clicks.pipeline()
     pipeline(np.arange(clicks.BATCH))  # what a first batch costs besides is no part of the walk
-    serving = Serving(pipeline, 0, secret)
+    serving = DataWorker(pipeline, 0, secret)
     print(json.dumps({"address": serving.address}), flush=True)
     sys.stdin.read()
     serving.drain()

@@ -21,7 +21,7 @@ import msgspec
 import numpy as np
 import torch
 
-from springtide.dataworker.feed.feed import Feed, Wanted
+from springtide.dataworker.feed.feed import BatchFeed, WantedBatch
 from springtide.domain.data.data_workers import BatchName
 from springtide_lab.bench.dataworkers.walk import clicks
 
@@ -30,11 +30,11 @@ SHARD = 1000
 """Mini-batches of a shard, for their names."""
 
 
-def wanted() -> Iterator[Wanted]:
+def wanted() -> Iterator[WantedBatch]:
     for step in itertools.count():
         first = step * clicks.BATCH
         name = BatchName(0, step // SHARD, first % (SHARD * clicks.BATCH), clicks.BATCH)
-        yield Wanted(np.arange(first, first + clicks.BATCH, dtype=np.int64), name)
+        yield WantedBatch(np.arange(first, first + clicks.BATCH, dtype=np.int64), name)
 
 
 class Device:
@@ -54,7 +54,7 @@ class Device:
         time.sleep(self._step_s)
 
 
-def tell(feed: Feed, began: float) -> None:
+def tell(feed: BatchFeed, began: float) -> None:
     """How it is fed, ten times a second, for as long as somebody reads it."""
     while True:
         now = time.monotonic()
@@ -66,7 +66,7 @@ def tell(feed: Feed, began: float) -> None:
         time.sleep(TELL_S)
 
 
-def listen(feed: Feed, over: threading.Event) -> None:
+def listen(feed: BatchFeed, over: threading.Event) -> None:
     for line in sys.stdin:
         said = json.loads(line)
         feed.attach(said["attach"], said["address"])
@@ -76,7 +76,7 @@ def listen(feed: Feed, over: threading.Event) -> None:
 def main() -> None:
     torch.set_num_threads(1)
     first: dict[str, Any] = json.loads(sys.stdin.readline())
-    feed = Feed(bytes.fromhex(first["secret"]))
+    feed = BatchFeed(bytes.fromhex(first["secret"]))
     device, make, over = Device(first["step_s"]), clicks.pipeline(), threading.Event()
     threading.Thread(target=listen, args=(feed, over), daemon=True).start()
     threading.Thread(target=tell, args=(feed, time.monotonic()), daemon=True).start()

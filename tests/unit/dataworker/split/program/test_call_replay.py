@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from springtide.dataworker.split.program.call_replay import Answers
+from springtide.dataworker.split.program.call_replay import ForwardReplay
 from springtide.dataworker.split.program.lazy_values import Promise
 from springtide.dataworker.split.recorder import pytree
 from springtide.dataworker.split.recorder.bit_compare import same
@@ -127,7 +127,7 @@ def test_the_calls_before_what_crosses_are_not_made(monkeypatch):
     model, found = divided(hashed)
     one = call(8, 3)
     wanted, crossing = model(*one[0]), sent(found, one)
-    monkeypatch.setattr(Answers, "_make", lambda *_: pytest.fail("made after all"))
+    monkeypatch.setattr(ForwardReplay, "_make", lambda *_: pytest.fail("made after all"))
     given, answers = answered(found, model.forward, one, crossing=crossing)
     assert same(given, wanted) and answers.used == 1
 
@@ -341,4 +341,4 @@ def test_nothing_is_kept_of_a_batch():
     one = call(8, 3)
     answered(found, model.forward, one)
     gc.collect()
-    assert not [each for each in gc.get_objects() if type(each) is Answers]
+    assert not [each for each in gc.get_objects() if type(each) is ForwardReplay]

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from springtide.dataworker.split.program import min_cut
-from springtide.dataworker.split.program.min_cut import Value
+from springtide.dataworker.split.program.min_cut import CutNode
 
 
 def cost(values, moved):
@@ -25,7 +25,7 @@ def cost(values, moved):
 @st.composite
 def programs(draw):
     values = [
-        Value(name=f"in{i}", inputs=(), bytes=draw(st.integers(1, 5000)), seconds=0, place="data") for i in range(2)
+        CutNode(name=f"in{i}", inputs=(), bytes=draw(st.integers(1, 5000)), seconds=0, place="data") for i in range(2)
     ]
     for at in range(draw(st.integers(1, 7))):
         names = [value.name for value in values]
@@ -34,12 +34,12 @@ def programs(draw):
         place = "trainer" if stateful or draw(st.integers(0, 4)) == 0 else "either"
         size = draw(st.none() | st.integers(1, 5000)) if place == "either" else 0
         values.append(
-            Value(name=f"n{at}", inputs=inputs, bytes=size, seconds=draw(st.integers(0, 5000)) * 1e-9, place=place)
+            CutNode(name=f"n{at}", inputs=inputs, bytes=size, seconds=draw(st.integers(0, 5000)) * 1e-9, place=place)
         )
     loose = tuple(v.name for v in values if v.place == "either" and not any(v.name in o.inputs for o in values))
     sizes = {v.name: v for v in values}
     ends = tuple(name for name in loose if sizes[name].bytes is not None)
-    return [*values, Value(name="out", inputs=ends, bytes=0, seconds=0, place="trainer")]
+    return [*values, CutNode(name="out", inputs=ends, bytes=0, seconds=0, place="trainer")]
 
 
 @given(programs())
@@ -52,10 +52,10 @@ def test_no_other_cut_costs_less(values):
 
 
 def chain(*sizes, seconds=1e-6):
-    values = [Value(name="ids", inputs=(), bytes=sizes[0], seconds=0, place="data")]
+    values = [CutNode(name="ids", inputs=(), bytes=sizes[0], seconds=0, place="data")]
     for at, size in enumerate(sizes[1:]):
-        values.append(Value(name=f"n{at}", inputs=(values[-1].name,), bytes=size, seconds=seconds, place="either"))
-    return [*values, Value(name="table", inputs=(values[-1].name,), bytes=0, seconds=0, place="trainer")]
+        values.append(CutNode(name=f"n{at}", inputs=(values[-1].name,), bytes=size, seconds=seconds, place="either"))
+    return [*values, CutNode(name="table", inputs=(values[-1].name,), bytes=0, seconds=0, place="trainer")]
 
 
 def test_everything_moves_where_it_sends_no_more_than_the_inputs():
@@ -76,32 +76,32 @@ def test_what_takes_long_moves_even_if_it_sends_more():
 
 def test_a_view_that_only_the_trainer_reads_is_not_sent_beside_what_it_looks_at():
     values = [
-        Value(name="ids", inputs=(), bytes=8000, seconds=0, place="data"),
-        Value(name="hash", inputs=("ids",), bytes=800, seconds=1e-3, place="either"),
-        Value(name="column", inputs=("hash",), bytes=400, seconds=0, place="either", view=True),
-        Value(name="table", inputs=("hash", "column"), bytes=0, seconds=0, place="trainer"),
+        CutNode(name="ids", inputs=(), bytes=8000, seconds=0, place="data"),
+        CutNode(name="hash", inputs=("ids",), bytes=800, seconds=1e-3, place="either"),
+        CutNode(name="column", inputs=("hash",), bytes=400, seconds=0, place="either", view=True),
+        CutNode(name="table", inputs=("hash", "column"), bytes=0, seconds=0, place="trainer"),
     ]
     chosen = min_cut.choose(values)
     assert chosen.moved == {"hash"} and chosen.crossing == ("hash",)
 
 
 def test_columns_of_an_input_are_taken_by_the_trainer_and_not_sent_one_by_one():
-    values = [Value(name="ids", inputs=(), bytes=8000, seconds=0, place="data")]
+    values = [CutNode(name="ids", inputs=(), bytes=8000, seconds=0, place="data")]
     for column in range(10):
         name = f"column{column}"
-        values.append(Value(name=name, inputs=("ids",), bytes=800, seconds=1e-6, place="either", view=True))
-        values.append(Value(name=f"table{column}", inputs=(name,), bytes=0, seconds=0, place="trainer"))
+        values.append(CutNode(name=name, inputs=("ids",), bytes=800, seconds=1e-6, place="either", view=True))
+        values.append(CutNode(name=f"table{column}", inputs=(name,), bytes=0, seconds=0, place="trainer"))
     chosen = min_cut.choose(values)
     assert not chosen.moved and chosen.crossing == ("ids",) and "only views" in chosen.why
-    values.insert(1, Value(name="hash", inputs=("ids",), bytes=8000, seconds=1e-4, place="either"))
-    values.append(Value(name="more", inputs=("hash",), bytes=0, seconds=0, place="trainer"))
+    values.insert(1, CutNode(name="hash", inputs=("ids",), bytes=8000, seconds=1e-4, place="either"))
+    values.append(CutNode(name="more", inputs=("hash",), bytes=0, seconds=0, place="trainer"))
     assert min_cut.choose(values).moved == {"hash"}
 
 
 def test_a_program_of_which_nothing_may_move_says_so():
     values = [
-        Value(name="x", inputs=(), bytes=8, seconds=0, place="data"),
-        Value(name="linear", inputs=("x",), bytes=8, seconds=1, place="trainer"),
+        CutNode(name="x", inputs=(), bytes=8, seconds=0, place="data"),
+        CutNode(name="linear", inputs=("x",), bytes=8, seconds=1, place="trainer"),
     ]
     chosen = min_cut.choose(values)
     assert not chosen.moved and chosen.crossing == ("x",) and chosen.why == "nothing can move"

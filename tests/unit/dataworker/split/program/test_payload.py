@@ -40,10 +40,10 @@ class Clicks:
     ],
 )
 def test_one_leaf_is_left_behind_and_the_rest_is_the_same(batch, path):
-    stripped = payload.replaced(batch, {path: lambda leaf: payload.Left.of(5, leaf)})
+    stripped = payload.replaced(batch, {path: lambda leaf: payload.LeftTensor.of(5, leaf)})
     assert type(stripped) is type(batch) or not path
     before, after = _flat(batch), _flat(stripped)
-    assert [leaf for leaf in after if leaf is not LABELS] == [payload.Left(5, (4, 2), "int64")]
+    assert [leaf for leaf in after if leaf is not LABELS] == [payload.LeftTensor(5, (4, 2), "int64")]
     assert len(after) == len(before) and any(leaf is IDS for leaf in before)
     back = payload.filled(stripped, lambda left: IDS if left.number == 5 else None)
     assert type(back) is type(batch) and all(map(operator.is_, _flat(back), before))
@@ -51,7 +51,7 @@ def test_one_leaf_is_left_behind_and_the_rest_is_the_same(batch, path):
 
 
 def _flat(tree):
-    if isinstance(tree, payload.Left | torch.Tensor):
+    if isinstance(tree, payload.LeftTensor | torch.Tensor):
         return [tree]
     parts = tree.values() if isinstance(tree, dict) else vars(tree).values() if isinstance(tree, Clicks) else tree
     return [leaf for part in parts for leaf in _flat(part)]
@@ -66,22 +66,22 @@ def doubled(leaves):
 
 
 def first(**changes):
-    batch = payload.First(fetch)(np.arange(4))["batch"]
+    batch = payload.FirstStage(fetch)(np.arange(4))["batch"]
     given = {
         "call": arguments.trace(batch, (batch.x,), {}),
         "run": doubled,
         "left": ((0, (("item", 0),)),),
     }
-    return payload.First(fetch, **(given | changes))
+    return payload.FirstStage(fetch, **(given | changes))
 
 
 def test_without_a_split_a_batch_travels_as_the_loop_knows_it():
-    assert type(payload.First(fetch)(np.arange(4))["batch"]) is Batch
+    assert type(payload.FirstStage(fetch)(np.arange(4))["batch"]) is Batch
 
 
 def test_the_moved_part_is_run_and_what_it_alone_reads_stays():
     made = first()(np.arange(3))
-    assert made["batch"].x == payload.Left(0, (3, 2), "int64") and torch.equal(made["batch"].y, LABELS[:3])
+    assert made["batch"].x == payload.LeftTensor(0, (3, 2), "int64") and torch.equal(made["batch"].y, LABELS[:3])
     assert torch.equal(made["crossing"][0], IDS[:3] * 2)
 
 
@@ -107,8 +107,8 @@ def test_what_the_data_set_raises_goes_through():
 def test_a_later_stage_goes_on_with_crossings_and_leaves_the_rest_alone():
     made = first(run=None)(np.arange(3))
     assert torch.equal(made["crossing"][0], IDS[:3])
-    further = payload.Later(doubled)(made)
+    further = payload.LaterStage(doubled)(made)
     assert torch.equal(further["crossing"][0], IDS[:3] * 2) and further["batch"] is made["batch"]
-    whole = payload.First(fetch)(np.arange(3))
-    assert payload.Later(doubled)(whole) is whole
-    assert "unsplit" in payload.Later(doubled)(first(run=None)(np.arange(1)))
+    whole = payload.FirstStage(fetch)(np.arange(3))
+    assert payload.LaterStage(doubled)(whole) is whole
+    assert "unsplit" in payload.LaterStage(doubled)(first(run=None)(np.arange(1)))

@@ -23,12 +23,12 @@ import torch
 from torch.utils.data._utils import worker as torch_worker
 
 from springtide import errors
-from springtide.dataworker.feed.feed import Feed, Wanted
-from springtide.dataworker.feed.stage import Pipeline, Stage
-from springtide.dataworker.loader.collate import Made, Making
-from springtide.dataworker.loader.sampler import Drawn, Indices
+from springtide.dataworker.feed.feed import BatchFeed, WantedBatch
+from springtide.dataworker.feed.stage import Pipeline, PipelineStage
+from springtide.dataworker.loader.collate import BatchMaker, CollatedBatch
+from springtide.dataworker.loader.sampler import DrawnBatch, Indices
 from springtide.dataworker.processes import fork_server, job_package, local_processes
-from springtide.dataworker.processes.supervisor import Crew
+from springtide.dataworker.processes.supervisor import WorkerSupervisor
 from springtide.dataworker.transport import codec
 from springtide.domain.data.data_workers import FeedState
 
@@ -39,17 +39,33 @@ ROOM = 8  # batches made ahead, where nobody says otherwise: enough for a data w
 
 DEADLY = 2  # times more that a batch is tried at data workers before it is called poison
 WAIT_S = 120.0  # for a data worker in place of one that died; then this process takes the risk
-LOOK_S = 0.02
+POLL_S = 0.02
 KILLS = "data workers die whenever they make this batch"
 
 
-class Staff:
+@dataclasses.dataclass(frozen=True, slots=True)
+class _RunningWorkers:
+    """Data workers over one package, from their start to their end."""
+
+    feed: BatchFeed
+    supervisor: WorkerSupervisor
+    forker: local_processes.WorkerForker
+    folder: Path
+
+    def close(self) -> None:
+        self.supervisor.close()
+        self.forker.close()
+        self.feed.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class WorkerPool:
     """Reads batches with whatever data workers there are."""
 
     def __init__(
         self,
         dataset: Any,
-        making: Callable[..., Making],
+        making: Callable[..., BatchMaker],
         *,
         init: Callable[[int], None] | None = None,
         room: int | None = None,
@@ -64,22 +80,19 @@ class Staff:
         self._owner = os.getpid()
         self._wanted = 0
         self._refused = False
-        self._feed: Feed | None = None
-        self._crew: Crew | None = None
-        self._nursery: local_processes.Nursery | None = None
-        self._folder: Path | None = None
+        self._running: _RunningWorkers | None = None
         self._before = FeedState()
         """What was made here before there was a feed, and by feeds that are gone."""
         self._told = False
-        self._drawn: deque[tuple[int, Wanted]] = deque()
+        self._drawn: deque[tuple[int, WantedBatch]] = deque()
         """Batches under way, each with how many data workers had died when it was drawn."""
 
     @property
     def state(self) -> FeedState:
         """How batches have come so far."""
-        if self._feed is None:
+        if self._running is None:
             return self._before
-        now, before = self._feed.state, self._before
+        now, before = self._running.feed.state, self._before
         return dataclasses.replace(
             now,
             made=before.made + now.made,
@@ -89,30 +102,29 @@ class Staff:
         )
 
     @property
-    def crew(self) -> Crew | None:
-        """The data workers, where there are any or were."""
-        return self._crew
+    def pids(self) -> list[int]:
+        return self._running.supervisor.pids if self._running is not None else []
 
     def resize(self, workers: int) -> None:
         """So many data workers; the first come once a batch has shown what they are to make."""
         self._wanted = workers
-        if self._crew is not None:
-            self._crew.resize(workers)
+        if self._running is not None:
+            self._running.supervisor.resize(workers)
 
-    def read(self, drawn: Iterator[Drawn], own: Callable[[Drawn], Any], *, seed: int) -> Iterator[Any]:
+    def read(self, drawn: Iterator[DrawnBatch], own: Callable[[DrawnBatch], Any], *, seed: int) -> Iterator[Any]:
         """Answers of `Making` in the order of the batches drawn; `own` makes one here."""
-        while self._feed is None:
-            one = next(drawn, None)
-            if one is None:
+        while self._running is None:
+            batch = next(drawn, None)
+            if batch is None:
                 return
-            answer = self._timed(own, one)
+            answer = self._timed(own, batch)
             if self._wanted > 0 and not self._refused:
-                self._open(Made(*answer), seed)
+                self._open(CollatedBatch(*answer), seed)
             yield answer
         self._drawn.clear()
-        for answer in self._feed.read(self._noted(drawn), self._here, timeout_s=self._timeout_s):
+        for answer in self._running.feed.read(self._noted(drawn), self._here, timeout_s=self._timeout_s):
             self._drawn.popleft()
-            self._look_after_crew()
+            self._check_workers()
             yield answer
 
     def dismiss(self) -> None:
@@ -120,24 +132,17 @@ class Staff:
         if os.getpid() != self._owner:
             return
         self._before = dataclasses.replace(self.state, queued=0, room=0, workers=0)
-        crew, feed, home, folder = self._crew, self._feed, self._nursery, self._folder
-        self._crew = self._feed = self._nursery = self._folder = None
+        running, self._running = self._running, None
         self._refused = self._told = False
-        if crew is not None:
-            crew.close()
-        if home is not None:
-            home.close()
-        if feed is not None:
-            feed.close()
-        if folder is not None:
-            shutil.rmtree(folder, ignore_errors=True)
+        if running is not None:
+            running.close()
 
-    def _noted(self, drawn: Iterator[Drawn]) -> Iterator[Wanted]:
+    def _noted(self, drawn: Iterator[DrawnBatch]) -> Iterator[WantedBatch]:
         """What is wanted, with how many data workers had died by then."""
-        assert self._crew is not None
-        for one in drawn:
-            wanted = Wanted(one.indices, one.name)
-            self._drawn.append((self._crew.deaths, wanted))
+        assert self._running is not None
+        for batch in drawn:
+            wanted = WantedBatch(batch.indices, batch.name)
+            self._drawn.append((self._running.supervisor.deaths, wanted))
             yield wanted
 
     def _here(self, indices: Indices) -> Any:
@@ -145,35 +150,35 @@ class Staff:
 
         Such a batch is left to the next data worker rather than risk this process.
         """
-        crew, feed = self._crew, self._feed
-        assert crew is not None and feed is not None
+        assert self._running is not None
+        supervisor, feed = self._running.supervisor, self._running.feed
         died, wanted = self._drawn[0]
         for _ in range(DEADLY):
-            if crew.deaths == died or not self._wait_for_one(crew, feed):
+            if supervisor.deaths == died or not self._wait_for_one(supervisor, feed):
                 return self._own(indices)
             for answer in feed.read([wanted], lambda _: None):
                 if answer is not None:
                     return answer
-        return Made(None, indices.tolist(), [KILLS] * len(indices), "")[:]
+        return CollatedBatch(None, indices.tolist(), [KILLS] * len(indices), "")[:]
 
-    def _wait_for_one(self, crew: Crew, feed: Feed) -> bool:
+    def _wait_for_one(self, supervisor: WorkerSupervisor, feed: BatchFeed) -> bool:
         """Wait until a data worker can be asked; False: none comes."""
         until = time.monotonic() + WAIT_S
         while feed.state.workers == 0:
-            self._look_after_crew()
-            if crew.failed is not None or self._wanted == 0 or time.monotonic() > until:
+            self._check_workers()
+            if supervisor.failed is not None or self._wanted == 0 or time.monotonic() > until:
                 return False
-            time.sleep(LOOK_S)
+            time.sleep(POLL_S)
         return True
 
-    def _timed(self, own: Callable[[Drawn], Any], one: Drawn) -> Any:
+    def _timed(self, own: Callable[[DrawnBatch], Any], one: DrawnBatch) -> Any:
         began = time.perf_counter()
         answer = own(one)
         spent = self._before.read_s + time.perf_counter() - began
         self._before = dataclasses.replace(self._before, read_s=spent, taken=self._before.taken + 1)
         return answer
 
-    def _open(self, first: Made, seed: int) -> None:
+    def _open(self, first: CollatedBatch, seed: int) -> None:
         """Write down what data workers run and start them; where that cannot be, this process goes on alone."""
         if first.batch is None:
             return
@@ -183,22 +188,21 @@ class Staff:
         try:
             codec.pack(first.batch)
             job_package.write(
-                folder, Pipeline((Stage("dataset", self._making(begin=begin)),)), secret=secret, paths=sys.path
+                folder, Pipeline((PipelineStage("dataset", self._making(begin=begin)),)), secret=secret, paths=sys.path
             )
         except errors.UserError as error:
             shutil.rmtree(folder, ignore_errors=True)
             self._refused = True
             log.warning("no data workers, this process makes its batches itself: %s", error)
             return
-        self._folder = folder
-        self._feed = Feed(secret, room=self._room or ROOM, seed=seed, types=codec.types_in(first.batch))
-        self._nursery = local_processes.Nursery(folder, secret, seed=seed)
-        self._crew = Crew(self._feed, self._nursery.start)
-        self._crew.resize(self._wanted)
+        feed = BatchFeed(secret, room=self._room or ROOM, seed=seed, types=codec.types_in(first.batch))
+        forker = local_processes.WorkerForker(folder, secret, seed=seed)
+        self._running = _RunningWorkers(feed, WorkerSupervisor(feed, forker.start), forker, folder)
+        self._running.supervisor.resize(self._wanted)
 
-    def _look_after_crew(self) -> None:
-        assert self._crew is not None
-        failed = self._crew.failed
+    def _check_workers(self) -> None:
+        assert self._running is not None
+        failed = self._running.supervisor.failed
         if failed is None or self._told:
             return
         if failed.deadly:
