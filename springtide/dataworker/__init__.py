@@ -1,1 +1,1 @@
-"""Data workers: the stateless part of a user's program, split off and run by processes of its own."""
+"""Data workers: processes that run the stateless part of a user's program and send batches to trainers."""

@@ -98,13 +98,13 @@ def test_resizing_and_killing_lose_nothing_and_repeat_nothing(seed):
         assert with_events(loader, at_random) == epoch(1, seed)
 
         until(lambda: loader.workers == 4)
-        all_at_once = {20: lambda: kill(loader.pids), 40: lambda: kill([loader._staff._nursery.pid])}
+        all_at_once = {20: lambda: kill(loader.pids), 40: lambda: kill([loader._pool._running.forker.pid])}
         assert with_events(loader, all_at_once) == epoch(2, seed)
         until(lambda: loader.workers == 4)
 
         def rest():  # a slow trainer: the room fills, all but the place of the batch in hand, and stays so
-            until(lambda: loader._staff.state.queued == loader._staff.state.room - 1)
-            full.append(loader._staff.state)
+            until(lambda: loader._pool.state.queued == loader._pool.state.room - 1)
+            full.append(loader._pool.state)
 
         full = []
         assert with_events(loader, {step: rest for step in (5, 20, 40)}) == epoch(3, seed)
@@ -153,7 +153,7 @@ loader = ElasticLoader(Ids(), batch_size=BATCH, shuffle=True, seed=3, num_worker
 for step, batch in enumerate(loader):
     if step == 0:
         until(lambda: loader.workers == 2)
-        print(json.dumps(loader.pids), loader._staff._folder, flush=True)
+        print(json.dumps(loader.pids), loader._pool._running.folder, flush=True)
     print(json.dumps([batch[0].tolist(), loader.state_dict()]), flush=True)
     if step == 25:
         threading.Event().wait()

@@ -1,8 +1,8 @@
-"""Random numbers by the name of a batch: whoever makes it, and however often, augmentations come out the same.
+"""Random numbers by the name of a batch: augmentations are the same, whoever makes the batch and however often.
 
-In: a seed and a name (domain/data/data_workers.py). Out: torch's, NumPy's and Python's global generators (CPU) begin
-there while a block runs, and are put back afterwards. Next: worker.py and feed.py make batches so;
-dataworker/loader/custom_sampler.py draws so.
+In: a seed and a name (domain/data/data_workers.py). Out: torch's, NumPy's and Python's global generators (CPU) start
+there while a block runs, and are restored afterwards. Next: worker.py and feed.py make batches with it;
+dataworker/loader/custom_sampler.py draws with it.
 """
 
 import ctypes

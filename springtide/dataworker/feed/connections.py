@@ -1,8 +1,8 @@
-"""A trainer's connections to data workers: what it wants goes out to them, what they make comes in.
+"""A trainer's connections to data workers: requests go out, batches come in.
 
-In: dataworker/feed/feed.py (or a stage in the middle, dataworker/feed/worker.py) says what it wants. Out: batches by
-number, each once. Who makes what is decided in dataworker/feed/dispatch.py; here are the threads, one for each data
-worker. Nothing here outlives `close`, and a forked child can do without all of it.
+In: requests of dataworker/feed/feed.py (or of a middle stage, dataworker/feed/worker.py). Out: batches by number, each
+once. dataworker/feed/dispatch.py decides who makes what; here are the threads, one for each data worker. Nothing
+outlives `close`, and a forked child needs none of it.
 """
 
 import contextlib
@@ -31,21 +31,21 @@ from springtide.rpc.transport.frames import BadFrame
 
 log = logging.getLogger(__name__)
 
-CALL_AGAIN_S = (0.05, 2.0)  # a data worker that cannot be reached is tried again after the first, at last every second
-JOIN_S = 5.0  # how long closing waits for threads, each of which has nothing left to wait for
+CALL_AGAIN_S = (0.05, 2.0)  # first and longest pause between two attempts to connect
+JOIN_S = 5.0  # limit for joining a thread in `close`; threads have nothing left to wait for
 
 
 class WantedBatch(NamedTuple):
-    """One mini-batch that a trainer wants. Without indices it only keeps its place among the others."""
+    """One mini-batch that a trainer wants. Without indices it only keeps its place in the order."""
 
     indices: NDArray[np.int64]
     name: BatchName | None
     group: "WantedBatch | None" = None
-    """The batch of the whole bsp group, where this is a rank's part of it."""
+    """The batch of the whole bsp group, if this is one rank's part of it."""
 
 
 class StepAnswer(NamedTuple):
-    """What became of a step: a batch, or why there is none. With neither, the trainer must make it itself."""
+    """The result of a step: a batch, or an error. With neither, the trainer must make the batch itself."""
 
     tree: Any = None
     made: bool = False
@@ -63,12 +63,12 @@ class _Link:
     channel: BatchChannel | None = None
     """None: not connected."""
     stopped: bool = False
-    """Nothing more is wanted of it."""
+    """True once nothing more is wanted of it."""
     thread: threading.Thread | None = None
 
 
 class WorkerConnections:
-    """Any thread may call anything. `heard` is called after every change, by the thread that heard of it."""
+    """Connections of one trainer. Thread-safe. The thread that noticed a change calls `heard` after it."""
 
     def __init__(
         self,
@@ -80,13 +80,13 @@ class WorkerConnections:
     ) -> None:
         self.types = dict(types)
         self.made = 0
-        """Batches that came and were news."""
+        """Batches that came and were new."""
         self.batch_bytes: int | None = None
-        """Size of a large one among the last."""
+        """Size of a large one among the last batches."""
         self._connect = functools.partial(connect, secret=secret, certificates=certificates)
         self._heard = heard
         self._pid = os.getpid()
-        self._lock = threading.RLock()  # entered by itself: an interrupt within Condition.__enter__ would leave it held
+        self._lock = threading.RLock()  # entered directly: an interrupt within Condition.__enter__ would leave it held
         self._changed = threading.Condition(self._lock)
         self._dispatch = Dispatch()
         self._links: dict[str, _Link] = {}
@@ -97,7 +97,7 @@ class WorkerConnections:
         self._closed = False
 
     def attach(self, worker: str, address: str) -> None:
-        """Be fed by this data worker too, from when it can be reached. Known ones stay as they are."""
+        """Take batches from this data worker too, once it can be reached. Known ones stay."""
         with self._lock:
             known = self._links.get(worker)
             if self._closed or (known is not None and known.address == address):
@@ -110,21 +110,21 @@ class WorkerConnections:
             link.thread.start()
 
     def detach(self, worker: str) -> None:
-        """Ask it for nothing more; what it has been asked for is fetched."""
+        """Ask it for nothing more; batches under way are still fetched."""
         with self._lock:
             if worker in self._links:
                 self._leave(self._links[worker])
 
-    def want(self, one: WantedBatch, asks: tuple[int, ...] = ()) -> int:
-        """Have this made, with leaves that are `asked` for besides; its number."""
+    def want(self, wanted: WantedBatch, asks: tuple[int, ...] = ()) -> int:
+        """Have this batch made, with the leaves in `asks` besides; returns its number."""
         with self._lock:
             step, self._steps = self._steps, self._steps + 1
-            self._wanted[step] = (one, asks)
+            self._wanted[step] = (wanted, asks)
             self._carry_out(self._dispatch.wanted(step, at=time.monotonic()))
             return step
 
     def wait(self, step: int, seconds: float) -> StepAnswer | None:
-        """What became of a step, after this long at most; None: nothing so far, or nobody is there to make it."""
+        """The result of a step, waiting at most this long; None: none so far, or no data worker is left."""
         with self._lock:
             if self._settled(step) is None and not self._dispatch.deserted and seconds > 0:
                 self._carry_out(self._dispatch.look(at=time.monotonic()))
@@ -132,12 +132,11 @@ class WorkerConnections:
             return self._settled(step)
 
     def settled(self, step: int) -> StepAnswer | None:
-        """What became of a step, so far."""
         with self._lock:
             return self._settled(step)
 
     def take(self, *steps: int) -> None:
-        """These steps are dealt with, or nobody wants them any more."""
+        """Forget steps that are done or no longer wanted."""
         with self._lock:
             for step in steps:
                 self._answers.pop(step, None)
@@ -145,12 +144,12 @@ class WorkerConnections:
                     self._carry_out(self._dispatch.taken(step, at=time.monotonic()))
 
     def look(self) -> None:
-        """Time has passed: someone may take over what is overdue."""
+        """Let idle data workers take over overdue steps."""
         with self._lock:
             self._carry_out(self._dispatch.look(at=time.monotonic()))
 
     def overdue(self, step: int) -> bool:
-        """Whether a step is so late that its data worker may never answer, though nothing else speaks against it."""
+        """True if a step is so late that its data worker may never answer."""
         with self._lock:
             return self._dispatch.overdue(step, at=time.monotonic())
 
@@ -161,7 +160,7 @@ class WorkerConnections:
 
     @property
     def alone(self) -> bool:
-        """Whether there is nobody who could make anything: neither one that takes steps nor one that still has some."""
+        """True if no data worker takes steps or has some left."""
         return self._dispatch.deserted
 
     @property
@@ -180,7 +179,7 @@ class WorkerConnections:
         return len(self._wanted)
 
     def close(self) -> None:
-        """Hang up on all; idempotent. In a forked child there is nothing to do: the threads are the parent's."""
+        """Disconnect from all; idempotent. Does nothing in a forked child: the threads are the parent's."""
         if os.getpid() != self._pid:
             return
         with self._lock:
@@ -211,9 +210,9 @@ class WorkerConnections:
                 self._stop(link)
                 continue
             if isinstance(order, dispatch.AssignStep):
-                one, asks = self._wanted[order.step]
-                asked = np.ascontiguousarray(one.indices, dtype="<i8").tobytes()
-                link.outbox.append(messages.AskBatch(order.step, asked, one.name, asks))
+                wanted, asks = self._wanted[order.step]
+                asked = np.ascontiguousarray(wanted.indices, dtype="<i8").tobytes()
+                link.outbox.append(messages.AskBatch(order.step, asked, wanted.name, asks))
             else:
                 link.outbox.append(messages.DropBatch(order.step))
             self._wake(link)
@@ -245,7 +244,7 @@ class WorkerConnections:
         self._lose(link)
         self._stop(link)
         if link.channel is not None:
-            link.channel.close()  # wakes its thread, whatever that waits for
+            link.channel.close()  # wakes its thread
 
     # In the thread of a link:
 
@@ -268,7 +267,7 @@ class WorkerConnections:
             self._heard()
 
     def _call(self, link: _Link) -> bool:
-        """Connect, and take part; False when nobody answers."""
+        """Connect and join; False if nobody answers."""
         try:
             connected = self._connect(link.address)
         except auth.Rejected as error:
@@ -289,15 +288,15 @@ class WorkerConnections:
         return True
 
     def _talk(self, link: _Link) -> None:
-        """Until the data worker is gone, or nothing is wanted of it any more."""
+        """Serve one connection until the data worker is gone or no longer wanted."""
         assert link.channel is not None
         ready = select.poll()
         ready.register(link.channel.fileno(), select.POLLIN)
         ready.register(link.wake, select.POLLIN)
         try:
             while not link.stopped:
-                while (word := _first(link.outbox)) is not None:
-                    link.channel.send(messages.number(word), word)
+                while (message := _first(link.outbox)) is not None:
+                    link.channel.send(messages.number(message), message)
                 link.channel.await_like(self.types)
                 for descriptor, _ in ready.poll():
                     if descriptor == link.wake:
@@ -316,35 +315,35 @@ class WorkerConnections:
             self._heard()
 
     def _hear(self, link: _Link, received: ReceivedMessage) -> None:
-        word = messages.read(received.kind, received.fields)
+        message = messages.read(received.kind, received.fields)
         at = time.monotonic()
         answer = None
-        if isinstance(word, messages.BatchMade):
+        if isinstance(message, messages.BatchMade):
             if received.payload is None:
-                raise BadFrame(f"step {word.step} came without its batch")
-            answer = self._unpack(word, received.payload)
+                raise BadFrame(f"step {message.step} came without its batch")
+            answer = self._unpack(message, received.payload)
         with self._lock:
-            if isinstance(word, messages.BatchMade) and answer is not None:
-                self._keep(link, word, answer, at)
-            elif isinstance(word, messages.BatchFailed):
-                self._carry_out(self._dispatch.failed(link.worker, word.step, word.why, at=at))
-            elif isinstance(word, messages.BatchDropped):
-                self._carry_out(self._dispatch.dropped(link.worker, word.step, at=at))
-            elif isinstance(word, messages.WorkerLeaving):
+            if isinstance(message, messages.BatchMade) and answer is not None:
+                self._keep(link, message, answer, at)
+            elif isinstance(message, messages.BatchFailed):
+                self._carry_out(self._dispatch.failed(link.worker, message.step, message.why, at=at))
+            elif isinstance(message, messages.BatchDropped):
+                self._carry_out(self._dispatch.dropped(link.worker, message.step, at=at))
+            elif isinstance(message, messages.WorkerLeaving):
                 self._leave(link)
             else:
-                raise BadFrame(f"a {type(word).__name__} from a data worker")
+                raise BadFrame(f"a {type(message).__name__} from a data worker")
             self._changed.notify_all()
         self._heard()
 
-    def _unpack(self, word: messages.BatchMade, payload: Payload) -> StepAnswer:
+    def _unpack(self, message: messages.BatchMade, payload: Payload) -> StepAnswer:
         with self._lock:
-            wanted = self._wanted.get(word.step)
-            news = self._dispatch.awaits(word.step)
+            wanted = self._wanted.get(message.step)
+            news = self._dispatch.awaits(message.step)
         if not news or wanted is None:
             return StepAnswer()
-        if word.name != wanted[0].name:
-            raise BadFrame(f"step {word.step} is {wanted[0].name}, and came as {word.name}")
+        if message.name != wanted[0].name:
+            raise BadFrame(f"step {message.step} is {wanted[0].name}, and came as {message.name}")
         size = payload.size
         self.batch_bytes = max(size, int(0.9 * (self.batch_bytes or 0)))
         try:
@@ -355,15 +354,15 @@ class WorkerConnections:
             log.info("a batch cannot be put together, it is made here: %s", error)
             return StepAnswer()
 
-    def _keep(self, link: _Link, word: messages.BatchMade, answer: StepAnswer, at: float) -> None:
-        if self._dispatch.awaits(word.step):
-            self._answers[word.step] = answer
+    def _keep(self, link: _Link, message: messages.BatchMade, answer: StepAnswer, at: float) -> None:
+        if self._dispatch.awaits(message.step):
+            self._answers[message.step] = answer
             self.made += answer.made
-        self._carry_out(self._dispatch.made(link.worker, word.step, at=at))
+        self._carry_out(self._dispatch.made(link.worker, message.step, at=at))
 
 
 def _first(outbox: deque[messages.FeedMessage]) -> messages.FeedMessage | None:
-    """The next word to say; another thread may empty the box at any time."""
+    """The next message; another thread may empty the outbox at any time."""
     try:
         return outbox.popleft()
     except IndexError:

@@ -1,11 +1,11 @@
-"""Pure. Which data worker makes which step: handed out early, counted once, taken over when it does not come.
+"""Pure. Decide which data worker makes which step: early, counted once, taken over if it does not come.
 
-In: dataworker/feed/connections.py tells of workers, of steps that the trainer wants and of answers, each with the time.
-Out: orders for workers. Next: dataworker/feed/feed.py takes what is made, in order of steps.
+In: dataworker/feed/connections.py reports workers, wanted steps and answers, each with the time. Out: orders for
+workers. Next: dataworker/feed/feed.py takes batches in the order of steps.
 
-A step is a mini-batch of one trainer, by number. It is wanted once, made by anyone, any number of times, and settled by
-the first answer. Workers are stateless: a step of a lost one is given to another. An idle worker takes a step over
-from one that would finish it later than the idle one could. Every step that a worker is told to make it answers once.
+A step is a mini-batch of one trainer, by number. It is wanted once, made any number of times by any worker, and settled
+by the first answer. Workers are stateless: a lost worker's step goes to another. An idle worker takes over a step that
+it can finish before its current worker. A worker answers every assigned step once.
 """
 
 from collections.abc import Iterator
@@ -34,14 +34,14 @@ class AssignStep(NamedTuple):
 
 
 class DropStep(NamedTuple):
-    """Order: nobody waits for this step of the worker's any more; it says so where it has not begun, or when done."""
+    """Order: nobody waits for this step any more. The worker answers when it skips the step or has made it."""
 
     worker: str
     step: int
 
 
 class ReleaseWorker(NamedTuple):
-    """Order: the worker that leaves has nothing left of ours."""
+    """Order: the leaving worker has nothing left of ours."""
 
     worker: str
 
@@ -50,7 +50,7 @@ DispatchOrder = AssignStep | DropStep | ReleaseWorker
 
 
 class StepFate(Enum):
-    """What has become of a step."""
+    """Result of a step."""
 
     WAITING = "waiting"
     MADE = "made"
@@ -79,7 +79,7 @@ class StepState:
 
 @dataclass(slots=True)
 class WorkerState:
-    """A data worker as its trainer knows it."""
+    """What a trainer knows of a data worker."""
 
     steps: list[int] = field(default_factory=list)
     """Told to make, not answered; the first is in the making. Some may be settled meanwhile."""
@@ -91,7 +91,7 @@ class WorkerState:
 
 
 class Dispatch:
-    """Steps of one trainer and the workers that make them. Every method that may have orders returns them."""
+    """Steps of one trainer and the workers that make them. Methods return the orders that follow."""
 
     def __init__(self, *, room: int = 1) -> None:
         self.room = room

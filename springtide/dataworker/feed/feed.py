@@ -1,8 +1,8 @@
-"""A trainer's batches, made by data workers and yielded in order: each that is wanted, once.
+"""A trainer's batches, made by data workers and yielded in order, each once.
 
-In: what a trainer wants, in order, and how it would make it itself. Out: batches in the same order, wherever they were
-made. What data workers are asked for runs ahead of what is yielded by `room` batches and `most_bytes` at most. With
-nobody attached, the trainer makes them itself, and goes back to data workers when some are there. Next: the loop.
+In: batches that a trainer wants, in order, and a function that makes one locally. Out: the batches in the same order.
+Requests run ahead of the loop by at most `room` batches and `most_bytes`. Without data workers the trainer makes
+batches itself, and returns to data workers when some come. Next: the training loop.
 """
 
 import time

@@ -1,4 +1,4 @@
-"""What a data worker runs: stages, one after the other, from the numbers of samples to what a trainer needs of a batch.
+"""What a data worker runs: a pipeline of stages from sample indices to what a trainer needs of a batch.
 
 In: data/source.py reads samples, dataworker/split/search/split.py finds what else does not depend on parameters. Out: a
 `Pipeline`, which travels to data workers in the job's package (dataworker/processes/job_package.py). Next:

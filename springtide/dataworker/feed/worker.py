@@ -1,10 +1,9 @@
 """A data worker: makes the mini-batches that trainers ask for, one at a time, each trainer in turn.
 
-In: a pipeline and which stage of it runs here (dataworker/processes/job_package.py). Out: batches, each with the name
-it was asked for by. It keeps nothing: a batch that is asked for again, here or elsewhere, comes out the same. A stage
-in the middle is to the one before it what a trainer is (dataworker/feed/connections.py): it passes on what it is asked
-for as soon as it is asked; with nobody before it, it makes the earlier stages itself. Next:
-dataworker/transport/channel.py, to the trainer's dataworker/feed/connections.py.
+In: a pipeline and the stage that runs here (dataworker/processes/job_package.py). Out: batches, each under the name it
+was asked for. It keeps nothing: a batch that is asked for again, here or elsewhere, comes out the same. A middle stage
+asks the stage before it as a trainer would (dataworker/feed/connections.py), at once for every request; with no such
+data worker it runs the earlier stages itself. Next: dataworker/transport/channel.py.
 """
 
 import logging
@@ -30,9 +29,9 @@ from springtide.rpc.transport.frames import BadFrame
 
 log = logging.getLogger(__name__)
 
-MOST_ASKED = 64  # by one trainer at a time; ours ask for dispatch.AHEAD
-MOST_UNSENT = 3  # batches for one trainer that wait to be sent to another host
-LOOK_S = 0.05  # while nothing can be made: how often it is seen who before us could take over
+MOST_ASKED = 64  # open requests of one trainer; ours have at most dispatch.AHEAD
+MOST_UNSENT = 3  # unsent batches for one trainer on another host
+LOOK_S = 0.05  # pause between two checks for overdue steps of the stage before
 JOIN_S = 5.0
 
 
@@ -49,12 +48,12 @@ class _Request:
 
 @dataclass(slots=True, eq=False)
 class _Trainer:
-    """Who asks, and what it waits for."""
+    """A connected trainer and its open requests."""
 
     channel: BatchChannel
     requests: deque[_Request] = field(default_factory=deque)
     outbox: deque[tuple[messages.FeedMessage, codec.BatchMessage | None]] = field(default_factory=deque)
-    """For the thread that sends: batches for another host, so that sending one and making the next go together."""
+    """Batches for another host, sent by a thread so that the next one is made meanwhile."""
     making: _Request | None = None
     told_leaving: bool = False
     gone: bool = False
@@ -67,7 +66,6 @@ class _StageRunner:
         self._pipeline, self._stage, self._seed, self._before = pipeline, stage, seed, before
 
     def run(self, request: _Request, answer: StepAnswer) -> Any:
-        """Make the batch; each stage has random numbers of its own."""
         name, made = request.ask.name, answer.tree if answer.made else request.indices
         for number in range(self._stage if answer.made else 0, self._stage + 1):
             stage = self._pipeline.stages[number]
@@ -82,7 +80,7 @@ class _StageRunner:
 
 
 class DataWorker:
-    """Listens from the moment it is made. `drain` ends it in order, `close` at once."""
+    """Serves from construction on. `drain` ends it in order, `close` at once."""
 
     def __init__(
         self,
@@ -96,11 +94,11 @@ class DataWorker:
         seed: int = 0,
         certificates: str = "",
     ) -> None:
-        """`certificates`: a folder (`rpc.transport.tls`), where the job has TLS."""
+        """`certificates`: a folder (`rpc.transport.tls`), if the job has TLS."""
         if not 0 <= stage < len(pipeline.stages):
             raise errors.BadInput(f"stage {stage} of a pipeline of {len(pipeline.stages)}: they count from 0")
         self.done = threading.Event()
-        """Set when all that was asked for before `drain` is fetched, or it is closed."""
+        """Set when everything asked for before `drain` is fetched, or on `close`."""
         self.made = 0
         """Batches made here."""
         self._threads = threads
@@ -116,23 +114,22 @@ class DataWorker:
         self.address = self._listener.address
         self._ours = [
             threading.Thread(target=target, name=f"data-worker-{name}", daemon=True)
-            for name, target in (("door", self._open_door), ("maker", self._make_all))
+            for name, target in (("accept", self._accept_all), ("make", self._make_all))
         ]
         for thread in self._ours:
             thread.start()
 
     def attach(self, worker: str, address: str) -> None:
-        """A data worker of the stage before this one: it is asked for what this one is asked for."""
+        """Add a data worker of the stage before this one."""
         if self._before is not None:
             self._before.attach(worker, address)
 
     def detach(self, worker: str) -> None:
-        """Ask that one for nothing more."""
         if self._before is not None:
             self._before.detach(worker)
 
     def drain(self) -> None:
-        """Take no more trainers and ask those that are here to ask no more; `done` is set when all have theirs."""
+        """Accept no more trainers and requests; `done` is set when all trainers have their batches."""
         with self._changed:
             self._draining = True
             trainers = list(self._trainers)
@@ -142,7 +139,7 @@ class DataWorker:
         self._wake()
 
     def close(self) -> None:
-        """End now; whoever waits for something asks someone else. Idempotent."""
+        """End now; trainers ask another data worker. Idempotent."""
         with self._changed:
             self._closed = True
             trainers = list(self._trainers)
@@ -159,8 +156,7 @@ class DataWorker:
 
     @property
     def state(self) -> FeedState | None:
-        """How the stage before feeds this one: what was asked of it and came, and how long nothing could be made for
-        want of it; None: this is the first stage."""
+        """How the stage before feeds this one, and how long this one waited for it; None: this is the first stage."""
         before = self._before
         if before is None:
             return None
@@ -176,16 +172,15 @@ class DataWorker:
 
     @property
     def trainers(self) -> int:
-        """How many are connected."""
         return len(self._trainers)
 
     def _wake(self) -> None:
         with self._changed:
             self._changed.notify_all()
 
-    # Trainers come and go, each with a thread that hears it, and one that sends to it where it is on another host.
+    # Each trainer has a thread that receives; one on another host has another thread that sends.
 
-    def _open_door(self) -> None:
+    def _accept_all(self) -> None:
         while True:
             try:
                 trainer = _Trainer(self._listener.accept())
@@ -194,9 +189,9 @@ class DataWorker:
             with self._changed:
                 closed = self._closed
                 self._trainers.append(trainer)
-            threading.Thread(target=self._listen, args=(trainer,), name="data-worker-ear", daemon=True).start()
+            threading.Thread(target=self._listen, args=(trainer,), name="data-worker-receive", daemon=True).start()
             if not trainer.channel.local:
-                threading.Thread(target=self._send_all, args=(trainer,), name="data-worker-mouth", daemon=True).start()
+                threading.Thread(target=self._send_all, args=(trainer,), name="data-worker-send", daemon=True).start()
             if self._draining:
                 self._tell_leaving(trainer)
             if closed:
@@ -208,29 +203,31 @@ class DataWorker:
                 received = trainer.channel.recv()
                 self._hear(trainer, messages.read(received.kind, received.fields))
         except (EOFError, OSError, BadFrame) as error:
-            log.info("a trainer is gone: %s", str(error))  # not the error: its frames hold the package
+            log.info("a trainer is gone: %s", str(error))  # not the error itself: its frames hold the package
         finally:
             self._forget(trainer)
 
-    def _hear(self, trainer: _Trainer, word: messages.FeedMessage) -> None:
-        if isinstance(word, messages.AskBatch):
-            if len(word.indices) % 8 or len(trainer.requests) >= MOST_ASKED:
-                raise BadFrame(f"{len(word.indices)} bytes of indices, {len(trainer.requests)} requests open")
-            request = _Request(word, np.frombuffer(bytearray(word.indices), dtype="<i8").astype(np.int64, copy=False))
+    def _hear(self, trainer: _Trainer, message: messages.FeedMessage) -> None:
+        if isinstance(message, messages.AskBatch):
+            if len(message.indices) % 8 or len(trainer.requests) >= MOST_ASKED:
+                raise BadFrame(f"{len(message.indices)} bytes of indices, {len(trainer.requests)} requests open")
+            request = _Request(
+                message, np.frombuffer(bytearray(message.indices), dtype="<i8").astype(np.int64, copy=False)
+            )
             if self._before is not None:
-                request.before = self._before.want(WantedBatch(request.indices, word.name), word.asks)
+                request.before = self._before.want(WantedBatch(request.indices, message.name), message.asks)
             with self._changed:
                 trainer.requests.append(request)
                 self._changed.notify_all()
-        elif isinstance(word, messages.DropBatch):
+        elif isinstance(message, messages.DropBatch):
             with self._changed:
                 for request in trainer.requests:
-                    request.dropped |= request.ask.step == word.step
+                    request.dropped |= request.ask.step == message.step
                 if trainer.making is not None:
-                    trainer.making.dropped |= trainer.making.ask.step == word.step
+                    trainer.making.dropped |= trainer.making.ask.step == message.step
                 self._changed.notify_all()
         else:
-            raise BadFrame(f"a {type(word).__name__} from a trainer")
+            raise BadFrame(f"a {type(message).__name__} from a trainer")
 
     def _forget(self, trainer: _Trainer) -> None:
         trainer.channel.close()
@@ -251,7 +248,7 @@ class DataWorker:
         self._send(trainer, messages.WorkerLeaving())
 
     def _send(self, trainer: _Trainer, word: messages.FeedMessage, message: codec.BatchMessage | None = None) -> None:
-        """Send it, or see to it that it is sent. What the user's code made may be changed by it afterwards."""
+        """Send a message now or queue it. User code may change a batch afterwards, so queued ones are copied."""
         if trainer.channel.local:
             _deliver(trainer.channel, word, message)
             return
@@ -279,13 +276,13 @@ class DataWorker:
             trainer, request = found
             word, message = self._answer(request)
             self._send(trainer, word, message)
-            del word, message  # the next batch is made in the same memory, whose pages are there
+            del word, message  # the next batch reuses this memory
             with self._changed:
                 trainer.making = None
         self.done.set()
 
     def _next(self) -> tuple[_Trainer, _Request] | None:
-        """The next request, each trainer in its turn; waits for one. None: there will be none."""
+        """Wait for the next request, each trainer in turn. None: there will be none."""
         with self._changed:
             while not self._closed:
                 for trainer in self._trainers:
@@ -307,7 +304,7 @@ class DataWorker:
             return None
 
     def _ready(self, trainer: _Trainer) -> _Request | None:
-        """The first that can be answered. A trainer that does not fetch what was made for it gets no more."""
+        """The first request that can be answered. A trainer that does not fetch its batches gets no more."""
         if len(trainer.outbox) >= MOST_UNSENT:
             return None
         for request in trainer.requests:
@@ -330,7 +327,7 @@ class DataWorker:
             if self._unwanted(request):
                 return messages.BatchDropped(step), None
             return messages.BatchMade(step, request.ask.name), codec.pack(tree)
-        except (Exception, SystemExit) as error:  # whatever a user's code may raise
+        except (Exception, SystemExit) as error:  # user code may raise anything
             return messages.BatchFailed(step, on_one_line(error)), None
 
     def _unwanted(self, request: _Request) -> bool:
@@ -338,7 +335,7 @@ class DataWorker:
             return request.dropped
 
     def _fetch(self, request: _Request) -> StepAnswer:
-        """What the stage before has made of it; empty where it has to be made here."""
+        """What the stage before has made of it; empty if it must be made here."""
         if self._before is None or request.before is None:
             return StepAnswer()
         answer = self._before.settled(request.before) or StepAnswer()
@@ -346,15 +343,15 @@ class DataWorker:
         return answer
 
 
-def _deliver(channel: BatchChannel, word: messages.FeedMessage, message: codec.BatchMessage | None) -> None:
-    """Send it. What cannot be sent has failed; a trainer that cannot be answered is hung up on, so it asks others."""
+def _deliver(channel: BatchChannel, message: messages.FeedMessage, batch: codec.BatchMessage | None) -> None:
+    """Send a message. A trainer that cannot be answered is disconnected, so that it asks others."""
     try:
         try:
-            channel.send(messages.number(word), word, message)
-        except errors.BadInput as error:  # larger than a message may be; nothing of it is sent
-            if not isinstance(word, messages.BatchMade | messages.BatchFailed):
+            channel.send(messages.number(message), message, batch)
+        except errors.BadInput as error:  # larger than a message may be; nothing was sent
+            if not isinstance(message, messages.BatchMade | messages.BatchFailed):
                 raise
-            channel.send(messages.number(failed := messages.BatchFailed(word.step, str(error))), failed)
+            channel.send(messages.number(failed := messages.BatchFailed(message.step, str(error))), failed)
     except OSError as error:
         log.info("a trainer cannot be answered: %s", error)
         channel.close()

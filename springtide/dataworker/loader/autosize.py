@@ -1,7 +1,7 @@
-"""Pure. How many data workers a loader by itself should have: the tuning of jobs, with the cores of one machine.
+"""Pure. How many data workers a loader should have: the rules of jobs, with the cores of one machine.
 
-In: what the loader sees of its queue, every now and then. Out: a `FeedTarget`, once an interval. Next: loader.py
-resizes its crew. The rules are planning/dataworkers': none where making batches takes little of the loop's time.
+In: the loader's queue, now and then. Out: a `FeedTarget`, once an interval. Next: loader.py resizes its pool.
+planning/dataworkers has the rules: none if making batches takes little of the loop's time.
 """
 
 from collections import deque
@@ -13,7 +13,7 @@ EVERY_S = 3.0  # a loader's data workers are there within two seconds, so it may
 
 
 class Autosize:
-    """Told of the queue with every batch; answers when an interval is over."""
+    """Observes the queue with every batch, and answers when an interval is over."""
 
     def __init__(self, cores: int, *, every_s: float = EVERY_S) -> None:
         self._cores = cores

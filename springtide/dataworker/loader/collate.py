@@ -1,7 +1,8 @@
-"""A batch from its indices, and what to do about samples that cannot be made: found one by one, left out or told of.
+"""Make a batch from its indices; find unreadable samples one by one, to skip or report them.
 
-In: indices (sampler.py). Out: `Made`, in the trainer's process or, as a plain tuple, from a data worker
-(dataworker/feed/stage.py runs it there). Next: loader.py hands the batch to the loop, or raises.
+In: indices (sampler.py). Out: a `CollatedBatch`, in the trainer's process or, as a plain tuple, from a data worker
+(dataworker/feed/stage.py). `pinned` moves a batch into pinned memory. Next: loader.py gives the batch to the loop, or
+raises.
 """
 
 import contextlib
@@ -19,7 +20,7 @@ from springtide.domain.data.data_workers import Poison
 
 
 class CollatedBatch(NamedTuple):
-    """What became of a batch."""
+    """A batch, or the samples that could not be made."""
 
     batch: Any
     """None: nothing of it could be made."""
@@ -32,10 +33,7 @@ class CollatedBatch(NamedTuple):
 
 
 class BatchMaker:
-    """Call it with the indices of a batch; it answers with the fields of a `Made`.
-
-    It travels to data workers with the user's data set and functions in it.
-    """
+    """Call it with the indices of a batch; it returns the fields of a `CollatedBatch`."""
 
     def __init__(
         self,
@@ -55,7 +53,6 @@ class BatchMaker:
         """Called once in a process, before its first batch."""
 
     def __call__(self, indices: Indices) -> tuple[Any, list[int], list[str], str]:
-        """The batch of these samples, or of those among them that can be made."""
         if self._begin is not None:
             begin, self._begin = self._begin, None
             begin()
@@ -78,7 +75,6 @@ class BatchMaker:
         return self._collate([dataset[index] for index in indices.tolist()])
 
     def _salvaged(self, indices: Indices) -> CollatedBatch:
-        """Each sample by itself: where none is to blame alone, the whole batch is."""
         good: list[int] = []
         bad: dict[int, str] = {}
         trace = ""
@@ -104,7 +100,6 @@ def _trace(error: Exception) -> str:
 
 
 def pinned(batch: Any) -> Any:
-    """The batch with its tensors in page-locked memory, where a GPU is there to read it."""
     return _pin(batch) if torch.cuda.is_available() else batch
 
 

@@ -1,10 +1,10 @@
-"""A sampler of the user's own as the order of batches: drawn as it comes, repeated when a run goes on.
+"""A user's sampler as the order of batches: drawn as it comes, repeated when a run resumes.
 
-In: `sampler=` or `batch_sampler=` of loader.py. Out: `Drawn` batches as of sampler.py. Next: loader.py.
+In: `sampler=` or `batch_sampler=` of loader.py. Out: `DrawnBatch`es as from sampler.py. Next: loader.py.
 
-What it draws from torch's, NumPy's or Python's global random numbers is a function of (seed, epoch); a generator of its
-own goes on as it would in a DataLoader, and its state at the beginning of an epoch is part of what is saved. To go on
-in the middle of an epoch it draws again and drops what was consumed; a checksum says whether it did repeat itself.
+Its draws from torch's, NumPy's or Python's global random numbers are a function of (seed, epoch). A generator of its
+own continues as in a DataLoader, and its state at the beginning of an epoch is saved. To resume within an epoch the
+sampler draws again and drops consumed batches; a checksum shows whether it repeated itself.
 """
 
 import base64
@@ -24,7 +24,7 @@ from springtide.domain.data.data_workers import BatchName
 
 
 class UserSampler:
-    """Batches of the indices that a sampler gives, or, where `batch_size` is None, the batches that it gives."""
+    """Batches of the indices of a sampler or, with `batch_size` None, of a batch sampler."""
 
     def __init__(
         self, sampler: Iterable[Any], *, batch_size: int | None, drop_last: bool = False, seed: int = 0

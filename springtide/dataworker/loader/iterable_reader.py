@@ -1,9 +1,9 @@
-"""Batches of a data set without indices: one reader, in its own order, each sample at most once.
+"""Batches of an IterableDataset: one reader, in its own order, each sample at most once.
 
-In: an IterableDataset (loader.py). Out: its batches, each with the place reached. Next: the loop.
+In: an IterableDataset (loader.py). Out: its batches, each with the position reached. Next: the loop.
 
-Nobody can make the k-th batch but by reading all before it, so data workers cannot share the work and nothing can be
-dispatched again: what a reader has read ahead and not handed over is lost with it.
+Batch k can only be made by reading all before it, so data workers cannot share the work, and nothing can be dispatched
+again: batches that a reader has read ahead are lost with it.
 """
 
 import logging
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 class IterableReader:
-    """The passes over an IterableDataset, read in this process or in one other."""
+    """Passes over an IterableDataset, read in this process or in one other."""
 
     def __init__(self, dataset: Any, *, apart: bool, **options: Any) -> None:
         self._dataset = dataset

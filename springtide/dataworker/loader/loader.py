@@ -1,9 +1,9 @@
 """`springtide.data.ElasticLoader`: a DataLoader whose workers come and go while it is iterated over.
 
 In: a torch data set and a DataLoader's arguments. Out: its batches, in an order that is a function of (seed, epoch,
-step), made by as many data workers as there are at the time, and a state to go on from. Next: sampler.py draws,
-dataworker/processes/supervisor.py keeps data workers, dataworker/feed/feed.py shares the batches out among them,
-collate.py makes one.
+step), made by the data workers present at the time, and a state to resume from. Next: sampler.py draws,
+dataworker/processes/supervisor.py keeps data workers, dataworker/feed/feed.py distributes the batches, collate.py makes
+one.
 """
 
 import dataclasses
@@ -41,7 +41,7 @@ TAKEN = (
 
 
 class LoaderPass:
-    """An iterator over batches, which can be ended from outside."""
+    """An iterator over batches that can be ended from outside. A loader has one at a time."""
 
     def __init__(self, batches: Generator[Any, None, None]) -> None:
         self._batches, self._taken = batches, False
@@ -55,14 +55,14 @@ class LoaderPass:
         return next(self._batches)
 
     def end(self, *, taken: bool) -> None:
-        """No batches any more. `taken`: for another loop, so that whoever asks for more has lost batches."""
+        """End the iteration. `taken`: another loop has begun, and a further call raises."""
         self._taken = taken and inspect.getgeneratorstate(self._batches) != inspect.GEN_CLOSED
         self._batches.close()
 
 
 log = logging.getLogger(__name__)
 
-NAMED = 5  # indices that a message names; all are in error.indices and loader.skipped
+NAMED = 5  # indices in a message; error.indices and loader.skipped have all
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class Skipped:
 
 
 class ElasticLoader(options.BatchArguments, options.WorkerArguments):
-    """Iterate over it as over torch's DataLoader; `resize`, `state_dict` and `load_state_dict` at any time."""
+    """Iterate over it as over torch's DataLoader; `resize`, `state_dict` and `load_state_dict` work at any time."""
 
     @takes_numbers("self", "dataset", "sampler", "batch_sampler", "generator", "multiprocessing_context")
     def __init__(
@@ -169,7 +169,7 @@ class ElasticLoader(options.BatchArguments, options.WorkerArguments):
         )
 
     def __len__(self) -> int:
-        """Batches of an epoch; of this rank."""
+        """Batches of an epoch of this rank."""
         if self._stream is not None:
             return len(self._stream)
         assert self._order is not None
@@ -177,7 +177,7 @@ class ElasticLoader(options.BatchArguments, options.WorkerArguments):
 
     @property
     def num_workers(self) -> int:
-        """Data workers that are wanted."""
+        """The target number of data workers."""
         return self._wanted
 
     @property
@@ -187,17 +187,17 @@ class ElasticLoader(options.BatchArguments, options.WorkerArguments):
 
     @property
     def pids(self) -> list[int]:
-        """Processes of data workers that are there now."""
+        """Process ids of the current data workers."""
         return self._pool.pids if self._pool is not None else []
 
     @property
     def epoch(self) -> int:
-        """The epoch under way, or the one that comes next."""
+        """The current epoch, or the next one."""
         return (self._next or self._place).epoch
 
     @takes_numbers("self")
     def set_epoch(self, epoch: int) -> None:
-        """The next pass is of this epoch. Where a loaded state is in the middle of it, it goes on there."""
+        """Choose the epoch of the next pass. A loaded state within that epoch continues there."""
         if isinstance(self._order, UserSampler):
             self._order.set_epoch(epoch)
         if self._next is None or self._next.epoch != epoch:
@@ -205,22 +205,22 @@ class ElasticLoader(options.BatchArguments, options.WorkerArguments):
 
     @takes_numbers("self")
     def resize(self, workers: int) -> None:
-        """So many data workers from now on, also in the middle of an epoch; 0: this process makes its batches."""
+        """Change the number of data workers, also within an epoch; 0: this process makes its batches."""
         options.check_worker_number(workers)
         self._auto = None
         self._resize(workers)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the loop is: after the batch that it had last. Plain values; goes with the model's own state."""
+        """The position after the last batch of the loop. Plain values, to be saved with the model."""
         state = loader_state.written(options.kind_of(self._order), self._next or self._place, self._seed)
         return state | (self._order.state() if isinstance(self._order, UserSampler) else {})
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """The next pass begins there. The number of workers, ranks and the size of batches may be others."""
+        """Begin the next pass there. Number of workers, ranks and batch size may differ."""
         reached, seed = loader_state.read(state, options.kind_of(self._order))
         self._leave()
         if seed != self._seed and self._pool is not None:
-            self._pool.dismiss()  # data workers draw random numbers by the seed
+            self._pool.dismiss()  # data workers use the seed
         self._seed = seed
         if isinstance(self._order, SampleOrder):
             self._order = dataclasses.replace(self._order, seed=seed)
@@ -230,7 +230,7 @@ class ElasticLoader(options.BatchArguments, options.WorkerArguments):
         self._place = self._next = reached
 
     def close(self) -> None:
-        """End all data workers. The loader can be used again: it begins with none."""
+        """End all data workers. The loader can be used again: it starts with none."""
         self._leave()
         if self._pool is not None:
             self._pool.dismiss()
@@ -250,7 +250,7 @@ class ElasticLoader(options.BatchArguments, options.WorkerArguments):
         return running
 
     def _leave(self, *, taken: bool = False) -> None:
-        """End a pass that is still under way: there is one at a time. `taken`: another begins."""
+        """End the current pass: there is one at a time. `taken`: another begins."""
         running = self._pass() if self._pass is not None else None
         self._pass = None
         if running is not None:
@@ -269,34 +269,34 @@ class ElasticLoader(options.BatchArguments, options.WorkerArguments):
             self._pool.dismiss()
 
     def _made(self, begin: LoaderPosition) -> Iterator[tuple[Any, LoaderPosition]]:
-        """The batches of an indexable data set; None for one of which nothing is left."""
+        """The batches of an indexable data set; None for one without usable samples."""
         assert self._order is not None and self._pool is not None
         under_way: deque[DrawnBatch] = deque()
         last = time.monotonic()
 
         def drawn() -> Iterator[DrawnBatch]:
             assert self._order is not None
-            for one in self._order.batches(begin):
-                under_way.append(one)
-                yield one
+            for batch in self._order.batches(begin):
+                under_way.append(batch)
+                yield batch
 
         self._pool.resize(self._wanted)
         for answer in self._pool.read(drawn(), self._own, seed=self._seed):
-            one = under_way.popleft()
-            yield self._checked(answer, one), one.after
+            batch = under_way.popleft()
+            yield self._checked(answer, batch), batch.after
             now = time.monotonic()
             self._looped_s += now - last
             last = now
             self._retune(now)
 
-    def _own(self, one: DrawnBatch) -> Any:
-        """Made in this process, with the random numbers that a data worker would have."""
-        with batch_rng.seeded(self._seed, one.name):
-            return self._make_batch(one.indices)
+    def _own(self, batch: DrawnBatch) -> Any:
+        """Make a batch in this process, with the random numbers that a data worker would have."""
+        with batch_rng.seeded(self._seed, batch.name):
+            return self._make_batch(batch.indices)
 
-    def _checked(self, answer: Any, one: DrawnBatch) -> Any:
-        if isinstance(answer, UnreadableBatch):  # it could not be sent, or killed everyone who tried
-            made = CollatedBatch(None, one.indices.tolist(), [answer.error] * len(one.indices), "")
+    def _checked(self, answer: Any, drawn: DrawnBatch) -> Any:
+        if isinstance(answer, UnreadableBatch):  # it could not be sent, or killed every data worker that tried
+            made = CollatedBatch(None, drawn.indices.tolist(), [answer.error] * len(drawn.indices), "")
         else:
             made = CollatedBatch(*answer)
         if made.poison and self._on_error == "fail":
@@ -309,7 +309,7 @@ class ElasticLoader(options.BatchArguments, options.WorkerArguments):
             raise error
         for index, why in zip(made.poison, made.why, strict=True):
             log.warning("sample %d is left out: %s", index, why)
-            self.skipped.append(Skipped(index, one.after.epoch, why))
+            self.skipped.append(Skipped(index, drawn.after.epoch, why))
         return made.batch
 
     def _retune(self, now: float) -> None:

@@ -1,6 +1,7 @@
-"""Pure. A loader's state as plain values: what is saved with a model, and whether it fits what it is loaded into.
+"""Pure. A loader's state as plain values, and whether it fits the loader it is loaded into.
 
-In: loader.py's `state_dict()` and `load_state_dict()`. Out: a checked `Place`. Next: sampler.py goes on from there.
+In: `state_dict()` and `load_state_dict()` of loader.py. Out: a checked `LoaderPosition`. Next: sampler.py continues
+there.
 """
 
 from collections.abc import Mapping
@@ -16,7 +17,7 @@ Unit = Literal["samples", "batches", "batches read"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoaderKind:
-    """What a place in this loader's data means: two loaders of equal kind go through the same order."""
+    """What a position means: two loaders of equal kind go through the same order."""
 
     unit: Unit
     """What `Place.done` counts: samples of an indexable data set, batches of the user's sampler or of a stream."""

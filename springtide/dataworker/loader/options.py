@@ -126,14 +126,13 @@ def check_worker_number(workers: Any) -> None:
 
 
 def kind_of(order: BatchOrder | None) -> LoaderKind:
-    """What a place in this order means; None: a stream."""
+    """What a position in this order means; None: an IterableDataset."""
     if isinstance(order, SampleOrder):
         return LoaderKind(unit="samples", samples=order.samples, shuffle=order.shuffle)
     return LoaderKind(unit="batches read" if order is None else "batches", samples=None, shuffle=False)
 
 
 def length(order: BatchOrder) -> int:
-    """Batches of a whole epoch."""
     return order.steps() if isinstance(order, SampleOrder) else len(order)
 
 

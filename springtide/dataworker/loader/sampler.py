@@ -1,12 +1,11 @@
 """Pure. Which samples the batches of an epoch hold: a function of (seed, epoch, step), for any number of ranks.
 
-In: the size of a data set and what its user asked for. Out: `Drawn`, the indices of a batch with its name and the place
-that has been reached once it is consumed. Next: loader.py hands them to data workers; custom_sampler.py does the same
-for samplers of a user's own.
+In: the size of a data set and the user's options. Out: a `DrawnBatch`: indices, name, and the position after it. Next:
+loader.py sends them to data workers; custom_sampler.py does the same for a user's sampler.
 
 The order of an epoch is data/shards.py's keyed permutation. All ranks go through it together: a round takes up to
-`batch_size` samples for each of them, so a place in the order (a number of samples) means the same to every rank, and
-going on from there with another number of ranks, or other batches, still gives each sample once.
+`batch_size` samples for each of them. A position (a number of samples) therefore means the same to every rank, and a
+run that resumes with other ranks or batch sizes still gives each sample once.
 """
 
 from collections.abc import Iterator
@@ -36,7 +35,7 @@ class LoaderPosition(NamedTuple):
 
 
 class DrawnBatch(NamedTuple):
-    """One batch to be made."""
+    """One batch to make."""
 
     indices: Indices
     name: BatchName

@@ -1,7 +1,7 @@
-"""A loader's data workers and the way to them: nothing of it exists until some are wanted and can be had.
+"""A loader's data workers: started once they are wanted and a first batch was made here.
 
-In: batches to be made (loader.py), how many data workers are wanted. Out: the batches, in order; made in this process
-while there are no data workers. Next: dataworker/processes/job_package.py writes down what they run,
+In: batches to make (loader.py), the wanted number of data workers. Out: the batches, in order; made in this process
+while there are no data workers. Next: dataworker/processes/job_package.py packs what they run,
 dataworker/processes/supervisor.py keeps them, dataworker/feed/feed.py feeds the loop.
 """
 
@@ -34,11 +34,11 @@ from springtide.domain.data.data_workers import FeedState
 
 log = logging.getLogger(__name__)
 
-ROOM = 8  # batches made ahead, where nobody says otherwise: enough for a data worker's hiccup, little memory
+ROOM = 8  # default of batches made ahead: enough for a data worker's pause, little memory
 
 
-DEADLY = 2  # times more that a batch is tried at data workers before it is called poison
-WAIT_S = 120.0  # for a data worker in place of one that died; then this process takes the risk
+DEADLY = 2  # further tries of a batch at data workers before it counts as poison
+WAIT_S = 120.0  # for a data worker after a death; then this process takes the risk
 POLL_S = 0.02
 KILLS = "data workers die whenever they make this batch"
 
@@ -60,7 +60,7 @@ class _RunningWorkers:
 
 
 class WorkerPool:
-    """Reads batches with whatever data workers there are."""
+    """Reads batches with the data workers present."""
 
     def __init__(
         self,
@@ -82,10 +82,10 @@ class WorkerPool:
         self._refused = False
         self._running: _RunningWorkers | None = None
         self._before = FeedState()
-        """What was made here before there was a feed, and by feeds that are gone."""
+        """Batches that were made here before there was a feed, and by earlier feeds."""
         self._told = False
         self._drawn: deque[tuple[int, WantedBatch]] = deque()
-        """Batches under way, each with how many data workers had died when it was drawn."""
+        """Batches under way, each with the number of data worker deaths when it was drawn."""
 
     @property
     def state(self) -> FeedState:
@@ -106,13 +106,13 @@ class WorkerPool:
         return self._running.supervisor.pids if self._running is not None else []
 
     def resize(self, workers: int) -> None:
-        """So many data workers; the first come once a batch has shown what they are to make."""
+        """Change the number of data workers; the first start once a batch has shown what they make."""
         self._wanted = workers
         if self._running is not None:
             self._running.supervisor.resize(workers)
 
     def read(self, drawn: Iterator[DrawnBatch], own: Callable[[DrawnBatch], Any], *, seed: int) -> Iterator[Any]:
-        """Answers of `Making` in the order of the batches drawn; `own` makes one here."""
+        """Results of `BatchMaker` in the order of the drawn batches; `own` makes one here."""
         while self._running is None:
             batch = next(drawn, None)
             if batch is None:
@@ -128,7 +128,7 @@ class WorkerPool:
             yield answer
 
     def dismiss(self) -> None:
-        """End all data workers and forget about them. Nothing in a process forked off this one."""
+        """End all data workers and forget them. Does nothing in a forked process."""
         if os.getpid() != self._owner:
             return
         self._before = dataclasses.replace(self.state, queued=0, room=0, workers=0)
@@ -138,7 +138,7 @@ class WorkerPool:
             running.close()
 
     def _noted(self, drawn: Iterator[DrawnBatch]) -> Iterator[WantedBatch]:
-        """What is wanted, with how many data workers had died by then."""
+        """Requests, each noted with the number of data worker deaths so far."""
         assert self._running is not None
         for batch in drawn:
             wanted = WantedBatch(batch.indices, batch.name)
@@ -146,7 +146,7 @@ class WorkerPool:
             yield wanted
 
     def _here(self, indices: Indices) -> Any:
-        """A batch that no data worker is there to make. One that was under way when one died may have killed it.
+        """Make a batch for which there is no data worker. One that was under way at a death may have caused it.
 
         Such a batch is left to the next data worker rather than risk this process.
         """
@@ -179,7 +179,7 @@ class WorkerPool:
         return answer
 
     def _open(self, first: CollatedBatch, seed: int) -> None:
-        """Write down what data workers run and start them; where that cannot be, this process goes on alone."""
+        """Pack what data workers run and start them; if that fails, this process continues alone."""
         if first.batch is None:
             return
         folder = Path(tempfile.mkdtemp(prefix="springtide-loader-"))
@@ -215,7 +215,7 @@ class WorkerPool:
 
 
 def _begin(worker_init_fn: Callable[[int], None] | None, dataset: Any, workers: int) -> None:
-    """In a data worker, before its first batch: as a worker of torch's DataLoader begins."""
+    """In a data worker, before its first batch: set up what torch's DataLoader gives its workers."""
     number = fork_server.NUMBER or 0
     torch.set_num_threads(1)
     torch_worker._worker_info = torch_worker.WorkerInfo(

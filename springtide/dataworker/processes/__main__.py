@@ -1,9 +1,9 @@
-"""A data worker's process in a job: `python -m springtide.dataworker.processes.__main__`, told its job by the
-environment.
+"""A data worker's process in a job: `python -m springtide.dataworker.processes.__main__`; the environment names the
+job.
 
 In: the master's address, this data worker's name and the job's secret (`config`); the job's package, once a trainer has
-written it. Out: mini-batches for trainers (dataworker/feed/worker.py) until it is told to leave, then until all that it
-made is fetched. It holds nothing, so it may die at any time.
+written it. Out: mini-batches for trainers (dataworker/feed/worker.py) until the master ends it; then it serves until
+all its batches are fetched. It keeps no state, so it may die at any time.
 """
 
 import gc
@@ -139,7 +139,7 @@ def await_package(link: channel.MasterChannel, leaving: ExitPlan) -> Package | N
 
 
 class FeederRoster:
-    """Who else feeds: a stage in the middle takes from those before it."""
+    """The other data workers: a middle stage takes batches from those before it."""
 
     def __init__(self, usage: OwnUsage | None = None) -> None:
         self._lock, self._usage = threading.Lock(), usage

@@ -1,11 +1,12 @@
-"""The process that a loader's data workers are forked off: torch and the package are loaded once for all of them.
+"""The process that a loader's data workers are forked from: it loads torch and the package once for all of them.
 
 In: orders of the loader's process (local_processes.py), through a socket. Out: data workers, each a fork that serves
-(dataworker/feed/worker.py); what became of them. Next: supervisor.py watches them.
+(dataworker/feed/worker.py), and news of them. Next: supervisor.py watches them.
 
 It has one thread and makes no batches, so it can fork at any time; while it loads the package, a second thread watches
-the loader's process. Data workers end with it, and it with the loader's process, which it watches by a pidfd: a fork of
-the trainer may hold the socket open. The package goes then too, so a kill -9 of the trainer leaves nothing behind.
+the loader's process. Data workers end with it, and it ends with the loader's process, which it watches by a pidfd: a
+fork of the trainer may hold the socket open. It then removes the package, so a kill -9 of the trainer leaves nothing
+behind. platforms/local/fork_server.py is the one for roles: it forks modules into control groups and loads no package.
 """
 
 import contextlib
@@ -26,8 +27,8 @@ from springtide import child_guard, errors
 
 NUMBER: int | None = None
 """In a data worker: its number among those of its loader."""
-MOST = 1 << 16  # bytes of a message
-KEPT = 400  # characters of an error that are told
+MOST = 1 << 16  # bytes of the longest message
+KEPT = 400  # characters of an error that are reported
 
 
 class ForkSetup(msgspec.Struct, frozen=True, tag=True):
@@ -37,7 +38,7 @@ class ForkSetup(msgspec.Struct, frozen=True, tag=True):
     secret: bytes
     seed: int
     owner: int
-    """Process of the loader: the parent of this one."""
+    """Process id of the loader, the parent of this process."""
 
 
 class ForkWorker(msgspec.Struct, frozen=True, tag=True):
@@ -47,7 +48,7 @@ class ForkWorker(msgspec.Struct, frozen=True, tag=True):
 
 
 class DrainFork(msgspec.Struct, frozen=True, tag=True):
-    """Let it finish what it has, and end."""
+    """Let it finish its batches, and end."""
 
     number: int
 
@@ -74,7 +75,7 @@ class ForkFailed(msgspec.Struct, frozen=True, tag=True):
 
 
 class ForkEnded(msgspec.Struct, frozen=True, tag=True):
-    """It is gone, with this exit status (a signal, where negative)."""
+    """It ended with this exit status (a signal, if negative)."""
 
     number: int
     status: int
@@ -85,38 +86,36 @@ ForkNews = ForkReady | ForkFailed | ForkEnded
 
 
 def send(sock: socket.socket, message: ForkOrder | ForkNews) -> None:
-    """One message, whole."""
     sock.sendall(msgspec.msgpack.encode(message))
 
 
 def main(descriptor: int) -> None:
-    """What the process does."""
     with socket.socket(fileno=descriptor) as sock:
         begin = msgspec.msgpack.decode(sock.recv(MOST), type=ForkSetup)
         if os.getppid() == begin.owner:
             owner = os.pidfd_open(begin.owner)
-            with contextlib.suppress(ConnectionError):  # the loader's process has died with news of ours unread
+            with contextlib.suppress(ConnectionError):  # the loader's process died with unread news
                 with _OwnerWatch(owner, begin.folder):
-                    nursery = _ForkServer(sock, owner, begin)
-                nursery.run()
+                    server = _ForkServer(sock, owner, begin)
+                server.run()
             os.close(owner)
         _end(begin.folder)
 
 
 def _end(folder: str) -> None:
     shutil.rmtree(folder, ignore_errors=True)
-    os._exit(0)  # nothing else is left to do, and taking torch down takes time
+    os._exit(0)  # nothing is left to do, and unloading torch takes time
 
 
 class _OwnerWatch:
-    """Ends this process when the loader's is gone, while the main thread loads the package.
+    """Ends this process with the loader's, while the main thread loads the package.
 
-    Loading takes as long as the data set is large. No thread is left when data workers are forked.
+    Loading may take long for a large data set. No thread is left when data workers are forked.
     """
 
     def __init__(self, owner: int, folder: str) -> None:
         self._owner, self._folder, self._loaded = owner, folder, os.eventfd(0)
-        self._thread = threading.Thread(target=self._wait, name="springtide-nursery-watch", daemon=True)
+        self._thread = threading.Thread(target=self._wait, name="springtide-fork-watch", daemon=True)
 
     def __enter__(self) -> None:
         self._thread.start()
@@ -139,34 +138,34 @@ class _ForkServer:
         self._sock, self._owner = sock, owner
         self._begin = begin
         self._children: dict[int, tuple[int, int]] = {}
-        """Process and its descriptor, by number."""
+        """Process id and pidfd, by number."""
         self._error = ""
         self._pipeline: Any = None
         try:
-            from springtide.dataworker.feed import worker  # noqa: F401  for those that are forked off
+            from springtide.dataworker.feed import worker  # noqa: F401  loaded before the forks
             from springtide.dataworker.processes import job_package
 
             self._pipeline = job_package.load(Path(begin.folder), secret=begin.secret)
-            gc.freeze()  # the data set stays: no data worker's collection of garbage walks over it, or copies its pages
+            gc.freeze()  # keeps garbage collection in data workers from walking over the data set and copying its pages
         except errors.SpringtideError as error:
             self._error = str(error)[:KEPT]
 
     def run(self) -> None:
-        """Until the loader's process is gone, or has closed its end."""
+        """Serve until the loader's process is gone or has closed its end."""
         while True:
             ends = {descriptor: number for number, (_, descriptor) in self._children.items()}
-            for found in select.select([self._sock.fileno(), self._owner, *ends], [], [])[0]:
-                if found == self._owner:
+            for ready in select.select([self._sock.fileno(), self._owner, *ends], [], [])[0]:
+                if ready == self._owner:
                     return
-                if found in ends:
-                    self._bury(ends[found])
+                if ready in ends:
+                    self._reap(ends[ready])
                     continue
                 raw = self._sock.recv(MOST)
                 if not raw:
                     return
-                self._obey(msgspec.msgpack.decode(raw, type=ForkOrder))
+                self._apply(msgspec.msgpack.decode(raw, type=ForkOrder))
 
-    def _obey(self, order: ForkOrder) -> None:
+    def _apply(self, order: ForkOrder) -> None:
         if isinstance(order, ForkWorker):
             pid = os.fork()
             if pid == 0:
@@ -175,14 +174,14 @@ class _ForkServer:
         elif isinstance(order, DrainFork | KillFork) and order.number in self._children:
             os.kill(self._children[order.number][0], signal.SIGTERM if isinstance(order, DrainFork) else signal.SIGKILL)
 
-    def _bury(self, number: int) -> None:
+    def _reap(self, number: int) -> None:
         pid, descriptor = self._children.pop(number)
         os.close(descriptor)
         send(self._sock, ForkEnded(number, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])))
 
 
 def _serve(sock: socket.socket, begin: ForkSetup, pipeline: Any, error: str, number: int) -> None:
-    """What a data worker does, until it is told to stop or killed. Does not return."""
+    """Run a data worker until it is stopped or killed. Does not return."""
     global NUMBER
     NUMBER = number
     status = 1

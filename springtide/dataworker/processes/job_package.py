@@ -1,12 +1,11 @@
-"""A job's own code and data set, written down for its data workers: pickled, sealed, large arrays beside it.
+"""A job's code and data set for its data workers: pickled, sealed, with large arrays in a file beside the pickle.
 
-In: a `Pipeline` that holds the user's objects (dataworker/feed/stage.py). Out: a folder of the job's own, and the same
-pipeline in another process. Next: dataworker/processes/__main__.py and local_processes.py run it.
+In: a `Pipeline` with the user's objects (dataworker/feed/stage.py). Out: a folder of the job, and the same pipeline in
+another process. Next: dataworker/processes/__main__.py and local_processes.py run it.
 
-What is unpickled here was written by the trainer of the same job: the seal, an HMAC under the job's secret, is checked
-before anything else; its files may have come from another host (dataworker/processes/package_transfer.py), not what is
-in them. Tensors and arrays are not in the pickle but in a file that all data workers of a host map, copy on write:
-however many they are, the data set is in memory once.
+The trainer of the same job wrote what is unpickled here: the seal, an HMAC under the job's secret, is checked first.
+The files may come from another host (dataworker/processes/package_transfer.py). Tensors and arrays are not in the
+pickle but in a file that all data workers of a host map copy-on-write: the data set is in memory once.
 """
 
 import contextlib
@@ -37,7 +36,7 @@ OUT_OF_BAND = 1024  # bytes from which an array goes beside the pickle: below, a
 
 
 class Contents(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a package holds; sealed."""
+    """Contents of a package; sealed."""
 
     format: int
     code: bytes
@@ -165,7 +164,7 @@ def _pickled(pipeline: Pipeline, buffers: list[memoryview]) -> bytes:
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-    """Arrays, and the memory of tensors on the CPU, go beside the pickle; tensors that share memory still do."""
+    """Puts arrays and the memory of CPU tensors beside the pickle; tensors that share memory still share it."""
 
     def __init__(self, file: io.BytesIO, buffers: list[memoryview]) -> None:
         super().__init__(file, protocol=pickle.HIGHEST_PROTOCOL, buffer_callback=self._aside)

@@ -1,8 +1,7 @@
-"""Data workers without a job: children of the process that uses them, which end with it.
+"""Data workers without a job: children of the loader's process, which end with it.
 
-In: a package (job_package.py) that a loader has written. Out: `Nursery.start`, one data worker after the other, each an
-`Alone` with the address that it serves at. Next: supervisor.py starts and watches them; fork_server.py is the other
-side.
+In: a package (job_package.py) that a loader has written. Out: `WorkerForker.start`, each time a `LocalWorker` with its
+address. Next: supervisor.py starts and watches them; fork_server.py is the other side.
 """
 
 import contextlib
@@ -23,24 +22,24 @@ _RUN = (
     "import sys; sys.path.insert(0, sys.argv[1]); from springtide.dataworker.processes import fork_server;"
     " fork_server.main(int(sys.argv[2]))"
 )
-NO_STATUS = -9  # of one whose end nobody saw: it is killed together with the nursery
+NO_STATUS = -9  # of a worker whose end nobody saw: it was killed with the fork server
 
 
 class LocalWorker:
     """A data worker's process."""
 
-    def __init__(self, number: int, home: "_ForkServerClient") -> None:
+    def __init__(self, number: int, server: "_ForkServerClient") -> None:
         self.number = number
         self.pid: int | None = None
-        self._home = home
-        self._lock = threading.RLock()  # entered by itself: an interrupt within Condition.__enter__ would leave it held
+        self._server = server
+        self._lock = threading.RLock()  # entered directly: an interrupt within Condition.__enter__ would leave it held
         self._changed = threading.Condition(self._lock)
         self._address = ""
         self._error = ""
         self._status: int | None = None
 
     def ready(self, timeout_s: float) -> str:
-        """Wait until it serves; its address."""
+        """Wait until it serves; returns its address."""
         with self._lock:
             self._changed.wait_for(lambda: self._address or self._error or self._status is not None, timeout_s)
             if self._address:
@@ -50,21 +49,18 @@ class LocalWorker:
             raise errors.JobFailed(self._error or f"it has not begun within {timeout_s:g} s")
 
     def wait(self) -> tuple[int, str]:
-        """Wait for its end; exit status (a signal, where negative) and what it said of why."""
+        """Wait for its end; exit status (a signal, if negative) and its reason."""
         with self._lock:
             self._changed.wait_for(lambda: self._status is not None)
             return (NO_STATUS if self._status is None else self._status), self._error
 
     def drain(self) -> None:
-        """Let it finish what it has, and end."""
-        self._home.send(fork_server.DrainFork(self.number))
+        self._server.send(fork_server.DrainFork(self.number))
 
     def kill(self) -> None:
-        """End it now."""
-        self._home.send(fork_server.KillFork(self.number))
+        self._server.send(fork_server.KillFork(self.number))
 
     def heard(self, news: fork_server.ForkNews) -> None:
-        """Something has become of it."""
         with self._lock:
             match news:
                 case fork_server.ForkReady():
@@ -77,7 +73,7 @@ class LocalWorker:
 
 
 class WorkerForker:
-    """Starts data workers over one package. The process that they are forked off comes with the first of them."""
+    """Starts data workers over one package. The fork server starts with the first of them."""
 
     def __init__(self, folder: Path, secret: bytes, *, seed: int = 0) -> None:
         self._owner = os.getpid()
@@ -86,18 +82,17 @@ class WorkerForker:
 
     @property
     def pid(self) -> int | None:
-        """The process that data workers are forked off, where there is one."""
         return self._home.pid if self._home is not None else None
 
     def start(self, number: int) -> LocalWorker:
-        """A data worker; returns at once."""
+        """Start a data worker; returns at once."""
         if self._home is None or self._home.lost:
             self._close_home()
             self._home = _ForkServerClient(self._begin)
         return self._home.start(number)
 
     def close(self) -> None:
-        """End it and all data workers. Nothing in a process forked off this one."""
+        """End the fork server and all data workers. Does nothing in a forked process."""
         if os.getpid() == self._owner:
             self._close_home()
 
@@ -108,7 +103,7 @@ class WorkerForker:
 
 
 class _ForkServerClient:
-    """One nursery process, from its first data worker to its end."""
+    """One fork server, from its first data worker to its end."""
 
     def __init__(self, begin: fork_server.ForkSetup) -> None:
         self.lost = False
@@ -125,11 +120,10 @@ class _ForkServerClient:
             )
         self.pid = self._process.pid
         self.send(begin)
-        self._ear = threading.Thread(target=self._listen, name="springtide-nursery", daemon=True)
-        self._ear.start()
+        self._receiver = threading.Thread(target=self._listen, name="springtide-fork-news", daemon=True)
+        self._receiver.start()
 
     def start(self, number: int) -> LocalWorker:
-        """A data worker."""
         worker = LocalWorker(number, self)
         with self._lock:
             self._workers[number] = worker
@@ -139,17 +133,16 @@ class _ForkServerClient:
         return worker
 
     def send(self, order: fork_server.ForkOrder) -> None:
-        """An order; to one that is gone it makes no difference."""
+        """Send an order; ignored if the fork server is gone."""
         with contextlib.suppress(OSError):
             fork_server.send(self._sock, order)
 
     def close(self) -> None:
-        """End it, and wait for that."""
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_WR)
         self._process.wait()
-        if threading.current_thread() is not self._ear:  # a collector may call us from anywhere
-            self._ear.join()
+        if threading.current_thread() is not self._receiver:  # the garbage collector may call this from any thread
+            self._receiver.join()
         self._sock.close()
 
     def _listen(self) -> None:

@@ -1,9 +1,9 @@
-"""The files of a package from host to host: the trainer gives them to the master, data workers fetch them from it.
+"""Move the files of a package between hosts: trainers send them to the master, data workers fetch them there.
 
-In: a folder that `dataworker.processes.job_package` has written, and its digest. Out: the same files on another host.
-Where all see one disk nothing is sent: each side looks whether what it should have lies there already. The master
-(`master.data.packages`) keeps them, so that data workers can come when the trainer that wrote them is long gone.
-Nothing here is unpickled, and torch is not loaded.
+In: a folder written by `dataworker.processes.job_package`, and its digest. Out: the same files on another host. On a
+shared disk nothing is sent: each side first looks whether the files are there. The master (`master.data.packages`)
+keeps them, so that data workers can start after the trainer that wrote them is gone. Nothing is unpickled here, and
+torch is not loaded.
 """
 
 import contextlib

@@ -1,7 +1,7 @@
-"""Pure. Who belongs to a crew of data workers: started, serving, leaving; who died and is replaced; when to give up.
+"""Pure. The data workers of one process: who is starting, serving or leaving, who is replaced, when to give up.
 
-In: what was asked for and what became of processes, one event at a time. Out: what to do about it, in order. Next:
-supervisor.py does it, with real processes.
+In: the wanted number and events of processes, one at a time. Out: actions, in order. Next: supervisor.py carries them
+out with real processes.
 """
 
 from dataclasses import dataclass, field
@@ -29,25 +29,25 @@ class AttachWorker(NamedTuple):
 
 
 class DrainWorker(NamedTuple):
-    """It gets no more indices; what it has under way is fetched, then it ends."""
+    """Send it no more indices; fetch batches under way, then it ends."""
 
     number: int
 
 
 class KillWorker(NamedTuple):
-    """It has not begun to serve and is not wanted any more."""
+    """It does not serve yet and is no longer wanted."""
 
     number: int
 
 
 class DetachWorker(NamedTuple):
-    """It is gone: what it had under way goes to others."""
+    """It is gone: its batches under way go to others."""
 
     number: int
 
 
 class StopStarting(NamedTuple):
-    """No more are started."""
+    """Start no more data workers."""
 
     why: str
     deadly: bool
@@ -58,7 +58,7 @@ Action = StartWorker | AttachWorker | DrainWorker | KillWorker | DetachWorker | 
 
 
 class WorkerPhase(Enum):
-    """Where a data worker is in its life."""
+    """Phase of a data worker's life."""
 
     STARTING = "starting"
     SERVING = "serving"

@@ -1,7 +1,7 @@
-"""The data workers of one process: started, watched, replaced when they die, let go when there are too many.
+"""Keep the data workers of one process: start, watch, replace and drain them.
 
-In: how many dataworker/loader/loader.py wants. Out: they are attached to its `Feed`, or detached from it. Decisions are
-roster.py's; the processes are local_processes.py's. Next: dataworker/feed/feed.py dispatches to whoever is attached.
+In: the number that dataworker/loader/loader.py wants. Out: data workers attached to its `BatchFeed`, or detached.
+roster.py decides; local_processes.py has the processes. Next: dataworker/feed/feed.py dispatches to the attached ones.
 """
 
 import logging
@@ -47,7 +47,7 @@ class WorkerProcess(Protocol):
 
 
 class AttachTarget(Protocol):
-    """What is used of a Feed."""
+    """The part of a `BatchFeed` that is used here."""
 
     def attach(self, worker: str, address: str) -> None:
         """Take batches from it."""
@@ -61,7 +61,7 @@ class AttachTarget(Protocol):
 
 
 class WorkerSupervisor:
-    """Call `resize`; one thread does the rest. `failed` says why there will be no more data workers."""
+    """Call `resize`; one thread does the rest. `failed` says why no more data workers will start."""
 
     def __init__(self, feed: AttachTarget, start: Callable[[int], WorkerProcess]) -> None:
         self.failed: StopStarting | None = None
@@ -73,7 +73,7 @@ class WorkerSupervisor:
         self._watchers: list[threading.Thread] = []
         self._owner = os.getpid()
         self._closing = False
-        self._thread = threading.Thread(target=self._run, name="springtide-crew", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="springtide-supervisor", daemon=True)
         self._thread.start()
 
     @property

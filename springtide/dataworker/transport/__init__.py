@@ -1,1 +1,1 @@
-"""How a batch crosses between processes: layout, codec, sockets, shared memory."""
+"""Batches between processes: layout, codec, sockets, shared memory."""

@@ -1,9 +1,9 @@
 """One connection between a data worker and a trainer: small messages both ways, and batches with them.
 
-In: dataworker/transport/handshake.py has made sure of the peer. Out: `send` and `recv`. A batch goes as one message:
-through memory that both processes map where they are on one host (dataworker/transport/shared_memory.py), through the
-socket otherwise. Who reaches the listener's Unix socket is on its host: there is no other test. Next:
-dataworker/feed/feed.py and dataworker/feed/worker.py.
+In: dataworker/transport/handshake.py has authenticated the peer. Out: `send` and `recv`. A batch is one message:
+through memory that both processes map on one host (dataworker/transport/shared_memory.py), else through the socket. A
+caller on the listener's Unix socket is on its host; there is no other test. Next: dataworker/feed/feed.py and
+dataworker/feed/worker.py.
 
     head: magic, version, kind, flags, bytes of fields, header and payload, segment │ fields │ header │ payload
 """
@@ -59,7 +59,7 @@ os.register_at_fork(after_in_child=_after_fork)
 
 @dataclass(frozen=True, slots=True)
 class Payload:
-    """What came with a message: a tree, mostly not yet put together."""
+    """The batch of a message: a tree, mostly not yet unpacked."""
 
     header: bytes
     buffer: Any
@@ -75,7 +75,7 @@ class Payload:
 
 
 class _Awaited(NamedTuple):
-    """A batch that looks like the last one: memory for it, and its tree as views of that memory."""
+    """Memory for a batch that looks like the last one, and its tree as views of that memory."""
 
     header: bytes
     buffer: Any
@@ -86,7 +86,7 @@ class _Awaited(NamedTuple):
 
 
 class ReceivedMessage(NamedTuple):
-    """One message. `fields` are what msgpack makes of what was sent: lists, dicts, numbers, strings."""
+    """One message. `fields` are what msgpack decodes: lists, dicts, numbers, strings."""
 
     kind: int
     fields: Any
@@ -94,7 +94,7 @@ class ReceivedMessage(NamedTuple):
 
 
 class BatchChannel:
-    """Both ways at once: any thread may send, one thread receives."""
+    """Full duplex: any thread may send, one thread receives."""
 
     def __init__(self, sock: socket.socket | SecureSocket, *, shared_bytes: int = SHARED_BYTES) -> None:
         self.local = sock.family == socket.AF_UNIX

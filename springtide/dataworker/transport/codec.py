@@ -1,12 +1,12 @@
-"""One mini-batch as one message: a small header that says what is where, and the bytes of all tensors side by side.
+"""One mini-batch as one message: a small header with the layout, and the bytes of all tensors.
 
-In: the tree that a stage has made (dataworker/feed/stage.py). Out: a `Message`; and back, tensors that are views of the
-payload. Nothing is ever unpickled: a header is msgpack whose types, sizes and offsets are checked before anything is
-allocated. Next: dataworker/transport/channel.py carries it.
+In: the tree that a stage has made (dataworker/feed/stage.py). Out: a `BatchMessage`; and back, tensors that are views
+of the payload. Nothing is unpickled: a header is msgpack, and its types, sizes and offsets are checked before anything
+is allocated. Next: dataworker/transport/channel.py carries it.
 
-A payload holds buffers only, each at a multiple of 64 bytes. Numbers, short strings and the shape of the tree are in
-the header. Named tuples, dataclasses and types registered with torch's pytree go by their qualified name; the
-receiving side must know them (`types_in` of a batch of its own).
+A payload holds only buffers, each at a multiple of 64 bytes. Numbers, short strings and the shape of the tree are in
+the header. Named tuples, dataclasses and types registered with torch's pytree go by their qualified name; the receiver
+must know them (`types_in` of a batch of its own).
 """
 
 import collections
@@ -77,7 +77,7 @@ _KINDS: dict[str, Callable[[Iterable[Any]], Any]] = {"list": list, "tuple": tupl
 
 
 class _Unfit(Exception):
-    """A leaf that cannot travel; the path to it is put together on the way up."""
+    """A leaf that cannot be sent; its path is added on the way up."""
 
     def __init__(self, what: str) -> None:
         super().__init__(what)
@@ -122,7 +122,7 @@ def _refused(unfit: _Unfit) -> errors.BadInput:
 
 
 class PayloadMissing(Exception):
-    """A tree that cannot be put together before its payload has come."""
+    """A tree that cannot be unpacked before its payload has come."""
 
 
 def unpack(header: bytes, payload: Any, types: Mapping[str, type] | None = None, *, arrived: bool = True) -> Any:
@@ -274,7 +274,7 @@ class _Packing:
 
 
 class _Unpacking:
-    """Puts a tree together; every node is checked against the payload's size before it is made."""
+    """Unpacks a tree; every node is checked against the payload's size first."""
 
     def __init__(self, payload: Any, read: layout_cache.CachedHeader, types: Mapping[str, type], arrived: bool) -> None:
         self.payload, self.size, self.types, self.arrived = payload, read.size, types, arrived

@@ -1,10 +1,11 @@
-"""The first words of a connection between trainer and data worker: each proves that it knows the job's secret.
+"""The handshake between trainer and data worker: each proves that it knows the job's secret.
 
-In: a connected socket. Out: a peer to be trusted with batches, and the way to it on the same host. Next:
-dataworker/transport/channel.py. The proof is that of the control plane (rpc/transport/auth.py), with names of its own
-for the sides.
+In: a connected socket. Out: a trusted peer, and the address of its Unix socket on the same host. Next:
+dataworker/transport/channel.py. The proof is that of the control plane (rpc/transport/auth.py), with its own names for
+the sides.
 
-    listener: Challenge ─► caller: Answer ─► listener: Welcome ─► caller: Stay, or it hangs up and comes again locally
+    listener: FeedChallenge ─► caller: FeedAnswer ─► listener: FeedWelcome ─► caller: FeedAccepted, or it reconnects
+    over the Unix socket
 """
 
 import hmac
@@ -22,18 +23,18 @@ LISTENER, CALLER = "batches-listener", "batches-caller"
 
 
 class _Said(msgspec.Struct, array_like=True, frozen=True):
-    """One of the first words."""
+    """A message of the handshake."""
 
 
 class FeedChallenge(_Said, frozen=True, tag=0):
-    """The listener's fresh number."""
+    """The listener's nonce."""
 
     version: int
     nonce: bytes
 
 
 class FeedAnswer(_Said, frozen=True, tag=1):
-    """The caller's fresh number, and its proof over both."""
+    """The caller's nonce, and its proof over both."""
 
     version: int
     nonce: bytes
@@ -41,7 +42,7 @@ class FeedAnswer(_Said, frozen=True, tag=1):
 
 
 class FeedWelcome(_Said, frozen=True, tag=2):
-    """The listener's proof, and the name of its Unix socket, which only a caller of the same host can reach."""
+    """The listener's proof, and the name of its Unix socket, which only a caller on the same host can reach."""
 
     proof: bytes
     local: str
@@ -52,7 +53,7 @@ class FeedAccepted(_Said, frozen=True, tag=3):
 
 
 class FeedRefused(_Said, frozen=True, tag=4):
-    """The listener will not speak to this caller."""
+    """The listener refuses this caller."""
 
     why: str
 

@@ -1,7 +1,7 @@
-"""What the header of a batch is made of: one node for each thing in a tree.
+"""The header of a batch: one node for each thing in a tree.
 
-In: dataworker/transport/codec.py walks over a tree. Out: msgpack, small and typed, so that what comes over a socket is
-either a header or refused as a whole. The tags are the format: whoever changes them raises `VERSION`.
+In: dataworker/transport/codec.py walks over a tree. Out: small, typed msgpack: bytes from a socket are a valid header
+or refused as a whole. The tags are the format: raise `VERSION` when they change.
 """
 
 import dataclasses
@@ -23,7 +23,7 @@ Value = Any  # one of PLAIN: msgspec cannot tell strings from bytes in one field
 
 
 class _Base(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """Something in a tree. The order of these classes' tags is the format; see `VERSION`."""
+    """A node of a tree. The order of these classes' tags is the format; see `VERSION`."""
 
 
 class Tensor(_Base, frozen=True, tag=0):
@@ -44,7 +44,7 @@ class Array(_Base, frozen=True, tag=1):
 
 
 class PlainValue(_Base, frozen=True, tag=2):
-    """A value that the header carries itself."""
+    """A value in the header itself."""
 
     value: Value
 
@@ -86,7 +86,7 @@ class Named(_Base, frozen=True, tag=7):
 
 
 class Registered(_Base, frozen=True, tag=8):
-    """Of a type that torch's pytree can take apart: its parts, and what else is needed to put them together."""
+    """A type that torch's pytree can flatten: its parts, and the context to rebuild it."""
 
     name: str
     items: "list[Node]"
@@ -97,7 +97,7 @@ Node = Tensor | Array | PlainValue | LongValue | SequenceNode | PlainSequence | 
 
 
 class Header(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """All there is to say of a message but the bytes of its buffers."""
+    """Everything of a message but the bytes of its buffers."""
 
     version: int
     size: int

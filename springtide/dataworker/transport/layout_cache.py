@@ -1,15 +1,14 @@
-"""Batches of a job look alike: what their headers say is worked out once, not for every batch.
+"""Cache headers: batches of a job look alike, so their layout is computed once.
 
-In: dataworker/transport/codec.py asks for the header of a tree that is packed, and for what a header says that has
-come. Out: both from a few that are remembered. Nothing is taken for granted: each batch is looked at as a whole, its
-containers, names, dtypes and shapes are the key; of a header that comes, all of its bytes. What differs in anything is
-worked out anew.
+In: dataworker/transport/codec.py asks for the header of a tree to be packed, and for the layout of a received header.
+Out: both from a small cache. The key is everything that matters: containers, names, dtypes and shapes of a tree, or all
+bytes of a header. Any difference computes a new entry.
 
-Only dense tensors of the CPU in dicts with strings as keys, lists, tuples, named tuples and dataclasses are cast in a
-mould. All else goes the longer way, leaf by leaf, where it is also said what cannot travel.
+Only dense CPU tensors in dicts with string keys, lists, tuples, named tuples and dataclasses are cached. Everything
+else is packed leaf by leaf, which also reports what cannot be sent.
 
-What tensors look like, and new ones over a payload, are had natively for all at once (cpp/bindings/batch/tensors.cpp),
-from the functions that torch hands out by DLPack. Older ones (before 2.10) have none: there Python does it, one by one.
+Native code reads the layout of all tensors at once and makes new ones over a payload (cpp/bindings/batch/tensors.cpp),
+through torch's DLPack functions. Versions of torch before 2.10 have none: there Python does it one by one.
 """
 
 import array
@@ -27,8 +26,8 @@ from springtide import _native
 from springtide.dataworker.transport import layout
 from springtide.rpc.transport.frames import BadFrame
 
-REMEMBERED = 32  # of each: the last batch of an epoch, that of an evaluation, and some to spare
-LONGEST_HEADER = 1 << 16  # bytes; longer ones are read anew each time, or a peer could have us keep much
+REMEMBERED = 32  # entries: the last batch of an epoch, one of an evaluation, and some to spare
+LONGEST_HEADER = 1 << 16  # bytes; longer ones are not cached, so that a peer cannot fill our memory
 MOST_TENSORS = 1 << 12
 
 Outline = Any  # what is around tensors: None for a tensor; (type, names, number of tensors, or outlines of the parts)
@@ -48,7 +47,7 @@ _decode = msgspec.msgpack.Decoder(layout.Header).decode
 
 
 class UncachedTree(Exception):
-    """A tree that is not cast in a mould."""
+    """A tree that the cache does not handle."""
 
 
 class TreeLayout(NamedTuple):
@@ -60,7 +59,7 @@ class TreeLayout(NamedTuple):
 
 
 class CastTree(NamedTuple):
-    """A tree in its mould: a message but for its name."""
+    """A tree with its cached layout: a message without a name."""
 
     header: bytes
     pieces: _native.Pieces
@@ -69,26 +68,26 @@ class CastTree(NamedTuple):
 
 
 class CachedHeader(NamedTuple):
-    """A header that was read and whose tensors are known to lie within its payload."""
+    """A header whose tensors are known to lie within its payload."""
 
     size: int
     tree: layout.Node
     tensors: list[Laid]
     """Of each, in the order of the tree: dtype, elements, offset, shape."""
     native: _native.TensorPlan | None = None
-    """What makes them all at once, where torch lets it."""
+    """Makes all of them at once, if torch supports it."""
     outline: Outline = None
-    """How they are put together, where nothing but lists, tuples and dicts with strings as keys is around them."""
+    """How to rebuild the tree, if it has only lists, tuples and dicts with string keys."""
 
 
 def cast(tree: Any) -> CastTree:
-    """A tree as the fields of a message; `Odd` if it is not for a mould."""
+    """A tree as the fields of a message; raises `UncachedTree` if it cannot be cached."""
     tensors: list[torch.Tensor] = []
     outline = _outline(tree, tensors)
     if not 0 < len(tensors) <= MOST_TENSORS:
         raise UncachedTree
     key, addresses = _look(tensors)
-    header, layout, size = _mould(outline, key, tensors)
+    header, layout, size = _tree_layout(outline, key, tensors)
     pieces = layout.at(addresses)
     if pieces is None:
         raise UncachedTree  # zeros that nobody has written anywhere
@@ -146,7 +145,7 @@ def _look(tensors: list[torch.Tensor]) -> tuple[Hashable, bytes]:
 _moulds: dict[Hashable, TreeLayout] = {}
 
 
-def _mould(outline: Outline, key: Hashable, tensors: list[torch.Tensor]) -> TreeLayout:
+def _tree_layout(outline: Outline, key: Hashable, tensors: list[torch.Tensor]) -> TreeLayout:
     """The mould of trees that look like this one."""
     known = _moulds.get((outline, key))
     if known is None:

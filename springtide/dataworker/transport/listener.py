@@ -1,8 +1,7 @@
-"""Where data workers are called: a TCP port, and for callers of this host a Unix socket besides.
+"""The listening side of data workers: a TCP port, and a Unix socket for callers on this host.
 
-In: whoever connects. Out: a `Channel` for each that has proved itself (dataworker/transport/handshake.py). A handshake
-has a thread of its own, so that nobody holds up another, and limits in number and time
-(`rpc.transport.handshake_limits`).
+In: connections. Out: a `BatchChannel` for each authenticated caller (dataworker/transport/handshake.py). Each handshake
+has its own thread, so that no caller delays another, and limits in number and time (`rpc.transport.handshake_limits`).
 """
 
 import contextlib
@@ -31,7 +30,7 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 class BatchListener:
-    """Accepts callers from the moment it is made. `host` "0.0.0.0": of other hosts too."""
+    """Accepts callers from construction on. `host` "0.0.0.0": also from other hosts."""
 
     def __init__(self, secret: bytes, *, host: str = "127.0.0.1", port: int = 0, certificates: str = "") -> None:
         self._secret, self._certificates = secret, certificates

@@ -1,9 +1,10 @@
-"""What a trainer and a data worker say to each other, beside batches: one small record for every kind of message.
+"""Messages between a trainer and a data worker, beside batches.
 
-In: dataworker/feed/connections.py speaks for the trainer, dataworker/feed/worker.py for the data worker. Next:
+In: dataworker/feed/connections.py is the trainer's side, dataworker/feed/worker.py the data worker's. Next:
 dataworker/transport/channel.py carries them.
 
-    trainer: Ask, Drop          data worker: Made (with the batch), Failed, Dropped, one of them for every Ask; Leaving
+    trainer: AskBatch, DropBatch
+    data worker: BatchMade (with the batch), BatchFailed or BatchDropped for every AskBatch; WorkerLeaving
 """
 
 from typing import Any
@@ -15,7 +16,7 @@ from springtide.rpc.transport.frames import BadFrame
 
 
 class FeedMessage(msgspec.Struct, array_like=True, frozen=True):
-    """Any of them."""
+    """Base of all messages."""
 
 
 class AskBatch(FeedMessage, frozen=True):
@@ -36,7 +37,7 @@ class DropBatch(FeedMessage, frozen=True):
 
 
 class BatchMade(FeedMessage, frozen=True):
-    """Here is the batch; it has its name on it."""
+    """Here is the batch, under its name."""
 
     step: int
     name: BatchName | None
@@ -50,13 +51,13 @@ class BatchFailed(FeedMessage, frozen=True):
 
 
 class BatchDropped(FeedMessage, frozen=True):
-    """As you said."""
+    """The batch was dropped, as asked."""
 
     step: int
 
 
 class WorkerLeaving(FeedMessage, frozen=True):
-    """Ask me no more; I answer what I have been asked, then I go."""
+    """Ask for no more batches; open requests are still answered."""
 
 
 KINDS: tuple[type[FeedMessage], ...] = (AskBatch, DropBatch, BatchMade, BatchFailed, BatchDropped, WorkerLeaving)

@@ -1,12 +1,12 @@
-"""Memory that payloads lie in: segments shared with a process of the same host, and blocks of this process alone.
+"""Memory for payloads: segments shared with a process of the same host, and private blocks.
 
-In: dataworker/transport/channel.py asks for room for a message, or has one come in. Out: a buffer; whoever holds a view
-of it (a tensor, an array) keeps it, and when the last view is dropped the memory is used again. Nobody waits for that:
-a sender that finds no free segment sends through the socket instead.
+In: dataworker/transport/channel.py asks for room for a message, or receives one. Out: a buffer; a view of it (a tensor,
+an array) keeps it alive, and the memory is reused after the last view. Nobody waits for that: a sender without a free
+segment sends through the socket.
 
-A segment is a sealed memfd, passed over a Unix socket. It has no name, so there is nothing in /dev/shm to clash or to
-be left behind: when both processes are gone, however they went, so is the memory. Its first byte says whether it is in
-use: the sender sets that, the receiver clears it.
+A segment is a sealed memfd, passed over a Unix socket. It has no name, so nothing in /dev/shm can clash or be left
+behind: the memory goes with the two processes. Its first byte says whether it is in use: the sender sets it, the
+receiver clears it.
 """
 
 import contextlib
@@ -62,7 +62,7 @@ class SharedSegment:
 
 
 class OutgoingSegments:
-    """The sender's segments, used again and again: the one that was free last is still in the caches."""
+    """The sender's segments, reused: the one freed last is still in the CPU caches."""
 
     def __init__(self, most_bytes: int, most_segments: int = MOST_SEGMENTS) -> None:
         self.most_bytes, self.most_segments = most_bytes, most_segments
@@ -137,7 +137,7 @@ class IncomingSegments:
 
 
 class _Release:
-    """Frees a segment; in a forked child, which has views of the same pages, it does nothing."""
+    """Frees a segment; does nothing in a forked child, which has views of the same pages."""
 
     def __init__(self, pages: mmap.mmap) -> None:
         self.pages, self.pid = pages, os.getpid()
@@ -148,7 +148,7 @@ class _Release:
 
 
 class BlockPool:
-    """Memory for payloads that come through a socket: freed blocks are filled again, so their pages are warm."""
+    """Memory for payloads from a socket: freed blocks are reused, so their pages are warm."""
 
     def __init__(self, spare: int = SPARE_BLOCKS) -> None:
         self.spare: list[mmap.mmap] = []
@@ -171,7 +171,7 @@ class BlockPool:
 
 
 class _Return:
-    """Puts a block back; runs wherever its last view is dropped, so it never waits for the lock."""
+    """Returns a block; runs wherever its last view is dropped, so it never waits for the lock."""
 
     def __init__(self, blocks: BlockPool, pages: mmap.mmap) -> None:
         self.blocks, self.pages = blocks, pages

@@ -1,8 +1,8 @@
-"""A socket with TLS on it, between a trainer and a data worker, by the calls that are made of a plain one.
+"""A TLS socket between a trainer and a data worker, with the calls of a plain one.
 
 In: dataworker/transport/listener.py and dataworker/transport/channel.py, in a job with certificates
-(`rpc.transport.tls`). Out: the same words and batches, and nobody on the way who can read them. The native core does
-it: there one thread may send while another receives.
+(`rpc.transport.tls`). Out: the same messages and batches, encrypted. The native core does it: there one thread may send
+while another receives.
 """
 
 import os
@@ -14,7 +14,7 @@ from springtide.rpc.transport import auth, handshake_limits
 
 
 class SecureSocket:
-    """Made by the handshake; `Rejected` says why the other side is not one to speak to. Owns the socket."""
+    """Owns the socket after the TLS handshake; `Rejected` says why the peer is not accepted."""
 
     def __init__(self, sock: socket.socket, certificates: str, *, listens: bool) -> None:
         self.family = sock.family

@@ -1,1 +1,1 @@
-"""The recorded calls as two programs: what data workers run, and the calls that the trainer answers."""
+"""The recorded calls as two programs: what data workers run, and the calls that the trainer replays."""

@@ -1,10 +1,12 @@
-"""Pure. Where to cut: which of the operations that may move do, so that the trainer saves most.
+"""Pure. Choose the cut: which of the movable operations move, so that the trainer saves most.
 
-In: `Value`s, the nodes of a program with bytes and seconds (dataworker/split/program/costs.py). Where "move everything
-that may" sends no more than the raw inputs would be, everything moves but views, which cost nothing to make. Else the
-cut is the one for which `seconds that stay + bytes that cross / BYTES_PER_S + VALUE_S for each value` is least. Both by
-an exact minimum cut (closures with precedence, maximum flow by Dinic's algorithm). Next: moved_program.py makes
-programs of it.
+In: `CutNode`s, the nodes of a program with bytes and estimated seconds. Seconds are estimated from elements and the
+kind of operation, not measured, because every worker of a job must choose the same cut. If moving everything sends no
+more than the raw inputs, everything moves but views, which cost nothing. Else the cut minimises `seconds that stay +
+bytes that cross / BYTES_PER_S + VALUE_S for each value`. Both are exact minimum cuts (closures with precedence, maximum
+flow). Next: moved_program.py makes programs of it.
+
+Own Dinic rather than scipy.sparse.csgraph.maximum_flow: its capacities are 32-bit, ours are bytes and nanoseconds.
 """
 
 from collections import deque
@@ -75,7 +77,7 @@ class CutNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramCut:
-    """Which values are made by data workers, and which of them (or of the inputs) the trainer reads."""
+    """Which values data workers make, and which of them (or of the inputs) the trainer reads."""
 
     moved: frozenset[str]
     crossing: tuple[str, ...]
@@ -160,7 +162,7 @@ def crossing_cost(value: CutNode) -> int:
 
 
 class _Flow:
-    """Maximum flow over whole numbers (Dinic): shortest ways first, several at a time."""
+    """Maximum flow over whole numbers (Dinic): shortest paths first, several at a time."""
 
     def __init__(self, nodes: int) -> None:
         self._out: list[list[int]] = [[] for _ in range(nodes)]

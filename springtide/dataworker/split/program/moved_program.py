@@ -1,4 +1,4 @@
-"""What a data worker runs of a forward(): recorded torch calls, made again on the inputs of another batch.
+"""The moved part of a forward(): recorded torch calls, replayed by data workers on the inputs of another batch.
 
 In: calls that dataworker/split/search/split.py has chosen. Out: a `MovedProgram` for each stage, which pickles as
 names, plain values and constant tensors, and needs no model. Calls that write do so to a copy. Next:
@@ -45,7 +45,7 @@ class Instruction:
 
 @dataclass(frozen=True, slots=True)
 class LeafKind:
-    """What is fixed of an input that the program reads."""
+    """Fixed facts about an input that the program reads."""
 
     dtype: torch.dtype
     dimensions: int
@@ -64,7 +64,7 @@ class LeafKind:
 
 @dataclass(slots=True)
 class MovedProgram:
-    """Calls one after the other. Give it the list that the one before made; it makes the next list."""
+    """Calls in order. It takes the list of values of the program before it, and returns the next list."""
 
     instructions: tuple[Instruction, ...]
     takes: tuple[Term, ...]

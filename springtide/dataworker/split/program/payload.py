@@ -1,10 +1,10 @@
-"""What of a batch travels to a trainer: what the moved part of forward() has made of it, and the leaves still needed.
+"""What travels to a trainer: the results of the moved part of forward(), and the leaves still needed.
 
-In: sample indices, on a data worker. Out: a tree `{"batch": ..., "crossing": [...]}`, in which `Left` stands for a leaf
-that nobody needs. Without a split, or where it does not hold for a batch, `{"batch": ...}` alone: the trainer then runs
-the user's own forward. `changed` in it: the data set has changed itself; `draws`: it draws random numbers. What the
-data set raises goes through. Everything here is made of plain classes: it is pickled into the job's package. Next:
-worker/split/controller.py receives the tree.
+In: sample indices, on a data worker. Out: a tree `{"batch": ..., "crossing": [...]}`, in which `LeftTensor` stands for
+an unneeded leaf. Without a split, or if it does not hold for a batch, `{"batch": ...}` alone: the trainer then runs the
+user's own forward. `changed`: the data set has changed itself; `draws`: it draws random numbers. Errors of the data set
+pass through. All classes here are plain: they are pickled into the job's package. Next: worker/split/controller.py
+receives the tree.
 """
 
 import copy
@@ -29,7 +29,7 @@ Run = Callable[[Sequence[Any]], Sequence[Any] | None]
 
 @dataclass(frozen=True, slots=True)
 class LeftTensor:
-    """Instead of a tensor that was left behind: what can be said of it without having it."""
+    """Stands for a tensor that was not sent: what is known of it without its data."""
 
     number: int
     shape: tuple[int, ...]
@@ -43,7 +43,7 @@ class LeftTensor:
 
 @dataclass(frozen=True, slots=True)
 class FirstStage:
-    """The first stage: reads and collates samples, and runs what of forward() goes along on the same device."""
+    """The first stage: reads and collates samples, and runs the moved part on the same device."""
 
     fetch: Fetch
     call: arguments.ModelCall | None = None
@@ -91,7 +91,7 @@ class FirstStage:
 
 @dataclass(frozen=True, slots=True)
 class LaterStage:
-    """A further stage: goes on with what the one before has made of the leaves."""
+    """A further stage: continues with the results of the stage before."""
 
     run: Run
 

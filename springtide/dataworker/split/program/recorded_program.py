@@ -1,8 +1,8 @@
-"""The torch calls that all recorded forwards of a model have in common: the program that may be made elsewhere.
+"""The torch calls that all recorded forwards of a model have in common: the program that may move.
 
 In: a `CallLog` for each forward (dataworker/split/recorder/call_recorder.py). A call counts if every forward made it,
-with the same arguments (whole numbers may follow the size of the batch) and the same kind of result. Out: a
-`RecordedProgram`, with what the trainer reads of it. Next: dataworker/split/search/split.py cuts it.
+with the same arguments (integers may follow the batch size) and the same kind of result. Out: a `RecordedProgram`, with
+the values that the trainer reads. Next: dataworker/split/search/split.py cuts it.
 """
 
 from collections.abc import Iterable, Sequence

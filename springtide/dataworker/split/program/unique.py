@@ -1,8 +1,8 @@
-"""torch.unique of integers in the programs of data workers, natively: the same to the bit in a fraction of the time.
+"""torch.unique of integers in data workers, natively: bit-identical in a fraction of the time.
 
-In: a recorded call of unique (dataworker/split/program/moved_program.py), which becomes a call of what is here. Sparse
-features are made distinct over and over, and torch sorts with comparisons; cpp/batch/distinct.cpp counts,
-or sorts by digits. What it is not made for goes to torch. Used by: dataworker/split/program/moved_program.py.
+In: a recorded call of unique (dataworker/split/program/moved_program.py), which becomes a call of a function here.
+Sparse features are deduplicated often, and torch sorts by comparison; cpp/batch/distinct.cpp counts, or sorts by
+digits. Other cases go to torch.
 """
 
 from collections.abc import Callable

@@ -1,7 +1,7 @@
-"""What one call of torch really does: the operations it runs, what they write, whether they draw random numbers.
+"""Observe one torch call: the operations it runs, what they write, whether they draw random numbers.
 
 In: a call, run once under `watched`. Names and schemas of Python functions do not tell (`F.relu(x, inplace=True)`,
-`F.dropout`), so the operations below them are looked at. Used by: dataworker/split/recorder/call_recorder.py.
+`F.dropout`), so the operations below them are observed. Used by: dataworker/split/recorder/call_recorder.py.
 """
 
 from collections.abc import Iterator, Mapping
@@ -102,7 +102,7 @@ UNSTEADY = getattr(torch.Tag, "nondeterministic_bitwise", None)
 
 
 class OperationWatch(TorchDispatchMode):
-    """Operations that are run while it is on."""
+    """Records the operations that run while it is on."""
 
     supports_higher_order_operators = True
 

@@ -1,9 +1,8 @@
-"""Calls of functions that the user has marked `@springtide.stateless`: what they read is watched, on both sides.
+"""Calls of functions marked `@springtide.stateless`: what they read is watched on both sides.
 
 In: a marked function and the modules that it is a method of. A copy of what they reach runs on data workers, modules
-without parameters. The mark is checked, not believed: a function that reaches something that cannot be watched, that
-changes what it reads, or that draws random numbers is the trainer's. Used by:
-dataworker/split/recorder/call_recorder.py, dataworker/split/search/split.py.
+without parameters. The mark is checked: a function that reaches unwatchable state, changes what it reads, or draws
+random numbers stays with the trainer. Used by: call_recorder.py, dataworker/split/search/split.py.
 """
 
 import random
@@ -26,7 +25,7 @@ def name_of(function: Callable[..., Any]) -> str:
 
 
 class MarkedCall:
-    """A marked function at one call: whether that left everything as it was."""
+    """One call of a marked function: whether it left everything unchanged."""
 
     def __init__(self, function: Callable[..., Any], owners: Mapping[str, nn.Module]) -> None:
         """`owners`: modules that it is given, by path."""
@@ -67,7 +66,7 @@ def without_parameters(module: nn.Module) -> nn.Module:
 
 @dataclass(slots=True)
 class MarkedCode:
-    """The marked functions of a program, and the modules that they are methods of: what travels with it."""
+    """The marked functions of a program, and the modules they are methods of: what travels with it."""
 
     functions: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     owners: Mapping[str, nn.Module] = field(default_factory=dict)

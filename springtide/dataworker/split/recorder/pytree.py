@@ -1,8 +1,8 @@
-"""A call's arguments taken apart into leaves, and put together again: what a split program reads and gives is leaves.
+"""Flatten a call's arguments into leaves, and rebuild them: split programs read and write leaves.
 
-In: trees of tuples, lists, dicts, named tuples, dataclasses and what torch's pytree knows (TorchRec registers its own).
-Out: the leaves in order, and a `Shape` that rebuilds the tree. A list of strings is one leaf, as a batch has as many as
-samples; so is an object that could not be rebuilt. Used by: dataworker/split/search/split.py on both sides of the cut.
+In: trees of tuples, lists, dicts, named tuples, dataclasses and types known to torch's pytree (TorchRec registers its
+own). Out: the leaves in order, and a `TreeShape` that rebuilds the tree. A list of strings is one leaf, because a batch
+has one for each sample; so is an object that cannot be rebuilt.
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ from springtide.dataworker.transport import layout
 
 @dataclass(frozen=True, slots=True)
 class TreeShape:
-    """How a tree is made of its leaves."""
+    """How a tree is built from its leaves."""
 
     kind: Any = None
     """Type of this node; None: it is a leaf."""

@@ -1,11 +1,10 @@
-"""What user code can read when it is called: attributes, items, globals, closures, class attributes, the environment.
+"""The state that user code can read: attributes, items, globals, closures, class attributes, the environment.
 
 In: a data set and its functions, or a function marked `@springtide.stateless`. All objects that they reach are walked
-once. Out: `ReachableState.changed()`, asked with every batch, says what is no longer as it was: small containers and
-arrays by their content, dicts of any size by their version, large lists and arrays a part at a time. A copy of the
-objects runs on data workers: once the originals have changed, or the copy changes itself, it is no copy any more. Used
-by: worker/split/controller.py for the data set, dataworker/split/recorder/marked_calls.py; on data workers by
-dataworker/split/program/payload.py.
+once. Out: `ReachableState.changed()`, called with every batch, says what changed: small containers and arrays by
+content, dicts of any size by version, large lists and arrays a part at a time. Data workers run a copy of the objects;
+it is invalid once the originals or the copy change. Used by: worker/split/controller.py for the data set,
+dataworker/split/recorder/marked_calls.py, and on data workers dataworker/split/program/payload.py.
 """
 
 import abc
@@ -111,7 +110,7 @@ MOST_OBJECTS = 4096  # that are walked; what lies deeper is seen when samples ar
 
 
 class Check(abc.ABC):
-    """Something that must stay as it is."""
+    """A piece of state that must stay unchanged."""
 
     __slots__ = ("name",)
 
@@ -159,7 +158,7 @@ class NamespaceCheck(Check):
 
 
 class ItemsCheck(Check):
-    """A list, deque or set: the same objects in it, those of a long one a part at a time."""
+    """A list, deque or set: the same objects; of a long one a part at a time."""
 
     __slots__ = ("_at", "_held", "_were")
 
@@ -184,7 +183,7 @@ class ItemsCheck(Check):
 
 
 class DictCheck(Check):
-    """A dict of any size: what is found under its keys."""
+    """A dict of any size: its version and keys."""
 
     __slots__ = ("_held", "_length", "_version", "_were")
 
@@ -205,7 +204,7 @@ class DictCheck(Check):
 
 
 class TensorCheck(Check):
-    """A tensor or array: its memory, its version, its bits; those of a large one a part at a time."""
+    """A tensor or array: its memory, version and bits; of a large one a part at a time."""
 
     __slots__ = ("_array", "_at", "_copy", "_kind", "_now")
 
@@ -230,7 +229,7 @@ class TensorCheck(Check):
 
 
 class GeneratorCheck(Check):
-    """A generator of random numbers: where it is."""
+    """A random number generator: its position."""
 
     __slots__ = ("_state", "_where")
 
@@ -248,14 +247,14 @@ TORCHS_OWN = frozenset(vars(nn.Module())) | {"forward", "springtide_binding"}
 
 
 class MissingName:
-    """In the place of a name that is not there."""
+    """Stands for a name that does not exist."""
 
 
 MISSING = MissingName()
 
 
 class ReachableState:
-    """Everything that some objects can read, as it was when this was made."""
+    """Everything that some objects can read, as it was at construction."""
 
     def __init__(self, roots: Mapping[str, Any], *, parameters: bool = True, most_copied: int = MOST_COPIED) -> None:
         """`roots`: objects by the names under which they are spoken of; `parameters`: those of modules count too;
@@ -510,7 +509,7 @@ def _bytes_of(array: Any) -> Any:
 
 
 class CopyWatch:
-    """Whether a data set, or whatever is called, changes itself on a data worker. It does not travel with it."""
+    """Whether a data set, or a function, changes itself on a data worker. Not pickled with it."""
 
     def __init__(self) -> None:
         self._state: ReachableState | None = None

@@ -1,7 +1,7 @@
-"""Lines of the user's program: where a call stands, and what the line says.
+"""Lines of the user's program: where a call stands, and its text.
 
-Used by: dataworker/split/recorder/call_recorder.py, for what `springtide explain-split` shows;
-dataworker/split/search/split.py, for errors.
+Used by: dataworker/split/recorder/call_recorder.py, for `springtide explain-split`; dataworker/split/search/split.py,
+for errors.
 """
 
 import linecache

@@ -1,9 +1,8 @@
-"""`@springtide.stateless`: the user's word that a function depends on its arguments alone, not on parameters.
+"""`@springtide.stateless`: the user's promise that a function depends only on its arguments, not on parameters.
 
-It is for what no torch call does: strings, NumPy, other libraries. A call of a marked function whose arguments are the
-model's inputs, or what other moved calls gave, moves to data workers; anywhere else the mark does nothing. In:
-functions and methods. Read by: dataworker/split/recorder/call_recorder.py and dataworker/split/program/call_replay.py,
-while they run a forward.
+It is for code without torch calls: strings, NumPy, other libraries. A call of a marked function with inputs of the
+model, or results of moved calls, moves to data workers; elsewhere the mark does nothing. Read by:
+dataworker/split/recorder/call_recorder.py and dataworker/split/program/call_replay.py, while they run a forward.
 """
 
 import functools

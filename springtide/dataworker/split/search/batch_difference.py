@@ -1,4 +1,4 @@
-"""Where two batches differ: one that came from a data worker, and the same samples read here.
+"""Compare two batches: one from a data worker, and the same samples read here.
 
 Used by: worker/split/controller.py, for a random share of batches.
 """

@@ -1,7 +1,7 @@
-"""What became of a program that was to be split: what moved, what stayed and why, what it costs, in 80 columns or JSON.
+"""Explain a split: what moved, what stayed and why, what it costs, in 80 columns or JSON.
 
-In: dataworker/split/search/split.py fills in an `Explanation`. Out: `springtide explain-split` prints it, the job's log
-has its summary.
+In: dataworker/split/search/split.py fills in an `Explanation`; worker/explain_split.py fills in a `ScriptReport`, in
+the script's process. Out: `springtide explain-split` prints them, and the job's log has a summary.
 """
 
 import textwrap
@@ -28,7 +28,7 @@ class OperationGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guard:
-    """Something that is compared with every batch before a result of data workers is used."""
+    """A condition that is checked with every batch before a result of data workers is used."""
 
     line: str = ""
     """Where it is read; "": it is not of one line."""
@@ -41,7 +41,7 @@ class Guard:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """All that is known of a split, or of why there is none."""
+    """Everything known of a split, or of why there is none."""
 
     moved: tuple[OperationGroup, ...] = ()
     stayed: tuple[OperationGroup, ...] = ()
@@ -159,7 +159,7 @@ def _size(count: int) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScriptReport:
-    """What became of the script."""
+    """The outcome of the script."""
 
     error: str = ""
     """Why nothing can be said; "" where something can."""

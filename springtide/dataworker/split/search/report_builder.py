@@ -1,6 +1,6 @@
-"""From a split to its explanation: operations grouped by the user's lines, reasons, bytes, seconds, guards.
+"""Build the explanation of a split: operations by the user's lines, reasons, bytes, seconds, guards.
 
-In: everything that dataworker/split/search/split.py found out. Out: dataworker/split/search/report.py's `Explanation`.
+In: the findings of dataworker/split/search/split.py. Out: dataworker/split/search/report.py's `Explanation`.
 """
 
 from collections.abc import Sequence

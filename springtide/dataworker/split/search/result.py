@@ -1,7 +1,7 @@
-"""What becomes of a forward: `Split` in two parts, or `Unsplit`, each with its explanation.
+"""The result for a forward: `Split` in two parts, or `Unsplit`, each with its explanation.
 
 Made by: dataworker/split/search/split.py. Used by: worker/split/controller.py, which sends the stages to data workers,
-and worker/split/split_forward.py, which runs the user's forward with what they have made.
+and worker/split/split_forward.py, which runs the user's forward with their results.
 """
 
 from collections.abc import Sequence

@@ -1,10 +1,10 @@
-"""A model's forward in two parts: what data workers can do, and what the trainer must.
+"""Split a model's forward into the part for data workers and the part for the trainer.
 
-In: the torch calls of some forwards that the loop made anyway (dataworker/split/recorder/call_recorder.py). What all of
-them have in common (recorded_program) is cut (dataworker/split/program/min_cut.py); what moves becomes programs for
-data workers (moved_program), in stages by device; the trainer runs the user's own forward and answers the moved calls
-(answering). The program is run once here and compared, to the bit, with what forward itself had made. Nothing of the
-user's is run, and nothing is changed. Out: `Split`, or `Unsplit` with the reason. Called by:
+In: the torch calls of some forwards that the loop made anyway (dataworker/split/recorder/call_recorder.py). The calls
+that all forwards have in common (recorded_program) are cut (dataworker/split/program/min_cut.py). The moved part
+becomes programs for data workers (moved_program), in stages by device; the trainer runs the user's own forward and
+replays the moved calls (call_replay). The program is run once here and compared bit by bit with forward's own results.
+No user code runs, and nothing changes. Out: `Split`, or `Unsplit` with the reason. Called by:
 worker/split/controller.py.
 """
 

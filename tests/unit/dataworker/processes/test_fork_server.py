@@ -64,14 +64,14 @@ class Slow(data.Dataset):
 
 loader = ElasticLoader(Slow(), batch_size=10, num_workers=1, seed=1)
 threading.Thread(target=list, args=(loader,), daemon=True).start()
-while getattr(loader._staff, "_nursery", None) is None or loader._staff._nursery.pid is None:
+while (running := loader._pool._running) is None or running.forker.pid is None:
     time.sleep(0.01)
 if sys.argv[2] == "with a fork":  # which has the trainer's end of the socket too
     fork = os.fork()
     if not fork:
         threading.Event().wait()
     print(fork, flush=True)
-print(loader._staff._nursery.pid, loader._staff._folder, flush=True)
+print(running.forker.pid, running.folder, flush=True)
 threading.Event().wait()
 """
 
