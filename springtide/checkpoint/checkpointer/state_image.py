@@ -132,11 +132,11 @@ def _aligned(offset: int) -> int:
 
 def encode_state(state: Any) -> bytes:
     """A state with all its tensors; BadInput names the place of what cannot be saved."""
-    plan_image = plan_image(state, step=0, sequence=0)
-    image = bytearray(plan_image.head.image_bytes)
-    image[: state_folder.BYTES] = state_folder.encode_head(plan_image.head)
-    image[state_folder.BYTES : state_folder.BYTES + len(plan_image.index)] = plan_image.index
-    for place, tensor in zip(plan_image.places, plan_image.tensors, strict=True):
+    plan = plan_image(state, step=0, sequence=0)
+    image = bytearray(plan.head.image_bytes)
+    image[: state_folder.BYTES] = state_folder.encode_head(plan.head)
+    image[state_folder.BYTES : state_folder.BYTES + len(plan.index)] = plan.index
+    for place, tensor in zip(plan.places, plan.tensors, strict=True):
         content = tensor.cpu().contiguous().resolve_conj().resolve_neg().reshape(-1).view(torch.uint8)
         image[place.offset : place.offset + place.size] = memoryview(cast(Any, content.numpy()))
     return bytes(image)

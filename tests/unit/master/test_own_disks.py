@@ -185,9 +185,7 @@ def test_a_master_that_takes_over_withdraws_what_began_before_the_ledger_went_ba
         )
         place.write(late.name, encode(late))
         assert successor(job).saving.last.number == 2, "it was complete, and nobody could note it any more"
-        place.write(
-            late.name, encode(msgspec.structs.replace(late, number=2, progress=SavedProgress(era=record.book.era + 1)))
-        )
+        place.write(late.name, encode(msgspec.structs.replace(late, progress=SavedProgress(era=record.book.era + 1))))
         record.state.safety.saved = 1
         assert successor(job).saving.last.number == 1 and reader.numbers(place) == [1]
 
