@@ -145,7 +145,8 @@ def test_another_process_finds_the_users_modules_where_this_one_has_them(tmp_pat
         "import sys, pathlib, mine\nfrom springtide.dataworker.processes import job_package as package\n"
         "from springtide.dataworker.feed.stage import *\n"
         "def last(text):\n    return text.upper()\n"
-        "package.write(pathlib.Path('p'), Pipeline((PipelineStage('a', mine.Data()), PipelineStage('b', last))), secret=b's'*32,"
+        "stages = (PipelineStage('a', mine.Data()), PipelineStage('b', last))\n"
+        "package.write(pathlib.Path('p'), Pipeline(stages), secret=b's'*32,"
         " paths=sys.path)\n"
     )
     load = (

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from numpy.typing import NDArray
 
-from springtide.dataworker.feed.stage import Pipeline, Stage
+from springtide.dataworker.feed.stage import Pipeline, PipelineStage
 
 BATCH = 96
 COUNTS, WORDS = 13, 26
@@ -44,7 +44,7 @@ class WalkClicks:
 
 def pipeline() -> Pipeline:
     """What data workers run, and the trainer while it has none."""
-    return Pipeline((Stage("clicks", WalkClicks()),))
+    return Pipeline((PipelineStage("clicks", WalkClicks()),))
 
 
 def _line(chance: random.Random) -> str:
