@@ -108,17 +108,8 @@ class ElasticLoader(options.BatchArguments, options.WorkerArguments):
         options.BatchArguments.__init__(
             self, dataset, batch_size, bool(shuffle), sampler, batch_sampler, drop_last, generator, collate
         )
-        options.WorkerArguments.__init__(
-            self,
-            pin_memory,
-            timeout,
-            worker_init_fn,
-            multiprocessing_context,
-            prefetch_factor,
-            persistent_workers,
-            pin_memory_device,
-            in_order,
-        )
+        starting = (worker_init_fn, multiprocessing_context, prefetch_factor, persistent_workers)
+        options.WorkerArguments.__init__(self, pin_memory, timeout, *starting, pin_memory_device, in_order)
         self.check_batches()
         self.check_workers(num_workers, on_error)
         self.skipped: list[Skipped] = []
