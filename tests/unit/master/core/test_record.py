@@ -187,7 +187,7 @@ def test_a_new_master_takes_over_and_the_late_word_of_a_dead_worker_changes_noth
     async def test():
         story = EventLog(tmp_path / "events.jsonl")
         journal = Journal(tmp_path / "journal.db", term=1, now=0.0)
-        first = main.open_desk(SPEC, story, journal)
+        first = main.open_service(SPEC, story, journal)
         members = Members(first, Clock(), 0)
         await members.begin()
         peer = Peer(address="worker-0")
@@ -196,7 +196,7 @@ def test_a_new_master_takes_over_and_the_late_word_of_a_dead_worker_changes_noth
         journal.close()  # killed: nothing more is said
 
         journal = Journal(tmp_path / "journal.db", term=2, now=0.0)
-        second = main.open_desk(SPEC, story, journal)
+        second = main.open_service(SPEC, story, journal)
         assert second.status().decision == "took over as master number 2"
         assert (second.status().phase, second.status().shards_leased, second.status().term) == (JobPhase.RUNNING, 1, 2)
         peer = Peer(address="worker-0")
@@ -224,7 +224,7 @@ def test_a_master_that_was_superseded_says_nothing_more(tmp_path):
     async def test():
         story = EventLog(tmp_path / "events.jsonl")
         old = Journal(tmp_path / "journal.db", term=1, now=0.0)
-        master = main.open_desk(SPEC, story, old)
+        master = main.open_service(SPEC, story, old)
         new = Journal(tmp_path / "journal.db", term=2, now=0.0)
         asked = asyncio.create_task(master.handle(Peer(address="server-0"), messages.JoinServer(0, 7)))
         await asyncio.wait_for(master.context.over.wait(), 10)
